@@ -1,0 +1,101 @@
+/* Every hyperparameter of a model and its training, as one plain struct and one JSON file.
+ *
+ *   choir_config c;
+ *   if (choir_config_load("configs/nano.json", &c)) puts(choir_error_message());
+ *
+ * Unknown or misspelt keys, wrong types and impossible sizes are refused by file, key and value. */
+#ifndef CHOIR_CONFIG_H
+#define CHOIR_CONFIG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "choir/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CHOIR_NAME_BYTES = 32 };
+
+/* How tokens meet experts; JSON object "router". What a router does not use it ignores. */
+typedef struct choir_router_options {
+  char name[CHOIR_NAME_BYTES];  /* "name": expert_choice, gshard_top2, switch_top1, hash, dense */
+  double capacity_factor;       /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
+  double eval_capacity_factor;  /* "eval_capacity_factor": the same while evaluating; 0: as in training */
+  char pool[CHOIR_NAME_BYTES];  /* "pool": tokens that expert_choice chooses among: batch or sequence */
+  double aux_loss_weight;       /* "aux_loss_weight": of the load-balancing loss (gshard_top2, switch_top1) */
+  double jitter;                /* "jitter": training multiplies the router's input by U[1-j, 1+j] (switch_top1) */
+  int random_second;            /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
+} choir_router_options;
+
+typedef struct choir_model_config { /* JSON object "model" */
+  char name[CHOIR_NAME_BYTES];      /* "name": for people; "0.1B/16E" */
+  int vocab_size;                   /* V */
+  int layers;                       /* L */
+  int d_model;                      /* d */
+  int d_hidden;                     /* h, of one expert and of the GEGLU layers */
+  int heads;                        /* H */
+  int d_head;                       /* 0: d/H */
+  int experts;                      /* e of the MoE layers */
+  int moe_every;                    /* layers moe_every-1, 2 moe_every-1, ... are MoE; 2: every second; 0: none */
+  int rel_buckets;                  /* 32 */
+  int rel_max_distance;             /* 128 */
+  double norm_eps;                  /* 1e-6 */
+  choir_router_options router;
+} choir_model_config;
+
+typedef struct choir_train_config {  /* JSON object "train" */
+  int sequence_length;               /* T */
+  int batch_sequences;               /* B of one micro-batch: the pool of routing is B*T tokens */
+  int accumulate;                    /* micro-batches per step */
+  int64_t steps;
+  char optimizer[CHOIR_NAME_BYTES];  /* adafactor, adamw */
+  double rate;                       /* adafactor: relative (parameter scaling); adamw: absolute */
+  int64_t warmup_steps;              /* linear from 0; 0: none */
+  int64_t constant_steps;            /* then inverse square root: rate * sqrt(constant_steps / step) */
+  double beta1, beta2, weight_decay; /* adamw; adafactor uses beta2 only */
+  double clip_norm;                  /* global gradient norm; 0: none */
+  uint64_t seed;
+  char compute[CHOIR_NAME_BYTES];    /* fp32, bf16 */
+  int64_t eval_every;                /* steps; 0: only at the end */
+  int64_t eval_sequences;            /* held-out sequences per evaluation; 0: all */
+  int64_t checkpoint_every;          /* steps; 0: only at the end */
+  int keep_checkpoints;              /* newest that stay; 0: all */
+} choir_train_config;
+
+typedef struct choir_config {
+  choir_model_config model;
+  choir_train_config train;
+} choir_config;
+
+/* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given. */
+CHOIR_API void choir_config_default(choir_config *config);
+
+/* Reads and checks a JSON file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
+CHOIR_API int choir_config_load(const char *path, choir_config *config);
+
+/* Writes every field, so that the file says what every default was. */
+CHOIR_API int choir_config_save(const choir_config *config, const char *path);
+
+/* Sets one field by its dotted JSON path, as `--set router.capacity_factor=1`; "model." and "train." may be left out where
+ * the rest is unambiguous. Does not check the whole config: choir_config_check does. */
+CHOIR_API int choir_config_set(choir_config *config, const char *key, const char *value);
+
+/* Impossible sizes (d not divisible by H, k of 0, e > n, ...) by name and value. vocab_size 0 passes: training takes it from the data. */
+CHOIR_API int choir_config_check(const choir_config *config);
+
+/* What a config costs. FLOPs count multiplications and additions of matrix products, attention over the causal half, logits included;
+ * training is three times forward. "Active": parameters that one token uses on average (c expert FFNs). */
+typedef struct choir_config_costs {
+  int64_t parameters, active_parameters, embedding_parameters, expert_parameters;
+  double forward_flops_per_token, train_flops_per_token;
+  int64_t train_bytes; /* parameters, gradients, optimizer state, activations, scratch of one process */
+  int64_t serve_bytes; /* fp32 weights and one sequence's KV cache */
+} choir_config_costs;
+CHOIR_API int choir_config_cost(const choir_config *config, choir_config_costs *costs);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,58 @@
+/* Text to token shards. */
+#ifndef CHOIR_DATA_H
+#define CHOIR_DATA_H
+
+#include "choir/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One source of a mixture, as a row of GLaM's table. */
+typedef struct choir_data_source {
+  const char *name;          /* "wikipedia"; letters, digits, '-', '_' */
+  const char *const *inputs; /* files; plain text or JSON lines, plain or gz, xz, zst, bz2; NULL-terminated */
+  double weight;             /* share of training samples, relative; 0: by its number of tokens */
+} choir_data_source;
+
+typedef struct choir_data_progress {
+  uint64_t bytes_done, bytes_total; /* of compressed input; total 0: unknown */
+  uint64_t text_bytes, tokens, documents;
+  double seconds;
+} choir_data_progress;
+
+typedef struct choir_data_build_options {
+  const choir_data_source *sources;
+  int source_count;
+  const char *tokenizer; /* .model file */
+  const char *output;    /* directory; must be new or empty */
+  const char *field;     /* JSON lines: the field that holds the text; NULL: plain text */
+  const char *separator; /* plain text: the line between documents, e.g. "\f"; NULL: a file is one document */
+  double holdout;        /* share of documents (of blocks, where a source has too few) kept for evaluation; 0.01 */
+  uint64_t seed;         /* which ones */
+  int threads;           /* 0: all */
+  int (*progress)(void *context, const choir_data_progress *progress); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
+  void *context;
+} choir_data_build_options;
+#define CHOIR_DATA_BUILD_OPTIONS_INIT {.holdout = 0.01}
+
+/* Tokenizes all sources into `output`: data.json (sources, weights, counts), tokenizer.model, and per source
+ * NAME.train.shard and NAME.heldout.shard. Streams: memory does not grow with the input. The result does not depend on threads. */
+CHOIR_API int choir_data_build(const choir_data_build_options *options);
+
+typedef struct choir_data choir_data;
+
+/* Opens a built directory: checks headers, sizes, vocabulary hash against tokenizer.model, and checksums. */
+CHOIR_API int choir_data_open(const char *directory, choir_data **data);
+CHOIR_API void choir_data_close(choir_data *data);
+
+typedef struct choir_data_info {
+  int vocab_size, sources;
+  uint64_t train_tokens, heldout_tokens, heldout_bytes, train_bytes, documents;
+} choir_data_info;
+CHOIR_API void choir_data_get_info(const choir_data *data, choir_data_info *info);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

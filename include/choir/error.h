@@ -1,0 +1,38 @@
+/* Error codes and the message that goes with the last one. */
+#ifndef CHOIR_ERROR_H
+#define CHOIR_ERROR_H
+
+#if defined(_WIN32)
+#define CHOIR_API
+#else
+#define CHOIR_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Every function that can fail returns one of these; 0 is success. */
+enum {
+  CHOIR_OK = 0,
+  CHOIR_ERROR_ARGUMENT,    /* a value the caller passed is out of range or of the wrong kind */
+  CHOIR_ERROR_IO,          /* the operating system refused: missing file, full disk, permissions */
+  CHOIR_ERROR_FORMAT,      /* a file's content is malformed, truncated, corrupt or does not match */
+  CHOIR_ERROR_MEMORY,      /* not enough memory */
+  CHOIR_ERROR_NUMERIC,     /* NaN or infinity where a finite number must be */
+  CHOIR_ERROR_UNSUPPORTED, /* this machine or build cannot do it */
+  CHOIR_ERROR_BUSY,        /* another process holds the run directory */
+  CHOIR_ERROR_INTERRUPTED  /* stopped by the caller; what was promised has been saved */
+};
+
+/* The message of the last error on the calling thread: names the file, field and value and what to do.
+ * Valid until the next failing call on the same thread; "" when nothing has failed. Not collective. */
+CHOIR_API const char *choir_error_message(void);
+
+/* A short English name of an error code, for logs. Never NULL. */
+CHOIR_API const char *choir_error_name(int code);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

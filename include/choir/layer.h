@@ -1,0 +1,54 @@
+/* One MoE layer, forward and backward, on the caller's arrays. */
+#ifndef CHOIR_LAYER_H
+#define CHOIR_LAYER_H
+
+#include "choir/route.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct choir_layer choir_layer;
+
+typedef struct choir_layer_options {
+  int tokens;   /* n, at most, of one call */
+  int d_model;  /* d */
+  int d_hidden; /* h */
+  int experts;  /* e */
+  int sequence_length; /* for pool "sequence"; 0: one sequence */
+  choir_router_options router;
+  const char *compute; /* "fp32" or "bf16" */
+  const char *backend; /* "cpu" or "reference" */
+  int threads;         /* 0: all */
+} choir_layer_options;
+#define CHOIR_LAYER_OPTIONS_INIT {.compute = "fp32", .backend = "cpu"}
+
+/* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash and dense), w1 and w2 [e,d,h]. The same
+ * struct carries gradients, which accumulate (+=). */
+typedef struct choir_layer_weights {
+  float *router, *w1, *w2;
+} choir_layer_weights;
+
+/* Plans and allocates everything; forward and backward then allocate nothing. */
+CHOIR_API int choir_layer_create(const choir_layer_options *options, choir_layer **layer);
+CHOIR_API void choir_layer_destroy(choir_layer *layer);
+
+/* out [n,d] = MoE(x [n,d]) (no residual). tokens: ids for `hash` or NULL. valid: or NULL. `training` keeps what backward needs. */
+CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
+                                  const int32_t *tokens, const uint8_t *valid, int training, float *out);
+
+/* The backward of the last training forward, with the same weights and x: dx [n,d] is set, gradients accumulate. The router's
+ * weighted auxiliary loss is part of the gradient; its value is in the stats. */
+CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x,
+                                   const float *dout, float *dx, const choir_layer_weights *gradients);
+
+/* Statistics of the last forward; arrays belong to the caller (choir_route_stats_free). */
+CHOIR_API int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats);
+
+/* Bytes that the layer holds. */
+CHOIR_API size_t choir_layer_bytes(const choir_layer *layer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,65 @@
+/* Models: initialise, load, run, differentiate, save. */
+#ifndef CHOIR_MODEL_H
+#define CHOIR_MODEL_H
+
+#include "choir/config.h"
+#include "choir/route.h"
+#include "choir/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct choir_model choir_model;
+
+typedef struct choir_run_options {
+  const char *compute; /* "fp32", "bf16", or NULL: the config's */
+  const char *backend; /* "cpu" */
+  int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
+  int threads;         /* 0: all */
+} choir_run_options;
+#define CHOIR_RUN_OPTIONS_INIT {.backend = "cpu"}
+
+/* A fresh model: weights from `seed`, as design says (E ~ N(0,1), matrices N(0,1/fan_in), rel_bias N(0,0.1^2), norms 1). */
+CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options,
+                               choir_model **model);
+
+/* Loads a checkpoint directory (config.json, model.safetensors; a run directory stands for its newest checkpoint).
+ * Checksum, every tensor's name, type and shape are checked; missing or surplus tensors are errors. */
+CHOIR_API int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model);
+CHOIR_API void choir_model_free(choir_model *model);
+
+/* Writes a checkpoint directory, beside first and then renamed: never half a checkpoint. tokenizer may be NULL. */
+CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint);
+
+CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
+
+/* Parameters by number: name and shape as in the checkpoint. 0 <= index < count. */
+typedef struct choir_parameter {
+  const char *name;
+  int dims;
+  int64_t shape[3];
+  float *data;
+  float *gradient; /* NULL until choir_model_forward computed gradients */
+} choir_parameter;
+CHOIR_API int choir_model_parameter_count(const choir_model *model);
+CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);
+
+typedef struct choir_forward_result {
+  double loss;     /* mean cross-entropy of position t predicting t+1, over the B*(T-1) positions that have one */
+  double aux_loss; /* weighted sum over layers; not in `loss`, but in the gradients */
+} choir_forward_result;
+
+/* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero computes them
+ * (read by choir_model_parameter). `training` 0 uses evaluation capacity and no sampling; gradients do too. */
+CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits,
+                                  int gradients, choir_forward_result *result);
+
+/* Routing statistics of the last forward for the moe-th MoE layer (0-based); free with choir_route_stats_free. */
+CHOIR_API int choir_model_moe_layers(const choir_model *model);
+CHOIR_API int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

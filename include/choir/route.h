@@ -1,0 +1,44 @@
+/* Route any matrix of affinities, outside any model. */
+#ifndef CHOIR_ROUTE_H
+#define CHOIR_ROUTE_H
+
+#include "choir/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Statistics of one routing. Arrays have `experts` entries, the histogram experts+1; all owned by the struct. */
+typedef struct choir_route_stats {
+  int tokens;          /* valid tokens */
+  int experts;
+  int capacity;        /* tokens an expert may hold (expert_choice: k) */
+  int64_t assignments; /* filled slots */
+  int64_t dropped;     /* choices of a token that found its expert full */
+  double aux_loss;     /* unweighted; 0 where the router has none */
+  double gate_mass;    /* mean over valid tokens of the sum of their gates */
+  int64_t *load;       /* [e] tokens held */
+  int64_t *demand;     /* [e] tokens that asked; above capacity: over-capacity (expert_choice: = load) */
+  int64_t *histogram;  /* [e+1] valid tokens held by 0, 1, ..., e experts */
+} choir_route_stats;
+
+/* Names of the routers, NULL-terminated, and whether one looks across tokens ("expert_choice": 1). -1: unknown name. */
+CHOIR_API const char *const *choir_router_names(void);
+CHOIR_API int choir_router_looks_across_tokens(const char *name);
+
+/* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them. */
+CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
+
+/* Routes scores [n,e] (row-major). is_logits: softmax them first. tokens: [n] ids, needed by `hash`, else may be NULL.
+ * valid: [n] nonzero where a token takes part, or NULL. sequence_length: of pool "sequence" (0: one sequence). seed: of random second experts.
+ * gates [n,e] receives the combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free.
+ * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
+                          const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
+                          float *gates, choir_route_stats *stats);
+CHOIR_API void choir_route_stats_free(choir_route_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,30 @@
+/* What machine this is: asked once, at plan time, never inside a step. */
+#ifndef CH_BASE_MACHINE_H
+#define CH_BASE_MACHINE_H
+
+#include <stddef.h>
+
+/* Instruction sets that kernels are compiled for, in ascending order. */
+typedef enum { CH_ISA_GENERIC = 0, CH_ISA_AVX2, CH_ISA_AVX512 } ch_isa;
+
+/* Best set this CPU and operating system run; CHOIR_ISA=generic|avx2|avx512 in the environment lowers it (tests). */
+ch_isa ch_machine_isa(void);
+const char *ch_isa_name(ch_isa isa);
+
+/* Nonzero when bf16 products run in hardware (avx512_bf16 or AMX). */
+int ch_machine_has_bf16(void);
+
+/* CPUs this process may run on. */
+int ch_machine_cpus(void);
+
+/* Bytes of memory that can be had without swapping, cgroup limits included; 0 when unknown. */
+size_t ch_machine_available_memory(void);
+
+/* Bytes resident now, and the largest ever; 0 when unknown. */
+size_t ch_machine_resident(void);
+size_t ch_machine_peak_resident(void);
+
+/* Seconds on a clock that only goes forward. */
+double ch_machine_seconds(void);
+
+#endif

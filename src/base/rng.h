@@ -1,0 +1,39 @@
+/* One random number generator: Philox4x32-10 of Random123 (Salmon et al. 2011), counter-based.
+ *
+ * A value is a function of (seed, stream, index) alone, so results do not depend on the number of threads or on
+ * the order of calls, and a generator's state in a checkpoint is one counter. Streams are named below; every use
+ * takes its own, so that no two uses ever share numbers. */
+#ifndef CH_BASE_RNG_H
+#define CH_BASE_RNG_H
+
+#include <stdint.h>
+
+typedef enum {
+  CH_STREAM_INIT = 1,      /* initial weights; sub = tensor number */
+  CH_STREAM_SHUFFLE,       /* order of training windows; sub = source */
+  CH_STREAM_MIXTURE,       /* which source a sample comes from */
+  CH_STREAM_HOLDOUT,       /* which documents are held out */
+  CH_STREAM_ROUTER_JITTER, /* switch_top1's input jitter; sub = layer */
+  CH_STREAM_SECOND_EXPERT, /* gshard_top2's random second expert; sub = layer */
+  CH_STREAM_SAMPLE,        /* sampling while generating */
+  CH_STREAM_TEST
+} ch_stream;
+
+typedef struct {
+  uint64_t seed;
+  uint32_t stream, sub;
+} ch_rng;
+
+static inline ch_rng ch_rng_make(uint64_t seed, ch_stream stream, uint32_t sub) {
+  return (ch_rng){seed, (uint32_t)stream, sub};
+}
+
+uint64_t ch_rng_bits(ch_rng r, uint64_t index);                 /* 64 random bits */
+double ch_rng_uniform(ch_rng r, uint64_t index);                /* in (0,1), never an end */
+double ch_rng_normal(ch_rng r, uint64_t index);                 /* N(0,1), Box-Muller */
+uint64_t ch_rng_below(ch_rng r, uint64_t index, uint64_t n);    /* in [0,n), bias below 2^-64 n */
+
+/* A pseudo-random permutation of [0,n): where `index` goes. O(1) memory; a Feistel network with cycle walking. */
+uint64_t ch_rng_permute(ch_rng r, uint64_t index, uint64_t n);
+
+#endif

@@ -1,0 +1,42 @@
+/* One parameter table: drives allocation, initialisation, optimizer, sharding, checkpoint and counts. */
+#ifndef CH_MODEL_PARAM_H
+#define CH_MODEL_PARAM_H
+
+#include "base/arena.h"
+#include "base/real.h"
+#include "choir/config.h"
+
+typedef enum { CH_INIT_NORMAL, CH_INIT_ONE } ch_init_kind;
+
+typedef struct ch_param {
+  char name[64];     /* as in the checkpoint */
+  int dims;          /* 1, 2 or 3 */
+  int64_t shape[3];
+  int64_t count;     /* product of shape */
+  ch_init_kind init;
+  double init_std;   /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
+  int expert;        /* first dimension counts experts: factored and sharded per expert */
+  int matrix;        /* input of matrix products: gets a bf16 copy in bf16 compute */
+  real *w, *g;       /* weights and gradients */
+  ch_bf16 *w16;      /* or NULL */
+} ch_param;
+
+typedef struct ch_params {
+  int count;
+  ch_param *p;       /* malloc'd */
+} ch_params;
+
+/* Builds the table of a config, names and shapes only, in the order of the model: embed, layers 0.., final_norm. */
+int ch_params_build(const choir_model_config *config, ch_params *params);
+void ch_params_free(ch_params *params);
+
+/* Gives every parameter its memory from an arena (which may be counting). */
+void ch_params_alloc(ch_params *params, ch_arena *arena, int gradients, int bf16);
+
+/* Initial values from a seed: element i of tensor number t is a function of (seed, t, i) alone. */
+void ch_params_init(ch_params *params, uint64_t seed, int threads);
+
+const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
+int64_t ch_params_total(const ch_params *params);
+
+#endif

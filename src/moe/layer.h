@@ -1,0 +1,50 @@
+/* The MoE layer: router, gather, expert FFN, combine, and all of it backwards. */
+#ifndef CH_MOE_LAYER_H
+#define CH_MOE_LAYER_H
+
+#include "moe/router.h"
+
+typedef struct ch_moe_weights {
+  const real *router, *w1, *w2; /* [d,e], [e,d,h], [e,d,h] */
+  const ch_bf16 *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
+} ch_moe_weights;
+
+typedef struct ch_moe_gradients {
+  real *router, *w1, *w2; /* += */
+} ch_moe_gradients;
+
+/* Everything one call needs. The same struct goes to forward and backward. */
+typedef struct ch_moe_args {
+  const choir_router_options *options;
+  const ch_router *router;
+  int n, d, h, e, sequence_length;
+  const uint8_t *valid; /* [n] or NULL */
+  const int32_t *token; /* [n] or NULL */
+  int training;         /* forward keeps what backward needs on the tape */
+  ch_rng rng;           /* jitter and sampling, with index rng_base + ... */
+  uint64_t rng_base;
+  ch_moe_weights weights;
+  const real *x;        /* [n,d] */
+  real *out;            /* [n,d] */
+  int out_acc;          /* out += MoE(x): straight onto the residual stream */
+  /* backward */
+  const real *dout;     /* [n,d] */
+  real *dx;             /* [n,d] = */
+  real aux_scale;       /* weight of the auxiliary loss in the gradient; 0: none */
+  ch_moe_gradients gradients;
+} ch_moe_args;
+
+/* What forward leaves on the tape. */
+typedef struct ch_moe_saved {
+  ch_record record;
+  ch_route_counts counts;
+  real *router_x;  /* [n,d] jittered input, or NULL: x itself */
+  real *logits, *scores; /* [n,e] */
+  real *pre;       /* [slots,h] pre-activations of GELU */
+  real *expert_y;  /* [slots,d] expert outputs */
+} ch_moe_saved;
+
+void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);
+void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);
+
+#endif

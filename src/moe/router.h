@@ -1,0 +1,78 @@
+/* A router: scores in, routing record out, and the way back. A new router is one file and one row in router.c. */
+#ifndef CH_MOE_ROUTER_H
+#define CH_MOE_ROUTER_H
+
+#include "base/rng.h"
+#include "choir/route.h"
+#include "op/op.h"
+
+/* Declared capabilities: the layer and the program look here instead of asking for names. */
+enum {
+  CH_ROUTER_ACROSS_TOKENS = 1, /* a token's experts depend on later tokens or other sequences */
+  CH_ROUTER_BATCH_ORDER = 2,   /* ... on earlier tokens of the batch only */
+  CH_ROUTER_NEEDS_IDS = 4,     /* reads token ids */
+  CH_ROUTER_LEARNED = 8,       /* has a weight Wg: logits and scores are computed for it */
+  CH_ROUTER_AUX_LOSS = 16,     /* adds an auxiliary loss in training */
+  CH_ROUTER_JITTER = 32        /* takes options->jitter: the layer multiplies the router's input */
+};
+
+/* Counts of one routing, written by the router on top of what the record says. */
+typedef struct ch_route_counts {
+  int capacity;     /* per expert */
+  int64_t dropped;  /* choices that found their expert full */
+  double aux_loss;  /* unweighted */
+  int *demand;      /* [e] tokens that asked for the expert */
+} ch_route_counts;
+
+typedef struct ch_route_args {
+  const choir_router_options *options;
+  int n, e;
+  int sequence_length;    /* T of pool "sequence"; 0: one sequence of n */
+  const uint8_t *valid;   /* [n] or NULL */
+  const int32_t *token;   /* [n] ids or NULL */
+  const real *logits;     /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
+  const real *scores;     /* [n,e]  S = softmax(logits) */
+  int training;           /* capacity factor, sampling */
+  ch_rng rng;             /* of sampling; index = rng_base + token */
+  uint64_t rng_base;
+  ch_record *record;      /* out; route fills every array but token_begin, token_slot */
+  ch_route_counts *counts;/* out */
+  /* backward */
+  const real *dgate;      /* [slots] */
+  real aux_scale;         /* factor of the auxiliary loss's gradient, its weight included */
+  real *dscores;          /* [n,e] out: the layer takes it through the softmax */
+} ch_route_args;
+
+typedef struct ch_router {
+  const char *name;
+  unsigned caps;
+  choir_router_options defaults;
+  /* Refuses impossible combinations by name and value. */
+  int (*check)(const choir_router_options *o, int n, int e, int sequence_length);
+  /* Room that the record needs for n tokens, in training and evaluation alike. */
+  int (*max_slots)(const choir_router_options *o, int n, int e, int sequence_length);
+  /* Allocates scratch first; returns at once in the counting run. */
+  void (*route)(ch_exec *x, const ch_route_args *a);
+  /* dscores = from dgate through the gates, plus the auxiliary loss. NULL: gates are constants. */
+  void (*backward)(ch_exec *x, const ch_route_args *a);
+} ch_router;
+
+extern const ch_router *const ch_routers[]; /* NULL-terminated registration list */
+
+/* By name, or NULL with a message that names the nearest known one. */
+const ch_router *ch_router_find(const char *name);
+
+/* k = n c / e: nearest, halves up, at least 1, at most n (0 when n is 0). */
+int ch_router_k(double capacity_factor, int n, int e);
+
+/* The capacity factor in force. */
+double ch_router_factor(const choir_router_options *o, int training);
+
+/* Allocates a record with room for max_slots from an arena. */
+void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
+
+/* Public statistics of a routing (arrays malloc'd), and adding one to another of the same shape. */
+int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats);
+int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more);
+
+#endif

@@ -1,0 +1,47 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/machine.h"
+#include "op/op.h"
+
+const ch_backend *ch_backend_find(const char *name) {
+  for (int i = 0; ch_backends[i]; i++)
+    if (!strcmp(ch_backends[i]->name, name)) return ch_backends[i];
+  char list[256] = "";
+  for (int i = 0; ch_backends[i]; i++) {
+    strncat(list, i ? ", " : "", sizeof list - strlen(list) - 1);
+    strncat(list, ch_backends[i]->name, sizeof list - strlen(list) - 1);
+  }
+  ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s' is not in this build; it has: %s", name, list);
+  return NULL;
+}
+
+int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulate_bf16, int threads) {
+  *x = (ch_exec){0};
+  const ch_backend *b = ch_backend_find(backend);
+  if (!b) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(b->supports(compute, emulate_bf16));
+  ch_ops *ops = calloc(1, sizeof *ops);
+  if (!ops) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the table of ops");
+  b->fill(ops, compute);
+  ops->name = b->name;
+  x->ops = ops;
+  x->compute = compute;
+  x->threads = threads > 0 ? threads : ch_machine_cpus();
+  ch_arena_init(&x->tape, "activations");
+  ch_arena_init(&x->scratch, "scratch");
+  return CHOIR_OK;
+}
+
+int ch_exec_commit(ch_exec *x) {
+  CH_TRY(ch_arena_commit(&x->tape));
+  return ch_arena_commit(&x->scratch);
+}
+
+void ch_exec_free(ch_exec *x) {
+  ch_arena_free(&x->tape);
+  ch_arena_free(&x->scratch);
+  free((void *)x->ops);
+  *x = (ch_exec){0};
+}

@@ -1,0 +1,21 @@
+/* What every forward and backward call is given: the backend's table and the memory it may use. */
+#ifndef CH_OP_EXEC_H
+#define CH_OP_EXEC_H
+
+#include "base/arena.h"
+#include "base/real.h"
+
+struct ch_ops;
+
+typedef struct ch_exec {
+  const struct ch_ops *ops; /* one backend's table, complete */
+  ch_arena tape;            /* what forward saves for backward: a stack over the whole step */
+  ch_arena scratch;         /* what one call needs while it runs: empty again when it returns */
+  int threads;              /* of every parallel region; results do not depend on it */
+  ch_compute compute;       /* what inputs of matrix products are rounded to */
+} ch_exec;
+
+/* In the counting run every op allocates its scratch and returns before touching data. */
+static inline int ch_counting(const ch_exec *x) { return ch_arena_counting(&x->scratch); }
+
+#endif

@@ -1,0 +1,277 @@
+/* The op contract: one table of stateless ops on raw pointers, in forward and backward pairs.
+ *
+ * Rules, without exception unless the name says so:
+ *  - Gradients of weights accumulate (dw += ...); gradients of activations are set (dx = ...). A field whose name
+ *    ends in _acc accumulates.
+ *  - Arrays are row-major and contiguous unless an `ld` says otherwise; shapes stand in comments. The gradient of `x`
+ *    is `dx`. Letters: n tokens, d model width, h hidden width, e experts, k tokens per expert, V vocabulary, T sequence
+ *    length, B sequences, H heads.
+ *  - An op cannot fail; who plans a model checks shapes first. Inputs and outputs do not overlap unless it says so.
+ *  - Scratch comes from x->scratch and goes back before the op returns. In the counting run (ch_counting) an op
+ *    allocates its scratch and returns before it reads or writes anything else.
+ *  - The result does not depend on x->threads, bit for bit: work is cut into pieces whose size depends on shapes only,
+ *    and sums over pieces are added in a fixed order.
+ *
+ * A backend fills the table with the reference first (src/cpu/ref_*.c, plain C, double or float) and then
+ * overrides what it does faster, so the table is always complete. */
+#ifndef CH_OP_OP_H
+#define CH_OP_OP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "op/exec.h"
+#include "op/record.h"
+
+/* C[m,n] (= or +=) alpha * op(A)[m,k] op(B)[k,n]. With trans_a, A is stored [k,m]; with trans_b, B is stored [n,k].
+ * Inputs are rounded to x->compute unless `exact` asks for full precision (router). */
+typedef struct {
+  int64_t m, n, k;
+  int trans_a, trans_b;
+  const real *a, *b;
+  int64_t lda, ldb, ldc; /* 0: contiguous */
+  real *c;
+  real alpha;            /* 0 means 1, so that a designated initialiser may leave it out */
+  int accumulate;        /* C += instead of C = */
+  int exact;
+  const ch_bf16 *b16;    /* B already rounded to bf16, same layout and ldb; or NULL */
+} ch_gemm_args;
+
+/* The same for every expert i, on the rows r_i = begin[i] .. begin[i+1]-1 that belong to it:
+ *   CH_NN  C[r_i, n]  = A[r_i, k] W[i][k, n]         CH_NT  C[r_i, n] = A[r_i, k] W[i][n, k]^T
+ *   CH_TN  W[i][k, n] += A[r_i, k]^T C[r_i, n]       (the gradient of a weight; A and C are inputs)
+ * Experts without rows are skipped. Parallel over experts, one thread inside each. */
+typedef enum { CH_NN, CH_NT, CH_TN } ch_gemm_form;
+typedef struct {
+  ch_gemm_form form;
+  int experts;
+  const int *begin;   /* [experts+1] */
+  int max_rows;       /* rows of A and C at most: what the plan counts with */
+  int64_t n, k;
+  const real *a;      /* [rows, k] */
+  real *c;            /* [rows, n] */
+  real *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
+  const ch_bf16 *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
+} ch_expert_gemm_args;
+
+/* Dispatch: y[s] = x[slot_token[s]]. Its transpose is combine without gates. */
+typedef struct {
+  const ch_record *record;
+  int d;
+  const real *x; /* [n,d] */
+  real *y;       /* [slots,d] */
+} ch_gather_args;
+
+/* Combine: out[t] = sum over the slots s of token t, in ascending order, of gate[s] * y[s]; 0 for a token without
+ * slots. `gated` 0 takes every gate as 1 (the backward of gather). `out_acc` adds to what stands in out. */
+typedef struct {
+  const ch_record *record;
+  int d, gated, out_acc;
+  const real *y; /* [slots,d] */
+  real *out;     /* [n,d] */
+  /* backward */
+  const real *dout; /* [n,d] */
+  real *dy;         /* [slots,d] gate[s] * dout[token of s]; may be the same array as y */
+  real *dgate;      /* [slots] <dout[token of s], y[s]> */
+} ch_combine_args;
+
+/* Row softmax. dx = y * (dy - <y, dy>). In place allowed. */
+typedef struct {
+  int64_t n;
+  int m;         /* columns */
+  const real *x; /* [n,m] */
+  real *y;       /* [n,m] */
+  const real *dy;
+  real *dx;
+} ch_softmax_args;
+
+/* Top-k selection per expert: for expert i and every pool p (tokens pool_begin[p] .. pool_begin[p+1]-1), the
+ * k[p] tokens of largest score[t*e+i]. Ties go to the lower token index; invalid tokens are never taken and k[p] is at most
+ * the number of valid ones. NaN never compares larger than a number. Writes slot_token ascending within (expert,
+ * pool) and expert_begin; slot_gate is left to the router. Selection in linear time, not a sort. */
+typedef struct {
+  int pools;
+  const int *pool_begin;      /* [pools+1] */
+  const int *k;               /* [pools] */
+  const uint8_t *valid;       /* [n] or NULL: all */
+  const real *score;          /* [n,e] */
+  ch_record *record;
+  real *cutoff;               /* [e] or NULL: each expert's k-th best score, of the last pool */
+} ch_select_args;
+
+/* Fills token_begin and token_slot from expert_begin and slot_token (a counting sort). */
+typedef struct { ch_record *record; } ch_index_args;
+
+/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs. */
+typedef struct {
+  int64_t count;
+  const real *x; /* the pre-activation (GEGLU: the gate g) */
+  const real *u; /* GEGLU only: [count] */
+  real *y;
+  const real *dy;
+  real *dx;      /* d/dx (GEGLU: d/dg) */
+  real *du;      /* GEGLU only */
+} ch_gelu_args;
+
+/* RMSNorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). */
+typedef struct {
+  int64_t n;
+  int d;
+  real eps;
+  const real *x, *w; /* [n,d], [d] */
+  real *y;           /* [n,d] */
+  real *rstd;        /* [n] saved for backward */
+  const real *dy;
+  real *dx;          /* [n,d] */
+  real *dw;          /* [d] += */
+  int dx_acc;        /* dx += instead of dx =: the residual stream's gradient already stands there */
+} ch_rmsnorm_args;
+
+/* Causal attention with a learned relative position bias. Position i sees j <= i:
+ *   P[i,j] = softmax_j(scale * q_i.k_j + rel_bias[bucket(i-j), head]),  out_i = sum_j P[i,j] v_j.
+ * q, k, v, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions. Works in row blocks: no
+ * T x T matrix in main memory; backward recomputes P from lse. */
+typedef struct {
+  int B, T, H, dh;
+  int64_t ld;
+  real scale;
+  const real *q, *k, *v;
+  const real *rel_bias; /* [buckets,H] */
+  int buckets, max_distance;
+  real *out;
+  real *lse;            /* [B,H,T] log of the softmax's denominator, saved for backward */
+  const real *dout;
+  real *dq, *dk, *dv;   /* = */
+  real *drel_bias;      /* [buckets,H] += */
+} ch_attention_args;
+
+/* T5's unidirectional bucket of a distance i-j >= 0: exact below buckets/2, then logarithmic up to max_distance. */
+int ch_attention_bucket(int distance, int buckets, int max_distance);
+
+/* Embedding: x[t] = w[token[t]]; dw[token[t]] += dx[t], in ascending t. */
+typedef struct {
+  int64_t n;
+  int d, V;
+  const int32_t *token; /* [n] */
+  const real *w;        /* [V,d] */
+  real *x;              /* [n,d] */
+  const real *dx;
+  real *dw;             /* [V,d] += */
+} ch_embedding_args;
+
+/* The tied head: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log softmax(logits)[target].
+ * Chunks of rows, never all logits of the batch. When dx is set, forward also does the backward while the chunk's logits are
+ * at hand: dx = d(weight * loss_sum)/dx and dw += d(weight * loss_sum)/dw. */
+typedef struct {
+  int64_t n;
+  int d, V;
+  real scale;
+  const real *x;         /* [n,d] */
+  const real *w;         /* [V,d] */
+  const ch_bf16 *w16;    /* w rounded to bf16, or NULL */
+  const int32_t *target; /* [n], negative: not counted */
+  double *loss_sum;      /* = */
+  float *token_loss;     /* [n] or NULL: each target's loss, 0 where not counted */
+  real *logits;          /* [n,V] or NULL: all logits, for who asks for them */
+  real weight;           /* of the gradient, usually 1/targets */
+  real *dx;              /* [n,d] = , or NULL */
+  real *dw;              /* [V,d] += */
+} ch_head_args;
+
+/* y += x */
+typedef struct {
+  int64_t count;
+  const real *x;
+  real *y;
+} ch_add_args;
+
+/* *sum = the sum of squares, in double and in a fixed order; NaN and infinity come through. */
+typedef struct {
+  int64_t count;
+  const real *x;
+  double *sum;
+} ch_sumsq_args;
+
+/* Rounds to bf16, to nearest even. */
+typedef struct {
+  int64_t count;
+  const real *x;
+  ch_bf16 *y;
+} ch_round_args;
+
+/* Adafactor with beta1 = 0 (Shazeer & Stern 2018, algorithms 4 and 5, with parameter scaling): for a tensor of
+ * `batch` matrices [rows, cols] (each expert's matrix is factored by itself),
+ *   row = beta2 row + (1-beta2) mean_cols(g^2 + eps1);  col likewise over rows;  v = row col / mean(row)
+ *   (vectors: batch = rows = 1, `col` holds v itself, unfactored, and `row` is NULL);
+ *   u = g / sqrt(v); u /= max(1, rms(u)/clip); w -= rate * max(eps2, rms(w)) * u, rms over one matrix.
+ * `grad_scale` multiplies g first (global clipping). Where factored, beta2 is bias-corrected by the caller: the
+ * beta2 passed is the step's own, beta2_t = beta2 (1 - beta2^(t-1)) / (1 - beta2^t). */
+typedef struct {
+  int64_t batch, rows, cols;
+  real *w;
+  const real *g;
+  real *row;       /* [batch,rows] or NULL */
+  real *col;       /* [batch,cols] */
+  double rate, beta2, eps1, eps2, clip, grad_scale;
+  ch_bf16 *w16;    /* or NULL: the new w rounded to bf16, in the same pass */
+} ch_adafactor_args;
+
+/* AdamW (Loshchilov & Hutter 2019), bias-corrected by `step` (from 1). */
+typedef struct {
+  int64_t count;
+  real *w;
+  const real *g;
+  real *m, *v;
+  int64_t step;
+  double rate, beta1, beta2, eps, weight_decay, grad_scale;
+  ch_bf16 *w16;
+} ch_adamw_args;
+
+typedef struct ch_ops {
+  const char *name;
+  void (*gemm)(ch_exec *x, const ch_gemm_args *a);
+  void (*expert_gemm)(ch_exec *x, const ch_expert_gemm_args *a);
+  void (*gather)(ch_exec *x, const ch_gather_args *a);
+  void (*combine)(ch_exec *x, const ch_combine_args *a);
+  void (*combine_backward)(ch_exec *x, const ch_combine_args *a);
+  void (*softmax)(ch_exec *x, const ch_softmax_args *a);
+  void (*softmax_backward)(ch_exec *x, const ch_softmax_args *a);
+  void (*select)(ch_exec *x, const ch_select_args *a);
+  void (*index)(ch_exec *x, const ch_index_args *a);
+  void (*gelu)(ch_exec *x, const ch_gelu_args *a);
+  void (*gelu_backward)(ch_exec *x, const ch_gelu_args *a);
+  void (*geglu)(ch_exec *x, const ch_gelu_args *a);
+  void (*geglu_backward)(ch_exec *x, const ch_gelu_args *a);
+  void (*rmsnorm)(ch_exec *x, const ch_rmsnorm_args *a);
+  void (*rmsnorm_backward)(ch_exec *x, const ch_rmsnorm_args *a);
+  void (*attention)(ch_exec *x, const ch_attention_args *a);
+  void (*attention_backward)(ch_exec *x, const ch_attention_args *a);
+  void (*embedding)(ch_exec *x, const ch_embedding_args *a);
+  void (*embedding_backward)(ch_exec *x, const ch_embedding_args *a);
+  void (*head)(ch_exec *x, const ch_head_args *a);
+  void (*add)(ch_exec *x, const ch_add_args *a);
+  void (*sumsq)(ch_exec *x, const ch_sumsq_args *a);
+  void (*round_bf16)(ch_exec *x, const ch_round_args *a);
+  void (*adafactor)(ch_exec *x, const ch_adafactor_args *a);
+  void (*adamw)(ch_exec *x, const ch_adamw_args *a);
+} ch_ops;
+
+/* A backend: what fills the table. `supports` refuses by name what it cannot do (CHOIR_ERROR_UNSUPPORTED). */
+typedef struct ch_backend {
+  const char *name; /* "cpu", "reference" */
+  int (*supports)(ch_compute compute, int emulate);
+  void (*fill)(ch_ops *ops, ch_compute compute);
+} ch_backend;
+
+/* The registration list: NULL-terminated. */
+extern const ch_backend *const ch_backends[];
+
+/* The backend of that name, or NULL with a message that lists the known ones. */
+const ch_backend *ch_backend_find(const char *name);
+
+/* Makes ready to run ops of a backend: table filled, arenas counting. threads 0: all CPUs of this process. */
+int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulate_bf16, int threads);
+int ch_exec_commit(ch_exec *x); /* after the counting run */
+void ch_exec_free(ch_exec *x);
+
+#endif
