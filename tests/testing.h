@@ -1,0 +1,115 @@
+/* What every test program shares: random arrays, comparisons that fail on NaN, gradient checks, planned execution. */
+#ifndef CH_TESTS_TESTING_H
+#define CH_TESTS_TESTING_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "op/op.h"
+
+/* N(0,1) numbers; the same for the same (sub, index) on every machine. */
+static inline void test_normal(real *x, int64_t count, uint32_t sub) {
+  ch_rng r = ch_rng_make(20220218, CH_STREAM_TEST, sub);
+  for (int64_t i = 0; i < count; i++) x[i] = (real)ch_rng_normal(r, (uint64_t)i);
+}
+
+static inline real *test_new(int64_t count) {
+  real *x = calloc((size_t)(count > 0 ? count : 1), sizeof *x);
+  if (!x) abort();
+  return x;
+}
+
+static inline real *test_new_normal(int64_t count, uint32_t sub) {
+  real *x = test_new(count);
+  test_normal(x, count, sub);
+  return x;
+}
+
+/* Poison: an op that leaves an output untouched, or reads it, is found out. */
+static inline void test_poison(real *x, int64_t count) {
+  for (int64_t i = 0; i < count; i++) x[i] = (real)NAN;
+}
+
+/* Largest difference over the largest wanted magnitude. NaN when either side is not finite. */
+static inline double test_error(const real *got, const real *want, int64_t count) {
+  double difference = 0, size = 1e-30;
+  for (int64_t i = 0; i < count; i++) {
+    double g = (double)got[i], w = (double)want[i];
+    if (!isfinite(g) || !isfinite(w)) return (double)NAN;
+    difference = fmax(difference, fabs(g - w));
+    size = fmax(size, fabs(w));
+  }
+  return difference / size;
+}
+
+static inline void test_close_at(const real *got, const real *want, int64_t count, double tolerance, const char *what,
+                                 const char *file, int line) {
+  double error = test_error(got, want, count);
+  if (!(error <= tolerance)) {
+    fprintf(stderr, "%s:%d: %s: relative error %.3g, tolerance %.3g\n", file, line, what, error, tolerance);
+    _fail(file, line);
+  }
+}
+#define test_close(got, want, count, tolerance) \
+  test_close_at((got), (want), (count), (tolerance), #got, __FILE__, __LINE__)
+
+#define test_ok(call)                                                                                     \
+  do {                                                                                                    \
+    if ((call) != CHOIR_OK) {                                                                             \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, choir_error_message());               \
+      _fail(__FILE__, __LINE__);                                                                          \
+    }                                                                                                     \
+  } while (0)
+
+/* Central differences of loss(context) in x against `gradient`, at up to `probes` elements spread over x.
+ * Returns |difference| / |gradient| in the 2-norm over the probed elements; NaN when anything is not finite. `loss` must hold
+ * a random cotangent: a plain sum is blind to wrong softmax gradients. Use in double (grad_*.c). */
+static inline double test_gradient(double (*loss)(void *), void *context, real *x, int64_t count, const real *gradient,
+                                   int64_t probes) {
+  double difference = 0, size = 1e-30;
+  const double step = 1e-5;
+  for (int64_t p = 0; p < (count < probes ? count : probes); p++) {
+    int64_t i = count <= probes ? p : (int64_t)ch_rng_below(ch_rng_make(7, CH_STREAM_TEST, 99), (uint64_t)p, (uint64_t)count);
+    real kept = x[i];
+    x[i] = (real)((double)kept + step);
+    double up = loss(context);
+    x[i] = (real)((double)kept - step);
+    double down = loss(context);
+    x[i] = kept;
+    double numeric = (up - down) / (2 * step);
+    if (!isfinite(numeric) || !isfinite((double)gradient[i])) return (double)NAN;
+    difference += (numeric - (double)gradient[i]) * (numeric - (double)gradient[i]);
+    size += numeric * numeric;
+  }
+  return sqrt(difference / size);
+}
+
+static inline double test_dot(const real *a, const real *b, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; i++) sum += (double)a[i] * (double)b[i];
+  return sum;
+}
+
+/* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed. */
+#define TEST_EXEC(backend, compute, threads, body)                             \
+  do {                                                                         \
+    ch_exec x;                                                                 \
+    test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads)));             \
+    for (int pass_ = 0; pass_ < 2; pass_++) {                                  \
+      if (pass_) test_ok(ch_exec_commit(&x));                                  \
+      body;                                                                    \
+    }                                                                          \
+    ch_exec_free(&x);                                                          \
+  } while (0)
+
+#endif
