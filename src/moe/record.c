@@ -21,8 +21,12 @@ void choir_route_stats_free(choir_route_stats *stats) {
 }
 
 int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats) {
-  *stats = (choir_route_stats){.tokens = ch_valid_count(valid, r->tokens), .experts = r->experts, .capacity = c->capacity,
-                               .assignments = r->slots, .dropped = c->dropped, .aux_loss = c->aux_loss};
+  *stats = (choir_route_stats){.tokens = ch_valid_count(valid, r->tokens),
+                               .experts = r->experts,
+                               .capacity = c->capacity,
+                               .assignments = r->slots,
+                               .dropped = c->dropped,
+                               .aux_loss = c->aux_loss};
   size_t e = (size_t)r->experts;
   stats->load = calloc(e, sizeof *stats->load);
   stats->demand = calloc(e, sizeof *stats->demand);
