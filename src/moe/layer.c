@@ -59,18 +59,27 @@ static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   real *room = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
   if (s->jitter && !ch_counting(x)) draw_jitter(x, a, s->jitter);
   const real *in = router_input(x, a, s, room);
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits,
-                                  .exact = 1});
+  x->ops->gemm(
+      x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits, .exact = 1});
   x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
   ch_arena_release(&x->scratch, mark);
 }
 
 static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
-  return (ch_route_args){.options = a->options, .n = a->n, .e = a->e, .sequence_length = a->sequence_length,
-                         .valid = a->valid, .token = a->token, .logits = s->logits, .scores = s->scores,
+  return (ch_route_args){.options = a->options,
+                         .n = a->n,
+                         .e = a->e,
+                         .sequence_length = a->sequence_length,
+                         .valid = a->valid,
+                         .token = a->token,
+                         .logits = s->logits,
+                         .scores = s->scores,
                          .training = a->training,
-                         .rng = ch_rng_make(a->rng.seed, CH_STREAM_SECOND_EXPERT, a->rng.sub), .rng_base = a->rng_base,
-                         .record = &s->record, .counts = &s->counts, .aux_scale = a->aux_scale};
+                         .rng = ch_rng_make(a->rng.seed, CH_STREAM_SECOND_EXPERT, a->rng.sub),
+                         .rng_base = a->rng_base,
+                         .record = &s->record,
+                         .counts = &s->counts,
+                         .aux_scale = a->aux_scale};
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
@@ -81,8 +90,10 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   a->router->route(x, &routing);
   x->ops->index(x, &(ch_index_args){.record = &saved->record});
   ch_expert_ffn_forward(x, a, &saved->record, saved->pre, saved->expert_y);
-  x->ops->combine(x, &(ch_combine_args){.record = &saved->record, .d = a->d, .gated = 1, .out_acc = a->out_acc,
-                                        .y = saved->expert_y, .out = a->out});
+  x->ops->combine(
+      x,
+      &(ch_combine_args){
+          .record = &saved->record, .d = a->d, .gated = 1, .out_acc = a->out_acc, .y = saved->expert_y, .out = a->out});
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -95,8 +106,15 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
 
   const real *in = router_input(x, a, s, room);
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->d, .n = a->e, .k = a->n, .trans_a = 1, .a = in, .b = dlogits,
-                                  .c = a->gradients.router, .accumulate = 1, .exact = 1});
+  x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
+                                  .n = a->e,
+                                  .k = a->n,
+                                  .trans_a = 1,
+                                  .a = in,
+                                  .b = dlogits,
+                                  .c = a->gradients.router,
+                                  .accumulate = 1,
+                                  .exact = 1});
   ch_gemm_args back = {.m = a->n, .n = a->d, .k = a->e, .trans_b = 1, .a = dlogits, .b = a->weights.router, .exact = 1};
   if (!s->jitter) {
     back.c = a->dx;
@@ -116,8 +134,9 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   const ch_record *r = &saved->record;
   real *dgate = CH_NEW(&x->scratch, real, r->max_slots);
   real *dy = saved->expert_y; /* combine_backward reads y before it writes dy there */
-  x->ops->combine_backward(x, &(ch_combine_args){.record = r, .d = a->d, .gated = 1, .y = saved->expert_y,
-                                                 .dout = a->dout, .dy = dy, .dgate = dgate});
+  x->ops->combine_backward(
+      x, &(ch_combine_args){
+             .record = r, .d = a->d, .gated = 1, .y = saved->expert_y, .dout = a->dout, .dy = dy, .dgate = dgate});
   ch_expert_ffn_backward(x, a, r, saved->pre, dy);
   if (a->router->backward) {
     real *dscores = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);

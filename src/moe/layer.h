@@ -25,13 +25,13 @@ typedef struct ch_moe_args {
   ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
   uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
   ch_moe_weights weights;
-  const real *x;        /* [n,d] */
-  real *out;            /* [n,d] */
-  int out_acc;          /* out += MoE(x): straight onto the residual stream */
+  const real *x; /* [n,d] */
+  real *out;     /* [n,d] */
+  int out_acc;   /* out += MoE(x): straight onto the residual stream */
   /* backward */
-  const real *dout;     /* [n,d] */
-  real *dx;             /* [n,d] = */
-  real aux_scale;       /* weight of the auxiliary loss in the gradient; 0: none */
+  const real *dout; /* [n,d] */
+  real *dx;         /* [n,d] = */
+  real aux_scale;   /* weight of the auxiliary loss in the gradient; 0: none */
   ch_moe_gradients gradients;
 } ch_moe_args;
 
@@ -40,10 +40,10 @@ typedef struct ch_moe_args {
 typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;
-  real *jitter;    /* [n,d] factors of the router's input, or NULL: none */
+  real *jitter;          /* [n,d] factors of the router's input, or NULL: none */
   real *logits, *scores; /* [n,e], or NULL: the router has no weight */
-  real *pre;       /* [slots,h] pre-activations of GELU */
-  real *expert_y;  /* [slots,d] expert outputs */
+  real *pre;             /* [slots,h] pre-activations of GELU */
+  real *expert_y;        /* [slots,d] expert outputs */
 } ch_moe_saved;
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);

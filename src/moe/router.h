@@ -19,36 +19,37 @@ enum {
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */
 typedef struct ch_route_counts {
-  int capacity;     /* per expert; at most the number of tokens */
-  int64_t dropped;  /* choices that found their expert full */
-  double aux_loss;  /* unweighted */
-  int *demand;      /* [e] tokens that asked for the expert */
+  int capacity;    /* per expert; at most the number of tokens */
+  int64_t dropped; /* choices that found their expert full */
+  double aux_loss; /* unweighted */
+  int *demand;     /* [e] tokens that asked for the expert */
 } ch_route_counts;
 
 typedef struct ch_route_args {
   const choir_router_options *options;
   int n, e;
-  int sequence_length;    /* T of pool "sequence"; 0: one sequence of n */
-  const uint8_t *valid;   /* [n] or NULL */
-  const int32_t *token;   /* [n] ids or NULL */
-  const real *logits;     /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
-  const real *scores;     /* [n,e]  S = softmax(logits) */
-  int training;           /* capacity factor, sampling */
-  ch_rng rng;             /* of sampling; index = rng_base + token */
+  int sequence_length;  /* T of pool "sequence"; 0: one sequence of n */
+  const uint8_t *valid; /* [n] or NULL */
+  const int32_t *token; /* [n] ids or NULL */
+  const real *logits;   /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
+  const real *scores;   /* [n,e]  S = softmax(logits) */
+  int training;         /* capacity factor, sampling */
+  ch_rng rng;           /* of sampling; index = rng_base + token */
   uint64_t rng_base;
-  ch_record *record;      /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
-  ch_route_counts *counts;/* out */
+  ch_record *record; /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
+  ch_route_counts *counts; /* out */
   /* backward */
-  const real *dgate;      /* [slots] */
-  real aux_scale;         /* factor of the auxiliary loss's gradient, its weight included */
-  real *dscores;          /* [n,e] out: the layer takes it through the softmax */
+  const real *dgate; /* [slots] */
+  real aux_scale;    /* factor of the auxiliary loss's gradient, its weight included */
+  real *dscores;     /* [n,e] out: the layer takes it through the softmax */
 } ch_route_args;
 
 typedef struct ch_router {
   const char *name;
   unsigned caps;
   choir_router_options defaults;
-  /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n. */
+  /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
+   */
   int (*check)(const choir_router_options *o, int n, int e, int sequence_length);
   /* Room that the record needs for n tokens, in training and evaluation alike. */
   int (*max_slots)(const choir_router_options *o, int n, int e, int sequence_length);
