@@ -59,10 +59,10 @@ static void close_number(double got, double want, double tolerance, const char *
     fail_msg("%s: %s is %.9g, wanted %.9g", name, what, got, want);
 }
 
-/* summary: tokens, capacity (-1: not compared), assignments, dropped, auxiliary loss, gate mass. */
+/* summary: tokens, capacity, assignments, dropped, auxiliary loss, gate mass. */
 static void check_stats(const choir_route_stats *s, const double *summary, const char *name) {
   close_number(s->tokens, summary[0], 0, name, "tokens");
-  if (summary[1] >= 0) close_number(s->capacity, summary[1], 0, name, "capacity");
+  close_number(s->capacity, summary[1], 0, name, "capacity");
   close_number((double)s->assignments, summary[2], 0, name, "assignments");
   close_number((double)s->dropped, summary[3], 0, name, "dropped");
   close_number(s->aux_loss, summary[4], 1e-6, name, "aux_loss");

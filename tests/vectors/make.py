@@ -75,7 +75,6 @@ def make_routers(out):
         "masked": (normal(rng, n, e), 1),
         "few": (normal(rng, n, e), 1),
         "four": (normal(rng, n, 4), 1),
-        "wide": (normal(rng, 5, 16), 1),
         "one": (normal(rng, n, 1), 0),
     }
     valid = {"masked": mask, "few": few}
@@ -91,7 +90,7 @@ def make_routers(out):
     cases += [("random", "expert_choice", 2, "sequence", 10), ("masked", "expert_choice", 1, "sequence", 25)]
     cases += [("affinity", "hash", 1, "batch", 0), ("one", "dense", 1, "batch", 0), ("one", "expert_choice", 0.5, "batch", 0)]
     cases += [("four", "expert_choice", 1, "batch", 0)]  # k = 12.5, rounded up
-    cases += [("wide", "expert_choice", 1, "batch", 0)]  # k = 0.3, at least 1
+    cases += [("few", "expert_choice", 0.5, "batch", 0)]  # k = 0.19 of three valid tokens, but at least 1
     names = []
     for name, router, c, pool, T in cases:
         scores, logits = matrices[name]

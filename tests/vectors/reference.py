@@ -29,18 +29,20 @@ def expert_choice(scores, live, o):
     n, e = scores.shape
     held, length = torch.zeros(n, e), o["T"] if o["pool"] == "sequence" else n
     pools = [[t for t in live if t // length == p] for p in range((n + length - 1) // length)]
+    capacity = 0
     for pool in pools:
         k = min(len(pool), max(1, math.floor(len(pool) * o["c"] / e + 0.5)))
+        capacity += k
         for i in range(e):
             held[top_k(scores[:, i], k, pool), i] = 1
-    return held, scores, held.sum(0), torch.zeros(()), k if len(pools) == 1 else -1
+    return held, scores, held.sum(0), torch.zeros(()), capacity
 
 
 def token_choice(scores, live, o):
     """GShard's top-2 (Lepikhin et al. 2020) and Switch's top-1 (Fedus et al. 2021), without their randomness."""
     n, e = scores.shape
     choices = 2 if o["router"] == "gshard_top2" else 1
-    capacity = math.ceil(o["c"] * choices * len(live) / e)
+    capacity = min(len(live), math.ceil(o["c"] * choices * len(live) / e))  # nobody asks the same expert twice
     best = {t: top_k(scores[t], choices, range(e)) for t in live}
     if choices == 2:  # the order of the two counts as well
         best = {t: top_k(scores[t], 1, range(e)) + [i for i in best[t] if i != best[t][0]] for t in live}
@@ -62,11 +64,11 @@ def fixed(scores, live, o, tokens):
     held, e = torch.zeros_like(scores), scores.shape[1]
     for t in live:
         held[t, int(tokens[t]) % e if o["router"] == "hash" else 0] = 1
-    return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), -1
+    return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), len(live)
 
 
 def route(o, scores, valid=None, tokens=None):
-    """Gates [n,e] (differentiable in scores [n,e]), the unweighted auxiliary loss, and statistics; capacity -1: not compared."""
+    """Gates [n,e] (differentiable in scores [n,e]), the unweighted auxiliary loss, and statistics."""
     n, e = scores.shape
     live = [t for t in range(n) if valid is None or valid[t]]
     router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice}.get(o["router"])
