@@ -2,6 +2,7 @@
 
 #include <Random123/philox.h>
 #include <math.h>
+#include <string.h>
 
 static philox4x32_ctr_t block(ch_rng r, uint64_t index) {
   philox4x32_ctr_t counter = {{(uint32_t)index, (uint32_t)(index >> 32), r.stream, r.sub}};
@@ -19,10 +20,58 @@ uint64_t ch_rng_bits(ch_rng r, uint64_t index) {
 
 double ch_rng_uniform(ch_rng r, uint64_t index) { return unit(ch_rng_bits(r, index)); }
 
+/* Logarithm for x in (0,1), normal numbers only. Own code here and below because libm's last bit depends on the
+ * machine; this is plain arithmetic, which does not. Error about 1e-16 of the result. */
+static double logarithm(double x) {
+  uint64_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  /* x = m 2^e with m in [sqrt(1/2), sqrt(2)) */
+  uint64_t shifted = bits - UINT64_C(0x3fe6a09e667f3bcd);
+  double e = (double)((int32_t)(shifted >> 32) >> 20), m;
+  bits -= shifted & UINT64_C(0xfff0000000000000);
+  memcpy(&m, &bits, sizeof m);
+  double f = (m - 1) / (m + 1), z = f * f; /* log m = 2 atanh f, |f| < 0.1716 */
+  double p = 1.0 / 21;
+  for (int k = 19; k >= 3; k -= 2) p = p * z + 1.0 / k;
+  return e * 0.69314718055994530942 + 2 * (f + f * z * p);
+}
+
+/* Cosine and sine of 2 pi v for v in (0,1): Taylor on an eighth of the circle to either side. */
+static void turn(double v, double *cosine, double *sine) {
+  int quarter = (int)(4 * v + 0.5);
+  double a = (4 * v - quarter) * 1.57079632679489661923, z = a * a;
+  double s = 1, c = 1;
+  for (int k = 16; k >= 2; k -= 2) {
+    s = 1 - s * z * (1.0 / (k * (k + 1)));
+    c = 1 - c * z * (1.0 / (k * (k - 1)));
+  }
+  s *= a;
+  *cosine = quarter & 1 ? s : c;
+  *sine = quarter & 1 ? c : s;
+  if ((quarter + 1) & 2) *cosine = -*cosine;
+  if (quarter & 2) *sine = -*sine;
+}
+
+/* One block of random bits makes two normals: numbers 2 pair and 2 pair + 1. */
+static void normal_pair(ch_rng r, uint64_t pair, double *even, double *odd) {
+  philox4x32_ctr_t b = block(r, pair);
+  double radius = sqrt(-2.0 * logarithm(unit(join(b.v[0], b.v[1]))));
+  turn(unit(join(b.v[2], b.v[3])), even, odd);
+  *even *= radius;
+  *odd *= radius;
+}
+
 double ch_rng_normal(ch_rng r, uint64_t index) {
-  philox4x32_ctr_t b = block(r, index);
-  const double two_pi = 6.283185307179586476925286766559;
-  return sqrt(-2.0 * log(unit(join(b.v[0], b.v[1])))) * cos(two_pi * unit(join(b.v[2], b.v[3])));
+  double even, odd;
+  normal_pair(r, index / 2, &even, &odd);
+  return index % 2 ? odd : even;
+}
+
+void ch_rng_normals(ch_rng r, uint64_t index, size_t count, double *out) {
+  size_t i = 0;
+  if (index % 2 && count) out[i++] = ch_rng_normal(r, index);
+  for (; i + 1 < count; i += 2) normal_pair(r, (index + i) / 2, &out[i], &out[i + 1]);
+  if (i < count) out[i] = ch_rng_normal(r, index + i);
 }
 
 uint64_t ch_rng_below(ch_rng r, uint64_t index, uint64_t n) {

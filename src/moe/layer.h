@@ -5,7 +5,7 @@
 #include "moe/router.h"
 
 typedef struct ch_moe_weights {
-  const real *router, *w1, *w2; /* [d,e], [e,d,h], [e,d,h] */
+  const real *router, *w1, *w2; /* [d,e] (NULL for a router without weight), [e,d,h], [e,d,h] */
   const ch_bf16 *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
 } ch_moe_weights;
 
@@ -21,8 +21,8 @@ typedef struct ch_moe_args {
   const uint8_t *valid; /* [n] or NULL */
   const int32_t *token; /* [n] or NULL */
   int training;         /* forward keeps what backward needs on the tape */
-  ch_rng rng;           /* jitter and sampling, with index rng_base + ... */
-  uint64_t rng_base;
+  ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
+  uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
   ch_moe_weights weights;
   const real *x;        /* [n,d] */
   real *out;            /* [n,d] */
@@ -34,12 +34,13 @@ typedef struct ch_moe_args {
   ch_moe_gradients gradients;
 } ch_moe_args;
 
-/* What forward leaves on the tape. */
+/* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an evaluation
+ * too; the rest is there after training only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;
-  real *router_x;  /* [n,d] jittered input, or NULL: x itself */
-  real *logits, *scores; /* [n,e] */
+  real *jitter;    /* [n,d] factors of the router's input, or NULL: none */
+  real *logits, *scores; /* [n,e], or NULL: the router has no weight */
   real *pre;       /* [slots,h] pre-activations of GELU */
   real *expert_y;  /* [slots,d] expert outputs */
 } ch_moe_saved;
