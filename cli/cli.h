@@ -11,8 +11,8 @@
 
 enum { CLI_FAILED = 1, CLI_USAGE = 2 }; /* exit statuses beside 0 */
 
-/* An option that may be given several times. `at` is the number of operands seen before each, so that `--source A x y --source B z`
- * can tell whose files are whose. */
+/* An option that may be given several times. `at` is the number of operands seen before each, so that `--source A x y
+ * --source B z` can tell whose files are whose. */
 enum { CLI_LIST_MOST = 64 };
 typedef struct cli_list {
   int count;
@@ -58,15 +58,15 @@ extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 /* options.c */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
 const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
-int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));  /* says what is wrong; CLI_USAGE */
-int cli_fail(void);                                                           /* prints the library's message; CLI_FAILED */
+int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
+int cli_fail(void); /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 
 /* help.c */
-void cli_help(FILE *out);                              /* all verbs */
+void cli_help(FILE *out); /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);
-void cli_help_family(FILE *out, const char *family);   /* "data": its verbs */
-void cli_manual(FILE *out, const cli_verb *verb);      /* roff; NULL: of the program */
+void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
+void cli_manual(FILE *out, const cli_verb *verb);    /* roff; NULL: of the program */
 
 /* text.c: numbers in a ring of buffers, good for a few calls within one printf. */
 const char *cli_count(double number);     /* 548M, 1.9B, 12.3k */
@@ -100,6 +100,7 @@ int cli_stop_requested(void);
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 
 /* checkpoint.c */
-int cli_checkpoint_file(const char *directory, const char *name, char *path, size_t size); /* of a checkpoint or a run's newest */
+int cli_checkpoint_file(const char *directory, const char *name, char *path,
+                        size_t size); /* of a checkpoint or a run's newest */
 
 #endif

@@ -31,8 +31,10 @@ typedef struct file_pool {
   size_t count;
 } file_pool;
 
-/* "NAME=WEIGHT:FILE" or "NAME:FILE" (a pattern too, for the shell expands none behind a colon), then the operands that follow. */
-static int parse_source(const char *text, int count, const char *const *operands, file_pool *pool, choir_data_source *source) {
+/* "NAME=WEIGHT:FILE" or "NAME:FILE" (a pattern too, for the shell expands none behind a colon), then the operands that
+ * follow. */
+static int parse_source(const char *text, int count, const char *const *operands, file_pool *pool,
+                        choir_data_source *source) {
   const char *colon = strchr(text, ':'), *equals = colon ? memchr(text, '=', (size_t)(colon - text)) : NULL;
   char *end = NULL;
   glob_t *found = &pool->found;
@@ -40,10 +42,13 @@ static int parse_source(const char *text, int count, const char *const *operands
   if (equals) source->weight = strtod(equals + 1, &end);
   if (equals && (end != colon || end == equals + 1 || !(source->weight > 0)))
     return cli_usage("--source %s: the weight must be a positive number", text);
-  if (!(source->name = strndup(text, (size_t)((equals ? equals : colon) - text)))) return cli_fail_with("out of memory");
+  if (!(source->name = strndup(text, (size_t)((equals ? equals : colon) - text))))
+    return cli_fail_with("out of memory");
   size_t first = found->gl_pathc;
-  if (colon[1] && glob(colon + 1, GLOB_NOCHECK | GLOB_APPEND * (first > 0), NULL, found)) return cli_fail_with("out of memory");
-  const char **names = realloc(pool->names, (pool->count + found->gl_pathc - first + (size_t)count + 1) * sizeof *names);
+  if (colon[1] && glob(colon + 1, GLOB_NOCHECK | GLOB_APPEND * (first > 0), NULL, found))
+    return cli_fail_with("out of memory");
+  const char **names =
+      realloc(pool->names, (pool->count + found->gl_pathc - first + (size_t)count + 1) * sizeof *names);
   if (!names) return cli_fail_with("out of memory");
   pool->names = names;
   size_t begin = pool->count;
@@ -84,18 +89,21 @@ static int print_info(const char *directory, double seconds) {
   choir_data_get_info(data, &info);
   choir_data_close(data);
   if (o.json)
-    return cli_json_print(json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "vocab_size", info.vocab_size, "sources", info.sources,
-                                    "documents", (json_int_t)info.documents, "train_tokens", (json_int_t)info.train_tokens,
-                                    "train_bytes", (json_int_t)info.train_bytes, "heldout_tokens",
-                                    (json_int_t)info.heldout_tokens, "heldout_bytes", (json_int_t)info.heldout_bytes));
-  printf("%s: %s documents from %d source%s, vocabulary %s\n", directory, cli_grouped((int64_t)info.documents), info.sources,
-         info.sources == 1 ? "" : "s", cli_grouped(info.vocab_size));
+    return cli_json_print(json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "vocab_size", info.vocab_size, "sources",
+                                    info.sources, "documents", (json_int_t)info.documents, "train_tokens",
+                                    (json_int_t)info.train_tokens, "train_bytes", (json_int_t)info.train_bytes,
+                                    "heldout_tokens", (json_int_t)info.heldout_tokens, "heldout_bytes",
+                                    (json_int_t)info.heldout_bytes));
+  printf("%s: %s documents from %d source%s, vocabulary %s\n", directory, cli_grouped((int64_t)info.documents),
+         info.sources, info.sources == 1 ? "" : "s", cli_grouped(info.vocab_size));
   printf("  training  %15s tokens  %10s of text  %.2f bytes a token\n", cli_grouped((int64_t)info.train_tokens),
-         cli_bytes((double)info.train_bytes), (double)info.train_bytes / (double)(info.train_tokens ? info.train_tokens : 1));
+         cli_bytes((double)info.train_bytes),
+         (double)info.train_bytes / (double)(info.train_tokens ? info.train_tokens : 1));
   printf("  held out  %15s tokens  %10s of text\n", cli_grouped((int64_t)info.heldout_tokens),
          cli_bytes((double)info.heldout_bytes));
   if (seconds > 0)
-    printf("  built in %s (%s/s)\n", cli_duration(seconds), cli_bytes((double)(info.train_bytes + info.heldout_bytes) / seconds));
+    printf("  built in %s (%s/s)\n", cli_duration(seconds),
+           cli_bytes((double)(info.train_bytes + info.heldout_bytes) / seconds));
   return 0;
 }
 
@@ -145,7 +153,8 @@ static const cli_option build_options[] = {
      "without =WEIGHT by its number of tokens",
      0},
     {"field", "NAME", CLI_TEXT, &o.field, NULL, "files are JSON lines; this field holds the text", 0},
-    {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f'; otherwise a file is one document", 0},
+    {"separator", "LINE", CLI_TEXT, &o.separator, NULL,
+     "the line between documents, as '\\f'; otherwise a file is one document", 0},
     {"holdout", "P", CLI_REAL, &o.holdout, "0.01", "share of the documents kept for evaluation", 0},
     {"seed", "S", CLI_INT64, &o.seed, "0", "which documents these are", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
@@ -154,10 +163,17 @@ static const cli_option build_options[] = {
 static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};
 
 const cli_verb cli_data_build = {
-    "data build", "[FILE...]", 0, -1, "turn text into checked, memory-mapped token shards",
-    "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2). Text must be UTF-8. "
+    "data build",
+    "[FILE...]",
+    0,
+    -1,
+    "turn text into checked, memory-mapped token shards",
+    "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2). Text must be "
+    "UTF-8. "
     "Memory does not grow with the input.\n\n"
     "Example: choir data build --out data --tokenizer en.model --separator '\\f' --source books=2: books/*.txt.xz "
     "--source news=1: news.txt.gz",
-    build_options, build};
-const cli_verb cli_data_info = {"data info", "DIR", 1, 1, "check a data directory and count what is in it", NULL, info_options, info};
+    build_options,
+    build};
+const cli_verb cli_data_info = {"data info", "DIR",        1,   1, "check a data directory and count what is in it",
+                                NULL,        info_options, info};

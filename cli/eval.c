@@ -33,16 +33,17 @@ static json_t *json_layers(const choir_model *model) {
 }
 
 static int print_json(const choir_model *model, const choir_eval_result *r) {
-  return cli_json_print(json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:o}", "loss", cli_json_real(r->loss), "perplexity",
-                                  cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte),
-                                  "unigram_loss", cli_json_real(r->unigram_loss), "tokens", (json_int_t)r->tokens, "bytes",
-                                  (json_int_t)r->bytes, "routing", r->routing, "looks_across_tokens", r->looks_across_tokens,
-                                  "layers", json_layers(model)));
+  return cli_json_print(json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:o}", "loss", cli_json_real(r->loss),
+                                  "perplexity", cli_json_real(r->perplexity), "bits_per_byte",
+                                  cli_json_real(r->bits_per_byte), "unigram_loss", cli_json_real(r->unigram_loss),
+                                  "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "routing", r->routing,
+                                  "looks_across_tokens", r->looks_across_tokens, "layers", json_layers(model)));
 }
 
 static void print_text(const choir_model *model, const choir_eval_result *r) {
   int every = choir_model_config_of(model)->model.moe_every;
-  printf("loss          %8.4f nats a token   over %s tokens, %s\n", r->loss, cli_grouped(r->tokens), cli_bytes((double)r->bytes));
+  printf("loss          %8.4f nats a token   over %s tokens, %s\n", r->loss, cli_grouped(r->tokens),
+         cli_bytes((double)r->bytes));
   printf("perplexity    %8.2f                unigram baseline %.2f\n", r->perplexity, exp(r->unigram_loss));
   printf("bits per byte %8.4f\n", r->bits_per_byte);
   printf("routing       %8s%s\n", r->routing,
@@ -110,9 +111,15 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
-const cli_verb cli_eval = {
-    "eval", "RUN|CHECKPOINT", 1, 1, "evaluate a model: loss, perplexity, bits per byte, routing",
-    "A run directory stands for its newest checkpoint. The unigram baseline predicts every token by its frequency in the training "
-    "data. A router that looks across tokens sees the whole batch at once, so its loss is not that of writing text token by token: "
-    "the output says so.",
-    options, run};
+const cli_verb cli_eval = {"eval",
+                           "RUN|CHECKPOINT",
+                           1,
+                           1,
+                           "evaluate a model: loss, perplexity, bits per byte, routing",
+                           "A run directory stands for its newest checkpoint. The unigram baseline predicts every "
+                           "token by its frequency in the training "
+                           "data. A router that looks across tokens sees the whole batch at once, so its loss is not "
+                           "that of writing text token by token: "
+                           "the output says so.",
+                           options,
+                           run};

@@ -41,8 +41,8 @@ static int print_result(const choir_model *model, int B, int T, const choir_forw
   int layers = choir_model_moe_layers(model), every = choir_model_config_of(model)->model.moe_every;
   json_t *rows = json_array();
   if (!o.json)
-    printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss, exp(result->loss),
-           result->aux_loss, B, T, seconds);
+    printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss,
+           exp(result->loss), result->aux_loss, B, T, seconds);
   for (int i = 0; i < layers; i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) {
@@ -60,7 +60,8 @@ static int print_result(const choir_model *model, int B, int T, const choir_forw
   }
   if (!o.json) return json_decref(rows), 0;
   return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:o}", "loss", cli_json_real(result->loss), "aux_loss",
-                                  cli_json_real(result->aux_loss), "sequences", B, "sequence_length", T, "layers", rows));
+                                  cli_json_real(result->aux_loss), "sequences", B, "sequence_length", T, "layers",
+                                  rows));
 }
 
 static int forward(choir_model *model, const choir_npy *tokens) {
@@ -99,16 +100,23 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"logits", "OUT.npy", CLI_TEXT, &o.logits, NULL, "write float32 logits, shape [B,T,V]", 0},
-    {"gradients", "OUT.safetensors", CLI_TEXT, &o.gradients, NULL, "write the gradient of the loss by parameter name", 0},
+    {"gradients", "OUT.safetensors", CLI_TEXT, &o.gradients, NULL, "write the gradient of the loss by parameter name",
+     0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
     {0}};
 
-const cli_verb cli_forward = {
-    "forward", "CHECKPOINT TOKENS.npy", 2, 2, "run given tokens: loss, logits, gradients",
-    "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing pool. The loss is the mean cross-entropy of "
-    "position t predicting token t+1, over the B*(T-1) positions that have one. Gradients are those of this loss plus the router's "
-    "weighted auxiliary loss where it has one, which is reported apart.",
-    options, run};
+const cli_verb cli_forward = {"forward",
+                              "CHECKPOINT TOKENS.npy",
+                              2,
+                              2,
+                              "run given tokens: loss, logits, gradients",
+                              "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing "
+                              "pool. The loss is the mean cross-entropy of "
+                              "position t predicting token t+1, over the B*(T-1) positions that have one. Gradients "
+                              "are those of this loss plus the router's "
+                              "weighted auxiliary loss where it has one, which is reported apart.",
+                              options,
+                              run};

@@ -74,8 +74,9 @@ void cli_help_family(FILE *out, const char *family) {
 }
 
 void cli_help(FILE *out) {
-  fprintf(out, "choir trains Transformer language models with Mixture-of-Experts layers routed by\n"
-               "expert choice, and lets you look inside.\n\n");
+  fprintf(out,
+          "choir trains Transformer language models with Mixture-of-Experts layers routed by\n"
+          "expert choice, and lets you look inside.\n\n");
   for (int i = 0; cli_verbs[i]; i++) fprintf(out, "  choir %-18s %s\n", cli_verbs[i]->name, cli_verbs[i]->summary);
   fprintf(out, "  choir %-18s %s\n", "help COMMAND", "explain a command and its options");
   fprintf(out, "  choir %-18s %s\n\n", "--version", "print the version");

@@ -17,9 +17,9 @@ typedef struct paper_size {
   double parameters, active;
 } paper_size;
 static const paper_size paper_sizes[] = {
-    {"0.1B dense", 12, 768, 3072, 12, 0, 130e6, 130e6},    {"0.1B/16E", 12, 768, 3072, 12, 16, 548e6, 145e6},
-    {"0.1B/32E", 12, 768, 3072, 12, 32, 1.0e9, 145e6},     {"0.1B/64E", 12, 768, 3072, 12, 64, 1.9e9, 145e6},
-    {"0.1B/128E", 12, 768, 3072, 12, 128, 3.7e9, 145e6},   {"8B dense", 32, 4096, 16384, 32, 0, 8.7e9, 8.7e9},
+    {"0.1B dense", 12, 768, 3072, 12, 0, 130e6, 130e6},  {"0.1B/16E", 12, 768, 3072, 12, 16, 548e6, 145e6},
+    {"0.1B/32E", 12, 768, 3072, 12, 32, 1.0e9, 145e6},   {"0.1B/64E", 12, 768, 3072, 12, 64, 1.9e9, 145e6},
+    {"0.1B/128E", 12, 768, 3072, 12, 128, 3.7e9, 145e6}, {"8B dense", 32, 4096, 16384, 32, 0, 8.7e9, 8.7e9},
     {"8B/64E", 32, 4096, 16384, 32, 64, 143e9, 9.8e9},
 };
 
@@ -48,15 +48,17 @@ static int load(const char *path, choir_config *config) {
 }
 
 static int print_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
-  json_t *root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I}", "name", config->model.name, "vocab_size",
-                           config->model.vocab_size, "parameters", (json_int_t)c->parameters, "active_parameters",
-                           (json_int_t)c->active_parameters, "embedding_parameters", (json_int_t)c->embedding_parameters,
-                           "expert_parameters", (json_int_t)c->expert_parameters, "forward_flops_per_token",
-                           c->forward_flops_per_token, "train_flops_per_token", c->train_flops_per_token, "train_bytes",
-                           (json_int_t)c->train_bytes, "serve_bytes", (json_int_t)c->serve_bytes);
+  json_t *root =
+      json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I}", "name", config->model.name, "vocab_size",
+                config->model.vocab_size, "parameters", (json_int_t)c->parameters, "active_parameters",
+                (json_int_t)c->active_parameters, "embedding_parameters", (json_int_t)c->embedding_parameters,
+                "expert_parameters", (json_int_t)c->expert_parameters, "forward_flops_per_token",
+                c->forward_flops_per_token, "train_flops_per_token", c->train_flops_per_token, "train_bytes",
+                (json_int_t)c->train_bytes, "serve_bytes", (json_int_t)c->serve_bytes);
   if (root && paper)
-    json_object_set_new(root, "paper", json_pack("{s:s, s:f, s:f}", "name", paper->name, "parameters", paper->parameters,
-                                                 "active_parameters", paper->active));
+    json_object_set_new(root, "paper",
+                        json_pack("{s:s, s:f, s:f}", "name", paper->name, "parameters", paper->parameters,
+                                  "active_parameters", paper->active));
   return cli_json_print(root);
 }
 
@@ -69,7 +71,8 @@ static void print_row(const char *label, int64_t number, double paper) {
 static void print_text(const choir_config *config, const choir_config_costs *c, const paper_size *paper, int assumed) {
   const choir_model_config *m = &config->model;
   printf("%s: L=%d d=%d h=%d H=%d", *m->name ? m->name : "model", m->layers, m->d_model, m->d_hidden, m->heads);
-  if (m->moe_every) printf(" e=%d every %d layers, %s c=%g", m->experts, m->moe_every, m->router.name, m->router.capacity_factor);
+  if (m->moe_every)
+    printf(" e=%d every %d layers, %s c=%g", m->experts, m->moe_every, m->router.name, m->router.capacity_factor);
   printf(", V=%s%s\n", cli_grouped(m->vocab_size), assumed ? " (assumed: the config leaves it to the data)" : "");
   print_row("parameters", c->parameters, paper ? paper->parameters : 0);
   print_row("  active per token", c->active_parameters, paper ? paper->active : 0);
@@ -99,13 +102,20 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"vocab-size", "V", CLI_INT, &o.vocab_size, NULL, "vocabulary to reckon with; a config may leave it to the data", 0},
+    {"vocab-size", "V", CLI_INT, &o.vocab_size, NULL, "vocabulary to reckon with; a config may leave it to the data",
+     0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field, as train --set does", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
 const cli_verb cli_info = {
-    "info", "CONFIG|CHECKPOINT|RUN", 1, 1, "show parameters, FLOPs and memory of a model",
-    "Active parameters are those that one token uses on average. FLOPs count multiplications and additions of matrix products. "
+    "info",
+    "CONFIG|CHECKPOINT|RUN",
+    1,
+    1,
+    "show parameters, FLOPs and memory of a model",
+    "Active parameters are those that one token uses on average. FLOPs count multiplications and additions of matrix "
+    "products. "
     "Where the sizes are one of the seven of Zhou et al. 2022, the paper's figures stand beside.",
-    options, run};
+    options,
+    run};

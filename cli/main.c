@@ -3,10 +3,20 @@
 
 #include "cli.h"
 
-const cli_verb *const cli_verbs[] = {&cli_tokenizer_train, &cli_tokenizer_encode, &cli_tokenizer_decode, &cli_data_build,
-                                     &cli_data_info,       &cli_info,             &cli_init,             &cli_train,
-                                     &cli_eval,            &cli_forward,          &cli_route,            &cli_bench,
-                                     &cli_report,          NULL};
+const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
+                                     &cli_tokenizer_encode,
+                                     &cli_tokenizer_decode,
+                                     &cli_data_build,
+                                     &cli_data_info,
+                                     &cli_info,
+                                     &cli_init,
+                                     &cli_train,
+                                     &cli_eval,
+                                     &cli_forward,
+                                     &cli_route,
+                                     &cli_bench,
+                                     &cli_report,
+                                     NULL};
 
 /* The verb that the first one or two words name; *used says how many. */
 static const cli_verb *find_verb(int count, char **words, int *used) {
@@ -71,7 +81,8 @@ static int dispatch(int count, char **words) {
     printf("choir %s\n", choir_version());
     return 0;
   }
-  if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") || !strcmp(words[0], "-h")) return help(count - 1, words + 1);
+  if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") || !strcmp(words[0], "-h"))
+    return help(count - 1, words + 1);
   const cli_verb *verb = find_verb(count, words, &used);
   if (verb) return cli_parse(verb, count - used, words + used);
   if (!is_family(words[0])) return unknown_verb(count, words);

@@ -181,8 +181,10 @@ int cli_parse(const cli_verb *verb, int count, char **words) {
   for (int i = 0; !status && verb->options[i].name; i++)
     if (verb->options[i].required && !given[i])
       status = cli_usage("--%s %s is missing", verb->options[i].name, verb->options[i].argument);
-  if (!status && seen < verb->least) status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
-  if (!status && verb->most >= 0 && seen > verb->most) status = cli_usage("unexpected operand '%s'", operands[verb->most]);
+  if (!status && seen < verb->least)
+    status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
+  if (!status && verb->most >= 0 && seen > verb->most)
+    status = cli_usage("unexpected operand '%s'", operands[verb->most]);
   if (!status) status = verb->run(seen, operands);
   free(operands);
   return status;

@@ -51,7 +51,8 @@ void cli_catch_signals(void) {
   struct sigaction action;
   memset(&action, 0, sizeof action);
   action.sa_handler = on_signal;
-  action.sa_flags = (int)SA_RESETHAND | SA_RESTART; /* the second one has its usual effect: a way out of a step that hangs */
+  action.sa_flags =
+      (int)SA_RESETHAND | SA_RESTART; /* the second one has its usual effect: a way out of a step that hangs */
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
 }

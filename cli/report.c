@@ -20,7 +20,13 @@ static int run(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"out", "FILE.html", CLI_TEXT, &out, NULL, "the file to write; RUN/report.html otherwise", 0}, {0}};
 
-const cli_verb cli_report = {"report", "RUN", 1, 1, "write one self-contained HTML file about a run",
-                             "Curves of loss, rate, speed and routing, load of every expert, and the config. Needs no network, "
-                             "neither to write nor to read.",
-                             options, run};
+const cli_verb cli_report = {
+    "report",
+    "RUN",
+    1,
+    1,
+    "write one self-contained HTML file about a run",
+    "Curves of loss, rate, speed and routing, load of every expert, and the config. Needs no network, "
+    "neither to write nor to read.",
+    options,
+    run};

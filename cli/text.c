@@ -119,7 +119,8 @@ void cli_print_histogram(const choir_route_stats *stats) {
   }
 }
 
-/* One character for each expert, by its load against the mean: a row of sixteen grey levels would claim more than it shows. */
+/* One character for each expert, by its load against the mean: a row of sixteen grey levels would claim more than it
+ * shows. */
 void cli_print_load(const choir_route_stats *stats) {
   static const char levels[] = " .:-=+*#%@";
   int64_t least = INT64_MAX, most = 0;

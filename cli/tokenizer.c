@@ -26,14 +26,14 @@ static int train(int count, const char *const *files) {
   cli_catch_signals();
   cli_progress_line(&progress, "training a tokenizer with %s pieces", cli_grouped(o.vocab_size));
   int code = choir_tokenizer_train(&(choir_tokenizer_train_options){.inputs = files,
-                                                                   .field = o.field,
-                                                                   .separator = separator,
-                                                                   .vocab_size = o.vocab_size,
-                                                                   .output = o.out,
-                                                                   .sample_bytes = (size_t)o.sample_bytes,
-                                                                   .threads = o.threads,
-                                                                   .progress = show_line,
-                                                                   .context = &progress});
+                                                                    .field = o.field,
+                                                                    .separator = separator,
+                                                                    .vocab_size = o.vocab_size,
+                                                                    .output = o.out,
+                                                                    .sample_bytes = (size_t)o.sample_bytes,
+                                                                    .threads = o.threads,
+                                                                    .progress = show_line,
+                                                                    .context = &progress});
   free(separator);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
@@ -167,13 +167,25 @@ static const cli_option encode_options[] = {
     {0}};
 static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_TEXT, &o.model, NULL, "the .model file", 1}, {0}};
 
-const cli_verb cli_tokenizer_train = {
-    "tokenizer train", "FILE...", 1, -1, "learn a SentencePiece tokenizer from text",
-    "A unigram model with byte fallback: every text comes back exactly as it was. Files are plain text, or JSON lines with --field, "
-    "each plain or compressed (gz, xz, zst, bz2).",
-    train_options, train};
-const cli_verb cli_tokenizer_encode = {"tokenizer encode", "[FILE]", 0, 1, "turn text into token ids",
-                                       "Reads FILE or standard input.", encode_options, encode};
+const cli_verb cli_tokenizer_train = {"tokenizer train",
+                                      "FILE...",
+                                      1,
+                                      -1,
+                                      "learn a SentencePiece tokenizer from text",
+                                      "A unigram model with byte fallback: every text comes back exactly as it was. "
+                                      "Files are plain text, or JSON lines with --field, "
+                                      "each plain or compressed (gz, xz, zst, bz2).",
+                                      train_options,
+                                      train};
+const cli_verb cli_tokenizer_encode = {
+    "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids", "Reads FILE or standard input.",
+    encode_options,     encode};
 const cli_verb cli_tokenizer_decode = {
-    "tokenizer decode", "[IDS]", 0, 1, "turn token ids back into text",
-    "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.", decode_options, decode};
+    "tokenizer decode",
+    "[IDS]",
+    0,
+    1,
+    "turn token ids back into text",
+    "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
+    decode_options,
+    decode};

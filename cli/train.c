@@ -14,7 +14,7 @@ static struct {
 
 typedef struct watch {
   cli_progress progress;
-  double peak;       /* GFLOP/s of the compute type, measured at the start */
+  double peak;         /* GFLOP/s of the compute type, measured at the start */
   int64_t first, last; /* steps of this process; first 0: none yet */
 } watch;
 
@@ -34,17 +34,17 @@ static double seconds_left(const watch *w, const choir_train_event *e) {
 static void show_step(watch *w, const choir_train_event *e) {
   char peak[48];
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
-  cli_progress_line(&w->progress, "step %lld/%lld  loss %.4f  ppl %.1f  %s tokens/s  %s GFLOP/s%s  %s left", (long long)e->step,
-                    (long long)e->steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second), cli_count(e->gflops),
-                    share(w, e->gflops, peak, sizeof peak), cli_duration(seconds_left(w, e)));
+  cli_progress_line(&w->progress, "step %lld/%lld  loss %.4f  ppl %.1f  %s tokens/s  %s GFLOP/s%s  %s left",
+                    (long long)e->step, (long long)e->steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second),
+                    cli_count(e->gflops), share(w, e->gflops, peak, sizeof peak), cli_duration(seconds_left(w, e)));
 }
 
 /* What must stay on the screen goes below the live line. */
 static void show_kept(watch *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL)
-    printf("step %lld  held-out loss %.4f  perplexity %.2f  bits per byte %.4f  (%s routing)\n", (long long)e->step, e->loss,
-           exp(e->loss), e->bits_per_byte, e->text);
+    printf("step %lld  held-out loss %.4f  perplexity %.2f  bits per byte %.4f  (%s routing)\n", (long long)e->step,
+           e->loss, exp(e->loss), e->bits_per_byte, e->text);
   else
     printf("step %lld  checkpoint %s\n", (long long)e->step, e->text);
   fflush(stdout);
@@ -107,7 +107,8 @@ static int run(int count, const char *const *operands) {
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)
-    printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last, seconds, o.out);
+    printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
+           seconds, o.out);
   else
     printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, o.out);
   return 0;
@@ -118,14 +119,20 @@ static const cli_option options[] = {
     {"config", "FILE", CLI_TEXT, &o.config, NULL, "JSON config; with --resume the run's own otherwise", 0},
     {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made; with --resume the run's own otherwise", 0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
+     "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {0}};
 
-const cli_verb cli_train = {
-    "train", "", 0, 0, "train a model",
-    "On a terminal one line is kept up to date; elsewhere a line is printed every ten seconds. metrics.jsonl in RUN has every step. "
-    "Ctrl-C (or SIGTERM) finishes the step, saves and exits 0; a second one ends at once.",
-    options, run};
+const cli_verb cli_train = {"train",
+                            "",
+                            0,
+                            0,
+                            "train a model",
+                            "On a terminal one line is kept up to date; elsewhere a line is printed every ten seconds. "
+                            "metrics.jsonl in RUN has every step. "
+                            "Ctrl-C (or SIGTERM) finishes the step, saves and exits 0; a second one ends at once.",
+                            options,
+                            run};
