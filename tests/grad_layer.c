@@ -17,9 +17,14 @@ static void expect(layer_case *c, const char *what, real *x, int64_t count, cons
 
 static void check(layer_case *c) {
   int64_t weights = (int64_t)c->e * D * H;
-  const struct { const char *what; real *x, *gradient; int64_t count; } inputs[] = {
-      {"x", c->x, c->dx, N * D}, {"router", c->router, c->drouter, D * c->e},
-      {"w1", c->w1, c->dw1, weights}, {"w2", c->w2, c->dw2, weights}};
+  const struct {
+    const char *what;
+    real *x, *gradient;
+    int64_t count;
+  } inputs[] = {{"x", c->x, c->dx, N * D},
+                {"router", c->router, c->drouter, D * c->e},
+                {"w1", c->w1, c->dw1, weights},
+                {"w2", c->w2, c->dw2, weights}};
   for (int i = 0; i < 4; i++) {
     layer_run(c, 1);
     int learned = (ch_router_find(c->options.name)->caps & CH_ROUTER_LEARNED) != 0;

@@ -36,8 +36,15 @@ static void dscores_of_every_router(void **state) {
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
   for (int router = 0; router < 3; router++)
     for (int variant = 0; variant < 16; variant++) {
-      layer_case c = {.options = router_options(all_routers[router]), .n = N, .e = E, .T = 11, .threads = 2,
-                      .backend = "reference", .seed = 5, .scores = test_new_normal(N * E, 61), .aux_scale = (real)3};
+      layer_case c = {.options = router_options(all_routers[router]),
+                      .n = N,
+                      .e = E,
+                      .T = 11,
+                      .threads = 2,
+                      .backend = "reference",
+                      .seed = 5,
+                      .scores = test_new_normal(N * E, 61),
+                      .aux_scale = (real)3};
       for (int j = 0; j < N * E; j++) c.scores[j] = (real)exp((double)c.scores[j]);
       c.training = variant & 1;
       c.valid = variant & 2 ? mask : NULL;
