@@ -8,9 +8,9 @@ static int jitters(const ch_moe_args *a) {
   return a->training && (a->router->caps & CH_ROUTER_JITTER) && a->options->jitter > 0;
 }
 
-/* Record and counts go to the tape; what only backward reads goes there in training, else to scratch. */
+/* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
 static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  ch_arena *keep = a->training ? &x->tape : &x->scratch;
+  ch_arena *keep = a->keep ? &x->tape : &x->scratch;
   int slots = a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
   *s = (ch_moe_saved){0};
   ch_record_alloc(&x->tape, &s->record, a->n, a->e, slots);
@@ -40,16 +40,16 @@ static void draw_jitter(ch_exec *x, const ch_moe_args *a, real *factor) {
   }
 }
 
-/* y = x * factor */
-static void multiply(ch_exec *x, int64_t count, const real *in, const real *factor, real *out) {
+/* out (=|+=) in * factor */
+static void multiply(ch_exec *x, int64_t count, const real *in, const real *factor, real *out, int accumulate) {
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < count; i++) out[i] = in[i] * factor[i];
+  for (int64_t i = 0; i < count; i++) out[i] = (accumulate ? out[i] : 0) + in[i] * factor[i];
 }
 
 /* What the router reads: x, or x jittered into `room`. */
 static const real *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real *room) {
   if (!s->jitter) return a->x;
-  if (!ch_counting(x)) multiply(x, (int64_t)a->n * a->d, a->x, s->jitter, room);
+  if (!ch_counting(x)) multiply(x, (int64_t)a->n * a->d, a->x, s->jitter, room, 0);
   return room;
 }
 
@@ -123,8 +123,7 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   } else {
     back.c = room; /* the jittered input is done with */
     x->ops->gemm(x, &back);
-    if (!ch_counting(x)) multiply(x, count, room, s->jitter, room);
-    x->ops->add(x, &(ch_add_args){.count = count, .x = room, .y = a->dx});
+    if (!ch_counting(x)) multiply(x, count, room, s->jitter, a->dx, 1);
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -20,7 +20,8 @@ typedef struct ch_moe_args {
   int n, d, h, e, sequence_length;
   const uint8_t *valid; /* [n] or NULL */
   const int32_t *token; /* [n] or NULL */
-  int training;         /* forward keeps what backward needs on the tape */
+  int training;         /* training capacity factor, jitter and sampling */
+  int keep;             /* forward keeps what backward needs on the tape */
   ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
   uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
   ch_moe_weights weights;
@@ -34,8 +35,8 @@ typedef struct ch_moe_args {
   ch_moe_gradients gradients;
 } ch_moe_args;
 
-/* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an
- * evaluation too; the rest is there after training only, and backward writes over pre and expert_y. */
+/* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an evaluation
+ * too; the rest is there with `keep` only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;

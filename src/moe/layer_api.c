@@ -24,7 +24,7 @@ static void rehearse(ch_exec *x, const ch_moe_args *forward) {
   ch_moe_saved saved;
   ch_moe_args args = *forward;
   size_t mark = ch_arena_mark(&x->tape);
-  for (args.training = 0; args.training < 2; args.training++) {
+  for (args.training = args.keep = 0; args.training < 2; args.keep = ++args.training) {
     ch_moe_forward(x, &args, &saved);
     if (args.training) ch_moe_backward(x, &args, &saved);
     ch_arena_release(&x->tape, mark);
@@ -145,7 +145,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   a->n = n;
   a->token = tokens ? layer->token : NULL;
   a->valid = valid ? layer->valid : NULL;
-  a->training = training != 0;
+  a->training = a->keep = training != 0;
   a->weights = weights_of(weights);
   a->x = x;
   a->out = out;
