@@ -1,26 +1,24 @@
 /* What a config costs: read off the parameter table, which knows every weight and its shape. */
-#include <string.h>
-
 #include "base/error.h"
 #include "choir/config.h"
 #include "model/param.h"
-#include "model/plan.h"
 #include "moe/router.h"
+#include "train/plan.h"
 
-/* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router chooses per token. */
+/* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
+ * chooses per token. */
 static double experts_per_token(const choir_model_config *m) {
   const ch_router *router = ch_router_find(m->router.name);
   return router->choices ? router->choices : m->router.capacity_factor;
 }
 
-/* Every weight of a product costs a multiplication and an addition per token; norms and biases are no products. The embedding is one:
- * of the logits. */
+/* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the
+ * logits. */
 static double product_flops(const ch_params *params, double share) {
   double flops = 0;
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
-    int product = p->init == CH_INIT_NORMAL && !strstr(p->name, "rel_bias");
-    if (product) flops += 2 * (double)p->count * (p->expert ? share : 1);
+    if (p->product) flops += 2 * (double)p->count * (p->expert ? share : 1);
   }
   return flops;
 }
@@ -47,5 +45,9 @@ int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
   costs->forward_flops_per_token = product_flops(&params, share) + attention_flops(config);
   costs->train_flops_per_token = 3 * costs->forward_flops_per_token;
   ch_params_free(&params);
-  return ch_model_plan_bytes(config, &costs->train_bytes, &costs->serve_bytes);
+  ch_plan plan;
+  CH_TRY(ch_plan_make(config, &plan));
+  costs->train_bytes = plan.train;
+  costs->serve_bytes = plan.serve;
+  return CHOIR_OK;
 }
