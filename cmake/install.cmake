@@ -1,13 +1,12 @@
 # cmake --install: program, libraries, headers, manual pages, pkg-config file and find_package(choir).
 include(CMakePackageConfigHelpers)
 
-# What libchoir.a needs behind it, by plain names, so that the installed tree may be moved.
-set(CHOIR_PRIVATE_MODULES jansson libarchive sentencepiece)
-set(CHOIR_PRIVATE_LIBRARIES dnnl ${OpenMP_C_LIB_NAMES} stdc++ m)
+# What libchoir.a needs behind it, by plain names, so that the installed tree may be moved. Not as Requires.private: Debian's
+# libarchive.pc then asks for the development files of a dozen more.
+set(CHOIR_PRIVATE_LIBRARIES sentencepiece archive jansson dnnl ${OpenMP_C_LIB_NAMES} stdc++ m)
 list(REMOVE_ITEM CHOIR_PRIVATE_LIBRARIES pthread)
-string(REPLACE ";" " " CHOIR_PC_MODULES "${CHOIR_PRIVATE_MODULES}")
 list(TRANSFORM CHOIR_PRIVATE_LIBRARIES PREPEND "-l" OUTPUT_VARIABLE CHOIR_PC_LIBRARIES)
-string(REPLACE ";" " " CHOIR_PC_LIBRARIES "-pthread;${CHOIR_PC_LIBRARIES}")
+string(REPLACE ";" " " CHOIR_PC_LIBRARIES "${CHOIR_PC_LIBRARIES};-pthread")
 configure_file(cmake/choir.pc.in choir.pc @ONLY)
 configure_package_config_file(cmake/choirConfig.cmake.in choirConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir
