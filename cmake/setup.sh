@@ -1,10 +1,10 @@
 # Read by ./demo and ./check: installs what is missing from Debian's packages, builds.
 
 BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
-  libdnnl-dev libjansson-dev libarchive-dev libsentencepiece-dev librandom123-dev libcmocka-dev"
-CHECK_PACKAGES="clang libomp-dev clang-format"
+  libdnnl-dev libjansson-dev libarchive-dev libsentencepiece-dev librandom123-dev"
+CHECK_PACKAGES="libcmocka-dev clang libomp-dev clang-format"
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$@"; }
 stop() {
   printf '%s: %s\n' "${0##*/}" "$*" >&2
   exit 1
