@@ -101,13 +101,13 @@ static inline double test_dot(const real *a, const real *b, int64_t count) {
 }
 
 /* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed. */
-#define TEST_EXEC(backend, compute, threads, body)                             \
+#define TEST_EXEC(backend, compute, threads, ...)                              \
   do {                                                                         \
     ch_exec x;                                                                 \
     test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads)));             \
     for (int pass_ = 0; pass_ < 2; pass_++) {                                  \
       if (pass_) test_ok(ch_exec_commit(&x));                                  \
-      body;                                                                    \
+      __VA_ARGS__;                                                             \
     }                                                                          \
     ch_exec_free(&x);                                                          \
   } while (0)

@@ -30,6 +30,9 @@ int ch_file_begin(ch_file *file, const char *path) {
   int longer = snprintf(file->temporary, sizeof file->temporary, "%s.tmp-%ld", path, (long)getpid());
   if (!length || longer >= (int)sizeof file->temporary)
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable file name (%d bytes)", path, length);
+  struct stat status; /* a device or directory must not be renamed over */
+  if (!stat(path, &status) && !S_ISREG(status.st_mode))
+    return ch_error(CHOIR_ERROR_IO, "%s: is there and not a regular file", path);
   file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file->fd < 0) return ch_error_errno("%s: cannot be written", path);
   return CHOIR_OK;

@@ -4,6 +4,7 @@
 #define CH_BASE_REAL_H
 
 #include <stdint.h>
+#include <string.h>
 
 #ifdef CHOIR_DOUBLE
 typedef double real;
@@ -12,6 +13,21 @@ typedef float real;
 #endif
 
 typedef uint16_t ch_bf16; /* bit pattern of a bfloat16 */
+
+/* To nearest, ties to even; NaN stays NaN. Straight-line, so that loops over it vectorise. */
+static inline ch_bf16 ch_bf16_round(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+  return (ch_bf16)(x == x ? rounded : (bits >> 16 | 0x40u));
+}
+
+static inline float ch_bf16_value(ch_bf16 b) {
+  uint32_t bits = (uint32_t)b << 16;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
 
 /* What the inputs of matrix products are rounded to. Accumulators, master weights, softmax, router,
  * norms and the loss stay in `real` whatever the compute type. */

@@ -5,8 +5,15 @@
 #include "op/op.h"
 
 void ch_ref_fill_products(ch_ops *ops);   /* ref_products.c ref_attention.c ref_head.c: gemm, expert_gemm, attention, head */
-void ch_ref_fill_pointwise(ch_ops *ops);  /* ref_pointwise.c ref_norm.c: softmax, gelu, geglu, rmsnorm, embedding, add, sumsq, round_bf16 */
+void ch_ref_fill_pointwise(ch_ops *ops);  /* ref_pointwise.c: softmax, gelu, geglu, embedding, add, sumsq, round_bf16 */
+void ch_ref_fill_norm(ch_ops *ops);       /* ref_norm.c: rmsnorm */
 void ch_ref_fill_routing(ch_ops *ops);    /* ref_routing.c: gather, combine, select, index */
 void ch_ref_fill_optimizers(ch_ops *ops); /* ref_optimizers.c: adafactor, adamw */
+
+void ch_ref_fill_attention(ch_ops *ops); /* called by ch_ref_fill_products */
+void ch_ref_fill_head(ch_ops *ops);
+
+/* Rows begin .. end-1 of a gemm's C, on one thread. */
+void ch_ref_gemm_rows(const ch_gemm_args *a, int64_t begin, int64_t end);
 
 #endif

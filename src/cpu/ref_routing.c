@@ -1,3 +1,102 @@
+/* Reference: selection, the record's index by token, gather and combine. */
+#include <math.h>
+
 #include "cpu/ref.h"
 
-void ch_ref_fill_routing(ch_ops *ops) { (void)ops; }
+/* Nonzero when token s goes before token t for an expert: larger score, then lower index; NaN counts as smallest. */
+static int goes_before(const ch_select_args *a, int expert, int s, int t) {
+  int e = a->record->experts;
+  real x = a->score[(int64_t)s * e + expert], y = a->score[(int64_t)t * e + expert];
+  int x_nan = isnan(x), y_nan = isnan(y);
+  if (x_nan != y_nan) return y_nan;
+  if (!x_nan && x != y) return x > y;
+  return s < t;
+}
+
+static int eligible(const ch_select_args *a, int t) { return !a->valid || a->valid[t]; }
+
+/* How many eligible tokens of the pool go before token t. */
+static int rank_of(const ch_select_args *a, int expert, int begin, int end, int t) {
+  int rank = 0;
+  for (int s = begin; s < end; s++) rank += eligible(a, s) && goes_before(a, expert, s, t);
+  return rank;
+}
+
+/* Quadratic and obviously right: a token is taken when fewer than k go before it. */
+static void select_tokens(ch_exec *x, const ch_select_args *a) {
+  if (ch_counting(x)) return;
+  ch_record *r = a->record;
+  int per_expert = 0;
+  for (int p = 0; p < a->pools; p++) per_expert += a->k[p];
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < r->experts; i++) {
+    int slot = i * per_expert;
+    r->expert_begin[i] = slot;
+    if (a->cutoff) a->cutoff[i] = (real)INFINITY; /* k of 0: no score is good enough */
+    for (int p = 0; p < a->pools; p++)
+      for (int t = a->pool_begin[p]; t < a->pool_begin[p + 1]; t++) {
+        if (!eligible(a, t)) continue;
+        int rank = rank_of(a, i, a->pool_begin[p], a->pool_begin[p + 1], t);
+        if (rank < a->k[p]) r->slot_token[slot++] = t;
+        if (a->cutoff && p == a->pools - 1 && rank == a->k[p] - 1) a->cutoff[i] = a->score[(int64_t)t * r->experts + i];
+      }
+  }
+  r->slots = r->experts * per_expert;
+  r->expert_begin[r->experts] = r->slots;
+}
+
+/* A counting sort by token; slots of a token come out ascending because they are visited so. */
+static void index_tokens(ch_exec *x, const ch_index_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  int *begin = r->token_begin;
+  for (int t = 0; t <= r->tokens; t++) begin[t] = 0;
+  for (int s = 0; s < r->slots; s++) begin[r->slot_token[s]]++;
+  for (int t = 0, sum = 0; t <= r->tokens; t++) begin[t] = sum += begin[t]; /* now the end of token t */
+  for (int s = r->slots - 1; s >= 0; s--) r->token_slot[--begin[r->slot_token[s]]] = s;
+}
+
+static void gather(ch_exec *x, const ch_gather_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int s = 0; s < a->record->slots; s++)
+    for (int j = 0; j < a->d; j++) a->y[(int64_t)s * a->d + j] = a->x[(int64_t)a->record->slot_token[s] * a->d + j];
+}
+
+static void combine(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < r->tokens; t++) {
+    real *out = a->out + (int64_t)t * a->d;
+    for (int j = 0; j < a->d; j++) {
+      double sum = 0;
+      for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++) {
+        int s = r->token_slot[i];
+        sum += (a->gated ? (double)r->slot_gate[s] : 1) * (double)a->y[(int64_t)s * a->d + j];
+      }
+      out[j] = (real)(a->out_acc ? (double)out[j] + sum : sum);
+    }
+  }
+}
+
+static void combine_backward(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+#pragma omp parallel for num_threads(x->threads)
+  for (int s = 0; s < r->slots; s++) {
+    const real *dout = a->dout + (int64_t)r->slot_token[s] * a->d, *y = a->y + (int64_t)s * a->d;
+    double gate = a->gated ? (double)r->slot_gate[s] : 1, dot = 0;
+    for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* first: dy may stand where y does */
+    for (int j = 0; j < a->d; j++) a->dy[(int64_t)s * a->d + j] = (real)(gate * (double)dout[j]);
+    a->dgate[s] = (real)dot;
+  }
+}
+
+void ch_ref_fill_routing(ch_ops *ops) {
+  ops->select = select_tokens;
+  ops->index = index_tokens;
+  ops->gather = gather;
+  ops->combine = combine;
+  ops->combine_backward = combine_backward;
+}

@@ -6,6 +6,7 @@ void ch_fill_reference(ch_ops *ops, ch_compute compute) {
   (void)compute;
   ch_ref_fill_products(ops);
   ch_ref_fill_pointwise(ops);
+  ch_ref_fill_norm(ops);
   ch_ref_fill_routing(ops);
   ch_ref_fill_optimizers(ops);
 }

@@ -1,0 +1,135 @@
+/* Gradients of the reference's pointwise ops, norms and embedding against central differences in double. */
+#include "testing.h"
+
+enum { N = 5, D = 7, COUNT = N * D, V = 4 };
+
+/* One op under test: `forward` reads what the args point to and writes out; the loss is <out, cotangent>. */
+typedef struct {
+  ch_exec *x;
+  void (*forward)(void *context);
+  const real *out, *cotangent;
+  ch_softmax_args softmax;
+  ch_gelu_args gelu;
+  ch_rmsnorm_args norm;
+  ch_embedding_args embedding;
+} problem;
+
+static double loss(void *context) {
+  problem *p = context;
+  p->forward(p);
+  return test_dot(p->out, p->cotangent, COUNT);
+}
+
+static void check(problem *p, const real *at, int64_t count, const real *gradient) {
+  double error = test_gradient(loss, p, (real *)at, count, gradient, 1000);
+  if (!(error <= 1e-8)) fail_msg("relative error of the gradient: %.3g", error);
+}
+
+static void softmax_forward(void *context) {
+  problem *p = context;
+  p->x->ops->softmax(p->x, &p->softmax);
+}
+
+static void test_softmax(void **state) {
+  (void)state;
+  real *in = test_new_normal(COUNT, 1), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 2), *dx = test_new(COUNT);
+  test_poison(dx, COUNT);
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+    problem p = {.x = &x, .forward = softmax_forward, .out = y, .cotangent = dy};
+    p.softmax = (ch_softmax_args){.n = N, .m = D, .x = in, .y = y, .dy = dy, .dx = dx};
+    x.ops->softmax(&x, &p.softmax);
+    x.ops->softmax_backward(&x, &p.softmax);
+    if (pass_) check(&p, in, COUNT, dx);
+  });
+  free(in), free(y), free(dy), free(dx);
+}
+
+static void gelu_forward(void *context) {
+  problem *p = context;
+  p->x->ops->gelu(p->x, &p->gelu);
+}
+
+static void geglu_forward(void *context) {
+  problem *p = context;
+  p->x->ops->geglu(p->x, &p->gelu);
+}
+
+static void test_gelu(void **state) {
+  (void)state;
+  real *in = test_new_normal(COUNT, 3), *u = test_new_normal(COUNT, 4), *y = test_new(COUNT);
+  real *dy = test_new_normal(COUNT, 5), *dx = test_new(COUNT), *du = test_new(COUNT);
+  for (int i = 0; i < COUNT; i++) in[i] *= 2;
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+    problem p = {.x = &x, .forward = gelu_forward, .out = y, .cotangent = dy};
+    p.gelu = (ch_gelu_args){.count = COUNT, .x = in, .u = u, .y = y, .dy = dy, .dx = dx, .du = du};
+    test_poison(dx, COUNT);
+    x.ops->gelu_backward(&x, &p.gelu);
+    if (pass_) check(&p, in, COUNT, dx);
+    p.forward = geglu_forward;
+    test_poison(dx, COUNT), test_poison(du, COUNT);
+    x.ops->geglu_backward(&x, &p.gelu);
+    if (pass_) check(&p, in, COUNT, dx), check(&p, u, COUNT, du);
+  });
+  free(in), free(u), free(y), free(dy), free(dx), free(du);
+}
+
+static void norm_forward(void *context) {
+  problem *p = context;
+  p->x->ops->rmsnorm(p->x, &p->norm);
+}
+
+/* dw and, with dx_acc, dx start from known values: what the op adds is what remains. */
+static void test_rmsnorm(void **state) {
+  (void)state;
+  real *in = test_new_normal(COUNT, 6), *w = test_new_normal(D, 7), *y = test_new(COUNT), *rstd = test_new(N);
+  real *dy = test_new_normal(COUNT, 8), *dx = test_new(COUNT), *dw = test_new(D);
+  for (int accumulate = 0; accumulate < 2; accumulate++)
+    TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+      problem p = {.x = &x, .forward = norm_forward, .out = y, .cotangent = dy};
+      p.norm = (ch_rmsnorm_args){.n = N,
+                                 .d = D,
+                                 .eps = (real)0.1,
+                                 .x = in,
+                                 .w = w,
+                                 .y = y,
+                                 .rstd = rstd,
+                                 .dy = dy,
+                                 .dx = dx,
+                                 .dw = dw,
+                                 .dx_acc = accumulate};
+      for (int i = 0; i < COUNT; i++) dx[i] = accumulate ? 3 : (real)NAN;
+      for (int j = 0; j < D; j++) dw[j] = 5;
+      x.ops->rmsnorm(&x, &p.norm);
+      x.ops->rmsnorm_backward(&x, &p.norm);
+      for (int i = 0; accumulate && i < COUNT; i++) dx[i] -= 3;
+      for (int j = 0; j < D; j++) dw[j] -= 5;
+      if (pass_) check(&p, in, COUNT, dx), check(&p, w, D, dw);
+    });
+  free(in), free(w), free(y), free(rstd), free(dy), free(dx), free(dw);
+}
+
+static void embedding_forward(void *context) {
+  problem *p = context;
+  p->x->ops->embedding(p->x, &p->embedding);
+}
+
+static void test_embedding(void **state) {
+  (void)state;
+  static const int32_t token[N] = {2, 0, 2, 3, 2}; /* repeated, and 1 missing */
+  real *w = test_new_normal(V * D, 9), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 10), *dw = test_new(V * D);
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+    problem p = {.x = &x, .forward = embedding_forward, .out = y, .cotangent = dy};
+    p.embedding = (ch_embedding_args){.n = N, .d = D, .V = V, .token = token, .w = w, .x = y, .dx = dy, .dw = dw};
+    for (int j = 0; j < V * D; j++) dw[j] = 5;
+    x.ops->embedding_backward(&x, &p.embedding);
+    for (int j = 0; j < V * D; j++) dw[j] -= 5;
+    if (pass_) check(&p, w, V * D, dw);
+  });
+  free(w), free(y), free(dy), free(dw);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_gelu),
+                                     cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_embedding)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

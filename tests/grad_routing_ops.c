@@ -1,0 +1,92 @@
+/* Dispatch and combine in double: gradients by central differences, and that one is the other's transpose. */
+#include "testing.h"
+
+enum { N = 9, E = 3, D = 5, SLOTS = 10 };
+
+/* Token 1 has no slot, token 4 three, token 8 two; expert 1 holds nothing. */
+static int expert_begin[E + 1] = {0, 6, 6, SLOTS};
+static int slot_token[SLOTS] = {0, 2, 4, 4, 5, 8, 3, 4, 6, 8};
+
+typedef struct {
+  ch_exec *x;
+  ch_combine_args args;
+  const real *cotangent;
+} problem;
+
+static ch_record make_record(void) {
+  return (ch_record){.tokens = N,
+                     .experts = E,
+                     .slots = SLOTS,
+                     .max_slots = SLOTS,
+                     .expert_begin = expert_begin,
+                     .slot_token = slot_token,
+                     .slot_gate = test_new_normal(SLOTS, 1),
+                     .token_begin = calloc(N + 1, sizeof(int)),
+                     .token_slot = calloc(SLOTS, sizeof(int))};
+}
+
+static void free_record(ch_record *r) { free(r->slot_gate), free(r->token_begin), free(r->token_slot); }
+
+static double loss(void *context) {
+  problem *p = context;
+  p->x->ops->combine(p->x, &p->args);
+  return test_dot(p->args.out, p->cotangent, N * D);
+}
+
+static void check(problem *p, const real *at, int64_t count, const real *gradient) {
+  double error = test_gradient(loss, p, (real *)at, count, gradient, 1000);
+  if (!(error <= 1e-8)) fail_msg("relative error of the gradient: %.3g", error);
+}
+
+static void test_combine(void **state) {
+  (void)state;
+  ch_record r = make_record();
+  real *y = test_new_normal(SLOTS * D, 2), *out = test_new(N * D), *dout = test_new_normal(N * D, 3);
+  real *dy = test_new(SLOTS * D), *dgate = test_new(SLOTS);
+  for (int gated = 0; gated < 2; gated++)
+    TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+      problem p = {.x = &x, .cotangent = dout};
+      p.args = (ch_combine_args){
+          .record = &r, .d = D, .gated = gated, .y = y, .out = out, .dout = dout, .dy = dy, .dgate = dgate};
+      test_poison(dy, SLOTS * D), test_poison(dgate, SLOTS), test_poison(out, N * D);
+      x.ops->index(&x, &(ch_index_args){&r});
+      x.ops->combine_backward(&x, &p.args);
+      if (pass_) check(&p, y, SLOTS * D, dy);
+      if (pass_ && gated) check(&p, r.slot_gate, SLOTS, dgate);
+      p.args.dy = y; /* in place */
+      test_poison(dgate, SLOTS);
+      x.ops->combine_backward(&x, &p.args);
+      if (pass_) test_close(y, dy, SLOTS * D, 0);
+      test_normal(y, SLOTS * D, 2);
+      if (pass_ && gated) check(&p, r.slot_gate, SLOTS, dgate);
+    });
+  free(y), free(out), free(dout), free(dy), free(dgate);
+  free_record(&r);
+}
+
+/* <gather(x), y> = <x, combine without gates(y)>; with out_acc what stood there is added. */
+static void test_transpose(void **state) {
+  (void)state;
+  ch_record r = make_record();
+  real *in = test_new_normal(N * D, 4), *gathered = test_new(SLOTS * D), *y = test_new_normal(SLOTS * D, 5);
+  real *out = test_new(N * D), *more = test_new_normal(N * D, 6);
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+    test_poison(gathered, SLOTS * D), test_poison(out, N * D);
+    x.ops->index(&x, &(ch_index_args){&r});
+    x.ops->gather(&x, &(ch_gather_args){.record = &r, .d = D, .x = in, .y = gathered});
+    x.ops->combine(&x, &(ch_combine_args){.record = &r, .d = D, .y = y, .out = out});
+    x.ops->combine(&x, &(ch_combine_args){.record = &r, .d = D, .y = y, .out = more, .out_acc = 1});
+  });
+  double forward = test_dot(gathered, y, SLOTS * D), backward = test_dot(in, out, N * D);
+  if (!(fabs(forward - backward) <= 1e-12)) fail_msg("%.17g is not %.17g", forward, backward);
+  real *before = test_new_normal(N * D, 6);
+  for (int i = 0; i < N * D; i++) before[i] += out[i];
+  test_close(more, before, N * D, 1e-15);
+  free(in), free(gathered), free(y), free(out), free(more), free(before);
+  free_record(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_combine), cmocka_unit_test(test_transpose)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
