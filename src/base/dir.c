@@ -65,12 +65,18 @@ static void remove_leftovers(const char *path) {
   closedir(stream);
 }
 
-int ch_dir_begin(ch_dir *dir, const char *path) {
+/* The directory's name without slashes at its end, and the one beside it. */
+static int name_dir(ch_dir *dir, const char *path) {
   int length = snprintf(dir->path, sizeof dir->path, "%s", path);
   while (length > 1 && length < (int)sizeof dir->path && dir->path[length - 1] == '/') dir->path[--length] = 0;
   if (!length || length >= (int)sizeof dir->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable directory name (%d bytes)", path, length);
   snprintf(dir->temporary, sizeof dir->temporary, "%s.tmp-%ld", dir->path, (long)getpid());
+  return CHOIR_OK;
+}
+
+int ch_dir_begin(ch_dir *dir, const char *path) {
+  CH_TRY(name_dir(dir, path));
   remove_leftovers(dir->path);
   remove_tree(dir->temporary); /* of an earlier process with our number */
   if (mkdir(dir->temporary, 0777)) return ch_error_errno("%s: cannot be created", dir->path);
@@ -111,10 +117,10 @@ int ch_dir_make(const char *path) {
 }
 
 int ch_dir_remove(const char *path) {
-  char aside[4096];
-  if (snprintf(aside, sizeof aside, "%s.tmp-%ld", path, (long)getpid()) >= (int)sizeof aside)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  if (rename(path, aside) || remove_tree(aside)) return ch_error_errno("%s: cannot be removed", path);
+  ch_dir dir;
+  CH_TRY(name_dir(&dir, path));
+  if (rename(dir.path, dir.temporary) || remove_tree(dir.temporary))
+    return ch_error_errno("%s: cannot be removed", dir.path);
   return CHOIR_OK;
 }
 

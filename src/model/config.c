@@ -136,9 +136,19 @@ static json_t *section_json(const choir_config *config, const char *section) {
   return NULL;
 }
 
+int ch_config_same_model(const choir_config *a, const choir_config *b) {
+  json_t *left = section_json(a, "model"), *right = section_json(b, "model");
+  int same = left && right && json_equal(left, right);
+  json_decref(left);
+  json_decref(right);
+  return same;
+}
+
+json_t *ch_config_json(const choir_config *config) { return section_json(config, ""); }
+
 int choir_config_save(const choir_config *config, const char *path) {
   int code = choir_config_check(config); /* what is written can be read */
-  return code ? ch_error_in(code, "%s: not written", path) : ch_json_save(section_json(config, ""), path);
+  return code ? ch_error_in(code, "%s: not written", path) : ch_json_save(ch_config_json(config), path);
 }
 
 /* ---- --set ---- */

@@ -13,7 +13,7 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
       .options = &m->config.router, .router = m->router, .n = n, .d = m->config.d_model, .h = m->config.d_hidden,
       .e = m->config.experts, .sequence_length = p->T, .valid = valid, .token = token, .training = p->training,
       .keep = p->gradients, .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
-      .rng_base = p->micro * (uint64_t)n * (uint64_t)m->config.d_model,
+      .rng_base = p->micro * (uint64_t)n,
       .weights = {.router = b->router ? b->router->w : NULL, .w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16,
                   .w2_16 = b->w2->w16},
       .x = normed};

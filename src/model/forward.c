@@ -5,8 +5,7 @@
 #include "base/error.h"
 #include "model/model.h"
 
-/* Counts a pass of that size; logits and loss may both be asked for. */
-static void count_pass(ch_exec *x, ch_transformer *net, int B, int T, int gradients) {
+void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients) {
   static const int32_t some_tokens = 0;
   real some_logits;
   for (int logits = 0; logits < 2; logits++) {
@@ -28,8 +27,9 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
     return CHOIR_OK;
   ch_arena_free(&model->x.tape);
   ch_arena_free(&model->x.scratch);
-  count_pass(&model->x, &model->net, B, T, 0);
-  if (gradients) count_pass(&model->x, &model->net, B, T, 1);
+  ch_model_count(&model->x, &model->net, B, T, 0);
+  if (gradients) ch_model_count(&model->x, &model->net, B, T, 1);
+  if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
   CH_TRY(ch_exec_commit(&model->x));
   model->planned_B = B;
   model->planned_T = T;

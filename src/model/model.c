@@ -22,7 +22,7 @@ static int compute_of(const char *name, ch_compute *compute) {
 static int create(const choir_config *config, const choir_run_options *options, choir_model *model) {
   const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
   const choir_run_options *o = options ? options : &defaults;
-  ch_compute compute;
+  ch_compute compute = CH_COMPUTE_FP32;
   model->config = *config;
   ch_arena_init(&model->weights, "weights");
   ch_arena_init(&model->gradients, "gradients");
@@ -149,5 +149,5 @@ int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats
   if (moe < 0 || moe >= model->net.moe_layers)
     return ch_error(CHOIR_ERROR_ARGUMENT, "MoE layer %d does not exist; the model has %d", moe, model->net.moe_layers);
   CH_TRY(ch_route_stats_alloc(model->config.model.experts, stats));
-  return choir_route_stats_add(stats, &model->net.stats[moe]);
+  return ch_route_stats_add(stats, &model->net.stats[moe]);
 }

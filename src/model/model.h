@@ -11,6 +11,7 @@ struct choir_model {
   ch_exec x;
   ch_arena weights, gradients; /* gradients: counting until asked for */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
+  size_t reserved_scratch; /* that others need between passes: the optimizer */
 };
 
 /* A model with memory for weights, values undefined. */
@@ -28,7 +29,7 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients);
 /* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 
-/* Bytes that a training step, and serving one sequence, would need in all: counted, not estimated. */
-int ch_model_plan_bytes(const choir_config *config, int64_t *train, int64_t *serve);
+/* Counts a pass of that size on a counting executor; logits and loss may both be asked for. */
+void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients);
 
 #endif

@@ -129,11 +129,14 @@ int64_t ch_params_total(const ch_params *params) {
 
 /* ---- memory and initial values ---- */
 
-void ch_params_alloc(ch_params *params, ch_arena *arena, int gradients, int bf16) {
+void ch_params_alloc_gradients(ch_params *params, ch_arena *arena) {
+  for (int i = 0; i < params->count; i++) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
+}
+
+void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
   for (int i = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
     p->w = CH_NEW(arena, real, p->count);
-    p->g = gradients ? CH_NEW(arena, real, p->count) : NULL;
     p->w16 = bf16 && p->matrix ? CH_NEW(arena, ch_bf16, p->count) : NULL;
   }
 }

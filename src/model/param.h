@@ -41,8 +41,10 @@ typedef struct ch_params {
 int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
-/* Gives every parameter its memory from an arena (which may be counting). */
-void ch_params_alloc(ch_params *params, ch_arena *arena, int gradients, int bf16);
+/* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
+ * asked for, and gradients. */
+void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16);
+void ch_params_alloc_gradients(ch_params *params, ch_arena *arena);
 
 /* Initial values from a seed: element i of tensor number t is a function of (seed, t, i) alone. */
 void ch_params_init(ch_params *params, uint64_t seed, int threads);

@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

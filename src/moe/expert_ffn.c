@@ -7,8 +7,8 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
 }
 
 /* C = A W (CH_NN, [d] -> [h]) or C = A W^T (CH_NT, [h] -> [d]). */
-static void apply(ch_exec *x, const ch_moe_args *a, const ch_record *r, ch_gemm_form form, const real *in, const real *w,
-                  const ch_bf16 *w16, real *out) {
+static void apply(ch_exec *x, const ch_moe_args *a, const ch_record *r, ch_gemm_form form, const real *in,
+                  const real *w, const ch_bf16 *w16, real *out) {
   ch_expert_gemm_args p = product(r, form, form == CH_NN ? a->d : a->h, form == CH_NN ? a->h : a->d);
   p.a = in;
   p.c = out;

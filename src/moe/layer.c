@@ -8,9 +8,9 @@ static int jitters(const ch_moe_args *a) {
   return a->training && (a->router->caps & CH_ROUTER_JITTER) && a->options->jitter > 0;
 }
 
-/* Record and counts go to the tape; what only backward reads goes there in training, else to scratch. */
+/* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
 static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  ch_arena *keep = a->training ? &x->tape : &x->scratch;
+  ch_arena *keep = a->keep ? &x->tape : &x->scratch;
   int slots = a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
   *s = (ch_moe_saved){0};
   ch_record_alloc(&x->tape, &s->record, a->n, a->e, slots);
@@ -40,16 +40,16 @@ static void draw_jitter(ch_exec *x, const ch_moe_args *a, real *factor) {
   }
 }
 
-/* y = x * factor */
-static void multiply(ch_exec *x, int64_t count, const real *in, const real *factor, real *out) {
+/* out (=|+=) in * factor */
+static void multiply(ch_exec *x, int64_t count, const real *in, const real *factor, real *out, int accumulate) {
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < count; i++) out[i] = in[i] * factor[i];
+  for (int64_t i = 0; i < count; i++) out[i] = (accumulate ? out[i] : 0) + in[i] * factor[i];
 }
 
 /* What the router reads: x, or x jittered into `room`. */
 static const real *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real *room) {
   if (!s->jitter) return a->x;
-  if (!ch_counting(x)) multiply(x, (int64_t)a->n * a->d, a->x, s->jitter, room);
+  if (!ch_counting(x)) multiply(x, (int64_t)a->n * a->d, a->x, s->jitter, room, 0);
   return room;
 }
 
@@ -59,18 +59,27 @@ static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   real *room = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
   if (s->jitter && !ch_counting(x)) draw_jitter(x, a, s->jitter);
   const real *in = router_input(x, a, s, room);
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits,
-                                  .exact = 1});
+  x->ops->gemm(
+      x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits, .exact = 1});
   x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
   ch_arena_release(&x->scratch, mark);
 }
 
 static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
-  return (ch_route_args){.options = a->options, .n = a->n, .e = a->e, .sequence_length = a->sequence_length,
-                         .valid = a->valid, .token = a->token, .logits = s->logits, .scores = s->scores,
+  return (ch_route_args){.options = a->options,
+                         .n = a->n,
+                         .e = a->e,
+                         .sequence_length = a->sequence_length,
+                         .valid = a->valid,
+                         .token = a->token,
+                         .logits = s->logits,
+                         .scores = s->scores,
                          .training = a->training,
-                         .rng = ch_rng_make(a->rng.seed, CH_STREAM_SECOND_EXPERT, a->rng.sub), .rng_base = a->rng_base,
-                         .record = &s->record, .counts = &s->counts, .aux_scale = a->aux_scale};
+                         .rng = ch_rng_make(a->rng.seed, CH_STREAM_SECOND_EXPERT, a->rng.sub),
+                         .rng_base = a->rng_base,
+                         .record = &s->record,
+                         .counts = &s->counts,
+                         .aux_scale = a->aux_scale};
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
@@ -81,8 +90,10 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   a->router->route(x, &routing);
   x->ops->index(x, &(ch_index_args){.record = &saved->record});
   ch_expert_ffn_forward(x, a, &saved->record, saved->pre, saved->expert_y);
-  x->ops->combine(x, &(ch_combine_args){.record = &saved->record, .d = a->d, .gated = 1, .out_acc = a->out_acc,
-                                        .y = saved->expert_y, .out = a->out});
+  x->ops->combine(
+      x,
+      &(ch_combine_args){
+          .record = &saved->record, .d = a->d, .gated = 1, .out_acc = a->out_acc, .y = saved->expert_y, .out = a->out});
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -95,8 +106,15 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
 
   const real *in = router_input(x, a, s, room);
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->d, .n = a->e, .k = a->n, .trans_a = 1, .a = in, .b = dlogits,
-                                  .c = a->gradients.router, .accumulate = 1, .exact = 1});
+  x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
+                                  .n = a->e,
+                                  .k = a->n,
+                                  .trans_a = 1,
+                                  .a = in,
+                                  .b = dlogits,
+                                  .c = a->gradients.router,
+                                  .accumulate = 1,
+                                  .exact = 1});
   ch_gemm_args back = {.m = a->n, .n = a->d, .k = a->e, .trans_b = 1, .a = dlogits, .b = a->weights.router, .exact = 1};
   if (!s->jitter) {
     back.c = a->dx;
@@ -105,8 +123,7 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   } else {
     back.c = room; /* the jittered input is done with */
     x->ops->gemm(x, &back);
-    if (!ch_counting(x)) multiply(x, count, room, s->jitter, room);
-    x->ops->add(x, &(ch_add_args){.count = count, .x = room, .y = a->dx});
+    if (!ch_counting(x)) multiply(x, count, room, s->jitter, a->dx, 1);
   }
   ch_arena_release(&x->scratch, mark);
 }
@@ -117,8 +134,9 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   const ch_record *r = &saved->record;
   real *dgate = CH_NEW(&x->scratch, real, r->max_slots);
   real *dy = saved->expert_y; /* combine_backward reads y before it writes dy there */
-  x->ops->combine_backward(x, &(ch_combine_args){.record = r, .d = a->d, .gated = 1, .y = saved->expert_y,
-                                                 .dout = a->dout, .dy = dy, .dgate = dgate});
+  x->ops->combine_backward(
+      x, &(ch_combine_args){
+             .record = r, .d = a->d, .gated = 1, .y = saved->expert_y, .dout = a->dout, .dy = dy, .dgate = dgate});
   ch_expert_ffn_backward(x, a, r, saved->pre, dy);
   if (a->router->backward) {
     real *dscores = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);

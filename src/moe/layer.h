@@ -20,29 +20,30 @@ typedef struct ch_moe_args {
   int n, d, h, e, sequence_length;
   const uint8_t *valid; /* [n] or NULL */
   const int32_t *token; /* [n] or NULL */
-  int training;         /* forward keeps what backward needs on the tape */
+  int training;         /* training capacity factor, jitter and sampling */
+  int keep;             /* forward keeps what backward needs on the tape */
   ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
   uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
   ch_moe_weights weights;
-  const real *x;        /* [n,d] */
-  real *out;            /* [n,d] */
-  int out_acc;          /* out += MoE(x): straight onto the residual stream */
+  const real *x; /* [n,d] */
+  real *out;     /* [n,d] */
+  int out_acc;   /* out += MoE(x): straight onto the residual stream */
   /* backward */
-  const real *dout;     /* [n,d] */
-  real *dx;             /* [n,d] = */
-  real aux_scale;       /* weight of the auxiliary loss in the gradient; 0: none */
+  const real *dout; /* [n,d] */
+  real *dx;         /* [n,d] = */
+  real aux_scale;   /* weight of the auxiliary loss in the gradient; 0: none */
   ch_moe_gradients gradients;
 } ch_moe_args;
 
 /* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an evaluation
- * too; the rest is there after training only, and backward writes over pre and expert_y. */
+ * too; the rest is there with `keep` only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;
-  real *jitter;    /* [n,d] factors of the router's input, or NULL: none */
+  real *jitter;          /* [n,d] factors of the router's input, or NULL: none */
   real *logits, *scores; /* [n,e], or NULL: the router has no weight */
-  real *pre;       /* [slots,h] pre-activations of GELU */
-  real *expert_y;  /* [slots,d] expert outputs */
+  real *pre;             /* [slots,h] pre-activations of GELU */
+  real *expert_y;        /* [slots,d] expert outputs */
 } ch_moe_saved;
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);

@@ -15,7 +15,7 @@ struct choir_layer {
   ch_moe_saved saved; /* what it left */
   int planned;        /* n that the arenas were last planned for */
   int forward_done, backward_possible;
-  int32_t *token;     /* [tokens] and [tokens]: copies of what the last forward was given */
+  int32_t *token; /* [tokens] and [tokens]: copies of what the last forward was given */
   uint8_t *valid;
 };
 
@@ -24,7 +24,7 @@ static void rehearse(ch_exec *x, const ch_moe_args *forward) {
   ch_moe_saved saved;
   ch_moe_args args = *forward;
   size_t mark = ch_arena_mark(&x->tape);
-  for (args.training = 0; args.training < 2; args.training++) {
+  for (args.training = args.keep = 0; args.training < 2; args.keep = ++args.training) {
     ch_moe_forward(x, &args, &saved);
     if (args.training) ch_moe_backward(x, &args, &saved);
     ch_arena_release(&x->tape, mark);
@@ -53,8 +53,10 @@ static int plan(choir_layer *layer, int n) {
 }
 
 static int check_options(const choir_layer_options *o) {
-  const struct { const char *name; int value; } sizes[] = {
-      {"tokens", o->tokens}, {"d_model", o->d_model}, {"d_hidden", o->d_hidden}, {"experts", o->experts}};
+  const struct {
+    const char *name;
+    int value;
+  } sizes[] = {{"tokens", o->tokens}, {"d_model", o->d_model}, {"d_hidden", o->d_hidden}, {"experts", o->experts}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
     if (sizes[i].value < 1)
       return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is %d; it must be at least 1", sizes[i].name, sizes[i].value);
@@ -76,11 +78,14 @@ static int set_up(choir_layer *layer, ch_compute compute) {
   CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
   layer->token = malloc((size_t)o->tokens * sizeof *layer->token);
   layer->valid = malloc((size_t)o->tokens);
-  if (!layer->token || !layer->valid)
-    return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory for %d tokens", o->tokens);
-  layer->args = (ch_moe_args){.options = &layer->options.router, .router = ch_router_find(o->router.name),
-                              .d = o->d_model, .h = o->d_hidden, .e = o->experts,
-                              .sequence_length = o->sequence_length, .rng = {.seed = o->seed}};
+  if (!layer->token || !layer->valid) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory for %d tokens", o->tokens);
+  layer->args = (ch_moe_args){.options = &layer->options.router,
+                              .router = ch_router_find(o->router.name),
+                              .d = o->d_model,
+                              .h = o->d_hidden,
+                              .e = o->experts,
+                              .sequence_length = o->sequence_length,
+                              .rng = {.seed = o->seed}};
   return plan(layer, o->tokens);
 }
 
@@ -117,7 +122,11 @@ static int check_weights(const choir_layer *layer, const choir_layer_weights *w,
   int learned = (layer->args.router->caps & CH_ROUTER_LEARNED) != 0;
   if (w && w->w1 && w->w2 && (w->router || !learned)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s",
-                  !w ? "the struct" : !w->w1 ? "w1" : !w->w2 ? "w2" : "router", what);
+                  !w       ? "the struct"
+                  : !w->w1 ? "w1"
+                  : !w->w2 ? "w2"
+                           : "router",
+                  what);
 }
 
 int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
@@ -136,7 +145,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   a->n = n;
   a->token = tokens ? layer->token : NULL;
   a->valid = valid ? layer->valid : NULL;
-  a->training = training != 0;
+  a->training = a->keep = training != 0;
   a->weights = weights_of(weights);
   a->x = x;
   a->out = out;
@@ -153,8 +162,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
   ch_moe_args a = layer->args;
   if (!layer->backward_possible)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: backward goes once with a forward that had `training` set");
-  if (!x || !dout || !dx)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", !x ? "x" : !dout ? "dout" : "dx");
+  if (!x || !dout || !dx) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", !x ? "x" : !dout ? "dout" : "dx");
   CH_TRY(check_weights(layer, weights, "weights"));
   CH_TRY(check_weights(layer, gradients, "gradients"));
   a.weights = weights_of(weights);

@@ -1,5 +1,6 @@
 /* The routing record's memory, and the statistics that it holds. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "moe/router.h"
@@ -20,33 +21,56 @@ void choir_route_stats_free(choir_route_stats *stats) {
   *stats = (choir_route_stats){0};
 }
 
-int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats) {
-  *stats = (choir_route_stats){.tokens = ch_valid_count(valid, r->tokens), .experts = r->experts, .capacity = c->capacity,
-                               .assignments = r->slots, .dropped = c->dropped, .aux_loss = c->aux_loss};
-  size_t e = (size_t)r->experts;
+int ch_route_stats_alloc(int experts, choir_route_stats *stats) {
+  *stats = (choir_route_stats){.experts = experts};
+  size_t e = (size_t)experts;
   stats->load = calloc(e, sizeof *stats->load);
   stats->demand = calloc(e, sizeof *stats->demand);
   stats->histogram = calloc(e + 1, sizeof *stats->histogram);
   if (!stats->load || !stats->demand || !stats->histogram) {
     choir_route_stats_free(stats);
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", r->experts);
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
   }
-  for (int i = 0; i < r->experts; i++) {
-    stats->load[i] = r->expert_begin[i + 1] - r->expert_begin[i];
-    stats->demand[i] = c->demand[i];
-  }
-  for (int t = 0; t < r->tokens; t++)
-    if (!valid || valid[t]) stats->histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
-  double mass = 0;
-  for (int s = 0; s < r->slots; s++) mass += (double)r->slot_gate[s];
-  stats->gate_mass = stats->tokens ? mass / stats->tokens : 0;
   return CHOIR_OK;
+}
+
+void ch_route_stats_clear(choir_route_stats *stats) {
+  size_t e = (size_t)stats->experts;
+  memset(stats->load, 0, e * sizeof *stats->load);
+  memset(stats->demand, 0, e * sizeof *stats->demand);
+  memset(stats->histogram, 0, (e + 1) * sizeof *stats->histogram);
+  *stats = (choir_route_stats){.experts = stats->experts, .load = stats->load, .demand = stats->demand,
+                               .histogram = stats->histogram};
 }
 
 /* The mean over the tokens of both. */
 static double pooled(double a, int64_t tokens_a, double b, int64_t tokens_b) {
   int64_t tokens = tokens_a + tokens_b;
   return tokens ? (a * (double)tokens_a + b * (double)tokens_b) / (double)tokens : 0;
+}
+
+void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid) {
+  int tokens = ch_valid_count(valid, r->tokens);
+  double mass = 0;
+  for (int s = 0; s < r->slots; s++) mass += (double)r->slot_gate[s];
+  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, c->aux_loss, tokens);
+  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, tokens ? mass / tokens : 0, tokens);
+  sum->tokens += tokens;
+  sum->capacity += c->capacity;
+  sum->assignments += r->slots;
+  sum->dropped += c->dropped;
+  for (int i = 0; i < r->experts; i++) {
+    sum->load[i] += r->expert_begin[i + 1] - r->expert_begin[i];
+    sum->demand[i] += c->demand[i];
+  }
+  for (int t = 0; t < r->tokens; t++)
+    if (!valid || valid[t]) sum->histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
+}
+
+int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats) {
+  CH_TRY(ch_route_stats_alloc(r->experts, stats));
+  ch_route_stats_collect(stats, r, c, valid);
+  return CHOIR_OK;
 }
 
 int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {

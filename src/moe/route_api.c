@@ -16,20 +16,22 @@ typedef struct {
   ch_route_counts counts;
 } request;
 
-/* Every row must be able to say which expert is best: finite scores; of logits -inf may stand for "never", but not everywhere. */
+/* Every row must be able to say which expert is best: finite scores; of logits -inf may stand for "never", but not
+ * everywhere. */
 static int check_row(const request *q, int t) {
   int e = q->args.e, possible = 0;
   for (int i = 0; i < e; i++) {
     float value = q->in[(int64_t)t * e + i];
     int never = q->is_logits && value == -INFINITY;
     if (!isfinite(value) && !never)
-      return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d,%d] (row, column) is %g; every score must be a finite number", t, i,
-                      (double)value);
+      return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d,%d] (row, column) is %g; every score must be a finite number", t,
+                      i, (double)value);
     if (!q->is_logits && value < 0 && (q->router->caps & CH_ROUTER_SHARES))
-      return ch_error(CHOIR_ERROR_ARGUMENT,
-                      "scores[%d,%d] (row, column) is %g; router '%s' takes shares of scores, so they must not be negative "
-                      "(are these logits?)",
-                      t, i, (double)value, q->router->name);
+      return ch_error(
+          CHOIR_ERROR_ARGUMENT,
+          "scores[%d,%d] (row, column) is %g; router '%s' takes shares of scores, so they must not be negative "
+          "(are these logits?)",
+          t, i, (double)value, q->router->name);
     possible += !never;
   }
   if (!possible) return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d] (row): every logit is -inf", t);
@@ -83,12 +85,22 @@ int choir_route(const choir_router_options *options, int n, int e, const float *
                 const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                 float *gates, choir_route_stats *stats) {
   if (!options || !scores || !gates)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL", !options ? "options" : !scores ? "scores" : "gates");
+    return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
+                    !options  ? "options"
+                    : !scores ? "scores"
+                              : "gates");
   request q = {.router = ch_router_find(options->name), .in = scores, .is_logits = is_logits};
   if (!q.router) return CHOIR_ERROR_ARGUMENT;
-  q.args = (ch_route_args){.options = options, .n = n, .e = e, .sequence_length = sequence_length, .valid = valid,
-                           .token = tokens, .training = training, .rng = ch_rng_make(seed, CH_STREAM_SECOND_EXPERT, 0),
-                           .record = &q.record, .counts = &q.counts};
+  q.args = (ch_route_args){.options = options,
+                           .n = n,
+                           .e = e,
+                           .sequence_length = sequence_length,
+                           .valid = valid,
+                           .token = tokens,
+                           .training = training,
+                           .rng = ch_rng_make(seed, CH_STREAM_SECOND_EXPERT, 0),
+                           .record = &q.record,
+                           .counts = &q.counts};
   CH_TRY(check(&q));
   ch_exec x;
   CH_TRY(ch_exec_init(&x, ch_backends[0]->name, CH_COMPUTE_FP32, 0, 0));

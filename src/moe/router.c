@@ -27,7 +27,8 @@ const ch_router *ch_router_find(const char *name) {
   return NULL;
 }
 
-/* Most factors have no exact double (1.1 * 100 is above 110): a part in 10^12 must not decide between two whole numbers. */
+/* Most factors have no exact double (1.1 * 100 is above 110): a part in 10^12 must not decide between two whole
+ * numbers. */
 static const double whole = 1e-12;
 
 int ch_router_k(double capacity_factor, int n, int e) {

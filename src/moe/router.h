@@ -19,36 +19,37 @@ enum {
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */
 typedef struct ch_route_counts {
-  int capacity;     /* per expert; at most the number of tokens */
-  int64_t dropped;  /* choices that found their expert full */
-  double aux_loss;  /* unweighted */
-  int *demand;      /* [e] tokens that asked for the expert */
+  int capacity;    /* per expert; at most the number of tokens */
+  int64_t dropped; /* choices that found their expert full */
+  double aux_loss; /* unweighted */
+  int *demand;     /* [e] tokens that asked for the expert */
 } ch_route_counts;
 
 typedef struct ch_route_args {
   const choir_router_options *options;
   int n, e;
-  int sequence_length;    /* T of pool "sequence"; 0: one sequence of n */
-  const uint8_t *valid;   /* [n] or NULL */
-  const int32_t *token;   /* [n] ids or NULL */
-  const real *logits;     /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
-  const real *scores;     /* [n,e]  S = softmax(logits) */
-  int training;           /* capacity factor, sampling */
-  ch_rng rng;             /* of sampling; index = rng_base + token */
+  int sequence_length;  /* T of pool "sequence"; 0: one sequence of n */
+  const uint8_t *valid; /* [n] or NULL */
+  const int32_t *token; /* [n] ids or NULL */
+  const real *logits;   /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
+  const real *scores;   /* [n,e]  S = softmax(logits) */
+  int training;         /* capacity factor, sampling */
+  ch_rng rng;           /* of sampling; index = rng_base + token */
   uint64_t rng_base;
-  ch_record *record;      /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
-  ch_route_counts *counts;/* out */
+  ch_record *record; /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
+  ch_route_counts *counts; /* out */
   /* backward */
-  const real *dgate;      /* [slots] */
-  real aux_scale;         /* factor of the auxiliary loss's gradient, its weight included */
-  real *dscores;          /* [n,e] out: the layer takes it through the softmax */
+  const real *dgate; /* [slots] */
+  real aux_scale;    /* factor of the auxiliary loss's gradient, its weight included */
+  real *dscores;     /* [n,e] out: the layer takes it through the softmax */
 } ch_route_args;
 
 typedef struct ch_router {
   const char *name;
   unsigned caps;
   choir_router_options defaults;
-  /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n. */
+  /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
+   */
   int (*check)(const choir_router_options *o, int n, int e, int sequence_length);
   /* Room that the record needs for n tokens, in training and evaluation alike. */
   int (*max_slots)(const choir_router_options *o, int n, int e, int sequence_length);
@@ -90,8 +91,11 @@ void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 /* Allocates a record with room for max_slots from an arena; `slots` is max_slots until a router fills it. */
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
 
-/* Public statistics of a routing (arrays malloc'd). Adding another of the same experts sums counts and capacities and takes
- * aux_loss and gate_mass as means over tokens. */
+/* Public statistics (arrays malloc'd). Collecting a routing, or adding statistics of as many experts, sums counts and capacities and
+ * takes aux_loss and gate_mass as means over tokens. Collecting allocates nothing. */
+int ch_route_stats_alloc(int experts, choir_route_stats *stats);
+void ch_route_stats_clear(choir_route_stats *stats);
+void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid);
 int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats);
 int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more);
 

@@ -6,7 +6,8 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
   (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
   if (e != 1)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'dense' has one expert that holds every token; experts is %d, make it 1", e);
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router 'dense' has one expert that holds every token; experts is %d, make it 1", e);
   return CHOIR_OK;
 }
 

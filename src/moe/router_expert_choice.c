@@ -15,15 +15,17 @@ static int pool_size(const choir_router_options *o, int n, int sequence_length) 
   return by_sequence && sequence_length > 0 && sequence_length < n ? sequence_length : n;
 }
 
-static int check_factor(const choir_router_options *o, double c, int size, int e) {
+static int check_factor(double c, int size, int e) {
   if (c > e)
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router 'expert_choice': capacity_factor %g with %d experts makes k = n c / e larger than the pool of "
-                    "%d tokens; it can be %d at most",
-                    c, e, size, e);
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "router 'expert_choice': capacity_factor %g with %d experts makes k = n c / e larger than the pool of "
+        "%d tokens; it can be %d at most",
+        c, e, size, e);
   if (size * c / e < 0.5)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router 'expert_choice': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)", size, c, e);
+                    "router 'expert_choice': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)",
+                    size, c, e);
   if ((int64_t)ch_router_k(c, size, e) * e > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d tokens are too many for one call", size);
   return CHOIR_OK;
@@ -37,10 +39,10 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
                     ch_did_you_mean(nearest, sizeof nearest, o->pool, pools));
   int size = pool_size(o, n, sequence_length);
   if (e > size)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d experts choose among only %d tokens (pool '%s')", e,
-                    size, o->pool);
-  CH_TRY(check_factor(o, o->capacity_factor, size, e));
-  return check_factor(o, ch_router_factor(o, 0), size, e);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d experts choose among only %d tokens (pool '%s')",
+                    e, size, o->pool);
+  CH_TRY(check_factor(o->capacity_factor, size, e));
+  return check_factor(ch_router_factor(o, 0), size, e);
 }
 
 static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
@@ -69,8 +71,9 @@ static void route(ch_exec *x, const ch_route_args *a) {
   int total = ch_counting(x) ? 0 : cut(a, size, count, begin, k);
 
   ch_record *r = a->record;
-  x->ops->select(x, &(ch_select_args){.pools = count, .pool_begin = begin, .k = k, .valid = a->valid, .score = a->scores,
-                                      .record = r});
+  x->ops->select(x,
+                 &(ch_select_args){
+                     .pools = count, .pool_begin = begin, .k = k, .valid = a->valid, .score = a->scores, .record = r});
   if (!ch_counting(x)) {
     r->slots = r->expert_begin[a->e];
     *a->counts = (ch_route_counts){.capacity = total, .demand = a->counts->demand};

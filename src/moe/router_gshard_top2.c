@@ -1,5 +1,5 @@
-/* GShard top-2 (Lepikhin et al. 2020): each token asks its two best experts; all first choices are placed before the second
- * ones, in token order, up to capacity. Gates are g1/(g1+g2) and g2/(g1+g2), whether or not both find room. */
+/* GShard top-2 (Lepikhin et al. 2020): each token asks its two best experts; all first choices are placed before the
+ * second ones, in token order, up to capacity. Gates are g1/(g1+g2) and g2/(g1+g2), whether or not both find room. */
 #include "moe/token_choice.h"
 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {
@@ -12,8 +12,8 @@ static int max_slots(const choir_router_options *o, int n, int e, int sequence_l
   return ch_token_choice_max_slots(o, 2, n, e);
 }
 
-/* Gates of both choices. In training with random_second, the second one stays with probability 2 g2 (at most 1: g2 is the
- * smaller share); one that does not asks for no room. */
+/* Gates of both choices. In training with random_second, the second one stays with probability 2 g2 (at most 1: g2 is
+ * the smaller share); one that does not asks for no room. */
 static void weigh(ch_exec *x, const ch_route_args *a, ch_choices *c) {
   int sample = a->training && a->options->random_second;
 #pragma omp parallel for num_threads(x->threads)

@@ -1,4 +1,5 @@
-/* Hash layers (Roller et al. 2021), the plain kind: token id mod e, gate 1. No weight, no capacity, nothing looked across. */
+/* Hash layers (Roller et al. 2021), the plain kind: token id mod e, gate 1. No weight, no capacity, nothing looked
+ * across. */
 #include "moe/token_choice.h"
 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {

@@ -1,5 +1,5 @@
-/* Switch top-1 (Fedus et al. 2021): each token asks its best expert, in token order, up to capacity. The gate is the score.
- * The layer multiplies the router's input by U[1-jitter, 1+jitter] in training. */
+/* Switch top-1 (Fedus et al. 2021): each token asks its best expert, in token order, up to capacity. The gate is the
+ * score. The layer multiplies the router's input by U[1-jitter, 1+jitter] in training. */
 #include "base/error.h"
 #include "moe/token_choice.h"
 
@@ -43,7 +43,8 @@ static void backward(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_switch_top1 = {
     .name = "switch_top1",
     .caps = CH_ROUTER_BATCH_ORDER | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_JITTER,
-    .defaults = {.name = "switch_top1", .capacity_factor = 1.25, .pool = "batch", .aux_loss_weight = 0.01, .jitter = 0.01},
+    .defaults =
+        {.name = "switch_top1", .capacity_factor = 1.25, .pool = "batch", .aux_loss_weight = 0.01, .jitter = 0.01},
     .check = check,
     .max_slots = max_slots,
     .route = route,

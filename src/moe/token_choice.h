@@ -20,16 +20,17 @@ ch_choices ch_choices_alloc(ch_exec *x, const ch_route_args *a, int per_token);
  * gates are left to the router. */
 void ch_choices_best(ch_exec *x, const ch_route_args *a, ch_choices *c);
 
-/* Fills record and counts, but for the auxiliary loss: all first choices before all second ones, each in token order, until an
- * expert holds `capacity`. What then finds its expert full is dropped and counted. */
+/* Fills record and counts, but for the auxiliary loss: all first choices before all second ones, each in token order,
+ * until an expert holds `capacity`. What then finds its expert full is dropped and counted. */
 void ch_choices_place(const ch_route_args *a, ch_choices *c, int capacity);
 
-/* Load-balancing loss of GShard and Switch, e * sum_i f_i P_i: f_i is share[i], a constant, P_i the mean score of expert i
- * over valid tokens. Backward adds a->aux_scale times its gradient to a->dscores. */
+/* Load-balancing loss of GShard and Switch, e * sum_i f_i P_i: f_i is share[i], a constant, P_i the mean score of
+ * expert i over valid tokens. Backward adds a->aux_scale times its gradient to a->dscores. */
 double ch_balance_loss(const ch_route_args *a, const ch_choices *c);
 void ch_balance_loss_backward(ch_exec *x, const ch_route_args *a, const ch_choices *c);
 
-/* Routing without scores: each valid token to expert id mod e with gate 1, and room for all. Of one expert no id is asked. */
+/* Routing without scores: each valid token to expert id mod e with gate 1, and room for all. Of one expert no id is
+ * asked. */
 void ch_fixed_route(ch_exec *x, const ch_route_args *a);
 int ch_fixed_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
 

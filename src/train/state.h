@@ -17,6 +17,8 @@ typedef struct ch_run {
   int64_t step;               /* done */
   ch_data_position position;  /* of the next sample */
   int64_t metrics_bytes;      /* length of metrics.jsonl at this step */
+  int32_t *batch;             /* buffers of one micro-batch */
+  double *unigram;            /* [V] log p of the training data */
 } ch_run;
 
 /* Writes RUN/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond keep_checkpoints. `path`
