@@ -88,6 +88,18 @@ static inline void program_corpus(const char *path, int documents, uint32_t sub)
   if (fclose(file)) abort();
 }
 
+static inline int program_directory_make(void **state) {
+  (void)state;
+  return !mkdtemp(program_directory) || chdir(program_directory);
+}
+
+static inline int program_directory_remove(void **state) {
+  (void)state;
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", program_directory);
+  return chdir("/") || system(command);
+}
+
 /* corpus.txt, tokenizer.model, data/ and config.json in a fresh working directory. */
 static inline int program_setup(void **state) {
   static const char config[] =
@@ -96,8 +108,7 @@ static inline int program_setup(void **state) {
       " \"train\": {\"sequence_length\": 32, \"batch_sequences\": 4, \"steps\": 60, \"rate\": 0.05, "
       "\"checkpoint_every\": 7,\n"
       "           \"keep_checkpoints\": 3, \"eval_every\": 20, \"eval_sequences\": 8}}\n";
-  (void)state;
-  if (!mkdtemp(program_directory) || chdir(program_directory)) return -1;
+  if (program_directory_make(state)) return -1;
   program_corpus("corpus.txt", 150, 1);
   program_write("config.json", config, sizeof config - 1);
   int status = program_run(
@@ -105,13 +116,6 @@ static inline int program_setup(void **state) {
       "choir data build --tokenizer tokenizer.model --separator '\\f' --holdout 0.1 --out data corpus.txt");
   if (status) fprintf(stderr, "setting up, status %d:\n%s\n", status, program_output);
   return status;
-}
-
-static inline int program_teardown(void **state) {
-  (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", program_directory);
-  return chdir("/") || system(command);
 }
 
 #endif

@@ -291,5 +291,5 @@ static int setup(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(second_run),
                                      cmocka_unit_test(full_disk)};
-  return cmocka_run_group_tests(tests, setup, program_teardown);
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

@@ -197,5 +197,5 @@ static void flipped_bits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(interrupted),
                                      cmocka_unit_test(finished), cmocka_unit_test(flipped_bits)};
-  return cmocka_run_group_tests(tests, program_setup, program_teardown);
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
