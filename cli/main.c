@@ -53,16 +53,13 @@ static int unknown_verb(int count, char **words) {
   return cli_usage("unknown command '%s'", words[0]);
 }
 
-/* choir help [--man] [VERB]: --man writes the manual page that the build installs. */
+/* choir help [VERB], or choir help --man DIR: writes the manual pages that the build installs. */
 static int help(int count, char **words) {
-  int manual = count > 0 && !strcmp(words[0], "--man"), used;
-  count -= manual;
-  words += manual;
+  int used;
   const cli_verb *verb = find_verb(count, words, &used);
+  if (count == 2 && !strcmp(words[0], "--man")) return cli_manual(words[1]);
   if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
-  if (manual)
-    cli_manual(stdout, verb);
-  else if (verb)
+  if (verb)
     cli_help_verb(stdout, verb);
   else if (count > 0)
     cli_help_family(stdout, words[0]);
