@@ -39,6 +39,7 @@ static inline int program_wait(pid_t child) {
 /* A whole file, malloc'd; NULL when there is none. */
 static inline char *program_read(const char *path, size_t *size) {
   FILE *file = fopen(path, "rb");
+  *size = 0;
   if (!file) return NULL;
   fseek(file, 0, SEEK_END);
   *size = (size_t)ftell(file);

@@ -37,7 +37,7 @@ static const refusal refusals[] = {
     {"d not divisible by H", "", TRAIN "config.json --set heads=5", 1, {"d_model", "32", "heads", "5"}},
     {"e > n", "", TRAIN "config.json --set experts=200", 1, {"experts", "200", "128"}},
     {"k of 0", "", TRAIN "config.json --set router.capacity_factor=0.01", 1, {"capacity_factor", "0.01", "128"}},
-    {"more memory than there is", "", TRAIN "config.json --set d_hidden=16000000 --set experts=64", 1, {"GiB"}},
+    {"more memory than there is", "", TRAIN "config.json --set d_hidden=1000000 --set d_model=4096 --set experts=128", 1, {"GiB"}},
     {"vocabulary other than the data's",
      "",
      TRAIN "config.json --set vocab_size=1000",
@@ -67,10 +67,14 @@ static const refusal refusals[] = {
     {"missing text", "", "choir data build --tokenizer tokenizer.model --out new absent.txt", 1, {"absent.txt"}},
     {"corpus of one short document",
      "echo 'ka lo mi' >one.txt",
-     "choir data build --tokenizer tokenizer.model --out one one.txt && choir train --threads 1 --config config.json "
-     "--data one --out new",
+     "choir data build --tokenizer tokenizer.model --out new one.txt",
      1,
-     {"one"}},
+     {"text", "holdout"}},
+    {"too few tokens for one sequence",
+     "choir data build --tokenizer tokenizer.model --holdout 0 --out few one.txt",
+     "choir train --threads 1 --config config.json --data few --out new",
+     1,
+     {"few", "33"}},
     {"field that no line has",
      "echo '{\"body\": \"ka lo\"}' >lines.jsonl",
      "choir data build --tokenizer tokenizer.model --field text --out new lines.jsonl",
@@ -125,13 +129,13 @@ static const refusal refusals[] = {
      "",
      "choir forward shape tokens.npy",
      1,
-     {"shape/model.safetensors", "layers.1.moe.router.weight", "[4, 32]"}},
+     {"shape/model.safetensors", "layers.1.moe.router.weight", "[4,32]"}},
     {"tensor of the wrong type",
      "",
      "choir forward type tokens.npy",
      1,
      {"type/model.safetensors", "final_norm.weight"}},
-    {"token beyond the vocabulary", "", "choir forward ckpt far.npy", 1, {"far.npy", "32000", "320"}},
+    {"token beyond the vocabulary", "", "choir forward ckpt far.npy", 1, {"32000", "position 0", "320"}},
     {"tokens of the wrong rank", "", "choir forward ckpt flat.npy", 1, {"flat.npy"}},
     {"run that is there already",
      "",
@@ -140,7 +144,7 @@ static const refusal refusals[] = {
      {"run", "resume"}},
     {"resume of nothing", "", "choir train --resume --out absent", 1, {"absent"}},
     /* training */
-    {"loss that is not finite", "", TRAIN "config.json --set rate=1e30", 1, {"step", "not finite", "weight"}},
+    {"loss that is not finite", "", TRAIN "config.json --set rate=1000", 1, {"step", "not finite", "weight"}},
     {"weights that are not finite",
      "mkdir -p poisoned && cp -r run/. poisoned && cp nan/model.safetensors poisoned/checkpoints/00000014",
      "choir train --threads 1 --resume --out poisoned --set steps=20",
@@ -162,18 +166,14 @@ static const refusal refusals[] = {
      "trap '' XFSZ; ulimit -f 40; choir train --threads 1 --config config.json --data data --out new",
      1,
      {"model.safetensors"}},
-    {"unknown instruction set", "", "CHOIR_ISA=nonsense choir info config.json", 1, {"CHOIR_ISA", "nonsense"}},
 };
 
 /* Sums of everything that must not change. */
-static char *inventory(void) {
-  program_must("find run data ckpt corpus.txt tokenizer.model config.json -type f ! -name lock | sort | xargs cksum");
-  return strdup(program_output);
-}
+#define INVENTORY "find run data ckpt corpus.txt tokenizer.model config.json -type f ! -name lock | sort | xargs cksum"
 
-static int check(const refusal *r, const char *before) {
+static int check(const refusal *r) {
   int failures = 0;
-  program_must("rm -rf new one bad.json");
+  program_must("rm -rf new");
   if (*r->prepare) program_must(r->prepare);
   int status = program_run(r->command);
   if (status != r->status) failures++, fprintf(stderr, "%s: status %d, wanted %d\n", r->what, status, r->status);
@@ -181,19 +181,16 @@ static int check(const refusal *r, const char *before) {
     if (!strstr(program_output, r->words[i]))
       failures++, fprintf(stderr, "%s: nothing about '%s'\n", r->what, r->words[i]);
   if (failures) fprintf(stderr, "  %s\n  said: %s\n", r->command, program_output);
-  char *after = inventory();
-  if (strcmp(before, after))
-    failures++, fprintf(stderr, "%s: earlier results have changed:\n%s%s", r->what, before, after);
-  free(after);
+  if (program_run(INVENTORY " | diff before.txt -"))
+    failures++, fprintf(stderr, "%s: earlier results have changed:\n%s", r->what, program_output);
   return failures;
 }
 
 static void refused(void **state) {
   (void)state;
   int failures = 0;
-  char *before = inventory();
-  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) failures += check(&refusals[i], before);
-  free(before);
+  program_must(INVENTORY " >before.txt");
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) failures += check(&refusals[i]);
   assert_int_equal(failures, 0);
 }
 
@@ -229,7 +226,7 @@ static void full_disk(void **state) {
   int status = program_run(
       "choir train --threads 1 --config config.json --data data --out small/run --set checkpoint_every=1 "
       "--set keep_checkpoints=0");
-  int named = strstr(program_output, "small/run/checkpoints") && strstr(program_output, "space");
+  int named = strstr(program_output, "small/run/checkpoints") && strstr(program_output, "disk full");
   char *said = strdup(program_output);
   int usable = program_run("choir eval small/run --data data");
   umount2("small", MNT_DETACH);

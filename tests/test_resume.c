@@ -40,7 +40,7 @@ static int wait_for_checkpoint(pid_t child, const char *run, int step) {
 }
 
 static void same_file(const char *a, const char *b) {
-  size_t size_a, size_b;
+  size_t size_a = 0, size_b = 0;
   char *data_a = program_read(a, &size_a), *data_b = program_read(b, &size_b);
   if (!data_a || !data_b) fail_msg("%s and %s: one is missing", a, b);
   if (size_a != size_b || memcmp(data_a, data_b, size_a)) {
