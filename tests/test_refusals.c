@@ -74,7 +74,7 @@ static const refusal refusals[] = {
      "choir data build --tokenizer tokenizer.model --holdout 0 --out few one.txt",
      "choir train --threads 1 --config config.json --data few --out new",
      1,
-     {"few", "33"}},
+     {"text", "9", "32"}},
     {"field that no line has",
      "echo '{\"body\": \"ka lo\"}' >lines.jsonl",
      "choir data build --tokenizer tokenizer.model --field text --out new lines.jsonl",
