@@ -66,8 +66,9 @@ static inline int program(const char *format, ...) {
 /* Parses what the program printed. */
 static inline json_t *program_json(void) {
   json_error_t error;
-  json_t *root = json_loads(program_output, 0, &error);
-  if (!root) fprintf(stderr, "%s in: %s\n", error.text, program_output);
+  const char *text = strchr(program_output, '{'); /* behind progress */
+  json_t *root = text ? json_loads(text, 0, &error) : NULL;
+  if (!root) fprintf(stderr, "not JSON: %s\n", program_output);
   assert_non_null(root);
   return root;
 }
