@@ -46,6 +46,13 @@ static void add(ch_exec *x, const ch_add_args *a) {
   }
 }
 
+static double sum_of_squares(const float *x, int64_t count) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; i++) sum += (double)x[i] * (double)x[i];
+  return sum;
+}
+
 /* One sum in double for each piece, added in ascending order. */
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE);
@@ -54,13 +61,8 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
-  for (int64_t p = 0; p < pieces; p++) {
-    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = p * CH_PIECE; i < end; i++) sum += (double)a->x[i] * (double)a->x[i];
-    sums[p] = sum;
-  }
+  for (int64_t p = 0; p < pieces; p++)
+    sums[p] = sum_of_squares(a->x + p * CH_PIECE, ch_piece_end(p, a->count, CH_PIECE) - p * CH_PIECE);
   double sum = 0;
   for (int64_t p = 0; p < pieces; p++) sum += sums[p];
   *a->sum = sum;
