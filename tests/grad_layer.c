@@ -42,7 +42,7 @@ static void every_router(void **state) {
     mask[t] = t % 5 != 1;
   }
   for (int router = 0; router < ROUTERS; router++)
-    for (int variant = 0; variant < 4; variant++) {
+    for (int variant = 0; variant < 5; variant++) {
       layer_case c = layer_case_new(all_routers[router], N, D, H, router == 4 ? 1 : E);
       c.token = ids;
       c.T = 8;
@@ -53,6 +53,7 @@ static void every_router(void **state) {
       strcpy(c.options.pool, variant & 1 ? "sequence" : "batch");
       c.options.random_second = variant & 1;
       c.options.jitter = variant & 1 ? 0.3 : 0;
+      c.training = variant < 4; /* evaluation may be differentiated too */
       check(&c);
       layer_case_free(&c);
     }

@@ -11,6 +11,7 @@ typedef struct {
   const uint8_t *valid;
   const int32_t *token;
   int training, out_acc, threads;
+  int discard; /* forward keeps nothing for backward */
   const char *backend;
   ch_compute compute;
   uint64_t seed, rng_base;
@@ -117,6 +118,7 @@ static inline ch_moe_args layer_args(layer_case *c) {
                        .valid = c->valid,
                        .token = c->token,
                        .training = c->training,
+                       .keep = !c->discard,
                        .rng = {.seed = c->seed, .sub = 3},
                        .rng_base = c->rng_base,
                        .weights = {.router = c->router, .w1 = c->w1, .w2 = c->w2},
@@ -148,7 +150,7 @@ static inline void layer_run(layer_case *c, int backward) {
     ch_moe_forward(&x, &a, &saved);
     if (pass) {
       keep_record(&c->record, &c->counts, &saved.record, &saved.counts);
-      if (saved.scores) memcpy(c->scores, saved.scores, sizeof(real) * (size_t)(c->n * c->e));
+      if (saved.scores && a.keep) memcpy(c->scores, saved.scores, sizeof(real) * (size_t)(c->n * c->e));
     }
     if (backward) ch_moe_backward(&x, &a, &saved);
     assert_int_equal(x.scratch.used, 0);

@@ -78,6 +78,7 @@ static void equals_naive_loops(void **state) {
         layer_case c = make(router, backends[backend]);
         c.training = variant & 1;
         c.valid = variant & 2 ? mask : NULL;
+        c.discard = !c.training;
         c.out_acc = (variant & 4) != 0;
         c.options.random_second = 1;
         c.options.eval_capacity_factor = router == 4 ? 1 : 1.5;
