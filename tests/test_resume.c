@@ -58,15 +58,21 @@ static void same_results(const char *a, const char *b) {
                                       "checkpoints/%08d/tokenizer.model"};
   char name[128], path_a[256], path_b[256];
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-    snprintf(name, sizeof name, files[i], newest("whole"));
+    snprintf(name, sizeof name, files[i], STEPS);
     snprintf(path_a, sizeof path_a, "%s/%s", a, name);
     snprintf(path_b, sizeof path_b, "%s/%s", b, name);
     same_file(path_a, path_b);
   }
 }
 
+enum { STEPS = 126 };
+
+/* A router that draws random numbers, two micro-batches a step, a rate that changes: everything that resuming could
+ * forget. */
 #define RESUME "exec \"$CHOIR\" train --threads 1 --resume --out killed"
-#define FRESH "exec \"$CHOIR\" train --threads 1 --config config.json --data data --out "
+#define FRESH                                                                                         \
+  "exec \"$CHOIR\" train --threads 1 --config config.json --data data --set router.name=gshard_top2 " \
+  "--set router.random_second=true --set accumulate=2 --set warmup_steps=40 --set clip_norm=1 --set steps=126 --out "
 
 /* Kills the run at a random instant: while it starts, or around a checkpoint, in the steps between two or in the middle
  * of saving. Whether it was still alive to be killed. */
@@ -95,11 +101,12 @@ static void killed_at_random_instants(void **state) {
     size_t size;
     fail_msg("the run that is not stopped: %s", program_read("whole.txt", &size));
   }
-  assert_int_equal(newest("whole"), 60);
-  double interval = (seconds() - first) / 8, startup = first - begin - interval; /* a checkpoint every 7 of 60 steps */
+  assert_int_equal(newest("whole"), STEPS);
+  double interval = (seconds() - first) / (STEPS / 7 - 1),
+         startup = first - begin - interval; /* a checkpoint every 7 steps */
 
   int kills = 0, attempt = 0;
-  for (; newest("killed") < 60 && kills < 7; attempt++)
+  for (; newest("killed") < STEPS && kills < 7; attempt++)
     kills += kill_at_random(program_start(access("killed/config.json", F_OK) ? FRESH "killed" : RESUME, "killed.txt"),
                             attempt, startup, interval);
   assert_in_range(kills, 3, 100);
@@ -115,7 +122,7 @@ static void interrupted(void **state) {
   wait_for_checkpoint(child, "stopped", 7);
   kill(child, SIGINT);
   assert_int_equal(program_wait(child), 0);
-  assert_in_range(newest("stopped"), 14, 60);
+  assert_in_range(newest("stopped"), 14, STEPS);
   program_must("choir train --threads 1 --resume --out stopped");
   same_results("whole", "stopped");
 }
@@ -184,14 +191,14 @@ static void flip(const char *directory, const char *file, int (*open)(const char
 static void flipped_bits(void **state) {
   (void)state;
   program_must(
-      "mkdir -p copies/run/checkpoints && cp -r data copies/data && cp -r whole/checkpoints/00000060 copies/checkpoint "
+      "mkdir -p copies/run/checkpoints && cp -r data copies/data && cp -r whole/checkpoints/00000126 copies/checkpoint "
       "&&"
-      "cp whole/*.* copies/run && cp -r copies/checkpoint copies/run/checkpoints/00000060");
+      "cp whole/*.* copies/run && cp -r copies/checkpoint copies/run/checkpoints/00000126");
   flip("copies/checkpoint", "model.safetensors", load_model, 300);
   flip("copies/data", "text.train.shard", open_data, 300);
   flip("copies/data", "text.heldout.shard", open_data, 300);
   flip("copies/data", "tokenizer.model", open_data, 300);
-  flip("copies/run", "checkpoints/00000060/state.safetensors", resume, 40);
+  flip("copies/run", "checkpoints/00000126/state.safetensors", resume, 40);
 }
 
 int main(void) {
