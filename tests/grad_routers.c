@@ -24,7 +24,7 @@ static void check(layer_case *c) {
   c->dscores = dscores;
   router_run(c, dgate);
   c->dscores = NULL;
-  double error = moe_gradient(c, loss, c->scores, N * E, dscores, 150);
+  double error = moe_gradient(c, loss, c->scores, N * E, dscores, 80);
   if (!(error < 1e-8)) fail_msg("%s: error %g", c->options.name, error);
   for (int t = 0; t < N && c->valid; t++)
     for (int i = 0; i < E && !c->valid[t]; i++) assert_true(dscores[t * E + i] == 0);
@@ -40,7 +40,7 @@ static void dscores_of_every_router(void **state) {
                       .n = N,
                       .e = E,
                       .T = 11,
-                      .threads = 2,
+                      .threads = 1,
                       .backend = "reference",
                       .seed = 5,
                       .scores = test_new_normal(N * E, 61),

@@ -152,6 +152,23 @@ static void layer_on_own_arrays(void **state) {
   }
 }
 
+/* Jitter draws new factors at every training call, the same ones for the same seed. */
+static void randomness_goes_on(void **state) {
+  (void)state;
+  layer_case c = layer_case_new("switch_top1", N, D, H, E);
+  choir_layer_weights w = {c.router, c.w1, c.w2};
+  float out[2][2][N * D];
+  c.options.jitter = 0.1;
+  for (int run = 0; run < 2; run++) {
+    choir_layer *layer = make_layer(&c.options, "fp32");
+    for (int call = 0; call < 2; call++) test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out[run][call]));
+    choir_layer_destroy(layer);
+  }
+  assert_memory_equal(out[0], out[1], sizeof out[0]);
+  assert_true(test_error(out[0][0], out[0][1], N * D) > 1e-4);
+  layer_case_free(&c);
+}
+
 static void layer_refuses(void **state) {
   (void)state;
   layer_case c = layer_case_new("hash", N, D, H, E);
@@ -211,8 +228,9 @@ static void statistics_add_up(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(routes_a_matrix), cmocka_unit_test(refuses_bad_matrices), cmocka_unit_test(layer_on_own_arrays),
-      cmocka_unit_test(layer_refuses),   cmocka_unit_test(statistics_add_up),
+      cmocka_unit_test(routes_a_matrix),     cmocka_unit_test(refuses_bad_matrices),
+      cmocka_unit_test(layer_on_own_arrays), cmocka_unit_test(randomness_goes_on),
+      cmocka_unit_test(layer_refuses),       cmocka_unit_test(statistics_add_up),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

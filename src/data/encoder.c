@@ -48,7 +48,9 @@ static int search(const choir_tokenizer *t, const char *word, size_t size, ch_id
   size_t count;
   CH_TRY(reserve(out, size));
   CH_TRY(ch_spm_encode(t->spm, word, size, out->ids + out->count, size, &count));
-  if (count > size) return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer made %zu tokens of %zu bytes", count, size);
+  if (count > size)
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "the model changes text (%zu tokens of %zu bytes); choir needs one that does not", count, size);
   out->count += count;
   return CHOIR_OK;
 }

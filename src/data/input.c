@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data/gzip.h"
+
 enum { READ_BYTES = 1 << 18 };
 
 int ch_input_check(const char *path, uint64_t *bytes) {
@@ -24,11 +26,12 @@ static int failed(ch_input *input, const char *doing) {
 }
 
 int ch_input_open(ch_input *input, const char *path) {
-  *input = (ch_input){.path = path, .archive = archive_read_new()};
-  struct archive *a = input->archive;
+  *input = (ch_input){.path = path};
+  CH_TRY(ch_gzip_open(path, &input->gzip));
+  if (input->gzip) return CHOIR_OK;
+  struct archive *a = input->archive = archive_read_new();
   if (!a) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
-  /* These four only: libarchive also knows filters (uuencode, ...) that plain text can look like. */
-  archive_read_support_filter_gzip(a);
+  /* These only: libarchive also knows filters (uuencode, ...) that plain text can look like. */
   archive_read_support_filter_xz(a);
   archive_read_support_filter_zstd(a);
   archive_read_support_filter_bzip2(a);
@@ -46,6 +49,13 @@ int ch_input_open(ch_input *input, const char *path) {
 
 int ch_input_read(ch_input *input, const void **data, size_t *size) {
   *size = 0;
+  if (input->gzip) {
+    int code = ch_gzip_read(input->gzip, data, size);
+    input->ended = !*size;
+    return code ? ch_error_in(code, "%s: damaged or truncated at byte %llu", input->path,
+                              (unsigned long long)ch_input_consumed(input))
+                : CHOIR_OK;
+  }
   while (!input->ended && !*size) {
     la_int64_t offset;
     int rc = archive_read_data_block(input->archive, data, size, &offset);
@@ -60,11 +70,13 @@ int ch_input_read(ch_input *input, const void **data, size_t *size) {
 }
 
 uint64_t ch_input_consumed(const ch_input *input) {
+  if (input->gzip) return ch_gzip_consumed(input->gzip);
   la_int64_t bytes = input->archive ? archive_filter_bytes(input->archive, -1) : 0;
   return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 void ch_input_close(ch_input *input) {
+  if (input->gzip) ch_gzip_close(input->gzip);
   if (input->archive) archive_read_free(input->archive);
-  input->archive = NULL;
+  input->gzip = NULL, input->archive = NULL;
 }

@@ -9,7 +9,8 @@
 #include "base/error.h"
 
 typedef struct ch_input {
-  const char *path; /* the caller's */
+  const char *path;     /* the caller's */
+  struct ch_gzip *gzip; /* one of the two is in use */
   struct archive *archive;
   int ended;
 } ch_input;

@@ -10,7 +10,7 @@ typedef struct ch_text_options {
   const char *field;         /* JSON lines: the field with the text; NULL: plain text */
   const char *separator;     /* plain text: the line between documents; NULL: a file is one document */
   int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: an error */
-  size_t block_bytes;        /* documents come in blocks of at most about this size */
+  size_t block_bytes;        /* documents come in blocks of at most about this size; 8 at least */
 } ch_text_options;
 
 /* A block of a document. Blocks end at line ends where they can (before the newline), else before a space, else between

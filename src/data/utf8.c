@@ -37,7 +37,7 @@ size_t ch_utf8_valid(const char *text, size_t size) {
 }
 
 size_t ch_utf8_cut(const char *text, size_t at) {
-  for (size_t back = 0; back < 4 && at > back + 1; back++)
+  for (size_t back = 0; back < 4 && back < at; back++)
     if (!continues((unsigned char)text[at - back])) return at - back;
   return at; /* not UTF-8: any place will do */
 }
