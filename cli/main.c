@@ -44,12 +44,13 @@ static const char *verb_name(const void *list, int index) {
   return verbs[index] ? verbs[index]->name : NULL;
 }
 
+/* Of a family the second word is wrong, otherwise the first; both may be meant for a verb of two words. */
 static int unknown_verb(int count, char **words) {
-  char typed[96];
-  snprintf(typed, sizeof typed, "%s%s%s", words[0], count > 1 ? " " : "", count > 1 ? words[1] : "");
-  const char *near = cli_nearest(words[0], verb_name, cli_verbs);
-  if (!near) near = cli_nearest(typed, verb_name, cli_verbs);
-  if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", words[0], near);
+  char both[96];
+  snprintf(both, sizeof both, "%s %s", words[0], count > 1 ? words[1] : "");
+  const char *typed = is_family(words[0]) ? both : words[0], *near = cli_nearest(typed, verb_name, cli_verbs);
+  if (!near) near = cli_nearest(typed = both, verb_name, cli_verbs);
+  if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", typed, near);
   return cli_usage("unknown command '%s'", words[0]);
 }
 
@@ -82,7 +83,7 @@ static int dispatch(int count, char **words) {
     return help(count - 1, words + 1);
   const cli_verb *verb = find_verb(count, words, &used);
   if (verb) return cli_parse(verb, count - used, words + used);
-  if (!is_family(words[0])) return unknown_verb(count, words);
+  if (!is_family(words[0]) || (count > 1 && words[1][0] != '-')) return unknown_verb(count, words);
   int asked = count > 1 && (!strcmp(words[1], "--help") || !strcmp(words[1], "-h"));
   cli_help_family(asked ? stdout : stderr, words[0]);
   return asked ? 0 : CLI_USAGE;
