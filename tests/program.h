@@ -1,91 +1,109 @@
-/* Runs the choir program from tests. */
+/* For tests that go through several commands of the program and break things between them: a scratch directory, a small
+ * corpus, and shell commands in which `choir` is the one just built. */
 #ifndef CH_TESTS_PROGRAM_H
 #define CH_TESTS_PROGRAM_H
 
-#include <jansson.h>
+#include <limits.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "testing.h"
 
-/* A directory of this test program's own, below the current one; made empty. */
-static char program_directory[64];
+static char program_directory[] = "/tmp/choir-test-XXXXXX"; /* the working directory of the whole test program */
+static char program_output[1 << 16];                        /* what the last command said, on both streams */
+
+/* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. */
+static inline pid_t program_start(const char *command, const char *output) {
+  char line[4096];
+  int length =
+      snprintf(line, sizeof line, "choir() { '%s' \"$@\"; }; exec >'%s' 2>&1; %s", CHOIR_PROGRAM, output, command);
+  if (length >= (int)sizeof line) abort();
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    setenv("CHOIR", CHOIR_PROGRAM, 1);
+    execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+    _exit(127);
+  }
+  return child;
+}
+
+/* The exit status; 128 + signal for who was killed. */
+static inline int program_wait(pid_t child) {
+  int status;
+  if (waitpid(child, &status, 0) != child) return -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* A whole file, malloc'd; NULL when it cannot be read. */
+static inline char *program_read(const char *path, size_t *size) {
+  char *data;
+  return ch_file_read(path, (size_t)1 << 28, &data, size) ? NULL : data;
+}
+
+/* Runs a command to its end; program_output says what it said. */
+static inline int program_run(const char *command) {
+  int status = program_wait(program_start(command, "output.txt"));
+  size_t size = 0;
+  char *text = program_read("output.txt", &size);
+  snprintf(program_output, sizeof program_output, "%s", text ? text : "");
+  free(text);
+  return status;
+}
+
+#define program_must(command)                                                          \
+  do {                                                                                 \
+    int status_ = program_run(command);                                                \
+    if (status_) fail_msg("status %d of: %s\n%s", status_, (command), program_output); \
+  } while (0)
+
+/* Sentences of made-up words with a skewed distribution: enough to learn something from; documents end with a form feed
+ * line. */
+static inline void program_corpus(const char *path, int documents, uint32_t sub) {
+  static const char *const part[] = {"ka", "lo", "mi", "ten", "sur", "a", "re", "vo", "ni", "pel", "dor", "e"};
+  FILE *file = fopen(path, "w");
+  ch_rng rng = ch_rng_make(20220218, CH_STREAM_TEST, sub);
+  uint64_t at = 0;
+  for (int i = 0; i < documents; i++, fputs("\n\f\n", file))
+    for (int sentence = 0; sentence < 12; sentence++, fputs(". ", file))
+      for (int word = 0; word < 9; word++) {
+        double u = ch_rng_uniform(rng, at++);
+        int id = (int)(u * u * 300);
+        fprintf(file, "%s%s%s%s", word ? " " : "", part[id % 12], part[id / 12 % 12], id > 143 ? part[id / 144] : "");
+      }
+  if (fclose(file)) abort();
+}
+
+static inline int program_directory_make(void **state) {
+  (void)state;
+  return !mkdtemp(program_directory) || chdir(program_directory);
+}
+
+static inline int program_directory_remove(void **state) {
+  (void)state;
+  char command[128];
+  snprintf(command, sizeof command, "rm -rf '%s'", program_directory);
+  return chdir("/") || system(command);
+}
+
+/* corpus.txt, tokenizer.model, data/ and config.json in a fresh working directory. */
 static inline int program_setup(void **state) {
-  (void)state;
-  snprintf(program_directory, sizeof program_directory, "program-test-%ld", (long)getpid());
-  char command[512];
-  snprintf(command, sizeof command, "rm -rf %s && mkdir %s", program_directory, program_directory);
-  return system(command);
-}
-static inline int program_teardown(void **state) {
-  (void)state;
-  char command[512];
-  snprintf(command, sizeof command, "rm -rf %s", program_directory);
-  return system(command);
-}
-
-/* `choir ARGUMENTS` within the directory; gives its exit status, and what it printed on both streams in
- * `program_output`. */
-static char program_output[1 << 20];
-static inline int program(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static inline int program(const char *format, ...) {
-  char arguments[2048], command[4096];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(arguments, sizeof arguments, format, args);
-  va_end(args);
-  snprintf(command, sizeof command, "cd %s && %s %s 2>&1", program_directory, CHOIR_PROGRAM, arguments);
-  FILE *pipe = popen(command, "r");
-  assert_non_null(pipe);
-  size_t length = fread(program_output, 1, sizeof program_output - 1, pipe);
-  program_output[length] = 0;
-  int status = pclose(pipe);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/* Success is expected; shows what went wrong. */
-#define program_ok(...)                                                                       \
-  do {                                                                                        \
-    int status_ = program(__VA_ARGS__);                                                       \
-    if (status_) {                                                                            \
-      fprintf(stderr, "%s:%d: status %d: %s\n", __FILE__, __LINE__, status_, program_output); \
-      _fail(__FILE__, __LINE__);                                                              \
-    }                                                                                         \
-  } while (0)
-
-/* This status, and a message with this text, are expected. */
-#define program_refuses(status, text, ...)                                                                             \
-  do {                                                                                                                 \
-    int status_ = program(__VA_ARGS__);                                                                                \
-    if (status_ != (status) || !strstr(program_output, (text))) {                                                      \
-      fprintf(stderr, "%s:%d: status %d, not with \"%s\": %s\n", __FILE__, __LINE__, status_, (text), program_output); \
-      _fail(__FILE__, __LINE__);                                                                                       \
-    }                                                                                                                  \
-  } while (0)
-
-/* Parses what the program printed. */
-static inline json_t *program_json(void) {
-  json_error_t error;
-  const char *text = strchr(program_output, '{'); /* behind progress */
-  json_t *root = text ? json_loads(text, 0, &error) : NULL;
-  if (!root) fprintf(stderr, "not JSON: %s\n", program_output);
-  assert_non_null(root);
-  return root;
-}
-static inline double json_at(const json_t *root, const char *key) {
-  const json_t *value = json_object_get(root, key);
-  if (!json_is_number(value)) fprintf(stderr, "no number \"%s\"\n", key);
-  assert_true(json_is_number(value));
-  return json_number_value(value);
-}
-
-/* A path below the directory; the result lasts for eight more calls. */
-static inline const char *program_path(const char *name) {
-  static char paths[8][512];
-  static int next;
-  char *path = paths[next++ % 8];
-  snprintf(path, 512, "%s/%s", program_directory, name);
-  return path;
+  static const char config[] =
+      "{\"model\": {\"name\": \"tiny\", \"layers\": 2, \"d_model\": 32, \"d_hidden\": 64, \"heads\": 2, \"experts\": "
+      "4},\n"
+      " \"train\": {\"sequence_length\": 32, \"batch_sequences\": 4, \"steps\": 60, \"rate\": 0.05, "
+      "\"checkpoint_every\": 7,\n"
+      "           \"keep_checkpoints\": 3, \"eval_every\": 20, \"eval_sequences\": 8}}\n";
+  if (program_directory_make(state)) return -1;
+  program_corpus("corpus.txt", 150, 1);
+  test_ok(ch_file_save("config.json", config, sizeof config - 1));
+  int status = program_run(
+      "set -e; choir tokenizer train --vocab-size 320 --out tokenizer.model corpus.txt;"
+      "choir data build --tokenizer tokenizer.model --separator '\\f' --holdout 0.1 --out data corpus.txt");
+  if (status) fprintf(stderr, "setting up, status %d:\n%s\n", status, program_output);
+  return status;
 }
 
 #endif

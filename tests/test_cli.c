@@ -1,6 +1,6 @@
 /* The program's verbs that need no training: options, help, info, route, init, forward. */
 #include "choir/choir.h"
-#include "program.h"
+#include "cli.h"
 
 static void usage_errors(void **state) {
   (void)state;

@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "choir/choir.h"
-#include "program.h"
+#include "cli.h"
 
 /* Documents of made-up words: common ones often, and each word depends on the last, so that there is something to
  * learn. */

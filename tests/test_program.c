@@ -1,7 +1,7 @@
 /* `choir forward` and `choir route` on files, against the reference vectors: what a user compares with an
  * implementation of their own. */
 #include "choir/choir.h"
-#include "scenario.h"
+#include "program.h"
 
 #define VECTORS CHOIR_SOURCE_DIR "/tests/vectors/"
 
@@ -24,13 +24,13 @@ static void forward(void **state) {
              "tokens.npy --logits logits.npy --gradients gradients.safetensors "
              "--compute fp32 --json",
              *router);
-    scenario_must(command);
+    program_must(command);
     snprintf(command, sizeof command, VECTORS "model/%s/expected.safetensors", *router);
     test_ok(choir_tensors_open(command, 1, &want));
     test_ok(choir_tensors_open("gradients.safetensors", 1, &got));
     const double *losses = choir_tensors_find(want, "losses")->data;
     double loss = NAN;
-    const char *at = strstr(scenario_output, "\"loss\":");
+    const char *at = strstr(program_output, "\"loss\":");
     assert_true(at && sscanf(at, "\"loss\": %lf", &loss) == 1 && fabs(loss - losses[0]) <= 1e-5);
     close_npy("logits.npy", choir_tensors_find(want, "logits"), 4e-6);
     assert_int_equal(choir_tensors_count(got), choir_tensors_count(want) - 2);
@@ -70,7 +70,7 @@ static void route(void **state) {
         "scores.npy",
         &(choir_npy){CHOIR_NPY_FLOAT32, 2, {scores->shape[0], scores->shape[1]}, (void *)(uintptr_t)scores->data}));
     snprintf(text, sizeof text, "choir route scores.npy --out gates.npy --json %s", cases[i].options);
-    scenario_must(text);
+    program_must(text);
     snprintf(text, sizeof text, "%s.gates", cases[i].name);
     close_npy("gates.npy", choir_tensors_find(file, text), 1e-6);
   }
@@ -79,5 +79,5 @@ static void route(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(forward), cmocka_unit_test(route)};
-  return cmocka_run_group_tests(tests, scenario_directory_make, scenario_directory_remove);
+  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
 }

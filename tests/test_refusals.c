@@ -3,7 +3,7 @@
 #include <sys/mount.h>
 
 #include "choir/choir.h"
-#include "scenario.h"
+#include "program.h"
 
 /* A command that must be refused, what goes before it, and what the message must hold. */
 typedef struct refusal {
@@ -177,23 +177,23 @@ static const refusal refusals[] = {
 
 static int check(const refusal *r) {
   int failures = 0;
-  scenario_must("rm -rf new");
-  if (*r->prepare) scenario_must(r->prepare);
-  int status = scenario_run(r->command);
+  program_must("rm -rf new");
+  if (*r->prepare) program_must(r->prepare);
+  int status = program_run(r->command);
   if (status != r->status) failures++, fprintf(stderr, "%s: status %d, wanted %d\n", r->what, status, r->status);
   for (int i = 0; i < 4 && r->words[i]; i++)
-    if (!strstr(scenario_output, r->words[i]))
+    if (!strstr(program_output, r->words[i]))
       failures++, fprintf(stderr, "%s: nothing about '%s'\n", r->what, r->words[i]);
-  if (failures) fprintf(stderr, "  %s\n  said: %s\n", r->command, scenario_output);
-  if (scenario_run(INVENTORY " | diff before.txt -"))
-    failures++, fprintf(stderr, "%s: earlier results have changed:\n%s", r->what, scenario_output);
+  if (failures) fprintf(stderr, "  %s\n  said: %s\n", r->command, program_output);
+  if (program_run(INVENTORY " | diff before.txt -"))
+    failures++, fprintf(stderr, "%s: earlier results have changed:\n%s", r->what, program_output);
   return failures;
 }
 
 static void refused(void **state) {
   (void)state;
   int failures = 0;
-  scenario_must(INVENTORY " >before.txt");
+  program_must(INVENTORY " >before.txt");
   for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) failures += check(&refusals[i]);
   assert_int_equal(failures, 0);
 }
@@ -201,7 +201,7 @@ static void refused(void **state) {
 /* While a run is going on nobody else may touch its directory. */
 static void second_run(void **state) {
   (void)state;
-  pid_t first = scenario_start(
+  pid_t first = program_start(
       "exec \"$CHOIR\" train --threads 1 --config config.json --data data --out busy --set steps=1000000", "busy.txt");
   for (int i = 0; i < 1000 && access("busy/checkpoints/00000007", F_OK); i++) usleep(10000);
   char number[32];
@@ -210,33 +210,33 @@ static void second_run(void **state) {
                                          "choir train --threads 1 --resume --out busy"};
   int status[2], named[2];
   for (int i = 0; i < 2; i++) {
-    status[i] = scenario_run(commands[i]);
-    named[i] = strstr(scenario_output, "busy") && strstr(scenario_output, number);
+    status[i] = program_run(commands[i]);
+    named[i] = strstr(program_output, "busy") && strstr(program_output, number);
   }
   int alive = !kill(first, SIGINT);
-  assert_int_equal(scenario_wait(first), 0);
+  assert_int_equal(program_wait(first), 0);
   assert_true(alive);
   for (int i = 0; i < 2; i++) {
     assert_int_equal(status[i], 1);
-    if (!named[i]) fail_msg("the process that holds the directory is not named: %s", scenario_output);
+    if (!named[i]) fail_msg("the process that holds the directory is not named: %s", program_output);
   }
 }
 
 /* A disk that fills up while training: the run stops with a message, and its last whole checkpoint can be used. */
 static void full_disk(void **state) {
   (void)state;
-  scenario_must("mkdir small");
+  program_must("mkdir small");
   if (mount("tmpfs", "small", "tmpfs", 0, "size=1500k")) skip();
-  int status = scenario_run(
+  int status = program_run(
       "choir train --threads 1 --config config.json --data data --out small/run --set checkpoint_every=1 "
       "--set keep_checkpoints=0");
-  int named = strstr(scenario_output, "small/run/checkpoints") && strstr(scenario_output, "disk full");
-  char *said = strdup(scenario_output);
-  int usable = scenario_run("choir eval small/run --data data");
+  int named = strstr(program_output, "small/run/checkpoints") && strstr(program_output, "disk full");
+  char *said = strdup(program_output);
+  int usable = program_run("choir eval small/run --data data");
   umount2("small", MNT_DETACH);
   if (status != 1 || !named) fail_msg("status %d: %s", status, said);
   free(said);
-  if (usable) fail_msg("the checkpoint before: %s", scenario_output);
+  if (usable) fail_msg("the checkpoint before: %s", program_output);
 }
 
 enum change { MISSING, SURPLUS, SHAPE, TYPE, NOT_FINITE };
@@ -248,7 +248,7 @@ static void damage(const char *from, const char *directory, enum change change) 
   choir_tensor t[64];
   int count = 0;
   snprintf(command, sizeof command, "mkdir %s && cp %s/config.json %s", directory, from, directory);
-  scenario_must(command);
+  program_must(command);
   snprintf(path, sizeof path, "%s/model.safetensors", from);
   test_ok(choir_tensors_open(path, 1, &file));
   static float extra[8], bad[32] = {NAN};
@@ -272,9 +272,9 @@ static void damage(const char *from, const char *directory, enum change change) 
 static int setup(void **state) {
   int32_t ids[32] = {1, 2, 3}, far[32] = {32000};
   choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 16}, .data = ids};
-  if (scenario_setup(state)) return -1;
-  scenario_must("choir train --threads 1 --config config.json --data data --out run --set steps=14 --set eval_every=0");
-  scenario_must("choir init config.json --vocab-size 320 --out ckpt");
+  if (program_setup(state)) return -1;
+  program_must("choir train --threads 1 --config config.json --data data --out run --set steps=14 --set eval_every=0");
+  program_must("choir init config.json --vocab-size 320 --out ckpt");
   test_ok(choir_npy_write("tokens.npy", &array));
   array.data = far;
   test_ok(choir_npy_write("far.npy", &array));
@@ -285,12 +285,12 @@ static int setup(void **state) {
   damage("ckpt", "shape", SHAPE);
   damage("ckpt", "type", TYPE);
   damage("run/checkpoints/00000014", "nan", NOT_FINITE);
-  scenario_must("choir forward ckpt tokens.npy"); /* what is damaged above works when whole */
+  program_must("choir forward ckpt tokens.npy"); /* what is damaged above works when whole */
   return 0;
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(second_run),
                                      cmocka_unit_test(full_disk)};
-  return cmocka_run_group_tests(tests, setup, scenario_directory_remove);
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

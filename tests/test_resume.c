@@ -4,7 +4,7 @@
 #include <time.h>
 
 #include "choir/choir.h"
-#include "scenario.h"
+#include "program.h"
 
 enum { STEPS = 84 }; /* of every run here; the directory of the last checkpoint is 00000084 */
 
@@ -43,7 +43,7 @@ static int wait_for_checkpoint(pid_t child, const char *run, int step) {
 
 static void same_file(const char *a, const char *b) {
   size_t size_a = 0, size_b = 0;
-  char *data_a = scenario_read(a, &size_a), *data_b = scenario_read(b, &size_b);
+  char *data_a = program_read(a, &size_a), *data_b = program_read(b, &size_b);
   if (!data_a || !data_b) fail_msg("%s and %s: one is missing", a, b);
   if (size_a != size_b || memcmp(data_a, data_b, size_a)) {
     size_t at = 0;
@@ -83,10 +83,10 @@ static int kill_at_random(pid_t child, int attempt, double startup, double inter
   else if (wait_for_checkpoint(child, "killed", newest("killed")))
     nap(u * 2 * interval);
   kill(child, SIGKILL);
-  int status = scenario_wait(child);
+  int status = program_wait(child);
   if (status != 0 && status != 128 + SIGKILL) {
     size_t size = 0;
-    fail_msg("status %d of a run that was to be killed: %s", status, scenario_read("killed.txt", &size));
+    fail_msg("status %d of a run that was to be killed: %s", status, program_read("killed.txt", &size));
   }
   return status != 0;
 }
@@ -94,12 +94,12 @@ static int kill_at_random(pid_t child, int attempt, double startup, double inter
 static void killed_at_random_instants(void **state) {
   (void)state;
   double begin = seconds();
-  pid_t whole = scenario_start(FRESH "whole", "whole.txt");
+  pid_t whole = program_start(FRESH "whole", "whole.txt");
   wait_for_checkpoint(whole, "whole", 0);
   double first = seconds();
-  if (scenario_wait(whole)) {
+  if (program_wait(whole)) {
     size_t size = 0;
-    fail_msg("the run that is not stopped: %s", scenario_read("whole.txt", &size));
+    fail_msg("the run that is not stopped: %s", program_read("whole.txt", &size));
   }
   assert_int_equal(newest("whole"), STEPS);
   double interval = (seconds() - first) / (STEPS / 7 - 1),
@@ -107,30 +107,30 @@ static void killed_at_random_instants(void **state) {
 
   int kills = 0, attempt = 0;
   for (; newest("killed") < STEPS && kills < 5; attempt++)
-    kills += kill_at_random(scenario_start(access("killed/config.json", F_OK) ? FRESH "killed" : RESUME, "killed.txt"),
+    kills += kill_at_random(program_start(access("killed/config.json", F_OK) ? FRESH "killed" : RESUME, "killed.txt"),
                             attempt, startup, interval);
   assert_in_range(kills, 3, 100);
-  scenario_must("choir train --threads 2 --resume --out killed");
+  program_must("choir train --threads 2 --resume --out killed");
   same_results("whole", "killed");
-  scenario_must("! find killed | grep tmp-"); /* nothing half-written is left */
+  program_must("! find killed | grep tmp-"); /* nothing half-written is left */
 }
 
 /* Ctrl-C finishes the step, saves and exits 0; going on from there is no different either. */
 static void interrupted(void **state) {
   (void)state;
-  pid_t child = scenario_start(FRESH "stopped", "stopped.txt");
+  pid_t child = program_start(FRESH "stopped", "stopped.txt");
   wait_for_checkpoint(child, "stopped", 7);
   kill(child, SIGINT);
-  assert_int_equal(scenario_wait(child), 0);
+  assert_int_equal(program_wait(child), 0);
   assert_in_range(newest("stopped"), 14, STEPS);
-  scenario_must("choir train --threads 1 --resume --out stopped");
+  program_must("choir train --threads 1 --resume --out stopped");
   same_results("whole", "stopped");
 }
 
 /* A finished run has nothing left to do, and says the same results. */
 static void finished(void **state) {
   (void)state;
-  scenario_must("choir train --resume --out killed");
+  program_must("choir train --resume --out killed");
   same_results("whole", "killed");
 }
 
@@ -167,7 +167,7 @@ static void flip(const char *directory, const char *file, int (*open)(const char
   char path[256];
   size_t size;
   snprintf(path, sizeof path, "%s/%s", directory, file);
-  char *data = scenario_read(path, &size);
+  char *data = program_read(path, &size);
   if (!data) fail_msg("%s is missing", path);
   test_ok(open(directory));
   ch_rng rng = ch_rng_make(11, CH_STREAM_TEST, (uint32_t)size);
@@ -194,7 +194,7 @@ static void flip(const char *directory, const char *file, int (*open)(const char
 
 static void flipped_bits(void **state) {
   (void)state;
-  scenario_must(
+  program_must(
       "mkdir -p copies/run/checkpoints && cp -r data copies/data && cp -r whole/checkpoints/00000084 copies/checkpoint "
       "&&"
       "cp whole/*.* copies/run && cp -r copies/checkpoint copies/run/checkpoints/00000084");
@@ -208,5 +208,5 @@ static void flipped_bits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(interrupted),
                                      cmocka_unit_test(finished), cmocka_unit_test(flipped_bits)};
-  return cmocka_run_group_tests(tests, scenario_setup, scenario_directory_remove);
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
