@@ -40,7 +40,7 @@ static double sum_of_squares(const float *x, int64_t count) {
   return sum;
 }
 
-/* One sum in double for each pieceed in ascending order. */
+/* One sum in double for each piece, added in ascending order. */
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE);
   size_t mark = ch_arena_mark(&x->scratch);
