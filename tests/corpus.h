@@ -22,13 +22,18 @@ static inline const char *corpus_path(const char *name) {
   return path;
 }
 
+/* Without fsync, which would be most of the tests' time. */
 static inline void corpus_save(const char *path, const void *data, size_t size) {
-  test_ok(ch_file_save(path, data, size));
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(fwrite(data, 1, size, f), size);
+  assert_int_equal(fclose(f), 0);
 }
 
 static inline ch_buffer corpus_load(const char *path) {
   ch_buffer b = {0};
   test_ok(ch_file_read(path, (size_t)1 << 30, &b.data, &b.size));
+  b.capacity = b.size;
   return b;
 }
 

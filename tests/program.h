@@ -1,5 +1,5 @@
-/* For tests of the whole program: a scratch directory, a small corpus, and shell commands in which `choir` is the one
- * just built. */
+/* For tests that go through several commands of the program and break things between them: a scratch directory, a small
+ * corpus, and shell commands in which `choir` is the one just built. */
 #ifndef CH_TESTS_PROGRAM_H
 #define CH_TESTS_PROGRAM_H
 
@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "testing.h"
 
 static char program_directory[] = "/tmp/choir-test-XXXXXX"; /* the working directory of the whole test program */
@@ -36,24 +37,10 @@ static inline int program_wait(pid_t child) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* A whole file, malloc'd; NULL when there is none. */
+/* A whole file, malloc'd; NULL when it cannot be read. */
 static inline char *program_read(const char *path, size_t *size) {
-  FILE *file = fopen(path, "rb");
-  *size = 0;
-  if (!file) return NULL;
-  fseek(file, 0, SEEK_END);
-  *size = (size_t)ftell(file);
-  rewind(file);
-  char *data = malloc(*size + 1);
-  if (!data || fread(data, 1, *size, file) != *size) abort();
-  data[*size] = 0;
-  fclose(file);
-  return data;
-}
-
-static inline void program_write(const char *path, const void *data, size_t size) {
-  FILE *file = fopen(path, "wb");
-  if (!file || fwrite(data, 1, size, file) != size || fclose(file)) abort();
+  char *data;
+  return ch_file_read(path, (size_t)1 << 28, &data, size) ? NULL : data;
 }
 
 /* Runs a command to its end; program_output says what it said. */
@@ -111,7 +98,7 @@ static inline int program_setup(void **state) {
       "           \"keep_checkpoints\": 3, \"eval_every\": 20, \"eval_sequences\": 8}}\n";
   if (program_directory_make(state)) return -1;
   program_corpus("corpus.txt", 150, 1);
-  program_write("config.json", config, sizeof config - 1);
+  test_ok(ch_file_save("config.json", config, sizeof config - 1));
   int status = program_run(
       "set -e; choir tokenizer train --vocab-size 320 --out tokenizer.model corpus.txt;"
       "choir data build --tokenizer tokenizer.model --separator '\\f' --holdout 0.1 --out data corpus.txt");

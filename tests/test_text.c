@@ -200,9 +200,8 @@ static void refuses_damaged_compression(void **state) {
     }
     corpus_save(corpus_path("in"), whole.data, whole.size - 1);
     assert_int_equal(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT);
-    if (filters[f] == archive_write_add_filter_zstd)
-      continue; /* its frames need not have a checksum, and these have none */
-    for (size_t at = whole.size / 10; at < whole.size - whole.size / 10; at += whole.size / 10) {
+    int checked = filters[f] != archive_write_add_filter_zstd; /* its frames need no checksum, and these have none */
+    for (size_t at = whole.size / 10; checked && at < whole.size - whole.size / 10; at += whole.size / 10) {
       whole.data[at] ^= 4;
       corpus_save(corpus_path("in"), whole.data, whole.size);
       test_fails(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT, " at byte ");

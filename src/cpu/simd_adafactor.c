@@ -8,7 +8,12 @@
 
 #include "cpu/simd_fill.h"
 
-enum { BLOCK = 1 << 16, MAX_BLOCKS = 256, GROUP = 1 << 20 }; /* elements, blocks of a matrix, elements */
+enum {
+  BLOCK = 1 << 14,
+  MIN_ROWS = 16,
+  MAX_BLOCKS = 256
+};                        /* elements and rows of a block at least; blocks of a matrix at most */
+enum { GROUP = 1 << 19 }; /* elements of a group, unless one matrix has more */
 
 typedef struct {
   const ch_adafactor_args *args;
@@ -19,7 +24,7 @@ typedef struct {
 } plan;
 
 static plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
-  plan p = {.args = a, .block_rows = BLOCK / a->cols > 1 ? BLOCK / a->cols : 1};
+  plan p = {.args = a, .block_rows = BLOCK / a->cols > MIN_ROWS ? BLOCK / a->cols : MIN_ROWS};
   if (p.block_rows * MAX_BLOCKS < a->rows) p.block_rows = ch_pieces(a->rows, MAX_BLOCKS);
   p.blocks = ch_pieces(a->rows, p.block_rows);
   p.group = GROUP / (a->rows * a->cols) > 1 ? GROUP / (a->rows * a->cols) : 1;

@@ -33,7 +33,14 @@ static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
   for (int64_t t = 0; t < a->n; t++) softmax_backward_row(a->m, a->y + t * a->m, a->dy + t * a->m, a->dx + t * a->m);
 }
 
-/* One sum in double for each pieceed in ascending order. */
+static double sum_of_squares(const float *x, int64_t count) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; i++) sum += (double)x[i] * (double)x[i];
+  return sum;
+}
+
+/* One sum in double for each piece, added in ascending order. */
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE);
   size_t mark = ch_arena_mark(&x->scratch);
@@ -41,13 +48,8 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
-  for (int64_t p = 0; p < pieces; p++) {
-    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = p * CH_PIECE; i < end; i++) sum += (double)a->x[i] * (double)a->x[i];
-    sums[p] = sum;
-  }
+  for (int64_t p = 0; p < pieces; p++)
+    sums[p] = sum_of_squares(a->x + p * CH_PIECE, ch_piece_end(p, a->count, CH_PIECE) - p * CH_PIECE);
   double sum = 0;
   for (int64_t p = 0; p < pieces; p++) sum += sums[p];
   *a->sum = sum;

@@ -14,7 +14,7 @@ typedef struct ch_buffer {
 
 /* Room for `more` bytes behind `size`; doubles, so that appending is cheap. */
 static inline int ch_buffer_reserve(ch_buffer *b, size_t more) {
-  if (b->capacity - b->size >= more) return CHOIR_OK;
+  if (b->size + more <= b->capacity) return CHOIR_OK;
   size_t capacity = b->capacity * 2 > b->size + more ? b->capacity * 2 : b->size + more;
   char *data = realloc(b->data, capacity);
   if (!data) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a text buffer of %zu bytes", capacity);

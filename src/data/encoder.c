@@ -35,7 +35,7 @@ static const char *word_end(const char *p, const char *end) {
 }
 
 static int reserve(ch_ids *out, size_t more) {
-  if (out->capacity - out->count >= more) return CHOIR_OK;
+  if (out->count + more <= out->capacity) return CHOIR_OK;
   size_t capacity = out->capacity * 2 > out->count + more ? out->capacity * 2 : out->count + more;
   int32_t *ids = realloc(out->ids, capacity * sizeof *ids);
   if (!ids) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %zu tokens", capacity);

@@ -45,6 +45,7 @@ int ch_sample_add(ch_sample *s, const char *text, size_t size) {
 }
 
 void ch_sample_finish(ch_sample *s) {
+  if (!s->count) return;
   thin(s);
   qsort(s->blocks, s->count, sizeof *s->blocks, by_number);
 }
