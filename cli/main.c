@@ -1,8 +1,100 @@
-#include <stdio.h>
+/* choir: one program, one verb a file. */
+#include <string.h>
 
-#include "choir/version.h"
+#include "cli.h"
 
-int main(void) {
-  printf("choir %s\n", choir_version());
+const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
+                                     &cli_tokenizer_encode,
+                                     &cli_tokenizer_decode,
+                                     &cli_data_build,
+                                     &cli_data_info,
+                                     &cli_info,
+                                     &cli_init,
+                                     &cli_train,
+                                     &cli_eval,
+                                     &cli_forward,
+                                     &cli_route,
+                                     &cli_bench,
+                                     &cli_report,
+                                     NULL};
+
+/* The verb that the first one or two words name; *used says how many. */
+static const cli_verb *find_verb(int count, char **words, int *used) {
+  for (int i = 0; cli_verbs[i]; i++) {
+    const char *name = cli_verbs[i]->name, *space = strchr(name, ' ');
+    size_t first = space ? (size_t)(space - name) : strlen(name);
+    if (count < 1 || strlen(words[0]) != first || strncmp(words[0], name, first)) continue;
+    if (space && (count < 2 || strcmp(words[1], space + 1))) continue;
+    *used = space ? 2 : 1;
+    return cli_verbs[i];
+  }
+  return NULL;
+}
+
+/* Whether `word` starts verbs of two words, as "data" does. */
+static int is_family(const char *word) {
+  size_t length = strlen(word);
+  for (int i = 0; cli_verbs[i]; i++)
+    if (!strncmp(cli_verbs[i]->name, word, length) && cli_verbs[i]->name[length] == ' ') return 1;
   return 0;
+}
+
+static const char *verb_name(const void *list, int index) {
+  const cli_verb *const *verbs = list;
+  return verbs[index] ? verbs[index]->name : NULL;
+}
+
+/* Of a family the second word is wrong, otherwise the first; both may be meant for a verb of two words. */
+static int unknown_verb(int count, char **words) {
+  char both[96];
+  snprintf(both, sizeof both, "%s %s", words[0], count > 1 ? words[1] : "");
+  const char *typed = is_family(words[0]) ? both : words[0], *near = cli_nearest(typed, verb_name, cli_verbs);
+  if (!near) near = cli_nearest(typed = both, verb_name, cli_verbs);
+  if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", typed, near);
+  return cli_usage("unknown command '%s'", words[0]);
+}
+
+/* choir help [VERB], or choir help --man DIR: writes the manual pages that the build installs. */
+static int help(int count, char **words) {
+  int used;
+  const cli_verb *verb = find_verb(count, words, &used);
+  if (count == 2 && !strcmp(words[0], "--man")) return cli_manual(words[1]);
+  if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
+  if (verb)
+    cli_help_verb(stdout, verb);
+  else if (count > 0)
+    cli_help_family(stdout, words[0]);
+  else
+    cli_help(stdout);
+  return 0;
+}
+
+static int dispatch(int count, char **words) {
+  int used;
+  if (count < 1) {
+    cli_help(stderr);
+    return CLI_USAGE;
+  }
+  if (!strcmp(words[0], "--version") || !strcmp(words[0], "version")) {
+    printf("choir %s\n", choir_version());
+    return 0;
+  }
+  if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") || !strcmp(words[0], "-h"))
+    return help(count - 1, words + 1);
+  const cli_verb *verb = find_verb(count, words, &used);
+  if (verb) return cli_parse(verb, count - used, words + used);
+  if (!is_family(words[0]) || (count > 1 && words[1][0] != '-')) return unknown_verb(count, words);
+  int asked = count > 1 && (!strcmp(words[1], "--help") || !strcmp(words[1], "-h"));
+  cli_help_family(asked ? stdout : stderr, words[0]);
+  return asked ? 0 : CLI_USAGE;
+}
+
+int main(int argc, char **argv) {
+  int status = dispatch(argc - 1, argv + 1);
+  /* A full disk behind standard output must not look like success. */
+  if (fflush(stdout) || ferror(stdout)) {
+    fprintf(stderr, "choir: standard output could not be written\n");
+    return status ? status : CLI_FAILED;
+  }
+  return status;
 }

@@ -4,6 +4,7 @@ find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(Threads REQUIRED)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
 pkg_check_modules(ARCHIVE REQUIRED IMPORTED_TARGET libarchive)
+pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.h REQUIRED)
@@ -13,13 +14,14 @@ add_library(choir_features INTERFACE)
 target_include_directories(choir_features INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_BINARY_DIR}/include
                            ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(choir_features SYSTEM INTERFACE ${DNNL_INCLUDE} ${RANDOM123_INCLUDE})
-target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON PkgConfig::ARCHIVE
+target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::ZLIB
                       PkgConfig::SENTENCEPIECE ${DNNL_LIBRARY} m)
 
 message(STATUS "choir: OpenMP        ${OpenMP_C_VERSION}")
 message(STATUS "choir: oneDNN        ${DNNL_LIBRARY}")
 message(STATUS "choir: jansson       ${JANSSON_VERSION}")
 message(STATUS "choir: libarchive    ${ARCHIVE_VERSION}")
+message(STATUS "choir: zlib          ${ZLIB_VERSION}")
 message(STATUS "choir: SentencePiece ${SENTENCEPIECE_VERSION}")
 message(STATUS "choir: Random123     ${RANDOM123_INCLUDE}")
 message(STATUS "choir: sanitizers    ${CHOIR_SANITIZE}")

@@ -12,13 +12,14 @@ extern "C" {
 typedef struct choir_data_source {
   const char *name;          /* "wikipedia"; letters, digits, '-', '_' */
   const char *const *inputs; /* files; plain text or JSON lines, plain or gz, xz, zst, bz2; NULL-terminated */
-  double weight;             /* share of training samples, relative; 0: by its number of tokens */
+  double weight;             /* share of training samples, relative; 0 (then for all sources): by its number of tokens */
 } choir_data_source;
 
 typedef struct choir_data_progress {
   uint64_t bytes_done, bytes_total; /* of compressed input; total 0: unknown */
   uint64_t text_bytes, tokens, documents;
   double seconds;
+  uint64_t replaced; /* bytes that were not UTF-8 (replace_invalid) */
 } choir_data_progress;
 
 typedef struct choir_data_build_options {
@@ -30,7 +31,8 @@ typedef struct choir_data_build_options {
   const char *separator; /* plain text: the line between documents, e.g. "\f"; NULL: a file is one document */
   double holdout;        /* share of documents (of blocks, where a source has too few) kept for evaluation; 0.01 */
   uint64_t seed;         /* which ones */
-  int threads;           /* 0: all */
+  int threads;           /* that tokenize, 0: all */
+  int replace_invalid;   /* bytes that are not UTF-8 become U+FFFD, one each, and are counted; 0: they are an error */
   int (*progress)(void *context, const choir_data_progress *progress); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_data_build_options;

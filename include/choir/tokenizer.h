@@ -20,8 +20,9 @@ typedef struct choir_tokenizer_train_options {
   int vocab_size;            /* up to 256,000 */
   const char *output;        /* the .model file to write */
   size_t sample_bytes;       /* text used at most, spread evenly; 0: 32 MiB */
-  int threads;               /* 0: all */
-  int (*progress)(void *context, const char *line); /* or NULL; nonzero stops */
+  int threads;               /* CPUs used at most, 0: all; the model does not depend on it */
+  int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
+  int (*progress)(void *context, const char *line); /* or NULL; nonzero stops (at the latest when the search for pieces ends) */
   void *context;
 } choir_tokenizer_train_options;
 #define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT {.vocab_size = 8192}

@@ -19,6 +19,7 @@ typedef struct choir_train_event {
   double rate, gradient_norm;
   double dropped;            /* share of choices that found their expert full */
   double tokens_per_second, gflops; /* model FLOPs */
+  double peak_gflops;        /* of this machine, measured when the run began, in the run's compute type */
   double seconds_left;
   int64_t tokens;            /* seen so far */
   const char *text;          /* CHECKPOINT: its directory; EVAL: routing, "batch" */

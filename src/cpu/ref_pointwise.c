@@ -1,5 +1,6 @@
-/* Reference: softmax, GELU and GEGLU, embedding, add, sum of squares, rounding to bf16. */
+/* Reference: softmax, GELU and GEGLU, embedding, copy, sum of squares, rounding to bf16. */
 #include <math.h>
+#include <string.h>
 
 #include "cpu/ref.h"
 
@@ -82,10 +83,15 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
     for (int64_t t = 0; t < a->n; t++) a->dw[(int64_t)a->token[t] * a->d + j] += a->dx[t * a->d + j];
 }
 
-static void add(ch_exec *x, const ch_add_args *a) {
+static void copy(ch_exec *x, const ch_copy_args *a) {
   if (ch_counting(x)) return;
+  enum { PIECE = 1 << 18 };
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < a->count; i++) a->y[i] += a->x[i];
+  for (int64_t begin = 0; begin < a->count; begin += PIECE) {
+    size_t bytes = (size_t)(a->count - begin < PIECE ? a->count - begin : PIECE) * sizeof(real);
+    if (a->x) memcpy(a->y + begin, a->x + begin, bytes);
+    else memset(a->y + begin, 0, bytes);
+  }
 }
 
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
@@ -110,7 +116,7 @@ void ch_ref_fill_pointwise(ch_ops *ops) {
   ops->geglu_backward = geglu_backward;
   ops->embedding = embedding;
   ops->embedding_backward = embedding_backward;
-  ops->add = add;
+  ops->copy = copy;
   ops->sumsq = sumsq;
   ops->round_bf16 = round_bf16;
 }

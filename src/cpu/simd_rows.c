@@ -1,93 +1,85 @@
-/* Ops that move whole rows: dispatch, combine, embedding. Bound by memory; a row is contiguous and read once. */
-#include <string.h>
+/* Sums and maxima run in LANES independent lanes, so that loops vectorise without reordering anybody's additions. */
+#include <math.h>
 
-#include "cpu/simd_fill.h"
+#include "cpu/rows.h"
+#include "cpu/vexp.h"
 
-static void gather(ch_exec *x, const ch_gather_args *a) {
-  if (ch_counting(x)) return;
-  const ch_record *r = a->record;
-  int64_t d = a->d;
-#pragma omp parallel for num_threads(x->threads) if (r->slots * d > CH_PIECE)
-  for (int s = 0; s < r->slots; s++) memcpy(a->y + s * d, a->x + r->slot_token[s] * d, (size_t)d * sizeof(float));
+enum { LANES = 16, FLUSH = 4096 };
+
+static float lane_sum(const float *lane) {
+  float part[8];
+  for (int l = 0; l < 8; l++) part[l] = lane[l] + lane[l + 8];
+  for (int l = 0; l < 4; l++) part[l] += part[l + 4];
+  return (part[0] + part[2]) + (part[1] + part[3]);
 }
 
-/* out = sum of gate y over the token's slots, or out += ...; out stays in the nearest cache meanwhile. */
-static void combine_token(const ch_combine_args *a, int t) {
-  const ch_record *r = a->record;
-  int64_t d = a->d;
-  float *out = a->out + t * d;
-  int begin = r->token_begin[t], end = r->token_begin[t + 1];
-  if (begin == end && !a->out_acc) memset(out, 0, (size_t)d * sizeof *out);
-  for (int i = begin; i < end; i++) {
-    int s = r->token_slot[i];
-    const float *y = a->y + s * d;
-    float gate = a->gated ? r->slot_gate[s] : 1.0f;
-    if (i == begin && !a->out_acc) {
-#pragma omp simd
-      for (int64_t j = 0; j < d; j++) out[j] = gate * y[j];
-    } else {
-#pragma omp simd
-      for (int64_t j = 0; j < d; j++) out[j] += gate * y[j];
+/* Largest of x; NaN is passed over, and found again in the sum of exponentials. */
+static float row_max(int count, const float *x) {
+  float lane[LANES], max = -INFINITY;
+  for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+  int j = 0;
+  for (; j + LANES <= count; j += LANES)
+    for (int l = 0; l < LANES; l++) lane[l] = x[j + l] > lane[l] ? x[j + l] : lane[l];
+  for (; j < count; j++) max = x[j] > max ? x[j] : max;
+  for (int l = 0; l < LANES; l++) max = lane[l] > max ? lane[l] : max;
+  return max;
+}
+
+/* x = exp(x - max); returns the sum. */
+static float row_exp(int count, float *x, float max) {
+  float lane[LANES] = {0}, sum = 0;
+  int j = 0;
+  for (; j + LANES <= count; j += LANES)
+    for (int l = 0; l < LANES; l++) {
+      x[j + l] = ch_expf(x[j + l] - max);
+      lane[l] += x[j + l];
     }
+  for (; j < count; j++) sum += x[j] = ch_expf(x[j] - max);
+  return sum + lane_sum(lane);
+}
+
+static void row_add(int count, float *x, const float *y) {
+  for (int j = 0; j < count; j++) x[j] += y[j];
+}
+
+static void row_zero(float *x, int begin, int end) {
+  for (int j = begin; j < end; j++) x[j] = 0;
+}
+
+void CH_SIMD(ch_causal_softmax)(const ch_causal_block *b, float *s, float *inverse, float *lse) {
+  for (int r = 0; r < b->rows; r++) {
+    int seen = b->first + r + 1;
+    float *row = s + r * b->ld;
+    row_add(seen, row, b->bias + b->T - seen);
+    float max = row_max(seen, row), sum = row_exp(seen, row, max);
+    row_zero(row, seen, b->first + b->rows);
+    inverse[r] = 1 / sum;
+    lse[r] = max + logf(sum);
   }
 }
 
-/* Tokens differ in their number of slots: threads take them as they come. */
-static void combine(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
-#pragma omp parallel for schedule(dynamic, 64) num_threads(x->threads) if (a->record->slots * (int64_t)a->d > CH_PIECE)
-  for (int t = 0; t < a->record->tokens; t++) combine_token(a, t);
-}
-
-/* One pass: y is read before dy, which may be the same array, is written. */
-static float combine_backward_row(int64_t d, float gate, const float *dout, const float *y, float *dy) {
-  float dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (int64_t j = 0; j < d; j++) {
-    dot += dout[j] * y[j];
-    dy[j] = gate * dout[j];
-  }
-  return dot;
-}
-
-static void combine_backward(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
-  const ch_record *r = a->record;
-  int64_t d = a->d;
-#pragma omp parallel for num_threads(x->threads) if (r->slots * d > CH_PIECE)
-  for (int s = 0; s < r->slots; s++)
-    a->dgate[s] = combine_backward_row(d, a->gated ? r->slot_gate[s] : 1.0f, a->dout + r->slot_token[s] * d,
-                                       a->y + s * d, a->dy + s * d);
-}
-
-static void embedding(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
-  int64_t d = a->d;
-#pragma omp parallel for num_threads(x->threads) if (a->n * d > CH_PIECE)
-  for (int64_t t = 0; t < a->n; t++) memcpy(a->x + t * d, a->w + a->token[t] * d, (size_t)d * sizeof(float));
-}
-
-/* The vocabulary is dealt out into classes; each is one piece of work that scans all ids (a fraction of a row's
- * bytes), so that repeated tokens add up in ascending t and no two threads share a row. */
-static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
-  enum { CLASSES = 32 };
-  int64_t d = a->d;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads) if (a->n * d > CH_PIECE)
-  for (int part = 0; part < CLASSES; part++)
-    for (int64_t t = 0; t < a->n; t++) {
-      if (a->token[t] % CLASSES != part) continue;
-      const float *dx = a->dx + t * d;
-      float *dw = a->dw + a->token[t] * d;
-#pragma omp simd
-      for (int64_t j = 0; j < d; j++) dw[j] += dx[j];
+void CH_SIMD(ch_causal_backward)(const ch_causal_block *b, float *s, float *dp, const float *lse, const float *delta,
+                                 float *dbias) {
+  for (int r = 0; r < b->rows; r++) {
+    int seen = b->first + r + 1, end = b->first + b->rows;
+    float *restrict p = s + r * b->ld, *restrict ds = dp + r * b->ld, *restrict sums = dbias + b->T - seen;
+    const float *restrict bias = b->bias + b->T - seen;
+    float row_lse = lse[r], row_delta = delta[r];
+    for (int j = 0; j < seen; j++) {
+      float value = ch_expf(p[j] + bias[j] - row_lse);
+      p[j] = value;
+      ds[j] = value * (ds[j] - row_delta);
+      sums[j] += ds[j];
     }
+    row_zero(p, seen, end);
+    row_zero(ds, seen, end);
+  }
 }
 
-void CH_SIMD(ch_fill_rows)(ch_ops *ops) {
-  ops->gather = gather;
-  ops->combine = combine;
-  ops->combine_backward = combine_backward;
-  ops->embedding = embedding;
-  ops->embedding_backward = embedding_backward;
+double CH_SIMD(ch_cross_entropy)(int count, int target, float *logits, double *sum) {
+  float max = row_max(count, logits), at_target = logits[target] - max;
+  *sum = 0;
+  for (int j = 0; j < count; j += FLUSH)
+    *sum += (double)row_exp(count - j < FLUSH ? count - j : FLUSH, logits + j, max);
+  return log(*sum) - (double)at_target;
 }

@@ -6,32 +6,46 @@
 #include "base/real.h"
 #include "choir/config.h"
 
+/* Width of one head: given, or d/H. */
+static inline int ch_config_d_head(const choir_model_config *c) {
+  return c->d_head ? c->d_head : c->d_model / c->heads;
+}
+
+/* Nonzero where layer `layer` (0-based) is MoE: layers moe_every-1, 2 moe_every-1, ... */
+static inline int ch_config_is_moe(const choir_model_config *c, int layer) {
+  return c->moe_every > 0 && (layer + 1) % c->moe_every == 0;
+}
+
 typedef enum { CH_INIT_NORMAL, CH_INIT_ONE } ch_init_kind;
 
 typedef struct ch_param {
-  char name[64];     /* as in the checkpoint */
-  int dims;          /* 1, 2 or 3 */
+  char name[64]; /* as in the checkpoint */
+  int dims;      /* 1, 2 or 3 */
   int64_t shape[3];
-  int64_t count;     /* product of shape */
+  int64_t count; /* product of shape */
   ch_init_kind init;
-  double init_std;   /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
-  int expert;        /* first dimension counts experts: factored and sharded per expert */
-  int matrix;        /* input of matrix products: gets a bf16 copy in bf16 compute */
-  real *w, *g;       /* weights and gradients */
-  ch_bf16 *w16;      /* or NULL */
+  double init_std; /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
+  int expert;      /* first dimension counts experts: factored and sharded per expert */
+  int matrix;      /* input of matrix products: gets a bf16 copy in bf16 compute */
+  int product;     /* factor of a matrix product: a token costs two operations per element it uses */
+  real *w, *g;     /* weights and gradients */
+  ch_bf16 *w16;    /* or NULL */
 } ch_param;
 
 typedef struct ch_params {
   int count;
-  ch_param *p;       /* malloc'd */
+  ch_param *p; /* malloc'd */
 } ch_params;
 
-/* Builds the table of a config, names and shapes only, in the order of the model: embed, layers 0.., final_norm. */
+/* Builds the table of a checked config, names and shapes only, in the order of the model: embed, layers 0..,
+ * final_norm. CHOIR_ERROR_ARGUMENT: more parameters than can be counted; vocab_size 0 gives an empty embedding. */
 int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
-/* Gives every parameter its memory from an arena (which may be counting). */
-void ch_params_alloc(ch_params *params, ch_arena *arena, int gradients, int bf16);
+/* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
+ * asked for, and gradients. */
+void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16);
+void ch_params_alloc_gradients(ch_params *params, ch_arena *arena);
 
 /* Initial values from a seed: element i of tensor number t is a function of (seed, t, i) alone. */
 void ch_params_init(ch_params *params, uint64_t seed, int threads);

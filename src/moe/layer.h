@@ -5,7 +5,7 @@
 #include "moe/router.h"
 
 typedef struct ch_moe_weights {
-  const real *router, *w1, *w2; /* [d,e], [e,d,h], [e,d,h] */
+  const real *router, *w1, *w2; /* [d,e] (NULL for a router without weight), [e,d,h], [e,d,h] */
   const ch_bf16 *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
 } ch_moe_weights;
 
@@ -20,28 +20,30 @@ typedef struct ch_moe_args {
   int n, d, h, e, sequence_length;
   const uint8_t *valid; /* [n] or NULL */
   const int32_t *token; /* [n] or NULL */
-  int training;         /* forward keeps what backward needs on the tape */
-  ch_rng rng;           /* jitter and sampling, with index rng_base + ... */
-  uint64_t rng_base;
+  int training;         /* training capacity factor, jitter and sampling */
+  int keep;             /* forward keeps what backward needs on the tape */
+  ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
+  uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
   ch_moe_weights weights;
-  const real *x;        /* [n,d] */
-  real *out;            /* [n,d] */
-  int out_acc;          /* out += MoE(x): straight onto the residual stream */
+  const real *x; /* [n,d] */
+  real *out;     /* [n,d] */
+  int out_acc;   /* out += MoE(x): straight onto the residual stream */
   /* backward */
-  const real *dout;     /* [n,d] */
-  real *dx;             /* [n,d] = */
-  real aux_scale;       /* weight of the auxiliary loss in the gradient; 0: none */
+  const real *dout; /* [n,d] */
+  real *dx;         /* [n,d] = */
+  real aux_scale;   /* weight of the auxiliary loss in the gradient; 0: none */
   ch_moe_gradients gradients;
 } ch_moe_args;
 
-/* What forward leaves on the tape. */
+/* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an evaluation
+ * too; the rest is there with `keep` only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;
-  real *router_x;  /* [n,d] jittered input, or NULL: x itself */
-  real *logits, *scores; /* [n,e] */
-  real *pre;       /* [slots,h] pre-activations of GELU */
-  real *expert_y;  /* [slots,d] expert outputs */
+  real *jitter;          /* [n,d] factors of the router's input, or NULL: none */
+  real *logits, *scores; /* [n,e], or NULL: the router has no weight */
+  real *pre;             /* [slots,h] pre-activations of GELU */
+  real *expert_y;        /* [slots,d] expert outputs */
 } ch_moe_saved;
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);

@@ -13,41 +13,44 @@ enum {
   CH_ROUTER_NEEDS_IDS = 4,     /* reads token ids */
   CH_ROUTER_LEARNED = 8,       /* has a weight Wg: logits and scores are computed for it */
   CH_ROUTER_AUX_LOSS = 16,     /* adds an auxiliary loss in training */
-  CH_ROUTER_JITTER = 32        /* takes options->jitter: the layer multiplies the router's input */
+  CH_ROUTER_JITTER = 32,       /* takes options->jitter: the layer multiplies the router's input */
+  CH_ROUTER_SHARES = 64        /* divides scores by their sum: they must not be negative */
 };
 
-/* Counts of one routing, written by the router on top of what the record says. */
+/* Counts of one routing, written by the router (all of them) on top of what the record says. */
 typedef struct ch_route_counts {
-  int capacity;     /* per expert */
-  int64_t dropped;  /* choices that found their expert full */
-  double aux_loss;  /* unweighted */
-  int *demand;      /* [e] tokens that asked for the expert */
+  int capacity;    /* per expert; at most the number of tokens */
+  int64_t dropped; /* choices that found their expert full */
+  double aux_loss; /* unweighted */
+  int *demand;     /* [e] tokens that asked for the expert */
 } ch_route_counts;
 
 typedef struct ch_route_args {
   const choir_router_options *options;
   int n, e;
-  int sequence_length;    /* T of pool "sequence"; 0: one sequence of n */
-  const uint8_t *valid;   /* [n] or NULL */
-  const int32_t *token;   /* [n] ids or NULL */
-  const real *logits;     /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
-  const real *scores;     /* [n,e]  S = softmax(logits) */
-  int training;           /* capacity factor, sampling */
-  ch_rng rng;             /* of sampling; index = rng_base + token */
+  int sequence_length;  /* T of pool "sequence"; 0: one sequence of n */
+  const uint8_t *valid; /* [n] or NULL */
+  const int32_t *token; /* [n] ids or NULL */
+  const real *logits;   /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
+  const real *scores;   /* [n,e]  S = softmax(logits) */
+  int training;         /* capacity factor, sampling */
+  ch_rng rng;           /* of sampling; index = rng_base + token */
   uint64_t rng_base;
-  ch_record *record;      /* out; route fills every array but token_begin, token_slot */
-  ch_route_counts *counts;/* out */
+  ch_record *record; /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
+  ch_route_counts *counts; /* out */
   /* backward */
-  const real *dgate;      /* [slots] */
-  real aux_scale;         /* factor of the auxiliary loss's gradient, its weight included */
-  real *dscores;          /* [n,e] out: the layer takes it through the softmax */
+  const real *dgate; /* [slots] */
+  real aux_scale;    /* factor of the auxiliary loss's gradient, its weight included */
+  real *dscores;     /* [n,e] out: the layer takes it through the softmax */
 } ch_route_args;
 
 typedef struct ch_router {
   const char *name;
   unsigned caps;
+  int choices; /* experts that every token asks for; 0: experts choose, capacity_factor a token on average */
   choir_router_options defaults;
-  /* Refuses impossible combinations by name and value. */
+  /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
+   */
   int (*check)(const choir_router_options *o, int n, int e, int sequence_length);
   /* Room that the record needs for n tokens, in training and evaluation alike. */
   int (*max_slots)(const choir_router_options *o, int n, int e, int sequence_length);
@@ -62,16 +65,38 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
+/* The names of ch_routers, NULL-terminated. */
+extern const char *const ch_router_names[];
+
 /* k = n c / e: nearest, halves up, at least 1, at most n (0 when n is 0). */
 int ch_router_k(double capacity_factor, int n, int e);
+
+/* Room for each expert under `choices` experts a token: ceil(factor * choices * n / e), at most n. */
+int ch_router_capacity(double factor, int choices, int n, int e);
 
 /* The capacity factor in force. */
 double ch_router_factor(const choir_router_options *o, int training);
 
-/* Allocates a record with room for max_slots from an arena. */
+/* What every check starts with: n, e and, where the router has a capacity, its factors. */
+int ch_router_check_sizes(const choir_router_options *o, int n, int e);
+
+/* Token ids where the router needs them: there, and not negative. */
+int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
+
+/* How many of `n` tokens take part. */
+int ch_valid_count(const uint8_t *valid, int n);
+
+/* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
+void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
+
+/* Allocates a record with room for max_slots from an arena; `slots` is max_slots until a router fills it. */
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
 
-/* Public statistics of a routing (arrays malloc'd), and adding one to another of the same shape. */
+/* Public statistics (arrays malloc'd). Collecting a routing, or adding statistics of as many experts, sums counts and capacities and
+ * takes aux_loss and gate_mass as means over tokens. Collecting allocates nothing. */
+int ch_route_stats_alloc(int experts, choir_route_stats *stats);
+void ch_route_stats_clear(choir_route_stats *stats);
+void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid);
 int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats);
 int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more);
 

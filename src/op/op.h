@@ -178,12 +178,12 @@ typedef struct {
   real *dw;              /* [V,d] += */
 } ch_head_args;
 
-/* y += x */
+/* y = x; without x: y = 0 */
 typedef struct {
   int64_t count;
-  const real *x;
+  const real *x; /* or NULL */
   real *y;
-} ch_add_args;
+} ch_copy_args;
 
 /* *sum = the sum of squares, in double and in a fixed order; NaN and infinity come through. */
 typedef struct {
@@ -249,7 +249,7 @@ typedef struct ch_ops {
   void (*embedding)(ch_exec *x, const ch_embedding_args *a);
   void (*embedding_backward)(ch_exec *x, const ch_embedding_args *a);
   void (*head)(ch_exec *x, const ch_head_args *a);
-  void (*add)(ch_exec *x, const ch_add_args *a);
+  void (*copy)(ch_exec *x, const ch_copy_args *a);
   void (*sumsq)(ch_exec *x, const ch_sumsq_args *a);
   void (*round_bf16)(ch_exec *x, const ch_round_args *a);
   void (*adafactor)(ch_exec *x, const ch_adafactor_args *a);

@@ -1,0 +1,109 @@
+/* What the verbs of the program share: option tables, help, progress, numbers for people and for JSON. */
+#ifndef CHOIR_CLI_H
+#define CHOIR_CLI_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "choir/choir.h"
+
+enum { CLI_FAILED = 1, CLI_USAGE = 2 }; /* exit statuses beside 0 */
+
+/* An option that may be given several times. `at` is the number of operands seen before each, so that `--source A x y
+ * --source B z` can tell whose files are whose. */
+enum { CLI_LIST_MOST = 64 };
+typedef struct cli_list {
+  int count;
+  const char *values[CLI_LIST_MOST];
+  int at[CLI_LIST_MOST];
+} cli_list;
+
+typedef enum {
+  CLI_FLAG,   /* int: 1 when given */
+  CLI_TEXT,   /* const char * */
+  CLI_CHOICE, /* const char *; the argument's name lists the choices, "fp32|bf16" */
+  CLI_INT,    /* int, not negative */
+  CLI_INT64,  /* int64_t, not negative */
+  CLI_REAL,   /* double, finite */
+  CLI_LIST    /* cli_list */
+} cli_kind;
+
+/* One row drives parsing, help and the manual page. */
+typedef struct cli_option {
+  const char *name;     /* without the dashes; NULL ends a table */
+  const char *argument; /* its name in help; NULL for a flag */
+  cli_kind kind;
+  void *target;
+  const char *fallback; /* the default, as the user would type it; NULL: none */
+  const char *help;     /* starts in lower case, no full stop */
+  int required;
+} cli_option;
+
+typedef struct cli_verb {
+  const char *name;     /* "train", or two words: "data build" */
+  const char *operands; /* as help shows them: "[FILE...]"; "" for none */
+  int least, most;      /* operands; most -1: any number */
+  const char *summary;  /* one line */
+  const char *details;  /* paragraphs, separated by an empty line */
+  const cli_option *options;
+  int (*run)(int count, const char *const *operands); /* an exit status */
+} cli_verb;
+
+extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
+    cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_bench, cli_report;
+extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
+
+/* options.c */
+int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
+const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
+int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
+int cli_fail(void); /* prints the library's message; CLI_FAILED */
+int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
+
+/* help.c */
+void cli_help(FILE *out); /* all verbs */
+void cli_help_verb(FILE *out, const cli_verb *verb);
+void cli_help_usage(FILE *out, const cli_verb *verb);
+void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
+
+/* manual.c */
+int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
+
+/* text.c: numbers in a ring of buffers, good for a few calls within one printf. */
+const char *cli_count(double number);     /* 548M, 1.9B, 12.3k */
+const char *cli_bytes(double bytes);      /* 7.4 GiB */
+const char *cli_grouped(int64_t number);  /* 1,234,567 */
+const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
+void cli_bar(FILE *out, double share, int width);
+char *cli_unescape(const char *text); /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
+int cli_json_print(json_t *object);   /* to standard output, and releases it */
+json_t *cli_json_real(double number); /* null where JSON has no such number */
+json_t *cli_json_counts(const int64_t *values, int count);
+json_t *cli_json_stats(const choir_route_stats *stats);
+void cli_print_histogram(const choir_route_stats *stats); /* tokens held by 0, 1, ... experts */
+void cli_print_load(const choir_route_stats *stats);
+
+/* progress.c: one line about long work on standard error, redrawn on a terminal, every ten seconds elsewhere. */
+typedef struct cli_progress {
+  int terminal;
+  double started, shown;
+  FILE *out;
+} cli_progress;
+void cli_progress_begin(cli_progress *progress, FILE *out);
+int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
+void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
+double cli_seconds(void);
+void cli_catch_signals(void); /* SIGINT, SIGTERM once: cli_stop_requested; a second one kills */
+int cli_stop_requested(void);
+
+/* settings.c */
+int cli_apply_settings(choir_config *config, const cli_list *settings);
+
+/* checkpoint.c */
+int cli_checkpoint_file(const char *directory, const char *name, char *path,
+                        size_t size); /* of a checkpoint or a run's newest */
+
+#endif

@@ -1,0 +1,179 @@
+/* choir data build | info */
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *out, *tokenizer, *field, *separator;
+  cli_list sources;
+  double holdout;
+  int64_t seed;
+  int threads, json;
+} o;
+
+static int show_progress(void *context, const choir_data_progress *p) {
+  cli_progress *progress = context;
+  if (!cli_progress_due(progress)) return cli_stop_requested();
+  double share = p->bytes_total ? (double)p->bytes_done / (double)p->bytes_total : 0;
+  double left = share > 0 ? p->seconds / share - p->seconds : -1;
+  cli_progress_line(progress, "%3.0f %%  %s of text  %s tokens  %s documents  %s/s  %s left", 100 * share,
+                    cli_bytes((double)p->text_bytes), cli_count((double)p->tokens), cli_count((double)p->documents),
+                    cli_bytes(p->seconds > 0 ? (double)p->text_bytes / p->seconds : 0), cli_duration(left));
+  return cli_stop_requested();
+}
+
+/* The files of all sources: NULL-terminated runs in one array that only grows. */
+typedef struct file_pool {
+  glob_t found;
+  const char **names;
+  size_t count;
+} file_pool;
+
+/* "NAME=WEIGHT:FILE" or "NAME:FILE" (a pattern too, for the shell expands none behind a colon), then the operands that
+ * follow. */
+static int parse_source(const char *text, int count, const char *const *operands, file_pool *pool,
+                        choir_data_source *source) {
+  const char *colon = strchr(text, ':'), *equals = colon ? memchr(text, '=', (size_t)(colon - text)) : NULL;
+  char *end = NULL;
+  glob_t *found = &pool->found;
+  if (!colon) return cli_usage("--source %s: must be NAME=WEIGHT:FILES...", text);
+  if (equals) source->weight = strtod(equals + 1, &end);
+  if (equals && (end != colon || end == equals + 1 || !(source->weight > 0)))
+    return cli_usage("--source %s: the weight must be a positive number", text);
+  if (!(source->name = strndup(text, (size_t)((equals ? equals : colon) - text))))
+    return cli_fail_with("out of memory");
+  size_t first = found->gl_pathc;
+  if (colon[1] && glob(colon + 1, GLOB_NOCHECK | GLOB_APPEND * (first > 0), NULL, found))
+    return cli_fail_with("out of memory");
+  const char **names =
+      realloc(pool->names, (pool->count + found->gl_pathc - first + (size_t)count + 1) * sizeof *names);
+  if (!names) return cli_fail_with("out of memory");
+  pool->names = names;
+  size_t begin = pool->count;
+  for (size_t i = first; i < found->gl_pathc; i++) names[pool->count++] = found->gl_pathv[i];
+  for (int i = 0; i < count; i++) names[pool->count++] = operands[i];
+  if (pool->count == begin) return cli_usage("--source %s: names no file", text);
+  names[pool->count++] = NULL;
+  return 0;
+}
+
+/* Fills `sources` from --source options, or from bare files as the one source "text"; *number is how many. */
+static int collect(int count, const char *const *operands, file_pool *pool, choir_data_source *sources, int *number) {
+  const cli_list *list = &o.sources;
+  *number = list->count ? list->count : 1;
+  if (!list->count) {
+    if (!count) return cli_usage("no files; usage: choir data build ... FILE... (or --source)");
+    sources[0] = (choir_data_source){.name = strdup("text"), .inputs = operands};
+    return 0;
+  }
+  if (list->at[0] > 0) return cli_usage("'%s' stands before the first --source and belongs to none", operands[0]);
+  for (int i = 0; i < list->count; i++) {
+    int end = i + 1 < list->count ? list->at[i + 1] : count;
+    int status = parse_source(list->values[i], end - list->at[i], operands + list->at[i], pool, &sources[i]);
+    if (status) return status;
+  }
+  size_t at = 0; /* only now: the pool has stopped moving */
+  for (int i = 0; i < list->count; i++, at++) {
+    sources[i].inputs = pool->names + at;
+    while (pool->names[at]) at++;
+  }
+  return 0;
+}
+
+static int print_info(const char *directory, double seconds) {
+  choir_data *data;
+  choir_data_info info;
+  if (choir_data_open(directory, &data)) return cli_fail();
+  choir_data_get_info(data, &info);
+  choir_data_close(data);
+  if (o.json)
+    return cli_json_print(json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "vocab_size", info.vocab_size, "sources",
+                                    info.sources, "documents", (json_int_t)info.documents, "train_tokens",
+                                    (json_int_t)info.train_tokens, "train_bytes", (json_int_t)info.train_bytes,
+                                    "heldout_tokens", (json_int_t)info.heldout_tokens, "heldout_bytes",
+                                    (json_int_t)info.heldout_bytes));
+  printf("%s: %s documents from %d source%s, vocabulary %s\n", directory, cli_grouped((int64_t)info.documents),
+         info.sources, info.sources == 1 ? "" : "s", cli_grouped(info.vocab_size));
+  printf("  training  %15s tokens  %10s of text  %.2f bytes a token\n", cli_grouped((int64_t)info.train_tokens),
+         cli_bytes((double)info.train_bytes),
+         (double)info.train_bytes / (double)(info.train_tokens ? info.train_tokens : 1));
+  printf("  held out  %15s tokens  %10s of text\n", cli_grouped((int64_t)info.heldout_tokens),
+         cli_bytes((double)info.heldout_bytes));
+  if (seconds > 0)
+    printf("  built in %s (%s/s)\n", cli_duration(seconds),
+           cli_bytes((double)(info.train_bytes + info.heldout_bytes) / seconds));
+  return 0;
+}
+
+static int build(int count, const char *const *operands) {
+  choir_data_source sources[CLI_LIST_MOST] = {{0}};
+  file_pool pool = {0};
+  cli_progress progress;
+  char *separator = NULL;
+  int number = 0, status = 0;
+  if (o.separator && !(separator = cli_unescape(o.separator)))
+    return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
+  status = collect(count, operands, &pool, sources, &number);
+  if (!status) {
+    cli_progress_begin(&progress, stderr);
+    cli_catch_signals();
+    int code = choir_data_build(&(choir_data_build_options){.sources = sources,
+                                                            .source_count = number,
+                                                            .tokenizer = o.tokenizer,
+                                                            .output = o.out,
+                                                            .field = o.field,
+                                                            .separator = separator,
+                                                            .holdout = o.holdout,
+                                                            .seed = (uint64_t)o.seed,
+                                                            .threads = o.threads,
+                                                            .progress = show_progress,
+                                                            .context = &progress});
+    cli_progress_clear(&progress);
+    status = code ? cli_fail() : print_info(o.out, cli_seconds() - progress.started);
+  }
+  for (int i = 0; i < number; i++) free((char *)sources[i].name);
+  free(pool.names);
+  globfree(&pool.found);
+  free(separator);
+  return status;
+}
+
+static int info(int count, const char *const *operands) {
+  (void)count;
+  return print_info(operands[0], 0);
+}
+
+static const cli_option build_options[] = {
+    {"out", "DIR", CLI_TEXT, &o.out, NULL, "directory to make; must be new or empty", 1},
+    {"tokenizer", "FILE", CLI_TEXT, &o.tokenizer, NULL, "the .model file that cuts text into tokens", 1},
+    {"source", "NAME=WEIGHT:FILES...", CLI_LIST, &o.sources, NULL,
+     "a source of the mixture: its share of the training samples, and its files (those that follow belong to it too); "
+     "without =WEIGHT by its number of tokens",
+     0},
+    {"field", "NAME", CLI_TEXT, &o.field, NULL, "files are JSON lines; this field holds the text", 0},
+    {"separator", "LINE", CLI_TEXT, &o.separator, NULL,
+     "the line between documents, as '\\f'; otherwise a file is one document", 0},
+    {"holdout", "P", CLI_REAL, &o.holdout, "0.01", "share of the documents kept for evaluation", 0},
+    {"seed", "S", CLI_INT64, &o.seed, "0", "which documents these are", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print the counts as JSON", 0},
+    {0}};
+static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};
+
+const cli_verb cli_data_build = {
+    "data build",
+    "[FILE...]",
+    0,
+    -1,
+    "turn text into checked, memory-mapped token shards",
+    "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2). Text must be "
+    "UTF-8. "
+    "Memory does not grow with the input.\n\n"
+    "Example: choir data build --out data --tokenizer en.model --separator '\\f' --source books=2: books/*.txt.xz "
+    "--source news=1: news.txt.gz",
+    build_options,
+    build};
+const cli_verb cli_data_info = {"data info", "DIR",        1,   1, "check a data directory and count what is in it",
+                                NULL,        info_options, info};

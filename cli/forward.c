@@ -1,0 +1,122 @@
+/* choir forward: loss, logits and gradients of given tokens, to hold against any other implementation. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *logits, *gradients, *compute;
+  int json, emulate, threads;
+} o;
+
+static int write_logits(int B, int T, int V, float *logits) {
+  choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 3, .shape = {B, T, V}, .data = logits};
+  return choir_npy_write(o.logits, &array) ? cli_fail() : 0;
+}
+
+/* Every parameter that has a gradient, under its name. */
+static int write_gradients(const choir_model *model) {
+  int count = choir_model_parameter_count(model), used = 0, status = 0;
+  choir_tensor *tensors = calloc((size_t)count + 1, sizeof *tensors);
+  if (!tensors) return cli_fail_with("out of memory");
+  for (int i = 0; i < count && !status; i++) {
+    choir_parameter p;
+    if (choir_model_parameter(model, i, &p)) status = cli_fail();
+    if (status || !p.gradient) continue;
+    choir_tensor *t = &tensors[used++];
+    snprintf(t->name, sizeof t->name, "%s", p.name);
+    t->dtype = CHOIR_F32;
+    t->dims = p.dims;
+    t->data = p.gradient;
+    t->bytes = sizeof(float);
+    for (int d = 0; d < p.dims; d++) t->bytes *= (size_t)(t->shape[d] = p.shape[d]);
+  }
+  if (!status && choir_tensors_write(o.gradients, tensors, used, NULL)) status = cli_fail();
+  free(tensors);
+  return status;
+}
+
+static int print_result(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
+  int layers = choir_model_moe_layers(model), every = choir_model_config_of(model)->model.moe_every;
+  json_t *rows = json_array();
+  if (!o.json)
+    printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss,
+           exp(result->loss), result->aux_loss, B, T, seconds);
+  for (int i = 0; i < layers; i++) {
+    choir_route_stats stats;
+    if (choir_model_route_stats(model, i, &stats)) {
+      json_decref(rows);
+      return cli_fail();
+    }
+    json_t *row = cli_json_stats(&stats);
+    json_object_set_new(row, "layer", json_integer(every * (i + 1) - 1));
+    json_array_append_new(rows, row);
+    if (!o.json) {
+      printf("layer %2d: ", every * (i + 1) - 1);
+      cli_print_load(&stats);
+    }
+    choir_route_stats_free(&stats);
+  }
+  if (!o.json) return json_decref(rows), 0;
+  return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:o}", "loss", cli_json_real(result->loss), "aux_loss",
+                                  cli_json_real(result->aux_loss), "sequences", B, "sequence_length", T, "layers",
+                                  rows));
+}
+
+static int forward(choir_model *model, const choir_npy *tokens) {
+  int B = (int)tokens->shape[0], T = (int)tokens->shape[1], V = choir_model_config_of(model)->model.vocab_size;
+  float *logits = o.logits ? malloc((size_t)B * (size_t)T * (size_t)V * sizeof *logits) : NULL;
+  choir_forward_result result;
+  if (o.logits && !logits)
+    return cli_fail_with("no memory for the logits: %s", cli_bytes((double)B * T * V * (double)sizeof *logits));
+  double start = cli_seconds();
+  int status = choir_model_forward(model, B, T, tokens->data, logits, o.gradients != NULL, &result) ? cli_fail() : 0;
+  double seconds = cli_seconds() - start;
+  if (!status && o.logits) status = write_logits(B, T, V, logits);
+  if (!status && o.gradients) status = write_gradients(model);
+  if (!status) status = print_result(model, B, T, &result, seconds);
+  free(logits);
+  return status;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  choir_npy tokens;
+  choir_model *model;
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  options.compute = o.compute;
+  options.emulate_bf16 = o.emulate;
+  options.threads = o.threads;
+  if (choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
+  int status = choir_model_load(operands[0], &options, &model) ? cli_fail() : 0;
+  if (!status) {
+    status = forward(model, &tokens);
+    choir_model_free(model);
+  }
+  choir_npy_free(&tokens);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"logits", "OUT.npy", CLI_TEXT, &o.logits, NULL, "write float32 logits, shape [B,T,V]", 0},
+    {"gradients", "OUT.safetensors", CLI_TEXT, &o.gradients, NULL, "write the gradient of the loss by parameter name",
+     0},
+    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
+    {0}};
+
+const cli_verb cli_forward = {"forward",
+                              "CHECKPOINT TOKENS.npy",
+                              2,
+                              2,
+                              "run given tokens: loss, logits, gradients",
+                              "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing "
+                              "pool. The loss is the mean cross-entropy of "
+                              "position t predicting token t+1, over the B*(T-1) positions that have one. Gradients "
+                              "are those of this loss plus the router's "
+                              "weighted auxiliary loss where it has one, which is reported apart.",
+                              options,
+                              run};

@@ -1,0 +1,83 @@
+/* Help texts from the option tables. */
+#include <string.h>
+
+#include "cli.h"
+
+enum { WIDTH = 80, MARGIN = 26 };
+
+/* Prints text wrapped at WIDTH; the first line starts at column `at`, the others at `indent`. */
+static void wrapped(FILE *out, const char *text, int at, int indent) {
+  int column = at;
+  while (*text) {
+    size_t word = strcspn(text, " \n");
+    if (column > indent && column + 1 + (int)word > WIDTH) {
+      fprintf(out, "\n%*s", indent, "");
+      column = indent;
+    } else if (column > indent && text[-1] != '\n') {
+      fputc(' ', out);
+      column++;
+    }
+    fwrite(text, 1, word, out);
+    column += (int)word;
+    text += word;
+    for (; *text == '\n'; text++) { /* every line end of the text is kept */
+      fputc('\n', out);
+      column = indent;
+    }
+    if (*text == ' ') text++;
+  }
+  fputc('\n', out);
+}
+
+void cli_help_usage(FILE *out, const cli_verb *verb) {
+  fprintf(out, "choir %s", verb->name);
+  for (const cli_option *o = verb->options; o->name; o++)
+    if (o->required) fprintf(out, " --%s %s", o->name, o->argument);
+  for (const cli_option *o = verb->options; o->name; o++)
+    if (!o->required) {
+      fprintf(out, " [options]");
+      break;
+    }
+  fprintf(out, "%s%s\n", *verb->operands ? " " : "", verb->operands);
+}
+
+void cli_help_verb(FILE *out, const cli_verb *verb) {
+  fprintf(out, "choir %s: %s\n\nUsage: ", verb->name, verb->summary);
+  cli_help_usage(out, verb);
+  if (verb->details) {
+    fputc('\n', out);
+    wrapped(out, verb->details, 0, 0);
+  }
+  fprintf(out, "\nOptions:\n");
+  for (const cli_option *o = verb->options; o->name; o++) {
+    char text[512];
+    int at = fprintf(out, "  --%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
+    if (at >= MARGIN - 1) {
+      fputc('\n', out);
+      at = 0;
+    }
+    fprintf(out, "%*s", MARGIN - at, "");
+    snprintf(text, sizeof text, "%s%s%s%s%s%s", o->help, o->fallback ? " [" : "", o->fallback ? o->fallback : "",
+             o->fallback ? "]" : "", o->required ? " (required)" : "", o->kind == CLI_LIST ? "; may be repeated" : "");
+    wrapped(out, text, MARGIN, MARGIN);
+  }
+  fprintf(out, "  %-*s%s\n", MARGIN - 2, "--help", "this text");
+}
+
+void cli_help_family(FILE *out, const char *family) {
+  size_t length = strlen(family);
+  for (int i = 0; cli_verbs[i]; i++)
+    if (!strncmp(cli_verbs[i]->name, family, length) && cli_verbs[i]->name[length] == ' ')
+      fprintf(out, "  choir %-18s %s\n", cli_verbs[i]->name, cli_verbs[i]->summary);
+  fprintf(out, "\nMore about each: choir help %s ...\n", family);
+}
+
+void cli_help(FILE *out) {
+  fprintf(out,
+          "choir trains Transformer language models with Mixture-of-Experts layers routed by\n"
+          "expert choice, and lets you look inside.\n\n");
+  for (int i = 0; cli_verbs[i]; i++) fprintf(out, "  choir %-18s %s\n", cli_verbs[i]->name, cli_verbs[i]->summary);
+  fprintf(out, "  choir %-18s %s\n", "help COMMAND", "explain a command and its options");
+  fprintf(out, "  choir %-18s %s\n\n", "--version", "print the version");
+  fprintf(out, "Exit status: 0 success, 1 failure, 2 wrong usage.\n");
+}

@@ -1,0 +1,121 @@
+/* choir info: what a model costs, beside the paper's figures. */
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli.h"
+
+static struct {
+  int vocab_size, json;
+  cli_list set;
+} o;
+
+/* Table of sizes in Zhou et al. 2022; experts 0: dense. */
+typedef struct paper_size {
+  const char *name;
+  int layers, d_model, d_hidden, heads, experts;
+  double parameters, active;
+} paper_size;
+static const paper_size paper_sizes[] = {
+    {"0.1B dense", 12, 768, 3072, 12, 0, 130e6, 130e6},  {"0.1B/16E", 12, 768, 3072, 12, 16, 548e6, 145e6},
+    {"0.1B/32E", 12, 768, 3072, 12, 32, 1.0e9, 145e6},   {"0.1B/64E", 12, 768, 3072, 12, 64, 1.9e9, 145e6},
+    {"0.1B/128E", 12, 768, 3072, 12, 128, 3.7e9, 145e6}, {"8B dense", 32, 4096, 16384, 32, 0, 8.7e9, 8.7e9},
+    {"8B/64E", 32, 4096, 16384, 32, 64, 143e9, 9.8e9},
+};
+
+static const paper_size *find_paper_size(const choir_model_config *m) {
+  int dense = m->moe_every == 0 || m->experts <= 1 || !strcmp(m->router.name, "dense");
+  for (size_t i = 0; i < sizeof paper_sizes / sizeof *paper_sizes; i++) {
+    const paper_size *p = &paper_sizes[i];
+    if (p->layers == m->layers && p->d_model == m->d_model && p->d_hidden == m->d_hidden && p->heads == m->heads &&
+        (dense ? !p->experts : m->moe_every == 2 && p->experts == m->experts))
+      return p;
+  }
+  return NULL;
+}
+
+/* CONFIG itself, or the config.json of a checkpoint or run directory. */
+static int load(const char *path, choir_config *config) {
+  char file[4096];
+  struct stat status;
+  if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
+    int failed = cli_checkpoint_file(path, "config.json", file, sizeof file);
+    if (failed) return failed;
+    path = file;
+  }
+  if (choir_config_load(path, config)) return cli_fail();
+  return cli_apply_settings(config, &o.set);
+}
+
+static int print_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
+  json_t *root =
+      json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I}", "name", config->model.name, "vocab_size",
+                config->model.vocab_size, "parameters", (json_int_t)c->parameters, "active_parameters",
+                (json_int_t)c->active_parameters, "embedding_parameters", (json_int_t)c->embedding_parameters,
+                "expert_parameters", (json_int_t)c->expert_parameters, "forward_flops_per_token",
+                c->forward_flops_per_token, "train_flops_per_token", c->train_flops_per_token, "train_bytes",
+                (json_int_t)c->train_bytes, "serve_bytes", (json_int_t)c->serve_bytes);
+  if (root && paper)
+    json_object_set_new(root, "paper",
+                        json_pack("{s:s, s:f, s:f}", "name", paper->name, "parameters", paper->parameters,
+                                  "active_parameters", paper->active));
+  return cli_json_print(root);
+}
+
+static void print_row(const char *label, int64_t number, double paper) {
+  printf("  %-20s %7s  %18s", label, cli_count((double)number), cli_grouped(number));
+  if (paper > 0) printf("    paper %s", cli_count(paper));
+  putchar('\n');
+}
+
+static void print_text(const choir_config *config, const choir_config_costs *c, const paper_size *paper, int assumed) {
+  const choir_model_config *m = &config->model;
+  printf("%s: L=%d d=%d h=%d H=%d", *m->name ? m->name : "model", m->layers, m->d_model, m->d_hidden, m->heads);
+  if (m->moe_every)
+    printf(" e=%d every %d layers, %s c=%g", m->experts, m->moe_every, m->router.name, m->router.capacity_factor);
+  printf(", V=%s%s\n", cli_grouped(m->vocab_size), assumed ? " (assumed: the config leaves it to the data)" : "");
+  print_row("parameters", c->parameters, paper ? paper->parameters : 0);
+  print_row("  active per token", c->active_parameters, paper ? paper->active : 0);
+  print_row("  in the experts", c->expert_parameters, 0);
+  print_row("  in the embedding", c->embedding_parameters, 0);
+  printf("  %-20s %7s  (forward), %s (training)\n", "FLOPs per token", cli_count(c->forward_flops_per_token),
+         cli_count(c->train_flops_per_token));
+  printf("  %-20s %s with %d x %d tokens, %s, %s\n", "memory to train", cli_bytes((double)c->train_bytes),
+         config->train.batch_sequences, config->train.sequence_length, config->train.compute, config->train.optimizer);
+  printf("  %-20s %s\n", "memory to serve", cli_bytes((double)c->serve_bytes));
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  choir_config config;
+  choir_config_costs costs;
+  int status = load(operands[0], &config);
+  if (status) return status;
+  if (o.vocab_size) config.model.vocab_size = o.vocab_size;
+  int assumed = !config.model.vocab_size;
+  if (assumed) config.model.vocab_size = 32000;
+  if (choir_config_check(&config) || choir_config_cost(&config, &costs)) return cli_fail();
+  const paper_size *paper = find_paper_size(&config.model);
+  if (o.json) return print_json(&config, &costs, paper);
+  print_text(&config, &costs, paper, assumed);
+  return 0;
+}
+
+static const cli_option options[] = {
+    {"vocab-size", "V", CLI_INT, &o.vocab_size, NULL, "vocabulary to reckon with; a config may leave it to the data",
+     0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field, as train --set does", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
+    {0}};
+
+const cli_verb cli_info = {
+    "info",
+    "CONFIG|CHECKPOINT|RUN",
+    1,
+    1,
+    "show parameters, FLOPs and memory of a model",
+    "Active parameters are those that one token uses on average. FLOPs count multiplications and additions of matrix "
+    "products. "
+    "Where the sizes are one of the seven of Zhou et al. 2022, the paper's figures stand beside.",
+    options,
+    run};

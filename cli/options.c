@@ -1,0 +1,191 @@
+/* Parses a verb's words by its option table. */
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static const cli_verb *current; /* whose words are being read: for messages */
+
+static void say(const char *format, va_list args) {
+  fprintf(stderr, "choir%s%s: ", current ? " " : "", current ? current->name : "");
+  vfprintf(stderr, format, args);
+  fputc('\n', stderr);
+}
+
+int cli_usage(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  say(format, args);
+  va_end(args);
+  fprintf(stderr, "Try: choir help%s%s\n", current ? " " : "", current ? current->name : "");
+  return CLI_USAGE;
+}
+
+int cli_fail_with(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  say(format, args);
+  va_end(args);
+  return CLI_FAILED;
+}
+
+int cli_fail(void) { return cli_fail_with("%s", choir_error_message()); }
+
+/* Edits (insert, delete, replace) between two words, of at most 63 letters each. */
+static int distance(const char *a, const char *b) {
+  int row[64];
+  int n = (int)strnlen(a, 63), m = (int)strnlen(b, 63);
+  for (int j = 0; j <= m; j++) row[j] = j;
+  for (int i = 1; i <= n; i++) {
+    int corner = row[0];
+    row[0] = i;
+    for (int j = 1; j <= m; j++) {
+      int replace = corner + (a[i - 1] != b[j - 1]);
+      corner = row[j];
+      int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+      row[j] = replace < other ? replace : other;
+    }
+  }
+  return row[m];
+}
+
+/* The candidate that a misspelt word most likely meant, or NULL when none is near. */
+const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list) {
+  const char *best = NULL;
+  int least = (int)strlen(word) / 3 + 1;
+  for (int i = 0; candidate(list, i); i++) {
+    const char *name = candidate(list, i);
+    int edits = strlen(word) >= 3 && !strncmp(name, word, strlen(word)) ? 1 : distance(word, name);
+    if (edits <= least && (!best || edits < least)) {
+      best = name;
+      least = edits;
+    }
+  }
+  return best;
+}
+
+static const char *option_name(const void *list, int index) { return ((const cli_option *)list)[index].name; }
+
+/* Whether `text` is one of the words of "a|b|c". */
+static int among(const char *choices, const char *text) {
+  size_t length = strlen(text);
+  for (const char *at = choices; at; at = strchr(at, '|')) {
+    at += *at == '|';
+    if (!strncmp(at, text, length) && (at[length] == '|' || !at[length])) return 1;
+  }
+  return 0;
+}
+
+static int bad_value(const cli_option *option, const char *text, const char *wanted) {
+  return cli_usage("--%s %s: must be %s", option->name, text, wanted);
+}
+
+static int store_number(const cli_option *option, const char *text) {
+  char *end;
+  errno = 0;
+  if (option->kind == CLI_REAL) {
+    double value = strtod(text, &end);
+    if (end == text || *end || !isfinite(value)) return bad_value(option, text, "a number");
+    *(double *)option->target = value;
+    return 0;
+  }
+  long long value = strtoll(text, &end, 10);
+  int too_large = errno == ERANGE || (option->kind == CLI_INT && value > INT32_MAX);
+  if (end == text || *end || value < 0 || too_large) return bad_value(option, text, "a whole number, not negative");
+  if (option->kind == CLI_INT)
+    *(int *)option->target = (int)value;
+  else
+    *(int64_t *)option->target = value;
+  return 0;
+}
+
+static int store(const cli_option *option, const char *text, int operands_seen) {
+  switch (option->kind) {
+    case CLI_FLAG:
+      *(int *)option->target = 1;
+      return 0;
+    case CLI_CHOICE:
+      if (!among(option->argument, text)) return bad_value(option, text, option->argument);
+      *(const char **)option->target = text;
+      return 0;
+    case CLI_TEXT:
+      *(const char **)option->target = text;
+      return 0;
+    case CLI_LIST: {
+      cli_list *list = option->target;
+      if (list->count == CLI_LIST_MOST) return cli_usage("--%s: given more than %d times", option->name, CLI_LIST_MOST);
+      list->values[list->count] = text;
+      list->at[list->count++] = operands_seen;
+      return 0;
+    }
+    default:
+      return store_number(option, text);
+  }
+}
+
+enum { OPTIONS_MOST = 32 };
+
+/* Reads "--name", "--name=value" or "--name value"; *used is the number of words it took. */
+static int parse_option(const cli_verb *verb, char **words, int left, int operands_seen, char *given, int *used) {
+  const char *name = words[0] + 2, *equals = strchr(name, '=');
+  size_t length = equals ? (size_t)(equals - name) : strlen(name);
+  const cli_option *option = verb->options;
+  while (option->name && (strlen(option->name) != length || strncmp(option->name, name, length))) option++;
+  if (!option->name) {
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)length, name);
+    const char *near = cli_nearest(word, option_name, verb->options);
+    if (near) return cli_usage("unknown option --%s; did you mean --%s?", word, near);
+    return cli_usage("unknown option --%s", word);
+  }
+  const char *value = equals ? equals + 1 : NULL;
+  *used = 1;
+  if (option->kind == CLI_FLAG && value) return cli_usage("--%s takes no value", option->name);
+  if (option->kind != CLI_FLAG && !value) {
+    if (left < 2) return cli_usage("--%s needs a value: %s", option->name, option->argument);
+    value = words[1];
+    *used = 2;
+  }
+  given[option - verb->options] = 1;
+  return store(option, value, operands_seen);
+}
+
+/* Defaults first, then the words; options and operands may stand in any order, "--" ends the options. */
+int cli_parse(const cli_verb *verb, int count, char **words) {
+  char given[OPTIONS_MOST] = {0};
+  const char **operands = calloc((size_t)count + 1, sizeof *operands);
+  int seen = 0, only_operands = 0, status = 0;
+  current = verb;
+  if (!operands) return cli_fail_with("out of memory");
+  for (const cli_option *o = verb->options; o->name && !status; o++)
+    if (o->fallback) status = store(o, o->fallback, 0);
+  for (int i = 0, used = 1; i < count && !status; i += used, used = 1) {
+    const char *word = words[i];
+    if (only_operands || word[0] != '-' || !word[1]) {
+      operands[seen++] = word;
+    } else if (!strcmp(word, "--")) {
+      only_operands = 1;
+    } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
+      cli_help_verb(stdout, verb);
+      free(operands);
+      return 0;
+    } else if (word[1] != '-') {
+      status = cli_usage("unknown option %s; options start with two dashes", word);
+    } else {
+      status = parse_option(verb, words + i, count - i, seen, given, &used);
+    }
+  }
+  for (int i = 0; !status && verb->options[i].name; i++)
+    if (verb->options[i].required && !given[i])
+      status = cli_usage("--%s %s is missing", verb->options[i].name, verb->options[i].argument);
+  if (!status && seen < verb->least)
+    status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
+  if (!status && verb->most >= 0 && seen > verb->most)
+    status = cli_usage("unexpected operand '%s'", operands[verb->most]);
+  if (!status) status = verb->run(seen, operands);
+  free(operands);
+  return status;
+}

@@ -1,0 +1,60 @@
+/* Progress of long work, and being asked to stop. */
+#include <signal.h>
+#include <stdarg.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+double cli_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void cli_progress_begin(cli_progress *progress, FILE *out) {
+  *progress = (cli_progress){.out = out, .terminal = isatty(fileno(out)), .started = cli_seconds()};
+  progress->shown = progress->started;
+}
+
+int cli_progress_due(cli_progress *progress) {
+  double now = cli_seconds();
+  if (now - progress->shown < (progress->terminal ? 0.2 : 10)) return 0;
+  progress->shown = now;
+  return 1;
+}
+
+void cli_progress_line(cli_progress *progress, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  if (progress->terminal) fputs("\r", progress->out);
+  vfprintf(progress->out, format, args);
+  fputs(progress->terminal ? "\033[K" : "\n", progress->out);
+  fflush(progress->out);
+  va_end(args);
+}
+
+void cli_progress_clear(cli_progress *progress) {
+  if (progress->terminal) fputs("\r\033[K", progress->out);
+  fflush(progress->out);
+}
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number) {
+  (void)number;
+  stop = 1;
+}
+
+void cli_catch_signals(void) {
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = on_signal;
+  action.sa_flags =
+      (int)SA_RESETHAND | SA_RESTART; /* the second one has its usual effect: a way out of a step that hangs */
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+}
+
+int cli_stop_requested(void) { return stop; }

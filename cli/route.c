@@ -1,0 +1,103 @@
+/* choir route: any matrix of affinities through any router. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *router, *tokens, *valid, *pool, *out;
+  double capacity_factor;
+  int logits, training, random_second, sequence_length, json;
+  int64_t seed;
+} o;
+
+/* Reads an optional array of n entries beside the scores; NULL path: leaves it empty. */
+static int read_beside(const char *path, choir_npy_type type, int64_t n, choir_npy *array) {
+  *array = (choir_npy){0};
+  if (!path) return 0;
+  if (choir_npy_read(path, type, 1, array)) return cli_fail();
+  if (array->shape[0] == n) return 0;
+  return cli_fail_with("%s: has %lld entries, the scores have %lld rows", path, (long long)array->shape[0],
+                       (long long)n);
+}
+
+static int print_result(int n, const choir_route_stats *s) {
+  if (o.json) {
+    json_t *root = cli_json_stats(s);
+    json_object_set_new(root, "router", json_string(o.router));
+    json_object_set_new(root, "looks_across_tokens", json_boolean(choir_router_looks_across_tokens(o.router) == 1));
+    return cli_json_print(root);
+  }
+  printf("%s: %d of %d tokens to %d experts, capacity %d; %s across tokens\n", o.router, s->tokens, n, s->experts,
+         s->capacity, choir_router_looks_across_tokens(o.router) == 1 ? "looks" : "does not look");
+  printf("  assignments %s, dropped %s, gate mass %.4f a token, auxiliary loss %.6f\n  ", cli_grouped(s->assignments),
+         cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
+  cli_print_load(s);
+  cli_print_histogram(s);
+  return 0;
+}
+
+static int route(const choir_router_options *options, const choir_npy *scores, const choir_npy *tokens,
+                 const choir_npy *valid) {
+  int n = (int)scores->shape[0], e = (int)scores->shape[1];
+  float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
+  choir_route_stats stats;
+  if (!gates) return cli_fail_with("out of memory");
+  int status = choir_route(options, n, e, scores->data, o.logits, tokens->data, valid->data, o.sequence_length,
+                           o.training, (uint64_t)o.seed, gates, &stats)
+                   ? cli_fail()
+                   : 0;
+  if (!status) {
+    choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};
+    if (o.out && choir_npy_write(o.out, &array)) status = cli_fail();
+    if (!status) status = print_result(n, &stats);
+    choir_route_stats_free(&stats);
+  }
+  free(gates);
+  return status;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  choir_router_options options;
+  choir_npy scores, tokens = {0}, valid = {0};
+  if (choir_router_default(o.router, &options)) return cli_fail();
+  if (o.capacity_factor >= 0) options.capacity_factor = options.eval_capacity_factor = o.capacity_factor;
+  if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
+  if (o.random_second) options.random_second = 1;
+  if (choir_npy_read(operands[0], CHOIR_NPY_FLOAT32, 2, &scores)) return cli_fail();
+  int status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], &tokens);
+  if (!status) status = read_beside(o.valid, CHOIR_NPY_UINT8, scores.shape[0], &valid);
+  if (!status) status = route(&options, &scores, &tokens, &valid);
+  choir_npy_free(&scores);
+  choir_npy_free(&tokens);
+  choir_npy_free(&valid);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"router", "NAME", CLI_TEXT, &o.router, NULL, "expert_choice, gshard_top2, switch_top1, hash or dense", 1},
+    {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, "-1",
+     "experts per token on average; -1: the router's own default", 0},
+    {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: softmax each row first", 0},
+    {"tokens", "T.npy", CLI_TEXT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash", 0},
+    {"valid", "V.npy", CLI_TEXT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
+    {"pool", "batch|sequence", CLI_CHOICE, &o.pool, NULL, "tokens among which expert_choice chooses", 0},
+    {"sequence-length", "T", CLI_INT, &o.sequence_length, NULL, "of pool sequence", 0},
+    {"training", NULL, CLI_FLAG, &o.training, NULL, "route as in training: sampling is on", 0},
+    {"random-second", NULL, CLI_FLAG, &o.random_second, NULL, "gshard_top2 draws its second expert; with --training",
+     0},
+    {"seed", "S", CLI_INT64, &o.seed, "0", "of what is drawn", 0},
+    {"out", "GATES.npy", CLI_TEXT, &o.out, NULL, "write float32 [n,e]: the combine weight, 0 where not routed", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print the statistics as JSON", 0},
+    {0}};
+
+const cli_verb cli_route = {
+    "route",
+    "SCORES.npy",
+    1,
+    1,
+    "route any matrix of token-expert affinities",
+    "SCORES is a float matrix [n,e] with a row for each token: the model it comes from does not matter.",
+    options,
+    run};

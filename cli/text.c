@@ -1,0 +1,139 @@
+/* Numbers and small charts for people, and the pieces of JSON that several verbs print. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+/* One of sixteen buffers in turn, so that one printf can hold several numbers. */
+static char *buffer(void) {
+  static char ring[16][32];
+  static unsigned next;
+  return ring[next++ % 16];
+}
+
+const char *cli_count(double number) {
+  static const char units[] = " kMBT";
+  char *text = buffer();
+  int unit = 0;
+  for (; fabs(number) >= 999.5 && unit < 4; unit++) number /= 1000;
+  int digits = unit == 0 || fabs(number) >= 99.95 ? 0 : 1;
+  snprintf(text, 32, "%.*f%.*s", digits, number, unit > 0, units + unit);
+  return text;
+}
+
+const char *cli_bytes(double bytes) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  char *text = buffer();
+  int unit = 0;
+  for (; bytes >= 1023.5 && unit < 5; unit++) bytes /= 1024;
+  snprintf(text, 32, "%.*f %s", unit == 0 || bytes >= 99.95 ? 0 : 1, bytes, units[unit]);
+  return text;
+}
+
+const char *cli_grouped(int64_t number) {
+  char *text = buffer(), digits[24];
+  int length = snprintf(digits, sizeof digits, "%lld", (long long)number), at = 0;
+  for (int i = 0; i < length; i++) {
+    if (i && digits[i - 1] != '-' && (length - i) % 3 == 0) text[at++] = ',';
+    text[at++] = digits[i];
+  }
+  text[at] = 0;
+  return text;
+}
+
+const char *cli_duration(double seconds) {
+  char *text = buffer();
+  if (!(seconds >= 0) || seconds > 3.6e8) return "?";
+  long s = lround(seconds);
+  if (s >= 3600)
+    snprintf(text, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+  else
+    snprintf(text, 32, "%ld:%02ld", s / 60, s % 60);
+  return text;
+}
+
+void cli_bar(FILE *out, double share, int width) {
+  int filled = share > 0 ? (int)ceil(share * width - 0.5) : 0;
+  if (share > 0 && filled < 1) filled = 1; /* what is there is seen */
+  for (int i = 0; i < filled && i < width; i++) fputc('#', out);
+}
+
+char *cli_unescape(const char *text) {
+  char *result = malloc(strlen(text) + 1), *to = result;
+  if (!result) return NULL;
+  for (; *text; text++) {
+    if (*text != '\\') {
+      *to++ = *text;
+      continue;
+    }
+    static const char letters[] = "fnrt\\", meanings[] = "\f\n\r\t\\";
+    const char *letter = text[1] ? strchr(letters, *++text) : NULL;
+    if (!letter) {
+      free(result);
+      return NULL;
+    }
+    *to++ = meanings[letter - letters];
+  }
+  *to = 0;
+  return result;
+}
+
+int cli_json_print(json_t *object) {
+  int failed = !object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
+  putchar('\n');
+  json_decref(object);
+  return failed ? cli_fail_with("the JSON could not be written") : 0;
+}
+
+json_t *cli_json_real(double number) { return isfinite(number) ? json_real(number) : json_null(); }
+
+json_t *cli_json_counts(const int64_t *values, int count) {
+  json_t *array = json_array();
+  for (int i = 0; values && i < count; i++) json_array_append_new(array, json_integer(values[i]));
+  return array;
+}
+
+json_t *cli_json_stats(const choir_route_stats *s) {
+  return json_pack("{s:i, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "tokens", s->tokens, "experts", s->experts,
+                   "capacity", s->capacity, "assignments", (json_int_t)s->assignments, "dropped",
+                   (json_int_t)s->dropped, "aux_loss", cli_json_real(s->aux_loss), "gate_mass",
+                   cli_json_real(s->gate_mass), "load", cli_json_counts(s->load, s->experts), "demand",
+                   cli_json_counts(s->demand, s->experts), "histogram", cli_json_counts(s->histogram, s->experts + 1));
+}
+
+void cli_print_histogram(const choir_route_stats *stats) {
+  int last = 0;
+  int64_t total = 0, most = 1;
+  for (int i = 0; i <= stats->experts; i++) {
+    total += stats->histogram[i];
+    if (stats->histogram[i]) last = i;
+    if (stats->histogram[i] > most) most = stats->histogram[i];
+  }
+  printf("  experts   tokens   share\n");
+  for (int i = 0; i <= last; i++) {
+    printf("  %7d %8s  %5.1f %%  ", i, cli_count((double)stats->histogram[i]),
+           total ? 100.0 * (double)stats->histogram[i] / (double)total : 0.0);
+    cli_bar(stdout, (double)stats->histogram[i] / (double)most, 40);
+    putchar('\n');
+  }
+}
+
+/* One character for each expert, by its load against the mean: a row of sixteen grey levels would claim more than it
+ * shows. */
+void cli_print_load(const choir_route_stats *stats) {
+  static const char levels[] = " .:-=+*#%@";
+  int64_t least = INT64_MAX, most = 0;
+  for (int i = 0; i < stats->experts; i++) {
+    if (stats->load[i] < least) least = stats->load[i];
+    if (stats->load[i] > most) most = stats->load[i];
+  }
+  double mean = stats->experts ? (double)stats->assignments / stats->experts : 0;
+  printf("load %s to %s an expert, mean %s, dropped %s  [", cli_count((double)least), cli_count((double)most),
+         cli_count(mean), cli_count((double)stats->dropped));
+  for (int i = 0; i < stats->experts && i < 64; i++) {
+    int level = mean > 0 ? (int)(4.5 * (double)stats->load[i] / mean) : 0;
+    putchar(levels[level > 9 ? 9 : level]);
+  }
+  printf("]\n");
+}

@@ -1,0 +1,191 @@
+/* choir tokenizer train | encode | decode */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *out, *field, *separator, *model;
+  int vocab_size, threads, pieces, length;
+  int64_t sample_bytes;
+} o;
+
+static int show_line(void *context, const char *line) {
+  cli_progress *progress = context;
+  if (cli_progress_due(progress)) cli_progress_line(progress, "%.*s", progress->terminal ? 78 : 400, line);
+  return cli_stop_requested();
+}
+
+static int train(int count, const char *const *files) {
+  (void)count;
+  cli_progress progress;
+  char *separator = NULL;
+  if (o.separator && !(separator = cli_unescape(o.separator)))
+    return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
+  cli_progress_begin(&progress, stderr);
+  cli_catch_signals();
+  cli_progress_line(&progress, "training a tokenizer with %s pieces", cli_grouped(o.vocab_size));
+  int code = choir_tokenizer_train(&(choir_tokenizer_train_options){.inputs = files,
+                                                                    .field = o.field,
+                                                                    .separator = separator,
+                                                                    .vocab_size = o.vocab_size,
+                                                                    .output = o.out,
+                                                                    .sample_bytes = (size_t)o.sample_bytes,
+                                                                    .threads = o.threads,
+                                                                    .progress = show_line,
+                                                                    .context = &progress});
+  free(separator);
+  cli_progress_clear(&progress);
+  if (code) return cli_fail();
+  choir_tokenizer *tokenizer;
+  if (choir_tokenizer_load(o.out, &tokenizer)) return cli_fail();
+  printf("%s: %s pieces, %s\n", o.out, cli_grouped(choir_tokenizer_vocab_size(tokenizer)),
+         cli_duration(cli_seconds() - progress.started));
+  choir_tokenizer_free(tokenizer);
+  return 0;
+}
+
+/* A whole file, or standard input for NULL and "-"; malloc'd, with a NUL behind. */
+static char *read_all(const char *path, size_t *length) {
+  FILE *file = !path || !strcmp(path, "-") ? stdin : fopen(path, "rb");
+  size_t room = 1 << 16, used = 0, got = 0;
+  char *text = file ? malloc(room) : NULL;
+  while (text && (got = fread(text + used, 1, room - used - 1, file)) > 0) {
+    used += got;
+    if (used + 1 < room) continue;
+    char *more = realloc(text, room *= 2);
+    if (!more) free(text);
+    text = more;
+  }
+  if (text && ferror(file)) {
+    free(text);
+    text = NULL;
+  }
+  if (file && file != stdin) fclose(file);
+  if (!text) cli_fail_with("%s: cannot be read", path ? path : "standard input");
+  if (text) text[used] = 0;
+  *length = used;
+  return text;
+}
+
+/* Ids [count], or with --length whole rows of it [count/T, T]. */
+static int write_ids(int32_t *ids, size_t count) {
+  choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 1, .shape = {(int64_t)count}, .data = ids};
+  if (o.length) {
+    array.dims = 2;
+    array.shape[0] = (int64_t)count / o.length;
+    array.shape[1] = o.length;
+    if (!array.shape[0]) return cli_fail_with("--length %d: the text has %zu tokens only", o.length, count);
+  }
+  return choir_npy_write(o.out, &array) ? cli_fail() : 0;
+}
+
+static int encode(int count, const char *const *files) {
+  choir_tokenizer *tokenizer;
+  size_t length, tokens;
+  int32_t *ids = NULL;
+  int status = 0;
+  if (choir_tokenizer_load(o.model, &tokenizer)) return cli_fail();
+  char *text = read_all(count ? files[0] : NULL, &length);
+  if (!text)
+    status = CLI_FAILED;
+  else if (choir_tokenizer_encode(tokenizer, text, length, &ids, &tokens))
+    status = cli_fail();
+  else if (o.out)
+    status = write_ids(ids, tokens);
+  else if (o.pieces)
+    for (size_t i = 0; i < tokens; i++) printf("%d\t%s\n", ids[i], choir_tokenizer_piece(tokenizer, ids[i]));
+  else
+    for (size_t i = 0; i < tokens; i++) printf("%d%c", ids[i], i + 1 < tokens ? ' ' : '\n');
+  free(ids);
+  free(text);
+  choir_tokenizer_free(tokenizer);
+  return status;
+}
+
+/* Ids as numbers in text, malloc'd; NULL after a message. */
+static int32_t *parse_ids(const char *path, size_t *count) {
+  static const char space[] = " \t\r\n";
+  size_t length;
+  char *text = read_all(path, &length), *end;
+  int32_t *ids = text ? malloc((length / 2 + 1) * sizeof *ids) : NULL;
+  *count = 0;
+  for (const char *at = text; ids; at = end) {
+    at += strspn(at, space);
+    if (at == text + length) break;
+    long id = strtol(at, &end, 10);
+    if (end == at || id < 0 || id > INT32_MAX || (*end && !strchr(space, *end))) {
+      cli_fail_with("%s: byte %td: not a token id", path ? path : "standard input", at - text);
+      free(ids);
+      ids = NULL;
+    } else {
+      ids[(*count)++] = (int32_t)id;
+    }
+  }
+  free(text);
+  return ids;
+}
+
+static int decode(int count, const char *const *files) {
+  choir_tokenizer *tokenizer;
+  const char *path = count ? files[0] : NULL, *dot = path ? strrchr(path, '.') : NULL;
+  choir_npy array = {0};
+  size_t tokens, length;
+  char *text;
+  if (choir_tokenizer_load(o.model, &tokenizer)) return cli_fail();
+  int status = 0;
+  if (dot && !strcmp(dot, ".npy")) {
+    if (choir_npy_read(path, CHOIR_NPY_INT32, 0, &array)) status = cli_fail();
+    tokens = 1;
+    for (int i = 0; i < array.dims; i++) tokens *= (size_t)array.shape[i];
+  } else if (!(array.data = parse_ids(path, &tokens))) {
+    status = CLI_FAILED;
+  }
+  if (!status && choir_tokenizer_decode(tokenizer, array.data, tokens, &text, &length)) status = cli_fail();
+  if (!status) {
+    fwrite(text, 1, length, stdout);
+    free(text);
+  }
+  free(array.data);
+  choir_tokenizer_free(tokenizer);
+  return status;
+}
+
+static const cli_option train_options[] = {
+    {"out", "FILE", CLI_TEXT, &o.out, NULL, "the .model file to write", 1},
+    {"vocab-size", "V", CLI_INT, &o.vocab_size, "8192", "number of pieces, up to 256,000", 0},
+    {"field", "NAME", CLI_TEXT, &o.field, NULL, "inputs are JSON lines; this field holds the text", 0},
+    {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f' or '%%'", 0},
+    {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "33554432", "text used at most, spread evenly over the input", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    {0}};
+static const cli_option encode_options[] = {
+    {"tokenizer", "FILE", CLI_TEXT, &o.model, NULL, "the .model file", 1},
+    {"out", "IDS.npy", CLI_TEXT, &o.out, NULL, "write int32 ids to a NumPy file instead of standard output", 0},
+    {"length", "T", CLI_INT, &o.length, NULL, "with --out: rows of T tokens, shape [B,T]; the rest is left out", 0},
+    {"pieces", NULL, CLI_FLAG, &o.pieces, NULL, "print each id with the text of its piece", 0},
+    {0}};
+static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_TEXT, &o.model, NULL, "the .model file", 1}, {0}};
+
+const cli_verb cli_tokenizer_train = {"tokenizer train",
+                                      "FILE...",
+                                      1,
+                                      -1,
+                                      "learn a SentencePiece tokenizer from text",
+                                      "A unigram model with byte fallback: every text comes back exactly as it was. "
+                                      "Files are plain text, or JSON lines with --field, "
+                                      "each plain or compressed (gz, xz, zst, bz2).",
+                                      train_options,
+                                      train};
+const cli_verb cli_tokenizer_encode = {
+    "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids", "Reads FILE or standard input.",
+    encode_options,     encode};
+const cli_verb cli_tokenizer_decode = {
+    "tokenizer decode",
+    "[IDS]",
+    0,
+    1,
+    "turn token ids back into text",
+    "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
+    decode_options,
+    decode};

@@ -1,0 +1,126 @@
+/* choir train: a run, with its line on the terminal. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *config, *data, *out;
+  cli_list set;
+  double minutes;
+  int resume, threads, emulate;
+} o;
+
+typedef struct watch {
+  cli_progress progress;
+  int64_t first, last; /* steps of this process; first 0: none yet */
+} watch;
+
+/* "61 % of peak", or nothing where no peak is known. */
+static const char *share(const choir_train_event *e, char *text, size_t size) {
+  text[0] = 0;
+  if (e->peak_gflops > 0) snprintf(text, size, " (%.0f %% of peak)", 100 * e->gflops / e->peak_gflops);
+  return text;
+}
+
+static double seconds_left(const watch *w, const choir_train_event *e) {
+  double left = e->seconds_left;
+  if (o.minutes > 0) left = fmin(left, 60 * o.minutes - (cli_seconds() - w->progress.started));
+  return left;
+}
+
+static void show_step(watch *w, const choir_train_event *e) {
+  char peak[48];
+  if (!cli_progress_due(&w->progress) && e->step != w->first) return;
+  cli_progress_line(&w->progress, "step %lld/%lld  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s  %s left",
+                    (long long)e->step, (long long)e->steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second),
+                    e->gflops, share(e, peak, sizeof peak), cli_duration(seconds_left(w, e)));
+}
+
+/* What must stay on the screen goes below the live line. */
+static void show_kept(watch *w, const choir_train_event *e) {
+  cli_progress_clear(&w->progress);
+  if (e->kind == CHOIR_EVENT_EVAL)
+    printf("step %lld  held-out loss %.4f  perplexity %.2f  bits per byte %.4f  (%s routing)\n", (long long)e->step,
+           e->loss, exp(e->loss), e->bits_per_byte, e->text);
+  else
+    printf("step %lld  checkpoint %s\n", (long long)e->step, e->text);
+  fflush(stdout);
+}
+
+static int on_event(void *context, const choir_train_event *e) {
+  watch *w = context;
+  if (e->kind != CHOIR_EVENT_STEP) {
+    show_kept(w, e);
+  } else {
+    if (!w->first) w->first = e->step;
+    w->last = e->step;
+    show_step(w, e);
+  }
+  int out_of_time = o.minutes > 0 && cli_seconds() - w->progress.started >= 60 * o.minutes;
+  return cli_stop_requested() || out_of_time;
+}
+
+/* The config to train with: *use says whether the run's own will not do. */
+static int prepare(choir_config *config, int *use) {
+  char path[4096];
+  *use = o.config != NULL || o.set.count > 0;
+  if (!o.resume && !o.config) return cli_usage("--config FILE is missing (only --resume can do without)");
+  if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
+  snprintf(path, sizeof path, "%s/config.json", o.out);
+  if (choir_config_load(o.config ? o.config : path, config)) return cli_fail();
+  return cli_apply_settings(config, &o.set);
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count, (void)operands;
+  choir_config config;
+  watch w = {0};
+  int use, status = prepare(&config, &use);
+  if (status) return status;
+  cli_progress_begin(&w.progress, stdout);
+  cli_catch_signals();
+  choir_train_options options = CHOIR_TRAIN_OPTIONS_INIT;
+  options.config = use ? &config : NULL;
+  options.data = o.data;
+  options.out = o.out;
+  options.resume = o.resume;
+  options.run.threads = o.threads;
+  options.run.emulate_bf16 = o.emulate;
+  options.event = on_event;
+  options.context = &w;
+  int code = choir_train(&options);
+  cli_progress_clear(&w.progress);
+  if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
+  const char *seconds = cli_duration(cli_seconds() - w.progress.started);
+  if (code)
+    printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
+           seconds, o.out);
+  else
+    printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, o.out);
+  return 0;
+}
+
+static const cli_option options[] = {
+    {"out", "RUN", CLI_TEXT, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
+    {"config", "FILE", CLI_TEXT, &o.config, NULL, "JSON config; with --resume the run's own otherwise", 0},
+    {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made; with --resume the run's own otherwise", 0},
+    {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
+     "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
+    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
+    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    {0}};
+
+const cli_verb cli_train = {"train",
+                            "",
+                            0,
+                            0,
+                            "train a model",
+                            "On a terminal one line is kept up to date; elsewhere a line is printed every ten seconds. "
+                            "metrics.jsonl in RUN has every step. "
+                            "Ctrl-C (or SIGTERM) finishes the step, saves and exits 0; a second one ends at once.",
+                            options,
+                            run};

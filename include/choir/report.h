@@ -1,0 +1,21 @@
+/* Reports about runs, for people. */
+#ifndef CHOIR_REPORT_H
+#define CHOIR_REPORT_H
+
+#include "choir/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Writes one HTML file about a run: curves of losses, speed and gradients, experts per token, load of every expert, the
+ * config. The file holds everything it shows and needs no network. Reads metrics.jsonl and, where there is one,
+ * timing.jsonl in `run_directory`; a line that is still being written at the end of either is left out, so a run may be
+ * looked at while it goes on. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file and line; or a run without a step),
+ * CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_report_write(const char *run_directory, const char *output);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

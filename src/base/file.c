@@ -1,0 +1,148 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+
+enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
+
+int ch_file_error(int number, const char *path, uint64_t needed) {
+  if (number == ENOSPC || number == EDQUOT) {
+    const char *what = number == ENOSPC ? "disk full" : "disk quota used up";
+    if (!needed) return ch_error(CHOIR_ERROR_IO, "%s: %s; make room and run again", path, what);
+    return ch_error(CHOIR_ERROR_IO, "%s: %s: needs %.4g MB (%" PRIu64 " bytes); make room and run again", path, what,
+                    (double)needed / 1e6, needed);
+  }
+  errno = number;
+  return ch_error_errno("%s", path);
+}
+
+int ch_file_begin(ch_file *file, const char *path) {
+  *file = (ch_file){.fd = -1};
+  int length = snprintf(file->path, sizeof file->path, "%s", path);
+  int longer = snprintf(file->temporary, sizeof file->temporary, "%s.tmp-%ld", path, (long)getpid());
+  if (!length || longer >= (int)sizeof file->temporary)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable file name (%d bytes)", path, length);
+  struct stat status; /* a device or directory must not be renamed over */
+  if (!stat(path, &status) && !S_ISREG(status.st_mode))
+    return ch_error(CHOIR_ERROR_IO, "%s: is there and not a regular file", path);
+  file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file->fd < 0) return ch_error_errno("%s: cannot be written", path);
+  return CHOIR_OK;
+}
+
+void ch_file_write(ch_file *file, const void *data, size_t bytes) {
+  const char *from = data;
+  while (bytes && !file->error) {
+    ssize_t n = write(file->fd, from, bytes < CHUNK ? bytes : CHUNK);
+    if (n < 0) {
+      if (errno != EINTR) file->error = errno;
+      continue;
+    }
+    from += n;
+    bytes -= (size_t)n;
+    file->bytes += (uint64_t)n;
+  }
+}
+
+void ch_file_abandon(ch_file *file) {
+  if (file->fd < 0) return;
+  close(file->fd);
+  unlink(file->temporary);
+  file->fd = -1;
+}
+
+int ch_file_commit(ch_file *file) {
+  if (!file->error && fsync(file->fd)) file->error = errno;
+  if (file->error) {
+    ch_file_abandon(file);
+    return ch_file_error(file->error, file->path, file->needed);
+  }
+  int failed = close(file->fd) || rename(file->temporary, file->path);
+  file->fd = -1;
+  if (failed) {
+    int number = errno;
+    unlink(file->temporary);
+    return ch_file_error(number, file->path, file->needed);
+  }
+  return ch_dir_sync_parent(file->path);
+}
+
+int ch_file_save(const char *path, const void *data, size_t bytes) {
+  ch_file file;
+  CH_TRY(ch_file_begin(&file, path));
+  file.needed = bytes;
+  ch_file_write(&file, data, bytes);
+  return ch_file_commit(&file);
+}
+
+/* Opens a regular file and tells its size. */
+static int open_sized(const char *path, int *fd, size_t *bytes) {
+  struct stat status;
+  *fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (*fd < 0) return ch_error_errno("%s", path);
+  int failed = fstat(*fd, &status);
+  if (!failed && S_ISREG(status.st_mode)) {
+    *bytes = (size_t)status.st_size;
+    return CHOIR_OK;
+  }
+  int code = failed ? ch_error_errno("%s", path) : ch_error(CHOIR_ERROR_IO, "%s: not a regular file", path);
+  close(*fd);
+  return code;
+}
+
+/* Reads `bytes` bytes or to the end of the file, whichever is first. */
+static ssize_t read_all(int fd, char *data, size_t bytes) {
+  size_t used = 0;
+  while (used < bytes) {
+    ssize_t n = read(fd, data + used, bytes - used < CHUNK ? bytes - used : CHUNK);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) break;
+    used += (size_t)n;
+  }
+  return (ssize_t)used;
+}
+
+int ch_file_read(const char *path, size_t limit, char **data, size_t *bytes) {
+  int fd, code = CHOIR_OK;
+  size_t size;
+  *data = NULL;
+  CH_TRY(open_sized(path, &fd, &size));
+  if (size > limit)
+    code = ch_error(CHOIR_ERROR_FORMAT, "%s: %zu bytes; at most %zu are read", path, size, limit);
+  else if (!(*data = malloc(size + 1)))
+    code = ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu bytes", path, size);
+  ssize_t n = code ? 0 : read_all(fd, *data, size);
+  if (n < 0) code = ch_error_errno("%s", path);
+  close(fd);
+  if (code) {
+    free(*data);
+    *data = NULL;
+    return code;
+  }
+  (*data)[n] = 0;
+  *bytes = (size_t)n;
+  return CHOIR_OK;
+}
+
+int ch_file_map(const char *path, const void **data, size_t *bytes) {
+  int fd;
+  CH_TRY(open_sized(path, &fd, bytes));
+  void *map = *bytes ? mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0) : (void *)"";
+  close(fd);
+  if (map == MAP_FAILED) return ch_error_errno("%s: cannot be mapped", path);
+  *data = map;
+  return CHOIR_OK;
+}
+
+void ch_file_unmap(const void *data, size_t bytes) {
+  if (bytes) munmap((void *)(uintptr_t)data, bytes);
+}

@@ -1,0 +1,127 @@
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+enum { FILE_LIMIT = 16 << 20 };
+
+int ch_json_parse(const char *text, size_t length, const char *name, json_t **root) {
+  json_error_t error;
+  *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+  if (!*root)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: line %d, column %d: %s", name, error.line, error.column, error.text);
+  if (json_is_object(*root)) return CHOIR_OK;
+  json_decref(*root);
+  *root = NULL;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: a JSON object {...} is wanted", name);
+}
+
+int ch_json_load(const char *path, json_t **root) {
+  char *text;
+  size_t length;
+  *root = NULL;
+  CH_TRY(ch_file_read(path, FILE_LIMIT, &text, &length));
+  int code = ch_json_parse(text, length, path, root);
+  free(text);
+  return code;
+}
+
+/* The digits that one real needs to read back exactly. */
+static int digits(double value) {
+  char text[64];
+  int precision = 1;
+  while (precision < 17) {
+    snprintf(text, sizeof text, "%.*g", precision, value);
+    if (strtod(text, NULL) == value) break;
+    precision++;
+  }
+  return precision;
+}
+
+/* The digits that every real below `value` needs: 0.1 must not become 0.10000000000000001. */
+static int most_digits(json_t *value) {
+  int most = 1;
+  if (json_is_real(value)) return digits(json_real_value(value));
+  const char *key;
+  json_t *child;
+  size_t index;
+  json_object_foreach(value, key, child) most = (int)fmax(most, most_digits(child));
+  json_array_foreach(value, index, child) most = (int)fmax(most, most_digits(child));
+  return most;
+}
+
+int ch_json_save(json_t *root, const char *path) {
+  char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(most_digits(root))) : NULL;
+  json_decref(root);
+  if (!text) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory to write it", path);
+  size_t length = strlen(text);
+  text[length] = '\n'; /* in the place of the NUL */
+  int code = ch_file_save(path, text, length + 1);
+  free(text);
+  return code;
+}
+
+const char *ch_json_show(const json_t *value, char *text, size_t size) {
+  char *whole = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+  snprintf(text, size, "%s", whole ? whole : "?");
+  if (whole && strlen(whole) >= size && size > 4) strcpy(text + size - 4, "...");
+  free(whole);
+  return text;
+}
+
+/* The member, or NULL with a message that says what was wanted. */
+static json_t *member(const json_t *object, const char *name, const char *key, const char *wanted) {
+  json_t *value = json_object_get(object, key);
+  if (!value) ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" is missing (%s)", name, key, wanted);
+  return value;
+}
+
+static int wrong(const json_t *value, const char *name, const char *key, const char *wanted) {
+  char text[80];
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" is %s: must be %s", name, key, ch_json_show(value, text, sizeof text),
+                  wanted);
+}
+
+int ch_json_get_integer(const json_t *object, const char *name, const char *key, int64_t low, int64_t high,
+                        int64_t *value) {
+  char wanted[96];
+  snprintf(wanted, sizeof wanted, "an integer from %" PRId64 " to %" PRId64, low, high);
+  json_t *found = member(object, name, key, wanted);
+  if (!found) return CHOIR_ERROR_FORMAT;
+  *value = json_integer_value(found);
+  return json_is_integer(found) && *value >= low && *value <= high ? CHOIR_OK : wrong(found, name, key, wanted);
+}
+
+int ch_json_get_number(const json_t *object, const char *name, const char *key, double low, double high,
+                       double *value) {
+  char wanted[96];
+  snprintf(wanted, sizeof wanted, "a number from %g to %g", low, high);
+  json_t *found = member(object, name, key, wanted);
+  if (!found) return CHOIR_ERROR_FORMAT;
+  *value = json_number_value(found);
+  return json_is_number(found) && *value >= low && *value <= high ? CHOIR_OK : wrong(found, name, key, wanted);
+}
+
+int ch_json_get_string(const json_t *object, const char *name, const char *key, const char **value) {
+  json_t *found = member(object, name, key, "a string");
+  if (!found) return CHOIR_ERROR_FORMAT;
+  *value = json_string_value(found);
+  return *value ? CHOIR_OK : wrong(found, name, key, "a string");
+}
+
+int ch_json_get_object(const json_t *object, const char *name, const char *key, json_t **value) {
+  *value = member(object, name, key, "an object");
+  if (!*value) return CHOIR_ERROR_FORMAT;
+  return json_is_object(*value) ? CHOIR_OK : wrong(*value, name, key, "an object");
+}
+
+int ch_json_get_array(const json_t *object, const char *name, const char *key, json_t **value) {
+  *value = member(object, name, key, "an array");
+  if (!*value) return CHOIR_ERROR_FORMAT;
+  return json_is_array(*value) ? CHOIR_OK : wrong(*value, name, key, "an array");
+}

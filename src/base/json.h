@@ -1,0 +1,34 @@
+/* Strict JSON on top of jansson: every refusal names the file and the place in it. */
+#ifndef CH_BASE_JSON_H
+#define CH_BASE_JSON_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Parses a whole text into an object. `name` (of the file) starts every message; duplicate keys are refused; line and
+ * column are given. */
+int ch_json_parse(const char *text, size_t length, const char *name, json_t **root);
+
+/* Reads and parses a file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
+int ch_json_load(const char *path, json_t **root);
+
+/* Writes atomically, indented, keys in insertion order, reals with the fewest digits that read back exactly. Takes over
+ * (and drops) the reference to `root`; NULL stands for memory that ran out while it was built. */
+int ch_json_save(json_t *root, const char *path);
+
+/* A member of `object`, required: CHOIR_ERROR_FORMAT with file and key when it is missing, of another type or out of
+ * [low, high]. */
+int ch_json_get_integer(const json_t *object, const char *name, const char *key, int64_t low, int64_t high,
+                        int64_t *value);
+int ch_json_get_number(const json_t *object, const char *name, const char *key, double low, double high, double *value);
+int ch_json_get_string(const json_t *object, const char *name, const char *key, const char **value);
+int ch_json_get_object(const json_t *object, const char *name, const char *key, json_t **value);
+int ch_json_get_array(const json_t *object, const char *name, const char *key, json_t **value);
+
+/* A value as text for messages, shortened to fit. Returns `text`. */
+const char *ch_json_show(const json_t *value, char *text, size_t size);
+
+#endif

@@ -1,0 +1,25 @@
+/* What the reader and the writer of safetensors files share. docs/formats.md describes the checksums. */
+#ifndef CH_BASE_TENSORS_H
+#define CH_BASE_TENSORS_H
+
+#include "choir/tensors.h"
+
+/* A whole file in memory, which must stay; `name` starts every message. choir_tensors_open on bytes: fuzzing. */
+int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
+
+const char *ch_dtype_name(choir_dtype dtype); /* "F32" */
+size_t ch_dtype_size(choir_dtype dtype);      /* bytes of one element */
+int ch_dtype_find(const char *name);          /* a choir_dtype, or -1 */
+int ch_dtype_valid(int dtype);
+
+/* Product of a shape times the element size; 0 when it overflows, 1 when *bytes holds it. */
+int ch_tensor_bytes(choir_dtype dtype, int dims, const int64_t *shape, size_t *bytes);
+
+/* How a file of choir begins: after these characters come 16 hexadecimal digits, the checksum of the 8 bytes of length
+ * and the header with these digits as '0'. The key behind it holds the checksum of the data. */
+#define CH_TENSORS_OPENING "{\"__metadata__\":{\"choir_header\":\""
+#define CH_TENSORS_HEADER_KEY "choir_header"
+#define CH_TENSORS_DATA_KEY "choir_data"
+enum { CH_TENSORS_DIGITS = 16, CH_TENSORS_LENGTH_BYTES = 8 };
+
+#endif

@@ -1,0 +1,128 @@
+#include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/tensors.h"
+
+/* What goes into the file, in this order: larger elements first, otherwise as given, so that all data is aligned
+ * without gaps. */
+typedef struct plan {
+  const char *path;
+  const choir_tensor **tensor;
+  int count;
+  char *header; /* its 8 bytes of length, then JSON, then spaces to a multiple of 8 */
+  size_t header_bytes;
+} plan;
+
+static int check_tensor(const plan *p, const choir_tensor *t) {
+  size_t bytes;
+  if (!memchr(t->name, 0, sizeof t->name) || !strcmp(t->name, "__metadata__"))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: '%.40s' cannot be a tensor's name", p->path, t->name);
+  if (!ch_dtype_valid(t->dtype) || t->dims < 0 || t->dims > 4 || !ch_tensor_bytes(t->dtype, t->dims, t->shape, &bytes))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: tensor '%s': impossible type or shape", p->path, t->name);
+  if (bytes != t->bytes || (bytes && !t->data))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: tensor '%s': its shape needs %zu bytes, %zu are given", p->path, t->name,
+                    bytes, t->data ? t->bytes : 0);
+  return CHOIR_OK;
+}
+
+/* Largest elements first; a selection by size keeps the given order among equals. */
+static int order(plan *p, const choir_tensor *tensors, int count) {
+  for (int i = 0; i < count; i++) CH_TRY(check_tensor(p, &tensors[i]));
+  p->tensor = malloc(((size_t)count + 1) * sizeof *p->tensor);
+  if (!p->tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory", p->path);
+  for (size_t size = 8; size; size /= 2)
+    for (int i = 0; i < count; i++)
+      if (ch_dtype_size(tensors[i].dtype) == size) p->tensor[p->count++] = &tensors[i];
+  return CHOIR_OK;
+}
+
+/* Adds a member that must be new. Takes over `value`; NULL stands for text that is not UTF-8. */
+static int put(const plan *p, json_t *object, const char *key, json_t *value) {
+  if (json_object_get(object, key)) {
+    json_decref(value);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: '%.127s' is there twice", p->path, key);
+  }
+  if (json_object_set_new(object, key, value))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: '%.127s' or what it stands for is not UTF-8", p->path, key);
+  return CHOIR_OK;
+}
+
+static int put_metadata(const plan *p, json_t *root, const char *const *metadata) {
+  char digits[CH_TENSORS_DIGITS + 1];
+  ch_hash_state state;
+  ch_hash_begin(&state, 0);
+  for (int i = 0; i < p->count; i++) ch_hash_add(&state, p->tensor[i]->data, p->tensor[i]->bytes);
+  snprintf(digits, sizeof digits, "%016" PRIx64, ch_hash_end(&state));
+  json_t *object = json_object();
+  CH_TRY(put(p, root, "__metadata__", object));
+  CH_TRY(put(p, object, CH_TENSORS_HEADER_KEY, json_string("0000000000000000")));
+  CH_TRY(put(p, object, CH_TENSORS_DATA_KEY, json_string(digits)));
+  for (; metadata && metadata[0]; metadata += 2) CH_TRY(put(p, object, metadata[0], json_string(metadata[1])));
+  return CHOIR_OK;
+}
+
+static int put_tensors(const plan *p, json_t *root) {
+  size_t begin = 0;
+  for (int i = 0; i < p->count; i++) {
+    const choir_tensor *t = p->tensor[i];
+    json_t *shape = json_array();
+    for (int k = 0; k < t->dims; k++) json_array_append_new(shape, json_integer(t->shape[k]));
+    CH_TRY(put(p, root, t->name,
+               json_pack("{s:s, s:o, s:[I,I]}", "dtype", ch_dtype_name(t->dtype), "shape", shape, "data_offsets",
+                         (json_int_t)begin, (json_int_t)(begin + t->bytes))));
+    begin += t->bytes;
+  }
+  return CHOIR_OK;
+}
+
+/* The header's text, with its length, padding and checksum. */
+static int lay_out(plan *p, const json_t *root) {
+  size_t length = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = (length + 7) & ~(size_t)7;
+  p->header_bytes = CH_TENSORS_LENGTH_BYTES + padded;
+  p->header = malloc(p->header_bytes + 1);
+  if (!length || !p->header) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for its header", p->path);
+  uint64_t little = htole64(padded);
+  memcpy(p->header, &little, sizeof little);
+  char *text = p->header + CH_TENSORS_LENGTH_BYTES;
+  memset(text, ' ', padded);
+  json_dumpb(root, text, length, JSON_COMPACT);
+  char digits[CH_TENSORS_DIGITS + 1];
+  snprintf(digits, sizeof digits, "%016" PRIx64, ch_hash64(p->header, p->header_bytes, 0));
+  memcpy(text + sizeof CH_TENSORS_OPENING - 1, digits, CH_TENSORS_DIGITS);
+  return CHOIR_OK;
+}
+
+static int make_header(plan *p, const char *const *metadata) {
+  json_t *root = json_object();
+  int code = put_metadata(p, root, metadata);
+  if (!code) code = put_tensors(p, root);
+  if (!code) code = lay_out(p, root);
+  json_decref(root);
+  return code;
+}
+
+static int write_all(const plan *p) {
+  ch_file file;
+  CH_TRY(ch_file_begin(&file, p->path));
+  file.needed = p->header_bytes;
+  for (int i = 0; i < p->count; i++) file.needed += p->tensor[i]->bytes;
+  ch_file_write(&file, p->header, p->header_bytes);
+  for (int i = 0; i < p->count; i++) ch_file_write(&file, p->tensor[i]->data, p->tensor[i]->bytes);
+  return ch_file_commit(&file);
+}
+
+int choir_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata) {
+  plan p = {.path = path};
+  int code = order(&p, tensors, count);
+  if (!code) code = make_header(&p, metadata);
+  if (!code) code = write_all(&p);
+  free(p.header);
+  free(p.tensor);
+  return code;
+}

@@ -1,0 +1,32 @@
+/* A growing array of bytes. */
+#ifndef CH_DATA_BUFFER_H
+#define CH_DATA_BUFFER_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+typedef struct ch_buffer {
+  char *data; /* free() it */
+  size_t size, capacity;
+} ch_buffer;
+
+/* Room for `more` bytes behind `size`; doubles, so that appending is cheap. */
+static inline int ch_buffer_reserve(ch_buffer *b, size_t more) {
+  if (b->size + more <= b->capacity) return CHOIR_OK;
+  size_t capacity = b->capacity * 2 > b->size + more ? b->capacity * 2 : b->size + more;
+  char *data = realloc(b->data, capacity);
+  if (!data) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a text buffer of %zu bytes", capacity);
+  b->data = data, b->capacity = capacity;
+  return CHOIR_OK;
+}
+
+static inline int ch_buffer_append(ch_buffer *b, const void *data, size_t size) {
+  CH_TRY(ch_buffer_reserve(b, size));
+  if (size) memcpy(b->data + b->size, data, size);
+  b->size += size;
+  return CHOIR_OK;
+}
+
+#endif

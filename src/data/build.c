@@ -1,0 +1,308 @@
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dir.h"
+#include "base/json.h"
+#include "base/machine.h"
+#include "data/buffer.h"
+#include "data/data.h"
+#include "data/encoder.h"
+#include "data/holdout.h"
+#include "data/pipeline.h"
+
+/* A block of text on its way to tokens. */
+typedef struct job {
+  ch_buffer text;
+  ch_ids ids;
+  int heldout, last;
+  uint64_t bytes_done, replaced; /* of the source, when the block was read */
+} job;
+
+typedef struct build {
+  const choir_data_build_options *o;
+  choir_tokenizer *tokenizer;
+  ch_dir dir;
+  int workers, jobs;
+  ch_encoder **encoders; /* [workers] */
+  job *job;              /* [jobs] */
+  void **job_pointers;
+  json_t *sources; /* of data.json */
+  choir_data_progress progress;
+  double started, reported;
+
+  /* The source being built. */
+  ch_text *text;
+  ch_holdout holdout;
+  uint64_t unit;            /* producer: number of the next document or block */
+  int heldout;              /* producer: share of the last block */
+  ch_shard_writer shard[2]; /* training, held out */
+  int open;                 /* consumer: share whose document piece has no end yet, or -1 */
+  uint64_t documents, bytes_before;
+} build;
+
+static const char *const SHARES[] = {"train", "heldout"};
+
+static ch_text_options text_options(const build *b, int source, size_t block_bytes) {
+  return (ch_text_options){.inputs = b->o->sources[source].inputs,
+                           .field = b->o->field,
+                           .separator = b->o->separator,
+                           .replace_invalid = b->o->replace_invalid,
+                           .block_bytes = block_bytes};
+}
+
+/* Reads a block and decides its share. A document's empty last block goes with the block before it. */
+static int produce(void *context, void *place, int *more) {
+  build *b = context;
+  job *j = place;
+  ch_block block;
+  CH_TRY(ch_text_next(b->text, &block, more));
+  if (!*more) return CHOIR_OK;
+  j->text.size = 0;
+  CH_TRY(ch_buffer_append(&j->text, block.text, block.size));
+  if (!b->holdout.by_blocks || block.size) b->heldout = ch_held_out(&b->holdout, b->unit);
+  b->unit += b->holdout.by_blocks ? block.size > 0 : (uint64_t)block.last;
+  j->heldout = b->heldout;
+  j->last = block.last;
+  j->bytes_done = ch_text_bytes_done(b->text);
+  j->replaced = ch_text_replaced(b->text);
+  return CHOIR_OK;
+}
+
+static int work(void *context, int worker, void *place) {
+  build *b = context;
+  job *j = place;
+  j->ids.count = 0;
+  return ch_encode(b->tokenizer, b->encoders[worker], j->text.data, j->text.size, &j->ids);
+}
+
+static int report(build *b, int always) {
+  double now = ch_machine_seconds();
+  if (!b->o->progress || (!always && now - b->reported < 0.1)) return CHOIR_OK;
+  b->reported = now;
+  b->progress.seconds = now - b->started;
+  if (b->o->progress(b->o->context, &b->progress))
+    return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
+  return CHOIR_OK;
+}
+
+/* Ends the open piece of a document. */
+static int end_piece(build *b) {
+  int32_t eos = choir_tokenizer_eos(b->tokenizer);
+  ch_shard_writer *w = &b->shard[b->open];
+  b->open = -1;
+  w->info.documents++;
+  return ch_shard_write(w, &eos, 1);
+}
+
+/* Writes a block's tokens. Where a document changes sides, the piece so far ends like a document: what follows it there
+ * is another text. */
+static int consume(void *context, void *place) {
+  build *b = context;
+  job *j = place;
+  ch_shard_writer *w = &b->shard[j->heldout];
+  if (b->open >= 0 && b->open != j->heldout) CH_TRY(end_piece(b));
+  b->open = j->heldout;
+  CH_TRY(ch_shard_write(w, j->ids.ids, j->ids.count));
+  w->info.text_bytes += j->text.size;
+  if (j->last) CH_TRY(end_piece(b));
+  CH_TRY(ch_shard_failed(w));
+  b->documents += (uint64_t)j->last;
+  b->progress.documents += (uint64_t)j->last;
+  b->progress.text_bytes += j->text.size;
+  b->progress.tokens += j->ids.count + (uint64_t)j->last;
+  b->progress.bytes_done = b->bytes_before + j->bytes_done;
+  return report(b, 0);
+}
+
+/* Says in data.json what was made of a source. */
+static int describe(build *b, int source, uint64_t replaced) {
+  const choir_data_source *s = &b->o->sources[source];
+  json_t *inputs = json_array();
+  for (const char *const *path = s->inputs; *path; path++) json_array_append_new(inputs, json_string(*path));
+  double weight = s->weight > 0 ? s->weight : (double)b->shard[0].info.tokens;
+  json_t *object =
+      json_pack("{s:s, s:f, s:I, s:I, s:s, s:o?, s:o?, s:o?}", "name", s->name, "weight", weight, "documents",
+                (json_int_t)b->documents, "replaced_bytes", (json_int_t)replaced, "held_out_by",
+                b->holdout.by_blocks ? "blocks" : "documents", "train", ch_shard_describe(&b->shard[0].info), "heldout",
+                ch_shard_describe(&b->shard[1].info), "inputs", inputs);
+  if (object && b->holdout.by_blocks)
+    json_object_set_new(object, "block_bytes", json_integer((json_int_t)b->holdout.block_bytes));
+  if (!object || json_array_append_new(b->sources, object))
+    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for data.json");
+  return CHOIR_OK;
+}
+
+static int check_shares(const build *b) {
+  for (int share = 0; share < 2; share++)
+    if (!b->shard[share].info.tokens && (share == 0 || b->holdout.share > 0))
+      return ch_error(CHOIR_ERROR_FORMAT,
+                      "too little text to divide in training and held-out: give more, or holdout 0");
+  return CHOIR_OK;
+}
+
+static int run_pipeline(build *b) {
+  ch_pipeline p = {.context = b,
+                   .workers = b->workers,
+                   .jobs = b->jobs,
+                   .job = b->job_pointers,
+                   .produce = produce,
+                   .work = work,
+                   .consume = consume};
+  b->unit = 0, b->heldout = 0, b->open = -1, b->documents = 0;
+  b->bytes_before = b->progress.bytes_done;
+  CH_TRY(ch_pipeline_run(&p));
+  CH_TRY(check_shares(b));
+  for (int share = 0; share < 2; share++) CH_TRY(ch_shard_commit(&b->shard[share]));
+  return CHOIR_OK;
+}
+
+static int begin_shards(build *b, const char *name) {
+  for (int share = 0; share < 2; share++) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.%s.shard", b->dir.temporary, name, SHARES[share]);
+    CH_TRY(ch_shard_begin(&b->shard[share], path, choir_tokenizer_vocab_size(b->tokenizer),
+                          choir_tokenizer_hash(b->tokenizer)));
+  }
+  return CHOIR_OK;
+}
+
+static int build_source(build *b, int source) {
+  const choir_data_source *s = &b->o->sources[source];
+  ch_text_options options = text_options(b, source, 0);
+  int code = ch_holdout_plan(&options, b->o->seed, source, b->o->holdout, &b->holdout);
+  options.block_bytes = b->holdout.block_bytes;
+  if (!code) code = ch_text_open(&options, &b->text);
+  b->shard[0].file.fd = b->shard[1].file.fd = -1;
+  if (!code) code = begin_shards(b, s->name);
+  if (!code) code = run_pipeline(b);
+  if (!code) code = describe(b, source, ch_text_replaced(b->text));
+  for (int share = 0; share < 2; share++) ch_shard_abandon(&b->shard[share]);
+  if (b->text)
+    b->progress.bytes_done = b->bytes_before + ch_text_bytes_total(b->text),
+    b->progress.replaced += ch_text_replaced(b->text);
+  ch_text_close(b->text);
+  b->text = NULL;
+  return code ? ch_error_in(code, "source \"%s\"", s->name) : CHOIR_OK;
+}
+
+static int save_description(build *b) {
+  char path[4096], seed[32], hash[17];
+  snprintf(path, sizeof path, "%s/data.json", b->dir.temporary);
+  snprintf(seed, sizeof seed, "%llu", (unsigned long long)b->o->seed);
+  return ch_json_save(json_pack("{s:s, s:i, s:i, s:s, s:f, s:s, s:s?, s:s?, s:b, s:O}", "format", "choir-data",
+                                "version", 1, "vocab_size", choir_tokenizer_vocab_size(b->tokenizer), "tokenizer_hash",
+                                ch_hex(choir_tokenizer_hash(b->tokenizer), hash), "holdout", b->o->holdout, "seed",
+                                seed, "field", b->o->field, "separator", b->o->separator, "replace_invalid",
+                                b->o->replace_invalid, "sources", b->sources),
+                      path);
+}
+
+static int build_all(build *b) {
+  char path[4096];
+  size_t size;
+  const void *model = choir_tokenizer_bytes(b->tokenizer, &size);
+  snprintf(path, sizeof path, "%s/tokenizer.model", b->dir.temporary);
+  CH_TRY(ch_file_save(path, model, size));
+  for (int i = 0; i < b->o->source_count; i++) CH_TRY(build_source(b, i));
+  CH_TRY(save_description(b));
+  return report(b, 1);
+}
+
+static int check_source(const choir_data_build_options *o, int i) {
+  const choir_data_source *s = &o->sources[i];
+  CH_TRY(ch_source_name_check(s->name));
+  for (int k = 0; k < i; k++)
+    if (!strcmp(o->sources[k].name, s->name))
+      return ch_error(CHOIR_ERROR_ARGUMENT, "there are two sources of that name");
+  if (!s->inputs || !s->inputs[0]) return ch_error(CHOIR_ERROR_ARGUMENT, "no input files");
+  if (!(s->weight >= 0) || isinf(s->weight))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "weight is %g; must be 0 or more", s->weight);
+  if ((s->weight > 0) != (o->sources[0].weight > 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "weight is %g, but that of source \"%s\" is %g; give weights to all sources or to none", s->weight,
+                    o->sources[0].name, o->sources[0].weight);
+  return CHOIR_OK;
+}
+
+static int check_options(const choir_data_build_options *o) {
+  if (!o->tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "tokenizer: name a .model file");
+  if (!o->output) return ch_error(CHOIR_ERROR_ARGUMENT, "output: name a directory");
+  if (o->source_count < 1 || o->source_count > CH_SOURCE_LIMIT)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%d sources; must be 1 to %d", o->source_count, CH_SOURCE_LIMIT);
+  if (!(o->holdout >= 0 && o->holdout <= 0.5))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "holdout is %g; must be 0 to 0.5", o->holdout);
+  if (o->threads < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all) or more", o->threads);
+  for (int i = 0; i < o->source_count; i++) {
+    int code = check_source(o, i);
+    if (code) return ch_error_in(code, "source %d (\"%.64s\")", i + 1, o->sources[i].name ? o->sources[i].name : "");
+  }
+  return CHOIR_OK;
+}
+
+/* Hours of work must not end at a directory that is taken: asked first. */
+static int check_output(const char *path) {
+  DIR *stream = opendir(path);
+  int used = 0;
+  if (!stream) return CHOIR_OK;
+  for (struct dirent *entry; (entry = readdir(stream));)
+    used |= strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+  closedir(stream);
+  return used ? ch_error(CHOIR_ERROR_IO, "%s: exists already and is not empty; remove it or choose another name", path)
+              : CHOIR_OK;
+}
+
+/* All inputs must be there before any is read. */
+static int check_inputs(build *b) {
+  for (int i = 0; i < b->o->source_count; i++) {
+    ch_text_options options = text_options(b, i, CH_HOLDOUT_BLOCK);
+    ch_text *text;
+    int code = ch_text_open(&options, &text);
+    if (code) return ch_error_in(code, "source \"%s\"", b->o->sources[i].name);
+    b->progress.bytes_total += ch_text_bytes_total(text);
+    ch_text_close(text);
+  }
+  return CHOIR_OK;
+}
+
+static int allocate(build *b) {
+  b->workers = b->o->threads ? b->o->threads : ch_machine_cpus();
+  b->jobs = 4 * b->workers + 4;
+  b->encoders = calloc((size_t)b->workers, sizeof *b->encoders);
+  b->job = calloc((size_t)b->jobs, sizeof *b->job);
+  b->job_pointers = calloc((size_t)b->jobs, sizeof *b->job_pointers);
+  b->sources = json_array();
+  int enough = b->encoders && b->job && b->job_pointers && b->sources;
+  for (int i = 0; enough && i < b->workers; i++) enough = (b->encoders[i] = ch_encoder_new()) != NULL;
+  for (int i = 0; enough && i < b->jobs; i++) b->job_pointers[i] = &b->job[i];
+  return enough ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", b->workers);
+}
+
+static void release(build *b) {
+  for (int i = 0; b->encoders && i < b->workers; i++) ch_encoder_free(b->encoders[i]);
+  for (int i = 0; b->job && i < b->jobs; i++) free(b->job[i].text.data), free(b->job[i].ids.ids);
+  free(b->encoders);
+  free(b->job);
+  free(b->job_pointers);
+  json_decref(b->sources);
+  choir_tokenizer_free(b->tokenizer);
+}
+
+int choir_data_build(const choir_data_build_options *o) {
+  CH_TRY(check_options(o));
+  CH_TRY(check_output(o->output));
+  build b = {.o = o, .started = ch_machine_seconds()};
+  int code = check_inputs(&b);
+  if (!code) code = choir_tokenizer_load(o->tokenizer, &b.tokenizer);
+  if (!code) code = allocate(&b);
+  if (!code && !(code = ch_dir_begin(&b.dir, o->output))) {
+    if ((code = build_all(&b)))
+      ch_dir_abandon(&b.dir);
+    else
+      code = ch_dir_commit(&b.dir);
+  }
+  release(&b);
+  return code;
+}

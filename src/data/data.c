@@ -1,0 +1,182 @@
+#include "data/data.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "data/encoder.h"
+#include "data/reader.h"
+
+int ch_source_name_check(const char *name) {
+  static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+  size_t length = name ? strlen(name) : 0;
+  if (!length || length >= CH_SOURCE_NAME_BYTES || strspn(name, allowed) != length)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "name must be 1 to %d letters, digits, '-' or '_'", CH_SOURCE_NAME_BYTES - 1);
+  return CHOIR_OK;
+}
+
+const char *ch_hex(uint64_t value, char *text) {
+  snprintf(text, 17, "%016" PRIx64, value);
+  return text;
+}
+
+json_t *ch_shard_describe(const ch_shard_info *info) {
+  char checksum[17];
+  return json_pack("{s:I, s:I, s:I, s:s}", "tokens", (json_int_t)info->tokens, "documents", (json_int_t)info->documents,
+                   "text_bytes", (json_int_t)info->text_bytes, "checksum", ch_hex(info->checksum, checksum));
+}
+
+int ch_shard_compare(const json_t *source, const char *file, const char *share, const ch_shard *shard) {
+  json_t *said, *is = ch_shard_describe(&shard->info);
+  int code = ch_json_get_object(source, file, share, &said);
+  if (!code && !is) code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory to check %s", file);
+  if (!code && !json_equal(said, is))
+    code = ch_error(CHOIR_ERROR_FORMAT, "%s: describes another %s shard than the one beside it; build the data again",
+                    file, share);
+  json_decref(is);
+  return code;
+}
+
+static int open_shard(const choir_data *d, const char *directory, const char *file, const json_t *source,
+                      const ch_source *s, const char *share, ch_shard *shard) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/%s.%s.shard", directory, s->name, share);
+  CH_TRY(ch_shard_open(path, shard));
+  if (shard->info.tokenizer_hash != d->tokenizer_hash || shard->info.vocab_size != d->vocab_size)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: made with another tokenizer than %s; build the data again", path,
+                    d->tokenizer_path);
+  return ch_shard_compare(source, file, share, shard);
+}
+
+static int open_source(choir_data *d, const char *directory, const char *file, const json_t *source) {
+  ch_source *s = &d->sources[d->count];
+  const char *name;
+  CH_TRY(ch_json_get_string(source, file, "name", &name));
+  int code = ch_source_name_check(name);
+  if (code) return ch_error_in(CHOIR_ERROR_FORMAT, "%s: source %d", file, d->count + 1);
+  snprintf(s->name, sizeof s->name, "%s", name);
+  CH_TRY(ch_json_get_number(source, file, "weight", 0, 1e300, &s->weight));
+  d->count++; /* from here on closed with the rest */
+  CH_TRY(open_shard(d, directory, file, source, s, "train", &s->train));
+  return open_shard(d, directory, file, source, s, "heldout", &s->heldout);
+}
+
+/* The tokenizer beside the shards, by its bytes alone: reading data needs no SentencePiece. */
+static int hash_tokenizer(choir_data *d) {
+  char *bytes;
+  size_t size;
+  CH_TRY(ch_file_read(d->tokenizer_path, (size_t)256 << 20, &bytes, &size));
+  d->tokenizer_hash = ch_hash64(bytes, size, 0);
+  free(bytes);
+  return CHOIR_OK;
+}
+
+/* Gives each source its part of [0, 2^32), at least 1. */
+static int divide(choir_data *d, const char *file) {
+  double total = 0, sum = 0;
+  for (int i = 0; i < d->count; i++) total += d->sources[i].weight;
+  if (!(total > 0) || total > 1e300) return ch_error(CHOIR_ERROR_FORMAT, "%s: the weights add up to %g", file, total);
+  for (int i = 0; i < d->count; i++) {
+    double room = 4294967296.0 - d->count;
+    d->sources[i].begin = (uint64_t)(sum / total * room) + (uint64_t)i;
+    sum += d->sources[i].weight;
+  }
+  d->sources[d->count].begin = UINT64_C(1) << 32;
+  return CHOIR_OK;
+}
+
+/* What a resumed run must find unchanged: tokens, names, weights. Not the inputs' names: the same data may be built
+ * elsewhere. */
+static uint64_t content_hash(const choir_data *d) {
+  ch_hash_state h;
+  ch_hash_begin(&h, d->tokenizer_hash);
+  for (int i = 0; i < d->count; i++) {
+    const ch_source *s = &d->sources[i];
+    ch_hash_add(&h, s->name, strlen(s->name) + 1);
+    ch_hash_add(&h, &s->weight, sizeof s->weight);
+    ch_hash_add(&h, &s->train.info.tokens, sizeof s->train.info.tokens);
+    ch_hash_add(&h, &s->train.info.checksum, sizeof s->train.info.checksum);
+    ch_hash_add(&h, &s->heldout.info.checksum, sizeof s->heldout.info.checksum);
+  }
+  return ch_hash_end(&h);
+}
+
+static int open_all(choir_data *d, const char *directory, const char *file, const json_t *root) {
+  int64_t version, vocab;
+  const char *format, *hash;
+  char is[17];
+  json_t *sources, *source;
+  size_t i;
+  CH_TRY(ch_json_get_string(root, file, "format", &format));
+  if (strcmp(format, "choir-data"))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"format\" is \"%.40s\", not \"choir-data\"", file, format);
+  CH_TRY(ch_json_get_integer(root, file, "version", 1, 1, &version));
+  CH_TRY(ch_json_get_integer(root, file, "vocab_size", 1, CH_VOCAB_LIMIT, &vocab));
+  CH_TRY(ch_json_get_string(root, file, "tokenizer_hash", &hash));
+  CH_TRY(ch_json_get_array(root, file, "sources", &sources));
+  CH_TRY(hash_tokenizer(d));
+  if (strcmp(hash, ch_hex(d->tokenizer_hash, is)))
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "%s is not the tokenizer that the data was made with (%s, not %.20s); build the data again",
+                    d->tokenizer_path, is, hash);
+  if (!json_array_size(sources) || json_array_size(sources) > CH_SOURCE_LIMIT)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu sources; must be 1 to %d", file, json_array_size(sources),
+                    CH_SOURCE_LIMIT);
+  d->vocab_size = (int)vocab;
+  if (!(d->sources = calloc(json_array_size(sources) + 1, sizeof *d->sources)))
+    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %s", file);
+  json_array_foreach(sources, i, source) CH_TRY(open_source(d, directory, file, source));
+  CH_TRY(divide(d, file));
+  d->hash = content_hash(d);
+  return CHOIR_OK;
+}
+
+int choir_data_open(const char *directory, choir_data **data) {
+  char file[4096], tokenizer[4096];
+  json_t *root;
+  *data = NULL;
+  if (snprintf(file, sizeof file, "%s/data.json", directory) >= (int)sizeof file - 128)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
+  snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.model", directory);
+  CH_TRY(ch_json_load(file, &root));
+  choir_data *d = calloc(1, sizeof *d);
+  int code = d && (d->tokenizer_path = strdup(tokenizer))
+                 ? open_all(d, directory, file, root)
+                 : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %s", file);
+  json_decref(root);
+  if (code) {
+    choir_data_close(d);
+    return code;
+  }
+  *data = d;
+  return CHOIR_OK;
+}
+
+void choir_data_close(choir_data *d) {
+  if (!d) return;
+  for (int i = 0; i < d->count; i++) {
+    ch_shard_close(&d->sources[i].train);
+    ch_shard_close(&d->sources[i].heldout);
+  }
+  free(d->sources);
+  free(d->tokenizer_path);
+  free(d);
+}
+
+void choir_data_get_info(const choir_data *d, choir_data_info *info) {
+  *info = (choir_data_info){.vocab_size = d->vocab_size, .sources = d->count};
+  for (int i = 0; i < d->count; i++) {
+    const ch_shard_info *train = &d->sources[i].train.info, *heldout = &d->sources[i].heldout.info;
+    info->train_tokens += train->tokens;
+    info->heldout_tokens += heldout->tokens;
+    info->train_bytes += train->text_bytes;
+    info->heldout_bytes += heldout->text_bytes;
+    info->documents += train->documents + heldout->documents;
+  }
+}
+
+uint64_t ch_data_hash(const choir_data *d) { return d->hash; }
+uint64_t ch_data_tokenizer_hash(const choir_data *d) { return d->tokenizer_hash; }
+const char *ch_data_tokenizer_path(const choir_data *d) { return d->tokenizer_path; }

@@ -1,0 +1,54 @@
+/* Text to tokens, word by word. */
+#ifndef CH_DATA_ENCODER_H
+#define CH_DATA_ENCODER_H
+
+#include "choir/tokenizer.h"
+#include "data/spm.h"
+
+enum { CH_VOCAB_LIMIT = 256000 };
+
+/* The bytes that a token stands for. */
+typedef struct ch_surface {
+  const char *text;
+  size_t size;
+} ch_surface;
+
+struct choir_tokenizer {
+  ch_spm *spm;
+  char *bytes; /* of the model file */
+  size_t size;
+  uint64_t hash;
+  int vocab, eos;
+  int32_t byte_id[256]; /* the token of each single byte */
+  ch_surface *surface;  /* [vocab]; for control pieces empty */
+  char **piece;         /* [vocab] for people */
+  char *names;          /* what they and the surfaces point into, */
+  char byte[256];       /* or into this */
+};
+
+/* A growing list of tokens. */
+typedef struct ch_ids {
+  int32_t *ids; /* free() it */
+  size_t count, capacity;
+} ch_ids;
+
+/* One thread's way to encode: remembers words it has seen, which is what makes it fast. */
+typedef struct ch_encoder ch_encoder;
+
+ch_encoder *ch_encoder_new(void); /* NULL: no memory */
+void ch_encoder_free(ch_encoder *encoder);
+
+/* Bytes of the character at p if it never shares a piece with others but is encoded byte for byte: control characters,
+ * and U+2581, which SentencePiece uses for the space and so cannot keep. 0 otherwise. */
+static inline size_t ch_stands_alone(const char *p, const char *end) {
+  unsigned char c = (unsigned char)*p;
+  if (c < 0x20 || c == 0x7F) return 1;
+  return c == 0xE2 && end - p >= 3 && (unsigned char)p[1] == 0x96 && (unsigned char)p[2] == 0x81 ? 3 : 0;
+}
+
+/* Appends the tokens of text, which must be well-formed UTF-8. encoder NULL: without memory of words (short texts).
+ * Tokens of a text are those of its words one after the other, so it may be cut before a space that follows another
+ * character, and before and after control characters, and gives the same. */
+int ch_encode(const choir_tokenizer *tokenizer, ch_encoder *encoder, const char *text, size_t size, ch_ids *out);
+
+#endif

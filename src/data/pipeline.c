@@ -1,0 +1,147 @@
+#include "data/pipeline.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 2048 };
+
+/* What became of a job. Messages belong to threads, so a failing one is taken along. */
+typedef struct outcome {
+  int done, code;
+  char message[MESSAGE_BYTES];
+} outcome;
+
+typedef struct state {
+  const ch_pipeline *p;
+  pthread_mutex_t lock;
+  pthread_cond_t room, ready, done;   /* awaited by the producer, the workers, the consumer */
+  uint64_t produced, taken, consumed; /* jobs so far; job number n is in place n % p->jobs */
+  int ended;                          /* nothing more will be produced */
+  int stop;                           /* the consumer wants no more */
+  outcome *outcome;                   /* [jobs] */
+} state;
+
+typedef struct helper {
+  state *s;
+  int number;
+  pthread_t thread;
+} helper;
+
+static void settle(outcome *o, int code) {
+  o->code = code;
+  if (code) snprintf(o->message, sizeof o->message, "%s", choir_error_message());
+}
+
+static void *producer(void *argument) {
+  state *s = argument;
+  const ch_pipeline *p = s->p;
+  int more = 1;
+  while (more) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop && s->produced - s->consumed == (uint64_t)p->jobs) pthread_cond_wait(&s->room, &s->lock);
+    size_t place = (size_t)(s->produced % (uint64_t)p->jobs);
+    int stop = s->stop;
+    pthread_mutex_unlock(&s->lock);
+    if (stop) break;
+    int code = p->produce(p->context, p->job[place], &more);
+    if (code) more = 0;
+    pthread_mutex_lock(&s->lock);
+    if (more || code) {
+      s->outcome[place].done = code != 0; /* an error takes the job's place in the order */
+      settle(&s->outcome[place], code);
+      s->produced++;
+    }
+    s->ended = !more;
+    if (s->ended)
+      pthread_cond_broadcast(&s->ready);
+    else
+      pthread_cond_signal(&s->ready);
+    if (s->ended) pthread_cond_signal(&s->done);
+    pthread_mutex_unlock(&s->lock);
+  }
+  return NULL;
+}
+
+static void *worker(void *argument) {
+  helper *h = argument;
+  state *s = h->s;
+  pthread_mutex_lock(&s->lock);
+  for (;;) {
+    while (!s->stop && !s->ended && s->taken == s->produced) pthread_cond_wait(&s->ready, &s->lock);
+    if (s->stop || s->taken == s->produced) break;
+    size_t place = (size_t)(s->taken++ % (uint64_t)s->p->jobs);
+    if (s->outcome[place].done) continue; /* the producer's error */
+    pthread_mutex_unlock(&s->lock);
+    int code = s->p->work(s->p->context, h->number, s->p->job[place]);
+    pthread_mutex_lock(&s->lock);
+    settle(&s->outcome[place], code);
+    s->outcome[place].done = 1;
+    pthread_cond_signal(&s->done);
+  }
+  pthread_mutex_unlock(&s->lock);
+  return NULL;
+}
+
+/* Takes jobs in order until the end or the first error. */
+static int consume(state *s) {
+  const ch_pipeline *p = s->p;
+  int code = CHOIR_OK;
+  pthread_mutex_lock(&s->lock);
+  while (!code) {
+    size_t place = (size_t)(s->consumed % (uint64_t)p->jobs);
+    while (!(s->consumed < s->produced && s->outcome[place].done) && !(s->ended && s->consumed == s->produced))
+      pthread_cond_wait(&s->done, &s->lock);
+    if (s->consumed == s->produced) break;
+    pthread_mutex_unlock(&s->lock);
+    code = s->outcome[place].code;
+    if (code)
+      ch_error(code, "%s", s->outcome[place].message);
+    else
+      code = p->consume(p->context, p->job[place]);
+    pthread_mutex_lock(&s->lock);
+    s->outcome[place].done = 0;
+    s->consumed++;
+    pthread_cond_signal(&s->room);
+  }
+  pthread_mutex_unlock(&s->lock);
+  return code;
+}
+
+/* Stops and joins the threads that were started: helpers[0] is the producer. */
+static void finish(state *s, helper *helpers, int started) {
+  pthread_mutex_lock(&s->lock);
+  s->stop = 1; /* also after the last job: nobody waits for anything then */
+  pthread_cond_broadcast(&s->room);
+  pthread_cond_broadcast(&s->ready);
+  pthread_mutex_unlock(&s->lock);
+  for (int i = 0; i < started; i++) pthread_join(helpers[i].thread, NULL);
+}
+
+int ch_pipeline_run(const ch_pipeline *p) {
+  state s = {.p = p,
+             .lock = PTHREAD_MUTEX_INITIALIZER,
+             .room = PTHREAD_COND_INITIALIZER,
+             .ready = PTHREAD_COND_INITIALIZER,
+             .done = PTHREAD_COND_INITIALIZER};
+  int count = p->workers + 1, started = 0, failed = 0, code;
+  s.outcome = calloc((size_t)p->jobs, sizeof *s.outcome);
+  helper *helpers = calloc((size_t)count, sizeof *helpers);
+  if (s.outcome && helpers) {
+    while (started < count && !failed) {
+      helpers[started] = (helper){.s = &s, .number = started - 1};
+      void *argument = started ? (void *)&helpers[started] : (void *)&s;
+      failed = pthread_create(&helpers[started].thread, NULL, started ? worker : producer, argument);
+      started += !failed;
+    }
+    code = failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start thread %d: %s", started, strerror(failed)) : consume(&s);
+    finish(&s, helpers, started);
+  } else {
+    code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d jobs", p->jobs);
+  }
+  free(s.outcome);
+  free(helpers);
+  return code;
+}

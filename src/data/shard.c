@@ -1,0 +1,186 @@
+#include "data/shard.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/encoder.h"
+
+enum { HEADER_BYTES = 128, VERSION = 1 };
+static const char MAGIC[] = "choirshd";
+
+/* Where things are in the header, in bytes; all little endian. What is between CHECKSUM and HEADER_CHECKSUM is zero. */
+enum {
+  AT_VERSION = 8,
+  AT_WIDTH = 12,
+  AT_VOCAB = 16,
+  AT_TOKENIZER = 24,
+  AT_TOKENS = 32,
+  AT_DOCUMENTS = 40,
+  AT_TEXT = 48,
+  AT_CHECKSUM = 56,
+  AT_ZERO = 64,
+  AT_HEADER_CHECKSUM = 120
+};
+
+static void put(unsigned char *p, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; i++) p[i] = (unsigned char)(value >> 8 * i);
+}
+
+static uint64_t get(const unsigned char *p, int bytes) {
+  uint64_t value = 0;
+  for (int i = 0; i < bytes; i++) value |= (uint64_t)p[i] << 8 * i;
+  return value;
+}
+
+static int width_of(int vocab) { return vocab <= 1 << 16 ? 2 : 4; }
+
+static void put_header(unsigned char h[HEADER_BYTES], const ch_shard_info *info, int width) {
+  memset(h, 0, HEADER_BYTES);
+  memcpy(h, MAGIC, 8);
+  put(h + AT_VERSION, VERSION, 4);
+  put(h + AT_WIDTH, (uint64_t)width, 4);
+  put(h + AT_VOCAB, (uint64_t)info->vocab_size, 8);
+  put(h + AT_TOKENIZER, info->tokenizer_hash, 8);
+  put(h + AT_TOKENS, info->tokens, 8);
+  put(h + AT_DOCUMENTS, info->documents, 8);
+  put(h + AT_TEXT, info->text_bytes, 8);
+  put(h + AT_CHECKSUM, info->checksum, 8);
+  put(h + AT_HEADER_CHECKSUM, ch_hash64(h, AT_HEADER_CHECKSUM, 0), 8);
+}
+
+/* Reads and checks the header of a file of `bytes` bytes. */
+static int get_header(const unsigned char *h, size_t bytes, ch_shard *s) {
+  if (bytes < HEADER_BYTES)
+    return ch_error(CHOIR_ERROR_FORMAT, "%zu bytes: shorter than a shard's header; it is truncated or no shard", bytes);
+  if (memcmp(h, MAGIC, 8)) return ch_error(CHOIR_ERROR_FORMAT, "not a choir shard");
+  if (get(h + AT_HEADER_CHECKSUM, 8) != ch_hash64(h, AT_HEADER_CHECKSUM, 0))
+    return ch_error(CHOIR_ERROR_FORMAT, "the header is damaged (checksum); build the data again");
+  uint64_t version = get(h + AT_VERSION, 4), vocab = get(h + AT_VOCAB, 8);
+  if (version != VERSION)
+    return ch_error(CHOIR_ERROR_FORMAT, "version %" PRIu64 "; this choir reads version %d", version, VERSION);
+  if (vocab < 1 || vocab > CH_VOCAB_LIMIT)
+    return ch_error(CHOIR_ERROR_FORMAT, "vocabulary of %" PRIu64 "; must be 1 to %d", vocab, CH_VOCAB_LIMIT);
+  s->width = (int)get(h + AT_WIDTH, 4);
+  s->info = (ch_shard_info){.vocab_size = (int)vocab,
+                            .tokenizer_hash = get(h + AT_TOKENIZER, 8),
+                            .tokens = get(h + AT_TOKENS, 8),
+                            .documents = get(h + AT_DOCUMENTS, 8),
+                            .text_bytes = get(h + AT_TEXT, 8),
+                            .checksum = get(h + AT_CHECKSUM, 8)};
+  if (s->width != width_of(s->info.vocab_size))
+    return ch_error(CHOIR_ERROR_FORMAT, "%d bytes a token; a vocabulary of %d has %d", s->width, s->info.vocab_size,
+                    width_of(s->info.vocab_size));
+  for (int i = AT_ZERO; i < AT_HEADER_CHECKSUM; i++)
+    if (h[i]) return ch_error(CHOIR_ERROR_FORMAT, "header byte %d is not zero", i);
+  uint64_t room = bytes - HEADER_BYTES;
+  if (room % (uint64_t)s->width || s->info.tokens != room / (uint64_t)s->width)
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "holds %" PRIu64 " tokens by its header, but %" PRIu64
+                    " bytes of them; truncated? build the data again",
+                    s->info.tokens, room);
+  if (s->info.documents > s->info.tokens)
+    return ch_error(CHOIR_ERROR_FORMAT, "%" PRIu64 " documents in %" PRIu64 " tokens", s->info.documents,
+                    s->info.tokens);
+  return CHOIR_OK;
+}
+
+static uint32_t largest16(const uint16_t *tokens, size_t count) {
+  uint16_t most = 0;
+  for (size_t i = 0; i < count; i++) most = tokens[i] > most ? tokens[i] : most;
+  return most;
+}
+
+static uint32_t largest32(const uint32_t *tokens, size_t count) {
+  uint32_t most = 0;
+  for (size_t i = 0; i < count; i++) most = tokens[i] > most ? tokens[i] : most;
+  return most;
+}
+
+/* One pass over the tokens, piece by piece so that the second look at a piece finds it in the cache. */
+static int check_tokens(const ch_shard *s) {
+  const size_t piece = (size_t)1 << 18;
+  const char *tokens = (const char *)s->map + HEADER_BYTES;
+  size_t bytes = s->map_bytes - HEADER_BYTES;
+  uint32_t most = 0;
+  ch_hash_state hash;
+  ch_hash_begin(&hash, 0);
+  for (size_t at = 0; at < bytes; at += piece) {
+    size_t size = bytes - at < piece ? bytes - at : piece;
+    ch_hash_add(&hash, tokens + at, size);
+    uint32_t here = s->width == 2 ? largest16((const uint16_t *)(const void *)(tokens + at), size / 2)
+                                  : largest32((const uint32_t *)(const void *)(tokens + at), size / 4);
+    most = here > most ? here : most;
+  }
+  if (ch_hash_end(&hash) != s->info.checksum)
+    return ch_error(CHOIR_ERROR_FORMAT, "the tokens are damaged (checksum); build the data again");
+  if (s->info.tokens && most >= (uint32_t)s->info.vocab_size)
+    return ch_error(CHOIR_ERROR_FORMAT, "holds token %u; the vocabulary has %d", most, s->info.vocab_size);
+  return CHOIR_OK;
+}
+
+int ch_shard_open(const char *path, ch_shard *s) {
+  *s = (ch_shard){0};
+  CH_TRY(ch_file_map(path, &s->map, &s->map_bytes));
+  int code = get_header(s->map, s->map_bytes, s);
+  if (!code) code = check_tokens(s);
+  if (!code) return CHOIR_OK;
+  ch_shard_close(s);
+  return ch_error_in(code, "%s", path);
+}
+
+void ch_shard_close(ch_shard *s) {
+  if (s->map) ch_file_unmap(s->map, s->map_bytes);
+  s->map = NULL;
+}
+
+void ch_shard_read(const ch_shard *s, uint64_t first, size_t count, int32_t *tokens) {
+  const char *from = (const char *)s->map + HEADER_BYTES + first * (uint64_t)s->width;
+  const uint16_t *narrow = (const void *)from;
+  const uint32_t *wide = (const void *)from;
+  for (size_t i = 0; i < count; i++) tokens[i] = s->width == 2 ? narrow[i] : (int32_t)wide[i];
+}
+
+int ch_shard_begin(ch_shard_writer *w, const char *path, int vocab_size, uint64_t tokenizer_hash) {
+  static const char zeros[HEADER_BYTES];
+  *w = (ch_shard_writer){.info = {.vocab_size = vocab_size, .tokenizer_hash = tokenizer_hash},
+                         .width = width_of(vocab_size)};
+  ch_hash_begin(&w->hash, 0);
+  CH_TRY(ch_file_begin(&w->file, path));
+  ch_file_write(&w->file, zeros, HEADER_BYTES); /* the header comes last */
+  return CHOIR_OK;
+}
+
+int ch_shard_write(ch_shard_writer *w, const int32_t *tokens, size_t count) {
+  enum { PIECE = 8192 };
+  unsigned char bytes[PIECE * 4];
+  while (count) {
+    size_t n = count < PIECE ? count : PIECE;
+    for (size_t i = 0; i < n; i++) {
+      if (tokens[i] < 0 || tokens[i] >= w->info.vocab_size)
+        return ch_error(CHOIR_ERROR_FORMAT, "%s: token %d of a vocabulary of %d", w->file.path, tokens[i],
+                        w->info.vocab_size);
+      put(bytes + i * (size_t)w->width, (uint64_t)tokens[i], w->width);
+    }
+    ch_hash_add(&w->hash, bytes, n * (size_t)w->width);
+    ch_file_write(&w->file, bytes, n * (size_t)w->width);
+    w->info.tokens += n;
+    tokens += n, count -= n;
+  }
+  return CHOIR_OK;
+}
+
+int ch_shard_failed(const ch_shard_writer *w) {
+  return w->file.error ? ch_file_error(w->file.error, w->file.path, 0) : CHOIR_OK;
+}
+
+int ch_shard_commit(ch_shard_writer *w) {
+  unsigned char header[HEADER_BYTES];
+  w->info.checksum = ch_hash_end(&w->hash);
+  put_header(header, &w->info, w->width);
+  if (!w->file.error && pwrite(w->file.fd, header, sizeof header, 0) != sizeof header) w->file.error = EIO;
+  return ch_file_commit(&w->file);
+}
+
+void ch_shard_abandon(ch_shard_writer *w) { ch_file_abandon(&w->file); }

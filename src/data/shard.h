@@ -1,0 +1,45 @@
+/* Shards: the tokens of one share of one source, in one checked, memory-mapped file. docs/data.md has the layout. */
+#ifndef CH_DATA_SHARD_H
+#define CH_DATA_SHARD_H
+
+#include "base/file.h"
+#include "base/hash.h"
+
+typedef struct ch_shard_info {
+  int vocab_size;
+  uint64_t tokenizer_hash;
+  uint64_t tokens, documents, text_bytes;
+  uint64_t checksum; /* of the tokens as stored */
+} ch_shard_info;
+
+typedef struct ch_shard {
+  ch_shard_info info;
+  int width; /* bytes a token */
+  const void *map;
+  size_t map_bytes;
+} ch_shard;
+
+/* Opens and checks everything: header, file size, checksums, every token below vocab_size. CHOIR_ERROR_IO,
+ * CHOIR_ERROR_FORMAT. */
+int ch_shard_open(const char *path, ch_shard *shard);
+void ch_shard_close(ch_shard *shard);
+
+/* Tokens first .. first+count-1. */
+void ch_shard_read(const ch_shard *shard, uint64_t first, size_t count, int32_t *tokens);
+
+typedef struct ch_shard_writer {
+  ch_file file;
+  ch_shard_info info;
+  int width;
+  ch_hash_state hash;
+} ch_shard_writer;
+
+int ch_shard_begin(ch_shard_writer *writer, const char *path, int vocab_size, uint64_t tokenizer_hash);
+/* Appends; failures to write are told by ch_shard_commit or ch_shard_failed. CHOIR_ERROR_FORMAT: a token out of range.
+ */
+int ch_shard_write(ch_shard_writer *writer, const int32_t *tokens, size_t count);
+int ch_shard_failed(const ch_shard_writer *writer);
+int ch_shard_commit(ch_shard_writer *writer);
+void ch_shard_abandon(ch_shard_writer *writer);
+
+#endif

@@ -1,0 +1,43 @@
+/* The C face of SentencePiece: the only place that knows it is C++. No exception leaves it, nothing is printed. */
+#ifndef CH_DATA_SPM_H
+#define CH_DATA_SPM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include "base/error.h"
+
+typedef struct ch_spm ch_spm;
+
+int ch_spm_load(const void *bytes, size_t size, ch_spm **spm);
+void ch_spm_free(ch_spm *spm);
+
+typedef enum { CH_PIECE_NORMAL, CH_PIECE_BYTE, CH_PIECE_CONTROL, CH_PIECE_UNKNOWN, CH_PIECE_UNUSED } ch_piece_kind;
+
+int ch_spm_vocab(const ch_spm *spm);
+int ch_spm_eos(const ch_spm *spm);                                 /* -1: none */
+const char *ch_spm_piece(const ch_spm *spm, int id, size_t *size); /* U+2581 stands for a space; owned by spm */
+ch_piece_kind ch_spm_kind(const ch_spm *spm, int id);
+
+/* Encodes text into ids [capacity]; *count is what there is, more than capacity when it did not fit. Thread-safe. */
+int ch_spm_encode(const ch_spm *spm, const char *text, size_t size, int32_t *ids, size_t capacity, size_t *count);
+
+typedef struct ch_spm_training {
+  int vocab_size;
+  int pieces;     /* the expectation step adds up this many partial sums: a constant, so that the result is one too */
+  size_t longest; /* bytes of the longest sentence */
+  const char *const *sentences;
+  const size_t *sizes;
+  size_t count;
+} ch_spm_training;
+
+/* Trains a unigram model with byte fallback and no normalization; *model is malloc'd. */
+int ch_spm_train(const ch_spm_training *training, void **model, size_t *size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,276 @@
+#include "data/text.h"
+
+#include <jansson.h>
+
+#include "data/buffer.h"
+#include "data/utf8.h"
+
+static const size_t JSON_LINE_LIMIT = (size_t)1 << 30;
+
+struct ch_text {
+  ch_text_options o;
+  size_t file; /* number of the current input */
+  int open;
+  ch_input input;
+  uint64_t done, total, replaced;
+
+  /* Bytes of the file not yet used: raw.data[begin .. size); of them the first `scanned` hold no newline. */
+  ch_buffer raw;
+  size_t begin, scanned;
+  uint64_t offset, line; /* where raw.data[begin] is in the file; lines count from 1 */
+  int inside_line;       /* a long line was cut before it */
+
+  ch_buffer block;
+  int newline;    /* plain text: a line end is due before the next line; it may turn out to belong to a separator */
+  int started;    /* a block of this document has been handed out */
+  json_t *object; /* JSON lines: the current document is body[at .. size) */
+  const char *body;
+  size_t body_size, at;
+};
+
+typedef struct line {
+  const char *text;
+  size_t size; /* without the line end */
+  int whole;   /* not cut */
+  int ended;   /* by a newline, which is not in text */
+} line;
+
+int ch_text_open(const ch_text_options *options, ch_text **text) {
+  *text = NULL;
+  uint64_t total = 0, bytes;
+  for (const char *const *path = options->inputs; *path; path++) {
+    CH_TRY(ch_input_check(*path, &bytes));
+    total += bytes;
+  }
+  ch_text *t = calloc(1, sizeof *t);
+  if (!t) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read text");
+  t->o = *options;
+  t->total = total;
+  *text = t;
+  return CHOIR_OK;
+}
+
+void ch_text_close(ch_text *t) {
+  if (!t) return;
+  if (t->open) ch_input_close(&t->input);
+  json_decref(t->object);
+  free(t->raw.data);
+  free(t->block.data);
+  free(t);
+}
+
+uint64_t ch_text_bytes_total(const ch_text *t) { return t->total; }
+uint64_t ch_text_replaced(const ch_text *t) { return t->replaced; }
+uint64_t ch_text_bytes_done(const ch_text *t) { return t->done + (t->open ? ch_input_consumed(&t->input) : 0); }
+
+/* Reads another piece of the file behind what is there. */
+static int fill(ch_text *t) {
+  const void *data;
+  size_t size;
+  CH_TRY(ch_input_read(&t->input, &data, &size));
+  size_t rest = t->raw.size - t->begin;
+  if (t->begin > rest) { /* move seldom: each byte moves at most once for each time the buffer doubles */
+    memmove(t->raw.data, t->raw.data + t->begin, rest);
+    t->raw.size = rest, t->begin = 0;
+  }
+  return ch_buffer_append(&t->raw, data, size);
+}
+
+static int open_file(ch_text *t) {
+  CH_TRY(ch_input_open(&t->input, t->o.inputs[t->file]));
+  t->open = 1;
+  t->raw.size = t->begin = t->scanned = 0;
+  t->offset = 0, t->line = 1, t->inside_line = 0;
+  t->newline = t->started = 0;
+  while (t->raw.size < 3 && !t->input.ended) CH_TRY(fill(t));
+  if (t->raw.size >= 3 && !memcmp(t->raw.data, "\xEF\xBB\xBF", 3)) t->begin = 3, t->offset = 3; /* a byte order mark */
+  return CHOIR_OK;
+}
+
+static void close_file(ch_text *t) {
+  t->done += ch_input_consumed(&t->input);
+  ch_input_close(&t->input);
+  t->open = 0;
+  t->file++;
+}
+
+/* Where to end a block of at most `limit` bytes; see ch_block. */
+static size_t cut(const char *text, size_t size, size_t limit) {
+  if (size <= limit) return size;
+  const char *newline = memrchr(text + 1, '\n', limit - 1);
+  if (newline) return (size_t)(newline - text);
+  for (size_t i = limit; i > 1; i--)
+    if (text[i] == ' ' && text[i - 1] != ' ') return i;
+  return ch_utf8_cut(text, limit);
+}
+
+/* The next line, not yet used up; of a line longer than `limit` a part, when parts are allowed. more = 0: the file
+ * ends. */
+static int peek(ch_text *t, size_t limit, int parts, line *l, int *more) {
+  for (;;) {
+    const char *text = t->raw.data + t->begin;
+    size_t size = t->raw.size - t->begin;
+    const char *newline = size > t->scanned ? memchr(text + t->scanned, '\n', size - t->scanned) : NULL;
+    size_t length = newline ? (size_t)(newline - text) : size;
+    t->scanned = length;
+    if (length > limit && !parts)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: line longer than %zu bytes; is this JSON lines?", t->input.path,
+                      (unsigned long long)t->line, limit);
+    *more = 1;
+    if (length > limit) return *l = (line){.text = text, .size = cut(text, length, limit)}, CHOIR_OK;
+    if (newline) return *l = (line){.text = text, .size = length, .whole = !t->inside_line, .ended = 1}, CHOIR_OK;
+    if (t->input.ended) {
+      *l = (line){.text = text, .size = length, .whole = !t->inside_line};
+      *more = size > 0;
+      return CHOIR_OK;
+    }
+    CH_TRY(fill(t));
+  }
+}
+
+static void use_up(ch_text *t, const line *l) {
+  size_t taken = l->size + (size_t)l->ended;
+  t->begin += taken;
+  t->offset += taken;
+  t->scanned -= l->ended ? l->size : taken; /* a whole line was scanned up to its end only */
+  t->line += (uint64_t)l->ended;
+  t->inside_line = !l->ended;
+}
+
+/* Appends text to the block once it is known to be UTF-8. */
+static int append(ch_text *t, const char *text, size_t size) {
+  for (size_t i = 0; i < size;) {
+    size_t valid = ch_utf8_valid(text + i, size - i);
+    CH_TRY(ch_buffer_append(&t->block, text + i, valid));
+    i += valid;
+    if (i == size) break;
+    if (!t->o.replace_invalid)
+      return ch_error(CHOIR_ERROR_FORMAT,
+                      "%s: byte %llu (line %llu): not UTF-8 (0x%02X); convert the file to UTF-8, or ask for such bytes "
+                      "to be replaced",
+                      t->input.path, (unsigned long long)(t->offset + i), (unsigned long long)t->line,
+                      (unsigned char)text[i]);
+    CH_TRY(ch_buffer_append(&t->block, "\xEF\xBF\xBD", 3));
+    t->replaced++;
+    i++;
+  }
+  return CHOIR_OK;
+}
+
+/* Hands out what has been collected; 0 when that is a document without a byte, which does not count. */
+static int emit(ch_text *t, int last, ch_block *block) {
+  *block = (ch_block){.text = t->block.data, .size = t->block.size, .last = last};
+  int worth = t->block.size || t->started;
+  t->started = !last;
+  return worth;
+}
+
+/* The line end before a separator line belongs to the separator, and so does a CR on both. */
+static int separates(ch_text *t, const line *l) {
+  if (!t->o.separator || !l->whole) return 0;
+  size_t size = strlen(t->o.separator);
+  int cr = l->size == size + 1 && l->text[size] == '\r';
+  if ((l->size != size && !cr) || memcmp(l->text, t->o.separator, size)) return 0;
+  if (cr && t->newline && t->block.size && t->block.data[t->block.size - 1] == '\r') t->block.size--;
+  t->newline = 0;
+  return 1;
+}
+
+static int append_newline(ch_text *t) {
+  if (!t->newline) return CHOIR_OK;
+  t->newline = 0;
+  return ch_buffer_append(&t->block, "\n", 1);
+}
+
+/* The next block of the open file of plain text; *got = 0: the file has ended. */
+static int next_plain(ch_text *t, ch_block *block, int *got) {
+  size_t limit = t->o.block_bytes, separator = t->o.separator ? strlen(t->o.separator) + 1 : 0;
+  t->block.size = 0;
+  for (;;) {
+    line l = {0};
+    int more;
+    CH_TRY(peek(t, limit > separator ? limit : separator, 1, &l, &more));
+    if (!more) {
+      CH_TRY(append_newline(t));
+      *got = emit(t, 1, block);
+      return CHOIR_OK;
+    }
+    if (separates(t, &l)) {
+      use_up(t, &l);
+      if ((*got = emit(t, 1, block))) return CHOIR_OK;
+      continue;
+    }
+    if (t->block.size && t->block.size + (size_t)t->newline + l.size > limit) {
+      *got = emit(t, 0, block);
+      return CHOIR_OK;
+    }
+    CH_TRY(append_newline(t));
+    CH_TRY(append(t, l.text, l.size));
+    t->newline = l.ended;
+    use_up(t, &l);
+  }
+}
+
+static const char *type_name(const json_t *value) {
+  static const char *const names[] = {"an object", "an array", "a string", "a number",
+                                      "a number",  "true",     "false",    "null"};
+  return names[json_typeof(value)];
+}
+
+/* Parses one line, sanitized in t->block, and finds the field in it. */
+static int parse(ch_text *t) {
+  unsigned long long number = t->line;
+  json_error_t e;
+  json_decref(t->object);
+  t->object = json_loadb(t->block.data, t->block.size, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &e);
+  if (!t->object)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: not JSON: %s (column %d)", t->input.path, number, e.text, e.column);
+  if (!json_is_object(t->object))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: expected an object, found %s", t->input.path, number,
+                    type_name(t->object));
+  json_t *value = json_object_get(t->object, t->o.field);
+  if (!value) return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: no field \"%s\"", t->input.path, number, t->o.field);
+  if (!json_is_string(value))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: field \"%s\" is %s, not a string", t->input.path, number, t->o.field,
+                    type_name(value));
+  t->body = json_string_value(value);
+  t->body_size = json_string_length(value);
+  t->at = 0;
+  return CHOIR_OK;
+}
+
+static int blank(const line *l) {
+  for (size_t i = 0; i < l->size; i++)
+    if (!strchr(" \t\r", l->text[i])) return 0;
+  return 1;
+}
+
+static int next_json(ch_text *t, ch_block *block, int *got) {
+  while (t->at >= t->body_size) {
+    line l = {0};
+    CH_TRY(peek(t, JSON_LINE_LIMIT, 0, &l, got));
+    if (!*got) return CHOIR_OK;
+    t->block.size = 0;
+    if (!blank(&l)) {
+      CH_TRY(append(t, l.text, l.size));
+      CH_TRY(parse(t));
+    }
+    use_up(t, &l);
+  }
+  size_t size = cut(t->body + t->at, t->body_size - t->at, t->o.block_bytes);
+  *block = (ch_block){.text = t->body + t->at, .size = size, .last = t->at + size == t->body_size};
+  t->at += size;
+  *got = 1;
+  return CHOIR_OK;
+}
+
+int ch_text_next(ch_text *t, ch_block *block, int *more) {
+  *more = 0;
+  while (t->open || t->o.inputs[t->file]) {
+    if (!t->open) CH_TRY(open_file(t));
+    CH_TRY((t->o.field ? next_json : next_plain)(t, block, more));
+    if (*more) return CHOIR_OK;
+    close_file(t);
+  }
+  return CHOIR_OK;
+}

@@ -1,0 +1,177 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "data/buffer.h"
+#include "data/encoder.h"
+#include "data/utf8.h"
+
+static const size_t FILE_LIMIT = (size_t)256 << 20;
+
+void choir_tokenizer_free(choir_tokenizer *t) {
+  if (!t) return;
+  ch_spm_free(t->spm);
+  free(t->bytes);
+  free(t->surface);
+  free(t->piece);
+  free(t->names);
+  free(t);
+}
+
+/* A piece as text: U+2581 becomes the space it stands for. Returns the length; never longer than the piece. */
+static size_t plain(const char *piece, size_t size, char *text) {
+  size_t n = 0;
+  for (size_t i = 0; i < size;) {
+    int space = size - i >= 3 && !memcmp(piece + i, "\xE2\x96\x81", 3);
+    text[n++] = space ? ' ' : piece[i];
+    i += space ? 3 : 1;
+  }
+  text[n] = 0;
+  return n;
+}
+
+/* What encoding word by word rests on: no piece reaches over the end of a word. */
+static int within_word(const char *text, size_t size) {
+  for (size_t i = 0; i < size; i++) {
+    unsigned char c = (unsigned char)text[i];
+    if (c < 0x20 || c == 0x7F || (i && c == ' ' && text[i - 1] != ' ')) return 0;
+  }
+  return 1;
+}
+
+static int add_piece(choir_tokenizer *t, int id, char *name) {
+  size_t size;
+  const char *piece = ch_spm_piece(t->spm, id, &size);
+  ch_piece_kind kind = ch_spm_kind(t->spm, id);
+  size_t length = plain(piece, size, name);
+  unsigned byte;
+  t->piece[id] = name;
+  t->surface[id] = (ch_surface){name, 0};
+  if (kind == CH_PIECE_NORMAL) {
+    t->surface[id].size = length;
+    if (!within_word(name, length))
+      return ch_error(CHOIR_ERROR_FORMAT,
+                      "piece %d (\"%s\") reaches over the end of a word; choir tokenizers have no such pieces", id,
+                      name);
+  } else if (kind == CH_PIECE_BYTE && sscanf(name, "<0x%2X>", &byte) == 1) {
+    t->byte[byte] = (char)byte;
+    t->surface[id] = (ch_surface){&t->byte[byte], 1};
+    t->byte_id[byte] = id;
+  }
+  return CHOIR_OK;
+}
+
+/* Fills the tables of pieces. */
+static int add_pieces(choir_tokenizer *t) {
+  size_t total = 0, size;
+  for (int i = 0; i < t->vocab; i++) ch_spm_piece(t->spm, i, &size), total += size + 1;
+  t->surface = calloc((size_t)t->vocab, sizeof *t->surface);
+  t->piece = calloc((size_t)t->vocab, sizeof *t->piece);
+  t->names = malloc(total);
+  if (!t->surface || !t->piece || !t->names)
+    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d pieces", t->vocab);
+  for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
+  char *name = t->names;
+  for (int i = 0; i < t->vocab; i++) {
+    CH_TRY(add_piece(t, i, name));
+    name += strlen(name) + 1;
+  }
+  for (int b = 0; b < 256; b++)
+    if (t->byte_id[b] < 0)
+      return ch_error(CHOIR_ERROR_FORMAT, "no piece for byte 0x%02X: the model has no byte fallback", b);
+  return CHOIR_OK;
+}
+
+/* A model that normalizes, or puts a space in front, would not give texts back as they were: found out by trying. */
+static int keeps_text(choir_tokenizer *t) {
+  static const char probe[] = "  Ab  c\xC3\xA9 \xEF\xAC\x81\xEF\xBC\xA1 e\xCC\x81 \xF4\x8F\xBF\xBD x ";
+  int32_t *ids = NULL;
+  char *text = NULL;
+  size_t count, length;
+  int code = choir_tokenizer_encode(t, probe, sizeof probe - 1, &ids, &count);
+  if (!code) code = choir_tokenizer_decode(t, ids, count, &text, &length);
+  if (!code && (length != sizeof probe - 1 || memcmp(text, probe, length)))
+    code = ch_error(CHOIR_ERROR_FORMAT,
+                    "the model changes text (normalization or an added space); choir needs one that does not");
+  free(ids);
+  free(text);
+  return code;
+}
+
+static int build(choir_tokenizer *t) {
+  CH_TRY(ch_spm_load(t->bytes, t->size, &t->spm));
+  t->hash = ch_hash64(t->bytes, t->size, 0);
+  t->vocab = ch_spm_vocab(t->spm);
+  t->eos = ch_spm_eos(t->spm);
+  if (t->vocab < 1 || t->vocab > CH_VOCAB_LIMIT)
+    return ch_error(CHOIR_ERROR_FORMAT, "%d pieces; choir takes at most %d", t->vocab, CH_VOCAB_LIMIT);
+  if (t->eos < 0 || t->eos >= t->vocab) return ch_error(CHOIR_ERROR_FORMAT, "the model has no end-of-text piece");
+  CH_TRY(add_pieces(t));
+  return keeps_text(t);
+}
+
+int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
+  *tokenizer = NULL;
+  choir_tokenizer *t = calloc(1, sizeof *t);
+  if (!t) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
+  int code = ch_file_read(path, FILE_LIMIT, &t->bytes, &t->size);
+  if (!code && (code = build(t))) ch_error_in(code, "%s", path);
+  if (code) {
+    choir_tokenizer_free(t);
+    return code;
+  }
+  *tokenizer = t;
+  return CHOIR_OK;
+}
+
+int choir_tokenizer_vocab_size(const choir_tokenizer *t) { return t->vocab; }
+int choir_tokenizer_eos(const choir_tokenizer *t) { return t->eos; }
+uint64_t choir_tokenizer_hash(const choir_tokenizer *t) { return t->hash; }
+
+const char *choir_tokenizer_piece(const choir_tokenizer *t, int32_t id) {
+  return id >= 0 && id < t->vocab ? t->piece[id] : NULL;
+}
+
+const void *choir_tokenizer_bytes(const choir_tokenizer *t, size_t *size) {
+  *size = t->size;
+  return t->bytes;
+}
+
+int choir_tokenizer_encode(const choir_tokenizer *t, const char *text, size_t length, int32_t **ids, size_t *count) {
+  enum { LONG_TEXT = 1 << 16 }; /* from here a memory of words pays */
+  *ids = NULL, *count = 0;
+  size_t valid = ch_utf8_valid(text, length);
+  if (valid < length)
+    return ch_error(CHOIR_ERROR_FORMAT, "byte %zu of the text: not UTF-8 (0x%02X)", valid, (unsigned char)text[valid]);
+  ch_encoder *encoder = length >= LONG_TEXT ? ch_encoder_new() : NULL;
+  ch_ids out = {.ids = malloc(sizeof *out.ids), .capacity = 1}; /* never NULL, even for no text */
+  int code = out.ids ? ch_encode(t, encoder, text, length, &out) : ch_error(CHOIR_ERROR_MEMORY, "not enough memory");
+  ch_encoder_free(encoder);
+  if (code) {
+    free(out.ids);
+    return code;
+  }
+  *ids = out.ids, *count = out.count;
+  return CHOIR_OK;
+}
+
+int choir_tokenizer_decode(const choir_tokenizer *t, const int32_t *ids, size_t count, char **text, size_t *length) {
+  *text = NULL, *length = 0;
+  ch_buffer out = {0};
+  int code = CHOIR_OK;
+  for (size_t i = 0; i < count && !code; i++) {
+    if (ids[i] < 0 || ids[i] >= t->vocab)
+      code = ch_error(CHOIR_ERROR_ARGUMENT, "token %zu is %d; the tokenizer has 0 to %d", i, ids[i], t->vocab - 1);
+    else
+      code = ch_buffer_append(&out, t->surface[ids[i]].text, t->surface[ids[i]].size);
+  }
+  if (!code) code = ch_buffer_append(&out, "", 1);
+  if (code) {
+    free(out.data);
+    return code;
+  }
+  *text = out.data, *length = out.size - 1;
+  return CHOIR_OK;
+}

@@ -1,0 +1,197 @@
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "base/machine.h"
+#include "data/encoder.h"
+#include "data/sample.h"
+#include "data/text.h"
+#include "data/utf8.h"
+
+enum {
+  BLOCK_BYTES = 1 << 14,
+  LONGEST_SENTENCE = 4096,
+  PARTIAL_SUMS = 16, /* threads inside SentencePiece: how it adds up depends on them, so the number is fixed */
+  LOWEST_VOCAB = 260 /* bytes, unknown, end of text, and something */
+};
+
+/* Training runs on a thread of its own: the caller's goes on reporting, and `threads` limits the CPUs it may use. */
+typedef struct trainer {
+  const choir_tokenizer_train_options *o;
+  ch_sample sample;
+  ch_spm_training training;
+  const char **sentences;
+  size_t *sizes, capacity;
+  double started, reported;
+  int stopped;
+
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  int finished, code;
+  char message[1024];
+  void *model;
+  size_t size;
+} trainer;
+
+/* Tells the caller, at most every quarter of a second. */
+static void report(trainer *t, const char *format, double value) {
+  double now = ch_machine_seconds();
+  if (!t->o->progress || now - t->reported < 0.25) return;
+  char line[128];
+  t->reported = now;
+  snprintf(line, sizeof line, format, value);
+  t->stopped |= t->o->progress(t->o->context, line) != 0;
+}
+
+static int stopped(const trainer *t) {
+  return t->stopped ? ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; no tokenizer was written") : CHOIR_OK;
+}
+
+static int read_sample(trainer *t) {
+  const choir_tokenizer_train_options *o = t->o;
+  ch_text *text;
+  ch_block block;
+  double bytes = 0;
+  int more, code;
+  CH_TRY(ch_text_open(&(ch_text_options){.inputs = o->inputs,
+                                         .field = o->field,
+                                         .separator = o->separator,
+                                         .replace_invalid = o->replace_invalid,
+                                         .block_bytes = BLOCK_BYTES},
+                      &text));
+  while (!(code = ch_text_next(text, &block, &more)) && more && !(code = stopped(t))) {
+    if ((code = ch_sample_add(&t->sample, block.text, block.size))) break;
+    bytes += (double)block.size;
+    report(t, "reading: %.1f MB of text", bytes * 1e-6);
+  }
+  ch_text_close(text);
+  ch_sample_finish(&t->sample);
+  return code;
+}
+
+static int add_sentence(trainer *t, const char *text, size_t size) {
+  if (t->training.count == t->capacity) {
+    size_t capacity = t->capacity ? 2 * t->capacity : 4096;
+    const char **sentences = realloc(t->sentences, capacity * sizeof *sentences);
+    if (sentences) t->sentences = sentences;
+    size_t *sizes = realloc(t->sizes, capacity * sizeof *sizes);
+    if (sizes) t->sizes = sizes;
+    if (!sentences || !sizes) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %zu lines of text", capacity);
+    t->capacity = capacity;
+  }
+  t->sentences[t->training.count] = text;
+  t->sizes[t->training.count++] = size;
+  return CHOIR_OK;
+}
+
+/* Sentences are what lies between the characters that have tokens of their own (encoder.c): lines, mostly. Long ones
+ * are cut at words. */
+static int split(trainer *t, const char *text, size_t size) {
+  for (const char *p = text, *end = text + size; p < end;) {
+    const char *q = p;
+    while (q < end && !ch_stands_alone(q, end)) q++;
+    while (q - p > LONGEST_SENTENCE) {
+      size_t length = LONGEST_SENTENCE;
+      while (length > 1 && p[length] != ' ') length--;
+      if (length == 1) length = ch_utf8_cut(p, LONGEST_SENTENCE);
+      CH_TRY(add_sentence(t, p, length));
+      p += length;
+    }
+    if (q > p) CH_TRY(add_sentence(t, p, (size_t)(q - p)));
+    p = q < end ? q + ch_stands_alone(q, end) : q;
+  }
+  return CHOIR_OK;
+}
+
+static void *train(void *argument) {
+  trainer *t = argument;
+  void *model = NULL;
+  size_t size = 0;
+  int code = ch_spm_train(&t->training, &model, &size);
+  pthread_mutex_lock(&t->lock);
+  t->model = model, t->size = size;
+  t->code = code, t->finished = 1;
+  if (code) snprintf(t->message, sizeof t->message, "%s", choir_error_message()); /* messages belong to threads */
+  pthread_cond_signal(&t->changed);
+  pthread_mutex_unlock(&t->lock);
+  return NULL;
+}
+
+/* Starts train() on at most `threads` of the CPUs this process may use; SentencePiece's own threads inherit that. */
+static int start(trainer *t, pthread_t *thread) {
+  pthread_attr_t attributes;
+  cpu_set_t all, some;
+  CPU_ZERO(&some);
+  pthread_attr_init(&attributes);
+  if (t->o->threads > 0 && !sched_getaffinity(0, sizeof all, &all)) {
+    for (int cpu = 0, left = t->o->threads; cpu < CPU_SETSIZE && left; cpu++)
+      if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &some), left--;
+    pthread_attr_setaffinity_np(&attributes, sizeof some, &some);
+  }
+  int failed = pthread_create(thread, &attributes, train, t);
+  pthread_attr_destroy(&attributes);
+  return failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start a thread: %s", strerror(failed)) : CHOIR_OK;
+}
+
+static int run(trainer *t) {
+  pthread_t thread;
+  CH_TRY(start(t, &thread));
+  pthread_mutex_lock(&t->lock);
+  while (!t->finished) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    pthread_cond_timedwait(&t->changed, &t->lock, &until);
+    if (!t->finished) report(t, "finding pieces: %.0f s", ch_machine_seconds() - t->started);
+  }
+  pthread_mutex_unlock(&t->lock);
+  pthread_join(thread, NULL);
+  return t->code ? ch_error(t->code, "%s", t->message) : CHOIR_OK;
+}
+
+static int make(trainer *t) {
+  CH_TRY(read_sample(t));
+  for (size_t i = 0; i < t->sample.count; i++) CH_TRY(split(t, t->sample.blocks[i].text, t->sample.blocks[i].size));
+  if (!t->training.count) return ch_error(CHOIR_ERROR_FORMAT, "%s: no text to train a tokenizer on", t->o->inputs[0]);
+  t->training.sentences = t->sentences, t->training.sizes = t->sizes;
+  t->started = ch_machine_seconds();
+  CH_TRY(run(t));
+  return stopped(t);
+}
+
+/* Opens the output first: minutes of work must not end at a directory that cannot be written. */
+static int make_and_save(trainer *t) {
+  ch_file file;
+  CH_TRY(ch_file_begin(&file, t->o->output));
+  int code = make(t);
+  if (code) {
+    ch_file_abandon(&file);
+    return code;
+  }
+  ch_file_write(&file, t->model, t->size);
+  return ch_file_commit(&file);
+}
+
+int choir_tokenizer_train(const choir_tokenizer_train_options *o) {
+  if (!o->inputs || !o->inputs[0]) return ch_error(CHOIR_ERROR_ARGUMENT, "inputs: name at least one text file");
+  if (!o->output) return ch_error(CHOIR_ERROR_ARGUMENT, "output: name the file to write");
+  if (o->vocab_size < LOWEST_VOCAB || o->vocab_size > CH_VOCAB_LIMIT)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "vocab_size is %d; must be %d to %d", o->vocab_size, LOWEST_VOCAB,
+                    CH_VOCAB_LIMIT);
+  if (o->threads < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all) or more", o->threads);
+  trainer t = {.o = o,
+               .sample = {.limit = o->sample_bytes ? o->sample_bytes : (size_t)32 << 20},
+               .training = {.vocab_size = o->vocab_size, .pieces = PARTIAL_SUMS, .longest = LONGEST_SENTENCE},
+               .lock = PTHREAD_MUTEX_INITIALIZER,
+               .changed = PTHREAD_COND_INITIALIZER};
+  int code = make_and_save(&t);
+  ch_sample_free(&t.sample);
+  free(t.sentences);
+  free(t.sizes);
+  free(t.model);
+  return code;
+}

@@ -1,0 +1,244 @@
+#include "choir/config.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/suggest.h"
+#include "model/config.h"
+#include "model/param.h"
+#include "moe/router.h"
+
+/* A router's name brings the capacity factor, weight and jitter of its paper. */
+static int use_router(choir_router_options *router) {
+  char name[CHOIR_NAME_BYTES]; /* not an alias of what is being filled */
+  memcpy(name, router->name, sizeof name);
+  return choir_router_default(name, router);
+}
+
+void choir_config_default(choir_config *config) {
+  memset(config, 0, sizeof *config);
+  for (int i = 0; i < CH_FIELDS; i++) ch_field_default(config, &ch_fields[i]);
+  use_router(&config->model.router);
+}
+
+/* ---- JSON: objects nest as the dots of the paths say ---- */
+
+static const char *const sections[] = {"model", "model.router", "train"};
+enum { SECTIONS = sizeof sections / sizeof *sections };
+
+/* The last part of `path` when the rest is `section` ("": the file itself), else NULL. */
+static const char *member_of(const char *path, const char *section) {
+  size_t length = strlen(section);
+  if (strncmp(path, section, length) || (length && path[length] != '.')) return NULL;
+  const char *member = path + length + (length > 0);
+  return strchr(member, '.') ? NULL : member;
+}
+
+static const ch_field *find_field(const char *section, const char *key) {
+  for (int i = 0; i < CH_FIELDS; i++) {
+    const char *member = member_of(ch_fields[i].path, section);
+    if (member && !strcmp(member, key)) return &ch_fields[i];
+  }
+  return NULL;
+}
+
+static const char *find_section(const char *section, const char *key) {
+  for (int s = 0; s < SECTIONS; s++) {
+    const char *member = member_of(sections[s], section);
+    if (member && !strcmp(member, key)) return sections[s];
+  }
+  return NULL;
+}
+
+static int unknown_key(const char *section, const char *key) {
+  const char *known[CH_FIELDS + SECTIONS + 1];
+  char suggestion[100];
+  int count = 0;
+  for (int i = 0; i < CH_FIELDS; i++)
+    if ((known[count] = member_of(ch_fields[i].path, section))) count++;
+  for (int s = 0; s < SECTIONS; s++)
+    if ((known[count] = member_of(sections[s], section))) count++;
+  known[count] = NULL;
+  return ch_error(CHOIR_ERROR_FORMAT, "unknown key '%s%s%.80s'%s", section, *section ? "." : "", key,
+                  ch_did_you_mean(suggestion, sizeof suggestion, key, known));
+}
+
+/* Naming the router that is already there changes nothing. */
+static int assign(choir_config *config, const ch_field *f, const json_t *value) {
+  char before[CHOIR_NAME_BYTES];
+  choir_router_options *router = &config->model.router;
+  memcpy(before, router->name, sizeof before);
+  CH_TRY(ch_field_set(config, f, value));
+  return strcmp(before, router->name) ? use_router(router) : CHOIR_OK;
+}
+
+static int read_section(choir_config *config, const char *section, json_t *object) {
+  const char *key;
+  json_t *value;
+  const ch_field *name = find_field(section, "name");
+  /* A name first: the other keys of a router override what its name brings. */
+  if (name && (value = json_object_get(object, "name"))) CH_TRY(assign(config, name, value));
+  json_object_foreach(object, key, value) {
+    const ch_field *f = find_field(section, key);
+    const char *inner = find_section(section, key);
+    if (f)
+      CH_TRY(assign(config, f, value));
+    else if (!inner)
+      return unknown_key(section, key);
+    else if (!json_is_object(value))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s must be an object {...}", inner);
+    else
+      CH_TRY(read_section(config, inner, value));
+  }
+  return CHOIR_OK;
+}
+
+/* A bad value is the caller's mistake in a struct but the file's in a file. */
+static int in_file(int code, const char *name) {
+  return code ? ch_error_in(code == CHOIR_ERROR_ARGUMENT ? CHOIR_ERROR_FORMAT : code, "%s", name) : CHOIR_OK;
+}
+
+static int read_root(json_t *root, const char *name, choir_config *config) {
+  choir_config_default(config);
+  int code = read_section(config, "", root);
+  if (!code) code = choir_config_check(config);
+  json_decref(root);
+  return in_file(code, name);
+}
+
+int ch_config_parse(const char *text, size_t length, const char *name, choir_config *config) {
+  json_t *root;
+  CH_TRY(ch_json_parse(text, length, name, &root));
+  return read_root(root, name, config);
+}
+
+int choir_config_load(const char *path, choir_config *config) {
+  json_t *root;
+  CH_TRY(ch_json_load(path, &root));
+  return read_root(root, path, config);
+}
+
+/* The fields of a section, then the sections inside it. NULL: out of memory. */
+static json_t *section_json(const choir_config *config, const char *section) {
+  json_t *object = json_object();
+  int failed = 0;
+  for (int i = 0; i < CH_FIELDS; i++) {
+    const char *member = member_of(ch_fields[i].path, section);
+    if (member) failed |= json_object_set_new(object, member, ch_field_json(config, &ch_fields[i]));
+  }
+  for (int s = 0; s < SECTIONS; s++) {
+    const char *member = member_of(sections[s], section);
+    if (member) failed |= json_object_set_new(object, member, section_json(config, sections[s]));
+  }
+  if (!failed) return object;
+  json_decref(object);
+  return NULL;
+}
+
+int ch_config_same_model(const choir_config *a, const choir_config *b) {
+  json_t *left = section_json(a, "model"), *right = section_json(b, "model");
+  int same = left && right && json_equal(left, right);
+  json_decref(left);
+  json_decref(right);
+  return same;
+}
+
+json_t *ch_config_json(const choir_config *config) { return section_json(config, ""); }
+
+int choir_config_save(const choir_config *config, const char *path) {
+  int code = choir_config_check(config); /* what is written can be read */
+  return code ? ch_error_in(code, "%s: not written", path) : ch_json_save(ch_config_json(config), path);
+}
+
+/* ---- --set ---- */
+
+/* Nonzero when `key` is the path or its end, at a dot. */
+static int names(const char *key, const char *path) {
+  size_t k = strlen(key), p = strlen(path);
+  return k == p ? !strcmp(key, path) : k && k < p && path[p - k - 1] == '.' && !strcmp(path + p - k, key);
+}
+
+static int unknown_path(const char *key) {
+  const char *known[2 * CH_FIELDS + 1];
+  char suggestion[100];
+  for (int i = 0; i < CH_FIELDS; i++) {
+    known[i] = strrchr(ch_fields[i].path, '.') + 1;
+    known[CH_FIELDS + i] = ch_fields[i].path;
+  }
+  known[2 * CH_FIELDS] = NULL;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "unknown key '%.80s'%s", key,
+                  ch_did_you_mean(suggestion, sizeof suggestion, key, known));
+}
+
+static int find_path(const char *key, const ch_field **found) {
+  *found = NULL;
+  for (int i = 0; i < CH_FIELDS; i++) {
+    if (!names(key, ch_fields[i].path)) continue;
+    if (*found)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "key '%s' may be %s or %s: write one of them", key, (*found)->path,
+                      ch_fields[i].path);
+    *found = &ch_fields[i];
+  }
+  return *found ? CHOIR_OK : unknown_path(key);
+}
+
+int choir_config_set(choir_config *config, const char *key, const char *value) {
+  const ch_field *f;
+  char want[400];
+  CH_TRY(find_path(key, &f));
+  json_t *json = f->kind == CH_FIELD_WORD ? json_string(value) : json_loads(value, JSON_DECODE_ANY, NULL);
+  if (!json)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': must be %s", f->path, value,
+                    ch_field_wanted(f, want, sizeof want));
+  int code = assign(config, f, json);
+  json_decref(json);
+  return code;
+}
+
+/* ---- what no single field shows ---- */
+
+static int check_attention(const choir_model_config *m) {
+  if (!m->d_head && m->d_model % m->heads)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.d_model is %d and model.heads %d: d_model must be divisible by heads, or model.d_head given",
+                    m->d_model, m->heads);
+  if (m->rel_max_distance <= m->rel_buckets / 2)
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "model.rel_max_distance is %d: must be above half of model.rel_buckets (%d), whose first half holds "
+        "one distance each",
+        m->rel_max_distance, m->rel_buckets);
+  return CHOIR_OK;
+}
+
+static int check_routing(const choir_config *config) {
+  const choir_model_config *m = &config->model;
+  const choir_train_config *t = &config->train;
+  int64_t n = (int64_t)t->batch_sequences * t->sequence_length;
+  if (n > INT_MAX)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "train.batch_sequences %d times train.sequence_length %d is %lld tokens: at most %d at once; use "
+                    "train.accumulate",
+                    t->batch_sequences, t->sequence_length, (long long)n, INT_MAX);
+  if (!m->moe_every) return CHOIR_OK;
+  if (m->moe_every > m->layers)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.moe_every is %d with %d layers: no layer would be MoE; 0 says that none is meant",
+                    m->moe_every, m->layers);
+  if (m->experts > n)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.experts is %d: more than the %lld tokens of a batch (%d times %d)",
+                    m->experts, (long long)n, t->batch_sequences, t->sequence_length);
+  const ch_router *router = ch_router_find(m->router.name);
+  return router ? router->check(&m->router, (int)n, m->experts, t->sequence_length) : CHOIR_ERROR_ARGUMENT;
+}
+
+int choir_config_check(const choir_config *config) {
+  ch_params params;
+  for (int i = 0; i < CH_FIELDS; i++) CH_TRY(ch_field_check(config, &ch_fields[i]));
+  CH_TRY(check_attention(&config->model));
+  CH_TRY(check_routing(config));
+  CH_TRY(ch_params_build(&config->model, &params)); /* refuses numbers of parameters that no integer holds */
+  ch_params_free(&params);
+  return CHOIR_OK;
+}

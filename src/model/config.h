@@ -1,0 +1,52 @@
+/* The fields of a config, in one table, and configs from memory. */
+#ifndef CH_MODEL_CONFIG_H
+#define CH_MODEL_CONFIG_H
+
+#include "base/json.h"
+#include "choir/config.h"
+
+typedef enum {
+  CH_FIELD_INTEGER, /* int */
+  CH_FIELD_LONG,    /* int64_t */
+  CH_FIELD_SEED,    /* uint64_t */
+  CH_FIELD_NUMBER,  /* double */
+  CH_FIELD_FLAG,    /* int, 0 or 1 */
+  CH_FIELD_WORD     /* char [CHOIR_NAME_BYTES] */
+} ch_field_kind;
+
+/* One row drives default, parsing, saving, --set, limits and messages. */
+typedef struct ch_field {
+  const char *path; /* dotted, as in JSON */
+  ch_field_kind kind;
+  size_t offset;    /* in choir_config */
+  double value;     /* default of a number */
+  double low, high; /* limits of a number, both allowed unless `open`, which excludes low itself */
+  int open;
+  const char *word;                  /* default of a word */
+  const char *const *(*words)(void); /* what a word may be; NULL: any text */
+  const char *help;
+} ch_field;
+
+enum { CH_FIELDS = 37 };
+extern const ch_field ch_fields[];
+
+/* What a field takes, in words: "an integer from 1 to 4096". Returns `text`. */
+const char *ch_field_wanted(const ch_field *f, char *text, size_t size);
+
+void ch_field_default(choir_config *config, const ch_field *f);
+/* The JSON value into the field; CHOIR_ERROR_ARGUMENT with path, value, and what is allowed. */
+int ch_field_set(choir_config *config, const ch_field *f, const json_t *value);
+/* The same check for the value that the struct holds. */
+int ch_field_check(const choir_config *config, const ch_field *f);
+json_t *ch_field_json(const choir_config *config, const ch_field *f); /* NULL: out of memory */
+
+/* choir_config_load on a text; `name` starts every message. */
+/* Whether both describe the same model; names and evaluation settings of the router count too. */
+int ch_config_same_model(const choir_config *a, const choir_config *b);
+
+/* Every field as JSON, nested as in the file; NULL: out of memory. */
+json_t *ch_config_json(const choir_config *config);
+
+int ch_config_parse(const char *text, size_t length, const char *name, choir_config *config);
+
+#endif

@@ -1,0 +1,95 @@
+/* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is GEGLU or an MoE layer. */
+#include "model/transformer.h"
+
+static ch_rmsnorm_args norm_args(const ch_transformer *m, const ch_block *b, int64_t n, const real *in, real *normed) {
+  return (ch_rmsnorm_args){.n = n, .d = m->config.d_model, .eps = (real)m->config.norm_eps, .x = in,
+                           .w = b->ffn_norm->w, .y = normed, .rstd = b->rstd2};
+}
+
+static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const int32_t *token,
+                            const uint8_t *valid, const real *normed) {
+  int n = p->B * p->T;
+  return (ch_moe_args){
+      .options = &m->config.router, .router = m->router, .n = n, .d = m->config.d_model, .h = m->config.d_hidden,
+      .e = m->config.experts, .sequence_length = p->T, .valid = valid, .token = token, .training = p->training,
+      .keep = p->gradients, .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
+      .rng_base = p->micro * (uint64_t)n,
+      .weights = {.router = b->router ? b->router->w : NULL, .w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16,
+                  .w2_16 = b->w2->w16},
+      .x = normed};
+}
+
+static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, int64_t n, const real *normed, real *out) {
+  int64_t h = m->config.d_hidden;
+  b->g = CH_NEW(&x->tape, real, n * h);
+  b->u = CH_NEW(&x->tape, real, n * h);
+  size_t mark = ch_arena_mark(&x->scratch);
+  real *y = CH_NEW(&x->scratch, real, n * h);
+  ch_linear(x, b->gate, n, normed, b->g, 0);
+  ch_linear(x, b->up, n, normed, b->u, 0);
+  x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .y = y});
+  ch_linear(x, b->down, n, y, out, 1);
+  ch_arena_release(&x->scratch, mark);
+}
+
+static void geglu_backward(ch_exec *x, const ch_transformer *m, ch_block *b, int64_t n, const real *normed,
+                           const real *dout, real *dnormed) {
+  int64_t h = m->config.d_hidden;
+  size_t mark = ch_arena_mark(&x->scratch);
+  real *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
+  x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .y = y});
+  ch_linear_backward(x, b->down, n, y, dout, dy, 0);
+  x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .dy = dy, .dx = b->g, .du = b->u});
+  ch_linear_backward(x, b->gate, n, normed, b->g, dnormed, 0);
+  ch_linear_backward(x, b->up, n, normed, b->u, dnormed, 1);
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
+                    const real *in, real *out) {
+  int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
+  b->rstd2 = CH_NEW(&x->tape, real, n);
+  size_t mark = ch_arena_mark(&x->scratch);
+  real *normed = CH_NEW(&x->scratch, real, n * d);
+  ch_rmsnorm_args norm = norm_args(m, b, n, in, normed);
+  x->ops->rmsnorm(x, &norm);
+  x->ops->copy(x, &(ch_copy_args){.count = n * d, .x = in, .y = out});
+  if (b->moe < 0) {
+    geglu_forward(x, m, b, n, normed, out);
+  } else {
+    ch_moe_args moe = moe_args(m, b, p, token, valid, normed);
+    moe.out = out;
+    moe.out_acc = 1;
+    ch_moe_forward(x, &moe, &b->saved);
+    if (!ch_counting(x)) {
+      p->aux_loss += m->config.router.aux_loss_weight * b->saved.counts.aux_loss;
+      ch_route_stats_collect(&m->stats[b->moe], &b->saved.record, &b->saved.counts, valid);
+    }
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
+                     real *dx) {
+  int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
+  size_t mark = ch_arena_mark(&x->scratch);
+  real *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
+  ch_rmsnorm_args norm = norm_args(m, b, n, b->mid, normed);
+  x->ops->rmsnorm(x, &norm);
+  if (b->moe < 0) {
+    geglu_backward(x, m, b, n, normed, dx, dnormed);
+  } else {
+    ch_moe_args moe = moe_args(m, b, p, token, valid, normed);
+    moe.dout = dx;
+    moe.dx = dnormed;
+    moe.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
+    moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
+    ch_moe_backward(x, &moe, &b->saved);
+  }
+  norm.dy = dnormed;
+  norm.dx = dx;
+  norm.dx_acc = 1;
+  norm.dw = b->ffn_norm->g;
+  x->ops->rmsnorm_backward(x, &norm);
+  ch_arena_release(&x->scratch, mark);
+}

@@ -1,0 +1,232 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/suggest.h"
+#include "choir/route.h"
+#include "model/config.h"
+
+static const char *const *optimizers(void) {
+  static const char *const words[] = {"adafactor", "adamw", NULL};
+  return words;
+}
+static const char *const *computes(void) {
+  static const char *const words[] = {"fp32", "bf16", NULL};
+  return words;
+}
+static const char *const *pools(void) {
+  static const char *const words[] = {"batch", "sequence", NULL};
+  return words;
+}
+
+/* From 2^53 on, double precision (ours and other JSON readers') rounds integers. Sizes that must be given have 0 as
+ * default, which is below their limit; the router's numbers have none here: choir_router_default brings them. */
+#define BIG (0x1p53 - 1)
+#define MODEL(name) offsetof(choir_config, model.name)
+#define ROUTER(name) offsetof(choir_config, model.router.name)
+#define TRAIN(name) offsetof(choir_config, train.name)
+const ch_field ch_fields[] = {
+    {.path = "model.name", .kind = CH_FIELD_WORD, .offset = MODEL(name), .word = "", .help = "for people"},
+    {"model.vocab_size", CH_FIELD_INTEGER, MODEL(vocab_size), 0, 0, 1 << 20, .help = "V; 0: the data's tokenizer says"},
+    {"model.layers", CH_FIELD_INTEGER, MODEL(layers), 0, 1, 4096, .help = "L"},
+    {"model.d_model", CH_FIELD_INTEGER, MODEL(d_model), 0, 1, 1 << 17, .help = "d, the width of the residual stream"},
+    {"model.d_hidden", CH_FIELD_INTEGER, MODEL(d_hidden), 0, 1, 1 << 20,
+     .help = "h, of one expert and of the GEGLU layers"},
+    {"model.heads", CH_FIELD_INTEGER, MODEL(heads), 0, 1, 1 << 12, .help = "H"},
+    {"model.d_head", CH_FIELD_INTEGER, MODEL(d_head), 0, 0, 1 << 12, .help = "width of one head; 0: d/H"},
+    {"model.experts", CH_FIELD_INTEGER, MODEL(experts), 0, 1, 1 << 16, .help = "e of every MoE layer"},
+    {"model.moe_every", CH_FIELD_INTEGER, MODEL(moe_every), 2, 0, 4096,
+     .help = "layers moe_every-1, 2 moe_every-1, ... are MoE; 0: none"},
+    {"model.rel_buckets", CH_FIELD_INTEGER, MODEL(rel_buckets), 32, 2, 4096,
+     .help = "buckets of the relative position bias"},
+    {"model.rel_max_distance", CH_FIELD_INTEGER, MODEL(rel_max_distance), 128, 2, 1 << 24,
+     .help = "from here on all distances share the last bucket"},
+    {"model.norm_eps", CH_FIELD_NUMBER, MODEL(norm_eps), 1e-6, 0, 1, 1, .help = "epsilon of RMSNorm"},
+    {.path = "model.router.name",
+     .kind = CH_FIELD_WORD,
+     .offset = ROUTER(name),
+     .word = "expert_choice",
+     .words = choir_router_names,
+     .help = "which router; brings its own defaults for the rest of the object"},
+    {"model.router.capacity_factor", CH_FIELD_NUMBER, ROUTER(capacity_factor), 0, 0, 65536, 1,
+     .help = "c of expert_choice (mean experts per token), the capacity factor of the token-choice routers"},
+    {"model.router.eval_capacity_factor", CH_FIELD_NUMBER, ROUTER(eval_capacity_factor), 0, 0, 65536,
+     .help = "the same while evaluating; 0: as in training"},
+    {.path = "model.router.pool",
+     .kind = CH_FIELD_WORD,
+     .offset = ROUTER(pool),
+     .word = "batch",
+     .words = pools,
+     .help = "the tokens that expert_choice chooses among"},
+    {"model.router.aux_loss_weight", CH_FIELD_NUMBER, ROUTER(aux_loss_weight), 0, 0, 1e3,
+     .help = "of the load-balancing loss, for the routers that have one"},
+    {"model.router.jitter", CH_FIELD_NUMBER, ROUTER(jitter), 0, 0, 0.999,
+     .help = "training multiplies the router's input by U[1-jitter, 1+jitter], for the routers that take it"},
+    {"model.router.random_second", CH_FIELD_FLAG, ROUTER(random_second), 0, 0, 1,
+     .help = "gshard_top2 keeps the second expert with probability 2 g2 while training"},
+    {"train.sequence_length", CH_FIELD_INTEGER, TRAIN(sequence_length), 0, 1, 1 << 20,
+     .help = "T, tokens of one sequence"},
+    {"train.batch_sequences", CH_FIELD_INTEGER, TRAIN(batch_sequences), 0, 1, 1 << 20,
+     .help = "B of one micro-batch; the routing pool is B*T tokens"},
+    {"train.accumulate", CH_FIELD_INTEGER, TRAIN(accumulate), 1, 1, 1 << 20, .help = "micro-batches per step"},
+    {"train.steps", CH_FIELD_LONG, TRAIN(steps), 1000, 1, BIG, .help = "optimizer steps of the run"},
+    {.path = "train.optimizer",
+     .kind = CH_FIELD_WORD,
+     .offset = TRAIN(optimizer),
+     .word = "adafactor",
+     .words = optimizers,
+     .help = "update rule"},
+    {"train.rate", CH_FIELD_NUMBER, TRAIN(rate), 0.01, 0, 1e3, 1,
+     .help = "learning rate; adafactor: relative to the size of the parameter, adamw: absolute"},
+    {"train.warmup_steps", CH_FIELD_LONG, TRAIN(warmup_steps), 0, 0, BIG, .help = "linear from 0; 0: none"},
+    {"train.constant_steps", CH_FIELD_LONG, TRAIN(constant_steps), 10000, 1, BIG,
+     .help = "steps at `rate`, then rate * sqrt(constant_steps / step)"},
+    {"train.beta1", CH_FIELD_NUMBER, TRAIN(beta1), 0.9, 0, 0.999999, .help = "adamw: decay of the mean gradient"},
+    {"train.beta2", CH_FIELD_NUMBER, TRAIN(beta2), 0.99, 0, 0.999999999, .help = "decay of the mean squared gradient"},
+    {"train.weight_decay", CH_FIELD_NUMBER, TRAIN(weight_decay), 0, 0, 1e3, .help = "adamw: decoupled, times the rate"},
+    {"train.clip_norm", CH_FIELD_NUMBER, TRAIN(clip_norm), 0, 0, 1e30, .help = "largest global gradient norm; 0: any"},
+    {"train.seed", CH_FIELD_SEED, TRAIN(seed), 1, 0, BIG, .help = "of initial weights, data order and sampling"},
+    {.path = "train.compute",
+     .kind = CH_FIELD_WORD,
+     .offset = TRAIN(compute),
+     .word = "fp32",
+     .words = computes,
+     .help = "what inputs of matrix products are rounded to"},
+    {"train.eval_every", CH_FIELD_LONG, TRAIN(eval_every), 500, 0, BIG, .help = "steps; 0: only at the end"},
+    {"train.eval_sequences", CH_FIELD_LONG, TRAIN(eval_sequences), 256, 0, BIG,
+     .help = "held-out sequences per evaluation; 0: all"},
+    {"train.checkpoint_every", CH_FIELD_LONG, TRAIN(checkpoint_every), 1000, 0, BIG,
+     .help = "steps; 0: only at the end"},
+    {"train.keep_checkpoints", CH_FIELD_INTEGER, TRAIN(keep_checkpoints), 2, 0, 1 << 30,
+     .help = "newest that stay; 0: all"},
+};
+_Static_assert(sizeof ch_fields / sizeof *ch_fields == CH_FIELDS, "config.h counts the fields");
+
+static double number_of(const choir_config *config, const ch_field *f) {
+  const void *from = (const char *)config + f->offset;
+  switch (f->kind) {
+    case CH_FIELD_LONG:
+      return (double)*(const int64_t *)from;
+    case CH_FIELD_SEED:
+      return (double)*(const uint64_t *)from;
+    case CH_FIELD_NUMBER:
+      return *(const double *)from;
+    default:
+      return *(const int *)from;
+  }
+}
+
+static const char *word_of(const choir_config *config, const ch_field *f) { return (const char *)config + f->offset; }
+
+/* value is within the limits of the field, so every conversion is exact. */
+static void set_number(choir_config *config, const ch_field *f, double value) {
+  void *to = (char *)config + f->offset;
+  switch (f->kind) {
+    case CH_FIELD_LONG:
+      *(int64_t *)to = (int64_t)value;
+      break;
+    case CH_FIELD_SEED:
+      *(uint64_t *)to = (uint64_t)value;
+      break;
+    case CH_FIELD_NUMBER:
+      *(double *)to = value;
+      break;
+    default:
+      *(int *)to = (int)value;
+  }
+}
+
+static void set_word(choir_config *config, const ch_field *f, const char *word) {
+  char *to = (char *)config + f->offset;
+  memset(to, 0, CHOIR_NAME_BYTES);
+  memcpy(to, word, strlen(word));
+}
+
+const char *ch_field_wanted(const ch_field *f, char *text, size_t size) {
+  char list[256];
+  if (f->kind == CH_FIELD_FLAG)
+    snprintf(text, size, "true or false");
+  else if (f->kind == CH_FIELD_NUMBER)
+    snprintf(text, size, f->open ? "a number above %.10g, at most %.10g" : "a number from %.10g to %.10g", f->low,
+             f->high);
+  else if (f->kind != CH_FIELD_WORD && f->high == BIG)
+    snprintf(text, size, "an integer from %.0f to 2^53 - 1", f->low);
+  else if (f->kind != CH_FIELD_WORD)
+    snprintf(text, size, "an integer from %.0f to %.0f", f->low, f->high);
+  else if (f->words)
+    snprintf(text, size, "one of: %s", ch_word_list(list, sizeof list, f->words()));
+  else
+    snprintf(text, size, "text of at most %d bytes", CHOIR_NAME_BYTES - 1);
+  return text;
+}
+
+static int refuse(const ch_field *f, const char *value, const char *suggestion) {
+  char text[400];
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s: must be %s%s", f->path, value, ch_field_wanted(f, text, sizeof text),
+                  suggestion);
+}
+
+static int number_fits(const ch_field *f, double value) {
+  if (!(value >= f->low && value <= f->high) || (f->open && value <= f->low)) return 0;
+  return f->kind == CH_FIELD_NUMBER || value == floor(value);
+}
+
+static int check_word(const ch_field *f, const char *word) {
+  char value[64], suggestion[100];
+  snprintf(value, sizeof value, "\"%.40s\"", word);
+  if (strlen(word) >= CHOIR_NAME_BYTES) return refuse(f, value, "");
+  if (!f->words) return CHOIR_OK;
+  for (const char *const *w = f->words(); *w; w++)
+    if (!strcmp(word, *w)) return CHOIR_OK;
+  return refuse(f, value, ch_did_you_mean(suggestion, sizeof suggestion, word, f->words()));
+}
+
+void ch_field_default(choir_config *config, const ch_field *f) {
+  if (f->kind == CH_FIELD_WORD)
+    set_word(config, f, f->word);
+  else
+    set_number(config, f, f->value);
+}
+
+int ch_field_set(choir_config *config, const ch_field *f, const json_t *value) {
+  char text[80];
+  if (f->kind == CH_FIELD_WORD && json_is_string(value)) {
+    CH_TRY(check_word(f, json_string_value(value)));
+    set_word(config, f, json_string_value(value));
+    return CHOIR_OK;
+  }
+  /* JSON has numbers, not integers and reals: 1e4 is an integer too. */
+  int right = f->kind == CH_FIELD_FLAG ? json_is_boolean(value) : f->kind != CH_FIELD_WORD && json_is_number(value);
+  double number = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+  if (!right || !number_fits(f, number)) return refuse(f, ch_json_show(value, text, sizeof text), "");
+  set_number(config, f, number);
+  return CHOIR_OK;
+}
+
+int ch_field_check(const choir_config *config, const ch_field *f) {
+  char text[100];
+  if (f->kind == CH_FIELD_WORD) {
+    if (!memchr(word_of(config, f), 0, CHOIR_NAME_BYTES)) return refuse(f, "text without an end", "");
+    return check_word(f, word_of(config, f));
+  }
+  double value = number_of(config, f);
+  if (number_fits(f, value)) return CHOIR_OK;
+  if (value == 0 && f->value == 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s is missing: %s (%s)", f->path, ch_field_wanted(f, text, sizeof text),
+                    f->help);
+  snprintf(text, sizeof text, "%.17g", value);
+  return refuse(f, text, "");
+}
+
+json_t *ch_field_json(const choir_config *config, const ch_field *f) {
+  switch (f->kind) {
+    case CH_FIELD_WORD:
+      return json_string(word_of(config, f));
+    case CH_FIELD_FLAG:
+      return json_boolean(number_of(config, f) != 0);
+    case CH_FIELD_NUMBER:
+      return json_real(number_of(config, f));
+    default:
+      return json_integer((json_int_t)number_of(config, f));
+  }
+}

@@ -1,0 +1,35 @@
+/* What stands behind the public handle: a config, a Transformer, its memory, and a planned executor. */
+#ifndef CH_MODEL_MODEL_H
+#define CH_MODEL_MODEL_H
+
+#include "choir/model.h"
+#include "model/transformer.h"
+
+struct choir_model {
+  choir_config config;
+  ch_transformer net;
+  ch_exec x;
+  ch_arena weights, gradients; /* gradients: counting until asked for */
+  int planned_B, planned_T, planned_gradients; /* what x has room for */
+  size_t reserved_scratch; /* that others need between passes: the optimizer */
+};
+
+/* A model with memory for weights, values undefined. */
+int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);
+
+/* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
+void ch_model_weights_changed(choir_model *model);
+
+/* Memory for gradients, once; zeroes them in any case. */
+int ch_model_zero_gradients(choir_model *model);
+
+/* Makes room for passes of B x T; does nothing when there is. Refuses sizes that the router cannot take. */
+int ch_model_plan(choir_model *model, int B, int T, int gradients);
+
+/* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory. */
+int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
+
+/* Counts a pass of that size on a counting executor; logits and loss may both be asked for. */
+void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients);
+
+#endif

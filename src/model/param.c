@@ -1,0 +1,170 @@
+#include "model/param.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "moe/router.h"
+
+/* ---- the table ---- */
+
+static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
+
+/* What a parameter is; each is also what stands before it, but for the first. */
+typedef enum {
+  PLAIN,   /* norms and biases */
+  PRODUCT, /* a factor of a matrix product: the router, in fp32 always */
+  MATRIX,  /* ... in the compute type */
+  EXPERT   /* ... one for each expert */
+} role;
+
+typedef struct row {
+  const char *name; /* after "layers.L." in a layer */
+  int dims;
+  int64_t shape[3];
+  double init_std; /* 0: all ones */
+  role role;
+} row;
+
+/* A row into the table; beyond its end only counted, so that one walk sizes it and a second one fills it. */
+static void add(ch_params *params, int room, int layer, const row *r) {
+  if (params->count++ >= room) return;
+  ch_param *p = &params->p[params->count - 1];
+  *p = (ch_param){.dims = r->dims,
+                  .count = 1,
+                  .init = r->init_std > 0 ? CH_INIT_NORMAL : CH_INIT_ONE,
+                  .init_std = r->init_std,
+                  .expert = r->role == EXPERT,
+                  .matrix = r->role >= MATRIX,
+                  .product = r->role >= PRODUCT};
+  if (layer < 0)
+    snprintf(p->name, sizeof p->name, "%s", r->name);
+  else
+    snprintf(p->name, sizeof p->name, "layers.%d.%s", layer, r->name);
+  for (int i = 0; i < r->dims; i++) {
+    p->shape[i] = r->shape[i];
+    p->count *= r->shape[i]; /* limits of the config: at most 2^16 * 2^17 * 2^20 */
+  }
+}
+
+static void add_all(ch_params *params, int room, int layer, const row *rows, int count) {
+  for (int i = 0; i < count; i++) add(params, room, layer, &rows[i]);
+}
+#define ADD(params, room, layer, rows) add_all(params, room, layer, rows, (int)(sizeof(rows) / sizeof *(rows)))
+
+/* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
+static void add_attention(ch_params *params, int room, int layer, const choir_model_config *c) {
+  int64_t d = c->d_model, inner = (int64_t)c->heads * ch_config_d_head(c);
+  double in = 1 / sqrt((double)d), out = 1 / sqrt((double)inner);
+  const row rows[] = {
+      {"attn_norm.weight", 1, {d}, 0, PLAIN},        {"attn.q.weight", 2, {inner, d}, in, MATRIX},
+      {"attn.k.weight", 2, {inner, d}, in, MATRIX},  {"attn.v.weight", 2, {inner, d}, in, MATRIX},
+      {"attn.o.weight", 2, {d, inner}, out, MATRIX}, {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN},
+      {"ffn_norm.weight", 1, {d}, 0, PLAIN}};
+  ADD(params, room, layer, rows);
+}
+
+static void add_ffn(ch_params *params, int room, int layer, const choir_model_config *c) {
+  int64_t d = c->d_model, h = c->d_hidden;
+  const row rows[] = {{"ffn.gate.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
+                      {"ffn.up.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
+                      {"ffn.down.weight", 2, {d, h}, 1 / sqrt((double)h), MATRIX}};
+  ADD(params, room, layer, rows);
+}
+
+static void add_moe(ch_params *params, int room, int layer, const choir_model_config *c, int learned) {
+  int64_t d = c->d_model, h = c->d_hidden, e = c->experts;
+  const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
+                      {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
+                      {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}}; /* maps h to d */
+  add_all(params, room, layer, learned ? rows : rows + 1, learned ? 3 : 2);
+}
+
+static void add_model(ch_params *params, int room, const choir_model_config *c, int learned) {
+  int64_t d = c->d_model;
+  const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, MATRIX}, norm = {"final_norm.weight", 1, {d}, 0, PLAIN};
+  params->count = 0;
+  add(params, room, -1, &embed);
+  for (int layer = 0; layer < c->layers; layer++) {
+    add_attention(params, room, layer, c);
+    if (ch_config_is_moe(c, layer))
+      add_moe(params, room, layer, c, learned);
+    else
+      add_ffn(params, room, layer, c);
+  }
+  add(params, room, -1, &norm);
+}
+
+int ch_params_build(const choir_model_config *config, ch_params *params) {
+  int learned = 0;
+  *params = (ch_params){0};
+  if (config->moe_every) {
+    const ch_router *router = ch_router_find(config->router.name);
+    if (!router) return CHOIR_ERROR_ARGUMENT;
+    learned = (router->caps & CH_ROUTER_LEARNED) != 0;
+  }
+  add_model(params, 0, config, learned);
+  params->p = malloc((size_t)params->count * sizeof *params->p);
+  if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", params->count);
+  add_model(params, params->count, config, learned);
+  double total = 0;
+  for (int i = 0; i < params->count; i++) total += (double)params->p[i].count;
+  if (total <= (double)most_parameters) return CHOIR_OK;
+  ch_params_free(params);
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "model: layers %d, d_model %d, d_hidden %d, experts %d make %.3g parameters: at most %.3g",
+                  config->layers, config->d_model, config->d_hidden, config->experts, total, (double)most_parameters);
+}
+
+void ch_params_free(ch_params *params) {
+  free(params->p);
+  *params = (ch_params){0};
+}
+
+const ch_param *ch_params_find(const ch_params *params, const char *name) {
+  for (int i = 0; i < params->count; i++)
+    if (!strcmp(params->p[i].name, name)) return &params->p[i];
+  return NULL;
+}
+
+int64_t ch_params_total(const ch_params *params) {
+  int64_t total = 0;
+  for (int i = 0; i < params->count; i++) total += params->p[i].count;
+  return total;
+}
+
+/* ---- memory and initial values ---- */
+
+void ch_params_alloc_gradients(ch_params *params, ch_arena *arena) {
+  for (int i = 0; i < params->count; i++) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
+}
+
+void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
+  for (int i = 0; i < params->count; i++) {
+    ch_param *p = &params->p[i];
+    p->w = CH_NEW(arena, real, p->count);
+    p->w16 = bf16 && p->matrix ? CH_NEW(arena, ch_bf16, p->count) : NULL;
+  }
+}
+
+enum { PIECE = 4096 };
+
+/* Elements begin .. begin+count-1 of one tensor. Drawn in double in every build, rounded last. */
+static void fill(ch_param *p, ch_rng rng, int64_t begin, int64_t count) {
+  double normal[PIECE];
+  if (p->init == CH_INIT_NORMAL) ch_rng_normals(rng, (uint64_t)begin, (size_t)count, normal);
+  for (int64_t i = 0; i < count; i++) p->w[begin + i] = p->init == CH_INIT_ONE ? 1 : (real)(normal[i] * p->init_std);
+}
+
+void ch_params_init(ch_params *params, uint64_t seed, int threads) {
+  for (int t = 0; t < params->count; t++) {
+    ch_param *p = &params->p[t];
+    ch_rng rng = ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t);
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t begin = 0; begin < p->count; begin += PIECE)
+      fill(p, rng, begin, p->count - begin < PIECE ? p->count - begin : PIECE);
+  }
+}

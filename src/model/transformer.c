@@ -1,0 +1,137 @@
+#include "model/transformer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* The parameter of that name inside a layer; NULL where the layer has none. */
+static ch_param *layer_param(ch_params *params, int layer, const char *suffix) {
+  char name[64];
+  snprintf(name, sizeof name, "layers.%d.%s", layer, suffix);
+  return (ch_param *)ch_params_find(params, name);
+}
+
+static void bind_block(ch_transformer *m, ch_block *b, int layer) {
+  ch_params *p = &m->params;
+  b->number = layer;
+  b->attn_norm = layer_param(p, layer, "attn_norm.weight");
+  b->q = layer_param(p, layer, "attn.q.weight");
+  b->k = layer_param(p, layer, "attn.k.weight");
+  b->v = layer_param(p, layer, "attn.v.weight");
+  b->o = layer_param(p, layer, "attn.o.weight");
+  b->rel_bias = layer_param(p, layer, "attn.rel_bias");
+  b->ffn_norm = layer_param(p, layer, "ffn_norm.weight");
+  b->gate = layer_param(p, layer, "ffn.gate.weight");
+  b->up = layer_param(p, layer, "ffn.up.weight");
+  b->down = layer_param(p, layer, "ffn.down.weight");
+  b->router = layer_param(p, layer, "moe.router.weight");
+  b->w1 = layer_param(p, layer, "moe.experts.w1");
+  b->w2 = layer_param(p, layer, "moe.experts.w2");
+  b->moe = b->w1 ? m->moe_layers++ : -1;
+}
+
+int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {
+  *m = (ch_transformer){.config = *config};
+  m->router = ch_router_find(config->router.name);
+  if (!m->router) return CHOIR_ERROR_ARGUMENT;
+  m->d_head = config->d_head ? config->d_head : config->d_model / config->heads;
+  m->width = m->d_head * config->heads;
+  CH_TRY(ch_params_build(config, &m->params));
+  m->block = calloc((size_t)config->layers, sizeof *m->block);
+  m->stats = calloc((size_t)config->layers, sizeof *m->stats);
+  if (!m->block || !m->stats) {
+    ch_transformer_free(m);
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model of %d layers", config->layers);
+  }
+  m->embed = (ch_param *)ch_params_find(&m->params, "embed.weight");
+  m->final_norm = (ch_param *)ch_params_find(&m->params, "final_norm.weight");
+  for (int l = 0; l < config->layers; l++) bind_block(m, &m->block[l], l);
+  for (int i = 0; i < m->moe_layers; i++)
+    if (ch_route_stats_alloc(config->experts, &m->stats[i])) {
+      ch_transformer_free(m);
+      return CHOIR_ERROR_MEMORY;
+    }
+  return CHOIR_OK;
+}
+
+void ch_transformer_free(ch_transformer *m) {
+  for (int i = 0; m->stats && i < m->moe_layers; i++) choir_route_stats_free(&m->stats[i]);
+  free(m->stats);
+  free(m->block);
+  ch_params_free(&m->params);
+  *m = (ch_transformer){0};
+}
+
+void ch_transformer_clear_stats(ch_transformer *m) {
+  for (int i = 0; i < m->moe_layers; i++) ch_route_stats_clear(&m->stats[i]);
+}
+
+/* Padding (negative ids) becomes token 0 that takes no part. Returns the mask, or NULL when there is no padding. */
+static const uint8_t *clean_tokens(ch_exec *x, const ch_pass *p, int32_t *token) {
+  int n = p->B * p->T, padded = 0;
+  uint8_t *valid = CH_NEW(&x->tape, uint8_t, n);
+  if (ch_counting(x)) return NULL;
+  for (int t = 0; t < n; t++) {
+    valid[t] = p->token[t] >= 0;
+    token[t] = valid[t] ? p->token[t] : 0;
+    padded |= !valid[t];
+  }
+  return padded ? valid : NULL;
+}
+
+/* The last norm and the tied head; leaves the gradient of the last layer's output in dx. */
+static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real *dx) {
+  int64_t n = (int64_t)p->B * p->T;
+  int d = m->config.d_model;
+  size_t mark = ch_arena_mark(&x->scratch);
+  real *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
+  real *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
+  ch_rmsnorm_args norm = {.n = n, .d = d, .eps = (real)m->config.norm_eps, .x = in, .w = m->final_norm->w, .y = normed,
+                          .rstd = rstd, .dy = dnormed, .dx = dx, .dw = m->final_norm->g};
+  x->ops->rmsnorm(x, &norm);
+  x->ops->head(x, &(ch_head_args){.n = n, .d = d, .V = m->config.vocab_size, .scale = (real)(1 / sqrt((double)d)),
+                                  .x = normed, .w = m->embed->w, .w16 = m->embed->w16, .target = p->target,
+                                  .loss_sum = &p->loss_sum, .logits = p->logits, .weight = p->weight, .dx = dnormed,
+                                  .dw = m->embed->g});
+  if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
+void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
+  int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
+  size_t mark = ch_arena_mark(&x->tape);
+  p->loss_sum = p->aux_loss = 0;
+  int32_t *token = CH_NEW(&x->tape, int32_t, n);
+  const uint8_t *valid = clean_tokens(x, p, token);
+  real *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
+  ch_embedding_args embedding = {.n = n, .d = (int)d, .V = m->config.vocab_size, .token = token, .w = m->embed->w,
+                                 .x = stream};
+  x->ops->embedding(x, &embedding);
+  for (int l = 0; l < m->config.layers; l++) {
+    ch_block *b = &m->block[l];
+    b->x = stream;
+    real *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
+    size_t layer_mark = ch_arena_mark(&x->tape);
+    b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
+    ch_attention_forward(x, m, b, p, stream, b->mid);
+    ch_ffn_forward(x, m, b, p, token, valid, b->mid, out);
+    if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
+    stream = out;
+  }
+  real *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
+  if (p->target || p->logits) head(x, m, p, stream, dx);
+  if (p->gradients) {
+    for (int l = m->config.layers - 1; l >= 0; l--) {
+      ch_ffn_backward(x, m, &m->block[l], p, token, valid, dx);
+      ch_attention_backward(x, m, &m->block[l], p, dx);
+    }
+    embedding.dx = dx;
+    embedding.dw = m->embed->g;
+    x->ops->embedding_backward(x, &embedding);
+  }
+  ch_arena_release(&x->tape, mark);
+}

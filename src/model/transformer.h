@@ -1,0 +1,79 @@
+/* The decoder-only Transformer: a hand-written sequence of named calls, forward and the same calls mirrored backward.
+ *
+ *   x = E[token];  per layer: x += Attn(RMSNorm(x)); x += FFN(RMSNorm(x));  logits = RMSNorm(x) E^T / sqrt(d)
+ *
+ * The FFN is an MoE layer where the config says so and GEGLU elsewhere. */
+#ifndef CH_MODEL_TRANSFORMER_H
+#define CH_MODEL_TRANSFORMER_H
+
+#include "model/param.h"
+#include "moe/layer.h"
+
+/* One layer: its parameters by role, and what forward left for backward. */
+typedef struct ch_block {
+  int number; /* 0-based */
+  int moe;    /* 0-based number among the MoE layers, or -1: GEGLU */
+  ch_param *attn_norm, *q, *k, *v, *o, *rel_bias, *ffn_norm;
+  ch_param *gate, *up, *down;   /* GEGLU */
+  ch_param *router, *w1, *w2;   /* MoE; router NULL where none is learned */
+  /* the tape */
+  real *x;                      /* [n,d] input of the layer */
+  real *rstd1;                  /* [n] */
+  real *qh, *kh, *vh, *att;     /* [n,H*dh] */
+  real *lse;                    /* [B,H,T] */
+  real *mid;                    /* [n,d] after attention */
+  real *rstd2;                  /* [n] */
+  real *g, *u;                  /* [n,h] GEGLU's pre-activations */
+  ch_moe_saved saved;
+} ch_block;
+
+typedef struct ch_transformer {
+  choir_model_config config;
+  const ch_router *router;
+  int d_head, width;            /* of one head; H * d_head */
+  int moe_layers;
+  ch_params params;
+  ch_param *embed, *final_norm;
+  ch_block *block;              /* [L] */
+  choir_route_stats *stats;     /* [moe_layers] sums since ch_transformer_clear_stats */
+} ch_transformer;
+
+/* One pass over B sequences of T tokens. */
+typedef struct ch_pass {
+  int B, T;
+  const int32_t *token;  /* [B*T]; negative: padding, which takes no part in routing or loss */
+  const int32_t *target; /* [B*T] token to predict, negative: none; or NULL: no loss */
+  int training;          /* training capacity, jitter and sampling */
+  int gradients;         /* accumulate gradients of weight * loss_sum + aux_scale * aux_loss */
+  real weight, aux_scale;
+  uint64_t seed, micro;  /* of jitter and sampling: functions of (seed, micro-batch number) */
+  real *logits;          /* [B*T,V] or NULL */
+  /* results */
+  double loss_sum;       /* over targets, natural logarithm */
+  double aux_loss;       /* weighted, summed over layers */
+} ch_pass;
+
+/* Builds the parameter table and binds names to roles; no memory for weights yet. */
+int ch_transformer_create(const choir_model_config *config, ch_transformer *m);
+void ch_transformer_free(ch_transformer *m);
+
+/* Runs a pass, or counts it. Empties the tape when done. */
+void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p);
+
+void ch_transformer_clear_stats(ch_transformer *m);
+
+/* The two halves of a layer (attention.c, ffn.c). `in` [n,d] stays; out = in + f(in). dx [n,d] is updated in place
+ * from the gradient of the half's output to that of its input. */
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *in, real *out);
+void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real *dx);
+void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
+                    const real *in, real *out);
+void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
+                     real *dx);
+
+/* y [n,out] (=|+=) x W^T for a weight W [out,in]; and its mirror: dx (=|+=) dy W, dW += dy^T x. */
+void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *out, int accumulate);
+void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real *in, const real *dout, real *din,
+                        int accumulate);
+
+#endif

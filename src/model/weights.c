@@ -1,0 +1,69 @@
+#include "model/weights.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+int ch_weights_save(const ch_params *params, const char *path) {
+  choir_tensor *tensor = calloc((size_t)params->count, sizeof *tensor);
+  if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, params->count);
+  for (int i = 0; i < params->count; i++) {
+    const ch_param *p = &params->p[i];
+    snprintf(tensor[i].name, sizeof tensor[i].name, "%s", p->name);
+    tensor[i].dtype = CH_REAL_DTYPE;
+    tensor[i].dims = p->dims;
+    memcpy(tensor[i].shape, p->shape, sizeof p->shape);
+    tensor[i].data = p->w;
+    tensor[i].bytes = (size_t)p->count * sizeof(real);
+  }
+  int code = choir_tensors_write(path, tensor, params->count, NULL);
+  free(tensor);
+  return code;
+}
+
+static void shape_text(int dims, const int64_t *shape, char *text, size_t size) {
+  size_t used = (size_t)snprintf(text, size, "[");
+  for (int i = 0; i < dims && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, "%s%" PRId64, i ? "," : "", shape[i]);
+  if (used < size) snprintf(text + used, size - used, "]");
+}
+
+int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
+                   real *out) {
+  const choir_tensor *t = choir_tensors_find(file, name);
+  if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
+  char want[96], have[96];
+  shape_text(dims, shape, want, sizeof want);
+  shape_text(t->dims, t->shape, have, sizeof have);
+  if (strcmp(want, have))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' has shape %s, the config wants %s", path, name, have, want);
+  if (t->dtype != CH_REAL_DTYPE)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
+                    CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
+  memcpy(out, t->data, t->bytes);
+  return CHOIR_OK;
+}
+
+static int load_open(ch_params *params, const char *path, const choir_tensors *file) {
+  for (int i = 0; i < params->count; i++) {
+    ch_param *p = &params->p[i];
+    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, p->w));
+  }
+  for (int i = 0; i < choir_tensors_count(file); i++) {
+    const char *name = choir_tensors_at(file, i)->name;
+    if (!ch_params_find(params, name))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not part of this config's model", path, name);
+  }
+  return CHOIR_OK;
+}
+
+int ch_weights_load(ch_params *params, const char *path) {
+  choir_tensors *file;
+  CH_TRY(choir_tensors_open(path, 1, &file));
+  int code = load_open(params, path, file);
+  choir_tensors_close(file);
+  return code;
+}

@@ -1,0 +1,32 @@
+/* Weights in a checkpoint: model.safetensors, one tensor a parameter, names and shapes as in the parameter table. */
+#ifndef CH_MODEL_WEIGHTS_H
+#define CH_MODEL_WEIGHTS_H
+
+#include "choir/tensors.h"
+#include "model/param.h"
+
+/* The dtype of `real` in files. */
+#define CH_REAL_DTYPE (sizeof(real) == sizeof(double) ? CHOIR_F64 : CHOIR_F32)
+
+int ch_weights_save(const ch_params *params, const char *path);
+
+/* Fills every parameter. Checksum, names, types and shapes are checked; a missing or surplus tensor is an error. */
+int ch_weights_load(ch_params *params, const char *path);
+
+/* Copies one named tensor of that type and shape out of an open file; `path` is for messages. */
+int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
+                   real *out);
+
+/* The checkpoint that a path stands for: itself, or the newest one of a run directory. `out` has PATH_MAX bytes. */
+int ch_checkpoint_resolve(const char *path, char *out);
+
+/* The newest checkpoint of RUN/checkpoints, by step; `step` -1 and CHOIR_OK when there is none. */
+int ch_checkpoint_newest(const char *run, char *out, int64_t *step);
+
+/* Directory of a step: RUN/checkpoints/00001000. */
+void ch_checkpoint_path(const char *run, int64_t step, char *out);
+
+/* The step that a directory name stands for, or -1: temporary directories and other files do not count. */
+int64_t ch_checkpoint_step(const char *name);
+
+#endif

@@ -1,0 +1,92 @@
+/* The routing record's memory, and the statistics that it holds. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "moe/router.h"
+
+void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots) {
+  *r = (ch_record){.tokens = n, .experts = e, .slots = max_slots, .max_slots = max_slots};
+  r->expert_begin = CH_NEW(a, int, e + 1);
+  r->slot_token = CH_NEW(a, int, max_slots);
+  r->slot_gate = CH_NEW(a, real, max_slots);
+  r->token_begin = CH_NEW(a, int, n + 1);
+  r->token_slot = CH_NEW(a, int, max_slots);
+}
+
+void choir_route_stats_free(choir_route_stats *stats) {
+  free(stats->load);
+  free(stats->demand);
+  free(stats->histogram);
+  *stats = (choir_route_stats){0};
+}
+
+int ch_route_stats_alloc(int experts, choir_route_stats *stats) {
+  *stats = (choir_route_stats){.experts = experts};
+  size_t e = (size_t)experts;
+  stats->load = calloc(e, sizeof *stats->load);
+  stats->demand = calloc(e, sizeof *stats->demand);
+  stats->histogram = calloc(e + 1, sizeof *stats->histogram);
+  if (!stats->load || !stats->demand || !stats->histogram) {
+    choir_route_stats_free(stats);
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
+  }
+  return CHOIR_OK;
+}
+
+void ch_route_stats_clear(choir_route_stats *stats) {
+  size_t e = (size_t)stats->experts;
+  memset(stats->load, 0, e * sizeof *stats->load);
+  memset(stats->demand, 0, e * sizeof *stats->demand);
+  memset(stats->histogram, 0, (e + 1) * sizeof *stats->histogram);
+  *stats = (choir_route_stats){.experts = stats->experts, .load = stats->load, .demand = stats->demand,
+                               .histogram = stats->histogram};
+}
+
+/* The mean over the tokens of both. */
+static double pooled(double a, int64_t tokens_a, double b, int64_t tokens_b) {
+  int64_t tokens = tokens_a + tokens_b;
+  return tokens ? (a * (double)tokens_a + b * (double)tokens_b) / (double)tokens : 0;
+}
+
+void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid) {
+  int tokens = ch_valid_count(valid, r->tokens);
+  double mass = 0;
+  for (int s = 0; s < r->slots; s++) mass += (double)r->slot_gate[s];
+  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, c->aux_loss, tokens);
+  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, tokens ? mass / tokens : 0, tokens);
+  sum->tokens += tokens;
+  sum->capacity += c->capacity;
+  sum->assignments += r->slots;
+  sum->dropped += c->dropped;
+  for (int i = 0; i < r->experts; i++) {
+    sum->load[i] += r->expert_begin[i + 1] - r->expert_begin[i];
+    sum->demand[i] += c->demand[i];
+  }
+  for (int t = 0; t < r->tokens; t++)
+    if (!valid || valid[t]) sum->histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
+}
+
+int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats) {
+  CH_TRY(ch_route_stats_alloc(r->experts, stats));
+  ch_route_stats_collect(stats, r, c, valid);
+  return CHOIR_OK;
+}
+
+int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
+  if (sum->experts != more->experts)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts cannot be added to those of %d", more->experts,
+                    sum->experts);
+  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, more->aux_loss, more->tokens);
+  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, more->gate_mass, more->tokens);
+  sum->tokens += more->tokens;
+  sum->capacity += more->capacity;
+  sum->assignments += more->assignments;
+  sum->dropped += more->dropped;
+  for (int i = 0; i < sum->experts; i++) {
+    sum->load[i] += more->load[i];
+    sum->demand[i] += more->demand[i];
+  }
+  for (int i = 0; i <= sum->experts; i++) sum->histogram[i] += more->histogram[i];
+  return CHOIR_OK;
+}

@@ -1,0 +1,112 @@
+/* choir_route: any matrix of affinities through any router, outside any model. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "moe/router.h"
+
+#ifndef CHOIR_DOUBLE /* the public interface is in float */
+
+typedef struct {
+  const ch_router *router;
+  ch_route_args args;
+  const float *in;
+  int is_logits;
+  ch_record record;
+  ch_route_counts counts;
+} request;
+
+/* Every row must be able to say which expert is best: finite scores; of logits -inf may stand for "never", but not
+ * everywhere. */
+static int check_row(const request *q, int t) {
+  int e = q->args.e, possible = 0;
+  for (int i = 0; i < e; i++) {
+    float value = q->in[(int64_t)t * e + i];
+    int never = q->is_logits && value == -INFINITY;
+    if (!isfinite(value) && !never)
+      return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d,%d] (row, column) is %g; every score must be a finite number", t,
+                      i, (double)value);
+    if (!q->is_logits && value < 0 && (q->router->caps & CH_ROUTER_SHARES))
+      return ch_error(
+          CHOIR_ERROR_ARGUMENT,
+          "scores[%d,%d] (row, column) is %g; router '%s' takes shares of scores, so they must not be negative "
+          "(are these logits?)",
+          t, i, (double)value, q->router->name);
+    possible += !never;
+  }
+  if (!possible) return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d] (row): every logit is -inf", t);
+  return CHOIR_OK;
+}
+
+static int check(const request *q) {
+  const ch_route_args *a = &q->args;
+  if (a->sequence_length < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length %d must not be negative", a->sequence_length);
+  CH_TRY(q->router->check(a->options, a->n, a->e, a->sequence_length));
+  CH_TRY(ch_router_check_ids(q->router, a->n, a->token));
+  for (int t = 0; t < a->n; t++)
+    if (!a->valid || a->valid[t]) CH_TRY(check_row(q, t));
+  return CHOIR_OK;
+}
+
+static void run(ch_exec *x, request *q) {
+  ch_route_args *a = &q->args;
+  ch_record_alloc(&x->tape, &q->record, a->n, a->e, q->router->max_slots(a->options, a->n, a->e, a->sequence_length));
+  q->counts.demand = CH_NEW(&x->tape, int, a->e);
+  a->scores = q->in;
+  if (q->is_logits) {
+    real *scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
+    x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = q->in, .y = scores});
+    a->logits = q->in;
+    a->scores = scores;
+  }
+  q->router->route(x, a);
+  x->ops->index(x, &(ch_index_args){.record = &q->record});
+}
+
+static void write_gates(const ch_record *r, float *gates) {
+  memset(gates, 0, (size_t)r->tokens * (size_t)r->experts * sizeof *gates);
+  for (int i = 0; i < r->experts; i++)
+    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
+      gates[(int64_t)r->slot_token[s] * r->experts + i] = r->slot_gate[s];
+}
+
+/* Plans, runs and hands out, on an executor that the caller frees. */
+static int route(ch_exec *x, request *q, float *gates, choir_route_stats *stats) {
+  run(x, q);
+  CH_TRY(ch_exec_commit(x));
+  run(x, q);
+  if (stats) CH_TRY(ch_route_stats_make(&q->record, &q->counts, q->args.valid, stats));
+  write_gates(&q->record, gates);
+  return CHOIR_OK;
+}
+
+int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
+                const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
+                float *gates, choir_route_stats *stats) {
+  if (!options || !scores || !gates)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
+                    !options  ? "options"
+                    : !scores ? "scores"
+                              : "gates");
+  request q = {.router = ch_router_find(options->name), .in = scores, .is_logits = is_logits};
+  if (!q.router) return CHOIR_ERROR_ARGUMENT;
+  q.args = (ch_route_args){.options = options,
+                           .n = n,
+                           .e = e,
+                           .sequence_length = sequence_length,
+                           .valid = valid,
+                           .token = tokens,
+                           .training = training,
+                           .rng = ch_rng_make(seed, CH_STREAM_SECOND_EXPERT, 0),
+                           .record = &q.record,
+                           .counts = &q.counts};
+  CH_TRY(check(&q));
+  ch_exec x;
+  CH_TRY(ch_exec_init(&x, ch_backends[0]->name, CH_COMPUTE_FP32, 0, 0));
+  int code = route(&x, &q, gates, stats);
+  ch_exec_free(&x);
+  return code;
+}
+
+#endif

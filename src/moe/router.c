@@ -1,0 +1,100 @@
+/* The registration list of routers, and what they share. A new router is one file and one row here. */
+#include "moe/router.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/suggest.h"
+
+#define ROUTERS(row) row(expert_choice) row(gshard_top2) row(switch_top1) row(hash) row(dense)
+
+#define DECLARE(name) extern const ch_router ch_router_##name;
+#define POINTER(name) &ch_router_##name,
+#define NAME(name) #name,
+ROUTERS(DECLARE)
+const ch_router *const ch_routers[] = {ROUTERS(POINTER) NULL};
+const char *const ch_router_names[] = {ROUTERS(NAME) NULL};
+
+const ch_router *ch_router_find(const char *name) {
+  for (int i = 0; ch_routers[i]; i++)
+    if (!strcmp(ch_routers[i]->name, name)) return ch_routers[i];
+  char nearest[128], list[256];
+  ch_error(CHOIR_ERROR_ARGUMENT, "there is no router '%s'%s (routers: %s)", name,
+           ch_did_you_mean(nearest, sizeof nearest, name, ch_router_names),
+           ch_word_list(list, sizeof list, ch_router_names));
+  return NULL;
+}
+
+/* Most factors have no exact double (1.1 * 100 is above 110): a part in 10^12 must not decide between two whole
+ * numbers. */
+static const double whole = 1e-12;
+
+int ch_router_k(double capacity_factor, int n, int e) {
+  double k = floor(capacity_factor * n / e * (1 + whole) + 0.5);
+  return k < 1 ? (n > 0) : k > n ? n : (int)k;
+}
+
+int ch_router_capacity(double factor, int choices, int n, int e) {
+  double capacity = ceil(factor * choices * n / e * (1 - whole));
+  return capacity > n ? n : (int)capacity;
+}
+
+double ch_router_factor(const choir_router_options *o, int training) {
+  return !training && o->eval_capacity_factor > 0 ? o->eval_capacity_factor : o->capacity_factor;
+}
+
+int ch_router_check_sizes(const choir_router_options *o, int n, int e) {
+  if (n < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens; there must be at least 1", o->name, n);
+  if (e < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d experts; there must be at least 1", o->name, e);
+  if (!(o->capacity_factor > 0 && isfinite(o->capacity_factor)))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': capacity_factor %g must be a number above 0", o->name,
+                    o->capacity_factor);
+  if (!(o->eval_capacity_factor >= 0 && isfinite(o->eval_capacity_factor)))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': eval_capacity_factor %g must be 0 (as in training) or above",
+                    o->name, o->eval_capacity_factor);
+  return CHOIR_OK;
+}
+
+int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
+  if (!(router->caps & CH_ROUTER_NEEDS_IDS)) return CHOIR_OK;
+  if (!token)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' goes by token ids, and none were given (tokens)", router->name);
+  for (int t = 0; t < n; t++)
+    if (token[t] < 0)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "tokens[%d] is %d; router '%s' needs ids of at least 0", t, token[t],
+                      router->name);
+  return CHOIR_OK;
+}
+
+int ch_valid_count(const uint8_t *valid, int n) {
+  if (!valid) return n;
+  int count = 0;
+  for (int t = 0; t < n; t++) count += valid[t] != 0;
+  return count;
+}
+
+void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  memset(a->dscores, 0, (size_t)a->n * (size_t)a->e * sizeof *a->dscores);
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < a->e; i++)
+    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
+      a->dscores[(int64_t)r->slot_token[s] * a->e + i] = a->dgate[s];
+}
+
+const char *const *choir_router_names(void) { return ch_router_names; }
+
+int choir_router_looks_across_tokens(const char *name) {
+  const ch_router *router = ch_router_find(name);
+  return router ? (router->caps & CH_ROUTER_ACROSS_TOKENS) != 0 : -1;
+}
+
+int choir_router_default(const char *name, choir_router_options *options) {
+  const ch_router *router = ch_router_find(name);
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  *options = router->defaults;
+  return CHOIR_OK;
+}

@@ -1,0 +1,40 @@
+/* Charts as inline SVG, coloured by the page's style sheet so that they follow its light and dark modes. */
+#ifndef CH_STUDY_CHART_H
+#define CH_STUDY_CHART_H
+
+#include <stdio.h>
+
+#include "study/history.h"
+
+enum { CH_SERIES_MOST = 3 };
+
+typedef struct ch_series {
+  const ch_curve *curve; /* NULL: a dashed level at `level` */
+  double level;
+  const char *label;
+  int points; /* nonzero: marks every point */
+} ch_series;
+
+typedef struct ch_chart {
+  const char *title, *unit;
+  ch_series series[CH_SERIES_MOST];
+  int count;
+  int from_zero; /* the y axis starts at 0 */
+} ch_chart;
+
+/* A figure with title, legend and curves over training steps. */
+void ch_chart_write(FILE *out, const ch_chart *chart);
+
+typedef struct ch_bars {
+  const char *title, *unit, *axis; /* axis: what a bar's number is, "expert" */
+  const double *values;
+  const double *behind; /* drawn paler behind, or NULL */
+  int count;
+  double level; /* a dashed line, or 0 */
+} ch_bars;
+void ch_bars_write(FILE *out, const ch_bars *bars);
+
+/* Text with what HTML would interpret escaped. */
+void ch_html_text(FILE *out, const char *text);
+
+#endif

@@ -1,0 +1,36 @@
+/* What a run wrote down, as curves. */
+#ifndef CH_STUDY_HISTORY_H
+#define CH_STUDY_HISTORY_H
+
+#include <jansson.h>
+
+/* Points with rising x. */
+typedef struct ch_curve {
+  double *x, *y;
+  int count, room;
+} ch_curve;
+
+typedef enum {
+  CH_LOSS,
+  CH_AUX_LOSS,
+  CH_RATE,
+  CH_GRADIENT_NORM,
+  CH_DROPPED,
+  CH_HELDOUT_LOSS,
+  CH_BITS_PER_BYTE,
+  CH_TOKENS_PER_SECOND,
+  CH_PEAK_SHARE, /* per cent */
+  CH_CURVES
+} ch_curve_name;
+
+typedef struct ch_history {
+  ch_curve curve[CH_CURVES]; /* over steps */
+  json_t *run;               /* the "run" line, or NULL */
+  json_t *eval;              /* the last "eval" line, or NULL */
+  double tokens;             /* seen in training */
+} ch_history;
+
+int ch_history_read(const char *run_directory, ch_history *history);
+void ch_history_free(ch_history *history);
+
+#endif

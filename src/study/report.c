@@ -1,0 +1,257 @@
+#include "choir/report.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "choir/version.h"
+#include "study/chart.h"
+
+static const char style[] =
+    ":root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1c1c1a;--soft:#62625c;--grid:#e4e3de;"
+    "--s0:#2468b4;--s1:#c04f15;--s2:#4d7a35;--behind:#b9d0ea}"
+    "@media(prefers-color-scheme:dark){:root{--page:#161615;--card:#20201e;--ink:#ecece8;--soft:#a3a299;--grid:#35342f;"
+    "--s0:#6ea8e8;--s1:#e8864f;--s2:#93bf78;--behind:#2f4a68}}"
+    "*{box-sizing:border-box}body{margin:0 auto;max-width:1240px;padding:28px 20px "
+    "48px;background:var(--page);color:var(--ink);"
+    "font:15px/1.45 system-ui,-apple-system,\"Segoe UI\",\"DejaVu Sans\",sans-serif}"
+    "h1{font-size:24px;margin:0 0 2px}h2{font-size:17px;margin:34px 0 10px}p{margin:4px 0 "
+    "12px;color:var(--soft);max-width:75ch}"
+    ".cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(168px,1fr));gap:12px;margin:20px 0 0}"
+    ".cards div,figure{background:var(--card);border:1px solid var(--grid);border-radius:8px}"
+    ".cards div{padding:10px 14px}.cards b{display:block;font-size:22px;font-weight:600}.cards "
+    "span{color:var(--soft);font-size:13px}"
+    ".charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,440px),1fr));gap:14px}"
+    "figure{margin:0;padding:12px 12px 4px}figcaption{padding:0 2px 6px;min-height:28px}figcaption "
+    "span{color:var(--soft);font-size:13px}"
+    "figcaption ul{display:inline-flex;flex-wrap:wrap;gap:2px 14px;list-style:none;margin:0 0 0 "
+    "10px;padding:0;font-size:13px}"
+    "li::before{content:\"\";display:inline-block;width:14px;border-top:3px "
+    "solid;margin-right:6px;vertical-align:middle}"
+    "li.level::before{border-top-style:dashed}li.s0::before{border-color:var(--s0)}li.s1::before{border-color:var(--s1)"
+    "}"
+    "li.s2::before{border-color:var(--s2)}"
+    "svg{display:block;width:100%;height:auto}.grid{stroke:var(--grid)}.tick{fill:var(--soft);font-size:12px}"
+    "polyline{fill:none;stroke-width:2;stroke-linejoin:round}line.level{stroke-width:1.5;stroke-dasharray:6 5}"
+    "polyline.s0,line.s0{stroke:var(--s0)}polyline.s1,line.s1{stroke:var(--s1)}polyline.s2,line.s2{stroke:var(--s2)}"
+    "circle.s0,rect.s0{fill:var(--s0)}circle.s1{fill:var(--s1)}rect.behind{fill:var(--behind)}"
+    "table{border-collapse:collapse;font-size:13.5px}td,th{padding:3px 16px 3px 0;text-align:left;border-bottom:1px "
+    "solid var(--grid)}"
+    "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.columns{columns:3 330px;column-gap:36px}"
+    ".columns table{width:100%;break-inside:avoid}.scroll{overflow-x:auto}";
+
+static double get(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static double last(const ch_curve *c) { return c->count ? c->y[c->count - 1] : NAN; }
+
+/* A key figure; nothing where it is not known. */
+static void card(FILE *out, const char *label, const char *format, double value, const char *unit) {
+  if (!isfinite(value)) return;
+  fputs("<div><b>", out);
+  fprintf(out, format, value);
+  fprintf(out, "%s</b><span>%s</span></div>\n", unit, label);
+}
+
+static void card_count(FILE *out, const char *label, double value) {
+  if (value >= 1e9)
+    card(out, label, "%.2f", value / 1e9, " B");
+  else if (value >= 1e6)
+    card(out, label, "%.1f", value / 1e6, " M");
+  else if (value >= 1e4)
+    card(out, label, "%.1f", value / 1e3, " k");
+  else
+    card(out, label, "%.0f", value, "");
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* The median says what a step usually takes; the mean would count every pause. */
+static double median(const ch_curve *c) {
+  if (!c->count) return NAN;
+  double *sorted = malloc((size_t)c->count * sizeof *sorted);
+  if (!sorted) return NAN;
+  memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
+  qsort(sorted, (size_t)c->count, sizeof *sorted, by_value);
+  double middle = sorted[c->count / 2];
+  free(sorted);
+  return middle;
+}
+
+static void cards(FILE *out, const ch_history *h) {
+  const ch_curve *loss = &h->curve[CH_LOSS];
+  fputs("<div class=cards>\n", out);
+  card(out, "held-out perplexity", "%.2f", get(h->eval, "perplexity"), "");
+  card(out, "perplexity of unigrams", "%.1f", exp(get(h->eval, "unigram_loss")), "");
+  card(out, "bits per byte, held out", "%.3f", last(&h->curve[CH_BITS_PER_BYTE]), "");
+  card(out, "held-out loss, nats a token", "%.4f", last(&h->curve[CH_HELDOUT_LOSS]), "");
+  card_count(out, "steps", loss->x[loss->count - 1]);
+  card_count(out, "training tokens", h->tokens);
+  card_count(out, "parameters", get(h->run, "parameters"));
+  card_count(out, "active per token", get(h->run, "active_parameters"));
+  card_count(out, "tokens a second (median)", median(&h->curve[CH_TOKENS_PER_SECOND]));
+  card(out, "of the machine's peak (median)", "%.0f", median(&h->curve[CH_PEAK_SHARE]), " %");
+  fputs("</div>\n", out);
+}
+
+static void one_curve(FILE *out, const ch_history *h, ch_curve_name name, const char *title, const char *unit,
+                      int from_zero) {
+  const ch_curve *c = &h->curve[name];
+  int something = 0;
+  for (int i = 0; i < c->count; i++) something |= c->y[i] != 0;
+  if (!something) return;
+  ch_chart_write(
+      out, &(ch_chart){.title = title, .unit = unit, .count = 1, .from_zero = from_zero, .series = {{.curve = c}}});
+}
+
+static void curves(FILE *out, const ch_history *h) {
+  ch_chart loss = {.title = "Loss", .unit = "nats a token, over steps", .count = 1};
+  loss.series[0] = (ch_series){.curve = &h->curve[CH_LOSS], .label = "training"};
+  if (h->curve[CH_HELDOUT_LOSS].count)
+    loss.series[loss.count++] = (ch_series){.curve = &h->curve[CH_HELDOUT_LOSS], .label = "held out", .points = 1};
+  if (isfinite(get(h->eval, "unigram_loss")))
+    loss.series[loss.count++] = (ch_series){.level = get(h->eval, "unigram_loss"), .label = "unigrams"};
+  fputs("<h2>Training</h2><div class=charts>\n", out);
+  ch_chart_write(out, &loss);
+  if (h->curve[CH_BITS_PER_BYTE].count)
+    ch_chart_write(out, &(ch_chart){.title = "Bits per byte",
+                                    .unit = "held out",
+                                    .count = 1,
+                                    .series = {{.curve = &h->curve[CH_BITS_PER_BYTE], .points = 1}}});
+  one_curve(out, h, CH_GRADIENT_NORM, "Gradient norm", "before clipping", 1);
+  one_curve(out, h, CH_RATE, "Learning rate", "", 1);
+  one_curve(out, h, CH_AUX_LOSS, "Auxiliary loss", "weighted, of the router", 1);
+  one_curve(out, h, CH_DROPPED, "Dropped", "share of choices that found their expert full", 1);
+  one_curve(out, h, CH_TOKENS_PER_SECOND, "Speed", "tokens a second", 1);
+  one_curve(out, h, CH_PEAK_SHARE, "Use of the machine", "model FLOPs, % of measured peak", 1);
+  fputs("</div>\n", out);
+}
+
+/* Numbers of a JSON array, malloc'd; *count without the zeros at the end. */
+static double *numbers(const json_t *array, int *count) {
+  size_t size = json_array_size(array);
+  double *values = calloc(size + 1, sizeof *values);
+  *count = 0;
+  for (size_t i = 0; values && i < size; i++) {
+    values[i] = json_number_value(json_array_get(array, i));
+    if (values[i] != 0) *count = (int)i + 1;
+  }
+  return values;
+}
+
+static void layer_bars(FILE *out, const json_t *layer) {
+  char title[64];
+  int bars, experts = (int)json_array_size(json_object_get(layer, "load")), ignored;
+  double *histogram = numbers(json_object_get(layer, "histogram"), &bars);
+  double *load = numbers(json_object_get(layer, "load"), &ignored),
+         *demand = numbers(json_object_get(layer, "demand"), &ignored);
+  double tokens = 0, mean = experts ? get(layer, "assignments") / experts : 0;
+  int more = 0;
+  for (int i = 0; histogram && i < bars; i++) tokens += histogram[i];
+  for (int i = 0; histogram && i < bars; i++) histogram[i] *= 100 / (tokens > 0 ? tokens : 1);
+  for (int i = 0; load && demand && ignored && i < experts; i++) more |= demand[i] > load[i];
+  snprintf(title, sizeof title, "Layer %.0f: experts per token", get(layer, "layer"));
+  if (histogram)
+    ch_bars_write(
+        out, &(ch_bars){.title = title, .unit = "% of tokens", .axis = "experts", .values = histogram, .count = bars});
+  snprintf(title, sizeof title, "Layer %.0f: load of each expert", get(layer, "layer"));
+  if (load)
+    ch_bars_write(out, &(ch_bars){.title = title,
+                                  .unit = more ? "tokens held (pale: asked for); dashed: mean" : "tokens; dashed: mean",
+                                  .axis = "expert",
+                                  .values = load,
+                                  .behind = more ? demand : NULL,
+                                  .count = experts,
+                                  .level = mean});
+  free(histogram);
+  free(load);
+  free(demand);
+}
+
+static void routing(FILE *out, const ch_history *h) {
+  const json_t *layers = json_object_get(h->eval, "layers"), *layer;
+  size_t i;
+  if (!json_array_size(layers)) return;
+  fputs("<h2>Routing, at the last evaluation</h2>\n", out);
+  if (json_is_true(json_object_get(h->eval, "looks_across_tokens")))
+    fputs(
+        "<p>The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured "
+        "in the same "
+        "way, and is not the loss of writing text token by token.</p>\n",
+        out);
+  fputs("<div class=charts>\n", out);
+  json_array_foreach(layers, i, layer) layer_bars(out, layer);
+  fputs("</div>\n", out);
+}
+
+static void settings(FILE *out, const json_t *object, const char *prefix) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)object, key, value) {
+    char name[256];
+    snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", key);
+    if (json_is_object(value)) {
+      settings(out, value, name);
+      continue;
+    }
+    char *text = json_is_string(value) ? strdup(json_string_value(value))
+                                       : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    fputs("<tr><td>", out);
+    ch_html_text(out, name);
+    fputs("<td class=n>", out);
+    ch_html_text(out, text ? text : "");
+    fputs("</tr>\n", out);
+    free(text);
+  }
+}
+
+static void page(FILE *out, const char *run_directory, const ch_history *h) {
+  const json_t *config = json_object_get(h->run, "config");
+  const char *name = json_string_value(json_object_get(json_object_get(config, "model"), "name"));
+  fputs(
+      "<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport "
+      "content=\"width=device-width,initial-scale=1\"><title>choir: ",
+      out);
+  ch_html_text(out, run_directory);
+  fprintf(out, "</title><style>%s</style>\n<h1>", style);
+  ch_html_text(out, name && *name ? name : "choir run");
+  fputs("</h1><p>", out);
+  ch_html_text(out, run_directory);
+  fprintf(out, ", choir %s</p>\n", choir_version());
+  cards(out, h);
+  curves(out, h);
+  routing(out, h);
+  if (!config) return;
+  fputs("<h2>Config</h2><div class=columns>\n", out);
+  const char *key;
+  json_t *part;
+  json_object_foreach((json_t *)config, key, part) {
+    fputs("<table>\n", out);
+    settings(out, part, key);
+    fputs("</table>\n", out);
+  }
+  fputs("</div></html>\n", out);
+}
+
+int choir_report_write(const char *run_directory, const char *output) {
+  ch_history history;
+  char *text = NULL;
+  size_t bytes = 0;
+  CH_TRY(ch_history_read(run_directory, &history));
+  FILE *out = open_memstream(&text, &bytes);
+  if (out) page(out, run_directory, &history);
+  int failed = !out || ferror(out);
+  if (out && fclose(out)) failed = 1;
+  ch_history_free(&history);
+  int code =
+      failed ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the report", output) : ch_file_save(output, text, bytes);
+  free(text);
+  return code;
+}

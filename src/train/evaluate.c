@@ -1,0 +1,93 @@
+#include "train/evaluate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/reader.h"
+
+static void get_heldout(const ch_windows *w, int64_t index, int32_t *tokens) {
+  ch_data_heldout(w->data, w->length, index, tokens);
+}
+
+static void get_text(const ch_windows *w, int64_t index, int32_t *tokens) {
+  for (int64_t i = 0; i <= w->length; i++) {
+    int64_t at = index * w->length + i;
+    tokens[i] = at < w->text_tokens ? w->text[at] : -1;
+  }
+}
+
+ch_windows ch_windows_heldout(const choir_data *data, int length) {
+  return (ch_windows){.count = ch_data_heldout_windows(data, length), .length = length, .get = get_heldout, .data = data};
+}
+
+ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length) {
+  return (ch_windows){.count = (count - 2 + length) / length, .length = length, .get = get_text, .text = tokens,
+                      .text_tokens = count};
+}
+
+double *ch_unigram_log(const uint64_t *counts, int vocab_size) {
+  double *logs = malloc((size_t)vocab_size * sizeof *logs);
+  if (!logs) return NULL;
+  double total = vocab_size;
+  for (int v = 0; v < vocab_size; v++) total += (double)counts[v];
+  for (int v = 0; v < vocab_size; v++) logs[v] = log(((double)counts[v] + 1) / total);
+  return logs;
+}
+
+/* Windows begin .. begin+B-1 as tokens and targets; rows beyond the last window are padding. Returns the targets. */
+static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int B, int32_t *row, int32_t *token,
+                          int32_t *target) {
+  int T = w->length;
+  int64_t targets = 0;
+  for (int64_t b = 0; b < B; b++) {
+    if (begin + b < end) w->get(w, begin + b, row);
+    else
+      for (int t = 0; t <= T; t++) row[t] = -1;
+    for (int t = 0; t < T; t++) {
+      token[b * T + t] = row[t + 1] < 0 ? -1 : row[t]; /* a token without a target has nothing to predict */
+      target[b * T + t] = row[t + 1];
+      targets += row[t + 1] >= 0;
+    }
+  }
+  return targets;
+}
+
+static double unigram_sum(const double *unigram, const int32_t *target, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; unigram && i < n; i++)
+    if (target[i] >= 0) sum -= unigram[target[i]];
+  return sum;
+}
+
+int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
+                int (*progress)(void *, int64_t, int64_t), void *context, choir_eval_result *result) {
+  int64_t n = (int64_t)B * windows->length, end = limit > 0 && limit < windows->count ? limit : windows->count;
+  CH_TRY(ch_model_plan(model, B, windows->length, 0));
+  int32_t *buffer = malloc((size_t)(2 * n + windows->length + 1) * sizeof *buffer);
+  if (!buffer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
+  int32_t *token = buffer, *target = buffer + n, *row = buffer + 2 * n;
+  double loss = 0, baseline = 0;
+  int code = CHOIR_OK;
+  *result = (choir_eval_result){.routing = "batch"};
+  result->looks_across_tokens =
+      model->net.moe_layers && (model->net.router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER)) != 0;
+  ch_transformer_clear_stats(&model->net);
+  for (int64_t begin = 0; begin < end && !code; begin += B) {
+    result->tokens += fill_batch(windows, begin, end, B, row, token, target);
+    ch_pass pass = {.B = B, .T = windows->length, .token = token, .target = target};
+    ch_transformer_run(&model->x, &model->net, &pass);
+    loss += pass.loss_sum;
+    baseline += unigram_sum(unigram, target, n);
+    if (progress && progress(context, begin + B < end ? begin + B : end, end))
+      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)begin, (long long)end);
+  }
+  free(buffer);
+  if (code) return code;
+  if (!result->tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "nothing to evaluate: no held-out window has two tokens");
+  result->loss = loss / (double)result->tokens;
+  result->unigram_loss = baseline / (double)result->tokens;
+  result->perplexity = exp(result->loss);
+  return CHOIR_OK;
+}

@@ -1,0 +1,29 @@
+/* Evaluation over windows of tokens, for training runs and for checkpoints alike. */
+#ifndef CH_TRAIN_EVALUATE_H
+#define CH_TRAIN_EVALUATE_H
+
+#include "choir/train.h"
+#include "model/model.h"
+
+/* Where windows come from: held-out shards or one text. */
+typedef struct ch_windows {
+  int64_t count;
+  int length; /* T: a window holds T+1 tokens, padded with -1 */
+  void (*get)(const struct ch_windows *windows, int64_t index, int32_t *tokens);
+  const choir_data *data;
+  const int32_t *text;
+  int64_t text_tokens;
+} ch_windows;
+
+ch_windows ch_windows_heldout(const choir_data *data, int length);
+ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length);
+
+/* log p of each token under unigram counts with add-one smoothing: [V]. NULL: no memory. */
+double *ch_unigram_log(const uint64_t *counts, int vocab_size);
+
+/* Runs the first `limit` windows (0: all) in batches of B with evaluation routing; the pool is one batch, the last one smaller. Fills loss,
+ * perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the evaluation. `unigram` may be NULL. */
+int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
+                int (*progress)(void *context, int64_t done, int64_t total), void *context, choir_eval_result *result);
+
+#endif

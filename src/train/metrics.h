@@ -1,0 +1,28 @@
+/* metrics.jsonl: what a run computed, the same bytes however often it was stopped and resumed; timing.jsonl: how fast. */
+#ifndef CH_TRAIN_METRICS_H
+#define CH_TRAIN_METRICS_H
+
+#include <stdio.h>
+
+#include "train/evaluate.h"
+#include "train/state.h"
+
+typedef struct ch_metrics {
+  FILE *file, *timing;
+  char path[4096];
+} ch_metrics;
+
+/* Opens both files of a run directory; metrics.jsonl is cut back to `bytes` (what the checkpoint knows of). A shorter file is an error. */
+int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes);
+void ch_metrics_close(ch_metrics *m);
+
+void ch_metrics_run(ch_metrics *m, const ch_run *run);
+void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
+void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds);
+void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run);
+void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path);
+
+/* Brings everything written so far to the disk and says how long metrics.jsonl is: before each checkpoint. */
+int ch_metrics_sync(ch_metrics *m, int64_t *bytes);
+
+#endif

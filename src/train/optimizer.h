@@ -1,0 +1,43 @@
+/* The optimizer over the whole parameter table: state, schedule, clipping, one step. */
+#ifndef CH_TRAIN_OPTIMIZER_H
+#define CH_TRAIN_OPTIMIZER_H
+
+#include "choir/tensors.h"
+#include "model/param.h"
+#include "op/op.h"
+
+/* State of one parameter. Adafactor: row and col means of squares (vectors: col alone); AdamW: first and second moments. */
+typedef struct ch_opt_slot {
+  int64_t batch, rows, cols; /* the parameter as matrices; rows 1: a vector */
+  real *first;               /* row [batch,rows] or m; NULL for Adafactor's vectors */
+  real *second;              /* col [batch,cols] or v */
+  int64_t first_count, second_count;
+} ch_opt_slot;
+
+typedef struct ch_optimizer {
+  const choir_train_config *config;
+  ch_params *params;
+  int adamw;
+  ch_opt_slot *slot; /* [params->count] */
+  double *squares;   /* [params->count] sum of squares of each gradient */
+} ch_optimizer;
+
+int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o);
+void ch_optimizer_free(ch_optimizer *o);
+
+/* Gives the state its memory from an arena (which may be counting); a fresh state is zero. */
+void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
+
+/* The learning rate of a step, from 1: linear warm-up, constant, then rate * sqrt(constant / step). */
+double ch_schedule_rate(const choir_train_config *config, int64_t step);
+
+/* The global gradient norm; fills `squares`. Not finite when any gradient is not. */
+double ch_optimizer_norm(ch_exec *x, ch_optimizer *o);
+
+/* Updates every parameter from its gradient. `norm` is that of ch_optimizer_norm; step counts from 1. */
+void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int64_t step, double norm);
+
+/* The state as tensors for a checkpoint, two at most a parameter: "optimizer.first.NAME". Returns how many. */
+int ch_optimizer_tensors(const ch_optimizer *o, choir_tensor *tensors);
+
+#endif

@@ -1,0 +1,45 @@
+#include "train/plan.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "model/model.h"
+#include "train/optimizer.h"
+
+static int count_model(const choir_config *config, ch_exec *x, ch_transformer *net, ch_plan *plan) {
+  ch_arena weights, gradients, state;
+  ch_optimizer optimizer;
+  ch_arena_init(&weights, "weights");
+  ch_arena_init(&gradients, "gradients");
+  ch_arena_init(&state, "optimizer state");
+  ch_params_alloc_weights(&net->params, &weights, x->compute == CH_COMPUTE_BF16);
+  ch_params_alloc_gradients(&net->params, &gradients);
+  CH_TRY(ch_optimizer_create(&config->train, &net->params, &optimizer));
+  ch_optimizer_alloc(&optimizer, &state);
+  ch_optimizer_step(x, &optimizer, 1, 1);
+  ch_optimizer_free(&optimizer);
+  ch_model_count(x, net, config->train.batch_sequences, config->train.sequence_length, 1);
+  plan->weights = (int64_t)weights.peak;
+  plan->gradients = (int64_t)gradients.peak;
+  plan->optimizer = (int64_t)state.peak;
+  plan->activations = (int64_t)x->tape.peak;
+  plan->scratch = (int64_t)x->scratch.peak;
+  plan->train = plan->weights + plan->gradients + plan->optimizer + plan->activations + plan->scratch;
+  int64_t cache = 2 * (int64_t)net->config.layers * net->width * config->train.sequence_length;
+  plan->serve = (ch_params_total(&net->params) + cache) * (int64_t)sizeof(float);
+  return CHOIR_OK;
+}
+
+int ch_plan_make(const choir_config *config, ch_plan *plan) {
+  ch_exec x;
+  ch_transformer net;
+  ch_compute compute = strcmp(config->train.compute, "bf16") ? CH_COMPUTE_FP32 : CH_COMPUTE_BF16;
+  CH_TRY(ch_exec_init(&x, "cpu", compute, 1, 0));
+  int code = ch_transformer_create(&config->model, &net);
+  if (!code) {
+    code = count_model(config, &x, &net, plan);
+    ch_transformer_free(&net);
+  }
+  ch_exec_free(&x);
+  return code;
+}

@@ -1,0 +1,157 @@
+/* choir_train: sets a run up, or back up, and drives it step by step. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/machine.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "train/loop.h"
+#include "train/plan.h"
+
+/* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
+static int open_data(ch_run *run, const char *directory) {
+  choir_data_info info;
+  choir_model_config *m = &run->config.model;
+  CH_TRY(choir_data_open(directory, &run->data));
+  choir_data_get_info(run->data, &info);
+  if (!m->vocab_size) m->vocab_size = info.vocab_size;
+  if (m->vocab_size != info.vocab_size)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.vocab_size is %d but the tokenizer of %s has %d pieces; set vocab_size to %d, or to 0 to take "
+                    "the data's", m->vocab_size, directory, info.vocab_size, info.vocab_size);
+  CH_TRY(ch_data_check(run->data, run->config.train.sequence_length));
+  return choir_tokenizer_load(ch_data_tokenizer_path(run->data), &run->tokenizer);
+}
+
+static int check_memory(const choir_config *config) {
+  ch_plan plan;
+  CH_TRY(ch_plan_make(config, &plan));
+  size_t available = ch_machine_available_memory();
+  if (!available || (size_t)plan.train <= available) return CHOIR_OK;
+  const double gib = 0x1p30;
+  return ch_error(CHOIR_ERROR_MEMORY,
+                  "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
+                  "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length",
+                  (double)plan.train / gib, (double)plan.weights / gib, (double)plan.gradients / gib,
+                  (double)plan.optimizer / gib, (double)plan.activations / gib, (double)plan.scratch / gib,
+                  (double)available / gib);
+}
+
+/* Weights, gradients, optimizer state, activations: all memory of the run. */
+static int make_model(ch_run *run, const choir_run_options *options) {
+  const choir_train_config *c = &run->config.train;
+  CH_TRY(choir_config_check(&run->config));
+  CH_TRY(check_memory(&run->config));
+  CH_TRY(ch_model_create(&run->config, options, &run->model));
+  CH_TRY(ch_optimizer_create(c, &run->model->net.params, &run->optimizer));
+  ch_optimizer_alloc(&run->optimizer, &run->state);
+  CH_TRY(ch_arena_commit(&run->state));
+  ch_optimizer_alloc(&run->optimizer, &run->state);
+  CH_TRY(ch_model_zero_gradients(run->model));
+  return ch_run_plan(run);
+}
+
+/* The config of a resumed run is its own; a config given as well must describe the same model. */
+static int resume_config(ch_run *run, const choir_train_options *o, const char *checkpoint) {
+  char path[PATH_MAX + 16];
+  choir_config kept;
+  snprintf(path, sizeof path, "%s/config.json", *checkpoint ? checkpoint : o->out);
+  CH_TRY(choir_config_load(path, &kept));
+  if (!o->config) {
+    run->config = kept;
+    return CHOIR_OK;
+  }
+  run->config = *o->config;
+  if (!run->config.model.vocab_size) run->config.model.vocab_size = kept.model.vocab_size;
+  if (!ch_config_same_model(&run->config, &kept))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: the run was made with another model than the config given; resume without a "
+                    "config, or train into another directory", path);
+  return CHOIR_OK;
+}
+
+/* A fresh run may not write over an old one. */
+static int fresh_config(ch_run *run, const choir_train_options *o) {
+  char path[PATH_MAX];
+  if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
+  snprintf(path, sizeof path, "%s/metrics.jsonl", o->out);
+  if (access(path, F_OK) == 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", o->out);
+  run->config = *o->config;
+  return CHOIR_OK;
+}
+
+/* What data a run reads stands in RUN/data.path, so that resuming needs no more than the directory. Written by keep_settings, once
+ * that data has been found to fit. */
+static int data_path(const choir_train_options *o, char *path) {
+  char file[PATH_MAX];
+  char *text;
+  size_t size;
+  snprintf(file, sizeof file, "%s/data.path", o->out);
+  if (o->data) return realpath(o->data, path) ? CHOIR_OK : ch_error_errno("%s: cannot open data", o->data);
+  if (!o->resume) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a data directory");
+  CH_TRY(ch_file_read(file, PATH_MAX - 1, &text, &size));
+  memcpy(path, text, size + 1);
+  free(text);
+  return CHOIR_OK;
+}
+
+static int keep_settings(const ch_run *run, const char *data) {
+  char path[PATH_MAX + 16];
+  snprintf(path, sizeof path, "%s/data.path", run->out);
+  CH_TRY(ch_file_save(path, data, strlen(data)));
+  snprintf(path, sizeof path, "%s/config.json", run->out);
+  return choir_config_save(&run->config, path);
+}
+
+static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
+  char data[PATH_MAX];
+  int64_t step = -1;
+  checkpoint[0] = 0;
+  if (o->resume) CH_TRY(ch_checkpoint_newest(o->out, checkpoint, &step));
+  CH_TRY(o->resume ? resume_config(run, o, checkpoint) : fresh_config(run, o));
+  CH_TRY(data_path(o, data));
+  CH_TRY(open_data(run, data));
+  CH_TRY(make_model(run, &o->run));
+  if (*checkpoint) {
+    CH_TRY(ch_checkpoint_load(run, checkpoint));
+  } else {
+    ch_params_init(&run->model->net.params, run->config.train.seed, run->model->x.threads);
+    ch_model_weights_changed(run->model);
+  }
+  return keep_settings(run, data);
+}
+
+static int run_locked(ch_run *run, const choir_train_options *o) {
+  char path[PATH_MAX], checkpoint[PATH_MAX];
+  snprintf(path, sizeof path, "%s/checkpoints", o->out);
+  CH_TRY(ch_dir_make(path));
+  ch_dir_clean(o->out);
+  ch_dir_clean(path);
+  CH_TRY(set_up(run, o, checkpoint));
+  return ch_run_loop(run, o);
+}
+
+int choir_train(const choir_train_options *options) {
+  int lock;
+  if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
+  CH_TRY(ch_dir_make(options->out));
+  CH_TRY(ch_lock_take(options->out, &lock));
+  ch_run run = {.out = options->out};
+  ch_arena_init(&run.state, "optimizer state");
+  int code = run_locked(&run, options);
+  ch_optimizer_free(&run.optimizer);
+  ch_arena_free(&run.state);
+  choir_model_free(run.model);
+  choir_tokenizer_free(run.tokenizer);
+  choir_data_close(run.data);
+  free(run.batch);
+  free(run.unigram);
+  ch_lock_release(lock);
+  return code;
+}

@@ -1,0 +1,100 @@
+/* What the tests of tokenizer and data share: a place for files, text to write, a small tokenizer. */
+#ifndef CH_TESTS_CORPUS_H
+#define CH_TESTS_CORPUS_H
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+#include "base/file.h"
+#include "choir/tokenizer.h"
+#include "data/buffer.h"
+#include "testing.h"
+
+static char corpus_home[64];
+
+/* PATH in the test program's own directory; the last 64 results stay valid. */
+static inline const char *corpus_path(const char *name) {
+  static char paths[64][256];
+  static int next;
+  char *path = paths[next++ % 64];
+  snprintf(path, sizeof paths[0], "%s/%s", corpus_home, name);
+  return path;
+}
+
+/* Without fsync, which would be most of the tests' time. */
+static inline void corpus_save(const char *path, const void *data, size_t size) {
+  FILE *f = fopen(path, "wb");
+  assert_non_null(f);
+  assert_int_equal(fwrite(data, 1, size, f), size);
+  assert_int_equal(fclose(f), 0);
+}
+
+static inline ch_buffer corpus_load(const char *path) {
+  ch_buffer b = {0};
+  test_ok(ch_file_read(path, (size_t)1 << 30, &b.data, &b.size));
+  b.capacity = b.size;
+  return b;
+}
+
+static inline void corpus_add(ch_buffer *b, const char *text) { test_ok(ch_buffer_append(b, text, strlen(text))); }
+
+/* Appends about `bytes` of made-up prose: lines of words, few of them often and many of them seldom, some punctuation
+ * and numbers. */
+static inline void corpus_prose(ch_buffer *b, size_t bytes, uint32_t sub) {
+  static const char *const syllables[] = {"ka", "to", "mi", "re", "sol", "an", "el",  "is",
+                                          "or", "un", "th", "st", "br",  "é",  "ing", "ed"};
+  ch_rng r = ch_rng_make(11, CH_STREAM_TEST, sub);
+  size_t start = b->size;
+  for (uint64_t i = 0; b->size - start < bytes; i++) {
+    uint64_t word = (uint64_t)(exp(ch_rng_uniform(r, 2 * i) * log(4000))), rest = ch_rng_below(r, 2 * i + 1, 100);
+    for (uint64_t w = word; w; w /= 16) corpus_add(b, syllables[w % 16]);
+    if (rest == 3) {
+      char number[16];
+      snprintf(number, sizeof number, " %d", (int)word);
+      corpus_add(b, number);
+    }
+    corpus_add(b, rest < 10 ? "\n" : rest < 15 ? ". " : rest < 18 ? ",  " : " ");
+  }
+}
+
+/* Trains a tokenizer on the files and loads it. */
+static inline choir_tokenizer *corpus_tokenizer(const char *input, const char *output, int vocab) {
+  const char *inputs[] = {input, NULL};
+  choir_tokenizer_train_options o = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
+  choir_tokenizer *t;
+  o.inputs = inputs, o.vocab_size = vocab, o.output = output;
+  test_ok(choir_tokenizer_train(&o));
+  test_ok(choir_tokenizer_load(output, &t));
+  return t;
+}
+
+/* The test program's directory, with text.txt (200 kB) and small.model in it. */
+static inline int corpus_begin(void **state) {
+  (void)state;
+  snprintf(corpus_home, sizeof corpus_home, "/tmp/choir-test-XXXXXX");
+  if (!mkdtemp(corpus_home)) return -1;
+  ch_buffer b = {0};
+  corpus_prose(&b, 200000, 1);
+  corpus_save(corpus_path("text.txt"), b.data, b.size);
+  free(b.data);
+  choir_tokenizer_free(corpus_tokenizer(corpus_path("text.txt"), corpus_path("small.model"), 600));
+  return 0;
+}
+
+static inline int corpus_end(void **state) {
+  (void)state;
+  return ch_dir_remove(corpus_home);
+}
+
+/* The call fails with `code`, and its message has `part` in it. */
+#define test_fails(call, code, part)                                                                       \
+  do {                                                                                                     \
+    int got_ = (call);                                                                                     \
+    if (got_ != (code) || !strstr(choir_error_message(), (part))) {                                        \
+      fprintf(stderr, "%s:%d: %s: got %d (%s)\n", __FILE__, __LINE__, #call, got_, choir_error_message()); \
+      _fail(__FILE__, __LINE__);                                                                           \
+    }                                                                                                      \
+  } while (0)
+
+#endif

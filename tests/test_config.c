@@ -1,0 +1,244 @@
+/* Configs: every field round-trips; what is wrong is refused by file, key and value. */
+#include <unistd.h>
+
+#include "base/file.h"
+#include "model/config.h"
+#include "testing.h"
+
+static const char minimal[] =
+    "{\"model\": {\"layers\": 4, \"d_model\": 64, \"d_hidden\": 256, \"heads\": 4, \"experts\": 8%s},"
+    " \"train\": {\"sequence_length\": 128, \"batch_sequences\": 4%s}%s}";
+
+/* Parses the minimal config with text added to its objects. */
+static int parse(choir_config *config, const char *model, const char *train, const char *root) {
+  char text[2048];
+  int length = snprintf(text, sizeof text, minimal, model, train, root);
+  return ch_config_parse(text, (size_t)length, "x.json", config);
+}
+
+static void refused_at(int code, const char *const *parts, const char *file, int line) {
+  if (!code) fprintf(stderr, "%s:%d: accepted\n", file, line);
+  if (!code) _fail(file, line);
+  for (; *parts; parts++)
+    if (!strstr(choir_error_message(), *parts)) {
+      fprintf(stderr, "%s:%d: '%s' is not in '%s'\n", file, line, *parts, choir_error_message());
+      _fail(file, line);
+    }
+}
+#define refused(code, ...) refused_at((code), (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
+
+static void defaults_are_the_design(void **state) {
+  (void)state;
+  choir_config c;
+  test_ok(parse(&c, "", "", ""));
+  assert_string_equal(c.model.router.name, "expert_choice");
+  assert_string_equal(c.model.router.pool, "batch");
+  assert_true(c.model.router.capacity_factor == 2);
+  assert_int_equal(c.model.moe_every, 2);
+  assert_int_equal(c.model.rel_buckets, 32);
+  assert_int_equal(c.model.rel_max_distance, 128);
+  assert_true(c.model.norm_eps == 1e-6);
+  assert_string_equal(c.train.optimizer, "adafactor");
+  assert_true(c.train.rate == 0.01 && c.train.beta2 == 0.99 && c.train.clip_norm == 0);
+  assert_int_equal(c.train.constant_steps, 10000);
+  assert_string_equal(c.train.compute, "fp32");
+  assert_int_equal(c.train.seed, 1);
+  assert_int_equal(c.train.accumulate, 1);
+  choir_config fresh;
+  choir_config_default(&fresh);
+  refused(choir_config_check(&fresh), "model.layers", "missing");
+}
+
+/* Another value than the default, within the limits, for any field. */
+static void disturb(choir_config *c, const ch_field *f) {
+  char value[64];
+  if (f->kind == CH_FIELD_WORD)
+    snprintf(value, sizeof value, "%s", f->words ? f->words()[1] : "a \"name\" \\ é");
+  else if (f->kind == CH_FIELD_FLAG)
+    snprintf(value, sizeof value, "true");
+  else if (f->kind == CH_FIELD_NUMBER)
+    snprintf(value, sizeof value, "%.17g", f->low + (f->high < 1 ? f->high : 1) / 3);
+  else
+    snprintf(value, sizeof value, "%.0f", f->high - 1);
+  test_ok(choir_config_set(c, f->path, value));
+}
+
+static void every_field_round_trips(void **state) {
+  (void)state;
+  char path[] = "/tmp/choir-config-XXXXXX";
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  close(fd);
+  for (int i = 0; i < CH_FIELDS; i++) {
+    const ch_field *f = &ch_fields[i];
+    choir_config c, before, back;
+    test_ok(parse(&c, "", "", ""));
+    before = c;
+    disturb(&c, f);
+    assert_memory_not_equal(&c, &before, sizeof c);
+    char low[32], high[32];
+    snprintf(low, sizeof low, "%.17g", f->low - 1);
+    snprintf(high, sizeof high, "%.17g", f->high * 2 + 1);
+    before = c;
+    if (f->kind != CH_FIELD_WORD) {
+      refused(choir_config_set(&c, f->path, low), f->path, low);
+      refused(choir_config_set(&c, f->path, high), f->path);
+      refused(choir_config_set(&c, f->path, "\"text\""), f->path, "text");
+      refused(choir_config_set(&c, f->path, "NaN"), f->path, "NaN");
+    }
+    if (f->words || strstr(f->path, "name")) {
+      refused(choir_config_set(&c, f->path, "a name that is longer than thirty-one bytes"), f->path);
+    }
+    if (f->kind != CH_FIELD_NUMBER && f->kind != CH_FIELD_WORD)
+      refused(choir_config_set(&c, f->path, "1.5"), f->path, "1.5", f->kind == CH_FIELD_FLAG ? "true" : "integer");
+    assert_memory_equal(&c, &before, sizeof c); /* a refused value changes nothing */
+    if (choir_config_check(&c)) continue;       /* the largest d_model is not divisible by 4, and so on */
+    test_ok(choir_config_save(&c, path));
+    test_ok(choir_config_load(path, &back));
+    assert_memory_equal(&c, &back, sizeof c);
+  }
+  unlink(path);
+}
+
+static void wrong_keys_are_named(void **state) {
+  (void)state;
+  choir_config c;
+  refused(parse(&c, ", \"head\": 3", "", ""), "x.json", "model.head'", "did you mean 'heads'?");
+  refused(parse(&c, ", \"router\": {\"capacity_fator\": 3}", "", ""), "model.router.capacity_fator",
+          "'capacity_factor'");
+  refused(parse(&c, "", ", \"optimiser\": \"adamw\"", ""), "train.optimiser", "'optimizer'");
+  refused(parse(&c, "", "", ", \"trian\": {}"), "'trian'", "did you mean 'train'?");
+  refused(parse(&c, ", \"zzzzzzzzzz\": 1", "", ""), "unknown key 'model.zzzzzzzzzz'");
+  assert_null(strstr(choir_error_message(), "did you mean"));
+  refused(parse(&c, ", \"heads\": 2", "", ""), "x.json: line 1, column", "duplicate");
+  refused(parse(&c, ", \"router\": 3", "", ""), "x.json", "model.router", "object");
+  refused(parse(&c, ", \"experts\"", "", ""), "x.json: line 1, column");
+  refused(ch_config_parse("[1]", 3, "x.json", &c), "x.json", "object");
+  refused(ch_config_parse("", 0, "x.json", &c), "x.json");
+  refused(choir_config_load("/nonexistent/x.json", &c), "/nonexistent/x.json");
+}
+
+static void wrong_values_are_named(void **state) {
+  (void)state;
+  choir_config c;
+  refused(parse(&c, "", ", \"rate\": \"fast\"", ""), "x.json", "train.rate", "fast", "number above 0");
+  refused(parse(&c, "", ", \"rate\": 0", ""), "x.json", "train.rate");
+  refused(parse(&c, "", ", \"rate\": 1e999", ""), "x.json");
+  refused(parse(&c, "", ", \"rate\": NaN", ""), "x.json: line");
+  refused(parse(&c, "", ", \"steps\": -1", ""), "train.steps", "-1", "integer from 1");
+  refused(parse(&c, "", ", \"seed\": 9007199254740993", ""), "train.seed", "9007199254740993");
+  refused(parse(&c, "", ", \"optimizer\": \"adamv\"", ""), "adamv", "adafactor, adamw", "did you mean 'adamw'?");
+  refused(parse(&c, "", ", \"compute\": \"bf15\"", ""), "bf15", "'bf16'");
+  refused(parse(&c, ", \"router\": {\"pool\": \"bach\"}", "", ""), "bach", "'batch'");
+  refused(parse(&c, ", \"router\": {\"name\": \"expert_choise\"}", "", ""), "expert_choise", "'expert_choice'");
+  refused(parse(&c, ", \"router\": {\"random_second\": 1}", "", ""), "model.router.random_second is 1",
+          "true or false");
+  refused(parse(&c, ", \"name\": 3", "", ""), "model.name is 3");
+  choir_config ok;
+  test_ok(parse(&ok, "", "", ""));
+  c = ok;
+  c.train.rate = (double)NAN;
+  refused(choir_config_check(&c), "train.rate", "nan");
+  refused(choir_config_save(&c, "/tmp/choir-never"), "/tmp/choir-never", "train.rate");
+  c = ok;
+  memset(c.train.compute, 'x', sizeof c.train.compute);
+  refused(choir_config_check(&c), "train.compute");
+}
+
+static void impossible_sizes_are_named(void **state) {
+  (void)state;
+  choir_config ok, c;
+  test_ok(parse(&ok, "", "", ""));
+#define TRY_SET(key, value) (c = ok, choir_config_set(&c, key, value) || choir_config_check(&c))
+  refused(TRY_SET("heads", "3"), "d_model is 64", "heads 3");
+  test_ok(choir_config_set(&c, "d_head", "20"));
+  test_ok(choir_config_check(&c));
+  refused(TRY_SET("experts", "1000"), "1000");
+  refused(TRY_SET("capacity_factor", "0.001"), "0.001");
+  refused(TRY_SET("moe_every", "5"), "moe_every is 5", "4 layers");
+  refused(TRY_SET("router.name", "dense"), "dense", "experts");
+  test_ok(choir_config_set(&ok, "router.name", "gshard_top2"));
+  refused(TRY_SET("experts", "1000"), "1000", "512 tokens");
+  test_ok(choir_config_set(&ok, "router.name", "expert_choice"));
+  c = ok;
+  c.train.batch_sequences = c.train.sequence_length = 1 << 20;
+  refused(choir_config_check(&c), "batch_sequences", "1048576", "accumulate");
+  c = ok;
+  c.model.layers = 4096, c.model.d_model = 1 << 17, c.model.d_hidden = 1 << 20, c.model.experts = 512;
+  refused(choir_config_check(&c), "parameters", "d_hidden 1048576");
+  refused(TRY_SET("rel_max_distance", "16"), "rel_max_distance is 16", "32");
+  assert_int_equal(TRY_SET("moe_every", "0"), 0);
+}
+
+static void set_takes_tails(void **state) {
+  (void)state;
+  choir_config c;
+  test_ok(parse(&c, "", "", ""));
+  test_ok(choir_config_set(&c, "rate", "0.05"));
+  test_ok(choir_config_set(&c, "router.capacity_factor", "1.5"));
+  test_ok(choir_config_set(&c, "train.steps", "1e4"));
+  test_ok(choir_config_set(&c, "model.name", "me"));
+  assert_true(c.train.rate == 0.05 && c.model.router.capacity_factor == 1.5 && c.train.steps == 10000);
+  assert_string_equal(c.model.name, "me");
+  refused(choir_config_set(&c, "name", "me"), "model.name", "model.router.name");
+  refused(choir_config_set(&c, "ate", "1"), "unknown key 'ate'", "'rate'");
+  refused(choir_config_set(&c, "", "1"), "unknown key ''");
+  refused(choir_config_set(&c, "train.rte", "1"), "train.rate");
+  refused(choir_config_set(&c, "rate", "0.05x"), "train.rate is '0.05x'");
+  refused(choir_config_set(&c, "model.name", "\xff"), "model.name");
+}
+
+static void a_router_brings_its_defaults(void **state) {
+  (void)state;
+  choir_config c, d;
+  test_ok(parse(&c, ", \"router\": {\"jitter\": 0.25, \"name\": \"switch_top1\"}", "", ""));
+  assert_true(c.model.router.capacity_factor == 1.25 && c.model.router.jitter == 0.25);
+  test_ok(parse(&d, "", "", ""));
+  test_ok(choir_config_set(&d, "router.name", "switch_top1"));
+  assert_true(d.model.router.capacity_factor == 1.25);
+  test_ok(choir_config_set(&d, "capacity_factor", "3"));
+  test_ok(choir_config_set(&d, "router.name", "switch_top1")); /* the same again changes nothing */
+  assert_true(d.model.router.capacity_factor == 3);
+}
+
+static void shipped_configs_load(void **state) {
+  (void)state;
+  static const char *const names[] = {"pico",     "nano",     "small",     "0.1b-dense", "0.1b-16e",
+                                      "0.1b-32e", "0.1b-64e", "0.1b-128e", "8b-dense",   "8b-64e"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char path[512];
+    choir_config c;
+    snprintf(path, sizeof path, "%s/configs/%s.json", CHOIR_SOURCE_DIR, names[i]);
+    test_ok(choir_config_load(path, &c));
+    assert_int_equal(c.train.sequence_length * c.train.batch_sequences, strcmp(names[i], "pico") ? 4096 : 2048);
+  }
+}
+
+/* docs/formats.md has a row for every field, with what the table here says. */
+static void documentation_is_true(void **state) {
+  (void)state;
+  char *text, wanted[400], row[800];
+  size_t bytes;
+  test_ok(ch_file_read(CHOIR_SOURCE_DIR "/docs/formats.md", 1 << 20, &text, &bytes));
+  for (int i = 0; i < CH_FIELDS; i++) {
+    const ch_field *f = &ch_fields[i];
+    snprintf(row, sizeof row, "| `%s` | %s | ", f->path, ch_field_wanted(f, wanted, sizeof wanted));
+    const char *found = strstr(text, row), *end = found ? strchr(found, '\n') : NULL;
+    if (!end) fail_msg("docs/formats.md lacks: %s", row);
+    size_t help = strlen(f->help);
+    assert_true((size_t)(end - found) > help + 2);
+    assert_memory_equal(end - help - 2, f->help, help);
+  }
+  free(text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(defaults_are_the_design),      cmocka_unit_test(every_field_round_trips),
+      cmocka_unit_test(wrong_keys_are_named),         cmocka_unit_test(wrong_values_are_named),
+      cmocka_unit_test(impossible_sizes_are_named),   cmocka_unit_test(set_takes_tails),
+      cmocka_unit_test(a_router_brings_its_defaults), cmocka_unit_test(shipped_configs_load),
+      cmocka_unit_test(documentation_is_true),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,551 @@
+/* Building data and reading it back: nothing lost, nothing twice, damage refused, sampling a function of (seed, sample
+ * number). */
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "corpus.h"
+#include "data/data.h"
+#include "data/encoder.h"
+#include "data/holdout.h"
+#include "data/reader.h"
+
+/* Three sources: "docs" has 500 documents, "book" one long one, "lines" is JSON-free plain text of three documents. */
+static choir_data_source sources[3];
+static const char *inputs[3][3];
+static ch_buffer texts[3];
+
+static choir_data_build_options options(const char *output) {
+  choir_data_build_options o = CHOIR_DATA_BUILD_OPTIONS_INIT;
+  o.sources = sources, o.source_count = 3, o.tokenizer = corpus_path("small.model"), o.output = corpus_path(output);
+  o.separator = "\f", o.holdout = 0.05, o.seed = 3;
+  return o;
+}
+
+static int build(const char *output, int threads) {
+  choir_data_build_options o = options(output);
+  o.threads = threads;
+  return choir_data_build(&o);
+}
+
+/* Each document names itself, so that none can be taken for another. */
+static void write_source(int i, const char *name, int documents, size_t bytes) {
+  for (int d = 0; d < documents; d++) {
+    char title[64];
+    snprintf(title, sizeof title, "%s<%s %d>\n", d ? "\n\f\n" : "", name, d);
+    corpus_add(&texts[i], title);
+    corpus_prose(&texts[i], bytes, (uint32_t)(1000 * i + d));
+  }
+  inputs[i][0] = strdup(corpus_path(name));
+  corpus_save(inputs[i][0], texts[i].data, texts[i].size);
+  sources[i] = (choir_data_source){.name = name, .inputs = inputs[i]};
+}
+
+static int begin(void **state) {
+  if (corpus_begin(state)) return -1;
+  write_source(0, "docs", 500, 300);
+  write_source(1, "book", 1, 150000);
+  write_source(2, "few", 3, 20000);
+  test_ok(build("data", 0));
+  return 0;
+}
+
+static int end(void **state) {
+  for (int i = 0; i < 3; i++) free((void *)(uintptr_t)inputs[i][0]), free(texts[i].data);
+  return corpus_end(state);
+}
+
+static choir_data *opened(const char *name) {
+  choir_data *d;
+  test_ok(choir_data_open(corpus_path(name), &d));
+  return d;
+}
+
+static void same_files(const char *a, const char *b) {
+  static const char *const names[] = {"data.json",          "tokenizer.model",  "docs.train.shard",
+                                      "docs.heldout.shard", "book.train.shard", "book.heldout.shard",
+                                      "few.train.shard",    "few.heldout.shard"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char pa[300], pb[300];
+    snprintf(pa, sizeof pa, "%s/%s", corpus_path(a), names[i]);
+    snprintf(pb, sizeof pb, "%s/%s", corpus_path(b), names[i]);
+    ch_buffer x = corpus_load(pa), y = corpus_load(pb);
+    assert_int_equal(x.size, y.size);
+    assert_memory_equal(x.data, y.data, x.size);
+    free(x.data);
+    free(y.data);
+  }
+}
+
+static void does_not_depend_on_threads(void **state) {
+  (void)state;
+  test_ok(build("one", 1));
+  test_ok(build("seven", 7));
+  same_files("data", "one");
+  same_files("data", "seven");
+}
+
+/* The text of a shard; every end of text becomes '|'. */
+static ch_buffer shard_text(const choir_tokenizer *t, const ch_shard *s) {
+  ch_buffer out = {0};
+  for (uint64_t i = 0; i < s->info.tokens; i++) {
+    int32_t id;
+    ch_shard_read(s, i, 1, &id);
+    if (id == choir_tokenizer_eos(t))
+      corpus_add(&out, "|");
+    else
+      test_ok(ch_buffer_append(&out, t->surface[id].text, t->surface[id].size));
+  }
+  test_ok(ch_buffer_append(&out, "", 1));
+  return out;
+}
+
+/* How far `piece` (up to its '|') agrees with text; 0 when it does not. */
+static size_t matches(const char *piece, const char *text) {
+  size_t size = strcspn(piece, "|");
+  return size && !strncmp(piece, text, size) ? size : 0;
+}
+
+/* Walks through the source's text; at every place the next piece of one of the two shares must go on, and at the end
+ * none may be left. */
+static void complete_and_disjoint(const choir_tokenizer *t, const ch_source *s, const ch_buffer *text) {
+  ch_buffer share[2] = {shard_text(t, &s->train), shard_text(t, &s->heldout)};
+  const char *at[2] = {share[0].data, share[1].data};
+  for (size_t i = 0; i < text->size;) {
+    size_t a = matches(at[0], text->data + i), b = matches(at[1], text->data + i);
+    if (!a && !b) fail_msg("%s: byte %zu is in neither share", s->name, i);
+    int from = b > a;
+    i += from ? b : a;
+    at[from] += (from ? b : a) + 1;
+    if (!strncmp(text->data + i, "\n\f\n", 3)) i += 3;
+  }
+  for (int k = 0; k < 2; k++) assert_int_equal(*at[k], 0), free(share[k].data);
+}
+
+static void nothing_is_lost_or_twice(void **state) {
+  (void)state;
+  choir_tokenizer *t;
+  choir_data *d = opened("data");
+  test_ok(choir_tokenizer_load(corpus_path("small.model"), &t));
+  for (int i = 0; i < 3; i++) {
+    test_ok(ch_buffer_append(&texts[i], "", 1));
+    texts[i].size--;
+    complete_and_disjoint(t, &d->sources[i], &texts[i]);
+    assert_true(d->sources[i].heldout.info.tokens > 0);
+    double share = (double)d->sources[i].heldout.info.text_bytes / (double)texts[i].size;
+    assert_true(share > 0.02 && share < 0.10); /* 0.05 was asked for */
+  }
+  choir_data_info info;
+  choir_data_get_info(d, &info);
+  assert_int_equal(info.sources, 3);
+  assert_int_equal(info.vocab_size, 600);
+  assert_int_equal(info.train_bytes + info.heldout_bytes,
+                   texts[0].size + texts[1].size + texts[2].size - 3 * (499 + 2));
+  assert_int_equal(d->sources[0].train.info.documents, 475);
+  assert_int_equal(d->sources[0].heldout.info.documents, 25);
+  choir_tokenizer_free(t);
+  choir_data_close(d);
+}
+
+/* One source with this text and this held-out share. */
+static int build_text(const char *text, size_t size, double holdout, const char *output) {
+  const char *files[] = {corpus_path("tiny"), NULL};
+  choir_data_source source = {.name = "tiny", .inputs = files};
+  choir_data_build_options o = options(output);
+  corpus_save(files[0], text, size);
+  o.sources = &source, o.source_count = 1, o.holdout = holdout;
+  return choir_data_build(&o);
+}
+
+static void small_corpora(void **state) {
+  (void)state;
+  test_fails(build_text("", 0, 0.01, "t0"), CHOIR_ERROR_FORMAT, "source \"tiny\": no text in its inputs");
+  test_fails(build_text("\f\n\f\n", 4, 0, "t0"), CHOIR_ERROR_FORMAT, "no text");
+  test_fails(build_text("kato", 4, 0.01, "t0"), CHOIR_ERROR_FORMAT, "too little text");
+  test_ok(build_text("kato", 4, 0, "t1")); /* nothing to hold out */
+  ch_buffer b = {0};
+  for (size_t bytes = 300; bytes < 200000; bytes *= 5) { /* one document; also as a single line */
+    for (int lines = 0; lines < 2; lines++) {
+      char name[32];
+      b.size = 0;
+      corpus_prose(&b, bytes, 77);
+      for (size_t i = 0; i < b.size && !lines; i++) b.data[i] = b.data[i] == '\n' ? ' ' : b.data[i];
+      snprintf(name, sizeof name, "t%zu-%d", bytes, lines);
+      test_ok(build_text(b.data, b.size, 0.01, name));
+      choir_data *d = opened(name);
+      assert_true(d->sources[0].train.info.tokens > d->sources[0].heldout.info.tokens);
+      assert_true(d->sources[0].heldout.info.tokens > 1);
+      choir_data_close(d);
+    }
+  }
+  free(b.data);
+}
+
+static int always(void *context, const choir_data_progress *p) {
+  (void)context;
+  return p->tokens > 100;
+}
+
+static void nothing_is_left_behind(const char *output) {
+  char command[512];
+  snprintf(command, sizeof command, "ls -d %s* 2>/dev/null | grep -q .", corpus_path(output));
+  assert_int_not_equal(system(command), 0);
+}
+
+static void refuses_and_leaves_nothing(void **state) {
+  (void)state;
+  choir_data_build_options o = options("data");
+  test_fails(choir_data_build(&o), CHOIR_ERROR_IO, "not empty");
+  o = options("no/such/place");
+  test_fails(choir_data_build(&o), CHOIR_ERROR_IO, "no/such/place");
+  o = options("bad");
+  o.tokenizer = corpus_path("none.model");
+  test_fails(choir_data_build(&o), CHOIR_ERROR_IO, "none.model");
+  o = options("bad"), o.holdout = 0.7;
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "holdout is 0.7");
+  o = options("bad"), o.holdout = NAN;
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "holdout is");
+  choir_data_source odd[2] = {sources[0], sources[0]};
+  o = options("bad"), o.sources = odd, o.source_count = 2;
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "two sources of that name");
+  odd[1].name = "a/b";
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "source 2 (\"a/b\"): name must be");
+  odd[1].name = "other", odd[1].weight = 2;
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "give weights to all sources or to none");
+  odd[1].weight = -1;
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "weight is -1");
+  const char *missing[] = {inputs[0][0], corpus_path("gone"), NULL};
+  odd[1] = (choir_data_source){.name = "other", .inputs = missing};
+  test_fails(choir_data_build(&o), CHOIR_ERROR_IO, "source \"other\"");
+  o = options("bad"), o.progress = always;
+  test_fails(choir_data_build(&o), CHOIR_ERROR_INTERRUPTED, "stopped");
+  nothing_is_left_behind("bad");
+}
+
+/* The first bad byte in the order of the text is reported, whichever thread meets another one earlier. */
+static void errors_come_in_order(void **state) {
+  (void)state;
+  ch_buffer b = {0};
+  corpus_prose(&b, 400000, 5);
+  b.data[300000] = (char)0xFF, b.data[399990] = (char)0xFE;
+  for (int i = 0; i < 5; i++) test_fails(build_text(b.data, b.size, 0, "bad"), CHOIR_ERROR_FORMAT, "byte 300000 ");
+  nothing_is_left_behind("bad");
+  free(b.data);
+}
+
+/* A file-size limit stands for a full disk: the same failing writes. */
+static void survives_a_full_disk(void **state) {
+  (void)state;
+  struct rlimit old, low;
+  getrlimit(RLIMIT_FSIZE, &old);
+  signal(SIGXFSZ, SIG_IGN);
+  low = old;
+  low.rlim_cur = 50000;
+  setrlimit(RLIMIT_FSIZE, &low);
+  int code = build("full", 2);
+  setrlimit(RLIMIT_FSIZE, &old);
+  assert_int_equal(code, CHOIR_ERROR_IO);
+  nothing_is_left_behind("full");
+}
+
+static int opens(const char *name) {
+  choir_data *d;
+  int code = choir_data_open(corpus_path(name), &d);
+  choir_data_close(d);
+  return code;
+}
+
+/* Every byte of every header, places all over the tokens, every kind of length: all must be refused, by name. */
+static void refuses_damaged_shards(void **state) {
+  (void)state;
+  test_ok(build("hurt", 0));
+  ch_rng r = ch_rng_make(8, CH_STREAM_TEST, 0);
+  static const char *const names[] = {"hurt/docs.train.shard", "hurt/few.heldout.shard", "hurt/tokenizer.model"};
+  for (int f = 0; f < 3; f++) {
+    char path[256];
+    snprintf(path, sizeof path, "%s", corpus_path(names[f]));
+    ch_buffer b = corpus_load(path);
+    for (uint64_t i = 0; i < 400; i++) {
+      size_t at = i < 128 ? (size_t)i : (size_t)ch_rng_below(r, i, b.size);
+      char kept = b.data[at];
+      b.data[at] ^= (char)(1 << ch_rng_below(r, 1000 + i, 8));
+      corpus_save(path, b.data, b.size);
+      test_fails(opens("hurt"), CHOIR_ERROR_FORMAT, strrchr(names[f], '/') + 1);
+      b.data[at] = kept;
+    }
+    for (size_t cut = 0; cut <= 300; cut += cut < 140 ? 1 : 20) {
+      corpus_save(path, b.data, cut < b.size ? cut : b.size - 1);
+      test_fails(opens("hurt"), CHOIR_ERROR_FORMAT, strrchr(names[f], '/') + 1);
+    }
+    test_ok(ch_buffer_append(&b, "\0\0\0", 4));
+    corpus_save(path, b.data, b.size);
+    test_fails(opens("hurt"), CHOIR_ERROR_FORMAT, strrchr(names[f], '/') + 1);
+    corpus_save(path, b.data, b.size - 4);
+    test_ok(opens("hurt"));
+    unlink(path);
+    test_fails(opens("hurt"), CHOIR_ERROR_IO, strrchr(names[f], '/') + 1);
+    corpus_save(path, b.data, b.size - 4);
+    free(b.data);
+  }
+}
+
+/* Checksums in order, content not. */
+static void refuses_forged_shards(void **state) {
+  (void)state;
+  ch_shard_writer w;
+  ch_shard s;
+  int32_t tokens[] = {3, 599, 4, 70000};
+  const char *path = corpus_path("forged");
+  for (int wide = 0; wide < 2; wide++) {
+    test_ok(ch_shard_begin(&w, path, wide ? 100000 : 600, 1));
+    test_fails(ch_shard_write(&w, (int32_t[]){-1}, 1), CHOIR_ERROR_FORMAT, "token -1");
+    test_ok(ch_shard_write(&w, tokens, wide ? 4 : 3));
+    w.info.vocab_size = wide ? 70000 : 599; /* what a liar writes */
+    test_ok(ch_shard_commit(&w));
+    test_fails(ch_shard_open(path, &s), CHOIR_ERROR_FORMAT, wide ? "holds token 70000" : "holds token 599");
+    test_ok(ch_shard_begin(&w, path, wide ? 100000 : 600, 1));
+    test_ok(ch_shard_write(&w, tokens, wide ? 4 : 3));
+    test_ok(ch_shard_commit(&w));
+    test_ok(ch_shard_open(path, &s));
+    int32_t back[4];
+    ch_shard_read(&s, 0, wide ? 4 : 3, back);
+    assert_memory_equal(back, tokens, (wide ? 4 : 3) * sizeof *tokens);
+    ch_shard_close(&s);
+  }
+  test_ok(ch_shard_begin(&w, path, 600, 1));
+  w.info.documents = 7;
+  test_ok(ch_shard_commit(&w));
+  test_fails(ch_shard_open(path, &s), CHOIR_ERROR_FORMAT, "7 documents in 0 tokens");
+}
+
+static void edit(const char *name, const char *from, const char *to) {
+  ch_buffer b = corpus_load(corpus_path(name)), out = {0};
+  char *at = strstr(b.data, from);
+  assert_non_null(at);
+  test_ok(ch_buffer_append(&out, b.data, (size_t)(at - b.data)));
+  corpus_add(&out, to);
+  corpus_add(&out, at + strlen(from));
+  corpus_save(corpus_path(name), out.data, out.size);
+  free(b.data);
+  free(out.data);
+}
+
+static void refuses_wrong_descriptions(void **state) {
+  (void)state;
+  static const char *const edits[][3] = {{"\"choir-data\"", "\"data\"", "\"format\" is \"data\""},
+                                         {"\"version\": 1", "\"version\": 2", "\"version\" is 2"},
+                                         {"\"vocab_size\": 600", "\"vocab_size\": 601", "made with another tokenizer"},
+                                         {"\"name\": \"docs\"", "\"name\": \"../x\"", "name must be"},
+                                         {"\"name\": \"docs\"", "\"name\": \"book\"", "describes another train shard"},
+                                         {"\"weight\"", "\"wait\"", "\"weight\" is missing"},
+                                         {"\"documents\": 475", "\"documents\": 474", "describes another train shard"},
+                                         {"\"sources\": [", "\"sources\": [3, ", "data.json"},
+                                         {"{", "", "data.json: line"}};
+  for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+    test_ok(build("told", 0));
+    edit("told/data.json", edits[i][0], edits[i][1]);
+    test_fails(opens("told"), CHOIR_ERROR_FORMAT, edits[i][2]);
+    test_ok(ch_dir_remove(corpus_path("told")));
+  }
+  test_ok(build("told", 0));
+  choir_tokenizer_free(corpus_tokenizer(corpus_path("text.txt"), corpus_path("told/tokenizer.model"), 500));
+  test_fails(opens("told"), CHOIR_ERROR_FORMAT, "is not the tokenizer that the data was made with");
+  test_ok(ch_dir_remove(corpus_path("told")));
+}
+
+/* Which source, and which number within it, against counting; and the proportions of every stretch. */
+static void mixture_is_in_proportion(void **state) {
+  (void)state;
+  static const double weights[] = {0.05, 0.25, 0.7};
+  enum { SAMPLES = 20000 };
+  choir_data_source weighted[3];
+  choir_data_build_options o = options("mix");
+  for (int i = 0; i < 3; i++) weighted[i] = sources[i], weighted[i].weight = 4 * weights[i];
+  o.sources = weighted;
+  test_ok(choir_data_build(&o));
+  choir_data *d = opened("mix");
+  for (uint64_t seed = 0; seed < 4; seed++) {
+    uint64_t counts[3] = {0}, before;
+    for (uint64_t s = 0; s < SAMPLES; s++) {
+      int source = ch_data_sample_source(d, seed, s, &before);
+      assert_int_equal(before, counts[source]);
+      counts[source]++;
+      for (int i = 0; i < 3; i++) assert_true(fabs((double)counts[i] - weights[i] * (double)(s + 1)) < 4);
+    }
+  }
+  choir_data_close(d);
+}
+
+/* Far along, where walking there is no option: the same counts by steps of one. */
+static void mixture_holds_far_along(void **state) {
+  (void)state;
+  choir_data *d = opened("data");
+  static const uint64_t starts[] = {(UINT64_C(1) << 32) - 3000, (UINT64_C(1) << 40) + 12345, UINT64_C(7) << 32};
+  for (int k = 0; k < 3; k++) {
+    uint64_t counts[3] = {0}, before, total = 0;
+    for (uint64_t s = starts[k]; s < starts[k] + 6000; s++) {
+      int source = ch_data_sample_source(d, 5, s, &before);
+      if (counts[source]) assert_int_equal(before, counts[source]);
+      counts[source] = before + 1;
+    }
+    for (int i = 0; i < 3; i++) total += counts[i];
+    assert_int_equal(total, starts[k] + 6000);
+  }
+  choir_data_close(d);
+}
+
+/* One source: each epoch hands out every window once, in an order of its own. */
+static void epochs_are_permutations(void **state) {
+  (void)state;
+  enum { LENGTH = 32 };
+  const char *files[] = {inputs[1][0], NULL};
+  choir_data_source one = {.name = "book", .inputs = files};
+  choir_data_build_options o = options("single");
+  o.sources = &one, o.source_count = 1;
+  test_ok(choir_data_build(&o));
+  choir_data *d = opened("single");
+  const ch_shard *shard = &d->sources[0].train;
+  size_t windows = (size_t)(shard->info.tokens - 1) / LENGTH;
+  int32_t *all = malloc(windows * (LENGTH + 1) * sizeof *all), want[LENGTH + 1];
+  uint64_t *first = calloc(windows, sizeof *first);
+  ch_data_position position = {0};
+  for (uint64_t epoch = 1; epoch <= 3; epoch++) {
+    size_t moved = 0, same = 0;
+    ch_data_next(d, 9, LENGTH, &position, (int)windows, all);
+    for (size_t w = 0; w < windows; w++) { /* each window of the shard is among those handed out: found by its text */
+      ch_shard_read(shard, w * LENGTH, LENGTH + 1, want);
+      size_t k = 0;
+      while (k < windows && memcmp(all + k * (LENGTH + 1), want, sizeof want)) k++;
+      assert_true(k < windows);
+      moved += k != w, same += first[w] == k + 1;
+      first[w] = k + 1;
+    }
+    assert_true(moved > windows * 9 / 10 && same < windows / 10 + 3);
+  }
+  assert_int_equal(position.samples, 3 * windows);
+  free(all);
+  free(first);
+  choir_data_close(d);
+}
+
+static void position_is_the_whole_state(void **state) {
+  (void)state;
+  enum { LENGTH = 16, N = 500, W = LENGTH + 1 };
+  choir_data *d = opened("data"), *again = opened("data");
+  static int32_t whole[N * W], part[N * W], other[N * W];
+  ch_data_position a = {0}, b = {0};
+  ch_data_next(d, 1, LENGTH, &a, N, whole);
+  for (int at = 0, step = 1; at < N; at += step, step = step % 7 + 1) {
+    if (at + step > N) step = N - at;
+    ch_data_next(at % 2 ? d : again, 1, LENGTH, &b, step, part + at * W);
+  }
+  assert_memory_equal(whole, part, sizeof whole);
+  b.samples = 123;
+  ch_data_next(again, 1, LENGTH, &b, 10, part);
+  assert_memory_equal(whole + 123 * W, part, sizeof(int32_t) * 10 * W);
+  a.samples = 0;
+  ch_data_next(d, 2, LENGTH, &a, N, other);
+  assert_memory_not_equal(whole, other, sizeof whole);
+  for (int i = 0; i < N * W; i++) assert_true(whole[i] >= 0 && whole[i] < 600);
+  choir_data_close(d);
+  choir_data_close(again);
+}
+
+static void heldout_windows_cover_the_share(void **state) {
+  (void)state;
+  choir_data *d = opened("data");
+  static const int lengths[] = {1, 7, 100, 100000};
+  for (int l = 0; l < 4; l++) {
+    int length = lengths[l];
+    int32_t *tokens = malloc(sizeof *tokens * (size_t)(length + 1)), id;
+    int64_t index = 0;
+    for (int i = 0; i < 3; i++) {
+      const ch_shard *s = &d->sources[i].heldout;
+      uint64_t targets = 0;
+      while (targets + 1 < s->info.tokens) {
+        ch_data_heldout(d, length, index++, tokens);
+        for (int k = 0; k <= length; k++) {
+          if (targets + (uint64_t)k < s->info.tokens) ch_shard_read(s, targets + (uint64_t)k, 1, &id);
+          assert_int_equal(tokens[k], targets + (uint64_t)k < s->info.tokens ? id : -1);
+        }
+        targets += (uint64_t)length;
+      }
+    }
+    assert_int_equal(index, ch_data_heldout_windows(d, length));
+    free(tokens);
+  }
+  choir_data_close(d);
+}
+
+static void counts_and_hashes(void **state) {
+  (void)state;
+  choir_data *d = opened("data"), *mix = opened("mix");
+  choir_data_info info;
+  choir_data_get_info(d, &info);
+  uint64_t counts[600], sum = 0;
+  memset(counts, 0xFF, sizeof counts);
+  ch_data_unigram(d, counts);
+  for (int i = 0; i < 600; i++) sum += counts[i];
+  assert_int_equal(sum, info.train_tokens);
+  assert_int_equal(counts[1], d->sources[0].train.info.documents + d->sources[1].train.info.documents +
+                                  d->sources[2].train.info.documents);
+  assert_int_not_equal(ch_data_hash(d), ch_data_hash(mix)); /* other weights */
+  assert_int_equal(ch_data_tokenizer_hash(d), ch_data_tokenizer_hash(mix));
+  assert_non_null(strstr(ch_data_tokenizer_path(d), "/tokenizer.model"));
+  test_ok(ch_data_check(d, 64));
+  test_fails(ch_data_check(d, 30000), CHOIR_ERROR_ARGUMENT, "source \"few\" has ");
+  test_fails(ch_data_check(d, 0), CHOIR_ERROR_ARGUMENT, "length is 0");
+  choir_data_close(d);
+  choir_data_close(mix);
+}
+
+/* XXH64's published values. */
+static void checksum_is_xxh64(void **state) {
+  (void)state;
+  static const char text[] = "Nobody inspects the spammish repetition";
+  assert_true(ch_hash64("", 0, 0) == UINT64_C(0xef46db3751d8e999));
+  assert_true(ch_hash64("abc", 3, 0) == UINT64_C(0x44bc2cf5ad770999));
+  assert_true(ch_hash64(text, 39, 0) == UINT64_C(0xfbcea83c8a378bf1));
+  for (size_t cut = 0; cut <= 39; cut++) {
+    ch_hash_state s;
+    ch_hash_begin(&s, 0);
+    ch_hash_add(&s, text, cut);
+    ch_hash_add(&s, text + cut, 39 - cut);
+    assert_true(ch_hash_end(&s) == UINT64_C(0xfbcea83c8a378bf1));
+  }
+}
+
+static void each_run_holds_out_one(void **state) {
+  (void)state;
+  static const double shares[] = {0.01, 0.3, 0.5, 0.0123, 1.0 / 3};
+  for (int k = 0; k < 5; k++) {
+    ch_holdout h = {.seed = 4, .share = shares[k]};
+    uint64_t held = 0;
+    for (uint64_t unit = 0; unit < 10000; unit++) {
+      held += (uint64_t)ch_held_out(&h, unit);
+      assert_true(fabs((double)held - shares[k] * (double)(unit + 1)) <= 1.01);
+    }
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(does_not_depend_on_threads),
+      cmocka_unit_test(nothing_is_lost_or_twice),
+      cmocka_unit_test(small_corpora),
+      cmocka_unit_test(refuses_and_leaves_nothing),
+      cmocka_unit_test(errors_come_in_order),
+      cmocka_unit_test(survives_a_full_disk),
+      cmocka_unit_test(refuses_damaged_shards),
+      cmocka_unit_test(refuses_forged_shards),
+      cmocka_unit_test(refuses_wrong_descriptions),
+      cmocka_unit_test(mixture_is_in_proportion),
+      cmocka_unit_test(mixture_holds_far_along),
+      cmocka_unit_test(epochs_are_permutations),
+      cmocka_unit_test(position_is_the_whole_state),
+      cmocka_unit_test(heldout_windows_cover_the_share),
+      cmocka_unit_test(counts_and_hashes),
+      cmocka_unit_test(checksum_is_xxh64),
+      cmocka_unit_test(each_run_holds_out_one),
+  };
+  return cmocka_run_group_tests(tests, begin, end);
+}

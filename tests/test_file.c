@@ -1,0 +1,255 @@
+/* Atomic files and directories, leftovers, the lock of a run, suggestions. */
+#include <errno.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/suggest.h"
+#include "testing.h"
+
+static char base[64];
+
+static int make_base(void **state) {
+  (void)state;
+  strcpy(base, "/tmp/choir-file-XXXXXX");
+  return mkdtemp(base) == NULL;
+}
+
+static int drop_base(void **state) {
+  (void)state;
+  return ch_dir_remove(base);
+}
+
+static const char *in_base(const char *name) {
+  static char paths[4][256];
+  static int turn;
+  char *path = paths[turn++ % 4];
+  snprintf(path, sizeof *paths, "%s/%s", base, name);
+  return path;
+}
+
+static void refused_at(int code, int wanted, const char *part, const char *file, int line) {
+  if (code == wanted && strstr(choir_error_message(), part)) return;
+  fprintf(stderr, "%s:%d: '%s' is not in '%s' (code %d)\n", file, line, part, choir_error_message(), code);
+  _fail(file, line);
+}
+#define refused(code, wanted, part) refused_at((code), (wanted), (part), __FILE__, __LINE__)
+
+static int entries(void) {
+  char command[128];
+  snprintf(command, sizeof command, "ls -A %s | wc -l", base);
+  FILE *f = popen(command, "r");
+  int count = -1;
+  if (!f || fscanf(f, "%d", &count) != 1) count = -1;
+  if (f) pclose(f);
+  return count;
+}
+
+static void holds(const char *path, const char *text) {
+  char *data;
+  size_t bytes;
+  const void *map;
+  test_ok(ch_file_read(path, 1 << 20, &data, &bytes));
+  assert_string_equal(data, text);
+  free(data);
+  test_ok(ch_file_map(path, &map, &bytes));
+  assert_int_equal(bytes, strlen(text));
+  assert_memory_equal(map, text, bytes);
+  ch_file_unmap(map, bytes);
+}
+
+static void files_are_whole_or_not_there(void **state) {
+  (void)state;
+  ch_file file;
+  test_ok(ch_file_save(in_base("a"), "first", 5));
+  test_ok(ch_file_begin(&file, in_base("a")));
+  ch_file_write(&file, "second", 6);
+  holds(in_base("a"), "first"); /* until it is committed */
+  ch_file_abandon(&file);
+  holds(in_base("a"), "first");
+  assert_int_equal(entries(), 1);
+  test_ok(ch_file_begin(&file, in_base("a")));
+  ch_file_write(&file, "sec", 3);
+  ch_file_write(&file, "ond", 3);
+  test_ok(ch_file_commit(&file));
+  holds(in_base("a"), "second");
+  test_ok(ch_file_save(in_base("empty"), "", 0));
+  holds(in_base("empty"), "");
+  assert_int_equal(entries(), 2);
+  char *data;
+  size_t bytes;
+  refused(ch_file_read(in_base("a"), 5, &data, &bytes), CHOIR_ERROR_FORMAT, "6 bytes; at most 5");
+  refused(ch_file_read(in_base("b"), 5, &data, &bytes), CHOIR_ERROR_IO, "/b: No such file");
+  refused(ch_file_read(base, 5, &data, &bytes), CHOIR_ERROR_IO, "not a regular file");
+  refused(ch_file_save(in_base("no/b"), "x", 1), CHOIR_ERROR_IO, "/no/b: cannot be written");
+  refused(ch_file_save("", "x", 1), CHOIR_ERROR_ARGUMENT, "not a usable file name");
+}
+
+static void a_full_disk_says_how_much(void **state) {
+  (void)state;
+  refused(ch_file_error(ENOSPC, "p", 2500000), CHOIR_ERROR_IO, "p: disk full: needs 2.5 MB (2500000 bytes)");
+  refused(ch_file_error(EDQUOT, "p", 0), CHOIR_ERROR_IO, "p: disk quota used up; make room");
+  refused(ch_file_error(EACCES, "p", 5), CHOIR_ERROR_IO, "p: Permission denied");
+  /* A write that fails half way: what was there stays, nothing else remains. */
+  test_ok(ch_file_save(in_base("a"), "first", 5));
+  struct rlimit old, small = {4096, 4096};
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+  small.rlim_max = old.rlim_max;
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+  char *data = calloc(1, 10000);
+  int code = ch_file_save(in_base("a"), data, 10000);
+  free(data);
+  setrlimit(RLIMIT_FSIZE, &old);
+  refused(code, CHOIR_ERROR_IO, "/a: File too large");
+  holds(in_base("a"), "first");
+  assert_int_equal(entries(), 1);
+}
+
+static void directories_are_whole_or_not_there(void **state) {
+  (void)state;
+  ch_dir dir;
+  char name[4096];
+  test_ok(ch_dir_begin(&dir, in_base("ckpt/")));
+  snprintf(name, sizeof name, "%s/weights", dir.temporary);
+  test_ok(ch_file_save(name, "w", 1));
+  snprintf(name, sizeof name, "%s/sub/deep", dir.temporary);
+  test_ok(ch_dir_make(name));
+  assert_int_equal(access(in_base("ckpt"), F_OK), -1);
+  test_ok(ch_dir_commit(&dir));
+  holds(in_base("ckpt/weights"), "w");
+  assert_int_equal(access(in_base("ckpt/sub/deep"), F_OK), 0);
+  assert_int_equal(entries(), 1);
+
+  test_ok(ch_dir_begin(&dir, in_base("ckpt"))); /* there already: refused at the end, unharmed */
+  refused(ch_dir_commit(&dir), CHOIR_ERROR_IO, "ckpt: exists already");
+  holds(in_base("ckpt/weights"), "w");
+  test_ok(ch_dir_begin(&dir, in_base("other")));
+  ch_dir_abandon(&dir);
+  assert_int_equal(entries(), 1);
+  refused(ch_dir_begin(&dir, in_base("no/ckpt")), CHOIR_ERROR_IO, "no/ckpt: cannot be created");
+
+  test_ok(ch_dir_make(in_base("ckpt")));
+  refused(ch_dir_make(in_base("ckpt/weights")), CHOIR_ERROR_IO, "not a directory");
+  refused(ch_dir_make(in_base("ckpt/weights/x")), CHOIR_ERROR_IO, "Not a directory");
+  test_ok(ch_dir_remove(in_base("ckpt/")));
+  assert_int_equal(entries(), 0);
+  refused(ch_dir_remove(in_base("ckpt")), CHOIR_ERROR_IO, "ckpt: cannot be removed");
+}
+
+static void leftovers_of_the_dead_go(void **state) {
+  (void)state;
+  ch_dir dir;
+  char name[128];
+  pid_t dead = fork();
+  if (!dead) _exit(0);
+  waitpid(dead, NULL, 0);
+  snprintf(name, sizeof name, "7.tmp-%ld/x", (long)dead);
+  test_ok(ch_dir_make(in_base(name)));
+  snprintf(name, sizeof name, "7.tmp-%ld", (long)getppid()); /* alive: stays */
+  test_ok(ch_dir_make(in_base(name)));
+  test_ok(ch_dir_make(in_base("17.tmp-1000000000"))); /* another's: stays */
+  test_ok(ch_dir_make(in_base("7.tmp-x")));           /* not ours: stays */
+  test_ok(ch_dir_begin(&dir, in_base("7")));
+  test_ok(ch_dir_commit(&dir));
+  assert_int_equal(entries(), 4);
+  assert_int_equal(access(in_base(name), F_OK), 0);
+}
+
+static void one_run_per_directory(void **state) {
+  (void)state;
+  int lock, second, gate[2];
+  test_ok(ch_lock_take(base, &lock));
+  char wanted[64];
+  snprintf(wanted, sizeof wanted, "process %ld is using it", (long)getpid());
+  refused(ch_lock_take(base, &second), CHOIR_ERROR_BUSY, wanted);
+  ch_lock_release(lock);
+  /* A killed process holds nothing. */
+  assert_int_equal(pipe(gate), 0);
+  pid_t child = fork();
+  if (!child) {
+    char done = (char)ch_lock_take(base, &lock);
+    if (write(gate[1], &done, 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char code = 1;
+  assert_int_equal(read(gate[0], &code, 1), 1);
+  assert_int_equal(code, 0);
+  snprintf(wanted, sizeof wanted, "process %ld", (long)child);
+  refused(ch_lock_take(base, &lock), CHOIR_ERROR_BUSY, wanted);
+  kill(child, SIGKILL);
+  waitpid(child, NULL, 0);
+  test_ok(ch_lock_take(base, &lock));
+  ch_lock_release(lock);
+  refused(ch_lock_take("/nonexistent", &lock), CHOIR_ERROR_IO, "/nonexistent/lock");
+}
+
+static void nearest_words(void **state) {
+  (void)state;
+  static const char *const known[] = {"rate", "steps", "experts", "capacity_factor", "heads", NULL};
+  assert_string_equal(ch_suggest("rte", known), "rate");
+  assert_string_equal(ch_suggest("trail", (const char *const[]){"trains", "trial", NULL}),
+                      "trial"); /* a swap: 1 edit */
+  assert_string_equal(ch_suggest("expert", known), "experts");
+  assert_string_equal(ch_suggest("capacty_factr", known), "capacity_factor");
+  assert_string_equal(ch_suggest("head", known), "heads");
+  assert_string_equal(ch_suggest("capacity", known), "capacity_factor"); /* cut short */
+  assert_null(ch_suggest("xyzzy", known));
+  assert_null(ch_suggest("", known));
+  char text[100], large[300];
+  assert_string_equal(ch_did_you_mean(text, sizeof text, "stesp", known), ", did you mean 'steps'?");
+  assert_string_equal(ch_did_you_mean(text, sizeof text, "zzzzzz", known), "");
+  memset(large, 'a', sizeof large - 1);
+  large[sizeof large - 1] = 0;
+  assert_null(ch_suggest(large, known));
+  assert_string_equal(ch_word_list(text, 12, known), "rate, steps");
+}
+
+static void json_is_strict(void **state) {
+  (void)state;
+  json_t *root, *object;
+  int64_t integer;
+  double number;
+  const char *text;
+  const char *source = "{\"n\": 3, \"x\": 0.5, \"s\": \"t\", \"o\": {}, \"a\": [1]}";
+  test_ok(ch_json_parse(source, strlen(source), "f", &root));
+  test_ok(ch_json_get_integer(root, "f", "n", 0, 3, &integer));
+  assert_int_equal(integer, 3);
+  test_ok(ch_json_get_number(root, "f", "x", 0, 1, &number));
+  test_ok(ch_json_get_string(root, "f", "s", &text));
+  test_ok(ch_json_get_object(root, "f", "o", &object));
+  test_ok(ch_json_get_array(root, "f", "a", &object));
+  refused(ch_json_get_integer(root, "f", "m", 0, 3, &integer), CHOIR_ERROR_FORMAT, "f: \"m\" is missing");
+  refused(ch_json_get_integer(root, "f", "n", 4, 9, &integer), CHOIR_ERROR_FORMAT,
+          "\"n\" is 3: must be an integer from 4");
+  refused(ch_json_get_integer(root, "f", "x", 0, 9, &integer), CHOIR_ERROR_FORMAT, "\"x\" is 0.5");
+  refused(ch_json_get_number(root, "f", "s", 0, 9, &number), CHOIR_ERROR_FORMAT, "\"s\" is \"t\"");
+  refused(ch_json_get_string(root, "f", "a", &text), CHOIR_ERROR_FORMAT, "\"a\" is [1]");
+  refused(ch_json_get_object(root, "f", "a", &object), CHOIR_ERROR_FORMAT, "must be an object");
+  refused(ch_json_get_array(root, "f", "o", &object), CHOIR_ERROR_FORMAT, "must be an array");
+  json_decref(root);
+  test_ok(ch_json_save(json_pack("{s:f, s:f, s:i}", "a", 0.1, "b", 1e-6, "c", 7), in_base("x.json")));
+  holds(in_base("x.json"), "{\n  \"a\": 0.1,\n  \"b\": 1e-6,\n  \"c\": 7\n}\n");
+  test_ok(ch_json_load(in_base("x.json"), &root));
+  json_decref(root);
+  refused(ch_json_save(NULL, in_base("x.json")), CHOIR_ERROR_MEMORY, "x.json");
+}
+
+#define IN_BASE(test) cmocka_unit_test_setup_teardown(test, make_base, drop_base)
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      IN_BASE(files_are_whole_or_not_there),
+      IN_BASE(a_full_disk_says_how_much),
+      IN_BASE(directories_are_whole_or_not_there),
+      IN_BASE(leftovers_of_the_dead_go),
+      IN_BASE(one_run_per_directory),
+      cmocka_unit_test(nearest_words),
+      IN_BASE(json_is_strict),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

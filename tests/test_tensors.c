@@ -1,0 +1,227 @@
+/* safetensors: what is written is read; whatever is damaged or hostile is refused. */
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/tensors.h"
+#include "testing.h"
+
+static char path[64];
+
+static int make_path(void **state) {
+  (void)state;
+  strcpy(path, "/tmp/choir-tensors-XXXXXX");
+  int fd = mkstemp(path);
+  return fd < 0 || close(fd);
+}
+
+static int drop_path(void **state) {
+  (void)state;
+  return unlink(path);
+}
+
+static void refused_at(int code, const char *part, const char *file, int line) {
+  if (code && strstr(choir_error_message(), part)) return;
+  fprintf(stderr, "%s:%d: '%s' is not in '%s' (code %d)\n", file, line, part, choir_error_message(), code);
+  _fail(file, line);
+}
+#define refused(code, part) refused_at((code), (part), __FILE__, __LINE__)
+
+static choir_tensor tensor(const char *name, choir_dtype dtype, int dims, int64_t a, int64_t b, const void *data) {
+  choir_tensor t = {.dtype = dtype, .dims = dims, .shape = {a, b}, .data = data};
+  snprintf(t.name, sizeof t.name, "%s", name);
+  ch_tensor_bytes(dtype, dims, t.shape, &t.bytes);
+  return t;
+}
+
+static const float weights[6] = {1, -2, 3.5f, 0, 1e-30f, 7};
+static const uint8_t letters[3] = {'a', 'b', 'c'};
+static const uint64_t counter = 0x0123456789abcdef;
+
+/* Mixed sizes, given so that writing in this order would misalign. */
+static void write_small(void) {
+  const choir_tensor t[] = {tensor("letters", CHOIR_U8, 1, 3, 0, letters), tensor("w", CHOIR_F32, 2, 2, 3, weights),
+                            tensor("empty \"é\"", CHOIR_BF16, 2, 0, 5, NULL),
+                            tensor("counter", CHOIR_U64, 0, 0, 0, &counter)};
+  test_ok(choir_tensors_write(path, t, 4, (const char *const[]){"step", "12", "text", "a \"b\" \n é", NULL}));
+}
+
+static void round_trip(void **state) {
+  (void)state;
+  choir_tensors *t;
+  write_small();
+  for (int verify = 0; verify < 2; verify++) {
+    test_ok(choir_tensors_open(path, verify, &t));
+    assert_int_equal(choir_tensors_count(t), 4);
+    assert_string_equal(choir_tensors_at(t, 0)->name, "counter");
+    assert_string_equal(choir_tensors_at(t, 3)->name, "letters");
+    assert_null(choir_tensors_at(t, 4));
+    assert_null(choir_tensors_at(t, -1));
+    const choir_tensor *w = choir_tensors_find(t, "w");
+    assert_non_null(w);
+    assert_int_equal(w->dtype, CHOIR_F32);
+    assert_int_equal(w->dims, 2);
+    assert_true(w->shape[0] == 2 && w->shape[1] == 3 && w->bytes == sizeof weights);
+    assert_memory_equal(w->data, weights, sizeof weights);
+    assert_memory_equal(choir_tensors_find(t, "counter")->data, &counter, sizeof counter);
+    assert_memory_equal(choir_tensors_find(t, "letters")->data, letters, sizeof letters);
+    assert_int_equal(choir_tensors_find(t, "empty \"é\"")->bytes, 0);
+    assert_null(choir_tensors_find(t, "x"));
+    assert_string_equal(choir_tensors_metadata(t, "step"), "12");
+    assert_string_equal(choir_tensors_metadata(t, "text"), "a \"b\" \n é");
+    assert_null(choir_tensors_metadata(t, "x"));
+    choir_tensors_close(t);
+  }
+  choir_tensors_close(NULL);
+}
+
+/* Every bit of every byte, and every length: one flip or cut is always seen. */
+static void damage_is_refused(void **state) {
+  (void)state;
+  char *bytes;
+  size_t size;
+  choir_tensors *t;
+  write_small();
+  test_ok(ch_file_read(path, 1 << 20, &bytes, &size));
+  uint64_t *copy = malloc(size + 8);
+  for (size_t i = 0; i < size; i++)
+    for (int bit = 0; bit < 8; bit++) {
+      memcpy(copy, bytes, size);
+      ((char *)copy)[i] ^= (char)(1 << bit);
+      if (!ch_tensors_parse(copy, size, "f", 1, &t)) fail_msg("bit %d of byte %zu of %zu", bit, i, size);
+      uint64_t header;
+      memcpy(&header, bytes, 8);
+      int in_header = i < 8 + header;
+      int code = ch_tensors_parse(copy, size, "f", 0, &t); /* the header is always checked */
+      assert_int_equal(code != 0, in_header);
+      choir_tensors_close(t);
+    }
+  memcpy(copy, bytes, size);
+  for (size_t length = 0; length < size; length++) refused(ch_tensors_parse(copy, length, "f", 1, &t), "f: ");
+  memset((char *)copy + size, 0, 8);
+  refused(ch_tensors_parse(copy, size + 1, "f", 1, &t), "behind the last tensor");
+  test_ok(ch_tensors_parse(copy, size, "f", 1, &t));
+  choir_tensors_close(t);
+  free(bytes);
+  free(copy);
+}
+
+/* A header made by hand in front of `data` bytes of zeros. */
+static int parse(const char *header, size_t data, choir_tensors **t) {
+  static uint64_t file[1024];
+  uint64_t length = (strlen(header) + 7) & ~(uint64_t)7;
+  memset(file, 0, sizeof file);
+  memcpy(file, &length, 8);
+  memset(file + 1, ' ', length);
+  memcpy(file + 1, header, strlen(header));
+  return ch_tensors_parse(file, 8 + length + data, "f", 1, t);
+}
+
+#define W(dtype, shape, begin, end) \
+  "\"w\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
+
+static void other_programs_files_pass(void **state) {
+  (void)state;
+  choir_tensors *t;
+  test_ok(parse("{}", 0, &t));
+  assert_int_equal(choir_tensors_count(t), 0);
+  choir_tensors_close(t);
+  test_ok(parse("{" W("F32", "[2,2]", "0", "16") ",\"__metadata__\":{\"format\":\"pt\"}}", 16, &t));
+  assert_string_equal(choir_tensors_metadata(t, "format"), "pt");
+  choir_tensors_close(t);
+}
+
+static void hostile_headers(void **state) {
+  (void)state;
+  static const struct {
+    const char *header;
+    size_t data;
+    const char *part;
+  } cases[] = {
+      {"{" W("F32", "[2,2]", "0", "16") "}", 15, "truncated"},
+      {"{" W("F32", "[2,2]", "0", "16") "}", 17, "1 bytes behind"},
+      {"{" W("F32", "[2,2]", "0", "12") "}", 12, "needs 16 bytes, it has 12"},
+      {"{" W("F32", "[2,2]", "4", "20") "}", 20, "gap"},
+      {"{" W("F32", "[2,2]", "16", "0") "}", 16, "bytes 16 to 0"},
+      {"{" W("F32", "[2,2]", "-16", "0") "}", 16, "data_offsets"},
+      {"{" W("F32", "[-2,-2]", "0", "16") "}", 16, "shape"},
+      {"{" W("F32", "[2.0,2]", "0", "16") "}", 16, "shape"},
+      {"{" W("F32", "[1,1,1,1,1]", "0", "4") "}", 4, "at most 4"},
+      {"{" W("F32", "[4611686018427387904]", "0", "0") "}", 0, "overflows"},
+      {"{" W("F32", "[4294967296,4294967296,4]", "0", "16") "}", 16, "overflows"},
+      {"{" W("F32", "[99999999999999999999]", "0", "16") "}", 16, "line 1"},
+      {"{" W("F32", "[2,2]", "0", "9223372036854775807") "}", 16, "truncated"},
+      {"{" W("F16", "[2]", "0", "4") "}", 4, "\"F16\": supported are"},
+      {"{" W("I16", "[2]", "0", "4") "}", 4, "\"I16\""},
+      {"{" W("BOOL", "[2]", "0", "2") "}", 2, "\"BOOL\""},
+      {"{" W("NaN", "[2]", "0", "2") "}", 2, "\"NaN\""},
+      {"{" W("F32", "[NaN]", "0", "4") "}", 4, "line 1"},
+      {"{" W("F32", "[1]", "0", "4") "," W("F32", "[1]", "4", "8") "}", 8, "duplicate"},
+      {"{" W("F32", "[1]", "0", "4") ",\"v\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "overlaps"},
+      {"{" W("U8", "[1]", "0", "1") ",\"v\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[1,5]}}", 5, "aligned"},
+      {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1]}}", 4, "nothing else"},
+      {"{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"offsets\":[0,4]}}", 4, "data_offsets"},
+      {"{\"w\":{\"dtype\":1,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "dtype"},
+      {"{\"w\":{\"dtype\":\"F32\",\"shape\":1,\"data_offsets\":[0,4]}}", 4, "shape"},
+      {"{\"w\":[]}", 0, "'w'"},
+      {"{\"__metadata__\":[]}", 0, "__metadata__"},
+      {"{\"__metadata__\":{\"a\":1}}", 0, "'a' must be a string"},
+      {"{\"__metadata__\":{\"choir_data\":\"0\"}}", 0, "damaged"},
+      {"{\"__metadata__\":{\"choir_header\":\"0000000000000000\"}}", 0, "damaged"},
+      {"[]", 0, "does not begin"},
+      {" {}", 0, "does not begin"},
+      {"{} {}", 0, "line 1"},
+      {"{", 0, "line 1"},
+  };
+  choir_tensors *t;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    refused(parse(cases[i].header, cases[i].data, &t), cases[i].part);
+    assert_null(t);
+    assert_non_null(strstr(choir_error_message(), "f: "));
+  }
+  char deep[4096], name[512];
+  memset(deep, '[', sizeof deep - 1);
+  deep[sizeof deep - 1] = 0;
+  memcpy(deep, "{\"w\":", 5);
+  refused(parse(deep, 0, &t), "line 1");
+  snprintf(name, sizeof name, "{\"%0128d\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 0);
+  refused(parse(name, 4, &t), "at most 127 bytes");
+  const uint64_t huge[2] = {UINT64_MAX, '{'}, large[2] = {99999999, '{'}, none[1] = {0};
+  refused(ch_tensors_parse(huge, 16, "f", 1, &t), "18446744073709551615");
+  refused(ch_tensors_parse(large, 16, "f", 1, &t), "truncated");
+  refused(ch_tensors_parse(none, 8, "f", 1, &t), "does not begin");
+}
+
+static void impossible_writes(void **state) {
+  (void)state;
+  choir_tensor t[2] = {tensor("w", CHOIR_F32, 2, 2, 3, weights), tensor("w", CHOIR_F32, 1, 1, 0, weights)};
+  write_small();
+  refused(choir_tensors_write(path, t, 2, NULL), "'w' is there twice");
+  t[0].bytes--;
+  refused(choir_tensors_write(path, t, 1, NULL), "needs 24 bytes, 23 are given");
+  t[0] = tensor("\xff", CHOIR_F32, 2, 2, 3, weights);
+  refused(choir_tensors_write(path, t, 1, NULL), "UTF-8");
+  t[0] = tensor("w", CHOIR_F32, 2, -2, 3, weights);
+  refused(choir_tensors_write(path, t, 1, NULL), "shape");
+  t[0] = tensor("w", CHOIR_F32, 2, 2, 3, NULL);
+  refused(choir_tensors_write(path, t, 1, NULL), "0 are given");
+  t[0] = tensor("w", CHOIR_F32, 2, 2, 3, weights);
+  refused(choir_tensors_write(path, t, 1, (const char *const[]){"choir_data", "1", NULL}), "choir_data");
+  refused(choir_tensors_write("/nonexistent/x", t, 1, NULL), "/nonexistent/x");
+  refused(choir_tensors_write("/dev/null", t, 1, NULL), "/dev/null");
+  choir_tensors *back; /* what was there is still there */
+  test_ok(choir_tensors_open(path, 1, &back));
+  choir_tensors_close(back);
+  refused(choir_tensors_open("/nonexistent/x", 1, &back), "/nonexistent/x");
+  refused(choir_tensors_open("/tmp", 1, &back), "not a regular file");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(round_trip, make_path, drop_path),
+      cmocka_unit_test_setup_teardown(damage_is_refused, make_path, drop_path),
+      cmocka_unit_test(other_programs_files_pass),
+      cmocka_unit_test(hostile_headers),
+      cmocka_unit_test_setup_teardown(impossible_writes, make_path, drop_path),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,263 @@
+/* Reading text: every compression, documents, JSON lines, damage, UTF-8, and blocks that add up. */
+#include <archive.h>
+#include <archive_entry.h>
+
+#include "corpus.h"
+#include "data/text.h"
+#include "data/utf8.h"
+
+static int begin(void **state) {
+  (void)state;
+  snprintf(corpus_home, sizeof corpus_home, "/tmp/choir-test-XXXXXX");
+  return mkdtemp(corpus_home) ? 0 : -1;
+}
+
+/* Everything in the files, each document ended by '|' (which no test text holds otherwise). */
+static int read_all(const ch_text_options *options, ch_buffer *out) {
+  ch_text *text;
+  ch_block block;
+  int more, code = ch_text_open(options, &text);
+  out->size = 0;
+  if (code) return code;
+  while (!(code = ch_text_next(text, &block, &more)) && more) {
+    assert_int_equal(ch_utf8_valid(block.text, block.size), block.size);
+    test_ok(ch_buffer_append(out, block.text, block.size));
+    if (block.last) test_ok(ch_buffer_append(out, "|", 1));
+  }
+  if (!code) assert_int_equal(ch_text_bytes_done(text), ch_text_bytes_total(text));
+  ch_text_close(text);
+  test_ok(ch_buffer_append(out, "", 1));
+  return code;
+}
+
+/* The file with this content gives these documents, whatever the size of blocks. */
+static void gives(const char *content, size_t size, const char *separator, const char *field, const char *want) {
+  const char *inputs[] = {corpus_path("in"), NULL};
+  ch_buffer got = {0};
+  corpus_save(inputs[0], content, size);
+  for (size_t block = 8; block < 40; block++) {
+    test_ok(read_all(&(ch_text_options){.inputs = inputs, .separator = separator, .field = field, .block_bytes = block},
+                     &got));
+    assert_string_equal(got.data, want);
+  }
+  free(got.data);
+}
+#define GIVES(content, separator, want) gives((content), sizeof(content) - 1, (separator), NULL, (want))
+#define GIVES_JSON(content, want) gives((content), sizeof(content) - 1, NULL, "text", (want))
+
+static void splits_documents(void **state) {
+  (void)state;
+  GIVES("", NULL, "");
+  GIVES("", "\f", "");
+  GIVES("one\ntwo\n", NULL, "one\ntwo\n|");
+  GIVES("one\ntwo", NULL, "one\ntwo|");
+  GIVES("\n", NULL, "\n|");
+  GIVES("one\n\f\ntwo\n", "\f", "one|two\n|");
+  GIVES("one\n\f\ntwo", "\f", "one|two|");
+  GIVES("\f\none\n\f\n\f\ntwo\n\f\n", "\f", "one|two|"); /* empty documents do not count */
+  GIVES("\f\n\f\n", "\f", "");
+  GIVES("one\n\n\f\ntwo\n\f", "\f", "one\n|two|");
+  GIVES("one\n\nrest\n\n\nend\n", "", "one|rest|end\n|");   /* empty lines separate */
+  GIVES("one \f\nx\f\n \f\n", "\f", "one \f\nx\f\n \f\n|"); /* only a whole line does */
+  GIVES("one\n-----\ntwo\n-----x\n", "-----", "one|two\n-----x\n|");
+  GIVES("one\r\ntwo\r\n", NULL, "one\r\ntwo\r\n|");
+  GIVES("\xEF\xBB\xBFone\n", NULL, "one\n|");
+  GIVES("a\xC3\xA9\xE4\xBD\xA0\xF0\x9F\x98\x80\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9", NULL,
+        "a\xC3\xA9\xE4\xBD\xA0\xF0\x9F\x98\x80\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9|");
+}
+
+static void takes_windows_line_ends(void **state) {
+  (void)state;
+  const char *inputs[] = {corpus_path("in"), NULL};
+  ch_buffer got = {0};
+  corpus_save(inputs[0], "one\r\n\f\r\ntwo\r\n", 13);
+  test_ok(read_all(&(ch_text_options){.inputs = inputs, .separator = "\f", .block_bytes = 1000}, &got));
+  assert_string_equal(got.data, "one|two\r\n|");
+  free(got.data);
+}
+
+static void reads_json_lines(void **state) {
+  (void)state;
+  GIVES_JSON("{\"text\": \"one\\ntwo \\u00e9\\t\"}\n{\"id\": 12345678901234567890123, \"text\": \"kato\"}\n",
+             "one\ntwo \xC3\xA9\t|kato|");
+  GIVES_JSON("\n{\"text\": \"one\"}\r\n  \n{\"text\": \"\"}\n{\"text\":\"two\"}", "one|two|");
+  GIVES_JSON("{\"text\": \"a b c d e f g h i j k l m n o p q r s t u v w x y z \\ud83d\\ude00\"}",
+             "a b c d e f g h i j k l m n o p q r s t u v w x y z \xF0\x9F\x98\x80|");
+}
+
+static int read_one(const char *name, const char *separator, const char *field, int replace, ch_buffer *got) {
+  const char *inputs[] = {corpus_path(name), NULL};
+  return read_all(
+      &(ch_text_options){
+          .inputs = inputs, .separator = separator, .field = field, .replace_invalid = replace, .block_bytes = 64},
+      got);
+}
+
+static void json_errors_name_the_line(void **state) {
+  (void)state;
+  static const struct {
+    const char *line, *part;
+  } cases[] = {{"{\"text\": \"x\"", "in:3: not JSON"},
+               {"[1]", "in:3: expected an object, found an array"},
+               {"3", "in:3: expected an object"},
+               {"{\"txt\": \"x\"}", "in:3: no field \"text\""},
+               {"{\"text\": 3}", "is a number, not a string"},
+               {"{\"text\": null}", "in:3: field \"text\" is null"},
+               {"{\"text\": \"\\ud800\"}", "in:3: not JSON"},
+               {"{\"text\": \"\xFF\"}", "(line 3): not UTF-8 (0xFF)"},
+               {"plain text", "in:3: not JSON"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    ch_buffer got = {0}, content = {0};
+    corpus_add(&content, "{\"text\": \"fine\"}\n\n");
+    corpus_add(&content, cases[i].line);
+    corpus_add(&content, "\n");
+    corpus_save(corpus_path("in"), content.data, content.size);
+    test_fails(read_one("in", NULL, "text", 0, &got), CHOIR_ERROR_FORMAT, cases[i].part);
+    free(got.data);
+    free(content.data);
+  }
+}
+
+/* Offsets and lines are those of the file, wherever blocks end. */
+static void invalid_bytes_are_located(void **state) {
+  (void)state;
+  ch_buffer content = {0}, got = {0};
+  corpus_prose(&content, 3000, 2);
+  ch_rng r = ch_rng_make(3, CH_STREAM_TEST, 0);
+  for (uint64_t trial = 0; trial < 100; trial++) {
+    char part[64];
+    size_t at = (size_t)ch_rng_below(r, trial, content.size), line = 1;
+    char kept = content.data[at];
+    for (size_t i = 0; i < at; i++) line += content.data[i] == '\n';
+    content.data[at] = (char)0xFF;
+    if ((unsigned char)kept < 0x80) { /* else the other half of a character is what is wrong first */
+      snprintf(part, sizeof part, "in: byte %zu (line %zu): not UTF-8 (0xFF)", at, line);
+      corpus_save(corpus_path("in"), content.data, content.size);
+      test_fails(read_one("in", "\f", NULL, 0, &got), CHOIR_ERROR_FORMAT, part);
+    }
+    content.data[at] = kept;
+  }
+  corpus_save(corpus_path("in"),
+              "a\xFF\xFE"
+              "b\n\f\n\xC3",
+              8);
+  test_ok(read_one("in", "\f", NULL, 1, &got));
+  assert_string_equal(got.data,
+                      "a\xEF\xBF\xBD\xEF\xBF\xBD"
+                      "b|\xEF\xBF\xBD|");
+  corpus_save(corpus_path("in"), "{\"text\": \"a\xFF\"}\n", 14);
+  test_ok(read_one("in", NULL, "text", 1, &got));
+  assert_string_equal(got.data, "a\xEF\xBF\xBD|");
+  free(content.data);
+  free(got.data);
+}
+
+static void compress(const char *path, int (*filter)(struct archive *), const void *data, size_t size) {
+  struct archive *a = archive_write_new();
+  struct archive_entry *entry = archive_entry_new();
+  if (filter) assert_int_equal(filter(a), ARCHIVE_OK);
+  assert_int_equal(archive_write_set_format_raw(a), ARCHIVE_OK);
+  assert_int_equal(archive_write_set_bytes_in_last_block(a, 1), ARCHIVE_OK);
+  assert_int_equal(archive_write_open_filename(a, path), ARCHIVE_OK);
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_pathname(entry, "x");
+  assert_int_equal(archive_write_header(a, entry), ARCHIVE_OK);
+  assert_int_equal(archive_write_data(a, data, size), (la_ssize_t)size);
+  assert_int_equal(archive_write_close(a), ARCHIVE_OK);
+  archive_entry_free(entry);
+  archive_write_free(a);
+}
+
+static int (*const filters[])(struct archive *) = {NULL, archive_write_add_filter_gzip, archive_write_add_filter_xz,
+                                                   archive_write_add_filter_zstd, archive_write_add_filter_bzip2};
+enum { FILTERS = 5 };
+
+static void reads_every_compression(void **state) {
+  (void)state;
+  ch_buffer content = {0}, got = {0};
+  corpus_prose(&content, 700000, 3);
+  for (int f = 0; f < FILTERS; f++) {
+    compress(corpus_path("in"), filters[f], content.data, content.size);
+    test_ok(read_one("in", NULL, NULL, 0, &got));
+    assert_int_equal(got.size, content.size + 2); /* '|' and NUL */
+    assert_memory_equal(got.data, content.data, content.size);
+  }
+  free(content.data);
+  free(got.data);
+}
+
+/* Cut anywhere, or with a bit flipped in its middle, a compressed file must not pass for a shorter or another text. */
+static void refuses_damaged_compression(void **state) {
+  (void)state;
+  ch_buffer content = {0}, got = {0};
+  corpus_prose(&content, 30000, 4);
+  for (int f = 1; f < FILTERS; f++) {
+    compress(corpus_path("whole"), filters[f], content.data, content.size);
+    ch_buffer whole = corpus_load(corpus_path("whole"));
+    for (size_t cut = 1; cut <= 20; cut++) {
+      corpus_save(corpus_path("in"), whole.data, whole.size - cut * whole.size / 25);
+      assert_int_equal(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT);
+    }
+    corpus_save(corpus_path("in"), whole.data, whole.size - 1);
+    assert_int_equal(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT);
+    int checked = filters[f] != archive_write_add_filter_zstd; /* its frames need no checksum, and these have none */
+    for (size_t at = whole.size / 10; checked && at < whole.size - whole.size / 10; at += whole.size / 10) {
+      whole.data[at] ^= 4;
+      corpus_save(corpus_path("in"), whole.data, whole.size);
+      test_fails(read_one("in", NULL, NULL, 1, &got), CHOIR_ERROR_FORMAT, " at byte ");
+      whole.data[at] ^= 4;
+    }
+    free(whole.data);
+  }
+  free(content.data);
+  free(got.data);
+}
+
+/* Members in a row are one text, zeros may follow, other bytes may not. */
+static void reads_gzip_members(void **state) {
+  (void)state;
+  ch_buffer got = {0};
+  compress(corpus_path("a"), archive_write_add_filter_gzip, "kato\n", 5);
+  ch_buffer a = corpus_load(corpus_path("a")), b = {0};
+  for (int i = 0; i < 3; i++) test_ok(ch_buffer_append(&b, a.data, a.size));
+  test_ok(ch_buffer_append(&b, "\0\0\0", 3));
+  corpus_save(corpus_path("in"), b.data, b.size);
+  test_ok(read_one("in", NULL, NULL, 0, &got));
+  assert_string_equal(got.data, "kato\nkato\nkato\n|");
+  corpus_save(corpus_path("in"), b.data, 2 * a.size + 3);
+  test_fails(read_one("in", NULL, NULL, 0, &got), CHOIR_ERROR_FORMAT, "ends too early");
+  corpus_add(&b, "kato");
+  corpus_save(corpus_path("in"), b.data, b.size);
+  test_fails(read_one("in", NULL, NULL, 0, &got), CHOIR_ERROR_FORMAT, "incorrect header check");
+  free(a.data);
+  free(b.data);
+  free(got.data);
+}
+
+static void names_what_cannot_be_read(void **state) {
+  (void)state;
+  ch_buffer got = {0};
+  test_fails(read_one("none", NULL, NULL, 0, &got), CHOIR_ERROR_IO, "none: No such file");
+  test_fails(read_one("", NULL, NULL, 0, &got), CHOIR_ERROR_IO, "is a directory");
+  corpus_save(corpus_path("zero"), "", 0);
+  test_ok(read_one("zero", NULL, NULL, 0, &got));
+  assert_string_equal(got.data, "");
+  free(got.data);
+}
+
+static int end(void **state) { return corpus_end(state); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(splits_documents),
+      cmocka_unit_test(takes_windows_line_ends),
+      cmocka_unit_test(reads_json_lines),
+      cmocka_unit_test(json_errors_name_the_line),
+      cmocka_unit_test(invalid_bytes_are_located),
+      cmocka_unit_test(reads_every_compression),
+      cmocka_unit_test(refuses_damaged_compression),
+      cmocka_unit_test(reads_gzip_members),
+      cmocka_unit_test(names_what_cannot_be_read),
+  };
+  return cmocka_run_group_tests(tests, begin, end);
+}

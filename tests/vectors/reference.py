@@ -1,0 +1,147 @@
+"""choir's mathematics in its plainest form: double precision, PyTorch's autograd, none of choir's code.
+
+A dense [n,e] matrix of gates instead of a routing record, every expert on every token, whole attention matrices, stored logits.
+Written from docs/design.md and the papers named below; make.py turns it into files.
+"""
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1)
+
+MARGIN = 1e-5  # selections closer than this could differ in float: such inputs are refused
+
+
+def top_k(scores, k, candidates):
+    """The k best of the candidates, ties to the lower index. A near tie that is not an exact one is refused."""
+    order = sorted(candidates, key=lambda t: (-scores[t].item(), t))
+    if 0 < k < len(order):
+        gap = (scores[order[k - 1]] - scores[order[k]]).item()
+        assert gap == 0 or gap > MARGIN, "selection too close for float"
+    return order[:k]
+
+
+def expert_choice(scores, live, o):
+    """Zhou et al. 2022: every expert takes its k best tokens of a pool; the gate is the raw score."""
+    n, e = scores.shape
+    held, length = torch.zeros(n, e), o["T"] if o["pool"] == "sequence" else n
+    pools = [[t for t in live if t // length == p] for p in range((n + length - 1) // length)]
+    capacity = 0
+    for pool in pools:
+        k = min(len(pool), max(1, math.floor(len(pool) * o["c"] / e + 0.5)))
+        capacity += k
+        for i in range(e):
+            held[top_k(scores[:, i], k, pool), i] = 1
+    return held, scores, held.sum(0), torch.zeros(()), capacity
+
+
+def token_choice(scores, live, o):
+    """GShard's top-2 (Lepikhin et al. 2020) and Switch's top-1 (Fedus et al. 2021), without their randomness."""
+    n, e = scores.shape
+    choices = 2 if o["router"] == "gshard_top2" else 1
+    capacity = min(len(live), math.ceil(o["c"] * choices * len(live) / e))  # nobody asks the same expert twice
+    best = {t: top_k(scores[t], choices, range(e)) for t in live}
+    if choices == 2:  # the order of the two counts as well
+        best = {t: top_k(scores[t], 1, range(e)) + [i for i in best[t] if i != best[t][0]] for t in live}
+    held, demand = torch.zeros(n, e), torch.zeros(e)
+    for rank in range(choices):  # every first choice is placed before any second one, in token order
+        for t in live:
+            demand[best[t][rank]] += 1
+            if held[:, best[t][rank]].sum() < capacity:
+                held[t, best[t][rank]] = 1
+    gate = scores
+    if choices == 2:  # normalised before dropping
+        gate = scores / torch.stack([scores[t, best[t]].sum() if t in best else torch.ones(()) for t in range(n)])[:, None]
+    first = F.one_hot(torch.tensor([best[t][0] for t in live]), e).double()
+    return held, gate, demand, e * (first.mean(0) * scores[live].mean(0)).sum(), capacity
+
+
+def fixed(scores, live, o, tokens):
+    """Hash layers (Roller et al. 2021) and the dense layer: gate 1."""
+    held, e = torch.zeros_like(scores), scores.shape[1]
+    for t in live:
+        held[t, int(tokens[t]) % e if o["router"] == "hash" else 0] = 1
+    return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), len(live)
+
+
+def route(o, scores, valid=None, tokens=None):
+    """Gates [n,e] (differentiable in scores [n,e]), the unweighted auxiliary loss, and statistics."""
+    n, e = scores.shape
+    live = [t for t in range(n) if valid is None or valid[t]]
+    router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice}.get(o["router"])
+    held, gate, demand, aux, capacity = router(scores, live, o) if router else fixed(scores, live, o, tokens)
+    gates = torch.where(held > 0, gate, torch.zeros(()))
+    summary = [len(live), capacity, held.sum(), (demand - held.sum(0)).sum(), aux.item(), gates.sum().item() / len(live)]
+    return gates, aux, {
+        "summary": np.array(summary, np.float64),
+        "load": held.sum(0).detach().numpy().astype(np.int64),
+        "demand": demand.detach().numpy().astype(np.int64),
+        "histogram": np.bincount(held.sum(1)[live].detach().numpy().astype(np.int64), minlength=e + 1),
+    }
+
+
+def experts(x, w1, w2, gates):
+    """Every expert on every token, weighted by gates that are 0 where not routed."""
+    return sum(gates[:, i, None] * (F.gelu(x @ w1[i]) @ w2[i].T) for i in range(w1.shape[0]))
+
+
+def bucket(distance, buckets, furthest):
+    """T5's relative position bucket, unidirectional (Raffel et al. 2020)."""
+    exact = buckets // 2
+    if distance < exact:
+        return distance
+    return min(buckets - 1, exact + int(math.log(distance / exact) / math.log(furthest / exact) * (buckets - exact)))
+
+
+def rmsnorm(x, w):
+    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w
+
+
+def attention(x, p, at, s):
+    """Causal attention of B sequences; s: the sizes."""
+    B, T, H = s["B"], s["T"], s["H"]
+    width = x.shape[1] // H
+    q, k, v = ((x @ p[f"{at}.{c}.weight"].T).reshape(B, T, H, width).transpose(1, 2) for c in "qkv")
+    near = torch.tensor([[bucket(max(i - j, 0), s["buckets"], s["distance"]) for j in range(T)] for i in range(T)])
+    scores = q @ k.transpose(-1, -2) / math.sqrt(width) + p[f"{at}.rel_bias"][near].permute(2, 0, 1)
+    scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf)
+    return (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(B * T, -1) @ p[f"{at}.o.weight"].T
+
+
+def transformer(p, tokens, o, s):
+    """Logits [B*T,V] and the sum of the layers' unweighted auxiliary losses."""
+    tokens = tokens.reshape(-1)
+    x, aux = p["embed.weight"][tokens], 0.0
+    for l in range(s["L"]):
+        at = f"layers.{l}"
+        x = x + attention(rmsnorm(x, p[f"{at}.attn_norm.weight"]), p, f"{at}.attn", s)
+        y = rmsnorm(x, p[f"{at}.ffn_norm.weight"])
+        if l % 2:
+            w1, w2, router = p[f"{at}.moe.experts.w1"], p[f"{at}.moe.experts.w2"], p.get(f"{at}.moe.router.weight")
+            scores = torch.ones(len(y), len(w1)) if router is None else torch.softmax(y @ router, 1)
+            gates, more, _ = route(o, scores, None, tokens)
+            x, aux = x + experts(y, w1, w2, gates), aux + more
+        else:
+            gate, up, down = (p[f"{at}.ffn.{c}.weight"].T for c in ("gate", "up", "down"))
+            x = x + (F.gelu(y @ gate) * (y @ up)) @ down
+    return rmsnorm(x, p["final_norm.weight"]) @ p["embed.weight"].T / math.sqrt(x.shape[1]), aux
+
+
+def adafactor(w, gradients, rate, beta2, eps1=1e-30, eps2=1e-3, clip=1.0):
+    """Shazeer & Stern 2018, algorithms 4 and 5 with beta1 = 0, on one matrix (factored) or vector (not); w after each step."""
+    row, col = 0, 0
+    for t, g in enumerate(gradients, 1):
+        b = beta2 * (1 - beta2 ** (t - 1)) / (1 - beta2**t)
+        square = g * g + eps1
+        if w.dim() == 2:
+            row, col = b * row + (1 - b) * square.sum(1), b * col + (1 - b) * square.sum(0)
+            second = torch.outer(row, col) / row.sum()
+        else:
+            second = col = b * col + (1 - b) * square
+        u = g / second.sqrt()
+        u = u / max(1.0, u.pow(2).mean().sqrt().item() / clip)
+        w = w - rate * max(eps2, w.pow(2).mean().sqrt().item()) * u
+        yield w
