@@ -185,7 +185,7 @@ int choir_bench(const char *problem, const choir_bench_options *options, choir_b
   const ch_bench_case *c = find(name);
   if (!c) return CHOIR_ERROR_ARGUMENT;
   *result = (choir_bench_result){0};
-  ch_bench b = {.options = options, .result = result};
+  ch_bench b = {.which = c, .options = options, .result = result};
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
   if (!code) code = c->run ? c->run(&b) : measure(&b, c);
   for (int i = 0; i < b.arrays; i++) free(b.array[i]);

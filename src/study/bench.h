@@ -9,6 +9,7 @@
 enum { CH_BENCH_KEYS = 6, CH_BENCH_ARRAYS = 40, CH_BENCH_OUTPUTS = 6 };
 
 typedef struct ch_bench {
+  const struct ch_bench_case *which;
   const choir_bench_options *options;
   choir_bench_result *result;
   double value[CH_BENCH_KEYS]; /* in the order of the case's keys */
