@@ -65,8 +65,11 @@ int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* help.c */
 void cli_help(FILE *out); /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);
+void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
-void cli_manual(FILE *out, const cli_verb *verb);    /* roff; NULL: of the program */
+
+/* manual.c */
+int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
 
 /* text.c: numbers in a ring of buffers, good for a few calls within one printf. */
 const char *cli_count(double number);     /* 548M, 1.9B, 12.3k */

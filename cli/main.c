@@ -1,5 +1,7 @@
 /* choir: one program, one verb a file. */
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -44,25 +46,23 @@ static const char *verb_name(const void *list, int index) {
   return verbs[index] ? verbs[index]->name : NULL;
 }
 
+/* Of a family the second word is wrong, otherwise the first; both may be meant for a verb of two words. */
 static int unknown_verb(int count, char **words) {
-  char typed[96];
-  snprintf(typed, sizeof typed, "%s%s%s", words[0], count > 1 ? " " : "", count > 1 ? words[1] : "");
-  const char *near = cli_nearest(words[0], verb_name, cli_verbs);
-  if (!near) near = cli_nearest(typed, verb_name, cli_verbs);
-  if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", words[0], near);
+  char both[96];
+  snprintf(both, sizeof both, "%s %s", words[0], count > 1 ? words[1] : "");
+  const char *typed = is_family(words[0]) ? both : words[0], *near = cli_nearest(typed, verb_name, cli_verbs);
+  if (!near) near = cli_nearest(typed = both, verb_name, cli_verbs);
+  if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", typed, near);
   return cli_usage("unknown command '%s'", words[0]);
 }
 
-/* choir help [--man] [VERB]: --man writes the manual page that the build installs. */
+/* choir help [VERB], or choir help --man DIR: writes the manual pages that the build installs. */
 static int help(int count, char **words) {
-  int manual = count > 0 && !strcmp(words[0], "--man"), used;
-  count -= manual;
-  words += manual;
+  int used;
   const cli_verb *verb = find_verb(count, words, &used);
+  if (count == 2 && !strcmp(words[0], "--man")) return cli_manual(words[1]);
   if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
-  if (manual)
-    cli_manual(stdout, verb);
-  else if (verb)
+  if (verb)
     cli_help_verb(stdout, verb);
   else if (count > 0)
     cli_help_family(stdout, words[0]);
@@ -85,13 +85,21 @@ static int dispatch(int count, char **words) {
     return help(count - 1, words + 1);
   const cli_verb *verb = find_verb(count, words, &used);
   if (verb) return cli_parse(verb, count - used, words + used);
-  if (!is_family(words[0])) return unknown_verb(count, words);
+  if (!is_family(words[0]) || (count > 1 && words[1][0] != '-')) return unknown_verb(count, words);
   int asked = count > 1 && (!strcmp(words[1], "--help") || !strcmp(words[1], "-h"));
   cli_help_family(asked ? stdout : stderr, words[0]);
   return asked ? 0 : CLI_USAGE;
 }
 
+/* Threads that wait for each other spin first, and libgomp's default of milliseconds makes a step ten times slower when other
+ * processes want the same cores. It reads its settings before main, hence the second start. */
+static void wait_politely(char **argv) {
+  if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || setenv("GOMP_SPINCOUNT", "1000", 1)) return;
+  execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char **argv) {
+  wait_politely(argv);
   int status = dispatch(argc - 1, argv + 1);
   /* A full disk behind standard output must not look like success. */
   if (fflush(stdout) || ferror(stdout)) {

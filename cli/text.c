@@ -129,7 +129,7 @@ void cli_print_load(const choir_route_stats *stats) {
     if (stats->load[i] > most) most = stats->load[i];
   }
   double mean = stats->experts ? (double)stats->assignments / stats->experts : 0;
-  printf("load %s to %s a expert, mean %s, dropped %s  [", cli_count((double)least), cli_count((double)most),
+  printf("load %s to %s an expert, mean %s, dropped %s  [", cli_count((double)least), cli_count((double)most),
          cli_count(mean), cli_count((double)stats->dropped));
   for (int i = 0; i < stats->experts && i < 64; i++) {
     int level = mean > 0 ? (int)(4.5 * (double)stats->load[i] / mean) : 0;

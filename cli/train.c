@@ -14,14 +14,13 @@ static struct {
 
 typedef struct watch {
   cli_progress progress;
-  double peak;         /* GFLOP/s of the compute type, measured at the start */
   int64_t first, last; /* steps of this process; first 0: none yet */
 } watch;
 
 /* "61 % of peak", or nothing where no peak is known. */
-static const char *share(const watch *w, double gflops, char *text, size_t size) {
+static const char *share(const choir_train_event *e, char *text, size_t size) {
   text[0] = 0;
-  if (w->peak > 0) snprintf(text, size, " (%.0f %% of peak)", 100 * gflops / w->peak);
+  if (e->peak_gflops > 0) snprintf(text, size, " (%.0f %% of peak)", 100 * e->gflops / e->peak_gflops);
   return text;
 }
 
@@ -34,9 +33,9 @@ static double seconds_left(const watch *w, const choir_train_event *e) {
 static void show_step(watch *w, const choir_train_event *e) {
   char peak[48];
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
-  cli_progress_line(&w->progress, "step %lld/%lld  loss %.4f  ppl %.1f  %s tokens/s  %s GFLOP/s%s  %s left",
+  cli_progress_line(&w->progress, "step %lld/%lld  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s  %s left",
                     (long long)e->step, (long long)e->steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second),
-                    cli_count(e->gflops), share(w, e->gflops, peak, sizeof peak), cli_duration(seconds_left(w, e)));
+                    e->gflops, share(e, peak, sizeof peak), cli_duration(seconds_left(w, e)));
 }
 
 /* What must stay on the screen goes below the live line. */
@@ -74,23 +73,12 @@ static int prepare(choir_config *config, int *use) {
   return cli_apply_settings(config, &o.set);
 }
 
-static void describe(const choir_config *config, watch *w) {
-  choir_machine_peak peak;
-  if (choir_machine_measure(o.threads, 0.4, &peak)) return;
-  int bf16 = !strcmp(config->train.compute, "bf16") && peak.bf16_gflops > 0;
-  w->peak = bf16 ? peak.bf16_gflops : peak.fp32_gflops;
-  printf("%s, %d threads, %s: peak %s GFLOP/s %s, %.1f GB/s\n", *config->model.name ? config->model.name : "model",
-         peak.threads, peak.isa, cli_count(w->peak), bf16 ? peak.bf16_unit : "fp32", peak.read_gbs);
-  fflush(stdout);
-}
-
 static int run(int count, const char *const *operands) {
   (void)count, (void)operands;
   choir_config config;
   watch w = {0};
   int use, status = prepare(&config, &use);
   if (status) return status;
-  describe(&config, &w);
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();
   choir_train_options options = CHOIR_TRAIN_OPTIONS_INIT;

@@ -1,3 +1,29 @@
+# cmake --install: program, libraries, headers, manual pages, pkg-config file and find_package(choir).
+include(CMakePackageConfigHelpers)
+
+# What libchoir.a needs behind it, by plain names, so that the installed tree may be moved. Not as Requires.private: Debian's
+# libarchive.pc then asks for the development files of a dozen more.
+set(CHOIR_PRIVATE_LIBRARIES sentencepiece archive jansson dnnl ${OpenMP_C_LIB_NAMES} stdc++ m)
+list(REMOVE_ITEM CHOIR_PRIVATE_LIBRARIES pthread)
+list(TRANSFORM CHOIR_PRIVATE_LIBRARIES PREPEND "-l" OUTPUT_VARIABLE CHOIR_PC_LIBRARIES)
+string(REPLACE ";" " " CHOIR_PC_LIBRARIES "${CHOIR_PC_LIBRARIES};-pthread")
+configure_file(cmake/choir.pc.in choir.pc @ONLY)
+configure_package_config_file(cmake/choirConfig.cmake.in choirConfig.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir
+                              PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file(choirConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+
 install(TARGETS choir choir_static choir_program)
 install(DIRECTORY include/choir DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 install(FILES ${CMAKE_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/choir)
+install(FILES ${CMAKE_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${CMAKE_BINARY_DIR}/choirConfig.cmake ${CMAKE_BINARY_DIR}/choirConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir)
+install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
+
+# Manual pages come from the program's own option tables.
+set(CHOIR_MAN ${CMAKE_BINARY_DIR}/man)
+add_custom_command(OUTPUT ${CHOIR_MAN}/choir.1 COMMAND ${CMAKE_COMMAND} -E make_directory ${CHOIR_MAN}
+                   COMMAND choir_program help --man ${CHOIR_MAN} DEPENDS choir_program VERBATIM)
+add_custom_target(choir_man ALL DEPENDS ${CHOIR_MAN}/choir.1)
+install(DIRECTORY ${CHOIR_MAN}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")

@@ -1,5 +1,5 @@
-/* The routers again, written from their definitions with double loops and no record: gates [n,e], counts and auxiliary loss.
- * Shares no code with src/moe. */
+/* The routers again, written from their definitions with double loops and no record: gates [n,e], counts and auxiliary
+ * loss. Shares no code with src/moe. */
 #ifndef CH_TESTS_NAIVE_ROUTING_H
 #define CH_TESTS_NAIVE_ROUTING_H
 

@@ -193,10 +193,12 @@ static void nearest_words(void **state) {
   (void)state;
   static const char *const known[] = {"rate", "steps", "experts", "capacity_factor", "heads", NULL};
   assert_string_equal(ch_suggest("rte", known), "rate");
-  assert_string_equal(ch_suggest("arte", known), "rate"); /* neighbours swapped: one edit */
+  assert_string_equal(ch_suggest("trail", (const char *const[]){"trains", "trial", NULL}),
+                      "trial"); /* a swap: 1 edit */
   assert_string_equal(ch_suggest("expert", known), "experts");
   assert_string_equal(ch_suggest("capacty_factr", known), "capacity_factor");
   assert_string_equal(ch_suggest("head", known), "heads");
+  assert_string_equal(ch_suggest("capacity", known), "capacity_factor"); /* cut short */
   assert_null(ch_suggest("xyzzy", known));
   assert_null(ch_suggest("", known));
   char text[100], large[300];

@@ -49,6 +49,7 @@ static void names_and_shapes(void **state) {
     assert_int_equal(q->init, want[i].std ? CH_INIT_NORMAL : CH_INIT_ONE);
     assert_int_equal(q->expert, want[i].expert);
     assert_int_equal(q->matrix, want[i].matrix);
+    assert_int_equal(q->product != 0, want[i].matrix || strstr(q->name, "router") != NULL);
   }
   assert_string_equal(p.p[0].name, "embed.weight");
   assert_string_equal(p.p[p.count - 1].name, "final_norm.weight");
@@ -77,9 +78,9 @@ static void only_learned_routers_have_a_weight(void **state) {
 static void make(ch_params *p, ch_arena *arena, const choir_config *c, uint64_t seed, int threads) {
   test_ok(ch_params_build(&c->model, p));
   ch_arena_init(arena, "parameters");
-  ch_params_alloc(p, arena, 1, 1);
+  ch_params_alloc_weights(p, arena, 1);
   test_ok(ch_arena_commit(arena));
-  ch_params_alloc(p, arena, 1, 1);
+  ch_params_alloc_weights(p, arena, 1);
   test_poison((real *)arena->base, (int64_t)(arena->size / sizeof(real)));
   ch_params_init(p, seed, threads);
 }

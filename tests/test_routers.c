@@ -31,8 +31,16 @@ static int set_up(void **state) {
 }
 
 static layer_case router_case(const char *name, int e) {
-  return (layer_case){.options = router_options(name), .n = N, .e = e, .T = T, .training = 1, .threads = 2,
-                      .backend = "cpu", .seed = 5, .token = ids, .scores = test_new((int64_t)N * e)};
+  return (layer_case){.options = router_options(name),
+                      .n = N,
+                      .e = e,
+                      .T = T,
+                      .training = 1,
+                      .threads = 2,
+                      .backend = "cpu",
+                      .seed = 5,
+                      .token = ids,
+                      .scores = test_new((int64_t)N * e)};
 }
 
 static void router_case_free(layer_case *c) {
@@ -70,9 +78,17 @@ static void check_against_naive(layer_case *c) {
   router_run(c, NULL);
   check_record(c);
   double *got = calloc(N * (size_t)c->e, sizeof *got), *want = calloc(N * (size_t)c->e, sizeof *want);
-  naive_routing q = {.o = &c->options, .n = N, .e = c->e, .T = c->T, .scores = c->scores, .token = c->token,
-                     .valid = c->valid, .training = c->training, .rng = ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3),
-                     .rng_base = c->rng_base, .gate = want};
+  naive_routing q = {.o = &c->options,
+                     .n = N,
+                     .e = c->e,
+                     .T = c->T,
+                     .scores = c->scores,
+                     .token = c->token,
+                     .valid = c->valid,
+                     .training = c->training,
+                     .rng = ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3),
+                     .rng_base = c->rng_base,
+                     .gate = want};
   naive_route(&q);
   record_gates(&c->record, got);
   for (int j = 0; j < N * c->e; j++) assert_true(fabs(got[j] - want[j]) <= 1e-6);
@@ -82,7 +98,8 @@ static void check_against_naive(layer_case *c) {
   free(want);
 }
 
-/* Every router, with and without padding, training and evaluation, distinct scores and ties, tight and wide capacity. */
+/* Every router, with and without padding, training and evaluation, distinct scores and ties, tight and wide capacity.
+ */
 static void agrees_with_its_definition(void **state) {
   (void)state;
   const double factors[] = {0.5, 1, 1.25, 3};
@@ -214,8 +231,8 @@ static void second_experts_are_sampled(void **state) {
 
 static void sizes_round_as_documented(void **state) {
   (void)state;
-  assert_int_equal(ch_router_k(2, 97, 6), 32);   /* 32.33 */
-  assert_int_equal(ch_router_k(1, 5, 2), 3);     /* 2.5 goes up */
+  assert_int_equal(ch_router_k(2, 97, 6), 32); /* 32.33 */
+  assert_int_equal(ch_router_k(1, 5, 2), 3);   /* 2.5 goes up */
   assert_int_equal(ch_router_k(1.1, 100, 11), 10);
   assert_int_equal(ch_router_k(0.1, 10, 10), 1); /* never 0 */
   assert_int_equal(ch_router_k(8, 10, 2), 10);   /* never above n */
@@ -227,8 +244,8 @@ static void sizes_round_as_documented(void **state) {
 }
 
 /* Calls check with one field of the defaults changed and looks for words in the message. */
-static void refused(const char *router, int n, int e, int T_, double factor, double eval, const char *pool, double jitter,
-                    const char *words) {
+static void refused(const char *router, int n, int e, int T_, double factor, double eval, const char *pool,
+                    double jitter, const char *words) {
   choir_router_options o = router_options(router);
   if (factor != 0) o.capacity_factor = factor;
   o.eval_capacity_factor = eval;
@@ -263,10 +280,14 @@ static void refuses_by_name_and_value(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(agrees_with_its_definition), cmocka_unit_test(hardly_any_token),
-      cmocka_unit_test(permuting_experts_permutes_the_record), cmocka_unit_test(loads_are_what_they_promise),
-      cmocka_unit_test(order_decides), cmocka_unit_test(second_experts_are_sampled),
-      cmocka_unit_test(sizes_round_as_documented), cmocka_unit_test(refuses_by_name_and_value),
+      cmocka_unit_test(agrees_with_its_definition),
+      cmocka_unit_test(hardly_any_token),
+      cmocka_unit_test(permuting_experts_permutes_the_record),
+      cmocka_unit_test(loads_are_what_they_promise),
+      cmocka_unit_test(order_decides),
+      cmocka_unit_test(second_experts_are_sampled),
+      cmocka_unit_test(sizes_round_as_documented),
+      cmocka_unit_test(refuses_by_name_and_value),
   };
   return cmocka_run_group_tests(tests, set_up, NULL);
 }

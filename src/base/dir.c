@@ -47,23 +47,26 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
 
 static int remove_tree(const char *path) { return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
 
-/* Leftovers NAME.tmp-PID of processes that are gone. Best effort: they cost room, nothing else. */
-static void remove_leftovers(const char *path) {
-  char parent[4096], whole[8192];
-  parent_of(path, parent, sizeof parent);
-  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-  size_t length = strlen(name);
-  DIR *stream = opendir(parent);
+/* Leftovers NAME.tmp-PID of processes that are gone, of one name or (NULL) of all. Best effort: they cost room, nothing
+ * else. */
+static void remove_leftovers(const char *directory, const char *name) {
+  char whole[8192];
+  DIR *stream = opendir(directory);
   if (!stream) return;
   for (struct dirent *entry; (entry = readdir(stream));) {
-    if (strncmp(entry->d_name, name, length) || strncmp(entry->d_name + length, ".tmp-", 5)) continue;
-    long pid = strtol(entry->d_name + length + 5, NULL, 10);
+    const char *tail = strstr(entry->d_name, ".tmp-");
+    if (!tail ||
+        (name && (strlen(name) != (size_t)(tail - entry->d_name) || strncmp(entry->d_name, name, strlen(name)))))
+      continue;
+    long pid = strtol(tail + 5, NULL, 10);
     if (pid <= 0 || pid == getpid() || !kill((pid_t)pid, 0) || errno != ESRCH) continue;
-    snprintf(whole, sizeof whole, "%s/%s", parent, entry->d_name);
+    snprintf(whole, sizeof whole, "%s/%s", directory, entry->d_name);
     remove_tree(whole);
   }
   closedir(stream);
 }
+
+void ch_dir_clean(const char *directory) { remove_leftovers(directory, NULL); }
 
 /* The directory's name without slashes at its end, and the one beside it. */
 static int name_dir(ch_dir *dir, const char *path) {
@@ -77,7 +80,10 @@ static int name_dir(ch_dir *dir, const char *path) {
 
 int ch_dir_begin(ch_dir *dir, const char *path) {
   CH_TRY(name_dir(dir, path));
-  remove_leftovers(dir->path);
+  char parent[4096];
+  parent_of(dir->path, parent, sizeof parent);
+  const char *slash = strrchr(dir->path, '/');
+  remove_leftovers(parent, slash ? slash + 1 : dir->path);
   remove_tree(dir->temporary); /* of an earlier process with our number */
   if (mkdir(dir->temporary, 0777)) return ch_error_errno("%s: cannot be created", dir->path);
   return CHOIR_OK;

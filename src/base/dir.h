@@ -23,6 +23,9 @@ int ch_dir_make(const char *path);
  * stays after a crash is a leftover and never half a checkpoint. */
 int ch_dir_remove(const char *path);
 
+/* Removes what killed processes left in a directory: entries NAME.tmp-PID, files or directories, of no living process. */
+void ch_dir_clean(const char *directory);
+
 /* Makes a rename or a new file in the directory that holds `path` outlive a crash of the machine. */
 int ch_dir_sync_parent(const char *path);
 

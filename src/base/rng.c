@@ -22,7 +22,7 @@ double ch_rng_uniform(ch_rng r, uint64_t index) { return unit(ch_rng_bits(r, ind
 
 /* Logarithm for x in (0,1), normal numbers only. Own code here and below because libm's last bit depends on the
  * machine; this is plain arithmetic, which does not. Error about 1e-16 of the result. */
-static double logarithm(double x) {
+static inline double logarithm(double x) {
   uint64_t bits;
   memcpy(&bits, &x, sizeof bits);
   /* x = m 2^e with m in [sqrt(1/2), sqrt(2)) */
@@ -36,41 +36,56 @@ static double logarithm(double x) {
   return e * 0.69314718055994530942 + 2 * (f + f * z * p);
 }
 
-/* Cosine and sine of 2 pi v for v in (0,1): Taylor on an eighth of the circle to either side. */
-static void turn(double v, double *cosine, double *sine) {
-  int quarter = (int)(4 * v + 0.5);
-  double a = (4 * v - quarter) * 1.57079632679489661923, z = a * a;
+/* Cosine and sine of 2 pi v for v in (0,1): Taylor on an eighth of the circle to either side of the nearest quarter. */
+static inline void turn(double v, double *cosine, double *sine) {
+  const double round = 0x1.8p52; /* adding it leaves no room for fractions */
+  double quarter = (4 * v + round) - round, a = (4 * v - quarter) * 1.57079632679489661923, z = a * a;
   double s = 1, c = 1;
   for (int k = 16; k >= 2; k -= 2) {
     s = 1 - s * z * (1.0 / (k * (k + 1)));
     c = 1 - c * z * (1.0 / (k * (k - 1)));
   }
   s *= a;
-  *cosine = quarter & 1 ? s : c;
-  *sine = quarter & 1 ? c : s;
-  if ((quarter + 1) & 2) *cosine = -*cosine;
-  if (quarter & 2) *sine = -*sine;
+  /* One comparison for each choice, so that it vectorises: quarters 1 and 3 exchange the two, 1 and 2 lie left, 2 and 3
+   * below. */
+  int odd = fabs(fabs(quarter - 2) - 1) < 0.5;
+  double x = odd ? s : c, y = odd ? c : s;
+  *cosine = x * (fabs(quarter - 1.5) < 1 ? -1.0 : 1.0);
+  *sine = y * (fabs(quarter - 2.5) < 1 ? -1.0 : 1.0);
 }
 
-/* One block of random bits makes two normals: numbers 2 pair and 2 pair + 1. */
-static void normal_pair(ch_rng r, uint64_t pair, double *even, double *odd) {
-  philox4x32_ctr_t b = block(r, pair);
-  double radius = sqrt(-2.0 * logarithm(unit(join(b.v[0], b.v[1]))));
-  turn(unit(join(b.v[2], b.v[3])), even, odd);
-  *even *= radius;
-  *odd *= radius;
+/* Pairs pair .. pair+count-1, at most GROUP: one block of random bits makes normals 2 pair and 2 pair + 1. In stages,
+ * each of which the compiler vectorises. */
+enum { GROUP = 64 };
+static void normal_pairs(ch_rng r, uint64_t pair, int count, double *out) {
+  double u[GROUP], v[GROUP], cosine[GROUP], sine[GROUP];
+  for (int i = 0; i < count; i++) {
+    philox4x32_ctr_t b = block(r, pair + (uint64_t)i);
+    u[i] = unit(join(b.v[0], b.v[1]));
+    v[i] = unit(join(b.v[2], b.v[3]));
+  }
+  for (int i = 0; i < count; i++) u[i] = sqrt(-2.0 * logarithm(u[i]));
+  for (int i = 0; i < count; i++) turn(v[i], &cosine[i], &sine[i]);
+  for (int i = 0; i < count; i++) {
+    out[2 * i] = u[i] * cosine[i];
+    out[2 * i + 1] = u[i] * sine[i];
+  }
 }
 
 double ch_rng_normal(ch_rng r, uint64_t index) {
-  double even, odd;
-  normal_pair(r, index / 2, &even, &odd);
-  return index % 2 ? odd : even;
+  double both[2];
+  normal_pairs(r, index / 2, 1, both);
+  return both[index % 2];
 }
 
 void ch_rng_normals(ch_rng r, uint64_t index, size_t count, double *out) {
   size_t i = 0;
   if (index % 2 && count) out[i++] = ch_rng_normal(r, index);
-  for (; i + 1 < count; i += 2) normal_pair(r, (index + i) / 2, &out[i], &out[i + 1]);
+  while (count - i >= 2) {
+    size_t pairs = (count - i) / 2 < GROUP ? (count - i) / 2 : GROUP;
+    normal_pairs(r, (index + i) / 2, (int)pairs, out + i);
+    i += 2 * pairs;
+  }
   if (i < count) out[i] = ch_rng_normal(r, index + i);
 }
 

@@ -23,19 +23,25 @@ static int distance(const char *a, const char *b) {
   return rows[m % 3][n];
 }
 
-const char *ch_suggest(const char *word, const char *const *known) {
+/* The nearest within `farthest` edits. */
+static const char *nearest_word(const char *word, const char *const *known, int farthest) {
   const char *nearest = NULL;
+  for (; *known; known++) {
+    int d = strlen(*known) > LONGEST ? farthest + 1 : distance(word, *known);
+    if (d > farthest) continue;
+    nearest = *known;
+    farthest = d - 1;
+  }
+  return nearest;
+}
+
+const char *ch_suggest(const char *word, const char *const *known) {
   size_t length = strlen(word);
   if (!length || length > LONGEST) return NULL;
-  int best = (int)(length < 3 ? 1 : length < 6 ? 2 : 3) + 1; /* farther is another word, not a misspelling */
-  for (; *known; known++) {
-    if (strlen(*known) > LONGEST) continue;
-    int d = distance(word, *known);
-    if (d < best) {
-      best = d;
-      nearest = *known;
-    }
-  }
+  /* More edits make another word, not a misspelling. */
+  const char *nearest = nearest_word(word, known, length < 3 ? 1 : length < 6 ? 2 : 3);
+  for (; !nearest && length >= 3 && *known; known++) /* a name cut short: "gshard" */
+    if (strstr(*known, word)) nearest = *known;
   return nearest;
 }
 

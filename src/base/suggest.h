@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* The known word (NULL-terminated list) that is nearest by edit distance, neighbouring letters swapped counting one;
- * NULL when none is near enough to be what was meant. Ties go to the earlier word. */
+/* The known word (NULL-terminated list) that is nearest by edit distance, neighbouring letters swapped counting one,
+ * or, where none is near, the first that contains the word; NULL when there is none. Ties go to the earlier word. */
 const char *ch_suggest(const char *word, const char *const *known);
 
 /* Writes ", did you mean 'x'?" for use at the end of a message, or "" when nothing is near. Returns `text`. */

@@ -226,6 +226,9 @@ static int check_routing(const choir_config *config) {
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.moe_every is %d with %d layers: no layer would be MoE; 0 says that none is meant",
                     m->moe_every, m->layers);
+  if (m->experts > n)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.experts is %d: more than the %lld tokens of a batch (%d times %d)",
+                    m->experts, (long long)n, t->batch_sequences, t->sequence_length);
   const ch_router *router = ch_router_find(m->router.name);
   return router ? router->check(&m->router, (int)n, m->experts, t->sequence_length) : CHOIR_ERROR_ARGUMENT;
 }

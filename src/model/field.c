@@ -35,11 +35,12 @@ const ch_field ch_fields[] = {
     {"model.heads", CH_FIELD_INTEGER, MODEL(heads), 0, 1, 1 << 12, .help = "H"},
     {"model.d_head", CH_FIELD_INTEGER, MODEL(d_head), 0, 0, 1 << 12, .help = "width of one head; 0: d/H"},
     {"model.experts", CH_FIELD_INTEGER, MODEL(experts), 0, 1, 1 << 16, .help = "e of every MoE layer"},
-    {"model.moe_every", CH_FIELD_INTEGER, MODEL(moe_every), 2, 0, 4096, .help = "every which layer is MoE; 0: none"},
+    {"model.moe_every", CH_FIELD_INTEGER, MODEL(moe_every), 2, 0, 4096,
+     .help = "layers moe_every-1, 2 moe_every-1, ... are MoE; 0: none"},
     {"model.rel_buckets", CH_FIELD_INTEGER, MODEL(rel_buckets), 32, 2, 4096,
      .help = "buckets of the relative position bias"},
     {"model.rel_max_distance", CH_FIELD_INTEGER, MODEL(rel_max_distance), 128, 2, 1 << 24,
-     .help = "start of the last bucket"},
+     .help = "from here on all distances share the last bucket"},
     {"model.norm_eps", CH_FIELD_NUMBER, MODEL(norm_eps), 1e-6, 0, 1, 1, .help = "epsilon of RMSNorm"},
     {.path = "model.router.name",
      .kind = CH_FIELD_WORD,
@@ -146,7 +147,10 @@ const char *ch_field_wanted(const ch_field *f, char *text, size_t size) {
   if (f->kind == CH_FIELD_FLAG)
     snprintf(text, size, "true or false");
   else if (f->kind == CH_FIELD_NUMBER)
-    snprintf(text, size, f->open ? "a number above %g, at most %g" : "a number from %g to %g", f->low, f->high);
+    snprintf(text, size, f->open ? "a number above %.10g, at most %.10g" : "a number from %.10g to %.10g", f->low,
+             f->high);
+  else if (f->kind != CH_FIELD_WORD && f->high == BIG)
+    snprintf(text, size, "an integer from %.0f to 2^53 - 1", f->low);
   else if (f->kind != CH_FIELD_WORD)
     snprintf(text, size, "an integer from %.0f to %.0f", f->low, f->high);
   else if (f->words)

@@ -13,12 +13,20 @@
 
 static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
 
+/* What a parameter is; each is also what stands before it, but for the first. */
+typedef enum {
+  PLAIN,   /* norms and biases */
+  PRODUCT, /* a factor of a matrix product: the router, in fp32 always */
+  MATRIX,  /* ... in the compute type */
+  EXPERT   /* ... one for each expert */
+} role;
+
 typedef struct row {
   const char *name; /* after "layers.L." in a layer */
   int dims;
   int64_t shape[3];
   double init_std; /* 0: all ones */
-  int expert, matrix;
+  role role;
 } row;
 
 /* A row into the table; beyond its end only counted, so that one walk sizes it and a second one fills it. */
@@ -29,8 +37,9 @@ static void add(ch_params *params, int room, int layer, const row *r) {
                   .count = 1,
                   .init = r->init_std > 0 ? CH_INIT_NORMAL : CH_INIT_ONE,
                   .init_std = r->init_std,
-                  .expert = r->expert,
-                  .matrix = r->matrix};
+                  .expert = r->role == EXPERT,
+                  .matrix = r->role >= MATRIX,
+                  .product = r->role >= PRODUCT};
   if (layer < 0)
     snprintf(p->name, sizeof p->name, "%s", r->name);
   else
@@ -51,32 +60,32 @@ static void add_attention(ch_params *params, int room, int layer, const choir_mo
   int64_t d = c->d_model, inner = (int64_t)c->heads * ch_config_d_head(c);
   double in = 1 / sqrt((double)d), out = 1 / sqrt((double)inner);
   const row rows[] = {
-      {"attn_norm.weight", 1, {d}, 0, 0, 0},       {"attn.q.weight", 2, {inner, d}, in, 0, 1},
-      {"attn.k.weight", 2, {inner, d}, in, 0, 1},  {"attn.v.weight", 2, {inner, d}, in, 0, 1},
-      {"attn.o.weight", 2, {d, inner}, out, 0, 1}, {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, 0, 0},
-      {"ffn_norm.weight", 1, {d}, 0, 0, 0}};
+      {"attn_norm.weight", 1, {d}, 0, PLAIN},        {"attn.q.weight", 2, {inner, d}, in, MATRIX},
+      {"attn.k.weight", 2, {inner, d}, in, MATRIX},  {"attn.v.weight", 2, {inner, d}, in, MATRIX},
+      {"attn.o.weight", 2, {d, inner}, out, MATRIX}, {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN},
+      {"ffn_norm.weight", 1, {d}, 0, PLAIN}};
   ADD(params, room, layer, rows);
 }
 
 static void add_ffn(ch_params *params, int room, int layer, const choir_model_config *c) {
   int64_t d = c->d_model, h = c->d_hidden;
-  const row rows[] = {{"ffn.gate.weight", 2, {h, d}, 1 / sqrt((double)d), 0, 1},
-                      {"ffn.up.weight", 2, {h, d}, 1 / sqrt((double)d), 0, 1},
-                      {"ffn.down.weight", 2, {d, h}, 1 / sqrt((double)h), 0, 1}};
+  const row rows[] = {{"ffn.gate.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
+                      {"ffn.up.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
+                      {"ffn.down.weight", 2, {d, h}, 1 / sqrt((double)h), MATRIX}};
   ADD(params, room, layer, rows);
 }
 
 static void add_moe(ch_params *params, int room, int layer, const choir_model_config *c, int learned) {
   int64_t d = c->d_model, h = c->d_hidden, e = c->experts;
-  const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), 0, 0},
-                      {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), 1, 1},
-                      {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), 1, 1}}; /* maps h to d */
+  const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
+                      {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
+                      {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}}; /* maps h to d */
   add_all(params, room, layer, learned ? rows : rows + 1, learned ? 3 : 2);
 }
 
 static void add_model(ch_params *params, int room, const choir_model_config *c, int learned) {
   int64_t d = c->d_model;
-  const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, 0, 1}, norm = {"final_norm.weight", 1, {d}, 0, 0, 0};
+  const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, MATRIX}, norm = {"final_norm.weight", 1, {d}, 0, PLAIN};
   params->count = 0;
   add(params, room, -1, &embed);
   for (int layer = 0; layer < c->layers; layer++) {

@@ -54,7 +54,7 @@ static int load_open(ch_params *params, const char *path, const choir_tensors *f
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const char *name = choir_tensors_at(file, i)->name;
-    if (!ch_params_find(params, name) && !strstr(name, ".moe.thresholds"))
+    if (!ch_params_find(params, name))
       return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not part of this config's model", path, name);
   }
   return CHOIR_OK;

@@ -47,6 +47,7 @@ typedef struct ch_route_args {
 typedef struct ch_router {
   const char *name;
   unsigned caps;
+  int choices; /* experts that every token asks for; 0: experts choose, capacity_factor a token on average */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */

@@ -14,6 +14,7 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
 const ch_router ch_router_dense = {
     .name = "dense",
     .caps = 0,
+    .choices = 1,
     .defaults = {.name = "dense", .capacity_factor = 1, .pool = "batch"},
     .check = check,
     .max_slots = ch_fixed_max_slots,

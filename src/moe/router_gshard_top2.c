@@ -68,6 +68,7 @@ static void backward(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_gshard_top2 = {
     .name = "gshard_top2",
     .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_SHARES,
+    .choices = 2,
     .defaults = {.name = "gshard_top2", .capacity_factor = 1, .pool = "batch", .aux_loss_weight = 0.01},
     .check = check,
     .max_slots = max_slots,

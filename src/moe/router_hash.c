@@ -10,6 +10,7 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
 const ch_router ch_router_hash = {
     .name = "hash",
     .caps = CH_ROUTER_NEEDS_IDS,
+    .choices = 1,
     .defaults = {.name = "hash", .capacity_factor = 1, .pool = "batch"},
     .check = check,
     .max_slots = ch_fixed_max_slots,

@@ -43,6 +43,7 @@ static void backward(ch_exec *x, const ch_route_args *a) {
 const ch_router ch_router_switch_top1 = {
     .name = "switch_top1",
     .caps = CH_ROUTER_BATCH_ORDER | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_JITTER,
+    .choices = 1,
     .defaults =
         {.name = "switch_top1", .capacity_factor = 1.25, .pool = "batch", .aux_loss_weight = 0.01, .jitter = 0.01},
     .check = check,

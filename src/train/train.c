@@ -86,16 +86,14 @@ static int fresh_config(ch_run *run, const choir_train_options *o) {
   return CHOIR_OK;
 }
 
-/* What data a run reads stands in RUN/data.path, so that resuming needs no more than the directory. */
+/* What data a run reads stands in RUN/data.path, so that resuming needs no more than the directory. Written by keep_settings, once
+ * that data has been found to fit. */
 static int data_path(const choir_train_options *o, char *path) {
   char file[PATH_MAX];
   char *text;
   size_t size;
   snprintf(file, sizeof file, "%s/data.path", o->out);
-  if (o->data) {
-    if (!realpath(o->data, path)) return ch_error_errno("%s: cannot open data", o->data);
-    return ch_file_save(file, path, strlen(path));
-  }
+  if (o->data) return realpath(o->data, path) ? CHOIR_OK : ch_error_errno("%s: cannot open data", o->data);
   if (!o->resume) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a data directory");
   CH_TRY(ch_file_read(file, PATH_MAX - 1, &text, &size));
   memcpy(path, text, size + 1);
@@ -103,8 +101,16 @@ static int data_path(const choir_train_options *o, char *path) {
   return CHOIR_OK;
 }
 
+static int keep_settings(const ch_run *run, const char *data) {
+  char path[PATH_MAX + 16];
+  snprintf(path, sizeof path, "%s/data.path", run->out);
+  CH_TRY(ch_file_save(path, data, strlen(data)));
+  snprintf(path, sizeof path, "%s/config.json", run->out);
+  return choir_config_save(&run->config, path);
+}
+
 static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
-  char path[PATH_MAX + 16], data[PATH_MAX];
+  char data[PATH_MAX];
   int64_t step = -1;
   checkpoint[0] = 0;
   if (o->resume) CH_TRY(ch_checkpoint_newest(o->out, checkpoint, &step));
@@ -118,14 +124,15 @@ static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
     ch_params_init(&run->model->net.params, run->config.train.seed, run->model->x.threads);
     ch_model_weights_changed(run->model);
   }
-  snprintf(path, sizeof path, "%s/config.json", o->out);
-  return choir_config_save(&run->config, path);
+  return keep_settings(run, data);
 }
 
 static int run_locked(ch_run *run, const choir_train_options *o) {
   char path[PATH_MAX], checkpoint[PATH_MAX];
   snprintf(path, sizeof path, "%s/checkpoints", o->out);
   CH_TRY(ch_dir_make(path));
+  ch_dir_clean(o->out);
+  ch_dir_clean(path);
   CH_TRY(set_up(run, o, checkpoint));
   return ch_run_loop(run, o);
 }

@@ -1,0 +1,103 @@
+/* Manual pages from the option tables. */
+#include <ctype.h>
+#include <string.h>
+
+#include "cli.h"
+
+/* Text for roff: escapes what it would interpret. */
+static void roff(FILE *out, const char *text) {
+  int line_start = 1;
+  for (; *text; text++) {
+    if (line_start && (*text == '.' || *text == '\'')) fputs("\\&", out);
+    line_start = *text == '\n';
+    if (*text == '\\')
+      fputs("\\e", out);
+    else if (*text == '-')
+      fputs("\\-", out);
+    else if (*text == '\n' && text[1] == '\n')
+      fputs("\n.PP", out);
+    else
+      fputc(*text, out);
+  }
+}
+
+/* A manual page's name: "choir-data-build". */
+static void page_name(FILE *out, const cli_verb *verb, int upper) {
+  fputs(upper ? "CHOIR" : "choir", out);
+  if (!verb) return;
+  fputs("\\-", out);
+  for (const char *c = verb->name; *c; c++) {
+    if (*c == ' ')
+      fputs("\\-", out);
+    else
+      fputc(upper ? toupper((unsigned char)*c) : *c, out);
+  }
+}
+
+static void manual_head(FILE *out, const cli_verb *verb, const char *summary) {
+  fputs(".TH ", out);
+  page_name(out, verb, 1);
+  fprintf(out, " 1 \"\" \"choir %s\" \"User commands\"\n.SH NAME\n", choir_version());
+  page_name(out, verb, 0);
+  fputs(" \\- ", out);
+  roff(out, summary);
+}
+
+static void manual_program(FILE *out) {
+  manual_head(out, NULL, "train and study language models with expert-choice routing");
+  fputs("\n.SH SYNOPSIS\n.B choir\n.I command\n[options] [operands]\n.SH COMMANDS\n", out);
+  for (int i = 0; cli_verbs[i]; i++) {
+    fputs(".TP\n.BR ", out);
+    page_name(out, cli_verbs[i], 0);
+    fputs(" (1)\n", out);
+    roff(out, cli_verbs[i]->summary);
+    fputc('\n', out);
+  }
+  fputs(".SH EXIT STATUS\n0 success, 1 failure, 2 wrong usage.\n", out);
+  fputs(".SH ENVIRONMENT\n.TP\n.B CHOIR_ISA\ngeneric, avx2 or avx512: use no wider vectors than these.\n", out);
+}
+
+static void manual_verb(FILE *out, const cli_verb *verb) {
+  manual_head(out, verb, verb->summary);
+  fputs("\n.SH SYNOPSIS\n.nh\n", out);
+  cli_help_usage(out, verb);
+  if (verb->details) {
+    fputs(".SH DESCRIPTION\n", out);
+    roff(out, verb->details);
+    fputc('\n', out);
+  }
+  fputs(".SH OPTIONS\n", out);
+  for (const cli_option *o = verb->options; o->name; o++) {
+    fputs(".TP\n\\fB\\-\\-", out);
+    roff(out, o->name);
+    fprintf(out, "\\fR%s\\fI%s\\fR\n", o->argument ? " " : "", o->argument ? o->argument : "");
+    roff(out, o->help);
+    if (o->fallback) {
+      fputs(" (default: ", out);
+      roff(out, o->fallback);
+      fputc(')', out);
+    }
+    fputs(o->required ? " (required)\n" : o->kind == CLI_LIST ? "; may be repeated\n" : "\n", out);
+  }
+  fputs(".SH SEE ALSO\n.BR choir (1)\n", out);
+}
+
+static int manual_page(const char *directory, const cli_verb *verb) {
+  char path[4096];
+  int length = snprintf(path, sizeof path - 3, "%s/choir%s%s", directory, verb ? "-" : "", verb ? verb->name : "");
+  for (char *space = path + strlen(directory); (space = strchr(space, ' '));) *space = '-';
+  strcpy(path + length, ".1");
+  FILE *out = length < (int)sizeof path - 3 ? fopen(path, "w") : NULL;
+  if (!out) return cli_fail_with("%s: cannot be written", path);
+  if (verb)
+    manual_verb(out, verb);
+  else
+    manual_program(out);
+  return fclose(out) ? cli_fail_with("%s: cannot be written", path) : 0;
+}
+
+int cli_manual(const char *directory) {
+  int status = manual_page(directory, NULL);
+  for (int i = 0; cli_verbs[i] && !status; i++) status = manual_page(directory, cli_verbs[i]);
+  return status;
+}

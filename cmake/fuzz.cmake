@@ -1,0 +1,12 @@
+# fuzz/fuzz_*.c: libFuzzer over the library's objects. Needs clang; use with -DCHOIR_SANITIZE=address,undefined.
+if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
+  message(FATAL_ERROR "CHOIR_FUZZ needs clang: cmake -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++")
+endif()
+target_compile_options(choir_objects PRIVATE -fsanitize=fuzzer-no-link)
+file(GLOB CHOIR_FUZZERS CONFIGURE_DEPENDS fuzz/fuzz_*.c)
+foreach(file ${CHOIR_FUZZERS})
+  get_filename_component(name ${file} NAME_WE)
+  add_executable(${name} ${file} ${CHOIR_OBJECTS})
+  target_link_libraries(${name} PRIVATE choir_features)
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endforeach()

@@ -1,0 +1,56 @@
+# Read by ./demo and ./check: installs what is missing from Debian's packages, builds.
+
+BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
+  libdnnl-dev libjansson-dev libarchive-dev libsentencepiece-dev librandom123-dev"
+CHECK_PACKAGES="libcmocka-dev clang libomp-dev clang-format"
+
+say() { printf '%s\n' "$@"; }
+stop() {
+  printf '%s: %s\n' "${0##*/}" "$*" >&2
+  exit 1
+}
+
+# as_root COMMAND...: directly, or with sudo; without a terminal sudo must not ask.
+as_root() {
+  if [ "$(id -u)" = 0 ]; then
+    "$@"
+  elif [ -t 0 ]; then
+    sudo "$@"
+  else
+    sudo -n "$@"
+  fi
+}
+
+is_installed() {
+  [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+# install_packages LOG PACKAGE...: asks apt only for those that are missing.
+install_packages() {
+  log=$1 missing=
+  shift
+  if ! command -v dpkg-query >/dev/null; then
+    say "This is not Debian: going on with the libraries that are there ($*)."
+    return
+  fi
+  for package; do
+    is_installed "$package" || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+    stop "not root and no sudo here; please have these installed: apt-get install$missing"
+  say "Installing$missing"
+  # shellcheck disable=SC2086 # one word a package
+  { as_root apt-get -q update &&
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install $missing; } >"$log" 2>&1 </dev/null ||
+    { tail -n 5 "$log" >&2; stop "the packages could not be installed; please have these installed: apt-get install$missing"; }
+}
+
+cpus() { nproc 2>/dev/null || echo 1; }
+
+# build DIRECTORY OPTION...: configures and builds.
+build() {
+  directory=$1
+  shift
+  cmake -S . -B "$directory" -G Ninja "$@" && cmake --build "$directory"
+}

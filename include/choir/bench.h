@@ -1,0 +1,59 @@
+/* How fast choir is on this machine, and how right: one problem string names a case in test, bench and log. */
+#ifndef CHOIR_BENCH_H
+#define CHOIR_BENCH_H
+
+#include "choir/machine.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { CHOIR_BENCH_PARTS = 8, CHOIR_BENCH_TEXT = 256 };
+
+typedef struct choir_bench_options {
+  int threads;                    /* 0: all CPUs of the process */
+  int repetitions;                /* at least; 0: 7 */
+  double seconds;                 /* repeats for at least this long, too; 0: 0.2 */
+  const choir_machine_peak *peak; /* from choir_machine_measure in the same run; NULL: no shares of peak */
+} choir_bench_options;
+#define CHOIR_BENCH_OPTIONS_INIT \
+  { 0 }
+
+typedef struct choir_bench_part {
+  const char *name;
+  double seconds; /* mean of one repetition */
+} choir_bench_part;
+
+typedef struct choir_bench_result {
+  char problem[CHOIR_BENCH_TEXT]; /* with every key, defaults too */
+  int repetitions;                /* that were timed, after one that was not */
+  double seconds, min_seconds;    /* median and least time of one repetition */
+  double flops, bytes;            /* of one repetition; bytes only where memory is the limit, else 0 */
+  double gflops, gbs;             /* flops and bytes by the median time, in 10^9 */
+  double share; /* of the peak: fp32 or bf16 products, or main memory (triad) where bytes is set; 0: unknown */
+  double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */
+  double beside_products; /* moe: share of the time that is not in matrix products */
+  int parts;              /* moe: where the time goes */
+  choir_bench_part part[CHOIR_BENCH_PARTS];
+  char note[CHOIR_BENCH_TEXT]; /* what the error was measured on, what is not timed */
+} choir_bench_result;
+
+/* Measures one case, "NAME key=value ...": for example
+ *   moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16     one layer, forward and backward
+ *   gemm m=4096 n=768 k=768 ta=0 tb=1 compute=fp32
+ *   attention B=8 T=512 H=12 dh=64     head n=4096 d=768 V=32000     gelu count=25165824     select n=4096 e=64 k=128
+ *   gather n=4096 d=768 e=64 k=128     rmsnorm n=4096 d=768          adafactor batch=16 rows=768 cols=3072
+ *   step config=configs/nano.json B=0 T=0     a whole training step of a config (0: the config's sizes), by the model's FLOPs
+ * CHOIR_ERROR_ARGUMENT names an unknown case, key or value; CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it. */
+CHOIR_API int choir_bench(const char *problem, const choir_bench_options *options, choir_bench_result *result);
+
+/* The problems that `choir bench` runs by default, NULL-terminated. */
+CHOIR_API const char *const *choir_bench_defaults(void);
+
+/* The names of the cases, NULL-terminated. */
+CHOIR_API const char *const *choir_bench_names(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,111 @@
+/* What the machine can do: arithmetic from registers, and main memory, on all threads at once. */
+#include "cpu/peak.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/machine.h"
+#include "choir/machine.h"
+
+enum { ARRAYS = 3, ELEMENTS = 1 << 26, PIECE = 1 << 16, SHARES = 4 }; /* of 256 MiB; larger than caches in all */
+
+/* Results go here if they meet a condition that they never meet, so that the compiler must compute them. */
+static volatile float used;
+
+/* Operations per second of one run of a unit's loop on the calling thread. */
+static double run_unit(const ch_peak_unit *unit, int64_t rounds) {
+  double start = ch_machine_seconds();
+  float result = unit->loop(rounds);
+  if (result == 0.125f) used = result;
+  return unit->flops * (double)rounds / (ch_machine_seconds() - start);
+}
+
+/* All threads at once, the best of several runs of about a millisecond: a shared machine only ever makes them slower.
+ */
+static double unit_gflops(const ch_peak_unit *unit, int threads, double seconds) {
+  int64_t rounds = 1000;
+  double best = 0, end = ch_machine_seconds() + seconds;
+  while (unit->flops * (double)rounds / run_unit(unit, rounds) < 1e-3) rounds *= 2;
+  do {
+    double rate = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : rate)
+    {
+#pragma omp barrier
+      rate += run_unit(unit, rounds);
+    }
+    if (rate > best) best = rate;
+  } while (ch_machine_seconds() < end);
+  return best * 1e-9;
+}
+
+static float read_piece(float *const array[ARRAYS], int64_t begin) {
+  uint64_t sum = 0;
+  for (int i = 0; i < ARRAYS; i++) {
+    const uint64_t *words = (const uint64_t *)(array[i] + begin);
+    for (int64_t j = 0; j < PIECE / 2; j++) sum += words[j];
+  }
+  return (float)sum;
+}
+
+static float triad_piece(float *const array[ARRAYS], int64_t begin) {
+  float *restrict a = array[0] + begin;
+  const float *restrict b = array[1] + begin, *restrict c = array[2] + begin;
+  for (int64_t j = 0; j < PIECE; j++) a[j] = b[j] + 3 * c[j];
+  return a[0];
+}
+
+static float fill_piece(float *const array[ARRAYS], int64_t begin) {
+  for (int i = 0; i < ARRAYS; i++)
+    for (int64_t j = 0; j < PIECE; j++) array[i][begin + j] = (float)j;
+  return 1;
+}
+
+static double time_memory(float (*piece)(float *const *, int64_t), float *const array[ARRAYS], int threads) {
+  double start = ch_machine_seconds();
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t begin = 0; begin < ELEMENTS; begin += PIECE) {
+    float result = piece(array, begin);
+    if (result == 0.125f) used = result;
+  }
+  return ch_machine_seconds() - start;
+}
+
+/* Bytes of all three arrays over the best time. */
+static double memory_gbs(float (*piece)(float *const *, int64_t), float *const array[ARRAYS], int threads,
+                         double seconds) {
+  double best = 1e30, end = ch_machine_seconds() + seconds;
+  do {
+    double t = time_memory(piece, array, threads);
+    if (t < best) best = t;
+  } while (ch_machine_seconds() < end);
+  return (double)ARRAYS * ELEMENTS * sizeof(float) / best * 1e-9;
+}
+
+static int measure_memory(int threads, double seconds, choir_machine_peak *peak) {
+  float *array[ARRAYS];
+  char *memory = malloc((size_t)ARRAYS * ELEMENTS * sizeof(float));
+  if (!memory) return ch_error(CHOIR_ERROR_MEMORY, "no 768 MiB of memory to measure its bandwidth with");
+  for (int i = 0; i < ARRAYS; i++) array[i] = (float *)memory + (size_t)i * ELEMENTS;
+  time_memory(fill_piece, array, threads); /* pages exist, on the node of the thread that uses them */
+  peak->read_gbs = memory_gbs(read_piece, array, threads, seconds / SHARES);
+  peak->triad_gbs = memory_gbs(triad_piece, array, threads, seconds / SHARES);
+  free(memory);
+  return CHOIR_OK;
+}
+
+int choir_machine_measure(int threads, double seconds, choir_machine_peak *peak) {
+  if (!peak) return ch_error(CHOIR_ERROR_ARGUMENT, "choir_machine_measure: peak is NULL");
+  if (!(seconds >= 0))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "choir_machine_measure: seconds is %g; it must not be negative", seconds);
+  if (seconds == 0) seconds = 0.5;
+  if (threads <= 0) threads = ch_machine_cpus();
+  ch_peak_unit fp32 = ch_peak_fp32(), bf16[3];
+  ch_peak_bf16(bf16);
+  *peak = (choir_machine_peak){.threads = threads, .isa = fp32.name, .bf16_unit = "none"};
+  peak->fp32_gflops = unit_gflops(&fp32, threads, seconds / SHARES);
+  for (int i = 0; bf16[i].name; i++) {
+    double rate = unit_gflops(&bf16[i], threads, seconds / SHARES / 2);
+    if (rate > peak->bf16_gflops) peak->bf16_gflops = rate, peak->bf16_unit = bf16[i].name;
+  }
+  return measure_memory(threads, seconds, peak);
+}

@@ -1,0 +1,19 @@
+/* Loops that keep the machine's arithmetic units busy with values in registers (peak_units.c). */
+#ifndef CH_CPU_PEAK_H
+#define CH_CPU_PEAK_H
+
+#include <stdint.h>
+
+/* An arithmetic unit: `loop` does `rounds` rounds of `flops` operations each on the calling thread, and returns
+ * something that depends on all of them. */
+typedef struct ch_peak_unit {
+  const char *name;
+  double flops;
+  float (*loop)(int64_t rounds);
+} ch_peak_unit;
+
+/* The widest float unit in use, and the units for bf16 (NULL-terminated by name; at most 2). */
+ch_peak_unit ch_peak_fp32(void);
+void ch_peak_bf16(ch_peak_unit unit[3]);
+
+#endif

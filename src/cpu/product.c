@@ -1,0 +1,73 @@
+#include "cpu/product.h"
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+
+#include "base/machine.h"
+
+void ch_product_begin(void) { omp_set_num_threads(1); }
+
+static float element(const ch_product *p, const void *array, int64_t i) {
+  return p->bf16 ? ch_bf16_value(((const ch_bf16 *)array)[i]) : ((const float *)array)[i];
+}
+
+/* For products without inner dimension, and for when oneDNN runs out of memory: slow and certain. */
+static void plain(const ch_product *p) {
+  for (int64_t i = 0; i < p->m; i++)
+    for (int64_t j = 0; j < p->n; j++) {
+      float sum = 0, *c = p->c + i * p->ldc + j;
+      for (int64_t l = 0; l < p->k; l++)
+        sum += element(p, p->a, p->trans_a ? l * p->lda + i : i * p->lda + l) *
+               element(p, p->b, p->trans_b ? j * p->ldb + l : l * p->ldb + j);
+      *c = p->accumulate ? *c + p->alpha * sum : p->alpha * sum;
+    }
+}
+
+static int sgemm(const ch_product *p) {
+  return dnnl_sgemm(p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', p->m, p->n, p->k, p->alpha, p->a, p->lda, p->b,
+                    p->ldb, p->accumulate ? 1.0f : 0.0f, p->c, p->ldc) != dnnl_success;
+}
+
+/* Where weights are stored transposed and rows are few, sgemm spends too much on packing them. Rows in whole steps
+ * only: making a primitive takes long, and routers that fill experts unevenly would ask for every number of rows. */
+static int prefers_matmul(const ch_product *p) {
+  enum { MOST_ROWS = 512, ROW_STEP = 16, LEAST_DEPTH = 256 };
+  return p->bf16 || (p->trans_b && !p->trans_a && p->m <= MOST_ROWS && p->m % ROW_STEP == 0 && p->k >= LEAST_DEPTH);
+}
+
+static void run(const ch_product *p, void *scratch) {
+  if (p->k > 0 && prefers_matmul(p) && !ch_product_matmul(p, scratch)) return;
+  if (p->k <= 0 || p->bf16 || sgemm(p)) plain(p);
+}
+
+void ch_product_run(const ch_product *p, void *scratch) {
+  enum { DEPTH_STEP = 32 };
+  int64_t rest = p->k % DEPTH_STEP;
+  if (p->m <= 0 || p->n <= 0) return;
+  if (!p->bf16 || !p->trans_a || rest == 0 || rest == p->k) {
+    run(p, scratch);
+    return;
+  }
+  /* The gradient of a weight in bf16: here the number of rows is the depth, and primitives are the slowest to make. In
+   * two parts, few depths occur. */
+  ch_product whole = *p, tail = *p;
+  whole.k = p->k - rest;
+  tail.k = rest;
+  tail.accumulate = 1;
+  tail.a = (const ch_bf16 *)p->a + whole.k * p->lda;
+  tail.b = (const ch_bf16 *)p->b + whole.k * (p->trans_b ? 1 : p->ldb);
+  run(&whole, scratch);
+  run(&tail, scratch);
+}
+
+int ch_product_has_bf16(void) {
+  if (!ch_machine_has_bf16()) return 0;
+  ch_bf16 a[16] = {0}, b[16] = {0}; /* DNNL_MAX_CPU_ISA may forbid oneDNN what the machine can do */
+  float c[16];
+  ch_product p = {.bf16 = 1, .m = 4, .n = 4, .k = 4, .a = a, .b = b, .c = c, .lda = 4, .ldb = 4, .ldc = 4, .alpha = 1};
+  void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
+  int works = scratch && ch_product_matmul(&p, scratch) == 0;
+  free(scratch);
+  return works;
+}

@@ -1,0 +1,38 @@
+#!/bin/sh
+# embed.sh SOURCE BUILD: installs into a new prefix and builds a small program on it in every way that a user may choose.
+set -eu
+source=$1 build=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+prefix=$work/prefix
+DESTDIR='' cmake --install "$build" --prefix "$prefix" >"$work/install.log"
+library=$(dirname "$(find "$prefix" -name libchoir.a)")
+export PKG_CONFIG_PATH="$library/pkgconfig" LD_LIBRARY_PATH="$library"
+program=$source/tests/embed/route.c
+
+echo "pkg-config, shared"
+# shellcheck disable=SC2046 # flags are words
+${CC:-cc} -Wall -Werror "$program" $(pkg-config --cflags --libs choir) -o "$work/shared"
+"$work/shared"
+
+echo "pkg-config, static"
+# shellcheck disable=SC2046
+${CC:-cc} -Wall -Werror "$program" $(pkg-config --cflags choir) "$library/libchoir.a" \
+  $(pkg-config --static --libs choir | sed 's/-lchoir//') -o "$work/static"
+env -u LD_LIBRARY_PATH "$work/static"
+
+echo "find_package(choir)"
+cmake -S "$source/tests/embed" -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" >"$work/cmake.log"
+cmake --build "$work/cmake" >>"$work/cmake.log"
+"$work/cmake/route_shared"
+env -u LD_LIBRARY_PATH "$work/cmake/route_static"
+
+echo "hidden symbols"
+if nm -D --defined-only "$library/libchoir.so" | awk '$2 ~ /[TDBR]/ { print $3 }' | grep -v '^choir_'; then
+  echo "the shared library must export choir_* only" >&2
+  exit 1
+fi
+
+echo "installed program and manual"
+"$prefix/bin/choir" --version
+test -s "$(find "$prefix" -name choir-train.1)"

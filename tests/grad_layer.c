@@ -1,0 +1,89 @@
+/* The whole layer's gradient under every router, in double: x, Wg, W1, W2 of <dout, out> + aux_scale * aux_loss. */
+#include "moe_testing.h"
+
+enum { N = 22, D = 6, H = 9, E = 4, PROBES = 60 };
+
+static double loss(layer_case *c) {
+  layer_run(c, 0);
+  return test_dot(c->dout, c->out, (int64_t)N * D) + (double)c->aux_scale * c->counts.aux_loss;
+}
+
+static void expect(layer_case *c, const char *what, real *x, int64_t count, const real *gradient) {
+  real *kept = copy_of(gradient, sizeof(real) * (size_t)count); /* every run of loss sets gradients of weights to 0 */
+  double error = moe_gradient(c, loss, x, count, kept, PROBES);
+  free(kept);
+  if (!(error < 1e-7)) fail_msg("%s, training %d, %s: error %g", c->options.name, c->training, what, error);
+}
+
+static void check(layer_case *c) {
+  int64_t weights = (int64_t)c->e * D * H;
+  const struct {
+    const char *what;
+    real *x, *gradient;
+    int64_t count;
+  } inputs[] = {{"x", c->x, c->dx, N * D},
+                {"router", c->router, c->drouter, D * c->e},
+                {"w1", c->w1, c->dw1, weights},
+                {"w2", c->w2, c->dw2, weights}};
+  for (int i = 0; i < 4; i++) {
+    layer_run(c, 1);
+    int learned = (ch_router_find(c->options.name)->caps & CH_ROUTER_LEARNED) != 0;
+    if (i != 1 || learned) expect(c, inputs[i].what, inputs[i].x, inputs[i].count, inputs[i].gradient);
+  }
+}
+
+/* Wide and tight capacity, padding, pools, jitter and sampling. */
+static void every_router(void **state) {
+  (void)state;
+  int32_t ids[N];
+  uint8_t mask[N];
+  for (int t = 0; t < N; t++) {
+    ids[t] = t * t % 17;
+    mask[t] = t % 5 != 1;
+  }
+  for (int router = 0; router < ROUTERS; router++)
+    for (int variant = 0; variant < 5; variant++) {
+      layer_case c = layer_case_new(all_routers[router], N, D, H, router == 4 ? 1 : E);
+      c.token = ids;
+      c.T = 8;
+      c.threads = 1; /* many small runs */
+      c.valid = variant & 1 ? mask : NULL;
+      c.options.capacity_factor = variant & 2 ? 0.8 : c.options.capacity_factor;
+      if (router == 4) c.options.capacity_factor = 1;
+      strcpy(c.options.pool, variant & 1 ? "sequence" : "batch");
+      c.options.random_second = variant & 1;
+      c.options.jitter = variant & 1 ? 0.3 : 0;
+      c.training = variant < 4; /* evaluation may be differentiated too */
+      check(&c);
+      layer_case_free(&c);
+    }
+}
+
+/* Gradients of weights accumulate, dx is set. */
+static void accumulates(void **state) {
+  (void)state;
+  layer_case c = layer_case_new("gshard_top2", N, D, H, E);
+  int64_t weights = (int64_t)E * D * H;
+  layer_run(&c, 1);
+  real *once = copy_of(c.dw1, sizeof(real) * (size_t)weights);
+  ch_exec x;
+  ch_moe_saved saved;
+  ch_moe_args a = layer_args(&c);
+  test_ok(ch_exec_init(&x, "reference", CH_COMPUTE_FP32, 0, 1));
+  for (int pass = 0; pass < 2; pass++) {
+    if (pass) test_ok(ch_exec_commit(&x));
+    ch_moe_forward(&x, &a, &saved);
+    ch_moe_backward(&x, &a, &saved);
+    x.tape.used = 0;
+  }
+  ch_exec_free(&x);
+  for (int64_t i = 0; i < weights; i++) once[i] *= 2;
+  test_close(c.dw1, once, weights, 1e-13);
+  free(once);
+  layer_case_free(&c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(accumulates)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

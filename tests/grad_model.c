@@ -1,0 +1,124 @@
+/* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for its
+ * vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
+#include "model/transformer.h"
+#include "testing.h"
+
+enum { B = 2, T = 9, V = 300 };
+
+typedef struct model_case {
+  ch_exec x;
+  ch_transformer net;
+  ch_arena weights, gradients;
+  int32_t token[B * T], target[B * T];
+} model_case;
+
+static void set_up(model_case *c, const char *router, int narrow) {
+  choir_config config;
+  test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &config));
+  test_ok(choir_router_default(router, &config.model.router));
+  config.model.vocab_size = V;
+  if (narrow) config.model.d_model = 32, config.model.d_hidden = 48, config.model.heads = 2, config.model.experts = 4;
+  if (narrow) config.model.d_head = 16;
+  if (!strcmp(router, "dense")) config.model.experts = 1;
+  test_ok(ch_transformer_create(&config.model, &c->net));
+  test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
+  ch_arena_init(&c->weights, "weights");
+  ch_arena_init(&c->gradients, "gradients");
+  for (int pass = 0; pass < 2; pass++) {
+    if (pass) {
+      test_ok(ch_arena_commit(&c->weights));
+      test_ok(ch_arena_commit(&c->gradients));
+    }
+    ch_params_alloc_weights(&c->net.params, &c->weights, 0);
+    ch_params_alloc_gradients(&c->net.params, &c->gradients);
+  }
+  ch_params_init(&c->net.params, 3, 2);
+  ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, 0);
+  for (int i = 0; i < B * T; i++) {
+    c->token[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, V);
+    c->target[i] = i % 7 == 3 ? -1 : (int32_t)ch_rng_below(rng, (uint64_t)(1000 + i), V);
+  }
+  c->token[T - 1] = c->target[T - 1] = -1; /* one padded position */
+}
+
+static void tear_down(model_case *c) {
+  ch_exec_free(&c->x);
+  ch_arena_free(&c->weights);
+  ch_arena_free(&c->gradients);
+  ch_transformer_free(&c->net);
+}
+
+/* Loss plus auxiliary loss, as training adds them up. */
+static double run(model_case *c, int gradients) {
+  ch_pass pass = {.B = B, .T = T, .token = c->token, .target = c->target, .training = 1, .gradients = gradients,
+                  .weight = (real)0.05, .aux_scale = (real)0.5, .seed = 11, .micro = 4};
+  ch_transformer_run(&c->x, &c->net, &pass);
+  return 0.05 * pass.loss_sum + 0.5 * pass.aux_loss;
+}
+
+/* Adds the routing of all MoE layers up into one number, so that a change of selection is seen. */
+static uint64_t selection(const model_case *c) {
+  uint64_t hash = 0;
+  for (int l = 0; l < c->net.config.layers; l++) {
+    const ch_record *r = &c->net.block[l].saved.record;
+    if (c->net.block[l].moe < 0) continue;
+    for (int s = 0; s < r->slots; s++) hash = hash * 1099511628211u + (uint64_t)r->slot_token[s] + 1;
+    for (int i = 0; i <= r->experts; i++) hash = hash * 1099511628211u + (uint64_t)r->expert_begin[i];
+  }
+  return hash;
+}
+
+/* Relative error of <gradient, v> against the central difference along v; -1 where the step changes the selection. */
+static double direction_error(model_case *c, ch_param *p, const real *gradient, uint32_t sub) {
+  const double step = 1e-6;
+  real *v = test_new_normal(p->count, sub), *kept = test_new(p->count);
+  memcpy(kept, p->w, (size_t)p->count * sizeof *kept);
+  double side[2], analytic = test_dot(gradient, v, p->count);
+  uint64_t chosen[2];
+  for (int s = 0; s < 2; s++) {
+    for (int64_t i = 0; i < p->count; i++) p->w[i] = kept[i] + (s ? -1 : 1) * step * v[i];
+    side[s] = run(c, 1); /* with gradients, so that the records stay on the tape */
+    chosen[s] = selection(c);
+  }
+  memcpy(p->w, kept, (size_t)p->count * sizeof *kept);
+  double numeric = (side[0] - side[1]) / (2 * step);
+  double size = fabs(numeric) + 1e-2 * sqrt(test_dot(gradient, gradient, p->count)) + 1e-12;
+  free(v);
+  free(kept);
+  return chosen[0] != chosen[1] ? -1 : fabs(numeric - analytic) / size;
+}
+
+static void check_router(const char *router, int narrow) {
+  model_case c = {0};
+  set_up(&c, router, narrow);
+  run(&c, 1); /* counts */
+  test_ok(ch_exec_commit(&c.x));
+  run(&c, 1);
+  real *first = test_new((int64_t)(c.gradients.used / sizeof *first)); /* later passes accumulate on */
+  memcpy(first, c.gradients.base, c.gradients.used);
+  for (int i = 0; i < c.net.params.count; i++) {
+    ch_param *p = &c.net.params.p[i];
+    const real *gradient = first + (p->g - c.net.params.p[0].g);
+    double error = -1;
+    for (uint32_t attempt = 0; error == -1 && attempt < 8; attempt++)
+      error = direction_error(&c, p, gradient, (uint32_t)(100 + 8 * i) + attempt);
+    if (!(error >= 0 && error <= 2e-6)) {
+      fprintf(stderr, "%s: %s: relative error %.3g\n", router, p->name, error);
+      fail();
+    }
+  }
+  free(first);
+  tear_down(&c);
+}
+
+static void expert_choice(void **state) { (void)state, check_router("expert_choice", 0); }
+static void gshard_top2(void **state) { (void)state, check_router("gshard_top2", 1); }
+static void switch_top1(void **state) { (void)state, check_router("switch_top1", 1); }
+static void hash(void **state) { (void)state, check_router("hash", 1); }
+static void dense(void **state) { (void)state, check_router("dense", 1); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(expert_choice), cmocka_unit_test(gshard_top2),
+                                     cmocka_unit_test(switch_top1), cmocka_unit_test(hash), cmocka_unit_test(dense)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

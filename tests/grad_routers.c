@@ -1,0 +1,65 @@
+/* Every router's dscores, in double: loss = <cotangent, gates> + aux_scale * aux_loss, selection held fixed. */
+#include "moe_testing.h"
+
+enum { N = 30, E = 5 };
+
+static real cotangent[N * E];
+
+static double loss(layer_case *c) {
+  router_run(c, NULL);
+  double sum = (double)c->aux_scale * c->counts.aux_loss;
+  for (int i = 0; i < E; i++)
+    for (int s = c->record.expert_begin[i]; s < c->record.expert_begin[i + 1]; s++)
+      sum += (double)cotangent[c->record.slot_token[s] * E + i] * (double)c->record.slot_gate[s];
+  return sum;
+}
+
+static void check(layer_case *c) {
+  real dgate[N * E], dscores[N * E];
+  test_normal(cotangent, N * E, 60);
+  router_run(c, NULL);
+  for (int i = 0; i < E; i++)
+    for (int s = c->record.expert_begin[i]; s < c->record.expert_begin[i + 1]; s++)
+      dgate[s] = cotangent[c->record.slot_token[s] * E + i];
+  c->dscores = dscores;
+  router_run(c, dgate);
+  c->dscores = NULL;
+  double error = moe_gradient(c, loss, c->scores, N * E, dscores, 80);
+  if (!(error < 1e-8)) fail_msg("%s: error %g", c->options.name, error);
+  for (int t = 0; t < N && c->valid; t++)
+    for (int i = 0; i < E && !c->valid[t]; i++) assert_true(dscores[t * E + i] == 0);
+}
+
+static void dscores_of_every_router(void **state) {
+  (void)state;
+  uint8_t mask[N];
+  for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
+  for (int router = 0; router < 3; router++)
+    for (int variant = 0; variant < 16; variant++) {
+      layer_case c = {.options = router_options(all_routers[router]),
+                      .n = N,
+                      .e = E,
+                      .T = 11,
+                      .threads = 1,
+                      .backend = "reference",
+                      .seed = 5,
+                      .scores = test_new_normal(N * E, 61),
+                      .aux_scale = (real)3};
+      for (int j = 0; j < N * E; j++) c.scores[j] = (real)exp((double)c.scores[j]);
+      c.training = variant & 1;
+      c.valid = variant & 2 ? mask : NULL;
+      c.options.random_second = c.training;
+      c.options.capacity_factor = variant & 4 ? 0.7 : 2;
+      if (variant & 8) strcpy(c.options.pool, "sequence");
+      if (variant & 8) c.aux_scale = 0;
+      check(&c);
+      record_free(&c.record);
+      free(c.counts.demand);
+      free(c.scores);
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(dscores_of_every_router)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,119 @@
+/* Blocked attention against the reference, forward and backward, over lengths around the block's, and threads. */
+#include "testing.h"
+
+typedef struct {
+  int B, T, H, dh, gap; /* gap: unused columns between positions */
+} shape;
+static const shape shapes[] = {{1, 1, 1, 4, 0},   {2, 5, 3, 8, 0},    {1, 63, 2, 16, 7}, {1, 64, 2, 16, 0},
+                               {2, 65, 1, 32, 0}, {1, 200, 2, 64, 5}, {3, 128, 4, 32, 0}};
+enum { BUCKETS = 32, MAX_DISTANCE = 128, OUTPUTS = 6 };
+
+/* out, lse, dq, dk, dv, drel_bias */
+static void output_sizes(shape s, int64_t *size) {
+  int64_t whole = (int64_t)s.B * s.T * (s.H * s.dh + s.gap);
+  size[0] = size[2] = size[3] = size[4] = whole;
+  size[1] = (int64_t)s.B * s.H * s.T;
+  size[5] = BUCKETS * s.H;
+}
+
+/* Runs both directions; what is set starts poisoned, gaps excepted. */
+static void run_attention(const char *backend, int threads, shape s, real **out) {
+  int64_t size[OUTPUTS], ld = s.H * s.dh + s.gap;
+  output_sizes(s, size);
+  for (int i = 0; i < OUTPUTS; i++) {
+    out[i] = test_new(size[i]);
+    if (i != 5) test_poison(out[i], size[i]);
+    for (int64_t row = 0; i != 1 && i != 5 && row < size[i] / ld; row++)
+      for (int64_t c = ld - s.gap; c < ld; c++) out[i][row * ld + c] = 42;
+  }
+  test_normal(out[5], size[5], 9);
+  real *in[5];
+  for (int i = 0; i < 5; i++) in[i] = test_new_normal(i == 4 ? size[5] : size[0], (uint32_t)i);
+  ch_attention_args a = {.B = s.B,
+                         .T = s.T,
+                         .H = s.H,
+                         .dh = s.dh,
+                         .ld = s.gap ? ld : 0,
+                         .scale = (real)0.3,
+                         .q = in[0],
+                         .k = in[1],
+                         .v = in[2],
+                         .dout = in[3],
+                         .rel_bias = in[4],
+                         .buckets = BUCKETS,
+                         .max_distance = MAX_DISTANCE,
+                         .out = out[0],
+                         .lse = out[1],
+                         .dq = out[2],
+                         .dk = out[3],
+                         .dv = out[4],
+                         .drel_bias = out[5]};
+  TEST_EXEC(backend, CH_COMPUTE_FP32, threads, (x.ops->attention(&x, &a), x.ops->attention_backward(&x, &a)));
+  for (int i = 0; i < 5; i++) free(in[i]);
+}
+
+static void fast_equals_reference(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    real *want[OUTPUTS], *got[OUTPUTS], *again[OUTPUTS];
+    int64_t size[OUTPUTS];
+    output_sizes(shapes[i], size);
+    run_attention("reference", 2, shapes[i], want);
+    run_attention("cpu", 1, shapes[i], got);
+    for (int threads = 2; threads <= 3; threads++) {
+      run_attention("cpu", threads, shapes[i], again);
+      for (int j = 0; j < OUTPUTS; j++) {
+        assert_memory_equal(got[j], again[j], (size_t)size[j] * sizeof(real));
+        free(again[j]);
+      }
+    }
+    for (int j = 0; j < OUTPUTS; j++) {
+      for (int64_t e = 0; e < size[j]; e++) /* zeros that one side has exactly are among them, so not only relative */
+        assert_true(fabs((double)got[j][e] - (double)want[j][e]) <= 2e-5 * fmax(1, fabs((double)want[j][e])));
+      free(want[j]), free(got[j]);
+    }
+  }
+}
+
+/* Large scores neither overflow nor lose the softmax: with one key far ahead of all others, its value comes out. */
+static void large_scores(void **state) {
+  (void)state;
+  enum { T = 70, DH = 16 };
+  real *q = test_new(T * DH), *k = test_new(T * DH), *v = test_new_normal(T * DH, 1), *out = test_new(T * DH), lse[T],
+       bias[1] = {0};
+  for (int i = 0; i < T; i++) q[i * DH] = 100, k[i * DH] = i == 0 ? 100 : -100;
+  ch_attention_args a = {.B = 1,
+                         .T = T,
+                         .H = 1,
+                         .dh = DH,
+                         .scale = 1,
+                         .q = q,
+                         .k = k,
+                         .v = v,
+                         .rel_bias = bias,
+                         .buckets = 1,
+                         .max_distance = 1,
+                         .out = out,
+                         .lse = lse};
+  TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, x.ops->attention(&x, &a));
+  for (int i = 0; i < T; i++) test_close(out + i * DH, v, DH, 1e-6);
+  free(q), free(k), free(v), free(out);
+}
+
+/* T5's buckets: exact, then logarithmic, then the last for everything. */
+static void buckets(void **state) {
+  (void)state;
+  for (int distance = 0; distance < 16; distance++) assert_int_equal(ch_attention_bucket(distance, 32, 128), distance);
+  const int want[][2] = {{16, 16},  {18, 16},  {19, 17},  {32, 21},  {64, 26},
+                         {112, 30}, {113, 31}, {127, 31}, {128, 31}, {5000, 31}};
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+    assert_int_equal(ch_attention_bucket(want[i][0], 32, 128), want[i][1]);
+  assert_int_equal(ch_attention_bucket(7, 1, 128), 0);
+  assert_int_equal(ch_attention_bucket(7, 8, 3), 7);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(fast_equals_reference), cmocka_unit_test(large_scores),
+                                     cmocka_unit_test(buckets)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

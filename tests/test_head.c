@@ -1,0 +1,142 @@
+/* The fast head against naive loops in double, in both compute types, over chunks and threads. */
+#include "testing.h"
+
+typedef struct {
+  int64_t n;
+  int d, V;
+} shape;
+static const shape shapes[] = {{1, 8, 5},      {0, 8, 16},      {70, 32, 1000},
+                               {1030, 16, 37}, {530, 40, 3000}, {1100, 260, 200}};
+
+typedef struct {
+  double loss;
+  float *token_loss;
+  real *logits, *dx, *dw;
+} results;
+
+static real input(ch_compute compute, real x) {
+  return compute == CH_COMPUTE_BF16 ? ch_bf16_value(ch_bf16_round(x)) : x;
+}
+
+static int32_t target_of(int64_t i, int V) { return i % 7 == 4 ? -1 : (int32_t)((i * 31) % V); }
+
+static results new_results(shape s) {
+  results r = {(double)NAN, calloc((size_t)s.n + 1, sizeof(float)), test_new(s.n * s.V), test_new(s.n * s.d),
+               test_new_normal((int64_t)s.V * s.d, 3)};
+  test_poison(r.logits, s.n * s.V), test_poison(r.dx, s.n * s.d), test_poison(r.token_loss, s.n);
+  return r;
+}
+
+static void free_results(results *r) { free(r->token_loss), free(r->logits), free(r->dx), free(r->dw); }
+
+static const real scale = (real)0.2, weight = (real)0.01;
+
+/* Straight from the definition, in double but for the rounding of products' inputs. */
+static results naive(ch_compute compute, shape s, const real *x, const real *w) {
+  results r = new_results(s);
+  double *dw = calloc((size_t)s.V * (size_t)s.d, sizeof *dw), *logit = calloc((size_t)s.V, sizeof *logit);
+  r.loss = 0;
+  for (int64_t i = 0; i < s.n; i++) {
+    double sum = 0, dx[512] = {0};
+    int32_t target = target_of(i, s.V);
+    for (int v = 0; v < s.V; v++) {
+      logit[v] = 0;
+      for (int c = 0; c < s.d; c++)
+        logit[v] += (double)input(compute, x[i * s.d + c]) * (double)input(compute, w[v * s.d + c]);
+      r.logits[i * s.V + v] = (real)(logit[v] *= (double)scale);
+      sum += exp(logit[v]);
+    }
+    r.token_loss[i] = target < 0 ? 0 : (float)(log(sum) - logit[target]);
+    if (target >= 0) r.loss += log(sum) - logit[target];
+    for (int v = 0; v < s.V && target >= 0; v++) {
+      double g = (double)weight * (double)scale * (exp(logit[v]) / sum - (v == target));
+      for (int c = 0; c < s.d; c++) {
+        dx[c] += g * (double)input(compute, w[v * s.d + c]);
+        dw[v * s.d + c] += g * (double)x[i * s.d + c];
+      }
+    }
+    for (int c = 0; c < s.d; c++) r.dx[i * s.d + c] = (real)dx[c];
+  }
+  for (int64_t i = 0; i < (int64_t)s.V * s.d; i++) r.dw[i] += (real)dw[i];
+  free(dw), free(logit);
+  return r;
+}
+
+static results run_head(const char *backend, ch_compute compute, int threads, shape s, const real *x_in, const real *w,
+                        const ch_bf16 *w16, int gradients) {
+  results r = new_results(s);
+  int32_t *target = calloc((size_t)s.n + 1, sizeof *target);
+  for (int64_t i = 0; i < s.n; i++) target[i] = target_of(i, s.V);
+  ch_head_args a = {.n = s.n,
+                    .d = s.d,
+                    .V = s.V,
+                    .scale = scale,
+                    .x = x_in,
+                    .w = w,
+                    .w16 = w16,
+                    .target = target,
+                    .loss_sum = &r.loss,
+                    .token_loss = r.token_loss,
+                    .logits = r.logits,
+                    .weight = weight,
+                    .dx = gradients ? r.dx : NULL,
+                    .dw = r.dw};
+  TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));
+  free(target);
+  return r;
+}
+
+static void check_close(shape s, const results *got, const results *want, double tolerance, int gradients) {
+  assert_true(fabs(got->loss - want->loss) <= 1e-6 * fmax(1, fabs(want->loss)));
+  test_close(got->token_loss, want->token_loss, s.n, 1e-5);
+  test_close(got->logits, want->logits, s.n * s.V, 1e-5);
+  if (gradients) {
+    test_close(got->dx, want->dx, s.n * s.d, tolerance);
+    test_close(got->dw, want->dw, (int64_t)s.V * s.d, tolerance);
+  }
+}
+
+static void check_head(const char *backend, ch_compute compute, shape s, double tolerance) {
+  real *x = test_new_normal(s.n * s.d, 1), *w = test_new_normal((int64_t)s.V * s.d, 2);
+  ch_bf16 *w16 = calloc((size_t)s.V * (size_t)s.d, sizeof *w16);
+  for (int64_t i = 0; i < (int64_t)s.V * s.d; i++) w16[i] = ch_bf16_round(w[i]);
+  results want = naive(compute, s, x, w), one = run_head(backend, compute, 1, s, x, w, NULL, 1);
+  check_close(s, &one, &want, tolerance, 1);
+  for (int threads = 2; threads <= 3; threads++) {
+    results r = run_head(backend, compute, threads, s, x, w, w16, 1);
+    assert_memory_equal(&r.loss, &one.loss, sizeof r.loss);
+    assert_memory_equal(r.dx, one.dx, (size_t)(s.n * s.d) * sizeof(real));
+    assert_memory_equal(r.dw, one.dw, (size_t)s.V * (size_t)s.d * sizeof(real));
+    free_results(&r);
+  }
+  results forward = run_head(backend, compute, 2, s, x, w, NULL, 0);
+  check_close(s, &forward, &want, tolerance, 0);
+  free_results(&want), free_results(&one), free_results(&forward), free(x), free(w), free(w16);
+}
+
+static void all_shapes(const char *backend, ch_compute compute, double tolerance) {
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_head(backend, compute, shapes[i], tolerance);
+}
+
+static void reference(void **state) { (void)state, all_shapes("reference", CH_COMPUTE_FP32, 1e-5); }
+static void fp32(void **state) { (void)state, all_shapes("cpu", CH_COMPUTE_FP32, 1e-5); }
+static void bf16(void **state) {
+  (void)state, all_shapes("cpu", CH_COMPUTE_BF16, 5e-3);
+} /* gradients are rounded once more */
+
+/* A NaN in the hidden state shows in the loss, not only in a row that nobody looks at. */
+static void nan_reaches_the_loss(void **state) {
+  (void)state;
+  shape s = {20, 8, 50};
+  real *x = test_new_normal(s.n * s.d, 1), *w = test_new_normal((int64_t)s.V * s.d, 2);
+  x[3] = (real)NAN;
+  results r = run_head("cpu", CH_COMPUTE_FP32, 2, s, x, w, NULL, 1);
+  assert_true(isnan(r.loss));
+  free_results(&r), free(x), free(w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(reference), cmocka_unit_test(fp32), cmocka_unit_test(bf16),
+                                     cmocka_unit_test(nan_reaches_the_loss)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

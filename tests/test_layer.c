@@ -1,0 +1,260 @@
+/* The MoE layer against naive loops and by law, on both backends. */
+#include "moe_testing.h"
+#include "naive_routing.h"
+
+enum { N = 90, D = 24, H = 40, E = 5 };
+
+static int32_t ids[2 * N];
+static uint8_t mask[N];
+static const char *const backends[] = {"reference", "cpu"};
+
+static int set_up(void **state) {
+  (void)state;
+  for (int t = 0; t < N; t++) {
+    ids[t] = t * t % 31;
+    mask[t] = t % 7 != 2;
+  }
+  return 0;
+}
+
+static layer_case make(int router, const char *backend) {
+  layer_case c = layer_case_new(all_routers[router], N, D, H, router == 4 ? 1 : E);
+  c.token = ids;
+  c.backend = backend;
+  return c;
+}
+
+static double dot_strided(const real *a, int64_t stride_a, const real *b, int64_t stride_b, int count) {
+  double sum = 0;
+  for (int j = 0; j < count; j++) sum += (double)a[j * stride_a] * (double)b[j * stride_b];
+  return sum;
+}
+
+/* S = softmax(X Wg) of one token. */
+static void naive_scores(const layer_case *c, int t, real *score) {
+  double logit[E], sum = 0;
+  for (int i = 0; i < c->e; i++) sum += exp(logit[i] = dot_strided(c->x + t * D, 1, c->router + i, c->e, D));
+  for (int i = 0; i < c->e; i++) score[i] = (real)(exp(logit[i]) / sum);
+}
+
+/* out += gate * GELU(x W1[i]) W2[i]^T */
+static void naive_expert(const layer_case *c, int t, int i, double gate, real *out) {
+  const real *w1 = c->w1 + (int64_t)i * D * H, *w2 = c->w2 + (int64_t)i * D * H;
+  real hidden[H];
+  for (int j = 0; j < H; j++) {
+    double z = dot_strided(c->x + t * D, 1, w1 + j, H, D);
+    hidden[j] = (real)(z * 0.5 * erfc(-z * sqrt(0.5)));
+  }
+  for (int j = 0; j < D; j++) out[j] += (real)(gate * dot_strided(hidden, 1, w2 + (int64_t)j * H, 1, H));
+}
+
+static void naive_layer(const layer_case *c, real *out) {
+  static real scores[N * E];
+  static double gate[N * E];
+  for (int t = 0; t < c->n; t++) naive_scores(c, t, scores + t * c->e);
+  naive_routing q = {.o = &c->options,
+                     .n = c->n,
+                     .e = c->e,
+                     .T = c->T,
+                     .scores = scores,
+                     .token = c->token,
+                     .valid = c->valid,
+                     .training = c->training,
+                     .rng = ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3),
+                     .rng_base = c->rng_base,
+                     .gate = gate};
+  naive_route(&q);
+  for (int t = 0; t < c->n; t++)
+    for (int i = 0; i < c->e; i++)
+      if (gate[t * c->e + i] > 0) naive_expert(c, t, i, gate[t * c->e + i], out + t * D);
+}
+
+/* Training and evaluation, padding, and out_acc on top of something. */
+static void equals_naive_loops(void **state) {
+  (void)state;
+  for (int backend = 0; backend < 2; backend++)
+    for (int router = 0; router < ROUTERS; router++)
+      for (int variant = 0; variant < 8; variant++) {
+        layer_case c = make(router, backends[backend]);
+        c.training = variant & 1;
+        c.valid = variant & 2 ? mask : NULL;
+        c.discard = !c.training;
+        c.out_acc = (variant & 4) != 0;
+        c.options.random_second = 1;
+        c.options.eval_capacity_factor = router == 4 ? 1 : 1.5;
+        real *want = test_new(N * D);
+        for (int pass = 0; c.out_acc && pass < 2; pass++) test_normal(pass ? want : c.out, N * D, 70);
+        naive_layer(&c, want);
+        layer_run(&c, 0);
+        test_close(c.out, want, N * D, 2e-6);
+        for (int t = 0; t < N && c.valid && !c.out_acc; t++)
+          for (int j = 0; j < D && !c.valid[t]; j++) assert_true(c.out[t * D + j] == 0);
+        free(want);
+        layer_case_free(&c);
+      }
+}
+
+static void same_bits(const real *a, const real *b, int64_t count) {
+  assert_memory_equal(a, b, sizeof(real) * (size_t)count);
+}
+
+static void same_layer_bits(const layer_case *a, const layer_case *b) {
+  int64_t weights = (int64_t)a->e * D * H;
+  same_bits(a->out, b->out, N * D);
+  same_bits(a->dx, b->dx, N * D);
+  same_bits(a->dw1, b->dw1, weights);
+  same_bits(a->dw2, b->dw2, weights);
+  same_bits(a->drouter, b->drouter, (int64_t)D * a->e);
+}
+
+static void threads_change_nothing(void **state) {
+  (void)state;
+  for (int backend = 0; backend < 2; backend++)
+    for (int router = 0; router < ROUTERS; router++) {
+      layer_case one = make(router, backends[backend]);
+      one.options.jitter = 0.1;
+      one.options.random_second = 1;
+      one.threads = 1;
+      layer_run(&one, 1);
+      for (int threads = 2; threads < 4; threads++) {
+        layer_case more = make(router, backends[backend]);
+        more.options = one.options;
+        more.threads = threads;
+        layer_run(&more, 1);
+        same_layer_bits(&one, &more);
+        layer_case_free(&more);
+      }
+      layer_case_free(&one);
+    }
+}
+
+/* expert_choice with one expert and c = 1, and hash with one expert, are the dense layer (but for the gate's gradient:
+ * the softmax of one score is 1, so that is 0). */
+static void one_expert_is_the_dense_layer(void **state) {
+  (void)state;
+  for (int backend = 0; backend < 2; backend++) {
+    layer_case dense = make(4, backends[backend]), other;
+    layer_run(&dense, 1);
+    for (int router = 0; router < 4; router += 3) {
+      other = layer_case_new(all_routers[router], N, D, H, 1);
+      other.backend = backends[backend];
+      other.token = ids;
+      other.options.capacity_factor = 1;
+      layer_run(&other, 1);
+      test_close(other.out, dense.out, N * D, 1e-7);
+      test_close(other.dx, dense.dx, N * D, 1e-6);
+      test_close(other.dw1, dense.dw1, D * H, 1e-6);
+      test_close(other.dw2, dense.dw2, D * H, 1e-6);
+      layer_case_free(&other);
+    }
+    layer_case_free(&dense);
+  }
+}
+
+/* Tokens in another order come out in that order (the capacity of token choice goes by order, so it must be wide). */
+static void permuting_tokens_permutes_the_output(void **state) {
+  (void)state;
+  ch_rng r = ch_rng_make(3, CH_STREAM_TEST, 80);
+  for (int router = 0; router < 3; router++) {
+    layer_case a = make(router, "reference"), b = make(router, "reference");
+    a.options.capacity_factor = b.options.capacity_factor = router ? E : 2;
+    for (int t = 0; t < N; t++) {
+      int64_t to = (int64_t)ch_rng_permute(r, (uint64_t)t, N);
+      memcpy(b.x + to * D, a.x + t * D, D * sizeof(real));
+      memcpy(b.dout + to * D, a.dout + t * D, D * sizeof(real));
+    }
+    layer_run(&a, 1);
+    layer_run(&b, 1);
+    for (int t = 0; t < N; t++) {
+      int64_t to = (int64_t)ch_rng_permute(r, (uint64_t)t, N);
+      test_close(b.out + to * D, a.out + t * D, D, 1e-6);
+      test_close(b.dx + to * D, a.dx + t * D, D, 1e-5);
+    }
+    layer_case_free(&a);
+    layer_case_free(&b);
+  }
+}
+
+/* Padded tokens anywhere change nothing: outputs and every gradient, bit for bit on the reference. */
+static void padding_changes_nothing(void **state) {
+  (void)state;
+  uint8_t valid[2 * N] = {0};
+  int32_t padded_ids[2 * N] = {0};
+  for (int router = 0; router < ROUTERS; router++) {
+    int e = router == 4 ? 1 : E, place[N];
+    layer_case a = make(router, "reference"), b = layer_case_new(all_routers[router], 2 * N, D, H, e);
+    memcpy(b.router, a.router, sizeof(real) * (size_t)(D * e));
+    for (int t = 0, p = 0; t < N; t++, p++) {
+      p += t % 3 == 0; /* padding before this token */
+      place[t] = p;
+      valid[p] = 1;
+      padded_ids[p] = ids[t];
+      memcpy(b.x + p * D, a.x + t * D, D * sizeof(real));
+      memcpy(b.dout + p * D, a.dout + t * D, D * sizeof(real));
+    }
+    b.valid = valid;
+    b.token = padded_ids;
+    layer_run(&a, 1);
+    layer_run(&b, 1);
+    for (int t = 0; t < N; t++) {
+      same_bits(b.out + place[t] * D, a.out + t * D, D);
+      same_bits(b.dx + place[t] * D, a.dx + t * D, D);
+    }
+    same_bits(b.dw1, a.dw1, (int64_t)e * D * H);
+    same_bits(b.dw2, a.dw2, (int64_t)e * D * H);
+    same_bits(b.drouter, a.drouter, D * e);
+    layer_case_free(&a);
+    layer_case_free(&b);
+  }
+}
+
+/* Jitter: in training only, within bounds, other factors with every token that went before. */
+static void jitter_is_for_training(void **state) {
+  (void)state;
+  layer_case plain = make(2, "reference"), c = make(2, "reference");
+  layer_run(&plain, 0);
+  c.options.jitter = 0.01;
+  c.training = 0;
+  layer_run(&c, 0);
+  same_bits(c.scores, plain.scores, N * E);
+  c.training = 1;
+  layer_run(&c, 0);
+  double error = test_error(c.scores, plain.scores, N * E);
+  assert_true(error > 1e-4 && error < 0.02);
+  real *first = copy_of(c.scores, sizeof(real) * N * E);
+  c.rng_base = N;
+  layer_run(&c, 0);
+  assert_true(test_error(c.scores, first, N * E) > 1e-4);
+  free(first);
+  layer_case_free(&plain);
+  layer_case_free(&c);
+}
+
+/* bf16 rounds the inputs of expert products only: close, and the same experts. */
+static void bf16_is_close(void **state) {
+  (void)state;
+  layer_case exact = make(0, "cpu"), rounded = make(0, "cpu");
+  rounded.compute = CH_COMPUTE_BF16;
+  layer_run(&exact, 1);
+  layer_run(&rounded, 1);
+  same_bits(exact.scores, rounded.scores, N * E);
+  test_close(rounded.out, exact.out, N * D, 0.02);
+  test_close(rounded.dx, exact.dx, N * D, 0.03);
+  test_close(rounded.dw1, exact.dw1, (int64_t)E * D * H, 0.03);
+  test_close(rounded.dw2, exact.dw2, (int64_t)E * D * H, 0.03);
+  layer_case_free(&exact);
+  layer_case_free(&rounded);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(equals_naive_loops),
+      cmocka_unit_test(threads_change_nothing),
+      cmocka_unit_test(one_expert_is_the_dense_layer),
+      cmocka_unit_test(permuting_tokens_permutes_the_output),
+      cmocka_unit_test(padding_changes_nothing),
+      cmocka_unit_test(jitter_is_for_training),
+      cmocka_unit_test(bf16_is_close),
+  };
+  return cmocka_run_group_tests(tests, set_up, NULL);
+}

@@ -1,0 +1,315 @@
+/* Pointwise ops, norms and embedding: every variant against the reference, and the laws they keep. */
+#include "variants.h"
+
+typedef struct {
+  int64_t n;
+  int d, accumulate;
+} shape;
+
+static void run_softmax(ch_exec *x, const void *context, real *out) {
+  const shape *s = context;
+  int64_t count = s->n * s->d;
+  real *in = test_new_normal(count, 1), *dy = test_new_normal(count, 2);
+  for (int64_t i = 0; i < count; i++) in[i] *= 2;
+  ch_softmax_args a = {.n = s->n, .m = s->d, .x = in, .y = out, .dy = dy, .dx = out + count};
+  x->ops->softmax(x, &a);
+  x->ops->softmax_backward(x, &a);
+  free(in), free(dy);
+}
+
+static void test_softmax(void **state) {
+  (void)state;
+  static const shape shapes[] = {{1, 1, 0}, {5, 2, 0}, {7, 16, 0}, {37, 33, 0}, {700, 128, 0}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    int64_t count = shapes[i].n * shapes[i].d;
+    test_variants("softmax", run_softmax, &shapes[i], TEST_PARTS(count, count), 2e-6);
+  }
+}
+
+static void run_gelu(ch_exec *x, const void *context, real *out) {
+  int64_t n = ((const shape *)context)->n;
+  real *in = test_new_normal(n, 3), *u = test_new_normal(n, 4), *dy = test_new_normal(n, 5);
+  for (int64_t i = 0; i < n; i++) in[i] *= 3;
+  ch_gelu_args a = {.count = n, .x = in, .u = u, .dy = dy};
+  a.y = out, a.dx = out + n;
+  x->ops->gelu(x, &a);
+  x->ops->gelu_backward(x, &a);
+  a.y = out + 2 * n, a.dx = out + 3 * n, a.du = out + 4 * n;
+  x->ops->geglu(x, &a);
+  x->ops->geglu_backward(x, &a);
+  free(in), free(u), free(dy);
+}
+
+static void test_gelu(void **state) {
+  (void)state;
+  static const int64_t counts[] = {1, 7, 16, 1000, 16384, 3 * 16384 + 13};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    int64_t n = counts[i];
+    test_variants("gelu", run_gelu, &(shape){.n = n}, TEST_PARTS(n, n, n, n, n), 2e-6);
+  }
+}
+
+static void run_rmsnorm(ch_exec *x, const void *context, real *out) {
+  const shape *s = context;
+  int64_t count = s->n * s->d;
+  real *in = test_new_normal(count, 6), *w = test_new_normal(s->d, 7), *dy = test_new_normal(count, 8);
+  ch_rmsnorm_args a = {.n = s->n, .d = s->d, .eps = 1e-6f, .x = in, .w = w, .dy = dy, .dx_acc = s->accumulate};
+  a.y = out, a.rstd = out + count, a.dx = a.rstd + s->n, a.dw = a.dx + count;
+  for (int64_t i = 0; s->accumulate && i < count; i++) a.dx[i] = 3;
+  for (int j = 0; j < s->d; j++) a.dw[j] = 5;
+  x->ops->rmsnorm(x, &a);
+  x->ops->rmsnorm_backward(x, &a);
+  free(in), free(w), free(dy);
+}
+
+static void test_rmsnorm(void **state) {
+  (void)state;
+  static const shape shapes[] = {{1, 2, 0}, {3, 7, 1}, {65, 64, 0}, {130, 33, 1}, {300, 129, 0}, {300, 129, 1}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    int64_t n = shapes[i].n, d = shapes[i].d;
+    test_variants("rmsnorm", run_rmsnorm, &shapes[i], TEST_PARTS(n * d, n, n * d, d), 3e-6);
+  }
+}
+
+enum { V = 50 };
+
+static void run_embedding(ch_exec *x, const void *context, real *out) {
+  const shape *s = context;
+  int64_t count = s->n * s->d, words = V * (int64_t)s->d;
+  int32_t *token = malloc((size_t)s->n * sizeof *token);
+  for (int64_t t = 0; t < s->n; t++)
+    token[t] = (int32_t)ch_rng_below(ch_rng_make(9, CH_STREAM_TEST, 0), (uint64_t)(t / 2), V); /* each twice in a row */
+  real *w = test_new_normal(words, 10), *dx = test_new_normal(count, 11);
+  ch_embedding_args a = {.n = s->n, .d = s->d, .V = V, .token = token, .w = w, .dx = dx, .x = out, .dw = out + count};
+  for (int64_t i = 0; i < words; i++) a.dw[i] = 5;
+  x->ops->embedding(x, &a);
+  x->ops->embedding_backward(x, &a);
+  free(token), free(w), free(dx);
+}
+
+static void test_embedding(void **state) {
+  (void)state;
+  static const shape shapes[] = {{1, 1, 0}, {40, 7, 0}, {1000, 33, 0}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    int64_t n = shapes[i].n, d = shapes[i].d;
+    test_variants("embedding", run_embedding, &shapes[i], TEST_PARTS(n * d, V * d), 2e-6);
+  }
+}
+
+static void run_sums(ch_exec *x, const void *context, real *out) {
+  int64_t n = ((const shape *)context)->n;
+  real *in = test_new_normal(n, 12);
+  double sum = NAN;
+  x->ops->copy(x, &(ch_copy_args){.count = n, .x = in, .y = out});
+  x->ops->copy(x, &(ch_copy_args){.count = n, .y = out + 2 * n + 1});
+  for (int64_t i = 0; !ch_counting(x) && i < n; i++) assert_true(out[i] == in[i] && out[2 * n + 1 + i] == 0);
+  x->ops->sumsq(x, &(ch_sumsq_args){.count = n, .x = in, .sum = &sum});
+  out[n] = (real)sum;
+  ch_bf16 *rounded = calloc((size_t)n, sizeof *rounded);
+  x->ops->round_bf16(x, &(ch_round_args){.count = n, .x = in, .y = rounded});
+  for (int64_t i = 0; i < n; i++) out[n + 1 + i] = ch_bf16_value(rounded[i]);
+  free(in), free(rounded);
+}
+
+static void test_sums(void **state) {
+  (void)state;
+  static const int64_t counts[] = {1, 15, 16384, 5 * 16384 + 77};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+    int64_t n = counts[i];
+    test_variants("copy, sumsq, round_bf16", run_sums, &(shape){.n = n}, TEST_PARTS(n, 1, n, n), 1e-7);
+  }
+}
+
+/* Runs `body` with an executor x of "cpu" in every instruction set. */
+#define EACH_ISA(...)                                    \
+  for (int isa = 0; isa < TEST_ISAS; isa++) {            \
+    setenv("CHOIR_ISA", test_isas[isa], 1);              \
+    TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, {__VA_ARGS__}); \
+    unsetenv("CHOIR_ISA");                               \
+  }
+
+static double phi_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
+
+/* On a dense grid: gelu and its slope within 1e-6 of double precision, and gelu's left tail relatively too. */
+static void test_gelu_accuracy(void **state) {
+  (void)state;
+  enum { COUNT = 400001 };
+  real *in = test_new(COUNT), *y = test_new(COUNT), *dx = test_new(COUNT), *one = test_new(COUNT);
+  for (int i = 0; i < COUNT; i++) in[i] = (real)(-10 + 20.0 * i / (COUNT - 1)), one[i] = 1;
+  EACH_ISA({
+    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = one, .dx = dx};
+    x.ops->gelu(&x, &a);
+    x.ops->gelu_backward(&x, &a);
+    double worst = 0, worst_tail = 0, worst_slope = 0;
+    for (int i = 0; pass_ && i < COUNT; i++) {
+      double at = (double)in[i], want = at * phi_cdf(at), slope = phi_cdf(at) + at * exp(-at * at / 2) / sqrt(2 * M_PI);
+      worst = fmax(worst, fabs((double)y[i] - want));
+      if (at < 0 && at > -5) worst_tail = fmax(worst_tail, fabs((double)y[i] / want - 1));
+      worst_slope = fmax(worst_slope, fabs((double)dx[i] - slope));
+      assert_false(isnan(y[i]) || isnan(dx[i]));
+    }
+    if (!(worst <= 5e-7 && worst_tail <= 3e-6 && worst_slope <= 5e-7))
+      fail_msg("%s: gelu %.3g, its tail %.3g (relative), slope %.3g", test_isas[isa], worst, worst_tail, worst_slope);
+  });
+  free(in), free(y), free(dx), free(one);
+}
+
+/* Zeros keep their sign, tiny values are halved, large ones pass or vanish, NaN stays, gelu(-infinity) = -infinity * 0.
+ */
+static void test_gelu_extremes(void **state) {
+  (void)state;
+  enum { COUNT = 12 };
+  static const float in[COUNT] = {0.0f, -0.0f, 1e-30f, -1e-30f, 10, -10, 88, -88, 1e30f, -1e30f, INFINITY, NAN};
+  static const float want[COUNT] = {0.0f, -0.0f, 5e-31f, -5e-31f, 10,       -7.62e-23f,
+                                    88,   -0.0f, 1e30f,  -0.0f,   INFINITY, NAN};
+  float y[COUNT], dx[COUNT], low = -INFINITY, ones[COUNT];
+  for (int i = 0; i < COUNT; i++) ones[i] = 1;
+  EACH_ISA({
+    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = ones, .dx = dx};
+    x.ops->gelu(&x, &a);
+    x.ops->gelu_backward(&x, &a);
+    for (int i = 0; pass_ && i < COUNT - 1; i++) {
+      assert_true(signbit(y[i]) == signbit(want[i]));
+      assert_true(y[i] == want[i] || fabsf(y[i] - want[i]) <= fmaxf(1e-6f * fabsf(want[i]), in[i] == -10 ? 1e-22f : 0));
+      if (isfinite(in[i])) assert_true(fabsf(dx[i] - (fabsf(in[i]) < 1 ? 0.5f : in[i] > 0)) <= 1e-6f);
+    }
+    assert_true(!pass_ || (isnan(y[COUNT - 1]) && isnan(dx[COUNT - 1])));
+    x.ops->gelu(&x, &(ch_gelu_args){.count = 1, .x = &low, .y = y});
+    assert_true(!pass_ || isnan(y[0]));
+  });
+}
+
+/* An element's result does not depend on its neighbours, its place or its address. */
+static void test_place(void **state) {
+  (void)state;
+  enum { COUNT = 100, D = 100 };
+  real *in = test_new_normal(COUNT + 16, 20), *y = test_new(COUNT), *dx = test_new(COUNT),
+       *dy = test_new_normal(COUNT, 21);
+  real *w = test_new_normal(D + 16, 22), *kept = test_new(D), *moved = test_new(D + 16), rstd, dw[D];
+  EACH_ISA({
+    x.ops->gelu(&x, &(ch_gelu_args){.count = COUNT, .x = in, .y = y});
+    x.ops->gelu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .dy = dy, .dx = dx});
+    for (int i = 0; pass_ && i < COUNT; i++) {
+      real y1, dx1;
+      x.ops->gelu(&x, &(ch_gelu_args){.count = 1, .x = in + i, .y = &y1});
+      x.ops->gelu_backward(&x, &(ch_gelu_args){.count = 1, .x = in + i, .dy = dy + i, .dx = &dx1});
+      assert_true(y1 == y[i] && dx1 == dx[i]);
+    }
+    for (int shift = 0; shift < 16; shift++) {
+      memmove(moved + shift, in, D * sizeof(real));
+      real *out = test_new(D + 16);
+      x.ops->softmax(&x, &(ch_softmax_args){.n = 1, .m = D, .x = moved + shift, .y = out + shift});
+      ch_rmsnorm_args a = {
+          .n = 1, .d = D, .eps = 1e-6f, .x = moved + shift, .w = w, .y = out + shift, .rstd = &rstd, .dw = dw};
+      a.dy = out + shift, a.dx = dx;
+      x.ops->rmsnorm(&x, &a);
+      x.ops->rmsnorm_backward(&x, &a);
+      if (!shift) memcpy(kept, dx, sizeof dw);
+      assert_memory_equal(kept, dx, sizeof dw);
+      free(out);
+    }
+  });
+  free(in), free(y), free(dx), free(dy), free(w), free(kept), free(moved);
+}
+
+/* Outputs over inputs where the contract allows it. */
+static void test_in_place(void **state) {
+  (void)state;
+  enum { N = 33, M = 17, COUNT = N * M };
+  real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
+  real *dx = test_new(COUNT), *du = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
+  EACH_ISA({
+    x.ops->geglu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
+    for (int turn = 0; pass_ && turn < 3; turn++) {
+      memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
+      real *to_x = turn == 0 ? a : turn == 1 ? b : c, *to_u = turn == 0 ? b : turn == 1 ? c : a;
+      x.ops->geglu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});
+      assert_memory_equal(to_x, dx, COUNT * sizeof *a);
+      assert_memory_equal(to_u, du, COUNT * sizeof *a);
+    }
+    x.ops->softmax(&x, &(ch_softmax_args){.n = N, .m = M, .x = in, .y = dx});
+    memcpy(a, in, COUNT * sizeof *a);
+    x.ops->softmax(&x, &(ch_softmax_args){.n = N, .m = M, .x = a, .y = a});
+    assert_memory_equal(a, pass_ ? dx : in, COUNT * sizeof *a);
+  });
+  free(in), free(u), free(dy), free(dx), free(du), free(a), free(b), free(c);
+}
+
+/* Softmax: rows sum to 1 also for huge logits, -infinity gets 0, NaN spoils its own row only. */
+static void test_softmax_laws(void **state) {
+  (void)state;
+  enum { M = 20 };
+  real in[3 * M], y[3 * M];
+  for (int j = 0; j < M; j++)
+    in[j] = 1e30f, in[M + j] = j ? -1000.0f * (real)j : NAN, in[2 * M + j] = j % 2 ? (real)j : -INFINITY;
+  EACH_ISA({
+    x.ops->softmax(&x, &(ch_softmax_args){.n = 3, .m = M, .x = in, .y = y});
+    double sum = 0;
+    for (int j = 0; pass_ && j < M; j++) {
+      assert_true(fabsf(y[j] - 1.0f / M) < 1e-7f);
+      assert_true(isnan(y[M + j]));
+      assert_true(j % 2 ? y[2 * M + j] > 0 : y[2 * M + j] == 0);
+      sum += (double)y[2 * M + j];
+    }
+    assert_true(!pass_ || fabs(sum - 1) < 1e-6);
+  });
+}
+
+/* The sum of squares lets NaN and infinity through and does not overflow where float would. */
+static void test_sumsq_extremes(void **state) {
+  (void)state;
+  enum { COUNT = 40000 };
+  real *in = test_new(COUNT);
+  double sum = 0;
+  EACH_ISA({
+    ch_sumsq_args a = {.count = COUNT, .x = in, .sum = &sum};
+    in[39999] = 1e30f;
+    x.ops->sumsq(&x, &a);
+    assert_true(!pass_ || fabs(sum / 1e60 - 1) < 1e-6);
+    in[20000] = INFINITY;
+    x.ops->sumsq(&x, &a);
+    assert_true(!pass_ || isinf(sum));
+    in[20000] = NAN;
+    x.ops->sumsq(&x, &a);
+    assert_true(!pass_ || isnan(sum));
+    in[20000] = 0;
+  });
+  free(in);
+}
+
+/* Rounding against its definition: the nearer of the two neighbours, the even one on a tie; every exponent, both signs.
+ */
+static void test_round(void **state) {
+  (void)state;
+  enum { LOW = 7, COUNT = 0x7f7f * LOW };
+  static const uint32_t low[LOW] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234};
+  float *in = malloc(COUNT * sizeof *in), odd[4] = {NAN, INFINITY, -INFINITY, 3.4028235e38f};
+  ch_bf16 *y = malloc(COUNT * sizeof *y), odd_y[4];
+  for (uint32_t i = 0; i < COUNT; i++) {
+    uint32_t bits = (i / LOW) << 16 | low[i % LOW] | (i % 2) << 31;
+    memcpy(&in[i], &bits, sizeof bits);
+  }
+  EACH_ISA({
+    x.ops->round_bf16(&x, &(ch_round_args){.count = COUNT, .x = in, .y = y});
+    for (uint32_t i = 0; pass_ && i < COUNT; i++) {
+      ch_bf16 down = (ch_bf16)((i / LOW) | (i % 2) << 15), up = (ch_bf16)(down + 1);
+      double to_down = fabs((double)in[i] - (double)ch_bf16_value(down)),
+             to_up = fabs((double)in[i] - (double)ch_bf16_value(up));
+      ch_bf16 want = to_down < to_up || (to_down == to_up && down % 2 == 0) ? down : up;
+      assert_int_equal(y[i], want);
+    }
+    x.ops->round_bf16(&x, &(ch_round_args){.count = 4, .x = odd, .y = odd_y});
+    assert_true(!pass_ || isnan(ch_bf16_value(odd_y[0])));
+    assert_true(!pass_ || (odd_y[1] == 0x7f80 && odd_y[2] == 0xff80 && odd_y[3] == 0x7f80));
+  });
+  free(in), free(y);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_softmax),       cmocka_unit_test(test_gelu),           cmocka_unit_test(test_rmsnorm),
+      cmocka_unit_test(test_embedding),     cmocka_unit_test(test_sums),           cmocka_unit_test(test_gelu_accuracy),
+      cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_place),          cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_softmax_laws),  cmocka_unit_test(test_sumsq_extremes), cmocka_unit_test(test_round)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

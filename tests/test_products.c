@@ -1,0 +1,212 @@
+/* The fast gemm and expert_gemm against the reference, over shapes, layouts, compute types and numbers of threads. */
+#include <pthread.h>
+
+#include "cpu/product.h"
+#include "testing.h"
+
+typedef struct {
+  int64_t m, n, k;
+} size;
+
+static const size sizes[] = {{1, 1, 1},       {1, 128, 512},  {5, 7, 3},     {64, 64, 64},
+                             {130, 70, 33},   {33, 500, 129}, {300, 17, 65}, {256, 384, 1},
+                             {128, 128, 700}, {511, 513, 96}, {4, 2000, 40}, {700, 96, 300}};
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* What bf16 compute means: inputs rounded, then multiplied in full precision. */
+static void round_values(real *x, int64_t count) {
+  for (int64_t i = 0; i < count; i++) x[i] = ch_bf16_value(ch_bf16_round(x[i]));
+}
+
+/* One shape and form, everything strided, C accumulating on what stands there or set over poison. */
+static void check_gemm(const char *backend, ch_compute compute, size s, int form, int accumulate, int exact) {
+  int ta = form & 1, tb = form >> 1;
+  int64_t lda = (ta ? s.m : s.k) + 3, ldb = (tb ? s.k : s.n) + 5, ldc = s.n + 2;
+  int64_t count_a = (ta ? s.k : s.m) * lda, count_b = (tb ? s.n : s.k) * ldb, count_c = s.m * ldc;
+  real *a = test_new_normal(count_a, 1), *b = test_new_normal(count_b, 2);
+  real *got[4], *want = test_new_normal(count_c, 3);
+  ch_bf16 *b16 = calloc((size_t)count_b, sizeof *b16);
+  for (int64_t i = 0; i < count_b; i++) b16[i] = ch_bf16_round(b[i]);
+  ch_gemm_args g = {.m = s.m,
+                    .n = s.n,
+                    .k = s.k,
+                    .trans_a = ta,
+                    .trans_b = tb,
+                    .a = a,
+                    .b = b,
+                    .lda = lda,
+                    .ldb = ldb,
+                    .ldc = ldc,
+                    .alpha = (real)0.3,
+                    .accumulate = accumulate,
+                    .exact = exact};
+  for (int t = 1; t <= 3; t++) {
+    got[t] = test_new_normal(count_c, 3);
+    for (int64_t i = 0; !accumulate && i < s.m; i++) test_poison(got[t] + i * ldc, s.n);
+    g.c = got[t];
+    g.b16 = t == 2 ? b16 : NULL; /* given or made: the same bits */
+    TEST_EXEC(backend, compute, t, x.ops->gemm(&x, &g));
+  }
+  if (compute == CH_COMPUTE_BF16 && !exact) round_values(a, count_a), round_values(b, count_b);
+  g.c = want;
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, x.ops->gemm(&x, &g));
+  test_close(got[1], want, count_c, 1e-5);
+  assert_memory_equal(got[1], got[2], (size_t)count_c * sizeof(real));
+  assert_memory_equal(got[1], got[3], (size_t)count_c * sizeof(real));
+  free(a), free(b), free(b16), free(want), free(got[1]), free(got[2]), free(got[3]);
+}
+
+static void check_gemms(ch_compute compute, int exact) {
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (int form = 0; form < 4; form++) check_gemm("cpu", compute, sizes[i], form, (int)i % 2, exact);
+}
+
+static void gemm_fp32(void **state) { (void)state, check_gemms(CH_COMPUTE_FP32, 0); }
+static void gemm_bf16(void **state) { (void)state, check_gemms(CH_COMPUTE_BF16, 0); }
+static void gemm_exact(void **state) { (void)state, check_gemms(CH_COMPUTE_BF16, 1); }
+
+/* No inner dimension: C is zero, or stays as it is. */
+static void gemm_without_inner_dimension(void **state) {
+  (void)state;
+  real a[1] = {0}, c[6], kept[6] = {1, 2, 3, 4, 5, 6}, zero[6] = {0};
+  ch_gemm_args g = {.m = 2, .n = 3, .k = 0, .a = a, .b = a, .c = c, .lda = 1, .ldb = 3};
+  test_poison(c, 6);
+  TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, x.ops->gemm(&x, &g));
+  assert_memory_equal(c, zero, sizeof c);
+  memcpy(c, kept, sizeof c);
+  g.accumulate = 1;
+  TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, x.ops->gemm(&x, &g));
+  assert_memory_equal(c, kept, sizeof c);
+}
+
+/* NaN in an input comes out, in the rows it belongs to and in no other. */
+static void gemm_passes_nan(void **state) {
+  (void)state;
+  for (int compute = 0; compute < 2; compute++) {
+    real *a = test_new_normal(40 * 40, 1), *b = test_new_normal(40 * 40, 2), *c = test_new(40 * 40);
+    a[3 * 40 + 7] = (real)NAN;
+    ch_gemm_args g = {.m = 40, .n = 40, .k = 40, .a = a, .b = b, .c = c};
+    TEST_EXEC("cpu", (ch_compute)compute, 2, x.ops->gemm(&x, &g));
+    for (int i = 0; i < 40 * 40; i++) assert_int_equal(isnan(c[i]), i / 40 == 3);
+    free(a), free(b), free(c);
+  }
+}
+
+static const int even[] = {0, 50, 100, 150, 200}, uneven[] = {0, 0, 1, 300, 300, 317, 400, 400}, single[] = {0, 600},
+                 nobody[] = {0, 0, 0};
+typedef struct {
+  const int *begin;
+  int experts;
+  int64_t n, k;
+} expert_size;
+static const expert_size expert_sizes[] = {
+    {even, 4, 96, 64}, {uneven, 7, 130, 33}, {single, 1, 256, 128}, {nobody, 2, 64, 64}, {uneven, 7, 40, 512}};
+
+static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form form) {
+  int rows = s.begin[s.experts];
+  int64_t count_a = rows * s.k, count_c = rows * s.n, count_w = s.experts * s.n * s.k;
+  real *a = test_new_normal(most(count_a, 1), 1), *c = test_new_normal(most(count_c, 1), 2);
+  real *w = test_new_normal(count_w, 3), *got[4];
+  int64_t count = form == CH_TN ? count_w : count_c;
+  ch_bf16 *w16 = calloc((size_t)count_w, sizeof *w16);
+  for (int64_t i = 0; i < count_w; i++) w16[i] = ch_bf16_round(w[i]);
+  ch_expert_gemm_args g = {.form = form,
+                           .experts = s.experts,
+                           .begin = s.begin,
+                           .max_rows = rows + 9,
+                           .n = s.n,
+                           .k = s.k,
+                           .a = a,
+                           .c = c,
+                           .w = w};
+  for (int t = 1; t <= 3; t++) {
+    got[t] = test_new_normal(most(count, 1), 4);
+    if (form != CH_TN) test_poison(got[t], count);
+    *(form == CH_TN ? &g.w : &g.c) = got[t];
+    g.w16 = form != CH_TN && t == 2 ? w16 : NULL;
+    TEST_EXEC("cpu", compute, t, x.ops->expert_gemm(&x, &g));
+  }
+  if (compute == CH_COMPUTE_BF16)
+    round_values(a, count_a), round_values(form == CH_TN ? c : w, form == CH_TN ? count_c : count_w);
+  real *want = test_new_normal(most(count, 1), 4);
+  *(form == CH_TN ? &g.w : &g.c) = want;
+  g.w16 = NULL;
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, x.ops->expert_gemm(&x, &g));
+  test_close(got[1], want, count, 1e-5);
+  assert_memory_equal(got[1], got[2], (size_t)count * sizeof(real));
+  assert_memory_equal(got[1], got[3], (size_t)count * sizeof(real));
+  free(a), free(c), free(w), free(w16), free(want), free(got[1]), free(got[2]), free(got[3]);
+}
+
+static void expert_gemms(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof expert_sizes / sizeof *expert_sizes; i++)
+    for (int form = CH_NN; form <= CH_TN; form++)
+      for (int compute = CH_COMPUTE_FP32; compute <= CH_COMPUTE_BF16; compute++)
+        check_expert_gemm((ch_compute)compute, expert_sizes[i], (ch_gemm_form)form);
+}
+
+/* Many threads run the same primitive at once, first of all while it does not exist yet: with scratchpads shared
+ * between them results would be wrong. */
+enum { SIDE = 96, RUNS = 40, RUNNERS = 4 };
+typedef struct {
+  const ch_bf16 *a, *b;
+  float *c;
+  int failed;
+} runner;
+
+static void *run_products(void *context) {
+  runner *r = context;
+  void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
+  ch_product p = {.bf16 = 1,
+                  .trans_b = 1,
+                  .m = SIDE,
+                  .n = SIDE,
+                  .k = SIDE,
+                  .a = r->a,
+                  .b = r->b,
+                  .c = r->c,
+                  .lda = SIDE,
+                  .ldb = SIDE,
+                  .ldc = SIDE,
+                  .alpha = 1};
+  ch_product_begin();
+  for (int i = 0; i < RUNS; i++) r->failed |= ch_product_matmul(&p, scratch);
+  free(scratch);
+  return NULL;
+}
+
+static void matmul_runs_concurrently(void **state) {
+  (void)state;
+  if (!ch_product_has_bf16()) skip();
+  ch_bf16 a[SIDE * SIDE], b[SIDE * SIDE];
+  real *x = test_new_normal(SIDE * SIDE, 1), *c = test_new(RUNNERS * SIDE * SIDE), *want = test_new(SIDE * SIDE);
+  for (int i = 0; i < SIDE * SIDE; i++) a[i] = ch_bf16_round(x[i]), b[i] = ch_bf16_round(x[SIDE * SIDE - 1 - i]);
+  for (int i = 0; i < SIDE * SIDE; i++)
+    for (int l = 0; l < SIDE; l++)
+      want[i] += ch_bf16_value(a[i / SIDE * SIDE + l]) * ch_bf16_value(b[i % SIDE * SIDE + l]);
+  pthread_t thread[RUNNERS];
+  runner r[RUNNERS];
+  for (int t = 0; t < RUNNERS; t++) {
+    r[t] = (runner){a, b, c + t * SIDE * SIDE, 0};
+    assert_int_equal(pthread_create(&thread[t], NULL, run_products, &r[t]), 0);
+  }
+  for (int t = 0; t < RUNNERS; t++) {
+    pthread_join(thread[t], NULL);
+    assert_int_equal(r[t].failed, 0);
+    test_close(r[t].c, want, SIDE * SIDE, 1e-5);
+  }
+  free(x), free(c), free(want);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(gemm_fp32),
+                                     cmocka_unit_test(gemm_bf16),
+                                     cmocka_unit_test(gemm_exact),
+                                     cmocka_unit_test(gemm_without_inner_dimension),
+                                     cmocka_unit_test(gemm_passes_nan),
+                                     cmocka_unit_test(expert_gemms),
+                                     cmocka_unit_test(matmul_runs_concurrently)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

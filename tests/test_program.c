@@ -1,0 +1,83 @@
+/* `choir forward` and `choir route` on files, against the reference vectors: what a user compares with an
+ * implementation of their own. */
+#include "choir/choir.h"
+#include "program.h"
+
+#define VECTORS CHOIR_SOURCE_DIR "/tests/vectors/"
+
+static void close_npy(const char *path, const choir_tensor *want, double tolerance) {
+  choir_npy got;
+  int64_t count = 1;
+  test_ok(choir_npy_read(path, CHOIR_NPY_FLOAT32, want->dims, &got));
+  for (int i = 0; i < want->dims; i++) assert_int_equal(got.shape[i], want->shape[i]), count *= want->shape[i];
+  test_close((const float *)got.data, (const float *)want->data, count, tolerance);
+  choir_npy_free(&got);
+}
+
+static void forward(void **state) {
+  (void)state;
+  for (const char *const *router = choir_router_names(); *router; router++) {
+    char command[512];
+    choir_tensors *want, *got;
+    snprintf(command, sizeof command,
+             "choir forward " VECTORS "model/%s " VECTORS
+             "tokens.npy --logits logits.npy --gradients gradients.safetensors "
+             "--compute fp32 --json",
+             *router);
+    program_must(command);
+    snprintf(command, sizeof command, VECTORS "model/%s/expected.safetensors", *router);
+    test_ok(choir_tensors_open(command, 1, &want));
+    test_ok(choir_tensors_open("gradients.safetensors", 1, &got));
+    const double *losses = choir_tensors_find(want, "losses")->data;
+    double loss = NAN;
+    const char *at = strstr(program_output, "\"loss\":");
+    assert_true(at && sscanf(at, "\"loss\": %lf", &loss) == 1 && fabs(loss - losses[0]) <= 1e-5);
+    close_npy("logits.npy", choir_tensors_find(want, "logits"), 4e-6);
+    assert_int_equal(choir_tensors_count(got), choir_tensors_count(want) - 2);
+    for (int i = 0; i < choir_tensors_count(got); i++) {
+      const choir_tensor *g = choir_tensors_at(got, i), *w = choir_tensors_find(want, g->name);
+      assert_true(w && w->bytes == g->bytes);
+      test_close((const float *)g->data, (const float *)w->data, (int64_t)(g->bytes / sizeof(float)), 2e-5);
+    }
+    choir_tensors_close(want);
+    choir_tensors_close(got);
+  }
+}
+
+static void route(void **state) {
+  (void)state;
+  static const struct {
+    const char *matrix, *name, *options;
+  } cases[] = {
+      {"masked", "masked.expert_choice.b2", "--router expert_choice --capacity-factor 2 --logits --valid valid.npy"},
+      {"random", "random.expert_choice.s2",
+       "--router expert_choice --capacity-factor 2 --logits --pool sequence --sequence-length 10"},
+      {"affinity", "affinity.gshard_top2.b1", "--router gshard_top2 --capacity-factor 1"},
+      {"ties", "ties.switch_top1.b0.5", "--router switch_top1 --capacity-factor 0.5"},
+      {"masked", "masked.hash.b1", "--router hash --tokens ids.npy --valid valid.npy"},
+      {"one", "one.dense.b1", "--router dense"}};
+  choir_tensors *file;
+  test_ok(choir_tensors_open(VECTORS "routers.safetensors", 1, &file));
+  const choir_tensor *ids = choir_tensors_find(file, "ids"), *valid = choir_tensors_find(file, "masked.valid");
+  test_ok(choir_npy_write("ids.npy", &(choir_npy){CHOIR_NPY_INT32, 1, {ids->shape[0]}, (void *)(uintptr_t)ids->data}));
+  test_ok(choir_npy_write("valid.npy",
+                          &(choir_npy){CHOIR_NPY_UINT8, 1, {valid->shape[0]}, (void *)(uintptr_t)valid->data}));
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    char text[256];
+    snprintf(text, sizeof text, "%s.scores", cases[i].matrix);
+    const choir_tensor *scores = choir_tensors_find(file, text);
+    test_ok(choir_npy_write(
+        "scores.npy",
+        &(choir_npy){CHOIR_NPY_FLOAT32, 2, {scores->shape[0], scores->shape[1]}, (void *)(uintptr_t)scores->data}));
+    snprintf(text, sizeof text, "choir route scores.npy --out gates.npy --json %s", cases[i].options);
+    program_must(text);
+    snprintf(text, sizeof text, "%s.gates", cases[i].name);
+    close_npy("gates.npy", choir_tensors_find(file, text), 1e-6);
+  }
+  choir_tensors_close(file);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(forward), cmocka_unit_test(route)};
+  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
+}

@@ -1,0 +1,296 @@
+/* When things go wrong: each mistake gets a message that names the file, field or line and the value, exit status 1 (2
+ * for usage), and leaves earlier results as they were. */
+#include <sys/mount.h>
+
+#include "choir/choir.h"
+#include "program.h"
+
+/* A command that must be refused, what goes before it, and what the message must hold. */
+typedef struct refusal {
+  const char *what, *prepare, *command;
+  int status;
+  const char *words[4];
+} refusal;
+
+#define TRAIN "choir train --threads 1 --data data --out new --config "
+
+static const refusal refusals[] = {
+    /* options and config */
+    {"unknown option", "", TRAIN "config.json --minuets 3", 2, {"--minuets", "--minutes"}},
+    {"missing option", "", "choir train --config config.json --data data", 2, {"--out"}},
+    {"option without its number", "", TRAIN "config.json --threads many", 2, {"--threads", "many"}},
+    {"unknown command", "", "choir trian", 2, {"trian", "train"}},
+    {"missing config", "", TRAIN "absent.json", 1, {"absent.json"}},
+    {"unknown key",
+     "sed s/d_hidden/d_hiden/ config.json >bad.json",
+     TRAIN "bad.json",
+     1,
+     {"bad.json", "d_hiden", "d_hidden"}},
+    {"unknown key in --set", "", TRAIN "config.json --set train.stepz=9", 1, {"train.stepz", "train.steps"}},
+    {"value of the wrong kind",
+     "sed 's/\"steps\": 60/\"steps\": \"sixty\"/' config.json >bad.json",
+     TRAIN "bad.json",
+     1,
+     {"bad.json", "steps"}},
+    {"broken JSON", "printf '{\\n\"model\": {\\n oops' >bad.json", TRAIN "bad.json", 1, {"bad.json", "3"}},
+    {"unknown router", "", TRAIN "config.json --set router.name=expert_choise", 1, {"expert_choise", "expert_choice"}},
+    {"d not divisible by H", "", TRAIN "config.json --set heads=5", 1, {"d_model", "32", "heads", "5"}},
+    {"e > n", "", TRAIN "config.json --set experts=200", 1, {"experts", "200", "128"}},
+    {"k of 0", "", TRAIN "config.json --set router.capacity_factor=0.01", 1, {"capacity_factor", "0.01", "128"}},
+    {"more memory than there is",
+     "",
+     TRAIN "config.json --set d_hidden=1000000 --set d_model=4096 --set experts=128",
+     1,
+     {"GiB"}},
+    {"vocabulary other than the data's",
+     "",
+     TRAIN "config.json --set vocab_size=1000",
+     1,
+     {"vocab_size", "1000", "320"}},
+    /* text and data */
+    {"text that is not UTF-8",
+     "printf 'fine\\nalso fine\\nnot \\377 fine\\n' >bad.txt",
+     "choir data build --tokenizer tokenizer.model --out new bad.txt",
+     1,
+     {"bad.txt", "UTF-8", "3"}},
+    {"text that is not UTF-8, for a tokenizer",
+     "",
+     "choir tokenizer train --vocab-size 300 --out new.model bad.txt",
+     1,
+     {"bad.txt", "UTF-8"}},
+    {"empty corpus",
+     ": >empty.txt",
+     "choir data build --tokenizer tokenizer.model --out new empty.txt",
+     1,
+     {"empty.txt"}},
+    {"empty corpus for a tokenizer",
+     "",
+     "choir tokenizer train --vocab-size 300 --out new.model empty.txt",
+     1,
+     {"empty.txt"}},
+    {"missing text", "", "choir data build --tokenizer tokenizer.model --out new absent.txt", 1, {"absent.txt"}},
+    {"corpus of one short document",
+     "echo 'ka lo mi' >one.txt",
+     "choir data build --tokenizer tokenizer.model --out new one.txt",
+     1,
+     {"text", "holdout"}},
+    {"too few tokens for one sequence",
+     "choir data build --tokenizer tokenizer.model --holdout 0 --out few one.txt",
+     "choir train --threads 1 --config config.json --data few --out new",
+     1,
+     {"text", "9", "32"}},
+    {"field that no line has",
+     "echo '{\"body\": \"ka lo\"}' >lines.jsonl",
+     "choir data build --tokenizer tokenizer.model --field text --out new lines.jsonl",
+     1,
+     {"lines.jsonl", "1", "text"}},
+    {"truncated archive",
+     "gzip -c corpus.txt | head -c 5000 >cut.gz",
+     "choir data build --tokenizer tokenizer.model --out new cut.gz",
+     1,
+     {"cut.gz"}},
+    {"output that is not empty", "", "choir data build --tokenizer tokenizer.model --out data corpus.txt", 1, {"data"}},
+    {"not a tokenizer", "", "choir data build --tokenizer corpus.txt --out new corpus.txt", 1, {"corpus.txt"}},
+    {"tokenizer that is not the shards'",
+     "choir tokenizer train --vocab-size 290 --out other.model corpus.txt && cp -r data mixed && cp other.model "
+     "mixed/tokenizer.model",
+     "choir train --threads 1 --config config.json --data mixed --out new",
+     1,
+     {"mixed", "tokenizer"}},
+    {"tokenizer that is not the checkpoint's",
+     "choir data build --tokenizer other.model --separator '\\f' --out others corpus.txt",
+     "choir eval run --data others",
+     1,
+     {"tokenizer"}},
+    {"truncated shard",
+     "cp -r data short && truncate -s -100 short/text.train.shard",
+     "choir train --threads 1 --config config.json --data short --out new",
+     1,
+     {"short/text.train.shard"}},
+    {"data changed under a run",
+     "choir data build --tokenizer tokenizer.model --separator '\\f' --seed 9 --out again corpus.txt",
+     "choir train --threads 1 --resume --out run --data again",
+     1,
+     {"data"}},
+    /* checkpoints */
+    {"no checkpoint", "", "choir eval absent --data data", 1, {"absent"}},
+    {"truncated checkpoint",
+     "cp -r ckpt cut && truncate -s -1000 cut/model.safetensors",
+     "choir forward cut tokens.npy",
+     1,
+     {"cut/model.safetensors"}},
+    {"missing tensor",
+     "",
+     "choir forward missing tokens.npy",
+     1,
+     {"missing/model.safetensors", "layers.1.moe.router.weight"}},
+    {"surplus tensor",
+     "",
+     "choir forward surplus tokens.npy",
+     1,
+     {"surplus/model.safetensors", "layers.7.surplus.weight"}},
+    {"tensor of the wrong shape",
+     "",
+     "choir forward shape tokens.npy",
+     1,
+     {"shape/model.safetensors", "layers.1.moe.router.weight", "[4,32]"}},
+    {"tensor of the wrong type",
+     "",
+     "choir forward type tokens.npy",
+     1,
+     {"type/model.safetensors", "final_norm.weight"}},
+    {"token beyond the vocabulary", "", "choir forward ckpt far.npy", 1, {"32000", "position 0", "320"}},
+    {"tokens of the wrong rank", "", "choir forward ckpt flat.npy", 1, {"flat.npy"}},
+    {"run that is there already",
+     "",
+     "choir train --threads 1 --config config.json --data data --out run",
+     1,
+     {"run", "resume"}},
+    {"resume of nothing", "", "choir train --resume --out absent", 1, {"absent"}},
+    /* training */
+    {"loss that is not finite", "", TRAIN "config.json --set rate=1000", 1, {"step", "not finite", "weight"}},
+    {"weights that are not finite",
+     "mkdir -p poisoned && cp -r run/. poisoned && cp nan/model.safetensors poisoned/checkpoints/00000014",
+     "choir train --threads 1 --resume --out poisoned --set steps=20",
+     1,
+     {"15", "final_norm.weight"}},
+    /* the machine */
+    {"unwritable directory",
+     "",
+     "choir train --threads 1 --config config.json --data data --out /proc/run",
+     1,
+     {"/proc/run"}},
+    {"directory below a file",
+     "",
+     "choir init config.json --set vocab_size=320 --out corpus.txt/ckpt",
+     1,
+     {"corpus.txt/ckpt"}},
+    {"file size limit",
+     "",
+     "trap '' XFSZ; ulimit -f 40; choir train --threads 1 --config config.json --data data --out new",
+     1,
+     {"model.safetensors"}},
+};
+
+/* Sums of everything that must not change. */
+#define INVENTORY "find run data ckpt corpus.txt tokenizer.model config.json -type f ! -name lock | sort | xargs cksum"
+
+static int check(const refusal *r) {
+  int failures = 0;
+  program_must("rm -rf new");
+  if (*r->prepare) program_must(r->prepare);
+  int status = program_run(r->command);
+  if (status != r->status) failures++, fprintf(stderr, "%s: status %d, wanted %d\n", r->what, status, r->status);
+  for (int i = 0; i < 4 && r->words[i]; i++)
+    if (!strstr(program_output, r->words[i]))
+      failures++, fprintf(stderr, "%s: nothing about '%s'\n", r->what, r->words[i]);
+  if (failures) fprintf(stderr, "  %s\n  said: %s\n", r->command, program_output);
+  if (program_run(INVENTORY " | diff before.txt -"))
+    failures++, fprintf(stderr, "%s: earlier results have changed:\n%s", r->what, program_output);
+  return failures;
+}
+
+static void refused(void **state) {
+  (void)state;
+  int failures = 0;
+  program_must(INVENTORY " >before.txt");
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) failures += check(&refusals[i]);
+  assert_int_equal(failures, 0);
+}
+
+/* While a run is going on nobody else may touch its directory. */
+static void second_run(void **state) {
+  (void)state;
+  pid_t first = program_start(
+      "exec \"$CHOIR\" train --threads 1 --config config.json --data data --out busy --set steps=1000000", "busy.txt");
+  for (int i = 0; i < 1000 && access("busy/checkpoints/00000007", F_OK); i++) usleep(10000);
+  char number[32];
+  snprintf(number, sizeof number, "%d", (int)first);
+  static const char *const commands[] = {"choir train --threads 1 --config config.json --data data --out busy",
+                                         "choir train --threads 1 --resume --out busy"};
+  int status[2], named[2];
+  for (int i = 0; i < 2; i++) {
+    status[i] = program_run(commands[i]);
+    named[i] = strstr(program_output, "busy") && strstr(program_output, number);
+  }
+  int alive = !kill(first, SIGINT);
+  assert_int_equal(program_wait(first), 0);
+  assert_true(alive);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(status[i], 1);
+    if (!named[i]) fail_msg("the process that holds the directory is not named: %s", program_output);
+  }
+}
+
+/* A disk that fills up while training: the run stops with a message, and its last whole checkpoint can be used. */
+static void full_disk(void **state) {
+  (void)state;
+  program_must("mkdir small");
+  if (mount("tmpfs", "small", "tmpfs", 0, "size=1500k")) skip();
+  int status = program_run(
+      "choir train --threads 1 --config config.json --data data --out small/run --set checkpoint_every=1 "
+      "--set keep_checkpoints=0");
+  int named = strstr(program_output, "small/run/checkpoints") && strstr(program_output, "disk full");
+  char *said = strdup(program_output);
+  int usable = program_run("choir eval small/run --data data");
+  umount2("small", MNT_DETACH);
+  if (status != 1 || !named) fail_msg("status %d: %s", status, said);
+  free(said);
+  if (usable) fail_msg("the checkpoint before: %s", program_output);
+}
+
+enum change { MISSING, SURPLUS, SHAPE, TYPE, NOT_FINITE };
+
+/* DIRECTORY: a checkpoint as `from`, with one tensor changed; checksummed as choir itself would. */
+static void damage(const char *from, const char *directory, enum change change) {
+  char command[256], path[256];
+  choir_tensors *file;
+  choir_tensor t[64];
+  int count = 0;
+  snprintf(command, sizeof command, "mkdir %s && cp %s/config.json %s", directory, from, directory);
+  program_must(command);
+  snprintf(path, sizeof path, "%s/model.safetensors", from);
+  test_ok(choir_tensors_open(path, 1, &file));
+  static float extra[8], bad[32] = {NAN};
+  for (int i = 0; i < choir_tensors_count(file); i++) {
+    t[count] = *choir_tensors_at(file, i);
+    int router = !strcmp(t[count].name, "layers.1.moe.router.weight"),
+        norm = !strcmp(t[count].name, "final_norm.weight");
+    if (router && change == SHAPE) t[count].shape[0] = 4, t[count].shape[1] = 32;
+    if (norm && change == TYPE) t[count].dtype = CHOIR_I32;
+    if (norm && change == NOT_FINITE) t[count].data = bad;
+    count += !(router && change == MISSING);
+  }
+  if (change == SURPLUS)
+    t[count++] = (choir_tensor){
+        .name = "layers.7.surplus.weight", .dtype = CHOIR_F32, .dims = 1, .shape = {8}, .data = extra, .bytes = 32};
+  snprintf(path, sizeof path, "%s/model.safetensors", directory);
+  test_ok(choir_tensors_write(path, t, count, NULL));
+  choir_tensors_close(file);
+}
+
+static int setup(void **state) {
+  int32_t ids[32] = {1, 2, 3}, far[32] = {32000};
+  choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 16}, .data = ids};
+  if (program_setup(state)) return -1;
+  program_must("choir train --threads 1 --config config.json --data data --out run --set steps=14 --set eval_every=0");
+  program_must("choir init config.json --vocab-size 320 --out ckpt");
+  test_ok(choir_npy_write("tokens.npy", &array));
+  array.data = far;
+  test_ok(choir_npy_write("far.npy", &array));
+  array.dims = 1;
+  test_ok(choir_npy_write("flat.npy", &array));
+  damage("ckpt", "missing", MISSING);
+  damage("ckpt", "surplus", SURPLUS);
+  damage("ckpt", "shape", SHAPE);
+  damage("ckpt", "type", TYPE);
+  damage("run/checkpoints/00000014", "nan", NOT_FINITE);
+  program_must("choir forward ckpt tokens.npy"); /* what is damaged above works when whole */
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(second_run),
+                                     cmocka_unit_test(full_disk)};
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
+}

@@ -1,0 +1,212 @@
+/* Interrupted runs. Training killed at random instants and resumed must leave the same bytes as a run that was never
+ * stopped; and no byte of a checkpoint or shard may change unnoticed. */
+#include <dirent.h>
+#include <time.h>
+
+#include "choir/choir.h"
+#include "program.h"
+
+enum { STEPS = 84 }; /* of every run here; the directory of the last checkpoint is 00000084 */
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The newest checkpoint's step, or 0. */
+static int newest(const char *run) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/checkpoints", run);
+  DIR *directory = opendir(path);
+  int best = 0;
+  for (struct dirent *entry; directory && (entry = readdir(directory));) {
+    char *end;
+    long step = strtol(entry->d_name, &end, 10);
+    if (!*end && step > best) best = (int)step;
+  }
+  if (directory) closedir(directory);
+  return best;
+}
+
+static void nap(double time) { nanosleep(&(struct timespec){(time_t)time, (long)(1e9 * (time - floor(time)))}, NULL); }
+
+/* Waits until the run has a newer checkpoint than `step`, or has ended by itself; whether it still runs. */
+static int wait_for_checkpoint(pid_t child, const char *run, int step) {
+  siginfo_t ended = {.si_pid = 0};
+  while (newest(run) <= step) {
+    if (waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT) || ended.si_pid) return 0;
+    nap(0.0005);
+  }
+  return 1;
+}
+
+static void same_file(const char *a, const char *b) {
+  size_t size_a = 0, size_b = 0;
+  char *data_a = program_read(a, &size_a), *data_b = program_read(b, &size_b);
+  if (!data_a || !data_b) fail_msg("%s and %s: one is missing", a, b);
+  if (size_a != size_b || memcmp(data_a, data_b, size_a)) {
+    size_t at = 0;
+    while (at < size_a && at < size_b && data_a[at] == data_b[at]) at++;
+    fail_msg("%s (%zu bytes) and %s (%zu bytes) differ from byte %zu on", a, size_a, b, size_b, at);
+  }
+  free(data_a);
+  free(data_b);
+}
+
+static void same_results(const char *a, const char *b) {
+  static const char *const files[] = {"metrics.jsonl", "checkpoints/%08d/model.safetensors",
+                                      "checkpoints/%08d/state.safetensors", "checkpoints/%08d/config.json",
+                                      "checkpoints/%08d/tokenizer.model"};
+  char name[128], path_a[256], path_b[256];
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    snprintf(name, sizeof name, files[i], STEPS);
+    snprintf(path_a, sizeof path_a, "%s/%s", a, name);
+    snprintf(path_b, sizeof path_b, "%s/%s", b, name);
+    same_file(path_a, path_b);
+  }
+}
+
+/* A router that draws random numbers, two micro-batches a step, a rate that changes: everything that resuming could
+ * forget. */
+#define RESUME "exec \"$CHOIR\" train --threads 1 --resume --out killed"
+#define FRESH                                                                                         \
+  "exec \"$CHOIR\" train --threads 1 --config config.json --data data --set router.name=gshard_top2 " \
+  "--set router.random_second=true --set accumulate=2 --set warmup_steps=40 --set clip_norm=1 --set steps=84 --out "
+
+/* Kills the run at a random instant: while it starts, or around a checkpoint, in the steps between two or in the middle
+ * of saving. Whether it was still alive to be killed. */
+static int kill_at_random(pid_t child, int attempt, double startup, double interval) {
+  double u = ch_rng_uniform(ch_rng_make((uint64_t)getpid(), CH_STREAM_TEST, 5), (uint64_t)attempt);
+  if (attempt % 4 == 3)
+    nap(u * startup);
+  else if (wait_for_checkpoint(child, "killed", newest("killed")))
+    nap(u * 2 * interval);
+  kill(child, SIGKILL);
+  int status = program_wait(child);
+  if (status != 0 && status != 128 + SIGKILL) {
+    size_t size = 0;
+    fail_msg("status %d of a run that was to be killed: %s", status, program_read("killed.txt", &size));
+  }
+  return status != 0;
+}
+
+static void killed_at_random_instants(void **state) {
+  (void)state;
+  double begin = seconds();
+  pid_t whole = program_start(FRESH "whole", "whole.txt");
+  wait_for_checkpoint(whole, "whole", 0);
+  double first = seconds();
+  if (program_wait(whole)) {
+    size_t size = 0;
+    fail_msg("the run that is not stopped: %s", program_read("whole.txt", &size));
+  }
+  assert_int_equal(newest("whole"), STEPS);
+  double interval = (seconds() - first) / (STEPS / 7 - 1),
+         startup = first - begin - interval; /* a checkpoint every 7 steps */
+
+  int kills = 0, attempt = 0;
+  for (; newest("killed") < STEPS && kills < 5; attempt++)
+    kills += kill_at_random(program_start(access("killed/config.json", F_OK) ? FRESH "killed" : RESUME, "killed.txt"),
+                            attempt, startup, interval);
+  assert_in_range(kills, 3, 100);
+  program_must("choir train --threads 2 --resume --out killed");
+  same_results("whole", "killed");
+  program_must("! find killed | grep tmp-"); /* nothing half-written is left */
+}
+
+/* Ctrl-C finishes the step, saves and exits 0; going on from there is no different either. */
+static void interrupted(void **state) {
+  (void)state;
+  pid_t child = program_start(FRESH "stopped", "stopped.txt");
+  wait_for_checkpoint(child, "stopped", 7);
+  kill(child, SIGINT);
+  assert_int_equal(program_wait(child), 0);
+  assert_in_range(newest("stopped"), 14, STEPS);
+  program_must("choir train --threads 1 --resume --out stopped");
+  same_results("whole", "stopped");
+}
+
+/* A finished run has nothing left to do, and says the same results. */
+static void finished(void **state) {
+  (void)state;
+  program_must("choir train --resume --out killed");
+  same_results("whole", "killed");
+}
+
+/* Opens what the flipped file belongs to; each must refuse. */
+static int load_model(const char *directory) {
+  choir_model *model;
+  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  int code = choir_model_load(directory, &run, &model);
+  if (!code) choir_model_free(model);
+  return code;
+}
+
+static int open_data(const char *directory) {
+  choir_data *data;
+  int code = choir_data_open(directory, &data);
+  if (!code) choir_data_close(data);
+  return code;
+}
+
+static int resume(const char *directory) {
+  choir_train_options options = CHOIR_TRAIN_OPTIONS_INIT;
+  options.out = directory;
+  options.resume = 1;
+  return choir_train(&options);
+}
+
+static void put_byte(const char *path, size_t at, int byte) {
+  FILE *file = fopen(path, "r+b");
+  if (!file || fseek(file, (long)at, SEEK_SET) || fputc(byte & 255, file) == EOF || fclose(file)) abort();
+}
+
+/* Flips single bits: in the first and last bytes, and anywhere. Every time a refusal that names the file. */
+static void flip(const char *directory, const char *file, int (*open)(const char *), int count) {
+  char path[256];
+  size_t size;
+  snprintf(path, sizeof path, "%s/%s", directory, file);
+  char *data = program_read(path, &size);
+  if (!data) fail_msg("%s is missing", path);
+  test_ok(open(directory));
+  ch_rng rng = ch_rng_make(11, CH_STREAM_TEST, (uint32_t)size);
+  for (int i = 0; i < count; i++) {
+    size_t at = i < 24   ? (size_t)i
+                : i < 32 ? size - 1 - (size_t)(i - 24)
+                         : (size_t)ch_rng_below(rng, (uint64_t)i, size);
+    if (i % 4 == 3 && size > 4096) at = at % 4096; /* headers are short: give them their share */
+    char bit = (char)(1 << ch_rng_below(rng, (uint64_t)(i + count), 8));
+    put_byte(path, at, data[at] ^ bit);
+    int code = open(directory);
+    if (!code) fail_msg("%s: bit %#x of byte %zu flipped, and nobody noticed", path, (unsigned)(bit & 255), at);
+    if (!strstr(choir_error_message(), file))
+      fail_msg("%s: byte %zu: the message does not name the file: %s", path, at, choir_error_message());
+    put_byte(path, at, data[at]);
+  }
+  test_ok(ch_file_save(path, data, size / 2));
+  assert_int_not_equal(open(directory), CHOIR_OK);
+  assert_non_null(strstr(choir_error_message(), file));
+  test_ok(ch_file_save(path, data, size));
+  test_ok(open(directory));
+  free(data);
+}
+
+static void flipped_bits(void **state) {
+  (void)state;
+  program_must(
+      "mkdir -p copies/run/checkpoints && cp -r data copies/data && cp -r whole/checkpoints/00000084 copies/checkpoint "
+      "&&"
+      "cp whole/*.* copies/run && cp -r copies/checkpoint copies/run/checkpoints/00000084");
+  flip("copies/checkpoint", "model.safetensors", load_model, 200);
+  flip("copies/data", "text.train.shard", open_data, 200);
+  flip("copies/data", "text.heldout.shard", open_data, 200);
+  flip("copies/data", "tokenizer.model", open_data, 200);
+  flip("copies/run", "checkpoints/00000084/state.safetensors", resume, 40);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(interrupted),
+                                     cmocka_unit_test(finished), cmocka_unit_test(flipped_bits)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}

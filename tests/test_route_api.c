@@ -1,0 +1,236 @@
+/* The public interface: choir_route and choir_layer_*, as an embedder calls them. */
+#include "choir/layer.h"
+#include "moe_testing.h"
+#include "naive_routing.h"
+
+enum { N = 64, E = 8, D = 16, H = 24 };
+
+static void refused(int code, int want, const char *words) {
+  assert_int_equal(code, want);
+  if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
+}
+
+/* Gates and statistics, from logits and from scores. */
+static void routes_a_matrix(void **state) {
+  (void)state;
+  int32_t ids[N];
+  uint8_t valid[N];
+  for (int t = 0; t < N; t++) {
+    ids[t] = 3 * t;
+    valid[t] = t != 5;
+  }
+  for (int router = 0; router < ROUTERS; router++) {
+    int e = router == 4 ? 1 : E;
+    float *logits = test_new_normal(N * e, 1), *scores = test_new(N * e), *gates = test_new(N * e);
+    for (int t = 0; t < N; t++) {
+      double sum = 0;
+      for (int i = 0; i < e; i++) sum += exp((double)logits[t * e + i]);
+      for (int i = 0; i < e; i++) scores[t * e + i] = (float)(exp((double)logits[t * e + i]) / sum);
+    }
+    choir_router_options o = router_options(all_routers[router]);
+    double want[N * E];
+    naive_routing q = {
+        .o = &o, .n = N, .e = e, .scores = scores, .token = ids, .valid = valid, .training = 1, .gate = want};
+    naive_route(&q);
+    for (int is_logits = 0; is_logits < 2; is_logits++) {
+      choir_route_stats stats;
+      test_poison(gates, N * e);
+      test_ok(choir_route(&o, N, e, is_logits ? logits : scores, is_logits, ids, valid, 0, 1, 0, gates, &stats));
+      double mass = 0;
+      int64_t load = 0, tokens = 0, slots = 0;
+      for (int j = 0; j < N * e; j++) {
+        assert_true(fabs((double)gates[j] - want[j]) < 1e-6);
+        mass += want[j];
+      }
+      for (int i = 0; i < e; i++) load += stats.load[i];
+      for (int i = 0; i <= e; i++) {
+        tokens += stats.histogram[i];
+        slots += i * stats.histogram[i];
+      }
+      assert_int_equal(stats.tokens, N - 1);
+      assert_int_equal(tokens, N - 1);
+      assert_int_equal(load, stats.assignments);
+      assert_int_equal(slots, stats.assignments);
+      assert_int_equal(stats.dropped, q.dropped);
+      assert_true(fabs(stats.aux_loss - q.aux) < 1e-5);
+      assert_true(fabs(stats.gate_mass - mass / (N - 1)) < 1e-6);
+      choir_route_stats_free(&stats);
+    }
+    free(logits);
+    free(scores);
+    free(gates);
+  }
+}
+
+static void refuses_bad_matrices(void **state) {
+  (void)state;
+  float scores[N * E], gates[N * E];
+  choir_router_options o = router_options("gshard_top2");
+  for (int j = 0; j < N * E; j++) scores[j] = 0.125f;
+  scores[7 * E + 3] = NAN;
+  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_NUMERIC, "scores[7,3]");
+  scores[7 * E + 3] = INFINITY;
+  refused(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_NUMERIC, "scores[7,3]");
+  scores[7 * E + 3] = -0.5f;
+  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "-0.5");
+  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL));
+  scores[7 * E + 3] = -INFINITY;
+  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL));
+  assert_true(gates[7 * E + 3] == 0);
+  for (int i = 0; i < E; i++) scores[7 * E + i] = -INFINITY;
+  refused(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_NUMERIC, "every logit");
+  uint8_t valid[N];
+  for (int t = 0; t < N; t++) valid[t] = t != 7;
+  test_ok(choir_route(&o, N, E, scores, 1, NULL, valid, 0, 0, 0, gates, NULL)); /* padding may hold anything */
+
+  o = router_options("hash");
+  refused(choir_route(&o, N, E, scores, 0, NULL, valid, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "token ids");
+  int32_t ids[N] = {0, 1, -4};
+  refused(choir_route(&o, N, E, scores, 0, ids, valid, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "tokens[2] is -4");
+  o = router_options("expert_choice");
+  refused(choir_route(&o, 4, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "8 experts");
+  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, -1, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
+          "sequence_length -1");
+  refused(choir_route(&o, N, E, NULL, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "scores is NULL");
+  strcpy(o.name, "switch");
+  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
+          "no router 'switch'");
+}
+
+static choir_layer *make_layer(const choir_router_options *router, const char *compute) {
+  choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
+  choir_layer *layer;
+  o.tokens = N;
+  o.d_model = D;
+  o.d_hidden = H;
+  o.experts = E;
+  o.router = *router;
+  o.threads = 2;
+  o.compute = compute;
+  o.seed = 5;
+  test_ok(choir_layer_create(&o, &layer));
+  return layer;
+}
+
+/* The public layer is the internal one, for every n up to the planned one and in any order of calls. */
+static void layer_on_own_arrays(void **state) {
+  (void)state;
+  for (int router = 0; router < 3; router++) {
+    layer_case c = layer_case_new(all_routers[router], N, D, H, E);
+    choir_layer *layer = make_layer(&c.options, "fp32");
+    choir_layer_weights w = {c.router, c.w1, c.w2}, g = {test_new(D * E), test_new(E * D * H), test_new(E * D * H)};
+    float out[N * D], dx[N * D];
+    const int sizes[] = {N, 40, 61, N};
+    c.backend = "cpu";
+    c.aux_scale = (real)c.options.aux_loss_weight;
+    for (int call = 0; call < 4; call++) {
+      int n = c.n = sizes[call];
+      layer_run(&c, 1);
+      test_ok(choir_layer_forward(layer, &w, n, c.x, NULL, NULL, 0, out));
+      test_ok(choir_layer_forward(layer, &w, n, c.x, NULL, NULL, 1, out));
+      memset(g.router, 0, sizeof(float) * D * E);
+      memset(g.w1, 0, sizeof(float) * E * D * H);
+      memset(g.w2, 0, sizeof(float) * E * D * H);
+      test_ok(choir_layer_backward(layer, &w, c.x, c.dout, dx, &g));
+      assert_memory_equal(out, c.out, sizeof(float) * (size_t)(n * D));
+      assert_memory_equal(dx, c.dx, sizeof(float) * (size_t)(n * D));
+      assert_memory_equal(g.router, c.drouter, sizeof(float) * D * E);
+      assert_memory_equal(g.w1, c.dw1, sizeof(float) * E * D * H);
+      assert_memory_equal(g.w2, c.dw2, sizeof(float) * E * D * H);
+      choir_route_stats stats;
+      test_ok(choir_layer_stats(layer, &stats));
+      assert_int_equal(stats.assignments, c.record.slots);
+      assert_true(stats.aux_loss == c.counts.aux_loss);
+      choir_route_stats_free(&stats);
+    }
+    assert_true(choir_layer_bytes(layer) > sizeof(float) * N * (D + H));
+    choir_layer_destroy(layer);
+    free(g.router);
+    free(g.w1);
+    free(g.w2);
+    layer_case_free(&c);
+  }
+}
+
+/* Jitter draws new factors at every training call, the same ones for the same seed. */
+static void randomness_goes_on(void **state) {
+  (void)state;
+  layer_case c = layer_case_new("switch_top1", N, D, H, E);
+  choir_layer_weights w = {c.router, c.w1, c.w2};
+  float out[2][2][N * D];
+  c.options.jitter = 0.1;
+  for (int run = 0; run < 2; run++) {
+    choir_layer *layer = make_layer(&c.options, "fp32");
+    for (int call = 0; call < 2; call++) test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out[run][call]));
+    choir_layer_destroy(layer);
+  }
+  assert_memory_equal(out[0], out[1], sizeof out[0]);
+  assert_true(test_error(out[0][0], out[0][1], N * D) > 1e-4);
+  layer_case_free(&c);
+}
+
+static void layer_refuses(void **state) {
+  (void)state;
+  layer_case c = layer_case_new("hash", N, D, H, E);
+  choir_layer *layer;
+  choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
+  o.tokens = N;
+  o.d_model = D;
+  o.d_hidden = H;
+  refused(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "experts is 0");
+  o.experts = E;
+  refused(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "no router ''");
+  o.router = c.options;
+  o.compute = "fp16";
+  refused(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "compute 'fp16'");
+  o.compute = "fp32";
+  o.backend = "gpu";
+  refused(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "backend 'gpu'");
+  assert_null(layer);
+
+  layer = make_layer(&c.options, "fp32");
+  choir_layer_weights w = {NULL, c.w1, c.w2}, none = {NULL, c.w1, NULL}; /* hash has no router weight */
+  choir_route_stats stats;
+  int32_t ids[N] = {0};
+  refused(choir_layer_stats(layer, &stats), CHOIR_ERROR_ARGUMENT, "forward first");
+  refused(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "token ids");
+  refused(choir_layer_forward(layer, &w, N + 1, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "65 tokens");
+  refused(choir_layer_forward(layer, &none, N, c.x, ids, NULL, 1, c.out), CHOIR_ERROR_ARGUMENT, "w2 is NULL");
+  test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, c.out));
+  refused(choir_layer_backward(layer, &w, c.x, c.dout, c.dx, &w), CHOIR_ERROR_ARGUMENT, "training");
+  choir_layer_destroy(layer);
+  choir_layer_destroy(NULL);
+  layer_case_free(&c);
+}
+
+/* Sums of counts, means over tokens. */
+static void statistics_add_up(void **state) {
+  (void)state;
+  float scores[N * E], gates[N * E];
+  choir_router_options o = router_options("switch_top1");
+  choir_route_stats a, b, sum;
+  test_normal(scores, N * E, 9);
+  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 1, 0, gates, &a));
+  test_ok(choir_route(&o, N / 2, E, scores, 1, NULL, NULL, 0, 1, 0, gates, &b));
+  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 1, 0, gates, &sum));
+  test_ok(ch_route_stats_add(&sum, &b));
+  assert_int_equal(sum.tokens, a.tokens + b.tokens);
+  assert_int_equal(sum.assignments, a.assignments + b.assignments);
+  assert_int_equal(sum.dropped, a.dropped + b.dropped);
+  for (int i = 0; i < E; i++) assert_int_equal(sum.load[i], a.load[i] + b.load[i]);
+  for (int i = 0; i <= E; i++) assert_int_equal(sum.histogram[i], a.histogram[i] + b.histogram[i]);
+  assert_true(fabs(sum.gate_mass - (2 * a.gate_mass + b.gate_mass) / 3) < 1e-12);
+  assert_true(fabs(sum.aux_loss - (2 * a.aux_loss + b.aux_loss) / 3) < 1e-12);
+  choir_route_stats_free(&a);
+  choir_route_stats_free(&b);
+  choir_route_stats_free(&sum);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(routes_a_matrix),     cmocka_unit_test(refuses_bad_matrices),
+      cmocka_unit_test(layer_on_own_arrays), cmocka_unit_test(randomness_goes_on),
+      cmocka_unit_test(layer_refuses),       cmocka_unit_test(statistics_add_up),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,54 @@
+/* One op, every way it can run: the fast backend in each instruction set and with 1 to 3 threads against the reference.
+ */
+#ifndef CH_TESTS_VARIANTS_H
+#define CH_TESTS_VARIANTS_H
+
+#include "testing.h"
+
+/* Calls ops on inputs it makes from `context` and leaves all results in `out`, which comes in poisoned. */
+typedef void (*test_run)(ch_exec *x, const void *context, real *out);
+
+static const char *const test_isas[] = {"generic", "avx2", "avx512"};
+enum { TEST_ISAS = 3, TEST_GUARD = 32 };
+
+/* Results of one way to run, freed by the caller. Whoever writes past `count` is found out. */
+static inline real *test_run_on(const char *backend, const char *isa, int threads, test_run run, const void *context,
+                                int64_t count) {
+  real *out = test_new(count + TEST_GUARD);
+  setenv("CHOIR_ISA", isa, 1);
+  TEST_EXEC(backend, CH_COMPUTE_FP32, threads, {
+    test_poison(out, count + TEST_GUARD);
+    run(&x, context, out);
+    assert_int_equal(x.scratch.used, 0);
+  });
+  unsetenv("CHOIR_ISA");
+  for (int i = 0; i < TEST_GUARD; i++) assert_true(isnan(out[count + i]));
+  return out;
+}
+
+/* The results consist of parts of count[0], count[1], ... (ended by 0) elements, each compared by itself. */
+static inline void test_variants(const char *what, test_run run, const void *context, const int64_t *count,
+                                 double tolerance) {
+  int64_t total = 0;
+  for (int i = 0; count[i]; i++) total += count[i];
+  real *want = test_run_on("reference", "generic", 2, run, context, total);
+  for (int isa = 0; isa < TEST_ISAS; isa++) {
+    real *one = test_run_on("cpu", test_isas[isa], 1, run, context, total);
+    int64_t at = 0;
+    for (int i = 0; count[i]; at += count[i++]) {
+      double error = test_error(one + at, want + at, count[i]);
+      if (!(error <= tolerance)) fail_msg("%s (%s): relative error %.3g in result %d", what, test_isas[isa], error, i);
+    }
+    for (int threads = 2; threads <= 3; threads++) {
+      real *more = test_run_on("cpu", test_isas[isa], threads, run, context, total);
+      if (memcmp(one, more, (size_t)total * sizeof *one))
+        fail_msg("%s (%s): %d threads differ from 1", what, test_isas[isa], threads);
+      free(more);
+    }
+    free(one);
+  }
+  free(want);
+}
+#define TEST_PARTS(...) ((const int64_t[]){__VA_ARGS__, 0})
+
+#endif
