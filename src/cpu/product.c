@@ -29,9 +29,36 @@ static int sgemm(const ch_product *p) {
                     p->ldb, p->accumulate ? 1.0f : 0.0f, p->c, p->ldc) != dnnl_success;
 }
 
+/* Where weights are stored transposed and rows are few, sgemm spends too much on packing them. Rows in whole steps
+ * only: making a primitive takes long, and routers that fill experts unevenly would ask for every number of rows. */
+static int prefers_matmul(const ch_product *p) {
+  enum { MOST_ROWS = 512, ROW_STEP = 16, LEAST_DEPTH = 256 };
+  return p->bf16 || (p->trans_b && !p->trans_a && p->m <= MOST_ROWS && p->m % ROW_STEP == 0 && p->k >= LEAST_DEPTH);
+}
+
+static void run(const ch_product *p, void *scratch) {
+  if (p->k > 0 && prefers_matmul(p) && !ch_product_matmul(p, scratch)) return;
+  if (p->k <= 0 || p->bf16 || sgemm(p)) plain(p);
+}
+
 void ch_product_run(const ch_product *p, void *scratch) {
+  enum { DEPTH_STEP = 32 };
+  int64_t rest = p->k % DEPTH_STEP;
   if (p->m <= 0 || p->n <= 0) return;
-  if (p->k <= 0 || (p->bf16 ? ch_product_matmul(p, scratch) : sgemm(p))) plain(p);
+  if (!p->bf16 || !p->trans_a || rest == 0 || rest == p->k) {
+    run(p, scratch);
+    return;
+  }
+  /* The gradient of a weight in bf16: here the number of rows is the depth, and primitives are the slowest to make. In
+   * two parts, few depths occur. */
+  ch_product whole = *p, tail = *p;
+  whole.k = p->k - rest;
+  tail.k = rest;
+  tail.accumulate = 1;
+  tail.a = (const ch_bf16 *)p->a + whole.k * p->lda;
+  tail.b = (const ch_bf16 *)p->b + whole.k * (p->trans_b ? 1 : p->ldb);
+  run(&whole, scratch);
+  run(&tail, scratch);
 }
 
 int ch_product_has_bf16(void) {

@@ -10,7 +10,7 @@
 
 #include "cpu/product.h"
 
-enum { TABLE = 4096, MOST = 2048, POOL = 16 };
+enum { TABLE = 4096, MOST = 1024, POOL = 16 };
 
 typedef struct {
   int64_t m, n, k, lda, ldb, ldc;

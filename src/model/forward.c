@@ -34,6 +34,7 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   model->planned_B = B;
   model->planned_T = T;
   model->planned_gradients = gradients;
+  if (model->stale) ch_model_weights_changed(model);
   return CHOIR_OK;
 }
 

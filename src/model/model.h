@@ -11,6 +11,7 @@ struct choir_model {
   ch_exec x;
   ch_arena weights, gradients; /* gradients: counting until asked for */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
+  int stale;               /* bf16 copies are older than the weights */
   size_t reserved_scratch; /* that others need between passes: the optimizer */
 };
 

@@ -185,6 +185,7 @@ int ch_run_loop(ch_run *run, const choir_train_options *options) {
   drive d = {.run = run, .options = options, .first_step = run->step};
   choir_config_costs costs;
   choir_machine_peak peak;
+  if (run->step >= run->config.train.steps) return CHOIR_OK; /* resumed when done: nothing to measure */
   CH_TRY(choir_config_cost(&run->config, &costs));
   CH_TRY(choir_machine_measure(run->model->x.threads, 0.3, &peak));
   CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes));
