@@ -1,5 +1,7 @@
 /* choir: one program, one verb a file. */
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -89,7 +91,15 @@ static int dispatch(int count, char **words) {
   return asked ? 0 : CLI_USAGE;
 }
 
+/* Threads that wait for each other spin first, and libgomp's default of milliseconds makes a step ten times slower when other
+ * processes want the same cores. It reads its settings before main, hence the second start. */
+static void wait_politely(char **argv) {
+  if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || setenv("GOMP_SPINCOUNT", "1000", 1)) return;
+  execv("/proc/self/exe", argv);
+}
+
 int main(int argc, char **argv) {
+  wait_politely(argv);
   int status = dispatch(argc - 1, argv + 1);
   /* A full disk behind standard output must not look like success. */
   if (fflush(stdout) || ferror(stdout)) {

@@ -34,7 +34,7 @@ static void test_softmax(void **state) {
   (void)state;
   real *in = test_new_normal(COUNT, 1), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 2), *dx = test_new(COUNT);
   test_poison(dx, COUNT);
-  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     problem p = {.x = &x, .forward = softmax_forward, .out = y, .cotangent = dy};
     p.softmax = (ch_softmax_args){.n = N, .m = D, .x = in, .y = y, .dy = dy, .dx = dx};
     x.ops->softmax(&x, &p.softmax);
@@ -59,7 +59,7 @@ static void test_gelu(void **state) {
   real *in = test_new_normal(COUNT, 3), *u = test_new_normal(COUNT, 4), *y = test_new(COUNT);
   real *dy = test_new_normal(COUNT, 5), *dx = test_new(COUNT), *du = test_new(COUNT);
   for (int i = 0; i < COUNT; i++) in[i] *= 2;
-  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     problem p = {.x = &x, .forward = gelu_forward, .out = y, .cotangent = dy};
     p.gelu = (ch_gelu_args){.count = COUNT, .x = in, .u = u, .y = y, .dy = dy, .dx = dx, .du = du};
     test_poison(dx, COUNT);
@@ -84,7 +84,7 @@ static void test_rmsnorm(void **state) {
   real *in = test_new_normal(COUNT, 6), *w = test_new_normal(D, 7), *y = test_new(COUNT), *rstd = test_new(N);
   real *dy = test_new_normal(COUNT, 8), *dx = test_new(COUNT), *dw = test_new(D);
   for (int accumulate = 0; accumulate < 2; accumulate++)
-    TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+    TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
       problem p = {.x = &x, .forward = norm_forward, .out = y, .cotangent = dy};
       p.norm = (ch_rmsnorm_args){.n = N,
                                  .d = D,
@@ -117,7 +117,7 @@ static void test_embedding(void **state) {
   (void)state;
   static const int32_t token[N] = {2, 0, 2, 3, 2}; /* repeated, and 1 missing */
   real *w = test_new_normal(V * D, 9), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 10), *dw = test_new(V * D);
-  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     problem p = {.x = &x, .forward = embedding_forward, .out = y, .cotangent = dy};
     p.embedding = (ch_embedding_args){.n = N, .d = D, .V = V, .token = token, .w = w, .x = y, .dx = dy, .dw = dw};
     for (int j = 0; j < V * D; j++) dw[j] = 5;

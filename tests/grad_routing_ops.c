@@ -44,7 +44,7 @@ static void test_combine(void **state) {
   real *y = test_new_normal(SLOTS * D, 2), *out = test_new(N * D), *dout = test_new_normal(N * D, 3);
   real *dy = test_new(SLOTS * D), *dgate = test_new(SLOTS);
   for (int gated = 0; gated < 2; gated++)
-    TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+    TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
       problem p = {.x = &x, .cotangent = dout};
       p.args = (ch_combine_args){
           .record = &r, .d = D, .gated = gated, .y = y, .out = out, .dout = dout, .dy = dy, .dgate = dgate};
@@ -70,7 +70,7 @@ static void test_transpose(void **state) {
   ch_record r = make_record();
   real *in = test_new_normal(N * D, 4), *gathered = test_new(SLOTS * D), *y = test_new_normal(SLOTS * D, 5);
   real *out = test_new(N * D), *more = test_new_normal(N * D, 6);
-  TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     test_poison(gathered, SLOTS * D), test_poison(out, N * D);
     x.ops->index(&x, &(ch_index_args){&r});
     x.ops->gather(&x, &(ch_gather_args){.record = &r, .d = D, .x = in, .y = gathered});

@@ -1,8 +1,4 @@
-/* The program's whole path: text, tokenizer, data, training, evaluation, report; stopped and killed on the way. */
-#include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <time.h>
+/* The program's whole path: text, tokenizer, data, training, evaluation, report. Interruptions: test_resume.c. */
 
 #include "base/file.h"
 #include "choir/choir.h"
@@ -35,7 +31,6 @@ static int setup(void **state) {
   return 0;
 }
 
-#define EXEC "exec " CHOIR_PROGRAM " "
 #define TRAIN                                                                                       \
   "train --data data --config " CHOIR_SOURCE_DIR                                                    \
   "/configs/pico.json --set vocab_size=400 --set sequence_length=32 --set batch_sequences=4 --set " \
@@ -88,107 +83,10 @@ static void report(void **state) {
   program_refuses(1, "metrics.jsonl", "report data --out r.html");
 }
 
-/* Starts a shell command that ends in `exec choir ...`, with its output in DIRECTORY/log. */
-static pid_t start(const char *shell) {
-  char command[4096];
-  snprintf(command, sizeof command, "cd %s && exec >>log 2>&1 && %s", program_directory, shell);
-  pid_t child = fork();
-  if (child == 0) {
-    execl("/bin/sh", "sh", "-c", command, NULL);
-    _exit(127);
-  }
-  assert_true(child > 0);
-  return child;
-}
-
-static void pause_for(double seconds) {
-  nanosleep(&(struct timespec){.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - floor(seconds)))}, NULL);
-}
-
-/* Whether a child has ended; *status as of waitpid. */
-static int ended(pid_t child, int *status) { return waitpid(child, status, WNOHANG) == child; }
-
-static void interrupt(void **state) {
-  (void)state;
-  int status = -1, steps = 0;
-  pid_t child = start(EXEC TRAIN "--out stopped --set steps=100000");
-  for (int i = 0; i < 600 && steps < 4 && !ended(child, &status); i++) { /* until it is at work */
-    char *text;
-    size_t bytes;
-    pause_for(0.05);
-    if (ch_file_read(program_path("stopped/metrics.jsonl"), 1 << 24, &text, &bytes)) continue;
-    steps = 0;
-    for (const char *at = text; (at = strstr(at, "\"event\":\"step\"")); at++) steps++;
-    free(text);
-  }
-  assert_int_equal(status, -1);
-  kill(child, SIGINT);
-  assert_int_equal(waitpid(child, &status, 0), child);
-  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  program_ok("info stopped && tail -n 1 log");
-  assert_non_null(strstr(program_output, "choir train --resume --out stopped"));
-  program_ok("eval stopped --data data --sequences 1");
-}
-
-static void same_file(const char *a, const char *b) {
-  char *x, *y;
-  size_t m, n;
-  test_ok(ch_file_read(program_path(a), 1 << 26, &x, &m));
-  test_ok(ch_file_read(program_path(b), 1 << 26, &y, &n));
-  if (m != n || memcmp(x, y, m)) fail_msg("%s and %s differ", a, b);
-  free(x);
-  free(y);
-}
-
-static int has_checkpoint(const char *run) {
-  char path[600];
-  int found = 0;
-  snprintf(path, sizeof path, "%s/checkpoints", program_path(run));
-  DIR *directory = opendir(path);
-  for (struct dirent *entry; directory && (entry = readdir(directory));)
-    found |= strspn(entry->d_name, "0123456789") == 8;
-  if (directory) closedir(directory);
-  return found;
-}
-
-/* SIGKILL at random instants, until a run gets to its end: what it leaves is what an undisturbed run leaves. */
-static void kill_and_resume(void **state) {
-  (void)state;
-  int status, kills = 0;
-  double most = 0.4;
-  program_ok(TRAIN "--out whole --set steps=40");
-  for (int i = 0; i < 60; i++) {
-    pid_t child = start(has_checkpoint("killed") ? EXEC "train --resume --out killed"
-                                                 : "rm -rf killed && " EXEC TRAIN "--out killed --set steps=40");
-    double limit =
-        i == 0 ? 0.02 : most * ch_rng_uniform(ch_rng_make((uint64_t)getpid(), CH_STREAM_TEST, 6), (uint64_t)i);
-    int over = 0;
-    for (double t = 0; t < limit && !over; t += 0.01) {
-      pause_for(0.01);
-      over = ended(child, &status);
-    }
-    if (!over) {
-      kill(child, SIGKILL);
-      waitpid(child, &status, 0);
-      kills++;
-      most *= 1.15; /* so that a slow machine gets there as well */
-    } else {
-      if (!WIFEXITED(status) || WEXITSTATUS(status)) fail_msg("after %d kills: status %d, see the log", kills, status);
-      break;
-    }
-  }
-  assert_true(kills > 0);
-  same_file("whole/metrics.jsonl", "killed/metrics.jsonl");
-  same_file("whole/checkpoints/00000040/model.safetensors", "killed/checkpoints/00000040/model.safetensors");
-  same_file("whole/checkpoints/00000040/state.safetensors", "killed/checkpoints/00000040/state.safetensors");
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(train_and_look),
       cmocka_unit_test(report),
-      cmocka_unit_test(interrupt),
-      cmocka_unit_test(kill_and_resume),
   };
   return cmocka_run_group_tests(tests, setup, program_teardown);
 }

@@ -393,6 +393,30 @@ static void mixture_holds_far_along(void **state) {
   choir_data_close(d);
 }
 
+/* The samples that fall on the very ends of a source's part of the circle: found by solving a s + b = point. */
+static void mixture_is_exact_at_its_borders(void **state) {
+  (void)state;
+  choir_data *d = opened("data");
+  uint32_t step = 2654435769u, inverse = 1;
+  for (int i = 0; i < 5; i++) inverse *= 2 - step * inverse; /* Newton, modulo 2^32 */
+  uint32_t b = (uint32_t)ch_rng_bits(ch_rng_make(6, CH_STREAM_MIXTURE, 0), 0);
+  for (int i = 0; i < 3; i++)
+    for (int last = 0; last < 2; last++) {
+      uint32_t point = (uint32_t)(d->sources[i + last].begin - (uint64_t)last);
+      uint64_t sample = (point - b) * inverse, before, total = 0;
+      assert_int_equal(ch_data_sample_source(d, 6, sample, &before), i);
+      for (int k = 0; k < 3;
+           k++) { /* the counts after it add up to sample + 1: each source's next sample tells its own */
+        uint64_t next = sample + 1, count;
+        while (ch_data_sample_source(d, 6, next, &count) != k) next++;
+        total += count;
+        if (k == i) assert_int_equal(count, before + 1);
+      }
+      assert_int_equal(total, sample + 1);
+    }
+  choir_data_close(d);
+}
+
 /* One source: each epoch hands out every window once, in an order of its own. */
 static void epochs_are_permutations(void **state) {
   (void)state;
@@ -540,6 +564,7 @@ int main(void) {
       cmocka_unit_test(refuses_wrong_descriptions),
       cmocka_unit_test(mixture_is_in_proportion),
       cmocka_unit_test(mixture_holds_far_along),
+      cmocka_unit_test(mixture_is_exact_at_its_borders),
       cmocka_unit_test(epochs_are_permutations),
       cmocka_unit_test(position_is_the_whole_state),
       cmocka_unit_test(heldout_windows_cover_the_share),

@@ -8,8 +8,7 @@
 
 static int begin(void **state) {
   (void)state;
-  snprintf(corpus_home, sizeof corpus_home, "/tmp/choir-test-XXXXXX");
-  return mkdtemp(corpus_home) ? 0 : -1;
+  return corpus_make_home();
 }
 
 /* Everything in the files, each document ended by '|' (which no test text holds otherwise). */

@@ -6,6 +6,7 @@
 #ifndef CHOIR_H
 #define CHOIR_H
 
+#include "choir/bench.h"
 #include "choir/config.h"
 #include "choir/data.h"
 #include "choir/error.h"

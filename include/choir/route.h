@@ -12,7 +12,7 @@ extern "C" {
 typedef struct choir_route_stats {
   int tokens;          /* valid tokens */
   int experts;
-  int capacity;        /* tokens an expert may hold (expert_choice: k) */
+  int capacity;        /* tokens an expert may hold (expert_choice: k, of all pools together) */
   int64_t assignments; /* filled slots */
   int64_t dropped;     /* choices of a token that found its expert full */
   double aux_loss;     /* unweighted; 0 where the router has none */
@@ -29,7 +29,7 @@ CHOIR_API int choir_router_looks_across_tokens(const char *name);
 /* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them. */
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
 
-/* Routes scores [n,e] (row-major). is_logits: softmax them first. tokens: [n] ids, needed by `hash`, else may be NULL.
+/* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning never. tokens: [n] ids, needed by `hash`, else may be NULL.
  * valid: [n] nonzero where a token takes part, or NULL. sequence_length: of pool "sequence" (0: one sequence). seed: of random second experts.
  * gates [n,e] receives the combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free.
  * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */

@@ -19,9 +19,13 @@ static inline int32_t key_of(float score) {
   return score == score ? key : KEY_NAN;
 }
 
-/* Keys of `tokens` tokens from `first` and `experts` experts from `expert`: keys [experts,n]. */
+/* An expert's keys start this far behind the previous expert's: whole cache lines, and one more, lest powers of two put
+ * all experts' lines into one set of the cache. */
+static int64_t key_stride(int n) { return ch_pieces(n, TOKENS) * TOKENS + TOKENS; }
+
+/* Keys of `tokens` tokens from `first` and `experts` experts from `expert`: keys [experts,key_stride]. */
 static void transpose(const ch_select_args *a, int first, int tokens, int expert, int experts, int32_t *keys) {
-  int64_t n = a->record->tokens, e = a->record->experts;
+  int64_t stride = key_stride(a->record->tokens), e = a->record->experts;
   int32_t tile[TOKENS][EXPERTS];
   for (int t = 0; t < tokens; t++) {
     const float *score = a->score + (first + t) * e + expert;
@@ -30,7 +34,7 @@ static void transpose(const ch_select_args *a, int first, int tokens, int expert
     for (int j = 0; j < experts; j++) tile[t][j] = valid ? key_of(score[j]) : KEY_INVALID;
   }
   for (int j = 0; j < experts; j++)
-    for (int t = 0; t < tokens; t++) keys[j * n + first + t] = tile[t][j];
+    for (int t = 0; t < tokens; t++) keys[j * stride + first + t] = tile[t][j];
 }
 
 typedef struct {
@@ -78,18 +82,20 @@ static threshold find_threshold(const int32_t *key, int n, int k) {
   return (threshold){(int32_t)low, k - above};
 }
 
-/* Writes the tokens that pass, ascending; most runs of keys hold none. Returns the last of the smallest taken. */
+/* Writes the tokens that pass, ascending: candidates of a run without a branch, then those among them that ties leave.
+ * Returns the last of the smallest taken. */
 static int take(const int32_t *key, int n, int first, threshold limit, int *slot_token) {
-  enum { RUN = 32 };
+  enum { RUN = 512 };
+  int candidate[RUN], last = first;
   int32_t smallest = INT32_MAX;
-  int last = first;
   for (int begin = 0; begin < n; begin += RUN) {
-    int end = begin + RUN < n ? begin + RUN : n, hits = 0;
-#pragma omp simd reduction(+ : hits)
-    for (int t = begin; t < end; t++) hits += key[t] >= limit.key;
-    for (int t = begin; hits && t < end; t++) {
-      if (key[t] < limit.key) continue;
-      hits--;
+    int end = begin + RUN < n ? begin + RUN : n, count = 0;
+    for (int t = begin; t < end; t++) {
+      candidate[count] = t;
+      count += key[t] >= limit.key;
+    }
+    for (int i = 0; i < count; i++) {
+      int t = candidate[i];
       if (key[t] == limit.key && limit.ties-- <= 0) continue;
       *slot_token++ = first + t;
       if (key[t] <= smallest) smallest = key[t], last = first + t;
@@ -128,7 +134,7 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
 #pragma omp for
     for (int t = 0; t < n; t += TOKENS) transpose(a, t, n - t < TOKENS ? n - t : TOKENS, begin, experts, keys);
 #pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < experts; i++) select_expert(a, begin + i, keys + (int64_t)i * n, per_expert);
+    for (int i = 0; i < experts; i++) select_expert(a, begin + i, keys + i * key_stride(n), per_expert);
   }
   r->slots = e * per_expert;
   r->expert_begin[e] = r->slots;

@@ -60,6 +60,8 @@ void choir_model_free(choir_model *model) {
 }
 
 void ch_model_weights_changed(choir_model *model) {
+  model->stale = ch_counting(&model->x); /* nothing can run yet: the plan will see to it */
+  if (model->stale) return;
   for (int i = 0; i < model->net.params.count; i++) {
     ch_param *p = &model->net.params.p[i];
     if (p->w16) model->x.ops->round_bf16(&model->x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
@@ -136,7 +138,8 @@ int choir_model_parameter_count(const choir_model *model) { return model->net.pa
 
 int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
   if (index < 0 || index >= model->net.params.count)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, model->net.params.count);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index,
+                    model->net.params.count);
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .data = p->w, .gradient = p->g};
   memcpy(parameter->shape, p->shape, sizeof p->shape);

@@ -9,6 +9,7 @@
 enum { CH_BENCH_KEYS = 6, CH_BENCH_ARRAYS = 40, CH_BENCH_OUTPUTS = 6 };
 
 typedef struct ch_bench {
+  const struct ch_bench_case *which;
   const choir_bench_options *options;
   choir_bench_result *result;
   double value[CH_BENCH_KEYS]; /* in the order of the case's keys */
@@ -46,7 +47,8 @@ typedef struct ch_bench_case {
 
 /* Tables that end with a row without name: bench_products.c, bench_pointwise.c. */
 extern const ch_bench_case ch_bench_product_cases[], ch_bench_pointwise_cases[];
-int ch_bench_moe(ch_bench *b); /* bench_moe.c */
+int ch_bench_moe(ch_bench *b);  /* bench_moe.c */
+int ch_bench_step(ch_bench *b); /* bench_step.c */
 
 /* The first `count` values as sizes, each at least 1. */
 int ch_bench_sizes(const ch_bench *b, int count, int64_t *size);

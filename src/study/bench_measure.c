@@ -9,11 +9,16 @@
 enum { MOST_REPETITIONS = 1000 };
 
 int ch_bench_sizes(const ch_bench *b, int count, int64_t *size) {
+  double product = 1; /* bounded, so that no count of elements overflows */
   for (int i = 0; i < count; i++) {
+    if (b->value[i] < 1)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s must be given, and at least 1", b->which->name,
+                      b->which->key[i].name);
+    product *= b->value[i];
+    if (b->value[i] > INT32_MAX || product > 1e15)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s=%.12g is too large", b->which->name,
+                      b->which->key[i].name, b->value[i]);
     size[i] = (int64_t)b->value[i];
-    if (size[i] < 1)
-      return ch_error(CHOIR_ERROR_ARGUMENT, "bench '%s': size number %d must be given, and at least 1",
-                      b->result->problem, i + 1);
   }
   return CHOIR_OK;
 }

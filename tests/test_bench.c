@@ -1,0 +1,106 @@
+/* choir_bench: every case runs small and agrees with the reference; problems that are wrong are refused by name. */
+#include "choir/bench.h"
+#include "testing.h"
+
+static choir_machine_peak peak = {
+    .threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 10};
+static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
+
+static void check(const char *problem, const char *full, double tolerance) {
+  choir_bench_result r;
+  test_ok(choir_bench(problem, &options, &r));
+  assert_string_equal(r.problem, full);
+  if (!(r.error <= tolerance)) fail_msg("%s: error %g", problem, r.error);
+  assert_true(r.repetitions >= 2 && r.min_seconds > 0 && r.min_seconds <= r.seconds);
+  assert_true(r.flops > 0 || r.bytes > 0);
+  assert_true(r.share > 0);
+  double best = r.bytes > 0 ? peak.triad_gbs : strstr(full, "bf16") ? peak.bf16_gflops : peak.fp32_gflops;
+  assert_true(fabs(r.share * best / (r.gflops + r.gbs) - 1) < 1e-9);
+}
+
+static void every_case_agrees_with_the_reference(void **state) {
+  (void)state;
+  check("gemm m=50 n=33 k=65 tb=1", "gemm m=50 n=33 k=65 ta=0 tb=1 compute=fp32", 1e-5);
+  check("  gemm  ta=1 m=50 k=65 n=33 ", "gemm m=50 n=33 k=65 ta=1 tb=0 compute=fp32", 1e-5);
+  check("attention B=2 T=70 H=2 dh=8", "attention B=2 T=70 H=2 dh=8 compute=fp32", 1e-4);
+  check("head n=40 d=32 V=300", "head n=40 d=32 V=300 compute=fp32", 1e-4);
+  check("gelu count=1000", "gelu count=1000 compute=fp32", 1e-5);
+  check("rmsnorm n=30 d=48", "rmsnorm n=30 d=48 compute=fp32", 1e-5);
+  check("select n=300 e=4 k=20", "select n=300 e=4 k=20 compute=fp32", 0);
+  check("gather n=300 d=24 e=4 k=20", "gather n=300 d=24 e=4 k=20 compute=fp32", 1e-5);
+  check("adafactor batch=2 rows=24 cols=40", "adafactor batch=2 rows=24 cols=40 compute=fp32", 1e-5);
+}
+
+/* Sampled tokens, under every router, with drops. */
+static void layers_agree_with_the_reference(void **state) {
+  (void)state;
+  const char *const routers[] = {"expert_choice", "gshard_top2", "switch_top1", "hash"};
+  for (int i = 0; i < 4; i++) {
+    char problem[128], full[160];
+    snprintf(problem, sizeof problem, "moe n=200 d=32 h=48 e=8 c=1 router=%s", routers[i]);
+    snprintf(full, sizeof full, "%s compute=fp32", problem);
+    check(problem, full, 1e-5);
+  }
+  if (ch_backend_find("cpu")->supports(CH_COMPUTE_BF16, 0) == CHOIR_OK)
+    check("moe compute=bf16 n=200 d=32 h=48 e=8", "moe n=200 d=32 h=48 e=8 c=2 router=expert_choice compute=bf16",
+          0.03);
+}
+
+static void time_is_accounted_for(void **state) {
+  (void)state;
+  choir_bench_result r;
+  double sum = 0, products;
+  test_ok(choir_bench("moe n=200 d=32 h=48 e=8", &options, &r));
+  assert_true(r.parts > 4);
+  for (int i = 0; i < r.parts; i++) {
+    assert_true(r.part[i].seconds >= 0);
+    sum += r.part[i].seconds;
+  }
+  products = r.part[0].seconds + r.part[1].seconds;
+  assert_true(fabs(1 - products / sum - r.beside_products) < 1e-9);
+  assert_true(r.flops == 12.0 * 400 * 32 * 48 + 6.0 * 200 * 32 * 8);
+}
+
+static void refused(const char *problem, const char *words) {
+  choir_bench_result r;
+  assert_int_equal(choir_bench(problem, &options, &r), CHOIR_ERROR_ARGUMENT);
+  if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
+}
+
+static void refuses_wrong_problems(void **state) {
+  (void)state;
+  refused("", "no bench case ''");
+  refused("geem m=4", "did you mean 'gemm'");
+  refused("gemm m=4 n=4", "k must be given");
+  refused("gemm m=4 n=0 k=4", "n must be given, and at least 1");
+  refused("gemm m=4x n=4 k=4", "m is '4x'");
+  refused("gemm m=2000000000 n=2000000000 k=9", "too large");
+  refused("gemm m", "'m' is not key=value");
+  refused("moe router=expert_chioce", "did you mean 'expert_choice'");
+  refused("moe n=64 e=128", "128 experts");
+  refused("moe ruoter=hash", "did you mean 'router'");
+  refused("moe compute=fp16", "compute 'fp16'");
+  refused("select n=10 e=1 k=nan", "k is 'nan'");
+}
+
+/* Each default names a case that there is. */
+static void defaults_name_cases(void **state) {
+  (void)state;
+  for (const char *const *d = choir_bench_defaults(); *d; d++) {
+    int known = 0;
+    for (const char *const *name = choir_bench_names(); *name; name++)
+      known |= !strncmp(*d, *name, strlen(*name)) && (*d)[strlen(*name)] == ' ';
+    assert_true(known);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_case_agrees_with_the_reference),
+      cmocka_unit_test(layers_agree_with_the_reference),
+      cmocka_unit_test(time_is_accounted_for),
+      cmocka_unit_test(refuses_wrong_problems),
+      cmocka_unit_test(defaults_name_cases),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
