@@ -1,4 +1,5 @@
 /* The fast gemm and expert_gemm against the reference, over shapes, layouts, compute types and numbers of threads. */
+#include <omp.h>
 #include <pthread.h>
 
 #include "cpu/product.h"
@@ -155,6 +156,19 @@ static void expert_gemms(void **state) {
         check_expert_gemm((ch_compute)compute, expert_sizes[i], (ch_gemm_form)form);
 }
 
+/* Products keep oneDNN from threading; the caller's own OpenMP settings come through untouched. */
+static void openmp_settings_stay(void **state) {
+  (void)state;
+  int before = omp_get_max_threads();
+  real a[4] = {1, 2, 3, 4}, c[4];
+  for (int threads = 1; threads <= 2; threads++)
+    for (int compute = 0; compute < 2; compute++) {
+      ch_gemm_args g = {.m = 2, .n = 2, .k = 2, .a = a, .b = a, .c = c};
+      TEST_EXEC("cpu", (ch_compute)compute, threads, x.ops->gemm(&x, &g));
+      assert_int_equal(omp_get_max_threads(), before);
+    }
+}
+
 /* Many threads run the same primitive at once, first of all while it does not exist yet: with scratchpads shared
  * between them results would be wrong. */
 enum { SIDE = 96, RUNS = 40, RUNNERS = 4 };
@@ -241,6 +255,7 @@ int main(void) {
                                      cmocka_unit_test(gemm_without_inner_dimension),
                                      cmocka_unit_test(gemm_passes_nan),
                                      cmocka_unit_test(expert_gemms),
+                                     cmocka_unit_test(openmp_settings_stay),
                                      cmocka_unit_test(matmul_runs_concurrently),
                                      cmocka_unit_test(rounding),
                                      cmocka_unit_test(exponential)};

@@ -67,7 +67,12 @@ int ch_product_has_bf16(void) {
   float c[16];
   ch_product p = {.bf16 = 1, .m = 4, .n = 4, .k = 4, .a = a, .b = b, .c = c, .lda = 4, .ldb = 4, .ldc = 4, .alpha = 1};
   void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
-  int works = scratch && ch_product_matmul(&p, scratch) == 0;
+  int works = 0;
+#pragma omp parallel num_threads(1)
+  if (scratch) {
+    ch_product_begin();
+    works = ch_product_matmul(&p, scratch) == 0;
+  }
   free(scratch);
   return works;
 }
