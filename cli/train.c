@@ -31,11 +31,12 @@ static double seconds_left(const watch *w, const choir_train_event *e) {
 }
 
 static void show_step(watch *w, const choir_train_event *e) {
-  char peak[48];
+  char steps[24] = "", peak[48];
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
-  cli_progress_line(&w->progress, "step %lld/%lld  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s  %s left",
-                    (long long)e->step, (long long)e->steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second),
-                    e->gflops, share(e, peak, sizeof peak), cli_duration(seconds_left(w, e)));
+  if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
+  cli_progress_line(&w->progress, "step %lld%s  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s  %s left",
+                    (long long)e->step, steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second), e->gflops,
+                    share(e, peak, sizeof peak), cli_duration(seconds_left(w, e)));
 }
 
 /* What must stay on the screen goes below the live line. */

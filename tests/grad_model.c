@@ -1,5 +1,5 @@
-/* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for its
- * vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
+/* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for
+ * its vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
 #include "model/transformer.h"
 #include "testing.h"
 
@@ -50,8 +50,16 @@ static void tear_down(model_case *c) {
 
 /* Loss plus auxiliary loss, as training adds them up. */
 static double run(model_case *c, int gradients) {
-  ch_pass pass = {.B = B, .T = T, .token = c->token, .target = c->target, .training = 1, .gradients = gradients,
-                  .weight = (real)0.05, .aux_scale = (real)0.5, .seed = 11, .micro = 4};
+  ch_pass pass = {.B = B,
+                  .T = T,
+                  .token = c->token,
+                  .target = c->target,
+                  .training = 1,
+                  .gradients = gradients,
+                  .weight = (real)0.05,
+                  .aux_scale = (real)0.5,
+                  .seed = 11,
+                  .micro = 4};
   ch_transformer_run(&c->x, &c->net, &pass);
   return 0.05 * pass.loss_sum + 0.5 * pass.aux_loss;
 }

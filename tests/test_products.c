@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include "cpu/product.h"
+#include "cpu/vexp.h"
 #include "testing.h"
 
 typedef struct {
@@ -12,11 +13,16 @@ static const size sizes[] = {{1, 1, 1},       {1, 128, 512},  {5, 7, 3},     {64
                              {130, 70, 33},   {33, 500, 129}, {300, 17, 65}, {256, 384, 1},
                              {128, 128, 700}, {511, 513, 96}, {4, 2000, 40}, {700, 96, 300}};
 
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-
 /* What bf16 compute means: inputs rounded, then multiplied in full precision. */
 static void round_values(real *x, int64_t count) {
   for (int64_t i = 0; i < count; i++) x[i] = ch_bf16_value(ch_bf16_round(x[i]));
+}
+
+static ch_bf16 *rounded_copy(const real *x, int64_t count) {
+  ch_bf16 *y = count < 0 ? NULL : malloc(((size_t)count + 1) * sizeof *y);
+  if (!y) abort();
+  for (int64_t i = 0; i < count; i++) y[i] = ch_bf16_round(x[i]);
+  return y;
 }
 
 /* One shape and form, everything strided, C accumulating on what stands there or set over poison. */
@@ -26,8 +32,7 @@ static void check_gemm(const char *backend, ch_compute compute, size s, int form
   int64_t count_a = (ta ? s.k : s.m) * lda, count_b = (tb ? s.n : s.k) * ldb, count_c = s.m * ldc;
   real *a = test_new_normal(count_a, 1), *b = test_new_normal(count_b, 2);
   real *got[4], *want = test_new_normal(count_c, 3);
-  ch_bf16 *b16 = calloc((size_t)count_b, sizeof *b16);
-  for (int64_t i = 0; i < count_b; i++) b16[i] = ch_bf16_round(b[i]);
+  ch_bf16 *b16 = rounded_copy(b, count_b);
   ch_gemm_args g = {.m = s.m,
                     .n = s.n,
                     .k = s.k,
@@ -106,11 +111,10 @@ static const expert_size expert_sizes[] = {
 static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form form) {
   int rows = s.begin[s.experts];
   int64_t count_a = rows * s.k, count_c = rows * s.n, count_w = s.experts * s.n * s.k;
-  real *a = test_new_normal(most(count_a, 1), 1), *c = test_new_normal(most(count_c, 1), 2);
+  real *a = test_new_normal(count_a, 1), *c = test_new_normal(count_c, 2);
   real *w = test_new_normal(count_w, 3), *got[4];
   int64_t count = form == CH_TN ? count_w : count_c;
-  ch_bf16 *w16 = calloc((size_t)count_w, sizeof *w16);
-  for (int64_t i = 0; i < count_w; i++) w16[i] = ch_bf16_round(w[i]);
+  ch_bf16 *w16 = rounded_copy(w, count_w);
   ch_expert_gemm_args g = {.form = form,
                            .experts = s.experts,
                            .begin = s.begin,
@@ -121,7 +125,7 @@ static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form fo
                            .c = c,
                            .w = w};
   for (int t = 1; t <= 3; t++) {
-    got[t] = test_new_normal(most(count, 1), 4);
+    got[t] = test_new_normal(count, 4);
     if (form != CH_TN) test_poison(got[t], count);
     *(form == CH_TN ? &g.w : &g.c) = got[t];
     g.w16 = form != CH_TN && t == 2 ? w16 : NULL;
@@ -129,7 +133,7 @@ static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form fo
   }
   if (compute == CH_COMPUTE_BF16)
     round_values(a, count_a), round_values(form == CH_TN ? c : w, form == CH_TN ? count_c : count_w);
-  real *want = test_new_normal(most(count, 1), 4);
+  real *want = test_new_normal(count, 4);
   *(form == CH_TN ? &g.w : &g.c) = want;
   g.w16 = NULL;
   TEST_EXEC("reference", CH_COMPUTE_FP32, 2, x.ops->expert_gemm(&x, &g));
@@ -200,6 +204,32 @@ static void matmul_runs_concurrently(void **state) {
   free(x), free(c), free(want);
 }
 
+/* To nearest, ties to even; what is too large becomes infinite, NaN stays NaN. */
+static void rounding(void **state) {
+  (void)state;
+  const struct {
+    uint32_t from;
+    ch_bf16 to;
+  } cases[] = {{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f808001, 0x3f81}, {0x3f818000, 0x3f82},
+               {0xbf818000, 0xbf82}, {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80},
+               {0x00000001, 0x0000}, {0x80000000, 0x8000}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    assert_int_equal(ch_bf16_round(ch_bits_float(cases[i].from)), cases[i].to);
+  const uint32_t nans[] = {0x7f800001, 0x7fffffff, 0xffffffff, 0x7fc00000};
+  for (size_t i = 0; i < sizeof nans / sizeof *nans; i++)
+    assert_true(isnan(ch_bf16_value(ch_bf16_round(ch_bits_float(nans[i])))));
+}
+
+static void exponential(void **state) {
+  (void)state;
+  double worst = 0;
+  for (double x = -87; x < 88.7; x += 1.37e-4)
+    worst = fmax(worst, fabs((double)ch_expf((float)x) / exp((double)(float)x) - 1));
+  assert_true(worst < 1e-7);
+  assert_true(ch_expf(-INFINITY) == 0 && ch_expf(-100) == 0 && ch_expf(0) == 1);
+  assert_true(isinf(ch_expf(89)) && isinf(ch_expf(INFINITY)) && isnan(ch_expf(NAN)));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(gemm_fp32),
                                      cmocka_unit_test(gemm_bf16),
@@ -207,6 +237,8 @@ int main(void) {
                                      cmocka_unit_test(gemm_without_inner_dimension),
                                      cmocka_unit_test(gemm_passes_nan),
                                      cmocka_unit_test(expert_gemms),
-                                     cmocka_unit_test(matmul_runs_concurrently)};
+                                     cmocka_unit_test(matmul_runs_concurrently),
+                                     cmocka_unit_test(rounding),
+                                     cmocka_unit_test(exponential)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,18 +4,33 @@
 #include "model/transformer.h"
 
 static ch_rmsnorm_args norm_args(const ch_transformer *m, const ch_block *b, int64_t n, const real *in, real *normed) {
-  return (ch_rmsnorm_args){.n = n, .d = m->config.d_model, .eps = (real)m->config.norm_eps, .x = in,
-                           .w = b->attn_norm->w, .y = normed, .rstd = b->rstd1};
+  return (ch_rmsnorm_args){.n = n,
+                           .d = m->config.d_model,
+                           .eps = (real)m->config.norm_eps,
+                           .x = in,
+                           .w = b->attn_norm->w,
+                           .y = normed,
+                           .rstd = b->rstd1};
 }
 
 static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
-  return (ch_attention_args){.B = p->B, .T = p->T, .H = m->config.heads, .dh = m->d_head,
-                             .scale = (real)(1 / sqrt((double)m->d_head)), .q = b->qh, .k = b->kh, .v = b->vh,
-                             .rel_bias = b->rel_bias->w, .buckets = m->config.rel_buckets,
-                             .max_distance = m->config.rel_max_distance, .out = b->att, .lse = b->lse};
+  return (ch_attention_args){.B = p->B,
+                             .T = p->T,
+                             .H = m->config.heads,
+                             .dh = m->d_head,
+                             .scale = (real)(1 / sqrt((double)m->d_head)),
+                             .q = b->qh,
+                             .k = b->kh,
+                             .v = b->vh,
+                             .rel_bias = b->rel_bias->w,
+                             .buckets = m->config.rel_buckets,
+                             .max_distance = m->config.rel_max_distance,
+                             .out = b->att,
+                             .lse = b->lse};
 }
 
-void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *in, real *out) {
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *in,
+                          real *out) {
   int64_t n = (int64_t)p->B * p->T, width = m->width;
   b->rstd1 = CH_NEW(&x->tape, real, n);
   b->qh = CH_NEW(&x->tape, real, n * width);

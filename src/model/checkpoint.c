@@ -44,6 +44,7 @@ int ch_checkpoint_resolve(const char *path, char *out) {
   if (access(path, F_OK) != 0) return ch_error_errno("%s: cannot open checkpoint", path);
   CH_TRY(ch_checkpoint_newest(path, out, &step));
   if (step < 0)
-    return ch_error(CHOIR_ERROR_IO, "%s: neither a checkpoint (no model.safetensors) nor a run with checkpoints/", path);
+    return ch_error(CHOIR_ERROR_IO, "%s: neither a checkpoint (no model.safetensors) nor a run with checkpoints/",
+                    path);
   return CHOIR_OK;
 }

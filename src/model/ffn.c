@@ -2,21 +2,37 @@
 #include "model/transformer.h"
 
 static ch_rmsnorm_args norm_args(const ch_transformer *m, const ch_block *b, int64_t n, const real *in, real *normed) {
-  return (ch_rmsnorm_args){.n = n, .d = m->config.d_model, .eps = (real)m->config.norm_eps, .x = in,
-                           .w = b->ffn_norm->w, .y = normed, .rstd = b->rstd2};
+  return (ch_rmsnorm_args){.n = n,
+                           .d = m->config.d_model,
+                           .eps = (real)m->config.norm_eps,
+                           .x = in,
+                           .w = b->ffn_norm->w,
+                           .y = normed,
+                           .rstd = b->rstd2};
 }
 
 static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const int32_t *token,
                             const uint8_t *valid, const real *normed) {
   int n = p->B * p->T;
-  return (ch_moe_args){
-      .options = &m->config.router, .router = m->router, .n = n, .d = m->config.d_model, .h = m->config.d_hidden,
-      .e = m->config.experts, .sequence_length = p->T, .valid = valid, .token = token, .training = p->training,
-      .keep = p->gradients, .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
-      .rng_base = p->micro * (uint64_t)n,
-      .weights = {.router = b->router ? b->router->w : NULL, .w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16,
-                  .w2_16 = b->w2->w16},
-      .x = normed};
+  return (ch_moe_args){.options = &m->config.router,
+                       .router = m->router,
+                       .n = n,
+                       .d = m->config.d_model,
+                       .h = m->config.d_hidden,
+                       .e = m->config.experts,
+                       .sequence_length = p->T,
+                       .valid = valid,
+                       .token = token,
+                       .training = p->training,
+                       .keep = p->gradients,
+                       .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
+                       .rng_base = p->micro * (uint64_t)n,
+                       .weights = {.router = b->router ? b->router->w : NULL,
+                                   .w1 = b->w1->w,
+                                   .w2 = b->w2->w,
+                                   .w1_16 = b->w1->w16,
+                                   .w2_16 = b->w2->w16},
+                       .x = normed};
 }
 
 static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, int64_t n, const real *normed, real *out) {

@@ -9,7 +9,12 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
   static const int32_t some_tokens = 0;
   real some_logits;
   for (int logits = 0; logits < 2; logits++) {
-    ch_pass pass = {.B = B, .T = T, .token = &some_tokens, .target = &some_tokens, .training = 1, .gradients = gradients,
+    ch_pass pass = {.B = B,
+                    .T = T,
+                    .token = &some_tokens,
+                    .target = &some_tokens,
+                    .training = 1,
+                    .gradients = gradients,
                     .logits = logits ? &some_logits : NULL};
     ch_transformer_run(x, net, &pass);
   }
@@ -56,8 +61,14 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   int32_t *target = malloc((size_t)n * sizeof *target);
   if (!target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld targets", (long long)n);
   for (int64_t t = 0; t < n; t++) target[t] = t % T == T - 1 ? -1 : tokens[t + 1];
-  ch_pass pass = {.B = B, .T = T, .token = tokens, .target = target, .gradients = gradients, .logits = logits,
-                  .weight = targets ? (real)(1.0 / (double)targets) : 0, .aux_scale = 1};
+  ch_pass pass = {.B = B,
+                  .T = T,
+                  .token = tokens,
+                  .target = target,
+                  .gradients = gradients,
+                  .logits = logits,
+                  .weight = targets ? (real)(1.0 / (double)targets) : 0,
+                  .aux_scale = 1};
   ch_transformer_clear_stats(&model->net);
   ch_transformer_run(&model->x, &model->net, &pass);
   free(target);

@@ -138,7 +138,8 @@ int choir_model_parameter_count(const choir_model *model) { return model->net.pa
 
 int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
   if (index < 0 || index >= model->net.params.count)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, model->net.params.count);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index,
+                    model->net.params.count);
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .data = p->w, .gradient = p->g};
   memcpy(parameter->shape, p->shape, sizeof p->shape);

@@ -9,10 +9,10 @@ struct choir_model {
   choir_config config;
   ch_transformer net;
   ch_exec x;
-  ch_arena weights, gradients; /* gradients: counting until asked for */
+  ch_arena weights, gradients;                 /* gradients: counting until asked for */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
-  int stale;               /* bf16 copies are older than the weights */
-  size_t reserved_scratch; /* that others need between passes: the optimizer */
+  int stale;                                   /* bf16 copies are older than the weights */
+  size_t reserved_scratch;                     /* that others need between passes: the optimizer */
 };
 
 /* A model with memory for weights, values undefined. */

@@ -89,12 +89,29 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
   size_t mark = ch_arena_mark(&x->scratch);
   real *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
   real *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
-  ch_rmsnorm_args norm = {.n = n, .d = d, .eps = (real)m->config.norm_eps, .x = in, .w = m->final_norm->w, .y = normed,
-                          .rstd = rstd, .dy = dnormed, .dx = dx, .dw = m->final_norm->g};
+  ch_rmsnorm_args norm = {.n = n,
+                          .d = d,
+                          .eps = (real)m->config.norm_eps,
+                          .x = in,
+                          .w = m->final_norm->w,
+                          .y = normed,
+                          .rstd = rstd,
+                          .dy = dnormed,
+                          .dx = dx,
+                          .dw = m->final_norm->g};
   x->ops->rmsnorm(x, &norm);
-  x->ops->head(x, &(ch_head_args){.n = n, .d = d, .V = m->config.vocab_size, .scale = (real)(1 / sqrt((double)d)),
-                                  .x = normed, .w = m->embed->w, .w16 = m->embed->w16, .target = p->target,
-                                  .loss_sum = &p->loss_sum, .logits = p->logits, .weight = p->weight, .dx = dnormed,
+  x->ops->head(x, &(ch_head_args){.n = n,
+                                  .d = d,
+                                  .V = m->config.vocab_size,
+                                  .scale = (real)(1 / sqrt((double)d)),
+                                  .x = normed,
+                                  .w = m->embed->w,
+                                  .w16 = m->embed->w16,
+                                  .target = p->target,
+                                  .loss_sum = &p->loss_sum,
+                                  .logits = p->logits,
+                                  .weight = p->weight,
+                                  .dx = dnormed,
                                   .dw = m->embed->g});
   if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
   ch_arena_release(&x->scratch, mark);
@@ -108,8 +125,8 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
   int32_t *token = CH_NEW(&x->tape, int32_t, n);
   const uint8_t *valid = clean_tokens(x, p, token);
   real *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
-  ch_embedding_args embedding = {.n = n, .d = (int)d, .V = m->config.vocab_size, .token = token, .w = m->embed->w,
-                                 .x = stream};
+  ch_embedding_args embedding = {
+      .n = n, .d = (int)d, .V = m->config.vocab_size, .token = token, .w = m->embed->w, .x = stream};
   x->ops->embedding(x, &embedding);
   for (int l = 0; l < m->config.layers; l++) {
     ch_block *b = &m->block[l];

@@ -14,28 +14,28 @@ typedef struct ch_block {
   int number; /* 0-based */
   int moe;    /* 0-based number among the MoE layers, or -1: GEGLU */
   ch_param *attn_norm, *q, *k, *v, *o, *rel_bias, *ffn_norm;
-  ch_param *gate, *up, *down;   /* GEGLU */
-  ch_param *router, *w1, *w2;   /* MoE; router NULL where none is learned */
+  ch_param *gate, *up, *down; /* GEGLU */
+  ch_param *router, *w1, *w2; /* MoE; router NULL where none is learned */
   /* the tape */
-  real *x;                      /* [n,d] input of the layer */
-  real *rstd1;                  /* [n] */
-  real *qh, *kh, *vh, *att;     /* [n,H*dh] */
-  real *lse;                    /* [B,H,T] */
-  real *mid;                    /* [n,d] after attention */
-  real *rstd2;                  /* [n] */
-  real *g, *u;                  /* [n,h] GEGLU's pre-activations */
+  real *x;                  /* [n,d] input of the layer */
+  real *rstd1;              /* [n] */
+  real *qh, *kh, *vh, *att; /* [n,H*dh] */
+  real *lse;                /* [B,H,T] */
+  real *mid;                /* [n,d] after attention */
+  real *rstd2;              /* [n] */
+  real *g, *u;              /* [n,h] GEGLU's pre-activations */
   ch_moe_saved saved;
 } ch_block;
 
 typedef struct ch_transformer {
   choir_model_config config;
   const ch_router *router;
-  int d_head, width;            /* of one head; H * d_head */
+  int d_head, width; /* of one head; H * d_head */
   int moe_layers;
   ch_params params;
   ch_param *embed, *final_norm;
-  ch_block *block;              /* [L] */
-  choir_route_stats *stats;     /* [moe_layers] sums since ch_transformer_clear_stats */
+  ch_block *block;          /* [L] */
+  choir_route_stats *stats; /* [moe_layers] sums since ch_transformer_clear_stats */
 } ch_transformer;
 
 /* One pass over B sequences of T tokens. */
@@ -46,11 +46,11 @@ typedef struct ch_pass {
   int training;          /* training capacity, jitter and sampling */
   int gradients;         /* accumulate gradients of weight * loss_sum + aux_scale * aux_loss */
   real weight, aux_scale;
-  uint64_t seed, micro;  /* of jitter and sampling: functions of (seed, micro-batch number) */
-  real *logits;          /* [B*T,V] or NULL */
+  uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
+  real *logits;         /* [B*T,V] or NULL */
   /* results */
-  double loss_sum;       /* over targets, natural logarithm */
-  double aux_loss;       /* weighted, summed over layers */
+  double loss_sum; /* over targets, natural logarithm */
+  double aux_loss; /* weighted, summed over layers */
 } ch_pass;
 
 /* Builds the parameter table and binds names to roles; no memory for weights yet. */
@@ -64,7 +64,8 @@ void ch_transformer_clear_stats(ch_transformer *m);
 
 /* The two halves of a layer (attention.c, ffn.c). `in` [n,d] stays; out = in + f(in). dx [n,d] is updated in place
  * from the gradient of the half's output to that of its input. */
-void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *in, real *out);
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *in,
+                          real *out);
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real *dx);
 void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
                     const real *in, real *out);

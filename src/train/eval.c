@@ -31,10 +31,13 @@ static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const
   choir_data_get_info(data, &info);
   int V = model->config.model.vocab_size, code;
   uint64_t *counts = calloc((size_t)info.vocab_size, sizeof *counts);
-  if (!counts) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  if (!counts)
+    code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
   else if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != ch_data_tokenizer_hash(data)))
-    code = ch_error(CHOIR_ERROR_FORMAT, "%s: built with another tokenizer (%d pieces) than the checkpoint's (%d pieces); "
-                    "build the data with the checkpoint's tokenizer.model", o->data, info.vocab_size, V);
+    code = ch_error(CHOIR_ERROR_FORMAT,
+                    "%s: built with another tokenizer (%d pieces) than the checkpoint's (%d pieces); "
+                    "build the data with the checkpoint's tokenizer.model",
+                    o->data, info.vocab_size, V);
   else {
     ch_windows w = ch_windows_heldout(data, T);
     ch_data_unigram(data, counts);
@@ -49,13 +52,16 @@ static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const
 static int eval_tokens(choir_model *model, const choir_eval_options *o, int T, const int32_t *ids, size_t count,
                        size_t bytes, choir_eval_result *result) {
   int V = model->config.model.vocab_size;
-  if (count < 2) return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, count);
+  if (count < 2)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, count);
   uint64_t *counts = calloc((size_t)V, sizeof *counts);
   if (!counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
   int code = CHOIR_OK;
   for (size_t i = 0; i < count && !code; i++) {
-    if (ids[i] >= V) code = ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has pieces beyond the model's %d", o->text, V);
-    else counts[ids[i]]++;
+    if (ids[i] >= V)
+      code = ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has pieces beyond the model's %d", o->text, V);
+    else
+      counts[ids[i]]++;
   }
   ch_windows w = ch_windows_text(ids, (int64_t)count, T);
   if (!code) code = eval_windows(model, o, &w, counts, result);
@@ -69,7 +75,8 @@ static int eval_text(choir_model *model, const choir_tokenizer *tokenizer, const
   char *text;
   size_t bytes, count;
   int32_t *ids;
-  if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "%s: evaluating a text needs the checkpoint's tokenizer.model", o->text);
+  if (!tokenizer)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: evaluating a text needs the checkpoint's tokenizer.model", o->text);
   CH_TRY(ch_file_read(o->text, (size_t)1 << 36, &text, &bytes));
   int code = choir_tokenizer_encode(tokenizer, text, bytes, &ids, &count);
   free(text);
@@ -83,5 +90,6 @@ int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir
                choir_eval_result *result) {
   int T = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   if (!options->data == !options->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
-  return options->data ? eval_data(model, tokenizer, options, T, result) : eval_text(model, tokenizer, options, T, result);
+  return options->data ? eval_data(model, tokenizer, options, T, result)
+                       : eval_text(model, tokenizer, options, T, result);
 }

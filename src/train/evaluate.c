@@ -19,12 +19,13 @@ static void get_text(const ch_windows *w, int64_t index, int32_t *tokens) {
 }
 
 ch_windows ch_windows_heldout(const choir_data *data, int length) {
-  return (ch_windows){.count = ch_data_heldout_windows(data, length), .length = length, .get = get_heldout, .data = data};
+  return (ch_windows){
+      .count = ch_data_heldout_windows(data, length), .length = length, .get = get_heldout, .data = data};
 }
 
 ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length) {
-  return (ch_windows){.count = (count - 2 + length) / length, .length = length, .get = get_text, .text = tokens,
-                      .text_tokens = count};
+  return (ch_windows){
+      .count = (count - 2 + length) / length, .length = length, .get = get_text, .text = tokens, .text_tokens = count};
 }
 
 double *ch_unigram_log(const uint64_t *counts, int vocab_size) {
@@ -42,7 +43,8 @@ static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int B
   int T = w->length;
   int64_t targets = 0;
   for (int64_t b = 0; b < B; b++) {
-    if (begin + b < end) w->get(w, begin + b, row);
+    if (begin + b < end)
+      w->get(w, begin + b, row);
     else
       for (int t = 0; t <= T; t++) row[t] = -1;
     for (int t = 0; t < T; t++) {
@@ -81,7 +83,8 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
     loss += pass.loss_sum;
     baseline += unigram_sum(unigram, target, n);
     if (progress && progress(context, begin + B < end ? begin + B : end, end))
-      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)begin, (long long)end);
+      code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)begin,
+                      (long long)end);
   }
   free(buffer);
   if (code) return code;

@@ -21,8 +21,9 @@ ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length);
 /* log p of each token under unigram counts with add-one smoothing: [V]. NULL: no memory. */
 double *ch_unigram_log(const uint64_t *counts, int vocab_size);
 
-/* Runs the first `limit` windows (0: all) in batches of B with evaluation routing; the pool is one batch, the last one smaller. Fills loss,
- * perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the evaluation. `unigram` may be NULL. */
+/* Runs the first `limit` windows (0: all) in batches of B with evaluation routing; the pool is one batch, the last one
+ * smaller. Fills loss, perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the evaluation.
+ * `unigram` may be NULL. */
 int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
                 int (*progress)(void *context, int64_t done, int64_t total), void *context, choir_eval_result *result);
 

@@ -15,15 +15,16 @@ typedef struct drive {
   ch_run *run;
   const choir_train_options *options;
   ch_metrics metrics;
-  int stop;           /* the caller has asked */
-  double begin;       /* seconds on the clock */
+  int stop;     /* the caller has asked */
+  double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
 } drive;
 
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
-  int64_t n = (int64_t)c->batch_sequences * c->sequence_length, windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
+  int64_t n = (int64_t)c->batch_sequences * c->sequence_length,
+          windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
   choir_model *m = run->model;
   run->batch = malloc((size_t)(2 * n + windows) * sizeof *run->batch);
   uint64_t *counts = calloc((size_t)run->config.model.vocab_size, sizeof *counts);
@@ -39,78 +40,6 @@ int ch_run_plan(ch_run *run) {
   ch_optimizer_step(&m->x, &run->optimizer, 1, 1);
   m->reserved_scratch = m->x.scratch.peak;
   return ch_model_plan(m, c->batch_sequences, c->sequence_length, 1);
-}
-
-/* One micro-batch: the next windows, split into tokens and targets, forward and backward. */
-static void micro_batch(ch_run *run, uint64_t micro, double *loss_sum, double *aux_loss) {
-  const choir_train_config *c = &run->config.train;
-  int B = c->batch_sequences, T = c->sequence_length;
-  int64_t n = (int64_t)B * T;
-  int32_t *token = run->batch, *target = token + n, *windows = target + n;
-  ch_data_next(run->data, c->seed, T, &run->position, B, windows);
-  for (int64_t b = 0; b < B; b++)
-    for (int64_t t = 0; t < T; t++) {
-      token[b * T + t] = windows[b * (T + 1) + t];
-      target[b * T + t] = windows[b * (T + 1) + t + 1];
-    }
-  ch_pass pass = {.B = B, .T = T, .token = token, .target = target, .training = 1, .gradients = 1,
-                  .weight = (real)(1.0 / ((double)n * c->accumulate)), .aux_scale = (real)(1.0 / c->accumulate),
-                  .seed = c->seed, .micro = micro};
-  ch_transformer_run(&run->model->x, &run->model->net, &pass);
-  *loss_sum += pass.loss_sum;
-  *aux_loss += pass.aux_loss / c->accumulate;
-}
-
-/* Names what is not finite: the first weight, else the first gradient, in the order of the table. */
-static int not_finite(ch_run *run, int64_t step, double loss) {
-  ch_optimizer *o = &run->optimizer;
-  const char *what = "gradient", *name = "none: the loss alone";
-  for (int i = o->params->count - 1; i >= 0; i--)
-    if (!isfinite(o->squares[i])) name = o->params->p[i].name;
-  for (int i = o->params->count - 1; i >= 0; i--) {
-    double squares;
-    const ch_param *p = &o->params->p[i];
-    run->model->x.ops->sumsq(&run->model->x, &(ch_sumsq_args){.count = p->count, .x = p->w, .sum = &squares});
-    if (isfinite(squares)) continue;
-    what = "weight";
-    name = p->name;
-  }
-  return ch_error(CHOIR_ERROR_NUMERIC, "step %" PRId64 ": loss %g; first tensor that is not finite: %s of %s. Nothing of this "
-                  "step was kept; resume from the last checkpoint with a lower train.rate or with train.clip_norm", step, loss, what,
-                  name);
-}
-
-/* Share of choices that found their expert full, over all layers of the step. */
-static double dropped_share(const ch_transformer *net) {
-  double dropped = 0, kept = 0;
-  for (int i = 0; i < net->moe_layers; i++) {
-    dropped += (double)net->stats[i].dropped;
-    kept += (double)net->stats[i].assignments;
-  }
-  return dropped + kept > 0 ? dropped / (dropped + kept) : 0;
-}
-
-/* The whole step: gradients of all micro-batches, then the update. Refuses to update from what is not finite. */
-static int step(ch_run *run, choir_train_event *e) {
-  const choir_train_config *c = &run->config.train;
-  ch_exec *x = &run->model->x;
-  double loss_sum = 0, aux_loss = 0;
-  CH_TRY(ch_model_zero_gradients(run->model));
-  ch_transformer_clear_stats(&run->model->net);
-  for (int a = 0; a < c->accumulate; a++)
-    micro_batch(run, (uint64_t)(run->step * c->accumulate + a), &loss_sum, &aux_loss);
-  int64_t tokens = (int64_t)c->batch_sequences * c->sequence_length * c->accumulate, number = run->step + 1;
-  e->loss = loss_sum / (double)tokens;
-  e->aux_loss = aux_loss;
-  e->gradient_norm = ch_optimizer_norm(x, &run->optimizer);
-  e->rate = ch_schedule_rate(c, number);
-  e->dropped = dropped_share(&run->model->net);
-  if (!isfinite(e->loss) || !isfinite(e->gradient_norm)) return not_finite(run, number, e->loss);
-  ch_optimizer_step(x, &run->optimizer, number, e->gradient_norm);
-  run->step = number;
-  e->step = number;
-  e->tokens = number * tokens;
-  return CHOIR_OK;
 }
 
 static void measure(const drive *d, double seconds, choir_train_event *e) {
@@ -132,7 +61,7 @@ static int evaluate(drive *d, choir_train_event e) {
   choir_data_info info;
   ch_windows windows = ch_windows_heldout(run->data, c->sequence_length);
   CH_TRY(ch_evaluate(run->model, &windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, &r));
-  if (!isfinite(r.loss)) return not_finite(run, run->step, r.loss);
+  if (!isfinite(r.loss)) return ch_run_not_finite(run, run->step, r.loss);
   choir_data_get_info(run->data, &info);
   double bytes = (double)r.tokens * (double)info.heldout_bytes / (double)info.heldout_tokens;
   r.bits_per_byte = r.loss * (double)r.tokens / bytes / log(2);
@@ -148,6 +77,7 @@ static int evaluate(drive *d, choir_train_event e) {
 
 static int checkpoint(drive *d, choir_train_event e) {
   char path[PATH_MAX];
+  CH_TRY(ch_run_check_weights(d->run, e.loss)); /* what is kept must be good */
   CH_TRY(ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
   CH_TRY(ch_checkpoint_save(d->run, path));
   ch_metrics_checkpoint(&d->metrics, d->run->step, path);
@@ -167,7 +97,7 @@ static int loop(drive *d) {
   while (run->step < c->steps && !d->stop) {
     choir_train_event e = {.kind = CHOIR_EVENT_STEP, .steps = c->steps};
     double begin = ch_machine_seconds();
-    CH_TRY(step(run, &e));
+    CH_TRY(ch_run_step(run, &e));
     double seconds = ch_machine_seconds() - begin;
     measure(d, seconds, &e);
     ch_metrics_step(&d->metrics, &e);
@@ -177,8 +107,8 @@ static int loop(drive *d) {
     if (d->stop || due(c->checkpoint_every, run)) CH_TRY(checkpoint(d, e));
   }
   if (run->step == c->steps) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved", run->step,
-                  c->steps);
+  return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
+                  run->step, c->steps);
 }
 
 int ch_run_loop(ch_run *run, const choir_train_options *options) {

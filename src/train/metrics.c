@@ -25,8 +25,10 @@ int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
   }
   if (status.st_size < bytes) {
     ch_metrics_close(m);
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: %lld bytes, but the checkpoint was made when it had %" PRId64
-                    "; put the file back, or train into another directory", m->path, (long long)status.st_size, bytes);
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "%s: %lld bytes, but the checkpoint was made when it had %" PRId64
+                    "; put the file back, or train into another directory",
+                    m->path, (long long)status.st_size, bytes);
   }
   if (ftruncate(fileno(m->file), bytes)) {
     int code = ch_error_errno("%s: cannot cut back to %" PRId64 " bytes", m->path, bytes);
@@ -65,7 +67,8 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run) {
 /* By hand, because steps allocate nothing. */
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e) {
   fprintf(m->file,
-          "{\"event\":\"step\",\"step\":%" PRId64 ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
+          "{\"event\":\"step\",\"step\":%" PRId64
+          ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
           "\"dropped\":%.9g,\"tokens\":%" PRId64 "}\n",
           e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->tokens);
 }
@@ -109,7 +112,8 @@ void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, co
   json_object_set_new(line, "looks_across_tokens", json_boolean(r->looks_across_tokens));
   const ch_transformer *net = &run->model->net;
   for (int l = 0; l < net->config.layers; l++)
-    if (net->block[l].moe >= 0) json_array_append_new(layers, layer_json(&net->block[l], &net->stats[net->block[l].moe]));
+    if (net->block[l].moe >= 0)
+      json_array_append_new(layers, layer_json(&net->block[l], &net->stats[net->block[l].moe]));
   json_object_set_new(line, "layers", layers);
   write_line(m->file, line);
 }

@@ -1,4 +1,5 @@
-/* metrics.jsonl: what a run computed, the same bytes however often it was stopped and resumed; timing.jsonl: how fast. */
+/* metrics.jsonl: what a run computed, the same bytes however often it was stopped and resumed; timing.jsonl: how fast.
+ */
 #ifndef CH_TRAIN_METRICS_H
 #define CH_TRAIN_METRICS_H
 
@@ -12,7 +13,8 @@ typedef struct ch_metrics {
   char path[4096];
 } ch_metrics;
 
-/* Opens both files of a run directory; metrics.jsonl is cut back to `bytes` (what the checkpoint knows of). A shorter file is an error. */
+/* Opens both files of a run directory; metrics.jsonl is cut back to `bytes` (what the checkpoint knows of). A shorter
+ * file is an error. */
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes);
 void ch_metrics_close(ch_metrics *m);
 

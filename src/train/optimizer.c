@@ -73,21 +73,40 @@ void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int64_t step, double norm) {
     const ch_param *p = &o->params->p[i];
     const ch_opt_slot *s = &o->slot[i];
     if (o->adamw)
-      x->ops->adamw(x, &(ch_adamw_args){.count = p->count, .w = p->w, .g = p->g, .m = s->first, .v = s->second,
-                                        .step = step, .rate = rate, .beta1 = c->beta1, .beta2 = c->beta2, .eps = 1e-8,
-                                        .weight_decay = s->rows > 1 ? c->weight_decay : 0, .grad_scale = scale,
+      x->ops->adamw(x, &(ch_adamw_args){.count = p->count,
+                                        .w = p->w,
+                                        .g = p->g,
+                                        .m = s->first,
+                                        .v = s->second,
+                                        .step = step,
+                                        .rate = rate,
+                                        .beta1 = c->beta1,
+                                        .beta2 = c->beta2,
+                                        .eps = 1e-8,
+                                        .weight_decay = s->rows > 1 ? c->weight_decay : 0,
+                                        .grad_scale = scale,
                                         .w16 = p->w16});
     else
-      x->ops->adafactor(x, &(ch_adafactor_args){.batch = s->batch, .rows = s->rows, .cols = s->cols, .w = p->w,
-                                                .g = p->g, .row = s->first, .col = s->second, .rate = rate,
-                                                .beta2 = corrected_beta(c->beta2, step), .eps1 = 1e-30, .eps2 = 1e-3,
-                                                .clip = 1, .grad_scale = scale, .w16 = p->w16});
+      x->ops->adafactor(x, &(ch_adafactor_args){.batch = s->batch,
+                                                .rows = s->rows,
+                                                .cols = s->cols,
+                                                .w = p->w,
+                                                .g = p->g,
+                                                .row = s->first,
+                                                .col = s->second,
+                                                .rate = rate,
+                                                .beta2 = corrected_beta(c->beta2, step),
+                                                .eps1 = 1e-30,
+                                                .eps2 = 1e-3,
+                                                .clip = 1,
+                                                .grad_scale = scale,
+                                                .w16 = p->w16});
   }
 }
 
 static choir_tensor state_tensor(const char *kind, const char *name, real *data, int64_t count) {
-  choir_tensor t = {.dtype = CH_REAL_DTYPE, .dims = 1, .shape = {count}, .data = data,
-                    .bytes = (size_t)count * sizeof(real)};
+  choir_tensor t = {
+      .dtype = CH_REAL_DTYPE, .dims = 1, .shape = {count}, .data = data, .bytes = (size_t)count * sizeof(real)};
   snprintf(t.name, sizeof t.name, "optimizer.%s.%s", kind, name);
   return t;
 }

@@ -6,7 +6,8 @@
 #include "model/param.h"
 #include "op/op.h"
 
-/* State of one parameter. Adafactor: row and col means of squares (vectors: col alone); AdamW: first and second moments. */
+/* State of one parameter. Adafactor: row and col means of squares (vectors: col alone); AdamW: first and second
+ * moments. */
 typedef struct ch_opt_slot {
   int64_t batch, rows, cols; /* the parameter as matrices; rows 1: a vector */
   real *first;               /* row [batch,rows] or m; NULL for Adafactor's vectors */

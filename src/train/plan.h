@@ -6,7 +6,8 @@
 
 #include "choir/config.h"
 
-/* Bytes by purpose, of a training process and of serving one sequence: the step itself is counted, nothing is estimated. */
+/* Bytes by purpose, of a training process and of serving one sequence: the step itself is counted, nothing is
+ * estimated. */
 typedef struct ch_plan {
   int64_t weights, gradients, optimizer, activations, scratch;
   int64_t train; /* their sum */

@@ -96,9 +96,11 @@ static int read_counters(ch_run *run, const choir_tensors *file, const char *pat
     if (c[i] < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is %" PRId64, path, counter_names[i], c[i]);
   get_counters(run, now);
   if (c[4] != now[4])
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: the run's tokenizer is not that of the data; resume with the run's own data", path);
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "%s: the run's tokenizer is not that of the data; resume with the run's own data", path);
   if (c[3] != now[3])
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: the data has changed since this checkpoint; resume with the run's own data", path);
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "%s: the data has changed since this checkpoint; resume with the run's own data", path);
   run->step = c[0];
   run->position.samples = (uint64_t)c[1];
   run->metrics_bytes = c[2];

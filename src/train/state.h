@@ -2,30 +2,33 @@
 #ifndef CH_TRAIN_STATE_H
 #define CH_TRAIN_STATE_H
 
+#include "comm/comm.h"
 #include "data/reader.h"
 #include "model/model.h"
 #include "train/optimizer.h"
 
 typedef struct ch_run {
-  const char *out;            /* run directory */
+  const char *out; /* run directory */
   choir_config config;
   choir_data *data;
   choir_tokenizer *tokenizer;
   choir_model *model;
   ch_optimizer optimizer;
-  ch_arena state;             /* optimizer state */
-  int64_t step;               /* done */
-  ch_data_position position;  /* of the next sample */
-  int64_t metrics_bytes;      /* length of metrics.jsonl at this step */
-  int32_t *batch;             /* buffers of one micro-batch */
-  double *unigram;            /* [V] log p of the training data */
+  const ch_comm *comm;
+  ch_arena state;            /* optimizer state */
+  int64_t step;              /* done */
+  ch_data_position position; /* of the next sample */
+  int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
+  int32_t *batch;            /* buffers of one micro-batch */
+  double *unigram;           /* [V] log p of the training data */
 } ch_run;
 
-/* Writes RUN/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond keep_checkpoints. `path`
- * (PATH_MAX) gets its name. */
+/* Writes RUN/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond
+ * keep_checkpoints. `path` (PATH_MAX) gets its name. */
 int ch_checkpoint_save(ch_run *run, char *path);
 
-/* Loads weights and state of a checkpoint directory into a run whose model and optimizer have been made. The data must be the run's own. */
+/* Loads weights and state of a checkpoint directory into a run whose model and optimizer have been made. The data must
+ * be the run's own. */
 int ch_checkpoint_load(ch_run *run, const char *path);
 
 #endif

@@ -22,9 +22,11 @@ static int open_data(ch_run *run, const char *directory) {
   choir_data_get_info(run->data, &info);
   if (!m->vocab_size) m->vocab_size = info.vocab_size;
   if (m->vocab_size != info.vocab_size)
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "model.vocab_size is %d but the tokenizer of %s has %d pieces; set vocab_size to %d, or to 0 to take "
-                    "the data's", m->vocab_size, directory, info.vocab_size, info.vocab_size);
+    return ch_error(
+        CHOIR_ERROR_ARGUMENT,
+        "model.vocab_size is %d but the tokenizer of %s has %d pieces; set vocab_size to %d, or to 0 to take "
+        "the data's",
+        m->vocab_size, directory, info.vocab_size, info.vocab_size);
   CH_TRY(ch_data_check(run->data, run->config.train.sequence_length));
   return choir_tokenizer_load(ch_data_tokenizer_path(run->data), &run->tokenizer);
 }
@@ -35,12 +37,12 @@ static int check_memory(const choir_config *config) {
   size_t available = ch_machine_available_memory();
   if (!available || (size_t)plan.train <= available) return CHOIR_OK;
   const double gib = 0x1p30;
-  return ch_error(CHOIR_ERROR_MEMORY,
-                  "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
-                  "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length",
-                  (double)plan.train / gib, (double)plan.weights / gib, (double)plan.gradients / gib,
-                  (double)plan.optimizer / gib, (double)plan.activations / gib, (double)plan.scratch / gib,
-                  (double)available / gib);
+  return ch_error(
+      CHOIR_ERROR_MEMORY,
+      "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
+      "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length",
+      (double)plan.train / gib, (double)plan.weights / gib, (double)plan.gradients / gib, (double)plan.optimizer / gib,
+      (double)plan.activations / gib, (double)plan.scratch / gib, (double)available / gib);
 }
 
 /* Weights, gradients, optimizer state, activations: all memory of the run. */
@@ -70,8 +72,10 @@ static int resume_config(ch_run *run, const choir_train_options *o, const char *
   run->config = *o->config;
   if (!run->config.model.vocab_size) run->config.model.vocab_size = kept.model.vocab_size;
   if (!ch_config_same_model(&run->config, &kept))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: the run was made with another model than the config given; resume without a "
-                    "config, or train into another directory", path);
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "%s: the run was made with another model than the config given; resume without a "
+                    "config, or train into another directory",
+                    path);
   return CHOIR_OK;
 }
 
@@ -86,8 +90,8 @@ static int fresh_config(ch_run *run, const choir_train_options *o) {
   return CHOIR_OK;
 }
 
-/* What data a run reads stands in RUN/data.path, so that resuming needs no more than the directory. Written by keep_settings, once
- * that data has been found to fit. */
+/* What data a run reads stands in RUN/data.path, so that resuming needs no more than the directory. Written by
+ * keep_settings, once that data has been found to fit. */
 static int data_path(const choir_train_options *o, char *path) {
   char file[PATH_MAX];
   char *text;
@@ -142,7 +146,7 @@ int choir_train(const choir_train_options *options) {
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
   CH_TRY(ch_dir_make(options->out));
   CH_TRY(ch_lock_take(options->out, &lock));
-  ch_run run = {.out = options->out};
+  ch_run run = {.out = options->out, .comm = &ch_comm_single};
   ch_arena_init(&run.state, "optimizer state");
   int code = run_locked(&run, options);
   ch_optimizer_free(&run.optimizer);

@@ -1,0 +1,106 @@
+/* One training step: gradients of its micro-batches, summed over ranks, and the update. */
+#include <inttypes.h>
+#include <math.h>
+
+#include "base/error.h"
+#include "train/loop.h"
+
+/* One micro-batch: the next windows, split into tokens and targets, forward and backward. Ranks take turns through the
+ * samples. sums: of the loss and of the auxiliary loss, added to. */
+static void micro_batch(ch_run *run, uint64_t micro, double *sums) {
+  const choir_train_config *c = &run->config.train;
+  int B = c->batch_sequences, T = c->sequence_length;
+  int64_t n = (int64_t)B * T;
+  double share = 1.0 / ((double)c->accumulate * run->comm->size); /* of this micro-batch in the step */
+  int32_t *token = run->batch, *target = token + n, *windows = target + n;
+  ch_data_position mine = {run->position.samples + (uint64_t)(run->comm->rank * B)};
+  ch_data_next(run->data, c->seed, T, &mine, B, windows);
+  run->position.samples += (uint64_t)(run->comm->size * B);
+  for (int64_t b = 0; b < B; b++)
+    for (int64_t t = 0; t < T; t++) {
+      token[b * T + t] = windows[b * (T + 1) + t];
+      target[b * T + t] = windows[b * (T + 1) + t + 1];
+    }
+  ch_pass pass = {.B = B,
+                  .T = T,
+                  .token = token,
+                  .target = target,
+                  .training = 1,
+                  .gradients = 1,
+                  .weight = (real)(share / (double)n),
+                  .aux_scale = (real)share,
+                  .seed = c->seed,
+                  .micro = micro * (uint64_t)run->comm->size + (uint64_t)run->comm->rank};
+  ch_transformer_run(&run->model->x, &run->model->net, &pass);
+  sums[0] += pass.loss_sum / (double)n * share;
+  sums[1] += pass.aux_loss * share;
+}
+
+/* The first weight that is not finite, in the order of the table; NULL: all are. */
+static const char *bad_weight(ch_run *run) {
+  const ch_params *params = &run->model->net.params;
+  for (int i = 0; i < params->count; i++) {
+    double squares;
+    const ch_param *p = &params->p[i];
+    run->model->x.ops->sumsq(&run->model->x, &(ch_sumsq_args){.count = p->count, .x = p->w, .sum = &squares});
+    if (!isfinite(squares)) return p->name;
+  }
+  return NULL;
+}
+
+int ch_run_not_finite(ch_run *run, int64_t step, double loss) {
+  const char *what = "weight", *name = bad_weight(run);
+  for (int i = 0; !name && i < run->model->net.params.count; i++) {
+    what = "gradient";
+    if (!isfinite(run->optimizer.squares[i])) name = run->model->net.params.p[i].name;
+  }
+  return ch_error(CHOIR_ERROR_NUMERIC,
+                  "step %" PRId64
+                  ": loss %g; first tensor that is not finite: %s%s%s. Nothing of this step was kept; resume from "
+                  "the last checkpoint with a lower train.rate or with train.clip_norm",
+                  step, loss, name ? what : "none, the loss alone", name ? " of " : "", name ? name : "");
+}
+
+int ch_run_check_weights(ch_run *run, double loss) {
+  return bad_weight(run) ? ch_run_not_finite(run, run->step, loss) : CHOIR_OK;
+}
+
+/* Sums over ranks, or nothing where there is one. */
+static int add_ranks(ch_run *run, double *sums, int count) {
+  const ch_params *params = &run->model->net.params;
+  for (int i = 0; i < params->count; i++) CH_TRY(run->comm->sum(run->comm, params->p[i].g, params->p[i].count));
+  return run->comm->sum_double(run->comm, sums, count);
+}
+
+/* Share of choices that found their expert full, over all layers of the step. */
+static double dropped_share(const ch_transformer *net) {
+  double dropped = 0, kept = 0;
+  for (int i = 0; i < net->moe_layers; i++) {
+    dropped += (double)net->stats[i].dropped;
+    kept += (double)net->stats[i].assignments;
+  }
+  return dropped + kept > 0 ? dropped / (dropped + kept) : 0;
+}
+
+/* Gradients of all micro-batches, then the update. Nothing is updated from what is not finite. */
+int ch_run_step(ch_run *run, choir_train_event *e) {
+  const choir_train_config *c = &run->config.train;
+  ch_exec *x = &run->model->x;
+  double sums[2] = {0};
+  int64_t number = run->step + 1;
+  CH_TRY(ch_model_zero_gradients(run->model));
+  ch_transformer_clear_stats(&run->model->net);
+  for (int a = 0; a < c->accumulate; a++) micro_batch(run, (uint64_t)(run->step * c->accumulate + a), sums);
+  CH_TRY(add_ranks(run, sums, 2));
+  e->loss = sums[0];
+  e->aux_loss = sums[1];
+  e->gradient_norm = ch_optimizer_norm(x, &run->optimizer);
+  e->rate = ch_schedule_rate(c, number);
+  e->dropped = dropped_share(&run->model->net);
+  if (!isfinite(e->loss) || !isfinite(e->gradient_norm)) return ch_run_not_finite(run, number, e->loss);
+  ch_optimizer_step(x, &run->optimizer, number, e->gradient_norm);
+  run->step = number;
+  e->step = number;
+  e->tokens = number * c->batch_sequences * c->sequence_length * c->accumulate * run->comm->size;
+  return CHOIR_OK;
+}
