@@ -2,7 +2,6 @@
 #ifndef CH_TESTS_TESTING_H
 #define CH_TESTS_TESTING_H
 
-#include <cmocka.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* clang-format off: it wants the others first */
+#include <cmocka.h>
+/* clang-format on */
 
 #include "base/error.h"
 #include "base/rng.h"
