@@ -17,10 +17,10 @@ typedef struct watch {
   int64_t first, last; /* steps of this process; first 0: none yet */
 } watch;
 
-/* "61 % of peak", or nothing where no peak is known. */
+/* ", 61 % of peak", or nothing where no peak is known. */
 static const char *share(const choir_train_event *e, char *text, size_t size) {
   text[0] = 0;
-  if (e->peak_gflops > 0) snprintf(text, size, " (%.0f %% of peak)", 100 * e->gflops / e->peak_gflops);
+  if (e->peak_gflops > 0) snprintf(text, size, ", %.0f %% of peak", 100 * e->gflops / e->peak_gflops);
   return text;
 }
 
@@ -34,9 +34,9 @@ static void show_step(watch *w, const choir_train_event *e) {
   char steps[24] = "", peak[48];
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
-  cli_progress_line(&w->progress, "step %lld%s  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s  %s left",
-                    (long long)e->step, steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second), e->gflops,
-                    share(e, peak, sizeof peak), cli_duration(seconds_left(w, e)));
+  cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
+                    (long long)e->step, steps, cli_duration(seconds_left(w, e)), e->loss, exp(e->loss),
+                    cli_count(e->tokens_per_second), e->gflops, share(e, peak, sizeof peak));
 }
 
 /* What must stay on the screen goes below the live line. */

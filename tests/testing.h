@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* clang-format off: it wants the others first */
 #include <cmocka.h>
+/* clang-format on */
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -63,23 +65,24 @@ static inline void test_close_at(const real *got, const real *want, int64_t coun
 #define test_close(got, want, count, tolerance) \
   test_close_at((got), (want), (count), (tolerance), #got, __FILE__, __LINE__)
 
-#define test_ok(call)                                                                                     \
-  do {                                                                                                    \
-    if ((call) != CHOIR_OK) {                                                                             \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, choir_error_message());               \
-      _fail(__FILE__, __LINE__);                                                                          \
-    }                                                                                                     \
+#define test_ok(call)                                                                       \
+  do {                                                                                      \
+    if ((call) != CHOIR_OK) {                                                               \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, choir_error_message()); \
+      _fail(__FILE__, __LINE__);                                                            \
+    }                                                                                       \
   } while (0)
 
 /* Central differences of loss(context) in x against `gradient`, at up to `probes` elements spread over x.
- * Returns |difference| / |gradient| in the 2-norm over the probed elements; NaN when anything is not finite. `loss` must hold
- * a random cotangent: a plain sum is blind to wrong softmax gradients. Use in double (grad_*.c). */
+ * Returns |difference| / |gradient| in the 2-norm over the probed elements; NaN when anything is not finite. `loss`
+ * must hold a random cotangent: a plain sum is blind to wrong softmax gradients. Use in double (grad_*.c). */
 static inline double test_gradient(double (*loss)(void *), void *context, real *x, int64_t count, const real *gradient,
                                    int64_t probes) {
   double difference = 0, size = 1e-30;
   const double step = 1e-5;
   for (int64_t p = 0; p < (count < probes ? count : probes); p++) {
-    int64_t i = count <= probes ? p : (int64_t)ch_rng_below(ch_rng_make(7, CH_STREAM_TEST, 99), (uint64_t)p, (uint64_t)count);
+    int64_t i =
+        count <= probes ? p : (int64_t)ch_rng_below(ch_rng_make(7, CH_STREAM_TEST, 99), (uint64_t)p, (uint64_t)count);
     real kept = x[i];
     x[i] = (real)((double)kept + step);
     double up = loss(context);
@@ -100,16 +103,17 @@ static inline double test_dot(const real *a, const real *b, int64_t count) {
   return sum;
 }
 
-/* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed. */
-#define TEST_EXEC(backend, compute, threads, ...)                              \
-  do {                                                                         \
-    ch_exec x;                                                                 \
-    test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads)));             \
-    for (int pass_ = 0; pass_ < 2; pass_++) {                                  \
-      if (pass_) test_ok(ch_exec_commit(&x));                                  \
-      __VA_ARGS__;                                                             \
-    }                                                                          \
-    ch_exec_free(&x);                                                          \
+/* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed.
+ */
+#define TEST_EXEC(backend, compute, threads, ...)                  \
+  do {                                                             \
+    ch_exec x;                                                     \
+    test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads))); \
+    for (int pass_ = 0; pass_ < 2; pass_++) {                      \
+      if (pass_) test_ok(ch_exec_commit(&x));                      \
+      __VA_ARGS__;                                                 \
+    }                                                              \
+    ch_exec_free(&x);                                              \
   } while (0)
 
 #endif

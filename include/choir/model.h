@@ -18,9 +18,11 @@ typedef struct choir_run_options {
   int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
   int threads;         /* 0: all */
 } choir_run_options;
-#define CHOIR_RUN_OPTIONS_INIT {.backend = "cpu"}
+#define CHOIR_RUN_OPTIONS_INIT \
+  { .backend = "cpu" }
 
-/* A fresh model: weights from `seed`, as design says (E ~ N(0,1), matrices N(0,1/fan_in), rel_bias N(0,0.1^2), norms 1). */
+/* A fresh model: weights from `seed`, as design says (E ~ N(0,1), matrices N(0,1/fan_in), rel_bias N(0,0.1^2), norms
+ * 1). */
 CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options,
                                choir_model **model);
 
@@ -50,10 +52,11 @@ typedef struct choir_forward_result {
   double aux_loss; /* weighted sum over layers; not in `loss`, but in the gradients */
 } choir_forward_result;
 
-/* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero computes them
- * (read by choir_model_parameter). `training` 0 uses evaluation capacity and no sampling; gradients do too. */
-CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits,
-                                  int gradients, choir_forward_result *result);
+/* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero
+ * computes them (read by choir_model_parameter). `training` 0 uses evaluation capacity and no sampling; gradients do
+ * too. */
+CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
+                                  choir_forward_result *result);
 
 /* Routing statistics of the last forward for the moe-th MoE layer (0-based); free with choir_route_stats_free. */
 CHOIR_API int choir_model_moe_layers(const choir_model *model);

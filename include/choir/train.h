@@ -13,16 +13,16 @@ extern "C" {
 typedef enum { CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT } choir_event_kind;
 typedef struct choir_train_event {
   choir_event_kind kind;
-  int64_t step, steps;       /* done, planned */
-  double loss, aux_loss;     /* of the step, or held-out */
-  double bits_per_byte;      /* EVAL only */
+  int64_t step, steps;   /* done, planned */
+  double loss, aux_loss; /* of the step, or held-out */
+  double bits_per_byte;  /* EVAL only */
   double rate, gradient_norm;
-  double dropped;            /* share of choices that found their expert full */
+  double dropped;                   /* share of choices that found their expert full */
   double tokens_per_second, gflops; /* model FLOPs */
-  double peak_gflops;        /* of this machine, measured when the run began, in the run's compute type */
+  double peak_gflops;               /* of this machine, measured when the run began, in the run's compute type */
   double seconds_left;
-  int64_t tokens;            /* seen so far */
-  const char *text;          /* CHECKPOINT: its directory; EVAL: routing, "batch" */
+  int64_t tokens;   /* seen so far */
+  const char *text; /* CHECKPOINT: its directory; EVAL: routing, "batch" */
 } choir_train_event;
 
 typedef struct choir_train_options {
@@ -31,30 +31,33 @@ typedef struct choir_train_options {
   const char *out;            /* run directory */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   choir_run_options run;
-  int (*event)(void *context, const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
+  int (*event)(void *context,
+               const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_train_options;
-#define CHOIR_TRAIN_OPTIONS_INIT {.run = CHOIR_RUN_OPTIONS_INIT}
+#define CHOIR_TRAIN_OPTIONS_INIT \
+  { .run = CHOIR_RUN_OPTIONS_INIT }
 
-/* Trains to the config's number of steps. out/ gets config.json, metrics.jsonl, checkpoints/STEP/. NaN or infinite loss stops with
- * CHOIR_ERROR_NUMERIC, the step and the first tensor that is not finite; the last good checkpoint stays. */
+/* Trains to the config's number of steps. out/ gets config.json, metrics.jsonl, checkpoints/STEP/. NaN or infinite loss
+ * stops with CHOIR_ERROR_NUMERIC, the step and the first tensor that is not finite; the last good checkpoint stays. */
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {
-  const char *data; /* a built data directory: its held-out share */
-  const char *text; /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
-  int64_t sequences; /* at most; 0: all */
+  const char *data;                     /* a built data directory: its held-out share */
+  const char *text;                     /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
+  int64_t sequences;                    /* at most; 0: all */
   int batch_sequences, sequence_length; /* 0: the config's */
   int (*progress)(void *context, int64_t done, int64_t total);
   void *context;
 } choir_eval_options;
 
 typedef struct choir_eval_result {
-  double loss;          /* nats per token */
+  double loss; /* nats per token */
   double perplexity, bits_per_byte;
-  double unigram_loss;  /* of the evaluation tokens' own unigram distribution fitted on training data where there is some */
+  double
+      unigram_loss; /* of the evaluation tokens' own unigram distribution fitted on training data where there is some */
   int64_t tokens, bytes;
-  const char *routing;  /* "batch": which routing gave the loss */
+  const char *routing;     /* "batch": which routing gave the loss */
   int looks_across_tokens; /* nonzero: the loss is not that of causal use */
 } choir_eval_result;
 
