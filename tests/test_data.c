@@ -156,6 +156,20 @@ static int build_text(const char *text, size_t size, double holdout, const char 
   return choir_data_build(&o);
 }
 
+/* File names are bytes, JSON is not. */
+static void takes_any_file_name(void **state) {
+  (void)state;
+  const char *files[] = {corpus_path("caf\xE9 \xC3\xA9"), NULL};
+  choir_data_source source = {.name = "odd", .inputs = files};
+  choir_data_build_options o = options("named");
+  corpus_save(files[0], texts[1].data, texts[1].size);
+  o.sources = &source, o.source_count = 1;
+  test_ok(choir_data_build(&o));
+  ch_buffer b = corpus_load(corpus_path("named/data.json"));
+  assert_non_null(strstr(b.data, "/caf? \xC3\xA9\""));
+  free(b.data);
+}
+
 static void small_corpora(void **state) {
   (void)state;
   test_fails(build_text("", 0, 0.01, "t0"), CHOIR_ERROR_FORMAT, "source \"tiny\": no text in its inputs");
@@ -216,6 +230,10 @@ static void refuses_and_leaves_nothing(void **state) {
   const char *missing[] = {inputs[0][0], corpus_path("gone"), NULL};
   odd[1] = (choir_data_source){.name = "other", .inputs = missing};
   test_fails(choir_data_build(&o), CHOIR_ERROR_IO, "source \"other\"");
+  o = options("bad"), o.separator = "a\nb";
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "separator is more than one line");
+  o = options("bad"), o.separator = "\xFF";
+  test_fails(choir_data_build(&o), CHOIR_ERROR_ARGUMENT, "separator is not UTF-8");
   o = options("bad"), o.progress = always;
   test_fails(choir_data_build(&o), CHOIR_ERROR_INTERRUPTED, "stopped");
   nothing_is_left_behind("bad");
@@ -556,6 +574,7 @@ int main(void) {
       cmocka_unit_test(does_not_depend_on_threads),
       cmocka_unit_test(nothing_is_lost_or_twice),
       cmocka_unit_test(small_corpora),
+      cmocka_unit_test(takes_any_file_name),
       cmocka_unit_test(refuses_and_leaves_nothing),
       cmocka_unit_test(errors_come_in_order),
       cmocka_unit_test(survives_a_full_disk),

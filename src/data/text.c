@@ -35,8 +35,19 @@ typedef struct line {
   int ended;   /* by a newline, which is not in text */
 } line;
 
+/* Both go into data.json, which takes UTF-8 only. */
+static int check_words(const ch_text_options *o) {
+  const char *separator = o->separator ? o->separator : "", *field = o->field ? o->field : "";
+  if (strchr(separator, '\n')) return ch_error(CHOIR_ERROR_ARGUMENT, "separator is more than one line");
+  if (ch_utf8_valid(separator, strlen(separator)) < strlen(separator))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "separator is not UTF-8");
+  if (ch_utf8_valid(field, strlen(field)) < strlen(field)) return ch_error(CHOIR_ERROR_ARGUMENT, "field is not UTF-8");
+  return CHOIR_OK;
+}
+
 int ch_text_open(const ch_text_options *options, ch_text **text) {
   *text = NULL;
+  CH_TRY(check_words(options));
   uint64_t total = 0, bytes;
   for (const char *const *path = options->inputs; *path; path++) {
     CH_TRY(ch_input_check(*path, &bytes));
