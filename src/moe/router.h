@@ -92,8 +92,8 @@ void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 /* Allocates a record with room for max_slots from an arena; `slots` is max_slots until a router fills it. */
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
 
-/* Public statistics (arrays malloc'd). Collecting a routing, or adding statistics of as many experts, sums counts and capacities and
- * takes aux_loss and gate_mass as means over tokens. Collecting allocates nothing. */
+/* Public statistics (arrays malloc'd). Collecting a routing, or adding statistics of as many experts, sums counts and
+ * capacities and takes aux_loss and gate_mass as means over tokens. Collecting allocates nothing. */
 int ch_route_stats_alloc(int experts, choir_route_stats *stats);
 void ch_route_stats_clear(choir_route_stats *stats);
 void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid);
