@@ -18,30 +18,17 @@ static int show_progress(void *context, int64_t done, int64_t total) {
   return cli_stop_requested();
 }
 
-static json_t *json_layers(const choir_model *model) {
-  int every = choir_model_config_of(model)->model.moe_every;
-  json_t *rows = json_array();
-  for (int i = 0; i < choir_model_moe_layers(model); i++) {
-    choir_route_stats stats;
-    if (choir_model_route_stats(model, i, &stats)) continue;
-    json_t *row = cli_json_stats(&stats);
-    json_object_set_new(row, "layer", json_integer(every * (i + 1) - 1));
-    json_array_append_new(rows, row);
-    choir_route_stats_free(&stats);
-  }
-  return rows;
-}
-
 static int print_json(const choir_model *model, const choir_eval_result *r) {
+  json_t *layers = cli_json_layers(model);
+  if (!layers) return cli_fail();
   return cli_json_print(json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:o}", "loss", cli_json_real(r->loss),
                                   "perplexity", cli_json_real(r->perplexity), "bits_per_byte",
                                   cli_json_real(r->bits_per_byte), "unigram_loss", cli_json_real(r->unigram_loss),
                                   "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "routing", r->routing,
-                                  "looks_across_tokens", r->looks_across_tokens, "layers", json_layers(model)));
+                                  "looks_across_tokens", r->looks_across_tokens, "layers", layers));
 }
 
-static void print_text(const choir_model *model, const choir_eval_result *r) {
-  int every = choir_model_config_of(model)->model.moe_every;
+static int print_text(const choir_model *model, const choir_eval_result *r) {
   printf("loss          %8.4f nats a token   over %s tokens, %s\n", r->loss, cli_grouped(r->tokens),
          cli_bytes((double)r->bytes));
   printf("perplexity    %8.2f                unigram baseline %.2f\n", r->perplexity, exp(r->unigram_loss));
@@ -50,13 +37,14 @@ static void print_text(const choir_model *model, const choir_eval_result *r) {
          r->looks_across_tokens ? "                looks across tokens: not the loss of causal use" : "");
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
-    if (choir_model_route_stats(model, i, &stats)) continue;
-    printf("\nlayer %d: experts per token\n", every * (i + 1) - 1);
+    if (choir_model_route_stats(model, i, &stats)) return cli_fail();
+    printf("\nlayer %d: experts per token\n", cli_layer_number(model, i));
     cli_print_histogram(&stats);
     printf("  ");
     cli_print_load(&stats);
     choir_route_stats_free(&stats);
   }
+  return 0;
 }
 
 static int evaluate(choir_model *model, const choir_tokenizer *tokenizer) {
@@ -74,9 +62,7 @@ static int evaluate(choir_model *model, const choir_tokenizer *tokenizer) {
                         &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
-  if (o.json) return print_json(model, &result);
-  print_text(model, &result);
-  return 0;
+  return o.json ? print_json(model, &result) : print_text(model, &result);
 }
 
 static int run(int count, const char *const *operands) {

@@ -37,31 +37,25 @@ static int write_gradients(const choir_model *model) {
   return status;
 }
 
-static int print_result(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
-  int layers = choir_model_moe_layers(model), every = choir_model_config_of(model)->model.moe_every;
-  json_t *rows = json_array();
-  if (!o.json)
-    printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss,
-           exp(result->loss), result->aux_loss, B, T, seconds);
-  for (int i = 0; i < layers; i++) {
-    choir_route_stats stats;
-    if (choir_model_route_stats(model, i, &stats)) {
-      json_decref(rows);
-      return cli_fail();
-    }
-    json_t *row = cli_json_stats(&stats);
-    json_object_set_new(row, "layer", json_integer(every * (i + 1) - 1));
-    json_array_append_new(rows, row);
-    if (!o.json) {
-      printf("layer %2d: ", every * (i + 1) - 1);
-      cli_print_load(&stats);
-    }
-    choir_route_stats_free(&stats);
-  }
-  if (!o.json) return json_decref(rows), 0;
+static int print_json(const choir_model *model, int B, int T, const choir_forward_result *result) {
+  json_t *layers = cli_json_layers(model);
+  if (!layers) return cli_fail();
   return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:o}", "loss", cli_json_real(result->loss), "aux_loss",
                                   cli_json_real(result->aux_loss), "sequences", B, "sequence_length", T, "layers",
-                                  rows));
+                                  layers));
+}
+
+static int print_text(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
+  printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss,
+         exp(result->loss), result->aux_loss, B, T, seconds);
+  for (int i = 0; i < choir_model_moe_layers(model); i++) {
+    choir_route_stats stats;
+    if (choir_model_route_stats(model, i, &stats)) return cli_fail();
+    printf("layer %2d: ", cli_layer_number(model, i));
+    cli_print_load(&stats);
+    choir_route_stats_free(&stats);
+  }
+  return 0;
 }
 
 static int forward(choir_model *model, const choir_npy *tokens) {
@@ -75,7 +69,7 @@ static int forward(choir_model *model, const choir_npy *tokens) {
   double seconds = cli_seconds() - start;
   if (!status && o.logits) status = write_logits(B, T, V, logits);
   if (!status && o.gradients) status = write_gradients(model);
-  if (!status) status = print_result(model, B, T, &result, seconds);
+  if (!status) status = o.json ? print_json(model, B, T, &result) : print_text(model, B, T, &result, seconds);
   free(logits);
   return status;
 }

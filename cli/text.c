@@ -102,6 +102,26 @@ json_t *cli_json_stats(const choir_route_stats *s) {
                    cli_json_counts(s->demand, s->experts), "histogram", cli_json_counts(s->histogram, s->experts + 1));
 }
 
+int cli_layer_number(const choir_model *model, int moe) {
+  return choir_model_config_of(model)->model.moe_every * (moe + 1) - 1;
+}
+
+json_t *cli_json_layers(const choir_model *model) {
+  json_t *rows = json_array();
+  for (int i = 0; i < choir_model_moe_layers(model); i++) {
+    choir_route_stats stats;
+    if (choir_model_route_stats(model, i, &stats)) {
+      json_decref(rows);
+      return NULL;
+    }
+    json_t *row = cli_json_stats(&stats);
+    json_object_set_new(row, "layer", json_integer(cli_layer_number(model, i)));
+    json_array_append_new(rows, row);
+    choir_route_stats_free(&stats);
+  }
+  return rows;
+}
+
 void cli_print_histogram(const choir_route_stats *stats) {
   int last = 0;
   int64_t total = 0, most = 1;

@@ -1,8 +1,9 @@
-/* For tests that go through several commands of the program and break things between them: a scratch directory, a small
- * corpus, and shell commands in which `choir` is the one just built. */
+/* For tests of the program: a scratch directory, shell commands in which `choir` is the one just built, and where asked
+ * for a small corpus with its tokenizer and data. */
 #ifndef CH_TESTS_PROGRAM_H
 #define CH_TESTS_PROGRAM_H
 
+#include <jansson.h>
 #include <limits.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -12,7 +13,7 @@
 #include "testing.h"
 
 static char program_directory[] = "/tmp/choir-test-XXXXXX"; /* the working directory of the whole test program */
-static char program_output[1 << 16];                        /* what the last command said, on both streams */
+static char program_output[1 << 18];                        /* what the last command said, on both streams */
 
 /* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. */
 static inline pid_t program_start(const char *command, const char *output) {
@@ -43,9 +44,16 @@ static inline char *program_read(const char *path, size_t *size) {
   return ch_file_read(path, (size_t)1 << 28, &data, size) ? NULL : data;
 }
 
-/* Runs a command to its end; program_output says what it said. */
-static inline int program_run(const char *command) {
-  int status = program_wait(program_start(command, "output.txt"));
+static char program_command[4096]; /* the last one */
+
+/* Runs a command, made as by printf, to its end; program_output says what it said. Gives the exit status. */
+static inline int program_run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static inline int program_run(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  if (vsnprintf(program_command, sizeof program_command, format, args) >= (int)sizeof program_command) abort();
+  va_end(args);
+  int status = program_wait(program_start(program_command, "output.txt"));
   size_t size = 0;
   char *text = program_read("output.txt", &size);
   snprintf(program_output, sizeof program_output, "%s", text ? text : "");
@@ -53,11 +61,35 @@ static inline int program_run(const char *command) {
   return status;
 }
 
-#define program_must(command)                                                          \
-  do {                                                                                 \
-    int status_ = program_run(command);                                                \
-    if (status_) fail_msg("status %d of: %s\n%s", status_, (command), program_output); \
+/* Success is expected. */
+#define program_must(...)                                                                    \
+  do {                                                                                       \
+    int status_ = program_run(__VA_ARGS__);                                                  \
+    if (status_) fail_msg("status %d of: %s\n%s", status_, program_command, program_output); \
   } while (0)
+
+/* This exit status, and a message with this text, are expected. */
+#define program_refuses(status, text, ...)                                                              \
+  do {                                                                                                  \
+    int status_ = program_run(__VA_ARGS__);                                                             \
+    if (status_ != (status) || !strstr(program_output, (text)))                                         \
+      fail_msg("status %d and no \"%s\" of: %s\n%s", status_, (text), program_command, program_output); \
+  } while (0)
+
+/* Parses what the program printed. */
+static inline json_t *program_json(void) {
+  json_error_t error;
+  const char *text = strchr(program_output, '{'); /* behind progress */
+  json_t *root = text ? json_loads(text, 0, &error) : NULL;
+  if (!root) fail_msg("not JSON: %s", program_output);
+  return root;
+}
+
+static inline double json_at(const json_t *root, const char *key) {
+  const json_t *value = json_object_get(root, key);
+  if (!json_is_number(value)) fail_msg("no number \"%s\"", key);
+  return json_number_value(value);
+}
 
 /* Sentences of made-up words with a skewed distribution: enough to learn something from; documents end with a form feed
  * line. */

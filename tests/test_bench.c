@@ -80,6 +80,8 @@ static void refuses_wrong_problems(void **state) {
   refused("moe n=64 e=128", "128 experts");
   refused("moe ruoter=hash", "did you mean 'router'");
   refused("moe compute=fp16", "compute 'fp16'");
+  refused("gather n=50000 d=1 e=50000 k=50000", "too many slots");
+  refused("step B=9999999999 config=" CHOIR_SOURCE_DIR "/configs/nano.json", "B=1e+10 is too large");
   refused("select n=10 e=1 k=nan", "k is 'nan'");
 }
 

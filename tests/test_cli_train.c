@@ -5,49 +5,21 @@
 
 #include "base/file.h"
 #include "choir/choir.h"
-#include "cli.h"
+#include "program.h"
 
-/* Documents of made-up words: common ones often, and each word depends on the last, so that there is something to
- * learn. */
-static void write_corpus(const char *path) {
-  ch_rng r = ch_rng_make(11, CH_STREAM_TEST, 5);
-  uint64_t at = 0, word = 0;
-  FILE *file = fopen(path, "w");
-  assert_non_null(file);
-  for (int i = 0; i < 40000; i++) {
-    double u = ch_rng_uniform(r, at++);
-    word = (word * 7 + (uint64_t)(200 * u * u * u)) % 200;
-    for (uint64_t w = word + 11; w; w /= 12) fprintf(file, "%c%c", "ptkbdgmnslrv"[w % 12], "aeiou"[w % 5]);
-    fputs(i % 100 == 99 ? "\n%%\n" : i % 10 == 9 ? ".\n" : " ", file);
-  }
-  fclose(file);
-}
-
-static int setup(void **state) {
-  if (program_setup(state)) return -1;
-  write_corpus(program_path("text"));
-  if (program("tokenizer train --out t.model --vocab-size 400 --separator %%%% text") ||
-      program("data build --out data --tokenizer t.model --separator %%%% --holdout 0.05 text")) {
-    fprintf(stderr, "%s", program_output);
-    return -1;
-  }
-  return 0;
-}
-
-#define TRAIN                                                                                       \
-  "train --data data --config " CHOIR_SOURCE_DIR                                                    \
-  "/configs/pico.json --set vocab_size=400 --set sequence_length=32 --set batch_sequences=4 --set " \
-  "eval_every=4 --set eval_sequences=4 --set checkpoint_every=3 --set keep_checkpoints=2 "
+#define TRAIN                                                                                  \
+  "choir train --config config.json --set layers=4 --set eval_every=4 --set eval_sequences=4 " \
+  "--set checkpoint_every=3 --set keep_checkpoints=2 "
 
 static void train_and_look(void **state) {
   (void)state;
-  program_ok(TRAIN "--out run --set steps=8");
+  program_must(TRAIN "--data data --out run --set steps=8");
   assert_non_null(strstr(program_output, "done: 8 steps"));
   assert_non_null(strstr(program_output, "held-out loss"));
-  program_refuses(1, "resume", TRAIN "--out run --set steps=8");
-  program_refuses(1, "nowhere", "train --out r2 --data nowhere --config %s/configs/pico.json", CHOIR_SOURCE_DIR);
+  program_refuses(1, "resume", TRAIN "--data data --out run --set steps=8");
+  program_refuses(1, "nowhere", TRAIN "--data nowhere --out other");
 
-  program_ok("eval run --data data --json");
+  program_must("choir eval run --data data --json");
   json_t *root = program_json(), *layers = json_object_get(root, "layers"), *layer;
   double loss = json_at(root, "loss"), bits = loss * json_at(root, "tokens") / json_at(root, "bytes") / log(2);
   size_t l;
@@ -59,7 +31,7 @@ static void train_and_look(void **state) {
   assert_int_equal(json_array_size(layers), 2);
   json_array_foreach(layers, l, layer) {
     int64_t tokens = 0, held = 0;
-    for (size_t i = 0; i < 33; i++) {
+    for (size_t i = 0; i < 5; i++) {
       int64_t count = json_integer_value(json_array_get(json_object_get(layer, "histogram"), i));
       tokens += count;
       held += count * (int64_t)i;
@@ -68,7 +40,7 @@ static void train_and_look(void **state) {
     assert_int_equal(held, (int64_t)json_at(layer, "assignments"));
   }
   json_decref(root);
-  program_ok("eval run --text text --sequences 4");
+  program_must("choir eval run --text corpus.txt --sequences 4");
   assert_non_null(strstr(program_output, "unigram baseline"));
 }
 
@@ -76,24 +48,24 @@ static void report(void **state) {
   (void)state;
   char *html;
   size_t bytes;
-  program_ok("report run --out r.html");
-  test_ok(ch_file_read(program_path("r.html"), 1 << 24, &html, &bytes));
+  program_must("choir report run --out r.html");
+  test_ok(ch_file_read("r.html", 1 << 24, &html, &bytes));
   assert_non_null(strstr(html, "<svg"));
   assert_non_null(strstr(html, "Layer 3: experts per token"));
   assert_null(strstr(html, "http")); /* nothing is fetched */
   assert_null(strstr(html, "nan"));
   free(html);
-  program_refuses(1, "metrics.jsonl", "report data --out r.html");
+  program_refuses(1, "metrics.jsonl", "choir report data --out r.html");
 }
 
 /* A run with the given metrics, reported on; gives the page, or NULL with the program's message. */
 static char *report_of(const char *metrics) {
   char *html = NULL;
   size_t bytes;
-  assert_int_equal(mkdir(program_path("told"), 0777) && errno != EEXIST, 0);
-  test_ok(ch_file_save(program_path("told/metrics.jsonl"), metrics, strlen(metrics)));
-  if (program("report told --out told.html")) return NULL;
-  test_ok(ch_file_read(program_path("told.html"), 1 << 24, &html, &bytes));
+  assert_int_equal(mkdir("told", 0777) && errno != EEXIST, 0);
+  test_ok(ch_file_save("told/metrics.jsonl", metrics, strlen(metrics)));
+  if (program_run("choir report told --out told.html")) return NULL;
+  test_ok(ch_file_read("told.html", 1 << 24, &html, &bytes));
   return html;
 }
 
@@ -120,5 +92,5 @@ int main(void) {
       cmocka_unit_test(report),
       cmocka_unit_test(report_on_odd_metrics),
   };
-  return cmocka_run_group_tests(tests, setup, program_teardown);
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

@@ -1,30 +1,7 @@
 /* .npy: what is written is read, what NumPy writes is read, what is malformed is refused. */
-#include <unistd.h>
-
 #include "base/file.h"
 #include "base/npy.h"
-#include "testing.h"
-
-static char path[64];
-
-static int make_path(void **state) {
-  (void)state;
-  strcpy(path, "/tmp/choir-npy-XXXXXX");
-  int fd = mkstemp(path);
-  return fd < 0 || close(fd);
-}
-
-static int drop_path(void **state) {
-  (void)state;
-  return unlink(path);
-}
-
-static void refused_at(int code, const char *part, const char *file, int line) {
-  if (code && strstr(choir_error_message(), part)) return;
-  fprintf(stderr, "%s:%d: '%s' is not in '%s' (code %d)\n", file, line, part, choir_error_message(), code);
-  _fail(file, line);
-}
-#define refused(code, part) refused_at((code), (part), __FILE__, __LINE__)
+#include "one_file.h"
 
 static const size_t sizes[] = {4, 8, 4, 8, 1};
 

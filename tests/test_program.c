@@ -24,7 +24,7 @@ static void forward(void **state) {
              "tokens.npy --logits logits.npy --gradients gradients.safetensors "
              "--compute fp32 --json",
              *router);
-    program_must(command);
+    program_must("%s", command);
     snprintf(command, sizeof command, VECTORS "model/%s/expected.safetensors", *router);
     test_ok(choir_tensors_open(command, 1, &want));
     test_ok(choir_tensors_open("gradients.safetensors", 1, &got));
@@ -70,7 +70,7 @@ static void route(void **state) {
         "scores.npy",
         &(choir_npy){CHOIR_NPY_FLOAT32, 2, {scores->shape[0], scores->shape[1]}, (void *)(uintptr_t)scores->data}));
     snprintf(text, sizeof text, "choir route scores.npy --out gates.npy --json %s", cases[i].options);
-    program_must(text);
+    program_must("%s", text);
     snprintf(text, sizeof text, "%s.gates", cases[i].name);
     close_npy("gates.npy", choir_tensors_find(file, text), 1e-6);
   }

@@ -178,8 +178,8 @@ static const refusal refusals[] = {
 static int check(const refusal *r) {
   int failures = 0;
   program_must("rm -rf new");
-  if (*r->prepare) program_must(r->prepare);
-  int status = program_run(r->command);
+  if (*r->prepare) program_must("%s", r->prepare);
+  int status = program_run("%s", r->command);
   if (status != r->status) failures++, fprintf(stderr, "%s: status %d, wanted %d\n", r->what, status, r->status);
   for (int i = 0; i < 4 && r->words[i]; i++)
     if (!strstr(program_output, r->words[i]))
@@ -210,7 +210,7 @@ static void second_run(void **state) {
                                          "choir train --threads 1 --resume --out busy"};
   int status[2], named[2];
   for (int i = 0; i < 2; i++) {
-    status[i] = program_run(commands[i]);
+    status[i] = program_run("%s", commands[i]);
     named[i] = strstr(program_output, "busy") && strstr(program_output, number);
   }
   int alive = !kill(first, SIGINT);
@@ -248,7 +248,7 @@ static void damage(const char *from, const char *directory, enum change change) 
   choir_tensor t[64];
   int count = 0;
   snprintf(command, sizeof command, "mkdir %s && cp %s/config.json %s", directory, from, directory);
-  program_must(command);
+  program_must("%s", command);
   snprintf(path, sizeof path, "%s/model.safetensors", from);
   test_ok(choir_tensors_open(path, 1, &file));
   static float extra[8], bad[32] = {NAN};

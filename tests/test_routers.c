@@ -266,6 +266,7 @@ static void refuses_by_name_and_value(void **state) {
   refused("expert_choice", 64, 16, 0, (double)NAN, 0, NULL, 0, "capacity_factor");
   refused("expert_choice", 64, 16, 0, 0, -2, NULL, 0, "eval_capacity_factor -2");
   refused("expert_choice", 64, 16, 0, 0, 0, "sequense", 0, "did you mean 'sequence'");
+  refused("expert_choice", 1 << 25, 64, 64, 64, 0, "sequence", 0, "too many for one call");
   refused("expert_choice", 0, 16, 0, 0, 0, NULL, 0, "0 tokens");
   refused("gshard_top2", 64, 1, 0, 0, 0, NULL, 0, "there is only 1");
   refused("switch_top1", 64, 4, 0, 0, 0, NULL, 1.5, "jitter 1.5");

@@ -1,30 +1,7 @@
 /* safetensors: what is written is read; whatever is damaged or hostile is refused. */
-#include <unistd.h>
-
 #include "base/file.h"
 #include "base/tensors.h"
-#include "testing.h"
-
-static char path[64];
-
-static int make_path(void **state) {
-  (void)state;
-  strcpy(path, "/tmp/choir-tensors-XXXXXX");
-  int fd = mkstemp(path);
-  return fd < 0 || close(fd);
-}
-
-static int drop_path(void **state) {
-  (void)state;
-  return unlink(path);
-}
-
-static void refused_at(int code, const char *part, const char *file, int line) {
-  if (code && strstr(choir_error_message(), part)) return;
-  fprintf(stderr, "%s:%d: '%s' is not in '%s' (code %d)\n", file, line, part, choir_error_message(), code);
-  _fail(file, line);
-}
-#define refused(code, part) refused_at((code), (part), __FILE__, __LINE__)
+#include "one_file.h"
 
 static choir_tensor tensor(const char *name, choir_dtype dtype, int dims, int64_t a, int64_t b, const void *data) {
   choir_tensor t = {.dtype = dtype, .dims = dims, .shape = {a, b}, .data = data};

@@ -75,20 +75,22 @@ CHOIR_API void choir_config_default(choir_config *config);
 /* Reads and checks a JSON file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
 CHOIR_API int choir_config_load(const char *path, choir_config *config);
 
-/* Writes every field, so that the file says what every default was. */
+/* Checks, then writes every field, so that the file says what every default was. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO.
+ */
 CHOIR_API int choir_config_save(const choir_config *config, const char *path);
 
 /* Sets one field by its dotted JSON path, as `--set router.capacity_factor=1`; "model." and "train." may be left out
- * where the rest is unambiguous. Does not check the whole config: choir_config_check does. */
+ * where the rest is unambiguous. CHOIR_ERROR_ARGUMENT: unknown or ambiguous key, impossible value. How values go
+ * together choir_config_check says. */
 CHOIR_API int choir_config_set(choir_config *config, const char *key, const char *value);
 
-/* Impossible sizes (d not divisible by H, k of 0, e > n, ...) by name and value. vocab_size 0 passes: training takes it
- * from the data. */
+/* CHOIR_ERROR_ARGUMENT names an impossible value (d not divisible by H, k of 0, e > n, ...). vocab_size 0 passes:
+ * training takes it from the data. */
 CHOIR_API int choir_config_check(const choir_config *config);
 
 /* What a config costs. FLOPs count multiplications and additions of matrix products, attention over the causal half,
  * logits included; training is three times forward. "Active": parameters that one token uses on average (c expert
- * FFNs). */
+ * FFNs). Bytes are counted by a dry run of the step itself. Errors as choir_config_check. */
 typedef struct choir_config_costs {
   int64_t parameters, active_parameters, embedding_parameters, expert_parameters;
   double forward_flops_per_token, train_flops_per_token;

@@ -41,19 +41,23 @@ typedef struct choir_data_build_options {
   { .holdout = 0.01 }
 
 /* Tokenizes all sources into `output`: data.json (sources, weights, counts), tokenizer.model, and per source
- * NAME.train.shard and NAME.heldout.shard. Streams: memory does not grow with the input. The result does not depend on
- * threads. */
+ * NAME.train.shard and NAME.heldout.shard; all of it or, on any error, nothing. Streams: memory does not grow with the
+ * input. The result does not depend on threads. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file, line
+ * and byte), CHOIR_ERROR_INTERRUPTED. */
 CHOIR_API int choir_data_build(const choir_data_build_options *options);
 
 typedef struct choir_data choir_data;
 
-/* Opens a built directory: checks headers, sizes, vocabulary hash against tokenizer.model, and checksums. */
+/* Opens a built directory: checks headers, sizes, vocabulary hash against tokenizer.model, and checksums.
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 CHOIR_API int choir_data_open(const char *directory, choir_data **data);
 CHOIR_API void choir_data_close(choir_data *data);
 
 typedef struct choir_data_info {
   int vocab_size, sources;
-  uint64_t train_tokens, heldout_tokens, heldout_bytes, train_bytes, documents;
+  uint64_t train_tokens, heldout_tokens; /* ends of documents included */
+  uint64_t train_bytes, heldout_bytes;   /* of text */
+  uint64_t documents;                    /* a document with text in both shares counts in each */
 } choir_data_info;
 CHOIR_API void choir_data_get_info(const choir_data *data, choir_data_info *info);
 

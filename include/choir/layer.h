@@ -17,8 +17,8 @@ typedef struct choir_layer_options {
   int experts;         /* e */
   int sequence_length; /* for pool "sequence"; 0: one sequence */
   choir_router_options router;
-  const char *compute; /* "fp32" or "bf16" */
-  const char *backend; /* "cpu" or "reference" */
+  const char *compute; /* "fp32" (NULL too) or "bf16" */
+  const char *backend; /* "cpu" (NULL too) or "reference" */
   int threads;         /* 0: all */
   uint64_t seed;       /* of jitter and of sampled second experts, which go on from one training call to the next */
 } choir_layer_options;
@@ -32,22 +32,25 @@ typedef struct choir_layer_weights {
 } choir_layer_weights;
 
 /* Plans and allocates everything; forward and backward then allocate nothing (but once where a smaller n than `tokens`
- * takes more memory). The router's options are checked for `tokens`. */
+ * takes more memory). CHOIR_ERROR_ARGUMENT: sizes, or router options that do not go with `tokens`;
+ * CHOIR_ERROR_UNSUPPORTED: bf16 where the CPU has none; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_layer_create(const choir_layer_options *options, choir_layer **layer);
 CHOIR_API void choir_layer_destroy(choir_layer *layer);
 
 /* out [n,d] = MoE(x [n,d]) (no residual). tokens: [n] ids for `hash` or NULL. valid: [n] nonzero where a token takes
  * part, or NULL; the output of the others is 0. `training` keeps what backward needs, and switches jitter and sampling
- * on. */
+ * on. CHOIR_ERROR_ARGUMENT. */
 CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                                   const int32_t *tokens, const uint8_t *valid, int training, float *out);
 
 /* The backward of the last training forward, once, with the same weights and x: dx [n,d] is set, gradients accumulate.
- * The gradient is that of <dout, out> + aux_loss_weight * aux_loss; the value of aux_loss is in the stats. */
+ * The gradient is that of <dout, out> + aux_loss_weight * aux_loss; the value of aux_loss is in the stats.
+ * CHOIR_ERROR_ARGUMENT where no training forward went before. */
 CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x,
                                    const float *dout, float *dx, const choir_layer_weights *gradients);
 
-/* Statistics of the last forward; arrays belong to the caller (choir_route_stats_free). */
+/* Statistics of the last forward; the caller frees them with choir_route_stats_free. CHOIR_ERROR_ARGUMENT,
+ * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats);
 
 /* Bytes that the layer holds. */

@@ -18,7 +18,7 @@ typedef struct choir_machine_peak {
   const char *bf16_unit; /* none, avx512_bf16, amx */
 } choir_machine_peak;
 
-/* Measures for about `seconds` in all (0: 0.5). threads 0: all CPUs of the process. */
+/* Measures for about `seconds` in all (0: 0.5). threads 0: all CPUs of the process. CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_machine_measure(int threads, double seconds, choir_machine_peak *peak);
 
 #ifdef __cplusplus

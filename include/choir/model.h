@@ -14,29 +14,33 @@ typedef struct choir_model choir_model;
 
 typedef struct choir_run_options {
   const char *compute; /* "fp32", "bf16", or NULL: the config's */
-  const char *backend; /* "cpu" */
+  const char *backend; /* "cpu" or "reference" */
   int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
   int threads;         /* 0: all */
 } choir_run_options;
 #define CHOIR_RUN_OPTIONS_INIT \
   { .backend = "cpu" }
 
-/* A fresh model: weights from `seed`, as design says (E ~ N(0,1), matrices N(0,1/fan_in), rel_bias N(0,0.1^2), norms
- * 1). */
+/* A fresh model: weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in), rel_bias
+ * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY.
+ */
 CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options,
                                choir_model **model);
 
 /* Loads a checkpoint directory (config.json, model.safetensors; a run directory stands for its newest checkpoint).
- * Checksum, every tensor's name, type and shape are checked; missing or surplus tensors are errors. */
+ * Checksum, every tensor's name, type and shape are checked; missing or surplus tensors are errors. CHOIR_ERROR_IO,
+ * CHOIR_ERROR_FORMAT, and as choir_model_init. */
 CHOIR_API int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model);
 CHOIR_API void choir_model_free(choir_model *model);
 
-/* Writes a checkpoint directory, beside first and then renamed: never half a checkpoint. tokenizer may be NULL. */
+/* Writes a checkpoint directory, beside first and then renamed: never half a checkpoint. tokenizer may be NULL.
+ * CHOIR_ERROR_IO: also where a directory of that name is there and not empty. */
 CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint);
 
 CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
 
-/* Parameters by number: name and shape as in the checkpoint. 0 <= index < count. */
+/* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
+ * are the model's own and live as long as it does. */
 typedef struct choir_parameter {
   const char *name;
   int dims;
@@ -53,12 +57,14 @@ typedef struct choir_forward_result {
 } choir_forward_result;
 
 /* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero
- * computes them (read by choir_model_parameter). `training` 0 uses evaluation capacity and no sampling; gradients do
- * too. */
+ * computes them (read by choir_model_parameter), of loss + aux_loss. Capacity is that of evaluation and nothing is
+ * sampled, with gradients too. The first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside
+ * the vocabulary; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                                   choir_forward_result *result);
 
-/* Routing statistics of the last forward for the moe-th MoE layer (0-based); free with choir_route_stats_free. */
+/* Routing statistics of the last forward for the moe-th MoE layer (0-based); free with choir_route_stats_free.
+ * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_model_moe_layers(const choir_model *model);
 CHOIR_API int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats);
 

@@ -21,10 +21,11 @@ typedef struct choir_npy {
 } choir_npy;
 
 /* Reads a whole file. float64 is narrowed and int64 range-checked when `as` asks for the 32-bit type; any other
- * mismatch is CHOIR_ERROR_FORMAT, naming the file, what it has and what was wanted. dims: the rank wanted, or 0. */
+ * mismatch is CHOIR_ERROR_FORMAT, naming the file, what it has and what was wanted. dims: the rank wanted, or 0: any.
+ * CHOIR_ERROR_UNSUPPORTED: other element types, Fortran order. */
 CHOIR_API int choir_npy_read(const char *path, choir_npy_type as, int dims, choir_npy *array);
 
-/* Writes atomically (beside, then renamed). */
+/* Writes atomically (beside, then renamed). CHOIR_ERROR_ARGUMENT: type or shape; CHOIR_ERROR_IO. */
 CHOIR_API int choir_npy_write(const char *path, const choir_npy *array);
 CHOIR_API void choir_npy_free(choir_npy *array);
 

@@ -26,7 +26,8 @@ typedef struct choir_route_stats {
 CHOIR_API const char *const *choir_router_names(void);
 CHOIR_API int choir_router_looks_across_tokens(const char *name);
 
-/* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them. */
+/* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them.
+ * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
 
 /* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning

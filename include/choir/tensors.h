@@ -36,7 +36,8 @@ CHOIR_API const choir_tensor *choir_tensors_find(const choir_tensors *tensors, c
 CHOIR_API const char *choir_tensors_metadata(const choir_tensors *tensors, const char *key);
 
 /* Writes a file with fsync, beside and then renamed. Metadata: key, value, key, value, ..., NULL; may be NULL. Streams:
- * needs no copy of the data. */
+ * needs no copy of the data. CHOIR_ERROR_ARGUMENT: a name twice, or bytes that are not those of the shape;
+ * CHOIR_ERROR_IO. */
 CHOIR_API int choir_tensors_write(const char *path, const choir_tensor *tensors, int count,
                                   const char *const *metadata);
 

@@ -29,9 +29,12 @@ typedef struct choir_tokenizer_train_options {
 #define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT \
   { .vocab_size = 8192 }
 
-/* Trains a unigram model with byte fallback: every text round-trips exactly, white space and line ends included. */
+/* Trains a unigram model with byte fallback (Kudo 2018): every text round-trips exactly, white space and line ends
+ * included. CHOIR_ERROR_ARGUMENT: also a vocabulary too large or too small for the text; CHOIR_ERROR_IO,
+ * CHOIR_ERROR_FORMAT, CHOIR_ERROR_INTERRUPTED. */
 CHOIR_API int choir_tokenizer_train(const choir_tokenizer_train_options *options);
 
+/* Loads a .model file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no SentencePiece model, or one that changes text. */
 CHOIR_API int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer);
 CHOIR_API void choir_tokenizer_free(choir_tokenizer *tokenizer);
 CHOIR_API int choir_tokenizer_vocab_size(const choir_tokenizer *tokenizer);
@@ -46,7 +49,8 @@ CHOIR_API const void *choir_tokenizer_bytes(const choir_tokenizer *tokenizer, si
  * the offset. Thread-safe. */
 CHOIR_API int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const char *text, size_t length, int32_t **ids,
                                      size_t *count);
-/* Decodes; *text is malloc'd and NUL-terminated. Tokens that did not come from a text (a model's) may give bytes that are no UTF-8. CHOIR_ERROR_ARGUMENT: an id out of range. */
+/* Decodes; *text is malloc'd and NUL-terminated. Tokens that did not come from a text (a model's) may give bytes that
+ * are no UTF-8. CHOIR_ERROR_ARGUMENT: an id out of range. */
 CHOIR_API int choir_tokenizer_decode(const choir_tokenizer *tokenizer, const int32_t *ids, size_t count, char **text,
                                      size_t *length);
 

@@ -14,15 +14,15 @@ typedef enum { CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT } choi
 typedef struct choir_train_event {
   choir_event_kind kind;
   int64_t step, steps;   /* done, planned */
-  double loss, aux_loss; /* of the step, or held-out */
+  double loss, aux_loss; /* of the step; EVAL: held-out, aux_loss 0 */
   double bits_per_byte;  /* EVAL only */
   double rate, gradient_norm;
   double dropped;                   /* share of choices that found their expert full */
   double tokens_per_second, gflops; /* model FLOPs */
   double peak_gflops;               /* of this machine, measured when the run began, in the run's compute type */
-  double seconds_left;
-  int64_t tokens;   /* seen so far */
-  const char *text; /* CHECKPOINT: its directory; EVAL: routing, "batch" */
+  double seconds_left;              /* at the mean speed of this process */
+  int64_t tokens;                   /* seen so far */
+  const char *text;                 /* CHECKPOINT: its directory; EVAL: routing, "batch" */
 } choir_train_event;
 
 typedef struct choir_train_options {
@@ -38,8 +38,11 @@ typedef struct choir_train_options {
 #define CHOIR_TRAIN_OPTIONS_INIT \
   { .run = CHOIR_RUN_OPTIONS_INIT }
 
-/* Trains to the config's number of steps. out/ gets config.json, metrics.jsonl, checkpoints/STEP/. NaN or infinite loss
- * stops with CHOIR_ERROR_NUMERIC, the step and the first tensor that is not finite; the last good checkpoint stays. */
+/* Trains to the config's number of steps. out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and
+ * checkpoints/STEP/. A loss, gradient or weight that is not finite stops with CHOIR_ERROR_NUMERIC, the step and the
+ * first such tensor; the last good checkpoint stays. CHOIR_ERROR_INTERRUPTED: the caller's event function asked to
+ * stop, and the step that it saw has been saved. CHOIR_ERROR_BUSY: another process trains there. Otherwise as the
+ * loaders of config, data and model. */
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {
@@ -55,13 +58,15 @@ typedef struct choir_eval_result {
   double loss; /* nats per token */
   double perplexity, bits_per_byte;
   double
-      unigram_loss; /* of the evaluation tokens' own unigram distribution fitted on training data where there is some */
+      unigram_loss; /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
   int64_t tokens, bytes;
   const char *routing;     /* "batch": which routing gave the loss */
   int looks_across_tokens; /* nonzero: the loss is not that of causal use */
 } choir_eval_result;
 
-/* Evaluates a model; route_stats then holds sums over the whole evaluation. */
+/* Evaluates a model; choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's,
+ * needed for a text; with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT,
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
 

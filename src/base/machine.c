@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #if defined(__x86_64__)
@@ -78,13 +77,6 @@ size_t ch_machine_available_memory(void) {
     if (!available || left < available) available = left;
   }
   return available;
-}
-
-size_t ch_machine_resident(void) { return read_number("/proc/self/status", "VmRSS:", 1024); }
-
-size_t ch_machine_peak_resident(void) {
-  struct rusage usage;
-  return getrusage(RUSAGE_SELF, &usage) ? 0 : (size_t)usage.ru_maxrss * 1024;
 }
 
 double ch_machine_seconds(void) {

@@ -20,10 +20,6 @@ int ch_machine_cpus(void);
 /* Bytes of memory that can be had without swapping, cgroup limits included; 0 when unknown. */
 size_t ch_machine_available_memory(void);
 
-/* Bytes resident now, and the largest ever; 0 when unknown. */
-size_t ch_machine_resident(void);
-size_t ch_machine_peak_resident(void);
-
 /* Seconds on a clock that only goes forward. */
 double ch_machine_seconds(void);
 

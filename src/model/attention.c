@@ -3,16 +3,6 @@
 
 #include "model/transformer.h"
 
-static ch_rmsnorm_args norm_args(const ch_transformer *m, const ch_block *b, int64_t n, const real *in, real *normed) {
-  return (ch_rmsnorm_args){.n = n,
-                           .d = m->config.d_model,
-                           .eps = (real)m->config.norm_eps,
-                           .x = in,
-                           .w = b->attn_norm->w,
-                           .y = normed,
-                           .rstd = b->rstd1};
-}
-
 static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
   return (ch_attention_args){.B = p->B,
                              .T = p->T,
@@ -40,7 +30,7 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   b->lse = CH_NEW(&x->tape, real, n * m->config.heads);
   size_t mark = ch_arena_mark(&x->scratch);
   real *normed = CH_NEW(&x->scratch, real, n * m->config.d_model);
-  ch_rmsnorm_args norm = norm_args(m, b, n, in, normed);
+  ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, in, b->rstd1, normed);
   x->ops->rmsnorm(x, &norm);
   ch_linear(x, b->q, n, normed, b->qh, 0);
   ch_linear(x, b->k, n, normed, b->kh, 0);
@@ -66,15 +56,11 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
   attention.dv = dv;
   attention.drel_bias = b->rel_bias->g;
   x->ops->attention_backward(x, &attention);
-  ch_rmsnorm_args norm = norm_args(m, b, n, b->x, normed);
+  ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, b->x, b->rstd1, normed);
   x->ops->rmsnorm(x, &norm); /* cheaper to do again than to keep */
   ch_linear_backward(x, b->v, n, normed, dv, dnormed, 0);
   ch_linear_backward(x, b->k, n, normed, dk, dnormed, 1);
   ch_linear_backward(x, b->q, n, normed, dq, dnormed, 1);
-  norm.dy = dnormed;
-  norm.dx = dx;
-  norm.dx_acc = 1; /* the residual's own gradient stands there */
-  norm.dw = b->attn_norm->g;
-  x->ops->rmsnorm_backward(x, &norm);
+  ch_norm_backward(x, &norm, b->attn_norm, dnormed, dx);
   ch_arena_release(&x->scratch, mark);
 }

@@ -40,13 +40,13 @@ int ch_field_set(choir_config *config, const ch_field *f, const json_t *value);
 int ch_field_check(const choir_config *config, const ch_field *f);
 json_t *ch_field_json(const choir_config *config, const ch_field *f); /* NULL: out of memory */
 
-/* choir_config_load on a text; `name` starts every message. */
 /* Whether both describe the same model; names and evaluation settings of the router count too. */
 int ch_config_same_model(const choir_config *a, const choir_config *b);
 
 /* Every field as JSON, nested as in the file; NULL: out of memory. */
 json_t *ch_config_json(const choir_config *config);
 
+/* choir_config_load on a text; `name` starts every message. */
 int ch_config_parse(const char *text, size_t length, const char *name, choir_config *config);
 
 #endif

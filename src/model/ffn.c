@@ -1,16 +1,6 @@
 /* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is GEGLU or an MoE layer. */
 #include "model/transformer.h"
 
-static ch_rmsnorm_args norm_args(const ch_transformer *m, const ch_block *b, int64_t n, const real *in, real *normed) {
-  return (ch_rmsnorm_args){.n = n,
-                           .d = m->config.d_model,
-                           .eps = (real)m->config.norm_eps,
-                           .x = in,
-                           .w = b->ffn_norm->w,
-                           .y = normed,
-                           .rstd = b->rstd2};
-}
-
 static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const int32_t *token,
                             const uint8_t *valid, const real *normed) {
   int n = p->B * p->T;
@@ -67,7 +57,7 @@ void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, cons
   b->rstd2 = CH_NEW(&x->tape, real, n);
   size_t mark = ch_arena_mark(&x->scratch);
   real *normed = CH_NEW(&x->scratch, real, n * d);
-  ch_rmsnorm_args norm = norm_args(m, b, n, in, normed);
+  ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, in, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
   x->ops->copy(x, &(ch_copy_args){.count = n * d, .x = in, .y = out});
   if (b->moe < 0) {
@@ -90,7 +80,7 @@ void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, con
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   size_t mark = ch_arena_mark(&x->scratch);
   real *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
-  ch_rmsnorm_args norm = norm_args(m, b, n, b->mid, normed);
+  ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, b->mid, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
   if (b->moe < 0) {
     geglu_backward(x, m, b, n, normed, dx, dnormed);
@@ -102,10 +92,6 @@ void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, con
     moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
     ch_moe_backward(x, &moe, &b->saved);
   }
-  norm.dy = dnormed;
-  norm.dx = dx;
-  norm.dx_acc = 1;
-  norm.dw = b->ffn_norm->g;
-  x->ops->rmsnorm_backward(x, &norm);
+  ch_norm_backward(x, &norm, b->ffn_norm, dnormed, dx);
   ch_arena_release(&x->scratch, mark);
 }

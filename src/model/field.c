@@ -3,21 +3,15 @@
 #include <string.h>
 
 #include "base/suggest.h"
-#include "choir/route.h"
 #include "model/config.h"
+#include "moe/router.h"
 
 static const char *const *optimizers(void) {
   static const char *const words[] = {"adafactor", "adamw", NULL};
   return words;
 }
-static const char *const *computes(void) {
-  static const char *const words[] = {"fp32", "bf16", NULL};
-  return words;
-}
-static const char *const *pools(void) {
-  static const char *const words[] = {"batch", "sequence", NULL};
-  return words;
-}
+static const char *const *computes(void) { return ch_compute_names; }
+static const char *const *pools(void) { return ch_router_pools; }
 
 /* From 2^53 on, double precision (ours and other JSON readers') rounds integers. Sizes that must be given have 0 as
  * default, which is below their limit; the router's numbers have none here: choir_router_default brings them. */

@@ -1,4 +1,5 @@
-/* A bias-free linear map by a parameter W [out,in]. */
+/* The pieces that both halves of a layer are made of: a bias-free linear map by a parameter W [out,in], and the norm in
+ * front of it. */
 #include "model/transformer.h"
 
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *out, int accumulate) {
@@ -26,4 +27,24 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real *in
   x->ops->gemm(
       x, &(ch_gemm_args){
              .m = w->shape[0], .n = w->shape[1], .k = n, .trans_a = 1, .a = dout, .b = in, .c = w->g, .accumulate = 1});
+}
+
+ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real *in, real *rstd,
+                             real *normed) {
+  return (ch_rmsnorm_args){.n = n,
+                           .d = m->config.d_model,
+                           .eps = (real)m->config.norm_eps,
+                           .x = in,
+                           .w = w->w,
+                           .y = normed,
+                           .rstd = rstd};
+}
+
+void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param *w, const real *dnormed, real *dx) {
+  ch_rmsnorm_args norm = *forward;
+  norm.dy = dnormed;
+  norm.dx = dx;
+  norm.dx_acc = 1; /* the residual's own gradient stands there */
+  norm.dw = w->g;
+  x->ops->rmsnorm_backward(x, &norm);
 }

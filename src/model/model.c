@@ -12,13 +12,6 @@
 #include "base/machine.h"
 #include "model/weights.h"
 
-static int compute_of(const char *name, ch_compute *compute) {
-  if (strcmp(name, "fp32") && strcmp(name, "bf16"))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "compute '%s' is not known; it is fp32 or bf16", name);
-  *compute = strcmp(name, "bf16") ? CH_COMPUTE_FP32 : CH_COMPUTE_BF16;
-  return CHOIR_OK;
-}
-
 static int create(const choir_config *config, const choir_run_options *options, choir_model *model) {
   const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
   const choir_run_options *o = options ? options : &defaults;
@@ -29,7 +22,7 @@ static int create(const choir_config *config, const choir_run_options *options, 
   CH_TRY(choir_config_check(config));
   if (config->model.vocab_size <= 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
-  CH_TRY(compute_of(o->compute ? o->compute : config->train.compute, &compute));
+  CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
   CH_TRY(ch_transformer_create(&config->model, &model->net));
   for (int pass = 0; pass < 2; pass++) {

@@ -37,7 +37,7 @@ int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {
   *m = (ch_transformer){.config = *config};
   m->router = ch_router_find(config->router.name);
   if (!m->router) return CHOIR_ERROR_ARGUMENT;
-  m->d_head = config->d_head ? config->d_head : config->d_model / config->heads;
+  m->d_head = ch_config_d_head(config);
   m->width = m->d_head * config->heads;
   CH_TRY(ch_params_build(config, &m->params));
   m->block = calloc((size_t)config->layers, sizeof *m->block);
@@ -89,16 +89,7 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
   size_t mark = ch_arena_mark(&x->scratch);
   real *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
   real *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
-  ch_rmsnorm_args norm = {.n = n,
-                          .d = d,
-                          .eps = (real)m->config.norm_eps,
-                          .x = in,
-                          .w = m->final_norm->w,
-                          .y = normed,
-                          .rstd = rstd,
-                          .dy = dnormed,
-                          .dx = dx,
-                          .dw = m->final_norm->g};
+  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
   x->ops->rmsnorm(x, &norm);
   x->ops->head(x, &(ch_head_args){.n = n,
                                   .d = d,
@@ -113,6 +104,9 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
                                   .weight = p->weight,
                                   .dx = dnormed,
                                   .dw = m->embed->g});
+  norm.dy = dnormed;
+  norm.dx = dx;
+  norm.dw = m->final_norm->g;
   if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
   ch_arena_release(&x->scratch, mark);
 }

@@ -77,4 +77,10 @@ void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *o
 void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real *in, const real *dout, real *din,
                         int accumulate);
 
+/* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient
+ * stands. */
+ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real *in, real *rstd,
+                             real *normed);
+void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param *w, const real *dnormed, real *dx);
+
 #endif

@@ -1,6 +1,6 @@
 #include "moe/expert_ffn.h"
 
-/* One product with all experts: rows of the record, W[i] of [d,h]. `m` is what CH_NN and CH_NT put in C's columns. */
+/* One product with all experts: rows of the record, k and n as ch_expert_gemm_args has them. */
 static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_t k, int64_t n) {
   return (ch_expert_gemm_args){
       .form = form, .experts = r->experts, .begin = r->expert_begin, .max_rows = r->max_slots, .k = k, .n = n};

@@ -67,12 +67,6 @@ static int check_options(const choir_layer_options *o) {
   return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
 }
 
-static int compute_of(const char *name, ch_compute *compute) {
-  *compute = name && !strcmp(name, "bf16") ? CH_COMPUTE_BF16 : CH_COMPUTE_FP32;
-  if (name && (!strcmp(name, "fp32") || !strcmp(name, "bf16"))) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "layer: compute '%s' is neither fp32 nor bf16", name ? name : "(NULL)");
-}
-
 static int set_up(choir_layer *layer, ch_compute compute) {
   const choir_layer_options *o = &layer->options;
   CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
@@ -93,7 +87,7 @@ int choir_layer_create(const choir_layer_options *options, choir_layer **layer) 
   *layer = NULL;
   ch_compute compute;
   CH_TRY(check_options(options));
-  CH_TRY(compute_of(options->compute, &compute));
+  CH_TRY(ch_compute_find(options->compute ? options->compute : "fp32", &compute));
   choir_layer *made = calloc(1, sizeof *made);
   if (!made) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory");
   made->options = *options;

@@ -65,8 +65,8 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
-/* The names of ch_routers, NULL-terminated. */
-extern const char *const ch_router_names[];
+/* The names of ch_routers, and of the pools that experts choose among, NULL-terminated. */
+extern const char *const ch_router_names[], *const ch_router_pools[];
 
 /* k = n c / e: nearest, halves up, at least 1, at most n (0 when n is 0). */
 int ch_router_k(double capacity_factor, int n, int e);

@@ -7,7 +7,7 @@
 #include "base/suggest.h"
 #include "moe/router.h"
 
-static const char *const pools[] = {"batch", "sequence", NULL};
+const char *const ch_router_pools[] = {"batch", "sequence", NULL};
 
 /* Tokens of a full pool: all, or one sequence of them. */
 static int pool_size(const choir_router_options *o, int n, int sequence_length) {
@@ -15,7 +15,12 @@ static int pool_size(const choir_router_options *o, int n, int sequence_length) 
   return by_sequence && sequence_length > 0 && sequence_length < n ? sequence_length : n;
 }
 
-static int check_factor(double c, int size, int e) {
+/* Slots of n tokens in pools of `size`, the last one smaller. */
+static int64_t slots(double c, int n, int size, int e) {
+  return (int64_t)e * ((int64_t)(n / size) * ch_router_k(c, size, e) + ch_router_k(c, n % size, e));
+}
+
+static int check_factor(double c, int n, int size, int e) {
   if (c > e)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,
@@ -26,29 +31,28 @@ static int check_factor(double c, int size, int e) {
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "router 'expert_choice': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)",
                     size, c, e);
-  if ((int64_t)ch_router_k(c, size, e) * e > INT32_MAX / 2)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d tokens are too many for one call", size);
+  if (slots(c, n, size, e) > INT32_MAX / 2)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d tokens are too many for one call", n);
   return CHOIR_OK;
 }
 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
   char nearest[128];
-  if (strcmp(o->pool, pools[0]) && strcmp(o->pool, pools[1]))
+  if (strcmp(o->pool, ch_router_pools[0]) && strcmp(o->pool, ch_router_pools[1]))
     return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': pool '%s' is neither batch nor sequence%s", o->pool,
-                    ch_did_you_mean(nearest, sizeof nearest, o->pool, pools));
+                    ch_did_you_mean(nearest, sizeof nearest, o->pool, ch_router_pools));
   int size = pool_size(o, n, sequence_length);
   if (e > size)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d experts choose among only %d tokens (pool '%s')",
                     e, size, o->pool);
-  CH_TRY(check_factor(o->capacity_factor, size, e));
-  return check_factor(ch_router_factor(o, 0), size, e);
+  CH_TRY(check_factor(o->capacity_factor, n, size, e));
+  return check_factor(ch_router_factor(o, 0), n, size, e);
 }
 
 static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
   int size = pool_size(o, n, sequence_length);
-  double c = fmax(o->capacity_factor, o->eval_capacity_factor);
-  return e * (n / size * ch_router_k(c, size, e) + ch_router_k(c, n % size, e));
+  return (int)slots(fmax(o->capacity_factor, o->eval_capacity_factor), n, size, e);
 }
 
 /* Cuts the tokens into pools; returns the k of all of them together. */

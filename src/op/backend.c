@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/suggest.h"
 #include "op/op.h"
 
 enum { MOST_THREADS = 1024 };
@@ -17,6 +18,19 @@ const ch_backend *ch_backend_find(const char *name) {
   }
   ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s' is not in this build; it has: %s", name, list);
   return NULL;
+}
+
+const char *const ch_compute_names[] = {[CH_COMPUTE_FP32] = "fp32", [CH_COMPUTE_BF16] = "bf16", NULL};
+
+int ch_compute_find(const char *name, ch_compute *compute) {
+  char list[64];
+  for (int i = 0; ch_compute_names[i]; i++)
+    if (!strcmp(name, ch_compute_names[i])) {
+      *compute = (ch_compute)i;
+      return CHOIR_OK;
+    }
+  return ch_error(CHOIR_ERROR_ARGUMENT, "compute '%s' is not known; known are: %s", name,
+                  ch_word_list(list, sizeof list, ch_compute_names));
 }
 
 int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulate_bf16, int threads) {

@@ -15,6 +15,12 @@ typedef struct ch_exec {
   ch_compute compute;       /* what inputs of matrix products are rounded to */
 } ch_exec;
 
+/* "fp32", "bf16", NULL: by number of ch_compute. */
+extern const char *const ch_compute_names[];
+
+/* The compute type of that name; CHOIR_ERROR_ARGUMENT names the known ones. */
+int ch_compute_find(const char *name, ch_compute *compute);
+
 /* In the counting run every op allocates its scratch and returns before touching data. */
 static inline int ch_counting(const ch_exec *x) { return ch_arena_counting(&x->scratch); }
 

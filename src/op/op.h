@@ -96,7 +96,7 @@ typedef struct {
   const uint8_t *valid;  /* [n] or NULL: all */
   const real *score;     /* [n,e] */
   ch_record *record;
-  real *cutoff; /* [e] or NULL: each expert's k-th best score, of the last pool */
+  real *cutoff; /* [e] or NULL: each expert's k-th best score, of the last pool; +infinity where k is 0 */
 } ch_select_args;
 
 /* Fills token_begin and token_slot from expert_begin and slot_token (a counting sort). */
@@ -104,7 +104,8 @@ typedef struct {
   ch_record *record;
 } ch_index_args;
 
-/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs. */
+/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs. At infinities: gelu(+inf)
+ * is +inf, gelu(-inf) NaN (-inf * 0), and the slope NaN at both. */
 typedef struct {
   int64_t count;
   const real *x; /* the pre-activation (GEGLU: the gate g) */

@@ -77,20 +77,13 @@ static int unknown_key(const ch_bench_case *c, const char *key) {
                   ch_did_you_mean(nearest, sizeof nearest, key, known), ch_word_list(list, sizeof list, known));
 }
 
-static int read_compute(ch_bench *b, const char *value) {
-  b->compute = strcmp(value, "bf16") ? CH_COMPUTE_FP32 : CH_COMPUTE_BF16;
-  if (strcmp(value, "bf16") && strcmp(value, "fp32"))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "bench: compute '%s' is neither fp32 nor bf16", value);
-  return CHOIR_OK;
-}
-
 /* One "key=value". */
 static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   char *equals = strchr(pair, '='), *end;
   if (!equals) return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': '%s' is not key=value", c->name, pair);
   const char *value = equals + 1;
   *equals = 0;
-  if (!strcmp(pair, "compute")) return read_compute(b, value);
+  if (!strcmp(pair, "compute")) return ch_compute_find(value, &b->compute);
   if (c->word && !strcmp(pair, c->word)) {
     snprintf(b->word, sizeof b->word, "%s", value);
     return CHOIR_OK;
@@ -121,7 +114,7 @@ static int read_values(ch_bench *b, const ch_bench_case *c, char *rest) {
   for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name; i++)
     used += snprintf(text + used, size - (size_t)used, " %s=%.12g", c->key[i].name, b->value[i]);
   if (c->word) used += snprintf(text + used, size - (size_t)used, " %s=%.64s", c->word, b->word);
-  snprintf(text + used, size - (size_t)used, " compute=%s", b->compute == CH_COMPUTE_BF16 ? "bf16" : "fp32");
+  snprintf(text + used, size - (size_t)used, " compute=%s", ch_compute_names[b->compute]);
   return CHOIR_OK;
 }
 

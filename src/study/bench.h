@@ -16,8 +16,8 @@ typedef struct ch_bench {
   ch_compute compute;
   char word[CHOIR_BENCH_TEXT]; /* of the case's word key */
   void *array[CH_BENCH_ARRAYS];
-  int arrays,
-      first;    /* count, and where the running `make` began: the n-th array of a case always holds the same numbers */
+  int arrays;   /* how many */
+  int first;    /* where the running `make` began: the n-th array of a case always holds the same numbers */
   size_t bytes; /* of all arrays */
 } ch_bench;
 

@@ -68,6 +68,7 @@ static int make_rmsnorm(ch_bench *b, int small, ch_bench_work *w) {
 static int make_record(ch_bench *b, int64_t n, int64_t e, int64_t k, ch_record *r) {
   int64_t slots = e * k, counts[] = {e + 1, slots, n + 1, slots};
   int **array[] = {&r->expert_begin, &r->slot_token, &r->token_begin, &r->token_slot};
+  if (slots > INT32_MAX) return ch_error(CHOIR_ERROR_ARGUMENT, "bench '%s': too many slots", b->result->problem);
   if (k > n) return ch_error(CHOIR_ERROR_ARGUMENT, "bench '%s': k is larger than n", b->result->problem);
   *r = (ch_record){.tokens = (int)n, .experts = (int)e, .slots = (int)slots, .max_slots = (int)slots};
   for (int i = 0; i < 4; i++) {

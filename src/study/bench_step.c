@@ -29,7 +29,7 @@ static ch_pass make_pass(const training *t, int B, int T, int gradients) {
                    .target = t->target,
                    .training = gradients,
                    .gradients = gradients,
-                   .weight = (real)(1.0 / (double)(B * T)),
+                   .weight = (real)(1.0 / ((double)B * T)),
                    .aux_scale = 1,
                    .seed = 1,
                    .micro = (uint64_t)t->step};
@@ -59,10 +59,14 @@ static int fill_tokens(ch_bench *b, training *t) {
 static int set_up(ch_bench *b, training *t) {
   CH_TRY(choir_config_load(b->word, &t->config));
   choir_train_config *c = &t->config.train;
+  for (int i = 0; i < 2; i++)
+    if (b->value[i] > INT32_MAX)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench 'step': %s=%g is too large", b->which->key[i].name, b->value[i]);
   if (b->value[0] > 0) c->batch_sequences = (int)b->value[0];
   if (b->value[1] > 0) c->sequence_length = (int)b->value[1];
   if (!t->config.model.vocab_size) t->config.model.vocab_size = 8192;
-  snprintf(c->compute, sizeof c->compute, "%s", b->compute == CH_COMPUTE_BF16 ? "bf16" : "fp32");
+  snprintf(c->compute, sizeof c->compute, "%s", ch_compute_names[b->compute]);
+  CH_TRY(choir_config_check(&t->config));
   CH_TRY(fill_tokens(b, t));
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;

@@ -38,7 +38,7 @@ static double at(const axis *a, double value) {
 }
 
 static axis make_axis(double low, double high, int ticks, double begin, double end) {
-  if (!(high > low)) {
+  if (!(high - low > 1e-9 * fmax(fabs(low), fabs(high)))) { /* also where rounding alone tells them apart */
     double room = low != 0 ? 0.1 * fabs(low) : 1;
     low = low >= 0 && low - room < 0 ? 0 : low - room;
     high = high + room;

@@ -1,16 +1,10 @@
 /* The public evaluation of a model on built data or on a text. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "data/reader.h"
 #include "train/evaluate.h"
-
-static void set_bytes(choir_eval_result *r, double bytes) {
-  r->bytes = (int64_t)(bytes + 0.5);
-  r->bits_per_byte = bytes > 0 ? r->loss * (double)r->tokens / bytes / log(2) : 0;
-}
 
 static int eval_windows(choir_model *model, const choir_eval_options *o, const ch_windows *w, const uint64_t *counts,
                         choir_eval_result *result) {
@@ -43,7 +37,7 @@ static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const
     ch_data_unigram(data, counts);
     code = eval_windows(model, o, &w, counts, result);
   }
-  if (!code) set_bytes(result, (double)result->tokens * (double)info.heldout_bytes / (double)info.heldout_tokens);
+  if (!code) ch_eval_bytes(result, ch_heldout_bytes(data, result->tokens));
   free(counts);
   choir_data_close(data);
   return code;
@@ -66,7 +60,7 @@ static int eval_tokens(choir_model *model, const choir_eval_options *o, int T, c
   ch_windows w = ch_windows_text(ids, (int64_t)count, T);
   if (!code) code = eval_windows(model, o, &w, counts, result);
   free(counts);
-  if (!code) set_bytes(result, (double)bytes);
+  if (!code) ch_eval_bytes(result, (double)bytes);
   return code;
 }
 

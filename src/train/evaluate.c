@@ -37,6 +37,17 @@ double *ch_unigram_log(const uint64_t *counts, int vocab_size) {
   return logs;
 }
 
+double ch_heldout_bytes(const choir_data *data, int64_t tokens) {
+  choir_data_info info;
+  choir_data_get_info(data, &info);
+  return (double)tokens * (double)info.heldout_bytes / (double)info.heldout_tokens;
+}
+
+void ch_eval_bytes(choir_eval_result *r, double bytes) {
+  r->bytes = (int64_t)(bytes + 0.5);
+  r->bits_per_byte = bytes > 0 ? r->loss * (double)r->tokens / bytes / log(2) : 0;
+}
+
 /* Windows begin .. begin+B-1 as tokens and targets; rows beyond the last window are padding. Returns the targets. */
 static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int B, int32_t *row, int32_t *token,
                           int32_t *target) {

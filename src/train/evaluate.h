@@ -21,6 +21,12 @@ ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length);
 /* log p of each token under unigram counts with add-one smoothing: [V]. NULL: no memory. */
 double *ch_unigram_log(const uint64_t *counts, int vocab_size);
 
+/* Bytes of text that so many held-out tokens stand for, on average over the held-out share. */
+double ch_heldout_bytes(const choir_data *data, int64_t tokens);
+
+/* Sets bytes and bits_per_byte of a result that has loss and tokens. */
+void ch_eval_bytes(choir_eval_result *result, double bytes);
+
 /* Runs the first `limit` windows (0: all) in batches of B with evaluation routing; the pool is one batch, the last one
  * smaller. Fills loss, perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the evaluation.
  * `unigram` may be NULL. */

@@ -58,13 +58,10 @@ static int evaluate(drive *d, choir_train_event e) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
   choir_eval_result r;
-  choir_data_info info;
   ch_windows windows = ch_windows_heldout(run->data, c->sequence_length);
   CH_TRY(ch_evaluate(run->model, &windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, &r));
   if (!isfinite(r.loss)) return ch_run_not_finite(run, run->step, r.loss);
-  choir_data_get_info(run->data, &info);
-  double bytes = (double)r.tokens * (double)info.heldout_bytes / (double)info.heldout_tokens;
-  r.bits_per_byte = r.loss * (double)r.tokens / bytes / log(2);
+  ch_eval_bytes(&r, ch_heldout_bytes(run->data, r.tokens));
   ch_metrics_eval(&d->metrics, run->step, &r, run);
   e.kind = CHOIR_EVENT_EVAL;
   e.loss = r.loss;

@@ -1,7 +1,5 @@
 #include "train/plan.h"
 
-#include <string.h>
-
 #include "base/error.h"
 #include "model/model.h"
 #include "train/optimizer.h"
@@ -33,7 +31,8 @@ static int count_model(const choir_config *config, ch_exec *x, ch_transformer *n
 int ch_plan_make(const choir_config *config, ch_plan *plan) {
   ch_exec x;
   ch_transformer net;
-  ch_compute compute = strcmp(config->train.compute, "bf16") ? CH_COMPUTE_FP32 : CH_COMPUTE_BF16;
+  ch_compute compute;
+  CH_TRY(ch_compute_find(config->train.compute, &compute));
   CH_TRY(ch_exec_init(&x, "cpu", compute, 1, 0));
   int code = ch_transformer_create(&config->model, &net);
   if (!code) {
