@@ -1,4 +1,5 @@
 /* The fast gemm and expert_gemm against the reference, over shapes, layouts, compute types and numbers of threads. */
+#include <omp.h>
 #include <pthread.h>
 
 #include "cpu/product.h"
@@ -9,9 +10,9 @@ typedef struct {
   int64_t m, n, k;
 } size;
 
-static const size sizes[] = {{1, 1, 1},       {1, 128, 512},  {5, 7, 3},     {64, 64, 64},
-                             {130, 70, 33},   {33, 500, 129}, {300, 17, 65}, {256, 384, 1},
-                             {128, 128, 700}, {511, 513, 96}, {4, 2000, 40}, {700, 96, 300}};
+static const size sizes[] = {{1, 1, 1},      {1, 128, 512},  {5, 7, 3},     {64, 64, 64},    {130, 70, 33},
+                             {33, 500, 129}, {300, 17, 65},  {256, 384, 1}, {128, 128, 700}, {511, 513, 96},
+                             {4, 2000, 40},  {700, 96, 300}, {40, 50, 1100}};
 
 /* What bf16 compute means: inputs rounded, then multiplied in full precision. */
 static void round_values(real *x, int64_t count) {
@@ -62,9 +63,13 @@ static void check_gemm(const char *backend, ch_compute compute, size s, int form
   free(a), free(b), free(b16), free(want), free(got[1]), free(got[2]), free(got[3]);
 }
 
+/* The small shapes in both ways, so that nothing made for one is taken for the other. */
 static void check_gemms(ch_compute compute, int exact) {
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-    for (int form = 0; form < 4; form++) check_gemm("cpu", compute, sizes[i], form, (int)i % 2, exact);
+    for (int form = 0; form < 4; form++) {
+      check_gemm("cpu", compute, sizes[i], form, (int)i % 2, exact);
+      if (i < 5) check_gemm("cpu", compute, sizes[i], form, (int)(i + 1) % 2, exact);
+    }
 }
 
 static void gemm_fp32(void **state) { (void)state, check_gemms(CH_COMPUTE_FP32, 0); }
@@ -149,6 +154,19 @@ static void expert_gemms(void **state) {
     for (int form = CH_NN; form <= CH_TN; form++)
       for (int compute = CH_COMPUTE_FP32; compute <= CH_COMPUTE_BF16; compute++)
         check_expert_gemm((ch_compute)compute, expert_sizes[i], (ch_gemm_form)form);
+}
+
+/* Products keep oneDNN from threading; the caller's own OpenMP settings come through untouched. */
+static void openmp_settings_stay(void **state) {
+  (void)state;
+  int before = omp_get_max_threads();
+  real a[4] = {1, 2, 3, 4}, c[4];
+  for (int threads = 1; threads <= 2; threads++)
+    for (int compute = 0; compute < 2; compute++) {
+      ch_gemm_args g = {.m = 2, .n = 2, .k = 2, .a = a, .b = a, .c = c};
+      TEST_EXEC("cpu", (ch_compute)compute, threads, x.ops->gemm(&x, &g));
+      assert_int_equal(omp_get_max_threads(), before);
+    }
 }
 
 /* Many threads run the same primitive at once, first of all while it does not exist yet: with scratchpads shared
@@ -237,6 +255,7 @@ int main(void) {
                                      cmocka_unit_test(gemm_without_inner_dimension),
                                      cmocka_unit_test(gemm_passes_nan),
                                      cmocka_unit_test(expert_gemms),
+                                     cmocka_unit_test(openmp_settings_stay),
                                      cmocka_unit_test(matmul_runs_concurrently),
                                      cmocka_unit_test(rounding),
                                      cmocka_unit_test(exponential)};

@@ -36,29 +36,36 @@ static int prefers_matmul(const ch_product *p) {
   return p->bf16 || (p->trans_b && !p->trans_a && p->m <= MOST_ROWS && p->m % ROW_STEP == 0 && p->k >= LEAST_DEPTH);
 }
 
-static void run(const ch_product *p, void *scratch) {
-  if (p->k > 0 && prefers_matmul(p) && !ch_product_matmul(p, scratch)) return;
-  if (p->k <= 0 || p->bf16 || sgemm(p)) plain(p);
+/* The part of the inner dimension that begins at `begin`; all but the first add to C. */
+static ch_product slice(const ch_product *p, int64_t begin, int64_t depth) {
+  int64_t size = p->bf16 ? sizeof(ch_bf16) : sizeof(float);
+  ch_product part = *p;
+  part.k = depth;
+  part.accumulate = p->accumulate || begin > 0;
+  part.a = (const char *)p->a + size * begin * (p->trans_a ? p->lda : 1);
+  part.b = (const char *)p->b + size * begin * (p->trans_b ? 1 : p->ldb);
+  return part;
+}
+
+/* How much of the inner dimension to take at once. The gradients of weights are deep: in float, sgemm loses up to a
+ * fifth when rows of A lie far apart and there are many; in bf16 the number of rows is the depth, primitives for it are
+ * the slowest to make, and with whole steps and a rest few depths occur. */
+static int64_t depth_of_slice(const ch_product *p, int64_t left) {
+  enum { DEEP = 512, STEP = 32 };
+  if (!p->trans_a) return left;
+  if (!p->bf16) return left < 2 * DEEP ? left : DEEP;
+  return left < STEP ? left : left / STEP * STEP;
 }
 
 void ch_product_run(const ch_product *p, void *scratch) {
-  enum { DEPTH_STEP = 32 };
-  int64_t rest = p->k % DEPTH_STEP;
   if (p->m <= 0 || p->n <= 0) return;
-  if (!p->bf16 || !p->trans_a || rest == 0 || rest == p->k) {
-    run(p, scratch);
-    return;
+  if (p->k <= 0) plain(p);
+  for (int64_t begin = 0, depth; begin < p->k; begin += depth) {
+    depth = depth_of_slice(p, p->k - begin);
+    ch_product part = slice(p, begin, depth);
+    if (!prefers_matmul(&part) || ch_product_matmul(&part, scratch))
+      if (part.bf16 || sgemm(&part)) plain(&part);
   }
-  /* The gradient of a weight in bf16: here the number of rows is the depth, and primitives are the slowest to make. In
-   * two parts, few depths occur. */
-  ch_product whole = *p, tail = *p;
-  whole.k = p->k - rest;
-  tail.k = rest;
-  tail.accumulate = 1;
-  tail.a = (const ch_bf16 *)p->a + whole.k * p->lda;
-  tail.b = (const ch_bf16 *)p->b + whole.k * (p->trans_b ? 1 : p->ldb);
-  run(&whole, scratch);
-  run(&tail, scratch);
 }
 
 int ch_product_has_bf16(void) {
@@ -67,7 +74,12 @@ int ch_product_has_bf16(void) {
   float c[16];
   ch_product p = {.bf16 = 1, .m = 4, .n = 4, .k = 4, .a = a, .b = b, .c = c, .lda = 4, .ldb = 4, .ldc = 4, .alpha = 1};
   void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
-  int works = scratch && ch_product_matmul(&p, scratch) == 0;
+  int works = 0;
+#pragma omp parallel num_threads(1)
+  if (scratch) {
+    ch_product_begin();
+    works = ch_product_matmul(&p, scratch) == 0;
+  }
   free(scratch);
   return works;
 }

@@ -1,5 +1,3 @@
-#include <dirent.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +6,7 @@
 #include "base/json.h"
 #include "base/machine.h"
 #include "data/buffer.h"
+#include "data/build_check.h"
 #include "data/data.h"
 #include "data/encoder.h"
 #include "data/holdout.h"
@@ -221,49 +220,6 @@ static int build_all(build *b) {
   return report(b, 1);
 }
 
-static int check_source(const choir_data_build_options *o, int i) {
-  const choir_data_source *s = &o->sources[i];
-  CH_TRY(ch_source_name_check(s->name));
-  for (int k = 0; k < i; k++)
-    if (!strcmp(o->sources[k].name, s->name))
-      return ch_error(CHOIR_ERROR_ARGUMENT, "there are two sources of that name");
-  if (!s->inputs || !s->inputs[0]) return ch_error(CHOIR_ERROR_ARGUMENT, "no input files");
-  if (!(s->weight >= 0) || isinf(s->weight))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "weight is %g; must be 0 or more", s->weight);
-  if ((s->weight > 0) != (o->sources[0].weight > 0))
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "weight is %g, but that of source \"%s\" is %g; give weights to all sources or to none", s->weight,
-                    o->sources[0].name, o->sources[0].weight);
-  return CHOIR_OK;
-}
-
-static int check_options(const choir_data_build_options *o) {
-  if (!o->tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "tokenizer: name a .model file");
-  if (!o->output) return ch_error(CHOIR_ERROR_ARGUMENT, "output: name a directory");
-  if (o->source_count < 1 || o->source_count > CH_SOURCE_LIMIT)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%d sources; must be 1 to %d", o->source_count, CH_SOURCE_LIMIT);
-  if (!(o->holdout >= 0 && o->holdout <= 0.5))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "holdout is %g; must be 0 to 0.5", o->holdout);
-  if (o->threads < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all) or more", o->threads);
-  for (int i = 0; i < o->source_count; i++) {
-    int code = check_source(o, i);
-    if (code) return ch_error_in(code, "source %d (\"%.64s\")", i + 1, o->sources[i].name ? o->sources[i].name : "");
-  }
-  return CHOIR_OK;
-}
-
-/* Hours of work must not end at a directory that is taken: asked first. */
-static int check_output(const char *path) {
-  DIR *stream = opendir(path);
-  int used = 0;
-  if (!stream) return CHOIR_OK;
-  for (struct dirent *entry; (entry = readdir(stream));)
-    used |= strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
-  closedir(stream);
-  return used ? ch_error(CHOIR_ERROR_IO, "%s: exists already and is not empty; remove it or choose another name", path)
-              : CHOIR_OK;
-}
-
 /* All inputs must be there before any is read. */
 static int check_inputs(build *b) {
   for (int i = 0; i < b->o->source_count; i++) {
@@ -301,8 +257,7 @@ static void release(build *b) {
 }
 
 int choir_data_build(const choir_data_build_options *o) {
-  CH_TRY(check_options(o));
-  CH_TRY(check_output(o->output));
+  CH_TRY(ch_build_check(o));
   build b = {.o = o, .started = ch_machine_seconds()};
   int code = check_inputs(&b);
   if (!code) code = choir_tokenizer_load(o->tokenizer, &b.tokenizer);
