@@ -96,7 +96,7 @@ int cli_progress_due(cli_progress *progress); /* nonzero: time for another line 
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
 double cli_seconds(void);
-void cli_catch_signals(void); /* SIGINT, SIGTERM, SIGHUP once: cli_stop_requested; a second one kills */
+void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_requested; a second one kills */
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 

@@ -46,7 +46,8 @@ CHOIR_API const void *choir_tokenizer_bytes(const choir_tokenizer *tokenizer, si
  * the offset. Thread-safe. */
 CHOIR_API int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const char *text, size_t length, int32_t **ids,
                                      size_t *count);
-/* Decodes; *text is malloc'd and NUL-terminated. Tokens that did not come from a text (a model's) may give bytes that are no UTF-8. CHOIR_ERROR_ARGUMENT: an id out of range. */
+/* Decodes; *text is malloc'd and NUL-terminated. Tokens that did not come from a text (a model's) may give bytes that
+ * are no UTF-8. CHOIR_ERROR_ARGUMENT: an id out of range. */
 CHOIR_API int choir_tokenizer_decode(const choir_tokenizer *tokenizer, const int32_t *ids, size_t count, char **text,
                                      size_t *length);
 
