@@ -67,6 +67,56 @@ static void train_and_look(void **state) {
   json_decref(root);
   program_ok("eval run --text text --sequences 4");
   assert_non_null(strstr(program_output, "unigram baseline"));
+  program_ok("eval run --data data --length 1000000 --batch 1000"); /* no longer than what there is */
+  program_refuses(2, "--minutes -1", "train --resume --out run --minutes -1");
+  program_ok("train --resume --out run");
+  assert_non_null(strstr(program_output, "nothing left to do"));
+}
+
+/* Nothing is held out: the run must not fail at its end, its work unsaved. */
+static void without_held_out(void **state) {
+  (void)state;
+  program_ok("data build --out whole --tokenizer t.model --holdout 0 text");
+  program_ok(
+      "train --data whole --out whole-run --config %s/configs/pico.json --set vocab_size=400 --set "
+      "sequence_length=32 --set batch_sequences=4 --set eval_every=1 --set steps=2",
+      CHOIR_SOURCE_DIR);
+  assert_non_null(strstr(program_output, "done: 2 steps"));
+  assert_int_equal(access(program_path("whole-run/checkpoints/00000002/state.safetensors"), R_OK), 0);
+  program_refuses(1, "nothing to evaluate", "eval whole-run --data whole");
+}
+
+/* `choir train | head -1`: the run ends with a checkpoint. */
+static void closed_pipe(void **state) {
+  (void)state;
+  program_ok(TRAIN "--out piped --set steps=100000 --set eval_every=1 | head -1");
+  program_ok("eval piped --data data");
+}
+
+/* A loss that is not a number is no result. */
+static void weights_not_finite(void **state) {
+  (void)state;
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_parameter parameter;
+  test_ok(choir_model_load(program_path("run"), NULL, &model));
+  test_ok(choir_tokenizer_load(program_path("t.model"), &tokenizer));
+  test_ok(choir_model_parameter(model, 0, &parameter));
+  parameter.data[7] = NAN;
+  test_ok(choir_model_save(model, tokenizer, program_path("spoilt")));
+  program_refuses(1, parameter.name, "eval spoilt --data data");
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
+}
+
+static void replaced_bytes(void **state) {
+  (void)state;
+  FILE *file = fopen(program_path("latin"), "w");
+  assert_non_null(file);
+  for (int i = 0; i < 300; i++) fprintf(file, "ka\xE9 pe %d\n", i);
+  fclose(file);
+  program_refuses(1, "not UTF-8", "data build --out latin-data --tokenizer t.model latin");
+  program_ok("data build --out latin-data --tokenizer t.model --replace-invalid latin");
 }
 
 static void report(void **state) {
@@ -85,8 +135,8 @@ static void report(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(train_and_look),
-      cmocka_unit_test(report),
+      cmocka_unit_test(train_and_look),     cmocka_unit_test(without_held_out), cmocka_unit_test(closed_pipe),
+      cmocka_unit_test(weights_not_finite), cmocka_unit_test(replaced_bytes),   cmocka_unit_test(report),
   };
   return cmocka_run_group_tests(tests, setup, program_teardown);
 }
