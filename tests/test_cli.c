@@ -102,6 +102,7 @@ static void route(void **state) {
   }
   program_refuses(1, "expert_choice", "choir route --router expert_chioce s.npy");
   program_refuses(1, "s.npy", "choir route --router hash s.npy --tokens s.npy");
+  program_refuses(1, "capacity_factor -0.5", "choir route --router expert_choice s.npy --capacity-factor -0.5");
 }
 
 /* Same seed, same bytes; logits give the loss that is printed; every weight has a gradient. */
@@ -144,6 +145,7 @@ static void init_and_forward(void **state) {
   choir_tensors_close(gradients);
   choir_npy_free(&logits);
   json_decref(root);
+  program_refuses(1, "threads is 100000", "choir forward a t.npy --threads 100000");
   tokens[3] = V;
   test_ok(choir_npy_write("t.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {B, T}, .data = tokens}));
   program_refuses(1, "300", "choir forward a t.npy");

@@ -42,6 +42,56 @@ static void train_and_look(void **state) {
   json_decref(root);
   program_must("choir eval run --text corpus.txt --sequences 4");
   assert_non_null(strstr(program_output, "unigram baseline"));
+  program_must("choir eval run --data data --length 1000000 --batch 1000"); /* no longer than what there is */
+  program_refuses(2, "--minutes -1", "choir train --resume --out run --minutes -1");
+  program_must("choir train --resume --out run");
+  assert_non_null(strstr(program_output, "nothing left to do"));
+}
+
+/* Nothing is held out: the run must not fail at its end, its work unsaved. */
+static void without_held_out(void **state) {
+  (void)state;
+  program_must("choir data build --out whole --tokenizer tokenizer.model --holdout 0 corpus.txt");
+  program_must(
+      "choir train --data whole --out whole-run --config %s/configs/pico.json --set vocab_size=320 --set "
+      "sequence_length=32 --set batch_sequences=4 --set eval_every=1 --set steps=2",
+      CHOIR_SOURCE_DIR);
+  assert_non_null(strstr(program_output, "done: 2 steps"));
+  assert_int_equal(access("whole-run/checkpoints/00000002/state.safetensors", R_OK), 0);
+  program_refuses(1, "nothing to evaluate", "choir eval whole-run --data whole");
+}
+
+/* `choir train | head -1`: the run ends with a checkpoint. */
+static void closed_pipe(void **state) {
+  (void)state;
+  program_must(TRAIN "--data data --out piped --set steps=100000 --set eval_every=1 | head -1");
+  program_must("choir eval piped --data data");
+}
+
+/* A loss that is not a number is no result. */
+static void weights_not_finite(void **state) {
+  (void)state;
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_parameter parameter;
+  test_ok(choir_model_load("run", NULL, &model));
+  test_ok(choir_tokenizer_load("tokenizer.model", &tokenizer));
+  test_ok(choir_model_parameter(model, 0, &parameter));
+  parameter.data[7] = NAN;
+  test_ok(choir_model_save(model, tokenizer, "spoilt"));
+  program_refuses(1, parameter.name, "choir eval spoilt --data data");
+  choir_tokenizer_free(tokenizer);
+  choir_model_free(model);
+}
+
+static void replaced_bytes(void **state) {
+  (void)state;
+  FILE *file = fopen("latin", "w");
+  assert_non_null(file);
+  for (int i = 0; i < 300; i++) fprintf(file, "ka\xE9 pe %d\n", i);
+  fclose(file);
+  program_refuses(1, "not UTF-8", "choir data build --out latin-data --tokenizer tokenizer.model latin");
+  program_must("choir data build --out latin-data --tokenizer tokenizer.model --replace-invalid latin");
 }
 
 static void report(void **state) {
@@ -88,8 +138,8 @@ static void report_on_odd_metrics(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(train_and_look),
-      cmocka_unit_test(report),
+      cmocka_unit_test(train_and_look),        cmocka_unit_test(without_held_out), cmocka_unit_test(closed_pipe),
+      cmocka_unit_test(weights_not_finite),    cmocka_unit_test(replaced_bytes),   cmocka_unit_test(report),
       cmocka_unit_test(report_on_odd_metrics),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);

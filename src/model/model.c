@@ -2,6 +2,7 @@
 #include "model/model.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,6 +60,16 @@ void ch_model_weights_changed(choir_model *model) {
     ch_param *p = &model->net.params.p[i];
     if (p->w16) model->x.ops->round_bf16(&model->x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
   }
+}
+
+const char *ch_model_bad_weight(choir_model *model) {
+  for (int i = 0; i < model->net.params.count; i++) {
+    double squares;
+    const ch_param *p = &model->net.params.p[i];
+    model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = p->count, .x = p->w, .sum = &squares});
+    if (!isfinite(squares)) return p->name;
+  }
+  return NULL;
 }
 
 int ch_model_zero_gradients(choir_model *model) {

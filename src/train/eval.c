@@ -1,4 +1,5 @@
 /* The public evaluation of a model on built data or on a text. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -6,15 +7,22 @@
 #include "data/reader.h"
 #include "train/evaluate.h"
 
+/* A window holds T tokens and one more: no longer than what there is. */
+static int shorter(int T, int64_t tokens) { return tokens > 1 && T > tokens - 1 ? (int)(tokens - 1) : T; }
+
 static int eval_windows(choir_model *model, const choir_eval_options *o, const ch_windows *w, const uint64_t *counts,
                         choir_eval_result *result) {
   int V = model->config.model.vocab_size;
-  int B = o->batch_sequences ? o->batch_sequences : model->config.train.batch_sequences;
+  int64_t B = o->batch_sequences ? o->batch_sequences : model->config.train.batch_sequences;
+  if (B > w->count && w->count) B = w->count; /* rows of padding alone change nothing but the time */
   double *unigram = ch_unigram_log(counts, V);
   if (!unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
-  int code = ch_evaluate(model, w, B, o->sequences, unigram, o->progress, o->context, result);
+  int code = ch_evaluate(model, w, (int)B, o->sequences, unigram, o->progress, o->context, result);
   free(unigram);
-  return code;
+  if (code || isfinite(result->loss)) return code;
+  const char *name = ch_model_bad_weight(model);
+  return ch_error(CHOIR_ERROR_NUMERIC, "the loss is %g; first weight that is not finite: %s", result->loss,
+                  name ? name : "none");
 }
 
 static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
@@ -33,7 +41,7 @@ static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const
                     "build the data with the checkpoint's tokenizer.model",
                     o->data, info.vocab_size, V);
   else {
-    ch_windows w = ch_windows_heldout(data, T);
+    ch_windows w = ch_windows_heldout(data, shorter(T, (int64_t)info.heldout_tokens));
     ch_data_unigram(data, counts);
     code = eval_windows(model, o, &w, counts, result);
   }
@@ -57,7 +65,7 @@ static int eval_tokens(choir_model *model, const choir_eval_options *o, int T, c
     else
       counts[ids[i]]++;
   }
-  ch_windows w = ch_windows_text(ids, (int64_t)count, T);
+  ch_windows w = ch_windows_text(ids, (int64_t)count, shorter(T, (int64_t)count));
   if (!code) code = eval_windows(model, o, &w, counts, result);
   free(counts);
   if (!code) ch_eval_bytes(result, (double)bytes);

@@ -59,6 +59,7 @@ static int evaluate(drive *d, choir_train_event e) {
   const choir_train_config *c = &run->config.train;
   choir_eval_result r;
   ch_windows windows = ch_windows_heldout(run->data, c->sequence_length);
+  if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
   CH_TRY(ch_evaluate(run->model, &windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, &r));
   if (!isfinite(r.loss)) return ch_run_not_finite(run, run->step, r.loss);
   ch_eval_bytes(&r, ch_heldout_bytes(run->data, r.tokens));

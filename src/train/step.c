@@ -36,20 +36,8 @@ static void micro_batch(ch_run *run, uint64_t micro, double *sums) {
   sums[1] += pass.aux_loss * share;
 }
 
-/* The first weight that is not finite, in the order of the table; NULL: all are. */
-static const char *bad_weight(ch_run *run) {
-  const ch_params *params = &run->model->net.params;
-  for (int i = 0; i < params->count; i++) {
-    double squares;
-    const ch_param *p = &params->p[i];
-    run->model->x.ops->sumsq(&run->model->x, &(ch_sumsq_args){.count = p->count, .x = p->w, .sum = &squares});
-    if (!isfinite(squares)) return p->name;
-  }
-  return NULL;
-}
-
 int ch_run_not_finite(ch_run *run, int64_t step, double loss) {
-  const char *what = "weight", *name = bad_weight(run);
+  const char *what = "weight", *name = ch_model_bad_weight(run->model);
   for (int i = 0; !name && i < run->model->net.params.count; i++) {
     what = "gradient";
     if (!isfinite(run->optimizer.squares[i])) name = run->model->net.params.p[i].name;
@@ -62,7 +50,7 @@ int ch_run_not_finite(ch_run *run, int64_t step, double loss) {
 }
 
 int ch_run_check_weights(ch_run *run, double loss) {
-  return bad_weight(run) ? ch_run_not_finite(run, run->step, loss) : CHOIR_OK;
+  return ch_model_bad_weight(run->model) ? ch_run_not_finite(run, run->step, loss) : CHOIR_OK;
 }
 
 /* Sums over ranks, or nothing where there is one. */
