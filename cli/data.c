@@ -13,8 +13,15 @@ static struct {
   int threads, json, replace;
 } o;
 
+typedef struct watch {
+  cli_progress progress;
+  uint64_t replaced; /* bytes that were not UTF-8, so far */
+} watch;
+
 static int show_progress(void *context, const choir_data_progress *p) {
-  cli_progress *progress = context;
+  watch *w = context;
+  cli_progress *progress = &w->progress;
+  w->replaced = p->replaced;
   if (!cli_progress_due(progress)) return cli_stop_requested();
   double share = p->bytes_total ? (double)p->bytes_done / (double)p->bytes_total : 0;
   double left = share > 0 ? p->seconds / share - p->seconds : -1;
@@ -110,14 +117,14 @@ static int print_info(const char *directory, double seconds) {
 static int build(int count, const char *const *operands) {
   choir_data_source sources[CLI_LIST_MOST] = {{0}};
   file_pool pool = {0};
-  cli_progress progress;
+  watch w = {0};
   char *separator = NULL;
   int number = 0, status = 0;
   if (o.separator && !(separator = cli_unescape(o.separator)))
     return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
   status = collect(count, operands, &pool, sources, &number);
   if (!status) {
-    cli_progress_begin(&progress, stderr);
+    cli_progress_begin(&w.progress, stderr);
     cli_catch_signals();
     int code = choir_data_build(&(choir_data_build_options){.sources = sources,
                                                             .source_count = number,
@@ -130,10 +137,12 @@ static int build(int count, const char *const *operands) {
                                                             .threads = o.threads,
                                                             .replace_invalid = o.replace,
                                                             .progress = show_progress,
-                                                            .context = &progress});
-    cli_progress_clear(&progress);
-    status = code ? cli_fail() : print_info(o.out, cli_seconds() - progress.started);
+                                                            .context = &w});
+    cli_progress_clear(&w.progress);
+    status = code ? cli_fail() : print_info(o.out, cli_seconds() - w.progress.started);
   }
+  if (!status && w.replaced && !o.json)
+    printf("  %s bytes were not UTF-8 and became U+FFFD\n", cli_grouped((int64_t)w.replaced));
   for (int i = 0; i < number; i++) free((char *)sources[i].name);
   free(pool.names);
   globfree(&pool.found);
