@@ -2,16 +2,19 @@
 #ifndef CH_TESTS_TESTING_H
 #define CH_TESTS_TESTING_H
 
-#include <math.h>
+/* cmocka.h needs these four before it. */
+/* clang-format off */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -63,23 +66,24 @@ static inline void test_close_at(const real *got, const real *want, int64_t coun
 #define test_close(got, want, count, tolerance) \
   test_close_at((got), (want), (count), (tolerance), #got, __FILE__, __LINE__)
 
-#define test_ok(call)                                                                                     \
-  do {                                                                                                    \
-    if ((call) != CHOIR_OK) {                                                                             \
-      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, choir_error_message());               \
-      _fail(__FILE__, __LINE__);                                                                          \
-    }                                                                                                     \
+#define test_ok(call)                                                                       \
+  do {                                                                                      \
+    if ((call) != CHOIR_OK) {                                                               \
+      fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, choir_error_message()); \
+      _fail(__FILE__, __LINE__);                                                            \
+    }                                                                                       \
   } while (0)
 
 /* Central differences of loss(context) in x against `gradient`, at up to `probes` elements spread over x.
- * Returns |difference| / |gradient| in the 2-norm over the probed elements; NaN when anything is not finite. `loss` must hold
- * a random cotangent: a plain sum is blind to wrong softmax gradients. Use in double (grad_*.c). */
+ * Returns |difference| / |gradient| in the 2-norm over the probed elements; NaN when anything is not finite. `loss`
+ * must hold a random cotangent: a plain sum is blind to wrong softmax gradients. Use in double (grad_*.c). */
 static inline double test_gradient(double (*loss)(void *), void *context, real *x, int64_t count, const real *gradient,
                                    int64_t probes) {
   double difference = 0, size = 1e-30;
   const double step = 1e-5;
   for (int64_t p = 0; p < (count < probes ? count : probes); p++) {
-    int64_t i = count <= probes ? p : (int64_t)ch_rng_below(ch_rng_make(7, CH_STREAM_TEST, 99), (uint64_t)p, (uint64_t)count);
+    int64_t i =
+        count <= probes ? p : (int64_t)ch_rng_below(ch_rng_make(7, CH_STREAM_TEST, 99), (uint64_t)p, (uint64_t)count);
     real kept = x[i];
     x[i] = (real)((double)kept + step);
     double up = loss(context);
@@ -100,16 +104,44 @@ static inline double test_dot(const real *a, const real *b, int64_t count) {
   return sum;
 }
 
-/* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed. */
-#define TEST_EXEC(backend, compute, threads, ...)                              \
-  do {                                                                         \
-    ch_exec x;                                                                 \
-    test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads)));             \
-    for (int pass_ = 0; pass_ < 2; pass_++) {                                  \
-      if (pass_) test_ok(ch_exec_commit(&x));                                  \
-      __VA_ARGS__;                                                             \
-    }                                                                          \
-    ch_exec_free(&x);                                                          \
+/* ch_exec_commit, with marked bytes behind what was planned; `planned` keeps where they begin. */
+enum { TEST_BEYOND = 1 << 16 };
+static inline void test_commit(ch_exec *x, size_t planned[2]) {
+  ch_arena *const arena[] = {&x->tape, &x->scratch};
+  for (int i = 0; i < 2; i++) {
+    planned[i] = arena[i]->peak;
+    arena[i]->peak += TEST_BEYOND;
+    test_ok(ch_arena_commit(arena[i]));
+    arena[i]->peak = planned[i];
+    memset(arena[i]->base + planned[i], 0xA5, TEST_BEYOND);
+  }
+}
+
+/* Nobody asked for more than was planned, or wrote behind it. */
+static inline void test_within_plan(const ch_exec *x, const size_t planned[2]) {
+  const ch_arena *const arena[] = {&x->tape, &x->scratch};
+  for (int i = 0; i < 2; i++) {
+    if (arena[i]->peak != planned[i])
+      fail_msg("%s: %zu bytes asked for, %zu planned", arena[i]->name, arena[i]->peak, planned[i]);
+    for (size_t at = planned[i]; at < planned[i] + TEST_BEYOND; at++)
+      if ((unsigned char)arena[i]->base[at] != 0xA5)
+        fail_msg("%s: written %zu bytes behind it", arena[i]->name, at - planned[i]);
+  }
+}
+
+/* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed.
+ */
+#define TEST_EXEC(backend, compute, threads, ...)                  \
+  do {                                                             \
+    ch_exec x;                                                     \
+    size_t planned_[2] = {0};                                      \
+    test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads))); \
+    for (int pass_ = 0; pass_ < 2; pass_++) {                      \
+      if (pass_) test_commit(&x, planned_);                        \
+      __VA_ARGS__;                                                 \
+    }                                                              \
+    test_within_plan(&x, planned_);                                \
+    ch_exec_free(&x);                                              \
   } while (0)
 
 #endif
