@@ -82,8 +82,8 @@ int cli_json_print(json_t *object);   /* to standard output, and releases it */
 json_t *cli_json_real(double number); /* null where JSON has no such number */
 json_t *cli_json_counts(const int64_t *values, int count);
 json_t *cli_json_stats(const choir_route_stats *stats);
-int cli_layer_number(const choir_model *model, int moe); /* of the moe-th MoE layer, 0-based */
-json_t *cli_json_layers(const choir_model *model);       /* statistics of every MoE layer; NULL: the library's error */
+int cli_layer_number(const choir_model *model, int moe);  /* of the moe-th MoE layer, 0-based */
+json_t *cli_json_layers(const choir_model *model);        /* statistics of every MoE layer; NULL: the library's error */
 void cli_print_histogram(const choir_route_stats *stats); /* tokens held by 0, 1, ... experts */
 void cli_print_load(const choir_route_stats *stats);
 
@@ -98,7 +98,8 @@ int cli_progress_due(cli_progress *progress); /* nonzero: time for another line 
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
 double cli_seconds(void);
-void cli_catch_signals(void); /* SIGINT, SIGTERM once: cli_stop_requested; a second one kills */
+void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_requested; a second one kills */
+void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 
 /* settings.c */

@@ -10,7 +10,7 @@ static struct {
   cli_list sources;
   double holdout;
   int64_t seed;
-  int threads, json, replace_invalid;
+  int threads, json, replace;
 } o;
 
 static int show_progress(void *context, const choir_data_progress *p) {
@@ -126,9 +126,9 @@ static int build(int count, const char *const *operands) {
                                                             .field = o.field,
                                                             .separator = separator,
                                                             .holdout = o.holdout,
-                                                            .replace_invalid = o.replace_invalid,
                                                             .seed = (uint64_t)o.seed,
                                                             .threads = o.threads,
+                                                            .replace_invalid = o.replace,
                                                             .progress = show_progress,
                                                             .context = &progress});
     cli_progress_clear(&progress);
@@ -156,10 +156,10 @@ static const cli_option build_options[] = {
     {"field", "NAME", CLI_TEXT, &o.field, NULL, "files are JSON lines; this field holds the text", 0},
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL,
      "the line between documents, as '\\f'; otherwise a file is one document", 0},
-    {"replace-invalid", NULL, CLI_FLAG, &o.replace_invalid, NULL,
-     "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
     {"holdout", "P", CLI_REAL, &o.holdout, "0.01", "share of the documents kept for evaluation", 0},
     {"seed", "S", CLI_INT64, &o.seed, "0", "which documents these are", 0},
+    {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
+     "bytes that are not UTF-8 become U+FFFD and are counted; otherwise they are an error", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the counts as JSON", 0},
     {0}};

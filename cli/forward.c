@@ -45,8 +45,8 @@ static int print_json(const choir_model *model, int B, int T, const choir_forwar
 }
 
 static int print_text(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
-  printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss,
-         exp(result->loss), result->aux_loss, B, T, seconds);
+  printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss, exp(result->loss),
+         result->aux_loss, B, T, seconds);
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();

@@ -91,8 +91,8 @@ static int dispatch(int count, char **words) {
   return asked ? 0 : CLI_USAGE;
 }
 
-/* Threads that wait for each other spin first, and libgomp's default of milliseconds makes a step ten times slower when other
- * processes want the same cores. It reads its settings before main, hence the second start. */
+/* Threads that wait for each other spin first, and libgomp's default of milliseconds makes a step ten times slower when
+ * other processes want the same cores. It reads its settings before main, hence the second start. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || setenv("GOMP_SPINCOUNT", "1000", 1)) return;
   execv("/proc/self/exe", argv);

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,14 +26,21 @@ int cli_progress_due(cli_progress *progress) {
   return 1;
 }
 
+/* A line longer than the terminal is cut: a wrapped one could not be redrawn. */
 void cli_progress_line(cli_progress *progress, const char *format, ...) {
+  char text[512];
+  struct winsize size;
   va_list args;
   va_start(args, format);
-  if (progress->terminal) fputs("\r", progress->out);
-  vfprintf(progress->out, format, args);
-  fputs(progress->terminal ? "\033[K" : "\n", progress->out);
-  fflush(progress->out);
+  vsnprintf(text, sizeof text, format, args);
   va_end(args);
+  if (!progress->terminal) {
+    fprintf(progress->out, "%s\n", text);
+  } else {
+    int known = !ioctl(fileno(progress->out), TIOCGWINSZ, &size) && size.ws_col > 1;
+    fprintf(progress->out, "\r%.*s\033[K", known ? size.ws_col - 1 : 79, text);
+  }
+  fflush(progress->out);
 }
 
 void cli_progress_clear(cli_progress *progress) {
@@ -55,6 +63,16 @@ void cli_catch_signals(void) {
       (int)SA_RESETHAND | SA_RESTART; /* the second one has its usual effect: a way out of a step that hangs */
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
+  struct sigaction before; /* nohup has it ignored, and that must stay */
+  if (!sigaction(SIGHUP, NULL, &before) && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+}
+
+void cli_catch_closed_output(void) {
+  struct sigaction action;
+  memset(&action, 0, sizeof action);
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART; /* for every line that is still printed */
+  sigaction(SIGPIPE, &action, NULL);
 }
 
 int cli_stop_requested(void) { return stop; }

@@ -62,7 +62,7 @@ static int run(int count, const char *const *operands) {
   choir_router_options options;
   choir_npy scores, tokens = {0}, valid = {0};
   if (choir_router_default(o.router, &options)) return cli_fail();
-  if (o.capacity_factor >= 0) options.capacity_factor = options.eval_capacity_factor = o.capacity_factor;
+  if (o.capacity_factor != -1) options.capacity_factor = options.eval_capacity_factor = o.capacity_factor;
   if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
   if (o.random_second) options.random_second = 1;
   if (choir_npy_read(operands[0], CHOIR_NPY_FLOAT32, 2, &scores)) return cli_fail();

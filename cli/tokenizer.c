@@ -6,7 +6,7 @@
 
 static struct {
   const char *out, *field, *separator, *model;
-  int vocab_size, threads, pieces, length, replace_invalid;
+  int vocab_size, threads, pieces, length, replace;
   int64_t sample_bytes;
 } o;
 
@@ -28,11 +28,11 @@ static int train(int count, const char *const *files) {
   int code = choir_tokenizer_train(&(choir_tokenizer_train_options){.inputs = files,
                                                                     .field = o.field,
                                                                     .separator = separator,
-                                                                    .replace_invalid = o.replace_invalid,
                                                                     .vocab_size = o.vocab_size,
                                                                     .output = o.out,
                                                                     .sample_bytes = (size_t)o.sample_bytes,
                                                                     .threads = o.threads,
+                                                                    .replace_invalid = o.replace,
                                                                     .progress = show_line,
                                                                     .context = &progress});
   free(separator);
@@ -157,9 +157,9 @@ static const cli_option train_options[] = {
     {"vocab-size", "V", CLI_INT, &o.vocab_size, "8192", "number of pieces, up to 256,000", 0},
     {"field", "NAME", CLI_TEXT, &o.field, NULL, "inputs are JSON lines; this field holds the text", 0},
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f' or '%%'", 0},
-    {"replace-invalid", NULL, CLI_FLAG, &o.replace_invalid, NULL,
-     "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
     {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "33554432", "text used at most, spread evenly over the input", 0},
+    {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
+     "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {0}};
 static const cli_option encode_options[] = {

@@ -17,10 +17,10 @@ typedef struct watch {
   int64_t first, last; /* steps of this process; first 0: none yet */
 } watch;
 
-/* "61 % of peak", or nothing where no peak is known. */
+/* ", 61 % of peak", or nothing where no peak is known. */
 static const char *share(const choir_train_event *e, char *text, size_t size) {
   text[0] = 0;
-  if (e->peak_gflops > 0) snprintf(text, size, " (%.0f %% of peak)", 100 * e->gflops / e->peak_gflops);
+  if (e->peak_gflops > 0) snprintf(text, size, ", %.0f %% of peak", 100 * e->gflops / e->peak_gflops);
   return text;
 }
 
@@ -34,9 +34,9 @@ static void show_step(watch *w, const choir_train_event *e) {
   char steps[24] = "", peak[48];
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
-  cli_progress_line(&w->progress, "step %lld%s  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s  %s left",
-                    (long long)e->step, steps, e->loss, exp(e->loss), cli_count(e->tokens_per_second), e->gflops,
-                    share(e, peak, sizeof peak), cli_duration(seconds_left(w, e)));
+  cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
+                    (long long)e->step, steps, cli_duration(seconds_left(w, e)), e->loss, exp(e->loss),
+                    cli_count(e->tokens_per_second), e->gflops, share(e, peak, sizeof peak));
 }
 
 /* What must stay on the screen goes below the live line. */
@@ -67,6 +67,7 @@ static int on_event(void *context, const choir_train_event *e) {
 static int prepare(choir_config *config, int *use) {
   char path[4096];
   *use = o.config != NULL || o.set.count > 0;
+  if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   if (!o.resume && !o.config) return cli_usage("--config FILE is missing (only --resume can do without)");
   if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
   snprintf(path, sizeof path, "%s/config.json", o.out);
@@ -82,6 +83,7 @@ static int run(int count, const char *const *operands) {
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();
+  cli_catch_closed_output();
   choir_train_options options = CHOIR_TRAIN_OPTIONS_INIT;
   options.config = use ? &config : NULL;
   options.data = o.data;
@@ -98,6 +100,8 @@ static int run(int count, const char *const *operands) {
   if (code)
     printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
            seconds, o.out);
+  else if (!w.last)
+    printf("nothing left to do: %s has all its steps; look at it with: choir report %s\n", o.out, o.out);
   else
     printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, o.out);
   return 0;
@@ -110,18 +114,19 @@ static const cli_option options[] = {
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
-    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted", 0},
+    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {0}};
 
-const cli_verb cli_train = {"train",
-                            "",
-                            0,
-                            0,
-                            "train a model",
-                            "On a terminal one line is kept up to date; elsewhere a line is printed every ten seconds. "
-                            "metrics.jsonl in RUN has every step. "
-                            "Ctrl-C (or SIGTERM) finishes the step, saves and exits 0; a second one ends at once.",
-                            options,
-                            run};
+const cli_verb cli_train = {
+    "train",
+    "",
+    0,
+    0,
+    "train a model",
+    "On a terminal one line is kept up to date; elsewhere a line is printed every ten seconds. "
+    "metrics.jsonl in RUN has every step. "
+    "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and exits 0; a second one ends at once.",
+    options,
+    run};

@@ -28,7 +28,7 @@ cmake --build "$work/cmake" >>"$work/cmake.log"
 env -u LD_LIBRARY_PATH "$work/cmake/route_static"
 
 echo "hidden symbols"
-if nm -D --defined-only "$library/libchoir.so" | awk '$2 ~ /[TDBR]/ { print $3 }' | grep -v '^choir_'; then
+if nm -D --defined-only "$library/libchoir.so" | awk '{ print $NF }' | grep -v '^choir_'; then
   echo "the shared library must export choir_* only" >&2
   exit 1
 fi

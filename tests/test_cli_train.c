@@ -1,5 +1,9 @@
 /* The program's whole path: text, tokenizer, data, training, evaluation, report. Interruptions: test_resume.c. */
 
+#include <errno.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
 #include "choir/choir.h"
 #include "program.h"
 
@@ -54,10 +58,39 @@ static void report(void **state) {
   program_refuses(1, "metrics.jsonl", "choir report data --out r.html");
 }
 
+/* A run with the given metrics, reported on; gives the page, or NULL with the program's message. */
+static char *report_of(const char *metrics) {
+  char *html = NULL;
+  size_t bytes;
+  assert_int_equal(mkdir("told", 0777) && errno != EEXIST, 0);
+  test_ok(ch_file_save("told/metrics.jsonl", metrics, strlen(metrics)));
+  if (program_run("choir report told --out told.html")) return NULL;
+  test_ok(ch_file_read("told.html", 1 << 24, &html, &bytes));
+  return html;
+}
+
+#define STEP(n, loss) "{\"event\":\"step\",\"step\":" #n ",\"loss\":" #loss ",\"tokens\":9}\n"
+
+/* Text is escaped; a line that is still being written is left out; any other broken line is named. */
+static void report_on_odd_metrics(void **state) {
+  (void)state;
+  char *html =
+      report_of("{\"event\":\"run\",\"config\":{\"model\":{\"name\":\"<b>&\\\"'\"}}}\n" STEP(1, 2.5) "{\"event\":\"st");
+  assert_non_null(html);
+  assert_non_null(strstr(html, "&lt;b&gt;&amp;&quot;&#39;"));
+  assert_null(strstr(html, "<b>&"));
+  free(html);
+  assert_null(report_of(STEP(1, 2.5) "{\"event\":\n" STEP(2, 2.5)));
+  assert_non_null(strstr(program_output, "metrics.jsonl:2"));
+  assert_null(report_of("{\"event\":\"run\"}\n"));
+  assert_non_null(strstr(program_output, "no step yet"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(train_and_look),
       cmocka_unit_test(report),
+      cmocka_unit_test(report_on_odd_metrics),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

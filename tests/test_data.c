@@ -1,10 +1,9 @@
-/* Building data and opening it: nothing lost, nothing twice, damage refused. */
+/* Building data: nothing lost, nothing twice, damage refused. */
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "built_data.h"
 #include "data/encoder.h"
-#include "data/holdout.h"
+#include "data_testing.h"
 
 static void same_files(const char *a, const char *b) {
   static const char *const names[] = {"data.json",          "tokenizer.model",  "docs.train.shard",
@@ -316,35 +315,6 @@ static void refuses_wrong_descriptions(void **state) {
   test_ok(ch_dir_remove(corpus_path("told")));
 }
 
-/* XXH64's published values. */
-static void checksum_is_xxh64(void **state) {
-  (void)state;
-  static const char text[] = "Nobody inspects the spammish repetition";
-  assert_true(ch_hash64("", 0, 0) == UINT64_C(0xef46db3751d8e999));
-  assert_true(ch_hash64("abc", 3, 0) == UINT64_C(0x44bc2cf5ad770999));
-  assert_true(ch_hash64(text, 39, 0) == UINT64_C(0xfbcea83c8a378bf1));
-  for (size_t cut = 0; cut <= 39; cut++) {
-    ch_hash_state s;
-    ch_hash_begin(&s, 0);
-    ch_hash_add(&s, text, cut);
-    ch_hash_add(&s, text + cut, 39 - cut);
-    assert_true(ch_hash_end(&s) == UINT64_C(0xfbcea83c8a378bf1));
-  }
-}
-
-static void each_run_holds_out_one(void **state) {
-  (void)state;
-  static const double shares[] = {0.01, 0.3, 0.5, 0.0123, 1.0 / 3};
-  for (int k = 0; k < 5; k++) {
-    ch_holdout h = {.seed = 4, .share = shares[k]};
-    uint64_t held = 0;
-    for (uint64_t unit = 0; unit < 10000; unit++) {
-      held += (uint64_t)ch_held_out(&h, unit);
-      assert_true(fabs((double)held - shares[k] * (double)(unit + 1)) <= 1.01);
-    }
-  }
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(does_not_depend_on_threads),
@@ -357,8 +327,6 @@ int main(void) {
       cmocka_unit_test(refuses_damaged_shards),
       cmocka_unit_test(refuses_forged_shards),
       cmocka_unit_test(refuses_wrong_descriptions),
-      cmocka_unit_test(checksum_is_xxh64),
-      cmocka_unit_test(each_run_holds_out_one),
   };
   return cmocka_run_group_tests(tests, begin, end);
 }

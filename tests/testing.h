@@ -2,19 +2,18 @@
 #ifndef CH_TESTS_TESTING_H
 #define CH_TESTS_TESTING_H
 
-/* cmocka.h needs these four before it. */
-/* clang-format off */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
-/* clang-format on */
-
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* clang-format off: it wants the others first */
+#include <cmocka.h>
+/* clang-format on */
 
 #include "base/error.h"
 #include "base/rng.h"

@@ -43,8 +43,8 @@ typedef struct choir_bench_result {
  *   gemm m=4096 n=768 k=768 ta=0 tb=1 compute=fp32
  *   attention B=8 T=512 H=12 dh=64     head n=4096 d=768 V=32000     gelu count=25165824     select n=4096 e=64 k=128
  *   gather n=4096 d=768 e=64 k=128     rmsnorm n=4096 d=768          adafactor batch=16 rows=768 cols=3072
- *   step config=configs/nano.json B=0 T=0     a whole training step of a config (0: the config's sizes), by the model's FLOPs
- * CHOIR_ERROR_ARGUMENT names an unknown case, key or value; CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it;
+ *   step config=configs/nano.json B=0 T=0     a whole training step of a config (0: the config's sizes), by the model's
+ * FLOPs CHOIR_ERROR_ARGUMENT names an unknown case, key or value; CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it;
  * CHOIR_ERROR_MEMORY sizes that do not fit. options and result are required. */
 CHOIR_API int choir_bench(const char *problem, const choir_bench_options *options, choir_bench_result *result);
 

@@ -1,8 +1,8 @@
 /* libchoir: Transformer language models with Mixture-of-Experts layers routed by expert choice.
  *
  * Opaque handles, plain option structs with initialisers, int error codes with choir_error_message(). The library never
- * exits, prints nothing, and keeps no state outside its handles (but the calling thread's last message). A handle may be used by one
- * thread at a time; different handles by different threads at once. */
+ * exits, prints nothing, and keeps no state outside its handles (but the calling thread's last message). A handle may
+ * be used by one thread at a time; different handles by different threads at once. */
 #ifndef CHOIR_H
 #define CHOIR_H
 

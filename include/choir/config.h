@@ -20,13 +20,13 @@ enum { CHOIR_NAME_BYTES = 32 };
 
 /* How tokens meet experts; JSON object "router". What a router does not use it ignores. */
 typedef struct choir_router_options {
-  char name[CHOIR_NAME_BYTES];  /* "name": expert_choice, gshard_top2, switch_top1, hash, dense */
-  double capacity_factor;       /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
-  double eval_capacity_factor;  /* "eval_capacity_factor": the same while evaluating; 0: as in training */
-  char pool[CHOIR_NAME_BYTES];  /* "pool": tokens that expert_choice chooses among: batch or sequence */
-  double aux_loss_weight;       /* "aux_loss_weight": of the load-balancing loss (gshard_top2, switch_top1) */
-  double jitter;                /* "jitter": training multiplies the router's input by U[1-j, 1+j] (switch_top1) */
-  int random_second;            /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
+  char name[CHOIR_NAME_BYTES]; /* "name": expert_choice, gshard_top2, switch_top1, hash, dense */
+  double capacity_factor;      /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
+  double eval_capacity_factor; /* "eval_capacity_factor": the same while evaluating; 0: as in training */
+  char pool[CHOIR_NAME_BYTES]; /* "pool": tokens that expert_choice chooses among: batch or sequence */
+  double aux_loss_weight;      /* "aux_loss_weight": of the load-balancing loss (gshard_top2, switch_top1) */
+  double jitter;               /* "jitter": training multiplies the router's input by U[1-j, 1+j] (switch_top1) */
+  int random_second;           /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */
@@ -45,10 +45,10 @@ typedef struct choir_model_config { /* JSON object "model" */
   choir_router_options router;
 } choir_model_config;
 
-typedef struct choir_train_config {  /* JSON object "train" */
-  int sequence_length;               /* T */
-  int batch_sequences;               /* B of one micro-batch: the pool of routing is B*T tokens */
-  int accumulate;                    /* micro-batches per step */
+typedef struct choir_train_config { /* JSON object "train" */
+  int sequence_length;              /* T */
+  int batch_sequences;              /* B of one micro-batch: the pool of routing is B*T tokens */
+  int accumulate;                   /* micro-batches per step */
   int64_t steps;
   char optimizer[CHOIR_NAME_BYTES];  /* adafactor, adamw */
   double rate;                       /* adafactor: relative (parameter scaling); adamw: absolute */
@@ -57,11 +57,11 @@ typedef struct choir_train_config {  /* JSON object "train" */
   double beta1, beta2, weight_decay; /* adamw; adafactor uses beta2 only */
   double clip_norm;                  /* global gradient norm; 0: none */
   uint64_t seed;
-  char compute[CHOIR_NAME_BYTES];    /* fp32, bf16 */
-  int64_t eval_every;                /* steps; 0: only at the end */
-  int64_t eval_sequences;            /* held-out sequences per evaluation; 0: all */
-  int64_t checkpoint_every;          /* steps; 0: only at the end */
-  int keep_checkpoints;              /* newest that stay; 0: all */
+  char compute[CHOIR_NAME_BYTES]; /* fp32, bf16 */
+  int64_t eval_every;             /* steps; 0: only at the end */
+  int64_t eval_sequences;         /* held-out sequences per evaluation; 0: all */
+  int64_t checkpoint_every;       /* steps; 0: only at the end */
+  int keep_checkpoints;           /* newest that stay; 0: all */
 } choir_train_config;
 
 typedef struct choir_config {
@@ -75,21 +75,22 @@ CHOIR_API void choir_config_default(choir_config *config);
 /* Reads and checks a JSON file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
 CHOIR_API int choir_config_load(const char *path, choir_config *config);
 
-/* Checks, then writes every field, so that the file says what every default was. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO. */
+/* Checks, then writes every field, so that the file says what every default was. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO.
+ */
 CHOIR_API int choir_config_save(const choir_config *config, const char *path);
 
-/* Sets one field by its dotted JSON path, as `--set router.capacity_factor=1`; "model." and "train." may be left out where
- * the rest is unambiguous. CHOIR_ERROR_ARGUMENT: unknown or ambiguous key, impossible value. How values go together
- * choir_config_check says. */
+/* Sets one field by its dotted JSON path, as `--set router.capacity_factor=1`; "model." and "train." may be left out
+ * where the rest is unambiguous. CHOIR_ERROR_ARGUMENT: unknown or ambiguous key, impossible value. How values go
+ * together choir_config_check says. */
 CHOIR_API int choir_config_set(choir_config *config, const char *key, const char *value);
 
 /* CHOIR_ERROR_ARGUMENT names an impossible value (d not divisible by H, k of 0, e > n, ...). vocab_size 0 passes:
  * training takes it from the data. */
 CHOIR_API int choir_config_check(const choir_config *config);
 
-/* What a config costs. FLOPs count multiplications and additions of matrix products, attention over the causal half, logits included;
- * training is three times forward. "Active": parameters that one token uses on average (c expert FFNs). Bytes are counted by
- * a dry run of the step itself. Errors as choir_config_check. */
+/* What a config costs. FLOPs count multiplications and additions of matrix products, attention over the causal half,
+ * logits included; training is three times forward. "Active": parameters that one token uses on average (c expert
+ * FFNs). Bytes are counted by a dry run of the step itself. Errors as choir_config_check. */
 typedef struct choir_config_costs {
   int64_t parameters, active_parameters, embedding_parameters, expert_parameters;
   double forward_flops_per_token, train_flops_per_token;

@@ -12,7 +12,7 @@ extern "C" {
 typedef struct choir_data_source {
   const char *name;          /* "wikipedia"; letters, digits, '-', '_' */
   const char *const *inputs; /* files; plain text or JSON lines, plain or gz, xz, zst, bz2; NULL-terminated */
-  double weight;             /* share of training samples, relative; 0 (then for all sources): by its number of tokens */
+  double weight; /* share of training samples, relative; 0 (then for all sources): by its number of tokens */
 } choir_data_source;
 
 typedef struct choir_data_progress {
@@ -33,21 +33,23 @@ typedef struct choir_data_build_options {
   uint64_t seed;         /* which ones */
   int threads;           /* that tokenize, 0: all */
   int replace_invalid;   /* bytes that are not UTF-8 become U+FFFD, one each, and are counted; 0: they are an error */
-  int (*progress)(void *context, const choir_data_progress *progress); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
+  int (*progress)(void *context,
+                  const choir_data_progress *progress); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_data_build_options;
-#define CHOIR_DATA_BUILD_OPTIONS_INIT {.holdout = 0.01}
+#define CHOIR_DATA_BUILD_OPTIONS_INIT \
+  { .holdout = 0.01 }
 
 /* Tokenizes all sources into `output`: data.json (sources, weights, counts), tokenizer.model, and per source
  * NAME.train.shard and NAME.heldout.shard; all of it or, on any error, nothing. Streams: memory does not grow with the
- * input. The result does not depend on threads. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file, line and
- * byte), CHOIR_ERROR_INTERRUPTED. */
+ * input. The result does not depend on threads. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file, line
+ * and byte), CHOIR_ERROR_INTERRUPTED. */
 CHOIR_API int choir_data_build(const choir_data_build_options *options);
 
 typedef struct choir_data choir_data;
 
-/* Opens a built directory: checks headers, sizes, vocabulary hash against tokenizer.model, and checksums. CHOIR_ERROR_IO,
- * CHOIR_ERROR_FORMAT. */
+/* Opens a built directory: checks headers, sizes, vocabulary hash against tokenizer.model, and checksums.
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 CHOIR_API int choir_data_open(const char *directory, choir_data **data);
 CHOIR_API void choir_data_close(choir_data *data);
 

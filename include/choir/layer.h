@@ -11,10 +11,10 @@ extern "C" {
 typedef struct choir_layer choir_layer;
 
 typedef struct choir_layer_options {
-  int tokens;   /* n, at most, of one call */
-  int d_model;  /* d */
-  int d_hidden; /* h */
-  int experts;  /* e */
+  int tokens;          /* n, at most, of one call */
+  int d_model;         /* d */
+  int d_hidden;        /* h */
+  int experts;         /* e */
   int sequence_length; /* for pool "sequence"; 0: one sequence */
   choir_router_options router;
   const char *compute; /* "fp32" (NULL too) or "bf16" */
@@ -22,7 +22,8 @@ typedef struct choir_layer_options {
   int threads;         /* 0: all */
   uint64_t seed;       /* of jitter and of sampled second experts, which go on from one training call to the next */
 } choir_layer_options;
-#define CHOIR_LAYER_OPTIONS_INIT {.compute = "fp32", .backend = "cpu"}
+#define CHOIR_LAYER_OPTIONS_INIT \
+  { .compute = "fp32", .backend = "cpu" }
 
 /* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash and dense), w1 and w2 [e,d,h]. The same
  * struct carries gradients, which accumulate (+=). */
@@ -30,21 +31,21 @@ typedef struct choir_layer_weights {
   float *router, *w1, *w2;
 } choir_layer_weights;
 
-/* Plans and allocates everything; forward and backward then allocate nothing (but once where a smaller n than `tokens` takes
- * more memory). CHOIR_ERROR_ARGUMENT: sizes, or router options that do not go with `tokens`; CHOIR_ERROR_UNSUPPORTED: bf16
- * where the CPU has none; CHOIR_ERROR_MEMORY. */
+/* Plans and allocates everything; forward and backward then allocate nothing (but once where a smaller n than `tokens`
+ * takes more memory). CHOIR_ERROR_ARGUMENT: sizes, or router options that do not go with `tokens`;
+ * CHOIR_ERROR_UNSUPPORTED: bf16 where the CPU has none; CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_layer_create(const choir_layer_options *options, choir_layer **layer);
 CHOIR_API void choir_layer_destroy(choir_layer *layer);
 
-/* out [n,d] = MoE(x [n,d]) (no residual). tokens: [n] ids for `hash` or NULL. valid: [n] nonzero where a token takes part, or
- * NULL; the output of the others is 0. `training` keeps what backward needs, and switches jitter and sampling on.
- * CHOIR_ERROR_ARGUMENT. */
+/* out [n,d] = MoE(x [n,d]) (no residual). tokens: [n] ids for `hash` or NULL. valid: [n] nonzero where a token takes
+ * part, or NULL; the output of the others is 0. `training` keeps what backward needs, and switches jitter and sampling
+ * on. CHOIR_ERROR_ARGUMENT. */
 CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                                   const int32_t *tokens, const uint8_t *valid, int training, float *out);
 
-/* The backward of the last training forward, once, with the same weights and x: dx [n,d] is set, gradients accumulate. The
- * gradient is that of <dout, out> + aux_loss_weight * aux_loss; the value of aux_loss is in the stats. CHOIR_ERROR_ARGUMENT
- * where no training forward went before. */
+/* The backward of the last training forward, once, with the same weights and x: dx [n,d] is set, gradients accumulate.
+ * The gradient is that of <dout, out> + aux_loss_weight * aux_loss; the value of aux_loss is in the stats.
+ * CHOIR_ERROR_ARGUMENT where no training forward went before. */
 CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x,
                                    const float *dout, float *dx, const choir_layer_weights *gradients);
 

@@ -10,11 +10,11 @@ extern "C" {
 
 typedef struct choir_machine_peak {
   int threads;
-  double fp32_gflops; /* fused multiply-adds of the widest vectors in use */
-  double bf16_gflops; /* vdpbf16ps or AMX tiles, whichever is faster; 0 where the CPU has neither */
-  double read_gbs;    /* main memory, reading */
-  double triad_gbs;   /* main memory, a = b + s c */
-  const char *isa;    /* generic, avx2, avx512 */
+  double fp32_gflops;    /* fused multiply-adds of the widest vectors in use */
+  double bf16_gflops;    /* vdpbf16ps or AMX tiles, whichever is faster; 0 where the CPU has neither */
+  double read_gbs;       /* main memory, reading */
+  double triad_gbs;      /* main memory, a = b + s c */
+  const char *isa;       /* generic, avx2, avx512 */
   const char *bf16_unit; /* none, avx512_bf16, amx */
 } choir_machine_peak;
 

@@ -18,10 +18,12 @@ typedef struct choir_run_options {
   int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
   int threads;         /* 0: all */
 } choir_run_options;
-#define CHOIR_RUN_OPTIONS_INIT {.backend = "cpu"}
+#define CHOIR_RUN_OPTIONS_INIT \
+  { .backend = "cpu" }
 
 /* A fresh model: weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in), rel_bias
- * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY. */
+ * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY.
+ */
 CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options,
                                choir_model **model);
 
@@ -37,8 +39,8 @@ CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *
 
 CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
 
-/* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers are
- * the model's own and live as long as it does. */
+/* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
+ * are the model's own and live as long as it does. */
 typedef struct choir_parameter {
   const char *name;
   int dims;
@@ -54,12 +56,12 @@ typedef struct choir_forward_result {
   double aux_loss; /* weighted sum over layers; not in `loss`, but in the gradients */
 } choir_forward_result;
 
-/* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero computes them
- * (read by choir_model_parameter), of loss + aux_loss. Capacity is that of evaluation and nothing is sampled, with gradients
- * too. The first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside the vocabulary;
- * CHOIR_ERROR_MEMORY. */
-CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits,
-                                  int gradients, choir_forward_result *result);
+/* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero
+ * computes them (read by choir_model_parameter), of loss + aux_loss. Capacity is that of evaluation and nothing is
+ * sampled, with gradients too. The first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside
+ * the vocabulary; CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
+                                  choir_forward_result *result);
 
 /* Routing statistics of the last forward for the moe-th MoE layer (0-based); free with choir_route_stats_free.
  * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY. */

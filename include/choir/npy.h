@@ -20,8 +20,8 @@ typedef struct choir_npy {
   void *data; /* malloc'd; choir_npy_free */
 } choir_npy;
 
-/* Reads a whole file. float64 is narrowed and int64 range-checked when `as` asks for the 32-bit type; any other mismatch is
- * CHOIR_ERROR_FORMAT, naming the file, what it has and what was wanted. dims: the rank wanted, or 0: any.
+/* Reads a whole file. float64 is narrowed and int64 range-checked when `as` asks for the 32-bit type; any other
+ * mismatch is CHOIR_ERROR_FORMAT, naming the file, what it has and what was wanted. dims: the rank wanted, or 0: any.
  * CHOIR_ERROR_UNSUPPORTED: other element types, Fortran order. */
 CHOIR_API int choir_npy_read(const char *path, choir_npy_type as, int dims, choir_npy *array);
 

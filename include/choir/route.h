@@ -10,7 +10,7 @@ extern "C" {
 
 /* Statistics of one routing. Arrays have `experts` entries, the histogram experts+1; all owned by the struct. */
 typedef struct choir_route_stats {
-  int tokens;          /* valid tokens */
+  int tokens; /* valid tokens */
   int experts;
   int capacity;        /* tokens an expert may hold (expert_choice: k, of all pools together) */
   int64_t assignments; /* filled slots */
@@ -30,10 +30,12 @@ CHOIR_API int choir_router_looks_across_tokens(const char *name);
  * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
 
-/* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning never. tokens: [n] ids, needed by `hash`, else may be NULL.
- * valid: [n] nonzero where a token takes part, or NULL. sequence_length: of pool "sequence" (0: one sequence). seed: of random second experts.
- * gates [n,e] receives the combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free.
- * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
+/* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning
+ * never. tokens: [n] ids, needed by `hash`, else may be NULL. valid: [n] nonzero where a token takes part, or NULL.
+ * sequence_length: of pool "sequence" (0: one sequence). seed: of random second experts. gates [n,e] receives the
+ * combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free. `training` chooses
+ * the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row and column),
+ * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                           const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                           float *gates, choir_route_stats *stats);

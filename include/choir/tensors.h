@@ -24,8 +24,9 @@ typedef struct choir_tensor {
 
 typedef struct choir_tensors choir_tensors;
 
-/* Opens and checks the whole header: sizes, overlaps, gaps, duplicate names, alignment, file length; `verify` also reads all data and
- * compares it with the checksum that choir writes in "__metadata__" (files of other tools have none and pass). CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
+/* Opens and checks the whole header: sizes, overlaps, gaps, duplicate names, alignment, file length; `verify` also
+ * reads all data and compares it with the checksum that choir writes in "__metadata__" (files of other tools have none
+ * and pass). CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 CHOIR_API int choir_tensors_open(const char *path, int verify, choir_tensors **tensors);
 CHOIR_API void choir_tensors_close(choir_tensors *tensors);
 CHOIR_API int choir_tensors_count(const choir_tensors *tensors);
@@ -35,8 +36,10 @@ CHOIR_API const choir_tensor *choir_tensors_find(const choir_tensors *tensors, c
 CHOIR_API const char *choir_tensors_metadata(const choir_tensors *tensors, const char *key);
 
 /* Writes a file with fsync, beside and then renamed. Metadata: key, value, key, value, ..., NULL; may be NULL. Streams:
- * needs no copy of the data. CHOIR_ERROR_ARGUMENT: a name twice, or bytes that are not those of the shape; CHOIR_ERROR_IO. */
-CHOIR_API int choir_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata);
+ * needs no copy of the data. CHOIR_ERROR_ARGUMENT: a name twice, or bytes that are not those of the shape;
+ * CHOIR_ERROR_IO. */
+CHOIR_API int choir_tensors_write(const char *path, const choir_tensor *tensors, int count,
+                                  const char *const *metadata);
 
 #ifdef __cplusplus
 }

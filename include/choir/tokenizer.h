@@ -22,10 +22,12 @@ typedef struct choir_tokenizer_train_options {
   size_t sample_bytes;       /* text used at most, spread evenly; 0: 32 MiB */
   int threads;               /* CPUs used at most, 0: all; the model does not depend on it */
   int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
-  int (*progress)(void *context, const char *line); /* or NULL; nonzero stops (at the latest when the search for pieces ends) */
+  int (*progress)(void *context,
+                  const char *line); /* or NULL; nonzero stops (at the latest when the search for pieces ends) */
   void *context;
 } choir_tokenizer_train_options;
-#define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT {.vocab_size = 8192}
+#define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT \
+  { .vocab_size = 8192 }
 
 /* Trains a unigram model with byte fallback (Kudo 2018): every text round-trips exactly, white space and line ends
  * included. CHOIR_ERROR_ARGUMENT: also a vocabulary too large or too small for the text; CHOIR_ERROR_IO,
@@ -36,17 +38,19 @@ CHOIR_API int choir_tokenizer_train(const choir_tokenizer_train_options *options
 CHOIR_API int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer);
 CHOIR_API void choir_tokenizer_free(choir_tokenizer *tokenizer);
 CHOIR_API int choir_tokenizer_vocab_size(const choir_tokenizer *tokenizer);
-CHOIR_API int choir_tokenizer_eos(const choir_tokenizer *tokenizer); /* ends every document */
+CHOIR_API int choir_tokenizer_eos(const choir_tokenizer *tokenizer);       /* ends every document */
 CHOIR_API uint64_t choir_tokenizer_hash(const choir_tokenizer *tokenizer); /* of the model file's bytes */
 /* The surface text of one token, for people; owned by the tokenizer. NULL: out of range. */
 CHOIR_API const char *choir_tokenizer_piece(const choir_tokenizer *tokenizer, int32_t id);
 /* The model file's bytes: what a checkpoint copies. */
 CHOIR_API const void *choir_tokenizer_bytes(const choir_tokenizer *tokenizer, size_t *size);
 
-/* Encodes UTF-8 text (length in bytes; may hold NUL). *ids is malloc'd, *count set. CHOIR_ERROR_FORMAT: not UTF-8, with the offset. Thread-safe. */
+/* Encodes UTF-8 text (length in bytes; may hold NUL). *ids is malloc'd, *count set. CHOIR_ERROR_FORMAT: not UTF-8, with
+ * the offset. Thread-safe. */
 CHOIR_API int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const char *text, size_t length, int32_t **ids,
                                      size_t *count);
-/* Decodes; *text is malloc'd and NUL-terminated. Tokens that did not come from a text (a model's) may give bytes that are no UTF-8. CHOIR_ERROR_ARGUMENT: an id out of range. */
+/* Decodes; *text is malloc'd and NUL-terminated. Tokens that did not come from a text (a model's) may give bytes that
+ * are no UTF-8. CHOIR_ERROR_ARGUMENT: an id out of range. */
 CHOIR_API int choir_tokenizer_decode(const choir_tokenizer *tokenizer, const int32_t *ids, size_t count, char **text,
                                      size_t *length);
 

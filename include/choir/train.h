@@ -13,16 +13,16 @@ extern "C" {
 typedef enum { CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT } choir_event_kind;
 typedef struct choir_train_event {
   choir_event_kind kind;
-  int64_t step, steps;       /* done, planned */
-  double loss, aux_loss;     /* of the step; EVAL: held-out, aux_loss 0 */
-  double bits_per_byte;      /* EVAL only */
+  int64_t step, steps;   /* done, planned */
+  double loss, aux_loss; /* of the step; EVAL: held-out, aux_loss 0 */
+  double bits_per_byte;  /* EVAL only */
   double rate, gradient_norm;
-  double dropped;            /* share of choices that found their expert full */
+  double dropped;                   /* share of choices that found their expert full */
   double tokens_per_second, gflops; /* model FLOPs */
-  double peak_gflops;        /* of this machine, measured when the run began, in the run's compute type */
-  double seconds_left;       /* at the mean speed of this process */
-  int64_t tokens;            /* seen so far */
-  const char *text;          /* CHECKPOINT: its directory; EVAL: routing, "batch" */
+  double peak_gflops;               /* of this machine, measured when the run began, in the run's compute type */
+  double seconds_left;              /* at the mean speed of this process */
+  int64_t tokens;                   /* seen so far */
+  const char *text;                 /* CHECKPOINT: its directory; EVAL: routing, "batch" */
 } choir_train_event;
 
 typedef struct choir_train_options {
@@ -31,39 +31,42 @@ typedef struct choir_train_options {
   const char *out;            /* run directory */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   choir_run_options run;
-  int (*event)(void *context, const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
+  int (*event)(void *context,
+               const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_train_options;
-#define CHOIR_TRAIN_OPTIONS_INIT {.run = CHOIR_RUN_OPTIONS_INIT}
+#define CHOIR_TRAIN_OPTIONS_INIT \
+  { .run = CHOIR_RUN_OPTIONS_INIT }
 
 /* Trains to the config's number of steps. out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and
- * checkpoints/STEP/. A loss, gradient or weight that is not finite stops with CHOIR_ERROR_NUMERIC, the step and the first
- * such tensor; the last good checkpoint stays. CHOIR_ERROR_INTERRUPTED: the caller's event function asked to stop, and the
- * step that it saw has been saved. CHOIR_ERROR_BUSY: another process trains there. Otherwise as the loaders of config, data
- * and model. */
+ * checkpoints/STEP/. A loss, gradient or weight that is not finite stops with CHOIR_ERROR_NUMERIC, the step and the
+ * first such tensor; the last good checkpoint stays. CHOIR_ERROR_INTERRUPTED: the caller's event function asked to
+ * stop, and the step that it saw has been saved. CHOIR_ERROR_BUSY: another process trains there. Otherwise as the
+ * loaders of config, data and model. */
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {
-  const char *data; /* a built data directory: its held-out share */
-  const char *text; /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
-  int64_t sequences; /* at most; 0: all */
+  const char *data;                     /* a built data directory: its held-out share */
+  const char *text;                     /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
+  int64_t sequences;                    /* at most; 0: all */
   int batch_sequences, sequence_length; /* 0: the config's */
   int (*progress)(void *context, int64_t done, int64_t total);
   void *context;
 } choir_eval_options;
 
 typedef struct choir_eval_result {
-  double loss;          /* nats per token */
+  double loss; /* nats per token */
   double perplexity, bits_per_byte;
-  double unigram_loss;  /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
+  double
+      unigram_loss; /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
   int64_t tokens, bytes;
-  const char *routing;  /* "batch": which routing gave the loss */
+  const char *routing;     /* "batch": which routing gave the loss */
   int looks_across_tokens; /* nonzero: the loss is not that of causal use */
 } choir_eval_result;
 
-/* Evaluates a model; choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's, needed
- * for a text; with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO,
- * CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
+/* Evaluates a model; choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's,
+ * needed for a text; with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT,
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
 

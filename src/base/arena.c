@@ -19,8 +19,8 @@ int ch_arena_commit(ch_arena *a) {
   size_t available = ch_machine_available_memory();
   if (available && bytes > available)
     return ch_error(CHOIR_ERROR_MEMORY,
-                    "%s: %.2f GiB needed but only %.2f GiB of memory is available; use a smaller model or batch", a->name,
-                    (double)bytes / 0x1p30, (double)available / 0x1p30);
+                    "%s: %.2f GiB needed but only %.2f GiB of memory is available; use a smaller model or batch",
+                    a->name, (double)bytes / 0x1p30, (double)available / 0x1p30);
   void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
     return ch_error(CHOIR_ERROR_MEMORY, "%s: cannot reserve %.2f GiB of memory", a->name, (double)bytes / 0x1p30);

@@ -23,7 +23,8 @@ int ch_dir_make(const char *path);
  * stays after a crash is a leftover and never half a checkpoint. */
 int ch_dir_remove(const char *path);
 
-/* Removes what killed processes left in a directory: entries NAME.tmp-PID, files or directories, of no living process. */
+/* Removes what killed processes left in a directory: entries NAME.tmp-PID, files or directories, of no living process.
+ */
 void ch_dir_clean(const char *directory);
 
 /* Makes a rename or a new file in the directory that holds `path` outlive a crash of the machine. */

@@ -13,9 +13,9 @@ int ch_error_in(int code, const char *format, ...) __attribute__((format(printf,
 /* Like ch_error(CHOIR_ERROR_IO, ...) with ": " and strerror(errno) at the end. */
 int ch_error_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-#define CH_TRY(call)                      \
-  do {                                    \
-    int ch_try_code_ = (call);            \
+#define CH_TRY(call)                       \
+  do {                                     \
+    int ch_try_code_ = (call);             \
     if (ch_try_code_) return ch_try_code_; \
   } while (0)
 

@@ -6,7 +6,8 @@
 static int reference_supports(ch_compute compute, int emulate) {
   (void)emulate;
   if (compute == CH_COMPUTE_BF16)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "backend 'reference' computes in fp32 only; compute 'bf16' needs backend 'cpu'");
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "backend 'reference' computes in fp32 only; compute 'bf16' needs backend 'cpu'");
   return CHOIR_OK;
 }
 
@@ -15,8 +16,9 @@ static const ch_backend reference = {"reference", reference_supports, ch_fill_re
 #ifndef CHOIR_DOUBLE
 static int cpu_supports(ch_compute compute, int emulate) {
   if (compute == CH_COMPUTE_BF16 && !emulate && !ch_machine_has_bf16())
-    return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "compute 'bf16': this CPU has no bf16 instructions (avx512_bf16 or AMX); use fp32, or ask for emulation");
+    return ch_error(
+        CHOIR_ERROR_UNSUPPORTED,
+        "compute 'bf16': this CPU has no bf16 instructions (avx512_bf16 or AMX); use fp32, or ask for emulation");
   return CHOIR_OK;
 }
 

@@ -89,8 +89,10 @@ static void copy(ch_exec *x, const ch_copy_args *a) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t begin = 0; begin < a->count; begin += PIECE) {
     size_t bytes = (size_t)(a->count - begin < PIECE ? a->count - begin : PIECE) * sizeof(real);
-    if (a->x) memcpy(a->y + begin, a->x + begin, bytes);
-    else memset(a->y + begin, 0, bytes);
+    if (a->x)
+      memcpy(a->y + begin, a->x + begin, bytes);
+    else
+      memset(a->y + begin, 0, bytes);
   }
 }
 

@@ -29,6 +29,7 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   if (!ch_arena_counting(&model->x.tape) && B == model->planned_B && T == model->planned_T &&
       gradients <= model->planned_gradients)
     return CHOIR_OK;
+  model->planned_B = model->planned_T = 0; /* no plan until this one has its memory */
   ch_arena_free(&model->x.tape);
   ch_arena_free(&model->x.scratch);
   ch_model_count(&model->x, &model->net, B, T, 0);

@@ -31,13 +31,8 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real *in
 
 ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real *in, real *rstd,
                              real *normed) {
-  return (ch_rmsnorm_args){.n = n,
-                           .d = m->config.d_model,
-                           .eps = (real)m->config.norm_eps,
-                           .x = in,
-                           .w = w->w,
-                           .y = normed,
-                           .rstd = rstd};
+  return (ch_rmsnorm_args){
+      .n = n, .d = m->config.d_model, .eps = (real)m->config.norm_eps, .x = in, .w = w->w, .y = normed, .rstd = rstd};
 }
 
 void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param *w, const real *dnormed, real *dx) {

@@ -35,8 +35,8 @@ typedef struct ch_moe_args {
   ch_moe_gradients gradients;
 } ch_moe_args;
 
-/* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an evaluation
- * too; the rest is there with `keep` only, and backward writes over pre and expert_y. */
+/* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an
+ * evaluation too; the rest is there with `keep` only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;

@@ -39,8 +39,8 @@ void ch_route_stats_clear(choir_route_stats *stats) {
   memset(stats->load, 0, e * sizeof *stats->load);
   memset(stats->demand, 0, e * sizeof *stats->demand);
   memset(stats->histogram, 0, (e + 1) * sizeof *stats->histogram);
-  *stats = (choir_route_stats){.experts = stats->experts, .load = stats->load, .demand = stats->demand,
-                               .histogram = stats->histogram};
+  *stats = (choir_route_stats){
+      .experts = stats->experts, .load = stats->load, .demand = stats->demand, .histogram = stats->histogram};
 }
 
 /* The mean over the tokens of both. */
@@ -49,7 +49,8 @@ static double pooled(double a, int64_t tokens_a, double b, int64_t tokens_b) {
   return tokens ? (a * (double)tokens_a + b * (double)tokens_b) / (double)tokens : 0;
 }
 
-void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid) {
+void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c,
+                            const uint8_t *valid) {
   int tokens = ch_valid_count(valid, r->tokens);
   double mass = 0;
   for (int s = 0; s < r->slots; s++) mass += (double)r->slot_gate[s];

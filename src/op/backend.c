@@ -6,6 +6,8 @@
 #include "base/suggest.h"
 #include "op/op.h"
 
+enum { MOST_THREADS = 1024 };
+
 const ch_backend *ch_backend_find(const char *name) {
   for (int i = 0; ch_backends[i]; i++)
     if (!strcmp(ch_backends[i]->name, name)) return ch_backends[i];
@@ -35,6 +37,9 @@ int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulat
   *x = (ch_exec){0};
   const ch_backend *b = ch_backend_find(backend);
   if (!b) return CHOIR_ERROR_ARGUMENT;
+  if (threads < 0 ||
+      threads > MOST_THREADS) /* OpenMP ends the process when it cannot start as many as it is asked for */
+    return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", threads, MOST_THREADS);
   CH_TRY(b->supports(compute, emulate_bf16));
   ch_ops *ops = calloc(1, sizeof *ops);
   if (!ops) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the table of ops");

@@ -4,8 +4,8 @@
  *  - Gradients of weights accumulate (dw += ...); gradients of activations are set (dx = ...). A field whose name
  *    ends in _acc accumulates.
  *  - Arrays are row-major and contiguous unless an `ld` says otherwise; shapes stand in comments. The gradient of `x`
- *    is `dx`. Letters: n tokens, d model width, h hidden width, e experts, k tokens per expert, V vocabulary, T sequence
- *    length, B sequences, H heads.
+ *    is `dx`. Letters: n tokens, d model width, h hidden width, e experts, k tokens per expert, V vocabulary, T
+ * sequence length, B sequences, H heads.
  *  - An op cannot fail; who plans a model checks shapes first. Inputs and outputs do not overlap unless it says so.
  *  - Scratch comes from x->scratch and goes back before the op returns. In the counting run (ch_counting) an op
  *    allocates its scratch and returns before it reads or writes anything else.
@@ -31,10 +31,10 @@ typedef struct {
   const real *a, *b;
   int64_t lda, ldb, ldc; /* 0: contiguous */
   real *c;
-  real alpha;            /* 0 means 1, so that a designated initialiser may leave it out */
-  int accumulate;        /* C += instead of C = */
+  real alpha;     /* 0 means 1, so that a designated initialiser may leave it out */
+  int accumulate; /* C += instead of C = */
   int exact;
-  const ch_bf16 *b16;    /* B already rounded to bf16, same layout and ldb; or NULL */
+  const ch_bf16 *b16; /* B already rounded to bf16, same layout and ldb; or NULL */
 } ch_gemm_args;
 
 /* The same for every expert i, on the rows r_i = begin[i] .. begin[i+1]-1 that belong to it:
@@ -45,8 +45,8 @@ typedef enum { CH_NN, CH_NT, CH_TN } ch_gemm_form;
 typedef struct {
   ch_gemm_form form;
   int experts;
-  const int *begin;   /* [experts+1] */
-  int max_rows;       /* rows of A and C at most: what the plan counts with */
+  const int *begin; /* [experts+1] */
+  int max_rows;     /* rows of A and C at most: what the plan counts with */
   int64_t n, k;
   const real *a;      /* [rows, k] */
   real *c;            /* [rows, n] */
@@ -86,32 +86,34 @@ typedef struct {
 } ch_softmax_args;
 
 /* Top-k selection per expert: for expert i and every pool p (tokens pool_begin[p] .. pool_begin[p+1]-1), the
- * k[p] tokens of largest score[t*e+i]. Ties go to the lower token index; invalid tokens are never taken and k[p] is at most
- * the number of valid ones. NaN never compares larger than a number. Writes slot_token ascending within (expert,
+ * k[p] tokens of largest score[t*e+i]. Ties go to the lower token index; invalid tokens are never taken and k[p] is at
+ * most the number of valid ones. NaN never compares larger than a number. Writes slot_token ascending within (expert,
  * pool) and expert_begin; slot_gate is left to the router. Selection in linear time, not a sort. */
 typedef struct {
   int pools;
-  const int *pool_begin;      /* [pools+1] */
-  const int *k;               /* [pools] */
-  const uint8_t *valid;       /* [n] or NULL: all */
-  const real *score;          /* [n,e] */
+  const int *pool_begin; /* [pools+1] */
+  const int *k;          /* [pools] */
+  const uint8_t *valid;  /* [n] or NULL: all */
+  const real *score;     /* [n,e] */
   ch_record *record;
-  real *cutoff;               /* [e] or NULL: each expert's k-th best score, of the last pool; +infinity where k is 0 */
+  real *cutoff; /* [e] or NULL: each expert's k-th best score, of the last pool; +infinity where k is 0 */
 } ch_select_args;
 
 /* Fills token_begin and token_slot from expert_begin and slot_token (a counting sort). */
-typedef struct { ch_record *record; } ch_index_args;
+typedef struct {
+  ch_record *record;
+} ch_index_args;
 
-/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs. At infinities: gelu(+inf) is
- * +inf, gelu(-inf) NaN (-inf * 0), and the slope NaN at both. */
+/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs. At infinities: gelu(+inf)
+ * is +inf, gelu(-inf) NaN (-inf * 0), and the slope NaN at both. */
 typedef struct {
   int64_t count;
   const real *x; /* the pre-activation (GEGLU: the gate g) */
   const real *u; /* GEGLU only: [count] */
   real *y;
   const real *dy;
-  real *dx;      /* d/dx (GEGLU: d/dg) */
-  real *du;      /* GEGLU only */
+  real *dx; /* d/dx (GEGLU: d/dg) */
+  real *du; /* GEGLU only */
 } ch_gelu_args;
 
 /* RMSNorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). */
@@ -123,15 +125,15 @@ typedef struct {
   real *y;           /* [n,d] */
   real *rstd;        /* [n] saved for backward */
   const real *dy;
-  real *dx;          /* [n,d] */
-  real *dw;          /* [d] += */
-  int dx_acc;        /* dx += instead of dx =: the residual stream's gradient already stands there */
+  real *dx;   /* [n,d] */
+  real *dw;   /* [d] += */
+  int dx_acc; /* dx += instead of dx =: the residual stream's gradient already stands there */
 } ch_rmsnorm_args;
 
 /* Causal attention with a learned relative position bias. Position i sees j <= i:
  *   P[i,j] = softmax_j(scale * q_i.k_j + rel_bias[bucket(i-j), head]),  out_i = sum_j P[i,j] v_j.
- * q, k, v, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions. Works in row blocks: no
- * T x T matrix in main memory; backward recomputes P from lse. */
+ * q, k, v, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions. Works in row
+ * blocks: no T x T matrix in main memory; backward recomputes P from lse. */
 typedef struct {
   int B, T, H, dh;
   int64_t ld;
@@ -140,10 +142,10 @@ typedef struct {
   const real *rel_bias; /* [buckets,H] */
   int buckets, max_distance;
   real *out;
-  real *lse;            /* [B,H,T] log of the softmax's denominator, saved for backward */
+  real *lse; /* [B,H,T] log of the softmax's denominator, saved for backward */
   const real *dout;
-  real *dq, *dk, *dv;   /* = */
-  real *drel_bias;      /* [buckets,H] += */
+  real *dq, *dk, *dv; /* = */
+  real *drel_bias;    /* [buckets,H] += */
 } ch_attention_args;
 
 /* T5's unidirectional bucket of a distance i-j >= 0: exact below buckets/2, then logarithmic up to max_distance. */
@@ -157,12 +159,12 @@ typedef struct {
   const real *w;        /* [V,d] */
   real *x;              /* [n,d] */
   const real *dx;
-  real *dw;             /* [V,d] += */
+  real *dw; /* [V,d] += */
 } ch_embedding_args;
 
 /* The tied head: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log softmax(logits)[target].
- * Chunks of rows, never all logits of the batch. When dx is set, forward also does the backward while the chunk's logits are
- * at hand: dx = d(weight * loss_sum)/dx and dw += d(weight * loss_sum)/dw. */
+ * Chunks of rows, never all logits of the batch. When dx is set, forward also does the backward while the chunk's
+ * logits are at hand: dx = d(weight * loss_sum)/dx and dw += d(weight * loss_sum)/dw. */
 typedef struct {
   int64_t n;
   int d, V;
@@ -211,10 +213,10 @@ typedef struct {
   int64_t batch, rows, cols;
   real *w;
   const real *g;
-  real *row;       /* [batch,rows] or NULL */
-  real *col;       /* [batch,cols] */
+  real *row; /* [batch,rows] or NULL */
+  real *col; /* [batch,cols] */
   double rate, beta2, eps1, eps2, clip, grad_scale;
-  ch_bf16 *w16;    /* or NULL: the new w rounded to bf16, in the same pass */
+  ch_bf16 *w16; /* or NULL: the new w rounded to bf16, in the same pass */
 } ch_adafactor_args;
 
 /* AdamW (Loshchilov & Hutter 2019), bias-corrected by `step` (from 1). */

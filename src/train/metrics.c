@@ -23,6 +23,8 @@ int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
     ch_metrics_close(m);
     return code;
   }
+  setvbuf(m->file, NULL, _IOLBF, BUFSIZ); /* whoever follows the file sees whole lines, at once */
+  setvbuf(m->timing, NULL, _IOLBF, BUFSIZ);
   if (status.st_size < bytes) {
     ch_metrics_close(m);
     return ch_error(CHOIR_ERROR_FORMAT,

@@ -1,6 +1,6 @@
-/* A data directory built from three small sources, for the tests of building and of reading. */
-#ifndef CH_TESTS_BUILT_DATA_H
-#define CH_TESTS_BUILT_DATA_H
+/* What the tests of data share: three sources, built. */
+#ifndef CH_TESTS_DATA_TESTING_H
+#define CH_TESTS_DATA_TESTING_H
 
 #include "corpus.h"
 #include "data/data.h"
