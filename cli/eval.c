@@ -1,6 +1,5 @@
 /* choir eval: loss on held-out data or a text, and how it was routed. */
 #include <math.h>
-#include <string.h>
 
 #include "cli.h"
 

@@ -1,7 +1,6 @@
 /* choir forward: loss, logits and gradients of given tokens, to hold against any other implementation. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli.h"
 

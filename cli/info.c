@@ -1,5 +1,4 @@
 /* choir info: what a model costs, beside the paper's figures. */
-#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -103,16 +103,43 @@ static inline double test_dot(const real *a, const real *b, int64_t count) {
   return sum;
 }
 
+/* ch_exec_commit, with marked bytes behind what was planned; `planned` keeps where they begin. */
+enum { TEST_BEYOND = 1 << 16 };
+static inline void test_commit(ch_exec *x, size_t planned[2]) {
+  ch_arena *const arena[] = {&x->tape, &x->scratch};
+  for (int i = 0; i < 2; i++) {
+    planned[i] = arena[i]->peak;
+    arena[i]->peak += TEST_BEYOND;
+    test_ok(ch_arena_commit(arena[i]));
+    arena[i]->peak = planned[i];
+    memset(arena[i]->base + planned[i], 0xA5, TEST_BEYOND);
+  }
+}
+
+/* Nobody asked for more than was planned, or wrote behind it. */
+static inline void test_within_plan(const ch_exec *x, const size_t planned[2]) {
+  const ch_arena *const arena[] = {&x->tape, &x->scratch};
+  for (int i = 0; i < 2; i++) {
+    if (arena[i]->peak != planned[i])
+      fail_msg("%s: %zu bytes asked for, %zu planned", arena[i]->name, arena[i]->peak, planned[i]);
+    for (size_t at = planned[i]; at < planned[i] + TEST_BEYOND; at++)
+      if ((unsigned char)arena[i]->base[at] != 0xA5)
+        fail_msg("%s: written %zu bytes behind it", arena[i]->name, at - planned[i]);
+  }
+}
+
 /* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed.
  */
 #define TEST_EXEC(backend, compute, threads, ...)                  \
   do {                                                             \
     ch_exec x;                                                     \
+    size_t planned_[2] = {0};                                      \
     test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads))); \
     for (int pass_ = 0; pass_ < 2; pass_++) {                      \
-      if (pass_) test_ok(ch_exec_commit(&x));                      \
+      if (pass_) test_commit(&x, planned_);                        \
       __VA_ARGS__;                                                 \
     }                                                              \
+    test_within_plan(&x, planned_);                                \
     ch_exec_free(&x);                                              \
   } while (0)
 

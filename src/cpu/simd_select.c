@@ -4,7 +4,6 @@
  * is then found by searching the key's value: count how many keys reach three trial values, keep the quarter that must
  * hold the answer, at most 16 times. Counting is a branch-free vector loop over a few cache lines; that beats
  * histograms, whose updates wait for each other where scores crowd, and partitioning, which mispredicts branches. */
-#include <limits.h>
 
 #include "cpu/simd_fill.h"
 #include "cpu/vexp.h"
@@ -123,7 +122,7 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
   ch_record *r = a->record;
   int n = r->tokens, e = r->experts, group = e < EXPERTS ? e : EXPERTS;
   size_t mark = ch_arena_mark(&x->scratch);
-  int32_t *keys = CH_NEW(&x->scratch, int32_t, (int64_t)group * n);
+  int32_t *keys = CH_NEW(&x->scratch, int32_t, group * key_stride(n));
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   int per_expert = 0;

@@ -1,6 +1,5 @@
 /* Planning a handle's executor, and the public forward pass. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "model/model.h"

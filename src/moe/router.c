@@ -1,7 +1,6 @@
 /* The registration list of routers, and what they share. A new router is one file and one row here. */
 #include "moe/router.h"
 
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* choir_bench: finds the case, reads its values, measures it. */
 #include "study/bench.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

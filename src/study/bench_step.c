@@ -1,8 +1,6 @@
 /* The bench case `step`: a whole training step of a config on random tokens, by the model's FLOPs. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "model/model.h"
