@@ -101,6 +101,7 @@ static int loop(drive *d) {
     ch_metrics_step(&d->metrics, &e);
     ch_metrics_timing(&d->metrics, &e, seconds);
     tell(d, &e);
+    d->stop = run->comm->agree(run->comm, d->stop); /* all ranks stop after the same step */
     if (due(c->eval_every, run)) CH_TRY(evaluate(d, e));
     if (d->stop || due(c->checkpoint_every, run)) CH_TRY(checkpoint(d, e));
   }
