@@ -139,9 +139,26 @@ static void looking_ahead_is_declared(void **state) {
   }
 }
 
+/* A loss that is not a number is an error that names the weight. */
+static void names_what_is_not_finite(void **state) {
+  (void)state;
+  choir_config config = small_config("expert_choice");
+  choir_model *model;
+  choir_parameter p;
+  choir_forward_result result;
+  int32_t token[B * T];
+  fill(token);
+  test_ok(choir_model_init(&config, 5, NULL, &model));
+  test_ok(choir_model_parameter(model, 3, &p));
+  p.data[1] = NAN;
+  assert_int_equal(choir_model_forward(model, B, T, token, NULL, 0, &result), CHOIR_ERROR_NUMERIC);
+  assert_non_null(strstr(choir_error_message(), p.name));
+  choir_model_free(model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(threads_agree), cmocka_unit_test(bf16_is_near),
-                                     cmocka_unit_test(loads_what_it_saved),
-                                     cmocka_unit_test(looking_ahead_is_declared)};
+                                     cmocka_unit_test(loads_what_it_saved), cmocka_unit_test(looking_ahead_is_declared),
+                                     cmocka_unit_test(names_what_is_not_finite)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,7 +59,7 @@ typedef struct choir_forward_result {
 /* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero
  * computes them (read by choir_model_parameter), of loss + aux_loss. Capacity is that of evaluation and nothing is
  * sampled, with gradients too. The first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside
- * the vocabulary; CHOIR_ERROR_MEMORY. */
+ * the vocabulary; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the loss is not finite. */
 CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                                   choir_forward_result *result);
 

@@ -1,4 +1,5 @@
 /* Planning a handle's executor, and the public forward pass. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -19,6 +20,13 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
   }
 }
 
+/* ch_model_bad_weight runs between passes, in the same scratch. */
+static void count_check(choir_model *model) {
+  double squares;
+  for (int i = 0; i < model->net.params.count; i++)
+    model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = model->net.params.p[i].count, .sum = &squares});
+}
+
 int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   const choir_model_config *c = &model->config.model;
   if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);
@@ -34,6 +42,7 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   ch_arena_free(&model->x.scratch);
   ch_model_count(&model->x, &model->net, B, T, 0);
   if (gradients) ch_model_count(&model->x, &model->net, B, T, 1);
+  count_check(model);
   if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
   CH_TRY(ch_exec_commit(&model->x));
   model->planned_B = B;
@@ -41,6 +50,13 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   model->planned_gradients = gradients;
   if (model->stale) ch_model_weights_changed(model);
   return CHOIR_OK;
+}
+
+int ch_model_check_loss(choir_model *model, double loss) {
+  if (isfinite(loss)) return CHOIR_OK;
+  const char *name = ch_model_bad_weight(model);
+  return ch_error(CHOIR_ERROR_NUMERIC, "the loss is %g; first weight that is not finite: %s", loss,
+                  name ? name : "none");
 }
 
 static int check_tokens(const choir_model *model, int B, int T, const int32_t *tokens) {
@@ -74,5 +90,5 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   free(target);
   result->loss = targets ? pass.loss_sum / (double)targets : 0;
   result->aux_loss = pass.aux_loss;
-  return CHOIR_OK;
+  return ch_model_check_loss(model, result->loss);
 }

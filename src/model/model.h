@@ -24,6 +24,9 @@ void ch_model_weights_changed(choir_model *model);
 /* The first weight that is not finite, in the order of the table; NULL: all are. The model must have a plan. */
 const char *ch_model_bad_weight(choir_model *model);
 
+/* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. */
+int ch_model_check_loss(choir_model *model, double loss);
+
 /* Memory for gradients, once; zeroes them in any case. */
 int ch_model_zero_gradients(choir_model *model);
 

@@ -19,10 +19,7 @@ static int eval_windows(choir_model *model, const choir_eval_options *o, const c
   if (!unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
   int code = ch_evaluate(model, w, (int)B, o->sequences, unigram, o->progress, o->context, result);
   free(unigram);
-  if (code || isfinite(result->loss)) return code;
-  const char *name = ch_model_bad_weight(model);
-  return ch_error(CHOIR_ERROR_NUMERIC, "the loss is %g; first weight that is not finite: %s", result->loss,
-                  name ? name : "none");
+  return code ? code : ch_model_check_loss(model, result->loss);
 }
 
 static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
