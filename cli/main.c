@@ -95,7 +95,11 @@ static int dispatch(int count, char **words) {
  * other processes want the same cores. It reads its settings before main, hence the second start. */
 static void wait_politely(char **argv) {
   if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || setenv("GOMP_SPINCOUNT", "1000", 1)) return;
-  execv("/proc/self/exe", argv);
+  char path[4096]; /* and not the link itself, after which the process would be called "exe" */
+  ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  if (length < 0) return;
+  path[length] = 0;
+  execv(path, argv);
 }
 
 int main(int argc, char **argv) {
