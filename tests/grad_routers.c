@@ -54,7 +54,7 @@ static void dscores_of_every_router(void **state) {
       if (variant & 8) c.aux_scale = 0;
       check(&c);
       record_free(&c.record);
-      free(c.counts.demand);
+      counts_free(&c.counts);
       free(c.scores);
     }
 }

@@ -71,11 +71,16 @@ static inline void record_free(ch_record *r) {
   *r = (ch_record){0};
 }
 
+static inline void counts_free(ch_route_counts *counts) {
+  free(counts->demand);
+  free(counts->cutoff);
+}
+
 static inline void layer_case_free(layer_case *c) {
   real *arrays[] = {c->x, c->router, c->w1, c->w2, c->dout, c->out, c->dx, c->drouter, c->dw1, c->dw2, c->scores};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
   record_free(&c->record);
-  free(c->counts.demand);
+  counts_free(&c->counts);
 }
 
 static inline void *copy_of(const void *p, size_t bytes) {
@@ -88,7 +93,7 @@ static inline void *copy_of(const void *p, size_t bytes) {
 static inline void keep_record(ch_record *kept, ch_route_counts *kept_counts, const ch_record *r,
                                const ch_route_counts *counts) {
   record_free(kept);
-  free(kept_counts->demand);
+  counts_free(kept_counts);
   *kept = *r;
   kept->expert_begin = copy_of(r->expert_begin, sizeof(int) * (size_t)(r->experts + 1));
   kept->slot_token = copy_of(r->slot_token, sizeof(int) * (size_t)r->slots);
@@ -97,6 +102,7 @@ static inline void keep_record(ch_record *kept, ch_route_counts *kept_counts, co
   kept->token_slot = copy_of(r->token_slot, sizeof(int) * (size_t)r->slots);
   *kept_counts = *counts;
   kept_counts->demand = copy_of(counts->demand, sizeof(int) * (size_t)r->experts);
+  kept_counts->cutoff = copy_of(counts->cutoff, sizeof(real) * (size_t)r->experts);
 }
 
 /* Bytes of 0xff: NaN as a number, -1 as an index. */
@@ -174,8 +180,11 @@ static inline void router_run(layer_case *c, const real *dgate) {
       if (c->dscores) test_poison(c->dscores, (int64_t)c->n * c->e);
     }
     ch_record_alloc(&x.tape, &record, c->n, c->e, router->max_slots(&c->options, c->n, c->e, c->T));
-    counts =
-        (ch_route_counts){.capacity = -1, .dropped = -1, .aux_loss = (double)NAN, .demand = CH_NEW(&x.tape, int, c->e)};
+    counts = (ch_route_counts){.capacity = -1,
+                               .dropped = -1,
+                               .aux_loss = (double)NAN,
+                               .demand = CH_NEW(&x.tape, int, c->e),
+                               .cutoff = CH_NEW(&x.tape, real, c->e)};
     ch_route_args a = {.options = &c->options,
                        .n = c->n,
                        .e = c->e,
@@ -246,7 +255,7 @@ static inline double moe_gradient(layer_case *c, double (*loss)(layer_case *), r
     size += numeric * numeric;
   }
   record_free(&record);
-  free(counts.demand);
+  counts_free(&counts);
   assert_true(skipped * 4 <= probes);
   return sqrt(difference / size);
 }

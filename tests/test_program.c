@@ -33,7 +33,7 @@ static void forward(void **state) {
     const char *at = strstr(program_output, "\"loss\":");
     assert_true(at && sscanf(at, "\"loss\": %lf", &loss) == 1 && fabs(loss - losses[0]) <= 1e-5);
     close_npy("logits.npy", choir_tensors_find(want, "logits"), 4e-6);
-    assert_int_equal(choir_tensors_count(got), choir_tensors_count(want) - 2);
+    assert_int_equal(choir_tensors_count(got), choir_tensors_count(want) - 3);
     for (int i = 0; i < choir_tensors_count(got); i++) {
       const choir_tensor *g = choir_tensors_at(got, i), *w = choir_tensors_find(want, g->name);
       assert_true(w && w->bytes == g->bytes);

@@ -45,7 +45,7 @@ static layer_case router_case(const char *name, int e) {
 
 static void router_case_free(layer_case *c) {
   record_free(&c->record);
-  free(c->counts.demand);
+  counts_free(&c->counts);
   free(c->scores);
 }
 

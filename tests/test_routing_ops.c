@@ -56,8 +56,8 @@ static void run_select(ch_exec *x, const void *context, real *out) {
   for (int p = 0; p < s->pools; p++) k[p] = s->k - p, begin[p + 1] = (p + 1) * s->n / s->pools;
   uint8_t *valid = malloc((size_t)s->n);
   for (int t = 0; t < s->n; t++) valid[t] = t % 3 != 1;
-  real *score = new_scores(s->n, s->e, s->kind), *cutoff = test_new(s->e);
-  test_poison(cutoff, s->e);
+  real *score = new_scores(s->n, s->e, s->kind), *cutoff = test_new(s->pools * s->e);
+  test_poison(cutoff, s->pools * s->e);
   ch_record r = new_record(s->n, s->e, slots);
   x->ops->select(x, &(ch_select_args){.pools = s->pools,
                                       .pool_begin = begin,
@@ -69,7 +69,7 @@ static void run_select(ch_exec *x, const void *context, real *out) {
   *out++ = (real)r.slots;
   for (int i = 0; i <= s->e; i++) *out++ = (real)r.expert_begin[i];
   for (int i = 0; i < slots; i++) *out++ = (real)r.slot_token[i];
-  for (int i = 0; i < s->e; i++) *out++ = comparable(cutoff[i]);
+  for (int i = 0; i < s->pools * s->e; i++) *out++ = comparable(cutoff[i]);
   free(valid), free(score), free(cutoff);
   free_record(&r);
 }
@@ -87,9 +87,9 @@ static void test_select(void **state) {
       snprintf(what, sizeof what, "select n=%d e=%d pools=%d k=%d masked=%d scores %d", s.n, s.e, s.pools, s.k,
                s.masked, kind);
       if (s.k)
-        test_variants(what, run_select, &s, TEST_PARTS(1, s.e + 1, s.e * total_k(&s), s.e), 0);
+        test_variants(what, run_select, &s, TEST_PARTS(1, s.e + 1, s.e * total_k(&s), s.pools * s.e), 0);
       else
-        test_variants(what, run_select, &s, TEST_PARTS(1, s.e + 1, s.e), 0);
+        test_variants(what, run_select, &s, TEST_PARTS(1, s.e + 1, s.pools * s.e), 0);
     }
 }
 

@@ -20,13 +20,22 @@ enum { CHOIR_NAME_BYTES = 32 };
 
 /* How tokens meet experts; JSON object "router". What a router does not use it ignores. */
 typedef struct choir_router_options {
-  char name[CHOIR_NAME_BYTES]; /* "name": expert_choice, gshard_top2, switch_top1, hash, dense */
-  double capacity_factor;      /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
-  double eval_capacity_factor; /* "eval_capacity_factor": the same while evaluating; 0: as in training */
-  char pool[CHOIR_NAME_BYTES]; /* "pool": tokens that expert_choice chooses among: batch or sequence */
-  double aux_loss_weight;      /* "aux_loss_weight": of the load-balancing loss (gshard_top2, switch_top1) */
-  double jitter;               /* "jitter": training multiplies the router's input by U[1-j, 1+j] (switch_top1) */
-  int random_second;           /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
+  char name[CHOIR_NAME_BYTES];   /* "name": expert_choice, gshard_top2, switch_top1, hash, dense */
+  double capacity_factor;        /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
+  double eval_capacity_factor;   /* "eval_capacity_factor": the same while evaluating; 0: as in training */
+  char pool[CHOIR_NAME_BYTES];   /* "pool": tokens that expert_choice chooses among: batch or sequence */
+  double aux_loss_weight;        /* "aux_loss_weight": of the load-balancing loss (gshard_top2, switch_top1) */
+  double jitter;                 /* "jitter": training multiplies the router's input by U[1-j, 1+j] (switch_top1) */
+  int random_second;             /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
+  int group_size;                /* "group_size": tokens of pool "group" */
+  int cap;                       /* "cap": b, experts that one token may have; 0: any number */
+  int experts_per_token;         /* "experts_per_token": K of routers that give every token as many */
+  char solver[CHOIR_NAME_BYTES]; /* "solver": of capped_expert_choice, exact or dykstra */
+  double solver_lambda;          /* "solver_lambda": weight of dykstra's entropy */
+  int solver_iterations;         /* "solver_iterations": of dykstra, at most */
+  double consistency_weight;     /* "consistency_weight": of random's consistency loss */
+  double decay;                  /* "decay": of the running means that a router keeps: cut-offs, centroids */
+  int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */

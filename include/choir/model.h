@@ -46,7 +46,7 @@ typedef struct choir_parameter {
   int dims;
   int64_t shape[3];
   float *data;
-  float *gradient; /* NULL until choir_model_forward computed gradients */
+  float *gradient; /* NULL until choir_model_forward computed gradients, and for what routers keep by themselves */
 } choir_parameter;
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
 CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);
@@ -56,10 +56,22 @@ typedef struct choir_forward_result {
   double aux_loss; /* weighted sum over layers; not in `loss`, but in the gradients */
 } choir_forward_result;
 
-/* tokens int32 [B,T]; all B*T positions form the routing pool. logits: float [B,T,V] or NULL. gradients: nonzero
- * computes them (read by choir_model_parameter), of loss + aux_loss. Capacity is that of evaluation and nothing is
- * sampled, with gradients too. The first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside
- * the vocabulary; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the loss is not finite. */
+/* Which routing the passes from now on use. "batch" and the other pools ("sequence", "position", "group"): each expert
+ * takes its best tokens of a pool; every router that has no pools has "batch" alone, its own rule. "threshold": no
+ * token's experts depend on any other token: by the thresholds that training left or, where tokens choose, by their
+ * choices without capacity. NULL: as the config says. CHOIR_ERROR_ARGUMENT: no such routing, or the router does not
+ * have it; CHOIR_ERROR_UNSUPPORTED: thresholds that no training has set yet. */
+CHOIR_API int choir_model_set_routing(choir_model *model, const char *routing);
+CHOIR_API const char *choir_model_routing(const choir_model *model);
+
+/* Nonzero when under the present routing a token's experts depend on other tokens of the batch. */
+CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
+
+/* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
+ * float [B,T,V] or NULL. gradients: nonzero computes them (read by choir_model_parameter), of loss + aux_loss. Capacity
+ * is that of evaluation and nothing is sampled, with gradients too; "threshold" has none (CHOIR_ERROR_UNSUPPORTED). The
+ * first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside the vocabulary;
+ * CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the loss is not finite. */
 CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                                   choir_forward_result *result);
 

@@ -32,14 +32,15 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
   for (int i = 0; i < r->experts; i++) {
     int slot = i * per_expert;
     r->expert_begin[i] = slot;
-    if (a->cutoff) a->cutoff[i] = (real)INFINITY; /* k of 0: no score is good enough */
-    for (int p = 0; p < a->pools; p++)
+    for (int p = 0; p < a->pools; p++) {
+      if (a->cutoff) a->cutoff[p * r->experts + i] = (real)INFINITY; /* k of 0: no score is good enough */
       for (int t = a->pool_begin[p]; t < a->pool_begin[p + 1]; t++) {
         if (!eligible(a, t)) continue;
         int rank = rank_of(a, i, a->pool_begin[p], a->pool_begin[p + 1], t);
         if (rank < a->k[p]) r->slot_token[slot++] = t;
-        if (a->cutoff && p == a->pools - 1 && rank == a->k[p] - 1) a->cutoff[i] = a->score[(int64_t)t * r->experts + i];
+        if (a->cutoff && rank == a->k[p] - 1) a->cutoff[p * r->experts + i] = a->score[(int64_t)t * r->experts + i];
       }
+    }
   }
   r->slots = r->experts * per_expert;
   r->expert_begin[r->experts] = r->slots;

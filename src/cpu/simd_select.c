@@ -108,12 +108,13 @@ static void select_expert(const ch_select_args *a, int expert, const int32_t *ke
   ch_record *r = a->record;
   int slot = expert * per_expert;
   r->expert_begin[expert] = slot;
-  if (a->cutoff) a->cutoff[expert] = INFINITY; /* k of 0: no score is good enough */
   for (int p = 0; p < a->pools; p++) {
     int begin = a->pool_begin[p], n = a->pool_begin[p + 1] - begin;
+    float *cutoff = a->cutoff ? a->cutoff + (int64_t)p * r->experts + expert : NULL;
+    if (cutoff) *cutoff = INFINITY; /* k of 0: no score is good enough */
     if (!a->k[p]) continue;
     int last = take(key + begin, n, begin, find_threshold(key + begin, n, a->k[p]), r->slot_token + slot);
-    if (a->cutoff && p == a->pools - 1) a->cutoff[expert] = a->score[(int64_t)last * r->experts + expert];
+    if (cutoff) *cutoff = a->score[(int64_t)last * r->experts + expert];
     slot += a->k[p];
   }
 }

@@ -1,6 +1,12 @@
 /* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is GEGLU or an MoE layer. */
 #include "model/transformer.h"
 
+/* What the router of a layer keeps, where this pass adds to it. */
+static real *observed(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+  if (!p->observe || !m->router->observe) return NULL;
+  return m->router->caps & CH_ROUTER_CENTROIDS ? b->router->w : b->thresholds->w;
+}
+
 static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const int32_t *token,
                             const uint8_t *valid, const real *normed) {
   int n = p->B * p->T;
@@ -15,13 +21,18 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .token = token,
                        .training = p->training,
                        .keep = p->gradients,
+                       .causal = p->causal,
+                       .by_threshold = p->by_threshold,
+                       .observe = observed(m, b, p),
+                       .observed = p->micro,
                        .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
                        .rng_base = p->micro * (uint64_t)n,
                        .weights = {.router = b->router ? b->router->w : NULL,
                                    .w1 = b->w1->w,
                                    .w2 = b->w2->w,
                                    .w1_16 = b->w1->w16,
-                                   .w2_16 = b->w2->w16},
+                                   .w2_16 = b->w2->w16,
+                                   .thresholds = b->thresholds ? b->thresholds->w : NULL},
                        .x = normed};
 }
 

@@ -12,6 +12,7 @@ static const char *const *optimizers(void) {
 }
 static const char *const *computes(void) { return ch_compute_names; }
 static const char *const *pools(void) { return ch_router_pools; }
+static const char *const *solvers(void) { return ch_router_solvers; }
 
 /* From 2^53 on, double precision (ours and other JSON readers') rounds integers. Sizes that must be given have 0 as
  * default, which is below their limit; the router's numbers have none here: choir_router_default brings them. */
@@ -58,6 +59,28 @@ const ch_field ch_fields[] = {
      .help = "training multiplies the router's input by U[1-jitter, 1+jitter], for the routers that take it"},
     {"model.router.random_second", CH_FIELD_FLAG, ROUTER(random_second), 0, 0, 1,
      .help = "gshard_top2 keeps the second expert with probability 2 g2 while training"},
+    {"model.router.group_size", CH_FIELD_INTEGER, ROUTER(group_size), 0, 1, 1 << 30,
+     .help = "tokens of one pool where router.pool is group"},
+    {"model.router.cap", CH_FIELD_INTEGER, ROUTER(cap), 0, 0, 65536,
+     .help = "b, experts that one token may have at most; 0: any number"},
+    {"model.router.experts_per_token", CH_FIELD_INTEGER, ROUTER(experts_per_token), 0, 1, 65536,
+     .help = "K, for the routers that give every token as many experts"},
+    {.path = "model.router.solver",
+     .kind = CH_FIELD_WORD,
+     .offset = ROUTER(solver),
+     .word = "exact",
+     .words = solvers,
+     .help = "how capped_expert_choice assigns"},
+    {"model.router.solver_lambda", CH_FIELD_NUMBER, ROUTER(solver_lambda), 0, 0, 1e3, 1,
+     .help = "weight of the entropy that solver dykstra adds"},
+    {"model.router.solver_iterations", CH_FIELD_INTEGER, ROUTER(solver_iterations), 0, 1, 1 << 20,
+     .help = "of solver dykstra, at most"},
+    {"model.router.consistency_weight", CH_FIELD_NUMBER, ROUTER(consistency_weight), 0, 0, 1e3,
+     .help = "of the consistency loss of router random"},
+    {"model.router.decay", CH_FIELD_NUMBER, ROUTER(decay), 0, 0, 0.999999999,
+     .help = "of the running means that a router keeps for causal use: cut-off scores, centroids"},
+    {"model.router.threshold_after", CH_FIELD_LONG, ROUTER(threshold_after), 0, 0, BIG,
+     .help = "steps after which training takes tokens by thresholds; 0: never"},
     {"train.sequence_length", CH_FIELD_INTEGER, TRAIN(sequence_length), 0, 1, 1 << 20,
      .help = "T, tokens of one sequence"},
     {"train.batch_sequences", CH_FIELD_INTEGER, TRAIN(batch_sequences), 0, 1, 1 << 20,

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "model/model.h"
 
-void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients) {
+void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
   real some_logits;
   for (int logits = 0; logits < 2; logits++) {
@@ -13,8 +13,9 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
                     .T = T,
                     .token = &some_tokens,
                     .target = &some_tokens,
-                    .training = 1,
+                    .training = !causal,
                     .gradients = gradients,
+                    .causal = causal,
                     .logits = logits ? &some_logits : NULL};
     ch_transformer_run(x, net, &pass);
   }
@@ -23,7 +24,7 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
 /* ch_model_bad_weight runs between passes, in the same scratch. */
 static void count_check(choir_model *model) {
   double squares;
-  for (int i = 0; i < model->net.params.count; i++)
+  for (int i = 0; i < model->net.params.count + model->net.params.kept; i++)
     model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = model->net.params.p[i].count, .sum = &squares});
 }
 
@@ -33,15 +34,17 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   if ((int64_t)B * T > INT32_MAX / (c->experts > 0 ? c->experts : 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d x %d tokens and %d experts is too large for one pass", B, T,
                     c->experts);
-  if (model->net.moe_layers) CH_TRY(model->net.router->check(&c->router, B * T, c->experts, T));
+  const choir_router_options *router = &model->net.config.router;
+  if (model->net.moe_layers && !model->causal) CH_TRY(model->net.router->check(router, B * T, c->experts, T));
   if (!ch_arena_counting(&model->x.tape) && B == model->planned_B && T == model->planned_T &&
       gradients <= model->planned_gradients)
     return CHOIR_OK;
   model->planned_B = model->planned_T = 0; /* no plan until this one has its memory */
   ch_arena_free(&model->x.tape);
   ch_arena_free(&model->x.scratch);
-  ch_model_count(&model->x, &model->net, B, T, 0);
-  if (gradients) ch_model_count(&model->x, &model->net, B, T, 1);
+  if (!model->causal) ch_model_count(&model->x, &model->net, B, T, 0, 0);
+  if (ch_router_can_be_causal(model->net.router)) ch_model_count(&model->x, &model->net, B, T, 0, 1);
+  if (gradients) ch_model_count(&model->x, &model->net, B, T, 1, 0);
   count_check(model);
   if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
   CH_TRY(ch_exec_commit(&model->x));
@@ -70,6 +73,8 @@ static int check_tokens(const choir_model *model, int B, int T, const int32_t *t
 
 int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                         choir_forward_result *result) {
+  if (gradients && model->causal)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
   CH_TRY(ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
   if (gradients) CH_TRY(ch_model_zero_gradients(model));
@@ -82,6 +87,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
                   .token = tokens,
                   .target = target,
                   .gradients = gradients,
+                  .causal = model->causal,
                   .logits = logits,
                   .weight = targets ? (real)(1.0 / (double)targets) : 0,
                   .aux_scale = 1};

@@ -62,7 +62,7 @@ void ch_model_weights_changed(choir_model *model) {
 }
 
 const char *ch_model_bad_weight(choir_model *model) {
-  for (int i = 0; i < model->net.params.count; i++) {
+  for (int i = 0; i < model->net.params.count + model->net.params.kept; i++) {
     double squares;
     const ch_param *p = &model->net.params.p[i];
     model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = p->count, .x = p->w, .sum = &squares});
@@ -137,12 +137,12 @@ int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer,
 
 const choir_config *choir_model_config_of(const choir_model *model) { return &model->config; }
 
-int choir_model_parameter_count(const choir_model *model) { return model->net.params.count; }
+int choir_model_parameter_count(const choir_model *model) { return model->net.params.count + model->net.params.kept; }
 
 int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
-  if (index < 0 || index >= model->net.params.count)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index,
-                    model->net.params.count);
+  int count = choir_model_parameter_count(model);
+  if (index < 0 || index >= count)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, count);
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .data = p->w, .gradient = p->g};
   memcpy(parameter->shape, p->shape, sizeof p->shape);

@@ -11,6 +11,7 @@ struct choir_model {
   ch_exec x;
   ch_arena weights, gradients;                 /* gradients: counting until asked for */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
+  int causal;                                  /* passes route without a look at other tokens */
   int stale;                                   /* bf16 copies are older than the weights */
   size_t reserved_scratch;                     /* that others need between passes: the optimizer */
 };
@@ -37,6 +38,9 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients);
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 
 /* Counts a pass of that size on a counting executor; logits and loss may both be asked for. */
-void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients);
+void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal);
+
+/* The name of a routing: "threshold", or the pool. */
+const char *ch_model_routing_name(const choir_model *model, int causal);
 
 #endif

@@ -15,6 +15,7 @@ static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several
 
 /* What a parameter is; each is also what stands before it, but for the first. */
 typedef enum {
+  KEPT,    /* by the router itself: no gradient */
   PLAIN,   /* norms and biases */
   PRODUCT, /* a factor of a matrix product: the router, in fp32 always */
   MATRIX,  /* ... in the compute type */
@@ -25,7 +26,7 @@ typedef struct row {
   const char *name; /* after "layers.L." in a layer */
   int dims;
   int64_t shape[3];
-  double init_std; /* 0: all ones */
+  double init_std; /* 0: all ones, or zeros if KEPT */
   role role;
 } row;
 
@@ -35,7 +36,9 @@ static void add(ch_params *params, int room, int layer, const row *r) {
   ch_param *p = &params->p[params->count - 1];
   *p = (ch_param){.dims = r->dims,
                   .count = 1,
-                  .init = r->init_std > 0 ? CH_INIT_NORMAL : CH_INIT_ONE,
+                  .init = r->init_std > 0   ? CH_INIT_NORMAL
+                          : r->role == KEPT ? CH_INIT_ZERO
+                                            : CH_INIT_ONE,
                   .init_std = r->init_std,
                   .expert = r->role == EXPERT,
                   .matrix = r->role >= MATRIX,
@@ -75,15 +78,25 @@ static void add_ffn(ch_params *params, int room, int layer, const choir_model_co
   ADD(params, room, layer, rows);
 }
 
-static void add_moe(ch_params *params, int room, int layer, const choir_model_config *c, int learned) {
+/* A router whose weight no gradient trains has it among what is kept. */
+static void add_moe(ch_params *params, int room, int layer, const choir_model_config *c, unsigned caps) {
   int64_t d = c->d_model, h = c->d_hidden, e = c->experts;
+  int trained = (caps & CH_ROUTER_LEARNED) && !(caps & CH_ROUTER_CENTROIDS);
   const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
                       {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
                       {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}}; /* maps h to d */
-  add_all(params, room, layer, learned ? rows : rows + 1, learned ? 3 : 2);
+  add_all(params, room, layer, trained ? rows : rows + 1, trained ? 3 : 2);
 }
 
-static void add_model(ch_params *params, int room, const choir_model_config *c, int learned) {
+static void add_kept(ch_params *params, int room, int layer, const choir_model_config *c, unsigned caps) {
+  int64_t d = c->d_model, e = c->experts;
+  const row thresholds = {"moe.thresholds", 1, {e}, 0, KEPT},
+            centroids = {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT};
+  if (caps & CH_ROUTER_THRESHOLDS) add(params, room, layer, &thresholds);
+  if (caps & CH_ROUTER_CENTROIDS) add(params, room, layer, &centroids);
+}
+
+static void add_model(ch_params *params, int room, const choir_model_config *c, unsigned caps) {
   int64_t d = c->d_model;
   const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, MATRIX}, norm = {"final_norm.weight", 1, {d}, 0, PLAIN};
   params->count = 0;
@@ -91,25 +104,31 @@ static void add_model(ch_params *params, int room, const choir_model_config *c, 
   for (int layer = 0; layer < c->layers; layer++) {
     add_attention(params, room, layer, c);
     if (ch_config_is_moe(c, layer))
-      add_moe(params, room, layer, c, learned);
+      add_moe(params, room, layer, c, caps);
     else
       add_ffn(params, room, layer, c);
   }
   add(params, room, -1, &norm);
+  int trained = params->count;
+  for (int layer = 0; layer < c->layers; layer++)
+    if (ch_config_is_moe(c, layer)) add_kept(params, room, layer, c, caps);
+  params->kept = params->count - trained;
+  params->count = trained;
 }
 
 int ch_params_build(const choir_model_config *config, ch_params *params) {
-  int learned = 0;
+  unsigned caps = 0;
   *params = (ch_params){0};
   if (config->moe_every) {
     const ch_router *router = ch_router_find(config->router.name);
     if (!router) return CHOIR_ERROR_ARGUMENT;
-    learned = (router->caps & CH_ROUTER_LEARNED) != 0;
+    caps = router->caps;
   }
-  add_model(params, 0, config, learned);
-  params->p = malloc((size_t)params->count * sizeof *params->p);
-  if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", params->count);
-  add_model(params, params->count, config, learned);
+  add_model(params, 0, config, caps);
+  int rows = params->count + params->kept;
+  params->p = malloc((size_t)rows * sizeof *params->p);
+  if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", rows);
+  add_model(params, rows, config, caps);
   double total = 0;
   for (int i = 0; i < params->count; i++) total += (double)params->p[i].count;
   if (total <= (double)most_parameters) return CHOIR_OK;
@@ -125,7 +144,7 @@ void ch_params_free(ch_params *params) {
 }
 
 const ch_param *ch_params_find(const ch_params *params, const char *name) {
-  for (int i = 0; i < params->count; i++)
+  for (int i = 0; i < params->count + params->kept; i++)
     if (!strcmp(params->p[i].name, name)) return &params->p[i];
   return NULL;
 }
@@ -143,7 +162,7 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena) {
 }
 
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
-  for (int i = 0; i < params->count; i++) {
+  for (int i = 0; i < params->count + params->kept; i++) {
     ch_param *p = &params->p[i];
     p->w = CH_NEW(arena, real, p->count);
     p->w16 = bf16 && p->matrix ? CH_NEW(arena, ch_bf16, p->count) : NULL;
@@ -156,11 +175,12 @@ enum { PIECE = 4096 };
 static void fill(ch_param *p, ch_rng rng, int64_t begin, int64_t count) {
   double normal[PIECE];
   if (p->init == CH_INIT_NORMAL) ch_rng_normals(rng, (uint64_t)begin, (size_t)count, normal);
-  for (int64_t i = 0; i < count; i++) p->w[begin + i] = p->init == CH_INIT_ONE ? 1 : (real)(normal[i] * p->init_std);
+  for (int64_t i = 0; i < count; i++)
+    p->w[begin + i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : p->init == CH_INIT_ONE;
 }
 
 void ch_params_init(ch_params *params, uint64_t seed, int threads) {
-  for (int t = 0; t < params->count; t++) {
+  for (int t = 0; t < params->count + params->kept; t++) {
     ch_param *p = &params->p[t];
     ch_rng rng = ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t);
 #pragma omp parallel for schedule(static) num_threads(threads)

@@ -16,7 +16,7 @@ static inline int ch_config_is_moe(const choir_model_config *c, int layer) {
   return c->moe_every > 0 && (layer + 1) % c->moe_every == 0;
 }
 
-typedef enum { CH_INIT_NORMAL, CH_INIT_ONE } ch_init_kind;
+typedef enum { CH_INIT_NORMAL, CH_INIT_ONE, CH_INIT_ZERO } ch_init_kind;
 
 typedef struct ch_param {
   char name[64]; /* as in the checkpoint */
@@ -32,9 +32,12 @@ typedef struct ch_param {
   ch_bf16 *w16;    /* or NULL */
 } ch_param;
 
+/* What gradients train stands first; behind it what routers keep by themselves (thresholds, centroids), which is saved
+ * and loaded like all the rest but has no gradient and no part in the counts. */
 typedef struct ch_params {
-  int count;
-  ch_param *p; /* malloc'd */
+  int count;   /* trained by gradients */
+  int kept;    /* and these behind them */
+  ch_param *p; /* [count + kept], malloc'd */
 } ch_params;
 
 /* Builds the table of a checked config, names and shapes only, in the order of the model: embed, layers 0..,
@@ -51,6 +54,6 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena);
 void ch_params_init(ch_params *params, uint64_t seed, int threads);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
-int64_t ch_params_total(const ch_params *params);
+int64_t ch_params_total(const ch_params *params);                          /* elements of those trained by gradients */
 
 #endif

@@ -29,6 +29,7 @@ static void bind_block(ch_transformer *m, ch_block *b, int layer) {
   b->router = layer_param(p, layer, "moe.router.weight");
   b->w1 = layer_param(p, layer, "moe.experts.w1");
   b->w2 = layer_param(p, layer, "moe.experts.w2");
+  b->thresholds = layer_param(p, layer, "moe.thresholds");
   b->moe = b->w1 ? m->moe_layers++ : -1;
 }
 

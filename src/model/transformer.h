@@ -16,6 +16,7 @@ typedef struct ch_block {
   ch_param *attn_norm, *q, *k, *v, *o, *rel_bias, *ffn_norm;
   ch_param *gate, *up, *down; /* GEGLU */
   ch_param *router, *w1, *w2; /* MoE; router NULL where none is learned */
+  ch_param *thresholds;       /* NULL where the router keeps none */
   /* the tape */
   real *x;                  /* [n,d] input of the layer */
   real *rstd1;              /* [n] */
@@ -45,6 +46,9 @@ typedef struct ch_pass {
   const int32_t *target; /* [B*T] token to predict, negative: none; or NULL: no loss */
   int training;          /* training capacity, jitter and sampling */
   int gradients;         /* accumulate gradients of weight * loss_sum + aux_scale * aux_loss */
+  int causal;            /* route without a look at other tokens; not with gradients */
+  int by_threshold;      /* experts take by thresholds in training (router.threshold_after) */
+  int observe;           /* fold cut-offs or centroids into what the router keeps */
   real weight, aux_scale;
   uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
   real *logits;         /* [B*T,V] or NULL */

@@ -8,9 +8,10 @@
 #include "base/error.h"
 
 int ch_weights_save(const ch_params *params, const char *path) {
-  choir_tensor *tensor = calloc((size_t)params->count, sizeof *tensor);
-  if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, params->count);
-  for (int i = 0; i < params->count; i++) {
+  int count = params->count + params->kept;
+  choir_tensor *tensor = calloc((size_t)count, sizeof *tensor);
+  if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
+  for (int i = 0; i < count; i++) {
     const ch_param *p = &params->p[i];
     snprintf(tensor[i].name, sizeof tensor[i].name, "%s", p->name);
     tensor[i].dtype = CH_REAL_DTYPE;
@@ -19,7 +20,7 @@ int ch_weights_save(const ch_params *params, const char *path) {
     tensor[i].data = p->w;
     tensor[i].bytes = (size_t)p->count * sizeof(real);
   }
-  int code = choir_tensors_write(path, tensor, params->count, NULL);
+  int code = choir_tensors_write(path, tensor, count, NULL);
   free(tensor);
   return code;
 }
@@ -48,7 +49,7 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const char *name
 }
 
 static int load_open(ch_params *params, const char *path, const choir_tensors *file) {
-  for (int i = 0; i < params->count; i++) {
+  for (int i = 0; i < params->count + params->kept; i++) {
     ch_param *p = &params->p[i];
     CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, p->w));
   }

@@ -8,20 +8,36 @@ static int jitters(const ch_moe_args *a) {
   return a->training && (a->router->caps & CH_ROUTER_JITTER) && a->options->jitter > 0;
 }
 
+/* Slots that the record must have room for. */
+static int record_room(const ch_moe_args *a) {
+  if (a->causal && a->router->causal) return a->n * ch_router_most_experts(a->options, a->e);
+  return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
+}
+
+/* Slots that go through the experts at once. By thresholds every token could meet every expert, but hardly does: memory
+ * is planned for what the router's own rule takes, and what is more goes in several parts. */
+static int expert_room(const ch_moe_args *a, int slots) {
+  int own = a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
+  int one_token = ch_router_most_experts(a->options, a->e), room = own > one_token ? own : one_token;
+  return a->causal && room < slots ? room : slots;
+}
+
 /* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
 static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
-  int slots = a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
+  int slots = record_room(a);
   *s = (ch_moe_saved){0};
   ch_record_alloc(&x->tape, &s->record, a->n, a->e, slots);
   s->counts.demand = CH_NEW(&x->tape, int, a->e);
+  s->counts.cutoff = CH_NEW(&x->tape, real, a->e);
   if (jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
   if (learned(a)) {
     s->logits = CH_NEW(keep, real, (int64_t)a->n * a->e);
-    s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
+    if (!(a->router->caps & CH_ROUTER_LOGITS_ONLY)) s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
   }
-  s->pre = CH_NEW(keep, real, (int64_t)slots * a->h);
-  s->expert_y = CH_NEW(keep, real, (int64_t)slots * a->d);
+  s->room = expert_room(a, slots);
+  s->pre = CH_NEW(keep, real, (int64_t)s->room * a->h);
+  s->expert_y = CH_NEW(keep, real, (int64_t)s->room * a->d);
 }
 
 /* Factors U[1-j, 1+j]; one random number of 64 bits serves two columns. */
@@ -61,7 +77,7 @@ static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const real *in = router_input(x, a, s, room);
   x->ops->gemm(
       x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits, .exact = 1});
-  x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
+  if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -74,12 +90,46 @@ static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
                          .token = a->token,
                          .logits = s->logits,
                          .scores = s->scores,
+                         .d = a->d,
+                         .x = a->x,
+                         .weight = a->weights.router,
+                         .thresholds = a->weights.thresholds,
                          .training = a->training,
+                         .by_threshold = a->by_threshold,
                          .rng = ch_rng_make(a->rng.seed, CH_STREAM_SECOND_EXPERT, a->rng.sub),
                          .rng_base = a->rng_base,
                          .record = &s->record,
                          .counts = &s->counts,
+                         .state = a->observe,
+                         .observed = a->observed,
                          .aux_scale = a->aux_scale};
+}
+
+static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *r, const ch_moe_saved *s) {
+  ch_expert_ffn_forward(x, a, r, s->pre, s->expert_y);
+  x->ops->combine(x, &(ch_combine_args){
+                         .record = r, .d = a->d, .gated = 1, .out_acc = a->out_acc, .y = s->expert_y, .out = a->out});
+}
+
+/* The same for as many tokens at a time as there is room for. */
+static void run_in_parts(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
+  const ch_record *all = &s->record;
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_record part;
+  ch_record_alloc(&x->scratch, &part, a->n, a->e, s->room);
+  ch_moe_args some = *a;
+  for (int begin = 0, end; begin < a->n; begin = end) {
+    for (end = begin + 1; !ch_counting(x) && end < a->n; end++)
+      if (all->token_begin[end + 1] - all->token_begin[begin] > s->room) break;
+    some.n = end - begin;
+    some.x = a->x + (int64_t)begin * a->d;
+    some.out = a->out + (int64_t)begin * a->d;
+    if (!ch_counting(x)) ch_record_part(all, begin, end, &part);
+    x->ops->index(x, &(ch_index_args){.record = &part});
+    run_experts(x, &some, &part, s);
+    if (ch_counting(x)) break;
+  }
+  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
@@ -87,23 +137,27 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   plan(x, a, saved);
   if (learned(a)) score(x, a, saved);
   ch_route_args routing = route_args(a, saved);
-  a->router->route(x, &routing);
+  if (a->causal && a->router->causal)
+    a->router->causal(x, &routing);
+  else
+    a->router->route(x, &routing);
+  if (a->observe) a->router->observe(x, &routing);
   x->ops->index(x, &(ch_index_args){.record = &saved->record});
-  ch_expert_ffn_forward(x, a, &saved->record, saved->pre, saved->expert_y);
-  x->ops->combine(
-      x,
-      &(ch_combine_args){
-          .record = &saved->record, .d = a->d, .gated = 1, .out_acc = a->out_acc, .y = saved->expert_y, .out = a->out});
+  if (saved->room == saved->record.max_slots)
+    run_experts(x, a, &saved->record, saved);
+  else
+    run_in_parts(x, a, saved);
   ch_arena_release(&x->scratch, mark);
 }
 
-/* From dscores through softmax and X Wg: dWg += X^T dlogits, dx += dlogits Wg^T. */
+/* From dscores through softmax (unless they are dlogits already) and X Wg: dWg += X^T dlogits, dx += dlogits Wg^T. */
 static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real *dscores) {
   size_t mark = ch_arena_mark(&x->scratch);
   int64_t count = (int64_t)a->n * a->d;
   real *room = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real *dlogits = dscores;
-  x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
+  if (s->scores)
+    x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
 
   const real *in = router_input(x, a, s, room);
   x->ops->gemm(x, &(ch_gemm_args){.m = a->d,

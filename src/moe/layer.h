@@ -7,6 +7,7 @@
 typedef struct ch_moe_weights {
   const real *router, *w1, *w2; /* [d,e] (NULL for a router without weight), [e,d,h], [e,d,h] */
   const ch_bf16 *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
+  const real *thresholds;       /* [e]; NULL for a router that keeps none */
 } ch_moe_weights;
 
 typedef struct ch_moe_gradients {
@@ -22,6 +23,10 @@ typedef struct ch_moe_args {
   const int32_t *token; /* [n] or NULL */
   int training;         /* training capacity factor, jitter and sampling */
   int keep;             /* forward keeps what backward needs on the tape */
+  int causal;           /* no token's experts depend on another token; not with keep */
+  int by_threshold;     /* training takes tokens by thresholds */
+  real *observe;        /* what the router keeps, to fold this call into: thresholds [e], or its weight; or NULL */
+  uint64_t observed;    /* calls folded into it before */
   ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
   uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
   ch_moe_weights weights;
@@ -42,8 +47,9 @@ typedef struct ch_moe_saved {
   ch_route_counts counts;
   real *jitter;          /* [n,d] factors of the router's input, or NULL: none */
   real *logits, *scores; /* [n,e], or NULL: the router has no weight */
-  real *pre;             /* [slots,h] pre-activations of GELU */
-  real *expert_y;        /* [slots,d] expert outputs */
+  int room;              /* slots that go through the experts at once: all, but for causal routing perhaps */
+  real *pre;             /* [room,h] pre-activations of GELU */
+  real *expert_y;        /* [room,d] expert outputs */
 } ch_moe_saved;
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);

@@ -14,6 +14,20 @@ void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots) {
   r->token_slot = CH_NEW(a, int, max_slots);
 }
 
+void ch_record_part(const ch_record *all, int begin, int end, ch_record *part) {
+  part->tokens = end - begin;
+  part->slots = 0;
+  for (int i = 0; i < all->experts; i++) {
+    part->expert_begin[i] = part->slots;
+    for (int s = all->expert_begin[i]; s < all->expert_begin[i + 1]; s++) {
+      if (all->slot_token[s] < begin || all->slot_token[s] >= end) continue;
+      part->slot_token[part->slots] = all->slot_token[s] - begin;
+      part->slot_gate[part->slots++] = all->slot_gate[s];
+    }
+  }
+  part->expert_begin[all->experts] = part->slots;
+}
+
 void choir_route_stats_free(choir_route_stats *stats) {
   free(stats->load);
   free(stats->demand);

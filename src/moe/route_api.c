@@ -53,6 +53,7 @@ static void run(ch_exec *x, request *q) {
   ch_route_args *a = &q->args;
   ch_record_alloc(&x->tape, &q->record, a->n, a->e, q->router->max_slots(a->options, a->n, a->e, a->sequence_length));
   q->counts.demand = CH_NEW(&x->tape, int, a->e);
+  q->counts.cutoff = CH_NEW(&x->tape, real, a->e);
   a->scores = q->in;
   if (q->is_logits) {
     real *scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);

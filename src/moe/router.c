@@ -16,6 +16,8 @@ ROUTERS(DECLARE)
 const ch_router *const ch_routers[] = {ROUTERS(POINTER) NULL};
 const char *const ch_router_names[] = {ROUTERS(NAME) NULL};
 
+const char *const ch_router_solvers[] = {"exact", "dykstra", NULL};
+
 const ch_router *ch_router_find(const char *name) {
   for (int i = 0; ch_routers[i]; i++)
     if (!strcmp(ch_routers[i]->name, name)) return ch_routers[i];
@@ -38,6 +40,20 @@ int ch_router_k(double capacity_factor, int n, int e) {
 int ch_router_capacity(double factor, int choices, int n, int e) {
   double capacity = ceil(factor * choices * n / e * (1 - whole));
   return capacity > n ? n : (int)capacity;
+}
+
+int ch_router_choices(const choir_router_options *o) {
+  const ch_router *router = ch_router_find(o->name);
+  return router->caps & CH_ROUTER_K ? o->experts_per_token : router->choices;
+}
+
+int ch_router_can_be_causal(const ch_router *router) {
+  return router->causal || !(router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER));
+}
+
+int ch_router_most_experts(const choir_router_options *o, int e) {
+  int choices = ch_router_choices(o), most = choices ? choices : o->cap ? o->cap : e;
+  return most < e ? most : e;
 }
 
 double ch_router_factor(const choir_router_options *o, int training) {

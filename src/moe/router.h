@@ -14,7 +14,12 @@ enum {
   CH_ROUTER_LEARNED = 8,       /* has a weight Wg: logits and scores are computed for it */
   CH_ROUTER_AUX_LOSS = 16,     /* adds an auxiliary loss in training */
   CH_ROUTER_JITTER = 32,       /* takes options->jitter: the layer multiplies the router's input */
-  CH_ROUTER_SHARES = 64        /* divides scores by their sum: they must not be negative */
+  CH_ROUTER_SHARES = 64,       /* divides scores by their sum: they must not be negative */
+  CH_ROUTER_THRESHOLDS = 128,  /* writes cut-offs, whose running mean the model keeps for causal use */
+  CH_ROUTER_CENTROIDS = 256,   /* its weight is learned by `observe`, not by gradients */
+  CH_ROUTER_LOGITS_ONLY = 512, /* reads logits; its backward writes their gradient to dscores: no softmax */
+  CH_ROUTER_K = 1024,          /* gives every token options->experts_per_token experts */
+  CH_ROUTER_POOLS = 2048       /* takes options->pool */
 };
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */
@@ -23,6 +28,7 @@ typedef struct ch_route_counts {
   int64_t dropped; /* choices that found their expert full */
   double aux_loss; /* unweighted */
   int *demand;     /* [e] tokens that asked for the expert */
+  real *cutoff;    /* [e] scores from which on the expert takes tokens: CH_ROUTER_THRESHOLDS; +infinity: it took none */
 } ch_route_counts;
 
 typedef struct ch_route_args {
@@ -32,12 +38,19 @@ typedef struct ch_route_args {
   const uint8_t *valid; /* [n] or NULL */
   const int32_t *token; /* [n] ids or NULL */
   const real *logits;   /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
-  const real *scores;   /* [n,e]  S = softmax(logits) */
-  int training;         /* capacity factor, sampling */
-  ch_rng rng;           /* of sampling; index = rng_base + token */
+  const real *scores;   /* [n,e]  S = softmax(logits); NULL with CH_ROUTER_LOGITS_ONLY */
+  int d;
+  const real *x, *weight; /* [n,d] what the router reads, and Wg [d,e]; NULL outside a layer */
+  const real *thresholds; /* [e] running mean of cut-offs; `causal` and by_threshold read it */
+  int training;           /* capacity factor, sampling */
+  int by_threshold;       /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
+  ch_rng rng;             /* of sampling; index = rng_base + token */
   uint64_t rng_base;
   ch_record *record; /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
   ch_route_counts *counts; /* out */
+  /* observe */
+  real *state;       /* thresholds [e], or the weight [d,e] with CH_ROUTER_CENTROIDS */
+  uint64_t observed; /* calls that went into it before; 0: what it holds counts for nothing */
   /* backward */
   const real *dgate; /* [slots] */
   real aux_scale;    /* factor of the auxiliary loss's gradient, its weight included */
@@ -56,6 +69,10 @@ typedef struct ch_router {
   int (*max_slots)(const choir_router_options *o, int n, int e, int sequence_length);
   /* Allocates scratch first; returns at once in the counting run. */
   void (*route)(ch_exec *x, const ch_route_args *a);
+  /* The same without a look at any other token of the call: by thresholds, or without capacity. NULL: so is route. */
+  void (*causal)(ch_exec *x, const ch_route_args *a);
+  /* Folds what route saw into a->state. NULL: the router keeps nothing. */
+  void (*observe)(ch_exec *x, const ch_route_args *a);
   /* dscores = from dgate through the gates, plus the auxiliary loss. NULL: gates are constants. */
   void (*backward)(ch_exec *x, const ch_route_args *a);
 } ch_router;
@@ -66,7 +83,21 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 const ch_router *ch_router_find(const char *name);
 
 /* The names of ch_routers, and of the pools that experts choose among, NULL-terminated. */
-extern const char *const ch_router_names[], *const ch_router_pools[];
+extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[];
+
+/* What every router's defaults start with. */
+#define CH_ROUTER_DEFAULTS(router_name)                                                                \
+  .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = 1, .solver = "exact", \
+  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99
+
+/* Experts that every token asks for, 0 where experts choose. */
+int ch_router_choices(const choir_router_options *o);
+
+/* Nonzero when the router has a way to route without a look at other tokens. */
+int ch_router_can_be_causal(const ch_router *router);
+
+/* Experts that one token can meet at most in causal use. */
+int ch_router_most_experts(const choir_router_options *o, int e);
 
 /* k = n c / e: nearest, halves up, at least 1, at most n (0 when n is 0). */
 int ch_router_k(double capacity_factor, int n, int e);
@@ -89,8 +120,18 @@ int ch_valid_count(const uint8_t *valid, int n);
 /* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 
+/* observe of CH_ROUTER_THRESHOLDS: state = bias-corrected running mean of counts->cutoff. */
+void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
+
+/* causal of CH_ROUTER_THRESHOLDS: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
+ * S - thresholds only. The gate is S. */
+void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
+
 /* Allocates a record with room for max_slots from an arena; `slots` is max_slots until a router fills it. */
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
+
+/* The slots of tokens begin .. end-1 as a record of their own, tokens counted from begin; its index is left to do. */
+void ch_record_part(const ch_record *all, int begin, int end, ch_record *part);
 
 /* Public statistics (arrays malloc'd). Collecting a routing, or adding statistics of as many experts, sums counts and
  * capacities and takes aux_loss and gate_mass as means over tokens. Collecting allocates nothing. */

@@ -15,7 +15,7 @@ const ch_router ch_router_dense = {
     .name = "dense",
     .caps = 0,
     .choices = 1,
-    .defaults = {.name = "dense", .capacity_factor = 1, .pool = "batch"},
+    .defaults = {CH_ROUTER_DEFAULTS("dense"), .capacity_factor = 1},
     .check = check,
     .max_slots = ch_fixed_max_slots,
     .route = ch_fixed_route,

@@ -68,19 +68,42 @@ static int cut(const ch_route_args *a, int size, int count, int *begin, int *k) 
   return total;
 }
 
+/* Over the pools in which the expert took any token; +infinity where there is none. */
+static void mean_cutoff(const ch_route_args *a, int pools, const real *cutoff) {
+  for (int i = 0; i < a->e; i++) {
+    double sum = 0;
+    int finite = 0;
+    for (int p = 0; p < pools; p++) {
+      real value = cutoff[(int64_t)p * a->e + i];
+      if (!isfinite(value)) continue;
+      sum += (double)value;
+      finite++;
+    }
+    a->counts->cutoff[i] = finite ? (real)(sum / finite) : (real)INFINITY;
+  }
+}
+
 static void route(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   int size = pool_size(a->options, a->n, a->sequence_length), count = (a->n + size - 1) / size;
   int *begin = CH_NEW(&x->scratch, int, count + 1), *k = CH_NEW(&x->scratch, int, count);
+  real *cutoff = CH_NEW(&x->scratch, real, (int64_t)count * a->e);
   int total = ch_counting(x) ? 0 : cut(a, size, count, begin, k);
 
   ch_record *r = a->record;
-  x->ops->select(x,
-                 &(ch_select_args){
-                     .pools = count, .pool_begin = begin, .k = k, .valid = a->valid, .score = a->scores, .record = r});
+  x->ops->select(x, &(ch_select_args){.pools = count,
+                                      .pool_begin = begin,
+                                      .k = k,
+                                      .valid = a->valid,
+                                      .score = a->scores,
+                                      .record = r,
+                                      .cutoff = cutoff});
   if (!ch_counting(x)) {
     r->slots = r->expert_begin[a->e];
-    *a->counts = (ch_route_counts){.capacity = total, .demand = a->counts->demand};
+    a->counts->capacity = total;
+    a->counts->dropped = 0;
+    a->counts->aux_loss = 0;
+    mean_cutoff(a, count, cutoff);
 #pragma omp parallel for num_threads(x->threads)
     for (int i = 0; i < a->e; i++) {
       a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
@@ -93,10 +116,12 @@ static void route(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_expert_choice = {
     .name = "expert_choice",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED,
-    .defaults = {.name = "expert_choice", .capacity_factor = 2, .pool = "batch"},
+    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS,
+    .defaults = {CH_ROUTER_DEFAULTS("expert_choice"), .capacity_factor = 2},
     .check = check,
     .max_slots = max_slots,
     .route = route,
+    .causal = ch_router_by_thresholds,
+    .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
 };

@@ -29,7 +29,8 @@ static void weigh(ch_exec *x, const ch_route_args *a, ch_choices *c) {
   }
 }
 
-static void route(ch_exec *x, const ch_route_args *a) {
+/* With room for `factor` times an even share in every expert; 0: for all. */
+static void place(ch_exec *x, const ch_route_args *a, double factor) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_choices c = ch_choices_alloc(x, a, 2);
   if (!ch_counting(x)) {
@@ -37,10 +38,14 @@ static void route(ch_exec *x, const ch_route_args *a) {
     ch_choices_best(x, a, &c);
     a->counts->aux_loss = ch_balance_loss(a, &c);
     weigh(x, a, &c);
-    ch_choices_place(a, &c, ch_router_capacity(ch_router_factor(a->options, a->training), 2, valid, a->e));
+    ch_choices_place(a, &c, factor > 0 ? ch_router_capacity(factor, 2, valid, a->e) : valid);
   }
   ch_arena_release(&x->scratch, mark);
 }
+
+static void route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor(a->options, a->training)); }
+
+static void causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 
 /* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on; a choice that holds no slot has gradient 0. */
 static void backward(ch_exec *x, const ch_route_args *a) {
@@ -69,9 +74,10 @@ const ch_router ch_router_gshard_top2 = {
     .name = "gshard_top2",
     .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_SHARES,
     .choices = 2,
-    .defaults = {.name = "gshard_top2", .capacity_factor = 1, .pool = "batch", .aux_loss_weight = 0.01},
+    .defaults = {CH_ROUTER_DEFAULTS("gshard_top2"), .capacity_factor = 1, .aux_loss_weight = 0.01},
     .check = check,
     .max_slots = max_slots,
     .route = route,
+    .causal = causal,
     .backward = backward,
 };

@@ -11,7 +11,7 @@ const ch_router ch_router_hash = {
     .name = "hash",
     .caps = CH_ROUTER_NEEDS_IDS,
     .choices = 1,
-    .defaults = {.name = "hash", .capacity_factor = 1, .pool = "batch"},
+    .defaults = {CH_ROUTER_DEFAULTS("hash"), .capacity_factor = 1},
     .check = check,
     .max_slots = ch_fixed_max_slots,
     .route = ch_fixed_route,

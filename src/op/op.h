@@ -96,7 +96,7 @@ typedef struct {
   const uint8_t *valid;  /* [n] or NULL: all */
   const real *score;     /* [n,e] */
   ch_record *record;
-  real *cutoff; /* [e] or NULL: each expert's k-th best score, of the last pool; +infinity where k is 0 */
+  real *cutoff; /* [pools,e] or NULL: each expert's k-th best score of the pool; +infinity where k is 0 */
 } ch_select_args;
 
 /* Fills token_begin and token_slot from expert_begin and slot_token (a counting sort). */

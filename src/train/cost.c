@@ -8,8 +8,8 @@
 /* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
  * chooses per token. */
 static double experts_per_token(const choir_model_config *m) {
-  const ch_router *router = ch_router_find(m->router.name);
-  return router->choices ? router->choices : m->router.capacity_factor;
+  int choices = ch_router_choices(&m->router);
+  return choices ? choices : m->router.capacity_factor;
 }
 
 /* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the

@@ -82,13 +82,12 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   int32_t *token = buffer, *target = buffer + n, *row = buffer + 2 * n;
   double loss = 0, baseline = 0;
   int code = CHOIR_OK;
-  *result = (choir_eval_result){.routing = "batch"};
-  result->looks_across_tokens =
-      model->net.moe_layers && (model->net.router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER)) != 0;
+  *result = (choir_eval_result){.routing = choir_model_routing(model),
+                                .looks_across_tokens = choir_model_looks_across_tokens(model)};
   ch_transformer_clear_stats(&model->net);
   for (int64_t begin = 0; begin < end && !code; begin += B) {
     result->tokens += fill_batch(windows, begin, end, B, row, token, target);
-    ch_pass pass = {.B = B, .T = windows->length, .token = token, .target = target};
+    ch_pass pass = {.B = B, .T = windows->length, .token = token, .target = target, .causal = model->causal};
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;
     baseline += unigram_sum(unigram, target, n);

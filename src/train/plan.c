@@ -16,7 +16,9 @@ static int count_model(const choir_config *config, ch_exec *x, ch_transformer *n
   ch_optimizer_alloc(&optimizer, &state);
   ch_optimizer_step(x, &optimizer, 1, 1);
   ch_optimizer_free(&optimizer);
-  ch_model_count(x, net, config->train.batch_sequences, config->train.sequence_length, 1);
+  int B = config->train.batch_sequences, T = config->train.sequence_length;
+  ch_model_count(x, net, B, T, 1, 0);
+  if (ch_router_can_be_causal(net->router)) ch_model_count(x, net, B, T, 0, 1);
   plan->weights = (int64_t)weights.peak;
   plan->gradients = (int64_t)gradients.peak;
   plan->optimizer = (int64_t)state.peak;

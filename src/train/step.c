@@ -27,6 +27,9 @@ static void micro_batch(ch_run *run, uint64_t micro, double *sums) {
                   .target = target,
                   .training = 1,
                   .gradients = 1,
+                  .by_threshold = run->config.model.router.threshold_after > 0 &&
+                                  run->step >= run->config.model.router.threshold_after,
+                  .observe = 1,
                   .weight = (real)(share / (double)n),
                   .aux_scale = (real)share,
                   .seed = c->seed,

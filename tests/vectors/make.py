@@ -141,8 +141,8 @@ def make_layer(out):
     save(out / "layer.safetensors", tensors, metadata)
 
 
-def parameters(rng, s, e, learned):
-    """A checkpoint's tensors; norms and biases are wider than a fresh model's, so that an error in them shows."""
+def parameters(rng, s, e, learned, keeps):
+    """A checkpoint's tensors, with thresholds where the router keeps them; norms and biases are wider than a fresh model's, so that an error in them shows."""
     d, h = s["d"], s["h"]
     p = {"embed.weight": normal(rng, s["V"], d), "final_norm.weight": exact(1 + normal(rng, d, scale=0.25))}
     for l in range(s["L"]):
@@ -157,6 +157,8 @@ def parameters(rng, s, e, learned):
                 p[f"{at}.moe.router.weight"] = normal(rng, d, e, scale=d**-0.5)
             p[f"{at}.moe.experts.w1"] = normal(rng, e, d, h, scale=d**-0.5)
             p[f"{at}.moe.experts.w2"] = normal(rng, e, d, h, scale=h**-0.5)
+            if keeps:
+                p[f"{at}.moe.thresholds"] = exact(torch.linspace(0.2, 0.35, e))
         else:
             for c, shape in (("gate", (h, d)), ("up", (h, d)), ("down", (d, h))):
                 p[f"{at}.ffn.{c}.weight"] = normal(rng, *shape, scale=shape[1] ** -0.5)
@@ -174,7 +176,7 @@ def make_model(out):
               case("dense")):
         name = o["router"]
         e = 1 if name == "dense" else 4
-        p = parameters(rng, s, e, name not in ("hash", "dense"))
+        p = parameters(rng, s, e, name not in ("hash", "dense"), name == "expert_choice")
         router = {"name": name, "capacity_factor": o["c"], "eval_capacity_factor": 0, "pool": "batch",
                   "aux_loss_weight": o["aux"], "jitter": 0, "random_second": False}
         config = {"model": {"name": f"vectors {name}", "vocab_size": s["V"], "layers": s["L"], "d_model": s["d"],
@@ -189,7 +191,9 @@ def make_model(out):
         logits = logits.reshape(s["B"], s["T"], s["V"])
         loss = F.cross_entropy(logits[:, :-1].reshape(-1, s["V"]), tokens[:, 1:].reshape(-1))
         (loss + o["aux"] * aux).backward()
-        expected = {key: f32(t.grad) for key, t in p.items()}
+        expected = {key: f32(t.grad) for key, t in p.items() if t.grad is not None}
+        causal, _ = transformer(p, tokens, o, s, causal=True)
+        expected["threshold_logits"] = f32(causal.reshape(s["B"], s["T"], s["V"]))
         losses = np.array([loss.item(), o["aux"] * float(aux)])
         save(out / "model" / name / "expected.safetensors", {**expected, "losses": losses, "logits": f32(logits)})
     save(out / "buckets.safetensors", {f"{b}.{far}": np.array([bucket(i, b, far) for i in range(200)], np.int32)

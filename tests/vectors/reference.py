@@ -67,12 +67,24 @@ def fixed(scores, live, o, tokens):
     return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), len(live)
 
 
-def route(o, scores, valid=None, tokens=None):
+def by_threshold(scores, live, o, thresholds):
+    """Causal expert choice: expert i takes every token that scores at least its threshold."""
+    margin = (scores - thresholds)[live]
+    assert margin.abs().min() > MARGIN, "threshold too close for float"
+    held = torch.zeros_like(scores)
+    held[live] = (margin >= 0).double()
+    return held, scores, held.sum(0), torch.zeros(()), len(live)
+
+
+def route(o, scores, valid=None, tokens=None, thresholds=None):
     """Gates [n,e] (differentiable in scores [n,e]), the unweighted auxiliary loss, and statistics."""
     n, e = scores.shape
     live = [t for t in range(n) if valid is None or valid[t]]
     router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice}.get(o["router"])
-    held, gate, demand, aux, capacity = router(scores, live, o) if router else fixed(scores, live, o, tokens)
+    if thresholds is not None:
+        held, gate, demand, aux, capacity = by_threshold(scores, live, o, thresholds)
+    else:
+        held, gate, demand, aux, capacity = router(scores, live, o) if router else fixed(scores, live, o, tokens)
     gates = torch.where(held > 0, gate, torch.zeros(()))
     summary = [len(live), capacity, held.sum(), (demand - held.sum(0)).sum(), aux.item(), gates.sum().item() / len(live)]
     return gates, aux, {
@@ -111,8 +123,8 @@ def attention(x, p, at, s):
     return (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(B * T, -1) @ p[f"{at}.o.weight"].T
 
 
-def transformer(p, tokens, o, s):
-    """Logits [B*T,V] and the sum of the layers' unweighted auxiliary losses."""
+def transformer(p, tokens, o, s, causal=False):
+    """Logits [B*T,V] and the sum of the layers' unweighted auxiliary losses; causal: without a look at other tokens."""
     tokens = tokens.reshape(-1)
     x, aux = p["embed.weight"][tokens], 0.0
     for l in range(s["L"]):
@@ -122,7 +134,9 @@ def transformer(p, tokens, o, s):
         if l % 2:
             w1, w2, router = p[f"{at}.moe.experts.w1"], p[f"{at}.moe.experts.w2"], p.get(f"{at}.moe.router.weight")
             scores = torch.ones(len(y), len(w1)) if router is None else torch.softmax(y @ router, 1)
-            gates, more, _ = route(o, scores, None, tokens)
+            if causal and "c" in o:
+                o = {**o, "c": float(scores.shape[1])}  # where tokens choose: room for all
+            gates, more, _ = route(o, scores, None, tokens, p.get(f"{at}.moe.thresholds") if causal else None)
             x, aux = x + experts(y, w1, w2, gates), aux + more
         else:
             gate, up, down = (p[f"{at}.ffn.{c}.weight"].T for c in ("gate", "up", "down"))
