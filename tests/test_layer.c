@@ -30,11 +30,15 @@ static double dot_strided(const real *a, int64_t stride_a, const real *b, int64_
   return sum;
 }
 
-/* S = softmax(X Wg) of one token. */
+/* S = softmax(X Wg) of one token; with centroids the negative distance to each, but for what they have in common. */
 static void naive_scores(const layer_case *c, int t, real *score) {
   double logit[E], sum = 0;
+  int centroids = !strcmp(c->options.name, "kmeans");
   for (int i = 0; i < c->e; i++) sum += exp(logit[i] = dot_strided(c->x + t * D, 1, c->router + i, c->e, D));
-  for (int i = 0; i < c->e; i++) score[i] = (real)(exp(logit[i]) / sum);
+  for (int i = 0; i < c->e; i++) {
+    const real *mu = c->router + i;
+    score[i] = (real)(centroids ? logit[i] - dot_strided(mu, c->e, mu, c->e, D) / 2 : exp(logit[i]) / sum);
+  }
 }
 
 /* out += gate * GELU(x W1[i]) W2[i]^T */
@@ -194,6 +198,7 @@ static void padding_changes_nothing(void **state) {
     }
     b.valid = valid;
     b.token = padded_ids;
+    a.training = b.training = strcmp(all_routers[router], "random") != 0; /* which draws by place in training */
     layer_run(&a, 1);
     layer_run(&b, 1);
     for (int t = 0; t < N; t++) {
