@@ -14,6 +14,7 @@
 #include "choir/machine.h"
 #include "choir/model.h"
 #include "choir/npy.h"
+#include "choir/probe.h"
 #include "choir/report.h"
 #include "choir/route.h"
 #include "choir/tensors.h"
