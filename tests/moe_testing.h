@@ -260,7 +260,12 @@ static inline double moe_gradient(layer_case *c, double (*loss)(layer_case *), r
   return sqrt(difference / size);
 }
 
-static const char *const all_routers[] = {"expert_choice", "gshard_top2", "switch_top1", "hash", "dense"};
-enum { ROUTERS = 5 };
+/* clang-format off: a row a line */
+static const char *const all_routers[] = {
+    "expert_choice",     "gshard_top2", "switch_top1", "hash",        "dense",
+    "quantile_balanced", "random",      "kmeans",      "global_topk",
+};
+/* clang-format on */
+enum { ROUTERS = sizeof all_routers / sizeof *all_routers };
 
 #endif
