@@ -30,7 +30,7 @@ static void set_up(model_case *c, const char *router, int narrow) {
       test_ok(ch_arena_commit(&c->gradients));
     }
     ch_params_alloc_weights(&c->net.params, &c->weights, 0);
-    ch_params_alloc_gradients(&c->net.params, &c->gradients);
+    ch_params_alloc_gradients(&c->net.params, &c->gradients, 0);
   }
   ch_params_init(&c->net.params, 3, 2);
   ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, 0);

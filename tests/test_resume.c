@@ -134,6 +134,44 @@ static void finished(void **state) {
   same_results("whole", "killed");
 }
 
+/* The counters beside it know how long the log was, and with it how a setting is spelt. */
+static void same_optimizer(const char *a, const char *b) {
+  choir_tensors *file_a, *file_b;
+  test_ok(choir_tensors_open(a, 1, &file_a));
+  test_ok(choir_tensors_open(b, 1, &file_b));
+  int compared = 0;
+  for (int i = 0; i < choir_tensors_count(file_a); i++) {
+    const choir_tensor *x = choir_tensors_at(file_a, i), *y = choir_tensors_find(file_b, x->name);
+    if (strncmp(x->name, "optimizer.", 10)) continue;
+    assert_non_null(y);
+    assert_int_equal(x->bytes, y->bytes);
+    assert_memory_equal(x->data, y->data, x->bytes);
+    compared++;
+  }
+  assert_in_range(compared, 10, 1000);
+  choir_tensors_close(file_a);
+  choir_tensors_close(file_b);
+}
+
+/* Without clipping every layer is updated within the backward pass; a clip that never bites keeps all gradients until
+ * the end. Weights, state and log must be the same, in both optimizers and both compute types. */
+static void updated_in_backward(void **state) {
+  (void)state;
+  static const char *const settings[] = {"--set compute=fp32", "--set compute=bf16 --emulate-bf16",
+                                         "--set optimizer=adamw --set rate=0.001"};
+  for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+    for (int clip = 0; clip < 2; clip++)
+      program_must(
+          "rm -rf %s && choir train --threads 2 --config config.json --data data --set steps=12 --set clip_norm=%s "
+          "--set checkpoint_every=0 %s --out %s",
+          clip ? "after" : "within", clip ? "1e20" : "0", settings[i], clip ? "after" : "within");
+    same_file("within/checkpoints/00000012/model.safetensors", "after/checkpoints/00000012/model.safetensors");
+    same_optimizer("within/checkpoints/00000012/state.safetensors", "after/checkpoints/00000012/state.safetensors");
+    program_must("for run in within after; do grep -v '\"run\"' $run/metrics.jsonl >$run.steps; done");
+    same_file("within.steps", "after.steps");
+  }
+}
+
 /* Opens what the flipped file belongs to; each must refuse. */
 static int load_model(const char *directory) {
   choir_model *model;
@@ -207,6 +245,7 @@ static void flipped_bits(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(interrupted),
-                                     cmocka_unit_test(finished), cmocka_unit_test(flipped_bits)};
+                                     cmocka_unit_test(finished), cmocka_unit_test(updated_in_backward),
+                                     cmocka_unit_test(flipped_bits)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

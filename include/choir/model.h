@@ -64,8 +64,14 @@ typedef struct choir_forward_result {
 CHOIR_API int choir_model_set_routing(choir_model *model, const char *routing);
 CHOIR_API const char *choir_model_routing(const choir_model *model);
 
-/* Nonzero when under the present routing a token's experts depend on other tokens of the batch. */
+/* What a token's experts depend on under the present routing, and whether that is any other token of the batch. A model
+ * without MoE layers depends on nothing. */
+CHOIR_API choir_routing_properties choir_model_routing_properties(const choir_model *model);
 CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
+
+/* For who wants to write text: CHOIR_ERROR_UNSUPPORTED, naming router and routing, unless a sequence's logits under the
+ * present routing are the same alone, in any batch and cut at any length. */
+CHOIR_API int choir_model_check_causal(const choir_model *model);
 
 /* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
  * float [B,T,V] or NULL. gradients: nonzero computes them (read by choir_model_parameter), of loss + aux_loss. Capacity

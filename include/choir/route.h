@@ -26,6 +26,20 @@ typedef struct choir_route_stats {
 CHOIR_API const char *const *choir_router_names(void);
 CHOIR_API int choir_router_looks_across_tokens(const char *name);
 
+/* What a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
+typedef struct choir_routing_properties {
+  int looks_ahead;      /* on later tokens of its sequence */
+  int depends_on_batch; /* on other sequences of the batch */
+} choir_routing_properties;
+
+/* The routings that a router has (choir_model_set_routing), by number from 0; NULL behind the last, or for an unknown
+ * router. */
+CHOIR_API const char *choir_router_routing(const char *router, int index);
+
+/* What a routing declares; `choir probe` measures it. Text can be generated with one that does neither.
+ * CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not have. */
+CHOIR_API int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties);
+
 /* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them.
  * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);

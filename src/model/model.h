@@ -10,6 +10,7 @@ struct choir_model {
   ch_transformer net;
   ch_exec x;
   ch_arena weights, gradients;                 /* gradients: counting until asked for */
+  int share_gradients;                         /* between layers, which ch_pass.ready takes and leaves zero */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
   int causal;                                  /* passes route without a look at other tokens */
   int stale;                                   /* bf16 copies are older than the weights */

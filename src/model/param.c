@@ -34,7 +34,8 @@ typedef struct row {
 static void add(ch_params *params, int room, int layer, const row *r) {
   if (params->count++ >= room) return;
   ch_param *p = &params->p[params->count - 1];
-  *p = (ch_param){.dims = r->dims,
+  *p = (ch_param){.layer = layer,
+                  .dims = r->dims,
                   .count = 1,
                   .init = r->init_std > 0   ? CH_INIT_NORMAL
                           : r->role == KEPT ? CH_INIT_ZERO
@@ -157,8 +158,21 @@ int64_t ch_params_total(const ch_params *params) {
 
 /* ---- memory and initial values ---- */
 
-void ch_params_alloc_gradients(ch_params *params, ch_arena *arena) {
-  for (int i = 0; i < params->count; i++) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
+static void alloc_gradients_of(ch_params *params, ch_arena *arena, int layer) {
+  for (int i = 0; i < params->count; i++)
+    if (params->p[i].layer == layer) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
+}
+
+void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
+  int last = -1; /* layer */
+  for (int i = 0; i < params->count; i++)
+    if (params->p[i].layer > last) last = params->p[i].layer;
+  alloc_gradients_of(params, arena, -1);
+  size_t mark = ch_arena_mark(arena);
+  for (int layer = 0; layer <= last; layer++) {
+    if (share) ch_arena_release(arena, mark);
+    alloc_gradients_of(params, arena, layer);
+  }
 }
 
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {

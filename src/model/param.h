@@ -20,6 +20,7 @@ typedef enum { CH_INIT_NORMAL, CH_INIT_ONE, CH_INIT_ZERO } ch_init_kind;
 
 typedef struct ch_param {
   char name[64]; /* as in the checkpoint */
+  int layer;     /* -1: outside the layers */
   int dims;      /* 1, 2 or 3 */
   int64_t shape[3];
   int64_t count; /* product of shape */
@@ -46,9 +47,10 @@ int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
 /* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
- * asked for, and gradients. */
+ * asked for, and gradients. With `share`, those of all layers stand on the same memory: for who is done with a
+ * layer's before the next one's begin. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16);
-void ch_params_alloc_gradients(ch_params *params, ch_arena *arena);
+void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 
 /* Initial values from a seed: element i of tensor number t is a function of (seed, t, i) alone. */
 void ch_params_init(ch_params *params, uint64_t seed, int threads);

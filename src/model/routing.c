@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/suggest.h"
 #include "model/model.h"
 
 static const char threshold[] = "threshold";
@@ -24,39 +23,15 @@ static int check_thresholds(const choir_model *model) {
   return CHOIR_OK;
 }
 
-static int use_thresholds(choir_model *model) {
-  const ch_router *router = model->net.router;
-  if (!ch_router_can_be_causal(router))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no routing 'threshold'", router->name);
-  CH_TRY(check_thresholds(model));
-  model->causal = 1;
-  return CHOIR_OK;
-}
-
-/* "threshold" and the pools. */
-static int check_name(const char *routing) {
-  const char *known[16] = {threshold};
-  char nearest[128], list[128];
-  int count = 1;
-  for (int i = 0; ch_router_pools[i]; i++) known[count++] = ch_router_pools[i];
-  for (int i = 0; i < count; i++)
-    if (!strcmp(routing, known[i])) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "there is no routing '%.40s'%s (routings: %s)", routing,
-                  ch_did_you_mean(nearest, sizeof nearest, routing, known), ch_word_list(list, sizeof list, known));
-}
-
 int choir_model_set_routing(choir_model *model, const char *routing) {
   const ch_router *router = model->net.router;
   choir_router_options *options = &model->net.config.router;
-  if (!routing) routing = model->config.model.router.pool;
-  CH_TRY(check_name(routing));
+  if (!routing) routing = router->caps & CH_ROUTER_POOLS ? model->config.model.router.pool : "batch";
+  CH_TRY(ch_router_check_routing(router, routing));
   if (!strcmp(routing, threshold)) {
-    CH_TRY(use_thresholds(model));
+    CH_TRY(check_thresholds(model));
+    model->causal = 1;
   } else {
-    if (!(router->caps & CH_ROUTER_POOLS) && strcmp(routing, "batch"))
-      return ch_error(CHOIR_ERROR_ARGUMENT,
-                      "router '%s' has no pools: routing '%s' means nothing to it; it has batch and threshold",
-                      router->name, routing);
     model->causal = 0;
     snprintf(options->pool, sizeof options->pool, "%s", routing);
   }
@@ -71,7 +46,23 @@ const char *ch_model_routing_name(const choir_model *model, int causal) {
 
 const char *choir_model_routing(const choir_model *model) { return ch_model_routing_name(model, model->causal); }
 
+choir_routing_properties choir_model_routing_properties(const choir_model *model) {
+  if (!model->net.moe_layers) return (choir_routing_properties){0};
+  return ch_router_properties(model->net.router, choir_model_routing(model));
+}
+
 int choir_model_looks_across_tokens(const choir_model *model) {
-  return !model->causal && model->net.moe_layers &&
-         (model->net.router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER)) != 0;
+  choir_routing_properties p = choir_model_routing_properties(model);
+  return p.looks_ahead || p.depends_on_batch;
+}
+
+int choir_model_check_causal(const choir_model *model) {
+  const ch_router *router = model->net.router;
+  choir_routing_properties p = choir_model_routing_properties(model);
+  if (!p.looks_ahead && !p.depends_on_batch) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "routing '%s' of router '%s' %s: text cannot be written with it one token after the other%s",
+                  choir_model_routing(model), router->name,
+                  p.looks_ahead ? "looks at later tokens" : "makes a text depend on the other texts of its batch",
+                  ch_router_can_be_causal(router) ? "; take routing 'threshold'" : "");
 }

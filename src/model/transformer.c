@@ -139,6 +139,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       ch_ffn_backward(x, m, &m->block[l], p, token, valid, dx);
       ch_attention_backward(x, m, &m->block[l], p, dx);
+      if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
     }
     embedding.dx = dx;
     embedding.dw = m->embed->g;

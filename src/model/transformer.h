@@ -52,6 +52,10 @@ typedef struct ch_pass {
   real weight, aux_scale;
   uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
   real *logits;         /* [B*T,V] or NULL */
+  /* Called as soon as the gradients of a layer are complete, the last layer first; or NULL. Where layers share the
+   * memory of their gradients it must leave them zero. */
+  void (*ready)(void *context, const struct ch_pass *pass, int layer);
+  void *context;
   /* results */
   double loss_sum; /* over targets, natural logarithm */
   double aux_loss; /* weighted, summed over layers */

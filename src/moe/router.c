@@ -102,11 +102,6 @@ void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
 
 const char *const *choir_router_names(void) { return ch_router_names; }
 
-int choir_router_looks_across_tokens(const char *name) {
-  const ch_router *router = ch_router_find(name);
-  return router ? (router->caps & CH_ROUTER_ACROSS_TOKENS) != 0 : -1;
-}
-
 int choir_router_default(const char *name, choir_router_options *options) {
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;

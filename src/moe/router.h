@@ -96,6 +96,10 @@ int ch_router_choices(const choir_router_options *o);
 /* Nonzero when the router has a way to route without a look at other tokens. */
 int ch_router_can_be_causal(const ch_router *router);
 
+/* CHOIR_ERROR_ARGUMENT, naming those that there are, unless the router has the routing; and what it then looks at. */
+int ch_router_check_routing(const ch_router *router, const char *routing);
+choir_routing_properties ch_router_properties(const ch_router *router, const char *routing);
+
 /* Experts that one token can meet at most in causal use. */
 int ch_router_most_experts(const choir_router_options *o, int e);
 

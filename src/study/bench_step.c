@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "model/model.h"
 #include "study/bench.h"
-#include "train/optimizer.h"
+#include "train/update.h"
 
 typedef struct {
   choir_config config;
@@ -37,9 +37,11 @@ static void one_step(void *context) {
   training *t = context;
   ch_exec *x = &t->model->x;
   ch_pass pass = make_pass(t, t->config.train.batch_sequences, t->config.train.sequence_length, 1);
+  ch_update update = {.x = x, .optimizer = &t->optimizer, .step = ++t->step};
+  if (t->model->share_gradients) pass.ready = ch_update_layer, pass.context = &update;
   ch_model_zero_gradients(t->model);
   ch_transformer_run(x, &t->model->net, &pass);
-  ch_optimizer_step(x, &t->optimizer, ++t->step, ch_optimizer_norm(x, &t->optimizer));
+  ch_update_finish(&update, t->model->share_gradients, pass.loss_sum);
 }
 
 static int fill_tokens(ch_bench *b, training *t) {
@@ -69,13 +71,13 @@ static int set_up(ch_bench *b, training *t) {
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;
   CH_TRY(choir_model_init(&t->config, 1, &run, &t->model));
+  t->model->share_gradients = ch_update_in_backward(c, 1);
   CH_TRY(ch_model_zero_gradients(t->model));
   CH_TRY(ch_optimizer_create(c, &t->model->net.params, &t->optimizer));
   ch_optimizer_alloc(&t->optimizer, &t->state);
   CH_TRY(ch_arena_commit(&t->state));
   ch_optimizer_alloc(&t->optimizer, &t->state);
-  ch_optimizer_step(&t->model->x, &t->optimizer, 1, 1); /* counted */
-  ch_optimizer_norm(&t->model->x, &t->optimizer);
+  ch_update_count(&t->model->x, &t->optimizer);
   t->model->reserved_scratch = t->model->x.scratch.peak;
   return CHOIR_OK;
 }

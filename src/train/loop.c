@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "choir/machine.h"
 #include "train/metrics.h"
+#include "train/update.h"
 
 /* One process's drive through a run. Timing belongs to the process and not to the run. */
 typedef struct drive {
@@ -36,8 +37,7 @@ int ch_run_plan(ch_run *run) {
   run->unigram = ch_unigram_log(counts, run->config.model.vocab_size);
   free(counts);
   if (!run->unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
-  ch_optimizer_norm(&m->x, &run->optimizer); /* counting: the executor has no plan yet */
-  ch_optimizer_step(&m->x, &run->optimizer, 1, 1);
+  ch_update_count(&m->x, &run->optimizer); /* the executor has no plan yet */
   m->reserved_scratch = m->x.scratch.peak;
   return ch_model_plan(m, c->batch_sequences, c->sequence_length, 1);
 }

@@ -50,13 +50,22 @@ double ch_schedule_rate(const choir_train_config *c, int64_t step) {
   return rate;
 }
 
-double ch_optimizer_norm(ch_exec *x, ch_optimizer *o) {
+static int belongs(const ch_param *p, int layer) { return layer == CH_EVERY_PARAM || p->layer == layer; }
+
+double ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer) {
   double sum = 0;
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
+    if (!belongs(p, layer)) continue;
     x->ops->sumsq(x, &(ch_sumsq_args){.count = p->count, .x = p->g, .sum = &o->squares[i]});
     sum += o->squares[i];
   }
+  return sum;
+}
+
+double ch_optimizer_norm(const ch_optimizer *o) {
+  double sum = 0;
+  for (int i = 0; i < o->params->count; i++) sum += o->squares[i];
   return sqrt(sum);
 }
 
@@ -65,13 +74,14 @@ static double corrected_beta(double beta, int64_t step) {
   return beta * (1 - pow(beta, (double)(step - 1))) / (1 - pow(beta, (double)step));
 }
 
-void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int64_t step, double norm) {
+void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm) {
   const choir_train_config *c = o->config;
   double rate = ch_schedule_rate(c, step);
   double scale = c->clip_norm > 0 && norm > c->clip_norm ? c->clip_norm / norm : 1;
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
     const ch_opt_slot *s = &o->slot[i];
+    if (!belongs(p, layer)) continue;
     if (o->adamw)
       x->ops->adamw(x, &(ch_adamw_args){.count = p->count,
                                         .w = p->w,

@@ -32,11 +32,16 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
 /* The learning rate of a step, from 1: linear warm-up, constant, then rate * sqrt(constant / step). */
 double ch_schedule_rate(const choir_train_config *config, int64_t step);
 
-/* The global gradient norm; fills `squares`. Not finite when any gradient is not. */
-double ch_optimizer_norm(ch_exec *x, ch_optimizer *o);
+enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number of a layer */
 
-/* Updates every parameter from its gradient. `norm` is that of ch_optimizer_norm; step counts from 1. */
-void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int64_t step, double norm);
+/* Fills `squares` of a layer's parameters and returns their sum: not finite when any gradient is not. */
+double ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer);
+
+/* The global gradient norm, from `squares`. */
+double ch_optimizer_norm(const ch_optimizer *o);
+
+/* Updates a layer's parameters from their gradients. `norm` is the global one, for clipping; step counts from 1. */
+void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm);
 
 /* The state as tensors for a checkpoint, two at most a parameter: "optimizer.first.NAME". Returns how many. */
 int ch_optimizer_tensors(const ch_optimizer *o, choir_tensor *tensors);

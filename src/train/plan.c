@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "model/model.h"
-#include "train/optimizer.h"
+#include "train/update.h"
 
 static int count_model(const choir_config *config, ch_exec *x, ch_transformer *net, ch_plan *plan) {
   ch_arena weights, gradients, state;
@@ -11,10 +11,10 @@ static int count_model(const choir_config *config, ch_exec *x, ch_transformer *n
   ch_arena_init(&gradients, "gradients");
   ch_arena_init(&state, "optimizer state");
   ch_params_alloc_weights(&net->params, &weights, x->compute == CH_COMPUTE_BF16);
-  ch_params_alloc_gradients(&net->params, &gradients);
+  ch_params_alloc_gradients(&net->params, &gradients, ch_update_in_backward(&config->train, 1));
   CH_TRY(ch_optimizer_create(&config->train, &net->params, &optimizer));
   ch_optimizer_alloc(&optimizer, &state);
-  ch_optimizer_step(x, &optimizer, 1, 1);
+  ch_update_count(x, &optimizer);
   ch_optimizer_free(&optimizer);
   int B = config->train.batch_sequences, T = config->train.sequence_length;
   ch_model_count(x, net, B, T, 1, 0);

@@ -4,10 +4,12 @@
 
 #include "base/error.h"
 #include "train/loop.h"
+#include "train/update.h"
 
 /* One micro-batch: the next windows, split into tokens and targets, forward and backward. Ranks take turns through the
- * samples. sums: of the loss and of the auxiliary loss, added to. */
-static void micro_batch(ch_run *run, uint64_t micro, double *sums) {
+ * samples. update: of the layers, within the backward pass, or NULL. sums: of the loss and of the auxiliary loss, added
+ * to. */
+static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *sums) {
   const choir_train_config *c = &run->config.train;
   int B = c->batch_sequences, T = c->sequence_length;
   int64_t n = (int64_t)B * T;
@@ -32,6 +34,8 @@ static void micro_batch(ch_run *run, uint64_t micro, double *sums) {
                   .observe = 1,
                   .weight = (real)(share / (double)n),
                   .aux_scale = (real)share,
+                  .ready = update ? ch_update_layer : NULL,
+                  .context = update,
                   .seed = c->seed,
                   .micro = micro * (uint64_t)run->comm->size + (uint64_t)run->comm->rank};
   ch_transformer_run(&run->model->x, &run->model->net, &pass);
@@ -73,23 +77,24 @@ static double dropped_share(const ch_transformer *net) {
   return dropped + kept > 0 ? dropped / (dropped + kept) : 0;
 }
 
-/* Gradients of all micro-batches, then the update. Nothing is updated from what is not finite. */
+/* Gradients of all micro-batches, and the update. Nothing is updated from what is not finite. */
 int ch_run_step(ch_run *run, choir_train_event *e) {
   const choir_train_config *c = &run->config.train;
-  ch_exec *x = &run->model->x;
   double sums[2] = {0};
   int64_t number = run->step + 1;
+  int in_backward = run->model->share_gradients;
+  ch_update update = {.x = &run->model->x, .optimizer = &run->optimizer, .step = number};
   CH_TRY(ch_model_zero_gradients(run->model));
   ch_transformer_clear_stats(&run->model->net);
-  for (int a = 0; a < c->accumulate; a++) micro_batch(run, (uint64_t)(run->step * c->accumulate + a), sums);
+  for (int a = 0; a < c->accumulate; a++)
+    micro_batch(run, (uint64_t)(run->step * c->accumulate + a), in_backward ? &update : NULL, sums);
   CH_TRY(add_ranks(run, sums, 2));
   e->loss = sums[0];
   e->aux_loss = sums[1];
-  e->gradient_norm = ch_optimizer_norm(x, &run->optimizer);
+  e->gradient_norm = ch_update_finish(&update, in_backward, e->loss);
   e->rate = ch_schedule_rate(c, number);
   e->dropped = dropped_share(&run->model->net);
-  if (!isfinite(e->loss) || !isfinite(e->gradient_norm)) return ch_run_not_finite(run, number, e->loss);
-  ch_optimizer_step(x, &run->optimizer, number, e->gradient_norm);
+  if (update.stopped) return ch_run_not_finite(run, number, e->loss);
   run->step = number;
   e->step = number;
   e->tokens = number * c->batch_sequences * c->sequence_length * c->accumulate * run->comm->size;

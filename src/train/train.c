@@ -13,6 +13,7 @@
 #include "model/weights.h"
 #include "train/loop.h"
 #include "train/plan.h"
+#include "train/update.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_run *run, const char *directory) {
@@ -51,6 +52,7 @@ static int make_model(ch_run *run, const choir_run_options *options) {
   CH_TRY(choir_config_check(&run->config));
   CH_TRY(check_memory(&run->config));
   CH_TRY(ch_model_create(&run->config, options, &run->model));
+  run->model->share_gradients = ch_update_in_backward(c, run->comm->size);
   CH_TRY(ch_optimizer_create(c, &run->model->net.params, &run->optimizer));
   ch_optimizer_alloc(&run->optimizer, &run->state);
   CH_TRY(ch_arena_commit(&run->state));
