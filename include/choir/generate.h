@@ -17,23 +17,6 @@ typedef struct choir_prompt {
   int count;
 } choir_prompt;
 
-typedef struct choir_generate_options {
-  int max_tokens;           /* new tokens of a sequence, at most */
-  double temperature;       /* logits are divided by it; 0: always the likeliest token */
-  int top_k;                /* only the k likeliest tokens; 0: all */
-  double top_p;             /* only the likeliest tokens that together reach this probability; 1: all */
-  uint64_t seed;            /* what sequence number i draws at a position is a function of (seed, i, position) */
-  const char *const *stops; /* NULL-terminated texts that end a sequence, left out themselves; or NULL */
-  int batch;                /* sequences that go through the model together; no text depends on it in fp32 */
-  int chunk;                /* tokens of prompts that go through together: memory for speed */
-  /* New text of sequence `sequence`, whole characters, after every token of it; size may be 0. Nonzero ends it all. */
-  int (*text)(void *context, int sequence, const char *text, size_t size);
-  int (*stop)(void *context); /* asked between passes of the model; nonzero ends it all */
-  void *context;              /* for both, each of which may be NULL */
-} choir_generate_options;
-#define CHOIR_GENERATE_OPTIONS_INIT \
-  { .max_tokens = 256, .temperature = 1, .top_p = 1, .batch = 8, .chunk = 512 }
-
 /* Why a sequence ended. */
 typedef enum {
   CHOIR_END_LENGTH,     /* max_tokens */
@@ -50,6 +33,25 @@ typedef struct choir_generated {
   int prompt_count; /* tokens of the prompt */
   choir_end end;
 } choir_generated;
+
+typedef struct choir_generate_options {
+  int max_tokens;           /* new tokens of a sequence, at most */
+  double temperature;       /* logits are divided by it; 0: always the likeliest token */
+  int top_k;                /* only the k likeliest tokens; 0: all */
+  double top_p;             /* only the likeliest tokens that together reach this probability; 1: all */
+  uint64_t seed;            /* what sequence number i draws at a position is a function of (seed, i, position) */
+  const char *const *stops; /* NULL-terminated texts that end a sequence, left out themselves; or NULL */
+  int batch;                /* sequences that go through the model together; no text depends on it in fp32 */
+  int chunk;                /* tokens of prompts that go through together: memory for speed */
+  /* New text of sequence `sequence`, whole characters, after every token of it; size may be 0. Nonzero ends it all. */
+  int (*text)(void *context, int sequence, const char *text, size_t size);
+  /* A sequence has ended, sooner perhaps than one before it; *generated lives as long as the result. */
+  void (*done)(void *context, int sequence, const choir_generated *generated);
+  int (*stop)(void *context); /* asked between passes of the model; nonzero ends it all */
+  void *context;              /* for these three, each of which may be NULL */
+} choir_generate_options;
+#define CHOIR_GENERATE_OPTIONS_INIT \
+  { .max_tokens = 256, .temperature = 1, .top_p = 1, .batch = 8, .chunk = 512 }
 
 typedef struct choir_generate_result {
   choir_generated *sequences; /* [count] in the order of the prompts */

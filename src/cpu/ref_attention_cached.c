@@ -6,8 +6,9 @@
 
 void ch_attention_bias(const real *rel_bias, int H, int buckets, int max_distance, int room, real *bias) {
   int64_t row = room + CH_BIAS_PAD;
+  int far = max_distance > buckets ? max_distance : buckets; /* all that is farther shares the last bucket */
   for (int distance = 0; distance < room; distance++) {
-    const real *from = rel_bias + ch_attention_bucket(distance, buckets, max_distance) * H;
+    const real *from = rel_bias + ch_attention_bucket(distance < far ? distance : far, buckets, max_distance) * H;
     for (int head = 0; head < H; head++) bias[head * row + room - 1 - distance] = from[head];
   }
   for (int head = 0; head < H; head++)
