@@ -17,6 +17,7 @@ const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
                                      &cli_generate,
                                      &cli_forward,
                                      &cli_route,
+                                     &cli_probe,
                                      &cli_bench,
                                      &cli_report,
                                      NULL};

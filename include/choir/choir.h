@@ -15,6 +15,7 @@
 #include "choir/machine.h"
 #include "choir/model.h"
 #include "choir/npy.h"
+#include "choir/probe.h"
 #include "choir/report.h"
 #include "choir/route.h"
 #include "choir/tensors.h"
