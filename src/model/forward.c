@@ -16,7 +16,7 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
                     .training = !causal,
                     .gradients = gradients,
                     .causal = causal,
-                    .observe = gradients,
+                    .observe = !causal,
                     .logits = logits ? &some_logits : NULL};
     ch_transformer_run(x, net, &pass);
   }
