@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "choir/machine.h"
 #include "train/metrics.h"
+#include "train/plan.h"
 #include "train/update.h"
 
 /* One process's drive through a run. Timing belongs to the process and not to the run. */
@@ -24,7 +25,7 @@ typedef struct drive {
 
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
-  int64_t n = (int64_t)c->batch_sequences * c->sequence_length,
+  int64_t n = (int64_t)ch_run_sequences(&run->config) * c->sequence_length,
           windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
   choir_model *m = run->model;
   run->batch = malloc((size_t)(2 * n + windows) * sizeof *run->batch);
@@ -39,7 +40,7 @@ int ch_run_plan(ch_run *run) {
   if (!run->unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
   ch_update_count(&m->x, &run->optimizer); /* the executor has no plan yet */
   m->reserved_scratch = m->x.scratch.peak;
-  return ch_model_plan(m, c->batch_sequences, c->sequence_length, 1);
+  return ch_model_plan(m, ch_run_sequences(&run->config), c->sequence_length, 1);
 }
 
 static void measure(const drive *d, double seconds, choir_train_event *e) {
@@ -59,7 +60,8 @@ static int evaluate_by(drive *d, const ch_windows *windows, int causal, choir_ev
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
   run->model->causal = causal;
-  int code = ch_evaluate(run->model, windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, r);
+  int code =
+      ch_evaluate(run->model, windows, ch_run_sequences(&run->config), c->eval_sequences, run->unigram, NULL, NULL, r);
   run->model->causal = 0;
   CH_TRY(code);
   if (!isfinite(r->loss)) return ch_run_not_finite(run, run->step, r->loss);
