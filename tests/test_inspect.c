@@ -51,6 +51,12 @@ static char *page_of(const char *arguments, json_t **data) {
   return page;
 }
 
+static int occurrences(const char *text, const char *part) {
+  int count = 0;
+  for (; (text = strstr(text, part)); text++) count++;
+  return count;
+}
+
 /* Reals on the page have six digits. */
 static void agree(const json_t *a, const json_t *b, const char *where) {
   const char *key;
@@ -169,17 +175,18 @@ static void hostile_text(void **state) {
   assert_true(bytes >= 4); /* a face of four bytes that the small tokenizer does not know */
   assert_true(size > 100 && size < sizeof hostile - 1);
   assert_memory_equal(spelt, hostile, size);
-  assert_null(strstr(page, "alert(1)</script>"));
-  assert_null(strstr(page, "<img"));
-  assert_null(strstr(page, "<!-- \""));
-  int scripts = 0;
-  for (const char *c = page; (c = strstr(c, "</script")); c++) scripts++;
-  assert_int_equal(scripts, 2);
   check_alone(page);
   free(page);
   json_decref(data);
-  program_must("cp hostile.txt '<b>&\"odd.txt'; choir inspect run --text '<b>&\"odd.txt' --out page.html");
-  program_must("grep -q '<title>choir: &lt;b&gt;&amp;&quot;odd.txt</title>' page.html");
+
+  /* the tokenizer cuts such words to pieces, but a file's name stays whole */
+  program_must("mkdir '<' && cp hostile.txt '</script><img onerror=x>&\"'");
+  page = page_of("--text '</script><img onerror=x>&\"'", &data);
+  assert_int_equal(occurrences(page, "</script"), 2);
+  assert_null(strstr(page, "<img"));
+  assert_non_null(strstr(page, "<title>choir: &lt;/script&gt;&lt;img onerror=x&gt;&amp;&quot;</title>"));
+  free(page);
+  json_decref(data);
 }
 
 /* Elements close in order, by a parser that is not a browser's. */
@@ -200,12 +207,6 @@ static void well_formed(void **state) {
   if (program_run("command -v python3 >/dev/null")) skip();
   test_ok(ch_file_save("check.py", check, sizeof check - 1));
   program_must("choir inspect run --text hostile.txt --out page.html && python3 check.py");
-}
-
-static int occurrences(const char *text, const char *part) {
-  int count = 0;
-  for (; (text = strstr(text, part)); text++) count++;
-  return count;
 }
 
 /* The page after its script has run, as a browser has it; NULL: no browser here. */

@@ -10,6 +10,7 @@
 #include "choir/machine.h"
 #include "train/metrics.h"
 #include "train/update.h"
+#include "train/watch.h"
 
 /* One process's drive through a run. Timing belongs to the process and not to the run. */
 typedef struct drive {
@@ -54,16 +55,28 @@ static void tell(drive *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
-static int evaluate(drive *d, choir_train_event e) {
+/* The loss on held-out windows and how they were routed, into *r and metrics.jsonl. */
+static int measure_held_out(drive *d, const ch_windows *windows, ch_watch *watch, choir_eval_result *r) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
+  CH_TRY(ch_watch_begin(run->model, 0, watch));
+  int code = ch_evaluate(run->model, windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, r);
+  ch_watch_end(run->model);
+  if (code) return code;
+  if (!isfinite(r->loss)) return ch_run_not_finite(run, run->step, r->loss);
+  ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
+  ch_metrics_eval(&d->metrics, run->step, r, run, watch->layer);
+  return CHOIR_OK;
+}
+
+static int evaluate(drive *d, choir_train_event e) {
   choir_eval_result r;
-  ch_windows windows = ch_windows_heldout(run->data, c->sequence_length);
+  ch_watch watch = {0};
+  ch_windows windows = ch_windows_heldout(d->run->data, d->run->config.train.sequence_length);
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
-  CH_TRY(ch_evaluate(run->model, &windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, &r));
-  if (!isfinite(r.loss)) return ch_run_not_finite(run, run->step, r.loss);
-  ch_eval_bytes(&r, ch_heldout_bytes(run->data, r.tokens));
-  ch_metrics_eval(&d->metrics, run->step, &r, run);
+  int code = measure_held_out(d, &windows, &watch, &r);
+  ch_watch_free(&watch);
+  if (code) return code;
   e.kind = CHOIR_EVENT_EVAL;
   e.loss = r.loss;
   e.aux_loss = 0;

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -87,7 +88,11 @@ static json_t *integers(const int64_t *values, int count) {
   return array;
 }
 
-static json_t *layer_json(const ch_block *b, const choir_route_stats *s) {
+static void set_real(json_t *object, const char *key, double value) {
+  json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+static json_t *layer_json(const ch_block *b, const choir_route_stats *s, const choir_routing_stats *seen) {
   json_t *layer = json_object();
   json_object_set_new(layer, "layer", json_integer(b->number));
   json_object_set_new(layer, "tokens", json_integer(s->tokens));
@@ -95,13 +100,17 @@ static json_t *layer_json(const ch_block *b, const choir_route_stats *s) {
   json_object_set_new(layer, "assignments", json_integer(s->assignments));
   json_object_set_new(layer, "dropped", json_integer(s->dropped));
   json_object_set_new(layer, "gate_mass", json_real(s->gate_mass));
+  set_real(layer, "token_entropy", seen->token_entropy);
+  set_real(layer, "load_entropy", seen->load_entropy);
+  set_real(layer, "drift", seen->drift);
   json_object_set_new(layer, "load", integers(s->load, s->experts));
   json_object_set_new(layer, "demand", integers(s->demand, s->experts));
   json_object_set_new(layer, "histogram", integers(s->histogram, s->experts + 1));
   return layer;
 }
 
-void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run) {
+void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run,
+                     const choir_routing_stats *seen) {
   json_t *line = json_object(), *layers = json_array();
   json_object_set_new(line, "event", json_string("eval"));
   json_object_set_new(line, "step", json_integer(step));
@@ -115,7 +124,8 @@ void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, co
   const ch_transformer *net = &run->model->net;
   for (int l = 0; l < net->config.layers; l++)
     if (net->block[l].moe >= 0)
-      json_array_append_new(layers, layer_json(&net->block[l], &net->stats[net->block[l].moe]));
+      json_array_append_new(layers,
+                            layer_json(&net->block[l], &net->stats[net->block[l].moe], &seen[net->block[l].moe]));
   json_object_set_new(line, "layers", layers);
   write_line(m->file, line);
 }

@@ -21,7 +21,9 @@ void ch_metrics_close(ch_metrics *m);
 void ch_metrics_run(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds);
-void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run);
+/* seen: [MoE layers], of this evaluation. */
+void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run,
+                     const choir_routing_stats *seen);
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path);
 
 /* Brings everything written so far to the disk and says how long metrics.jsonl is: before each checkpoint. */
