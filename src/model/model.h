@@ -26,6 +26,9 @@ int ch_model_create(const choir_config *config, const choir_run_options *options
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);
 
+/* The bf16 copies made anew, on any executor that is ready to run. */
+void ch_model_round_weights(choir_model *model, ch_exec *x);
+
 /* The first weight that is not finite, in the order of the table; NULL: all are. The model must have a plan. */
 const char *ch_model_bad_weight(choir_model *model);
 

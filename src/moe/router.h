@@ -19,7 +19,8 @@ enum {
   CH_ROUTER_CENTROIDS = 256,   /* its weight is learned by `observe`, not by gradients */
   CH_ROUTER_LOGITS_ONLY = 512, /* reads logits; its backward writes their gradient to dscores: no softmax */
   CH_ROUTER_K = 1024,          /* gives every token options->experts_per_token experts */
-  CH_ROUTER_POOLS = 2048       /* takes options->pool */
+  CH_ROUTER_POOLS = 2048,      /* takes options->pool */
+  CH_ROUTER_EVAL_ALONE = 4096  /* looks across tokens in training only: by itself route is causal elsewhere */
 };
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */

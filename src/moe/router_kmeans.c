@@ -52,7 +52,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   ch_arena_release(&x->scratch, mark);
 }
 
-/* |x - mu|^2 / 2 of every token and its centroid; negative where the token takes no part. */
+/* |x - mu|^2 / 2 of every token and its centroid; 0 where the token takes no part. */
 static void distances(ch_exec *x, const ch_route_args *a, const real *half, real *distance) {
 #pragma omp parallel for num_threads(x->threads)
   for (int t = 0; t < a->n; t++) {
@@ -61,24 +61,55 @@ static void distances(ch_exec *x, const ch_route_args *a, const real *half, real
     real closeness;
     nearest(a, t, half, &closeness);
     for (int j = 0; j < a->d; j++) square += (double)in[j] * (double)in[j];
-    distance[t] = a->valid && !a->valid[t] ? -1 : (real)fmax(square / 2 - (double)closeness, 0);
+    distance[t] = a->valid && !a->valid[t] ? 0 : (real)fmax(square / 2 - (double)closeness, 0);
   }
 }
 
-/* Experts that got nobody start again, in order, from the tokens farthest from their centroids (of equal ones the
- * first); a token serves one expert. */
+/* ... now that there is a centroid where token `seed` is, too. */
+static void shorten(ch_exec *x, const ch_route_args *a, int seed, real *distance) {
+  const real *to = a->x + (int64_t)seed * a->d;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    const real *from = a->x + (int64_t)t * a->d;
+    double square = 0;
+    for (int j = 0; j < a->d; j++) square += ((double)from[j] - (double)to[j]) * ((double)from[j] - (double)to[j]);
+    if (square / 2 < (double)distance[t]) distance[t] = (real)(square / 2);
+  }
+}
+
+/* Experts that got nobody start again, in order, each from the token that is farthest from every centroid (of equal
+ * ones the first), those of this step's new ones included: so they spread over the tokens. */
 static void reseed(ch_exec *x, const ch_route_args *a, const real *half, real *distance) {
   const ch_record *r = a->record;
-  int measured = 0;
+  int found = 0;
   for (int i = 0; i < a->e; i++) {
     if (r->expert_begin[i + 1] > r->expert_begin[i]) continue;
-    if (!measured++) distances(x, a, half, distance);
+    if (!found++) distances(x, a, half, distance);
     int far = 0;
     for (int t = 1; t < a->n; t++)
       if (distance[t] > distance[far]) far = t;
     if (!(distance[far] > 0)) return; /* everybody stands on a centroid */
     for (int j = 0; j < a->d; j++) a->state[(int64_t)j * a->e + i] = a->x[(int64_t)far * a->d + j];
-    distance[far] = -1;
+    shorten(x, a, far, distance);
+  }
+}
+
+/* Moves experts that got somebody. */
+static void move(ch_exec *x, const ch_route_args *a, double *sums) {
+  const ch_record *r = a->record;
+  double weight = ch_router_mean_weight(a->options->decay, a->observed);
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < a->e; i++) {
+    int begin = r->expert_begin[i], end = r->expert_begin[i + 1];
+    double *sum = sums + (int64_t)i * a->d;
+    if (begin == end) continue;
+    memset(sum, 0, (size_t)a->d * sizeof *sum);
+    for (int s = begin; s < end; s++)
+      for (int j = 0; j < a->d; j++) sum[j] += (double)a->x[(int64_t)r->slot_token[s] * a->d + j];
+    for (int j = 0; j < a->d; j++) {
+      real *centroid = &a->state[(int64_t)j * a->e + i];
+      *centroid = (real)((double)*centroid + weight * (sum[j] / (end - begin) - (double)*centroid));
+    }
   }
 }
 
@@ -86,25 +117,11 @@ static void reseed(ch_exec *x, const ch_route_args *a, const real *half, real *d
 static void observe(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   real *half = CH_NEW(&x->scratch, real, a->e), *distance = CH_NEW(&x->scratch, real, a->n);
-  double *sum = CH_NEW(&x->scratch, double, (int64_t)a->e * a->d);
+  double *sums = CH_NEW(&x->scratch, double, (int64_t)a->e * a->d);
   if (!ch_counting(x)) {
-    const ch_record *r = a->record;
-    double weight = ch_router_mean_weight(a->options->decay, a->observed);
     half_squares(x, a, half);
     reseed(x, a, half, distance);
-#pragma omp parallel for num_threads(x->threads)
-    for (int i = 0; i < a->e; i++) {
-      int begin = r->expert_begin[i], end = r->expert_begin[i + 1];
-      double *total = sum + (int64_t)i * a->d;
-      if (begin == end) continue;
-      memset(total, 0, (size_t)a->d * sizeof *total);
-      for (int s = begin; s < end; s++)
-        for (int j = 0; j < a->d; j++) total[j] += (double)a->x[(int64_t)r->slot_token[s] * a->d + j];
-      for (int j = 0; j < a->d; j++) {
-        real *centroid = &a->state[(int64_t)j * a->e + i];
-        *centroid = (real)((double)*centroid + weight * (total[j] / (end - begin) - (double)*centroid));
-      }
-    }
+    move(x, a, sums);
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -139,11 +139,14 @@ def global_topk(scores, live, o):
 
 
 def by_threshold(scores, live, o, thresholds):
-    """Causal expert choice: expert i takes every token that scores at least its threshold."""
-    margin = (scores - thresholds)[live]
-    assert margin.abs().min() > MARGIN, "threshold too close for float"
+    """Causal expert choice: expert i takes every token that scores at least its threshold; with a cap, a token stays with
+    the best of S - threshold."""
+    margin = (scores - thresholds).detach()
+    assert margin[live].abs().min() > MARGIN, "threshold too close for float"
     held = torch.zeros_like(scores)
-    held[live] = (margin >= 0).double()
+    for t in live:
+        passed = [i for i in range(scores.shape[1]) if margin[t, i] >= 0]
+        held[t, top_k(margin[t], o.get("cap") or len(passed), passed)] = 1
     return held, scores, held.sum(0), torch.zeros(()), len(live)
 
 
