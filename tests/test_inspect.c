@@ -136,6 +136,25 @@ static void stats_and_page_agree(void **state) {
   }
 }
 
+/* The last evaluation of the run that setup trained. */
+static void while_training(void **state) {
+  (void)state;
+  size_t size, l;
+  program_must("grep '\"event\":\"eval\"' run/metrics.jsonl | tail -n 1 >line.json");
+  char *text = program_read("line.json", &size);
+  json_t *line = parsed(text, size), *layers = json_object_get(line, "layers"), *layer;
+  assert_int_equal(json_array_size(layers), 2);
+  json_array_foreach(layers, l, layer) {
+    double entropy = json_at(layer, "token_entropy");
+    assert_true(entropy > 0 && entropy < log(4));
+    if (!(fabs(json_at(layer, "load_entropy") - log(4)) < 1e-7)) /* nine digits */
+      fail_msg("experts that choose hold as many");
+    assert_true(json_at(layer, "drift") > 0);
+  }
+  json_decref(line);
+  free(text);
+}
+
 static void tables(void **state) {
   (void)state;
   program_must("choir stats run --text corpus.txt --tokens 300 --threads 1");
@@ -256,8 +275,8 @@ static void in_a_browser(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(stats_and_page_agree), cmocka_unit_test(tables),       cmocka_unit_test(hostile_text),
-      cmocka_unit_test(well_formed),          cmocka_unit_test(in_a_browser),
+      cmocka_unit_test(stats_and_page_agree), cmocka_unit_test(while_training), cmocka_unit_test(tables),
+      cmocka_unit_test(hostile_text),         cmocka_unit_test(well_formed),    cmocka_unit_test(in_a_browser),
   };
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }
