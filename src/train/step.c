@@ -58,7 +58,7 @@ static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *
   sums[1] += pass.aux_loss * share;
 }
 
-int ch_run_not_finite(ch_run *run, int64_t step, double loss) {
+int ch_run_not_finite(const ch_run *run, int64_t step, double loss) {
   const char *what = "weight", *name = ch_model_bad_weight(run->model);
   for (int i = 0; !name && i < run->model->net.params.count; i++) {
     what = "gradient";
