@@ -20,21 +20,26 @@ INLINE ch_vector load(const void *b, int64_t at, int bf16) {
   return (ch_vector)(__builtin_convertvector(*(const halves *)((const ch_bf16 *)b + at), words) << 16);
 }
 
-INLINE float element(const void *b, int64_t at, int bf16) {
-  return bf16 ? ch_bf16_value(((const ch_bf16 *)b)[at]) : ((const float *)b)[at];
+/* The first `count` lanes; the others are 0. Loops over single elements would not do for what is left of a row: there
+ * compilers fuse a multiplication with its addition in some places and not in others. */
+INLINE ch_vector load_some(const void *b, int64_t at, int count, int bf16) {
+  float lane[CH_LANES] = {0};
+  for (int l = 0; l < count; l++)
+    lane[l] = bf16 ? ch_bf16_value(((const ch_bf16 *)b)[at + l]) : ((const float *)b)[at + l];
+  return ch_load(lane);
 }
 
 INLINE void put(const ch_product *p, int64_t i, int64_t j, float sum) {
   float *c = p->c + i * p->ldc + j;
-  float value = p->alpha * sum;
-  *c = p->accumulate ? *c + value : value;
+  *c = p->accumulate ? ch_fma(p->alpha, sum, *c) : p->alpha * sum;
 }
 
-/* B stored [n,k]: lanes run along k, and what is left of k is added to their sum. */
+/* B stored [n,k]: lanes run along k. */
 INLINE void dots(const ch_product *p, int64_t i, int64_t j, int rows, int columns, int bf16) {
   ch_vector sum[ROWS][COLUMNS];
   const float *a = (const float *)p->a + i * p->lda;
-  int64_t k = p->k, whole = k / CH_LANES * CH_LANES, at = j * p->ldb;
+  int64_t whole = p->k / CH_LANES * CH_LANES, at = j * p->ldb;
+  int rest = (int)(p->k - whole);
   for (int r = 0; r < rows; r++)
     for (int c = 0; c < columns; c++) sum[r][c] = (ch_vector){0};
   for (int64_t l = 0; l < whole; l += CH_LANES) {
@@ -42,15 +47,15 @@ INLINE void dots(const ch_product *p, int64_t i, int64_t j, int rows, int column
     for (int c = 0; c < columns; c++) b[c] = load(p->b, at + c * p->ldb + l, bf16);
     for (int r = 0; r < rows; r++) {
       ch_vector left = ch_load(a + r * p->lda + l);
-      for (int c = 0; c < columns; c++) sum[r][c] += left * b[c];
+      for (int c = 0; c < columns; c++) sum[r][c] = ch_vector_fma(left, b[c], sum[r][c]);
     }
   }
+  for (int c = 0; rest && c < columns; c++) {
+    ch_vector b = load_some(p->b, at + c * p->ldb + whole, rest, bf16);
+    for (int r = 0; r < rows; r++) sum[r][c] = ch_vector_fma(load_some(a, r * p->lda + whole, rest, 0), b, sum[r][c]);
+  }
   for (int r = 0; r < rows; r++)
-    for (int c = 0; c < columns; c++) {
-      float total = ch_vector_sum(sum[r][c]);
-      for (int64_t l = whole; l < k; l++) total += a[r * p->lda + l] * element(p->b, at + c * p->ldb + l, bf16);
-      put(p, i + r, j + c, total);
-    }
+    for (int c = 0; c < columns; c++) put(p, i + r, j + c, ch_vector_sum(sum[r][c]));
 }
 
 /* B stored [k,n]: lanes run along n. */
@@ -67,26 +72,30 @@ INLINE void sums(const ch_product *p, int64_t i, int64_t j, int rows, int vector
       b[v] = load(p->b, at + v * CH_LANES, bf16);
     }
     for (int r = 0; r < rows; r++)
-      for (int v = 0; v < vectors; v++) sum[r][v] += a[r * p->lda + l] * b[v];
+      for (int v = 0; v < vectors; v++) sum[r][v] = ch_vector_fma(ch_splat(a[r * p->lda + l]), b[v], sum[r][v]);
   }
   for (int r = 0; r < rows; r++)
     for (int v = 0; v < vectors; v++) {
       float *c = p->c + (i + r) * p->ldc + j + v * CH_LANES;
-      ch_vector value = p->alpha * sum[r][v];
-      if (p->accumulate) value += ch_load(c);
-      ch_store(c, value);
+      if (p->accumulate)
+        ch_store(c, ch_vector_fma(ch_splat(p->alpha), sum[r][v], ch_load(c)));
+      else
+        ch_store(c, p->alpha * sum[r][v]);
     }
 }
 
-/* Columns that fill no vector. */
-INLINE void single_sums(const ch_product *p, int64_t i, int64_t j, int rows, int bf16) {
+/* The last columns, which fill no vector. */
+INLINE void last_sums(const ch_product *p, int64_t i, int64_t j, int rows, int bf16) {
+  int count = (int)(p->n - j);
+  ch_vector sum[ROWS];
+  for (int r = 0; r < rows; r++) sum[r] = (ch_vector){0};
+  for (int64_t l = 0; l < p->k; l++) {
+    ch_vector b = load_some(p->b, l * p->ldb + j, count, bf16);
+    for (int r = 0; r < rows; r++)
+      sum[r] = ch_vector_fma(ch_splat(((const float *)p->a)[(i + r) * p->lda + l]), b, sum[r]);
+  }
   for (int r = 0; r < rows; r++)
-    for (int64_t c = j; c < p->n; c++) {
-      float sum = 0;
-      for (int64_t l = 0; l < p->k; l++)
-        sum += ((const float *)p->a)[(i + r) * p->lda + l] * element(p->b, l * p->ldb + c, bf16);
-      put(p, i + r, c, sum);
-    }
+    for (int c = 0; c < count; c++) put(p, i + r, j + c, sum[r][c]);
 }
 
 INLINE void strip(const ch_product *p, int64_t i, int rows, int bf16) {
@@ -97,7 +106,7 @@ INLINE void strip(const ch_product *p, int64_t i, int rows, int bf16) {
   } else {
     for (; j + VECTORS * CH_LANES <= p->n; j += VECTORS * CH_LANES) sums(p, i, j, rows, VECTORS, bf16);
     for (; j + CH_LANES <= p->n; j += CH_LANES) sums(p, i, j, rows, 1, bf16);
-    single_sums(p, i, j, rows, bf16);
+    if (j < p->n) last_sums(p, i, j, rows, bf16);
   }
 }
 

@@ -4,6 +4,10 @@
 
 #include <stdint.h>
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
 #if defined(__AVX512F__)
 enum { CH_LANES = 16 };
 #elif defined(__AVX2__)
@@ -18,6 +22,29 @@ typedef int32_t ch_mask __attribute__((vector_size(CH_LANES * sizeof(float)), al
 
 static inline ch_vector ch_load(const float *x) { return *(const ch_vector *)x; }
 static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
+
+/* a b + c, rounded once wherever there is an instruction for it. Compilers fuse by themselves too, but not everywhere
+ * alike: this is for sums that must come out the same in all variants of a loop. */
+static inline ch_vector ch_vector_fma(ch_vector a, ch_vector b, ch_vector c) {
+#if defined(__AVX512F__)
+  return (ch_vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (ch_vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
+static inline float ch_fma(float a, float b, float c) {
+#if defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+/* The same number in all lanes; compilers drop the subtraction, which changes nothing. */
+static inline ch_vector ch_splat(float x) { return x - (ch_vector){0}; }
 
 /* Where a > b, else b: NaN in a is passed over. */
 static inline ch_vector ch_vector_max(ch_vector a, ch_vector b) {
