@@ -18,11 +18,10 @@ static const void *rounded_weights(ch_exec *x, const float *b, const ch_bf16 *b1
   return rounded;
 }
 
-/* Columns of a piece: enough work for a thread to be woken for, where rows are few. */
+/* Columns of a piece: enough work, where rows are few. */
 static int64_t piece_columns(const ch_product *p) {
-  enum { LEAST = 1 << 17 };
   int64_t columns = CH_BY_ROW_COLUMNS;
-  while (columns * p->m * p->k < LEAST && columns < p->n) columns *= 2;
+  while (columns * p->m * p->k < CH_BY_ROW_WORK && columns < p->n) columns *= 2;
   return columns;
 }
 
@@ -56,7 +55,7 @@ void ch_by_row_gemm(ch_exec *x, const ch_gemm_args *g) {
   if (!ch_counting(x)) {
     void (*run)(const ch_product *) = CH_SIMD_PICK(ch_by_row);
     int64_t columns = piece_columns(&p);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(p.n > columns ? x->threads : 1)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_by_row_threads(x, p.m *p.n *p.k))
     for (int64_t begin = 0; begin < p.n; begin += columns) {
       ch_product piece = piece_of(&p, begin, columns);
       run(&piece);
@@ -95,7 +94,7 @@ void ch_by_row_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     void (*run)(const ch_product *) = CH_SIMD_PICK(ch_by_row);
     for (int i = 0; i < g->experts; i++)
       if (g->begin[i + 1] > g->begin[i]) busy[count++] = i;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_by_row_threads(x, rows * g->n * g->k))
     for (int64_t task = 0; task < count * pieces; task++) {
       ch_product p = expert_product(g, a, w, bf16, busy[task / pieces]);
       ch_product piece = piece_of(&p, task % pieces * COLUMNS, COLUMNS);

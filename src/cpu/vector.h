@@ -61,6 +61,27 @@ static inline float ch_vector_sum(ch_vector v) {
   return lane[0];
 }
 
+/* ch_vector_sum of four vectors at once, the same bits. */
+typedef float ch_quad __attribute__((vector_size(16), aligned(4), may_alias));
+static inline ch_quad ch_vector_fold(ch_vector v) {
+#if defined(__AVX512F__)
+  __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+  return (ch_quad)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+#elif defined(__FMA__)
+  return (ch_quad)_mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+#else
+  return v;
+#endif
+}
+static inline ch_quad ch_vector_sums(ch_vector a, ch_vector b, ch_vector c, ch_vector d) {
+  typedef int32_t order __attribute__((vector_size(16)));
+  const order low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
+  ch_quad p = ch_vector_fold(a), q = ch_vector_fold(b), r = ch_vector_fold(c), s = ch_vector_fold(d);
+  ch_quad left = __builtin_shuffle(p, q, low) + __builtin_shuffle(p, q, high);
+  ch_quad right = __builtin_shuffle(r, s, low) + __builtin_shuffle(r, s, high);
+  return __builtin_shuffle(left, right, first) + __builtin_shuffle(left, right, second);
+}
+
 static inline float ch_vector_largest(ch_vector v) {
   float lane[CH_LANES];
   ch_store(lane, v);
