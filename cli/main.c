@@ -20,6 +20,8 @@ const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
                                      &cli_probe,
                                      &cli_bench,
                                      &cli_report,
+                                     &cli_stats,
+                                     &cli_inspect,
                                      NULL};
 
 /* The verb that the first one or two words name; *used says how many. */

@@ -18,6 +18,8 @@
 #include "choir/probe.h"
 #include "choir/report.h"
 #include "choir/route.h"
+#include "choir/routing.h"
+#include "choir/seeing.h"
 #include "choir/tensors.h"
 #include "choir/tokenizer.h"
 #include "choir/train.h"
