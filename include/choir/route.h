@@ -34,6 +34,7 @@ typedef struct choir_route_stats {
   int64_t *load;       /* [e] tokens held */
   int64_t *demand;     /* [e] tokens that asked; above capacity: over-capacity (expert_choice: = load) */
   int64_t *histogram;  /* [e+1] valid tokens held by 0, 1, ..., e experts */
+  choir_certificate certificate;
 } choir_route_stats;
 
 /* Names of the routers, NULL-terminated, and whether one looks across tokens ("expert_choice": 1). -1: unknown name. */

@@ -96,10 +96,12 @@ void ch_assign_prove(ch_exec *x, const ch_pool *p, choir_certificate *c) {
     reached += value[r];
     possible += bound[r];
   }
-  double size = fmax(fabs(possible), fabs(reached)), gap = size > 0 ? (possible - reached) / size : 0;
-  c->gap = c->assignments++ ? fmax(c->gap, gap) : gap;
-  c->iterations += p->iterations;
-  c->expert_before = fmax(c->expert_before, p->expert_before);
-  c->token_before = fmax(c->token_before, p->token_before);
-  count_violations(p, experts_of, c);
+  double size = fmax(fabs(possible), fabs(reached));
+  choir_certificate mine = {.assignments = 1,
+                            .iterations = p->iterations,
+                            .gap = size > 0 ? (possible - reached) / size : 0,
+                            .expert_before = p->expert_before,
+                            .token_before = p->token_before};
+  count_violations(p, experts_of, &mine);
+  ch_certificate_add(c, &mine);
 }
