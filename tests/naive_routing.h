@@ -175,7 +175,8 @@ typedef struct {
   double cost;
 } naive_arc;
 
-/* One unit more along the cheapest way from node 0 to the last node, if there is one. arcs come in pairs, there and back. */
+/* One unit more along the cheapest way from node 0 to the last node, if there is one. arcs come in pairs, there and
+ * back. */
 static inline int naive_push(naive_arc *arc, int arcs, int nodes) {
   double distance[2048] = {0};
   int by[2048] = {0}, changed = 1;
@@ -203,10 +204,10 @@ static inline int naive_push(naive_arc *arc, int arcs, int nodes) {
 static inline void naive_assign(naive_routing *q, int begin, int end, int least, int most, int units, int cap) {
   int e = q->e, nodes = 2 + e + end - begin, arcs = 0;
   naive_arc *arc = calloc((size_t)(2 * (2 * e + (e + 1) * (end - begin))), sizeof *arc);
-#define NAIVE_ARC(a, b, space, price)                                                     \
-  do {                                                                                    \
-    arc[arcs++] = (naive_arc){.from = (a), .to = (b), .room = (space), .cost = (price)};  \
-    arc[arcs++] = (naive_arc){.from = (b), .to = (a), .cost = -(price)};                  \
+#define NAIVE_ARC(a, b, space, price)                                                    \
+  do {                                                                                   \
+    arc[arcs++] = (naive_arc){.from = (a), .to = (b), .room = (space), .cost = (price)}; \
+    arc[arcs++] = (naive_arc){.from = (b), .to = (a), .cost = -(price)};                 \
   } while (0)
   for (int t = begin; t < end; t++) {
     if (!naive_valid(q, t)) continue;

@@ -1,6 +1,6 @@
 /* BASE layers (Lewis et al. 2021): in training every token has exactly one expert and experts' loads are equal (where n
- * does not divide by e, within one of each other), such that the total of the logits is largest; in evaluation each token
- * takes the expert it likes best. The gate is sigmoid(x . w_i). */
+ * does not divide by e, within one of each other), such that the total of the logits is largest; in evaluation each
+ * token takes the expert it likes best. The gate is sigmoid(x . w_i). */
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Expert choice where a token has at most b experts: of all ways to give every expert of a pool its k tokens under that
- * cap, the one of largest total score (solver exact), or what the paper's entropic solver finds (dykstra). The gate is the
- * score. Prices of the assignment are the experts' cut-offs. */
+ * cap, the one of largest total score (solver exact), or what the paper's entropic solver finds (dykstra). The gate is
+ * the score. Prices of the assignment are the experts' cut-offs. */
 #include <string.h>
 
 #include "base/error.h"
@@ -13,10 +13,11 @@ static int cap_of(const choir_router_options *o, int e) { return o->cap > 0 && o
 static int check_room(const choir_router_options *o, double c, int size, int e) {
   int64_t places = (int64_t)e * ch_router_k(c, size, e), room = (int64_t)cap_of(o, e) * size;
   if (places <= room) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "router '%s': %d experts that take %d of %d tokens each (capacity_factor %g) need %lld places, and a cap "
-                  "of %d leaves %lld; raise cap or lower capacity_factor",
-                  o->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)room);
+  return ch_error(
+      CHOIR_ERROR_ARGUMENT,
+      "router '%s': %d experts that take %d of %d tokens each (capacity_factor %g) need %lld places, and a cap "
+      "of %d leaves %lld; raise cap or lower capacity_factor",
+      o->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)room);
 }
 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {

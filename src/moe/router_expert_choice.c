@@ -21,14 +21,15 @@ static int64_t slots(double c, int n, int size, int e) {
 
 static int check_factor(const char *name, double c, int n, int size, int e) {
   if (c > e)
-    return ch_error(
-        CHOIR_ERROR_ARGUMENT,
-        "router '%s': capacity_factor %g with %d experts makes k = n c / e larger than the pool of %d tokens; it can be "
-        "%d at most",
-        name, c, e, size, e);
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': capacity_factor %g with %d experts makes k = n c / e larger than the pool of %d "
+                    "tokens; it can be "
+                    "%d at most",
+                    name, c, e, size, e);
   if (size * c / e < 0.5)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router '%s': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)", name, size, c, e);
+                    "router '%s': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)", name, size, c,
+                    e);
   if (slots(c, n, size, e) > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", name, n);
   return CHOIR_OK;
