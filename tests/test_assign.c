@@ -7,8 +7,7 @@ static const char *const kinds[KINDS] = {"narrow",   "normal", "peaky", "cluster
                                          "constant", "zeros",  "tiny",  "huge",      "duplicates", "logits"};
 
 typedef struct {
-  int n, e, k, cap, balanced;
-  ch_solver solver;
+  int n, e, k, cap, balanced, solver;
   int iterations, threads;
   const uint8_t *valid;
   const real *score;

@@ -20,7 +20,7 @@ enum { CHOIR_NAME_BYTES = 32 };
 
 /* How tokens meet experts; JSON object "router". What a router does not use it ignores. */
 typedef struct choir_router_options {
-  char name[CHOIR_NAME_BYTES];   /* "name": expert_choice, gshard_top2, switch_top1, hash, dense */
+  char name[CHOIR_NAME_BYTES];   /* "name": one of choir_router_names() */
   double capacity_factor;        /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
   double eval_capacity_factor;   /* "eval_capacity_factor": the same while evaluating; 0: as in training */
   char pool[CHOIR_NAME_BYTES];   /* "pool": tokens that expert_choice chooses among: batch or sequence */

@@ -5,7 +5,7 @@
 
 #include "moe/router.h"
 
-typedef enum { CH_SOLVER_EXACT, CH_SOLVER_DYKSTRA } ch_solver;
+enum { CH_SOLVER_EXACT, CH_SOLVER_DYKSTRA }; /* in the order of ch_router_solvers */
 
 typedef struct ch_assign_args {
   int n, e, pools;
@@ -15,7 +15,7 @@ typedef struct ch_assign_args {
   const int *k;          /* [pools] as ch_assign_k leaves it; not read when balanced */
   int cap;               /* b; from e on it binds nobody, and the result is op `select`'s */
   int balanced;          /* every token gets exactly one expert, and experts' loads differ by one at most */
-  ch_solver solver;      /* balanced: exact always */
+  int solver;            /* balanced: exact always */
   double lambda;         /* of dykstra */
   int iterations;
   const uint8_t *valid;           /* [n] or NULL */

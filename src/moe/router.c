@@ -94,6 +94,14 @@ int ch_valid_count(const uint8_t *valid, int n) {
   return count;
 }
 
+void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
+  const ch_record *r = a->record;
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < a->e; i++)
+    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
+      r->slot_gate[s] = a->scores[(int64_t)r->slot_token[s] * a->e + i];
+}
+
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
   if (ch_counting(x)) return;
   const ch_record *r = a->record;

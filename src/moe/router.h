@@ -124,6 +124,9 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 /* How many of `n` tokens take part. */
 int ch_valid_count(const uint8_t *valid, int n);
 
+/* slot_gate = score, not in the counting run. */
+void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a);
+
 /* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 
