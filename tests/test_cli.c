@@ -18,6 +18,8 @@ static void usage_errors(void **state) {
   program_refuses(2, "missing operand", "choir forward a");
   program_refuses(2, "unexpected operand 'b'", "choir info a b");
   program_refuses(2, "give one of --data", "choir eval r");
+  program_refuses(2, "give one of --prompt", "choir generate r");
+  program_refuses(2, "knows \\f", "choir generate r --prompt a --stop '\\q'");
   program_refuses(2, "belongs to none", "choir data build --out d --tokenizer t a --source x=1:b");
   program_refuses(2, "weight must be a positive", "choir data build --out d --tokenizer t --source x=-1:b");
   program_refuses(2, "names no file", "choir data build --out d --tokenizer t --source x=1:");
@@ -27,8 +29,8 @@ static void usage_errors(void **state) {
 
 static void help(void **state) {
   (void)state;
-  static const char *const verbs[] = {"tokenizer train", "data build", "info", "init",  "forward",
-                                      "route",           "train",      "eval", "bench", "report"};
+  static const char *const verbs[] = {"tokenizer train", "data build", "generate", "info",  "init",  "forward",
+                                      "route",           "train",      "eval",     "bench", "report"};
   program_must("choir --version");
   assert_string_equal(program_output, "choir " CHOIR_VERSION "\n");
   program_must("choir help");

@@ -91,6 +91,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
                   .target = target,
                   .gradients = gradients,
                   .causal = model->causal,
+                  .look = ch_model_look(model),
                   .logits = logits,
                   .weight = targets ? (real)(1.0 / (double)targets) : 0,
                   .aux_scale = 1};

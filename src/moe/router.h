@@ -20,7 +20,7 @@ enum {
   CH_ROUTER_LOGITS_ONLY = 512, /* reads logits; its backward writes their gradient to dscores: no softmax */
   CH_ROUTER_K = 1024,          /* gives every token options->experts_per_token experts */
   CH_ROUTER_POOLS = 2048,      /* takes options->pool */
-  CH_ROUTER_ALONE = 4096,      /* looks at other tokens in training only: evaluation routes each token by itself */
+  CH_ROUTER_EVAL_ALONE = 4096, /* looks across tokens in training only: by itself route is causal elsewhere */
   CH_ROUTER_PAIRS = 8192       /* takes options->consistency_weight */
 };
 

@@ -34,7 +34,4 @@ typedef struct ch_bars {
 } ch_bars;
 void ch_bars_write(FILE *out, const ch_bars *bars);
 
-/* Text with what HTML would interpret escaped. */
-void ch_html_text(FILE *out, const char *text);
-
 #endif
