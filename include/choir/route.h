@@ -45,8 +45,8 @@ CHOIR_API int choir_router_properties(const char *router, const char *routing, c
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
 
 /* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning
- * never. tokens: [n] ids, needed by `hash`, else may be NULL. valid: [n] nonzero where a token takes part, or NULL.
- * sequence_length: of pool "sequence" (0: one sequence). seed: of random second experts. gates [n,e] receives the
+ * never. tokens: [n] ids, needed by `hash` and `random`, else may be NULL. valid: [n] nonzero where a token takes part,
+ * or NULL. sequence_length: of pool "sequence" (0: one sequence). seed: of random experts. gates [n,e] receives the
  * combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free. `training` chooses
  * the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row and column),
  * CHOIR_ERROR_MEMORY. */

@@ -51,6 +51,10 @@ int ch_router_choices(const choir_router_options *o) {
   return router->caps & CH_ROUTER_K ? o->experts_per_token : router->choices;
 }
 
+int ch_router_draws(const choir_router_options *o) {
+  return (ch_router_find(o->name)->caps & CH_ROUTER_PAIRS) && o->consistency_weight > 0 ? 2 : 1;
+}
+
 int ch_router_can_be_causal(const ch_router *router) {
   return router->causal || !(router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER));
 }

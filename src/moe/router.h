@@ -20,7 +20,8 @@ enum {
   CH_ROUTER_LOGITS_ONLY = 512, /* reads logits; its backward writes their gradient to dscores: no softmax */
   CH_ROUTER_K = 1024,          /* gives every token options->experts_per_token experts */
   CH_ROUTER_POOLS = 2048,      /* takes options->pool */
-  CH_ROUTER_EVAL_ALONE = 4096  /* looks across tokens in training only: by itself route is causal elsewhere */
+  CH_ROUTER_ALONE = 4096,      /* looks at other tokens in training only: evaluation routes each token by itself */
+  CH_ROUTER_PAIRS = 8192       /* takes options->consistency_weight */
 };
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */
@@ -94,6 +95,9 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 
 /* Experts that every token asks for, 0 where experts choose. */
 int ch_router_choices(const choir_router_options *o);
+
+/* How often a training pass runs every sequence: 2 where two draws are to agree (consistency_weight), else 1. */
+int ch_router_draws(const choir_router_options *o);
 
 /* Nonzero when the router has a way to route without a look at other tokens. */
 int ch_router_can_be_causal(const ch_router *router);

@@ -201,6 +201,12 @@ typedef struct {
   real weight;           /* of the gradient, usually 1/targets */
   real *dx;              /* [n,d] = , or NULL */
   real *dw;              /* [V,d] += */
+  /* n is even, and rows t and t + n/2 predict the same target, p and q, from two passes of a model that draws:
+   * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, part of the gradient with a weight of
+   * its own. */
+  int paired;
+  double *consistency_sum;
+  real consistency;
 } ch_head_args;
 
 /* y = x; without x: y = 0 */
