@@ -28,8 +28,8 @@
   const odd = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
   const hex = (code) => (code < 256 ? "\\x" + code.toString(16).toUpperCase().padStart(2, "0") : "U+" + code.toString(16).toUpperCase().padStart(4, "0"));
 
-  /* Nodes of a piece; `line`: line ends break lines. Bytes that are no character, and characters that do not show, are named. */
-  function show(piece, line) {
+  /* Nodes of a piece; `inline`: as it stands in the text, where spaces show as such. Bytes that are no character, and characters that do not show, are named. */
+  function show(piece, inline) {
     if (Array.isArray(piece)) return piece.map((byte) => el("i", { class: "byte" }, hex(byte)));
     const nodes = [];
     let run = "";
@@ -39,11 +39,11 @@
       if (c === "\n" || c === "\t") {
         flush();
         nodes.push(el("i", {}, c === "\n" ? "↵" : "⇥"));
-        if (line) nodes.push(c);
+        if (inline && c === "\t") nodes.push(c);
       } else if (odd.test(c)) {
         flush();
         nodes.push(el("i", { class: "byte" }, hex(c.codePointAt(0))));
-      } else if (c === " " && (blank || !line)) {
+      } else if (c === " " && (blank || !inline)) {
         flush();
         nodes.push(el("i", {}, "␣"));
       } else run += c;
@@ -100,8 +100,11 @@
   /* ---- the text ---- */
   const spans = [];
   function buildText() {
-    const box = $("text"), all = document.createDocumentFragment();
+    /* A line is a block, so that the browser need not lay out those that are out of sight. */
+    const box = $("text"), lines = document.createDocumentFragment();
+    let all = null;
     for (let t = 0; t < N; t++) {
+      if (!all) lines.append((all = el("div", { class: "line" })));
       if (t && t % T === 0) all.append(el("span", { class: t % (T * B) ? "cut" : "cut batch", title: "sequence " + (t / T + 1) }));
       /* The space before a word belongs to its token, but shading reads better with gaps between words. */
       const piece = pieceAt(t), gap = typeof piece === "string" && /^ ./.test(piece) && /[^ ]/.test(piece);
@@ -110,8 +113,9 @@
       span.dataset.t = t;
       spans.push(span);
       all.append(span);
+      if (typeof piece === "string" && piece.includes("\n")) all = null;
     }
-    box.append(all);
+    box.append(lines);
     const at = (event) => { const span = event.target.closest(".t"); return span ? +span.dataset.t : -1; };
     box.addEventListener("mouseover", (event) => { if (!state.kept && at(event) >= 0) openTip(at(event), false); });
     box.addEventListener("mouseleave", () => { if (!state.kept) closeTip(); });
