@@ -66,9 +66,10 @@ typedef struct choir_eval_result {
   int looks_across_tokens; /* nonzero: the loss is not that of causal use */
 } choir_eval_result;
 
-/* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's,
- * needed for a text; with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT,
- * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
+/* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over
+ * the whole evaluation. tokenizer: the checkpoint's, needed for a text; with data it may be NULL, else the data must be
+ * built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED
+ * (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
 

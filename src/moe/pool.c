@@ -1,5 +1,6 @@
 #include "moe/pool.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -92,6 +93,19 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
   return pools;
 }
 
+int ch_pools_largest(const choir_router_options *o, int n, int sequence_length) {
+  shape s = shape_of(o, n, sequence_length);
+  return s.size + (s.large > 0);
+}
+
+const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *pools) {
+  if (pools->stride == 1) return NULL;
+  int *order = CH_NEW(&x->scratch, int, a->n);
+  for (int p = 0; p < pools->count && !ch_counting(x); p++)
+    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) order[j] = token_at(pools, p, j - pools->begin[p]);
+  return order;
+}
+
 /* Scores and mask lined up. */
 static void line_up(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real *score, uint8_t *valid) {
 #pragma omp parallel for num_threads(x->threads)
@@ -104,10 +118,8 @@ static void line_up(ch_exec *x, const ch_route_args *a, const ch_pools *pools, r
 }
 
 /* Places in the line become tokens, ascending within each expert. place: [n]; taken: [e,n] */
-static void put_back(ch_exec *x, const ch_route_args *a, const ch_pools *pools, int *place, uint8_t *taken) {
+static void put_back(ch_exec *x, const ch_route_args *a, const int *place, uint8_t *taken) {
   ch_record *r = a->record;
-  for (int p = 0; p < pools->count; p++)
-    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) place[j] = token_at(pools, p, j - pools->begin[p]);
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < a->e; i++) {
     uint8_t *mine = taken + (int64_t)i * a->n;
@@ -134,12 +146,26 @@ void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, 
   } else {
     real *score = CH_NEW(&x->scratch, real, n * a->e);
     uint8_t *valid = CH_NEW(&x->scratch, uint8_t, n), *taken = CH_NEW(&x->scratch, uint8_t, n * a->e);
-    int *place = CH_NEW(&x->scratch, int, n);
+    const int *place = ch_pools_order(x, a, pools);
     if (!ch_counting(x)) line_up(x, a, pools, score, valid);
     select.score = score;
     select.valid = valid;
     x->ops->select(x, &select);
-    if (!ch_counting(x)) put_back(x, a, pools, place, taken);
+    if (!ch_counting(x)) put_back(x, a, place, taken);
   }
   ch_arena_release(&x->scratch, mark);
+}
+
+void ch_pools_mean_cutoff(const ch_route_args *a, const ch_pools *pools, const real *cutoff) {
+  for (int i = 0; i < a->e; i++) {
+    double sum = 0;
+    int finite = 0;
+    for (int p = 0; p < pools->count; p++) {
+      real value = cutoff[(int64_t)p * a->e + i];
+      if (!isfinite(value)) continue;
+      sum += (double)value;
+      finite++;
+    }
+    a->counts->cutoff[i] = finite ? (real)(sum / finite) : (real)INFINITY;
+  }
 }

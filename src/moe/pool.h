@@ -27,4 +27,14 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a);
  * [count,e]: the k-th best scores. */
 void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real *cutoff);
 
+/* Tokens of the largest pool. */
+int ch_pools_largest(const choir_router_options *o, int n, int sequence_length);
+
+/* The tokens lined up [n], from scratch; NULL: they stand so already. */
+const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *pools);
+
+/* counts->cutoff: means over the pools in which the expert took any token; +infinity where there is none. cutoff
+ * [count,e]. */
+void ch_pools_mean_cutoff(const ch_route_args *a, const ch_pools *pools, const real *cutoff);
+
 #endif

@@ -18,21 +18,6 @@ static int max_slots(const choir_router_options *o, int n, int e, int sequence_l
   return (int)(own > near ? own : near);
 }
 
-/* Over the pools in which the expert took any token; +infinity where there is none. */
-static void mean_cutoff(const ch_route_args *a, int pools, const real *cutoff) {
-  for (int i = 0; i < a->e; i++) {
-    double sum = 0;
-    int finite = 0;
-    for (int p = 0; p < pools; p++) {
-      real value = cutoff[(int64_t)p * a->e + i];
-      if (!isfinite(value)) continue;
-      sum += (double)value;
-      finite++;
-    }
-    a->counts->cutoff[i] = finite ? (real)(sum / finite) : (real)INFINITY;
-  }
-}
-
 /* Each expert's k best tokens of every pool. */
 static void choose(ch_exec *x, const ch_route_args *a) {
   ch_pools pools = ch_pools_cut(x, a);
@@ -43,7 +28,7 @@ static void choose(ch_exec *x, const ch_route_args *a) {
   r->slots = r->expert_begin[a->e];
   a->counts->capacity = pools.total;
   a->counts->dropped = 0;
-  mean_cutoff(a, pools.count, cutoff);
+  ch_pools_mean_cutoff(a, &pools, cutoff);
   for (int i = 0; i < a->e; i++) a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
 }
 
@@ -52,12 +37,8 @@ static void route(ch_exec *x, const ch_route_args *a) {
   if (!a->by_threshold || ch_counting(x)) choose(x, a);
   if (a->options->threshold_after && (a->by_threshold || ch_counting(x))) ch_near_capacity_choose(x, a);
   if (!ch_counting(x)) {
-    const ch_record *r = a->record;
     a->counts->aux_loss = 0;
-#pragma omp parallel for num_threads(x->threads)
-    for (int i = 0; i < a->e; i++)
-      for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
-        r->slot_gate[s] = a->scores[(int64_t)r->slot_token[s] * a->e + i];
+    ch_router_gates_from_scores(x, a);
   }
   ch_arena_release(&x->scratch, mark);
 }

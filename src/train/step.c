@@ -4,16 +4,15 @@
 
 #include "base/error.h"
 #include "train/loop.h"
+#include "train/plan.h"
 #include "train/update.h"
 
-/* One micro-batch: the next windows, split into tokens and targets, forward and backward. Ranks take turns through the
- * samples. update: of the layers, within the backward pass, or NULL. sums: of the loss and of the auxiliary loss, added
- * to. */
-static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *sums) {
+/* The next windows, split into tokens and targets, `draws` times over. Ranks take turns through the samples. Returns
+ * the targets, which stand behind the tokens in run->batch. */
+static int32_t *fill_batch(ch_run *run, int draws) {
   const choir_train_config *c = &run->config.train;
   int B = c->batch_sequences, T = c->sequence_length;
-  int64_t n = (int64_t)B * T;
-  double share = 1.0 / ((double)c->accumulate * run->comm->size); /* of this micro-batch in the step */
+  int64_t once = (int64_t)B * T, n = draws * once;
   int32_t *token = run->batch, *target = token + n, *windows = target + n;
   ch_data_position mine = {run->position.samples + (uint64_t)(run->comm->rank * B)};
   ch_data_next(run->data, c->seed, T, &mine, B, windows);
@@ -23,12 +22,28 @@ static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *
       token[b * T + t] = windows[b * (T + 1) + t];
       target[b * T + t] = windows[b * (T + 1) + t + 1];
     }
+  for (int64_t t = once; t < n; t++) {
+    token[t] = token[t - once];
+    target[t] = target[t - once];
+  }
+  return target;
+}
+
+/* One micro-batch, forward and backward. update: of the layers, within the backward pass, or NULL. sums: of the loss
+ * and of the auxiliary loss, added to. */
+static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *sums) {
+  const choir_train_config *c = &run->config.train;
+  int B = ch_run_sequences(&run->config), draws = B / c->batch_sequences;
+  int64_t n = (int64_t)B * c->sequence_length;
+  double share = 1.0 / ((double)c->accumulate * run->comm->size); /* of this micro-batch in the step */
+  const int32_t *target = fill_batch(run, draws);
   ch_pass pass = {.B = B,
-                  .T = T,
-                  .token = token,
+                  .T = c->sequence_length,
+                  .token = run->batch,
                   .target = target,
                   .training = 1,
                   .gradients = 1,
+                  .paired = draws > 1,
                   .by_threshold = run->config.model.router.threshold_after > 0 &&
                                   run->step >= run->config.model.router.threshold_after,
                   .observe = 1,
@@ -43,7 +58,7 @@ static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *
   sums[1] += pass.aux_loss * share;
 }
 
-int ch_run_not_finite(ch_run *run, int64_t step, double loss) {
+int ch_run_not_finite(const ch_run *run, int64_t step, double loss) {
   const char *what = "weight", *name = ch_model_bad_weight(run->model);
   for (int i = 0; !name && i < run->model->net.params.count; i++) {
     what = "gradient";
