@@ -52,7 +52,8 @@ typedef struct cli_verb {
 } cli_verb;
 
 extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
-    cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_bench, cli_report;
+    cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_report, cli_stats,
+    cli_inspect, cli_probe;
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 
 /* options.c */
@@ -104,6 +105,30 @@ int cli_stop_requested(void);
 
 /* settings.c */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
+
+/* see.c: what choir stats and choir inspect share. */
+typedef struct cli_seeing {
+  choir_seeing_options options;
+  const char *compute;
+  int threads;
+} cli_seeing;
+
+/* Their rows in the option table; `tokens` is the default limit. */
+/* clang-format off */
+#define CLI_SEEING_OPTIONS(o, limit)                                                                                   \
+  {"text", "FILE", CLI_TEXT, &o.options.text, NULL, "the UTF-8 text", 1},                                              \
+  {"tokens", "N", CLI_INT64, &o.options.tokens, limit, "of the beginning of the text, at most; 0: all", 0},            \
+  {"routing", "NAME", CLI_TEXT, &o.options.routing, NULL,                                                              \
+   "batch, sequence, position, group or threshold; as trained otherwise", 0},                                          \
+  {"batch-sequences", "B", CLI_INT, &o.options.batch_sequences, "0", "that are routed together; 0: as in training", 0},\
+  {"sequence-length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},    \
+  {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
+  {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},    \
+  {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0}
+/* clang-format on */
+
+/* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */
+int cli_see(cli_seeing *o, const char *checkpoint, int (*show)(choir_model *model, const choir_tokenizer *tokenizer));
 
 /* checkpoint.c */
 int cli_checkpoint_file(const char *directory, const char *name, char *path,

@@ -5,7 +5,7 @@
 #include "cli.h"
 
 static struct {
-  const char *logits, *gradients, *compute;
+  const char *logits, *gradients, *compute, *routing;
   int json, emulate, threads;
 } o;
 
@@ -39,14 +39,17 @@ static int write_gradients(const choir_model *model) {
 static int print_json(const choir_model *model, int B, int T, const choir_forward_result *result) {
   json_t *layers = cli_json_layers(model);
   if (!layers) return cli_fail();
-  return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:o}", "loss", cli_json_real(result->loss), "aux_loss",
-                                  cli_json_real(result->aux_loss), "sequences", B, "sequence_length", T, "layers",
-                                  layers));
+  return cli_json_print(json_pack("{s:o, s:o, s:i, s:i, s:s, s:b, s:o}", "loss", cli_json_real(result->loss),
+                                  "aux_loss", cli_json_real(result->aux_loss), "sequences", B, "sequence_length", T,
+                                  "routing", choir_model_routing(model), "looks_across_tokens",
+                                  choir_model_looks_across_tokens(model), "layers", layers));
 }
 
 static int print_text(const choir_model *model, int B, int T, const choir_forward_result *result, double seconds) {
   printf("loss %.6f  perplexity %.4f  auxiliary loss %.6f  (%d x %d tokens, %.3f s)\n", result->loss, exp(result->loss),
          result->aux_loss, B, T, seconds);
+  printf("routing %s%s\n", choir_model_routing(model),
+         choir_model_looks_across_tokens(model) ? ", which looks across tokens: not the loss of causal use" : "");
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();
@@ -84,7 +87,7 @@ static int run(int count, const char *const *operands) {
   if (choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
   int status = choir_model_load(operands[0], &options, &model) ? cli_fail() : 0;
   if (!status) {
-    status = forward(model, &tokens);
+    status = o.routing && choir_model_set_routing(model, o.routing) ? cli_fail() : forward(model, &tokens);
     choir_model_free(model);
   }
   choir_npy_free(&tokens);
@@ -95,6 +98,8 @@ static const cli_option options[] = {
     {"logits", "OUT.npy", CLI_TEXT, &o.logits, NULL, "write float32 logits, shape [B,T,V]", 0},
     {"gradients", "OUT.safetensors", CLI_TEXT, &o.gradients, NULL, "write the gradient of the loss by parameter name",
      0},
+    {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
+     "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
@@ -107,7 +112,7 @@ const cli_verb cli_forward = {"forward",
                               2,
                               "run given tokens: loss, logits, gradients",
                               "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing "
-                              "pool. The loss is the mean cross-entropy of "
+                              "pool, unless --routing says otherwise. The loss is the mean cross-entropy of "
                               "position t predicting token t+1, over the B*(T-1) positions that have one. Gradients "
                               "are those of this loss plus the router's "
                               "weighted auxiliary loss where it has one, which is reported apart.",

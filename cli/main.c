@@ -14,10 +14,14 @@ const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
                                      &cli_init,
                                      &cli_train,
                                      &cli_eval,
+                                     &cli_generate,
                                      &cli_forward,
                                      &cli_route,
+                                     &cli_probe,
                                      &cli_bench,
                                      &cli_report,
+                                     &cli_stats,
+                                     &cli_inspect,
                                      NULL};
 
 /* The verb that the first one or two words name; *used says how many. */

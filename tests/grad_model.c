@@ -124,9 +124,15 @@ static void gshard_top2(void **state) { (void)state, check_router("gshard_top2",
 static void switch_top1(void **state) { (void)state, check_router("switch_top1", 1); }
 static void hash(void **state) { (void)state, check_router("hash", 1); }
 static void dense(void **state) { (void)state, check_router("dense", 1); }
+static void quantile_balanced(void **state) { (void)state, check_router("quantile_balanced", 1); }
+static void random_experts(void **state) { (void)state, check_router("random", 1); }
+static void kmeans(void **state) { (void)state, check_router("kmeans", 1); }
+static void global_topk(void **state) { (void)state, check_router("global_topk", 1); }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(expert_choice), cmocka_unit_test(gshard_top2),
-                                     cmocka_unit_test(switch_top1), cmocka_unit_test(hash), cmocka_unit_test(dense)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(expert_choice),  cmocka_unit_test(gshard_top2), cmocka_unit_test(switch_top1),
+      cmocka_unit_test(hash),           cmocka_unit_test(dense),       cmocka_unit_test(quantile_balanced),
+      cmocka_unit_test(random_experts), cmocka_unit_test(kmeans),      cmocka_unit_test(global_topk)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,8 +34,9 @@ static void dscores_of_every_router(void **state) {
   (void)state;
   uint8_t mask[N];
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
-  for (int router = 0; router < 3; router++)
+  for (int router = 0; router < ROUTERS; router++)
     for (int variant = 0; variant < 16; variant++) {
+      if (!ch_router_find(all_routers[router])->backward) continue;
       layer_case c = {.options = router_options(all_routers[router]),
                       .n = N,
                       .e = E,
@@ -50,6 +51,8 @@ static void dscores_of_every_router(void **state) {
       c.valid = variant & 2 ? mask : NULL;
       c.options.random_second = c.training;
       c.options.capacity_factor = variant & 4 ? 0.7 : 2;
+      c.options.cap = variant & 4 ? 1 : 0;
+      c.options.experts_per_token = variant & 4 ? 3 : 2;
       if (variant & 8) strcpy(c.options.pool, "sequence");
       if (variant & 8) c.aux_scale = 0;
       check(&c);

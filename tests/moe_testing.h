@@ -12,6 +12,8 @@ typedef struct {
   const int32_t *token;
   int training, out_acc, threads;
   int discard; /* forward keeps nothing for backward */
+  int causal;
+  const real *thresholds;
   const char *backend;
   ch_compute compute;
   uint64_t seed, rng_base;
@@ -125,9 +127,10 @@ static inline ch_moe_args layer_args(layer_case *c) {
                        .token = c->token,
                        .training = c->training,
                        .keep = !c->discard,
+                       .causal = c->causal,
                        .rng = {.seed = c->seed, .sub = 3},
                        .rng_base = c->rng_base,
-                       .weights = {.router = c->router, .w1 = c->w1, .w2 = c->w2},
+                       .weights = {.router = c->router, .w1 = c->w1, .w2 = c->w2, .thresholds = c->thresholds},
                        .x = c->x,
                        .out = c->out,
                        .out_acc = c->out_acc,
@@ -179,7 +182,8 @@ static inline void router_run(layer_case *c, const real *dgate) {
       poison_arenas(&x);
       if (c->dscores) test_poison(c->dscores, (int64_t)c->n * c->e);
     }
-    ch_record_alloc(&x.tape, &record, c->n, c->e, router->max_slots(&c->options, c->n, c->e, c->T));
+    ch_record_alloc(&x.tape, &record, c->n, c->e,
+                    c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
     counts = (ch_route_counts){.capacity = -1,
                                .dropped = -1,
                                .aux_loss = (double)NAN,
@@ -192,6 +196,7 @@ static inline void router_run(layer_case *c, const real *dgate) {
                        .valid = c->valid,
                        .token = c->token,
                        .scores = c->scores,
+                       .thresholds = c->thresholds,
                        .training = c->training,
                        .rng = ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3),
                        .rng_base = c->rng_base,
@@ -200,7 +205,7 @@ static inline void router_run(layer_case *c, const real *dgate) {
                        .dgate = dgate,
                        .aux_scale = c->aux_scale,
                        .dscores = c->dscores};
-    router->route(&x, &a);
+    (c->causal && router->causal ? router->causal : router->route)(&x, &a);
     x.ops->index(&x, &(ch_index_args){.record = &record});
     if (dgate && router->backward) router->backward(&x, &a);
     assert_int_equal(x.scratch.used, 0);
@@ -260,7 +265,12 @@ static inline double moe_gradient(layer_case *c, double (*loss)(layer_case *), r
   return sqrt(difference / size);
 }
 
-static const char *const all_routers[] = {"expert_choice", "gshard_top2", "switch_top1", "hash", "dense"};
-enum { ROUTERS = 5 };
+/* clang-format off: a row a line */
+static const char *const all_routers[] = {
+    "expert_choice",     "gshard_top2", "switch_top1", "hash",        "dense",
+    "quantile_balanced", "random",      "kmeans",      "global_topk",
+};
+/* clang-format on */
+enum { ROUTERS = sizeof all_routers / sizeof *all_routers };
 
 #endif

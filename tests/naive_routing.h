@@ -84,6 +84,91 @@ static inline void naive_token_choice(naive_routing *q, double factor, int choic
   for (int i = 0; i < q->e && valid; i++) q->aux += q->e * ((double)first_choices[i] / valid) * mean[i];
 }
 
+/* Half-way between the k-th and the next largest of count values, which lose them; the k-th where it is the last. */
+static inline real naive_between(real *value, int count, int k) {
+  real kth = 0, next = 0;
+  for (int rank = 0; rank <= k && rank < count; rank++) {
+    int best = rank;
+    for (int j = rank + 1; j < count; j++)
+      if (value[j] > value[best]) best = j;
+    real swap = value[rank];
+    value[rank] = value[best];
+    value[best] = swap;
+    if (rank < k) kth = next = value[rank];
+    next = value[rank];
+  }
+  return k < count ? (kth + next) / 2 : kth;
+}
+
+/* Every token its K best of S - beta; margins as rounded as the router's, lest ties fall otherwise. */
+static inline void naive_quantile_balanced(naive_routing *q) {
+  int K = q->o->experts_per_token, e = q->e, valid = 0;
+  real beta[256] = {0}, alpha[1024] = {0}, room[1024];
+  for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
+  int k = (int)lround((double)valid * K / e);
+  for (int round = 0; round < 16 && q->training && valid && K < e; round++) {
+    double sum = 0;
+    for (int t = 0; t < q->n; t++) {
+      for (int i = 0; i < e; i++) room[i] = q->scores[t * e + i] - beta[i];
+      alpha[t] = naive_between(room, e, K);
+    }
+    for (int i = 0; i < e; i++) {
+      int count = 0;
+      for (int t = 0; t < q->n; t++)
+        if (naive_valid(q, t)) room[count++] = q->scores[t * e + i] - alpha[t];
+      beta[i] = naive_between(room, count, k < 1 ? 1 : k);
+      sum += (double)beta[i];
+    }
+    for (int i = 0; i < e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / e);
+  }
+  for (int t = 0; t < q->n; t++)
+    for (int j = 0; j < K && naive_valid(q, t); j++) {
+      int best = -1;
+      for (int i = 0; i < e; i++)
+        if (q->gate[t * e + i] == 0 &&
+            (best < 0 || q->scores[t * e + i] - beta[i] > q->scores[t * e + best] - beta[best]))
+          best = i;
+      q->gate[t * e + best] = naive_score(q, t, best);
+    }
+}
+
+/* Expert number `drawn` of those without a gate, K times. */
+static inline void naive_random(naive_routing *q, int t) {
+  int K = q->o->experts_per_token;
+  for (int j = 0; j < K; j++) {
+    ch_rng rng = q->training ? q->rng : ch_rng_make(0, q->rng.stream, q->rng.sub);
+    uint64_t index = q->training ? q->rng_base + (uint64_t)t : (uint64_t)q->token[t];
+    int drawn = (int)ch_rng_below(rng, index * (uint64_t)K + (uint64_t)j, (uint64_t)(q->e - j)), i = 0;
+    while (q->gate[t * q->e + i] != 0 || drawn-- > 0) i++;
+    q->gate[t * q->e + i] = 1.0 / K;
+  }
+}
+
+/* The best pair that is left, again and again. */
+static inline void naive_global_topk(naive_routing *q, double factor) {
+  int n = q->n, e = q->e, valid = 0, held[256] = {0}, had[1024] = {0}, cap = q->o->cap ? q->o->cap : e;
+  uint8_t *gone = calloc((size_t)(n * e), 1);
+  for (int t = 0; t < n; t++) valid += naive_valid(q, t);
+  int left = (int)lround(factor * valid), room = (int)ceil(2 * factor * valid / e - 1e-9);
+  if (left < 1) left = valid > 0;
+  if (left > cap * valid) left = cap * valid;
+  if (room > valid) room = valid;
+  while (left) {
+    int best = -1;
+    for (int at = 0; at < n * e; at++)
+      if (naive_valid(q, at / e) && !gone[at] && (best < 0 || q->scores[at] > q->scores[best])) best = at;
+    if (best < 0) break;
+    gone[best] = 1;
+    if (held[best % e] == room || had[best / e] == cap) {
+      q->dropped++;
+      continue;
+    }
+    held[best % e]++, had[best / e]++, left--;
+    q->gate[best] = (double)q->scores[best];
+  }
+  free(gone);
+}
+
 static inline void naive_route(naive_routing *q) {
   const char *name = q->o->name;
   double factor = !q->training && q->o->eval_capacity_factor > 0 ? q->o->eval_capacity_factor : q->o->capacity_factor;
@@ -93,6 +178,13 @@ static inline void naive_route(naive_routing *q) {
   if (!strcmp(name, "expert_choice")) naive_expert_choice(q, factor);
   if (!strcmp(name, "gshard_top2")) naive_token_choice(q, factor, 2);
   if (!strcmp(name, "switch_top1")) naive_token_choice(q, factor, 1);
+  if (!strcmp(name, "quantile_balanced")) naive_quantile_balanced(q);
+  if (!strcmp(name, "global_topk")) naive_global_topk(q, factor);
+  for (int t = 0; t < q->n; t++) {
+    if (!naive_valid(q, t)) continue;
+    if (!strcmp(name, "random")) naive_random(q, t);
+    if (!strcmp(name, "kmeans")) q->gate[t * q->e + naive_best(q, t, -1)] = 1;
+  }
   if (!strcmp(name, "hash") || !strcmp(name, "dense"))
     for (int t = 0; t < q->n; t++)
       if (naive_valid(q, t)) q->gate[t * q->e + (q->e > 1 ? q->token[t] % q->e : 0)] = 1;

@@ -18,6 +18,8 @@ static void usage_errors(void **state) {
   program_refuses(2, "missing operand", "choir forward a");
   program_refuses(2, "unexpected operand 'b'", "choir info a b");
   program_refuses(2, "give one of --data", "choir eval r");
+  program_refuses(2, "give one of --prompt", "choir generate r");
+  program_refuses(2, "knows \\f", "choir generate r --prompt a --stop '\\q'");
   program_refuses(2, "belongs to none", "choir data build --out d --tokenizer t a --source x=1:b");
   program_refuses(2, "weight must be a positive", "choir data build --out d --tokenizer t --source x=-1:b");
   program_refuses(2, "names no file", "choir data build --out d --tokenizer t --source x=1:");
@@ -27,8 +29,8 @@ static void usage_errors(void **state) {
 
 static void help(void **state) {
   (void)state;
-  static const char *const verbs[] = {"tokenizer train", "data build", "info", "init",  "forward",
-                                      "route",           "train",      "eval", "bench", "report"};
+  static const char *const verbs[] = {"tokenizer train", "data build", "generate", "info",  "init",  "forward",
+                                      "route",           "train",      "eval",     "bench", "report"};
   program_must("choir --version");
   assert_string_equal(program_output, "choir " CHOIR_VERSION "\n");
   program_must("choir help");
@@ -74,8 +76,8 @@ static void route(void **state) {
       choir_npy_write("s.npy", &(choir_npy){.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = scores}));
   test_ok(choir_npy_write("v.npy", &(choir_npy){.type = CHOIR_NPY_UINT8, .dims = 1, .shape = {n}, .data = valid}));
   for (const char *const *name = choir_router_names(); *name; name++) {
-    if (!strcmp(*name, "hash")) {
-      program_refuses(1, "token", "choir route --router hash s.npy");
+    if (!strcmp(*name, "hash") || !strcmp(*name, "random")) {
+      program_refuses(1, "token", "choir route --router %s s.npy", *name);
       continue;
     }
     if (!strcmp(*name, "dense")) {

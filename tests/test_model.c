@@ -54,19 +54,17 @@ static double everything(const char *router, const char *compute, int threads, f
   return result.loss;
 }
 
-static const char *const routers[] = {"expert_choice", "gshard_top2", "switch_top1", "hash", "dense"};
-
 /* Loss, logits and gradients: the same bits for one, two and three threads, in both compute types. */
 static void threads_agree(void **state) {
   (void)state;
   static const char *const computes[] = {"fp32", "bf16"};
-  for (int r = 0; r < 5; r++)
+  for (const char *const *router = choir_router_names(); *router; router++)
     for (int c = 0; c < 2; c++) {
       float *one, *many;
       size_t count;
-      double loss = everything(routers[r], computes[c], 1, &one, &count);
+      double loss = everything(*router, computes[c], 1, &one, &count);
       for (int threads = 2; threads <= 3; threads++) {
-        double again = everything(routers[r], computes[c], threads, &many, &count);
+        double again = everything(*router, computes[c], threads, &many, &count);
         assert_memory_equal(&loss, &again, sizeof loss);
         assert_memory_equal(one, many, count * sizeof *one);
         free(many);
@@ -119,8 +117,8 @@ static void loads_what_it_saved(void **state) {
 /* Positions do not see later ones where the router is causal; with expert choice they may, and that is what it says. */
 static void looking_ahead_is_declared(void **state) {
   (void)state;
-  for (int r = 0; r < 5; r++) {
-    choir_config config = small_config(routers[r]);
+  for (const char *const *router = choir_router_names(); *router; router++) {
+    choir_config config = small_config(*router);
     choir_model *model;
     choir_forward_result result;
     int32_t token[B * T];
@@ -130,9 +128,10 @@ static void looking_ahead_is_declared(void **state) {
     test_ok(choir_model_forward(model, B, T, token, before, 0, &result));
     for (int t = T / 2; t < T; t++) token[(B - 1) * T + t] = (token[(B - 1) * T + t] + 1) % V; /* ends the batch */
     test_ok(choir_model_forward(model, B, T, token, after, 0, &result));
-    int same = !memcmp(before, after, (size_t)((B - 1) * T + T / 2) * V * sizeof *before);
-    if (!choir_router_looks_across_tokens(routers[r])) assert_true(same);
-    if (!strcmp(routers[r], "expert_choice")) assert_false(same);
+    /* not bit for bit: experts with other numbers of tokens round their products otherwise */
+    double error = test_error(after, before, (int64_t)((B - 1) * T + T / 2) * V);
+    if (!choir_router_looks_across_tokens(*router) && !(error < 1e-6)) fail_msg("%s: %g", *router, error);
+    if (!strcmp(*router, "expert_choice")) assert_true(error > 1e-4);
     choir_model_free(model);
     free(before);
     free(after);

@@ -29,8 +29,15 @@ static void routes_a_matrix(void **state) {
     }
     choir_router_options o = router_options(all_routers[router]);
     double want[N * E];
-    naive_routing q = {
-        .o = &o, .n = N, .e = e, .scores = scores, .token = ids, .valid = valid, .training = 1, .gate = want};
+    naive_routing q = {.o = &o,
+                       .n = N,
+                       .e = e,
+                       .scores = scores,
+                       .token = ids,
+                       .valid = valid,
+                       .training = 1,
+                       .rng = ch_rng_make(0, CH_STREAM_SECOND_EXPERT, 0),
+                       .gate = want};
     naive_route(&q);
     for (int is_logits = 0; is_logits < 2; is_logits++) {
       choir_route_stats stats;

@@ -15,8 +15,13 @@ typedef struct options {
 
 static options options_of(const choir_tensors *file, const char *name) {
   options o = {.mask = 0};
-  const char *line = choir_tensors_metadata(file, name);
+  const char *line = choir_tensors_metadata(file, name), *more;
   assert_non_null(line);
+  assert_int_equal(sscanf(line, "router=%31s", o.router.name), 1);
+  test_ok(choir_router_default(o.router.name, &o.router));
+  o.router.jitter = 0;
+  if ((more = strstr(line, " K=")))
+    assert_int_equal(sscanf(more, " K=%d cap=%d", &o.router.experts_per_token, &o.router.cap), 2);
   int fields = sscanf(line, "router=%31s c=%lf pool=%31s T=%d logits=%d aux=%lf e=%d mask=%d", o.router.name,
                       &o.router.capacity_factor, o.router.pool, &o.sequence_length, &o.logits,
                       &o.router.aux_loss_weight, &o.experts, &o.mask);
@@ -102,6 +107,9 @@ static void routers(void **state) {
   test_ok(choir_tensors_open(VECTORS "routers.safetensors", 1, &file));
   assert_int_equal(each_case(file, check_route), 85);
   choir_tensors_close(file);
+  test_ok(choir_tensors_open(VECTORS "token_routers.safetensors", 1, &file));
+  assert_int_equal(each_case(file, check_route), 30);
+  choir_tensors_close(file);
 }
 
 static const char *layer_backend;
@@ -152,6 +160,9 @@ static void layers(void **state) {
   choir_tensors *file;
   test_ok(choir_tensors_open(VECTORS "layer.safetensors", 1, &file));
   for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 10);
+  choir_tensors_close(file);
+  test_ok(choir_tensors_open(VECTORS "token_layer.safetensors", 1, &file));
+  for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 6);
   choir_tensors_close(file);
 }
 

@@ -17,7 +17,8 @@ typedef enum {
   CH_STREAM_ROUTER_JITTER, /* switch_top1's input jitter; sub = layer */
   CH_STREAM_SECOND_EXPERT, /* gshard_top2's random second expert; sub = layer */
   CH_STREAM_SAMPLE,        /* sampling while generating */
-  CH_STREAM_TEST
+  CH_STREAM_TEST,
+  CH_STREAM_PROBE = 64 /* the leak probe's new tokens */
 } ch_stream;
 
 typedef struct {

@@ -10,6 +10,7 @@ void ch_fast_fill_routing(ch_ops *ops);
 void ch_fast_fill_optimizers(ch_ops *ops);
 
 void ch_fast_fill_attention(ch_ops *ops); /* called by ch_fast_fill_products */
+void ch_fast_fill_attention_cached(ch_ops *ops);
 void ch_fast_fill_head(ch_ops *ops);
 
 #endif

@@ -1,6 +1,7 @@
 /* gemm and expert_gemm on one-thread products; inputs rounded to bf16 first where the compute type asks for it. */
 #include <stdatomic.h>
 
+#include "cpu/by_row.h"
 #include "cpu/fast.h"
 #include "cpu/product.h"
 
@@ -33,6 +34,10 @@ static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 static int64_t span(int64_t rows, int64_t width, int64_t ld) { return rows > 0 ? (rows - 1) * ld + width : 0; }
 
 static void gemm(ch_exec *x, const ch_gemm_args *g) {
+  if (x->by_row && !g->trans_a) {
+    ch_by_row_gemm(x, g);
+    return;
+  }
   size_t mark = ch_arena_mark(&x->scratch);
   ch_product p = {.trans_a = g->trans_a,
                   .trans_b = g->trans_b,
@@ -95,6 +100,10 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
 }
 
 static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
+  if (x->by_row && g->form != CH_TN) {
+    ch_by_row_expert_gemm(x, g);
+    return;
+  }
   size_t mark = ch_arena_mark(&x->scratch);
   ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
   operands in = prepare(x, g);
@@ -111,5 +120,6 @@ void ch_fast_fill_products(ch_ops *ops, ch_compute compute) {
   ops->gemm = gemm;
   ops->expert_gemm = expert_gemm;
   ch_fast_fill_attention(ops);
+  ch_fast_fill_attention_cached(ops);
   ch_fast_fill_head(ops);
 }

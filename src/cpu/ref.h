@@ -12,6 +12,7 @@ void ch_ref_fill_routing(ch_ops *ops);    /* ref_routing.c: gather, combine, sel
 void ch_ref_fill_optimizers(ch_ops *ops); /* ref_optimizers.c: adafactor, adamw */
 
 void ch_ref_fill_attention(ch_ops *ops); /* called by ch_ref_fill_products */
+void ch_ref_fill_attention_cached(ch_ops *ops);
 void ch_ref_fill_head(ch_ops *ops);
 
 /* Rows begin .. end-1 of a gemm's C, on one thread. */

@@ -63,5 +63,6 @@ void ch_ref_fill_products(ch_ops *ops) {
   ops->gemm = gemm;
   ops->expert_gemm = expert_gemm;
   ch_ref_fill_attention(ops);
+  ch_ref_fill_attention_cached(ops);
   ch_ref_fill_head(ops);
 }

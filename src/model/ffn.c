@@ -17,6 +17,8 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .h = m->config.d_hidden,
                        .e = m->config.experts,
                        .sequence_length = p->T,
+                       .layer = b->number,
+                       .look = p->look,
                        .valid = valid,
                        .token = token,
                        .training = p->training,

@@ -16,6 +16,7 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
                     .training = !causal,
                     .gradients = gradients,
                     .causal = causal,
+                    .observe = gradients,
                     .logits = logits ? &some_logits : NULL};
     ch_transformer_run(x, net, &pass);
   }
@@ -88,6 +89,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
                   .target = target,
                   .gradients = gradients,
                   .causal = model->causal,
+                  .look = ch_model_look(model),
                   .logits = logits,
                   .weight = targets ? (real)(1.0 / (double)targets) : 0,
                   .aux_scale = 1};

@@ -54,11 +54,15 @@ void choir_model_free(choir_model *model) {
 
 void ch_model_weights_changed(choir_model *model) {
   model->stale = ch_counting(&model->x); /* nothing can run yet: the plan will see to it */
-  if (model->stale) return;
+  if (!model->stale) ch_model_round_weights(model, &model->x);
+}
+
+void ch_model_round_weights(choir_model *model, ch_exec *x) {
   for (int i = 0; i < model->net.params.count; i++) {
     ch_param *p = &model->net.params.p[i];
-    if (p->w16) model->x.ops->round_bf16(&model->x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
+    if (p->w16) x->ops->round_bf16(x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
   }
+  model->stale = 0;
 }
 
 const char *ch_model_bad_weight(choir_model *model) {

@@ -14,7 +14,10 @@ struct choir_model {
   int planned_B, planned_T, planned_gradients; /* what x has room for */
   int causal;                                  /* passes route without a look at other tokens */
   int stale;                                   /* bf16 copies are older than the weights */
-  size_t reserved_scratch;                     /* that others need between passes: the optimizer */
+  choir_look look;                             /* the caller's, or NULL */
+  void *look_context;
+  ch_look looking;         /* what passes it on */
+  size_t reserved_scratch; /* that others need between passes: the optimizer */
 };
 
 /* A model with memory for weights, values undefined. */
@@ -22,6 +25,9 @@ int ch_model_create(const choir_config *config, const choir_run_options *options
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);
+
+/* The bf16 copies made anew, on any executor that is ready to run. */
+void ch_model_round_weights(choir_model *model, ch_exec *x);
 
 /* The first weight that is not finite, in the order of the table; NULL: all are. The model must have a plan. */
 const char *ch_model_bad_weight(choir_model *model);
@@ -40,6 +46,9 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
 
 /* Counts a pass of that size on a counting executor; logits and loss may both be asked for. */
 void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal);
+
+/* For ch_pass.look: passes routings on to whoever choir_model_look named; NULL when that is nobody. */
+const ch_look *ch_model_look(choir_model *model);
 
 /* The name of a routing: "threshold", or the pool. */
 const char *ch_model_routing_name(const choir_model *model, int causal);

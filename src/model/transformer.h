@@ -49,6 +49,7 @@ typedef struct ch_pass {
   int causal;            /* route without a look at other tokens; not with gradients */
   int by_threshold;      /* experts take by thresholds in training (router.threshold_after) */
   int observe;           /* fold cut-offs or centroids into what the router keeps */
+  const ch_look *look;   /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
   uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
   real *logits;         /* [B*T,V] or NULL */

@@ -147,6 +147,7 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
     run_experts(x, a, &saved->record, saved);
   else
     run_in_parts(x, a, saved);
+  if (a->look && !ch_counting(x)) a->look->see(a->look->context, a, saved);
   ch_arena_release(&x->scratch, mark);
 }
 

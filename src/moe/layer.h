@@ -14,11 +14,22 @@ typedef struct ch_moe_gradients {
   real *router, *w1, *w2; /* += */
 } ch_moe_gradients;
 
+struct ch_moe_args;
+struct ch_moe_saved;
+
+/* Someone who looks at how each layer routed. What `see` is shown, scores too, lives until it returns. */
+typedef struct ch_look {
+  void (*see)(void *context, const struct ch_moe_args *a, const struct ch_moe_saved *saved);
+  void *context;
+} ch_look;
+
 /* Everything one call needs. The same struct goes to forward and backward. */
 typedef struct ch_moe_args {
   const choir_router_options *options;
   const ch_router *router;
   int n, d, h, e, sequence_length;
+  int layer;            /* its number in the model, for who looks */
+  const ch_look *look;  /* or NULL */
   const uint8_t *valid; /* [n] or NULL */
   const int32_t *token; /* [n] or NULL */
   int training;         /* training capacity factor, jitter and sampling */

@@ -53,7 +53,8 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
 
 choir_routing_properties ch_router_properties(const ch_router *router, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
-  if (!strcmp(routing, threshold) || !(router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER)))
+  int looks = (router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER)) != 0;
+  if (!looks || router->caps & CH_ROUTER_EVAL_ALONE || !strcmp(routing, threshold))
     return (choir_routing_properties){0};
   if (router->caps & CH_ROUTER_POOLS)
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)

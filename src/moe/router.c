@@ -7,7 +7,11 @@
 #include "base/error.h"
 #include "base/suggest.h"
 
-#define ROUTERS(row) row(expert_choice) row(gshard_top2) row(switch_top1) row(hash) row(dense)
+/* clang-format off: a row a line */
+#define ROUTERS(row)                                                                                           \
+  row(expert_choice) row(gshard_top2) row(switch_top1) row(hash) row(dense) row(quantile_balanced) row(random) \
+      row(kmeans) row(global_topk)
+/* clang-format on */
 
 #define DECLARE(name) extern const ch_router ch_router_##name;
 #define POINTER(name) &ch_router_##name,

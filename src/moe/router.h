@@ -19,7 +19,8 @@ enum {
   CH_ROUTER_CENTROIDS = 256,   /* its weight is learned by `observe`, not by gradients */
   CH_ROUTER_LOGITS_ONLY = 512, /* reads logits; its backward writes their gradient to dscores: no softmax */
   CH_ROUTER_K = 1024,          /* gives every token options->experts_per_token experts */
-  CH_ROUTER_POOLS = 2048       /* takes options->pool */
+  CH_ROUTER_POOLS = 2048,      /* takes options->pool */
+  CH_ROUTER_EVAL_ALONE = 4096  /* looks across tokens in training only: by itself route is causal elsewhere */
 };
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */
@@ -85,9 +86,10 @@ const ch_router *ch_router_find(const char *name);
 /* The names of ch_routers, and of the pools that experts choose among, NULL-terminated. */
 extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[];
 
-/* What every router's defaults start with. */
-#define CH_ROUTER_DEFAULTS(router_name)                                                                \
-  .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = 1, .solver = "exact", \
+/* What every router's defaults start with; K: experts per token. */
+#define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)
+#define CH_ROUTER_DEFAULTS_K(router_name, K)                                                           \
+  .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
   .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99
 
 /* Experts that every token asks for, 0 where experts choose. */
@@ -124,12 +126,19 @@ int ch_valid_count(const uint8_t *valid, int n);
 /* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 
+/* w_t = (1 - decay) / (1 - decay^t), t = observed + 1: mean += w_t (value - mean) is the bias-corrected running mean.
+ */
+double ch_router_mean_weight(double decay, uint64_t observed);
+
 /* observe of CH_ROUTER_THRESHOLDS: state = bias-corrected running mean of counts->cutoff. */
 void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 
 /* causal of CH_ROUTER_THRESHOLDS: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
  * S - thresholds only. The gate is S. */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
+
+/* Fills the record but for what the layer makes: the pairs with keep[t e + i], which is 0 or 1; the gate is S. */
+void ch_router_take_marked(ch_exec *x, const ch_route_args *a, const uint8_t *keep);
 
 /* Allocates a record with room for max_slots from an arena; `slots` is max_slots until a router fills it. */
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);

@@ -151,6 +151,28 @@ typedef struct {
 /* T5's unidirectional bucket of a distance i-j >= 0: exact below buckets/2, then logarithmic up to max_distance. */
 int ch_attention_bucket(int distance, int buckets, int max_distance);
 
+/* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
+ * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to
+ * which their keys and values are added first. The formula is that of ch_attention_args. A row's result does not depend
+ * on the other rows, bit for bit. */
+enum { CH_BIAS_PAD = 16 };
+typedef struct {
+  int B, H, dh;
+  int room;         /* positions of a cache; past[b] and the new ones are no more */
+  int max_rows;     /* new positions of all sequences at most: what the plan counts with */
+  const int *begin; /* [B+1] */
+  const int *past;  /* [B] */
+  real scale;
+  const real *q, *k, *v; /* [rows,H*dh] */
+  real *keys, *values;   /* [B,H,room,dh] */
+  const real *bias;      /* [H,room + CH_BIAS_PAD] as ch_attention_bias makes it */
+  real *out;             /* [rows,H*dh] */
+} ch_attention_cached_args;
+
+/* rel_bias [buckets,H] by head and descending distance, so that it runs with the keys: that of a distance stands at
+ * bias[head * (room + CH_BIAS_PAD) + room - 1 - distance]. The padding, which wide loads read, becomes 0. */
+void ch_attention_bias(const real *rel_bias, int H, int buckets, int max_distance, int room, real *bias);
+
 /* Embedding: x[t] = w[token[t]]; dw[token[t]] += dx[t], in ascending t. */
 typedef struct {
   int64_t n;
@@ -249,6 +271,7 @@ typedef struct ch_ops {
   void (*rmsnorm_backward)(ch_exec *x, const ch_rmsnorm_args *a);
   void (*attention)(ch_exec *x, const ch_attention_args *a);
   void (*attention_backward)(ch_exec *x, const ch_attention_args *a);
+  void (*attention_cached)(ch_exec *x, const ch_attention_cached_args *a); /* inference only */
   void (*embedding)(ch_exec *x, const ch_embedding_args *a);
   void (*embedding_backward)(ch_exec *x, const ch_embedding_args *a);
   void (*head)(ch_exec *x, const ch_head_args *a);

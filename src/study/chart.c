@@ -2,31 +2,9 @@
 
 #include <math.h>
 
-enum { WIDTH = 560, HEIGHT = 240, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, BINS = 280 };
+#include "study/page.h"
 
-void ch_html_text(FILE *out, const char *text) {
-  for (; *text; text++) {
-    switch (*text) {
-      case '<':
-        fputs("&lt;", out);
-        break;
-      case '>':
-        fputs("&gt;", out);
-        break;
-      case '&':
-        fputs("&amp;", out);
-        break;
-      case '"':
-        fputs("&quot;", out);
-        break;
-      case '\'':
-        fputs("&#39;", out);
-        break;
-      default:
-        fputc(*text, out);
-    }
-  }
-}
+enum { WIDTH = 560, HEIGHT = 240, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, BINS = 280 };
 
 /* A linear axis: values from low to high lie between two pixels; ticks at multiples of step. */
 typedef struct axis {

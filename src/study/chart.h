@@ -6,7 +6,7 @@
 
 #include "study/history.h"
 
-enum { CH_SERIES_MOST = 3 };
+enum { CH_SERIES_MOST = 4 };
 
 typedef struct ch_series {
   const ch_curve *curve; /* NULL: a dashed level at `level` */
@@ -33,8 +33,5 @@ typedef struct ch_bars {
   double level; /* a dashed line, or 0 */
 } ch_bars;
 void ch_bars_write(FILE *out, const ch_bars *bars);
-
-/* Text with what HTML would interpret escaped. */
-void ch_html_text(FILE *out, const char *text);
 
 #endif

@@ -8,39 +8,7 @@
 #include "base/file.h"
 #include "choir/version.h"
 #include "study/chart.h"
-
-static const char style[] =
-    ":root{color-scheme:light dark;--page:#f6f6f3;--card:#fff;--ink:#1c1c1a;--soft:#62625c;--grid:#e4e3de;"
-    "--s0:#2468b4;--s1:#c04f15;--s2:#4d7a35;--behind:#b9d0ea}"
-    "@media(prefers-color-scheme:dark){:root{--page:#161615;--card:#20201e;--ink:#ecece8;--soft:#a3a299;--grid:#35342f;"
-    "--s0:#6ea8e8;--s1:#e8864f;--s2:#93bf78;--behind:#2f4a68}}"
-    "*{box-sizing:border-box}body{margin:0 auto;max-width:1240px;padding:28px 20px "
-    "48px;background:var(--page);color:var(--ink);"
-    "font:15px/1.45 system-ui,-apple-system,\"Segoe UI\",\"DejaVu Sans\",sans-serif}"
-    "h1{font-size:24px;margin:0 0 2px}h2{font-size:17px;margin:34px 0 10px}p{margin:4px 0 "
-    "12px;color:var(--soft);max-width:75ch}"
-    ".cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(168px,1fr));gap:12px;margin:20px 0 0}"
-    ".cards div,figure{background:var(--card);border:1px solid var(--grid);border-radius:8px}"
-    ".cards div{padding:10px 14px}.cards b{display:block;font-size:22px;font-weight:600}.cards "
-    "span{color:var(--soft);font-size:13px}"
-    ".charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,440px),1fr));gap:14px}"
-    "figure{margin:0;padding:12px 12px 4px}figcaption{padding:0 2px 6px;min-height:28px}figcaption "
-    "span{color:var(--soft);font-size:13px}"
-    "figcaption ul{display:inline-flex;flex-wrap:wrap;gap:2px 14px;list-style:none;margin:0 0 0 "
-    "10px;padding:0;font-size:13px}"
-    "li::before{content:\"\";display:inline-block;width:14px;border-top:3px "
-    "solid;margin-right:6px;vertical-align:middle}"
-    "li.level::before{border-top-style:dashed}li.s0::before{border-color:var(--s0)}li.s1::before{border-color:var(--s1)"
-    "}"
-    "li.s2::before{border-color:var(--s2)}"
-    "svg{display:block;width:100%;height:auto}.grid{stroke:var(--grid)}.tick{fill:var(--soft);font-size:12px}"
-    "polyline{fill:none;stroke-width:2;stroke-linejoin:round}line.level{stroke-width:1.5;stroke-dasharray:6 5}"
-    "polyline.s0,line.s0{stroke:var(--s0)}polyline.s1,line.s1{stroke:var(--s1)}polyline.s2,line.s2{stroke:var(--s2)}"
-    "circle.s0,rect.s0{fill:var(--s0)}circle.s1{fill:var(--s1)}rect.behind{fill:var(--behind)}"
-    "table{border-collapse:collapse;font-size:13.5px}td,th{padding:3px 16px 3px 0;text-align:left;border-bottom:1px "
-    "solid var(--grid)}"
-    "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.columns{columns:3 330px;column-gap:36px}"
-    ".columns table{width:100%;break-inside:avoid}.scroll{overflow-x:auto}";
+#include "study/page.h"
 
 static double get(const json_t *object, const char *key) {
   const json_t *value = json_object_get(object, key);
@@ -92,6 +60,8 @@ static void cards(FILE *out, const ch_history *h) {
   card(out, "perplexity of unigrams", "%.1f", exp(get(h->eval, "unigram_loss")), "");
   card(out, "bits per byte, held out", "%.3f", last(&h->curve[CH_BITS_PER_BYTE]), "");
   card(out, "held-out loss, nats a token", "%.4f", last(&h->curve[CH_HELDOUT_LOSS]), "");
+  if (h->curve[CH_THRESHOLD_LOSS].count)
+    card(out, "the same, causal (by thresholds)", "%.4f", last(&h->curve[CH_THRESHOLD_LOSS]), "");
   card_count(out, "steps", loss->x[loss->count - 1]);
   card_count(out, "training tokens", h->tokens);
   card_count(out, "parameters", get(h->run, "parameters"));
@@ -116,6 +86,9 @@ static void curves(FILE *out, const ch_history *h) {
   loss.series[0] = (ch_series){.curve = &h->curve[CH_LOSS], .label = "training"};
   if (h->curve[CH_HELDOUT_LOSS].count)
     loss.series[loss.count++] = (ch_series){.curve = &h->curve[CH_HELDOUT_LOSS], .label = "held out", .points = 1};
+  if (h->curve[CH_THRESHOLD_LOSS].count)
+    loss.series[loss.count++] =
+        (ch_series){.curve = &h->curve[CH_THRESHOLD_LOSS], .label = "held out, causal", .points = 1};
   if (isfinite(get(h->eval, "unigram_loss")))
     loss.series[loss.count++] = (ch_series){.level = get(h->eval, "unigram_loss"), .label = "unigrams"};
   fputs("<h2>Training</h2><div class=charts>\n", out);
@@ -129,6 +102,8 @@ static void curves(FILE *out, const ch_history *h) {
   one_curve(out, h, CH_RATE, "Learning rate", "", 1);
   one_curve(out, h, CH_AUX_LOSS, "Auxiliary loss", "weighted, of the router", 1);
   one_curve(out, h, CH_DROPPED, "Dropped", "share of choices that found their expert full", 1);
+  one_curve(out, h, CH_UNROUTED, "Unrouted", "share of tokens without an expert", 1);
+  one_curve(out, h, CH_IMBALANCE, "Imbalance", "largest load of an expert over the mean, worst layer", 1);
   one_curve(out, h, CH_TOKENS_PER_SECOND, "Speed", "tokens a second", 1);
   one_curve(out, h, CH_PEAK_SHARE, "Use of the machine", "model FLOPs, % of measured peak", 1);
   fputs("</div>\n", out);
@@ -184,7 +159,7 @@ static void routing(FILE *out, const ch_history *h) {
     fputs(
         "<p>The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured "
         "in the same "
-        "way, and is not the loss of writing text token by token.</p>\n",
+        "way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds.</p>\n",
         out);
   fputs("<div class=charts>\n", out);
   json_array_foreach(layers, i, layer) layer_bars(out, layer);
@@ -215,12 +190,8 @@ static void settings(FILE *out, const json_t *object, const char *prefix) {
 static void page(FILE *out, const char *run_directory, const ch_history *h) {
   const json_t *config = json_object_get(h->run, "config");
   const char *name = json_string_value(json_object_get(json_object_get(config, "model"), "name"));
-  fputs(
-      "<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport "
-      "content=\"width=device-width,initial-scale=1\"><title>choir: ",
-      out);
-  ch_html_text(out, run_directory);
-  fprintf(out, "</title><style>%s</style>\n<h1>", style);
+  ch_page_begin(out, run_directory, NULL);
+  fputs("<h1>", out);
   ch_html_text(out, name && *name ? name : "choir run");
   fputs("</h1><p>", out);
   ch_html_text(out, run_directory);

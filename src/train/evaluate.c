@@ -87,7 +87,12 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   ch_transformer_clear_stats(&model->net);
   for (int64_t begin = 0; begin < end && !code; begin += B) {
     result->tokens += fill_batch(windows, begin, end, B, row, token, target);
-    ch_pass pass = {.B = B, .T = windows->length, .token = token, .target = target, .causal = model->causal};
+    ch_pass pass = {.B = B,
+                    .T = windows->length,
+                    .token = token,
+                    .target = target,
+                    .causal = model->causal,
+                    .look = ch_model_look(model)};
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;
     baseline += unigram_sum(unigram, target, n);

@@ -54,16 +54,37 @@ static void tell(drive *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
-static int evaluate(drive *d, choir_train_event e) {
+/* Held-out loss, with the router's own routing or by thresholds; the plan of the run has room for both. */
+static int evaluate_by(drive *d, const ch_windows *windows, int causal, choir_eval_result *r) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
-  choir_eval_result r;
-  ch_windows windows = ch_windows_heldout(run->data, c->sequence_length);
+  run->model->causal = causal;
+  int code = ch_evaluate(run->model, windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, r);
+  run->model->causal = 0;
+  CH_TRY(code);
+  if (!isfinite(r->loss)) return ch_run_not_finite(run, run->step, r->loss);
+  ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
+  return CHOIR_OK;
+}
+
+static int evaluate(drive *d, choir_train_event e) {
+  ch_run *run = d->run;
+  choir_eval_result r, causal;
+  ch_windows windows = ch_windows_heldout(run->data, run->config.train.sequence_length);
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
-  CH_TRY(ch_evaluate(run->model, &windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, &r));
-  if (!isfinite(r.loss)) return ch_run_not_finite(run, run->step, r.loss);
-  ch_eval_bytes(&r, ch_heldout_bytes(run->data, r.tokens));
-  ch_metrics_eval(&d->metrics, run->step, &r, run);
+  CH_TRY(evaluate_by(d, &windows, 0, &r));
+  json_t *line = ch_metrics_eval(run->step, &r, run);
+  e.threshold_loss = (double)NAN;
+  if (r.looks_across_tokens && ch_router_can_be_causal(run->model->net.router)) {
+    int code = evaluate_by(d, &windows, 1, &causal);
+    if (code) {
+      json_decref(line);
+      return code;
+    }
+    ch_metrics_eval_causal(line, &r, &causal, run);
+    e.threshold_loss = causal.loss;
+  }
+  ch_metrics_line(&d->metrics, line);
   e.kind = CHOIR_EVENT_EVAL;
   e.loss = r.loss;
   e.aux_loss = 0;

@@ -1,7 +1,6 @@
 #include "train/metrics.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,8 +70,8 @@ void ch_metrics_step(ch_metrics *m, const choir_train_event *e) {
   fprintf(m->file,
           "{\"event\":\"step\",\"step\":%" PRId64
           ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
-          "\"dropped\":%.9g,\"tokens\":%" PRId64 "}\n",
-          e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->tokens);
+          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"tokens\":%" PRId64 "}\n",
+          e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance, e->tokens);
 }
 
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds) {
@@ -101,15 +100,12 @@ static json_t *layer_json(const ch_block *b, const choir_route_stats *s) {
   return layer;
 }
 
-void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run) {
-  json_t *line = json_object(), *layers = json_array();
-  json_object_set_new(line, "event", json_string("eval"));
-  json_object_set_new(line, "step", json_integer(step));
+/* Adds loss and routing of one evaluation to an object. */
+static void add_result(json_t *line, const choir_eval_result *r, const ch_run *run) {
+  json_t *layers = json_array();
   json_object_set_new(line, "loss", json_real(r->loss));
   json_object_set_new(line, "perplexity", json_real(r->perplexity));
   json_object_set_new(line, "bits_per_byte", json_real(r->bits_per_byte));
-  json_object_set_new(line, "unigram_loss", json_real(r->unigram_loss));
-  json_object_set_new(line, "tokens", json_integer(r->tokens));
   json_object_set_new(line, "routing", json_string(r->routing));
   json_object_set_new(line, "looks_across_tokens", json_boolean(r->looks_across_tokens));
   const ch_transformer *net = &run->model->net;
@@ -117,8 +113,27 @@ void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, co
     if (net->block[l].moe >= 0)
       json_array_append_new(layers, layer_json(&net->block[l], &net->stats[net->block[l].moe]));
   json_object_set_new(line, "layers", layers);
-  write_line(m->file, line);
 }
+
+json_t *ch_metrics_eval(int64_t step, const choir_eval_result *r, const ch_run *run) {
+  json_t *line = json_object();
+  json_object_set_new(line, "event", json_string("eval"));
+  json_object_set_new(line, "step", json_integer(step));
+  json_object_set_new(line, "unigram_loss", json_real(r->unigram_loss));
+  json_object_set_new(line, "tokens", json_integer(r->tokens));
+  add_result(line, r, run);
+  return line;
+}
+
+void ch_metrics_eval_causal(json_t *line, const choir_eval_result *own, const choir_eval_result *causal,
+                            const ch_run *run) {
+  json_t *result = json_object();
+  add_result(result, causal, run);
+  json_object_set_new(line, "threshold", result);
+  json_object_set_new(line, "causal_gap", json_real(causal->loss - own->loss));
+}
+
+void ch_metrics_line(ch_metrics *m, json_t *line) { write_line(m->file, line); }
 
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path) {
   json_t *line = json_pack("{s:s, s:I, s:s}", "event", "checkpoint", "step", (json_int_t)step, "path", path);

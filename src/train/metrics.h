@@ -3,6 +3,7 @@
 #ifndef CH_TRAIN_METRICS_H
 #define CH_TRAIN_METRICS_H
 
+#include <jansson.h>
 #include <stdio.h>
 
 #include "train/evaluate.h"
@@ -21,7 +22,13 @@ void ch_metrics_close(ch_metrics *m);
 void ch_metrics_run(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds);
-void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run);
+
+/* The line of an evaluation, with the routing statistics that it left in the model; and what an evaluation by
+ * thresholds adds. Who made it hands it to ch_metrics_line. */
+json_t *ch_metrics_eval(int64_t step, const choir_eval_result *r, const ch_run *run);
+void ch_metrics_eval_causal(json_t *line, const choir_eval_result *own, const choir_eval_result *causal,
+                            const ch_run *run);
+void ch_metrics_line(ch_metrics *m, json_t *line); /* drops the reference */
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path);
 
 /* Brings everything written so far to the disk and says how long metrics.jsonl is: before each checkpoint. */

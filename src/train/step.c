@@ -67,14 +67,20 @@ static int add_ranks(ch_run *run, double *sums, int count) {
   return run->comm->sum_double(run->comm, sums, count);
 }
 
-/* Share of choices that found their expert full, over all layers of the step. */
-static double dropped_share(const ch_transformer *net) {
-  double dropped = 0, kept = 0;
+/* What the routing of a step did, over all its layers. */
+static void tell_routing(const ch_transformer *net, choir_train_event *e) {
+  double dropped = 0, kept = 0, tokens = 0, unrouted = 0;
   for (int i = 0; i < net->moe_layers; i++) {
     dropped += (double)net->stats[i].dropped;
-    kept += (double)net->stats[i].assignments;
+    const choir_route_stats *s = &net->stats[i];
+    kept += (double)s->assignments;
+    tokens += s->tokens;
+    unrouted += (double)s->histogram[0];
+    for (int j = 0; j < s->experts; j++)
+      e->imbalance = fmax(e->imbalance, (double)s->load[j] * s->experts / fmax((double)s->assignments, 1));
   }
-  return dropped + kept > 0 ? dropped / (dropped + kept) : 0;
+  e->dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
+  e->unrouted = tokens > 0 ? unrouted / tokens : 0;
 }
 
 /* Gradients of all micro-batches, and the update. Nothing is updated from what is not finite. */
@@ -93,7 +99,7 @@ int ch_run_step(ch_run *run, choir_train_event *e) {
   e->aux_loss = sums[1];
   e->gradient_norm = ch_update_finish(&update, in_backward, e->loss);
   e->rate = ch_schedule_rate(c, number);
-  e->dropped = dropped_share(&run->model->net);
+  tell_routing(&run->model->net, e);
   if (update.stopped) return ch_run_not_finite(run, number, e->loss);
   run->step = number;
   e->step = number;

@@ -50,12 +50,25 @@ def save(path, tensors, metadata=None):
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(arrays[name].tobytes() for name in order))
 
 
+UNLEARNED = ("hash", "dense", "random")
+KEEPS_THRESHOLDS = ("expert_choice", "quantile_balanced", "global_topk")
+
+
 def case(router, c=1, pool="batch", T=0, logits=0, aux=0.0):
     return {"router": router, "c": float(c), "pool": pool, "T": T, "logits": logits, "aux": aux}
 
 
+def token_case(router, c=1, K=2, cap=0, training=1, logits=0):
+    """What the routers of make_token_routers read besides."""
+    return {**case(router, c, logits=logits), "K": K, "cap": cap, "training": training, "layer": 0}
+
+
 def describe(o):
     return "router={router} c={c!r} pool={pool} T={T} logits={logits} aux={aux!r}".format(**o)
+
+
+def describe_token(o):
+    return " K={K} cap={cap}".format(**o) if "K" in o else ""
 
 
 def make_routers(out):
@@ -126,19 +139,29 @@ def make_layer(out):
         "hash": (case("hash"), mask),
         "dense": (case("dense"), None),
     }
-    metadata = {"cases": " ".join(cases)}
+    write_layer_cases(out / "layer.safetensors", tensors, inputs, cases)
+
+
+def write_layer_cases(path, tensors, inputs, cases):
+    """cases {name: (options, mask or None)}; inputs by number of experts; tensors has ids too."""
+    metadata, ids = {"cases": " ".join(cases)}, tensors["ids"]
     for name, (o, valid) in cases.items():
-        m = 1 if name == "dense" else e
+        m = 1 if name == "dense" else max(inputs)
         leaf = {key: t.clone().requires_grad_() for key, t in inputs[m].items()}
-        gates, aux, statistics = route(o, torch.softmax(leaf["x"] @ leaf["router"], 1), valid, ids)
+        logits = leaf["x"] @ leaf["router"]
+        if o["router"] == "kmeans":
+            scores = logits - (leaf["router"] ** 2).sum(0) / 2
+        else:
+            scores = torch.softmax(logits, 1)
+        gates, aux, statistics = route(o, scores, valid, ids)
         y = experts(leaf["x"], leaf["w1"], leaf["w2"], gates)
         ((y * leaf["cotangent"]).sum() + o["aux"] * aux).backward()
         tensors.update({f"{name}.out": f32(y), f"{name}.summary": statistics["summary"]})
         for key in ("x", "router", "w1", "w2"):
             gradient = leaf[key].grad
             tensors[f"{name}.d{key}"] = f32(torch.zeros_like(leaf[key]) if gradient is None else gradient)
-        metadata[name] = describe(o) + f" e={m} mask={int(valid is not None)}"
-    save(out / "layer.safetensors", tensors, metadata)
+        metadata[name] = describe(o) + f" e={m} mask={int(valid is not None)}" + describe_token(o)
+    save(path, tensors, metadata)
 
 
 def parameters(rng, s, e, learned, keeps):
@@ -165,39 +188,93 @@ def parameters(rng, s, e, learned, keeps):
     return p
 
 
+def model_sizes():
+    return {"V": 37, "L": 4, "d": 12, "H": 2, "h": 20, "T": 12, "B": 3, "buckets": 8, "distance": 10}
+
+
 def make_model(out):
     """A checkpoint per router with its loss, logits and gradients on the same tokens."""
     rng = np.random.default_rng(3)
-    s = {"V": 37, "L": 4, "d": 12, "H": 2, "h": 20, "T": 12, "B": 3, "buckets": 8, "distance": 10}
+    s = model_sizes()
     tokens = torch.tensor(rng.integers(0, s["V"], (s["B"], s["T"])))
     tokens[:, 1] = torch.tensor([3, 17, 7])  # a sequence that begins with one token twice has two equal rows: a tie
     np.save(out / "tokens.npy", tokens.numpy().astype(np.int32))
     for o in (case("expert_choice", 2), case("gshard_top2", 1, aux=0.1), case("switch_top1", 1, aux=0.1), case("hash"),
               case("dense")):
-        name = o["router"]
-        e = 1 if name == "dense" else 4
-        p = parameters(rng, s, e, name not in ("hash", "dense"), name == "expert_choice")
-        router = {"name": name, "capacity_factor": o["c"], "eval_capacity_factor": 0, "pool": "batch",
-                  "aux_loss_weight": o["aux"], "jitter": 0, "random_second": False}
-        config = {"model": {"name": f"vectors {name}", "vocab_size": s["V"], "layers": s["L"], "d_model": s["d"],
-                            "d_hidden": s["h"], "heads": s["H"], "d_head": 0, "experts": e, "moe_every": 2,
-                            "rel_buckets": s["buckets"], "rel_max_distance": s["distance"], "norm_eps": 1e-6, "router": router},
-                  "train": {"sequence_length": s["T"], "batch_sequences": s["B"], "accumulate": 1, "steps": 10}}
-        save(out / "model" / name / "model.safetensors", {key: f32(t) for key, t in p.items()})
-        (out / "model" / name / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        for t in p.values():
-            t.requires_grad_()
-        logits, aux = transformer(p, tokens, o, s)
-        logits = logits.reshape(s["B"], s["T"], s["V"])
-        loss = F.cross_entropy(logits[:, :-1].reshape(-1, s["V"]), tokens[:, 1:].reshape(-1))
-        (loss + o["aux"] * aux).backward()
-        expected = {key: f32(t.grad) for key, t in p.items() if t.grad is not None}
-        causal, _ = transformer(p, tokens, o, s, causal=True)
-        expected["threshold_logits"] = f32(causal.reshape(s["B"], s["T"], s["V"]))
-        losses = np.array([loss.item(), o["aux"] * float(aux)])
-        save(out / "model" / name / "expected.safetensors", {**expected, "losses": losses, "logits": f32(logits)})
+        write_model(out, rng, s, tokens, o)
     save(out / "buckets.safetensors", {f"{b}.{far}": np.array([bucket(i, b, far) for i in range(200)], np.int32)
                                        for b, far in ((32, 128), (8, 10), (16, 64))})
+
+
+def write_model(out, rng, s, tokens, o):
+    """model/NAME: a checkpoint with fresh parameters, its loss, logits and gradients."""
+    name = o["router"]
+    e = 1 if name == "dense" else 4
+    p = parameters(rng, s, e, name not in UNLEARNED, name in KEEPS_THRESHOLDS)
+    router = {"name": name, "capacity_factor": o["c"], "eval_capacity_factor": 0, "pool": "batch",
+              "aux_loss_weight": o["aux"], "jitter": 0, "random_second": False}
+    if "K" in o:
+        router.update(experts_per_token=o["K"], cap=o["cap"])
+    config = {"model": {"name": f"vectors {name}", "vocab_size": s["V"], "layers": s["L"], "d_model": s["d"],
+                        "d_hidden": s["h"], "heads": s["H"], "d_head": 0, "experts": e, "moe_every": 2,
+                        "rel_buckets": s["buckets"], "rel_max_distance": s["distance"], "norm_eps": 1e-6, "router": router},
+              "train": {"sequence_length": s["T"], "batch_sequences": s["B"], "accumulate": 1, "steps": 10}}
+    save(out / "model" / name / "model.safetensors", {key: f32(t) for key, t in p.items()})
+    (out / "model" / name / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    for t in p.values():
+        t.requires_grad_()
+    logits, aux = transformer(p, tokens, o, s)
+    logits = logits.reshape(s["B"], s["T"], s["V"])
+    loss = F.cross_entropy(logits[:, :-1].reshape(-1, s["V"]), tokens[:, 1:].reshape(-1))
+    (loss + o["aux"] * aux).backward()
+    expected = {key: f32(t.grad) for key, t in p.items() if t.grad is not None}
+    causal, _ = transformer(p, tokens, o, s, causal=True)
+    expected["threshold_logits"] = f32(causal.reshape(s["B"], s["T"], s["V"]))
+    losses = np.array([loss.item(), o["aux"] * float(aux)])
+    save(out / "model" / name / "expected.safetensors", {**expected, "losses": losses, "logits": f32(logits)})
+
+
+def make_token_routers(out):
+    """quantile_balanced, random, kmeans and global_topk: as routers, as layers and in models."""
+    rng = np.random.default_rng(5)
+    n, e = 40, 6
+    ids, mask = rng.integers(0, 500, n), rng.random(n) > 0.25
+    matrices = {"random": normal(rng, n, e), "skewed": normal(rng, n, e) + torch.tensor([2.0, 1, 0, 0, -1, -3]),
+                "masked": normal(rng, n, e)}
+    tensors = {f"{name}.scores": f32(scores) for name, scores in matrices.items()}
+    tensors.update(ids=ids.astype(np.int32), **{"masked.valid": mask.astype(np.uint8)})
+    metadata, names = {}, []
+    for matrix, scores in matrices.items():
+        valid = mask if matrix == "masked" else None
+        for o in (token_case("quantile_balanced", K=2, logits=1), token_case("quantile_balanced", K=1, logits=1),
+                  token_case("quantile_balanced", K=e, logits=1), token_case("random", K=2, logits=1),
+                  token_case("random", K=3, logits=1), token_case("kmeans", logits=1),
+                  token_case("global_topk", 2, logits=1), token_case("global_topk", 1, cap=1, logits=1),
+                  token_case("global_topk", 2, cap=2, logits=1), token_case("global_topk", e, logits=1)):
+            gates, _, statistics = route(o, torch.softmax(scores, 1), valid, ids)
+            names.append(f"{matrix}.{o['router']}.K{o['K']}c{o['c']:g}b{o['cap']}")
+            metadata[names[-1]] = describe(o) + describe_token(o)
+            tensors[f"{names[-1]}.gates"] = f32(gates)
+            tensors.update({f"{names[-1]}.{key}": value for key, value in statistics.items()})
+    save(out / "token_routers.safetensors", tensors, {"cases": " ".join(names), **metadata})
+
+    d, h = 16, 24
+    inputs = {e: {"x": normal(rng, n, d), "router": normal(rng, d, e, scale=1.5 * d**-0.5),
+                  "w1": normal(rng, e, d, h, scale=d**-0.5), "w2": normal(rng, e, d, h, scale=h**-0.5),
+                  "cotangent": normal(rng, n, d)}}
+    tensors = {"ids": ids.astype(np.int32), "mask": mask.astype(np.uint8)}
+    tensors.update({f"{e}.{key}": f32(t) for key, t in inputs[e].items()})
+    write_layer_cases(out / "token_layer.safetensors", tensors, inputs, {
+        "quantile_balanced": (token_case("quantile_balanced"), None),
+        "quantile_balanced_masked": (token_case("quantile_balanced", K=1), mask),
+        "random": (token_case("random"), mask),
+        "kmeans": (token_case("kmeans"), mask),
+        "global_topk": (token_case("global_topk", 2), mask),
+        "global_topk_capped": (token_case("global_topk", 1.5, cap=2), None)})
+
+    s, tokens = model_sizes(), torch.tensor(np.load(out / "tokens.npy").astype(np.int64))
+    for o in (token_case("quantile_balanced"), token_case("random"), token_case("kmeans"), token_case("global_topk", 1.5, cap=2)):
+        write_model(out, rng, s, tokens, {**o, "training": 0})
 
 
 def make_optimizers(out):
@@ -227,5 +304,5 @@ def make_optimizers(out):
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     directory.mkdir(parents=True, exist_ok=True)
-    for make in (make_routers, make_layer, make_model, make_optimizers):
+    for make in (make_routers, make_layer, make_model, make_token_routers, make_optimizers):
         make(directory)

@@ -67,12 +67,86 @@ def fixed(scores, live, o, tokens):
     return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), len(live)
 
 
-def by_threshold(scores, live, o, thresholds):
-    """Causal expert choice: expert i takes every token that scores at least its threshold."""
-    margin = (scores - thresholds)[live]
-    assert margin.abs().min() > MARGIN, "threshold too close for float"
+def best_experts(margins, live, count):
+    """{token: its `count` best experts}."""
+    return {t: top_k(margins[t], count, range(margins.shape[1])) for t in live}
+
+
+def quantile_balanced(scores, live, o, thresholds):
+    """Every token takes the K best of S - beta. beta: given, or 16 rounds of: alpha_t half-way between the K-th and the
+    next best of S[t] - beta, beta_i between the (n K / e)-th and the next best of S[:,i] - alpha, shifted to a mean of 1/e."""
+    n, e = scores.shape
+    K = o["K"]
+    beta = torch.zeros(e) if thresholds is None else thresholds.detach()
+    if thresholds is None and K < e:
+        held = scores.detach()[live]
+        k = min(len(live), max(1, math.floor(len(live) * K / e + 0.5)))
+        for _ in range(16):
+            alpha = (held - beta).sort(1, descending=True)[0][:, K - 1:K + 1].mean(1, keepdim=True)
+            beta = (held - alpha).sort(0, descending=True)[0][k - 1:k + 1].mean(0)
+            beta = beta - (beta.sum() - 1) / e
+    held = torch.zeros(n, e)
+    for t, mine in best_experts(scores.detach() - beta, live, K).items():
+        held[t, mine] = 1
+    return held, scores, held.sum(0), torch.zeros(()), len(live)
+
+
+def philox(seed, stream, sub, index):
+    """64 bits of Philox4x32-10 (Salmon et al. 2011)."""
+    c, (k0, k1) = [index & 0xFFFFFFFF, index >> 32, stream, sub], (seed & 0xFFFFFFFF, seed >> 32)
+    for _ in range(10):
+        a, b = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(b >> 32) ^ c[1] ^ k0, b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ k1, a & 0xFFFFFFFF]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return c[1] << 32 | c[0]
+
+
+def random_experts(scores, live, o, tokens):
+    """THOR (Zuo et al. 2022): K different experts, by token number in training and by token id elsewhere, gate 1/K."""
+    n, e = scores.shape
+    held, K = torch.zeros(n, e), o["K"]
+    for t in live:
+        left = list(range(e))
+        for j in range(K):
+            index = (t if o["training"] else int(tokens[t])) * K + j
+            held[t, left.pop(philox(0, 6, o["layer"], index) * len(left) >> 64)] = 1
+    return held, torch.full((n, e), 1 / K), held.sum(0), torch.zeros(()), len(live)
+
+
+def kmeans(scores, live, o):
+    """Every token to the best of x.mu - |mu|^2 / 2, gate 1."""
     held = torch.zeros_like(scores)
-    held[live] = (margin >= 0).double()
+    for t, mine in best_experts(scores.detach(), live, 1).items():
+        held[t, mine] = 1
+    return held, torch.ones_like(scores), held.sum(0), torch.zeros(()), len(live)
+
+
+def global_topk(scores, live, o):
+    """The n c best pairs, best first; an expert has room for twice its even share, a token for `cap`."""
+    n, e = scores.shape
+    total, room = max(1, math.floor(len(live) * o["c"] + 0.5)), min(len(live), math.ceil(2 * o["c"] * len(live) / e))
+    cap = o["cap"] or e
+    held, demand, last = torch.zeros(n, e), torch.zeros(e), math.inf
+    for score, t, i in sorted((-scores[t, i].item(), t, i) for t in live for i in range(e)):
+        if held.sum() == min(total, len(live) * cap):
+            assert score == last or score > last + MARGIN, "selection too close for float"
+            break
+        demand[i] += 1
+        last = score
+        if held[:, i].sum() < room and held[t].sum() < cap:
+            held[t, i] = 1
+    return held, scores, demand, torch.zeros(()), room
+
+
+def by_threshold(scores, live, o, thresholds):
+    """Causal expert choice: expert i takes every token that scores at least its threshold; with a cap, a token stays with
+    the best of S - threshold."""
+    margin = (scores - thresholds).detach()
+    assert margin[live].abs().min() > MARGIN, "threshold too close for float"
+    held = torch.zeros_like(scores)
+    for t in live:
+        passed = [i for i in range(scores.shape[1]) if margin[t, i] >= 0]
+        held[t, top_k(margin[t], o.get("cap") or len(passed), passed)] = 1
     return held, scores, held.sum(0), torch.zeros(()), len(live)
 
 
@@ -80,8 +154,13 @@ def route(o, scores, valid=None, tokens=None, thresholds=None):
     """Gates [n,e] (differentiable in scores [n,e]), the unweighted auxiliary loss, and statistics."""
     n, e = scores.shape
     live = [t for t in range(n) if valid is None or valid[t]]
-    router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice}.get(o["router"])
-    if thresholds is not None:
+    router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice,
+              "kmeans": kmeans, "global_topk": global_topk}.get(o["router"])
+    if o["router"] == "quantile_balanced":
+        held, gate, demand, aux, capacity = quantile_balanced(scores, live, o, thresholds)
+    elif o["router"] == "random":
+        held, gate, demand, aux, capacity = random_experts(scores, live, o, tokens)
+    elif thresholds is not None:
         held, gate, demand, aux, capacity = by_threshold(scores, live, o, thresholds)
     else:
         held, gate, demand, aux, capacity = router(scores, live, o) if router else fixed(scores, live, o, tokens)
@@ -136,7 +215,10 @@ def transformer(p, tokens, o, s, causal=False):
             scores = torch.ones(len(y), len(w1)) if router is None else torch.softmax(y @ router, 1)
             if causal and "c" in o:
                 o = {**o, "c": float(scores.shape[1])}  # where tokens choose: room for all
-            gates, more, _ = route(o, scores, None, tokens, p.get(f"{at}.moe.thresholds") if causal else None)
+            if o["router"] == "kmeans":
+                scores = y @ router - (router * router).sum(0) / 2
+            prices = p.get(f"{at}.moe.thresholds") if causal or o["router"] == "quantile_balanced" else None
+            gates, more, _ = route({**o, "layer": l}, scores, None, tokens, prices)
             x, aux = x + experts(y, w1, w2, gates), aux + more
         else:
             gate, up, down = (p[f"{at}.ffn.{c}.weight"].T for c in ("gate", "up", "down"))

@@ -1,0 +1,258 @@
+/* choir generate: text, token by token. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *prompt, *prompts, *routing, *compute;
+  cli_list stops;
+  int64_t seed;
+  double temperature, top_p;
+  int max_tokens, top_k, batch, chunk, threads, json;
+} o;
+
+/* What the prompts are and how far they are printed. */
+typedef struct {
+  choir_prompt *prompt; /* [count] texts malloc'd */
+  int count, printed, done;
+  const choir_generated **ready; /* [count] NULL until a sequence has ended */
+  cli_progress progress;
+  int broken; /* standard output takes no more */
+} work;
+
+/* ---- prompts */
+
+static char *read_all(FILE *in, size_t *size) {
+  size_t room = 1 << 16;
+  char *text = malloc(room);
+  *size = 0;
+  while (text) {
+    *size += fread(text + *size, 1, room - *size - 1, in);
+    if (*size < room - 1) break;
+    char *more = realloc(text, room *= 2);
+    if (!more) free(text);
+    text = more;
+  }
+  if (text) text[*size] = 0;
+  return text;
+}
+
+/* A whole file, "-" for standard input; NULL: reported. */
+static char *read_file(const char *path, size_t *size) {
+  FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+  char *text = in ? read_all(in, size) : NULL;
+  int failed = !in || ferror(in);
+  if (failed)
+    cli_fail_with("%s: %s", path, strerror(errno));
+  else if (!text)
+    cli_fail_with("%s: out of memory", path);
+  if (in && in != stdin) fclose(in);
+  if (failed) free(text);
+  return failed ? NULL : text;
+}
+
+static int add_prompt(work *w, const char *text, size_t size) {
+  choir_prompt *more = realloc(w->prompt, ((size_t)w->count + 1) * sizeof *more);
+  char *copy = malloc(size + 1);
+  if (more) w->prompt = more;
+  if (!more || !copy) {
+    free(copy);
+    return cli_fail_with("out of memory");
+  }
+  memcpy(copy, text, size);
+  copy[size] = 0;
+  w->prompt[w->count++] = (choir_prompt){.text = copy, .size = size};
+  return 0;
+}
+
+static int add_json(work *w, const char *line, size_t size) {
+  json_error_t error;
+  json_t *object = json_loadb(line, size, JSON_ALLOW_NUL, &error), *text = json_object_get(object, "prompt");
+  int status;
+  if (!object)
+    status = cli_fail_with("%s: line %d: %s", o.prompts, w->count + 1, error.text);
+  else if (!json_is_string(text))
+    status = cli_fail_with("%s: line %d: no text \"prompt\"", o.prompts, w->count + 1);
+  else
+    status = add_prompt(w, json_string_value(text), json_string_length(text));
+  json_decref(object);
+  return status;
+}
+
+/* One prompt a line. A file whose first line starts with { holds JSON. */
+static int add_lines(work *w, const char *text, size_t size) {
+  int json = size && *text == '{', status = 0;
+  for (const char *end = text + size, *next; text < end && !status; text = next) {
+    const char *line_end = memchr(text, '\n', (size_t)(end - text));
+    if (!line_end) line_end = end;
+    next = line_end + (line_end < end);
+    if (line_end > text && line_end[-1] == '\r') line_end--;
+    status = (json ? add_json : add_prompt)(w, text, (size_t)(line_end - text));
+  }
+  return status;
+}
+
+static int read_prompts(work *w) {
+  if (!o.prompt == !o.prompts) return cli_usage("give one of --prompt TEXT and --prompts FILE");
+  if (o.prompt && strcmp(o.prompt, "-")) return add_prompt(w, o.prompt, strlen(o.prompt));
+  size_t size;
+  char *text = read_file(o.prompt ? "-" : o.prompts, &size);
+  if (!text) return CLI_FAILED;
+  if (o.prompt && size && text[size - 1] == '\n') size--; /* which echo puts there */
+  int status = o.prompt ? add_prompt(w, text, size) : add_lines(w, text, size);
+  free(text);
+  if (!status && !w->count) status = cli_fail_with("%s: no prompts", o.prompts);
+  return status;
+}
+
+/* ---- what comes back */
+
+static int show_text(void *context, int sequence, const char *text, size_t size) {
+  work *w = context;
+  (void)sequence;
+  if (w->count > 1 || o.json) return 0;
+  fwrite(text, 1, size, stdout);
+  if (size) w->broken |= fflush(stdout) != 0;
+  return w->broken;
+}
+
+static void print_json(const choir_prompt *p, const choir_generated *g) {
+  json_t *row = json_pack("{s:s%, s:s%, s:i, s:i, s:s}", "prompt", p->text, p->size, "text", g->text, g->size,
+                          "prompt_tokens", g->prompt_count, "tokens", g->count, "end", choir_end_name(g->end));
+  json_dumpf(row, stdout, JSON_COMPACT);
+  putchar('\n');
+  json_decref(row);
+}
+
+static void print_done(const work *w, int i) {
+  const choir_generated *g = w->ready[i];
+  if (o.json) {
+    print_json(&w->prompt[i], g);
+  } else {
+    if (w->count > 1) printf("%s%s%s", i ? "---\n" : "", w->prompt[i].text, g->text);
+    if (!g->size || g->text[g->size - 1] != '\n') putchar('\n');
+  }
+}
+
+/* In the order of the prompts, as soon as those before have ended too. */
+static void sequence_done(void *context, int sequence, const choir_generated *generated) {
+  work *w = context;
+  w->ready[sequence] = generated;
+  w->done++;
+  cli_progress_clear(&w->progress);
+  while (w->printed < w->count && w->ready[w->printed]) print_done(w, w->printed++);
+  w->broken |= fflush(stdout) != 0;
+}
+
+static int asked_to_stop(void *context) {
+  work *w = context;
+  if (w->count > 1 && cli_progress_due(&w->progress))
+    cli_progress_line(&w->progress, "%d of %d prompts, %s", w->done, w->count,
+                      cli_duration(cli_seconds() - w->progress.started));
+  return w->broken || cli_stop_requested();
+}
+
+static double rate(int64_t tokens, double seconds) { return seconds > 0 ? (double)tokens / seconds : 0; }
+
+/* The first token of every sequence comes with its prompt. */
+static void print_speed(const choir_generate_result *r) {
+  int64_t later = r->tokens;
+  for (int i = 0; i < r->count; i++) later -= r->sequences[i].count > 0;
+  fprintf(stderr, "prompt%s: %s tokens, %.1f tokens/s; generated: %s tokens, %.1f tokens/s", r->count > 1 ? "s" : "",
+          cli_grouped(r->prompt_tokens), rate(r->prompt_tokens, r->prompt_seconds), cli_grouped(r->tokens),
+          rate(later, r->seconds));
+  if (r->count == 1) fprintf(stderr, "; end: %s", choir_end_name(r->sequences[0].end));
+  fputc('\n', stderr);
+}
+
+static int generate(choir_model *model, const choir_tokenizer *tokenizer, work *w, const char *const *stops) {
+  choir_generate_result result;
+  choir_generate_options options = {.max_tokens = o.max_tokens,
+                                    .temperature = o.temperature,
+                                    .top_k = o.top_k,
+                                    .top_p = o.top_p,
+                                    .seed = (uint64_t)o.seed,
+                                    .stops = stops,
+                                    .batch = o.batch,
+                                    .chunk = o.chunk,
+                                    .text = show_text,
+                                    .done = sequence_done,
+                                    .stop = asked_to_stop,
+                                    .context = w};
+  cli_progress_begin(&w->progress, stderr);
+  if (choir_generate(model, tokenizer, w->prompt, w->count, &options, &result)) return cli_fail();
+  print_speed(&result);
+  choir_generate_free(&result);
+  return 0;
+}
+
+static int with_model(const char *checkpoint, work *w, const char *const *stops) {
+  char path[4096];
+  choir_tokenizer *tokenizer = NULL;
+  choir_model *model = NULL;
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  options.compute = o.compute;
+  options.threads = o.threads;
+  int status = cli_checkpoint_file(checkpoint, "tokenizer.model", path, sizeof path);
+  if (status) return status;
+  if (choir_tokenizer_load(path, &tokenizer) || choir_model_load(checkpoint, &options, &model) ||
+      choir_model_set_routing(model, o.routing))
+    status = cli_fail();
+  else
+    status = generate(model, tokenizer, w, stops);
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  return status;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  work w = {0};
+  char *stops[CLI_LIST_MOST + 1] = {0};
+  cli_catch_signals();
+  int status = read_prompts(&w);
+  for (int i = 0; i < o.stops.count && !status; i++)
+    if (!(stops[i] = cli_unescape(o.stops.values[i])))
+      status = cli_usage("--stop %s: knows \\f, \\n, \\r, \\t and \\\\", o.stops.values[i]);
+  if (!status && !(w.ready = calloc((size_t)w.count, sizeof *w.ready))) status = cli_fail_with("out of memory");
+  if (!status) status = with_model(operands[0], &w, (const char *const *)stops);
+  for (int i = 0; i < o.stops.count; i++) free(stops[i]);
+  for (int i = 0; i < w.count; i++) free((char *)w.prompt[i].text);
+  free(w.prompt);
+  free(w.ready);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"prompt", "TEXT", CLI_TEXT, &o.prompt, NULL, "what to go on from; - reads standard input", 0},
+    {"prompts", "FILE", CLI_TEXT, &o.prompts, NULL,
+     "or one prompt a line, or JSON lines with a field \"prompt\"; - reads standard input", 0},
+    {"max-tokens", "N", CLI_INT, &o.max_tokens, "256", "new tokens of a sequence, at most", 0},
+    {"temperature", "X", CLI_REAL, &o.temperature, "1", "divides the logits; 0 takes the likeliest token always", 0},
+    {"top-k", "K", CLI_INT, &o.top_k, "0", "draw from the K likeliest tokens only; 0: from all", 0},
+    {"top-p", "P", CLI_REAL, &o.top_p, "1", "draw from the likeliest tokens that reach probability P together", 0},
+    {"seed", "N", CLI_INT64, &o.seed, "0", "of the draws; another seed, another text", 0},
+    {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "end a sequence before this text; \\n is a line end", 0},
+    {"batch", "B", CLI_INT, &o.batch, "8", "prompts at a time", 0},
+    {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
+    {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "must not look at other tokens", 0},
+    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
+    {0}};
+
+const cli_verb cli_generate = {
+    "generate",
+    "RUN|CHECKPOINT",
+    1,
+    1,
+    "continue texts, token by token",
+    "Prints what the model makes of a prompt, as it comes. Of several prompts each is printed with what follows it, in "
+    "order, with --- between them. How many tokens went in and came out a second stands on standard error at the end. "
+    "Ctrl-C ends with what there is.\n\n"
+    "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the batch, "
+    "nor on threads.",
+    options,
+    run};

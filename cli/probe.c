@@ -1,0 +1,173 @@
+/* choir probe: changes tokens and looks whether logits that should not know them change. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *text, *tokens, *compute, *backend;
+  cli_list routings;
+  int sequences, length, positions, draws, json, emulate, threads;
+  int64_t seed;
+} o;
+
+static const char *const verdicts[] = {"untried", "equal", "rounded", "changed"};
+
+static json_t *json_effect(const choir_probe_effect *e, int declared) {
+  return json_pack("{s:s, s:b, s:I, s:I, s:i, s:o, s:o}", "verdict", verdicts[e->verdict], "declared", declared,
+                   "compared", (json_int_t)e->compared, "changed", (json_int_t)e->changed, "first", e->first, "largest",
+                   cli_json_real(e->largest), "loss", cli_json_real(e->loss));
+}
+
+static json_t *json_result(const choir_probe_result *r) {
+  const choir_routing_properties *d = &r->declared;
+  return json_pack("{s:s, s:i, s:i, s:o, s:o, s:b, s:o, s:o, s:o}", "routing", r->routing, "sequences", r->sequences,
+                   "sequence_length", r->length, "loss", cli_json_real(r->loss), "spread", cli_json_real(r->spread),
+                   "leaks", r->leaks, "looks_ahead", json_effect(&r->later, d->looks_ahead), "depends_on_batch",
+                   json_effect(&r->others, d->depends_on_batch), "alone",
+                   json_effect(&r->alone, d->looks_ahead || d->depends_on_batch));
+}
+
+static void print_effect(const char *what, const choir_probe_effect *e, int declared, double spread) {
+  printf("  %-22s ", what);
+  switch (e->verdict) {
+    case CHOIR_PROBE_UNTRIED:
+      printf("not measured: the batch does not allow it");
+      break;
+    case CHOIR_PROBE_EQUAL:
+      printf("no (bit-equal, %s positions)", cli_grouped(e->compared));
+      break;
+    case CHOIR_PROBE_ROUNDED:
+      printf("no, up to rounding (%s of %s positions, largest change %.2g, %.2g of the logits' spread)",
+             cli_grouped(e->changed), cli_grouped(e->compared), e->largest, e->largest / spread);
+      break;
+    case CHOIR_PROBE_CHANGED:
+      printf("yes (%s of %s positions, first %d, largest change %.2g, %.2g of the logits' spread, loss %+.4f)",
+             cli_grouped(e->changed), cli_grouped(e->compared), e->first, e->largest, e->largest / spread, e->loss);
+  }
+  printf("%s\n", e->verdict == CHOIR_PROBE_CHANGED ? declared ? "" : "  NOT DECLARED"
+                 : declared && e->verdict          ? "  (declared: it may)"
+                                                   : "");
+}
+
+static void print_result(const choir_probe_result *r) {
+  const choir_routing_properties *d = &r->declared;
+  printf("\nrouting '%s', loss %.4f\n", r->routing, r->loss);
+  print_effect("looks ahead:", &r->later, d->looks_ahead, r->spread);
+  print_effect("depends on the batch:", &r->others, d->depends_on_batch, r->spread);
+  print_effect("differs alone, cut:", &r->alone, d->looks_ahead || d->depends_on_batch, r->spread);
+}
+
+/* Probes one routing; *leaks counts those that do not keep what they declare. */
+static int probe(choir_model *model, const choir_tokenizer *tokenizer, const choir_probe_options *options,
+                 json_t *results, int *leaks) {
+  choir_probe_result r;
+  if (choir_probe(model, tokenizer, options, &r)) return cli_fail();
+  const choir_config *config = choir_model_config_of(model);
+  if (!o.json && !json_array_size(results))
+    printf("router %s, %d sequences of %d %s\n", config->model.router.name, r.sequences, r.length,
+           o.text || o.tokens ? "given tokens" : "random tokens: for effects on a loss give --text");
+  if (!o.json) print_result(&r);
+  json_array_append_new(results, json_result(&r));
+  if (r.leaks) {
+    fflush(stdout);
+    fprintf(stderr, "choir probe: LEAK: routing '%s' of router '%s' changes logits that it is declared not to reach\n",
+            r.routing, config->model.router.name);
+    ++*leaks;
+  }
+  return 0;
+}
+
+/* The routings asked for, or all that the router has, but for thresholds that no training has set. */
+static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, choir_probe_options *options,
+                     json_t *results, int *leaks) {
+  const char *router = choir_model_config_of(model)->model.router.name, *name;
+  int status = 0;
+  for (int i = 0; i < o.routings.count && !status; i++) {
+    options->routing = o.routings.values[i];
+    status = probe(model, tokenizer, options, results, leaks);
+  }
+  for (int i = 0; !o.routings.count && !status && (name = choir_router_routing(router, i)); i++) {
+    options->routing = name;
+    if (choir_model_set_routing(model, name) == CHOIR_ERROR_UNSUPPORTED)
+      fprintf(stderr, "choir probe: left out: %s\n", choir_error_message());
+    else
+      status = probe(model, tokenizer, options, results, leaks);
+  }
+  return status;
+}
+
+static int with_model(choir_model *model, const choir_tokenizer *tokenizer, const choir_npy *tokens) {
+  choir_probe_options options = {.tokens = tokens->data,
+                                 .text = o.text,
+                                 .sequences = tokens->data ? (int)tokens->shape[0] : o.sequences,
+                                 .length = tokens->data ? (int)tokens->shape[1] : o.length,
+                                 .positions = o.positions,
+                                 .draws = o.draws,
+                                 .seed = (uint64_t)o.seed};
+  json_t *results = json_array();
+  int leaks = 0, status = probe_all(model, tokenizer, &options, results, &leaks);
+  if (!status && o.json)
+    return cli_json_print(json_pack("{s:s, s:o, s:i}", "router", choir_model_config_of(model)->model.router.name,
+                                    "routings", results, "leaks", leaks)) ||
+           leaks;
+  json_decref(results);
+  return status ? status : leaks ? CLI_FAILED : 0;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  char path[4096];
+  choir_tokenizer *tokenizer = NULL;
+  choir_model *model = NULL;
+  choir_npy tokens = {0};
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  options.compute = o.compute;
+  options.backend = o.backend;
+  options.emulate_bf16 = o.emulate;
+  options.threads = o.threads;
+  int status = 0;
+  if (o.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
+  if (o.text) status = cli_checkpoint_file(operands[0], "tokenizer.model", path, sizeof path);
+  if (status) return status;
+  if ((o.text && choir_tokenizer_load(path, &tokenizer)) ||
+      (o.tokens && choir_npy_read(o.tokens, CHOIR_NPY_INT32, 2, &tokens)) ||
+      choir_model_load(operands[0], &options, &model))
+    status = cli_fail();
+  else
+    status = with_model(model, tokenizer, &tokens);
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  choir_npy_free(&tokens);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"routing", "NAME", CLI_LIST, &o.routings, NULL, "routing to probe, may be repeated; otherwise all", 0},
+    {"text", "FILE", CLI_TEXT, &o.text, NULL, "windows from the beginning of a UTF-8 text", 0},
+    {"tokens", "TOKENS.npy", CLI_TEXT, &o.tokens, NULL, "or tokens, int32 [B,T]; random ones otherwise", 0},
+    {"batch", "B", CLI_INT, &o.sequences, "0", "sequences of the batch; 0: as in training", 0},
+    {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
+    {"positions", "N", CLI_INT, &o.positions, "4", "places in the sequence to change tokens after", 0},
+    {"draws", "N", CLI_INT, &o.draws, "2", "changes of each", 0},
+    {"seed", "N", CLI_INT64, &o.seed, "1", "of places and new tokens", 0},
+    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    {"backend", "cpu|reference", CLI_CHOICE, &o.backend, "cpu", "reference: slow, and rounds every row alike", 0},
+    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
+    {0}};
+
+const cli_verb cli_probe = {
+    "probe",
+    "RUN|CHECKPOINT",
+    1,
+    1,
+    "does a routing look at later tokens, or at other texts?",
+    "Changes the tokens after a place in a sequence and compares the logits up to it; changes all other sequences and "
+    "compares the logits of the one kept; runs a sequence by itself, cut short. New tokens are drawn at random.\n\n"
+    "Status 1 and a message when logits change by more than rounding where the routing is declared not to look. "
+    "Random tokens are unlike text: what they do to a loss may be less or more than what text does.",
+    options,
+    run};

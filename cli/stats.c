@@ -1,0 +1,154 @@
+/* choir stats: how the routers of a model route a text. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static cli_seeing o;
+static int json;
+
+static void print_head(const choir_seen *seen) {
+  const choir_eval_result *r = &seen->eval;
+  printf("loss %.4f nats a token, perplexity %.2f, %.4f bits per byte; %s tokens%s\n", r->loss, r->perplexity,
+         r->bits_per_byte, cli_grouped(r->tokens), seen->cut ? " from the beginning of the text" : "");
+  printf("routing %s, %d x %d tokens at a time%s\n", r->routing, seen->batch_sequences, seen->sequence_length,
+         r->looks_across_tokens ? "; it looks across tokens: not the loss of causal use" : "");
+}
+
+static double per_cent(int64_t part, int64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0; }
+
+static void print_layer_head(const choir_routing_stats *s) {
+  printf("\nlayer %d: %.2f experts a token, none for %.1f %%, dropped %.1f %% of choices, gate mass %.3f\n", s->layer,
+         s->tokens ? (double)s->assignments / (double)s->tokens : 0, per_cent(s->histogram[0], s->tokens),
+         per_cent(s->dropped, s->dropped + s->assignments), s->gate_mass);
+  printf("  entropy of at most %.2f nats: ", log(s->experts));
+  if (isfinite(s->token_entropy)) printf("%.2f of a token's scores, ", s->token_entropy);
+  printf("%.2f of the load", s->load_entropy);
+  if (isfinite(s->drift)) printf("; cut-offs drifted by %.1f %%", 100 * s->drift);
+  printf("\n\n");
+  cli_print_histogram(&(choir_route_stats){.experts = s->experts, .histogram = s->histogram});
+}
+
+/* A piece with its spaces visible and nothing that a terminal would obey. */
+static void print_piece(const char *piece) {
+  printf("  ");
+  for (; *piece; piece++) {
+    if (*piece == ' ')
+      printf("\xE2\x90\xA3");
+    else
+      putchar((unsigned char)*piece < 0x20 || *piece == 0x7F ? '?' : *piece);
+  }
+}
+
+/* The expert that shares most with this one; -1: none shares anything. */
+static int nearest(const choir_routing_stats *s, int expert) {
+  int best = -1;
+  for (int i = 0; i < s->experts; i++)
+    if (i != expert && choir_routing_stats_overlap(s, expert, i) > 0 &&
+        (best < 0 || choir_routing_stats_overlap(s, expert, i) > choir_routing_stats_overlap(s, expert, best)))
+      best = i;
+  return best;
+}
+
+static void print_expert(const choir_routing_stats *s, int i, double most) {
+  int near = nearest(s, i);
+  double ratio = s->target > 0 ? (double)s->load[i] / s->target : 0;
+  int64_t over = s->demand[i] > s->capacity ? s->demand[i] - s->capacity : 0;
+  printf("  %6d %8s %6.0f %%  ", i, cli_count((double)s->load[i]), 100 * ratio);
+  int width = (int)(12 * ratio / most + 0.5);
+  for (int c = 0; c < 12; c++) putchar(c < width || (c == 0 && s->load[i]) ? '#' : ' ');
+  printf(" %7s %7.4f ", over ? cli_count((double)over) : "-", s->gate[i]);
+  if (isfinite(s->cutoff[i]))
+    printf(" %7.4f", s->cutoff[i]);
+  else
+    printf("       -");
+  if (isfinite(s->threshold[i]))
+    printf(" %7.4f", s->threshold[i]);
+  else
+    printf("       -");
+  if (near >= 0)
+    printf("  %4d %4.0f %%\n", near, 100 * choir_routing_stats_overlap(s, i, near));
+  else
+    printf("     -\n");
+}
+
+static void print_experts(const choir_routing_stats *s) {
+  double most = 1;
+  for (int i = 0; i < s->experts; i++)
+    if (s->target > 0) most = fmax(most, (double)s->load[i] / s->target);
+  printf("\n  expert     load  of target                over    gate  cut-off    kept  most shared with\n");
+  for (int i = 0; i < s->experts; i++) print_expert(s, i, most);
+}
+
+typedef int favourites(const choir_routing_stats *s, int expert, int most, choir_favourite *best);
+
+static void print_tokens(const choir_routing_stats *s, const choir_tokenizer *tokenizer, const char *title,
+                         favourites *find, choir_favourite *room) {
+  printf("\n  expert  %s\n", title);
+  for (int i = 0; i < s->experts; i++) {
+    int count = find(s, i, o.options.top, room);
+    printf("  %6d", i);
+    for (int f = 0; f < count; f++) {
+      print_piece(choir_tokenizer_piece(tokenizer, room[f].token));
+      printf(" %s x%.1f", cli_count((double)room[f].held), room[f].lift);
+    }
+    putchar('\n');
+  }
+}
+
+static int print_text(const choir_tokenizer *tokenizer, const choir_seen *seen) {
+  choir_favourite *room = malloc(((size_t)o.options.top + 1) * sizeof *room);
+  if (!room) return cli_fail_with("out of memory");
+  print_head(seen);
+  for (int i = 0; i < seen->layers; i++) {
+    print_layer_head(&seen->layer[i]);
+    print_experts(&seen->layer[i]);
+    if (!o.options.top) continue;
+    print_tokens(&seen->layer[i], tokenizer, "most frequent tokens: times held, x over their share of the text",
+                 choir_routing_stats_frequent, room);
+    print_tokens(&seen->layer[i], tokenizer, "most typical tokens", choir_routing_stats_typical, room);
+  }
+  free(room);
+  return 0;
+}
+
+static int show(choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_seen seen;
+  char *text = NULL;
+  int status = 0;
+  if (choir_see(model, tokenizer, &o.options, &seen))
+    status = cli_fail();
+  else if (!json)
+    status = print_text(tokenizer, &seen);
+  else if (choir_seen_json(model, tokenizer, &o.options, &seen, &text))
+    status = cli_fail();
+  else
+    puts(text);
+  free(text);
+  choir_seen_free(&seen);
+  return status;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  return cli_see(&o, operands[0], show);
+}
+
+static const cli_option options[] = {
+    CLI_SEEING_OPTIONS(o, "0"), {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0}, {0}};
+
+const cli_verb cli_stats = {
+    "stats",
+    "RUN|CHECKPOINT",
+    1,
+    1,
+    "how the routers route a text: experts per token, load, entropy, overlap, favourite tokens",
+    "A run directory stands for its newest checkpoint. For every MoE layer: tokens by their number of experts; for "
+    "every expert its load (against what it should hold), how many tokens more than it has room for asked for it, the "
+    "mean gate, the cut-off in this text beside the one that training kept, the expert that it shares most tokens with "
+    "(Jaccard), and the tokens that it holds: the most frequent, and the most typical, by how much more often it holds "
+    "them than their share of the text would give.\n\n"
+    "Example: choir stats run --text page.txt --routing threshold",
+    options,
+    run};

@@ -1,0 +1,109 @@
+/* Text from a model, token by token: whole prompts at once, or a session for those who choose tokens themselves. */
+#ifndef CHOIR_GENERATE_H
+#define CHOIR_GENERATE_H
+
+#include "choir/model.h"
+#include "choir/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What to go on from: UTF-8 text (with a tokenizer), or token ids. */
+typedef struct choir_prompt {
+  const char *text; /* `size` bytes, or NUL-terminated where size is 0; NULL: tokens */
+  size_t size;
+  const int32_t *tokens; /* [count] */
+  int count;
+} choir_prompt;
+
+/* Why a sequence ended. */
+typedef enum {
+  CHOIR_END_LENGTH,     /* max_tokens */
+  CHOIR_END_EOS,        /* the tokenizer's end of text came */
+  CHOIR_END_STOP,       /* one of `stops` came */
+  CHOIR_END_INTERRUPTED /* a callback said so, perhaps before it began */
+} choir_end;
+
+typedef struct choir_generated {
+  char *text; /* NUL-terminated, well-formed UTF-8; bytes that are no characters are U+FFFD; "" without tokenizer */
+  size_t size;
+  int32_t *tokens; /* [count] the new ones, end of text left out */
+  int count;
+  int prompt_count; /* tokens of the prompt */
+  choir_end end;
+} choir_generated;
+
+typedef struct choir_generate_options {
+  int max_tokens;           /* new tokens of a sequence, at most */
+  double temperature;       /* logits are divided by it; 0: always the likeliest token */
+  int top_k;                /* only the k likeliest tokens; 0: all */
+  double top_p;             /* only the likeliest tokens that together reach this probability; 1: all */
+  uint64_t seed;            /* what sequence number i draws at a position is a function of (seed, i, position) */
+  const char *const *stops; /* NULL-terminated texts that end a sequence, left out themselves; or NULL */
+  int batch;                /* sequences that go through the model together; no text depends on it in fp32 */
+  int chunk;                /* tokens of prompts that go through together: memory for speed */
+  /* New text of sequence `sequence`, whole characters, after every token of it; size may be 0. Nonzero ends it all. */
+  int (*text)(void *context, int sequence, const char *text, size_t size);
+  /* A sequence has ended, sooner perhaps than one before it; *generated lives as long as the result. */
+  void (*done)(void *context, int sequence, const choir_generated *generated);
+  int (*stop)(void *context); /* asked between passes of the model; nonzero ends it all */
+  void *context;              /* for these three, each of which may be NULL */
+} choir_generate_options;
+#define CHOIR_GENERATE_OPTIONS_INIT \
+  { .max_tokens = 256, .temperature = 1, .top_p = 1, .batch = 8, .chunk = 512 }
+
+typedef struct choir_generate_result {
+  choir_generated *sequences; /* [count] in the order of the prompts */
+  int count;
+  int64_t prompt_tokens, tokens; /* that went in, that came out */
+  double prompt_seconds;         /* of passes over prompts, each of which also gives a first token */
+  double seconds;                /* of passes over one new token a sequence */
+} choir_generate_result;
+
+/* "length", "eos", "stop", "interrupted". */
+CHOIR_API const char *choir_end_name(choir_end end);
+
+/* Continues `count` prompts; as one ends, the next takes its place. tokenizer: the model's, or NULL where prompts are
+ * tokens: then text stays empty, and only max_tokens ends a sequence. The model's routing must not look at other tokens
+ * (choir_model_set_routing "threshold"). Release the result with choir_generate_free; after an error there is none.
+ * Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, an empty prompt, a token outside the
+ * vocabulary, a routing that looks ahead; CHOIR_ERROR_FORMAT: a prompt that is not UTF-8, another model's tokenizer;
+ * CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
+CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts,
+                             int count, const choir_generate_options *options, choir_generate_result *result);
+CHOIR_API void choir_generate_free(choir_generate_result *result);
+
+/* A session: `slots` sequences, each with a cache of the keys and values of its tokens so far. In fp32 a sequence's
+ * logits do not depend on how its tokens were cut into calls or on what else was in them, bit for bit. */
+typedef struct choir_session choir_session;
+
+typedef struct choir_session_options {
+  int slots;  /* sequences */
+  int length; /* tokens that a sequence may have; may be more than the model was trained with */
+  int chunk;  /* tokens that go through the model at once; a longer call is cut */
+} choir_session_options;
+#define CHOIR_SESSION_OPTIONS_INIT \
+  { .slots = 1, .length = 1024, .chunk = 512 }
+
+/* Plans and allocates everything. The model must outlive the session and its weights stay as they are. options NULL:
+ * the defaults. CHOIR_ERROR_ARGUMENT: sizes, or a routing that looks at other tokens; CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session);
+CHOIR_API void choir_session_free(choir_session *session);
+
+/* Appends counts[s] tokens (perhaps 0) to every slot s; `tokens` holds those of slot 0, then 1, and so on. last:
+ * [slots,V], receives the logits behind the last new token of every slot that got any, rows of others stay; or NULL.
+ * all: [sum of counts,V] logits behind every new token, or NULL. Allocates nothing. CHOIR_ERROR_ARGUMENT, with nothing
+ * changed: a token outside the vocabulary, or a sequence that grows beyond `length`. */
+CHOIR_API int choir_session_advance(choir_session *session, const int *counts, const int32_t *tokens, float *last,
+                                    float *all);
+
+/* Forgets what follows the first `length` tokens of a slot; 0: a new sequence. CHOIR_ERROR_ARGUMENT: no such slot, or
+ * it has fewer tokens. */
+CHOIR_API int choir_session_rewind(choir_session *session, int slot, int length);
+CHOIR_API int choir_session_length(const choir_session *session, int slot); /* tokens so far; -1: no such slot */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

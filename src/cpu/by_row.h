@@ -1,0 +1,20 @@
+/* Products of which no row depends on the other rows, bit for bit: every element is one sum in an order that its row,
+ * its column and the inner dimension decide. A library's kernels do not promise that (the number of rows chooses
+ * among them), and for the few rows of a step of generation they are no faster: reading B is what takes the time. */
+#ifndef CH_CPU_BY_ROW_H
+#define CH_CPU_BY_ROW_H
+
+#include "cpu/product.h"
+#include "cpu/simd.h"
+
+/* Columns are cut into pieces of whole multiples of this, so that it does not matter how. */
+enum { CH_BY_ROW_COLUMNS = 64 };
+
+/* Runs p on the calling thread: trans_a is 0, a holds floats, and `bf16` is about b alone (simd_by_row.c). */
+CH_SIMD_DECLARE(void, ch_by_row, (const ch_product *p));
+
+/* gemm and expert_gemm under x->by_row (fast_by_row.c); not for products of transposed A. */
+void ch_by_row_gemm(ch_exec *x, const ch_gemm_args *g);
+void ch_by_row_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g);
+
+#endif

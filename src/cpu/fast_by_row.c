@@ -1,0 +1,97 @@
+/* Products by row on all threads: pieces of columns, since rows are few and B is what is read. */
+#include "cpu/by_row.h"
+
+/* A as products see it: rounded, but held as floats. */
+static const float *rounded_rows(ch_exec *x, const float *a, int64_t count, int exact) {
+  if (x->compute != CH_COMPUTE_BF16 || exact) return a;
+  float *rounded = CH_NEW(&x->scratch, float, count);
+  if (ch_counting(x)) return rounded;
+  for (int64_t i = 0; i < count; i++) rounded[i] = ch_bf16_value(ch_bf16_round(a[i]));
+  return rounded;
+}
+
+/* Columns of a piece: enough work for a thread to be woken for, where rows are few. */
+static int64_t piece_columns(const ch_product *p) {
+  enum { LEAST = 1 << 17 };
+  int64_t columns = CH_BY_ROW_COLUMNS;
+  while (columns * p->m * p->k < LEAST && columns < p->n) columns *= 2;
+  return columns;
+}
+
+static ch_product piece_of(const ch_product *p, int64_t begin, int64_t columns) {
+  ch_product piece = *p;
+  piece.n = p->n - begin < columns ? p->n - begin : columns;
+  int64_t skip = p->trans_b ? begin * p->ldb : begin;
+  piece.b = (const char *)p->b + skip * (int64_t)(p->bf16 ? sizeof(ch_bf16) : sizeof(float));
+  piece.c = p->c + begin;
+  return piece;
+}
+
+void ch_by_row_gemm(ch_exec *x, const ch_gemm_args *g) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  int rounded = x->compute == CH_COMPUTE_BF16 && !g->exact;
+  ch_product p = {.trans_b = g->trans_b,
+                  .accumulate = g->accumulate,
+                  .bf16 = rounded && g->b16,
+                  .m = g->m,
+                  .n = g->n,
+                  .k = g->k,
+                  .lda = g->lda ? g->lda : g->k,
+                  .ldb = g->ldb       ? g->ldb
+                         : g->trans_b ? g->k
+                                      : g->n,
+                  .ldc = g->ldc ? g->ldc : g->n,
+                  .c = g->c,
+                  .alpha = g->alpha ? g->alpha : 1};
+  p.a = rounded_rows(x, g->a, g->m > 0 ? (g->m - 1) * p.lda + g->k : 0, g->exact);
+  p.b = p.bf16 ? (const void *)g->b16 : g->b;
+  if (!ch_counting(x)) {
+    void (*run)(const ch_product *) = CH_SIMD_PICK(ch_by_row);
+    int64_t columns = piece_columns(&p);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(p.n > columns ? x->threads : 1)
+    for (int64_t begin = 0; begin < p.n; begin += columns) {
+      ch_product piece = piece_of(&p, begin, columns);
+      run(&piece);
+    }
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* Expert i's product; rows are few for most experts, none for many. */
+static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, int bf16, int i) {
+  int64_t first = g->begin[i], weight = i * g->n * g->k;
+  ch_product p = {.trans_b = g->form == CH_NT,
+                  .bf16 = bf16,
+                  .m = g->begin[i + 1] - first,
+                  .n = g->n,
+                  .k = g->k,
+                  .a = a + first * g->k,
+                  .lda = g->k,
+                  .ldb = g->form == CH_NT ? g->k : g->n,
+                  .c = g->c + first * g->n,
+                  .ldc = g->n,
+                  .alpha = 1};
+  p.b = bf16 ? (const void *)(g->w16 + weight) : g->w + weight;
+  return p;
+}
+
+void ch_by_row_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
+  enum { COLUMNS = 2 * CH_BY_ROW_COLUMNS };
+  size_t mark = ch_arena_mark(&x->scratch);
+  int *busy = CH_NEW(&x->scratch, int, g->experts), count = 0;
+  int bf16 = x->compute == CH_COMPUTE_BF16 && g->w16;
+  int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts], pieces = (g->n + COLUMNS - 1) / COLUMNS;
+  const float *a = rounded_rows(x, g->a, rows * g->k, 0);
+  if (!ch_counting(x)) {
+    void (*run)(const ch_product *) = CH_SIMD_PICK(ch_by_row);
+    for (int i = 0; i < g->experts; i++)
+      if (g->begin[i + 1] > g->begin[i]) busy[count++] = i;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
+    for (int64_t task = 0; task < count * pieces; task++) {
+      ch_product p = expert_product(g, a, bf16, busy[task / pieces]);
+      ch_product piece = piece_of(&p, task % pieces * COLUMNS, COLUMNS);
+      run(&piece);
+    }
+  }
+  ch_arena_release(&x->scratch, mark);
+}

@@ -1,0 +1,18 @@
+/* A text file as tokens, or the beginning of one. */
+#ifndef CH_DATA_TEXT_TOKENS_H
+#define CH_DATA_TEXT_TOKENS_H
+
+#include "choir/tokenizer.h"
+
+typedef struct ch_text_tokens {
+  int32_t *ids; /* free() it */
+  size_t count;
+  size_t bytes; /* of text that they stand for */
+  int cut;      /* there was more */
+} ch_text_tokens;
+
+/* At most `most` tokens (0: all). Of a long file no more is read than they can need. tokenizer NULL is refused.
+ * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
+int ch_text_tokens_read(const choir_tokenizer *tokenizer, const char *path, size_t most, ch_text_tokens *text);
+
+#endif

@@ -1,0 +1,257 @@
+/* Whole prompts: as many at a time as a session has slots, each slot taken anew when its sequence has ended. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/machine.h"
+#include "data/encoder.h"
+#include "infer/prompt.h"
+#include "infer/sample.h"
+#include "infer/session.h"
+#include "infer/stream.h"
+
+/* What a slot is at work on. */
+typedef struct {
+  int sequence; /* -1: nothing */
+  int waiting;  /* tokens of the prompt that have not gone in yet */
+  int32_t next; /* the token that the last logits gave */
+  ch_stream_text text;
+} slot;
+
+typedef struct {
+  const choir_generate_options *o;
+  const choir_tokenizer *tokenizer;
+  const ch_prompts *prompts;
+  choir_generate_result *result;
+  choir_session *session;
+  int V, slots, begun; /* sequences that have had a slot */
+  int interrupted;
+  slot *slot;
+  int *counts;        /* [slots] */
+  int32_t *token;     /* [chunk or slots] */
+  float *logits;      /* [slots,V] */
+  ch_candidate *room; /* [V] */
+  ch_sampling sampling;
+} generation;
+
+static int push(choir_generated *to, int32_t token) {
+  if (!(to->count & (to->count - 1))) { /* full at powers of two */
+    size_t room = to->count ? 2 * (size_t)to->count : 1;
+    int32_t *more = realloc(to->tokens, room * sizeof *more);
+    if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu tokens", room);
+    to->tokens = more;
+  }
+  to->tokens[to->count++] = token;
+  return CHOIR_OK;
+}
+
+/* Passes on what has been added to the text since it had `before` bytes. */
+static void pass_on(generation *g, const slot *s, size_t before) {
+  const ch_buffer *text = &s->text.text;
+  const char *more = text->size > before ? text->data + before : "";
+  if (g->o->text && g->o->text(g->o->context, s->sequence, more, text->size - before)) g->interrupted = 1;
+}
+
+/* The sequence is done with: what was held back is shown, its text is the result's, its slot free. */
+static int finish(generation *g, slot *s, choir_end end, size_t before) {
+  choir_generated *to = &g->result->sequences[s->sequence];
+  ch_buffer *text = &s->text.text;
+  CH_TRY(ch_stream_end(&s->text));
+  pass_on(g, s, before);
+  CH_TRY(ch_buffer_append(text, "", 1));
+  to->end = end;
+  to->text = text->data;
+  to->size = text->size - 1;
+  *text = (ch_buffer){0};
+  ch_stream_free(&s->text);
+  if (g->o->done) g->o->done(g->o->context, s->sequence, to);
+  s->sequence = -1;
+  return CHOIR_OK;
+}
+
+/* A sequence gets its next token, or its end. */
+static int take_token(generation *g, slot *s, int32_t token) {
+  choir_generated *to = &g->result->sequences[s->sequence];
+  const choir_tokenizer *t = g->tokenizer;
+  size_t before = s->text.text.size;
+  if (t && token == t->eos) return finish(g, s, CHOIR_END_EOS, before);
+  s->next = token;
+  CH_TRY(push(to, token));
+  g->result->tokens++;
+  if (t) CH_TRY(ch_stream_add(&s->text, t->surface[token].text, t->surface[token].size, g->o->stops));
+  if (s->text.stopped) return finish(g, s, CHOIR_END_STOP, before);
+  if (to->count == g->o->max_tokens) return finish(g, s, CHOIR_END_LENGTH, before);
+  pass_on(g, s, before);
+  return CHOIR_OK;
+}
+
+/* Draws for every slot that the last call gave logits. */
+static int sample(generation *g) {
+  for (int b = 0; b < g->slots; b++) {
+    slot *s = &g->slot[b];
+    if (s->sequence < 0 || s->waiting || !g->counts[b]) continue;
+    const choir_generated *to = &g->result->sequences[s->sequence];
+    ch_rng rng = ch_rng_make(g->o->seed, CH_STREAM_SAMPLE, (uint32_t)s->sequence);
+    int position = to->prompt_count + to->count;
+    int32_t token =
+        ch_sample(&g->sampling, g->logits + (int64_t)b * g->V, g->V, ch_rng_uniform(rng, (uint64_t)position), g->room);
+    if (token < 0)
+      return ch_error(CHOIR_ERROR_NUMERIC, "sequence %d, position %d: the logits are not finite numbers", s->sequence,
+                      position);
+    CH_TRY(take_token(g, s, token));
+  }
+  return CHOIR_OK;
+}
+
+/* Free slots get the next prompts. Nonzero when any prompt waits to go in. */
+static int begin_sequences(generation *g) {
+  int waiting = 0;
+  for (int b = 0; b < g->slots; b++) {
+    slot *s = &g->slot[b];
+    if (s->sequence < 0 && g->begun < g->result->count) {
+      s->sequence = g->begun++;
+      s->waiting = g->prompts->prompt[s->sequence].count;
+      choir_session_rewind(g->session, b, 0);
+    }
+    waiting |= s->sequence >= 0 && s->waiting > 0;
+  }
+  return waiting;
+}
+
+/* A chunk of the prompts that wait. */
+static int read_prompts(generation *g) {
+  int total = 0;
+  for (int b = 0; b < g->slots; b++) {
+    slot *s = &g->slot[b];
+    int left = s->sequence < 0 ? 0 : s->waiting, room = g->session->chunk - total;
+    g->counts[b] = left < room ? left : room;
+    if (!g->counts[b]) continue;
+    const ch_prompt *p = &g->prompts->prompt[s->sequence];
+    memcpy(g->token + total, p->tokens + p->count - left, (size_t)g->counts[b] * sizeof *g->token);
+    s->waiting -= g->counts[b];
+    total += g->counts[b];
+  }
+  double begin = ch_machine_seconds();
+  CH_TRY(choir_session_advance(g->session, g->counts, g->token, g->logits, NULL));
+  g->result->prompt_seconds += ch_machine_seconds() - begin;
+  g->result->prompt_tokens += total;
+  return sample(g);
+}
+
+/* One token more for every sequence. */
+static int step(generation *g) {
+  int total = 0;
+  for (int b = 0; b < g->slots; b++) {
+    g->counts[b] = g->slot[b].sequence >= 0;
+    if (g->counts[b]) g->token[total++] = g->slot[b].next;
+  }
+  double begin = ch_machine_seconds();
+  CH_TRY(choir_session_advance(g->session, g->counts, g->token, g->logits, NULL));
+  CH_TRY(sample(g));
+  g->result->seconds += ch_machine_seconds() - begin;
+  return CHOIR_OK;
+}
+
+static int at_work(const generation *g) {
+  int busy = 0;
+  for (int b = 0; b < g->slots; b++) busy += g->slot[b].sequence >= 0;
+  return busy;
+}
+
+static int run(generation *g) {
+  while (!g->interrupted) {
+    if (begin_sequences(g))
+      CH_TRY(read_prompts(g));
+    else if (at_work(g))
+      CH_TRY(step(g));
+    else
+      return CHOIR_OK;
+    g->interrupted |= g->o->stop && g->o->stop(g->o->context);
+  }
+  for (int b = 0; b < g->slots; b++)
+    if (g->slot[b].sequence >= 0) CH_TRY(finish(g, &g->slot[b], CHOIR_END_INTERRUPTED, g->slot[b].text.text.size));
+  return CHOIR_OK;
+}
+
+static int start(generation *g, choir_model *model) {
+  const choir_generate_options *o = g->o;
+  enum { MOST = 1 << 26 };
+  if (o->max_tokens > MOST - g->prompts->longest)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "a prompt of %d tokens and max_tokens %d are too much: %d together at most",
+                    g->prompts->longest, o->max_tokens, MOST);
+  choir_session_options session = {.slots = g->slots, .length = g->prompts->longest + o->max_tokens, .chunk = o->chunk};
+  CH_TRY(choir_session_create(model, &session, &g->session));
+  size_t slots = (size_t)g->slots, tokens = (size_t)(o->chunk > g->slots ? o->chunk : g->slots);
+  g->slot = calloc(slots, sizeof *g->slot);
+  g->counts = calloc(slots, sizeof *g->counts);
+  g->token = malloc(tokens * sizeof *g->token);
+  g->logits = malloc(slots * (size_t)g->V * sizeof *g->logits);
+  g->room = malloc((size_t)g->V * sizeof *g->room);
+  if (!g->slot || !g->counts || !g->token || !g->logits || !g->room)
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d sequences", g->slots);
+  for (int b = 0; b < g->slots; b++) g->slot[b].sequence = -1;
+  return CHOIR_OK;
+}
+
+static void release(generation *g) {
+  for (int b = 0; g->slot && b < g->slots; b++) ch_stream_free(&g->slot[b].text);
+  choir_session_free(g->session);
+  free(g->slot), free(g->counts), free(g->token), free(g->logits), free(g->room);
+}
+
+/* A place for every sequence: what never gets a slot was interrupted before it began, and has an empty text. */
+static int make_result(const ch_prompts *prompts, choir_generate_result *result) {
+  result->sequences = calloc((size_t)prompts->count, sizeof *result->sequences);
+  if (!result->sequences) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d sequences", prompts->count);
+  result->count = prompts->count;
+  for (int i = 0; i < result->count; i++) {
+    result->sequences[i].prompt_count = prompts->prompt[i].count;
+    result->sequences[i].end = CHOIR_END_INTERRUPTED;
+  }
+  return CHOIR_OK;
+}
+
+static int end_unbegun(const generation *g) {
+  for (int i = g->begun; i < g->result->count; i++) {
+    choir_generated *to = &g->result->sequences[i];
+    to->text = calloc(1, 1);
+    if (!to->text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d sequences", g->result->count);
+    if (g->o->done) g->o->done(g->o->context, i, to);
+  }
+  return CHOIR_OK;
+}
+
+int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts, int count,
+                   const choir_generate_options *options, choir_generate_result *result) {
+  const choir_generate_options defaults = CHOIR_GENERATE_OPTIONS_INIT, *o = options ? options : &defaults;
+  int V = choir_model_config_of(model)->model.vocab_size;
+  ch_prompts made = {0};
+  generation g = {.o = o, .tokenizer = tokenizer, .prompts = &made, .result = result, .V = V};
+  *result = (choir_generate_result){0};
+  int code = ch_generate_check(model, tokenizer, o);
+  if (!code) code = ch_prompts_make(tokenizer, V, prompts, count, &made);
+  if (!code) code = make_result(&made, result);
+  g.sampling = (ch_sampling){o->temperature, o->top_k, o->top_p};
+  g.slots = count < o->batch ? count : o->batch;
+  if (!code) code = start(&g, model);
+  if (!code) code = run(&g);
+  if (!code) code = end_unbegun(&g);
+  release(&g);
+  ch_prompts_free(&made);
+  if (code) choir_generate_free(result);
+  return code;
+}
+
+void choir_generate_free(choir_generate_result *result) {
+  for (int i = 0; i < result->count; i++) {
+    free(result->sequences[i].text);
+    free(result->sequences[i].tokens);
+  }
+  free(result->sequences);
+  *result = (choir_generate_result){0};
+}
+
+const char *choir_end_name(choir_end end) {
+  static const char *const names[] = {"length", "eos", "stop", "interrupted"};
+  return (unsigned)end < 4 ? names[end] : "unknown";
+}

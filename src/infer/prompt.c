@@ -1,0 +1,78 @@
+#include "infer/prompt.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static int check_numbers(const choir_generate_options *o) {
+  if (o->max_tokens < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "max_tokens is %d; must be at least 1", o->max_tokens);
+  if (!(o->temperature >= 0 && isfinite(o->temperature)))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "temperature is %g; must be 0 (the likeliest token) or more", o->temperature);
+  if (o->top_k < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "top_k is %d; must be 0 (all tokens) or more", o->top_k);
+  if (!(o->top_p > 0 && o->top_p <= 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "top_p is %g; must be above 0, and 1 (all tokens) at most", o->top_p);
+  if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
+  return CHOIR_OK;
+}
+
+int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer, const choir_generate_options *o) {
+  CH_TRY(check_numbers(o));
+  for (const char *const *stop = o->stops; stop && *stop; stop++) {
+    if (!**stop) return ch_error(CHOIR_ERROR_ARGUMENT, "a stop text is empty: it would end every sequence at once");
+    if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "stop texts need a tokenizer");
+  }
+  int V = choir_model_config_of(model)->model.vocab_size;
+  if (tokenizer && choir_tokenizer_vocab_size(tokenizer) != V)
+    return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer has %d pieces and the model %d: they do not belong together",
+                    choir_tokenizer_vocab_size(tokenizer), V);
+  return CHOIR_OK;
+}
+
+static int encode(const choir_tokenizer *tokenizer, const choir_prompt *from, ch_prompt *to) {
+  size_t count;
+  if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "a text, but no tokenizer: give tokens");
+  CH_TRY(
+      choir_tokenizer_encode(tokenizer, from->text, from->size ? from->size : strlen(from->text), &to->tokens, &count));
+  if (count > INT32_MAX / 2) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many", count);
+  to->count = (int)count;
+  return CHOIR_OK;
+}
+
+static int copy(const choir_prompt *from, ch_prompt *to) {
+  if (from->count <= 0 || !from->tokens) return CHOIR_OK;
+  to->tokens = malloc((size_t)from->count * sizeof *to->tokens);
+  if (!to->tokens) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d tokens", from->count);
+  memcpy(to->tokens, from->tokens, (size_t)from->count * sizeof *to->tokens);
+  to->count = from->count;
+  return CHOIR_OK;
+}
+
+static int make(const choir_tokenizer *tokenizer, int V, const choir_prompt *from, ch_prompt *to) {
+  CH_TRY(from->text ? encode(tokenizer, from, to) : copy(from, to));
+  if (!to->count) return ch_error(CHOIR_ERROR_ARGUMENT, "empty: there is nothing to go on from");
+  for (int i = 0; i < to->count; i++)
+    if (to->tokens[i] < 0 || to->tokens[i] >= V)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "token %d is %d, outside the vocabulary of %d", i, to->tokens[i], V);
+  return CHOIR_OK;
+}
+
+int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_prompt *from, int count, ch_prompts *prompts) {
+  *prompts = (ch_prompts){.count = count};
+  if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no prompts: there is nothing to go on from");
+  prompts->prompt = calloc((size_t)count, sizeof *prompts->prompt);
+  if (!prompts->prompt) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d prompts", count);
+  for (int i = 0; i < count; i++) {
+    int code = make(tokenizer, V, &from[i], &prompts->prompt[i]);
+    if (code) return ch_error_in(code, "prompt %d of %d", i + 1, count);
+    if (prompts->prompt[i].count > prompts->longest) prompts->longest = prompts->prompt[i].count;
+  }
+  return CHOIR_OK;
+}
+
+void ch_prompts_free(ch_prompts *prompts) {
+  for (int i = 0; prompts->prompt && i < prompts->count; i++) free(prompts->prompt[i].tokens);
+  free(prompts->prompt);
+  *prompts = (ch_prompts){0};
+}

@@ -1,0 +1,76 @@
+#include "infer/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* -1 where NaN or +infinity is among the logits, or nothing but -infinity. */
+static int32_t likeliest(const float *logits, int V) {
+  int32_t best = -1;
+  for (int32_t v = 0; v < V; v++) {
+    if (isnan(logits[v]) || logits[v] == INFINITY) return -1;
+    if (logits[v] > -INFINITY && (best < 0 || logits[v] > logits[best])) best = v;
+  }
+  return best;
+}
+
+/* Heavier first, then by id: an order without ties, so that what is kept does not depend on how it was sorted. */
+static int before(const ch_candidate *a, const ch_candidate *b) {
+  return a->weight != b->weight ? a->weight > b->weight : a->token < b->token;
+}
+
+static int compare(const void *a, const void *b) { return before(a, b) ? -1 : 1; }
+
+/* Moves down the root of a heap whose root is the last of all in the order. */
+static void sift(ch_candidate *heap, int count, int at) {
+  for (int child; (child = 2 * at + 1) < count; at = child) {
+    if (child + 1 < count && before(&heap[child], &heap[child + 1])) child++;
+    if (!before(&heap[at], &heap[child])) return;
+    ch_candidate other = heap[at];
+    heap[at] = heap[child];
+    heap[child] = other;
+  }
+}
+
+/* The first k in the order, themselves in any. */
+static int keep_first(ch_candidate *all, int count, int k) {
+  if (k <= 0 || k >= count) return count;
+  for (int i = k / 2 - 1; i >= 0; i--) sift(all, k, i);
+  for (int i = k; i < count; i++)
+    if (before(&all[i], &all[0])) {
+      all[0] = all[i];
+      sift(all, k, 0);
+    }
+  return k;
+}
+
+/* The fewest that reach `share` of the sum. What is lighter than all the rest could be together is not even sorted. */
+static int keep_share(ch_candidate *all, int count, double sum, double share) {
+  if (!(share < 1)) return count;
+  double least = (1 - share) * sum / count, reached = 0;
+  int kept = 0, used = 0;
+  for (int i = 0; i < count; i++)
+    if (all[i].weight >= least) all[kept++] = all[i];
+  qsort(all, (size_t)kept, sizeof *all, compare);
+  while (used < kept && reached < share * sum) reached += all[used++].weight;
+  return used > 0 ? used : 1;
+}
+
+static double total(const ch_candidate *all, int count) {
+  double sum = 0;
+  for (int i = 0; i < count; i++) sum += all[i].weight;
+  return sum;
+}
+
+int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *room) {
+  int32_t best = likeliest(logits, V);
+  if (best < 0 || how->temperature <= 0 || how->top_k == 1) return best;
+  int count = V;
+  for (int32_t v = 0; v < V; v++) room[v] = (ch_candidate){(double)logits[v], v};
+  count = keep_first(room, count, how->top_k);
+  for (int i = 0; i < count; i++) room[i].weight = exp((room[i].weight - (double)logits[best]) / how->temperature);
+  count = keep_share(room, count, total(room, count), how->top_p);
+  double left = uniform * total(room, count);
+  for (int i = 0; i < count; i++)
+    if ((left -= room[i].weight) < 0) return room[i].token;
+  return best; /* rounding left a trifle over */
+}

@@ -1,0 +1,178 @@
+/* Sessions: memory, planned once, and calls of any size cut into passes. */
+#include "infer/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* By name: what cannot be had token by token. */
+static int check_routing(const choir_model *model) {
+  const ch_router *router = model->net.router;
+  if (!choir_model_looks_across_tokens(model)) return CHOIR_OK;
+  const char *at = router->caps & CH_ROUTER_ACROSS_TOKENS ? "later" : "other", *routing = choir_model_routing(model);
+  if (ch_router_can_be_causal(router))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "routing '%s' of router '%s' looks at %s tokens: generate with 'threshold'",
+                    routing, router->name, at);
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "routing '%s' of router '%s' looks at %s tokens, and the router has no other: it cannot generate",
+                  routing, router->name, at);
+}
+
+static int check_options(const choir_model *model, const choir_session_options *o) {
+  enum { MOST_SLOTS = 1 << 16, MOST_LENGTH = 1 << 26, MOST_CHUNK = 1 << 20 };
+  const struct {
+    const char *name;
+    int value, most;
+  } rows[] = {{"slots", o->slots, MOST_SLOTS}, {"length", o->length, MOST_LENGTH}, {"chunk", o->chunk, MOST_CHUNK}};
+  for (int i = 0; i < 3; i++)
+    if (rows[i].value < 1 || rows[i].value > rows[i].most)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "session: %s is %d; must be 1 to %d", rows[i].name, rows[i].value,
+                      rows[i].most);
+  int e = model->config.model.experts;
+  if (o->chunk > INT32_MAX / 2 / (e > 0 ? e : 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "session: a chunk of %d tokens and %d experts are too many", o->chunk, e);
+  return CHOIR_OK;
+}
+
+/* The model's parameters under blocks and statistics of its own: what passes leave there is the session's. Routing by
+ * thresholds has no pools, and those of other routings would only ask for memory. */
+static int borrow(choir_session *s) {
+  const ch_transformer *net = &s->model->net;
+  s->net = *net;
+  if (net->router->caps & CH_ROUTER_POOLS) strcpy(s->net.config.router.pool, "batch");
+  size_t layers = (size_t)net->config.layers;
+  s->net.block = calloc(layers, sizeof *s->net.block);
+  s->net.stats = calloc(layers, sizeof *s->net.stats);
+  s->bias = calloc(3 * layers, sizeof *s->bias);
+  if (!s->net.block || !s->net.stats || !s->bias) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
+  s->keys = s->bias + layers;
+  s->values = s->keys + layers;
+  memcpy(s->net.block, net->block, layers * sizeof *s->net.block);
+  for (int i = 0; i < net->moe_layers; i++) CH_TRY(ch_route_stats_alloc(net->config.experts, &s->net.stats[i]));
+  return CHOIR_OK;
+}
+
+static void allocate(choir_session *s) {
+  const ch_transformer *m = &s->net;
+  int64_t bias = (int64_t)m->config.heads * (s->room + CH_BIAS_PAD), cache = (int64_t)s->slots * s->room * m->width;
+  s->length = CH_NEW(&s->memory, int, s->slots);
+  s->begin = CH_NEW(&s->memory, int, s->slots + 1);
+  s->until = CH_NEW(&s->memory, int64_t, s->slots + 1);
+  s->last = CH_NEW(&s->memory, real *, s->slots);
+  s->token = CH_NEW(&s->memory, int32_t, s->chunk);
+  for (int l = 0; l < m->config.layers; l++) {
+    s->bias[l] = CH_NEW(&s->memory, real, bias);
+    s->keys[l] = CH_NEW(&s->memory, real, cache);
+    s->values[l] = CH_NEW(&s->memory, real, cache);
+  }
+}
+
+static int create(choir_session *s, const choir_session_options *o) {
+  const choir_model *model = s->model;
+  ch_arena_init(&s->memory, "caches of keys and values");
+  CH_TRY(check_routing(model));
+  CH_TRY(check_options(model, o));
+  if (model->net.moe_layers && !model->net.router->causal)
+    CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
+  CH_TRY(ch_exec_init(&s->x, model->x.ops->name, model->x.compute, 1, model->x.threads));
+  s->x.by_row = 1;
+  s->slots = o->slots;
+  s->room = o->length;
+  int64_t most = (int64_t)o->slots * o->length;
+  s->chunk = o->chunk < most ? o->chunk : (int)most;
+  CH_TRY(borrow(s));
+  allocate(s);
+  CH_TRY(ch_arena_commit(&s->memory));
+  allocate(s);
+  real some;
+  ch_session_pass(s, &some);
+  for (int i = 0; i < s->net.params.count; i++) /* rounding weights may be left to do */
+    s->x.ops->round_bf16(&s->x, &(ch_round_args){.count = s->net.params.p[i].count});
+  CH_TRY(ch_exec_commit(&s->x));
+  if (model->stale) ch_model_round_weights(s->model, &s->x);
+  const choir_model_config *c = &s->net.config;
+  for (int l = 0; l < c->layers; l++)
+    ch_attention_bias(s->net.block[l].rel_bias->w, c->heads, c->rel_buckets, c->rel_max_distance, s->room, s->bias[l]);
+  return CHOIR_OK;
+}
+
+int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session) {
+  const choir_session_options defaults = CHOIR_SESSION_OPTIONS_INIT;
+  *session = calloc(1, sizeof **session);
+  if (!*session) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
+  (*session)->model = model;
+  int code = create(*session, options ? options : &defaults);
+  if (code) {
+    choir_session_free(*session);
+    *session = NULL;
+  }
+  return code;
+}
+
+void choir_session_free(choir_session *s) {
+  if (!s) return;
+  ch_exec_free(&s->x);
+  ch_arena_free(&s->memory);
+  for (int i = 0; s->net.stats && i < s->net.moe_layers; i++) choir_route_stats_free(&s->net.stats[i]);
+  free(s->net.stats);
+  free(s->net.block);
+  free(s->bias);
+  free(s);
+}
+
+static int check_call(const choir_session *s, const int *counts, const int32_t *tokens) {
+  int64_t at = 0;
+  for (int b = 0; b < s->slots; b++) {
+    if (counts[b] < 0 || counts[b] > s->room - s->length[b])
+      return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d holds %d of %d tokens: %d more do not fit", b, s->length[b],
+                      s->room, counts[b]);
+    for (int i = 0; i < counts[b]; i++, at++)
+      if (tokens[at] < 0 || tokens[at] >= s->net.config.vocab_size)
+        return ch_error(CHOIR_ERROR_ARGUMENT, "token %d of slot %d is %d, outside the vocabulary of %d", i, b,
+                        tokens[at], s->net.config.vocab_size);
+  }
+  return CHOIR_OK;
+}
+
+/* Rows first .. first+rows-1 of the call make the next pass: they are consecutive in every slot that they reach. */
+static void cut(choir_session *s, int64_t first, int rows, float *last) {
+  int64_t V = s->net.config.vocab_size;
+  for (int b = 0; b <= s->slots; b++) {
+    int64_t at = s->until[b] - first;
+    s->begin[b] = (int)(at < 0 ? 0 : at > rows ? rows : at);
+  }
+  for (int b = 0; b < s->slots; b++) {
+    int64_t end = s->until[b + 1];
+    int ends = end > s->until[b] && end > first && end <= first + rows;
+    s->last[b] = last && ends ? last + b * V : NULL;
+  }
+}
+
+int choir_session_advance(choir_session *s, const int *counts, const int32_t *tokens, float *last, float *all) {
+  CH_TRY(check_call(s, counts, tokens));
+  int64_t V = s->net.config.vocab_size;
+  s->until[0] = 0;
+  for (int b = 0; b < s->slots; b++) s->until[b + 1] = s->until[b] + counts[b];
+  int64_t total = s->until[s->slots];
+  for (int64_t first = 0; first < total; first += s->chunk) {
+    int rows = total - first < s->chunk ? (int)(total - first) : s->chunk;
+    cut(s, first, rows, last);
+    memcpy(s->token, tokens + first, (size_t)rows * sizeof *tokens);
+    ch_session_pass(s, all ? all + first * V : NULL);
+  }
+  return CHOIR_OK;
+}
+
+int choir_session_length(const choir_session *s, int slot) {
+  return slot >= 0 && slot < s->slots ? s->length[slot] : -1;
+}
+
+int choir_session_rewind(choir_session *s, int slot, int length) {
+  int have = choir_session_length(s, slot);
+  if (have < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d does not exist; the session has %d", slot, s->slots);
+  if (length < 0 || length > have)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d has %d tokens: it cannot be cut to %d", slot, have, length);
+  s->length[slot] = length;
+  return CHOIR_OK;
+}

@@ -1,0 +1,28 @@
+/* A model's sequences in the making: caches, and one pass over some new tokens of each. */
+#ifndef CH_INFER_SESSION_H
+#define CH_INFER_SESSION_H
+
+#include "choir/generate.h"
+#include "model/model.h"
+
+struct choir_session {
+  choir_model *model;
+  ch_transformer net; /* the model's parameters; blocks and statistics of its own */
+  ch_exec x;
+  ch_arena memory; /* what follows */
+  int slots, room, chunk;
+  real **bias;           /* [L] -> [H,room + CH_BIAS_PAD] relative position bias by distance */
+  real **keys, **values; /* [L] -> [slots,H,room,dh] */
+  int *length;           /* [slots] tokens that the caches hold */
+  int *begin;            /* [slots+1] rows of the pass at hand */
+  int64_t *until;        /* [slots+1] the same over the whole call */
+  real **last;           /* [slots] where logits go, of the pass at hand */
+  int32_t *token;        /* [chunk] of the pass at hand */
+};
+
+/* One pass: slot b takes the tokens token[begin[b]] .. token[begin[b+1]-1], `chunk` of all slots at most. The logits
+ * [V] behind its last one go to last[b] unless that is NULL, those behind every token to all [begin[slots],V] unless
+ * that is. Or counts a pass of `chunk` tokens. */
+void ch_session_pass(choir_session *s, real *all);
+
+#endif

@@ -1,0 +1,50 @@
+/* Shows routings to whoever asked to see them, as the public view. */
+#include "model/model.h"
+
+void choir_model_look(choir_model *model, choir_look look, void *context) {
+  model->look = look;
+  model->look_context = context;
+}
+
+/* Thresholds start at 0, and no observed cut-off leaves them all there. */
+static const float *kept_thresholds(const ch_moe_args *a) {
+  for (int i = 0; a->weights.thresholds && i < a->e; i++)
+    if (a->weights.thresholds[i] != 0) return a->weights.thresholds;
+  return NULL;
+}
+
+/* Tokens that an expert should hold: what the router's own rule gives it, or an even share of what tokens choose. */
+static double target(const ch_moe_args *a, const ch_moe_saved *s) {
+  int choices = ch_router_choices(a->options), n = ch_valid_count(a->valid, a->n);
+  if (choices) return (double)n * choices / a->e;
+  return a->causal ? ch_router_k(ch_router_factor(a->options, a->training), n, a->e) : s->counts.capacity;
+}
+
+static void see(void *context, const ch_moe_args *a, const ch_moe_saved *s) {
+  const choir_model *model = context;
+  int ranked = (a->router->caps & CH_ROUTER_THRESHOLDS) && !a->causal && !a->by_threshold;
+  choir_routing view = {.layer = a->layer,
+                        .moe = model->net.block[a->layer].moe,
+                        .tokens = a->n,
+                        .experts = a->e,
+                        .token = a->token,
+                        .valid = a->valid,
+                        .expert_begin = s->record.expert_begin,
+                        .slot_token = s->record.slot_token,
+                        .slot_gate = s->record.slot_gate,
+                        .token_begin = s->record.token_begin,
+                        .token_slot = s->record.token_slot,
+                        .scores = s->scores,
+                        .thresholds = kept_thresholds(a),
+                        .cutoffs = ranked ? s->counts.cutoff : NULL,
+                        .demand = s->counts.demand,
+                        .capacity = s->counts.capacity,
+                        .dropped = s->counts.dropped,
+                        .target = target(a, s)};
+  model->look(model->look_context, &view);
+}
+
+const ch_look *ch_model_look(choir_model *model) {
+  model->looking = (ch_look){see, model};
+  return model->look ? &model->looking : NULL;
+}

@@ -1,0 +1,213 @@
+/* Statistics of routings: what `choir stats`, `choir inspect` and the evaluations of a training run count. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "choir/routing.h"
+
+int choir_routing_expert(const choir_routing *r, int slot) {
+  int low = 0, high = r->experts;
+  while (high - low > 1) {
+    int middle = (low + high) / 2;
+    if (r->expert_begin[middle] <= slot)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+void choir_routing_stats_free(choir_routing_stats *s) {
+  free(s->load);
+  free(s->demand);
+  free(s->histogram);
+  free(s->shared);
+  free(s->gate);
+  free(s->threshold);
+  free(s->cutoff);
+  free(s->ranked);
+  free(s->text);
+  free(s->held);
+  *s = (choir_routing_stats){0};
+}
+
+int choir_routing_stats_begin(int experts, int vocab_size, choir_routing_stats *s) {
+  size_t e = (size_t)experts, V = (size_t)vocab_size;
+  *s = (choir_routing_stats){.experts = experts, .vocab_size = vocab_size};
+  if (experts < 1 || vocab_size < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts and %d tokens", experts, vocab_size);
+  s->load = calloc(e, sizeof *s->load);
+  s->demand = calloc(e, sizeof *s->demand);
+  s->histogram = calloc(e + 1, sizeof *s->histogram);
+  s->gate = calloc(e, sizeof *s->gate);
+  s->threshold = malloc(e * sizeof *s->threshold);
+  s->cutoff = malloc(e * sizeof *s->cutoff);
+  s->ranked = calloc(e, sizeof *s->ranked);
+  int failed = !s->load || !s->demand || !s->histogram || !s->gate || !s->threshold || !s->cutoff || !s->ranked;
+  if (vocab_size) {
+    s->shared = calloc(e * e, sizeof *s->shared);
+    s->text = calloc(V, sizeof *s->text);
+    s->held = calloc(e * V, sizeof *s->held);
+    failed |= !s->shared || !s->text || !s->held;
+  }
+  if (failed) {
+    choir_routing_stats_free(s);
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts and %d tokens", experts,
+                    vocab_size);
+  }
+  for (int i = 0; i < experts; i++) s->threshold[i] = s->cutoff[i] = NAN;
+  s->token_entropy = s->load_entropy = s->drift = NAN;
+  return CHOIR_OK;
+}
+
+/* Entropy of weights that need not sum to 1; nats. log(sum) - sum w log w / sum */
+static double entropy_of_scores(const float *w, int count) {
+  double sum = 0, dot = 0;
+  for (int i = 0; i < count; i++) {
+    if (!(w[i] > 0)) continue;
+    sum += (double)w[i];
+    dot += (double)w[i] * log((double)w[i]);
+  }
+  return sum > 0 ? log(sum) - dot / sum : 0;
+}
+
+static double entropy_of_counts(const int64_t *counts, int count) {
+  double sum = 0, dot = 0;
+  for (int i = 0; i < count; i++) {
+    if (!counts[i]) continue;
+    sum += (double)counts[i];
+    dot += (double)counts[i] * log((double)counts[i]);
+  }
+  return sum > 0 ? log(sum) - dot / sum : 0;
+}
+
+/* `mean` of `before` values and `sum` of `more`, as one mean. */
+static double pooled(double mean, int64_t before, double sum, int64_t more) {
+  return before + more ? ((before ? mean * (double)before : 0) + sum) / (double)(before + more) : 0;
+}
+
+static int is_valid(const choir_routing *r, int t) { return !r->valid || r->valid[t]; }
+
+/* Tokens by the number of their experts, and their entropy; gives how many there are. */
+static int64_t add_tokens(choir_routing_stats *s, const choir_routing *r) {
+  double entropy = 0;
+  int64_t tokens = 0;
+  for (int t = 0; t < r->tokens; t++) {
+    if (!is_valid(r, t)) continue;
+    tokens++;
+    s->histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
+    if (r->scores) entropy += entropy_of_scores(r->scores + (int64_t)t * r->experts, r->experts);
+    if (s->text && r->token && r->token[t] >= 0 && r->token[t] < s->vocab_size) s->text[r->token[t]]++;
+  }
+  s->token_entropy = r->scores ? pooled(s->token_entropy, s->tokens, entropy, tokens) : NAN;
+  return tokens;
+}
+
+/* What each expert holds; gives the sum of all gates. */
+static double add_slots(choir_routing_stats *s, const choir_routing *r) {
+  double mass = 0;
+  for (int i = 0; i < r->experts; i++) {
+    double gates = 0;
+    int load = r->expert_begin[i + 1] - r->expert_begin[i];
+    for (int slot = r->expert_begin[i]; slot < r->expert_begin[i + 1]; slot++) {
+      gates += (double)r->slot_gate[slot];
+      int32_t id = r->token ? r->token[r->slot_token[slot]] : -1;
+      if (s->held && id >= 0 && id < s->vocab_size) s->held[(int64_t)i * s->vocab_size + id]++;
+    }
+    s->gate[i] = pooled(s->gate[i], s->load[i], gates, load);
+    s->load[i] += load;
+    s->demand[i] += r->demand[i];
+    mass += gates;
+  }
+  return mass;
+}
+
+/* Pairs of experts that hold the same token. */
+static void add_shared(choir_routing_stats *s, const choir_routing *r) {
+  for (int t = 0; t < r->tokens; t++)
+    for (int a = r->token_begin[t]; a < r->token_begin[t + 1]; a++) {
+      int64_t row = (int64_t)choir_routing_expert(r, r->token_slot[a]) * s->experts;
+      for (int b = r->token_begin[t]; b < r->token_begin[t + 1]; b++)
+        s->shared[row + choir_routing_expert(r, r->token_slot[b])]++;
+    }
+}
+
+/* A batch counts for as many as it has tokens: the last one, smaller, has a cut-off of few. */
+static void add_cutoffs(choir_routing_stats *s, const choir_routing *r, int64_t tokens) {
+  double sum = 0;
+  int known = 0;
+  for (int i = 0; i < r->experts; i++) {
+    if (r->thresholds) s->threshold[i] = (double)r->thresholds[i];
+    if (r->cutoffs && isfinite(r->cutoffs[i])) {
+      s->cutoff[i] = pooled(s->cutoff[i], s->ranked[i], (double)r->cutoffs[i] * (double)tokens, tokens);
+      s->ranked[i] += tokens;
+    }
+    if (!isfinite(s->threshold[i]) || s->threshold[i] == 0 || !isfinite(s->cutoff[i])) continue;
+    sum += fabs((s->cutoff[i] - s->threshold[i]) / s->threshold[i]);
+    known++;
+  }
+  s->drift = known ? sum / known : NAN;
+}
+
+void choir_routing_stats_add(choir_routing_stats *s, const choir_routing *r) {
+  if (r->experts != s->experts) return;
+  s->layer = r->layer;
+  s->moe = r->moe;
+  int64_t tokens = add_tokens(s, r);
+  double mass = add_slots(s, r);
+  if (s->shared) add_shared(s, r);
+  if (tokens) add_cutoffs(s, r, tokens);
+  s->gate_mass = pooled(s->gate_mass, s->tokens, mass, tokens);
+  s->tokens += tokens;
+  s->assignments += r->expert_begin[r->experts];
+  s->dropped += r->dropped;
+  s->capacity += r->capacity;
+  s->target += r->target;
+  s->load_entropy = entropy_of_counts(s->load, s->experts);
+}
+
+double choir_routing_stats_overlap(const choir_routing_stats *s, int a, int b) {
+  if (!s->shared || a < 0 || b < 0 || a >= s->experts || b >= s->experts) return 0;
+  int64_t both = s->shared[(int64_t)a * s->experts + b], either = s->load[a] + s->load[b] - both;
+  return either ? (double)both / (double)either : 0;
+}
+
+/* Keeps `best` (of values `value`) sorted while a candidate comes in; candidates come with ascending tokens, so an
+ * equal one goes behind. */
+static int insert(choir_favourite *best, double *value, int count, int most, choir_favourite candidate, double worth) {
+  if (count == most && !(worth > value[most - 1])) return count;
+  int at = count < most ? count : most - 1;
+  for (; at > 0 && worth > value[at - 1]; at--) {
+    best[at] = best[at - 1];
+    value[at] = value[at - 1];
+  }
+  best[at] = candidate;
+  value[at] = worth;
+  return count < most ? count + 1 : count;
+}
+
+static int favourites(const choir_routing_stats *s, int expert, int most, int typical, choir_favourite *best) {
+  if (!s->held || expert < 0 || expert >= s->experts || most < 1 || !s->load[expert]) return 0;
+  double *value = malloc((size_t)most * sizeof *value);
+  if (!value) return 0;
+  int count = 0;
+  for (int v = 0; v < s->vocab_size; v++) {
+    int64_t held = s->held[(int64_t)expert * s->vocab_size + v];
+    if (!held) continue;
+    double lift = ((double)held / (double)s->load[expert]) / ((double)s->text[v] / (double)s->tokens);
+    double worth = typical ? (double)held * log(lift) : (double)held;
+    if (typical && !(lift > 1)) continue;
+    count = insert(best, value, count, most, (choir_favourite){v, held, s->text[v], lift}, worth);
+  }
+  free(value);
+  return count;
+}
+
+int choir_routing_stats_frequent(const choir_routing_stats *s, int expert, int most, choir_favourite *best) {
+  return favourites(s, expert, most, 0, best);
+}
+
+int choir_routing_stats_typical(const choir_routing_stats *s, int expert, int most, choir_favourite *best) {
+  return favourites(s, expert, most, 1, best);
+}

@@ -1,0 +1,21 @@
+/* HTML pages that hold everything they show. The static parts are files beside this one, embedded when choir is built.
+ */
+#ifndef CH_STUDY_PAGE_H
+#define CH_STUDY_PAGE_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+/* NUL-terminated; CMakeLists.txt makes them of the files of these names. */
+extern const char ch_page_css[], ch_inspect_css[], ch_inspect_html[], ch_inspect_js[];
+
+/* Everything up to the body: title as "choir: TITLE", the common style and `style` (or NULL) behind it. */
+void ch_page_begin(FILE *out, const char *title, const char *style);
+
+/* Text with what HTML would interpret escaped. */
+void ch_html_text(FILE *out, const char *text);
+
+/* JSON that may stand in a script element: no "<" and nothing but ASCII. 0, or -1: no memory. */
+int ch_html_json(FILE *out, const json_t *json);
+
+#endif

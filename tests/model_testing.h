@@ -1,0 +1,47 @@
+/* Small models for tests of whole passes: random weights, and what their routers keep from a few observed batches. */
+#ifndef CH_TESTS_MODEL_TESTING_H
+#define CH_TESTS_MODEL_TESTING_H
+
+#include "choir/choir.h"
+#include "model/model.h"
+#include "testing.h"
+
+enum { MODEL_B = 8, MODEL_T = 24, MODEL_V = 96, MODEL_E = 8 };
+
+static inline choir_config model_config(const char *router) {
+  choir_config c;
+  choir_config_default(&c);
+  c.model.vocab_size = MODEL_V;
+  c.model.layers = 4;
+  c.model.d_model = 32;
+  c.model.d_hidden = 48;
+  c.model.heads = 2;
+  c.model.experts = strcmp(router, "dense") ? MODEL_E : 1;
+  test_ok(choir_router_default(router, &c.model.router));
+  c.model.router.group_size = 40; /* cuts sequences and spans them */
+  c.train.sequence_length = MODEL_T;
+  c.train.batch_sequences = MODEL_B;
+  return c;
+}
+
+static inline void model_tokens(int32_t *token, int count, uint32_t sub) {
+  for (int i = 0; i < count; i++)
+    token[i] = (int32_t)ch_rng_below(ch_rng_make(1, CH_STREAM_TEST, sub), (uint64_t)i, MODEL_V);
+}
+
+/* As training would leave it, but for the weights: cut-offs and centroids are means over three batches. */
+static inline choir_model *model_new(const choir_config *config, const char *backend, const char *compute) {
+  choir_run_options run = {.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
+  choir_model *model;
+  test_ok(choir_model_init(config, 5, &run, &model));
+  test_ok(ch_model_plan(model, MODEL_B, MODEL_T, 0));
+  for (uint64_t micro = 0; micro < 3; micro++) {
+    int32_t token[MODEL_B * MODEL_T];
+    model_tokens(token, MODEL_B * MODEL_T, 60 + (uint32_t)micro);
+    ch_pass pass = {.B = MODEL_B, .T = MODEL_T, .token = token, .training = 1, .observe = 1, .micro = micro};
+    ch_transformer_run(&model->x, &model->net, &pass);
+  }
+  return model;
+}
+
+#endif

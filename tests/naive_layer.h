@@ -1,0 +1,37 @@
+/* Scores and experts of a layer case again, in double loops: shares no code with src/. */
+#ifndef CH_TESTS_NAIVE_LAYER_H
+#define CH_TESTS_NAIVE_LAYER_H
+
+#include "moe_testing.h"
+
+enum { NAIVE_MOST = 256 }; /* experts, and hidden width */
+
+static inline double dot_strided(const real *a, int64_t stride_a, const real *b, int64_t stride_b, int count) {
+  double sum = 0;
+  for (int j = 0; j < count; j++) sum += (double)a[j * stride_a] * (double)b[j * stride_b];
+  return sum;
+}
+
+/* S = softmax(X Wg) of one token; with centroids the negative distance to each, but for what they have in common. */
+static inline void naive_scores(const layer_case *c, int t, real *score) {
+  double logit[NAIVE_MOST], sum = 0;
+  int centroids = !strcmp(c->options.name, "kmeans");
+  for (int i = 0; i < c->e; i++) sum += exp(logit[i] = dot_strided(c->x + t * c->d, 1, c->router + i, c->e, c->d));
+  for (int i = 0; i < c->e; i++) {
+    const real *mu = c->router + i;
+    score[i] = (real)(centroids ? logit[i] - dot_strided(mu, c->e, mu, c->e, c->d) / 2 : exp(logit[i]) / sum);
+  }
+}
+
+/* out += gate * GELU(x W1[i]) W2[i]^T */
+static inline void naive_expert(const layer_case *c, int t, int i, double gate, real *out) {
+  const real *w1 = c->w1 + (int64_t)i * c->d * c->h, *w2 = c->w2 + (int64_t)i * c->d * c->h;
+  real hidden[NAIVE_MOST];
+  for (int j = 0; j < c->h; j++) {
+    double z = dot_strided(c->x + t * c->d, 1, w1 + j, c->h, c->d);
+    hidden[j] = (real)(z * 0.5 * erfc(-z * sqrt(0.5)));
+  }
+  for (int j = 0; j < c->d; j++) out[j] += (real)(gate * dot_strided(hidden, 1, w2 + (int64_t)j * c->h, 1, c->h));
+}
+
+#endif

@@ -1,0 +1,206 @@
+/* The leak probe on every routing of every router: quiet where nothing leaks, loud where something does. */
+#include "cpu/product.h"
+#include "model_testing.h"
+
+static choir_probe_result run_probe(choir_model *model, const char *routing, int draws) {
+  choir_probe_options options = CHOIR_PROBE_OPTIONS_INIT;
+  choir_probe_result result;
+  options.routing = routing;
+  options.draws = draws;
+  test_ok(choir_probe(model, NULL, &options, &result));
+  assert_string_equal(result.routing, routing);
+  assert_int_equal(result.sequences, MODEL_B);
+  assert_int_equal(result.length, MODEL_T);
+  assert_true(result.spread > 0.1 && result.loss > 1);
+  return result;
+}
+
+static void expect(const choir_probe_effect *e, int declared, int strict, const char *router, const char *routing) {
+  if (declared || e->verdict == CHOIR_PROBE_EQUAL || (!strict && e->verdict == CHOIR_PROBE_ROUNDED)) return;
+  fail_msg("%s, routing %s: verdict %d, %lld of %lld positions, largest change %g", router, routing, (int)e->verdict,
+           (long long)e->changed, (long long)e->compared, e->largest);
+}
+
+/* What is declared not to matter does not: bit for bit where rows round alike, up to rounding elsewhere. */
+static void every_routing_keeps_what_it_declares(void **state) {
+  (void)state;
+  static const struct {
+    const char *backend, *compute;
+    int strict;
+  } run[] = {{"reference", "fp32", 1}, {"cpu", "fp32", 0}, {"cpu", "bf16", 0}};
+  int backends = ch_product_has_bf16() ? 3 : 2; /* emulated bf16 turns another rounding into another selection */
+  for (const char *const *router = choir_router_names(); *router; router++)
+    for (int i = 0; i < backends; i++) {
+      choir_config config = model_config(*router);
+      choir_model *model = model_new(&config, run[i].backend, run[i].compute);
+      const char *routing;
+      for (int r = 0; (routing = choir_router_routing(*router, r)); r++) {
+        if (i == 2 && strcmp(routing, "threshold"))
+          continue; /* primitives for every number of rows take long to make */
+        choir_probe_result result = run_probe(model, routing, 1);
+        const choir_routing_properties *d = &result.declared;
+        expect(&result.later, d->looks_ahead, run[i].strict, *router, routing);
+        expect(&result.others, d->depends_on_batch, run[i].strict, *router, routing);
+        expect(&result.alone, d->looks_ahead || d->depends_on_batch, run[i].strict, *router, routing);
+        assert_int_equal(result.leaks, 0);
+      }
+      assert_string_equal(choir_model_routing(model), choir_router_routing(*router, 0)); /* as it was */
+      choir_model_free(model);
+    }
+}
+
+/* What does look is seen to. */
+static void check_seen(const char *router, const char *routing, int later, int others) {
+  choir_config config = model_config(router);
+  config.model.router.capacity_factor = 0.6; /* room is scarce: drops */
+  choir_model *model = model_new(&config, "reference", "fp32");
+  choir_probe_result r = run_probe(model, routing, 8);
+  if (r.declared.looks_ahead != later || r.declared.depends_on_batch != others ||
+      r.later.verdict != (later ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL) ||
+      r.others.verdict != (others ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL))
+    fail_msg("%s, routing %s: declared %d %d, verdicts %d %d", router, routing, r.declared.looks_ahead,
+             r.declared.depends_on_batch, (int)r.later.verdict, (int)r.others.verdict);
+  assert_true(!later == (r.later.first < 0) && !others == (r.others.loss == 0));
+  choir_model_free(model);
+}
+
+static void looking_is_seen(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    int later, others;
+  } pools[] = {{"batch", 1, 1}, {"sequence", 1, 0}, {"position", 0, 1}, {"group", 1, 1}};
+  for (int i = 0; ch_routers[i]; i++)
+    for (int j = 0; ch_routers[i]->caps & CH_ROUTER_POOLS && ch_router_pools[j]; j++) {
+      size_t p = 0;
+      while (strcmp(pools[p].name, ch_router_pools[j])) assert_true(++p < sizeof pools / sizeof *pools);
+      check_seen(ch_routers[i]->name, pools[p].name, pools[p].later, pools[p].others);
+    }
+  check_seen("gshard_top2", "batch", 1, 1);
+  check_seen("switch_top1", "batch", 0, 1);
+  check_seen("global_topk", "batch", 1, 1);
+}
+
+/* A router that says less than it does is a leak; and one under a threshold routing that is none. */
+static void a_lie_is_a_leak(void **state) {
+  (void)state;
+  choir_config config = model_config("expert_choice");
+  choir_model *model = model_new(&config, "cpu", "fp32");
+  ch_router liar = *model->net.router;
+  const ch_router *honest = model->net.router;
+  model->net.router = &liar;
+  liar.caps &= ~(unsigned)(CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER);
+  assert_int_equal(run_probe(model, "batch", 2).leaks, 1);
+  assert_int_equal(run_probe(model, "sequence", 2).leaks, 1);
+  liar = *honest;
+  liar.causal = liar.route;
+  choir_probe_result r = run_probe(model, "threshold", 2);
+  assert_true(r.leaks && r.later.verdict == CHOIR_PROBE_CHANGED && r.alone.verdict == CHOIR_PROBE_CHANGED);
+  model->net.router = honest;
+  choir_model_free(model);
+}
+
+static void the_same_seed_the_same_result(void **state) {
+  (void)state;
+  choir_config config = model_config("gshard_top2");
+  choir_model *model = model_new(&config, "cpu", "fp32");
+  choir_probe_result a, b;
+  memset(&a, 0, sizeof a);
+  memset(&b, 0, sizeof b);
+  a = run_probe(model, "batch", 2);
+  b = run_probe(model, "batch", 2);
+  assert_memory_equal(&a.later, &b.later, sizeof a.later);
+  assert_memory_equal(&a.others, &b.others, sizeof a.others);
+  choir_model_free(model);
+}
+
+/* One sequence has no others; 1,000 tokens of a text that has 40 are 40. */
+static void refusals_and_small_batches(void **state) {
+  (void)state;
+  choir_config config = model_config("hash");
+  choir_model *model = model_new(&config, "cpu", "fp32");
+  choir_probe_options o = CHOIR_PROBE_OPTIONS_INIT;
+  choir_probe_result r;
+  o.sequences = 1;
+  test_ok(choir_probe(model, NULL, &o, &r));
+  assert_int_equal(r.others.verdict, CHOIR_PROBE_UNTRIED);
+  assert_int_not_equal(r.later.verdict, CHOIR_PROBE_CHANGED);
+  o.length = 1;
+  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  o.length = 8;
+  o.draws = 0;
+  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  o.draws = 1;
+  o.text = "some.txt";
+  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  assert_non_null(strstr(choir_error_message(), "tokenizer"));
+  o.text = NULL;
+  o.routing = "sequence";
+  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  assert_non_null(strstr(choir_error_message(), "batch, threshold"));
+  choir_model_free(model);
+  config = model_config("expert_choice"); /* fresh: nothing has set its thresholds */
+  test_ok(choir_model_init(&config, 5, NULL, &model));
+  o.routing = "threshold";
+  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_UNSUPPORTED);
+  choir_model_free(model);
+}
+
+/* Who wants to write text is told by name. */
+static void causal_use_is_refused_by_name(void **state) {
+  (void)state;
+  choir_config config = model_config("expert_choice");
+  choir_model *model = model_new(&config, "cpu", "fp32");
+  assert_int_equal(choir_model_check_causal(model), CHOIR_ERROR_UNSUPPORTED);
+  assert_non_null(strstr(choir_error_message(), "'batch' of router 'expert_choice' looks at later tokens"));
+  assert_non_null(strstr(choir_error_message(), "'threshold'"));
+  test_ok(choir_model_set_routing(model, "threshold"));
+  test_ok(choir_model_check_causal(model));
+  choir_model_free(model);
+  config = model_config("switch_top1");
+  model = model_new(&config, "cpu", "fp32");
+  assert_int_equal(choir_model_check_causal(model), CHOIR_ERROR_UNSUPPORTED);
+  assert_non_null(strstr(choir_error_message(), "other texts of its batch"));
+  choir_model_free(model);
+}
+
+static int yes(const char *word) {
+  if (strcmp(word, "yes") && strcmp(word, "no")) fail_msg("docs/causality.md: '%s' is neither yes nor no", word);
+  return !strcmp(word, "yes");
+}
+
+/* The table of docs/causality.md has a row for every routing of every router, and it is what the library declares. */
+static void the_docs_say_what_is_declared(void **state) {
+  (void)state;
+  int rows = 0, routings = 0;
+  char line[1024], router[32], routing[32], ahead[8], batch[8], text[8];
+  FILE *file = fopen(CHOIR_SOURCE_DIR "/docs/causality.md", "r");
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file)) {
+    choir_routing_properties p;
+    if (sscanf(line, "| `%31[^`]` | `%31[^`]` | %7[a-z] | %7[a-z] | %7[a-z] |", router, routing, ahead, batch, text) <
+        5)
+      continue;
+    if (choir_router_properties(router, routing, &p)) fail_msg("docs/causality.md: %s", choir_error_message());
+    if (p.looks_ahead != yes(ahead) || p.depends_on_batch != yes(batch) ||
+        yes(text) == (p.looks_ahead || p.depends_on_batch))
+      fail_msg("docs/causality.md: router %s, routing %s: %s, %s, %s", router, routing, ahead, batch, text);
+    rows++;
+  }
+  fclose(file);
+  for (const char *const *name = choir_router_names(); *name; name++)
+    for (int i = 0; choir_router_routing(*name, i); i++) routings++;
+  if (rows != routings)
+    fail_msg("docs/causality.md: %d rows for %d routings of routers; a new one needs its row", rows, routings);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_routing_keeps_what_it_declares),
+                                     cmocka_unit_test(looking_is_seen),
+                                     cmocka_unit_test(a_lie_is_a_leak),
+                                     cmocka_unit_test(the_same_seed_the_same_result),
+                                     cmocka_unit_test(refusals_and_small_batches),
+                                     cmocka_unit_test(causal_use_is_refused_by_name),
+                                     cmocka_unit_test(the_docs_say_what_is_declared)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
