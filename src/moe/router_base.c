@@ -81,7 +81,7 @@ static void backward(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_base = {
     .name = "base",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_EVAL_ALONE | CH_ROUTER_LEARNED | CH_ROUTER_LOGITS_ONLY,
+    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_ALONE | CH_ROUTER_LEARNED | CH_ROUTER_LOGITS_ONLY,
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("base"), .capacity_factor = 1},
     .check = check,
