@@ -4,7 +4,7 @@
 #include "cli.h"
 
 static struct {
-  const char *data, *text, *compute;
+  const char *data, *text, *compute, *routing;
   int64_t sequences;
   int batch, length, threads, json;
 } o;
@@ -17,27 +17,38 @@ static int show_progress(void *context, int64_t done, int64_t total) {
   return cli_stop_requested();
 }
 
-static int print_json(const choir_model *model, const choir_eval_result *r) {
+/* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
+static json_t *result_json(const choir_model *model, const choir_eval_result *r) {
   json_t *layers = cli_json_layers(model);
-  if (!layers) return cli_fail();
-  return cli_json_print(json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:o}", "loss", cli_json_real(r->loss),
-                                  "perplexity", cli_json_real(r->perplexity), "bits_per_byte",
-                                  cli_json_real(r->bits_per_byte), "unigram_loss", cli_json_real(r->unigram_loss),
-                                  "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "routing", r->routing,
-                                  "looks_across_tokens", r->looks_across_tokens, "layers", layers));
+  if (!layers) return NULL;
+  return json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:o}", "loss", cli_json_real(r->loss), "perplexity",
+                   cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte), "unigram_loss",
+                   cli_json_real(r->unigram_loss), "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes,
+                   "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "layers", layers);
 }
 
-static int print_text(const choir_model *model, const choir_eval_result *r) {
-  printf("loss          %8.4f nats a token   over %s tokens, %s\n", r->loss, cli_grouped(r->tokens),
-         cli_bytes((double)r->bytes));
-  printf("perplexity    %8.2f                unigram baseline %.2f\n", r->perplexity, exp(r->unigram_loss));
-  printf("bits per byte %8.4f\n", r->bits_per_byte);
-  printf("routing       %8s%s\n", r->routing,
-         r->looks_across_tokens ? "                looks across tokens: not the loss of causal use" : "");
+/* One row for each measure, one column for each routing. */
+static void print_losses(const choir_eval_result *r, int count) {
+  printf("routing       ");
+  for (int i = 0; i < count; i++) printf("  %10s", r[i].routing);
+  printf("\nloss          ");
+  for (int i = 0; i < count; i++) printf("  %10.4f", r[i].loss);
+  printf("   nats a token, over %s tokens, %s\nperplexity    ", cli_grouped(r->tokens), cli_bytes((double)r->bytes));
+  for (int i = 0; i < count; i++) printf("  %10.2f", r[i].perplexity);
+  printf("   unigram baseline %.2f\nbits per byte ", exp(r->unigram_loss));
+  for (int i = 0; i < count; i++) printf("  %10.4f", r[i].bits_per_byte);
+  printf("\ncausal        ");
+  for (int i = 0; i < count; i++) printf("  %10s", r[i].looks_across_tokens ? "no" : "yes");
+  if (r->looks_across_tokens)
+    printf("   no: experts depend on other tokens of the batch, which writing text cannot know");
+  putchar('\n');
+}
+
+static int print_layers(const choir_model *model, const choir_eval_result *r) {
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();
-    printf("\nlayer %d: experts per token\n", cli_layer_number(model, i));
+    printf("\nlayer %d, routing %s: experts per token\n", cli_layer_number(model, i), r->routing);
     cli_print_histogram(&stats);
     printf("  ");
     cli_print_load(&stats);
@@ -46,9 +57,8 @@ static int print_text(const choir_model *model, const choir_eval_result *r) {
   return 0;
 }
 
-static int evaluate(choir_model *model, const choir_tokenizer *tokenizer) {
+static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *result) {
   cli_progress progress;
-  choir_eval_result result;
   cli_progress_begin(&progress, stderr);
   int code = choir_eval(model, tokenizer,
                         &(choir_eval_options){.data = o.data,
@@ -58,10 +68,48 @@ static int evaluate(choir_model *model, const choir_tokenizer *tokenizer) {
                                               .sequence_length = o.length,
                                               .progress = show_progress,
                                               .context = &progress},
-                        &result);
+                        result);
   cli_progress_clear(&progress);
-  if (code) return cli_fail();
-  return o.json ? print_json(model, &result) : print_text(model, &result);
+  return code ? cli_fail() : 0;
+}
+
+/* Loss by thresholds, then under the model's own routing, whose statistics stay for printing. */
+static int evaluate_both(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *results,
+                         json_t **json) {
+  json_t *causal = NULL;
+  int status = evaluate(model, tokenizer, &results[1]);
+  if (status) return status;
+  if (o.json && !(causal = result_json(model, &results[1]))) return cli_fail();
+  status = choir_model_set_routing(model, NULL) ? cli_fail() : evaluate(model, tokenizer, &results[0]);
+  if (!status && o.json && !(*json = result_json(model, &results[0]))) status = cli_fail();
+  if (status || !o.json) {
+    json_decref(causal);
+    return status;
+  }
+  json_object_set_new(*json, "threshold", causal);
+  json_object_set_new(*json, "causal_gap", cli_json_real(results[1].loss - results[0].loss));
+  return 0;
+}
+
+static int evaluate_one(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *result,
+                        json_t **json) {
+  int status = evaluate(model, tokenizer, result);
+  return !status && o.json && !(*json = result_json(model, result)) ? cli_fail() : status;
+}
+
+static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result results[2];
+  json_t *json = NULL;
+  int both = !o.routing && choir_model_looks_across_tokens(model);
+  if (both && choir_model_set_routing(model, "threshold")) {
+    fprintf(stderr, "no causal loss: %s\n", choir_error_message());
+    both = 0;
+  }
+  int status = both ? evaluate_both(model, tokenizer, results, &json) : evaluate_one(model, tokenizer, results, &json);
+  if (status) return status;
+  if (o.json) return cli_json_print(json);
+  print_losses(results, 1 + both);
+  return print_layers(model, results);
 }
 
 static int run(int count, const char *const *operands) {
@@ -76,10 +124,11 @@ static int run(int count, const char *const *operands) {
   int status = cli_checkpoint_file(operands[0], "tokenizer.model", path, sizeof path);
   if (status) return status;
   cli_catch_signals();
-  if (choir_tokenizer_load(path, &tokenizer) || choir_model_load(operands[0], &options, &model))
+  if (choir_tokenizer_load(path, &tokenizer) || choir_model_load(operands[0], &options, &model) ||
+      (o.routing && choir_model_set_routing(model, o.routing)))
     status = cli_fail();
   else
-    status = evaluate(model, tokenizer);
+    status = evaluate_all(model, tokenizer);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
   return status;
@@ -88,6 +137,10 @@ static int run(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"data", "DIR", CLI_TEXT, &o.data, NULL, "evaluate on the held-out share of a data directory", 0},
     {"text", "FILE", CLI_TEXT, &o.text, NULL, "or on a UTF-8 text", 0},
+    {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
+     "batch, sequence, position, group or threshold; otherwise the model's own and, where that looks across tokens, "
+     "threshold beside it",
+     0},
     {"sequences", "N", CLI_INT64, &o.sequences, "0", "at most; 0 means all", 0},
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
@@ -104,7 +157,7 @@ const cli_verb cli_eval = {"eval",
                            "A run directory stands for its newest checkpoint. The unigram baseline predicts every "
                            "token by its frequency in the training "
                            "data. A router that looks across tokens sees the whole batch at once, so its loss is not "
-                           "that of writing text token by token: "
-                           "the output says so.",
+                           "that of writing text token by token: that one is measured too, with routing by the "
+                           "thresholds that training left, and stands beside it.",
                            options,
                            run};

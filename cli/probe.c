@@ -56,7 +56,7 @@ static void print_result(const choir_probe_result *r) {
   printf("\nrouting '%s', loss %.4f\n", r->routing, r->loss);
   print_effect("looks ahead:", &r->later, d->looks_ahead, r->spread);
   print_effect("depends on the batch:", &r->others, d->depends_on_batch, r->spread);
-  print_effect("other alone, cut:", &r->alone, d->looks_ahead || d->depends_on_batch, r->spread);
+  print_effect("differs alone, cut:", &r->alone, d->looks_ahead || d->depends_on_batch, r->spread);
 }
 
 /* Probes one routing; *leaks counts those that do not keep what they declare. */

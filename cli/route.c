@@ -9,6 +9,7 @@ static struct {
   double capacity_factor;
   int logits, training, random_second, sequence_length, json;
   int64_t seed;
+  cli_list set;
 } o;
 
 /* Reads an optional array of n entries beside the scores; NULL path: leaves it empty. */
@@ -59,14 +60,19 @@ static int route(const choir_router_options *options, const choir_npy *scores, c
 
 static int run(int count, const char *const *operands) {
   (void)count;
+  choir_config config;
   choir_router_options options;
   choir_npy scores, tokens = {0}, valid = {0};
-  if (choir_router_default(o.router, &options)) return cli_fail();
+  choir_config_default(&config);
+  if (choir_router_default(o.router, &config.model.router)) return cli_fail();
+  int status = cli_apply_settings(&config, &o.set);
+  if (status) return status;
+  options = config.model.router;
   if (o.capacity_factor != -1) options.capacity_factor = options.eval_capacity_factor = o.capacity_factor;
   if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
   if (o.random_second) options.random_second = 1;
   if (choir_npy_read(operands[0], CHOIR_NPY_FLOAT32, 2, &scores)) return cli_fail();
-  int status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], &tokens);
+  status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], &tokens);
   if (!status) status = read_beside(o.valid, CHOIR_NPY_UINT8, scores.shape[0], &valid);
   if (!status) status = route(&options, &scores, &tokens, &valid);
   choir_npy_free(&scores);
@@ -76,11 +82,12 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"router", "NAME", CLI_TEXT, &o.router, NULL, "expert_choice, gshard_top2, switch_top1, hash or dense", 1},
+    {"router", "NAME", CLI_TEXT, &o.router, NULL, "which: expert_choice, gshard_top2, switch_top1, ...", 1},
     {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, "-1",
      "experts per token on average; -1: the router's own default", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "another option of the router, as router.experts_per_token=1", 0},
     {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: softmax each row first", 0},
-    {"tokens", "T.npy", CLI_TEXT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash", 0},
+    {"tokens", "T.npy", CLI_TEXT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
     {"valid", "V.npy", CLI_TEXT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
     {"pool", "batch|sequence", CLI_CHOICE, &o.pool, NULL, "tokens among which expert_choice chooses", 0},
     {"sequence-length", "T", CLI_INT, &o.sequence_length, NULL, "of pool sequence", 0},

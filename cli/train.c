@@ -39,12 +39,19 @@ static void show_step(watch *w, const choir_train_event *e) {
                     cli_count(e->tokens_per_second), e->gflops, share(e, peak, sizeof peak));
 }
 
+static void show_losses(const choir_train_event *e) {
+  printf("step %lld  held-out loss %.4f  perplexity %.2f  bits per byte %.4f  (%s routing)", (long long)e->step,
+         e->loss, exp(e->loss), e->bits_per_byte, e->text);
+  if (!isnan(e->threshold_loss))
+    printf("  loss %.4f  perplexity %.2f  (threshold routing, causal)", e->threshold_loss, exp(e->threshold_loss));
+  putchar('\n');
+}
+
 /* What must stay on the screen goes below the live line. */
 static void show_kept(watch *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL)
-    printf("step %lld  held-out loss %.4f  perplexity %.2f  bits per byte %.4f  (%s routing)\n", (long long)e->step,
-           e->loss, exp(e->loss), e->bits_per_byte, e->text);
+    show_losses(e);
   else
     printf("step %lld  checkpoint %s\n", (long long)e->step, e->text);
   fflush(stdout);

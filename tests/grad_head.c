@@ -1,7 +1,7 @@
-/* The head's gradients by central differences, in double: rows over two chunks, some without a target. */
+/* The head's gradients by central differences, in double: rows over two chunks, some without a target, in pairs too. */
 #include "testing.h"
 
-enum { N = 70, D = 6, V = 11 };
+enum { N = 140, D = 6, V = 11 };
 
 typedef struct {
   ch_exec x;
@@ -12,16 +12,16 @@ static double head_loss(void *context) {
   head_case *c = context;
   ch_head_args forward = c->a;
   forward.dx = forward.dw = NULL;
-  *forward.loss_sum = (double)NAN;
+  *forward.loss_sum = *forward.consistency_sum = (double)NAN;
   c->x.ops->head(&c->x, &forward);
-  return (double)c->a.weight * *forward.loss_sum;
+  double consistency = forward.paired ? (double)forward.consistency * *forward.consistency_sum : 0;
+  return (double)c->a.weight * *forward.loss_sum + consistency;
 }
 
-static void head_gradients(void **state) {
-  (void)state;
+static void check(int paired) {
   int32_t target[N];
-  double loss;
-  for (int i = 0; i < N; i++) target[i] = i % 5 == 3 ? -1 : (i * 7) % V;
+  double loss, disagreement;
+  for (int i = 0; i < N; i++) target[i] = i % (N / 2) % 5 == 3 ? -1 : i % (N / 2) * 7 % V;
   head_case c;
   c.a = (ch_head_args){.n = N,
                        .d = D,
@@ -32,6 +32,9 @@ static void head_gradients(void **state) {
                        .target = target,
                        .loss_sum = &loss,
                        .weight = 1.7,
+                       .paired = paired,
+                       .consistency_sum = &disagreement,
+                       .consistency = 2.3,
                        .dx = test_new(N * D),
                        .dw = test_new_normal(V * D, 3)};
   real *before = test_new_normal(V * D, 3);
@@ -48,7 +51,10 @@ static void head_gradients(void **state) {
   free((real *)c.a.x), free((real *)c.a.w), free(c.a.dx), free(c.a.dw), free(before);
 }
 
+static void head_gradients(void **state) { (void)state, check(0); }
+static void paired_gradients(void **state) { (void)state, check(1); }
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(head_gradients)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(head_gradients), cmocka_unit_test(paired_gradients)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

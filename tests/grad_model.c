@@ -10,12 +10,14 @@ typedef struct model_case {
   ch_transformer net;
   ch_arena weights, gradients;
   int32_t token[B * T], target[B * T];
+  int paired;
 } model_case;
 
-static void set_up(model_case *c, const char *router, int narrow) {
+static void set_up(model_case *c, const char *router, double consistency, int narrow) {
   choir_config config;
   test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &config));
   test_ok(choir_router_default(router, &config.model.router));
+  config.model.router.consistency_weight = consistency;
   config.model.vocab_size = V;
   if (narrow) config.model.d_model = 32, config.model.d_hidden = 48, config.model.heads = 2, config.model.experts = 4;
   if (narrow) config.model.d_head = 16;
@@ -39,6 +41,11 @@ static void set_up(model_case *c, const char *router, int narrow) {
     c->target[i] = i % 7 == 3 ? -1 : (int32_t)ch_rng_below(rng, (uint64_t)(1000 + i), V);
   }
   c->token[T - 1] = c->target[T - 1] = -1; /* one padded position */
+  c->paired = ch_router_draws(&config.model.router) > 1;
+  for (int i = B / 2 * T; i < B * T && c->paired; i++) {
+    c->token[i] = c->token[i - B / 2 * T];
+    c->target[i] = c->target[i - B / 2 * T];
+  }
 }
 
 static void tear_down(model_case *c) {
@@ -56,6 +63,7 @@ static double run(model_case *c, int gradients) {
                   .target = c->target,
                   .training = 1,
                   .gradients = gradients,
+                  .paired = c->paired,
                   .weight = (real)0.05,
                   .aux_scale = (real)0.5,
                   .seed = 11,
@@ -96,9 +104,9 @@ static double direction_error(model_case *c, ch_param *p, const real *gradient, 
   return chosen[0] != chosen[1] ? -1 : fabs(numeric - analytic) / size;
 }
 
-static void check_router(const char *router, int narrow) {
+static void check_model(const char *router, double consistency, int narrow) {
   model_case c = {0};
-  set_up(&c, router, narrow);
+  set_up(&c, router, consistency, narrow);
   run(&c, 1); /* counts */
   test_ok(ch_exec_commit(&c.x));
   run(&c, 1);
@@ -119,6 +127,8 @@ static void check_router(const char *router, int narrow) {
   tear_down(&c);
 }
 
+static void check_router(const char *router, int narrow) { check_model(router, 0, narrow); }
+
 static void expert_choice(void **state) { (void)state, check_router("expert_choice", 0); }
 static void gshard_top2(void **state) { (void)state, check_router("gshard_top2", 1); }
 static void switch_top1(void **state) { (void)state, check_router("switch_top1", 1); }
@@ -126,13 +136,15 @@ static void hash(void **state) { (void)state, check_router("hash", 1); }
 static void dense(void **state) { (void)state, check_router("dense", 1); }
 static void quantile_balanced(void **state) { (void)state, check_router("quantile_balanced", 1); }
 static void random_experts(void **state) { (void)state, check_router("random", 1); }
+static void draws_that_agree(void **state) { (void)state, check_model("random", 3, 1); }
 static void kmeans(void **state) { (void)state, check_router("kmeans", 1); }
 static void global_topk(void **state) { (void)state, check_router("global_topk", 1); }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(expert_choice),  cmocka_unit_test(gshard_top2), cmocka_unit_test(switch_top1),
-      cmocka_unit_test(hash),           cmocka_unit_test(dense),       cmocka_unit_test(quantile_balanced),
-      cmocka_unit_test(random_experts), cmocka_unit_test(kmeans),      cmocka_unit_test(global_topk)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(expert_choice),  cmocka_unit_test(gshard_top2),
+                                     cmocka_unit_test(switch_top1),    cmocka_unit_test(hash),
+                                     cmocka_unit_test(dense),          cmocka_unit_test(quantile_balanced),
+                                     cmocka_unit_test(random_experts), cmocka_unit_test(draws_that_agree),
+                                     cmocka_unit_test(kmeans),         cmocka_unit_test(global_topk)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -267,8 +267,8 @@ static inline double moe_gradient(layer_case *c, double (*loss)(layer_case *), r
 
 /* clang-format off: a row a line */
 static const char *const all_routers[] = {
-    "expert_choice",     "gshard_top2", "switch_top1", "hash",        "dense",
-    "quantile_balanced", "random",      "kmeans",      "global_topk",
+    "expert_choice", "gshard_top2", "switch_top1",          "hash", "dense", "quantile_balanced", "random",
+    "kmeans",        "global_topk", "capped_expert_choice", "base",
 };
 /* clang-format on */
 enum { ROUTERS = sizeof all_routers / sizeof *all_routers };

@@ -169,6 +169,86 @@ static inline void naive_global_topk(naive_routing *q, double factor) {
   free(gone);
 }
 
+/* A network of units: source, experts, tokens, sink. */
+typedef struct {
+  int from, to, room;
+  double cost;
+} naive_arc;
+
+/* One unit more along the cheapest way from node 0 to the last node, if there is one. arcs come in pairs, there and
+ * back. */
+static inline int naive_push(naive_arc *arc, int arcs, int nodes) {
+  double distance[2048] = {0};
+  int by[2048] = {0}, changed = 1;
+  for (int v = 0; v < nodes; v++) distance[v] = v ? INFINITY : 0;
+  while (changed) {
+    changed = 0;
+    for (int j = 0; j < arcs; j++) {
+      double there = distance[arc[j].from] + arc[j].cost;
+      if (!arc[j].room || !(there < distance[arc[j].to] - 1e-12)) continue;
+      distance[arc[j].to] = there;
+      by[arc[j].to] = j;
+      changed = 1;
+    }
+  }
+  if (isinf(distance[nodes - 1])) return 0;
+  for (int v = nodes - 1; v; v = arc[by[v]].from) {
+    arc[by[v]].room--;
+    arc[by[v] ^ 1].room++;
+  }
+  return 1;
+}
+
+/* The best way to give experts `least` to `most` of the tokens begin .. end-1, `units` in all, a token having at most
+ * cap: gates are marked 1. */
+static inline void naive_assign(naive_routing *q, int begin, int end, int least, int most, int units, int cap) {
+  int e = q->e, nodes = 2 + e + end - begin, arcs = 0;
+  naive_arc *arc = calloc((size_t)(2 * (2 * e + (e + 1) * (end - begin))), sizeof *arc);
+#define NAIVE_ARC(a, b, space, price)                                                    \
+  do {                                                                                   \
+    arc[arcs++] = (naive_arc){.from = (a), .to = (b), .room = (space), .cost = (price)}; \
+    arc[arcs++] = (naive_arc){.from = (b), .to = (a), .cost = -(price)};                 \
+  } while (0)
+  for (int t = begin; t < end; t++) {
+    if (!naive_valid(q, t)) continue;
+    for (int i = 0; i < e; i++) NAIVE_ARC(1 + i, 1 + e + t - begin, 1, -naive_score(q, t, i));
+    NAIVE_ARC(1 + e + t - begin, nodes - 1, cap, 0);
+  }
+  int pairs = arcs;
+  for (int i = 0; i < e; i++) {
+    NAIVE_ARC(0, 1 + i, least, -1e4); /* what every expert must have first */
+    NAIVE_ARC(0, 1 + i, most - least, 0);
+  }
+#undef NAIVE_ARC
+  for (int unit = 0; unit < units; unit++) naive_push(arc, arcs, nodes);
+  for (int j = 0; j < pairs; j += 2)
+    if (arc[j].from <= e && !arc[j].room) q->gate[(begin + arc[j].to - 1 - e) * e + arc[j].from - 1] = 1;
+  free(arc);
+}
+
+static inline void naive_capped(naive_routing *q, double factor) {
+  int size = !strcmp(q->o->pool, "sequence") && q->T > 0 ? q->T : q->n, cap = q->o->cap ? q->o->cap : q->e;
+  for (int begin = 0; begin < q->n; begin += size) {
+    int end = begin + size < q->n ? begin + size : q->n, valid = 0;
+    for (int t = begin; t < end; t++) valid += naive_valid(q, t);
+    int k = (int)lround(factor * valid / q->e);
+    if (k < 1) k = 1;
+    while (k > valid || k * q->e > cap * valid) k--;
+    naive_assign(q, begin, end, k, k, k * q->e, cap);
+  }
+  for (int j = 0; j < q->n * q->e; j++) q->gate[j] *= naive_score(q, j / q->e, j % q->e);
+}
+
+static inline void naive_base(naive_routing *q) {
+  int valid = 0;
+  for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
+  if (q->training) naive_assign(q, 0, q->n, valid / q->e, (valid + q->e - 1) / q->e, valid, 1);
+  for (int t = 0; t < q->n; t++) {
+    if (!q->training && naive_valid(q, t)) q->gate[t * q->e + naive_best(q, t, -1)] = 1;
+    for (int i = 0; i < q->e; i++) q->gate[t * q->e + i] /= 1 + exp(-naive_score(q, t, i));
+  }
+}
+
 static inline void naive_route(naive_routing *q) {
   const char *name = q->o->name;
   double factor = !q->training && q->o->eval_capacity_factor > 0 ? q->o->eval_capacity_factor : q->o->capacity_factor;
@@ -180,6 +260,8 @@ static inline void naive_route(naive_routing *q) {
   if (!strcmp(name, "switch_top1")) naive_token_choice(q, factor, 1);
   if (!strcmp(name, "quantile_balanced")) naive_quantile_balanced(q);
   if (!strcmp(name, "global_topk")) naive_global_topk(q, factor);
+  if (!strcmp(name, "capped_expert_choice")) naive_capped(q, factor);
+  if (!strcmp(name, "base")) naive_base(q);
   for (int t = 0; t < q->n; t++) {
     if (!naive_valid(q, t)) continue;
     if (!strcmp(name, "random")) naive_random(q, t);

@@ -102,6 +102,11 @@ static void route(void **state) {
     choir_npy_free(&gates);
     json_decref(root);
   }
+  program_must("choir route --router quantile_balanced s.npy --logits --set experts_per_token=3 --json");
+  json_t *root = program_json();
+  assert_int_equal((int64_t)json_at(root, "assignments"), 3 * n);
+  json_decref(root);
+  program_refuses(1, "router.cap is -1", "choir route --router global_topk s.npy --set cap=-1");
   program_refuses(1, "expert_choice", "choir route --router expert_chioce s.npy");
   program_refuses(1, "s.npy", "choir route --router hash s.npy --tokens s.npy");
   program_refuses(1, "capacity_factor -0.5", "choir route --router expert_choice s.npy --capacity-factor -0.5");

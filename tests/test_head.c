@@ -124,6 +124,68 @@ static void bf16(void **state) {
   (void)state, all_shapes("cpu", CH_COMPUTE_BF16, 5e-3);
 } /* gradients are rounded once more */
 
+/* Rows 0 .. n/2-1 and their partners, with and without a target, over several chunks: everything that the op says. */
+typedef struct {
+  results r;
+  double disagreement;
+} paired_results;
+
+static paired_results run_pairs(const char *backend, ch_compute compute, int threads, shape s, const real *x_in,
+                                const real *w, real consistency) {
+  paired_results p = {new_results(s), (double)NAN};
+  int32_t *target = calloc((size_t)s.n, sizeof *target);
+  for (int64_t i = 0; i < s.n; i++) target[i] = target_of(i % (s.n / 2), s.V);
+  ch_head_args a = {.n = s.n,
+                    .d = s.d,
+                    .V = s.V,
+                    .scale = scale,
+                    .x = x_in,
+                    .w = w,
+                    .target = target,
+                    .loss_sum = &p.r.loss,
+                    .token_loss = p.r.token_loss,
+                    .logits = p.r.logits,
+                    .weight = weight,
+                    .dx = p.r.dx,
+                    .dw = p.r.dw,
+                    .paired = 1,
+                    .consistency_sum = &p.disagreement,
+                    .consistency = consistency};
+  TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));
+  free(target);
+  return p;
+}
+
+/* The reference, whose gradients grad_head checks, and the fast head; one thread and several; partners that are equal,
+ * which do not disagree, and whose gradient is that of the loss alone. */
+static void check_pairs(shape s) {
+  real *x = test_new_normal(s.n * s.d, 1), *w = test_new_normal((int64_t)s.V * s.d, 2);
+  paired_results want = run_pairs("reference", CH_COMPUTE_FP32, 2, s, x, w, (real)0.03),
+                 rounded = run_pairs("cpu", CH_COMPUTE_BF16, 2, s, x, w, (real)0.03);
+  assert_true(want.disagreement > 0.1 * (double)s.n);
+  assert_true(fabs(rounded.disagreement / want.disagreement - 1) < 0.02);
+  test_close(rounded.r.dx, want.r.dx, s.n * s.d, 0.02);
+  for (int threads = 1; threads <= 3; threads++) {
+    paired_results p = run_pairs("cpu", CH_COMPUTE_FP32, threads, s, x, w, (real)0.03);
+    assert_true(fabs(p.disagreement / want.disagreement - 1) < 1e-5);
+    check_close(s, &p.r, &want.r, 2e-5, 1);
+    free_results(&p.r);
+  }
+  memcpy(x + s.n / 2 * s.d, x, (size_t)(s.n / 2 * s.d) * sizeof *x);
+  paired_results equal = run_pairs("cpu", CH_COMPUTE_FP32, 2, s, x, w, (real)0.03),
+                 alone = run_pairs("cpu", CH_COMPUTE_FP32, 2, s, x, w, 0);
+  assert_true(fabs(equal.disagreement) < 1e-5);
+  check_close(s, &equal.r, &alone.r, 1e-5, 1);
+  free_results(&want.r), free_results(&rounded.r), free_results(&equal.r), free_results(&alone.r), free(x), free(w);
+}
+
+static void pairs(void **state) {
+  (void)state;
+  check_pairs((shape){70, 32, 1000});
+  check_pairs((shape){1030, 16, 37});
+  check_pairs((shape){1100, 260, 5000});
+}
+
 /* A NaN in the hidden state shows in the loss, not only in a row that nobody looks at. */
 static void nan_reaches_the_loss(void **state) {
   (void)state;
@@ -137,6 +199,6 @@ static void nan_reaches_the_loss(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(reference), cmocka_unit_test(fp32), cmocka_unit_test(bf16),
-                                     cmocka_unit_test(nan_reaches_the_loss)};
+                                     cmocka_unit_test(pairs), cmocka_unit_test(nan_reaches_the_loss)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,27 +50,35 @@ static void every_routing_keeps_what_it_declares(void **state) {
 }
 
 /* What does look is seen to. */
+static void check_seen(const char *router, const char *routing, int later, int others) {
+  choir_config config = model_config(router);
+  config.model.router.capacity_factor = 0.6; /* room is scarce: drops */
+  choir_model *model = model_new(&config, "reference", "fp32");
+  choir_probe_result r = run_probe(model, routing, 8);
+  if (r.declared.looks_ahead != later || r.declared.depends_on_batch != others ||
+      r.later.verdict != (later ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL) ||
+      r.others.verdict != (others ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL))
+    fail_msg("%s, routing %s: declared %d %d, verdicts %d %d", router, routing, r.declared.looks_ahead,
+             r.declared.depends_on_batch, (int)r.later.verdict, (int)r.others.verdict);
+  assert_true(!later == (r.later.first < 0) && !others == (r.others.loss == 0));
+  choir_model_free(model);
+}
+
 static void looking_is_seen(void **state) {
   (void)state;
   static const struct {
-    const char *router, *routing;
+    const char *name;
     int later, others;
-  } cases[] = {{"expert_choice", "batch", 1, 1},
-               {"expert_choice", "sequence", 1, 0},
-               {"gshard_top2", "batch", 1, 1},
-               {"switch_top1", "batch", 0, 1}};
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    choir_config config = model_config(cases[i].router);
-    config.model.router.capacity_factor = 0.6; /* room is scarce: drops */
-    choir_model *model = model_new(&config, "reference", "fp32");
-    choir_probe_result r = run_probe(model, cases[i].routing, 8);
-    assert_int_equal(r.declared.looks_ahead, cases[i].later);
-    assert_int_equal(r.declared.depends_on_batch, cases[i].others);
-    assert_int_equal(r.later.verdict, cases[i].later ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL);
-    assert_int_equal(r.others.verdict, cases[i].others ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL);
-    assert_true(!cases[i].later == (r.later.first < 0) && !cases[i].others == (r.others.loss == 0));
-    choir_model_free(model);
-  }
+  } pools[] = {{"batch", 1, 1}, {"sequence", 1, 0}, {"position", 0, 1}, {"group", 1, 1}};
+  for (int i = 0; ch_routers[i]; i++)
+    for (int j = 0; ch_routers[i]->caps & CH_ROUTER_POOLS && ch_router_pools[j]; j++) {
+      size_t p = 0;
+      while (strcmp(pools[p].name, ch_router_pools[j])) assert_true(++p < sizeof pools / sizeof *pools);
+      check_seen(ch_routers[i]->name, pools[p].name, pools[p].later, pools[p].others);
+    }
+  check_seen("gshard_top2", "batch", 1, 1);
+  check_seen("switch_top1", "batch", 0, 1);
+  check_seen("global_topk", "batch", 1, 1);
 }
 
 /* A router that says less than it does is a leak; and one under a threshold routing that is none. */
@@ -156,12 +164,43 @@ static void causal_use_is_refused_by_name(void **state) {
   choir_model_free(model);
 }
 
+static int yes(const char *word) {
+  if (strcmp(word, "yes") && strcmp(word, "no")) fail_msg("docs/causality.md: '%s' is neither yes nor no", word);
+  return !strcmp(word, "yes");
+}
+
+/* The table of docs/causality.md has a row for every routing of every router, and it is what the library declares. */
+static void the_docs_say_what_is_declared(void **state) {
+  (void)state;
+  int rows = 0, routings = 0;
+  char line[1024], router[32], routing[32], ahead[8], batch[8], text[8];
+  FILE *file = fopen(CHOIR_SOURCE_DIR "/docs/causality.md", "r");
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file)) {
+    choir_routing_properties p;
+    if (sscanf(line, "| `%31[^`]` | `%31[^`]` | %7[a-z] | %7[a-z] | %7[a-z] |", router, routing, ahead, batch, text) <
+        5)
+      continue;
+    if (choir_router_properties(router, routing, &p)) fail_msg("docs/causality.md: %s", choir_error_message());
+    if (p.looks_ahead != yes(ahead) || p.depends_on_batch != yes(batch) ||
+        yes(text) == (p.looks_ahead || p.depends_on_batch))
+      fail_msg("docs/causality.md: router %s, routing %s: %s, %s, %s", router, routing, ahead, batch, text);
+    rows++;
+  }
+  fclose(file);
+  for (const char *const *name = choir_router_names(); *name; name++)
+    for (int i = 0; choir_router_routing(*name, i); i++) routings++;
+  if (rows != routings)
+    fail_msg("docs/causality.md: %d rows for %d routings of routers; a new one needs its row", rows, routings);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_routing_keeps_what_it_declares),
                                      cmocka_unit_test(looking_is_seen),
                                      cmocka_unit_test(a_lie_is_a_leak),
                                      cmocka_unit_test(the_same_seed_the_same_result),
                                      cmocka_unit_test(refusals_and_small_batches),
-                                     cmocka_unit_test(causal_use_is_refused_by_name)};
+                                     cmocka_unit_test(causal_use_is_refused_by_name),
+                                     cmocka_unit_test(the_docs_say_what_is_declared)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

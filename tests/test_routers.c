@@ -74,7 +74,21 @@ static void check_record(const layer_case *c) {
     }
 }
 
-static void check_against_naive(layer_case *c) {
+/* Of several best assignments any will do: the same loads and the same total, if no other way to tell them apart. */
+static void check_totals(const layer_case *c, const double *got, const double *want) {
+  double difference = 0;
+  int slots = 0;
+  for (int j = 0; j < N * c->e; j++) {
+    difference += (double)c->scores[j] * ((got[j] > 0) - (want[j] > 0));
+    slots += (got[j] > 0) - (want[j] > 0);
+  }
+  assert_true(fabs(difference) <= 1e-5);
+  assert_int_equal(slots, 0);
+  assert_int_equal(c->counts.certificate.over_cap, 0);
+  assert_true(fabs(c->counts.certificate.gap) <= 1e-12);
+}
+
+static void check_against_naive(layer_case *c, int ties) {
   router_run(c, NULL);
   check_record(c);
   double *got = calloc(N * (size_t)c->e, sizeof *got), *want = calloc(N * (size_t)c->e, sizeof *want);
@@ -91,7 +105,10 @@ static void check_against_naive(layer_case *c) {
                      .gate = want};
   naive_route(&q);
   record_gates(&c->record, got);
-  for (int j = 0; j < N * c->e; j++) assert_true(fabs(got[j] - want[j]) <= 1e-6);
+  if (ties && c->counts.certificate.assignments)
+    check_totals(c, got, want);
+  else
+    for (int j = 0; j < N * c->e; j++) assert_true(fabs(got[j] - want[j]) <= 1e-6);
   assert_int_equal(c->counts.dropped, q.dropped);
   assert_true(fabs(c->counts.aux_loss - q.aux) <= 1e-6);
   free(got);
@@ -116,7 +133,7 @@ static void agrees_with_its_definition(void **state) {
       c.rng_base = (uint64_t)variant * 1000;
       c.options.capacity_factor = factors[variant >> 4];
       c.options.eval_capacity_factor = variant & 1 ? 2 : 0;
-      check_against_naive(&c);
+      check_against_naive(&c, variant & 1);
       router_case_free(&c);
     }
 }
@@ -131,7 +148,7 @@ static void hardly_any_token(void **state) {
       layer_case c = router_case(all_routers[router], router == 4 ? 1 : E);
       make_scores(c.scores, N, c.e, 3, 0);
       c.valid = few;
-      check_against_naive(&c);
+      check_against_naive(&c, 0);
       router_case_free(&c);
     }
   }

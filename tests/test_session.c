@@ -1,14 +1,12 @@
 /* Sessions: their logits against whole passes, and against themselves however tokens are cut and batched. */
-#include "choir/choir.h"
-#include "testing.h"
+#include "infer/session.h"
+#include "infer_testing.h"
 
 #define VECTORS CHOIR_SOURCE_DIR "/tests/vectors/"
-enum { MOST = 4096 };
-
-static choir_model *load(const char *router, const char *backend, const char *compute) {
+static choir_model *load(const char *router, const char *backend) {
   char path[512];
   choir_model *model;
-  choir_run_options run = {.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
+  choir_run_options run = test_run_options(backend, "fp32");
   snprintf(path, sizeof path, VECTORS "model/%s", router);
   test_ok(choir_model_load(path, &run, &model));
   test_ok(choir_model_set_routing(model, "threshold"));
@@ -22,24 +20,25 @@ static choir_session *session_of(choir_model *model, int slots, int length, int 
   return session;
 }
 
-/* Whole sequences of tokens.npy in one call of `all`, token by token, and in ragged pieces: what forward says. */
+/* All tokens of tokens.npy in one call that is cut into chunks of all sizes: what forward says. */
 static void check_against_forward(const char *router, const char *backend, const choir_npy *tokens) {
-  choir_model *model = load(router, backend, "fp32");
-  int B = (int)tokens->shape[0], T = (int)tokens->shape[1], V = choir_model_config_of(model)->model.vocab_size;
-  const int32_t *token = tokens->data;
-  int64_t count = (int64_t)B * T * V;
-  real *want = test_new(count), *got = test_new(count), *last = test_new((int64_t)B * V);
+  choir_model *model = load(router, backend);
+  int slots = (int)tokens->shape[0], length = (int)tokens->shape[1];
+  int64_t vocabulary = choir_model_config_of(model)->model.vocab_size, count = slots * length * vocabulary;
+  real *want = test_new(count), *got = test_new(count), *last = test_new(slots * vocabulary);
+  int counts[16];
   choir_forward_result result;
-  test_ok(choir_model_forward(model, B, T, token, want, 0, &result));
-  for (int chunk = 1; chunk <= B * T + 1; chunk = 2 * chunk + 1) {
-    choir_session *s = session_of(model, B, T, chunk);
-    int counts[16];
-    for (int b = 0; b < B; b++) counts[b] = T;
+  test_ok(choir_model_forward(model, slots, length, tokens->data, want, 0, &result));
+  for (int b = 0; b < slots; b++) counts[b] = length;
+  for (int chunk = 1; chunk <= 2 * slots * length; chunk += 1 + chunk / 3) {
+    choir_session *s = session_of(model, slots, length, chunk);
     test_poison(got, count);
-    test_poison(last, (int64_t)B * V);
-    test_ok(choir_session_advance(s, counts, token, last, got));
+    test_poison(last, slots * vocabulary);
+    test_ok(choir_session_advance(s, counts, tokens->data, last, got));
     test_close(got, want, count, 1e-5);
-    for (int b = 0; b < B; b++) assert_memory_equal(last + b * V, got + ((int64_t)(b + 1) * T - 1) * V, (size_t)V * 4);
+    for (int b = 0; b < slots; b++)
+      assert_memory_equal(last + b * vocabulary, got + ((b + 1) * length - 1) * vocabulary,
+                          (size_t)vocabulary * sizeof(real));
     choir_session_free(s);
   }
   free(want), free(got), free(last);
@@ -51,13 +50,171 @@ static void equals_forward(void **state) {
   choir_npy tokens;
   test_ok(choir_npy_read(VECTORS "tokens.npy", CHOIR_NPY_INT32, 2, &tokens));
   for (const char *const *router = choir_router_names(); *router; router++) {
+    char path[512];
+    snprintf(path, sizeof path, VECTORS "model/%s/config.json", *router);
+    FILE *there = fopen(path, "r");
+    if (!there) continue; /* a router without an independent reference */
+    fclose(there);
     check_against_forward(*router, "cpu", &tokens);
     check_against_forward(*router, "reference", &tokens);
   }
   choir_npy_free(&tokens);
 }
 
+/* Sequences of different lengths come in random pieces, pause, start over: logits behind each token as [B,T,V]. */
+static void advance_randomly(choir_model *model, int chunk, uint32_t sub, const int32_t *token, real *out) {
+  choir_session *s = session_of(model, B, T + 5, chunk);
+  ch_rng rng = ch_rng_make(9, CH_STREAM_TEST, sub);
+  real *all = test_new(B * T * V);
+  int counts[B];
+  int32_t now[B * T];
+  uint64_t draw = 0;
+  for (int left = B * T; left > 0;) {
+    int n = 0;
+    for (int b = 0; b < B; b++) {
+      int length = choir_session_length(s, b), most = T - length;
+      counts[b] = (int)ch_rng_below(rng, draw++, (uint64_t)(most < 6 ? most : 6) + 1);
+      for (int i = 0; i < counts[b]; i++) now[n++] = token[b * T + length + i];
+    }
+    if (!n) continue;
+    test_ok(choir_session_advance(s, counts, now, NULL, all));
+    left -= n;
+    for (int b = 0, row = 0; b < B; row += counts[b++])
+      memcpy(out + ((int64_t)b * T + choir_session_length(s, b) - counts[b]) * V, all + row * V,
+             (size_t)counts[b] * V * sizeof *out);
+    int again = (int)ch_rng_below(rng, draw++, B), to = choir_session_length(s, again) / 2;
+    if (ch_rng_below(rng, draw++, 4) == 0) { /* what is forgotten comes again, and must give the same */
+      left += choir_session_length(s, again) - to;
+      test_ok(choir_session_rewind(s, again, to));
+    }
+  }
+  free(all);
+  choir_session_free(s);
+}
+
+/* The same bits in pieces of any size, alone or beside others, for every router, and for every instruction set; near to
+ * forward, in fp32: elsewhere choices flip. */
+static void check_cuts(const char *compute) {
+  static const char *const isas[] = {"generic", "avx2", "avx512"};
+  int32_t token[B * T];
+  test_tokens(token, B * T);
+  int64_t count = B * T * V;
+  real *want = test_new(count), *got = test_new(count), *alone = test_new(T * V);
+  for (int isa = 0; isa < 3; isa++)
+    for (const char *const *router = choir_router_names(); *router; router++) {
+      if (isa < 2 && strcmp(*router, "expert_choice")) continue; /* one router shows what the others have in common */
+      setenv("CHOIR_ISA", isas[isa], 1);
+      choir_model *model = test_model(*router, compute);
+      choir_forward_result result;
+      for (uint32_t sub = 0; sub < 4; sub++) {
+        test_poison(got, count);
+        advance_randomly(model, sub ? 1 + 3 * (int)sub : 64, sub, token, got);
+        if (!sub) memcpy(want, got, (size_t)count * sizeof *want);
+        if (memcmp(want, got, (size_t)count * sizeof *want)) fail_msg("%s, %s: cuts differ", *router, isas[isa]);
+      }
+      for (int b = 0; b < B; b++) {
+        choir_session *s = session_of(model, 1, T, T);
+        test_ok(choir_session_advance(s, (int[]){T}, token + b * T, NULL, alone));
+        assert_memory_equal(alone, want + b * T * V, T * V * sizeof *alone);
+        choir_session_free(s);
+      }
+      if (!strcmp(compute, "fp32")) {
+        test_ok(choir_model_forward(model, B, T, token, got, 0, &result));
+        test_close(want, got, count, 1e-5);
+      }
+      choir_model_free(model);
+    }
+  unsetenv("CHOIR_ISA");
+  free(want), free(got), free(alone);
+}
+
+static void cuts_do_not_matter(void **state) {
+  (void)state;
+  check_cuts("fp32");
+  check_cuts("bf16");
+}
+
+/* bf16: as near to forward as rounding leaves it. Dense, because choices may flip. */
+static void bf16_is_near(void **state) {
+  (void)state;
+  int32_t token[B * T];
+  test_tokens(token, B * T);
+  real *want = test_new(B * T * V), *got = test_new(B * T * V);
+  choir_model *model = test_model("dense", "bf16");
+  choir_forward_result result;
+  choir_session *s = session_of(model, B, T, 10); /* before any pass of the model: it is the session that rounds */
+  test_ok(choir_session_advance(s, (int[]){T, T, T}, token, NULL, got));
+  test_ok(choir_model_forward(model, B, T, token, want, 0, &result));
+  double error = test_error(got, want, B * T * V);
+  if (!(error < 0.02)) fail_msg("error %g", error);
+  choir_session_free(s);
+  choir_model_free(model);
+  free(want), free(got);
+}
+
+/* However few tokens come, the plan for a whole chunk has room; nobody writes behind it. */
+static void plans_hold(void **state) {
+  (void)state;
+  enum { CHUNK = 70 };
+  int32_t token[CHUNK];
+  test_tokens(token, CHUNK);
+  for (const char *const *router = choir_router_names(); *router; router++) {
+    choir_model *model = test_model(*router, "bf16");
+    choir_session *s = session_of(model, 2, CHUNK, CHUNK);
+    for (int n = 1; n <= CHUNK; n++) {
+      test_ok(choir_session_advance(s, (int[]){n / 2, n - n / 2}, token, NULL, NULL));
+      assert_int_equal(s->x.tape.used + s->x.scratch.used, 0);
+      test_ok(choir_session_rewind(s, 0, 0));
+      test_ok(choir_session_rewind(s, 1, 0));
+    }
+    choir_session_free(s);
+    choir_model_free(model);
+  }
+}
+
+static void refusals(void **state) {
+  (void)state;
+  choir_model *model = test_model("expert_choice", "fp32");
+  choir_session *s;
+  float logits[V];
+  const int32_t token[] = {1, 2, V, -1};
+  test_refused(choir_session_create(model, &(choir_session_options){.slots = 0, .length = 4, .chunk = 4}, &s),
+               CHOIR_ERROR_ARGUMENT, "slots is 0");
+  test_refused(choir_session_create(model, &(choir_session_options){.slots = 1, .length = 1 << 30, .chunk = 4}, &s),
+               CHOIR_ERROR_ARGUMENT, "length is");
+  test_refused(choir_session_create(model, &(choir_session_options){.slots = 65536, .length = 1 << 26, .chunk = 4}, &s),
+               CHOIR_ERROR_MEMORY, "caches of keys and values");
+  s = session_of(model, 1, 3, 8);
+  test_refused(choir_session_advance(s, (int[]){4}, token, logits, NULL), CHOIR_ERROR_ARGUMENT, "4 more do not fit");
+  test_refused(choir_session_advance(s, (int[]){3}, token, logits, NULL), CHOIR_ERROR_ARGUMENT,
+               "token 2 of slot 0 is 50");
+  test_refused(choir_session_advance(s, (int[]){1}, token + 3, logits, NULL), CHOIR_ERROR_ARGUMENT, "is -1");
+  test_refused(choir_session_advance(s, (int[]){-1}, token, logits, NULL), CHOIR_ERROR_ARGUMENT, "do not fit");
+  assert_int_equal(choir_session_length(s, 0), 0);
+  test_ok(choir_session_advance(s, (int[]){2}, token, logits, NULL));
+  test_refused(choir_session_rewind(s, 0, 3), CHOIR_ERROR_ARGUMENT, "cannot be cut to 3");
+  test_refused(choir_session_rewind(s, 1, 0), CHOIR_ERROR_ARGUMENT, "slot 1 does not exist");
+  assert_int_equal(choir_session_length(s, 1), -1);
+  choir_session_free(s);
+  test_ok(choir_model_set_routing(model, "batch"));
+  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_ARGUMENT,
+               "routing 'batch' of router 'expert_choice' looks at later tokens: generate with 'threshold'");
+  assert_null(s);
+  choir_model_free(model);
+  model = test_model("switch_top1", "fp32");
+  test_ok(choir_model_set_routing(model, "batch"));
+  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_ARGUMENT, "looks at other tokens");
+  choir_model_free(model);
+  model = test_model("hash", "fp32");
+  test_ok(choir_model_set_routing(model, "batch")); /* which is causal here */
+  test_ok(choir_session_create(model, NULL, &s));
+  choir_session_free(s);
+  choir_model_free(model);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(equals_forward)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(equals_forward), cmocka_unit_test(cuts_do_not_matter),
+                                     cmocka_unit_test(bf16_is_near), cmocka_unit_test(plans_hold),
+                                     cmocka_unit_test(refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ enum { CHOIR_NAME_BYTES = 32 };
 
 /* How tokens meet experts; JSON object "router". What a router does not use it ignores. */
 typedef struct choir_router_options {
-  char name[CHOIR_NAME_BYTES];   /* "name": expert_choice, gshard_top2, switch_top1, hash, dense */
+  char name[CHOIR_NAME_BYTES];   /* "name": one of choir_router_names(), as expert_choice; docs/routers.md */
   double capacity_factor;        /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
   double eval_capacity_factor;   /* "eval_capacity_factor": the same while evaluating; 0: as in training */
   char pool[CHOIR_NAME_BYTES];   /* "pool": tokens that expert_choice chooses among: batch or sequence */
@@ -29,7 +29,7 @@ typedef struct choir_router_options {
   int random_second;             /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
   int group_size;                /* "group_size": tokens of pool "group" */
   int cap;                       /* "cap": b, experts that one token may have; 0: any number */
-  int experts_per_token;         /* "experts_per_token": K of routers that give every token as many */
+  int experts_per_token;         /* "experts_per_token": K of quantile_balanced and random */
   char solver[CHOIR_NAME_BYTES]; /* "solver": of capped_expert_choice, exact or dykstra */
   double solver_lambda;          /* "solver_lambda": weight of dykstra's entropy */
   int solver_iterations;         /* "solver_iterations": of dykstra, at most */

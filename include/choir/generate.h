@@ -41,7 +41,7 @@ typedef struct choir_generate_options {
   double top_p;             /* only the likeliest tokens that together reach this probability; 1: all */
   uint64_t seed;            /* what sequence number i draws at a position is a function of (seed, i, position) */
   const char *const *stops; /* NULL-terminated texts that end a sequence, left out themselves; or NULL */
-  int batch;                /* sequences that go through the model together; no text depends on it in fp32 */
+  int batch;                /* sequences that go through the model together; no text depends on it */
   int chunk;                /* tokens of prompts that go through together: memory for speed */
   /* New text of sequence `sequence`, whole characters, after every token of it; size may be 0. Nonzero ends it all. */
   int (*text)(void *context, int sequence, const char *text, size_t size);
@@ -74,8 +74,8 @@ CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenize
                              int count, const choir_generate_options *options, choir_generate_result *result);
 CHOIR_API void choir_generate_free(choir_generate_result *result);
 
-/* A session: `slots` sequences, each with a cache of the keys and values of its tokens so far. In fp32 a sequence's
- * logits do not depend on how its tokens were cut into calls or on what else was in them, bit for bit. */
+/* A session: `slots` sequences, each with a cache of the keys and values of its tokens so far. A sequence's logits do
+ * not depend on how its tokens were cut into calls or on what else was in them, bit for bit (backend "cpu"). */
 typedef struct choir_session choir_session;
 
 typedef struct choir_session_options {

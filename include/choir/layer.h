@@ -25,8 +25,8 @@ typedef struct choir_layer_options {
 #define CHOIR_LAYER_OPTIONS_INIT \
   { .compute = "fp32", .backend = "cpu" }
 
-/* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash and dense), w1 and w2 [e,d,h]. The same
- * struct carries gradients, which accumulate (+=). */
+/* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash, random and dense; of kmeans the
+ * centroids), w1 and w2 [e,d,h]. The same struct carries gradients, which accumulate (+=). */
 typedef struct choir_layer_weights {
   float *router, *w1, *w2;
 } choir_layer_weights;
@@ -37,9 +37,9 @@ typedef struct choir_layer_weights {
 CHOIR_API int choir_layer_create(const choir_layer_options *options, choir_layer **layer);
 CHOIR_API void choir_layer_destroy(choir_layer *layer);
 
-/* out [n,d] = MoE(x [n,d]) (no residual). tokens: [n] ids for `hash` or NULL. valid: [n] nonzero where a token takes
- * part, or NULL; the output of the others is 0. `training` keeps what backward needs, and switches jitter and sampling
- * on. CHOIR_ERROR_ARGUMENT. */
+/* out [n,d] = MoE(x [n,d]) (no residual). tokens: [n] ids for `hash` and `random`, or NULL. valid: [n] nonzero where a
+ * token takes part, or NULL; the output of the others is 0. `training` keeps what backward needs, and switches jitter
+ * and sampling on. CHOIR_ERROR_ARGUMENT. */
 CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                                   const int32_t *tokens, const uint8_t *valid, int training, float *out);
 

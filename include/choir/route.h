@@ -8,6 +8,20 @@
 extern "C" {
 #endif
 
+/* What proves an assignment (capped_expert_choice, base), summed over pools and calls. The gap compares the sum of the
+ * assigned scores with the bound of the linear programme's dual at the solver's prices (docs/assignment.md): 0 is a
+ * proof that nothing better exists. It is a proof only where no token is over its cap; else it may be negative. */
+typedef struct choir_certificate {
+  int64_t assignments;  /* pools that were assigned; 0: everything else is 0 too */
+  int64_t iterations;   /* dykstra: rounds over its sets; exact: tokens moved along augmenting paths */
+  double gap;           /* (bound - value) / bound, the largest */
+  double expert_before; /* largest |tokens of an expert - k| of the solver's own result, before TopK */
+  double token_before;  /* largest excess of a token's experts over its cap, before TopK */
+  int expert_after;     /* the same of the experts' tokens that are used ... */
+  int token_after;      /* ... and of the tokens' experts */
+  int64_t over_cap;     /* tokens that have more experts than their cap allows */
+} choir_certificate;
+
 /* Statistics of one routing. Arrays have `experts` entries, the histogram experts+1; all owned by the struct. */
 typedef struct choir_route_stats {
   int tokens; /* valid tokens */
@@ -20,6 +34,7 @@ typedef struct choir_route_stats {
   int64_t *load;       /* [e] tokens held */
   int64_t *demand;     /* [e] tokens that asked; above capacity: over-capacity (expert_choice: = load) */
   int64_t *histogram;  /* [e+1] valid tokens held by 0, 1, ..., e experts */
+  choir_certificate certificate;
 } choir_route_stats;
 
 /* Names of the routers, NULL-terminated, and whether one looks across tokens ("expert_choice": 1). -1: unknown name. */
@@ -45,8 +60,8 @@ CHOIR_API int choir_router_properties(const char *router, const char *routing, c
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
 
 /* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning
- * never. tokens: [n] ids, needed by `hash`, else may be NULL. valid: [n] nonzero where a token takes part, or NULL.
- * sequence_length: of pool "sequence" (0: one sequence). seed: of random second experts. gates [n,e] receives the
+ * never. tokens: [n] ids, needed by `hash` and `random`, else may be NULL. valid: [n] nonzero where a token takes part,
+ * or NULL. sequence_length: of pool "sequence" (0: one sequence). seed: of random experts. gates [n,e] receives the
  * combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free. `training` chooses
  * the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row and column),
  * CHOIR_ERROR_MEMORY. */

@@ -16,13 +16,15 @@ typedef struct choir_train_event {
   int64_t step, steps;   /* done, planned */
   double loss, aux_loss; /* of the step; EVAL: held-out, aux_loss 0 */
   double bits_per_byte;  /* EVAL only */
+  double threshold_loss; /* EVAL: the same without a look at other tokens; NaN where `loss` is that already */
   double rate, gradient_norm;
   double dropped;                   /* share of choices that found their expert full */
+  double unrouted, imbalance;       /* share of tokens without an expert; largest load over the mean, worst layer */
   double tokens_per_second, gflops; /* model FLOPs */
   double peak_gflops;               /* of this machine, measured when the run began, in the run's compute type */
   double seconds_left;              /* at the mean speed of this process */
   int64_t tokens;                   /* seen so far */
-  const char *text;                 /* CHECKPOINT: its directory; EVAL: routing, "batch" */
+  const char *text;                 /* CHECKPOINT: its directory; EVAL: routing, as "batch" */
 } choir_train_event;
 
 typedef struct choir_train_options {
@@ -60,13 +62,14 @@ typedef struct choir_eval_result {
   double
       unigram_loss; /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
   int64_t tokens, bytes;
-  const char *routing;     /* "batch": which routing gave the loss */
+  const char *routing;     /* "batch", "threshold", ...: which routing gave the loss */
   int looks_across_tokens; /* nonzero: the loss is not that of causal use */
 } choir_eval_result;
 
-/* Evaluates a model; choir_model_route_stats then gives sums over the whole evaluation. tokenizer: the checkpoint's,
- * needed for a text; with data it may be NULL, else the data must be built with it. CHOIR_ERROR_ARGUMENT,
- * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED (progress returned nonzero). */
+/* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over
+ * the whole evaluation. tokenizer: the checkpoint's, needed for a text; with data it may be NULL, else the data must be
+ * built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED
+ * (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
 

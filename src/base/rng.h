@@ -15,7 +15,7 @@ typedef enum {
   CH_STREAM_MIXTURE,       /* which source a sample comes from */
   CH_STREAM_HOLDOUT,       /* which documents are held out */
   CH_STREAM_ROUTER_JITTER, /* switch_top1's input jitter; sub = layer */
-  CH_STREAM_SECOND_EXPERT, /* gshard_top2's random second expert; sub = layer */
+  CH_STREAM_SECOND_EXPERT, /* gshard_top2's random second expert, random's experts; sub = layer */
   CH_STREAM_SAMPLE,        /* sampling while generating */
   CH_STREAM_TEST,
   CH_STREAM_PROBE = 64 /* the leak probe's new tokens */

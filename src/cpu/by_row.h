@@ -10,6 +10,13 @@
 /* Columns are cut into pieces of whole multiples of this, so that it does not matter how. */
 enum { CH_BY_ROW_COLUMNS = 64 };
 
+/* Threads for so many multiplications, of which these are worth waking one for; results do not depend on it. */
+enum { CH_BY_ROW_WORK = 1 << 17 };
+static inline int ch_by_row_threads(const ch_exec *x, int64_t work) {
+  int64_t threads = work / CH_BY_ROW_WORK;
+  return threads < 1 ? 1 : threads < x->threads ? (int)threads : x->threads;
+}
+
 /* Runs p on the calling thread: trans_a is 0, a holds floats, and `bf16` is about b alone (simd_by_row.c). */
 CH_SIMD_DECLARE(void, ch_by_row, (const ch_product *p));
 

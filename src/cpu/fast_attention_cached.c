@@ -72,6 +72,14 @@ static int cut(const ch_attention_cached_args *a, segment *segments) {
   return count;
 }
 
+/* Multiplications of one head. */
+static int64_t head_work(const ch_attention_cached_args *a) {
+  int64_t work = 0;
+  for (int b = 0; b < a->B; b++)
+    work += (int64_t)(a->begin[b + 1] - a->begin[b]) * (a->past[b] + a->begin[b + 1] - a->begin[b]);
+  return 2 * work * a->dh;
+}
+
 static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   segment *segments = CH_NEW(&x->scratch, segment, a->max_rows);
@@ -80,7 +88,7 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
     product run = CH_SIMD_PICK(ch_by_row);
     softmax exponentials = CH_SIMD_PICK(ch_causal_softmax);
     int64_t tasks = (int64_t)cut(a, segments) * a->H;
-#pragma omp parallel num_threads(x->threads)
+#pragma omp parallel num_threads(ch_by_row_threads(x, a->H *head_work(a)))
     {
 #pragma omp for schedule(static)
       for (int task = 0; task < a->B * a->H; task++) append(a, task / a->H, task % a->H);

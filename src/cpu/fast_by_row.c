@@ -10,11 +10,18 @@ static const float *rounded_rows(ch_exec *x, const float *a, int64_t count, int 
   return rounded;
 }
 
-/* Columns of a piece: enough work for a thread to be woken for, where rows are few. */
+/* B as it goes into products: rounded, now if it was not before. */
+static const void *rounded_weights(ch_exec *x, const float *b, const ch_bf16 *b16, int64_t count) {
+  if (b16) return b16;
+  ch_bf16 *rounded = CH_NEW(&x->scratch, ch_bf16, count);
+  x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = b, .y = rounded});
+  return rounded;
+}
+
+/* Columns of a piece: enough work, where rows are few. */
 static int64_t piece_columns(const ch_product *p) {
-  enum { LEAST = 1 << 17 };
   int64_t columns = CH_BY_ROW_COLUMNS;
-  while (columns * p->m * p->k < LEAST && columns < p->n) columns *= 2;
+  while (columns * p->m * p->k < CH_BY_ROW_WORK && columns < p->n) columns *= 2;
   return columns;
 }
 
@@ -29,10 +36,9 @@ static ch_product piece_of(const ch_product *p, int64_t begin, int64_t columns) 
 
 void ch_by_row_gemm(ch_exec *x, const ch_gemm_args *g) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int rounded = x->compute == CH_COMPUTE_BF16 && !g->exact;
   ch_product p = {.trans_b = g->trans_b,
                   .accumulate = g->accumulate,
-                  .bf16 = rounded && g->b16,
+                  .bf16 = x->compute == CH_COMPUTE_BF16 && !g->exact,
                   .m = g->m,
                   .n = g->n,
                   .k = g->k,
@@ -44,11 +50,12 @@ void ch_by_row_gemm(ch_exec *x, const ch_gemm_args *g) {
                   .c = g->c,
                   .alpha = g->alpha ? g->alpha : 1};
   p.a = rounded_rows(x, g->a, g->m > 0 ? (g->m - 1) * p.lda + g->k : 0, g->exact);
-  p.b = p.bf16 ? (const void *)g->b16 : g->b;
+  int64_t size = g->trans_b ? (g->n - 1) * p.ldb + g->k : (g->k - 1) * p.ldb + g->n;
+  p.b = p.bf16 ? rounded_weights(x, g->b, g->b16, size) : g->b;
   if (!ch_counting(x)) {
     void (*run)(const ch_product *) = CH_SIMD_PICK(ch_by_row);
     int64_t columns = piece_columns(&p);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(p.n > columns ? x->threads : 1)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_by_row_threads(x, p.m *p.n *p.k))
     for (int64_t begin = 0; begin < p.n; begin += columns) {
       ch_product piece = piece_of(&p, begin, columns);
       run(&piece);
@@ -58,7 +65,7 @@ void ch_by_row_gemm(ch_exec *x, const ch_gemm_args *g) {
 }
 
 /* Expert i's product; rows are few for most experts, none for many. */
-static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, int bf16, int i) {
+static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, const void *w, int bf16, int i) {
   int64_t first = g->begin[i], weight = i * g->n * g->k;
   ch_product p = {.trans_b = g->form == CH_NT,
                   .bf16 = bf16,
@@ -71,7 +78,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, i
                   .c = g->c + first * g->n,
                   .ldc = g->n,
                   .alpha = 1};
-  p.b = bf16 ? (const void *)(g->w16 + weight) : g->w + weight;
+  p.b = (const char *)w + weight * (int64_t)(bf16 ? sizeof(ch_bf16) : sizeof(float));
   return p;
 }
 
@@ -79,16 +86,17 @@ void ch_by_row_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   enum { COLUMNS = 2 * CH_BY_ROW_COLUMNS };
   size_t mark = ch_arena_mark(&x->scratch);
   int *busy = CH_NEW(&x->scratch, int, g->experts), count = 0;
-  int bf16 = x->compute == CH_COMPUTE_BF16 && g->w16;
+  int bf16 = x->compute == CH_COMPUTE_BF16;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts], pieces = (g->n + COLUMNS - 1) / COLUMNS;
   const float *a = rounded_rows(x, g->a, rows * g->k, 0);
+  const void *w = bf16 ? rounded_weights(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   if (!ch_counting(x)) {
     void (*run)(const ch_product *) = CH_SIMD_PICK(ch_by_row);
     for (int i = 0; i < g->experts; i++)
       if (g->begin[i + 1] > g->begin[i]) busy[count++] = i;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_by_row_threads(x, rows * g->n * g->k))
     for (int64_t task = 0; task < count * pieces; task++) {
-      ch_product p = expert_product(g, a, bf16, busy[task / pieces]);
+      ch_product p = expert_product(g, a, w, bf16, busy[task / pieces]);
       ch_product piece = piece_of(&p, task % pieces * COLUMNS, COLUMNS);
       run(&piece);
     }

@@ -5,4 +5,6 @@
 void ch_fast_fill_routing(ch_ops *ops) {
   CH_SIMD_PICK(ch_fill_rows)(ops);
   CH_SIMD_PICK(ch_fill_select)(ops);
+  CH_SIMD_PICK(ch_fill_exchange)(ops);
+  CH_SIMD_PICK(ch_fill_dykstra)(ops);
 }

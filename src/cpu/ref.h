@@ -9,6 +9,7 @@ void ch_ref_fill_products(
 void ch_ref_fill_pointwise(ch_ops *ops);  /* ref_pointwise.c: softmax, gelu, geglu, embedding, add, sumsq, round_bf16 */
 void ch_ref_fill_norm(ch_ops *ops);       /* ref_norm.c: rmsnorm */
 void ch_ref_fill_routing(ch_ops *ops);    /* ref_routing.c: gather, combine, select, index */
+void ch_ref_fill_assign(ch_ops *ops);     /* ref_assign.c: exchange, dykstra */
 void ch_ref_fill_optimizers(ch_ops *ops); /* ref_optimizers.c: adafactor, adamw */
 
 void ch_ref_fill_attention(ch_ops *ops); /* called by ch_ref_fill_products */

@@ -8,5 +8,6 @@ void ch_fill_reference(ch_ops *ops, ch_compute compute) {
   ch_ref_fill_pointwise(ops);
   ch_ref_fill_norm(ops);
   ch_ref_fill_routing(ops);
+  ch_ref_fill_assign(ops);
   ch_ref_fill_optimizers(ops);
 }

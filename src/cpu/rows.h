@@ -28,4 +28,15 @@ CH_SIMD_DECLARE(void, ch_causal_backward,
 /* One row of logits turns into exp(logit - max); returns -log softmax[target], and the sum of the exponentials. */
 CH_SIMD_DECLARE(double, ch_cross_entropy, (int count, int target, float *logits, double *sum));
 
+/* Two rows of exponentials that stand for p and q, softmaxes of logits that differ by delta. They turn into the logits'
+ * gradients of weight * (-log p[target] - log q[target]) + consistency * (KL(p|q) + KL(q|p)) / 2, but for the -weight
+ * at the target; the latter sum is returned. */
+typedef struct {
+  int count;
+  const float *delta;
+  double sum[2]; /* of the exponentials */
+  float weight, consistency;
+} ch_pair;
+CH_SIMD_DECLARE(double, ch_consistency, (const ch_pair *r, float *restrict z, float *restrict y));
+
 #endif

@@ -10,6 +10,8 @@ CH_SIMD_DECLARE(void, ch_fill_pointwise, (ch_ops * ops)); /* softmax, sumsq, rou
 CH_SIMD_DECLARE(void, ch_fill_norm, (ch_ops * ops));      /* rmsnorm */
 CH_SIMD_DECLARE(void, ch_fill_rows, (ch_ops * ops));      /* gather, combine, embedding */
 CH_SIMD_DECLARE(void, ch_fill_select, (ch_ops * ops));    /* select */
+CH_SIMD_DECLARE(void, ch_fill_exchange, (ch_ops * ops));  /* exchange */
+CH_SIMD_DECLARE(void, ch_fill_dykstra, (ch_ops * ops));   /* dykstra */
 CH_SIMD_DECLARE(void, ch_fill_adafactor, (ch_ops * ops)); /* adafactor */
 CH_SIMD_DECLARE(void, ch_fill_adamw, (ch_ops * ops));     /* adamw */
 

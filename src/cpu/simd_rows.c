@@ -2,32 +2,10 @@
  * else. */
 #include <math.h>
 
+#include "cpu/row_exp.h"
 #include "cpu/rows.h"
-#include "cpu/vector.h"
-#include "cpu/vexp.h"
 
 enum { FLUSH = 4096 };
-
-/* Largest of x. NaN may be passed over here; it is found again in the sum of exponentials. */
-static float row_max(int count, const float *x) {
-  ch_vector lanes = (ch_vector){0} - INFINITY;
-  int j = 0;
-  for (; j + CH_LANES <= count; j += CH_LANES) lanes = ch_vector_max(ch_load(x + j), lanes);
-  float max = ch_vector_largest(lanes);
-  for (; j < count; j++) max = x[j] > max ? x[j] : max;
-  return max;
-}
-
-/* x = exp(x - max); returns the sum. */
-static float row_exp(int count, float *x, float max) {
-  for (int j = 0; j < count; j++) x[j] = ch_expf(x[j] - max);
-  ch_vector lanes = {0};
-  int j = 0;
-  for (; j + CH_LANES <= count; j += CH_LANES) lanes += ch_load(x + j);
-  float sum = ch_vector_sum(lanes);
-  for (; j < count; j++) sum += x[j];
-  return sum;
-}
 
 /* Adds the bias to what a row sees of its first `whole` columns, and hides the others. */
 static void add_bias(int seen, int whole, float *x, const float *bias) {
@@ -49,7 +27,7 @@ void CH_SIMD(ch_causal_softmax)(const ch_causal_block *b, float *s, float *inver
     int seen = b->first + r + 1, whole = whole_lanes(seen);
     float *row = s + r * b->ld;
     add_bias(seen, whole, row, b->bias + b->T - seen);
-    float max = row_max(whole, row), sum = row_exp(whole, row, max);
+    float max = ch_row_max(whole, row), sum = ch_row_exp(whole, row, max);
     row_zero(row, whole, b->first + b->rows);
     inverse[r] = 1 / sum;
     lse[r] = max + logf(sum);
@@ -77,9 +55,9 @@ void CH_SIMD(ch_causal_backward)(const ch_causal_block *b, float *s, float *dp, 
 }
 
 double CH_SIMD(ch_cross_entropy)(int count, int target, float *logits, double *sum) {
-  float max = row_max(count, logits), at_target = logits[target] - max;
+  float max = ch_row_max(count, logits), at_target = logits[target] - max;
   *sum = 0;
   for (int j = 0; j < count; j += FLUSH)
-    *sum += (double)row_exp(count - j < FLUSH ? count - j : FLUSH, logits + j, max);
+    *sum += (double)ch_row_exp(count - j < FLUSH ? count - j : FLUSH, logits + j, max);
   return log(*sum) - (double)at_target;
 }

@@ -8,7 +8,8 @@
 void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
   real some_logits;
-  for (int logits = 0; logits < 2; logits++) {
+  int draws = gradients ? ch_router_draws(&net->config.router) : 1;
+  for (int kind = 0; kind < 2 * draws; kind++) {
     ch_pass pass = {.B = B,
                     .T = T,
                     .token = &some_tokens,
@@ -16,8 +17,9 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
                     .training = !causal,
                     .gradients = gradients,
                     .causal = causal,
-                    .observe = gradients,
-                    .logits = logits ? &some_logits : NULL};
+                    .observe = !causal,
+                    .paired = kind / 2,
+                    .logits = kind % 2 ? &some_logits : NULL};
     ch_transformer_run(x, net, &pass);
   }
 }

@@ -82,6 +82,13 @@ static const uint8_t *clean_tokens(ch_exec *x, const ch_pass *p, int32_t *token)
   return padded ? valid : NULL;
 }
 
+/* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
+static double consistency_weight(const ch_transformer *m, const ch_pass *p) {
+  int64_t targets = 0;
+  for (int64_t t = 0; t < (int64_t)p->B / 2 * p->T; t++) targets += p->target[t] >= 0;
+  return targets ? m->config.router.consistency_weight / (double)targets : 0;
+}
+
 /* The last norm and the tied head; leaves the gradient of the last layer's output in dx. */
 static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real *dx) {
   int64_t n = (int64_t)p->B * p->T;
@@ -90,6 +97,7 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
   real *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
   real *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
   ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
+  double agree = p->paired && !ch_counting(x) ? consistency_weight(m, p) : 0, disagreement = 0;
   x->ops->rmsnorm(x, &norm);
   x->ops->head(x, &(ch_head_args){.n = n,
                                   .d = d,
@@ -103,7 +111,11 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
                                   .logits = p->logits,
                                   .weight = p->weight,
                                   .dx = dnormed,
-                                  .dw = m->embed->g});
+                                  .dw = m->embed->g,
+                                  .paired = p->paired,
+                                  .consistency_sum = &disagreement,
+                                  .consistency = p->aux_scale * (real)agree});
+  p->aux_loss += agree * disagreement;
   norm.dy = dnormed;
   norm.dx = dx;
   norm.dw = m->final_norm->g;

@@ -54,8 +54,7 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
 choir_routing_properties ch_router_properties(const ch_router *router, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
   int looks = (router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER)) != 0;
-  if (!looks || router->caps & CH_ROUTER_EVAL_ALONE || !strcmp(routing, threshold))
-    return (choir_routing_properties){0};
+  if (!looks || router->caps & CH_ROUTER_ALONE || !strcmp(routing, threshold)) return (choir_routing_properties){0};
   if (router->caps & CH_ROUTER_POOLS)
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;

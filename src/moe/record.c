@@ -1,4 +1,5 @@
 /* The routing record's memory, and the statistics that it holds. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +64,20 @@ static double pooled(double a, int64_t tokens_a, double b, int64_t tokens_b) {
   return tokens ? (a * (double)tokens_a + b * (double)tokens_b) / (double)tokens : 0;
 }
 
+static int larger(int a, int b) { return a > b ? a : b; }
+
+void ch_certificate_add(choir_certificate *sum, const choir_certificate *more) {
+  if (!more->assignments) return;
+  sum->gap = sum->assignments ? fmax(sum->gap, more->gap) : more->gap; /* of too many experts a token it is negative */
+  sum->assignments += more->assignments;
+  sum->iterations += more->iterations;
+  sum->expert_before = fmax(sum->expert_before, more->expert_before);
+  sum->token_before = fmax(sum->token_before, more->token_before);
+  sum->expert_after = larger(sum->expert_after, more->expert_after);
+  sum->token_after = larger(sum->token_after, more->token_after);
+  sum->over_cap += more->over_cap;
+}
+
 void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c,
                             const uint8_t *valid) {
   int tokens = ch_valid_count(valid, r->tokens);
@@ -74,6 +89,7 @@ void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch
   sum->capacity += c->capacity;
   sum->assignments += r->slots;
   sum->dropped += c->dropped;
+  ch_certificate_add(&sum->certificate, &c->certificate);
   for (int i = 0; i < r->experts; i++) {
     sum->load[i] += r->expert_begin[i + 1] - r->expert_begin[i];
     sum->demand[i] += c->demand[i];
@@ -98,6 +114,7 @@ int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
   sum->capacity += more->capacity;
   sum->assignments += more->assignments;
   sum->dropped += more->dropped;
+  ch_certificate_add(&sum->certificate, &more->certificate);
   for (int i = 0; i < sum->experts; i++) {
     sum->load[i] += more->load[i];
     sum->demand[i] += more->demand[i];

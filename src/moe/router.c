@@ -10,7 +10,7 @@
 /* clang-format off: a row a line */
 #define ROUTERS(row)                                                                                           \
   row(expert_choice) row(gshard_top2) row(switch_top1) row(hash) row(dense) row(quantile_balanced) row(random) \
-      row(kmeans) row(global_topk)
+      row(kmeans) row(global_topk) row(capped_expert_choice) row(base)
 /* clang-format on */
 
 #define DECLARE(name) extern const ch_router ch_router_##name;
@@ -49,6 +49,10 @@ int ch_router_capacity(double factor, int choices, int n, int e) {
 int ch_router_choices(const choir_router_options *o) {
   const ch_router *router = ch_router_find(o->name);
   return router->caps & CH_ROUTER_K ? o->experts_per_token : router->choices;
+}
+
+int ch_router_draws(const choir_router_options *o) {
+  return (ch_router_find(o->name)->caps & CH_ROUTER_PAIRS) && o->consistency_weight > 0 ? 2 : 1;
 }
 
 int ch_router_can_be_causal(const ch_router *router) {
@@ -92,6 +96,14 @@ int ch_valid_count(const uint8_t *valid, int n) {
   int count = 0;
   for (int t = 0; t < n; t++) count += valid[t] != 0;
   return count;
+}
+
+void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
+  const ch_record *r = a->record;
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < a->e; i++)
+    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
+      r->slot_gate[s] = a->scores[(int64_t)r->slot_token[s] * a->e + i];
 }
 
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {

@@ -20,7 +20,8 @@ enum {
   CH_ROUTER_LOGITS_ONLY = 512, /* reads logits; its backward writes their gradient to dscores: no softmax */
   CH_ROUTER_K = 1024,          /* gives every token options->experts_per_token experts */
   CH_ROUTER_POOLS = 2048,      /* takes options->pool */
-  CH_ROUTER_EVAL_ALONE = 4096  /* looks across tokens in training only: by itself route is causal elsewhere */
+  CH_ROUTER_ALONE = 4096,      /* looks at other tokens in training only: evaluation routes each token by itself */
+  CH_ROUTER_PAIRS = 8192       /* takes options->consistency_weight */
 };
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */
@@ -30,6 +31,7 @@ typedef struct ch_route_counts {
   double aux_loss; /* unweighted */
   int *demand;     /* [e] tokens that asked for the expert */
   real *cutoff;    /* [e] scores from which on the expert takes tokens: CH_ROUTER_THRESHOLDS; +infinity: it took none */
+  choir_certificate certificate; /* all 0 where nothing was assigned by a solver */
 } ch_route_counts;
 
 typedef struct ch_route_args {
@@ -95,6 +97,9 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 /* Experts that every token asks for, 0 where experts choose. */
 int ch_router_choices(const choir_router_options *o);
 
+/* How often a training pass runs every sequence: 2 where two draws are to agree (consistency_weight), else 1. */
+int ch_router_draws(const choir_router_options *o);
+
 /* Nonzero when the router has a way to route without a look at other tokens. */
 int ch_router_can_be_causal(const ch_router *router);
 
@@ -123,6 +128,9 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 /* How many of `n` tokens take part. */
 int ch_valid_count(const uint8_t *valid, int n);
 
+/* slot_gate = score, not in the counting run. */
+void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a);
+
 /* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 
@@ -148,6 +156,7 @@ void ch_record_part(const ch_record *all, int begin, int end, ch_record *part);
 
 /* Public statistics (arrays malloc'd). Collecting a routing, or adding statistics of as many experts, sums counts and
  * capacities and takes aux_loss and gate_mass as means over tokens. Collecting allocates nothing. */
+void ch_certificate_add(choir_certificate *sum, const choir_certificate *more);
 int ch_route_stats_alloc(int experts, choir_route_stats *stats);
 void ch_route_stats_clear(choir_route_stats *stats);
 void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid);

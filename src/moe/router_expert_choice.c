@@ -1,115 +1,44 @@
 /* Expert choice (Zhou et al. 2022): each expert takes the k = n c / e tokens of a pool that score best for it. The gate
  * is the score itself. Load is k, exactly; a token may be taken by any number of experts, or by none. */
 #include <math.h>
-#include <string.h>
 
 #include "base/error.h"
-#include "base/suggest.h"
-#include "moe/router.h"
-
-const char *const ch_router_pools[] = {"batch", "sequence", NULL};
-
-/* Tokens of a full pool: all, or one sequence of them. */
-static int pool_size(const choir_router_options *o, int n, int sequence_length) {
-  int by_sequence = !strcmp(o->pool, "sequence");
-  return by_sequence && sequence_length > 0 && sequence_length < n ? sequence_length : n;
-}
-
-/* Slots of n tokens in pools of `size`, the last one smaller. */
-static int64_t slots(double c, int n, int size, int e) {
-  return (int64_t)e * ((int64_t)(n / size) * ch_router_k(c, size, e) + ch_router_k(c, n % size, e));
-}
-
-static int check_factor(double c, int n, int size, int e) {
-  if (c > e)
-    return ch_error(
-        CHOIR_ERROR_ARGUMENT,
-        "router 'expert_choice': capacity_factor %g with %d experts makes k = n c / e larger than the pool of "
-        "%d tokens; it can be %d at most",
-        c, e, size, e);
-  if (size * c / e < 0.5)
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "router 'expert_choice': k = n c / e is 0 (pool of %d tokens, capacity_factor %g, %d experts)",
-                    size, c, e);
-  if (slots(c, n, size, e) > INT32_MAX / 2)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d tokens are too many for one call", n);
-  return CHOIR_OK;
-}
+#include "moe/near_capacity.h"
+#include "moe/pool.h"
 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
-  char nearest[128];
-  if (strcmp(o->pool, ch_router_pools[0]) && strcmp(o->pool, ch_router_pools[1]))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': pool '%s' is neither batch nor sequence%s", o->pool,
-                    ch_did_you_mean(nearest, sizeof nearest, o->pool, ch_router_pools));
-  int size = pool_size(o, n, sequence_length);
-  if (e > size)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'expert_choice': %d experts choose among only %d tokens (pool '%s')",
-                    e, size, o->pool);
-  CH_TRY(check_factor(o->capacity_factor, n, size, e));
-  return check_factor(ch_router_factor(o, 0), n, size, e);
+  CH_TRY(ch_pools_check(o, n, e, sequence_length));
+  return o->threshold_after ? ch_near_capacity_check(o) : CHOIR_OK;
 }
 
 static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
-  int size = pool_size(o, n, sequence_length);
-  return (int)slots(fmax(o->capacity_factor, o->eval_capacity_factor), n, size, e);
+  int64_t own = ch_pools_slots(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e, sequence_length);
+  int64_t near = o->threshold_after ? ch_near_capacity_slots(o, n, e) : 0;
+  return (int)(own > near ? own : near);
 }
 
-/* Cuts the tokens into pools; returns the k of all of them together. */
-static int cut(const ch_route_args *a, int size, int count, int *begin, int *k) {
-  double c = ch_router_factor(a->options, a->training);
-  int total = 0;
-  for (int p = 0; p < count; p++) {
-    begin[p] = p * size;
-    begin[p + 1] = p + 1 < count ? begin[p] + size : a->n;
-    int valid = ch_valid_count(a->valid ? a->valid + begin[p] : NULL, begin[p + 1] - begin[p]);
-    total += k[p] = ch_router_k(c, valid, a->e);
-  }
-  return total;
-}
-
-/* Over the pools in which the expert took any token; +infinity where there is none. */
-static void mean_cutoff(const ch_route_args *a, int pools, const real *cutoff) {
-  for (int i = 0; i < a->e; i++) {
-    double sum = 0;
-    int finite = 0;
-    for (int p = 0; p < pools; p++) {
-      real value = cutoff[(int64_t)p * a->e + i];
-      if (!isfinite(value)) continue;
-      sum += (double)value;
-      finite++;
-    }
-    a->counts->cutoff[i] = finite ? (real)(sum / finite) : (real)INFINITY;
-  }
+/* Each expert's k best tokens of every pool. */
+static void choose(ch_exec *x, const ch_route_args *a) {
+  ch_pools pools = ch_pools_cut(x, a);
+  real *cutoff = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e);
+  ch_pools_select(x, a, &pools, cutoff);
+  if (ch_counting(x)) return;
+  ch_record *r = a->record;
+  r->slots = r->expert_begin[a->e];
+  a->counts->capacity = pools.total;
+  a->counts->dropped = 0;
+  ch_pools_mean_cutoff(a, &pools, cutoff);
+  for (int i = 0; i < a->e; i++) a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int size = pool_size(a->options, a->n, a->sequence_length), count = (a->n + size - 1) / size;
-  int *begin = CH_NEW(&x->scratch, int, count + 1), *k = CH_NEW(&x->scratch, int, count);
-  real *cutoff = CH_NEW(&x->scratch, real, (int64_t)count * a->e);
-  int total = ch_counting(x) ? 0 : cut(a, size, count, begin, k);
-
-  ch_record *r = a->record;
-  x->ops->select(x, &(ch_select_args){.pools = count,
-                                      .pool_begin = begin,
-                                      .k = k,
-                                      .valid = a->valid,
-                                      .score = a->scores,
-                                      .record = r,
-                                      .cutoff = cutoff});
+  if (!a->by_threshold || ch_counting(x)) choose(x, a);
+  if (a->options->threshold_after && (a->by_threshold || ch_counting(x))) ch_near_capacity_choose(x, a);
   if (!ch_counting(x)) {
-    r->slots = r->expert_begin[a->e];
-    a->counts->capacity = total;
-    a->counts->dropped = 0;
     a->counts->aux_loss = 0;
-    mean_cutoff(a, count, cutoff);
-#pragma omp parallel for num_threads(x->threads)
-    for (int i = 0; i < a->e; i++) {
-      a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
-      for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
-        r->slot_gate[s] = a->scores[(int64_t)r->slot_token[s] * a->e + i];
-    }
+    ch_router_gates_from_scores(x, a);
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -99,6 +99,37 @@ typedef struct {
   real *cutoff; /* [pools,e] or NULL: each expert's k-th best score of the pool; +infinity where k is 0 */
 } ch_select_args;
 
+/* The cheapest exchange: of the listed rows, which one loses least when it gives up column `from` for column j,
+ *   cost[j] = min over r in row[] of score[r, from] - open[r, j]   (in double), carrier[j] = the first r that reaches
+ * it; `open` is the score where a row may take the column and -infinity where it may not: then cost[j] is +infinity and
+ * carrier[j] -1. Scores are finite. One thread. */
+typedef struct {
+  int rows, from;
+  const int *row; /* [rows] */
+  int64_t ld;     /* of score and open: columns, a multiple of 16 */
+  const real *score, *open;
+  double *cost; /* [ld] */
+  int *carrier; /* [ld] */
+} ch_exchange_args;
+
+/* Entropic assignment of one pool by Dykstra's alternating projections in KL geometry, in the log domain:
+ * A = exp(min(0, S - alpha - beta) / lambda), where each iteration sets
+ *   beta[i]  so that expert i takes k,          then (S there being min(S, alpha + beta) of the last iteration)
+ *   alpha[t] >= 0 so that no token has more than b,
+ * and the entries' own correction, for A <= 1, is what min(0, .) cuts off. Ends after `iterations`, or when no beta
+ * moved by more than tolerance * lambda. Tokens that are not valid take no part; their alpha is 0. */
+typedef struct {
+  int n, e, k, b;
+  double lambda, tolerance;
+  int iterations;
+  const uint8_t *valid; /* [n] or NULL */
+  const real *score;    /* [n,e] */
+  real *alpha, *beta;   /* [n], [e] = */
+  real *margin;         /* [n,e] = min(0, S - alpha - beta): lambda log A */
+  double *load, *taken; /* [e] sum_t A and [n] sum_i A, = */
+  int *done;            /* = iterations that ran */
+} ch_dykstra_args;
+
 /* Fills token_begin and token_slot from expert_begin and slot_token (a counting sort). */
 typedef struct {
   ch_record *record;
@@ -201,6 +232,12 @@ typedef struct {
   real weight;           /* of the gradient, usually 1/targets */
   real *dx;              /* [n,d] = , or NULL */
   real *dw;              /* [V,d] += */
+  /* n is even, and rows t and t + n/2 predict the same target, p and q, from two passes of a model that draws:
+   * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, part of the gradient with a weight of
+   * its own. */
+  int paired;
+  double *consistency_sum;
+  real consistency;
 } ch_head_args;
 
 /* y = x; without x: y = 0 */
@@ -262,6 +299,8 @@ typedef struct ch_ops {
   void (*softmax)(ch_exec *x, const ch_softmax_args *a);
   void (*softmax_backward)(ch_exec *x, const ch_softmax_args *a);
   void (*select)(ch_exec *x, const ch_select_args *a);
+  void (*exchange)(ch_exec *x, const ch_exchange_args *a);
+  void (*dykstra)(ch_exec *x, const ch_dykstra_args *a);
   void (*index)(ch_exec *x, const ch_index_args *a);
   void (*gelu)(ch_exec *x, const ch_gelu_args *a);
   void (*gelu_backward)(ch_exec *x, const ch_gelu_args *a);

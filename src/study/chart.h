@@ -6,7 +6,7 @@
 
 #include "study/history.h"
 
-enum { CH_SERIES_MOST = 3 };
+enum { CH_SERIES_MOST = 4 };
 
 typedef struct ch_series {
   const ch_curve *curve; /* NULL: a dashed level at `level` */

@@ -32,6 +32,14 @@ static int add(ch_history *h, ch_curve_name name, const json_t *line, const char
   return add_point(&h->curve[name], json_number_value(step), json_number_value(value));
 }
 
+/* The loss by thresholds stands in an object of its own. */
+static int add_causal(ch_history *h, const json_t *line) {
+  const json_t *step = json_object_get(line, "step"),
+               *value = json_object_get(json_object_get(line, "threshold"), "loss");
+  if (!json_is_number(step) || !json_is_number(value)) return CHOIR_OK;
+  return add_point(&h->curve[CH_THRESHOLD_LOSS], json_number_value(step), json_number_value(value));
+}
+
 static void keep(json_t **slot, json_t *line) {
   json_decref(*slot);
   *slot = json_incref(line);
@@ -47,11 +55,14 @@ static int take_metrics(ch_history *h, json_t *line) {
     CH_TRY(add(h, CH_RATE, line, "rate"));
     CH_TRY(add(h, CH_GRADIENT_NORM, line, "gradient_norm"));
     CH_TRY(add(h, CH_DROPPED, line, "dropped"));
+    CH_TRY(add(h, CH_UNROUTED, line, "unrouted"));
+    CH_TRY(add(h, CH_IMBALANCE, line, "imbalance"));
     h->tokens = json_number_value(json_object_get(line, "tokens"));
   }
   if (!strcmp(event, "eval")) {
     keep(&h->eval, line);
     CH_TRY(add(h, CH_HELDOUT_LOSS, line, "loss"));
+    CH_TRY(add_causal(h, line));
     CH_TRY(add(h, CH_BITS_PER_BYTE, line, "bits_per_byte"));
   }
   return CHOIR_OK;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/rng.h"
+#include "data/text_tokens.h"
 #include "model/model.h"
 
 /* Up to this share of the logits' spread a change is one of rounding: what bf16 products make of another order of
@@ -166,17 +166,10 @@ static int cut_text(probe *p, const int32_t *ids, size_t count) {
 }
 
 static int read_text(probe *p, const choir_tokenizer *tokenizer) {
-  char *text;
-  size_t bytes, count;
-  int32_t *ids;
-  if (!tokenizer)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: a text needs the checkpoint's tokenizer.model", p->o->text);
-  CH_TRY(ch_file_read(p->o->text, (size_t)1 << 30, &text, &bytes));
-  int code = choir_tokenizer_encode(tokenizer, text, bytes, &ids, &count);
-  free(text);
-  if (code) return ch_error_in(code, "%s", p->o->text);
-  code = cut_text(p, ids, count);
-  free(ids);
+  ch_text_tokens text;
+  CH_TRY(ch_text_tokens_read(tokenizer, p->o->text, (size_t)p->B * (size_t)p->T, &text));
+  int code = cut_text(p, text.ids, text.count);
+  free(text.ids);
   return code;
 }
 

@@ -60,6 +60,8 @@ static void cards(FILE *out, const ch_history *h) {
   card(out, "perplexity of unigrams", "%.1f", exp(get(h->eval, "unigram_loss")), "");
   card(out, "bits per byte, held out", "%.3f", last(&h->curve[CH_BITS_PER_BYTE]), "");
   card(out, "held-out loss, nats a token", "%.4f", last(&h->curve[CH_HELDOUT_LOSS]), "");
+  if (h->curve[CH_THRESHOLD_LOSS].count)
+    card(out, "the same, causal (by thresholds)", "%.4f", last(&h->curve[CH_THRESHOLD_LOSS]), "");
   card_count(out, "steps", loss->x[loss->count - 1]);
   card_count(out, "training tokens", h->tokens);
   card_count(out, "parameters", get(h->run, "parameters"));
@@ -84,6 +86,9 @@ static void curves(FILE *out, const ch_history *h) {
   loss.series[0] = (ch_series){.curve = &h->curve[CH_LOSS], .label = "training"};
   if (h->curve[CH_HELDOUT_LOSS].count)
     loss.series[loss.count++] = (ch_series){.curve = &h->curve[CH_HELDOUT_LOSS], .label = "held out", .points = 1};
+  if (h->curve[CH_THRESHOLD_LOSS].count)
+    loss.series[loss.count++] =
+        (ch_series){.curve = &h->curve[CH_THRESHOLD_LOSS], .label = "held out, causal", .points = 1};
   if (isfinite(get(h->eval, "unigram_loss")))
     loss.series[loss.count++] = (ch_series){.level = get(h->eval, "unigram_loss"), .label = "unigrams"};
   fputs("<h2>Training</h2><div class=charts>\n", out);
@@ -97,6 +102,8 @@ static void curves(FILE *out, const ch_history *h) {
   one_curve(out, h, CH_RATE, "Learning rate", "", 1);
   one_curve(out, h, CH_AUX_LOSS, "Auxiliary loss", "weighted, of the router", 1);
   one_curve(out, h, CH_DROPPED, "Dropped", "share of choices that found their expert full", 1);
+  one_curve(out, h, CH_UNROUTED, "Unrouted", "share of tokens without an expert", 1);
+  one_curve(out, h, CH_IMBALANCE, "Imbalance", "largest load of an expert over the mean, worst layer", 1);
   one_curve(out, h, CH_TOKENS_PER_SECOND, "Speed", "tokens a second", 1);
   one_curve(out, h, CH_PEAK_SHARE, "Use of the machine", "model FLOPs, % of measured peak", 1);
   fputs("</div>\n", out);
@@ -152,7 +159,7 @@ static void routing(FILE *out, const ch_history *h) {
     fputs(
         "<p>The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured "
         "in the same "
-        "way, and is not the loss of writing text token by token.</p>\n",
+        "way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds.</p>\n",
         out);
   fputs("<div class=charts>\n", out);
   json_array_foreach(layers, i, layer) layer_bars(out, layer);

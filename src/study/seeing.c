@@ -7,18 +7,7 @@
 
 #include "base/error.h"
 #include "train/evaluate.h"
-
-typedef struct watch {
-  choir_seen *seen;
-  choir_look also;
-  void *context;
-} watch;
-
-static void look(void *context, const choir_routing *routing) {
-  const watch *w = context;
-  choir_routing_stats_add(&w->seen->layer[routing->moe], routing);
-  if (w->also) w->also(w->context, routing);
-}
+#include "train/watch.h"
 
 void choir_seen_free(choir_seen *seen) {
   for (int i = 0; seen->layer && i < seen->layers; i++) choir_routing_stats_free(&seen->layer[i]);
@@ -26,7 +15,7 @@ void choir_seen_free(choir_seen *seen) {
   *seen = (choir_seen){0};
 }
 
-/* Sizes that are no larger than the text, and empty statistics. */
+/* Sizes that are no larger than the text. */
 static int begin(const choir_model *model, const ch_text_tokens *text, const choir_seeing_options *o,
                  choir_seen *seen) {
   const choir_config *config = choir_model_config_of(model);
@@ -45,10 +34,6 @@ static int begin(const choir_model *model, const ch_text_tokens *text, const cho
   if (seen->sequence_length > targets) seen->sequence_length = (int)targets;
   int64_t windows = (targets + seen->sequence_length - 1) / seen->sequence_length;
   if (seen->batch_sequences > windows) seen->batch_sequences = (int)windows;
-  seen->layer = calloc((size_t)choir_model_moe_layers(model), sizeof *seen->layer);
-  if (!seen->layer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for statistics");
-  for (; seen->layers < choir_model_moe_layers(model); seen->layers++)
-    CH_TRY(choir_routing_stats_begin(config->model.experts, config->model.vocab_size, &seen->layer[seen->layers]));
   return CHOIR_OK;
 }
 
@@ -70,14 +55,16 @@ static int evaluate(choir_model *model, const ch_text_tokens *text, const choir_
 int ch_see(choir_model *model, const ch_text_tokens *text, const choir_seeing_options *o, choir_look also,
            void *context, choir_seen *seen) {
   char own[CHOIR_NAME_BYTES];
-  watch w = {seen, also, context};
+  ch_watch w = {.also = also, .context = context};
   CH_TRY(begin(model, text, o, seen));
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
   if (o->routing) CH_TRY(choir_model_set_routing(model, o->routing));
-  choir_model_look(model, look, &w);
-  int code = evaluate(model, text, o, seen);
-  choir_model_look(model, NULL, NULL);
-  if (!code && o->routing) seen->eval.routing = o->routing; /* the model's name for it goes with its own routing */
+  int code = ch_watch_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
+  if (!code) code = evaluate(model, text, o, seen);
+  ch_watch_end(model);
+  seen->layers = w.layers;
+  seen->layer = w.layer;
+  if (o->routing) seen->eval.routing = o->routing; /* the model's name for it goes with its own routing */
   int restored = choir_model_set_routing(model, own);
   return code ? code : restored;
 }

@@ -43,7 +43,8 @@ int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
   costs->active_parameters =
       costs->parameters - costs->expert_parameters + (int64_t)((double)costs->expert_parameters * share + 0.5);
   costs->forward_flops_per_token = product_flops(&params, share) + attention_flops(config);
-  costs->train_flops_per_token = 3 * costs->forward_flops_per_token;
+  costs->train_flops_per_token =
+      3.0 * ch_run_sequences(config) / config->train.batch_sequences * costs->forward_flops_per_token;
   ch_params_free(&params);
   ch_plan plan;
   CH_TRY(ch_plan_make(config, &plan));

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "data/reader.h"
+#include "data/text_tokens.h"
 #include "train/evaluate.h"
 
 /* A window holds T tokens and one more: no longer than what there is. */
@@ -71,17 +71,10 @@ static int eval_tokens(choir_model *model, const choir_eval_options *o, int T, c
 
 static int eval_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                      choir_eval_result *result) {
-  char *text;
-  size_t bytes, count;
-  int32_t *ids;
-  if (!tokenizer)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: evaluating a text needs the checkpoint's tokenizer.model", o->text);
-  CH_TRY(ch_file_read(o->text, (size_t)1 << 36, &text, &bytes));
-  int code = choir_tokenizer_encode(tokenizer, text, bytes, &ids, &count);
-  free(text);
-  if (code) return ch_error_in(code, "%s", o->text);
-  code = eval_tokens(model, o, T, ids, count, bytes, result);
-  free(ids);
+  ch_text_tokens text;
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, &text));
+  int code = eval_tokens(model, o, T, text.ids, text.count, text.bytes, result);
+  free(text.ids);
   return code;
 }
 

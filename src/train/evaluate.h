@@ -27,9 +27,9 @@ double ch_heldout_bytes(const choir_data *data, int64_t tokens);
 /* Sets bytes and bits_per_byte of a result that has loss and tokens. */
 void ch_eval_bytes(choir_eval_result *result, double bytes);
 
-/* Runs the first `limit` windows (0: all) in batches of B with evaluation routing; the pool is one batch, the last one
- * smaller. Fills loss, perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the evaluation.
- * `unigram` may be NULL. */
+/* Runs the first `limit` windows (0: all) in batches of B with the model's present routing; the pool is one batch, the
+ * last one smaller. Fills loss, perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the
+ * evaluation. `unigram` may be NULL. */
 int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
                 int (*progress)(void *context, int64_t done, int64_t total), void *context, choir_eval_result *result);
 

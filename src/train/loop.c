@@ -9,7 +9,9 @@
 #include "base/machine.h"
 #include "choir/machine.h"
 #include "train/metrics.h"
+#include "train/plan.h"
 #include "train/update.h"
+#include "train/watch.h"
 
 /* One process's drive through a run. Timing belongs to the process and not to the run. */
 typedef struct drive {
@@ -24,7 +26,7 @@ typedef struct drive {
 
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
-  int64_t n = (int64_t)c->batch_sequences * c->sequence_length,
+  int64_t n = (int64_t)ch_run_sequences(&run->config) * c->sequence_length,
           windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
   choir_model *m = run->model;
   run->batch = malloc((size_t)(2 * n + windows) * sizeof *run->batch);
@@ -39,7 +41,7 @@ int ch_run_plan(ch_run *run) {
   if (!run->unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
   ch_update_count(&m->x, &run->optimizer); /* the executor has no plan yet */
   m->reserved_scratch = m->x.scratch.peak;
-  return ch_model_plan(m, c->batch_sequences, c->sequence_length, 1);
+  return ch_model_plan(m, ch_run_sequences(&run->config), c->sequence_length, 1);
 }
 
 static void measure(const drive *d, double seconds, choir_train_event *e) {
@@ -54,16 +56,41 @@ static void tell(drive *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
+/* Held-out loss with the router's own routing or by thresholds (the plan of the run has room for both), and *json,
+ * which says also how tokens were routed. */
+static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
+  ch_watch watch = {0};
+  int B = ch_run_sequences(&run->config);
+  CH_TRY(ch_watch_begin(run->model, 0, &watch));
+  run->model->causal = causal;
+  int code = ch_evaluate(run->model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
+  run->model->causal = 0;
+  ch_watch_end(run->model);
+  if (!code && !isfinite(r->loss)) code = ch_run_not_finite(run, run->step, r->loss);
+  if (!code) {
+    ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
+    *json = ch_metrics_result(r, run, watch.layer);
+  }
+  ch_watch_free(&watch);
+  return code;
+}
+
 static int evaluate(drive *d, choir_train_event e) {
-  ch_run *run = d->run;
-  const choir_train_config *c = &run->config.train;
-  choir_eval_result r;
-  ch_windows windows = ch_windows_heldout(run->data, c->sequence_length);
+  const ch_run *run = d->run;
+  choir_eval_result r, by_thresholds;
+  json_t *own = NULL, *causal = NULL;
+  ch_windows windows = ch_windows_heldout(run->data, run->config.train.sequence_length);
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
-  CH_TRY(ch_evaluate(run->model, &windows, c->batch_sequences, c->eval_sequences, run->unigram, NULL, NULL, &r));
-  if (!isfinite(r.loss)) return ch_run_not_finite(run, run->step, r.loss);
-  ch_eval_bytes(&r, ch_heldout_bytes(run->data, r.tokens));
-  ch_metrics_eval(&d->metrics, run->step, &r, run);
+  e.threshold_loss = (double)NAN;
+  int code = evaluate_by(run, &windows, 0, &r, &own);
+  if (!code && r.looks_across_tokens && ch_router_can_be_causal(run->model->net.router)) {
+    code = evaluate_by(run, &windows, 1, &by_thresholds, &causal);
+    e.threshold_loss = by_thresholds.loss;
+  }
+  if (!code) ch_metrics_eval(&d->metrics, run->step, own, causal);
+  json_decref(own);
+  json_decref(causal);
+  CH_TRY(code);
   e.kind = CHOIR_EVENT_EVAL;
   e.loss = r.loss;
   e.aux_loss = 0;

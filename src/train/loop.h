@@ -12,7 +12,7 @@ int ch_run_plan(ch_run *run);
 int ch_run_step(ch_run *run, choir_train_event *e);
 
 /* The error for a loss or gradient that is not finite: names the first weight or gradient that is not. */
-int ch_run_not_finite(ch_run *run, int64_t step, double loss);
+int ch_run_not_finite(const ch_run *run, int64_t step, double loss);
 
 /* That error when a weight is not finite; CHOIR_OK otherwise. */
 int ch_run_check_weights(ch_run *run, double loss);

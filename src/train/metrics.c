@@ -1,7 +1,7 @@
 #include "train/metrics.h"
 
 #include <inttypes.h>
-#include <jansson.h>
+#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,8 +71,8 @@ void ch_metrics_step(ch_metrics *m, const choir_train_event *e) {
   fprintf(m->file,
           "{\"event\":\"step\",\"step\":%" PRId64
           ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
-          "\"dropped\":%.9g,\"tokens\":%" PRId64 "}\n",
-          e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->tokens);
+          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"tokens\":%" PRId64 "}\n",
+          e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance, e->tokens);
 }
 
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds) {
@@ -87,7 +87,11 @@ static json_t *integers(const int64_t *values, int count) {
   return array;
 }
 
-static json_t *layer_json(const ch_block *b, const choir_route_stats *s) {
+static void set_real(json_t *object, const char *key, double value) {
+  json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());
+}
+
+static json_t *layer_json(const ch_block *b, const choir_route_stats *s, const choir_routing_stats *seen) {
   json_t *layer = json_object();
   json_object_set_new(layer, "layer", json_integer(b->number));
   json_object_set_new(layer, "tokens", json_integer(s->tokens));
@@ -95,28 +99,41 @@ static json_t *layer_json(const ch_block *b, const choir_route_stats *s) {
   json_object_set_new(layer, "assignments", json_integer(s->assignments));
   json_object_set_new(layer, "dropped", json_integer(s->dropped));
   json_object_set_new(layer, "gate_mass", json_real(s->gate_mass));
+  set_real(layer, "token_entropy", seen->token_entropy);
+  set_real(layer, "load_entropy", seen->load_entropy);
+  set_real(layer, "drift", seen->drift);
   json_object_set_new(layer, "load", integers(s->load, s->experts));
   json_object_set_new(layer, "demand", integers(s->demand, s->experts));
   json_object_set_new(layer, "histogram", integers(s->histogram, s->experts + 1));
   return layer;
 }
 
-void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run) {
-  json_t *line = json_object(), *layers = json_array();
-  json_object_set_new(line, "event", json_string("eval"));
-  json_object_set_new(line, "step", json_integer(step));
-  json_object_set_new(line, "loss", json_real(r->loss));
-  json_object_set_new(line, "perplexity", json_real(r->perplexity));
-  json_object_set_new(line, "bits_per_byte", json_real(r->bits_per_byte));
-  json_object_set_new(line, "unigram_loss", json_real(r->unigram_loss));
-  json_object_set_new(line, "tokens", json_integer(r->tokens));
-  json_object_set_new(line, "routing", json_string(r->routing));
-  json_object_set_new(line, "looks_across_tokens", json_boolean(r->looks_across_tokens));
+json_t *ch_metrics_result(const choir_eval_result *r, const ch_run *run, const choir_routing_stats *seen) {
+  json_t *result = json_object(), *layers = json_array();
+  json_object_set_new(result, "loss", json_real(r->loss));
+  json_object_set_new(result, "perplexity", json_real(r->perplexity));
+  json_object_set_new(result, "bits_per_byte", json_real(r->bits_per_byte));
+  json_object_set_new(result, "unigram_loss", json_real(r->unigram_loss));
+  json_object_set_new(result, "tokens", json_integer(r->tokens));
+  json_object_set_new(result, "routing", json_string(r->routing));
+  json_object_set_new(result, "looks_across_tokens", json_boolean(r->looks_across_tokens));
   const ch_transformer *net = &run->model->net;
   for (int l = 0; l < net->config.layers; l++)
     if (net->block[l].moe >= 0)
-      json_array_append_new(layers, layer_json(&net->block[l], &net->stats[net->block[l].moe]));
-  json_object_set_new(line, "layers", layers);
+      json_array_append_new(layers,
+                            layer_json(&net->block[l], &net->stats[net->block[l].moe], &seen[net->block[l].moe]));
+  json_object_set_new(result, "layers", layers);
+  return result;
+}
+
+void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
+  json_t *line = json_pack("{s:s, s:I}", "event", "eval", "step", (json_int_t)step);
+  json_object_update(line, own);
+  if (causal) {
+    double gap = json_number_value(json_object_get(causal, "loss")) - json_number_value(json_object_get(own, "loss"));
+    json_object_set_new(line, "causal_gap", json_real(gap));
+    json_object_set(line, "threshold", causal);
+  }
   write_line(m->file, line);
 }
 

@@ -3,6 +3,7 @@
 #ifndef CH_TRAIN_METRICS_H
 #define CH_TRAIN_METRICS_H
 
+#include <jansson.h>
 #include <stdio.h>
 
 #include "train/evaluate.h"
@@ -21,7 +22,13 @@ void ch_metrics_close(ch_metrics *m);
 void ch_metrics_run(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds);
-void ch_metrics_eval(ch_metrics *m, int64_t step, const choir_eval_result *r, const ch_run *run);
+
+/* One evaluation: loss, and the routing statistics that it left in the model. seen: [MoE layers], of this evaluation.
+ */
+json_t *ch_metrics_result(const choir_eval_result *r, const ch_run *run, const choir_routing_stats *seen);
+
+/* The line of an evaluation: the router's own routing, and the result by thresholds or NULL. */
+void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal);
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path);
 
 /* Brings everything written so far to the disk and says how long metrics.jsonl is: before each checkpoint. */

@@ -4,6 +4,11 @@
 #include "model/model.h"
 #include "train/update.h"
 
+int ch_run_sequences(const choir_config *config) {
+  int draws = config->model.moe_every ? ch_router_draws(&config->model.router) : 1;
+  return config->train.batch_sequences * draws;
+}
+
 static int count_model(const choir_config *config, ch_exec *x, ch_transformer *net, ch_plan *plan) {
   ch_arena weights, gradients, state;
   ch_optimizer optimizer;
@@ -16,7 +21,7 @@ static int count_model(const choir_config *config, ch_exec *x, ch_transformer *n
   ch_optimizer_alloc(&optimizer, &state);
   ch_update_count(x, &optimizer);
   ch_optimizer_free(&optimizer);
-  int B = config->train.batch_sequences, T = config->train.sequence_length;
+  int B = ch_run_sequences(config), T = config->train.sequence_length;
   ch_model_count(x, net, B, T, 1, 0);
   if (ch_router_can_be_causal(net->router)) ch_model_count(x, net, B, T, 0, 1);
   plan->weights = (int64_t)weights.peak;

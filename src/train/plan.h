@@ -14,6 +14,9 @@ typedef struct ch_plan {
   int64_t serve; /* fp32 weights and one sequence's keys and values */
 } ch_plan;
 
+/* Sequences of one training pass: batch_sequences, twice over where two draws of the router are to agree. */
+int ch_run_sequences(const choir_config *config);
+
 int ch_plan_make(const choir_config *config, ch_plan *plan);
 
 #endif

@@ -4,16 +4,15 @@
 
 #include "base/error.h"
 #include "train/loop.h"
+#include "train/plan.h"
 #include "train/update.h"
 
-/* One micro-batch: the next windows, split into tokens and targets, forward and backward. Ranks take turns through the
- * samples. update: of the layers, within the backward pass, or NULL. sums: of the loss and of the auxiliary loss, added
- * to. */
-static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *sums) {
+/* The next windows, split into tokens and targets, `draws` times over. Ranks take turns through the samples. Returns
+ * the targets, which stand behind the tokens in run->batch. */
+static int32_t *fill_batch(ch_run *run, int draws) {
   const choir_train_config *c = &run->config.train;
   int B = c->batch_sequences, T = c->sequence_length;
-  int64_t n = (int64_t)B * T;
-  double share = 1.0 / ((double)c->accumulate * run->comm->size); /* of this micro-batch in the step */
+  int64_t once = (int64_t)B * T, n = draws * once;
   int32_t *token = run->batch, *target = token + n, *windows = target + n;
   ch_data_position mine = {run->position.samples + (uint64_t)(run->comm->rank * B)};
   ch_data_next(run->data, c->seed, T, &mine, B, windows);
@@ -23,12 +22,28 @@ static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *
       token[b * T + t] = windows[b * (T + 1) + t];
       target[b * T + t] = windows[b * (T + 1) + t + 1];
     }
+  for (int64_t t = once; t < n; t++) {
+    token[t] = token[t - once];
+    target[t] = target[t - once];
+  }
+  return target;
+}
+
+/* One micro-batch, forward and backward. update: of the layers, within the backward pass, or NULL. sums: of the loss
+ * and of the auxiliary loss, added to. */
+static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *sums) {
+  const choir_train_config *c = &run->config.train;
+  int B = ch_run_sequences(&run->config), draws = B / c->batch_sequences;
+  int64_t n = (int64_t)B * c->sequence_length;
+  double share = 1.0 / ((double)c->accumulate * run->comm->size); /* of this micro-batch in the step */
+  const int32_t *target = fill_batch(run, draws);
   ch_pass pass = {.B = B,
-                  .T = T,
-                  .token = token,
+                  .T = c->sequence_length,
+                  .token = run->batch,
                   .target = target,
                   .training = 1,
                   .gradients = 1,
+                  .paired = draws > 1,
                   .by_threshold = run->config.model.router.threshold_after > 0 &&
                                   run->step >= run->config.model.router.threshold_after,
                   .observe = 1,
@@ -43,7 +58,7 @@ static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *
   sums[1] += pass.aux_loss * share;
 }
 
-int ch_run_not_finite(ch_run *run, int64_t step, double loss) {
+int ch_run_not_finite(const ch_run *run, int64_t step, double loss) {
   const char *what = "weight", *name = ch_model_bad_weight(run->model);
   for (int i = 0; !name && i < run->model->net.params.count; i++) {
     what = "gradient";
@@ -67,14 +82,20 @@ static int add_ranks(ch_run *run, double *sums, int count) {
   return run->comm->sum_double(run->comm, sums, count);
 }
 
-/* Share of choices that found their expert full, over all layers of the step. */
-static double dropped_share(const ch_transformer *net) {
-  double dropped = 0, kept = 0;
+/* What the routing of a step did, over all its layers. */
+static void tell_routing(const ch_transformer *net, choir_train_event *e) {
+  double dropped = 0, kept = 0, tokens = 0, unrouted = 0;
   for (int i = 0; i < net->moe_layers; i++) {
     dropped += (double)net->stats[i].dropped;
-    kept += (double)net->stats[i].assignments;
+    const choir_route_stats *s = &net->stats[i];
+    kept += (double)s->assignments;
+    tokens += s->tokens;
+    unrouted += (double)s->histogram[0];
+    for (int j = 0; j < s->experts; j++)
+      e->imbalance = fmax(e->imbalance, (double)s->load[j] * s->experts / fmax((double)s->assignments, 1));
   }
-  return dropped + kept > 0 ? dropped / (dropped + kept) : 0;
+  e->dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
+  e->unrouted = tokens > 0 ? unrouted / tokens : 0;
 }
 
 /* Gradients of all micro-batches, and the update. Nothing is updated from what is not finite. */
@@ -93,7 +114,7 @@ int ch_run_step(ch_run *run, choir_train_event *e) {
   e->aux_loss = sums[1];
   e->gradient_norm = ch_update_finish(&update, in_backward, e->loss);
   e->rate = ch_schedule_rate(c, number);
-  e->dropped = dropped_share(&run->model->net);
+  tell_routing(&run->model->net, e);
   if (update.stopped) return ch_run_not_finite(run, number, e->loss);
   run->step = number;
   e->step = number;

@@ -1,0 +1,19 @@
+/* Training by thresholds: experts decide as they will in causal use, with loads held near k. */
+#ifndef CH_MOE_NEAR_CAPACITY_H
+#define CH_MOE_NEAR_CAPACITY_H
+
+#include "moe/router.h"
+
+/* Refuses options that it does not go with: pools other than the whole batch. */
+int ch_near_capacity_check(const choir_router_options *o);
+
+/* Slots of n tokens at most. */
+int64_t ch_near_capacity_slots(const choir_router_options *o, int n, int e);
+
+/* Expert i takes every valid token with S[t,i] >= a->thresholds[i], but no fewer than its k/4 best (an expert that
+ * nobody reaches would never learn) and no more than its 2k best (memory is planned). Fills slots, expert_begin and
+ * slot_token of the record, and the counts but for the auxiliary loss; cut-offs are those of k, which the thresholds
+ * follow. */
+void ch_near_capacity_choose(ch_exec *x, const ch_route_args *a);
+
+#endif

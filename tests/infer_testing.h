@@ -1,0 +1,51 @@
+/* What the tests of generation share: a small model whose sizes fill no vector. */
+#ifndef CH_TESTS_INFER_TESTING_H
+#define CH_TESTS_INFER_TESTING_H
+
+#include "choir/choir.h"
+#include "testing.h"
+
+enum { B = 3, T = 21, V = 50 };
+
+static inline choir_run_options test_run_options(const char *backend, const char *compute) {
+  return (choir_run_options){.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
+}
+
+/* Sizes that fill no vector. Thresholds are such that a token meets about two of seven experts. */
+static inline choir_model *test_model(const char *router, const char *compute) {
+  choir_config c;
+  choir_model *model;
+  choir_run_options run = test_run_options("cpu", compute);
+  choir_config_default(&c);
+  c.model.vocab_size = V;
+  c.model.layers = 4;
+  c.model.d_model = 66;
+  c.model.d_hidden = 91;
+  c.model.heads = 3;
+  c.model.experts = strcmp(router, "dense") ? 7 : 1;
+  c.train.sequence_length = T;
+  c.train.batch_sequences = B;
+  test_ok(choir_router_default(router, &c.model.router));
+  test_ok(choir_model_init(&c, 5, &run, &model));
+  for (int i = 0; i < choir_model_parameter_count(model); i++) {
+    choir_parameter p;
+    test_ok(choir_model_parameter(model, i, &p));
+    for (int e = 0; strstr(p.name, "thresholds") && e < p.shape[0]; e++) p.data[e] = (float)(0.15 + 0.01 * e);
+  }
+  test_ok(choir_model_set_routing(model, "threshold"));
+  return model;
+}
+
+static inline void test_tokens(int32_t *token, int count) {
+  for (int i = 0; i < count; i++) token[i] = (int32_t)ch_rng_below(ch_rng_make(1, CH_STREAM_TEST, 3), (uint64_t)i, V);
+}
+
+/* The call fails with that code, and a message that says so. */
+#define test_refused(call, code, part)                                 \
+  do {                                                                 \
+    int got_ = (call);                                                 \
+    if (got_ != (code) || !strstr(choir_error_message(), (part)))      \
+      fail_msg("%s: got %d (%s)", #call, got_, choir_error_message()); \
+  } while (0)
+
+#endif

@@ -1,0 +1,3 @@
+#!/bin/sh
+# peers.sh SOURCE BUILD: bench/peers compares choir with PyTorch on tiny cases; 77 (skipped) where there is no PyTorch.
+exec "$1/bench/peers/run" --quick --build "$2"

@@ -1,0 +1,152 @@
+/* choir generate on a small model that has seen a few batches. */
+#include "choir/choir.h"
+#include "data/utf8.h"
+#include "program.h"
+
+static int setup(void **state) {
+  if (program_setup(state)) return -1;
+  int status = program_run("choir train --config config.json --data data --out run --set train.steps=30");
+  if (status) fprintf(stderr, "training, status %d:\n%s\n", status, program_output);
+  return status;
+}
+
+/* The texts of JSON lines in program_output, in order; freed by the caller. */
+static int read_rows(json_t **rows, int most) {
+  int count = 0;
+  for (char *line = strtok(program_output, "\n"); line && count < most; line = strtok(NULL, "\n")) {
+    rows[count] = json_loads(line, 0, NULL);
+    if (!rows[count]) fail_msg("not JSON: %s", line);
+    count++;
+  }
+  return count;
+}
+
+static const char *text_of(const json_t *row, const char *key) { return json_string_value(json_object_get(row, key)); }
+
+/* A streamed text is that of --json; the speed stands on standard error alone. */
+static void one_prompt(void **state) {
+  (void)state;
+  json_t *row = NULL;
+  program_must("choir generate run --prompt 'kalo miten' --max-tokens 40 --seed 5 --json 2>speed");
+  assert_int_equal(read_rows(&row, 1), 1);
+  assert_int_equal(ch_utf8_valid(text_of(row, "text"), strlen(text_of(row, "text"))), strlen(text_of(row, "text")));
+  assert_string_equal(text_of(row, "prompt"), "kalo miten");
+  assert_true(json_at(row, "tokens") <= 40 && json_at(row, "prompt_tokens") > 0);
+  program_must("cat speed");
+  assert_non_null(strstr(program_output, "tokens/s"));
+  program_must("choir generate run --prompt 'kalo miten' --max-tokens 40 --seed 5 2>/dev/null");
+  size_t size = strlen(text_of(row, "text"));
+  assert_int_equal(strncmp(program_output, text_of(row, "text"), size), 0);
+  assert_true(strlen(program_output) <= size + 1);
+  program_must("printf 'kalo miten\\n' | choir generate run --prompt - --max-tokens 40 --seed 5 2>/dev/null");
+  assert_int_equal(strncmp(program_output, text_of(row, "text"), size), 0);
+  program_must("choir generate run --prompt 'kalo miten' --max-tokens 40 --seed 6 2>/dev/null");
+  assert_int_not_equal(strncmp(program_output, text_of(row, "text"), size), 0);
+  json_decref(row);
+}
+
+/* Lines and JSON lines are the same prompts; batch, chunk and threads change no byte; order is that of the file. */
+static void many_prompts(void **state) {
+  (void)state;
+  json_t *rows[4];
+  program_must(
+      "printf 'kalo\\nmiten sur a\\nre\\r\\nvo nipel dor e kalo miten sur' >p.txt;"
+      "for p in 'kalo' 'miten sur a' 're' 'vo nipel dor e kalo miten sur'; do"
+      " printf '{\"id\": 1, \"prompt\": \"%%s\"}\\n' \"$p\"; done >p.jsonl");
+  program_must("choir generate run --prompts p.txt --max-tokens 30 --json 2>/dev/null >one");
+  program_must("choir generate run --prompts p.jsonl --max-tokens 30 --json 2>/dev/null >two; cmp one two");
+  program_must("choir generate run --prompts - <p.txt --max-tokens 30 --json 2>/dev/null >two; cmp one two");
+  for (int batch = 1; batch < 5; batch++)
+    program_must(
+        "choir generate run --prompts p.txt --max-tokens 30 --json --batch %d --chunk %d --threads %d "
+        "2>/dev/null >two; cmp one two",
+        batch, 9 - 2 * batch, batch);
+  program_must("cat one");
+  assert_int_equal(read_rows(rows, 4), 4);
+  assert_string_equal(text_of(rows[2], "prompt"), "re");
+  program_must("choir generate run --prompts p.txt --max-tokens 30 2>/dev/null");
+  char *at = program_output; /* each prompt with its text, in order */
+  for (int i = 0; i < 4; i++) {
+    char both[4096];
+    snprintf(both, sizeof both, "%s%s%s\n", i ? "---\n" : "", text_of(rows[i], "prompt"), text_of(rows[i], "text"));
+    assert_int_equal(strncmp(at, both, strlen(both)), 0);
+    at += strlen(both);
+    json_decref(rows[i]);
+  }
+}
+
+/* What comes without a stop text, cut where the stop text first comes. */
+static void stop_texts(void **state) {
+  (void)state;
+  json_t *row = NULL;
+  program_must("choir generate run --prompt kalo --max-tokens 90 --temperature 0.6 --seed 2 --json 2>/dev/null");
+  assert_int_equal(read_rows(&row, 1), 1);
+  const char *text = text_of(row, "text");
+  size_t size = strlen(text);
+  assert_true(size > 20);
+  size_t at = size / 2; /* wherever that falls among tokens, but on four letters, which the shell leaves alone */
+  while (text[at] && strspn(text + at, "aeikldmnoprstuv") < 4) at++;
+  assert_true(text[at]);
+  char stop[8] = "", want[4096];
+  memcpy(stop, text + at, 4);
+  snprintf(want, sizeof want, "%.*s", (int)(strstr(text, stop) - text), text);
+  json_decref(row);
+  program_must(
+      "choir generate run --prompt kalo --max-tokens 90 --temperature 0.6 --seed 2 --stop 'no such text' --stop '%s' "
+      "--json "
+      "2>/dev/null",
+      stop);
+  assert_int_equal(read_rows(&row, 1), 1);
+  assert_string_equal(text_of(row, "text"), want);
+  assert_string_equal(text_of(row, "end"), "stop");
+  json_decref(row);
+}
+
+static void refusals(void **state) {
+  (void)state;
+  program_refuses(2, "give one of --prompt", "choir generate run --prompt a --prompts b");
+  program_refuses(2, "must be a number", "choir generate run --prompt a --temperature hot");
+  program_refuses(1, "temperature is -1", "choir generate run --prompt a --temperature -1");
+  program_refuses(1, "prompt 1 of 1: empty", "choir generate run --prompt ''");
+  program_refuses(1, "prompt 2 of 3: empty", "printf 'a\\n\\nb\\n' | choir generate run --prompts -");
+  program_refuses(1, "no prompts", "choir generate run --prompts /dev/null");
+  program_refuses(1, "nowhere", "choir generate run --prompts nowhere");
+  program_refuses(1, "not UTF-8 (0xFF)", "choir generate run --prompt \"$(printf 'a\\377')\"");
+  program_refuses(1, "line 2", "printf '{\"prompt\": \"a\"}\\n{\"text\": 1}\\n' | choir generate run --prompts -");
+  program_refuses(1, "line 1", "printf '{\"prompt\": \"a}\\n' | choir generate run --prompts -");
+  program_refuses(1, "looks at later tokens: generate with 'threshold'",
+                  "choir generate run --prompt a --routing batch");
+  program_refuses(1, "did you mean 'threshold'", "choir generate run --prompt a --routing treshold");
+  program_refuses(1, "together at most", "choir generate run --prompt a --max-tokens 2000000000");
+  program_refuses(1, "caches of keys and values",
+                  "yes a | head -60000 >many; choir generate run --prompts many --batch "
+                  "60000 --max-tokens 60000000");
+  program_must("choir init config.json --vocab-size 320 --out bare");
+  program_refuses(1, "tokenizer.model", "choir generate bare --prompt a");
+  program_must("cp tokenizer.model bare");
+  program_refuses(1, "train the model first", "choir generate bare --prompt a");
+}
+
+/* Ctrl-C: what has come so far stands there, and the status is 0. */
+static void interrupt(void **state) {
+  (void)state;
+  static const char command[] =
+      "exec '" CHOIR_PROGRAM "' generate run --prompt kalo --max-tokens 2000000 --temperature 0";
+  pid_t child = program_start(command, "partial");
+  size_t size = 0;
+  for (int i = 0; i < 1000 && size < 100; i++) {
+    usleep(10000);
+    free(program_read("partial", &size));
+  }
+  kill(child, SIGINT);
+  assert_int_equal(program_wait(child), 0);
+  program_must("cat partial");
+  assert_non_null(strstr(program_output, "end: interrupted"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(one_prompt), cmocka_unit_test(many_prompts),
+                                     cmocka_unit_test(stop_texts), cmocka_unit_test(refusals),
+                                     cmocka_unit_test(interrupt)};
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
+}

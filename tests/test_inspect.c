@@ -1,0 +1,282 @@
+/* choir stats and choir inspect: figures that agree, and a page that is safe, whole and alive in a browser. */
+#include <ctype.h>
+
+#include "choir/choir.h"
+#include "program.h"
+
+/* Text that would break out of scripts, attributes and tables, and characters that the tokenizer must spell in bytes.
+ */
+static const char hostile[] =
+    "</script><script>alert(1)</script> <!-- \" ' & \\ ]]> <img onerror=x>\n\ttab\r\n\x01\x7F\0nul "
+    "caf\xC3\xA9 \xE2\x80\xA8 \xE2\x80\xAE \xF0\x9F\x98\x80 \xD8\xB3\xD9\x84\xD8\xA7\xD9\x85   end\n";
+
+static int setup(void **state) {
+  if (program_setup(state)) return -1;
+  if (program_run("choir train --config config.json --set layers=4 --set steps=8 --data data --out run")) return -1;
+  FILE *file = fopen("hostile.txt", "wb");
+  fwrite(hostile, 1, sizeof hostile - 1, file);
+  return fclose(file);
+}
+
+static json_t *parsed(const char *text, size_t size) {
+  json_error_t error;
+  json_t *root = json_loadb(text, size, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &error);
+  if (!root) fail_msg("not JSON: line %d: %s", error.line, error.text);
+  return root;
+}
+
+static json_t *stats_of(const char *arguments) {
+  program_must("choir stats run --json --threads 1 %s >stats.json", arguments);
+  size_t size;
+  char *text = program_read("stats.json", &size);
+  json_t *root = parsed(text, size);
+  free(text);
+  return root;
+}
+
+/* The page for these arguments, malloc'd, and the data that it carries. */
+static char *page_of(const char *arguments, json_t **data) {
+  static const char begin[] = "<script type=\"application/json\" id=data>";
+  size_t size;
+  program_must("choir inspect run --out page.html --threads 1 %s", arguments);
+  char *page = program_read("page.html", &size);
+  assert_non_null(page);
+  assert_int_equal(strlen(page), size); /* no NUL in it */
+  char *from = strstr(page, begin);
+  assert_non_null(from);
+  from += sizeof begin - 1;
+  char *to = strstr(from, "</script>");
+  assert_non_null(to);
+  *data = parsed(from, (size_t)(to - from));
+  return page;
+}
+
+static int occurrences(const char *text, const char *part) {
+  int count = 0;
+  for (; (text = strstr(text, part)); text++) count++;
+  return count;
+}
+
+/* Reals on the page have six digits. */
+static void agree(const json_t *a, const json_t *b, const char *where) {
+  const char *key;
+  json_t *value;
+  size_t i;
+  if (json_is_number(a) && json_is_number(b)) {
+    double x = json_number_value(a), y = json_number_value(b);
+    if (!(fabs(x - y) <= 1e-5 * fabs(y) + 1e-12)) fail_msg("%s: %g and %g", where, x, y);
+    return;
+  }
+  if (json_typeof(a) != json_typeof(b)) fail_msg("%s: of two types", where);
+  if (json_is_string(a)) assert_string_equal(json_string_value(a), json_string_value(b));
+  assert_int_equal(json_array_size(a), json_array_size(b));
+  assert_int_equal(json_object_size(a), json_object_size(b));
+  json_object_foreach((json_t *)a, key, value) agree(value, json_object_get(b, key), key);
+  json_array_foreach(a, i, value) agree(value, json_array_get(b, i), where);
+}
+
+/* Routes against the layer's own figures: histogram, load, mean gate. */
+static void check_routes(const json_t *routes, const json_t *layer) {
+  int64_t histogram[8] = {0}, load[8] = {0};
+  double gates[8] = {0};
+  size_t t, experts = json_array_size(json_object_get(layer, "load"));
+  json_t *route;
+  assert_int_equal(json_array_size(routes), (size_t)json_at(layer, "tokens"));
+  json_array_foreach(routes, t, route) {
+    histogram[json_array_size(route) / 2]++;
+    for (size_t i = 0; i < json_array_size(route); i += 2) {
+      size_t expert = (size_t)json_integer_value(json_array_get(route, i));
+      assert_true(expert < experts);
+      load[expert]++;
+      gates[expert] += 1e-4 * json_number_value(json_array_get(route, i + 1));
+    }
+  }
+  for (size_t i = 0; i <= experts; i++)
+    assert_int_equal(histogram[i], json_integer_value(json_array_get(json_object_get(layer, "histogram"), i)));
+  for (size_t i = 0; i < experts; i++) {
+    double mean = json_number_value(json_array_get(json_object_get(layer, "gate"), i));
+    assert_int_equal(load[i], json_integer_value(json_array_get(json_object_get(layer, "load"), i)));
+    if (load[i] && !(fabs(gates[i] / (double)load[i] - mean) < 1e-4)) fail_msg("mean gate of expert %zu", i);
+  }
+}
+
+/* Without quotes, comments and scripts taken apart: nothing is fetched from anywhere. */
+static void check_alone(const char *page) {
+  static const char *const refused[] = {"http:", "https:", " src=", "@import", "url(", "<link", "<iframe"};
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+    if (strstr(page, refused[i])) fail_msg("the page has %s", refused[i]);
+}
+
+static void stats_and_page_agree(void **state) {
+  (void)state;
+  static const char *const routings[] = {"batch", "sequence", "threshold"};
+  for (int r = 0; r < 3; r++) {
+    char arguments[128];
+    json_t *data;
+    size_t l;
+    snprintf(arguments, sizeof arguments, "--text corpus.txt --tokens 300 --top 3 --routing %s", routings[r]);
+    json_t *stats = stats_of(arguments), *layers = json_object_get(stats, "layers"), *layer;
+    char *page = page_of(arguments, &data);
+    assert_string_equal(json_string_value(json_object_get(stats, "routing")), routings[r]);
+    assert_int_equal((int)json_at(stats, "tokens"), 300);
+    assert_true(json_is_true(json_object_get(stats, "cut")));
+    assert_int_equal(json_array_size(layers), 2);
+    agree(stats, json_object_get(data, "seen"), "stats");
+    assert_int_equal(json_array_size(json_object_get(data, "text")), 300);
+    json_array_foreach(layers, l, layer) {
+      check_routes(json_array_get(json_object_get(data, "routes"), l), layer);
+      /* a threshold is kept; the batch's own cut-off is known where experts choose by rank */
+      assert_int_equal(json_is_null(json_object_get(layer, "drift")), r == 2);
+      assert_true(json_is_real(json_array_get(json_object_get(layer, "threshold"), 0)));
+    }
+    check_alone(page);
+    free(page);
+    json_decref(data);
+    json_decref(stats);
+  }
+}
+
+/* The last evaluation of the run that setup trained. */
+static void while_training(void **state) {
+  (void)state;
+  size_t size, l;
+  program_must("grep '\"event\":\"eval\"' run/metrics.jsonl | tail -n 1 >line.json");
+  char *text = program_read("line.json", &size);
+  json_t *line = parsed(text, size), *layers = json_object_get(line, "layers"), *layer;
+  assert_int_equal(json_array_size(layers), 2);
+  json_array_foreach(layers, l, layer) {
+    double entropy = json_at(layer, "token_entropy");
+    assert_true(entropy > 0 && entropy < log(4));
+    if (!(fabs(json_at(layer, "load_entropy") - log(4)) < 1e-7)) /* nine digits */
+      fail_msg("experts that choose hold as many");
+    assert_true(json_at(layer, "drift") > 0);
+  }
+  json_decref(line);
+  free(text);
+}
+
+static void tables(void **state) {
+  (void)state;
+  program_must("choir stats run --text corpus.txt --tokens 300 --threads 1");
+  assert_non_null(strstr(program_output, "layer 3: 2."));
+  assert_non_null(strstr(program_output, "most typical tokens"));
+  program_must("choir stats run --text hostile.txt --threads 1"); /* a short text: smaller batches */
+  for (const char *c = program_output; *c; c++)
+    if (iscntrl((unsigned char)*c) && *c != '\n') fail_msg("control character %d", *c);
+  program_refuses(1, "nowhere", "choir stats run --text nowhere");
+  program_refuses(1, "routing", "choir stats run --text corpus.txt --routing bath");
+  program_refuses(1, "routing", "choir inspect run --text corpus.txt --routing bath --out x.html");
+  program_refuses(2, "--out", "choir inspect run --text corpus.txt");
+  program_refuses(1, "two are needed", "printf a >one; choir stats run --text one");
+  program_must("choir init config.json --vocab-size 320 --seed 1 --out fresh && cp tokenizer.model fresh");
+  program_refuses(1, "train the model first", "choir stats fresh --text corpus.txt --routing threshold");
+  program_must("choir stats fresh --text corpus.txt --tokens 64"); /* nothing kept: no drift, no "kept" */
+}
+
+/* The text comes back byte for byte from the pieces; nothing of it is markup. */
+static void hostile_text(void **state) {
+  (void)state;
+  json_t *data;
+  char *page = page_of("--text hostile.txt", &data), spelt[2 * sizeof hostile] = "";
+  size_t size = 0, i, at;
+  const json_t *pieces = json_object_get(data, "pieces");
+  json_t *index, *byte;
+  int bytes = 0;
+  json_array_foreach(json_object_get(data, "text"), i, index) {
+    const json_t *piece = json_array_get(pieces, (size_t)json_integer_value(index));
+    if (json_is_string(piece)) {
+      memcpy(spelt + size, json_string_value(piece), json_string_length(piece));
+      size += json_string_length(piece);
+      continue;
+    }
+    json_array_foreach(piece, at, byte) spelt[size++] = (char)json_integer_value(byte), bytes++;
+  }
+  assert_true(bytes >= 4); /* a face of four bytes that the small tokenizer does not know */
+  assert_true(size > 100 && size < sizeof hostile - 1);
+  assert_memory_equal(spelt, hostile, size);
+  check_alone(page);
+  free(page);
+  json_decref(data);
+
+  /* the tokenizer cuts such words to pieces, but a file's name stays whole */
+  program_must("mkdir '<' && cp hostile.txt '</script><img onerror=x>&\"'");
+  page = page_of("--text '</script><img onerror=x>&\"'", &data);
+  assert_int_equal(occurrences(page, "</script"), 2);
+  assert_null(strstr(page, "<img"));
+  assert_non_null(strstr(page, "<title>choir: &lt;/script&gt;&lt;img onerror=x&gt;&amp;&quot;</title>"));
+  free(page);
+  json_decref(data);
+}
+
+/* Elements close in order, by a parser that is not a browser's. */
+static void well_formed(void **state) {
+  (void)state;
+  static const char check[] =
+      "import html.parser, sys\n"
+      "void = {'meta', 'br', 'img', 'hr', 'input'}\n"
+      "class P(html.parser.HTMLParser):\n"
+      "  open = []\n"
+      "  def handle_starttag(s, tag, a):\n"
+      "    if tag not in void: s.open.append(tag)\n"
+      "  def handle_endtag(s, tag):\n"
+      "    assert s.open and s.open[-1] == tag, (tag, s.open)\n"
+      "    s.open.pop()\n"
+      "p = P(); p.feed(open('page.html', encoding='utf-8', errors='strict').read()); p.close(); assert not p.open, "
+      "p.open\n";
+  if (program_run("command -v python3 >/dev/null")) skip();
+  test_ok(ch_file_save("check.py", check, sizeof check - 1));
+  program_must("choir inspect run --text hostile.txt --out page.html && python3 check.py");
+}
+
+/* The page after its script has run, as a browser has it; NULL: no browser here. */
+static char *rendered(const char *hash) {
+  size_t size;
+  if (program_run("command -v chromium >/dev/null")) return NULL;
+  program_must(
+      "HOME=$PWD timeout 120 chromium --headless --no-sandbox --disable-gpu --disable-dev-shm-usage "
+      "--user-data-dir=\"$PWD/browser\" --dump-dom \"file://$PWD/page.html%s\" >dom.html 2>browser.log",
+      hash);
+  return program_read("dom.html", &size);
+}
+
+static void in_a_browser(void **state) {
+  (void)state;
+  char wanted[64], ready[64];
+  json_t *data;
+  char *page = page_of("--text hostile.txt", &data), *dom = rendered("#layer=3&token=5&expert=3.1");
+  const json_t *routes = json_array_get(json_object_get(data, "routes"), 1), *route = json_array_get(routes, 5);
+  int tokens = (int)json_array_size(json_object_get(data, "text"));
+  free(page);
+  if (!dom) {
+    json_decref(data);
+    skip();
+  }
+  snprintf(ready, sizeof ready, "data-ready=\"%d\"", tokens);
+  assert_non_null(strstr(dom, ready)); /* the script came to its end */
+  assert_int_equal(occurrences(dom, "data-t=\""), tokens);
+  assert_int_equal(occurrences(dom, "<article"), 4); /* experts of one layer */
+  char *tip = strstr(dom, "<div id=\"tip\"");
+  assert_non_null(tip);
+  assert_null(strstr(tip, "<div id=\"tip\" role=\"tooltip\" hidden"));
+  assert_non_null(strstr(tip, "class=\"kept\""));
+  assert_non_null(strstr(tip, "token 5 (id "));
+  for (size_t i = 0; i < json_array_size(route); i += 2) {
+    snprintf(wanted, sizeof wanted, "expert %d</span>", (int)json_integer_value(json_array_get(route, i)));
+    assert_non_null(strstr(tip, wanted));
+  }
+  assert_int_equal(occurrences(tip, "<button"), json_array_size(route) / 2);
+  assert_non_null(strstr(dom, "Highlighted: layer 3, expert 1"));
+  assert_true(occurrences(dom, "class=\"t hot\"") > 0);
+  assert_non_null(strstr(dom, "\\xF0")); /* bytes that are no character by themselves */
+  assert_null(strstr(dom, "<img"));
+  free(dom);
+  json_decref(data);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(stats_and_page_agree), cmocka_unit_test(while_training), cmocka_unit_test(tables),
+      cmocka_unit_test(hostile_text),         cmocka_unit_test(well_formed),    cmocka_unit_test(in_a_browser),
+  };
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
+}
