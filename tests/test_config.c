@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "choir/route.h"
 #include "model/config.h"
 #include "testing.h"
 
