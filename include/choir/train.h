@@ -20,6 +20,7 @@ typedef struct choir_train_event {
   double rate, gradient_norm;
   double dropped;                   /* share of choices that found their expert full */
   double unrouted, imbalance;       /* share of tokens without an expert; largest load over the mean, worst layer */
+  double fill;                      /* mean load over capacity: k where experts choose */
   double tokens_per_second, gflops; /* model FLOPs */
   double peak_gflops;               /* of this machine, measured when the run began, in the run's compute type */
   double seconds_left;              /* at the mean speed of this process */

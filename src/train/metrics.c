@@ -71,8 +71,9 @@ void ch_metrics_step(ch_metrics *m, const choir_train_event *e) {
   fprintf(m->file,
           "{\"event\":\"step\",\"step\":%" PRId64
           ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
-          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"tokens\":%" PRId64 "}\n",
-          e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance, e->tokens);
+          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fill\":%.9g,\"tokens\":%" PRId64 "}\n",
+          e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance, e->fill,
+          e->tokens);
 }
 
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds) {
