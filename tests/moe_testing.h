@@ -12,7 +12,7 @@ typedef struct {
   const int32_t *token;
   int training, out_acc, threads;
   int discard; /* forward keeps nothing for backward */
-  int causal;
+  int causal, by_threshold;
   const real *thresholds;
   const char *backend;
   ch_compute compute;
@@ -128,6 +128,7 @@ static inline ch_moe_args layer_args(layer_case *c) {
                        .training = c->training,
                        .keep = !c->discard,
                        .causal = c->causal,
+                       .by_threshold = c->by_threshold,
                        .rng = {.seed = c->seed, .sub = 3},
                        .rng_base = c->rng_base,
                        .weights = {.router = c->router, .w1 = c->w1, .w2 = c->w2, .thresholds = c->thresholds},
@@ -198,6 +199,7 @@ static inline void router_run(layer_case *c, const real *dgate) {
                        .scores = c->scores,
                        .thresholds = c->thresholds,
                        .training = c->training,
+                       .by_threshold = c->by_threshold,
                        .rng = ch_rng_make(c->seed, CH_STREAM_SECOND_EXPERT, 3),
                        .rng_base = c->rng_base,
                        .record = &record,

@@ -24,11 +24,11 @@ static inline int naive_valid(const naive_routing *q, int t) { return !q->valid 
 
 static inline double naive_score(const naive_routing *q, int t, int i) { return (double)q->scores[t * q->e + i]; }
 
-/* The best k tokens of [begin,end) for expert i, one after the other. */
-static inline void naive_take(naive_routing *q, int i, int begin, int end, int k) {
+/* The best k tokens for expert i, one after the other. */
+static inline void naive_take(naive_routing *q, int i, int k) {
   for (int taken = 0; taken < k; taken++) {
     int best = -1;
-    for (int t = begin; t < end; t++)
+    for (int t = 0; t < q->n; t++)
       if (naive_valid(q, t) && isnan(q->gate[t * q->e + i]) &&
           (best < 0 || naive_score(q, t, i) > naive_score(q, best, i)))
         best = t;
@@ -36,19 +36,53 @@ static inline void naive_take(naive_routing *q, int i, int begin, int end, int k
   }
 }
 
+static inline int naive_valid_count(const naive_routing *q) {
+  int valid = 0;
+  for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
+  return valid;
+}
+
 static inline void naive_expert_choice(naive_routing *q, double factor) {
-  int size = !strcmp(q->o->pool, "sequence") && q->T > 0 ? q->T : q->n;
+  int valid = naive_valid_count(q), k = (int)lround(factor * valid / q->e); /* halves go up: nothing is negative here */
+  if (k < 1) k = 1;
+  if (k > valid) k = valid;
   for (int j = 0; j < q->n * q->e; j++) q->gate[j] = (double)NAN; /* not taken yet */
-  for (int begin = 0; begin < q->n; begin += size) {
-    int end = begin + size < q->n ? begin + size : q->n, valid = 0;
-    for (int t = begin; t < end; t++) valid += naive_valid(q, t);
-    int k = (int)lround(factor * valid / q->e); /* halves go up: nothing is negative here */
-    if (k < 1) k = 1;
-    if (k > valid) k = valid;
-    for (int i = 0; i < q->e; i++) naive_take(q, i, begin, end, k);
-  }
+  for (int i = 0; i < q->e; i++) naive_take(q, i, k);
   for (int j = 0; j < q->n * q->e; j++)
     if (isnan(q->gate[j])) q->gate[j] = 0;
+}
+
+/* The pool of token t. */
+static inline int naive_pool(const naive_routing *q, int t) {
+  int T = q->T > 0 ? q->T : q->n;
+  if (!strcmp(q->o->pool, "sequence")) return t / T;
+  if (!strcmp(q->o->pool, "position")) return t % T;
+  return strcmp(q->o->pool, "group") ? 0 : t / q->o->group_size;
+}
+
+/* Each pool by itself, as if it were the whole call. */
+static inline void naive_by_pools(naive_routing *q, double factor, void (*rule)(naive_routing *, double)) {
+  int *token = malloc(sizeof *token * (size_t)q->n);
+  uint8_t *valid = malloc((size_t)q->n);
+  real *scores = test_new(q->n * q->e);
+  double *gate = malloc(sizeof *gate * (size_t)(q->n * q->e));
+  for (int p = 0; p < q->n; p++) {
+    naive_routing pool = *q;
+    pool.n = 0, pool.scores = scores, pool.valid = valid, pool.gate = gate;
+    for (int t = 0; t < q->n; t++) {
+      if (naive_pool(q, t) != p) continue;
+      valid[pool.n] = (uint8_t)naive_valid(q, t);
+      memcpy(scores + pool.n * q->e, q->scores + t * q->e, sizeof *scores * (size_t)q->e);
+      token[pool.n++] = t;
+    }
+    for (int j = 0; j < pool.n * q->e; j++) gate[j] = 0;
+    rule(&pool, factor);
+    for (int j = 0; j < pool.n * q->e; j++) q->gate[token[j / q->e] * q->e + j % q->e] = gate[j];
+  }
+  free(token);
+  free(valid);
+  free(scores);
+  free(gate);
 }
 
 /* The expert that token t likes best, but for `except`. */
@@ -227,15 +261,10 @@ static inline void naive_assign(naive_routing *q, int begin, int end, int least,
 }
 
 static inline void naive_capped(naive_routing *q, double factor) {
-  int size = !strcmp(q->o->pool, "sequence") && q->T > 0 ? q->T : q->n, cap = q->o->cap ? q->o->cap : q->e;
-  for (int begin = 0; begin < q->n; begin += size) {
-    int end = begin + size < q->n ? begin + size : q->n, valid = 0;
-    for (int t = begin; t < end; t++) valid += naive_valid(q, t);
-    int k = (int)lround(factor * valid / q->e);
-    if (k < 1) k = 1;
-    while (k > valid || k * q->e > cap * valid) k--;
-    naive_assign(q, begin, end, k, k, k * q->e, cap);
-  }
+  int valid = naive_valid_count(q), cap = q->o->cap ? q->o->cap : q->e, k = (int)lround(factor * valid / q->e);
+  if (k < 1) k = 1;
+  while (k > valid || k * q->e > cap * valid) k--;
+  naive_assign(q, 0, q->n, k, k, k * q->e, cap);
   for (int j = 0; j < q->n * q->e; j++) q->gate[j] *= naive_score(q, j / q->e, j % q->e);
 }
 
@@ -255,12 +284,12 @@ static inline void naive_route(naive_routing *q) {
   for (int j = 0; j < q->n * q->e; j++) q->gate[j] = 0;
   q->dropped = 0;
   q->aux = 0;
-  if (!strcmp(name, "expert_choice")) naive_expert_choice(q, factor);
+  if (!strcmp(name, "expert_choice")) naive_by_pools(q, factor, naive_expert_choice);
   if (!strcmp(name, "gshard_top2")) naive_token_choice(q, factor, 2);
   if (!strcmp(name, "switch_top1")) naive_token_choice(q, factor, 1);
   if (!strcmp(name, "quantile_balanced")) naive_quantile_balanced(q);
   if (!strcmp(name, "global_topk")) naive_global_topk(q, factor);
-  if (!strcmp(name, "capped_expert_choice")) naive_capped(q, factor);
+  if (!strcmp(name, "capped_expert_choice")) naive_by_pools(q, factor, naive_capped);
   if (!strcmp(name, "base")) naive_base(q);
   for (int t = 0; t < q->n; t++) {
     if (!naive_valid(q, t)) continue;

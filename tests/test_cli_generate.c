@@ -114,8 +114,7 @@ static void refusals(void **state) {
   program_refuses(1, "not UTF-8 (0xFF)", "choir generate run --prompt \"$(printf 'a\\377')\"");
   program_refuses(1, "line 2", "printf '{\"prompt\": \"a\"}\\n{\"text\": 1}\\n' | choir generate run --prompts -");
   program_refuses(1, "line 1", "printf '{\"prompt\": \"a}\\n' | choir generate run --prompts -");
-  program_refuses(1, "looks at later tokens: generate with 'threshold'",
-                  "choir generate run --prompt a --routing batch");
+  program_refuses(1, "looks at later tokens", "choir generate run --prompt a --routing batch");
   program_refuses(1, "did you mean 'threshold'", "choir generate run --prompt a --routing treshold");
   program_refuses(1, "together at most", "choir generate run --prompt a --max-tokens 2000000000");
   program_refuses(1, "caches of keys and values",

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "choir/route.h"
 #include "model/config.h"
 #include "testing.h"
 
@@ -170,6 +171,25 @@ static void impossible_sizes_are_named(void **state) {
   assert_int_equal(TRY_SET("moe_every", "0"), 0);
 }
 
+/* Who cannot train by thresholds says so, by name. */
+static void threshold_training_is_checked(void **state) {
+  (void)state;
+  choir_config ok, c;
+  test_ok(parse(&ok, "", "", ""));
+  for (const char *const *name = choir_router_names(); *name; name++) {
+    c = ok;
+    test_ok(choir_config_set(&c, "router.name", *name));
+    if (!strcmp(*name, "dense")) test_ok(choir_config_set(&c, "experts", "1"));
+    test_ok(choir_config_set(&c, "threshold_after", "7"));
+    if (!strcmp(*name, "expert_choice") || !strcmp(*name, "quantile_balanced"))
+      test_ok(choir_config_check(&c));
+    else
+      refused(choir_config_check(&c), "threshold_after is 7", *name);
+  }
+  test_ok(choir_config_set(&ok, "threshold_after", "7"));
+  refused(TRY_SET("pool", "sequence"), "threshold_after is 7", "pool 'sequence'");
+}
+
 static void set_takes_tails(void **state) {
   (void)state;
   choir_config c;
@@ -234,10 +254,15 @@ static void documentation_is_true(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults_are_the_design),      cmocka_unit_test(every_field_round_trips),
-      cmocka_unit_test(wrong_keys_are_named),         cmocka_unit_test(wrong_values_are_named),
-      cmocka_unit_test(impossible_sizes_are_named),   cmocka_unit_test(set_takes_tails),
-      cmocka_unit_test(a_router_brings_its_defaults), cmocka_unit_test(shipped_configs_load),
+      cmocka_unit_test(defaults_are_the_design),
+      cmocka_unit_test(every_field_round_trips),
+      cmocka_unit_test(wrong_keys_are_named),
+      cmocka_unit_test(wrong_values_are_named),
+      cmocka_unit_test(impossible_sizes_are_named),
+      cmocka_unit_test(threshold_training_is_checked),
+      cmocka_unit_test(set_takes_tails),
+      cmocka_unit_test(a_router_brings_its_defaults),
+      cmocka_unit_test(shipped_configs_load),
       cmocka_unit_test(documentation_is_true),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,23 +115,29 @@ static void check_against_naive(layer_case *c, int ties) {
   free(want);
 }
 
-/* Every router, with and without padding, training and evaluation, distinct scores and ties, tight and wide capacity.
+static int pooled(int router) { return (ch_router_find(all_routers[router])->caps & CH_ROUTER_POOLS) != 0; }
+
+/* Every router and pool, with and without padding, training and evaluation, distinct scores and ties, tight and wide
+ * capacity.
  */
 static void agrees_with_its_definition(void **state) {
   (void)state;
   const double factors[] = {0.5, 1, 1.25, 3};
+  static const char *const pools[] = {"batch", "sequence", "position", "group"};
   for (int router = 0; router < ROUTERS; router++)
-    for (int variant = 0; variant < 64; variant++) {
+    for (int variant = 0; variant < (pooled(router) ? 128 : 64); variant++) {
       layer_case c = router_case(all_routers[router], router == 4 ? 1 : E);
       make_scores(c.scores, N, c.e, 10 + (uint32_t)variant, variant & 1 ? 5 : 0);
       c.valid = variant & 2 ? mask : NULL;
       c.training = (variant & 4) != 0;
-      strcpy(c.options.pool, variant & 8 ? "sequence" : "batch");
+      strcpy(c.options.pool, pools[(variant >> 3 & 1) + (variant >> 6) * 2]);
+      c.options.group_size = 40;
+      if (variant >> 6) c.T = 7; /* positions of 13 and 14 sequences */
       c.options.random_second = (variant & 8) != 0;
       c.options.cap = variant & 8 ? 2 : 0;
-      c.options.experts_per_token = (variant >> 4) + 1;
+      c.options.experts_per_token = (variant >> 4 & 3) + 1;
       c.rng_base = (uint64_t)variant * 1000;
-      c.options.capacity_factor = factors[variant >> 4];
+      c.options.capacity_factor = factors[variant >> 4 & 3];
       c.options.eval_capacity_factor = variant & 1 ? 2 : 0;
       check_against_naive(&c, variant & 1);
       router_case_free(&c);

@@ -134,6 +134,31 @@ static void cuts_do_not_matter(void **state) {
   check_cuts("bf16");
 }
 
+/* Routers that look at nothing in evaluation are served by their own rule too, whatever that is. */
+static void own_rule_equals_forward(void **state) {
+  (void)state;
+  int32_t token[B * T];
+  test_tokens(token, B * T);
+  real *want = test_new(B * T * V), *got = test_new(B * T * V);
+  int served = 0;
+  for (const char *const *router = choir_router_names(); *router; router++) {
+    choir_model *model = test_model(*router, "fp32");
+    choir_forward_result result;
+    test_ok(choir_model_set_routing(model, "batch"));
+    if (!choir_model_looks_across_tokens(model)) {
+      choir_session *s = session_of(model, B, T, 10);
+      test_ok(choir_session_advance(s, (int[]){T, T, T}, token, NULL, got));
+      test_ok(choir_model_forward(model, B, T, token, want, 0, &result));
+      test_close(got, want, B * T * V, 1e-5);
+      choir_session_free(s);
+      served++;
+    }
+    choir_model_free(model);
+  }
+  assert_in_range(served, 2, 100);
+  free(want), free(got);
+}
+
 /* bf16: as near to forward as rounding leaves it. Dense, because choices may flip. */
 static void bf16_is_near(void **state) {
   (void)state;
@@ -197,13 +222,15 @@ static void refusals(void **state) {
   assert_int_equal(choir_session_length(s, 1), -1);
   choir_session_free(s);
   test_ok(choir_model_set_routing(model, "batch"));
-  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_ARGUMENT,
-               "routing 'batch' of router 'expert_choice' looks at later tokens: generate with 'threshold'");
+  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED,
+               "routing 'batch' of router 'expert_choice' looks at later tokens");
   assert_null(s);
+  test_ok(choir_model_set_routing(model, "position"));
+  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED, "depend on the other texts");
   choir_model_free(model);
   model = test_model("switch_top1", "fp32");
   test_ok(choir_model_set_routing(model, "batch"));
-  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_ARGUMENT, "looks at other tokens");
+  test_refused(choir_session_create(model, NULL, &s), CHOIR_ERROR_UNSUPPORTED, "depend on the other texts");
   choir_model_free(model);
   model = test_model("hash", "fp32");
   test_ok(choir_model_set_routing(model, "batch")); /* which is causal here */
@@ -213,8 +240,8 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(equals_forward), cmocka_unit_test(cuts_do_not_matter),
-                                     cmocka_unit_test(bf16_is_near), cmocka_unit_test(plans_hold),
-                                     cmocka_unit_test(refusals)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(equals_forward), cmocka_unit_test(cuts_do_not_matter), cmocka_unit_test(own_rule_equals_forward),
+      cmocka_unit_test(bf16_is_near),   cmocka_unit_test(plans_hold),         cmocka_unit_test(refusals)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

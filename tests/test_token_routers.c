@@ -214,7 +214,10 @@ static void centroids_find_the_clusters(void **state) {
     memset(c.router, 0, D * CLUSTERS * sizeof *c.router);
     for (int t = 0; t < TOKENS; t++)
       for (int j = 0; j < D; j++) c.x[t * D + j] = 3 * centre[t % 7 % CLUSTERS * D + j] + (real)0.1 * c.x[t * D + j];
-    for (uint64_t step = 0; step < 40; step++) learn(&c, step);
+    for (uint64_t step = 0; step < 40; step++) {
+      learn(&c, step);
+      for (int i = 0; i < CLUSTERS && step; i++) assert_true(load_of(&c, i) > 0); /* started again apart */
+    }
     for (int i = 0; i < CLUSTERS; i++) {
       int begin = c.record.expert_begin[i], cluster = c.record.slot_token[begin], size = load_of(&c, i);
       cluster = cluster % 7 % CLUSTERS;

@@ -68,8 +68,8 @@ CHOIR_API const char *choir_end_name(choir_end end);
  * tokens: then text stays empty, and only max_tokens ends a sequence. The model's routing must not look at other tokens
  * (choir_model_set_routing "threshold"). Release the result with choir_generate_free; after an error there is none.
  * Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, an empty prompt, a token outside the
- * vocabulary, a routing that looks ahead; CHOIR_ERROR_FORMAT: a prompt that is not UTF-8, another model's tokenizer;
- * CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
+ * vocabulary; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens; CHOIR_ERROR_FORMAT: a prompt that is not
+ * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
 CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts,
                              int count, const choir_generate_options *options, choir_generate_result *result);
 CHOIR_API void choir_generate_free(choir_generate_result *result);
@@ -87,7 +87,8 @@ typedef struct choir_session_options {
   { .slots = 1, .length = 1024, .chunk = 512 }
 
 /* Plans and allocates everything. The model must outlive the session and its weights stay as they are. options NULL:
- * the defaults. CHOIR_ERROR_ARGUMENT: sizes, or a routing that looks at other tokens; CHOIR_ERROR_MEMORY. */
+ * the defaults. CHOIR_ERROR_ARGUMENT: sizes; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens;
+ * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session);
 CHOIR_API void choir_session_free(choir_session *session);
 

@@ -81,7 +81,7 @@ void ch_session_pass(choir_session *s, real *all) {
   int64_t d = s->net.config.d_model;
   size_t mark = ch_arena_mark(&x->tape);
   real *stream = CH_NEW(&x->tape, real, n * d), *mid = CH_NEW(&x->tape, real, n * d);
-  ch_pass pass = {.B = 1, .T = n, .causal = 1};
+  ch_pass pass = {.B = 1, .T = n, .causal = s->causal};
   x->ops->embedding(
       x, &(ch_embedding_args){
              .n = n, .d = (int)d, .V = s->net.config.vocab_size, .token = s->token, .w = s->net.embed->w, .x = stream});

@@ -6,19 +6,6 @@
 
 #include "base/error.h"
 
-/* By name: what cannot be had token by token. */
-static int check_routing(const choir_model *model) {
-  const ch_router *router = model->net.router;
-  if (!choir_model_looks_across_tokens(model)) return CHOIR_OK;
-  const char *at = router->caps & CH_ROUTER_ACROSS_TOKENS ? "later" : "other", *routing = choir_model_routing(model);
-  if (ch_router_can_be_causal(router))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "routing '%s' of router '%s' looks at %s tokens: generate with 'threshold'",
-                    routing, router->name, at);
-  return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "routing '%s' of router '%s' looks at %s tokens, and the router has no other: it cannot generate",
-                  routing, router->name, at);
-}
-
 static int check_options(const choir_model *model, const choir_session_options *o) {
   enum { MOST_SLOTS = 1 << 16, MOST_LENGTH = 1 << 26, MOST_CHUNK = 1 << 20 };
   const struct {
@@ -71,9 +58,10 @@ static void allocate(choir_session *s) {
 static int create(choir_session *s, const choir_session_options *o) {
   const choir_model *model = s->model;
   ch_arena_init(&s->memory, "caches of keys and values");
-  CH_TRY(check_routing(model));
+  CH_TRY(choir_model_check_causal(model));
   CH_TRY(check_options(model, o));
-  if (model->net.moe_layers && !model->net.router->causal)
+  s->causal = model->causal;
+  if (model->net.moe_layers && !(s->causal && model->net.router->causal))
     CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
   CH_TRY(ch_exec_init(&s->x, model->x.ops->name, model->x.compute, 1, model->x.threads));
   s->x.by_row = 1;

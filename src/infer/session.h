@@ -11,6 +11,7 @@ struct choir_session {
   ch_exec x;
   ch_arena memory; /* what follows */
   int slots, room, chunk;
+  int causal;            /* the model's routing when the session was made */
   real **bias;           /* [L] -> [H,room + CH_BIAS_PAD] relative position bias by distance */
   real **keys, **values; /* [L] -> [slots,H,room,dh] */
   int *length;           /* [slots] tokens that the caches hold */

@@ -212,6 +212,21 @@ static int check_attention(const choir_model_config *m) {
   return CHOIR_OK;
 }
 
+/* Evaluation by another pool is fine, so this is no matter of the router's own check. */
+static int check_threshold_training(const choir_router_options *o, const ch_router *router) {
+  if (!o->threshold_after) return CHOIR_OK;
+  if (!(router->caps & CH_ROUTER_BY_THRESHOLD))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.router.threshold_after is %lld, but router '%s' does not train by thresholds: set it to 0",
+                    (long long)o->threshold_after, router->name);
+  if ((router->caps & CH_ROUTER_POOLS) && strcmp(o->pool, "batch"))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.router.threshold_after is %lld with pool '%s': it goes with pool 'batch' only, since a "
+                    "threshold knows no pool",
+                    (long long)o->threshold_after, o->pool);
+  return CHOIR_OK;
+}
+
 static int check_routing(const choir_config *config) {
   const choir_model_config *m = &config->model;
   const choir_train_config *t = &config->train;
@@ -230,7 +245,9 @@ static int check_routing(const choir_config *config) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.experts is %d: more than the %lld tokens of a batch (%d times %d)",
                     m->experts, (long long)n, t->batch_sequences, t->sequence_length);
   const ch_router *router = ch_router_find(m->router.name);
-  return router ? router->check(&m->router, (int)n, m->experts, t->sequence_length) : CHOIR_ERROR_ARGUMENT;
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(router->check(&m->router, (int)n, m->experts, t->sequence_length));
+  return check_threshold_training(&m->router, router);
 }
 
 int choir_config_check(const choir_config *config) {

@@ -2,16 +2,6 @@
 
 #include <string.h>
 
-#include "base/error.h"
-
-int ch_near_capacity_check(const choir_router_options *o) {
-  if (!strcmp(o->pool, "batch")) return CHOIR_OK;
-  return ch_error(
-      CHOIR_ERROR_ARGUMENT,
-      "router '%s': threshold_after %lld goes with pool 'batch' only, not with '%s': a threshold has no pool", o->name,
-      (long long)o->threshold_after, o->pool);
-}
-
 static int most_of(int k, int n) { return 2 * (int64_t)k < n ? 2 * k : n; }
 
 static int least_of(int k) { return (k + 3) / 4; }

@@ -4,9 +4,6 @@
 
 #include "moe/router.h"
 
-/* Refuses options that it does not go with: pools other than the whole batch. */
-int ch_near_capacity_check(const choir_router_options *o);
-
 /* Slots of n tokens at most. */
 int64_t ch_near_capacity_slots(const choir_router_options *o, int n, int e);
 

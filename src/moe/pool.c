@@ -63,6 +63,10 @@ int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_len
   if (o->group_size < 1 && !strcmp(o->pool, "group"))
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': group_size is %d; pool 'group' needs at least 1", o->name,
                     o->group_size);
+  if (sequence_length < 1 && !strcmp(o->pool, "position"))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': pool 'position' needs sequence_length, the number of tokens of one sequence",
+                    o->name);
   shape s = shape_of(o, n, sequence_length);
   if (e > s.size)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d experts choose among only %d tokens (pool '%s'%s)", o->name,

@@ -8,20 +8,21 @@
 
 /* Declared capabilities: the layer and the program look here instead of asking for names. */
 enum {
-  CH_ROUTER_ACROSS_TOKENS = 1, /* a token's experts depend on later tokens or other sequences */
-  CH_ROUTER_BATCH_ORDER = 2,   /* ... on earlier tokens of the batch only */
-  CH_ROUTER_NEEDS_IDS = 4,     /* reads token ids */
-  CH_ROUTER_LEARNED = 8,       /* has a weight Wg: logits and scores are computed for it */
-  CH_ROUTER_AUX_LOSS = 16,     /* adds an auxiliary loss in training */
-  CH_ROUTER_JITTER = 32,       /* takes options->jitter: the layer multiplies the router's input */
-  CH_ROUTER_SHARES = 64,       /* divides scores by their sum: they must not be negative */
-  CH_ROUTER_THRESHOLDS = 128,  /* writes cut-offs, whose running mean the model keeps for causal use */
-  CH_ROUTER_CENTROIDS = 256,   /* its weight is learned by `observe`, not by gradients */
-  CH_ROUTER_LOGITS_ONLY = 512, /* reads logits; its backward writes their gradient to dscores: no softmax */
-  CH_ROUTER_K = 1024,          /* gives every token options->experts_per_token experts */
-  CH_ROUTER_POOLS = 2048,      /* takes options->pool */
-  CH_ROUTER_ALONE = 4096,      /* looks at other tokens in training only: evaluation routes each token by itself */
-  CH_ROUTER_PAIRS = 8192       /* takes options->consistency_weight */
+  CH_ROUTER_ACROSS_TOKENS = 1,   /* a token's experts depend on later tokens or other sequences */
+  CH_ROUTER_BATCH_ORDER = 2,     /* ... on earlier tokens of the batch only */
+  CH_ROUTER_NEEDS_IDS = 4,       /* reads token ids */
+  CH_ROUTER_LEARNED = 8,         /* has a weight Wg: logits and scores are computed for it */
+  CH_ROUTER_AUX_LOSS = 16,       /* adds an auxiliary loss in training */
+  CH_ROUTER_JITTER = 32,         /* takes options->jitter: the layer multiplies the router's input */
+  CH_ROUTER_SHARES = 64,         /* divides scores by their sum: they must not be negative */
+  CH_ROUTER_THRESHOLDS = 128,    /* writes cut-offs, whose running mean the model keeps for causal use */
+  CH_ROUTER_CENTROIDS = 256,     /* its weight is learned by `observe`, not by gradients */
+  CH_ROUTER_LOGITS_ONLY = 512,   /* reads logits; its backward writes their gradient to dscores: no softmax */
+  CH_ROUTER_K = 1024,            /* gives every token options->experts_per_token experts */
+  CH_ROUTER_POOLS = 2048,        /* takes options->pool */
+  CH_ROUTER_ALONE = 4096,        /* looks at other tokens in training only: evaluation routes each token by itself */
+  CH_ROUTER_PAIRS = 8192,        /* takes options->consistency_weight */
+  CH_ROUTER_BY_THRESHOLD = 16384 /* takes options->threshold_after: training may route by thresholds */
 };
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */

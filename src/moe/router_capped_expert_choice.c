@@ -39,11 +39,6 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
   if (o->solver_iterations < 1)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': solver_iterations %d must be at least 1", o->name,
                     o->solver_iterations);
-  if (o->threshold_after)
-    return ch_error(
-        CHOIR_ERROR_ARGUMENT,
-        "router '%s': threshold_after %lld: training by thresholds keeps no cap; it goes with expert_choice", o->name,
-        (long long)o->threshold_after);
   int size = ch_pools_largest(o, n, sequence_length);
   CH_TRY(check_room(o, o->capacity_factor, size, e));
   return check_room(o, ch_router_factor(o, 0), size, e);

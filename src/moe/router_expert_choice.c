@@ -8,8 +8,7 @@
 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
-  CH_TRY(ch_pools_check(o, n, e, sequence_length));
-  return o->threshold_after ? ch_near_capacity_check(o) : CHOIR_OK;
+  return ch_pools_check(o, n, e, sequence_length);
 }
 
 static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
@@ -45,7 +44,8 @@ static void route(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_expert_choice = {
     .name = "expert_choice",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS,
+    .caps =
+        CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS | CH_ROUTER_BY_THRESHOLD,
     .defaults = {CH_ROUTER_DEFAULTS("expert_choice"), .capacity_factor = 2},
     .check = check,
     .max_slots = max_slots,

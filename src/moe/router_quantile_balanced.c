@@ -135,7 +135,8 @@ static void causal(ch_exec *x, const ch_route_args *a) { run(x, a, 0); }
 
 const ch_router ch_router_quantile_balanced = {
     .name = "quantile_balanced",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_ALONE | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_K,
+    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_ALONE | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_K |
+            CH_ROUTER_BY_THRESHOLD,
     .defaults = {CH_ROUTER_DEFAULTS_K("quantile_balanced", 2), .capacity_factor = 1},
     .check = check,
     .max_slots = max_slots,
