@@ -5,32 +5,41 @@
 #include "cli.h"
 
 static struct {
-  const char *router, *tokens, *valid, *pool, *out;
+  const char *router, *tokens, *valid, *pool, *thresholds, *out;
   double capacity_factor;
   int logits, training, random_second, sequence_length, json;
   int64_t seed;
   cli_list set;
 } o;
 
-/* Reads an optional array of n entries beside the scores; NULL path: leaves it empty. */
-static int read_beside(const char *path, choir_npy_type type, int64_t n, choir_npy *array) {
+/* Reads an optional array beside the scores, an entry for each of their n rows or columns; NULL path: leaves it empty.
+ */
+static int read_beside(const char *path, choir_npy_type type, int64_t n, const char *of, choir_npy *array) {
   *array = (choir_npy){0};
   if (!path) return 0;
   if (choir_npy_read(path, type, 1, array)) return cli_fail();
   if (array->shape[0] == n) return 0;
-  return cli_fail_with("%s: has %lld entries, the scores have %lld rows", path, (long long)array->shape[0],
-                       (long long)n);
+  return cli_fail_with("%s: has %lld entries, the scores have %lld %s", path, (long long)array->shape[0], (long long)n,
+                       of);
 }
 
-static int print_result(int n, const choir_route_stats *s) {
+/* Nonzero when a token's experts depend on other tokens, as it was routed here. */
+static int looks(const choir_router_options *options) {
+  choir_routing_properties p = {0};
+  if (o.thresholds) return 0;
+  if (choir_router_properties(o.router, options->pool, &p)) choir_router_properties(o.router, "batch", &p);
+  return p.looks_ahead || p.depends_on_batch;
+}
+
+static int print_result(const choir_router_options *options, int n, const choir_route_stats *s) {
   if (o.json) {
     json_t *root = cli_json_stats(s);
     json_object_set_new(root, "router", json_string(o.router));
-    json_object_set_new(root, "looks_across_tokens", json_boolean(choir_router_looks_across_tokens(o.router) == 1));
+    json_object_set_new(root, "looks_across_tokens", json_boolean(looks(options)));
     return cli_json_print(root);
   }
   printf("%s: %d of %d tokens to %d experts, capacity %d; %s across tokens\n", o.router, s->tokens, n, s->experts,
-         s->capacity, choir_router_looks_across_tokens(o.router) == 1 ? "looks" : "does not look");
+         s->capacity, looks(options) ? "looks" : "does not look");
   printf("  assignments %s, dropped %s, gate mass %.4f a token, auxiliary loss %.6f\n  ", cli_grouped(s->assignments),
          cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
   cli_print_load(s);
@@ -40,19 +49,20 @@ static int print_result(int n, const choir_route_stats *s) {
 }
 
 static int route(const choir_router_options *options, const choir_npy *scores, const choir_npy *tokens,
-                 const choir_npy *valid) {
+                 const choir_npy *valid, const choir_npy *thresholds) {
   int n = (int)scores->shape[0], e = (int)scores->shape[1];
   float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
   choir_route_stats stats;
   if (!gates) return cli_fail_with("out of memory");
-  int status = choir_route(options, n, e, scores->data, o.logits, tokens->data, valid->data, o.sequence_length,
-                           o.training, (uint64_t)o.seed, gates, &stats)
-                   ? cli_fail()
-                   : 0;
+  int code = o.thresholds ? choir_route_by_thresholds(options, n, e, scores->data, o.logits, valid->data,
+                                                      thresholds->data, gates, &stats)
+                          : choir_route(options, n, e, scores->data, o.logits, tokens->data, valid->data,
+                                        o.sequence_length, o.training, (uint64_t)o.seed, gates, &stats);
+  int status = code ? cli_fail() : 0;
   if (!status) {
     choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};
     if (o.out && choir_npy_write(o.out, &array)) status = cli_fail();
-    if (!status) status = print_result(n, &stats);
+    if (!status) status = print_result(options, n, &stats);
     choir_route_stats_free(&stats);
   }
   free(gates);
@@ -63,7 +73,7 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_config config;
   choir_router_options options;
-  choir_npy scores, tokens = {0}, valid = {0};
+  choir_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
   choir_config_default(&config);
   if (choir_router_default(o.router, &config.model.router)) return cli_fail();
   int status = cli_apply_settings(&config, &o.set);
@@ -73,12 +83,14 @@ static int run(int count, const char *const *operands) {
   if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
   if (o.random_second) options.random_second = 1;
   if (choir_npy_read(operands[0], CHOIR_NPY_FLOAT32, 2, &scores)) return cli_fail();
-  status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], &tokens);
-  if (!status) status = read_beside(o.valid, CHOIR_NPY_UINT8, scores.shape[0], &valid);
-  if (!status) status = route(&options, &scores, &tokens, &valid);
+  status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], "rows", &tokens);
+  if (!status) status = read_beside(o.valid, CHOIR_NPY_UINT8, scores.shape[0], "rows", &valid);
+  if (!status) status = read_beside(o.thresholds, CHOIR_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
+  if (!status) status = route(&options, &scores, &tokens, &valid, &thresholds);
   choir_npy_free(&scores);
   choir_npy_free(&tokens);
   choir_npy_free(&valid);
+  choir_npy_free(&thresholds);
   return status;
 }
 
@@ -90,8 +102,11 @@ static const cli_option options[] = {
     {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: softmax each row first", 0},
     {"tokens", "T.npy", CLI_TEXT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
     {"valid", "V.npy", CLI_TEXT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
-    {"pool", "batch|sequence", CLI_CHOICE, &o.pool, NULL, "tokens among which expert_choice chooses", 0},
-    {"sequence-length", "T", CLI_INT, &o.sequence_length, NULL, "of pool sequence", 0},
+    {"pool", "batch|sequence|position|group", CLI_CHOICE, &o.pool, NULL,
+     "tokens that experts choose among; group: of router.group_size tokens", 0},
+    {"sequence-length", "T", CLI_INT, &o.sequence_length, NULL, "of pools sequence and position", 0},
+    {"thresholds", "B.npy", CLI_TEXT, &o.thresholds, NULL,
+     "float32 [e]: experts take every token that reaches these scores, and no pool matters", 0},
     {"training", NULL, CLI_FLAG, &o.training, NULL, "route as in training: sampling is on", 0},
     {"random-second", NULL, CLI_FLAG, &o.random_second, NULL, "gshard_top2 draws its second expert; with --training",
      0},

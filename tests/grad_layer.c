@@ -59,6 +59,34 @@ static void every_router(void **state) {
     }
 }
 
+/* Every pool, and tokens taken by thresholds: too few of them, too many, and as many as reach them. */
+static void pools_and_thresholds(void **state) {
+  (void)state;
+  static const char *const pools[] = {"batch", "sequence", "position", "group"};
+  static const real thresholds[E] = {2, 0, (real)0.25, (real)0.3};
+  uint8_t mask[N];
+  for (int t = 0; t < N; t++) mask[t] = t % 5 != 1;
+  for (int router = 0; router < ROUTERS; router++) {
+    unsigned caps = ch_router_find(all_routers[router])->caps;
+    for (int variant = 0; variant < 10; variant++) {
+      int by_threshold = variant >= 8;
+      if (!(caps & (by_threshold ? CH_ROUTER_BY_THRESHOLD : CH_ROUTER_POOLS))) continue;
+      layer_case c = layer_case_new(all_routers[router], N, D, H, E);
+      c.T = 3; /* positions of 7 and 8 sequences */
+      c.threads = 1;
+      c.valid = variant & 1 ? mask : NULL;
+      c.options.group_size = 9;
+      strcpy(c.options.pool, by_threshold ? "batch" : pools[variant / 2]);
+      c.options.threshold_after = c.by_threshold = by_threshold;
+      c.thresholds = thresholds;
+      check(&c);
+      if (by_threshold && !strcmp(c.options.name, "expert_choice"))
+        assert_true(c.record.expert_begin[2] - c.record.expert_begin[1] > 2 * c.record.expert_begin[1]);
+      layer_case_free(&c);
+    }
+  }
+}
+
 /* Gradients of weights accumulate, dx is set. */
 static void accumulates(void **state) {
   (void)state;
@@ -84,6 +112,7 @@ static void accumulates(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(accumulates)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(pools_and_thresholds),
+                                     cmocka_unit_test(accumulates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

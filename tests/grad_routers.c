@@ -53,7 +53,7 @@ static void dscores_of_every_router(void **state) {
       c.options.capacity_factor = variant & 4 ? 0.7 : 2;
       c.options.cap = variant & 4 ? 1 : 0;
       c.options.experts_per_token = variant & 4 ? 3 : 2;
-      if (variant & 8) strcpy(c.options.pool, "sequence");
+      if (variant & 8) strcpy(c.options.pool, variant & 2 ? "position" : "sequence");
       if (variant & 8) c.aux_scale = 0;
       check(&c);
       record_free(&c.record);

@@ -126,7 +126,8 @@ static void layer_on_own_arrays(void **state) {
   for (int router = 0; router < 3; router++) {
     layer_case c = layer_case_new(all_routers[router], N, D, H, E);
     choir_layer *layer = make_layer(&c.options, "fp32");
-    choir_layer_weights w = {c.router, c.w1, c.w2}, g = {test_new(D * E), test_new(E * D * H), test_new(E * D * H)};
+    choir_layer_weights w = {c.router, c.w1, c.w2, NULL},
+                        g = {test_new(D * E), test_new(E * D * H), test_new(E * D * H), NULL};
     float out[N * D], dx[N * D];
     const int sizes[] = {N, 40, 61, N};
     c.backend = "cpu";
@@ -164,7 +165,7 @@ static void layer_on_own_arrays(void **state) {
 static void randomness_goes_on(void **state) {
   (void)state;
   layer_case c = layer_case_new("switch_top1", N, D, H, E);
-  choir_layer_weights w = {c.router, c.w1, c.w2};
+  choir_layer_weights w = {c.router, c.w1, c.w2, NULL};
   float out[2][2][N * D];
   c.options.jitter = 0.1;
   for (int run = 0; run < 2; run++) {
@@ -197,7 +198,7 @@ static void layer_refuses(void **state) {
   assert_null(layer);
 
   layer = make_layer(&c.options, "fp32");
-  choir_layer_weights w = {NULL, c.w1, c.w2}, none = {NULL, c.w1, NULL}; /* hash has no router weight */
+  choir_layer_weights w = {NULL, c.w1, c.w2, NULL}, none = {NULL, c.w1, NULL, NULL}; /* hash has no router weight */
   choir_route_stats stats;
   int32_t ids[N] = {0};
   refused(choir_layer_stats(layer, &stats), CHOIR_ERROR_ARGUMENT, "forward first");

@@ -127,13 +127,13 @@ static void check_layer(const choir_tensors *file, const char *name) {
   test_ok(choir_layer_create(&options, &layer));
 
   choir_layer_weights w = {(float *)data_of(file, input, "router"), (float *)w1->data,
-                           (float *)data_of(file, input, "w2")};
+                           (float *)data_of(file, input, "w2"), NULL};
   float *out = test_new(n * d), *dx = test_new(n * d), *gradient[3];
   for (int i = 0; i < 3; i++) {
     gradient[i] = test_new(sizes[i]);
     for (int64_t j = 0; j < sizes[i]; j++) gradient[i][j] = 1;
   }
-  choir_layer_weights dw = {gradient[0], gradient[1], gradient[2]};
+  choir_layer_weights dw = {gradient[0], gradient[1], gradient[2], NULL};
   test_poison(out, n * d), test_poison(dx, n * d);
   test_ok(choir_layer_forward(layer, &w, (int)n, x->data, choir_tensors_find(file, "ids")->data,
                               o.mask ? choir_tensors_find(file, "mask")->data : NULL, 1, out));

@@ -15,7 +15,9 @@ typedef struct choir_layer_options {
   int d_model;         /* d */
   int d_hidden;        /* h */
   int experts;         /* e */
-  int sequence_length; /* for pool "sequence"; 0: one sequence */
+  int sequence_length; /* for pools "sequence" and "position"; 0: one sequence */
+  int causal;          /* outside training no token's experts depend on other tokens: by the weights' thresholds or,
+                          where tokens choose, without capacity */
   choir_router_options router;
   const char *compute; /* "fp32" (NULL too) or "bf16" */
   const char *backend; /* "cpu" (NULL too) or "reference" */
@@ -26,9 +28,11 @@ typedef struct choir_layer_options {
   { .compute = "fp32", .backend = "cpu" }
 
 /* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash, random and dense; of kmeans the
- * centroids), w1 and w2 [e,d,h]. The same struct carries gradients, which accumulate (+=). */
+ * centroids), w1 and w2 [e,d,h]; thresholds [e] for a layer made `causal` whose experts choose, else not read. The
+ * same struct carries gradients, which accumulate (+=); thresholds have none. */
 typedef struct choir_layer_weights {
   float *router, *w1, *w2;
+  float *thresholds;
 } choir_layer_weights;
 
 /* Plans and allocates everything; forward and backward then allocate nothing (but once where a smaller n than `tokens`
@@ -48,6 +52,11 @@ CHOIR_API int choir_layer_forward(choir_layer *layer, const choir_layer_weights 
  * CHOIR_ERROR_ARGUMENT where no training forward went before. */
 CHOIR_API int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x,
                                    const float *dout, float *dx, const choir_layer_weights *gradients);
+
+/* Folds the cut-off scores of the last forward into thresholds [e], their running mean with router.decay. calls: how
+ * many went into it before; at 0 what it holds counts for nothing. CHOIR_ERROR_ARGUMENT: the router keeps no cut-offs,
+ * no forward went before, or it was a causal one. */
+CHOIR_API int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds);
 
 /* Statistics of the last forward; the caller frees them with choir_route_stats_free. CHOIR_ERROR_ARGUMENT,
  * CHOIR_ERROR_MEMORY. */

@@ -61,13 +61,20 @@ CHOIR_API int choir_router_default(const char *name, choir_router_options *optio
 
 /* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning
  * never. tokens: [n] ids, needed by `hash` and `random`, else may be NULL. valid: [n] nonzero where a token takes part,
- * or NULL. sequence_length: of pool "sequence" (0: one sequence). seed: of random experts. gates [n,e] receives the
- * combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free. `training` chooses
- * the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row and column),
- * CHOIR_ERROR_MEMORY. */
+ * or NULL. sequence_length: of pools "sequence" and "position" (0: one sequence). seed: of random experts. gates [n,e]
+ * receives the combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free.
+ * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row
+ * and column), CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                           const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                           float *gates, choir_route_stats *stats);
+
+/* The same without a look at any other token: t goes to i where its score reaches thresholds[i] ([e], any numbers),
+ * under options->cap b to the b of largest margin only. Pools and capacity do not matter. CHOIR_ERROR_ARGUMENT: also a
+ * router that keeps no thresholds. */
+CHOIR_API int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores,
+                                        int is_logits, const uint8_t *valid, const float *thresholds, float *gates,
+                                        choir_route_stats *stats);
 CHOIR_API void choir_route_stats_free(choir_route_stats *stats);
 
 #ifdef __cplusplus

@@ -20,11 +20,12 @@ struct choir_layer {
 };
 
 /* Everything that a call may do, without doing it: sizes the arenas of `x`, which count. */
-static void rehearse(ch_exec *x, const ch_moe_args *forward) {
+static void rehearse(ch_exec *x, const ch_moe_args *forward, int causal) {
   ch_moe_saved saved;
   ch_moe_args args = *forward;
   size_t mark = ch_arena_mark(&x->tape);
   for (args.training = args.keep = 0; args.training < 2; args.keep = ++args.training) {
+    args.causal = causal && !args.training;
     ch_moe_forward(x, &args, &saved);
     if (args.training) ch_moe_backward(x, &args, &saved);
     ch_arena_release(&x->tape, mark);
@@ -39,7 +40,7 @@ static int plan(choir_layer *layer, int n) {
   ch_arena_init(&trial.scratch, layer->x.scratch.name);
   ch_moe_args args = layer->args;
   args.n = n;
-  rehearse(&trial, &args);
+  rehearse(&trial, &args, layer->options.causal);
   if (trial.tape.peak > layer->x.tape.size || trial.scratch.peak > layer->x.scratch.size) {
     layer->planned = layer->forward_done = layer->backward_possible = 0;
     ch_arena_free(&layer->x.tape);
@@ -64,6 +65,7 @@ static int check_options(const choir_layer_options *o) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: sequence_length %d must not be negative", o->sequence_length);
   const ch_router *router = ch_router_find(o->router.name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
+  if (o->causal) CH_TRY(ch_router_check_routing(router, "threshold"));
   return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
 }
 
@@ -109,7 +111,7 @@ void choir_layer_destroy(choir_layer *layer) {
 }
 
 static ch_moe_weights weights_of(const choir_layer_weights *w) {
-  return (ch_moe_weights){.router = w->router, .w1 = w->w1, .w2 = w->w2};
+  return (ch_moe_weights){.router = w->router, .w1 = w->w1, .w2 = w->w2, .thresholds = w->thresholds};
 }
 
 static int check_weights(const choir_layer *layer, const choir_layer_weights *w, const char *what) {
@@ -126,11 +128,14 @@ static int check_weights(const choir_layer *layer, const choir_layer_weights *w,
 int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                         const int32_t *tokens, const uint8_t *valid, int training, float *out) {
   ch_moe_args *a = &layer->args;
+  int causal = layer->options.causal && !training;
   if (n < 1 || n > layer->options.tokens)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %d tokens in a call; the layer was made for 1 to %d", n,
                     layer->options.tokens);
   if (!x || !out) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", x ? "out" : "x");
   CH_TRY(check_weights(layer, weights, "weights"));
+  if (causal && (a->router->caps & CH_ROUTER_THRESHOLDS) && !weights->thresholds)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL in the weights, and the layer was made causal");
   CH_TRY(ch_router_check_ids(a->router, n, tokens));
   CH_TRY(plan(layer, n));
 
@@ -140,6 +145,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   a->token = tokens ? layer->token : NULL;
   a->valid = valid ? layer->valid : NULL;
   a->training = a->keep = training != 0;
+  a->causal = causal;
   a->weights = weights_of(weights);
   a->x = x;
   a->out = out;
@@ -167,6 +173,22 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
   a.gradients = (ch_moe_gradients){.router = gradients->router, .w1 = gradients->w1, .w2 = gradients->w2};
   ch_moe_backward(&layer->x, &a, &layer->saved);
   layer->backward_possible = 0;
+  return CHOIR_OK;
+}
+
+int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
+  const ch_moe_args *a = &layer->args;
+  if (!(a->router->caps & CH_ROUTER_THRESHOLDS))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "layer: router '%s' keeps no cut-off scores", a->router->name);
+  if (!thresholds) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL");
+  if (!layer->forward_done || a->causal)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "layer: cut-off scores are those of a forward that is not causal");
+  a->router->observe(&layer->x, &(ch_route_args){.options = a->options,
+                                                 .n = a->n,
+                                                 .e = a->e,
+                                                 .counts = &layer->saved.counts,
+                                                 .state = thresholds,
+                                                 .observed = calls});
   return CHOIR_OK;
 }
 

@@ -11,7 +11,7 @@ typedef struct {
   const ch_router *router;
   ch_route_args args;
   const float *in;
-  int is_logits;
+  int is_logits, causal;
   ch_record record;
   ch_route_counts counts;
 } request;
@@ -38,20 +38,43 @@ static int check_row(const request *q, int t) {
   return CHOIR_OK;
 }
 
+static int check_rows(const request *q) {
+  const ch_route_args *a = &q->args;
+  for (int t = 0; t < a->n; t++)
+    if (!a->valid || a->valid[t]) CH_TRY(check_row(q, t));
+  return CHOIR_OK;
+}
+
 static int check(const request *q) {
   const ch_route_args *a = &q->args;
   if (a->sequence_length < 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length %d must not be negative", a->sequence_length);
   CH_TRY(q->router->check(a->options, a->n, a->e, a->sequence_length));
   CH_TRY(ch_router_check_ids(q->router, a->n, a->token));
-  for (int t = 0; t < a->n; t++)
-    if (!a->valid || a->valid[t]) CH_TRY(check_row(q, t));
-  return CHOIR_OK;
+  return check_rows(q);
+}
+
+static int check_thresholds(const request *q) {
+  const ch_route_args *a = &q->args;
+  CH_TRY(ch_router_check_sizes(a->options, a->n, a->e));
+  if (!(q->router->caps & CH_ROUTER_THRESHOLDS))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' keeps no thresholds to route by", q->router->name);
+  if ((int64_t)a->n * a->e > INT32_MAX / 2)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%d tokens and %d experts are too many for one call", a->n, a->e);
+  for (int i = 0; i < a->e; i++)
+    if (isnan(a->thresholds[i])) return ch_error(CHOIR_ERROR_NUMERIC, "thresholds[%d] is not a number", i);
+  return check_rows(q);
+}
+
+static int max_slots(const request *q) {
+  const ch_route_args *a = &q->args;
+  if (q->causal) return a->n * ch_router_most_experts(a->options, a->e);
+  return q->router->max_slots(a->options, a->n, a->e, a->sequence_length);
 }
 
 static void run(ch_exec *x, request *q) {
   ch_route_args *a = &q->args;
-  ch_record_alloc(&x->tape, &q->record, a->n, a->e, q->router->max_slots(a->options, a->n, a->e, a->sequence_length));
+  ch_record_alloc(&x->tape, &q->record, a->n, a->e, max_slots(q));
   q->counts.demand = CH_NEW(&x->tape, int, a->e);
   q->counts.cutoff = CH_NEW(&x->tape, real, a->e);
   a->scores = q->in;
@@ -61,7 +84,7 @@ static void run(ch_exec *x, request *q) {
     a->logits = q->in;
     a->scores = scores;
   }
-  q->router->route(x, a);
+  (q->causal ? q->router->causal : q->router->route)(x, a);
   x->ops->index(x, &(ch_index_args){.record = &q->record});
 }
 
@@ -73,7 +96,7 @@ static void write_gates(const ch_record *r, float *gates) {
 }
 
 /* Plans, runs and hands out, on an executor that the caller frees. */
-static int route(ch_exec *x, request *q, float *gates, choir_route_stats *stats) {
+static int run_planned(ch_exec *x, request *q, float *gates, choir_route_stats *stats) {
   run(x, q);
   CH_TRY(ch_exec_commit(x));
   run(x, q);
@@ -82,16 +105,30 @@ static int route(ch_exec *x, request *q, float *gates, choir_route_stats *stats)
   return CHOIR_OK;
 }
 
+/* What both calls share: everything of the request but router, record and counts is set. */
+static int route(request *q, float *gates, choir_route_stats *stats) {
+  ch_exec x;
+  if (!q->args.options || !q->in || !gates || (q->causal && !q->args.thresholds))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
+                    !q->args.options ? "options"
+                    : !q->in         ? "scores"
+                    : !gates         ? "gates"
+                                     : "thresholds");
+  q->router = ch_router_find(q->args.options->name);
+  if (!q->router) return CHOIR_ERROR_ARGUMENT;
+  q->args.record = &q->record;
+  q->args.counts = &q->counts;
+  CH_TRY(q->causal ? check_thresholds(q) : check(q));
+  CH_TRY(ch_exec_init(&x, ch_backends[0]->name, CH_COMPUTE_FP32, 0, 0));
+  int code = run_planned(&x, q, gates, stats);
+  ch_exec_free(&x);
+  return code;
+}
+
 int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                 const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                 float *gates, choir_route_stats *stats) {
-  if (!options || !scores || !gates)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
-                    !options  ? "options"
-                    : !scores ? "scores"
-                              : "gates");
-  request q = {.router = ch_router_find(options->name), .in = scores, .is_logits = is_logits};
-  if (!q.router) return CHOIR_ERROR_ARGUMENT;
+  request q = {.in = scores, .is_logits = is_logits};
   q.args = (ch_route_args){.options = options,
                            .n = n,
                            .e = e,
@@ -99,15 +136,15 @@ int choir_route(const choir_router_options *options, int n, int e, const float *
                            .valid = valid,
                            .token = tokens,
                            .training = training,
-                           .rng = ch_rng_make(seed, CH_STREAM_SECOND_EXPERT, 0),
-                           .record = &q.record,
-                           .counts = &q.counts};
-  CH_TRY(check(&q));
-  ch_exec x;
-  CH_TRY(ch_exec_init(&x, ch_backends[0]->name, CH_COMPUTE_FP32, 0, 0));
-  int code = route(&x, &q, gates, stats);
-  ch_exec_free(&x);
-  return code;
+                           .rng = ch_rng_make(seed, CH_STREAM_SECOND_EXPERT, 0)};
+  return route(&q, gates, stats);
+}
+
+int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
+                              const uint8_t *valid, const float *thresholds, float *gates, choir_route_stats *stats) {
+  request q = {.in = scores, .is_logits = is_logits, .causal = 1};
+  q.args = (ch_route_args){.options = options, .n = n, .e = e, .valid = valid, .thresholds = thresholds};
+  return route(&q, gates, stats);
 }
 
 #endif

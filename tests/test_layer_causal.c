@@ -1,0 +1,165 @@
+/* Routing by given thresholds, and a layer that serves by them, through the public interface. */
+#include "choir/layer.h"
+#include "naive_layer.h"
+
+enum { N = 60, E = 6, D = 16, H = 24 };
+
+static const float thresholds[E] = {0.1f, 0.15f, 0.2f, 2, 0, 0.3f};
+
+static void refused(int code, int want, const char *words) {
+  assert_int_equal(code, want);
+  if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
+}
+
+/* Gate of expert i for a token: its score where it passes, and under a cap where fewer than cap experts come before. */
+static float naive_gate(const float *score, int i, int cap) {
+  int better = 0;
+  if (!(score[i] >= thresholds[i])) return 0;
+  for (int j = 0; j < E && cap; j++) {
+    float mine = score[i] - thresholds[i], other = score[j] - thresholds[j];
+    better += score[j] >= thresholds[j] && (other > mine || (other == mine && j < i));
+  }
+  return cap && better >= cap ? 0 : score[i];
+}
+
+static void routes_a_matrix(void **state) {
+  (void)state;
+  float logits[N * E], scores[N * E], gates[N * E];
+  uint8_t valid[N];
+  test_normal(logits, N * E, 80);
+  for (int t = 0; t < N; t++) {
+    double sum = 0;
+    valid[t] = t % 6 != 1;
+    for (int i = 0; i < E; i++) sum += exp((double)logits[t * E + i]);
+    for (int i = 0; i < E; i++) scores[t * E + i] = (float)(exp((double)logits[t * E + i]) / sum);
+  }
+  for (int variant = 0; variant < 8; variant++) {
+    choir_router_options o = router_options("expert_choice");
+    choir_route_stats stats;
+    int64_t slots = 0;
+    o.cap = variant & 1 ? 2 : 0;
+    const uint8_t *mask = variant & 2 ? valid : NULL;
+    test_ok(choir_route_by_thresholds(&o, N, E, variant & 4 ? logits : scores, variant & 4, mask, thresholds, gates,
+                                      &stats));
+    for (int j = 0; j < N * E; j++) {
+      float want = mask && !mask[j / E] ? 0 : naive_gate(scores + j / E * E, j % E, o.cap);
+      if (!(fabsf(gates[j] - want) < 1e-6f)) fail_msg("token %d, expert %d: %g", j / E, j % E, (double)gates[j]);
+      slots += want > 0;
+    }
+    assert_int_equal(stats.assignments, slots);
+    assert_int_equal(stats.dropped, 0);
+    choir_route_stats_free(&stats);
+  }
+  choir_router_options o = router_options("expert_choice"), hash = router_options("hash");
+  float bad[E] = {0, NAN};
+  test_ok(choir_route_by_thresholds(&o, 1, E, scores, 0, NULL, thresholds, gates, NULL)); /* a token by itself */
+  refused(choir_route_by_thresholds(&o, N, E, scores, 0, NULL, bad, gates, NULL), CHOIR_ERROR_NUMERIC, "thresholds[1]");
+  refused(choir_route_by_thresholds(&o, N, E, scores, 0, NULL, NULL, gates, NULL), CHOIR_ERROR_ARGUMENT,
+          "thresholds is NULL");
+  refused(choir_route_by_thresholds(&hash, N, E, scores, 0, NULL, thresholds, gates, NULL), CHOIR_ERROR_ARGUMENT,
+          "'hash' keeps no thresholds");
+}
+
+static choir_layer *causal_layer(const char *router) {
+  choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
+  choir_layer *layer;
+  o.tokens = N;
+  o.d_model = D;
+  o.d_hidden = H;
+  o.experts = E;
+  o.router = router_options(router);
+  o.causal = 1;
+  o.backend = "reference";
+  o.threads = 2;
+  test_ok(choir_layer_create(&o, &layer));
+  return layer;
+}
+
+/* By the definition; a token alone comes out as in the batch; training is as it was. */
+static void a_layer_serves_by_thresholds(void **state) {
+  (void)state;
+  layer_case c = layer_case_new("expert_choice", N, D, H, E);
+  choir_layer *layer = causal_layer("expert_choice");
+  float given[E], out[N * D], one[D], *want = test_new(N * D), score[E];
+  memcpy(given, thresholds, sizeof given);
+  choir_layer_weights w = {c.router, c.w1, c.w2, given};
+  test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 0, out));
+  for (int t = 0; t < N; t++) {
+    naive_scores(&c, t, score);
+    for (int i = 0; i < E; i++)
+      if (naive_gate(score, i, 0) > 0) naive_expert(&c, t, i, (double)score[i], want + t * D);
+    test_ok(choir_layer_forward(layer, &w, 1, c.x + t * D, NULL, NULL, 0, one));
+    assert_memory_equal(one, out + t * D, sizeof one);
+  }
+  test_close(out, want, N * D, 2e-6);
+  free(want);
+
+  choir_layer_weights gradients = {c.drouter, c.dw1, c.dw2, NULL};
+  float dx[N * D];
+  test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out));
+  test_ok(choir_layer_backward(layer, &w, c.x, c.dout, dx, &gradients));
+  c.aux_scale = 0;
+  layer_run(&c, 1);
+  assert_memory_equal(out, c.out, sizeof out);
+  assert_memory_equal(dx, c.dx, sizeof dx);
+  choir_layer_destroy(layer);
+  layer_case_free(&c);
+}
+
+/* At first the cut-offs themselves, then their mean as by its definition. */
+static void a_layer_learns_thresholds(void **state) {
+  (void)state;
+  layer_case c = layer_case_new("expert_choice", N, D, H, E);
+  choir_layer *layer = causal_layer("expert_choice");
+  choir_layer_weights w = {c.router, c.w1, c.w2, NULL};
+  float out[N * D], kept[E] = {9, 9, 9, 9, 9, 9}, causal[E] = {0};
+  double sum[E] = {0}, weight = 0, decay = c.options.decay;
+  refused(choir_layer_observe(layer, 0, kept), CHOIR_ERROR_ARGUMENT, "forward");
+  refused(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 0, out), CHOIR_ERROR_ARGUMENT, "thresholds is NULL");
+  for (int call = 0; call < 30; call++) {
+    test_normal(c.x, N * D, 200 + (uint32_t)call);
+    test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out));
+    layer_run(&c, 0);
+    test_ok(choir_layer_observe(layer, (uint64_t)call, kept));
+    weight = decay * weight + (1 - decay);
+    for (int i = 0; i < E; i++) {
+      sum[i] = decay * sum[i] + (1 - decay) * (double)c.counts.cutoff[i];
+      if (!call) assert_true(kept[i] == c.counts.cutoff[i]);
+      if (!(fabs((double)kept[i] - sum[i] / weight) < 1e-6)) fail_msg("call %d: %g", call, (double)kept[i]);
+    }
+  }
+  w.thresholds = causal;
+  test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 0, out));
+  refused(choir_layer_observe(layer, 30, kept), CHOIR_ERROR_ARGUMENT, "not causal");
+  choir_layer_destroy(layer);
+  layer_case_free(&c);
+}
+
+/* Every router that has a causal way: where tokens choose they need no thresholds. */
+static void every_router_can_serve(void **state) {
+  (void)state;
+  int32_t ids[N];
+  for (int t = 0; t < N; t++) ids[t] = 7 * t;
+  for (int r = 0; r < ROUTERS; r++) {
+    if (!strcmp(all_routers[r], "dense")) continue;
+    const ch_router *router = ch_router_find(all_routers[r]);
+    layer_case c = layer_case_new(all_routers[r], N, D, H, E);
+    choir_layer *layer = causal_layer(all_routers[r]);
+    float given[E] = {0}, all[N * D], one[D];
+    choir_layer_weights w = {c.router, c.w1, c.w2, router->caps & CH_ROUTER_THRESHOLDS ? given : NULL};
+    test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, all));
+    for (int t = 0; t < N; t += 7) {
+      test_ok(choir_layer_forward(layer, &w, 1, c.x + t * D, ids + t, NULL, 0, one));
+      assert_memory_equal(one, all + t * D, sizeof one);
+    }
+    choir_layer_destroy(layer);
+    layer_case_free(&c);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(routes_a_matrix), cmocka_unit_test(a_layer_serves_by_thresholds),
+                                     cmocka_unit_test(a_layer_learns_thresholds),
+                                     cmocka_unit_test(every_router_can_serve)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
