@@ -20,11 +20,11 @@ static json_t *json_peak(const choir_machine_peak *p) {
 static json_t *json_row(const choir_bench_result *r) {
   json_t *parts = json_object();
   for (int i = 0; i < r->parts; i++) json_object_set_new(parts, r->part[i].name, cli_json_real(r->part[i].seconds));
-  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:s}", "problem", r->problem, "repetitions",
+  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:s}", "problem", r->problem, "repetitions",
                    r->repetitions, "seconds", r->seconds, "min_seconds", r->min_seconds, "gflops", r->gflops, "gbs",
                    r->gbs, "share", r->share > 0 ? cli_json_real(r->share) : json_null(), "error",
-                   cli_json_real(r->error), "beside_products", cli_json_real(r->beside_products), "parts", parts,
-                   "note", r->note);
+                   cli_json_real(r->error), "beside_products", cli_json_real(r->beside_products), "layer_share",
+                   r->layer_share > 0 ? cli_json_real(r->layer_share) : json_null(), "parts", parts, "note", r->note);
 }
 
 static void print_row(const choir_bench_result *r) {
@@ -32,6 +32,7 @@ static void print_row(const choir_bench_result *r) {
   if (r->share > 0) snprintf(share, sizeof share, "%5.1f %%", 100 * r->share);
   printf("%9.3f ms %9.1f %s  %s  %8.1e  %s\n", 1e3 * r->seconds, r->bytes > 0 ? r->gbs : r->gflops,
          r->bytes > 0 ? "GB/s   " : "GFLOP/s", share, r->error, r->problem);
+  if (r->layer_share > 0) printf("%38s  %.1f %% of the layer's forward and backward\n", "", 100 * r->layer_share);
   if (o.parts && r->parts) {
     printf("%38s", "");
     for (int i = 0; i < r->parts; i++) printf("  %s %.1f %%", r->part[i].name, 100 * r->part[i].seconds / r->seconds);

@@ -83,9 +83,10 @@ int cli_json_print(json_t *object);   /* to standard output, and releases it */
 json_t *cli_json_real(double number); /* null where JSON has no such number */
 json_t *cli_json_counts(const int64_t *values, int count);
 json_t *cli_json_stats(const choir_route_stats *stats);
-int cli_layer_number(const choir_model *model, int moe);  /* of the moe-th MoE layer, 0-based */
-json_t *cli_json_layers(const choir_model *model);        /* statistics of every MoE layer; NULL: the library's error */
-void cli_print_histogram(const choir_route_stats *stats); /* tokens held by 0, 1, ... experts */
+int cli_layer_number(const choir_model *model, int moe); /* of the moe-th MoE layer, 0-based */
+json_t *cli_json_layers(const choir_model *model);       /* statistics of every MoE layer; NULL: the library's error */
+void cli_print_certificate(const choir_certificate *certificate); /* one line, where a solver assigned */
+void cli_print_histogram(const choir_route_stats *stats);         /* tokens held by 0, 1, ... experts */
 void cli_print_load(const choir_route_stats *stats);
 
 /* progress.c: one line about long work on standard error, redrawn on a terminal, every ten seconds elsewhere. */

@@ -52,6 +52,7 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
     cli_print_histogram(&stats);
     printf("  ");
     cli_print_load(&stats);
+    cli_print_certificate(&stats.certificate);
     choir_route_stats_free(&stats);
   }
   return 0;

@@ -55,6 +55,7 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();
     printf("layer %2d: ", cli_layer_number(model, i));
     cli_print_load(&stats);
+    cli_print_certificate(&stats.certificate);
     choir_route_stats_free(&stats);
   }
   return 0;

@@ -59,11 +59,12 @@ static void print_result(const choir_probe_result *r) {
   print_effect("differs alone, cut:", &r->alone, d->looks_ahead || d->depends_on_batch, r->spread);
 }
 
-/* Probes one routing; *leaks counts those that do not keep what they declare. */
+/* Probes one routing; *leaks counts those that do not keep what they declare. An error code of the library. */
 static int probe(choir_model *model, const choir_tokenizer *tokenizer, const choir_probe_options *options,
                  json_t *results, int *leaks) {
   choir_probe_result r;
-  if (choir_probe(model, tokenizer, options, &r)) return cli_fail();
+  int code = choir_probe(model, tokenizer, options, &r);
+  if (code) return code;
   const choir_config *config = choir_model_config_of(model);
   if (!o.json && !json_array_size(results))
     printf("router %s, %d sequences of %d %s\n", config->model.router.name, r.sequences, r.length,
@@ -79,23 +80,20 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, const cho
   return 0;
 }
 
-/* The routings asked for, or all that the router has, but for thresholds that no training has set. */
+/* The routings asked for, or all that the router has: then those that cannot run, for want of thresholds or because the
+ * batch is too small for their pools, are left out. */
 static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, choir_probe_options *options,
                      json_t *results, int *leaks) {
-  const char *router = choir_model_config_of(model)->model.router.name, *name;
-  int status = 0;
-  for (int i = 0; i < o.routings.count && !status; i++) {
-    options->routing = o.routings.values[i];
-    status = probe(model, tokenizer, options, results, leaks);
+  const char *router = choir_model_config_of(model)->model.router.name;
+  int all = !o.routings.count;
+  for (int i = 0; all || i < o.routings.count; i++) {
+    options->routing = all ? choir_router_routing(router, i) : o.routings.values[i];
+    if (!options->routing) break;
+    int code = probe(model, tokenizer, options, results, leaks);
+    if (code && !(all && (code == CHOIR_ERROR_UNSUPPORTED || code == CHOIR_ERROR_ARGUMENT))) return cli_fail();
+    if (code) fprintf(stderr, "choir probe: routing '%s' left out: %s\n", options->routing, choir_error_message());
   }
-  for (int i = 0; !o.routings.count && !status && (name = choir_router_routing(router, i)); i++) {
-    options->routing = name;
-    if (choir_model_set_routing(model, name) == CHOIR_ERROR_UNSUPPORTED)
-      fprintf(stderr, "choir probe: left out: %s\n", choir_error_message());
-    else
-      status = probe(model, tokenizer, options, results, leaks);
-  }
-  return status;
+  return json_array_size(results) ? 0 : CLI_FAILED;
 }
 
 static int with_model(choir_model *model, const choir_tokenizer *tokenizer, const choir_npy *tokens) {

@@ -43,6 +43,7 @@ static int print_result(const choir_router_options *options, int n, const choir_
   printf("  assignments %s, dropped %s, gate mass %.4f a token, auxiliary loss %.6f\n  ", cli_grouped(s->assignments),
          cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
   cli_print_load(s);
+  cli_print_certificate(&s->certificate);
   cli_print_histogram(s);
   return 0;
 }

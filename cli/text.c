@@ -94,12 +94,22 @@ json_t *cli_json_counts(const int64_t *values, int count) {
   return array;
 }
 
+/* NULL where no solver ran. */
+static json_t *json_certificate(const choir_certificate *c) {
+  if (!c->assignments) return json_null();
+  return json_pack("{s:I, s:I, s:o, s:o, s:o, s:i, s:i, s:I}", "assignments", (json_int_t)c->assignments, "iterations",
+                   (json_int_t)c->iterations, "gap", cli_json_real(c->gap), "expert_before",
+                   cli_json_real(c->expert_before), "token_before", cli_json_real(c->token_before), "expert_after",
+                   c->expert_after, "token_after", c->token_after, "over_cap", (json_int_t)c->over_cap);
+}
+
 json_t *cli_json_stats(const choir_route_stats *s) {
-  return json_pack("{s:i, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "tokens", s->tokens, "experts", s->experts,
-                   "capacity", s->capacity, "assignments", (json_int_t)s->assignments, "dropped",
+  return json_pack("{s:i, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens", s->tokens, "experts",
+                   s->experts, "capacity", s->capacity, "assignments", (json_int_t)s->assignments, "dropped",
                    (json_int_t)s->dropped, "aux_loss", cli_json_real(s->aux_loss), "gate_mass",
                    cli_json_real(s->gate_mass), "load", cli_json_counts(s->load, s->experts), "demand",
-                   cli_json_counts(s->demand, s->experts), "histogram", cli_json_counts(s->histogram, s->experts + 1));
+                   cli_json_counts(s->demand, s->experts), "histogram", cli_json_counts(s->histogram, s->experts + 1),
+                   "certificate", json_certificate(&s->certificate));
 }
 
 int cli_layer_number(const choir_model *model, int moe) {
@@ -120,6 +130,13 @@ json_t *cli_json_layers(const choir_model *model) {
     choir_route_stats_free(&stats);
   }
   return rows;
+}
+
+void cli_print_certificate(const choir_certificate *c) {
+  if (!c->assignments) return;
+  printf("  assignment: gap %.2g of the optimum's bound, %s tokens over their cap", c->gap, cli_grouped(c->over_cap));
+  printf(" (by %d at most), experts off their share by %d; before TopK by %.3g and %.3g; %s steps\n", c->token_after,
+         c->expert_after, c->token_before, c->expert_before, cli_grouped(c->iterations));
 }
 
 void cli_print_histogram(const choir_route_stats *stats) {

@@ -1,4 +1,7 @@
 /* Assignments: feasible always, proved optimal by their certificates, the same for every number of threads. */
+#include <float.h>
+
+#include "choir/tensors.h"
 #include "moe/assign.h"
 #include "testing.h"
 
@@ -187,10 +190,207 @@ static void large(void **state) {
   }
 }
 
+static double total(const assignment *c) {
+  double sum = 0;
+  for (int j = 0; j < c->n * c->e; j++) sum += c->count[j] * (double)c->score[j];
+  return sum;
+}
+
+/* Small programmes that HiGHS solved (tests/vectors/make_assignments.py): the same optimum. */
+static void agrees_with_a_solver_of_linear_programmes(void **state) {
+  (void)state;
+  choir_tensors *file;
+  test_ok(choir_tensors_open(CHOIR_SOURCE_DIR "/tests/vectors/assignments.safetensors", 0, &file));
+  int cases = atoi(choir_tensors_metadata(file, "cases"));
+  assert_true(cases > 50);
+  for (int i = 0; i < cases; i++) {
+    char name[40];
+    snprintf(name, sizeof name, "%d.problem", i);
+    const choir_tensor *problem = choir_tensors_find(file, name);
+    snprintf(name, sizeof name, "%d.scores", i);
+    const choir_tensor *scores = choir_tensors_find(file, name);
+    const double *p = problem->data;
+    assignment c = {.n = (int)scores->shape[0],
+                    .e = (int)scores->shape[1],
+                    .k = (int)p[0],
+                    .cap = (int)p[1],
+                    .balanced = (int)p[2],
+                    .score = scores->data};
+    run(&c);
+    check_feasible(&c);
+    double got = total(&c);
+    if (!(fabs(got - p[3]) <= 1e-7 * fmax(1, fabs(p[3])))) fail_msg("case %d: %.9g, the optimum is %.9g", i, got, p[3]);
+    done(&c);
+  }
+  choir_tensors_close(file);
+}
+
+/* A cap that binds nobody: op select's own choice, ties and all, whichever solver is asked. */
+static void without_a_cap_it_is_expert_choice(void **state) {
+  (void)state;
+  enum { N = 200, E = 7, K = 37 };
+  for (int kind = 0; kind < KINDS; kind++)
+    for (int solver = 0; solver < 2; solver++) {
+      real *score = make_scores(kind, N, E, 3);
+      int chosen[N * E] = {0}, k = K;
+      assignment c = {.n = N, .e = E, .k = K, .cap = E + solver, .solver = solver, .score = score};
+      run(&c);
+      TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, {
+        ch_record r;
+        ch_record_alloc(&x.tape, &r, N, E, K * E);
+        x.ops->select(
+            &x, &(ch_select_args){.pools = 1, .pool_begin = (int[]){0, N}, .k = &k, .score = score, .record = &r});
+        for (int s = 0; s < K * E && pass_; s++) chosen[r.slot_token[s] * E + s / K]++;
+      });
+      assert_memory_equal(chosen, c.count, sizeof chosen);
+      assert_true(fabs(c.certificate.gap) <= 1e-12);
+      done(&c);
+      free(score);
+    }
+}
+
+static void threads_change_nothing(void **state) {
+  (void)state;
+  for (int solver = 0; solver < 2; solver++)
+    for (int kind = 1; kind < 5; kind++) {
+      real *score = make_scores(kind, 1000, 16, 9);
+      assignment one = {.n = 1000, .e = 16, .k = 125, .cap = 2, .solver = solver, .score = score}, three = one;
+      three.threads = 3;
+      run(&one);
+      run(&three);
+      assert_memory_equal(one.count, three.count, sizeof(int) * 16000);
+      assert_memory_equal(one.beta, three.beta, sizeof(real) * 16);
+      assert_memory_equal(one.alpha, three.alpha, sizeof(real) * 1000);
+      assert_memory_equal(&one.certificate, &three.certificate, sizeof one.certificate);
+      done(&one);
+      done(&three);
+      free(score);
+    }
+}
+
+/* Whatever dykstra leaves undone is said: violations by plain counting, the gap by the formula. */
+static void dykstra_says_what_it_left(void **state) {
+  (void)state;
+  for (uint32_t seed = 0; seed < 300; seed++) {
+    int n = 20 + (int)(200 * uniform(seed, 0)), e = 3 + (int)(10 * uniform(seed, 1)), cap = 1 + (int)seed % 3;
+    real *score = make_scores((int)seed % (KINDS - 3), n, e, seed);
+    assignment c = {.n = n, .e = e, .cap = cap < e ? cap : e - 1, .solver = CH_SOLVER_DYKSTRA, .score = score};
+    c.iterations = 1 + (int)(50 * uniform(seed, 3));
+    c.k = ch_assign_k(1 + (int)(n * uniform(seed, 2)), n, e, c.cap);
+    if (c.k) {
+      int over = 0, most = 0;
+      run(&c);
+      for (int i = 0; i < e; i++) {
+        int load = 0;
+        for (int t = 0; t < n; t++) load += c.count[t * e + i];
+        assert_int_equal(load, c.k);
+      }
+      for (int t = 0; t < n; t++) {
+        int has = 0;
+        for (int i = 0; i < e; i++) has += c.count[t * e + i];
+        over += has > c.cap;
+        if (has - c.cap > most) most = has - c.cap;
+      }
+      assert_int_equal(c.certificate.over_cap, over);
+      assert_int_equal(c.certificate.token_after, most);
+      assert_int_equal(c.certificate.expert_after, 0);
+      assert_true(c.certificate.iterations >= 1 && c.certificate.iterations <= c.iterations);
+      assert_true(c.certificate.expert_before >= 0 && c.certificate.token_before >= 0);
+      assert_true(fabs(c.certificate.gap - gap_of(&c)) <= 1e-5);
+      if (!over) assert_true(c.certificate.gap >= -1e-9); /* nothing beats the bound */
+      done(&c);
+    }
+    free(score);
+  }
+}
+
+/* "Never" is kept where it can be; NaN and infinities neither crash nor break a constraint. */
+static void scores_that_are_no_numbers(void **state) {
+  (void)state;
+  enum { N = 60, E = 6, K = 20 };
+  real *score = test_new_normal(N * E, 4);
+  for (int balanced = 0; balanced < 2; balanced++) {
+    for (int t = 0; t < N; t++) score[t * E + t % E] = (real)-INFINITY;
+    assignment c = {.n = N, .e = E, .k = K, .cap = 2, .balanced = balanced, .score = score};
+    run(&c);
+    check_feasible(&c);
+    for (int t = 0; t < N; t++) assert_int_equal(c.count[t * E + t % E], 0);
+    done(&c);
+  }
+  for (int round = 0; round < 60; round++) {
+    static const real special[] = {NAN, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX, FLT_MIN, 0, 1};
+    ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, (uint32_t)round);
+    for (int j = 0; j < N * E; j++) score[j] = special[ch_rng_below(rng, (uint64_t)j, round % 3 ? 8 : 1)];
+    assignment c = {.n = N, .e = E, .k = K, .cap = 2, .balanced = round % 2, .score = score};
+    run(&c);
+    check_feasible(&c);
+    done(&c);
+    c.solver = CH_SOLVER_DYKSTRA;
+    c.balanced = 0;
+    run(&c);
+    done(&c);
+  }
+  free(score);
+}
+
+/* Several pools, run on run and interleaved: each is the problem it would be alone. */
+static void pools_are_problems_of_their_own(void **state) {
+  (void)state;
+  enum { N = 90, E = 5, POOLS = 3, SIZE = N / POOLS };
+  real *score = make_scores(1, N, E, 12), *alone = test_new(SIZE * E);
+  for (int interleaved = 0; interleaved < 2; interleaved++) {
+    const int begin[] = {0, SIZE, 2 * SIZE, N}, k[] = {12, 7, 1};
+    int order[N], count[N * E] = {0};
+    choir_certificate certificate, sum = {0};
+    real beta[POOLS * E];
+    for (int j = 0; j < N; j++) order[j] = interleaved ? j % SIZE * POOLS + j / SIZE : j;
+    TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, {
+      ch_record r;
+      ch_record_alloc(&x.tape, &r, N, E, E * 20);
+      ch_assign(&x, &(ch_assign_args){.n = N,
+                                      .e = E,
+                                      .pools = POOLS,
+                                      .largest = SIZE,
+                                      .pool_begin = begin,
+                                      .order = interleaved ? order : NULL,
+                                      .k = k,
+                                      .cap = 2,
+                                      .score = score,
+                                      .record = &r,
+                                      .beta = beta,
+                                      .certificate = &certificate});
+      for (int i = 0; i < E && pass_; i++)
+        for (int s = r.expert_begin[i]; s < r.expert_begin[i + 1]; s++) {
+          if (s > r.expert_begin[i]) assert_true(r.slot_token[s] > r.slot_token[s - 1]);
+          count[r.slot_token[s] * E + i]++;
+        }
+    });
+    for (int p = 0; p < POOLS; p++) {
+      for (int j = 0; j < SIZE; j++) memcpy(alone + j * E, score + order[p * SIZE + j] * E, sizeof(real) * E);
+      assignment c = {.n = SIZE, .e = E, .k = k[p], .cap = 2, .score = alone};
+      run(&c);
+      for (int j = 0; j < SIZE; j++)
+        assert_memory_equal(c.count + j * E, count + order[p * SIZE + j] * E, sizeof(int) * E);
+      assert_memory_equal(c.beta, beta + p * E, sizeof(real) * E);
+      ch_certificate_add(&sum, &c.certificate);
+      done(&c);
+    }
+    assert_memory_equal(&sum, &certificate, sizeof sum);
+  }
+  free(score);
+  free(alone);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(many_small_cases),
       cmocka_unit_test(large),
+      cmocka_unit_test(agrees_with_a_solver_of_linear_programmes),
+      cmocka_unit_test(without_a_cap_it_is_expert_choice),
+      cmocka_unit_test(threads_change_nothing),
+      cmocka_unit_test(scores_that_are_no_numbers),
+      cmocka_unit_test(pools_are_problems_of_their_own),
+      cmocka_unit_test(dykstra_says_what_it_left),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

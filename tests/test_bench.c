@@ -28,6 +28,10 @@ static void every_case_agrees_with_the_reference(void **state) {
   check("rmsnorm n=30 d=48", "rmsnorm n=30 d=48 compute=fp32", 1e-5);
   check("select n=300 e=4 k=20", "select n=300 e=4 k=20 compute=fp32", 0);
   check("gather n=300 d=24 e=4 k=20", "gather n=300 d=24 e=4 k=20 compute=fp32", 1e-5);
+  check("assign n=300 e=8 d=16 h=16", "assign n=300 e=8 c=2 b=2 d=16 h=16 solver=exact compute=fp32", 1e-6);
+  check("assign n=300 e=8 b=3 d=16 h=16 solver=dykstra",
+        "assign n=300 e=8 c=2 b=3 d=16 h=16 solver=dykstra compute=fp32", 1);
+  check("assign n=300 e=8 d=16 h=16 solver=base", "assign n=300 e=8 c=2 b=2 d=16 h=16 solver=base compute=fp32", 1e-6);
   check("adafactor batch=2 rows=24 cols=40", "adafactor batch=2 rows=24 cols=40 compute=fp32", 1e-5);
 }
 

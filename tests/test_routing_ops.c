@@ -233,8 +233,115 @@ static void test_no_slots(void **state) {
   free_record(&r);
 }
 
+/* --- exchange and dykstra --- */
+
+typedef struct {
+  int rows, columns, of; /* rows listed, of so many */
+  kind kind;
+} exchange_case;
+
+/* Out: costs and carriers, infinity as a number. A third of the entries are closed. */
+static void run_exchange(ch_exec *x, const void *context, real *out) {
+  const exchange_case *c = context;
+  int64_t ld = (c->columns + 15) / 16 * 16;
+  real *score = new_scores(c->of, ld, c->kind), *open = test_new(c->of * ld);
+  int *row = malloc(sizeof *row * (size_t)c->rows + 1), *carrier = malloc(sizeof *carrier * (size_t)ld);
+  double *cost = malloc(sizeof *cost * (size_t)ld);
+  for (int64_t j = 0; j < c->of * ld; j++) open[j] = j % 3 == 1 || j % ld >= c->columns ? (real)-INFINITY : score[j];
+  for (int i = 0; i < c->rows; i++) row[i] = (7 * i + 3) % c->of;
+  x->ops->exchange(x, &(ch_exchange_args){.rows = c->rows,
+                                          .from = c->columns / 2,
+                                          .row = row,
+                                          .ld = ld,
+                                          .score = score,
+                                          .open = open,
+                                          .cost = cost,
+                                          .carrier = carrier});
+  for (int64_t j = 0; j < ld && !ch_counting(x); j++) {
+    *out++ = comparable((real)cost[j]);
+    *out++ = (real)carrier[j];
+  }
+  free(score), free(open), free(row), free(carrier), free(cost);
+}
+
+static void test_exchange(void **state) {
+  (void)state;
+  static const exchange_case sizes[] = {
+      {0, 5, 9, NORMAL}, {1, 1, 1, NORMAL}, {37, 65, 100, NORMAL}, {64, 33, 64, NORMAL}};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    for (kind kind = 0; kind < SPECIAL; kind++) {
+      exchange_case c = sizes[i];
+      c.kind = kind;
+      test_variants("exchange", run_exchange, &c, TEST_PARTS(2 * ((c.columns + 15) / 16 * 16)), 0);
+    }
+}
+
+typedef struct {
+  int n, e, k, b, iterations, masked;
+  double lambda;
+} dykstra_case;
+
+/* Out: alpha, beta, A, loads, experts of tokens, iterations. */
+static void run_dykstra(ch_exec *x, const void *context, real *out) {
+  const dykstra_case *c = context;
+  int64_t cells = (int64_t)c->n * c->e;
+  real *score = new_scores(c->n, c->e, SOFTMAX), *margin = test_new(cells);
+  double *load = calloc((size_t)c->e, sizeof *load), *taken = calloc((size_t)c->n, sizeof *taken);
+  uint8_t *valid = malloc((size_t)c->n);
+  int done = -1;
+  for (int t = 0; t < c->n; t++) valid[t] = t % 5 != 1 && (t < 128 || t >= 256);
+  x->ops->dykstra(x, &(ch_dykstra_args){.n = c->n,
+                                        .e = c->e,
+                                        .k = c->k,
+                                        .b = c->b,
+                                        .lambda = c->lambda,
+                                        .tolerance = 1e-4,
+                                        .iterations = c->iterations,
+                                        .valid = c->masked ? valid : NULL,
+                                        .score = score,
+                                        .alpha = out,
+                                        .beta = out + c->n,
+                                        .margin = margin,
+                                        .load = load,
+                                        .taken = taken,
+                                        .done = &done});
+  out += c->n + c->e;
+  for (int64_t j = 0; j < cells; j++) *out++ = (real)exp((double)margin[j] / c->lambda);
+  for (int i = 0; i < c->e; i++) *out++ = (real)load[i];
+  for (int t = 0; t < c->n; t++) *out++ = (real)taken[t];
+  *out = (real)done;
+  free(score), free(margin), free(load), free(taken), free(valid);
+}
+
+static void test_dykstra(void **state) {
+  (void)state;
+  static const dykstra_case sizes[] = {
+      {40, 5, 16, 3, 3, 0, 0.01}, {300, 17, 20, 2, 20, 1, 0.02}, {130, 33, 4, 1, 10, 0, 0.1}, {20, 1, 7, 1, 5, 0, 1}};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    const dykstra_case *c = &sizes[i];
+    test_variants("dykstra", run_dykstra, c, TEST_PARTS(c->n, c->e, c->n * c->e, c->e, c->n, 1), 2e-3);
+  }
+}
+
+/* With a wide lambda it converges: every constraint holds, and it ends by itself. */
+static void test_dykstra_converges(void **state) {
+  (void)state;
+  enum { SIZE = 300, EXPERTS = 8, K_ = 60, B = 2 };
+  static real out[SIZE + EXPERTS + SIZE * EXPERTS + EXPERTS + SIZE + 1];
+  const dykstra_case c = {SIZE, EXPERTS, K_, B, 2000, 0, 0.05};
+  const char *const backends[] = {"reference", "cpu"};
+  for (int backend = 0; backend < 2; backend++) {
+    TEST_EXEC(backends[backend], CH_COMPUTE_FP32, 2, { run_dykstra(&x, &c, out); });
+    const real *load = out + SIZE + EXPERTS + SIZE * EXPERTS, *taken = load + EXPERTS;
+    for (int i = 0; i < EXPERTS; i++) assert_true(fabs((double)load[i] / K_ - 1) < 1e-3);
+    for (int t = 0; t < SIZE; t++) assert_true((double)taken[t] < B + 1e-3);
+    assert_true(taken[SIZE] > 2 && taken[SIZE] < 2000);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_exchange), cmocka_unit_test(test_dykstra),     cmocka_unit_test(test_dykstra_converges),
       cmocka_unit_test(test_select),   cmocka_unit_test(test_select_laws), cmocka_unit_test(test_permuted_experts),
       cmocka_unit_test(test_movement), cmocka_unit_test(test_index),       cmocka_unit_test(test_no_slots)};
   return cmocka_run_group_tests(tests, NULL, NULL);

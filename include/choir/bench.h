@@ -33,6 +33,7 @@ typedef struct choir_bench_result {
   double share; /* of the peak: fp32 or bf16 products, or main memory (triad) where bytes is set; 0: unknown */
   double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */
   double beside_products; /* moe: share of the time that is not in matrix products */
+  double layer_share;     /* assign: least time over that of the layer around it, forward and backward */
   int parts;              /* moe: where the time goes */
   choir_bench_part part[CHOIR_BENCH_PARTS];
   char note[CHOIR_BENCH_TEXT]; /* what the error was measured on, what is not timed */
@@ -40,6 +41,7 @@ typedef struct choir_bench_result {
 
 /* Measures one case, "NAME key=value ...": for example
  *   moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16     one layer, forward and backward
+ *   assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=exact     a capped assignment, and its share of such a layer
  *   gemm m=4096 n=768 k=768 ta=0 tb=1 compute=fp32
  *   attention B=8 T=512 H=12 dh=64     head n=4096 d=768 V=32000     gelu count=25165824     select n=4096 e=64 k=128
  *   gather n=4096 d=768 e=64 k=128     rmsnorm n=4096 d=768          adafactor batch=16 rows=768 cols=3072

@@ -15,6 +15,11 @@ static const ch_bench_case own_cases[] = {
      .word = "router",
      .word_value = "expert_choice",
      .run = ch_bench_moe},
+    {.name = "assign",
+     .key = {{"n", 4096}, {"e", 64}, {"c", 2}, {"b", 2}, {"d", 768}, {"h", 3072}},
+     .word = "solver",
+     .word_value = "exact",
+     .run = ch_bench_assign},
     {.name = "step",
      .key = {{"B", 0}, {"T", 0}},
      .word = "config",
@@ -25,8 +30,8 @@ static const ch_bench_case own_cases[] = {
 static const ch_bench_case *const tables[] = {own_cases, ch_bench_product_cases, ch_bench_pointwise_cases};
 enum { TABLES = 3 };
 
-static const char *const names[] = {"moe",     "step",   "gemm",   "attention", "head", "gelu",
-                                    "rmsnorm", "select", "gather", "adafactor", NULL};
+static const char *const names[] = {"moe",  "assign",  "step",   "gemm",   "attention", "head",
+                                    "gelu", "rmsnorm", "select", "gather", "adafactor", NULL};
 
 static const char *const defaults[] = {
     "moe n=4096 d=768 h=3072 e=16 c=2 router=expert_choice compute=fp32",
@@ -36,6 +41,11 @@ static const char *const defaults[] = {
     "moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16",
     "moe n=4096 d=768 h=3072 e=128 c=2 router=expert_choice compute=bf16",
     "moe n=4096 d=128 h=512 e=16 c=2 router=expert_choice compute=fp32",
+    "assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=exact compute=fp32",
+    "assign n=4096 e=64 c=2 b=3 d=768 h=3072 solver=exact compute=fp32",
+    "assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=dykstra compute=fp32",
+    "assign n=4096 e=64 c=2 b=3 d=768 h=3072 solver=dykstra compute=fp32",
+    "assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=base compute=fp32",
     "gemm m=4096 n=768 k=768 tb=1 compute=fp32",
     "gemm m=4096 n=768 k=768 tb=1 compute=bf16",
     "attention B=8 T=512 H=12 dh=64 compute=fp32",

@@ -47,8 +47,9 @@ typedef struct ch_bench_case {
 
 /* Tables that end with a row without name: bench_products.c, bench_pointwise.c. */
 extern const ch_bench_case ch_bench_product_cases[], ch_bench_pointwise_cases[];
-int ch_bench_moe(ch_bench *b);  /* bench_moe.c */
-int ch_bench_step(ch_bench *b); /* bench_step.c */
+int ch_bench_moe(ch_bench *b);    /* bench_moe.c */
+int ch_bench_assign(ch_bench *b); /* bench_assign.c */
+int ch_bench_step(ch_bench *b);   /* bench_step.c */
 
 /* The first `count` values as sizes, each at least 1. */
 int ch_bench_sizes(const ch_bench *b, int count, int64_t *size);

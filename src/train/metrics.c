@@ -92,6 +92,20 @@ static void set_real(json_t *object, const char *key, double value) {
   json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());
 }
 
+/* What the solver of a capped router achieved, or null. */
+static json_t *certificate_json(const choir_certificate *c) {
+  if (!c->assignments) return json_null();
+  json_t *object = json_object();
+  set_real(object, "gap", c->gap);
+  set_real(object, "expert_before", c->expert_before);
+  set_real(object, "token_before", c->token_before);
+  json_object_set_new(object, "expert_after", json_integer(c->expert_after));
+  json_object_set_new(object, "token_after", json_integer(c->token_after));
+  json_object_set_new(object, "over_cap", json_integer(c->over_cap));
+  json_object_set_new(object, "iterations", json_integer(c->iterations));
+  return object;
+}
+
 static json_t *layer_json(const ch_block *b, const choir_route_stats *s, const choir_routing_stats *seen) {
   json_t *layer = json_object();
   json_object_set_new(layer, "layer", json_integer(b->number));
@@ -105,6 +119,7 @@ static json_t *layer_json(const ch_block *b, const choir_route_stats *s, const c
   set_real(layer, "drift", seen->drift);
   json_object_set_new(layer, "load", integers(s->load, s->experts));
   json_object_set_new(layer, "demand", integers(s->demand, s->experts));
+  json_object_set_new(layer, "certificate", certificate_json(&s->certificate));
   json_object_set_new(layer, "histogram", integers(s->histogram, s->experts + 1));
   return layer;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the vectors that tests/test_vectors.c compares choir with, computed by reference.py.
 
-    apt-get install python3-torch python3-numpy
+    apt-get install python3-torch python3-numpy python3-scipy
     /usr/bin/python3 tests/vectors/make.py [OUTPUT_DIRECTORY]      (default: the directory of this file)
 
 Inputs are exactly representable in float32, so that choir in float starts from the same numbers. The same versions write
@@ -51,7 +51,7 @@ def save(path, tensors, metadata=None):
 
 
 UNLEARNED = ("hash", "dense", "random")
-KEEPS_THRESHOLDS = ("expert_choice", "quantile_balanced", "global_topk")
+KEEPS_THRESHOLDS = ("expert_choice", "capped_expert_choice", "quantile_balanced", "global_topk")
 
 
 def case(router, c=1, pool="batch", T=0, logits=0, aux=0.0):
@@ -277,6 +277,14 @@ def make_token_routers(out):
         write_model(out, rng, s, tokens, {**o, "training": 0})
 
 
+def make_assigned_models(out):
+    """Checkpoints of the routers that solve an assignment; the assignments themselves are in make_assignments.py."""
+    rng = np.random.default_rng(6)
+    s, tokens = model_sizes(), torch.tensor(np.load(out / "tokens.npy").astype(np.int64))
+    for o in (token_case("capped_expert_choice", 2, cap=2), token_case("base")):
+        write_model(out, rng, s, tokens, {**o, "training": 0})
+
+
 def make_optimizers(out):
     """Three steps on a matrix, on experts (each a matrix of its own), on a vector, and on a matrix of tiny weights."""
     rng = np.random.default_rng(4)
@@ -304,5 +312,5 @@ def make_optimizers(out):
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     directory.mkdir(parents=True, exist_ok=True)
-    for make in (make_routers, make_layer, make_model, make_token_routers, make_optimizers):
+    for make in (make_routers, make_layer, make_model, make_token_routers, make_assigned_models, make_optimizers):
         make(directory)

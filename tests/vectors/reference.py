@@ -138,6 +138,32 @@ def global_topk(scores, live, o):
     return held, scores, demand, torch.zeros(()), room
 
 
+def capped_expert_choice(scores, live, o):
+    """Of all ways to give every expert k tokens and a token at most `cap` experts the one of largest total score: a
+    linear programme, solved by HiGHS."""
+    from scipy.optimize import linprog  # here alone: the other vectors do without scipy
+
+    n, e = scores.shape
+    k = math.floor(len(live) * o["c"] / e + 0.5)
+    value = scores.detach()[live].numpy()
+    per_expert = np.kron(np.ones((1, len(live))), np.eye(e))  # variables in the order token, expert
+    per_token = np.kron(np.eye(len(live)), np.ones((1, e)))
+    found = linprog(-value.ravel(), A_eq=per_expert, b_eq=np.full(e, k), A_ub=per_token, b_ub=np.full(len(live), o["cap"]),
+                    bounds=(0, 1), method="highs")
+    assert found.success and np.abs(found.x - found.x.round()).max() < 1e-9, "not at a corner"
+    held = torch.zeros(n, e)
+    held[live] = torch.tensor(found.x.round().reshape(len(live), e))
+    return held, scores, held.sum(0), torch.zeros(()), k
+
+
+def base(logits, live, o):
+    """BASE layers (Lewis et al. 2021) in evaluation: every token to its best expert, gate sigmoid(logit)."""
+    held = torch.zeros_like(logits)
+    for t, mine in best_experts(logits.detach(), live, 1).items():
+        held[t, mine] = 1
+    return held, torch.sigmoid(logits), held.sum(0), torch.zeros(()), len(live)
+
+
 def by_threshold(scores, live, o, thresholds):
     """Causal expert choice: expert i takes every token that scores at least its threshold; with a cap, a token stays with
     the best of S - threshold."""
@@ -155,7 +181,8 @@ def route(o, scores, valid=None, tokens=None, thresholds=None):
     n, e = scores.shape
     live = [t for t in range(n) if valid is None or valid[t]]
     router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice,
-              "kmeans": kmeans, "global_topk": global_topk}.get(o["router"])
+              "kmeans": kmeans, "global_topk": global_topk, "capped_expert_choice": capped_expert_choice,
+              "base": base}.get(o["router"])
     if o["router"] == "quantile_balanced":
         held, gate, demand, aux, capacity = quantile_balanced(scores, live, o, thresholds)
     elif o["router"] == "random":
@@ -215,6 +242,8 @@ def transformer(p, tokens, o, s, causal=False):
             scores = torch.ones(len(y), len(w1)) if router is None else torch.softmax(y @ router, 1)
             if causal and "c" in o:
                 o = {**o, "c": float(scores.shape[1])}  # where tokens choose: room for all
+            if o["router"] == "base":
+                scores = y @ router
             if o["router"] == "kmeans":
                 scores = y @ router - (router * router).sum(0) / 2
             prices = p.get(f"{at}.moe.thresholds") if causal or o["router"] == "quantile_balanced" else None
