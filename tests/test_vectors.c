@@ -22,6 +22,7 @@ static options options_of(const choir_tensors *file, const char *name) {
   o.router.jitter = 0;
   if ((more = strstr(line, " K=")))
     assert_int_equal(sscanf(more, " K=%d cap=%d", &o.router.experts_per_token, &o.router.cap), 2);
+  if ((more = strstr(line, " group="))) assert_int_equal(sscanf(more, " group=%d", &o.router.group_size), 1);
   int fields = sscanf(line, "router=%31s c=%lf pool=%31s T=%d logits=%d aux=%lf e=%d mask=%d", o.router.name,
                       &o.router.capacity_factor, o.router.pool, &o.sequence_length, &o.logits,
                       &o.router.aux_loss_weight, &o.experts, &o.mask);
@@ -110,6 +111,9 @@ static void routers(void **state) {
   test_ok(choir_tensors_open(VECTORS "token_routers.safetensors", 1, &file));
   assert_int_equal(each_case(file, check_route), 30);
   choir_tensors_close(file);
+  test_ok(choir_tensors_open(VECTORS "pools.safetensors", 1, &file));
+  assert_int_equal(each_case(file, check_route), 18);
+  choir_tensors_close(file);
 }
 
 static const char *layer_backend;
@@ -163,6 +167,9 @@ static void layers(void **state) {
   choir_tensors_close(file);
   test_ok(choir_tensors_open(VECTORS "token_layer.safetensors", 1, &file));
   for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 6);
+  choir_tensors_close(file);
+  test_ok(choir_tensors_open(VECTORS "pool_layer.safetensors", 1, &file));
+  for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 4);
   choir_tensors_close(file);
 }
 

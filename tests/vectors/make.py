@@ -63,12 +63,16 @@ def token_case(router, c=1, K=2, cap=0, training=1, logits=0):
     return {**case(router, c, logits=logits), "K": K, "cap": cap, "training": training, "layer": 0}
 
 
+def pool_case(c, pool, T=0, group=0, logits=1):
+    return {**case("expert_choice", c, pool, T, logits), "group": group}
+
+
 def describe(o):
     return "router={router} c={c!r} pool={pool} T={T} logits={logits} aux={aux!r}".format(**o)
 
 
 def describe_token(o):
-    return " K={K} cap={cap}".format(**o) if "K" in o else ""
+    return " K={K} cap={cap}".format(**o) if "K" in o else " group={group}".format(**o) if o.get("group") else ""
 
 
 def make_routers(out):
@@ -285,6 +289,40 @@ def make_assigned_models(out):
         write_model(out, rng, s, tokens, {**o, "training": 0})
 
 
+def make_pools(out):
+    """Expert choice by position and group: matrices of scores, and layers with all their gradients."""
+    rng = np.random.default_rng(7)
+    n, e = 50, 6
+    ids, mask = rng.integers(0, 500, n), rng.random(n) > 0.25
+    matrices = {"random": normal(rng, n, e), "ties": torch.tensor(rng.integers(1, 6, (n, e)) / 8.0), "masked": normal(rng, n, e)}
+    tensors = {f"{name}.scores": f32(scores) for name, scores in matrices.items()}
+    tensors.update(ids=ids.astype(np.int32), **{"masked.valid": mask.astype(np.uint8)})
+    metadata, names = {}, []
+    for matrix, scores in matrices.items():
+        logits = int(matrix != "ties")
+        for o in (pool_case(2, "position", 5, logits=logits), pool_case(1, "position", 7, logits=logits),  # 50 = 7 x 7 + 1
+                  pool_case(0.7, "position", 1, logits=logits), pool_case(2, "group", 0, 20, logits),
+                  pool_case(1, "group", 10, 7, logits), pool_case(1.5, "group", 0, 1000, logits)):
+            gates, _, statistics = route(o, torch.softmax(scores, 1) if logits else scores, mask if matrix == "masked" else None, ids)
+            names.append(f"{matrix}.{o['pool']}{o['T']}g{o['group']}c{o['c']:g}")
+            metadata[names[-1]] = describe(o) + describe_token(o)
+            tensors[f"{names[-1]}.gates"] = f32(gates)
+            tensors.update({f"{names[-1]}.{key}": value for key, value in statistics.items()})
+    save(out / "pools.safetensors", tensors, {"cases": " ".join(names), **metadata})
+
+    n, d, h = 40, 16, 24
+    inputs = {e: {"x": normal(rng, n, d), "router": normal(rng, d, e, scale=1.5 * d**-0.5),
+                  "w1": normal(rng, e, d, h, scale=d**-0.5), "w2": normal(rng, e, d, h, scale=h**-0.5),
+                  "cotangent": normal(rng, n, d)}}
+    tensors = {"ids": ids[:n].astype(np.int32), "mask": mask[:n].astype(np.uint8)}
+    tensors.update({f"{e}.{key}": f32(t) for key, t in inputs[e].items()})
+    write_layer_cases(out / "pool_layer.safetensors", tensors, inputs, {
+        "position": (pool_case(2, "position", 5), None),
+        "position_masked": (pool_case(2, "position", 5), mask[:n]),
+        "group": (pool_case(2, "group", 0, 15), None),
+        "group_masked": (pool_case(1, "group", 0, 15), mask[:n])})
+
+
 def make_optimizers(out):
     """Three steps on a matrix, on experts (each a matrix of its own), on a vector, and on a matrix of tiny weights."""
     rng = np.random.default_rng(4)
@@ -312,5 +350,5 @@ def make_optimizers(out):
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     directory.mkdir(parents=True, exist_ok=True)
-    for make in (make_routers, make_layer, make_model, make_token_routers, make_assigned_models, make_optimizers):
+    for make in (make_routers, make_layer, make_model, make_token_routers, make_assigned_models, make_pools, make_optimizers):
         make(directory)

@@ -24,13 +24,19 @@ def top_k(scores, k, candidates):
     return order[:k]
 
 
+def pool_of(t, o):
+    """Which pool a token belongs to: its sequence, its position in it, its group, or the one that there is."""
+    if o["pool"] == "position":
+        return t % o["T"]
+    return t // {"sequence": o["T"], "group": o.get("group")}.get(o["pool"], t + 1)
+
+
 def expert_choice(scores, live, o):
     """Zhou et al. 2022: every expert takes its k best tokens of a pool; the gate is the raw score."""
     n, e = scores.shape
-    held, length = torch.zeros(n, e), o["T"] if o["pool"] == "sequence" else n
-    pools = [[t for t in live if t // length == p] for p in range((n + length - 1) // length)]
-    capacity = 0
-    for pool in pools:
+    held, capacity = torch.zeros(n, e), 0
+    for p in range(n):
+        pool = [t for t in live if pool_of(t, o) == p]
         k = min(len(pool), max(1, math.floor(len(pool) * o["c"] / e + 0.5)))
         capacity += k
         for i in range(e):
