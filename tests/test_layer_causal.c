@@ -157,9 +157,31 @@ static void every_router_can_serve(void **state) {
   }
 }
 
+/* Every token to every expert, where training has room for few: nothing is asked for that was not planned. */
+static void all_tokens_to_all_experts(void **state) {
+  (void)state;
+  layer_case c = layer_case_new("expert_choice", 256, 2, 2, 32);
+  choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
+  choir_layer *layer;
+  choir_route_stats stats;
+  float given[32], out[2 * 256];
+  o.tokens = 256, o.d_model = o.d_hidden = 2, o.experts = 32, o.router = c.options, o.causal = 1;
+  o.router.capacity_factor = 0.5;
+  for (int i = 0; i < 32; i++) given[i] = -1;
+  test_ok(choir_layer_create(&o, &layer));
+  choir_layer_weights w = {c.router, c.w1, c.w2, given};
+  test_ok(choir_layer_forward(layer, &w, 256, c.x, NULL, NULL, 0, out));
+  test_ok(choir_layer_stats(layer, &stats));
+  assert_int_equal(stats.assignments, 256 * 32);
+  choir_route_stats_free(&stats);
+  choir_layer_destroy(layer);
+  layer_case_free(&c);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(routes_a_matrix), cmocka_unit_test(a_layer_serves_by_thresholds),
                                      cmocka_unit_test(a_layer_learns_thresholds),
-                                     cmocka_unit_test(every_router_can_serve)};
+                                     cmocka_unit_test(every_router_can_serve),
+                                     cmocka_unit_test(all_tokens_to_all_experts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

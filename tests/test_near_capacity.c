@@ -84,7 +84,10 @@ static void equals_its_definition(void **state) {
     real thresholds[E];
     uint8_t valid[N];
     int levels = variant % 3 ? 4 << variant % 3 * 2 : 0, count = 0;
-    for (int i = 0; i < E; i++) thresholds[i] = (real)(variant % 20 + i) / 20;
+    for (int i = 0; i < E; i++) {
+      double level = (variant % 20 + i) / 20.0;
+      thresholds[i] = (real)(levels ? floor(level * levels) / levels : level); /* where the ties are */
+    }
     layer_case c = threshold_case(thresholds);
     for (int j = 0; j < N * E; j++) {
       double u = ch_rng_uniform(r, (uint64_t)(variant * N * E + j));

@@ -23,7 +23,7 @@ typedef struct choir_router_options {
   char name[CHOIR_NAME_BYTES];   /* "name": one of choir_router_names(), as expert_choice; docs/routers.md */
   double capacity_factor;        /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
   double eval_capacity_factor;   /* "eval_capacity_factor": the same while evaluating; 0: as in training */
-  char pool[CHOIR_NAME_BYTES];   /* "pool": tokens that expert_choice chooses among: batch or sequence */
+  char pool[CHOIR_NAME_BYTES];   /* "pool": tokens that experts choose among: batch, sequence, position, group */
   double aux_loss_weight;        /* "aux_loss_weight": of the load-balancing loss (gshard_top2, switch_top1) */
   double jitter;                 /* "jitter": training multiplies the router's input by U[1-j, 1+j] (switch_top1) */
   int random_second;             /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
