@@ -115,6 +115,8 @@ static void tell_others(ch_flow *f, int r, int from, int to) {
   }
 }
 
+/* What `to` remembers need not be told of its new row: it is stale. A path's end was never looked at while it held too
+ * few, and a node on the way has just given up a row itself. */
 static void move(ch_flow *f, int r, int from, int to) {
   int had_room = f->room[r] > 0;
   f->moves++;
@@ -128,7 +130,6 @@ static void move(ch_flow *f, int r, int from, int to) {
     f->room[r]++;
   } else {
     append(f, to, r);
-    for (int j = 0; j < f->nodes; j++) offer(f, to, r, j);
   }
   tell_others(f, r, from, to);
   if (f->blocks && (had_room || f->room[r] > 0)) f->block_stale[r / BLOCK] = f->stale[f->e] = 1;

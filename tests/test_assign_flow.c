@@ -1,0 +1,112 @@
+/* The exact solver's network from inside: what it remembers of cheapest moves is what a fresh look finds. Results alone
+ * hardly show a move that was forgotten, since nodes look again whenever they lose a row. */
+#include "moe/assign_flow.h"
+#include "testing.h"
+
+static double uniform(uint32_t seed, uint64_t i) { return ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, 81), i); }
+
+typedef struct {
+  int rows, e, cap, share;
+  uint32_t seed;
+  int levels; /* of scores, for ties; 0: all distinct */
+} network;
+
+/* Prices 0: every row takes the best experts that are worth more than nothing, up to its cap. */
+static void set_up(ch_flow *f, const network *c) {
+  int64_t free_room = 0;
+  for (int64_t r = 0; r < c->rows; r++) {
+    real *score = f->score + r * f->ld;
+    for (int64_t j = 0; j < f->ld; j++) {
+      double s = 2 * uniform(c->seed, (uint64_t)(r * f->ld + j)) - 0.5;
+      if (c->levels) s = floor(s * c->levels) / c->levels;
+      score[j] = j < c->e ? (real)s : j == c->e ? 0 : (real)-INFINITY;
+    }
+    memcpy(f->open + r * f->ld, score, (size_t)f->ld * sizeof *score);
+    f->room[r] = c->cap;
+  }
+  memset(f->held, 0, (size_t)c->e * sizeof *f->held);
+  for (int j = 0; j < f->ld; j++) f->beta[j] = 0;
+  for (int r = 0; r < c->rows; r++) {
+    while (f->room[r] > 0) {
+      const real *open = f->open + r * f->ld;
+      int best = 0;
+      for (int i = 1; i < c->e; i++)
+        if (open[i] > open[best]) best = i;
+      if (!(open[best] > 0)) break;
+      ch_flow_take(f, r, best);
+    }
+    free_room += f->room[r];
+  }
+  for (int i = 0; i < c->e; i++) f->excess[i] = f->held[i] - c->share;
+  f->excess[c->e] = (int)(free_room - ((int64_t)c->cap * c->rows - (int64_t)c->share * c->e));
+}
+
+static int holds(const ch_flow *f, int r, int node) {
+  return node == f->e ? f->room[r] > 0 : f->open[r * f->ld + node] == (real)-INFINITY;
+}
+
+/* Nodes that are not stale know the least loss of a move to any other node, and a row that makes it. */
+static int check_memory(const ch_flow *f, const network *c) {
+  int fresh = 0;
+  for (int u = 0; u < f->nodes; u++) {
+    if (f->stale[u]) continue;
+    fresh++;
+    for (int v = 0; v < f->nodes; v++) {
+      double least = INFINITY;
+      if (v == u) continue;
+      for (int r = 0; r < c->rows; r++)
+        if (holds(f, r, u) && (v == f->e || !holds(f, r, v)))
+          least = fmin(least, (double)f->score[r * f->ld + u] - (double)f->score[r * f->ld + v]);
+      int carrier = f->carrier[u * f->ld + v];
+      if (f->cost[u * f->ld + v] != least)
+        fail_msg("seed %u: %d to %d costs %g, remembered is %g", c->seed, u, v, least, f->cost[u * f->ld + v]);
+      if (isinf(least)) continue;
+      assert_true(holds(f, carrier, u) && (v == f->e || !holds(f, carrier, v)));
+      assert_true((double)f->score[carrier * f->ld + u] - (double)f->score[carrier * f->ld + v] == least);
+      assert_true(least - f->beta[u] + f->beta[v] >= -1e-9); /* and at the prices none gains */
+    }
+  }
+  return fresh;
+}
+
+static void check_balance(const ch_flow *f, const network *c) {
+  for (int v = 0; v < f->nodes; v++) assert_int_equal(f->excess[v], 0);
+  for (int i = 0; i < c->e; i++) assert_int_equal(f->held[i], c->share);
+  for (int r = 0; r < c->rows; r++) {
+    int has = 0;
+    for (int i = 0; i < c->e; i++) has += holds(f, r, i);
+    assert_true(f->room[r] >= 0);
+    assert_int_equal(has + f->room[r], c->cap);
+  }
+}
+
+static void memory_is_what_a_fresh_look_finds(void **state) {
+  (void)state;
+  int fresh = 0;
+  for (uint32_t seed = 0; seed < 1500; seed++) {
+    network c = {.rows = 6 + (int)(90 * uniform(seed, 1u << 20)), .e = 3 + (int)seed % 7, .seed = seed};
+    c.cap = 2 + (int)(seed / 7) % (c.e - 1);
+    c.share = (int)((double)c.cap * c.rows / c.e * (0.3 + 0.7 * uniform(seed, 2u << 20)));
+    if (c.share > c.rows) c.share = c.rows;
+    c.levels = seed % 3 == 2 ? 4 : 0;
+    TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, {
+      ch_flow f;
+      ch_flow_alloc(&x, &f, c.rows, c.e, 1);
+      if (pass_) {
+        set_up(&f, &c);
+        ch_flow_balance(&f);
+        check_balance(&f, &c);
+        fresh += check_memory(&f, &c);
+      } else {
+        x.ops->exchange(&x, &(ch_exchange_args){.ld = f.ld});
+      }
+      ch_arena_release(&x.scratch, 0);
+    });
+  }
+  assert_true(fresh > 1000); /* there was something to look at */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(memory_is_what_a_fresh_look_finds)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
