@@ -9,6 +9,7 @@
  * guard_case versions: what beside choir itself the counts depend on; guard_case routers: a name a line. */
 #include <dnnl.h>
 #include <gnu/libc-version.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,7 @@ int main(int count, char **words) {
     fputs("usage: guard_case REPETITIONS CASE | versions | routers\n", stderr);
     return 2;
   }
+  json_object_seed(1); /* else a random one, and with it the order of what is freed */
   const char *problem = words[2];
   if (!strncmp(problem, "route ", 6)) return route(problem, repetitions);
   if (!strncmp(problem, "encode ", 7)) return encode(problem, repetitions);
