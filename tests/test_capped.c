@@ -1,0 +1,150 @@
+/* capped_expert_choice and base as routers: refusals, options, padding, instruction sets, statistics. */
+#include "moe_testing.h"
+
+enum { N = 240, E = 8 };
+
+static layer_case make(const char *router) {
+  layer_case c = {.options = router_options(router),
+                  .n = N,
+                  .e = E,
+                  .training = 1,
+                  .threads = 2,
+                  .backend = "cpu",
+                  .scores = test_new_normal(N * E, 6)};
+  for (int j = 0; j < N * E; j++) c.scores[j] = (real)(1 / (1 + exp(-(double)c.scores[j])));
+  return c;
+}
+
+static void done(layer_case *c) {
+  record_free(&c->record);
+  counts_free(&c->counts);
+  free(c->scores);
+}
+
+static void refused(choir_router_options o, const char *words) {
+  if (ch_router_find(o.name)->check(&o, N, E, 0) != CHOIR_ERROR_ARGUMENT) fail_msg("accepted; wanted: %s", words);
+  if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
+}
+
+static void refuses_by_name_and_value(void **state) {
+  (void)state;
+  choir_router_options good = router_options("capped_expert_choice"), o = good;
+  test_ok(ch_router_find(good.name)->check(&good, N, E, 0)); /* c = b: tight, and possible */
+  o.cap = 1;
+  refused(o,
+          "8 experts that take 60 of 240 tokens each (capacity_factor 2) need 480 places, and a cap of 1 leaves 240");
+  o.capacity_factor = 1;
+  test_ok(ch_router_find(o.name)->check(&o, N, E, 0));
+  o.eval_capacity_factor = 1.5;
+  refused(o, "need 360 places");
+  o = good, o.cap = -1;
+  refused(o, "cap -1");
+  o = good, strcpy(o.solver, "exakt");
+  refused(o, "solver 'exakt'");
+  o = good, o.solver_lambda = 0;
+  refused(o, "solver_lambda 0");
+  o = good, o.solver_iterations = 0;
+  refused(o, "solver_iterations 0");
+  o = good, strcpy(o.pool, "sequense");
+  refused(o, "did you mean 'sequence'");
+}
+
+/* However few tokens are valid, every expert has as many as there is room for, and nobody is over the cap. */
+static void padding_lowers_k(void **state) {
+  (void)state;
+  layer_case c = make("capped_expert_choice");
+  uint8_t valid[N];
+  c.valid = valid;
+  for (int left = 0; left <= N; left += left < 20 ? 1 : 20) {
+    for (int t = 0; t < N; t++) valid[t] = t * 7 % N < left;
+    router_run(&c, NULL);
+    int k = c.record.slots / E;
+    assert_true(k <= 2 * left / E && k + 1 > 2 * left / E);
+    for (int i = 0; i < E; i++) assert_int_equal(c.record.expert_begin[i + 1] - c.record.expert_begin[i], k);
+    for (int t = 0; t < N; t++) assert_true(c.record.token_begin[t + 1] - c.record.token_begin[t] <= 2 * valid[t]);
+    assert_int_equal(c.counts.certificate.over_cap, 0);
+  }
+  done(&c);
+}
+
+/* `exact` and `base` choose alike on every instruction set and both backends. */
+static void instruction_sets_choose_alike(void **state) {
+  (void)state;
+  static const char *const routers[] = {"capped_expert_choice", "base"}, *const isas[] = {"generic", "avx2", "avx512"};
+  for (int router = 0; router < 2; router++) {
+    layer_case want = make(routers[router]);
+    want.backend = "reference";
+    router_run(&want, NULL);
+    for (int isa = 0; isa < 3; isa++) {
+      layer_case c = make(routers[router]);
+      setenv("CHOIR_ISA", isas[isa], 1);
+      router_run(&c, NULL);
+      unsetenv("CHOIR_ISA");
+      assert_true(same_selection(&c, &want.record, want.counts.demand));
+      assert_memory_equal(c.record.slot_gate, want.record.slot_gate, sizeof(real) * (size_t)c.record.slots);
+      assert_true(c.counts.certificate.gap == want.counts.certificate.gap);
+      done(&c);
+    }
+    done(&want);
+  }
+}
+
+/* Best b of S - beta above 0, token by token: the tokens of the batch that the prices were made for. */
+static void its_prices_repeat_the_choice(void **state) {
+  (void)state;
+  layer_case c = make("capped_expert_choice");
+  c.options.capacity_factor = 1; /* room to spare: not every token has two */
+  router_run(&c, NULL);
+  real prices[E];
+  int slots = c.record.slots, same = 0;
+  static double trained[N * E], causal[N * E];
+  record_gates(&c.record, trained);
+  memcpy(prices, c.counts.cutoff, sizeof prices);
+  c.thresholds = prices;
+  c.causal = 1;
+  router_run(&c, NULL);
+  record_gates(&c.record, causal);
+  for (int j = 0; j < N * E; j++) same += trained[j] > 0 && causal[j] == trained[j];
+  assert_true(abs(c.record.slots - slots) <= 2 * E); /* tokens at a price, within rounding, fall on either side */
+  assert_true(same >= slots - 2 * E);
+  done(&c);
+}
+
+/* Sums of counts, largest of the rest; what no solver routed changes nothing. */
+static void certificates_add_up(void **state) {
+  (void)state;
+  choir_certificate sum = {0}, none = {0}, a = {1, 10, -0.2, 3, 0.5, 0, 1, 7}, b = {2, 5, -0.1, 1, 0.7, 4, 0, 1};
+  ch_certificate_add(&sum, &a);
+  ch_certificate_add(&sum, &none);
+  assert_true(sum.gap == -0.2);
+  ch_certificate_add(&sum, &b);
+  assert_true(sum.assignments == 3 && sum.iterations == 15 && sum.gap == -0.1 && sum.expert_before == 3);
+  assert_true(sum.token_before == 0.7 && sum.expert_after == 4 && sum.token_after == 1 && sum.over_cap == 8);
+
+  layer_case c = make("capped_expert_choice");
+  strcpy(c.options.solver, "dykstra");
+  choir_route_stats stats, more;
+  float gates[N * E];
+  test_ok(choir_route(&c.options, N, E, c.scores, 0, NULL, NULL, 0, 0, 0, gates, &stats));
+  test_ok(choir_route(&c.options, N, E, c.scores, 0, NULL, NULL, 0, 0, 0, gates, &more));
+  int64_t over = 0;
+  for (int i = 3; i <= E; i++) over += stats.histogram[i];
+  assert_int_equal(stats.certificate.over_cap, over);
+  test_ok(ch_route_stats_add(&stats, &more));
+  assert_int_equal(stats.certificate.over_cap, 2 * over);
+  assert_int_equal(stats.certificate.assignments, 2);
+  ch_route_stats_clear(&stats);
+  assert_int_equal(stats.certificate.assignments, 0);
+  choir_route_stats_free(&stats);
+  choir_route_stats_free(&more);
+  done(&c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(refuses_by_name_and_value),     cmocka_unit_test(padding_lowers_k),
+      cmocka_unit_test(instruction_sets_choose_alike), cmocka_unit_test(its_prices_repeat_the_choice),
+      cmocka_unit_test(certificates_add_up),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
