@@ -118,8 +118,8 @@ static void refusals(void **state) {
   program_refuses(1, "did you mean 'threshold'", "choir generate run --prompt a --routing treshold");
   program_refuses(1, "together at most", "choir generate run --prompt a --max-tokens 2000000000");
   program_refuses(1, "caches of keys and values",
-                  "yes a | head -60000 >many; choir generate run --prompts many --batch "
-                  "60000 --max-tokens 60000000");
+                  "yes a | head -1000 >many; choir generate run --prompts many --batch "
+                  "1000 --max-tokens 60000000");
   program_must("choir init config.json --vocab-size 320 --out bare");
   program_refuses(1, "tokenizer.model", "choir generate bare --prompt a");
   program_must("cp tokenizer.model bare");
