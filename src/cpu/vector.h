@@ -74,12 +74,10 @@ static inline ch_quad ch_vector_fold(ch_vector v) {
 #endif
 }
 static inline ch_quad ch_vector_sums(ch_vector a, ch_vector b, ch_vector c, ch_vector d) {
-  typedef int32_t order __attribute__((vector_size(16)));
-  const order low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
   ch_quad p = ch_vector_fold(a), q = ch_vector_fold(b), r = ch_vector_fold(c), s = ch_vector_fold(d);
-  ch_quad left = __builtin_shuffle(p, q, low) + __builtin_shuffle(p, q, high);
-  ch_quad right = __builtin_shuffle(r, s, low) + __builtin_shuffle(r, s, high);
-  return __builtin_shuffle(left, right, first) + __builtin_shuffle(left, right, second);
+  ch_quad left = __builtin_shufflevector(p, q, 0, 4, 1, 5) + __builtin_shufflevector(p, q, 2, 6, 3, 7);
+  ch_quad right = __builtin_shufflevector(r, s, 0, 4, 1, 5) + __builtin_shufflevector(r, s, 2, 6, 3, 7);
+  return __builtin_shufflevector(left, right, 0, 1, 4, 5) + __builtin_shufflevector(left, right, 2, 3, 6, 7);
 }
 
 static inline float ch_vector_largest(ch_vector v) {
