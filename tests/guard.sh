@@ -1,7 +1,7 @@
 #!/bin/sh
 # guard.sh SOURCE BUILD: bench/guard counts one small case, counts it again the same, and sees when it got worse.
 set -eu
-command -v valgrind >/dev/null || exit 77
+command -v valgrind >/dev/null && command -v python3 >/dev/null || exit 77
 file=$(mktemp)
 trap 'rm -f "$file" "$file.worse"' EXIT
 rm "$file"
