@@ -31,3 +31,14 @@ int cli_checkpoint_file(const char *directory, const char *name, char *path, siz
     snprintf(path, size, "%s/checkpoints/%s/%s", directory, step, name);
   return access(path, R_OK) ? cli_fail_with("%s: has no %s, nor has a checkpoint in it", directory, name) : 0;
 }
+
+int cli_checkpoint_open(const char *directory, const choir_run_options *options, const char *routing,
+                        choir_tokenizer **tokenizer, choir_model **model) {
+  char path[4096];
+  *tokenizer = NULL;
+  *model = NULL;
+  int status = cli_checkpoint_file(directory, "tokenizer.model", path, sizeof path);
+  if (status) return status;
+  if (choir_tokenizer_load(path, tokenizer) || choir_model_load(directory, options, model)) return cli_fail();
+  return routing && choir_model_set_routing(*model, routing) ? cli_fail() : 0;
+}

@@ -99,6 +99,7 @@ void cli_progress_begin(cli_progress *progress, FILE *out);
 int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
+int cli_progress_sequences(void *progress, int64_t done, int64_t total); /* for the library's progress options */
 double cli_seconds(void);
 void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_requested; a second one kills */
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
@@ -134,5 +135,8 @@ int cli_see(cli_seeing *o, const char *checkpoint, int (*show)(choir_model *mode
 /* checkpoint.c */
 int cli_checkpoint_file(const char *directory, const char *name, char *path,
                         size_t size); /* of a checkpoint or a run's newest */
+/* Tokenizer and model of a checkpoint, with a routing or, NULL, its own. Both are set in any case, to be freed. */
+int cli_checkpoint_open(const char *directory, const choir_run_options *options, const char *routing,
+                        choir_tokenizer **tokenizer, choir_model **model);
 
 #endif

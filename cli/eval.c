@@ -9,14 +9,6 @@ static struct {
   int batch, length, threads, json;
 } o;
 
-static int show_progress(void *context, int64_t done, int64_t total) {
-  cli_progress *progress = context;
-  if (cli_progress_due(progress))
-    cli_progress_line(progress, "%lld of %lld sequences, %s so far", (long long)done, (long long)total,
-                      cli_duration(cli_seconds() - progress->started));
-  return cli_stop_requested();
-}
-
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
 static json_t *result_json(const choir_model *model, const choir_eval_result *r) {
   json_t *layers = cli_json_layers(model);
@@ -67,7 +59,7 @@ static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_
                                               .sequences = o.sequences,
                                               .batch_sequences = o.batch,
                                               .sequence_length = o.length,
-                                              .progress = show_progress,
+                                              .progress = cli_progress_sequences,
                                               .context = &progress},
                         result);
   cli_progress_clear(&progress);
@@ -115,21 +107,15 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  char path[4096];
-  choir_tokenizer *tokenizer = NULL;
-  choir_model *model = NULL;
+  choir_tokenizer *tokenizer;
+  choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
   options.threads = o.threads;
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
-  int status = cli_checkpoint_file(operands[0], "tokenizer.model", path, sizeof path);
-  if (status) return status;
   cli_catch_signals();
-  if (choir_tokenizer_load(path, &tokenizer) || choir_model_load(operands[0], &options, &model) ||
-      (o.routing && choir_model_set_routing(model, o.routing)))
-    status = cli_fail();
-  else
-    status = evaluate_all(model, tokenizer);
+  int status = cli_checkpoint_open(operands[0], &options, o.routing, &tokenizer, &model);
+  if (!status) status = evaluate_all(model, tokenizer);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
   return status;

@@ -189,19 +189,13 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer, work *
 }
 
 static int with_model(const char *checkpoint, work *w, const char *const *stops) {
-  char path[4096];
-  choir_tokenizer *tokenizer = NULL;
-  choir_model *model = NULL;
+  choir_tokenizer *tokenizer;
+  choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
   options.threads = o.threads;
-  int status = cli_checkpoint_file(checkpoint, "tokenizer.model", path, sizeof path);
-  if (status) return status;
-  if (choir_tokenizer_load(path, &tokenizer) || choir_model_load(checkpoint, &options, &model) ||
-      choir_model_set_routing(model, o.routing))
-    status = cli_fail();
-  else
-    status = generate(model, tokenizer, w, stops);
+  int status = cli_checkpoint_open(checkpoint, &options, o.routing, &tokenizer, &model);
+  if (!status) status = generate(model, tokenizer, w, stops);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
   return status;

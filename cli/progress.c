@@ -43,6 +43,15 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
   fflush(progress->out);
 }
 
+int cli_progress_sequences(void *context, int64_t done, int64_t total) {
+  cli_progress *progress = context;
+  if (cli_progress_due(progress))
+    cli_progress_line(progress, "%lld of %lld sequences, %s so far", (long long)done, (long long)total,
+                      cli_duration(cli_seconds() - progress->started));
+  if (done >= total) cli_progress_clear(progress);
+  return cli_stop_requested();
+}
+
 void cli_progress_clear(cli_progress *progress) {
   if (progress->terminal) fputs("\r\033[K", progress->out);
   fflush(progress->out);

@@ -6,13 +6,6 @@ void choir_model_look(choir_model *model, choir_look look, void *context) {
   model->look_context = context;
 }
 
-/* Thresholds start at 0, and no observed cut-off leaves them all there. */
-static const float *kept_thresholds(const ch_moe_args *a) {
-  for (int i = 0; a->weights.thresholds && i < a->e; i++)
-    if (a->weights.thresholds[i] != 0) return a->weights.thresholds;
-  return NULL;
-}
-
 /* Tokens that an expert should hold: what the router's own rule gives it, or an even share of what tokens choose. */
 static double target(const ch_moe_args *a, const ch_moe_saved *s) {
   int choices = ch_router_choices(a->options), n = ch_valid_count(a->valid, a->n);
@@ -22,6 +15,7 @@ static double target(const ch_moe_args *a, const ch_moe_saved *s) {
 
 static void see(void *context, const ch_moe_args *a, const ch_moe_saved *s) {
   const choir_model *model = context;
+  const real *kept = a->weights.thresholds;
   int ranked = (a->router->caps & CH_ROUTER_THRESHOLDS) && !a->causal && !a->by_threshold;
   choir_routing view = {.layer = a->layer,
                         .moe = model->net.block[a->layer].moe,
@@ -35,7 +29,7 @@ static void see(void *context, const ch_moe_args *a, const ch_moe_saved *s) {
                         .token_begin = s->record.token_begin,
                         .token_slot = s->record.token_slot,
                         .scores = s->scores,
-                        .thresholds = kept_thresholds(a),
+                        .thresholds = kept && ch_thresholds_set(kept, a->e) ? kept : NULL,
                         .cutoffs = ranked ? s->counts.cutoff : NULL,
                         .demand = s->counts.demand,
                         .capacity = s->counts.capacity,

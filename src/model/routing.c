@@ -11,10 +11,7 @@ static const char threshold[] = "threshold";
 static int check_thresholds(const choir_model *model) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_param *p = model->net.block[l].thresholds;
-    int64_t set = 0;
-    if (!p) continue;
-    for (int64_t i = 0; i < p->count; i++) set += p->w[i] != 0;
-    if (!set)
+    if (p && !ch_thresholds_set(p->w, (int)p->count))
       return ch_error(CHOIR_ERROR_UNSUPPORTED,
                       "%s: all 0, so routing 'threshold' knows nothing yet: train the model first, if only for a few "
                       "steps",

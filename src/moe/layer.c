@@ -17,9 +17,10 @@ static int record_room(const ch_moe_args *a) {
 /* Slots that go through the experts at once. By thresholds every token could meet every expert, but hardly does: memory
  * is planned for what the router's own rule takes, and what is more goes in several parts. */
 static int expert_room(const ch_moe_args *a, int slots) {
+  if (!a->causal) return slots;
   int own = a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
   int one_token = ch_router_most_experts(a->options, a->e), room = own > one_token ? own : one_token;
-  return a->causal && room < slots ? room : slots;
+  return room < slots ? room : slots;
 }
 
 /* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */

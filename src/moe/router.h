@@ -142,6 +142,9 @@ double ch_router_mean_weight(double decay, uint64_t observed);
 /* observe of CH_ROUTER_THRESHOLDS: state = bias-corrected running mean of counts->cutoff. */
 void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 
+/* Whether training has set thresholds [e]: they start at 0, and no observed cut-off leaves them all there. */
+int ch_thresholds_set(const real *thresholds, int e);
+
 /* causal of CH_ROUTER_THRESHOLDS: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
  * S - thresholds only. The gate is S. */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);

@@ -69,3 +69,9 @@ void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
   }
   ch_arena_release(&x->scratch, mark);
 }
+
+int ch_thresholds_set(const real *thresholds, int e) {
+  for (int i = 0; i < e; i++)
+    if (thresholds[i] != 0) return 1;
+  return 0;
+}
