@@ -79,6 +79,9 @@ static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
   return in;
 }
 
+/* Weights of all experts that no cache keeps until they are needed again, in elements. */
+enum { LARGE = 8 << 20 };
+
 /* Expert i's product. */
 static ch_product expert_product(const ch_expert_gemm_args *g, const operands *in, int i) {
   int64_t first = g->begin[i], rows = g->begin[i + 1] - first, size = in->bf16 ? sizeof(ch_bf16) : sizeof(float);
@@ -87,6 +90,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
   if (g->form == CH_TN) {
     p.trans_a = 1;
     p.accumulate = g->accumulate;
+    p.large = g->experts * g->n * g->k >= LARGE;
     p.m = g->k;
     p.k = rows;
     p.b = b + first * g->n * size;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/machine.h"
+#include "cpu/simd_product.h"
 
 void ch_product_begin(void) { omp_set_num_threads(1); }
 
@@ -29,11 +30,14 @@ static int sgemm(const ch_product *p) {
                     p->ldb, p->accumulate ? 1.0f : 0.0f, p->c, p->ldc) != dnnl_success;
 }
 
-/* Where weights are stored transposed and rows are few, sgemm spends too much on packing them. Rows in whole steps
- * only: making a primitive takes long, and routers that fill experts unevenly would ask for every number of rows. */
-static int prefers_matmul(const ch_product *p) {
-  enum { MOST_ROWS = 512, ROW_STEP = 16, LEAST_DEPTH = 256 };
-  return p->bf16 || (p->trans_b && !p->trans_a && p->m <= MOST_ROWS && p->m % ROW_STEP == 0 && p->k >= LEAST_DEPTH);
+/* sgemm packs both operands. With few rows it spends too much on packing weights, and it never writes past the caches:
+ * there our own product is faster (docs/performance.md). */
+static int prefers_own(const ch_product *p) {
+  enum { FEW_ROWS = 128, LARGE_WEIGHTS = 1 << 18, MORE_ROWS = 512, LEAST_DEPTH = 256 };
+  if (p->bf16 || ch_machine_isa() == CH_ISA_GENERIC) return 0;
+  if (p->trans_a) return p->large && !p->accumulate && !p->trans_b;
+  if (p->trans_b) return p->m <= MORE_ROWS && p->k >= LEAST_DEPTH;
+  return p->m <= FEW_ROWS && p->n * p->k >= LARGE_WEIGHTS;
 }
 
 /* The part of the inner dimension that begins at `begin`; all but the first add to C. */
@@ -60,11 +64,14 @@ static int64_t depth_of_slice(const ch_product *p, int64_t left) {
 void ch_product_run(const ch_product *p, void *scratch) {
   if (p->m <= 0 || p->n <= 0) return;
   if (p->k <= 0) plain(p);
+  if (p->k > 0 && prefers_own(p)) {
+    CH_SIMD_PICK(ch_product_float)(p, scratch);
+    return;
+  }
   for (int64_t begin = 0, depth; begin < p->k; begin += depth) {
     depth = depth_of_slice(p, p->k - begin);
     ch_product part = slice(p, begin, depth);
-    if (!prefers_matmul(&part) || ch_product_matmul(&part, scratch))
-      if (part.bf16 || sgemm(&part)) plain(&part);
+    if (part.bf16 ? ch_product_matmul(&part, scratch) : sgemm(&part)) plain(&part);
   }
 }
 

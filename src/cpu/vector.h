@@ -23,6 +23,24 @@ typedef int32_t ch_mask __attribute__((vector_size(CH_LANES * sizeof(float)), al
 static inline ch_vector ch_load(const float *x) { return *(const ch_vector *)x; }
 static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
 
+/* A store past the caches, of an output too large to be found there again: the line is not read first. `x` is aligned
+ * to CH_VECTOR_BYTES; ch_stream_end stands before others may read. */
+enum { CH_VECTOR_BYTES = CH_LANES * 4 };
+static inline void ch_stream(float *x, ch_vector v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(x, (__m512)v);
+#elif defined(__FMA__)
+  _mm256_stream_ps(x, (__m256)v);
+#else
+  ch_store(x, v);
+#endif
+}
+static inline void ch_stream_end(void) {
+#if defined(__FMA__)
+  _mm_sfence();
+#endif
+}
+
 /* a b + c, rounded once wherever there is an instruction for it. Compilers fuse by themselves too, but not everywhere
  * alike: this is for sums that must come out the same in all variants of a loop. */
 static inline ch_vector ch_vector_fma(ch_vector a, ch_vector b, ch_vector c) {

@@ -195,6 +195,6 @@ int choir_bench(const char *problem, const choir_bench_options *options, choir_b
   ch_bench b = {.which = c, .options = options, .result = result};
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
   if (!code) code = c->run ? c->run(&b) : measure(&b, c);
-  for (int i = 0; i < b.arrays; i++) free(b.array[i]);
+  for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);
   return code;
 }

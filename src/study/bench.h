@@ -15,10 +15,9 @@ typedef struct ch_bench {
   double value[CH_BENCH_KEYS]; /* in the order of the case's keys */
   ch_compute compute;
   char word[CHOIR_BENCH_TEXT]; /* of the case's word key */
-  void *array[CH_BENCH_ARRAYS];
-  int arrays;   /* how many */
-  int first;    /* where the running `make` began: the n-th array of a case always holds the same numbers */
-  size_t bytes; /* of all arrays */
+  ch_arena array[CH_BENCH_ARRAYS];
+  int arrays; /* how many */
+  int first;  /* where the running `make` began: the n-th array of a case always holds the same numbers */
 } ch_bench;
 
 /* One op made ready: how to run it, what it writes, what it costs. */

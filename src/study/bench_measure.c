@@ -24,15 +24,13 @@ int ch_bench_sizes(const ch_bench *b, int count, int64_t *size) {
 }
 
 int ch_bench_bytes(ch_bench *b, size_t bytes, void **array) {
-  size_t available = ch_machine_available_memory();
   if (b->arrays == CH_BENCH_ARRAYS) return ch_error(CHOIR_ERROR_MEMORY, "bench: %d arrays are too many", b->arrays);
-  *array = available && bytes > available ? NULL : calloc(bytes ? bytes : 1, 1);
-  if (!*array)
-    return ch_error(CHOIR_ERROR_MEMORY,
-                    "bench: %.2f GiB more than %.2f GiB are needed and not there; take smaller sizes",
-                    (double)bytes / 0x1p30, (double)b->bytes / 0x1p30);
-  b->array[b->arrays++] = *array;
-  b->bytes += bytes;
+  ch_arena *arena = &b->array[b->arrays]; /* as in a model: aligned, and in huge pages */
+  ch_arena_init(arena, "bench");
+  ch_arena_alloc(arena, bytes);
+  CH_TRY(ch_arena_commit(arena));
+  *array = ch_arena_alloc(arena, bytes);
+  b->arrays++;
   return CHOIR_OK;
 }
 
@@ -48,7 +46,7 @@ static void fill(real *x, int64_t count, double scale, uint64_t seed) {
 }
 
 int ch_bench_array(ch_bench *b, int64_t count, double scale, real **array) {
-  void *bytes;
+  void *bytes = NULL;
   CH_TRY(ch_bench_bytes(b, (size_t)count * sizeof **array, &bytes));
   *array = bytes;
   if (scale != 0) fill(*array, count, scale, (uint64_t)(b->arrays - b->first) << 40);

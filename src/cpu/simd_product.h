@@ -1,0 +1,12 @@
+/* The product of floats on one thread, in variants by instruction set (simd_product.c). */
+#ifndef CH_CPU_SIMD_PRODUCT_H
+#define CH_CPU_SIMD_PRODUCT_H
+
+#include "cpu/product.h"
+#include "cpu/simd.h"
+
+/* Runs p, whose operands are floats, with CH_PRODUCT_SCRATCH bytes of scratch, aligned like a vector. k is at least 1.
+ */
+CH_SIMD_DECLARE(void, ch_product_float, (const ch_product *p, float *scratch));
+
+#endif
