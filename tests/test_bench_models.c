@@ -107,7 +107,8 @@ static void takes_files(void **state) {
 /* The program expands groups, and compares by the time of a token; keys of the user's come last and so count. */
 static void groups_compare_with_their_first(void **state) {
   (void)state;
-  program_must("choir bench --json --repetitions 1 --seconds 0 flat n=256 d=8 h=8 c=1 moe n=16 d=8 h=8 e=4 linear d=8");
+  program_must(
+      "choir bench --json --repetitions 1 --seconds 0 flat n=256 d=8 h=8 c=1 moe n=16 d=8 h=8 e=4 linear d=8 h=8");
   json_t *said = program_json(), *rows = json_object_get(said, "results"), *row;
   size_t i, linear = 4;
   assert_true(json_array_size(rows) > linear + 2);

@@ -108,9 +108,11 @@ int ch_bench_route(ch_bench *b) {
   layer *= n / small.n;
   r->tokens = (int64_t)n;
   r->layer_share = r->min_seconds / layer;
-  snprintf(r->note, sizeof r->note, "without the product X Wg; layer: %.1f ms%s; error at n=%.0f", 1e3 * layer,
-           parts > 1 ? ", scaled by tokens from one with fewer experts, each as full" : "", n < 2048 ? n : 2048);
-  if (parts > 1) ch_bench_figure(b, "tokens of the layer measured", small.n);
-  if (parts > 1) ch_bench_figure(b, "its experts", small.e);
+  ch_bench_figure(b, "ms of the layer", 1e3 * layer);
+  snprintf(r->note, sizeof r->note, "without the product X Wg%s; error at n=%.0f",
+           parts > 1 ? "; the layer's time is that of one with fewer experts, each as full, times tokens" : "",
+           n < 2048 ? n : 2048);
+  if (parts > 1) ch_bench_figure(b, "measured with tokens", small.n);
+  if (parts > 1) ch_bench_figure(b, "and experts", small.e);
   return CHOIR_OK;
 }

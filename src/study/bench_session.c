@@ -74,12 +74,7 @@ static void training_forward(void *context) {
 
 /* Experts that a token met on average since the statistics were cleared. */
 static double experts_per_token(const ch_transformer *net) {
-  double slots = 0, tokens = 0;
-  for (int i = 0; i < net->moe_layers; i++) {
-    slots += (double)net->stats[i].assignments;
-    tokens += net->stats[i].tokens;
-  }
-  return tokens > 0 ? slots / tokens : 0;
+  return ch_route_stats_summary(net->stats, net->moe_layers).slots;
 }
 
 /* Of the weights that are factors of products and that one token meets: how many operations they cost it and how many
