@@ -143,7 +143,7 @@ int ch_run_loop(ch_run *run, const choir_train_options *options) {
   choir_machine_peak peak;
   if (run->step >= run->config.train.steps) return CHOIR_OK; /* resumed when done: nothing to measure */
   CH_TRY(choir_config_cost(&run->config, &costs));
-  CH_TRY(choir_machine_measure(run->model->x.threads, 0.3, &peak));
+  CH_TRY(choir_machine_measure_arithmetic(run->model->x.threads, 0.15, &peak));
   CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes));
   if (!run->metrics_bytes) ch_metrics_run(&d.metrics, run);
   d.begin = ch_machine_seconds();
