@@ -36,7 +36,8 @@ static void check(int paired) {
                        .consistency_sum = &disagreement,
                        .consistency = 2.3,
                        .dx = test_new(N * D),
-                       .dw = test_new_normal(V * D, 3)};
+                       .dw = test_new_normal(V * D, 3),
+                       .accumulate = 1};
   real *before = test_new_normal(V * D, 3);
   test_poison(c.a.dx, N * D);
   TEST_EXEC("reference", CH_COMPUTE_FP32, 2, {

@@ -9,7 +9,7 @@ static double loss(layer_case *c) {
 }
 
 static void expect(layer_case *c, const char *what, real *x, int64_t count, const real *gradient) {
-  real *kept = copy_of(gradient, sizeof(real) * (size_t)count); /* every run of loss sets gradients of weights to 0 */
+  real *kept = copy_of(gradient, sizeof(real) * (size_t)count); /* every run of loss poisons gradients */
   double error = moe_gradient(c, loss, x, count, kept, PROBES);
   free(kept);
   if (!(error < 1e-7)) fail_msg("%s, training %d, %s: error %g", c->options.name, c->training, what, error);
@@ -87,7 +87,7 @@ static void pools_and_thresholds(void **state) {
   }
 }
 
-/* Gradients of weights accumulate, dx is set. */
+/* Gradients of weights accumulate where that is asked for, dx is set. */
 static void accumulates(void **state) {
   (void)state;
   layer_case c = layer_case_new("gshard_top2", N, D, H, E);
@@ -97,6 +97,7 @@ static void accumulates(void **state) {
   ch_exec x;
   ch_moe_saved saved;
   ch_moe_args a = layer_args(&c);
+  a.accumulate = 1;
   test_ok(ch_exec_init(&x, "reference", CH_COMPUTE_FP32, 0, 1));
   for (int pass = 0; pass < 2; pass++) {
     if (pass) test_ok(ch_exec_commit(&x));

@@ -110,7 +110,7 @@ static void check_model(const char *router, double consistency, int narrow) {
   run(&c, 1); /* counts */
   test_ok(ch_exec_commit(&c.x));
   run(&c, 1);
-  real *first = test_new((int64_t)(c.gradients.used / sizeof *first)); /* later passes accumulate on */
+  real *first = test_new((int64_t)(c.gradients.used / sizeof *first)); /* later passes set them anew */
   memcpy(first, c.gradients.base, c.gradients.used);
   for (int i = 0; i < c.net.params.count; i++) {
     ch_param *p = &c.net.params.p[i];

@@ -141,7 +141,7 @@ static inline ch_moe_args layer_args(layer_case *c) {
                        .gradients = {.router = c->drouter, .w1 = c->dw1, .w2 = c->dw2}};
 }
 
-/* Forward, and in training backward when `backward` asks for it; gradients of weights start at 0. */
+/* Forward, and in training backward when `backward` asks for it; gradients are set, over poison. */
 static inline void layer_run(layer_case *c, int backward) {
   ch_exec x;
   ch_moe_saved saved;
@@ -154,8 +154,9 @@ static inline void layer_run(layer_case *c, int backward) {
       poison_arenas(&x);
       if (!c->out_acc) test_poison(c->out, in);
       if (backward) test_poison(c->dx, in);
-      for (int64_t i = 0; i < weights; i++) c->dw1[i] = c->dw2[i] = 0;
-      for (int64_t i = 0; i < (int64_t)c->d * c->e; i++) c->drouter[i] = 0;
+      test_poison(c->dw1, weights);
+      test_poison(c->dw2, weights);
+      test_poison(c->drouter, (int64_t)c->d * c->e);
     }
     ch_moe_forward(&x, &a, &saved);
     if (pass) {

@@ -22,8 +22,9 @@ static int32_t target_of(int64_t i, int V) { return i % 7 == 4 ? -1 : (int32_t)(
 
 static results new_results(shape s) {
   results r = {(double)NAN, calloc((size_t)s.n + 1, sizeof(float)), test_new(s.n * s.V), test_new(s.n * s.d),
-               test_new_normal((int64_t)s.V * s.d, 3)};
+               test_new((int64_t)s.V * s.d)};
   test_poison(r.logits, s.n * s.V), test_poison(r.dx, s.n * s.d), test_poison(r.token_loss, s.n);
+  test_poison(r.dw, (int64_t)s.V * s.d);
   return r;
 }
 
@@ -57,14 +58,15 @@ static results naive(ch_compute compute, shape s, const real *x, const real *w) 
     }
     for (int c = 0; c < s.d; c++) r.dx[i * s.d + c] = (real)dx[c];
   }
-  for (int64_t i = 0; i < (int64_t)s.V * s.d; i++) r.dw[i] += (real)dw[i];
+  for (int64_t i = 0; i < (int64_t)s.V * s.d; i++) r.dw[i] = (real)dw[i];
   free(dw), free(logit);
   return r;
 }
 
 static results run_head(const char *backend, ch_compute compute, int threads, shape s, const real *x_in, const real *w,
-                        const ch_bf16 *w16, int gradients) {
+                        const ch_bf16 *w16, int gradients, int accumulate) {
   results r = new_results(s);
+  if (accumulate) test_normal(r.dw, (int64_t)s.V * s.d, 3);
   int32_t *target = calloc((size_t)s.n + 1, sizeof *target);
   for (int64_t i = 0; i < s.n; i++) target[i] = target_of(i, s.V);
   ch_head_args a = {.n = s.n,
@@ -80,7 +82,8 @@ static results run_head(const char *backend, ch_compute compute, int threads, sh
                     .logits = r.logits,
                     .weight = weight,
                     .dx = gradients ? r.dx : NULL,
-                    .dw = r.dw};
+                    .dw = r.dw,
+                    .accumulate = accumulate};
   TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));
   free(target);
   return r;
@@ -100,18 +103,23 @@ static void check_head(const char *backend, ch_compute compute, shape s, double 
   real *x = test_new_normal(s.n * s.d, 1), *w = test_new_normal((int64_t)s.V * s.d, 2);
   ch_bf16 *w16 = calloc((size_t)s.V * (size_t)s.d, sizeof *w16);
   for (int64_t i = 0; i < (int64_t)s.V * s.d; i++) w16[i] = ch_bf16_round(w[i]);
-  results want = naive(compute, s, x, w), one = run_head(backend, compute, 1, s, x, w, NULL, 1);
+  results want = naive(compute, s, x, w), one = run_head(backend, compute, 1, s, x, w, NULL, 1, 0);
   check_close(s, &one, &want, tolerance, 1);
   for (int threads = 2; threads <= 3; threads++) {
-    results r = run_head(backend, compute, threads, s, x, w, w16, 1);
+    results r = run_head(backend, compute, threads, s, x, w, w16, 1, 0);
     assert_memory_equal(&r.loss, &one.loss, sizeof r.loss);
     assert_memory_equal(r.dx, one.dx, (size_t)(s.n * s.d) * sizeof(real));
     assert_memory_equal(r.dw, one.dw, (size_t)s.V * (size_t)s.d * sizeof(real));
     free_results(&r);
   }
-  results forward = run_head(backend, compute, 2, s, x, w, NULL, 0);
+  results forward = run_head(backend, compute, 2, s, x, w, NULL, 0, 0);
   check_close(s, &forward, &want, tolerance, 0);
-  free_results(&want), free_results(&one), free_results(&forward), free(x), free(w), free(w16);
+  results sum = run_head(backend, compute, 2, s, x, w, NULL, 1, 1);
+  real *before = test_new_normal((int64_t)s.V * s.d, 3);
+  for (int64_t i = 0; i < (int64_t)s.V * s.d; i++) want.dw[i] += before[i];
+  check_close(s, &sum, &want, tolerance, 1);
+  free_results(&want), free_results(&one), free_results(&forward), free_results(&sum);
+  free(x), free(w), free(w16), free(before);
 }
 
 static void all_shapes(const char *backend, ch_compute compute, double tolerance) {
@@ -192,7 +200,7 @@ static void nan_reaches_the_loss(void **state) {
   shape s = {20, 8, 50};
   real *x = test_new_normal(s.n * s.d, 1), *w = test_new_normal((int64_t)s.V * s.d, 2);
   x[3] = (real)NAN;
-  results r = run_head("cpu", CH_COMPUTE_FP32, 2, s, x, w, NULL, 1);
+  results r = run_head("cpu", CH_COMPUTE_FP32, 2, s, x, w, NULL, 1, 0);
   assert_true(isnan(r.loss));
   free_results(&r), free(x), free(w);
 }

@@ -113,7 +113,8 @@ typedef struct {
 static const expert_size expert_sizes[] = {
     {even, 4, 96, 64}, {uneven, 7, 130, 33}, {single, 1, 256, 128}, {nobody, 2, 64, 64}, {uneven, 7, 40, 512}};
 
-static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form form) {
+/* accumulate: of CH_TN, whose W then gets it added; else it is set, as C of the others is, over poison. */
+static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form form, int accumulate) {
   int rows = s.begin[s.experts];
   int64_t count_a = rows * s.k, count_c = rows * s.n, count_w = s.experts * s.n * s.k;
   real *a = test_new_normal(count_a, 1), *c = test_new_normal(count_c, 2);
@@ -128,10 +129,11 @@ static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form fo
                            .k = s.k,
                            .a = a,
                            .c = c,
-                           .w = w};
+                           .w = w,
+                           .accumulate = accumulate};
   for (int t = 1; t <= 3; t++) {
     got[t] = test_new_normal(count, 4);
-    if (form != CH_TN) test_poison(got[t], count);
+    if (!accumulate) test_poison(got[t], count);
     *(form == CH_TN ? &g.w : &g.c) = got[t];
     g.w16 = form != CH_TN && t == 2 ? w16 : NULL;
     TEST_EXEC("cpu", compute, t, x.ops->expert_gemm(&x, &g));
@@ -139,6 +141,7 @@ static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form fo
   if (compute == CH_COMPUTE_BF16)
     round_values(a, count_a), round_values(form == CH_TN ? c : w, form == CH_TN ? count_c : count_w);
   real *want = test_new_normal(count, 4);
+  if (!accumulate) test_poison(want, count);
   *(form == CH_TN ? &g.w : &g.c) = want;
   g.w16 = NULL;
   TEST_EXEC("reference", CH_COMPUTE_FP32, 2, x.ops->expert_gemm(&x, &g));
@@ -153,7 +156,8 @@ static void expert_gemms(void **state) {
   for (size_t i = 0; i < sizeof expert_sizes / sizeof *expert_sizes; i++)
     for (int form = CH_NN; form <= CH_TN; form++)
       for (int compute = CH_COMPUTE_FP32; compute <= CH_COMPUTE_BF16; compute++)
-        check_expert_gemm((ch_compute)compute, expert_sizes[i], (ch_gemm_form)form);
+        for (int accumulate = 0; accumulate <= (form == CH_TN); accumulate++)
+          check_expert_gemm((ch_compute)compute, expert_sizes[i], (ch_gemm_form)form, accumulate);
 }
 
 /* Products keep oneDNN from threading; the caller's own OpenMP settings come through untouched. */

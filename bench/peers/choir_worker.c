@@ -5,10 +5,9 @@
  *   choir_worker layer INPUTS.safetensors CAPACITY COMPUTE THREADS     x, dout [n,d], router [d,e], w1, w2 [e,d,h]
  *   choir_worker step  CHECKPOINT TOKENS.npy COMPUTE THREADS           int32 [2,B*T]: tokens, targets
  *
- * "save FILE" writes what is there then: outputs and gradients (these accumulate, so that only after the first run they
- * are one run's), or the weights. Of a large tensor it writes every
- * s-th element, s = count / SAMPLE rounded up to odd. It links the library's objects, since a step by itself is not
- * public. */
+ * "save FILE" writes what is there then: outputs and gradients, which each run sets, or the weights. Of a large tensor
+ * it writes every s-th element, s = count / SAMPLE rounded up to odd. It links the library's objects, since a step by
+ * itself is not public. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -179,7 +179,7 @@ static void gradients(ch_exec *x, const ch_head_args *a, const plan *p, const sp
   const void *e = operand(x, p->logits + s->at * p->ld, s->rows * p->ld);
   input_gradient(x, a, p, s, e);
   ch_product dw = {.trans_a = 1,
-                   .accumulate = 1,
+                   .accumulate = a->accumulate || s->first > 0,
                    .bf16 = p->bf16,
                    .m = a->V,
                    .n = a->d,
@@ -222,7 +222,9 @@ static void head(ch_exec *x, const ch_head_args *a) {
   } else {
     *a->loss_sum = 0;
     if (a->paired) *a->consistency_sum = 0;
-    for (int64_t first = 0; first < n; first += most) head_chunk(x, a, &p, first, n - first < most ? n - first : most);
+    int64_t first = 0; /* one chunk without rows too, for dw */
+    do head_chunk(x, a, &p, first, n - first < most ? n - first : most);
+    while ((first += most) < n);
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -85,7 +85,8 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
   const char *a = (const char *)in->a + first * g->k * size, *b = in->b;
   ch_product p = {.bf16 = in->bf16, .m = rows, .n = g->n, .k = g->k, .a = a, .lda = g->k, .ldc = g->n, .alpha = 1};
   if (g->form == CH_TN) {
-    p.trans_a = p.accumulate = 1;
+    p.trans_a = 1;
+    p.accumulate = g->accumulate;
     p.m = g->k;
     p.k = rows;
     p.b = b + first * g->n * size;
@@ -108,8 +109,8 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
   operands in = prepare(x, g);
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
-    products[i] = expert_product(g, &in, i);
-    if (g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* no rows: nothing to add either */
+    products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
+    if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
   ch_products_run(x, g->experts, products);
   ch_arena_release(&x->scratch, mark);

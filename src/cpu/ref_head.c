@@ -105,7 +105,7 @@ static void backward(ch_exec *x, const ch_head_args *a, const span *s) {
                      .b = a->x + s->first * a->d,
                      .c = a->dw,
                      .alpha = a->scale,
-                     .accumulate = 1};
+                     .accumulate = a->accumulate || s->first > 0};
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < s->rows; i++) ch_ref_gemm_rows(&dx, i, i + 1);
 #pragma omp parallel for num_threads(x->threads)
@@ -136,11 +136,12 @@ static void head(ch_exec *x, const ch_head_args *a) {
   if (!ch_counting(x)) {
     *a->loss_sum = 0;
     if (a->paired) *a->consistency_sum = 0;
-    for (int64_t first = 0; first < n; first += CHUNK) {
+    int64_t first = 0;
+    do { /* once without rows too, for dw */
       int64_t rows = n - first < CHUNK ? n - first : CHUNK;
       span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
       head_chunk(x, a, s, logits + 2 * size);
-    }
+    } while ((first += CHUNK) < n);
   }
   ch_arena_release(&x->scratch, mark);
 }

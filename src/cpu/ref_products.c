@@ -46,7 +46,8 @@ static ch_gemm_args expert_product(const ch_expert_gemm_args *a, int expert) {
   real *w = a->w + expert * a->n * a->k, *c = a->c + first * a->n;
   const real *in = a->a + first * a->k;
   if (a->form == CH_TN)
-    return (ch_gemm_args){.m = a->k, .n = a->n, .k = rows, .trans_a = 1, .a = in, .b = c, .c = w, .accumulate = 1};
+    return (ch_gemm_args){
+        .m = a->k, .n = a->n, .k = rows, .trans_a = 1, .a = in, .b = c, .c = w, .accumulate = a->accumulate};
   return (ch_gemm_args){.m = rows, .n = a->n, .k = a->k, .trans_b = a->form == CH_NT, .a = in, .b = w, .c = c};
 }
 

@@ -48,7 +48,7 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
   real *datt = CH_NEW(&x->scratch, real, n * width), *dq = CH_NEW(&x->scratch, real, n * width),
        *dk = CH_NEW(&x->scratch, real, n * width), *dv = CH_NEW(&x->scratch, real, n * width);
   real *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
-  ch_linear_backward(x, b->o, n, b->att, dx, datt, 0);
+  ch_linear_backward(x, p, b->o, b->att, dx, datt, 0);
   ch_attention_args attention = attention_args(m, b, p);
   attention.dout = datt;
   attention.dq = dq;
@@ -58,9 +58,9 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
   x->ops->attention_backward(x, &attention);
   ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, b->x, b->rstd1, normed);
   x->ops->rmsnorm(x, &norm); /* cheaper to do again than to keep */
-  ch_linear_backward(x, b->v, n, normed, dv, dnormed, 0);
-  ch_linear_backward(x, b->k, n, normed, dk, dnormed, 1);
-  ch_linear_backward(x, b->q, n, normed, dq, dnormed, 1);
+  ch_linear_backward(x, p, b->v, normed, dv, dnormed, 0);
+  ch_linear_backward(x, p, b->k, normed, dk, dnormed, 1);
+  ch_linear_backward(x, p, b->q, normed, dq, dnormed, 1);
   ch_norm_backward(x, &norm, b->attn_norm, dnormed, dx);
   ch_arena_release(&x->scratch, mark);
 }

@@ -51,16 +51,16 @@ static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, int6
   ch_arena_release(&x->scratch, mark);
 }
 
-static void geglu_backward(ch_exec *x, const ch_transformer *m, ch_block *b, int64_t n, const real *normed,
+static void geglu_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *normed,
                            const real *dout, real *dnormed) {
-  int64_t h = m->config.d_hidden;
+  int64_t n = (int64_t)p->B * p->T, h = m->config.d_hidden;
   size_t mark = ch_arena_mark(&x->scratch);
   real *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
   x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .y = y});
-  ch_linear_backward(x, b->down, n, y, dout, dy, 0);
+  ch_linear_backward(x, p, b->down, y, dout, dy, 0);
   x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .dy = dy, .dx = b->g, .du = b->u});
-  ch_linear_backward(x, b->gate, n, normed, b->g, dnormed, 0);
-  ch_linear_backward(x, b->up, n, normed, b->u, dnormed, 1);
+  ch_linear_backward(x, p, b->gate, normed, b->g, dnormed, 0);
+  ch_linear_backward(x, p, b->up, normed, b->u, dnormed, 1);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -96,11 +96,12 @@ void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, con
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, b->mid, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
   if (b->moe < 0) {
-    geglu_backward(x, m, b, n, normed, dx, dnormed);
+    geglu_backward(x, m, b, p, normed, dx, dnormed);
   } else {
     ch_moe_args moe = moe_args(m, b, p, token, valid, normed);
     moe.dout = dx;
     moe.dx = dnormed;
+    moe.accumulate = p->accumulate;
     moe.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
     moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
     ch_moe_backward(x, &moe, &b->saved);

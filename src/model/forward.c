@@ -80,7 +80,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
   CH_TRY(ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
-  if (gradients) CH_TRY(ch_model_zero_gradients(model));
+  if (gradients) CH_TRY(ch_model_make_gradients(model));
   int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
   int32_t *target = malloc((size_t)n * sizeof *target);
   if (!target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld targets", (long long)n);

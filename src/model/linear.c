@@ -14,8 +14,9 @@ void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *o
                                   .accumulate = accumulate});
 }
 
-void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real *in, const real *dout, real *din,
+void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const real *in, const real *dout, real *din,
                         int accumulate) {
+  int64_t n = (int64_t)p->B * p->T;
   x->ops->gemm(x, &(ch_gemm_args){.m = n,
                                   .n = w->shape[1],
                                   .k = w->shape[0],
@@ -24,9 +25,14 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real *in
                                   .b16 = w->w16,
                                   .c = din,
                                   .accumulate = accumulate});
-  x->ops->gemm(
-      x, &(ch_gemm_args){
-             .m = w->shape[0], .n = w->shape[1], .k = n, .trans_a = 1, .a = dout, .b = in, .c = w->g, .accumulate = 1});
+  x->ops->gemm(x, &(ch_gemm_args){.m = w->shape[0],
+                                  .n = w->shape[1],
+                                  .k = n,
+                                  .trans_a = 1,
+                                  .a = dout,
+                                  .b = in,
+                                  .c = w->g,
+                                  .accumulate = p->accumulate});
 }
 
 ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real *in, real *rstd,

@@ -75,18 +75,11 @@ const char *ch_model_bad_weight(choir_model *model) {
   return NULL;
 }
 
-int ch_model_zero_gradients(choir_model *model) {
-  ch_params *params = &model->net.params;
-  if (ch_arena_counting(&model->gradients)) {
-    ch_params_alloc_gradients(params, &model->gradients, model->share_gradients);
-    CH_TRY(ch_arena_commit(&model->gradients));
-    ch_params_alloc_gradients(params, &model->gradients, model->share_gradients);
-    return CHOIR_OK; /* fresh memory is zero */
-  }
-  for (int i = 0; i < params->count; i++) {
-    if (model->share_gradients && params->p[i].layer >= 0) continue;
-    model->x.ops->copy(&model->x, &(ch_copy_args){.count = params->p[i].count, .y = params->p[i].g});
-  }
+int ch_model_make_gradients(choir_model *model) {
+  if (!ch_arena_counting(&model->gradients)) return CHOIR_OK;
+  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
+  CH_TRY(ch_arena_commit(&model->gradients));
+  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
   return CHOIR_OK;
 }
 

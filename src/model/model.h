@@ -10,7 +10,7 @@ struct choir_model {
   ch_transformer net;
   ch_exec x;
   ch_arena weights, gradients;                 /* gradients: counting until asked for */
-  int share_gradients;                         /* between layers, which ch_pass.ready takes and leaves zero */
+  int share_gradients;                         /* between layers: ch_pass.ready takes them */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
   int causal;                                  /* passes route without a look at other tokens */
   int stale;                                   /* bf16 copies are older than the weights */
@@ -35,8 +35,8 @@ const char *ch_model_bad_weight(choir_model *model);
 /* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. */
 int ch_model_check_loss(choir_model *model, double loss);
 
-/* Memory for gradients, once; zeroes them in any case. */
-int ch_model_zero_gradients(choir_model *model);
+/* Memory for gradients, once; the first backward of a step sets them, whatever stands there. */
+int ch_model_make_gradients(choir_model *model);
 
 /* Makes room for passes of B x T; does nothing when there is. Refuses sizes that the router cannot take. */
 int ch_model_plan(choir_model *model, int B, int T, int gradients);

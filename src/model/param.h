@@ -28,7 +28,8 @@ typedef struct ch_param {
   double init_std; /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
   int expert;      /* first dimension counts experts: factored and sharded per expert */
   int matrix;      /* input of matrix products: gets a bf16 copy in bf16 compute */
-  int product;     /* factor of a matrix product: a token costs two operations per element it uses */
+  int product;     /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
+                      its gradient by a product */
   real *w, *g;     /* weights and gradients */
   ch_bf16 *w16;    /* or NULL */
 } ch_param;

@@ -112,6 +112,7 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
                                   .weight = p->weight,
                                   .dx = dnormed,
                                   .dw = m->embed->g,
+                                  .accumulate = p->accumulate,
                                   .paired = p->paired,
                                   .consistency_sum = &disagreement,
                                   .consistency = p->aux_scale * (real)agree});
@@ -121,6 +122,15 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
   norm.dw = m->final_norm->g;
   if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
   ch_arena_release(&x->scratch, mark);
+}
+
+/* Readies the gradients of a layer, -1 being what is outside the layers, for being written. Those of products are set
+ * when they come (the embedding's by the head, to which the lookup's are added); the small rest are sums and start
+ * from 0. */
+static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *p, int layer) {
+  for (int i = 0; i < params->count && !p->accumulate; i++)
+    if (params->p[i].layer == layer && !params->p[i].product)
+      x->ops->copy(x, &(ch_copy_args){.count = params->p[i].count, .y = params->p[i].g});
 }
 
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
@@ -146,9 +156,11 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
     stream = out;
   }
   real *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
+  if (p->gradients) begin_gradients(x, &m->params, p, -1);
   if (p->target || p->logits) head(x, m, p, stream, dx);
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
+      begin_gradients(x, &m->params, p, l);
       ch_ffn_backward(x, m, &m->block[l], p, token, valid, dx);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);

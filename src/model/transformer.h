@@ -45,7 +45,8 @@ typedef struct ch_pass {
   const int32_t *token;  /* [B*T]; negative: padding, which takes no part in routing or loss */
   const int32_t *target; /* [B*T] token to predict, negative: none; or NULL: no loss */
   int training;          /* training capacity, jitter and sampling */
-  int gradients;         /* accumulate gradients of weight * loss_sum + aux_scale * aux_loss */
+  int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
+  int accumulate;        /* add them to what stands there, instead of setting them whatever it is */
   int causal;            /* route without a look at other tokens; not with gradients */
   int paired;          /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
   int by_threshold;    /* experts take by thresholds in training (router.threshold_after) */
@@ -54,8 +55,8 @@ typedef struct ch_pass {
   real weight, aux_scale;
   uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
   real *logits;         /* [B*T,V] or NULL */
-  /* Called as soon as the gradients of a layer are complete, the last layer first; or NULL. Where layers share the
-   * memory of their gradients it must leave them zero. */
+  /* Called as soon as the gradients of a layer are complete, the last layer first, and before the next one's begin,
+   * which may stand on the same memory; or NULL. */
   void (*ready)(void *context, const struct ch_pass *pass, int layer);
   void *context;
   /* results */
@@ -82,9 +83,10 @@ void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, cons
 void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
                      real *dx);
 
-/* y [n,out] (=|+=) x W^T for a weight W [out,in]; and its mirror: dx (=|+=) dy W, dW += dy^T x. */
+/* y [n,out] (=|+=) x W^T for a weight W [out,in]; and its mirror on the rows of a pass: dx (=|+=) dy W, and
+ * dW (=|+=) dy^T x as the pass says. */
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *out, int accumulate);
-void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real *in, const real *dout, real *din,
+void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const real *in, const real *dout, real *din,
                         int accumulate);
 
 /* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient

@@ -17,13 +17,14 @@ static void apply(ch_exec *x, const ch_moe_args *a, const ch_record *r, ch_gemm_
   x->ops->expert_gemm(x, &p);
 }
 
-/* dW[i] += A^T C with A [slots,d] and C [slots,h]. */
-static void accumulate(ch_exec *x, const ch_moe_args *a, const ch_record *r, const real *rows_d, const real *rows_h,
-                       real *dw) {
+/* dW[i] (=|+=) A^T C with A [slots,d] and C [slots,h]. */
+static void weight_gradient(ch_exec *x, const ch_moe_args *a, const ch_record *r, const real *rows_d,
+                            const real *rows_h, real *dw) {
   ch_expert_gemm_args p = product(r, CH_TN, a->d, a->h);
   p.a = rows_d;
   p.c = (real *)rows_h;
   p.w = dw;
+  p.accumulate = a->accumulate;
   x->ops->expert_gemm(x, &p);
 }
 
@@ -49,7 +50,7 @@ void ch_expert_ffn_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r
 
   /* y = hidden W2^T, with hidden = gelu(pre) computed again */
   x->ops->gelu(x, &(ch_gelu_args){.count = count, .x = pre, .y = hidden});
-  accumulate(x, a, r, dy, hidden, a->gradients.w2);
+  weight_gradient(x, a, r, dy, hidden, a->gradients.w2);
   real *dhidden = hidden; /* hidden is done with */
   apply(x, a, r, CH_NN, dy, w->w2, w->w2_16, dhidden);
 
@@ -60,7 +61,7 @@ void ch_expert_ffn_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r
   /* pre = x_in W1, with x_in = x gathered again */
   real *x_in = dy; /* dy is done with */
   x->ops->gather(x, &(ch_gather_args){.record = r, .d = a->d, .x = a->x, .y = x_in});
-  accumulate(x, a, r, x_in, dpre, a->gradients.w1);
+  weight_gradient(x, a, r, x_in, dpre, a->gradients.w1);
   real *dx_in = x_in; /* x_in is done with */
   apply(x, a, r, CH_NT, dpre, w->w1, w->w1_16, dx_in);
 

@@ -152,7 +152,8 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   ch_arena_release(&x->scratch, mark);
 }
 
-/* From dscores through softmax (unless they are dlogits already) and X Wg: dWg += X^T dlogits, dx += dlogits Wg^T. */
+/* From dscores through softmax (unless they are dlogits already) and X Wg: dWg (=|+=) X^T dlogits, dx += dlogits Wg^T.
+ */
 static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real *dscores) {
   size_t mark = ch_arena_mark(&x->scratch);
   int64_t count = (int64_t)a->n * a->d;
@@ -169,7 +170,7 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
                                   .a = in,
                                   .b = dlogits,
                                   .c = a->gradients.router,
-                                  .accumulate = 1,
+                                  .accumulate = a->accumulate,
                                   .exact = 1});
   ch_gemm_args back = {.m = a->n, .n = a->d, .k = a->e, .trans_b = 1, .a = dlogits, .b = a->weights.router, .exact = 1};
   if (!s->jitter) {
@@ -201,6 +202,8 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
     routing.dscores = dscores;
     a->router->backward(x, &routing);
     score_backward(x, a, saved, dscores);
+  } else if (a->gradients.router && !a->accumulate) {
+    x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a->d * a->e, .y = a->gradients.router});
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -11,7 +11,7 @@ typedef struct ch_moe_weights {
 } ch_moe_weights;
 
 typedef struct ch_moe_gradients {
-  real *router, *w1, *w2; /* += */
+  real *router, *w1, *w2; /* router NULL where no gradient trains its weight */
 } ch_moe_gradients;
 
 struct ch_moe_args;
@@ -49,6 +49,7 @@ typedef struct ch_moe_args {
   real *dx;         /* [n,d] = */
   real aux_scale;   /* weight of the auxiliary loss in the gradient; 0: none */
   ch_moe_gradients gradients;
+  int accumulate; /* gradients += instead of gradients = */
 } ch_moe_args;
 
 /* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an

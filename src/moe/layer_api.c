@@ -171,6 +171,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
   a.dx = dx;
   a.aux_scale = a.router->caps & CH_ROUTER_AUX_LOSS ? (float)a.options->aux_loss_weight : 0;
   a.gradients = (ch_moe_gradients){.router = gradients->router, .w1 = gradients->w1, .w2 = gradients->w2};
+  a.accumulate = 1;
   ch_moe_backward(&layer->x, &a, &layer->saved);
   layer->backward_possible = 0;
   return CHOIR_OK;

@@ -1,8 +1,9 @@
 /* The op contract: one table of stateless ops on raw pointers, in forward and backward pairs.
  *
  * Rules, without exception unless the name says so:
- *  - Gradients of weights accumulate (dw += ...); gradients of activations are set (dx = ...). A field whose name
- *    ends in _acc accumulates.
+ *  - Gradients of weights that are sums over rows accumulate (dw += ...); those that are products (gemm, CH_TN, head)
+ *    do so where the field `accumulate` says it, and are set otherwise, so that nobody has to clear them first.
+ *    Gradients of activations are set (dx = ...). A field whose name ends in _acc accumulates.
  *  - Arrays are row-major and contiguous unless an `ld` says otherwise; shapes stand in comments. The gradient of `x`
  *    is `dx`. Letters: n tokens, d model width, h hidden width, e experts, k tokens per expert, V vocabulary, T
  * sequence length, B sequences, H heads.
@@ -39,8 +40,8 @@ typedef struct {
 
 /* The same for every expert i, on the rows r_i = begin[i] .. begin[i+1]-1 that belong to it:
  *   CH_NN  C[r_i, n]  = A[r_i, k] W[i][k, n]         CH_NT  C[r_i, n] = A[r_i, k] W[i][n, k]^T
- *   CH_TN  W[i][k, n] += A[r_i, k]^T C[r_i, n]       (the gradient of a weight; A and C are inputs)
- * Experts without rows are skipped. Parallel over experts, one thread inside each. */
+ *   CH_TN  W[i][k, n] (= or +=) A[r_i, k]^T C[r_i, n]   (the gradient of a weight; A and C are inputs)
+ * An expert without rows has nothing to compute but W[i] = 0, where CH_TN sets. */
 typedef enum { CH_NN, CH_NT, CH_TN } ch_gemm_form;
 typedef struct {
   ch_gemm_form form;
@@ -51,6 +52,7 @@ typedef struct {
   const real *a;      /* [rows, k] */
   real *c;            /* [rows, n] */
   real *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
+  int accumulate;     /* W += instead of W =; with CH_TN only */
   const ch_bf16 *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
 } ch_expert_gemm_args;
 
@@ -217,7 +219,7 @@ typedef struct {
 
 /* The tied head: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log softmax(logits)[target].
  * Chunks of rows, never all logits of the batch. When dx is set, forward also does the backward while the chunk's
- * logits are at hand: dx = d(weight * loss_sum)/dx and dw += d(weight * loss_sum)/dw. */
+ * logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=) d(weight * loss_sum)/dw. */
 typedef struct {
   int64_t n;
   int d, V;
@@ -231,7 +233,8 @@ typedef struct {
   real *logits;          /* [n,V] or NULL: all logits, for who asks for them */
   real weight;           /* of the gradient, usually 1/targets */
   real *dx;              /* [n,d] = , or NULL */
-  real *dw;              /* [V,d] += */
+  real *dw;              /* [V,d] */
+  int accumulate;        /* dw += instead of dw = */
   /* n is even, and rows t and t + n/2 predict the same target, p and q, from two passes of a model that draws:
    * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, part of the gradient with a weight of
    * its own. */

@@ -163,11 +163,6 @@ static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_a
 /* The whole fast layer once more with a cotangent at the sampled tokens alone, so that all its gradients are theirs. */
 static int run_sparse(ch_bench *b, moe_case *c, const int *token) {
   const ch_moe_args *a = &c->args;
-  ch_exec *x = &c->timed.x;
-  const ch_copy_args clear[] = {{.count = (int64_t)a->d * a->e, .y = a->gradients.router},
-                                {.count = (int64_t)a->e * a->d * a->h, .y = a->gradients.w1},
-                                {.count = (int64_t)a->e * a->d * a->h, .y = a->gradients.w2}};
-  for (int i = 0; i < 3; i++) x->ops->copy(x, &clear[i]);
   real *dout;
   CH_TRY(ch_bench_array(b, (int64_t)a->n * a->d, 0, &dout));
   for (int t = 0; t < SAMPLES; t++)

@@ -29,13 +29,14 @@ static int32_t *fill_batch(ch_run *run, int draws) {
   return target;
 }
 
-/* One micro-batch, forward and backward. update: of the layers, within the backward pass, or NULL. sums: of the loss
- * and of the auxiliary loss, added to. */
-static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *sums) {
+/* The step's micro-batch number `a`, forward and backward. update: of the layers, within the backward pass, or NULL.
+ * sums: of the loss and of the auxiliary loss, added to. */
+static void micro_batch(ch_run *run, int a, ch_update *update, double *sums) {
   const choir_train_config *c = &run->config.train;
   int B = ch_run_sequences(&run->config), draws = B / c->batch_sequences;
   int64_t n = (int64_t)B * c->sequence_length;
   double share = 1.0 / ((double)c->accumulate * run->comm->size); /* of this micro-batch in the step */
+  uint64_t micro = (uint64_t)(run->step * c->accumulate + a);
   const int32_t *target = fill_batch(run, draws);
   ch_pass pass = {.B = B,
                   .T = c->sequence_length,
@@ -43,6 +44,7 @@ static void micro_batch(ch_run *run, uint64_t micro, ch_update *update, double *
                   .target = target,
                   .training = 1,
                   .gradients = 1,
+                  .accumulate = a > 0,
                   .paired = draws > 1,
                   .by_threshold = run->config.model.router.threshold_after > 0 &&
                                   run->step >= run->config.model.router.threshold_after,
@@ -98,10 +100,8 @@ int ch_run_step(ch_run *run, choir_train_event *e) {
   int64_t number = run->step + 1;
   int in_backward = run->model->share_gradients;
   ch_update update = {.x = &run->model->x, .optimizer = &run->optimizer, .step = number};
-  CH_TRY(ch_model_zero_gradients(run->model));
   ch_transformer_clear_stats(&run->model->net);
-  for (int a = 0; a < c->accumulate; a++)
-    micro_batch(run, (uint64_t)(run->step * c->accumulate + a), in_backward ? &update : NULL, sums);
+  for (int a = 0; a < c->accumulate; a++) micro_batch(run, a, in_backward ? &update : NULL, sums);
   CH_TRY(add_ranks(run, sums, 2));
   e->loss = sums[0];
   e->aux_loss = sums[1];

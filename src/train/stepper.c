@@ -7,7 +7,7 @@ int ch_stepper_create(choir_model *model, ch_stepper *s) {
   const choir_train_config *c = &s->config.train;
   ch_arena_init(&s->state, "optimizer state");
   model->share_gradients = ch_update_in_backward(c, 1);
-  CH_TRY(ch_model_zero_gradients(model));
+  CH_TRY(ch_model_make_gradients(model));
   CH_TRY(ch_optimizer_create(c, &model->net.params, &s->optimizer));
   ch_optimizer_alloc(&s->optimizer, &s->state);
   CH_TRY(ch_arena_commit(&s->state));
@@ -43,7 +43,6 @@ double ch_stepper_run(ch_stepper *s, const int32_t *token, const int32_t *target
   ch_pass pass = ch_stepper_pass(s, B, T, token, target, 1);
   ch_update update = {.x = x, .optimizer = &s->optimizer, .step = ++s->step};
   if (s->model->share_gradients) pass.ready = ch_update_layer, pass.context = &update;
-  ch_model_zero_gradients(s->model);
   ch_transformer_run(x, &s->model->net, &pass);
   ch_update_finish(&update, s->model->share_gradients, pass.loss_sum);
   return pass.loss_sum / ((double)B * T);

@@ -57,7 +57,7 @@ static int make_model(ch_run *run, const choir_run_options *options) {
   ch_optimizer_alloc(&run->optimizer, &run->state);
   CH_TRY(ch_arena_commit(&run->state));
   ch_optimizer_alloc(&run->optimizer, &run->state);
-  CH_TRY(ch_model_zero_gradients(run->model));
+  CH_TRY(ch_model_make_gradients(run->model));
   return ch_run_plan(run);
 }
 

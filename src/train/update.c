@@ -17,10 +17,6 @@ void ch_update_layer(void *context, const ch_pass *pass, int layer) {
     return;
   }
   ch_optimizer_step(u->x, u->optimizer, layer, u->step, no_norm);
-  const ch_params *params = u->optimizer->params;
-  for (int i = 0; i < params->count; i++)
-    if (params->p[i].layer == layer)
-      u->x->ops->copy(u->x, &(ch_copy_args){.count = params->p[i].count, .y = params->p[i].g});
 }
 
 double ch_update_finish(ch_update *u, int in_backward, double loss) {

@@ -16,7 +16,7 @@ typedef struct ch_update {
  * Clipping needs the norm of all, micro-batches and ranks need their sum. */
 int ch_update_in_backward(const choir_train_config *config, int ranks);
 
-/* For ch_pass.ready, context being a ch_update: updates the layer and leaves its gradients zero. */
+/* For ch_pass.ready, context being a ch_update: updates the layer. */
 void ch_update_layer(void *context, const ch_pass *pass, int layer);
 
 /* What is left after the pass, and the whole update where layers were not updated within it. Returns the gradient norm.
