@@ -56,6 +56,14 @@ static void tell(drive *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
+/* Before the first step there is nothing that could be saved: a wish to stop waits for it. */
+static void tell_memory(drive *d) {
+  const ch_run *run = d->run;
+  choir_train_event e = {
+      .kind = CHOIR_EVENT_MEMORY, .step = run->step, .steps = run->config.train.steps, .memory = &run->memory};
+  if (d->options->event) d->options->event(d->options->context, &e);
+}
+
 /* Held-out loss with the router's own routing or by thresholds (the plan of the run has room for both), and *json,
  * which says also how tokens were routed. */
 static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
@@ -119,6 +127,7 @@ static int due(int64_t every, const ch_run *run) {
 static int loop(drive *d) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
+  tell_memory(d);
   while (run->step < c->steps && !d->stop) {
     choir_train_event e = {.kind = CHOIR_EVENT_STEP, .steps = c->steps};
     double begin = ch_machine_seconds();
