@@ -44,7 +44,7 @@ static void decoding_agrees_with_a_whole_pass(void **state) {
   assert_true(experts > 1.2 && experts < 2.8); /* c = 2, but for so few tokens */
   assert_int_equal(r.tokens, 5);
   assert_string_equal(r.unit, "tokens/s");
-  assert_true(near(r.rate, 5 / r.seconds, 1e-9) && near(r.share, r.gbs / peak.read_gbs, 1e-9));
+  assert_true(near(r.rate, 5 / r.seconds, 1e-9) && near(r.share, r.gbs / figure(&r, "GB/s of reading"), 1e-9));
   /* all active parameters but norms and relative positions, which are small, in 4 bytes */
   double active = 4 * (double)costs_at(experts, 7).active_parameters;
   assert_true(near(r.bytes / 5, active, 0.01) && r.bytes / 5 < active);

@@ -41,12 +41,10 @@ static double unit_gflops(const ch_peak_unit *unit, int threads, double seconds)
 }
 
 static float read_piece(float *const array[ARRAYS], int64_t begin) {
-  uint64_t sum = 0;
-  for (int i = 0; i < ARRAYS; i++) {
-    const uint64_t *words = (const uint64_t *)(array[i] + begin);
-    for (int64_t j = 0; j < PIECE / 2; j++) sum += words[j];
-  }
-  return (float)sum;
+  const ch_peak_unit unit = ch_peak_fp32();
+  float sum = 0;
+  for (int i = 0; i < ARRAYS; i++) sum += unit.read(array[i] + begin, PIECE);
+  return sum;
 }
 
 static float triad_piece(float *const array[ARRAYS], int64_t begin) {
@@ -85,7 +83,7 @@ static double memory_gbs(float (*piece)(float *const *, int64_t), float *const a
 
 static int measure_memory(int threads, double seconds, choir_machine_peak *peak) {
   float *array[ARRAYS];
-  char *memory = malloc((size_t)ARRAYS * ELEMENTS * sizeof(float));
+  char *memory = aligned_alloc(64, (size_t)ARRAYS * ELEMENTS * sizeof(float));
   if (!memory) return ch_error(CHOIR_ERROR_MEMORY, "no 768 MiB of memory to measure its bandwidth with");
   for (int i = 0; i < ARRAYS; i++) array[i] = (float *)memory + (size_t)i * ELEMENTS;
   time_memory(fill_piece, array, threads); /* pages exist, on the node of the thread that uses them */
