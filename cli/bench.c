@@ -20,19 +20,37 @@ static json_t *json_peak(const choir_machine_peak *p) {
 static json_t *json_row(const choir_bench_result *r) {
   json_t *parts = json_object();
   for (int i = 0; i < r->parts; i++) json_object_set_new(parts, r->part[i].name, cli_json_real(r->part[i].seconds));
-  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:o, s:s}", "problem", r->problem, "repetitions",
-                   r->repetitions, "seconds", r->seconds, "min_seconds", r->min_seconds, "gflops", r->gflops, "gbs",
-                   r->gbs, "share", r->share > 0 ? cli_json_real(r->share) : json_null(), "error",
+  json_t *figures = json_object();
+  for (int i = 0; i < r->figures; i++)
+    json_object_set_new(figures, r->figure[i].name, cli_json_real(r->figure[i].value));
+  return json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:s}", "problem",
+                   r->problem, "repetitions", r->repetitions, "seconds", r->seconds, "min_seconds", r->min_seconds,
+                   "gflops", r->gflops, "gbs", r->gbs, "rate", r->rate, "unit", r->unit, "tokens",
+                   (json_int_t)r->tokens, "share", r->share > 0 ? cli_json_real(r->share) : json_null(), "error",
                    cli_json_real(r->error), "beside_products", cli_json_real(r->beside_products), "layer_share",
-                   r->layer_share > 0 ? cli_json_real(r->layer_share) : json_null(), "parts", parts, "note", r->note);
+                   r->layer_share > 0 ? cli_json_real(r->layer_share) : json_null(), "parts", parts, "figures", figures,
+                   "note", r->note);
 }
 
-static void print_row(const choir_bench_result *r) {
-  char share[16] = "      -";
+/* Least time of a token over that of another result's. */
+static double token_ratio(const choir_bench_result *r, const choir_bench_result *first) {
+  return r->min_seconds / (double)r->tokens / (first->min_seconds / (double)first->tokens);
+}
+
+static void print_figures(const choir_bench_result *r) {
+  printf("%38s", "");
+  for (int i = 0; i < r->figures; i++) printf("%s %s %.4g", i ? "," : " ", r->figure[i].name, r->figure[i].value);
+  putchar('\n');
+}
+
+static void print_row(const choir_bench_result *r, const choir_bench_result *first) {
+  char share[16] = "      -", ratio[16] = "";
   if (r->share > 0) snprintf(share, sizeof share, "%5.1f %%", 100 * r->share);
-  printf("%9.3f ms %9.1f %s  %s  %8.1e  %s\n", 1e3 * r->seconds, r->bytes > 0 ? r->gbs : r->gflops,
-         r->bytes > 0 ? "GB/s   " : "GFLOP/s", share, r->error, r->problem);
+  if (first && first->tokens) snprintf(ratio, sizeof ratio, "x %-6.3f  ", token_ratio(r, first));
+  printf("%9.3f ms %9.1f %-8s %s  %8.1e  %s%s\n", 1e3 * r->seconds, r->rate, r->unit, share, r->error, ratio,
+         r->problem);
   if (r->layer_share > 0) printf("%38s  %.1f %% of the layer's forward and backward\n", "", 100 * r->layer_share);
+  if (r->figures) print_figures(r);
   if (o.parts && r->parts) {
     printf("%38s", "");
     for (int i = 0; i < r->parts; i++) printf("  %s %.1f %%", r->part[i].name, 100 * r->part[i].seconds / r->seconds);
@@ -48,8 +66,49 @@ static void print_head(const choir_machine_peak *p) {
   else
     printf("no bf16 unit, ");
   printf("%.1f GB/s reading, %.1f GB/s triad\n", p->read_gbs, p->triad_gbs);
-  printf("%12s %17s  %7s  %8s  %s\n", "time", "rate", "of peak", "error", "problem");
+  printf("%12s %18s %7s  %8s  %s\n", "time", "rate", "of peak", "error", "problem");
   fflush(stdout);
+}
+
+/* What a run shares. */
+typedef struct {
+  choir_bench_options options;
+  json_t *rows;
+} bench_run;
+
+/* A wrong result is a failure, however fast: NaN, or far from the reference. */
+static int one(bench_run *run, const char *problem, const choir_bench_result *first, choir_bench_result *result) {
+  int code = choir_bench(problem, &run->options, result);
+  if (code == CHOIR_ERROR_UNSUPPORTED && !o.json) return printf("%s: %s\n", problem, choir_error_message()), 0;
+  if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
+  if (o.json) {
+    json_t *row = json_row(result);
+    if (first && first->tokens) json_object_set_new(row, "ratio", cli_json_real(token_ratio(result, first)));
+    json_array_append_new(run->rows, row);
+  } else {
+    print_row(result, first);
+  }
+  return isfinite(result->error) ? 0 : cli_fail_with("%s: the result is not finite", result->problem);
+}
+
+/* All problems of a group, with what the user sets behind each: the last value of a key counts. */
+static int all_of(bench_run *run, const choir_bench_group *group, const char *set) {
+  choir_bench_result first = {0}, other;
+  int status = 0;
+  if (!o.json) printf("%s: %s; x: the least time of a token, over the first row's\n", group->name, group->what);
+  for (int i = 0; group->problems[i] && !status; i++) {
+    char problem[2 * CHOIR_BENCH_TEXT];
+    snprintf(problem, sizeof problem, "%s%s", group->problems[i], set);
+    status = one(run, problem, &first, i ? &other : &first);
+  }
+  return status;
+}
+
+static const choir_bench_group *find_group(const char *problem) {
+  const choir_bench_group *group = choir_bench_groups();
+  size_t length = strcspn(problem, " ");
+  while (group->name && (strlen(group->name) != length || strncmp(group->name, problem, length))) group++;
+  return group->name ? group : NULL;
 }
 
 /* Puts the operands together to problems: a word without "=" starts one, "moe n=64 d=8 gelu count=9" being two. */
@@ -61,36 +120,28 @@ static int next_problem(int count, const char *const *words, int *at, char *prob
   return 1;
 }
 
-/* A wrong result is a failure, however fast: NaN, or far from the reference. */
-static int one(const char *problem, const choir_bench_options *options, json_t *rows) {
+static int all(bench_run *run, int count, const char *const *operands) {
+  char problem[CHOIR_BENCH_TEXT];
   choir_bench_result result;
-  int code = choir_bench(problem, options, &result);
-  if (code == CHOIR_ERROR_UNSUPPORTED && !o.json) return printf("%s: %s\n", problem, choir_error_message()), 0;
-  if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
-  if (o.json)
-    json_array_append_new(rows, json_row(&result));
-  else
-    print_row(&result);
-  return isfinite(result.error) ? 0 : cli_fail_with("%s: the result is not finite", result.problem);
+  int at = 0, status = 0;
+  while (!status && next_problem(count, operands, &at, problem, sizeof problem)) {
+    const choir_bench_group *group = find_group(problem);
+    status = group ? all_of(run, group, problem + strlen(group->name)) : one(run, problem, NULL, &result);
+  }
+  return status;
 }
 
 static int run(int count, const char *const *operands) {
   choir_machine_peak peak;
-  char problem[CHOIR_BENCH_TEXT];
-  json_t *rows = json_array();
-  int at = 0, status = 0;
-  const char *const *defaults = choir_bench_defaults();
   if (!count)
-    while (defaults[count]) count++;
-  else
-    defaults = operands;
+    for (operands = choir_bench_defaults(); operands[count];) count++;
   if (choir_machine_measure(o.threads, 0, &peak)) return cli_fail();
-  choir_bench_options options = {
-      .threads = o.threads, .repetitions = o.repetitions, .seconds = o.seconds, .peak = &peak};
+  bench_run run = {.options = {.threads = o.threads, .repetitions = o.repetitions, .seconds = o.seconds, .peak = &peak},
+                   .rows = json_array()};
   if (!o.json) print_head(&peak);
-  while (!status && next_problem(count, defaults, &at, problem, sizeof problem)) status = one(problem, &options, rows);
-  if (o.json && !status) return cli_json_print(json_pack("{s:o, s:o}", "peak", json_peak(&peak), "results", rows));
-  json_decref(rows);
+  int status = all(&run, count, operands);
+  if (o.json && !status) return cli_json_print(json_pack("{s:o, s:o}", "peak", json_peak(&peak), "results", run.rows));
+  json_decref(run.rows);
   return status;
 }
 
@@ -104,13 +155,19 @@ static const cli_option options[] = {
 
 const cli_verb cli_bench = {
     "bench",
-    "[CASE [KEY=VALUE...]]...",
+    "[CASE|GROUP [KEY=VALUE...]]...",
     0,
     -1,
     "measure this machine, and choir on it",
     "Measures the peak rate of multiply-adds and the memory bandwidth, then each case against them: median time, rate, "
-    "share of the "
-    "peak, and the largest difference from the reference implementation. Without operands, a choice of cases.\n\n"
-    "Example: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16",
+    "share of the peak, and the largest difference from the reference implementation. Without operands, a choice of "
+    "cases. Every key but those of gemm has a default.\n\n"
+    "Layers: moe (n d h e c router), route and assign (the router alone, and its share of a layer). Models: step "
+    "(config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize (MB file tokenizer "
+    "V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
+    "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers and "
+    "router-steps (tokens choose, experts choose). A key behind a group goes to each of its cases.\n\n"
+    "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir bench "
+    "decode config=configs/0.1b-16e.json",
     options,
     run};

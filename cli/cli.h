@@ -73,8 +73,11 @@ void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
 
 /* text.c: numbers in a ring of buffers, good for a few calls within one printf. */
-const char *cli_count(double number);     /* 548M, 1.9B, 12.3k */
-const char *cli_bytes(double bytes);      /* 7.4 GiB */
+const char *cli_count(double number); /* 548M, 1.9B, 12.3k */
+const char *cli_bytes(double bytes);  /* 7.4 GiB */
+void cli_print_memory(
+    const choir_memory *memory); /* "weights 22.6 MiB, gradients ...", by purpose, to the line's end */
+json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number);  /* 1,234,567 */
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
 void cli_bar(FILE *out, double share, int width);

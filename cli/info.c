@@ -47,13 +47,13 @@ static int load(const char *path, choir_config *config) {
 }
 
 static int print_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
-  json_t *root =
-      json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:I}", "name", config->model.name, "vocab_size",
-                config->model.vocab_size, "parameters", (json_int_t)c->parameters, "active_parameters",
-                (json_int_t)c->active_parameters, "embedding_parameters", (json_int_t)c->embedding_parameters,
-                "expert_parameters", (json_int_t)c->expert_parameters, "forward_flops_per_token",
-                c->forward_flops_per_token, "train_flops_per_token", c->train_flops_per_token, "train_bytes",
-                (json_int_t)c->train_bytes, "serve_bytes", (json_int_t)c->serve_bytes);
+  json_t *root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:I, s:o, s:I}", "name", config->model.name,
+                           "vocab_size", config->model.vocab_size, "parameters", (json_int_t)c->parameters,
+                           "active_parameters", (json_int_t)c->active_parameters, "embedding_parameters",
+                           (json_int_t)c->embedding_parameters, "expert_parameters", (json_int_t)c->expert_parameters,
+                           "forward_flops_per_token", c->forward_flops_per_token, "train_flops_per_token",
+                           c->train_flops_per_token, "train_bytes", (json_int_t)c->train_bytes, "train_memory",
+                           cli_json_memory(&c->train_memory), "serve_bytes", (json_int_t)c->serve_bytes);
   if (root && paper)
     json_object_set_new(root, "paper",
                         json_pack("{s:s, s:f, s:f}", "name", paper->name, "parameters", paper->parameters,
@@ -81,6 +81,8 @@ static void print_text(const choir_config *config, const choir_config_costs *c, 
          cli_count(c->train_flops_per_token));
   printf("  %-20s %s with %d x %d tokens, %s, %s\n", "memory to train", cli_bytes((double)c->train_bytes),
          config->train.batch_sequences, config->train.sequence_length, config->train.compute, config->train.optimizer);
+  printf("    ");
+  cli_print_memory(&c->train_memory);
   printf("  %-20s %s\n", "memory to serve", cli_bytes((double)c->serve_bytes));
 }
 

@@ -53,6 +53,35 @@ const char *cli_duration(double seconds) {
   return text;
 }
 
+/* The purposes of memory, by name. */
+static const struct {
+  const char *name;
+  size_t at; /* in choir_memory */
+} purposes[] = {{"weights", offsetof(choir_memory, weights)},
+                {"gradients", offsetof(choir_memory, gradients)},
+                {"optimizer", offsetof(choir_memory, optimizer)},
+                {"activations", offsetof(choir_memory, activations)},
+                {"scratch", offsetof(choir_memory, scratch)},
+                {"process", offsetof(choir_memory, process)},
+                {"data", offsetof(choir_memory, data)}};
+enum { PURPOSES = sizeof purposes / sizeof *purposes };
+
+static int64_t purpose(const choir_memory *memory, int i) {
+  return *(const int64_t *)((const char *)memory + purposes[i].at);
+}
+
+void cli_print_memory(const choir_memory *memory) {
+  for (int i = 0; i < PURPOSES; i++)
+    if (purpose(memory, i)) printf("%s%s %s", i ? ", " : "", purposes[i].name, cli_bytes((double)purpose(memory, i)));
+  putchar('\n');
+}
+
+json_t *cli_json_memory(const choir_memory *memory) {
+  json_t *object = json_object();
+  for (int i = 0; i < PURPOSES; i++) json_object_set_new(object, purposes[i].name, json_integer(purpose(memory, i)));
+  return object;
+}
+
 void cli_bar(FILE *out, double share, int width) {
   int filled = share > 0 ? (int)ceil(share * width - 0.5) : 0;
   if (share > 0 && filled < 1) filled = 1; /* what is there is seen */

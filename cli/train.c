@@ -47,11 +47,18 @@ static void show_losses(const choir_train_event *e) {
   putchar('\n');
 }
 
+static void show_memory(const choir_memory *memory) {
+  printf("memory %s: ", cli_bytes((double)memory->total));
+  cli_print_memory(memory);
+}
+
 /* What must stay on the screen goes below the live line. */
 static void show_kept(watch *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL)
     show_losses(e);
+  else if (e->kind == CHOIR_EVENT_MEMORY)
+    show_memory(e->memory);
   else
     printf("step %lld  checkpoint %s\n", (long long)e->step, e->text);
   fflush(stdout);
@@ -132,7 +139,8 @@ const cli_verb cli_train = {
     0,
     0,
     "train a model",
-    "On a terminal one line is kept up to date; elsewhere a line is printed every ten seconds. "
+    "First the memory that the run needs, by purpose. On a terminal one line is kept up to date; elsewhere a line is "
+    "printed every ten seconds. "
     "metrics.jsonl in RUN has every step. "
     "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and exits 0; a second one ends at once.",
     options,

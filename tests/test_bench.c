@@ -32,6 +32,12 @@ static void every_case_agrees_with_the_reference(void **state) {
   check("assign n=300 e=8 b=3 d=16 h=16 solver=dykstra",
         "assign n=300 e=8 c=2 b=3 d=16 h=16 solver=dykstra compute=fp32", 1);
   check("assign n=300 e=8 d=16 h=16 solver=base", "assign n=300 e=8 c=2 b=2 d=16 h=16 solver=base compute=fp32", 1e-6);
+  check("route n=300 e=8 d=16 h=16", "route n=300 e=8 c=2 d=16 h=16 router=expert_choice compute=fp32", 1e-5);
+  check("route n=300 e=8 c=1 d=16 h=16 router=gshard_top2",
+        "route n=300 e=8 c=1 d=16 h=16 router=gshard_top2 compute=fp32", 1e-5);
+  check("route n=300 e=8 c=1 d=16 h=16 router=switch_top1",
+        "route n=300 e=8 c=1 d=16 h=16 router=switch_top1 compute=fp32", 1e-5);
+  check("route n=300 e=8 d=16 h=16 router=base", "route n=300 e=8 c=2 d=16 h=16 router=base compute=fp32", 1e-5);
   check("adafactor batch=2 rows=24 cols=40", "adafactor batch=2 rows=24 cols=40 compute=fp32", 1e-5);
 }
 
@@ -65,6 +71,49 @@ static void time_is_accounted_for(void **state) {
   assert_true(r.flops == 12.0 * 400 * 32 * 48 + 6.0 * 200 * 32 * 8);
 }
 
+static double figure(const choir_bench_result *r, const char *name) {
+  for (int i = 0; i < r->figures; i++)
+    if (!strcmp(r->figure[i].name, name)) return r->figure[i].value;
+  return (double)NAN;
+}
+
+/* Every choice is kept or dropped; what is not filled is empty; where experts choose there is nothing to tell. */
+static void token_choice_tells_its_losses(void **state) {
+  (void)state;
+  choir_bench_result r;
+  const int n = 240, e = 8, choices[] = {2, 1}, d = 16, h = 24;
+  const char *const routers[] = {"gshard_top2", "switch_top1"};
+  for (int i = 0; i < 2; i++) {
+    char problem[128];
+    snprintf(problem, sizeof problem, "moe n=%d d=%d h=%d e=%d c=1 router=%s", n, d, h, e, routers[i]);
+    test_ok(choir_bench(problem, &options, &r));
+    double slots = (r.flops - 6.0 * n * d * e) / (12.0 * d * h);
+    double dropped = figure(&r, "% of choices dropped") / 100, empty = figure(&r, "% of the room empty") / 100;
+    assert_true(fabs(figure(&r, "slots a token") * n - slots) < 1e-6);
+    assert_true(fabs((1 - dropped) * choices[i] * n - slots) < 1e-6);
+    assert_true(fabs((1 - empty) * choices[i] * n - slots) < 1e-6); /* at a factor of 1 there is room for all */
+    double fullest = figure(&r, "fullest expert over mean"), asked = figure(&r, "most asked over mean");
+    assert_true(dropped > 0 && fullest >= 1 && asked > fullest && fullest <= 1 / (1 - dropped) + 1e-9);
+    assert_int_equal(r.tokens, n);
+  }
+  test_ok(choir_bench("moe n=240 d=16 h=24 e=8", &options, &r));
+  assert_int_equal(r.figures, 0);
+}
+
+/* 70,000 tokens with 32 experts: the layer that was measured has 4,375 and 2, as full, and takes a sixteenth. */
+static void a_router_is_a_share_of_a_layer_as_full(void **state) {
+  (void)state;
+  choir_bench_result r, part;
+  test_ok(choir_bench("route n=70000 e=32 d=4 h=64", &options, &r));
+  test_ok(choir_bench("moe n=4375 e=2 d=4 h=64", &options, &part));
+  assert_true(figure(&r, "measured with tokens") == 4375 && figure(&r, "and experts") == 2);
+  double layer = figure(&r, "ms of the layer") * 1e-3, times = layer / part.min_seconds;
+  assert_true(times > 5 && times < 50);
+  assert_true(fabs(r.layer_share * layer / r.min_seconds - 1) < 1e-9 && r.tokens == 70000);
+  test_ok(choir_bench("route n=300 e=8 d=16 h=16", &options, &r));
+  assert_true(isnan(figure(&r, "and experts")) && r.layer_share > 0);
+}
+
 static void refused(const char *problem, const char *words) {
   choir_bench_result r;
   assert_int_equal(choir_bench(problem, &options, &r), CHOIR_ERROR_ARGUMENT);
@@ -86,17 +135,31 @@ static void refuses_wrong_problems(void **state) {
   refused("moe compute=fp16", "compute 'fp16'");
   refused("gather n=50000 d=1 e=50000 k=50000", "too many slots");
   refused("step B=9999999999 config=" CHOIR_SOURCE_DIR "/configs/nano.json", "B=1e+10 is too large");
+  refused("route router=hash", "learns no affinities");
+  refused("route n=64 e=128", "128 experts");
+  refused("tokenize MB=0", "MB is 0");
+  refused("tokenize fiel=x", "did you mean 'file'");
+  refused("decode prompt=0", "prompt must be given, and at least 1");
+  refused("step router=hsah config=" CHOIR_SOURCE_DIR "/configs/nano.json", "did you mean 'hash'");
   refused("select n=10 e=1 k=nan", "k is 'nan'");
 }
 
-/* Each default names a case that there is. */
+static int names_case(const char *problem) {
+  for (const char *const *name = choir_bench_names(); *name; name++) {
+    size_t length = strlen(*name);
+    if (!strncmp(problem, *name, length) && (!problem[length] || problem[length] == ' ')) return 1;
+  }
+  return 0;
+}
+
+/* Defaults and groups name cases that there are, and no group has a case's name. */
 static void defaults_name_cases(void **state) {
   (void)state;
-  for (const char *const *d = choir_bench_defaults(); *d; d++) {
-    int known = 0;
-    for (const char *const *name = choir_bench_names(); *name; name++)
-      known |= !strncmp(*d, *name, strlen(*name)) && (*d)[strlen(*name)] == ' ';
-    assert_true(known);
+  for (const char *const *d = choir_bench_defaults(); *d; d++) assert_true(names_case(*d));
+  for (const choir_bench_group *g = choir_bench_groups(); g->name; g++) {
+    assert_false(names_case(g->name));
+    assert_true(g->problems[0] && g->problems[1]);
+    for (const char *const *p = g->problems; *p; p++) assert_true(names_case(*p));
   }
 }
 
@@ -105,6 +168,8 @@ int main(void) {
       cmocka_unit_test(every_case_agrees_with_the_reference),
       cmocka_unit_test(layers_agree_with_the_reference),
       cmocka_unit_test(time_is_accounted_for),
+      cmocka_unit_test(token_choice_tells_its_losses),
+      cmocka_unit_test(a_router_is_a_share_of_a_layer_as_full),
       cmocka_unit_test(refuses_wrong_problems),
       cmocka_unit_test(defaults_name_cases),
   };

@@ -97,14 +97,24 @@ CHOIR_API int choir_config_set(choir_config *config, const char *key, const char
  * training takes it from the data. */
 CHOIR_API int choir_config_check(const choir_config *config);
 
+/* Memory of a training process in bytes, by purpose. Nothing but `process` is estimated: the step itself is counted. */
+typedef struct choir_memory {
+  int64_t weights, gradients, optimizer, activations;
+  int64_t scratch; /* of whatever runs at the time */
+  int64_t process; /* the program, its libraries and what these ask for */
+  int64_t data;    /* files of tokens, mapped: the system may take these pages back. 0 where no data is known */
+  int64_t total;
+} choir_memory;
+
 /* What a config costs. FLOPs count multiplications and additions of matrix products, attention over the causal half,
  * logits included; training is three times forward. "Active": parameters that one token uses on average (c expert
  * FFNs). Bytes are counted by a dry run of the step itself. Errors as choir_config_check. */
 typedef struct choir_config_costs {
   int64_t parameters, active_parameters, embedding_parameters, expert_parameters;
   double forward_flops_per_token, train_flops_per_token;
-  int64_t train_bytes; /* parameters, gradients, optimizer state, activations, scratch of one process */
-  int64_t serve_bytes; /* fp32 weights and one sequence's KV cache */
+  choir_memory train_memory; /* of one process, without data */
+  int64_t train_bytes;       /* its total */
+  int64_t serve_bytes;       /* fp32 weights and one sequence's KV cache */
 } choir_config_costs;
 CHOIR_API int choir_config_cost(const choir_config *config, choir_config_costs *costs);
 

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* What the caller sees after every step; evaluation and checkpoint events come with their own kind. */
-typedef enum { CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT } choir_event_kind;
+/* What the caller sees after every step; evaluation and checkpoint events come with their own kind, and so does, once,
+ * before the first step, the memory that the run will need. */
+typedef enum { CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT, CHOIR_EVENT_MEMORY } choir_event_kind;
 typedef struct choir_train_event {
   choir_event_kind kind;
   int64_t step, steps;   /* done, planned */
@@ -26,6 +27,7 @@ typedef struct choir_train_event {
   double seconds_left;              /* at the mean speed of this process */
   int64_t tokens;                   /* seen so far */
   const char *text;                 /* CHECKPOINT: its directory; EVAL: routing, as "batch" */
+  const choir_memory *memory;       /* MEMORY only */
 } choir_train_event;
 
 typedef struct choir_train_options {

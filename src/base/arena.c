@@ -14,8 +14,10 @@ static char *const counting_base = (char *)(uintptr_t)ALIGNMENT;
 
 void ch_arena_init(ch_arena *a, const char *name) { *a = (ch_arena){.name = name}; }
 
+size_t ch_arena_room(size_t peak) { return (peak + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1); }
+
 int ch_arena_commit(ch_arena *a) {
-  size_t bytes = (a->peak + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1);
+  size_t bytes = ch_arena_room(a->peak);
   size_t available = ch_machine_available_memory();
   if (available && bytes > available)
     return ch_error(CHOIR_ERROR_MEMORY,

@@ -19,6 +19,9 @@ typedef struct ch_arena {
 /* A counting arena. */
 void ch_arena_init(ch_arena *a, const char *name);
 
+/* What memory for `peak` bytes takes: whole huge pages. */
+size_t ch_arena_room(size_t peak);
+
 /* Turns a counting arena into a real one of `peak` bytes, empty and zeroed by the system. CHOIR_ERROR_MEMORY
  * (with the size and what the machine has) when there is not enough. */
 int ch_arena_commit(ch_arena *a);

@@ -177,6 +177,12 @@ void choir_data_get_info(const choir_data *d, choir_data_info *info) {
   }
 }
 
+size_t ch_data_mapped_bytes(const choir_data *d) {
+  size_t bytes = 0;
+  for (int i = 0; i < d->count; i++) bytes += d->sources[i].train.map_bytes + d->sources[i].heldout.map_bytes;
+  return bytes;
+}
+
 uint64_t ch_data_hash(const choir_data *d) { return d->hash; }
 uint64_t ch_data_tokenizer_hash(const choir_data *d) { return d->tokenizer_hash; }
 const char *ch_data_tokenizer_path(const choir_data *d) { return d->tokenizer_path; }

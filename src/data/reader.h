@@ -24,6 +24,7 @@ void ch_data_heldout(const choir_data *data, int length, int64_t index, int32_t 
 /* Counts of each token id in the training shards [vocab]: the unigram baseline. */
 void ch_data_unigram(const choir_data *data, uint64_t *counts);
 
+size_t ch_data_mapped_bytes(const choir_data *data); /* of all files of tokens */
 uint64_t ch_data_hash(const choir_data *data); /* of the directory's content: a run is resumed on the same data only */
 uint64_t ch_data_tokenizer_hash(const choir_data *data);
 const char *ch_data_tokenizer_path(const choir_data *data);

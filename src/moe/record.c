@@ -122,3 +122,33 @@ int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
   for (int i = 0; i <= sum->experts; i++) sum->histogram[i] += more->histogram[i];
   return CHOIR_OK;
 }
+
+/* The largest entry over the mean; 0 where all are 0. */
+static double imbalance(const int64_t *count, int experts) {
+  double sum = 0, most = 0;
+  for (int i = 0; i < experts; i++) {
+    sum += (double)count[i];
+    most = fmax(most, (double)count[i]);
+  }
+  return sum > 0 ? most * experts / sum : 0;
+}
+
+ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers) {
+  ch_route_summary sum = {0};
+  double dropped = 0, kept = 0, room = 0, tokens = 0, unrouted = 0;
+  for (int i = 0; i < layers; i++) {
+    const choir_route_stats *s = &stats[i];
+    dropped += (double)s->dropped;
+    kept += (double)s->assignments;
+    room += (double)s->capacity * s->experts;
+    tokens += s->tokens;
+    unrouted += (double)s->histogram[0];
+    sum.imbalance = fmax(sum.imbalance, imbalance(s->load, s->experts));
+    sum.demand_imbalance = fmax(sum.demand_imbalance, imbalance(s->demand, s->experts));
+  }
+  sum.dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
+  sum.unrouted = tokens > 0 ? unrouted / tokens : 0;
+  sum.fill = room > 0 ? kept / room : 0;
+  sum.slots = tokens > 0 ? kept / tokens : 0;
+  return sum;
+}

@@ -167,4 +167,14 @@ void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch
 int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats);
 int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more);
 
+/* Statistics of some layers in a few numbers. */
+typedef struct ch_route_summary {
+  double dropped;                     /* share of choices that found their expert full */
+  double unrouted;                    /* share of tokens without an expert */
+  double fill;                        /* mean load over capacity */
+  double slots;                       /* of a token */
+  double imbalance, demand_imbalance; /* most tokens held, and asked for, over the mean, of the worst layer */
+} ch_route_summary;
+ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers);
+
 #endif

@@ -12,54 +12,39 @@
 static const ch_bench_case own_cases[] = {
     {.name = "moe",
      .key = {{"n", 4096}, {"d", 768}, {"h", 3072}, {"e", 16}, {"c", 2}},
-     .word = "router",
-     .word_value = "expert_choice",
+     .word = {{"router", "expert_choice"}},
      .run = ch_bench_moe},
     {.name = "assign",
      .key = {{"n", 4096}, {"e", 64}, {"c", 2}, {"b", 2}, {"d", 768}, {"h", 3072}},
-     .word = "solver",
-     .word_value = "exact",
+     .word = {{"solver", "exact"}},
      .run = ch_bench_assign},
+    {.name = "route",
+     .key = {{"n", 65536}, {"e", 128}, {"c", 2}, {"d", 768}, {"h", 3072}},
+     .word = {{"router", "expert_choice"}},
+     .make = ch_bench_make_route,
+     .run = ch_bench_route},
     {.name = "step",
-     .key = {{"B", 0}, {"T", 0}},
-     .word = "config",
-     .word_value = "configs/nano.json",
+     .key = {{"B", 0}, {"T", 0}, {"c", 0}},
+     .word = {{"config", "configs/nano.json"}, {"router", ""}},
      .run = ch_bench_step},
+    {.name = "decode",
+     .key = {{"prompt", 64}, {"tokens", 32}},
+     .word = {{"config", "configs/0.1b-16e.json"}},
+     .run = ch_bench_decode},
+    {.name = "prompt", .key = {{"tokens", 512}}, .word = {{"config", "configs/0.1b-16e.json"}}, .run = ch_bench_prompt},
+    {.name = "tokenize",
+     .key = {{"MB", 4}, {"V", 4096}},
+     .word = {{"file", ""}, {"tokenizer", ""}},
+     .run = ch_bench_tokenize},
     {0},
 };
 static const ch_bench_case *const tables[] = {own_cases, ch_bench_product_cases, ch_bench_pointwise_cases};
 enum { TABLES = 3 };
 
-static const char *const names[] = {"moe",  "assign",  "step",   "gemm",   "attention", "head",
-                                    "gelu", "rmsnorm", "select", "gather", "adafactor", NULL};
-
-static const char *const defaults[] = {
-    "moe n=4096 d=768 h=3072 e=16 c=2 router=expert_choice compute=fp32",
-    "moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=fp32",
-    "moe n=4096 d=768 h=3072 e=128 c=2 router=expert_choice compute=fp32",
-    "moe n=4096 d=768 h=3072 e=16 c=2 router=expert_choice compute=bf16",
-    "moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16",
-    "moe n=4096 d=768 h=3072 e=128 c=2 router=expert_choice compute=bf16",
-    "moe n=4096 d=128 h=512 e=16 c=2 router=expert_choice compute=fp32",
-    "assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=exact compute=fp32",
-    "assign n=4096 e=64 c=2 b=3 d=768 h=3072 solver=exact compute=fp32",
-    "assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=dykstra compute=fp32",
-    "assign n=4096 e=64 c=2 b=3 d=768 h=3072 solver=dykstra compute=fp32",
-    "assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=base compute=fp32",
-    "gemm m=4096 n=768 k=768 tb=1 compute=fp32",
-    "gemm m=4096 n=768 k=768 tb=1 compute=bf16",
-    "attention B=8 T=512 H=12 dh=64 compute=fp32",
-    "head n=4096 d=768 V=32000 compute=fp32",
-    "gelu count=25165824",
-    "rmsnorm n=4096 d=768",
-    "select n=4096 e=64 k=128",
-    "gather n=4096 d=768 e=64 k=128",
-    "adafactor batch=16 rows=768 cols=3072",
-    NULL,
-};
+static const char *const names[] = {"moe",       "assign", "route", "step",    "decode", "prompt", "tokenize",  "gemm",
+                                    "attention", "head",   "gelu",  "rmsnorm", "select", "gather", "adafactor", NULL};
 
 const char *const *choir_bench_names(void) { return names; }
-const char *const *choir_bench_defaults(void) { return defaults; }
 
 static const ch_bench_case *find(const char *name) {
   for (int t = 0; t < TABLES; t++)
@@ -72,7 +57,7 @@ static const ch_bench_case *find(const char *name) {
 }
 
 static int unknown_key(const ch_bench_case *c, const char *key) {
-  const char *known[CH_BENCH_KEYS + 3];
+  const char *known[CH_BENCH_KEYS + CH_BENCH_WORDS + 2];
   char nearest[128], list[256];
   int count = 0;
   while (count < CH_BENCH_KEYS && c->key[count].name) {
@@ -80,7 +65,7 @@ static int unknown_key(const ch_bench_case *c, const char *key) {
     count++;
   }
   known[count++] = "compute";
-  if (c->word) known[count++] = c->word;
+  for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name; i++) known[count++] = c->word[i].name;
   known[count] = NULL;
   return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s' has no key '%s'%s (keys: %s)", c->name, key,
                   ch_did_you_mean(nearest, sizeof nearest, key, known), ch_word_list(list, sizeof list, known));
@@ -93,8 +78,9 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   const char *value = equals + 1;
   *equals = 0;
   if (!strcmp(pair, "compute")) return ch_compute_find(value, &b->compute);
-  if (c->word && !strcmp(pair, c->word)) {
-    snprintf(b->word, sizeof b->word, "%s", value);
+  for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name; i++) {
+    if (strcmp(pair, c->word[i].name)) continue;
+    snprintf(b->word[i], sizeof b->word[i], "%s", value);
     return CHOIR_OK;
   }
   for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name; i++) {
@@ -109,21 +95,26 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   return unknown_key(c, pair);
 }
 
-/* Defaults, then what the problem says, then the problem again with every key. */
+/* The problem again with every key, but for words that say nothing. */
+static void write_problem(ch_bench *b, const ch_bench_case *c) {
+  char *text = b->result->problem;
+  size_t size = sizeof b->result->problem, used = (size_t)snprintf(text, size, "%s", c->name);
+  for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, " %s=%.12g", c->key[i].name, b->value[i]);
+  for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name && used < size; i++)
+    if (*b->word[i]) used += (size_t)snprintf(text + used, size - used, " %s=%s", c->word[i].name, b->word[i]);
+  if (used < size) snprintf(text + used, size - used, " compute=%s", ch_compute_names[b->compute]);
+}
+
+/* Defaults, then what the problem says. */
 static int read_values(ch_bench *b, const ch_bench_case *c, char *rest) {
   for (int i = 0; i < CH_BENCH_KEYS; i++) b->value[i] = c->key[i].value;
-  snprintf(b->word, sizeof b->word, "%s", c->word ? c->word_value : "");
+  for (int i = 0; i < CH_BENCH_WORDS; i++)
+    snprintf(b->word[i], sizeof b->word[i], "%s", c->word[i].name ? c->word[i].value : "");
   char *save = NULL;
   for (char *pair = strtok_r(rest, " \t\n", &save); pair; pair = strtok_r(NULL, " \t\n", &save))
     CH_TRY(read_pair(b, c, pair));
-
-  char *text = b->result->problem;
-  size_t size = sizeof b->result->problem;
-  int used = snprintf(text, size, "%s", c->name);
-  for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name; i++)
-    used += snprintf(text + used, size - (size_t)used, " %s=%.12g", c->key[i].name, b->value[i]);
-  if (c->word) used += snprintf(text + used, size - (size_t)used, " %s=%.64s", c->word, b->word);
-  snprintf(text + used, size - (size_t)used, " compute=%s", ch_compute_names[b->compute]);
+  write_problem(b, c);
   return CHOIR_OK;
 }
 
@@ -143,17 +134,17 @@ static int prepare(ready *r, const char *backend, ch_compute compute, int thread
   return ch_exec_commit(&r->x);
 }
 
-static int make(ch_bench *b, const ch_bench_case *c, int small, ch_bench_work *work) {
+static int make(ch_bench *b, int small, ch_bench_work *work) {
   b->first = b->arrays;
-  return c->make(b, small, work);
+  return b->which->make(b, small, work);
 }
 
 /* The small case on both backends. */
-static int compare(ch_bench *b, const ch_bench_case *c) {
+static int compare(ch_bench *b) {
   ready fast = {0}, reference = {0};
   int threads = b->options->threads;
-  CH_TRY(make(b, c, 1, &fast.work));
-  CH_TRY(make(b, c, 1, &reference.work));
+  CH_TRY(make(b, 1, &fast.work));
+  CH_TRY(make(b, 1, &reference.work));
   int code = prepare(&fast, "cpu", b->compute, threads);
   if (!code) code = prepare(&reference, "reference", CH_COMPUTE_FP32, threads);
   if (!code) {
@@ -171,16 +162,16 @@ static int compare(ch_bench *b, const ch_bench_case *c) {
   return code;
 }
 
-static int measure(ch_bench *b, const ch_bench_case *c) {
+int ch_bench_against_reference(ch_bench *b) {
   ready r = {0};
-  CH_TRY(make(b, c, 0, &r.work));
+  CH_TRY(make(b, 0, &r.work));
   int code = prepare(&r, "cpu", b->compute, b->options->threads);
   if (!code) {
     ch_bench_time(b, repeat, &r);
     ch_bench_rates(b, r.work.flops, r.work.bytes);
   }
   ch_exec_free(&r.x);
-  return code ? code : compare(b, c);
+  return code ? code : compare(b);
 }
 
 int choir_bench(const char *problem, const choir_bench_options *options, choir_bench_result *result) {
@@ -194,7 +185,7 @@ int choir_bench(const char *problem, const choir_bench_options *options, choir_b
   *result = (choir_bench_result){0};
   ch_bench b = {.which = c, .options = options, .result = result};
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
-  if (!code) code = c->run ? c->run(&b) : measure(&b, c);
+  if (!code) code = c->run ? c->run(&b) : ch_bench_against_reference(&b);
   for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);
   return code;
 }

@@ -4,9 +4,10 @@
 #define CH_STUDY_BENCH_H
 
 #include "choir/bench.h"
+#include "choir/route.h"
 #include "op/op.h"
 
-enum { CH_BENCH_KEYS = 6, CH_BENCH_ARRAYS = 40, CH_BENCH_OUTPUTS = 6 };
+enum { CH_BENCH_KEYS = 6, CH_BENCH_ARRAYS = 40, CH_BENCH_OUTPUTS = 6, CH_BENCH_WORDS = 2 };
 
 typedef struct ch_bench {
   const struct ch_bench_case *which;
@@ -14,7 +15,7 @@ typedef struct ch_bench {
   choir_bench_result *result;
   double value[CH_BENCH_KEYS]; /* in the order of the case's keys */
   ch_compute compute;
-  char word[CHOIR_BENCH_TEXT]; /* of the case's word key */
+  char word[CH_BENCH_WORDS][CHOIR_BENCH_TEXT]; /* in the order of the case's words */
   ch_arena array[CH_BENCH_ARRAYS];
   int arrays; /* how many */
   int first;  /* where the running `make` began: the n-th array of a case always holds the same numbers */
@@ -37,18 +38,28 @@ typedef struct ch_bench_case {
     const char *name;
     double value; /* default; negative: must be given */
   } key[CH_BENCH_KEYS];
-  const char *word, *word_value; /* a key whose value is a word, and its default; or NULL */
+  struct {
+    const char *name, *value; /* a key whose value is a word, and its default, perhaps "" */
+  } word[CH_BENCH_WORDS];
   /* Prepares the case; `small` asks for one that the reference gets through soon, and writes to result->note what that
    * is. */
   int (*make)(ch_bench *b, int small, ch_bench_work *work);
-  int (*run)(ch_bench *b); /* instead of make: measures by itself */
+  int (*run)(ch_bench *b); /* instead of ch_bench_against_reference: measures by itself */
 } ch_bench_case;
 
 /* Tables that end with a row without name: bench_products.c, bench_pointwise.c. */
 extern const ch_bench_case ch_bench_product_cases[], ch_bench_pointwise_cases[];
-int ch_bench_moe(ch_bench *b);    /* bench_moe.c */
-int ch_bench_assign(ch_bench *b); /* bench_assign.c */
-int ch_bench_step(ch_bench *b);   /* bench_step.c */
+int ch_bench_moe(ch_bench *b);      /* bench_moe.c */
+int ch_bench_assign(ch_bench *b);   /* bench_assign.c */
+int ch_bench_route(ch_bench *b);    /* bench_route.c: `make` and what comes after it */
+int ch_bench_step(ch_bench *b);     /* bench_step.c */
+int ch_bench_decode(ch_bench *b);   /* bench_session.c */
+int ch_bench_prompt(ch_bench *b);   /* bench_session.c */
+int ch_bench_tokenize(ch_bench *b); /* bench_tokenize.c */
+int ch_bench_make_route(ch_bench *b, int small, ch_bench_work *work);
+
+/* Times what the case's `make` prepares, and compares it with the reference. */
+int ch_bench_against_reference(ch_bench *b);
 
 /* The first `count` values as sizes, each at least 1. */
 int ch_bench_sizes(const ch_bench *b, int count, int64_t *size);
@@ -66,10 +77,28 @@ void ch_bench_time(ch_bench *b, void (*body)(void *context), void *context);
 /* Rates and shares from flops, bytes and the times. */
 void ch_bench_rates(ch_bench *b, double flops, double bytes);
 
+/* One more figure of the result. */
+void ch_bench_figure(ch_bench *b, const char *name, double value);
+
 /* Largest difference over largest magnitude; NaN when either is not finite. */
 double ch_bench_error(const real *got, const real *want, int64_t count);
 
 /* The larger of two errors; NaN when one is. */
 double ch_bench_worse(double a, double b);
+
+/* Least seconds of a layer, forward and backward, by expert choice: what a router's time is a share of. */
+typedef struct ch_bench_layer {
+  double n, d, h, e, c;
+} ch_bench_layer;
+int ch_bench_layer_seconds(const ch_bench *b, const ch_bench_layer *layer, double *seconds);
+
+/* The config that the case's first word names, with the run's compute type and, where it has none, a vocabulary; and
+ * `count` tokens of it (bench_config.c). */
+int ch_bench_config(const ch_bench *b, choir_config *config);
+int ch_bench_tokens(ch_bench *b, int64_t count, int vocab, int32_t **tokens);
+
+/* Figures of what token choice leaves undone and how unevenly it fills experts, from the statistics of some layers;
+ * none where experts choose. */
+void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers);
 
 #endif

@@ -21,12 +21,12 @@ static int make_args(ch_bench *b, assign_case *c) {
   int64_t s[2], count;
   real *scores;
   CH_TRY(ch_bench_sizes(b, 2, s));
-  int base = !strcmp(b->word, "base");
+  int base = !strcmp(b->word[0], "base");
   c->router = ch_router_find(base ? "base" : "capped_expert_choice");
   c->options = c->router->defaults;
   c->options.capacity_factor = b->value[2];
   c->options.cap = (int)b->value[3];
-  if (!base) snprintf(c->options.solver, sizeof c->options.solver, "%.*s", CHOIR_NAME_BYTES - 1, b->word);
+  if (!base) snprintf(c->options.solver, sizeof c->options.solver, "%.*s", CHOIR_NAME_BYTES - 1, b->word[0]);
   CH_TRY(c->router->check(&c->options, (int)s[0], (int)s[1], 0));
   count = s[0] * s[1];
   CH_TRY(ch_bench_array(b, count, 1, &scores)); /* logits; as wide as those of a fresh layer */
@@ -52,20 +52,6 @@ static void repeat(void *context) {
   ch_arena_release(&c->x.tape, 0);
 }
 
-/* The layer around it, in the same minute: expert choice, so that no assignment is in its time. */
-static int measure_layer(ch_bench *b, double *seconds) {
-  choir_bench_options once = *b->options;
-  choir_bench_result layer;
-  char problem[CHOIR_BENCH_TEXT];
-  once.repetitions = 2;
-  once.seconds = 1e-3;
-  snprintf(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", b->value[0], b->value[4],
-           b->value[5], b->value[1], b->value[2], ch_compute_names[b->compute]);
-  CH_TRY(choir_bench(problem, &once, &layer));
-  *seconds = layer.min_seconds;
-  return CHOIR_OK;
-}
-
 static int measure(ch_bench *b, assign_case *c) {
   choir_bench_result *r = b->result;
   const ch_route_args *a = &c->args;
@@ -76,7 +62,10 @@ static int measure(ch_bench *b, assign_case *c) {
     c->x.ops->softmax(&c->x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = a->logits, .y = (real *)a->scores});
   ch_bench_time(b, repeat, c);
   ch_bench_rates(b, 0, (double)sizeof(real) * a->n * a->e);
-  CH_TRY(measure_layer(b, &layer));
+  CH_TRY(ch_bench_layer_seconds(
+      b, &(ch_bench_layer){.n = b->value[0], .e = b->value[1], .c = b->value[2], .d = b->value[4], .h = b->value[5]},
+      &layer));
+  r->tokens = a->n;
   r->error = fabs(c->counts.certificate.gap);
   r->layer_share = r->min_seconds / layer;
   snprintf(r->note, sizeof r->note,

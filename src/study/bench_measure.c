@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "moe/router.h"
 #include "study/bench.h"
 
 enum { MOST_REPETITIONS = 1000 };
@@ -84,9 +85,26 @@ void ch_bench_rates(ch_bench *b, double flops, double bytes) {
   r->bytes = bytes;
   r->gflops = flops / r->seconds * 1e-9;
   r->gbs = bytes / r->seconds * 1e-9;
+  r->rate = bytes > 0 ? r->gbs : r->gflops;
+  r->unit = bytes > 0 ? "GB/s" : "GFLOP/s";
   if (!peak) return;
   double best = bytes > 0 ? peak->triad_gbs : b->compute == CH_COMPUTE_BF16 ? peak->bf16_gflops : peak->fp32_gflops;
   if (best > 0) r->share = (bytes > 0 ? r->gbs : r->gflops) / best;
+}
+
+void ch_bench_figure(ch_bench *b, const char *name, double value) {
+  choir_bench_result *r = b->result;
+  if (r->figures < CHOIR_BENCH_FIGURES) r->figure[r->figures++] = (choir_bench_figure){name, value};
+}
+
+void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers) {
+  if (!ch_router_choices(options)) return;
+  ch_route_summary s = ch_route_stats_summary(stats, layers);
+  ch_bench_figure(b, "% of choices dropped", 100 * s.dropped);
+  ch_bench_figure(b, "% of the room empty", 100 * (1 - s.fill));
+  ch_bench_figure(b, "slots a token", s.slots);
+  ch_bench_figure(b, "fullest expert over mean", s.imbalance);
+  ch_bench_figure(b, "most asked over mean", s.demand_imbalance);
 }
 
 double ch_bench_error(const real *got, const real *want, int64_t count) {

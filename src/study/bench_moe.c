@@ -22,7 +22,7 @@ static int count_of(const ch_bench *b, int key) { return (int)b->value[key]; }
 static int make_args(ch_bench *b, moe_case *c) {
   int64_t s[4];
   CH_TRY(ch_bench_sizes(b, 4, s));
-  const ch_router *router = ch_router_find(b->word);
+  const ch_router *router = ch_router_find(b->word[0]);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   int n = count_of(b, 0), d = count_of(b, 1), h = count_of(b, 2), e = count_of(b, 3);
   c->options = router->defaults;
@@ -204,6 +204,15 @@ static int sample_error(ch_bench *b, moe_case *c) {
   return code;
 }
 
+/* What the routing of the last repetition left undone, and how unevenly. */
+static int add_loads(ch_bench *b, const moe_case *c) {
+  choir_route_stats stats;
+  CH_TRY(ch_route_stats_make(&c->saved.record, &c->saved.counts, NULL, &stats));
+  ch_bench_loads(b, &c->options, &stats, 1);
+  choir_route_stats_free(&stats);
+  return CHOIR_OK;
+}
+
 static int measure(ch_bench *b, moe_case *c) {
   repeat(c);
   CH_TRY(ch_exec_commit(&c->timed.x));
@@ -216,6 +225,8 @@ static int measure(ch_bench *b, moe_case *c) {
   double flops = 12.0 * c->saved.record.slots * a->d * a->h;
   if (a->router->caps & CH_ROUTER_LEARNED) flops += 6.0 * a->n * a->d * a->e;
   ch_bench_rates(b, flops, 0);
+  b->result->tokens = a->n;
+  CH_TRY(add_loads(b, c));
   snprintf(b->result->note, sizeof b->result->note,
            "forward and backward; error of output and gradients at %d tokens%s", SAMPLES,
            b->compute == CH_COMPUTE_BF16 ? "; weights rounded to bf16 before, as the optimizer does" : "");
@@ -233,4 +244,17 @@ int ch_bench_moe(ch_bench *b) {
   ch_timed_stop(&c.timed);
   ch_exec_free(&c.timed.x);
   return code;
+}
+
+int ch_bench_layer_seconds(const ch_bench *b, const ch_bench_layer *l, double *seconds) {
+  choir_bench_options once = *b->options;
+  choir_bench_result layer;
+  char problem[CHOIR_BENCH_TEXT];
+  once.repetitions = 2;
+  once.seconds = 1e-3;
+  snprintf(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", l->n, l->d, l->h, l->e, l->c,
+           ch_compute_names[b->compute]);
+  CH_TRY(choir_bench(problem, &once, &layer));
+  *seconds = layer.min_seconds;
+  return CHOIR_OK;
 }

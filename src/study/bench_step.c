@@ -20,32 +20,27 @@ static void one_step(void *context) {
   ch_stepper_run(&t->stepper, t->token, t->target);
 }
 
-static int fill_tokens(ch_bench *b, training *t, const choir_config *config) {
-  int64_t n = batch_tokens(config);
-  ch_rng rng = ch_rng_make(1, CH_STREAM_TEST, 0);
-  void *room;
-  CH_TRY(ch_bench_bytes(b, (size_t)(2 * n) * sizeof(int32_t), &room));
-  t->token = room;
-  t->target = t->token + n;
-  for (int64_t i = 0; i < 2 * n; i++)
-    t->token[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, (uint64_t)config->model.vocab_size);
+/* The config with the router that the problem asks for, if it does, and its capacity factor. */
+static int set_router(const ch_bench *b, choir_router_options *options) {
+  if (*b->word[1]) CH_TRY(choir_router_default(b->word[1], options));
+  if (b->value[2] > 0) options->capacity_factor = b->value[2];
   return CHOIR_OK;
 }
 
 static int set_up(ch_bench *b, training *t) {
   choir_config config;
   choir_model *model;
-  CH_TRY(choir_config_load(b->word, &config));
+  CH_TRY(ch_bench_config(b, &config));
   choir_train_config *c = &config.train;
   for (int i = 0; i < 2; i++)
     if (b->value[i] > INT32_MAX)
       return ch_error(CHOIR_ERROR_ARGUMENT, "bench 'step': %s=%g is too large", b->which->key[i].name, b->value[i]);
   if (b->value[0] > 0) c->batch_sequences = (int)b->value[0];
   if (b->value[1] > 0) c->sequence_length = (int)b->value[1];
-  if (!config.model.vocab_size) config.model.vocab_size = 8192;
-  snprintf(c->compute, sizeof c->compute, "%s", ch_compute_names[b->compute]);
+  CH_TRY(set_router(b, &config.model.router));
   CH_TRY(choir_config_check(&config));
-  CH_TRY(fill_tokens(b, t, &config));
+  CH_TRY(ch_bench_tokens(b, 2 * batch_tokens(&config), config.model.vocab_size, &t->token));
+  t->target = t->token + batch_tokens(&config);
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;
   CH_TRY(choir_model_init(&config, 1, &run, &model));
@@ -78,8 +73,12 @@ static int measure(ch_bench *b, training *t) {
   const choir_config *config = &t->stepper.config;
   CH_TRY(ch_model_plan(t->stepper.model, config->train.batch_sequences, config->train.sequence_length, 1));
   CH_TRY(choir_config_cost(config, &costs));
+  const ch_transformer *net = &t->stepper.model->net;
+  ch_transformer_clear_stats(&t->stepper.model->net);
   ch_bench_time(b, one_step, t);
+  b->result->tokens = batch_tokens(config);
   ch_bench_rates(b, costs.train_flops_per_token * (double)batch_tokens(config), 0);
+  if (net->moe_layers) ch_bench_loads(b, &config->model.router, net->stats, net->moe_layers);
   return CHOIR_OK;
 }
 

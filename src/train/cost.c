@@ -48,7 +48,8 @@ int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
   ch_params_free(&params);
   ch_plan plan;
   CH_TRY(ch_plan_make(config, &plan));
-  costs->train_bytes = plan.train;
+  costs->train_memory = plan.train;
+  costs->train_bytes = plan.train.total;
   costs->serve_bytes = plan.serve;
   return CHOIR_OK;
 }

@@ -56,6 +56,14 @@ static void tell(drive *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
+/* Before the first step there is nothing that could be saved: a wish to stop waits for it. */
+static void tell_memory(drive *d) {
+  const ch_run *run = d->run;
+  choir_train_event e = {
+      .kind = CHOIR_EVENT_MEMORY, .step = run->step, .steps = run->config.train.steps, .memory = &run->memory};
+  if (d->options->event) d->options->event(d->options->context, &e);
+}
+
 /* Held-out loss with the router's own routing or by thresholds (the plan of the run has room for both), and *json,
  * which says also how tokens were routed. */
 static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
@@ -119,6 +127,7 @@ static int due(int64_t every, const ch_run *run) {
 static int loop(drive *d) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
+  tell_memory(d);
   while (run->step < c->steps && !d->stop) {
     choir_train_event e = {.kind = CHOIR_EVENT_STEP, .steps = c->steps};
     double begin = ch_machine_seconds();
@@ -143,7 +152,7 @@ int ch_run_loop(ch_run *run, const choir_train_options *options) {
   choir_machine_peak peak;
   if (run->step >= run->config.train.steps) return CHOIR_OK; /* resumed when done: nothing to measure */
   CH_TRY(choir_config_cost(&run->config, &costs));
-  CH_TRY(choir_machine_measure(run->model->x.threads, 0.3, &peak));
+  CH_TRY(choir_machine_measure_arithmetic(run->model->x.threads, 0.15, &peak));
   CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes));
   if (!run->metrics_bytes) ch_metrics_run(&d.metrics, run);
   d.begin = ch_machine_seconds();

@@ -9,6 +9,16 @@ int ch_run_sequences(const choir_config *config) {
   return config->train.batch_sequences * draws;
 }
 
+/* What a process has beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB
+ * of which are pages of files; in bf16 code that oneDNN generates for every shape of product, and what it keeps with
+ * it. */
+static int64_t process_bytes(const choir_config *config, ch_compute compute) {
+  enum { PROGRAM = 22 << 20, PRIMITIVES = 26 << 20 };
+  int64_t n = (int64_t)ch_run_sequences(config) * config->train.sequence_length;
+  return PROGRAM + (compute == CH_COMPUTE_BF16 ? PRIMITIVES : 0) + 5 * n * (int64_t)sizeof(int32_t) +
+         config->model.vocab_size * (int64_t)sizeof(double);
+}
+
 static int count_model(const choir_config *config, ch_exec *x, ch_transformer *net, ch_plan *plan) {
   ch_arena weights, gradients, state;
   ch_optimizer optimizer;
@@ -24,12 +34,14 @@ static int count_model(const choir_config *config, ch_exec *x, ch_transformer *n
   int B = ch_run_sequences(config), T = config->train.sequence_length;
   ch_model_count(x, net, B, T, 1, 0);
   if (ch_router_can_be_causal(net->router)) ch_model_count(x, net, B, T, 0, 1);
-  plan->weights = (int64_t)weights.peak;
-  plan->gradients = (int64_t)gradients.peak;
-  plan->optimizer = (int64_t)state.peak;
-  plan->activations = (int64_t)x->tape.peak;
-  plan->scratch = (int64_t)x->scratch.peak;
-  plan->train = plan->weights + plan->gradients + plan->optimizer + plan->activations + plan->scratch;
+  choir_memory *t = &plan->train;
+  *t = (choir_memory){.weights = (int64_t)ch_arena_room(weights.peak),
+                      .gradients = (int64_t)ch_arena_room(gradients.peak),
+                      .optimizer = (int64_t)ch_arena_room(state.peak),
+                      .activations = (int64_t)ch_arena_room(x->tape.peak),
+                      .scratch = (int64_t)ch_arena_room(x->scratch.peak),
+                      .process = process_bytes(config, x->compute)};
+  t->total = t->weights + t->gradients + t->optimizer + t->activations + t->scratch + t->process;
   int64_t cache = 2 * (int64_t)net->config.layers * net->width * config->train.sequence_length;
   plan->serve = (ch_params_total(&net->params) + cache) * (int64_t)sizeof(float);
   return CHOIR_OK;

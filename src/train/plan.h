@@ -6,12 +6,10 @@
 
 #include "choir/config.h"
 
-/* Bytes by purpose, of a training process and of serving one sequence: the step itself is counted, nothing is
- * estimated. */
+/* Bytes of a training process, data aside, and of serving one sequence: fp32 weights, keys and values. */
 typedef struct ch_plan {
-  int64_t weights, gradients, optimizer, activations, scratch;
-  int64_t train; /* their sum */
-  int64_t serve; /* fp32 weights and one sequence's keys and values */
+  choir_memory train;
+  int64_t serve;
 } ch_plan;
 
 /* Sequences of one training pass: batch_sequences, twice over where two draws of the router are to agree. */

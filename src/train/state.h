@@ -21,6 +21,7 @@ typedef struct ch_run {
   int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
   int32_t *batch;            /* buffers of one micro-batch */
   double *unigram;           /* [V] log p of the training data */
+  choir_memory memory;       /* what all of it will need */
 } ch_run;
 
 /* Writes RUN/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond

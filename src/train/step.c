@@ -86,20 +86,11 @@ static int add_ranks(ch_run *run, double *sums, int count) {
 
 /* What the routing of a step did, over all its layers. */
 static void tell_routing(const ch_transformer *net, choir_train_event *e) {
-  double dropped = 0, kept = 0, room = 0, tokens = 0, unrouted = 0;
-  for (int i = 0; i < net->moe_layers; i++) {
-    const choir_route_stats *s = &net->stats[i];
-    dropped += (double)s->dropped;
-    kept += (double)s->assignments;
-    room += (double)s->capacity * s->experts;
-    tokens += s->tokens;
-    unrouted += (double)s->histogram[0];
-    for (int j = 0; j < s->experts; j++)
-      e->imbalance = fmax(e->imbalance, (double)s->load[j] * s->experts / fmax((double)s->assignments, 1));
-  }
-  e->dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
-  e->unrouted = tokens > 0 ? unrouted / tokens : 0;
-  e->fill = room > 0 ? kept / room : 0;
+  ch_route_summary s = ch_route_stats_summary(net->stats, net->moe_layers);
+  e->imbalance = s.imbalance;
+  e->dropped = s.dropped;
+  e->unrouted = s.unrouted;
+  e->fill = s.fill;
 }
 
 /* Gradients of all micro-batches, and the update. Nothing is updated from what is not finite. */

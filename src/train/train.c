@@ -32,25 +32,30 @@ static int open_data(ch_run *run, const char *directory) {
   return choir_tokenizer_load(ch_data_tokenizer_path(run->data), &run->tokenizer);
 }
 
-static int check_memory(const choir_config *config) {
+/* Data is the system's to take back, and has been read already. */
+static int check_memory(ch_run *run) {
   ch_plan plan;
-  CH_TRY(ch_plan_make(config, &plan));
-  size_t available = ch_machine_available_memory();
-  if (!available || (size_t)plan.train <= available) return CHOIR_OK;
+  choir_memory *m = &run->memory;
+  CH_TRY(ch_plan_make(&run->config, &plan));
+  *m = plan.train;
+  size_t available = ch_machine_available_memory(), needed = (size_t)m->total;
+  m->data = (int64_t)ch_data_mapped_bytes(run->data);
+  m->total += m->data;
+  if (!available || needed <= available) return CHOIR_OK;
   const double gib = 0x1p30;
   return ch_error(
       CHOIR_ERROR_MEMORY,
       "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
       "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length",
-      (double)plan.train / gib, (double)plan.weights / gib, (double)plan.gradients / gib, (double)plan.optimizer / gib,
-      (double)plan.activations / gib, (double)plan.scratch / gib, (double)available / gib);
+      (double)needed / gib, (double)m->weights / gib, (double)m->gradients / gib, (double)m->optimizer / gib,
+      (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib);
 }
 
 /* Weights, gradients, optimizer state, activations: all memory of the run. */
 static int make_model(ch_run *run, const choir_run_options *options) {
   const choir_train_config *c = &run->config.train;
   CH_TRY(choir_config_check(&run->config));
-  CH_TRY(check_memory(&run->config));
+  CH_TRY(check_memory(run));
   CH_TRY(ch_model_create(&run->config, options, &run->model));
   run->model->share_gradients = ch_update_in_backward(c, run->comm->size);
   CH_TRY(ch_optimizer_create(c, &run->model->net.params, &run->optimizer));

@@ -1,0 +1,142 @@
+/* choir_bench of whole models and of text: what is timed is right, and what is said of it is counted another way. */
+#include "choir/bench.h"
+#include "choir/config.h"
+#include "program.h"
+
+#define PICO CHOIR_SOURCE_DIR "/configs/pico.json"
+
+static choir_machine_peak peak = {
+    .threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 20};
+static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
+
+static choir_bench_result measured(const char *problem, double tolerance) {
+  choir_bench_result r;
+  test_ok(choir_bench(problem, &options, &r));
+  if (!(r.error <= tolerance)) fail_msg("%s: error %g", problem, r.error);
+  assert_true(r.repetitions >= 2 && r.min_seconds > 0 && r.min_seconds <= r.seconds && r.tokens > 0);
+  return r;
+}
+
+static double figure(const choir_bench_result *r, const char *name) {
+  for (int i = 0; i < r->figures; i++)
+    if (!strcmp(r->figure[i].name, name)) return r->figure[i].value;
+  fail_msg("no figure '%s' of %s", name, r->problem);
+  return 0;
+}
+
+/* What the config costs when tokens have that many experts and sequences that length. */
+static choir_config_costs costs_at(double experts, int length) {
+  choir_config c;
+  choir_config_costs costs;
+  test_ok(choir_config_load(PICO, &c));
+  c.model.router.capacity_factor = experts;
+  c.train.sequence_length = length;
+  test_ok(choir_config_cost(&c, &costs));
+  return costs;
+}
+
+static int near(double a, double b, double tolerance) { return fabs(a - b) <= tolerance * fabs(b); }
+
+static void decoding_agrees_with_a_whole_pass(void **state) {
+  (void)state;
+  choir_bench_result r = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
+  double experts = figure(&r, "experts a token");
+  assert_true(experts > 1.2 && experts < 2.8); /* c = 2, but for so few tokens */
+  assert_int_equal(r.tokens, 5);
+  assert_string_equal(r.unit, "tokens/s");
+  assert_true(near(r.rate, 5 / r.seconds, 1e-9) && near(r.share, r.gbs / figure(&r, "GB/s of reading"), 1e-9));
+  /* all active parameters but norms and relative positions, which are small, in 4 bytes */
+  double active = 4 * (double)costs_at(experts, 7).active_parameters;
+  assert_true(near(r.bytes / 5, active, 0.01) && r.bytes / 5 < active);
+}
+
+static void prompts_agree_with_a_whole_pass(void **state) {
+  (void)state;
+  enum { N = 40, D = 64, V = 4096 };
+  choir_bench_result r = measured("prompt tokens=40 config=" PICO, 1e-5);
+  double experts = figure(&r, "experts a token"), head = 2.0 * D * V;
+  assert_true(experts > 1.2 && experts < 2.8);
+  assert_true(near(r.flops, N * (costs_at(experts, N).forward_flops_per_token - head) + head, 1e-9));
+  assert_true(near(figure(&r, "prompt over training"), r.gflops / figure(&r, "GFLOP/s of training's forward"), 1e-9));
+  assert_true(r.share > 0 && near(r.share, r.gflops / peak.fp32_gflops, 1e-9));
+}
+
+static void bf16_halves_what_is_read(void **state) {
+  (void)state;
+  if (ch_backend_find("cpu")->supports(CH_COMPUTE_BF16, 0) != CHOIR_OK) skip();
+  choir_bench_result full = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
+  choir_bench_result half = measured("decode prompt=7 tokens=5 compute=bf16 config=" PICO, 1);
+  double each = figure(&full, "MB of weights a token") / figure(&half, "MB of weights a token");
+  assert_true(each > 1.6 && each < 2.4); /* the router's product stays fp32, and some token may take other experts */
+}
+
+static void steps_take_another_router(void **state) {
+  (void)state;
+  choir_bench_result r = measured("step B=1 T=32 router=switch_top1 c=1 config=" PICO, 1e-5);
+  assert_true(figure(&r, "% of choices dropped") > 0 && r.tokens == 32);
+  assert_true(near(figure(&r, "slots a token"), 1 - figure(&r, "% of choices dropped") / 100, 1e-9));
+  assert_true(near(r.flops, 3 * 32 * costs_at(1, 32).forward_flops_per_token, 1e-9));
+  measured("step B=1 T=32 c=4 router=expert_choice config=" PICO, 1e-5);
+}
+
+static void text_comes_back(void **state) {
+  (void)state;
+  choir_bench_result r = measured("tokenize MB=0.1 V=400", 0);
+  assert_string_equal(r.unit, "MB/s");
+  double bytes = figure(&r, "bytes a token") * (double)r.tokens;
+  assert_true(bytes >= 1e5 && bytes < 1e5 + 200 && near(r.rate, bytes / r.seconds * 1e-6, 1e-9));
+}
+
+/* A file's beginning, and a tokenizer that is there already. */
+static void takes_files(void **state) {
+  (void)state;
+  choir_bench_result r;
+  program_must(
+      "for i in 1 2 3 4 5; do cat '%s/docs/performance.md' '%s/docs/design.md'; done >text.txt && "
+      "choir tokenizer train --vocab-size 400 --out small.model text.txt",
+      CHOIR_SOURCE_DIR, CHOIR_SOURCE_DIR);
+  r = measured("tokenize file=text.txt MB=0.02 tokenizer=small.model", 0);
+  assert_true(near(figure(&r, "bytes a token") * (double)r.tokens, 2e4, 1e-9) && r.tokens < 18000);
+  assert_int_equal(choir_bench("tokenize file=none.txt", &options, &r), CHOIR_ERROR_IO);
+  assert_non_null(strstr(choir_error_message(), "none.txt"));
+  assert_int_equal(choir_bench("tokenize MB=0.01 tokenizer=none.model", &options, &r), CHOIR_ERROR_IO);
+  assert_int_equal(choir_bench("tokenize MB=0.02 V=20000", &options, &r), CHOIR_ERROR_ARGUMENT);
+  assert_non_null(strstr(choir_error_message(), "V=20000"));
+}
+
+/* The program expands groups, and compares by the time of a token; keys of the user's come last and so count. */
+static void groups_compare_with_their_first(void **state) {
+  (void)state;
+  program_must(
+      "choir bench --json --repetitions 1 --seconds 0 flat n=256 d=8 h=8 c=1 moe n=16 d=8 h=8 e=4 linear d=8 h=8");
+  json_t *said = program_json(), *rows = json_object_get(said, "results"), *row;
+  size_t i, linear = 4;
+  assert_true(json_array_size(rows) > linear + 2);
+  json_array_foreach(rows, i, row) {
+    const json_t *first = json_array_get(rows, i < linear ? 0 : linear);
+    if (i == 3) assert_null(json_object_get(row, "ratio"));
+    if (i == 3) continue;
+    double want = json_at(row, "min_seconds") / json_at(row, "tokens") * json_at(first, "tokens");
+    assert_true(near(json_at(row, "ratio"), want / json_at(first, "min_seconds"), 1e-6));
+    assert_true(json_at(row, "tokens") == (i < linear ? 256 : 1024 << (i - linear)));
+    assert_non_null(strstr(json_string_value(json_object_get(row, "problem")), i < linear ? "c=1" : "d=8"));
+  }
+  json_decref(said);
+  program_must("choir bench --repetitions 1 --seconds 0 routers n=64 d=8 h=8 e=4");
+  assert_non_null(strstr(program_output, "x 1.000"));
+  assert_non_null(strstr(program_output, "% of choices dropped"));
+  program_refuses(2, "no key 'dd'", "choir bench flat dd=8");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(decoding_agrees_with_a_whole_pass),
+      cmocka_unit_test(prompts_agree_with_a_whole_pass),
+      cmocka_unit_test(bf16_halves_what_is_read),
+      cmocka_unit_test(steps_take_another_router),
+      cmocka_unit_test(text_comes_back),
+      cmocka_unit_test(takes_files),
+      cmocka_unit_test(groups_compare_with_their_first),
+  };
+  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
+}

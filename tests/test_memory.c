@@ -1,0 +1,76 @@
+/* The plan of a run's memory: that of the arenas, and what the system says of a training process. */
+#include <sys/resource.h>
+
+#include "program.h"
+#include "train/plan.h"
+#include "train/stepper.h"
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define SANITIZED 1 /* shadow memory is no part of the plan */
+#else
+#define SANITIZED 0
+#endif
+
+/* Weights and so on exactly: the plan runs the same code. */
+static void plan_is_that_of_the_arenas(void **state) {
+  (void)state;
+  const char *const computes[] = {"fp32", "bf16"};
+  const char *const optimizers[] = {"adafactor", "adamw"};
+  for (int i = 0; i < 4; i++) {
+    choir_config c;
+    choir_model *model;
+    ch_plan plan;
+    ch_stepper s;
+    choir_run_options run = {.emulate_bf16 = 1, .threads = 2};
+    test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/pico.json", &c));
+    strcpy(c.train.compute, computes[i % 2]);
+    strcpy(c.train.optimizer, optimizers[i / 2]);
+    c.train.batch_sequences = 3;
+    test_ok(ch_plan_make(&c, &plan));
+    test_ok(choir_model_init(&c, 1, &run, &model));
+    test_ok(ch_stepper_create(model, &s));
+    const choir_memory *m = &plan.train;
+    assert_int_equal(m->weights, model->weights.size);
+    assert_int_equal(m->gradients, model->gradients.size);
+    assert_int_equal(m->optimizer, s.state.size);
+    assert_int_equal(m->activations, model->x.tape.size);
+    assert_int_equal(m->scratch, model->x.scratch.size);
+    assert_int_equal(m->total, m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process);
+    ch_stepper_free(&s);
+  }
+}
+
+/* The largest process among those that have ended: the training, by far. */
+static double peak_of_children(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_CHILDREN, &usage);
+  return (double)usage.ru_maxrss * 1024;
+}
+
+/* docs/training.md promises 3 %, of the configs that come with choir; libraries of other versions take more or less. */
+static void plan_is_what_training_takes(void **state) {
+  (void)state;
+  program_must(
+      "choir train --config %s/configs/nano.json --set model.vocab_size=0 --set train.steps=2 --data data --out run",
+      CHOIR_SOURCE_DIR);
+  assert_ptr_equal(strstr(program_output, "memory "), program_output); /* before anything else */
+  assert_non_null(strstr(program_output, "MiB: weights "));
+  double peak = peak_of_children(), planned;
+  program_must("choir info --json run");
+  json_t *info = program_json(), *parts = json_object_get(info, "train_memory"), *part;
+  const char *name;
+  double sum = 0;
+  json_object_foreach(parts, name, part) sum += json_number_value(part);
+  planned = json_at(info, "train_bytes");
+  assert_true(sum == planned && planned > 1e8);
+  if (!SANITIZED && !(fabs(planned / peak - 1) < 0.06)) fail_msg("planned %g, taken %g", planned, peak);
+  json_decref(info);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(plan_is_that_of_the_arenas),
+      cmocka_unit_test(plan_is_what_training_takes),
+  };
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
