@@ -173,6 +173,35 @@ static void openmp_settings_stay(void **state) {
     }
 }
 
+/* A large output in bf16 goes past the caches in blocks, with a rest in both directions; a factor goes in at the end.
+ */
+static void large_outputs_in_bf16(void **state) {
+  (void)state;
+  enum { M = CH_PRODUCT_BLOCK + 44, N = CH_PRODUCT_BLOCK + 16, K = 37 };
+  if (!ch_product_has_bf16()) skip();
+  real *x = test_new_normal(K * (M + N), 1), *want = test_new(M * N);
+  float *c = aligned_alloc(64, M * N * sizeof *c);
+  ch_bf16 *a = rounded_copy(x, K * M), *b = rounded_copy(x + K * M, K * N);
+  void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
+  ch_product p = {.bf16 = 1, .trans_a = 1, .m = M, .n = N, .k = K, .a = a, .b = b, .lda = M, .ldb = N, .ldc = N};
+  for (int64_t i = 0; i < M * N; i++)
+    for (int l = 0; l < K; l++) want[i] += ch_bf16_value(a[l * M + i / N]) * ch_bf16_value(b[l * N + i % N]);
+  for (int way = 0; way < 2; way++) {
+    p.large = !way;
+    p.alpha = way ? 0.25f : 1;
+    p.c = c;
+    test_poison(c, M * N);
+#pragma omp parallel num_threads(1)
+    {
+      ch_product_begin();
+      ch_product_run(&p, scratch);
+    }
+    for (int64_t i = 0; i < M * N; i++) c[i] /= p.alpha;
+    test_close(c, want, M * N, 1e-5);
+  }
+  free(x), free(want), free(c), free(a), free(b), free(scratch);
+}
+
 /* Many threads run the same primitive at once, first of all while it does not exist yet: with scratchpads shared
  * between them results would be wrong. */
 enum { SIDE = 96, RUNS = 40, RUNNERS = 4 };
@@ -260,6 +289,7 @@ int main(void) {
                                      cmocka_unit_test(gemm_passes_nan),
                                      cmocka_unit_test(expert_gemms),
                                      cmocka_unit_test(openmp_settings_stay),
+                                     cmocka_unit_test(large_outputs_in_bf16),
                                      cmocka_unit_test(matmul_runs_concurrently),
                                      cmocka_unit_test(rounding),
                                      cmocka_unit_test(exponential)};

@@ -7,6 +7,8 @@
 #include "base/machine.h"
 #include "cpu/simd_product.h"
 
+enum { STREAM_STEP = 16 }; /* floats: whole vectors of every instruction set */
+
 void ch_product_begin(void) { omp_set_num_threads(1); }
 
 static float element(const ch_product *p, const void *array, int64_t i) {
@@ -25,9 +27,34 @@ static void plain(const ch_product *p) {
     }
 }
 
+/* Whether C, large and set, may be written past the caches. */
+static int streams(const ch_product *p) {
+  return p->large && p->trans_a && !p->trans_b && !p->accumulate && p->alpha == 1 && p->n % STREAM_STEP == 0 &&
+         p->ldc % STREAM_STEP == 0 && (uintptr_t)p->c % (STREAM_STEP * sizeof(float)) == 0;
+}
+
+/* A^T B in blocks that stay in the cache until they are written: oneDNN's stores read every line of C first. */
+static int in_blocks(const ch_product *p, void *scratch) {
+  float *block = (float *)((char *)scratch + CH_MATMUL_SCRATCH);
+  for (int64_t j = 0; j < p->n; j += CH_PRODUCT_BLOCK)
+    for (int64_t i = 0; i < p->m; i += CH_PRODUCT_BLOCK) {
+      ch_product part = *p;
+      part.m = p->m - i < CH_PRODUCT_BLOCK ? p->m - i : CH_PRODUCT_BLOCK;
+      part.n = p->n - j < CH_PRODUCT_BLOCK ? p->n - j : CH_PRODUCT_BLOCK;
+      part.a = (const ch_bf16 *)p->a + i;
+      part.b = (const ch_bf16 *)p->b + j;
+      part.c = block;
+      part.ldc = part.n;
+      if (ch_product_matmul(&part, scratch)) return 1;
+      CH_SIMD_PICK(ch_product_write)(part.m, part.n, block, p->c + i * p->ldc + j, p->ldc);
+    }
+  return 0;
+}
+
 /* oneDNN's matmul, and its factor apart: with one it leaves AMX for a kernel at a tenth of the speed. */
 static int matmul(const ch_product *p, void *scratch) {
   ch_product plain = *p;
+  if (streams(p)) return in_blocks(p, scratch);
   if (p->alpha == 1 || p->accumulate) return ch_product_matmul(p, scratch);
   plain.alpha = 1;
   if (ch_product_matmul(&plain, scratch)) return 1;

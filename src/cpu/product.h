@@ -18,8 +18,12 @@ typedef struct ch_product {
   float alpha;
 } ch_product;
 
-/* Bytes of scratch that every thread needs for products. */
-enum { CH_PRODUCT_SCRATCH = 1 << 20 };
+/* Bytes of scratch that every thread needs for products: oneDNN's, and a square block of C. */
+enum {
+  CH_PRODUCT_BLOCK = 256,
+  CH_MATMUL_SCRATCH = 1 << 20,
+  CH_PRODUCT_SCRATCH = CH_MATMUL_SCRATCH + CH_PRODUCT_BLOCK * CH_PRODUCT_BLOCK * 4
+};
 
 /* Runs one product on the calling thread. Which kernel runs is a function of the shape alone. Call it between
  * ch_product_begin and the end of the parallel region. */

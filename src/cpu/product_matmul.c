@@ -147,7 +147,7 @@ static run *take_run(matmul *m) {
   }
   run *r = calloc(1, sizeof *r);
   if (!r) return NULL;
-  if (m->scratch_bytes > CH_PRODUCT_SCRATCH && !(r->own = aligned_alloc(64, (m->scratch_bytes + 63) & ~(size_t)63)))
+  if (m->scratch_bytes > CH_MATMUL_SCRATCH && !(r->own = aligned_alloc(64, (m->scratch_bytes + 63) & ~(size_t)63)))
     return free(r), NULL;
   if (dnnl_memory_create(&r->a, &m->a, engine, DNNL_MEMORY_NONE) ||
       dnnl_memory_create(&r->b, &m->b, engine, DNNL_MEMORY_NONE) ||

@@ -13,10 +13,10 @@
 enum {
   DEPTH = 512, /* most steps at once: a panel of them and the rows that it meets stay in the cache */
   DEPTH_STEP = 16,
-  ROOM = CH_PRODUCT_SCRATCH / (int)sizeof(float), /* floats of scratch */
-  MOST_SWAPPED = 512,                             /* columns of B at most when it stands in panels as a whole */
-  PACK_COST = 1,                                  /* half cycles: to transpose an element into a panel, */
-  SCATTER_COST = 2                                /* to write one of a transposed output */
+  ROOM = 1 << 18,     /* floats of packed operands: no more than the cache of a core holds */
+  MOST_SWAPPED = 512, /* columns of B at most when it stands in panels as a whole */
+  PACK_COST = 1,      /* half cycles: to transpose an element into a panel, */
+  SCATTER_COST = 2    /* to write one of a transposed output */
 };
 
 /* C[m,n] (+)= alpha A[m,k] B[k,n] with roles given out: a is the left operand; B's rows stand at ldb, or its columns
@@ -272,4 +272,10 @@ void CH_SIMD(ch_product_float)(const ch_product *p, float *scratch) {
       (q.c_transposed ? by_row : by_panel)(&q, &b, scratch);
     }
   if (q.streams) ch_stream_end();
+}
+
+void CH_SIMD(ch_product_write)(int64_t rows, int64_t columns, const float *x, float *y, int64_t ldy) {
+  for (int64_t i = 0; i < rows; i++)
+    for (int64_t j = 0; j < columns; j += CH_LANES) ch_stream(y + i * ldy + j, ch_load(x + i * columns + j));
+  ch_stream_end();
 }
