@@ -232,9 +232,8 @@ static void by_panel(const problem *q, const block *b, float *panel) {
     for (int64_t i = b->begin, turn = 0; i < b->end; i += CH_TILE_ROWS, turn++) {
       task t = {i, j, b->depth, left_of(q, b, i), {panel, CH_TILE_COLUMNS, NULL}, {panel, 0}, b->add};
       if (!packs && i == b->begin) t.b = (ch_right){source, q->ldb, panel};
-      int64_t line = turn / 2 * 16;
-      if (fetches && line < CH_TILE_COLUMNS)
-        t.ahead = (ch_ahead){source + CH_TILE_COLUMNS + line + turn % 2 * (b->depth / 2) * q->ldb, q->ldb};
+      int64_t fetched = turn * (b->depth / CH_TILE_FETCH);
+      if (fetches && fetched < b->depth) t.ahead = (ch_ahead){source + CH_TILE_COLUMNS + fetched * q->ldb, q->ldb};
       run(q, &t, b->end - i);
     }
   }
@@ -247,7 +246,7 @@ static void by_row(const problem *q, const block *b, float *panels) {
     for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
       const float *panel = panels + j * b->depth;
       task t = {i, j, b->depth, left_of(q, b, i), {panel, CH_TILE_COLUMNS, NULL}, {panel, 0}, b->add};
-      if (!j && b->depth == q->a.row) t.ahead = (ch_ahead){t.a.at + CH_TILE_ROWS * q->a.row, 2 * CH_TILE_ROWS};
+      if (!j && b->depth == q->a.row) t.ahead = (ch_ahead){t.a.at + CH_TILE_ROWS * q->a.row, CH_TILE_COLUMNS};
       run(q, &t, b->end - i);
     }
 }

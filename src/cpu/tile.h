@@ -23,7 +23,9 @@ typedef struct {
   float *copy;
 } ch_right;
 
-/* What to fetch into the cache meanwhile: every second step the line at `at`, which moves on by `step` floats. */
+/* What to fetch into the cache meanwhile, a line every second step: CH_TILE_COLUMNS floats from `at`, then as many from
+ * at + step, and so on. Whole rows of it: going down a column, every line would be in another page of the memory. */
+enum { CH_TILE_FETCH = 2 * ((CH_TILE_COLUMNS + 15) / 16) };
 typedef struct {
   const float *at;
   int64_t step;
@@ -52,12 +54,14 @@ CH_TILE_INLINE void ch_tile_step(int rows, ch_left *a, ch_right *b, ch_vector su
 /* sum[rows][] += sum over p < count of a[r,p] b[p,:]. Inlined with constant rows the sums are registers. */
 CH_TILE_INLINE void ch_tile_steps(int rows, int64_t count, ch_left a, ch_right b, ch_ahead ahead,
                                   ch_vector sum[][CH_TILE_VECTORS]) {
-  for (; count >= 2; count -= 2, ahead.at += ahead.step) {
-    __builtin_prefetch(ahead.at, 0, 2);
-    ch_tile_step(rows, &a, &b, sum);
-    ch_tile_step(rows, &a, &b, sum);
-  }
-  if (count) ch_tile_step(rows, &a, &b, sum);
+  for (; count >= CH_TILE_FETCH; count -= CH_TILE_FETCH, ahead.at += ahead.step)
+#pragma GCC unroll 4
+    for (int line = 0; line < CH_TILE_COLUMNS; line += 16) {
+      __builtin_prefetch(ahead.at + line, 0, 2);
+      ch_tile_step(rows, &a, &b, sum);
+      ch_tile_step(rows, &a, &b, sum);
+    }
+  for (; count; count--) ch_tile_step(rows, &a, &b, sum);
 }
 
 #endif
