@@ -51,6 +51,40 @@ static void round_trip(void **state) {
   choir_tensors_close(NULL);
 }
 
+/* Pages of files in this process's memory. */
+static long file_pages(void) {
+  long size = 0, resident = 0, shared = -1;
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (!f) return -1;
+  if (fscanf(f, "%ld %ld %ld", &size, &resident, &shared) != 3) shared = -1;
+  fclose(f);
+  return shared;
+}
+
+/* A checkpoint may be as large as the memory: what was checked, or read, does not stay in it. */
+static void large_files_are_forgotten(void **state) {
+  (void)state;
+  enum { COUNT = 24 << 20, PAGE = 4096 };
+  float *values = calloc(COUNT, sizeof *values), *out = malloc(COUNT * sizeof *out);
+  choir_tensors *t;
+  assert_true(values && out);
+  for (int i = 0; i < COUNT; i += 1000) values[i] = (float)i;
+  choir_tensor large = tensor("large", CHOIR_F32, 1, COUNT, 0, values);
+  test_ok(choir_tensors_write(path, &large, 1, NULL));
+  long before = file_pages();
+  if (before < 0) skip();
+  test_ok(choir_tensors_open(path, 1, &t));
+  assert_in_range(file_pages() - before + 1024, 0, 2048);
+  memcpy(out, choir_tensors_find(t, "large")->data, COUNT * sizeof *out);
+  assert_memory_equal(out, values, COUNT * sizeof *out);
+  assert_true(file_pages() - before > COUNT / PAGE); /* or this test shows nothing */
+  ch_tensors_forget(t, choir_tensors_find(t, "large"));
+  assert_in_range(file_pages() - before + 1024, 0, 2048);
+  assert_memory_equal(choir_tensors_find(t, "large")->data, values, COUNT * sizeof *out);
+  choir_tensors_close(t);
+  free(values), free(out);
+}
+
 /* Every bit of every byte, and every length: one flip or cut is always seen. */
 static void damage_is_refused(void **state) {
   (void)state;
@@ -195,6 +229,7 @@ static void impossible_writes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(round_trip, make_path, drop_path),
+      cmocka_unit_test_setup_teardown(large_files_are_forgotten, make_path, drop_path),
       cmocka_unit_test_setup_teardown(damage_is_refused, make_path, drop_path),
       cmocka_unit_test(other_programs_files_pass),
       cmocka_unit_test(hostile_headers),

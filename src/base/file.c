@@ -146,3 +146,9 @@ int ch_file_map(const char *path, const void **data, size_t *bytes) {
 void ch_file_unmap(const void *data, size_t bytes) {
   if (bytes) munmap((void *)(uintptr_t)data, bytes);
 }
+
+void ch_file_forget(const void *data, size_t bytes) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)data + page - 1) / page * page;
+  uintptr_t end = ((uintptr_t)data + bytes) / page * page;
+  if (end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}

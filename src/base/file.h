@@ -35,6 +35,10 @@ int ch_file_read(const char *path, size_t limit, char **data, size_t *bytes);
 int ch_file_map(const char *path, const void **data, size_t *bytes);
 void ch_file_unmap(const void *data, size_t bytes);
 
+/* Part of a mapped file will not be read soon: its pages need not stay in memory. Never of anything but a mapped file.
+ */
+void ch_file_forget(const void *data, size_t bytes);
+
 /* The error for a failed write to `path`: a full disk or quota says how much was needed. number: errno. */
 int ch_file_error(int number, const char *path, uint64_t needed);
 

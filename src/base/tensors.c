@@ -27,6 +27,7 @@ typedef struct reader {
   size_t header_bytes;
   const char *data;
   size_t data_bytes;
+  int mapped; /* what has been read may be forgotten: the file is there still */
 } reader;
 
 /* ---- element types ---- */
@@ -199,6 +200,19 @@ static int same_hash(uint64_t hash, const char *digits) {
   return !strcmp(text, digits);
 }
 
+/* Read once and forgotten: memory is for what is loaded, which may be nearly all of it. */
+static uint64_t hash_data(const reader *r) {
+  const size_t most = (size_t)64 << 20;
+  ch_hash_state state;
+  ch_hash_begin(&state, 0);
+  for (size_t done = 0, bytes; done < r->data_bytes; done += bytes) {
+    bytes = r->data_bytes - done < most ? r->data_bytes - done : most;
+    ch_hash_add(&state, r->data + done, bytes);
+    if (r->mapped) ch_file_forget(r->data + done, bytes);
+  }
+  return ch_hash_end(&state);
+}
+
 /* A file with either key is choir's and must have both: so no flipped bit can make it look like another program's. */
 static int check_hashes(const reader *r, const choir_tensors *t, int verify) {
   const char *header = choir_tensors_metadata(t, CH_TENSORS_HEADER_KEY);
@@ -215,14 +229,14 @@ static int check_hashes(const reader *r, const choir_tensors *t, int verify) {
   size_t done = opening + CH_TENSORS_DIGITS;
   ch_hash_add(&state, r->header + done, r->header_bytes - done);
   if (!same_hash(ch_hash_end(&state), header)) return damaged(r, "header");
-  if (verify && !same_hash(ch_hash64(r->data, r->data_bytes, 0), data)) return damaged(r, "data");
+  if (verify && !same_hash(hash_data(r), data)) return damaged(r, "data");
   return CHOIR_OK;
 }
 
 /* ---- opening and looking ---- */
 
-int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors) {
-  reader r = {.name = name};
+static int parse(const void *data, size_t size, const char *name, int mapped, int verify, choir_tensors **tensors) {
+  reader r = {.name = name, .mapped = mapped};
   json_t *root;
   *tensors = NULL;
   CH_TRY(find_header(&r, data, size));
@@ -238,12 +252,16 @@ int ch_tensors_parse(const void *data, size_t size, const char *name, int verify
   return code;
 }
 
+int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors) {
+  return parse(data, size, name, 0, verify, tensors);
+}
+
 int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
   const void *map;
   size_t bytes;
   *tensors = NULL;
   CH_TRY(ch_file_map(path, &map, &bytes));
-  int code = ch_tensors_parse(map, bytes, path, verify, tensors);
+  int code = parse(map, bytes, path, 1, verify, tensors);
   if (code) {
     ch_file_unmap(map, bytes);
     return code;
@@ -259,6 +277,10 @@ void choir_tensors_close(choir_tensors *tensors) {
   json_decref(tensors->metadata);
   free(tensors->tensor);
   free(tensors);
+}
+
+void ch_tensors_forget(const choir_tensors *tensors, const choir_tensor *tensor) {
+  if (tensors->map) ch_file_forget(tensor->data, tensor->bytes);
 }
 
 int choir_tensors_count(const choir_tensors *tensors) { return tensors->count; }

@@ -7,6 +7,9 @@
 /* A whole file in memory, which must stay; `name` starts every message. choir_tensors_open on bytes: fuzzing. */
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
 
+/* A tensor has been read and will not be again soon. */
+void ch_tensors_forget(const choir_tensors *tensors, const choir_tensor *tensor);
+
 const char *ch_dtype_name(choir_dtype dtype); /* "F32" */
 size_t ch_dtype_size(choir_dtype dtype);      /* bytes of one element */
 int ch_dtype_find(const char *name);          /* a choir_dtype, or -1 */

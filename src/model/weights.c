@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/tensors.h"
 
 int ch_weights_save(const ch_params *params, const char *path) {
   int count = params->count + params->kept;
@@ -45,6 +46,7 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const char *name
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
   memcpy(out, t->data, t->bytes);
+  ch_tensors_forget(file, t);
   return CHOIR_OK;
 }
 
