@@ -154,6 +154,27 @@ static void test_gelu_accuracy(void **state) {
   free(in), free(y), free(dx), free(one);
 }
 
+/* Rounded on the way out: the same as rounded afterwards. */
+static void test_gelu_rounded(void **state) {
+  (void)state;
+  enum { COUNT = 3000 };
+  real *in = test_new_normal(COUNT, 30), *dy = test_new_normal(COUNT, 31), *y = test_new(COUNT), *dx = test_new(COUNT);
+  ch_bf16 y16[COUNT], dx16[COUNT];
+  EACH_ISA({
+    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = dy, .dx = dx};
+    x.ops->gelu(&x, &a);
+    x.ops->gelu_backward(&x, &a);
+    a = (ch_gelu_args){.count = COUNT, .x = in, .y16 = y16, .dy = dy, .dx16 = dx16};
+    x.ops->gelu(&x, &a);
+    x.ops->gelu_backward(&x, &a);
+    for (int i = 0; pass_ && i < COUNT; i++) {
+      assert_int_equal(y16[i], ch_bf16_round(y[i]));
+      assert_int_equal(dx16[i], ch_bf16_round(dx[i]));
+    }
+  });
+  free(in), free(dy), free(y), free(dx);
+}
+
 /* Zeros keep their sign, tiny values are halved, large ones pass or vanish, NaN stays, gelu(-infinity) = -infinity * 0.
  */
 static void test_gelu_extremes(void **state) {
@@ -307,9 +328,10 @@ static void test_round(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_softmax),       cmocka_unit_test(test_gelu),           cmocka_unit_test(test_rmsnorm),
-      cmocka_unit_test(test_embedding),     cmocka_unit_test(test_sums),           cmocka_unit_test(test_gelu_accuracy),
-      cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_place),          cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_softmax_laws),  cmocka_unit_test(test_sumsq_extremes), cmocka_unit_test(test_round)};
+      cmocka_unit_test(test_softmax),       cmocka_unit_test(test_gelu),         cmocka_unit_test(test_rmsnorm),
+      cmocka_unit_test(test_embedding),     cmocka_unit_test(test_sums),         cmocka_unit_test(test_gelu_accuracy),
+      cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_gelu_rounded), cmocka_unit_test(test_place),
+      cmocka_unit_test(test_in_place),      cmocka_unit_test(test_softmax_laws), cmocka_unit_test(test_sumsq_extremes),
+      cmocka_unit_test(test_round)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

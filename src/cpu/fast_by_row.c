@@ -2,11 +2,11 @@
 #include "cpu/by_row.h"
 
 /* A as products see it: rounded, but held as floats. */
-static const float *rounded_rows(ch_exec *x, const float *a, int64_t count, int exact) {
+static const float *rounded_rows(ch_exec *x, const float *a, const ch_bf16 *a16, int64_t count, int exact) {
   if (x->compute != CH_COMPUTE_BF16 || exact) return a;
   float *rounded = CH_NEW(&x->scratch, float, count);
   if (ch_counting(x)) return rounded;
-  for (int64_t i = 0; i < count; i++) rounded[i] = ch_bf16_value(ch_bf16_round(a[i]));
+  for (int64_t i = 0; i < count; i++) rounded[i] = ch_bf16_value(a16 ? a16[i] : ch_bf16_round(a[i]));
   return rounded;
 }
 
@@ -49,7 +49,7 @@ void ch_by_row_gemm(ch_exec *x, const ch_gemm_args *g) {
                   .ldc = g->ldc ? g->ldc : g->n,
                   .c = g->c,
                   .alpha = g->alpha ? g->alpha : 1};
-  p.a = rounded_rows(x, g->a, g->m > 0 ? (g->m - 1) * p.lda + g->k : 0, g->exact);
+  p.a = rounded_rows(x, g->a, NULL, g->m > 0 ? (g->m - 1) * p.lda + g->k : 0, g->exact);
   int64_t size = g->trans_b ? (g->n - 1) * p.ldb + g->k : (g->k - 1) * p.ldb + g->n;
   p.b = p.bf16 ? rounded_weights(x, g->b, g->b16, size) : g->b;
   if (!ch_counting(x)) {
@@ -88,7 +88,7 @@ void ch_by_row_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   int *busy = CH_NEW(&x->scratch, int, g->experts), count = 0;
   int bf16 = x->compute == CH_COMPUTE_BF16;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts], pieces = (g->n + COLUMNS - 1) / COLUMNS;
-  const float *a = rounded_rows(x, g->a, rows * g->k, 0);
+  const float *a = rounded_rows(x, g->a, g->a16, rows * g->k, 0);
   const void *w = bf16 ? rounded_weights(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   if (!ch_counting(x)) {
     void (*run)(const ch_product *) = CH_SIMD_PICK(ch_by_row);

@@ -71,9 +71,9 @@ static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
   operands in = {g->a, g->form == CH_TN ? g->c : g->w, ch_rounded_is_bf16(x)};
   if (x->compute != CH_COMPUTE_BF16) return in;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
-  in.a = ch_rounded_operand(x, g->a, NULL, rows * g->k);
+  in.a = ch_rounded_operand(x, g->a, g->a16, rows * g->k);
   if (g->form == CH_TN)
-    in.b = ch_rounded_operand(x, g->c, NULL, rows * g->n);
+    in.b = ch_rounded_operand(x, g->c, g->c16, rows * g->n);
   else
     in.b = ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k);
   return in;

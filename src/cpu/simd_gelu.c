@@ -31,33 +31,47 @@ static inline normal normal_at(float x) {
   return (normal){x < 0 ? tail : 1.0f - tail, e * 0.398942280f};
 }
 
-static void gelu(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  int64_t pieces = ch_pieces(a->count, CH_PIECE);
-#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
-  for (int64_t p = 0; p < pieces; p++) {
-    const float *in = a->x;
-    float *y = a->y;
-    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
+/* y[i] of elements begin .. end-1 to y[0], ... */
+static void gelu_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y) {
+  const float *in = a->x;
 #pragma omp simd
-    for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = in[i] * normal_at(in[i]).cdf;
+  for (int64_t i = begin; i < end; i++) y[i - begin] = in[i] * normal_at(in[i]).cdf;
+}
+
+static void gelu_backward_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *dx) {
+  const float *in = a->x, *dy = a->dy;
+#pragma omp simd
+  for (int64_t i = begin; i < end; i++) {
+    normal at = normal_at(in[i]);
+    dx[i - begin] = dy[i] * (at.cdf + in[i] * at.density);
   }
 }
 
-static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
+typedef void (*part)(const ch_gelu_args *a, int64_t begin, int64_t end, float *out);
+
+/* All parts, into `out` or, by way of a block that stays in the cache, rounded into out16. */
+static void in_parts(ch_exec *x, const ch_gelu_args *a, part run, float *out, ch_bf16 *out16) {
+  enum { BLOCK = 1024 };
   int64_t pieces = ch_pieces(a->count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
-    const float *in = a->x, *dy = a->dy;
-    float *dx = a->dx;
     int64_t end = ch_piece_end(p, a->count, CH_PIECE);
+    for (int64_t begin = p * CH_PIECE, stop; begin < end; begin = stop) {
+      float block[BLOCK];
+      stop = begin + BLOCK < end ? begin + BLOCK : end;
+      run(a, begin, stop, out16 ? block : out + begin);
 #pragma omp simd
-    for (int64_t i = p * CH_PIECE; i < end; i++) {
-      normal at = normal_at(in[i]);
-      dx[i] = dy[i] * (at.cdf + in[i] * at.density);
+      for (int64_t i = begin; i < (out16 ? stop : begin); i++) out16[i] = ch_bf16_round(block[i - begin]);
     }
   }
+}
+
+static void gelu(ch_exec *x, const ch_gelu_args *a) {
+  if (!ch_counting(x)) in_parts(x, a, gelu_part, a->y, a->y16);
+}
+
+static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
+  if (!ch_counting(x)) in_parts(x, a, gelu_backward_part, a->dx, a->dx16);
 }
 
 static void geglu(ch_exec *x, const ch_gelu_args *a) {

@@ -54,6 +54,8 @@ typedef struct {
   real *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
   int accumulate;     /* W += instead of W =; with CH_TN only */
   const ch_bf16 *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
+  /* Where compute is bf16 (so never for the reference): A, and C of CH_TN, already rounded, instead of a and c. */
+  const ch_bf16 *a16, *c16;
 } ch_expert_gemm_args;
 
 /* Dispatch: y[s] = x[slot_token[s]]. Its transpose is combine without gates. */
@@ -147,6 +149,8 @@ typedef struct {
   const real *dy;
   real *dx; /* d/dx (GEGLU: d/dg) */
   real *du; /* GEGLU only */
+  /* GELU only, where compute is bf16 (so never for the reference), or NULL: y and dx rounded, instead of y and dx. */
+  ch_bf16 *y16, *dx16;
 } ch_gelu_args;
 
 /* RMSNorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). */
