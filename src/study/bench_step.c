@@ -51,7 +51,8 @@ static int set_up(ch_bench *b, training *t) {
 static int compare(ch_bench *b, training *t) {
   ch_exec reference;
   choir_model *model = t->stepper.model;
-  int T = model->config.train.sequence_length < 32 ? model->config.train.sequence_length : 32;
+  int T = model->config.model.experts > 32 ? model->config.model.experts : 32; /* experts choose among as many */
+  if (T > model->config.train.sequence_length) T = model->config.train.sequence_length;
   ch_pass fast = ch_stepper_pass(&t->stepper, 1, T, t->token, t->target, 0), slow = fast;
   CH_TRY(ch_model_plan(model, 1, T, 0));
   ch_transformer_run(&model->x, &model->net, &fast);
