@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "base/machine.h"
@@ -52,13 +51,13 @@ static void check(int code) {
   if (code) fail();
 }
 
+/* As a model's: aligned and in huge pages. It stays until the process ends. */
 static void *memory(int64_t bytes) {
-  enum { HUGE_PAGE = 2 << 20 };
-  size_t whole = ((size_t)bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-  void *room = aligned_alloc(HUGE_PAGE, whole);
-  if (!room) check(ch_error(CHOIR_ERROR_MEMORY, "no memory for %" PRId64 " bytes", bytes));
-  madvise(room, whole, MADV_HUGEPAGE);   /* as in a model, and as PyTorch's side is given */
-  return memset(room, 0, (size_t)bytes); /* the pages are there before anything is timed */
+  ch_arena arena;
+  ch_arena_init(&arena, "worker");
+  ch_arena_alloc(&arena, (size_t)bytes);
+  check(ch_arena_commit(&arena));
+  return memset(ch_arena_alloc(&arena, (size_t)bytes), 0, (size_t)bytes); /* pages are there before anything is timed */
 }
 
 /* A copy of a tensor in memory like any other's; the file may go then. */
@@ -168,7 +167,8 @@ static void save(const worker *w, const char *path) {
   for (int i = 0; i < w->outputs; i++) {
     const output *o = &w->output[i];
     int64_t stride = (o->count / SAMPLE) | 1, count = (o->count + stride - 1) / stride;
-    float *sample = memory(count * 4);
+    float *sample = malloc((size_t)count * sizeof *sample);
+    if (!sample) check(ch_error(CHOIR_ERROR_MEMORY, "no memory for a sample of '%s'", o->name));
     for (int64_t k = 0; k < count; k++) sample[k] = o->data[k * stride];
     tensor[i] =
         (choir_tensor){.dtype = CHOIR_F32, .dims = 1, .shape = {count}, .data = sample, .bytes = (size_t)count * 4};

@@ -79,7 +79,8 @@ static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
   return in;
 }
 
-/* Weights of all experts that no cache keeps until they are needed again, in elements. */
+/* Elements of all experts' weights from which on gradients go past the caches: whoever reads one next comes after all
+ * the others are written. */
 enum { LARGE = 8 << 20 };
 
 /* Expert i's product. */

@@ -7,8 +7,6 @@
 #include "base/machine.h"
 #include "cpu/simd_product.h"
 
-enum { STREAM_STEP = 16 }; /* floats: whole vectors of every instruction set */
-
 void ch_product_begin(void) { omp_set_num_threads(1); }
 
 static float element(const ch_product *p, const void *array, int64_t i) {
@@ -27,34 +25,11 @@ static void plain(const ch_product *p) {
     }
 }
 
-/* Whether C, large and set, may be written past the caches. */
-static int streams(const ch_product *p) {
-  return p->large && p->trans_a && !p->trans_b && !p->accumulate && p->alpha == 1 && p->n % STREAM_STEP == 0 &&
-         p->ldc % STREAM_STEP == 0 && (uintptr_t)p->c % (STREAM_STEP * sizeof(float)) == 0;
-}
-
-/* A^T B in blocks that stay in the cache until they are written: oneDNN's stores read every line of C first. */
-static int in_blocks(const ch_product *p, void *scratch) {
-  float *block = (float *)((char *)scratch + CH_MATMUL_SCRATCH);
-  for (int64_t j = 0; j < p->n; j += CH_PRODUCT_BLOCK)
-    for (int64_t i = 0; i < p->m; i += CH_PRODUCT_BLOCK) {
-      ch_product part = *p;
-      part.m = p->m - i < CH_PRODUCT_BLOCK ? p->m - i : CH_PRODUCT_BLOCK;
-      part.n = p->n - j < CH_PRODUCT_BLOCK ? p->n - j : CH_PRODUCT_BLOCK;
-      part.a = (const ch_bf16 *)p->a + i;
-      part.b = (const ch_bf16 *)p->b + j;
-      part.c = block;
-      part.ldc = part.n;
-      if (ch_product_matmul(&part, scratch)) return 1;
-      CH_SIMD_PICK(ch_product_write)(part.m, part.n, block, p->c + i * p->ldc + j, p->ldc);
-    }
-  return 0;
-}
-
-/* oneDNN's matmul, and its factor apart: with one it leaves AMX for a kernel at a tenth of the speed. */
+/* oneDNN's matmul, and its factor apart: with one it leaves AMX for a gemm with a scalar epilogue
+ * (docs/performance.md).
+ */
 static int matmul(const ch_product *p, void *scratch) {
   ch_product plain = *p;
-  if (streams(p)) return in_blocks(p, scratch);
   if (p->alpha == 1 || p->accumulate) return ch_product_matmul(p, scratch);
   plain.alpha = 1;
   if (ch_product_matmul(&plain, scratch)) return 1;
@@ -68,12 +43,15 @@ static int sgemm(const ch_product *p) {
                     p->ldb, p->accumulate ? 1.0f : 0.0f, p->c, p->ldc) != dnnl_success;
 }
 
+/* A^T B that is set and too large for the caches: worth writing past them. */
+static int large_gradient(const ch_product *p) { return p->large && p->trans_a && !p->trans_b && !p->accumulate; }
+
 /* sgemm packs both operands. With few rows it spends too much on packing weights, and it never writes past the caches:
  * there our own product is faster (docs/performance.md). */
 static int prefers_own(const ch_product *p) {
-  enum { FEW_ROWS = 128, LARGE_WEIGHTS = 1 << 18, MORE_ROWS = 512, LEAST_DEPTH = 256 };
+  enum { FEW_ROWS = 128, LARGE_WEIGHTS = 1 << 18, MORE_ROWS = 512, LEAST_DEPTH = 256, MOST_DEPTH = 512 };
   if (p->bf16 || ch_machine_isa() == CH_ISA_GENERIC) return 0;
-  if (p->trans_a) return p->large && !p->accumulate && !p->trans_b;
+  if (p->trans_a) return large_gradient(p) && p->k <= MOST_DEPTH;
   if (p->trans_b) return p->m <= MORE_ROWS && p->k >= LEAST_DEPTH;
   return p->m <= FEW_ROWS && p->n * p->k >= LARGE_WEIGHTS;
 }
@@ -99,18 +77,42 @@ static int64_t depth_of_slice(const ch_product *p, int64_t left) {
   return left < STEP ? left : left / STEP * STEP;
 }
 
-void ch_product_run(const ch_product *p, void *scratch) {
-  if (p->m <= 0 || p->n <= 0) return;
-  if (p->k <= 0) plain(p);
-  if (p->k > 0 && prefers_own(p)) {
-    CH_SIMD_PICK(ch_product_float)(p, scratch);
-    return;
-  }
+static void in_slices(const ch_product *p, void *scratch) {
   for (int64_t begin = 0, depth; begin < p->k; begin += depth) {
     depth = depth_of_slice(p, p->k - begin);
     ch_product part = slice(p, begin, depth);
     if (part.bf16 ? matmul(&part, scratch) : sgemm(&part)) plain(&part);
   }
+}
+
+/* A large gradient from bf16, in blocks that stay in the cache until they are complete and written past it: oneDNN's
+ * stores would read every line of C first. */
+static void in_blocks(const ch_product *p, void *scratch) {
+  float *block = (float *)((char *)scratch + CH_MATMUL_SCRATCH);
+  for (int64_t j = 0; j < p->n; j += CH_PRODUCT_BLOCK)
+    for (int64_t i = 0; i < p->m; i += CH_PRODUCT_BLOCK) {
+      ch_product part = *p;
+      part.m = p->m - i < CH_PRODUCT_BLOCK ? p->m - i : CH_PRODUCT_BLOCK;
+      part.n = p->n - j < CH_PRODUCT_BLOCK ? p->n - j : CH_PRODUCT_BLOCK;
+      part.a = (const ch_bf16 *)p->a + i;
+      part.b = (const ch_bf16 *)p->b + j;
+      part.c = block;
+      part.ldc = part.n;
+      in_slices(&part, scratch);
+      CH_SIMD_PICK(ch_product_write)(part.m, part.n, block, p->c + i * p->ldc + j, p->ldc);
+    }
+}
+
+void ch_product_run(const ch_product *p, void *scratch) {
+  if (p->m <= 0 || p->n <= 0) return;
+  if (p->k <= 0)
+    plain(p);
+  else if (prefers_own(p))
+    CH_SIMD_PICK(ch_product_float)(p, scratch);
+  else if (p->bf16 && large_gradient(p))
+    in_blocks(p, scratch);
+  else
+    in_slices(p, scratch);
 }
 
 int ch_product_has_bf16(void) {

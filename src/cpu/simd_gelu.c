@@ -49,20 +49,28 @@ static void gelu_backward_part(const ch_gelu_args *a, int64_t begin, int64_t end
 
 typedef void (*part)(const ch_gelu_args *a, int64_t begin, int64_t end, float *out);
 
-/* All parts, into `out` or, by way of a block that stays in the cache, rounded into out16. */
-static void in_parts(ch_exec *x, const ch_gelu_args *a, part run, float *out, ch_bf16 *out16) {
+/* A part that is rounded on the way out, by way of a block that stays in the cache. */
+static void rounded_part(const ch_gelu_args *a, part run, int64_t begin, int64_t end, ch_bf16 *out) {
   enum { BLOCK = 1024 };
+  for (int64_t stop; begin < end; begin = stop) {
+    float block[BLOCK];
+    stop = begin + BLOCK < end ? begin + BLOCK : end;
+    run(a, begin, stop, block);
+#pragma omp simd
+    for (int64_t i = begin; i < stop; i++) out[i] = ch_bf16_round(block[i - begin]);
+  }
+}
+
+/* All of it, into `out` or, rounded, into out16. */
+static void in_parts(ch_exec *x, const ch_gelu_args *a, part run, float *out, ch_bf16 *out16) {
   int64_t pieces = ch_pieces(a->count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
-    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
-    for (int64_t begin = p * CH_PIECE, stop; begin < end; begin = stop) {
-      float block[BLOCK];
-      stop = begin + BLOCK < end ? begin + BLOCK : end;
-      run(a, begin, stop, out16 ? block : out + begin);
-#pragma omp simd
-      for (int64_t i = begin; i < (out16 ? stop : begin); i++) out16[i] = ch_bf16_round(block[i - begin]);
-    }
+    int64_t begin = p * CH_PIECE, end = ch_piece_end(p, a->count, CH_PIECE);
+    if (out16)
+      rounded_part(a, run, begin, end, out16);
+    else
+      run(a, begin, end, out + begin);
   }
 }
 

@@ -38,8 +38,11 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t round_up(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+/* Whether vectors of an output are aligned, so that they can go past the caches. */
+static int aligned(const float *c, int64_t ldc) { return ldc % CH_LANES == 0 && (uintptr_t)c % CH_VECTOR_BYTES == 0; }
+
 /* The depth that is taken at once when B's n columns all stand in panels. */
-static int64_t most_depth(int64_t n) { return ROOM / round_up(n, CH_TILE_COLUMNS); }
+static int64_t most_depth(int64_t n) { return ROOM / round_up(n, CH_TILE_COLUMNS) / DEPTH_STEP * DEPTH_STEP; }
 
 /* A B^T either has B transposed into panels, or is (B A^T)^T: then A is, and so is the output, once for each slice of
  * the depth. */
@@ -51,26 +54,24 @@ static int better_swapped(const ch_product *p) {
 
 static problem roles(const ch_product *p) {
   const float *a = p->a, *b = p->b;
-  problem q = {
-      .m = p->m,
-      .n = p->n,
-      .k = p->k,
-      .a = {a, p->trans_a ? 1 : p->lda, p->trans_a ? p->lda : 1},
-      .b = b,
-      .ldb = p->ldb,
-      .b_transposed = p->trans_b,
-      .add = p->accumulate,
-      .c = p->c,
-      .ldc = p->ldc,
-      .alpha = p->alpha,
-      .streams = p->large && p->k <= DEPTH && p->ldc % CH_LANES == 0 && (uintptr_t)p->c % CH_VECTOR_BYTES == 0};
+  problem q = {.m = p->m,
+               .n = p->n,
+               .k = p->k,
+               .a = {a, p->trans_a ? 1 : p->lda, p->trans_a ? p->lda : 1},
+               .b = b,
+               .ldb = p->ldb,
+               .b_transposed = p->trans_b,
+               .add = p->accumulate,
+               .c = p->c,
+               .ldc = p->ldc,
+               .alpha = p->alpha,
+               .streams = p->large && p->k <= DEPTH && aligned(p->c, p->ldc)};
   if (better_swapped(p)) {
     q.m = p->n;
     q.n = p->m;
     q.a = (ch_left){b, p->ldb, 1};
     q.b = a;
     q.ldb = p->lda;
-    q.b_transposed = !p->trans_a;
     q.c_transposed = 1;
   }
   return q;
@@ -221,8 +222,8 @@ static ch_left left_of(const problem *q, const block *b, int64_t i) {
   return (ch_left){q->a.at + i * q->a.row + b->first * q->a.step, q->a.row, q->a.step};
 }
 
-/* Panel after panel, every row with each: for a B that is larger than A. The first tile packs the panel as it goes; the
- * tiles after it fetch the next panel, each one line of every second row. */
+/* Panel after panel, every row with each: for a B that is larger than A. The first tile packs the panel as it goes; all
+ * fetch the next one, some rows each until it is there. */
 static void by_panel(const problem *q, const block *b, float *panel) {
   for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
     const float *source = q->b + b->first * q->ldb + j;
@@ -274,7 +275,10 @@ void CH_SIMD(ch_product_float)(const ch_product *p, float *scratch) {
 }
 
 void CH_SIMD(ch_product_write)(int64_t rows, int64_t columns, const float *x, float *y, int64_t ldy) {
-  for (int64_t i = 0; i < rows; i++)
-    for (int64_t j = 0; j < columns; j += CH_LANES) ch_stream(y + i * ldy + j, ch_load(x + i * columns + j));
+  int64_t whole = aligned(y, ldy) ? columns / CH_LANES * CH_LANES : 0;
+  for (int64_t i = 0; i < rows; i++, x += columns, y += ldy) {
+    for (int64_t j = 0; j < whole; j += CH_LANES) ch_stream(y + j, ch_load(x + j));
+    memcpy(y + whole, x + whole, (size_t)(columns - whole) * sizeof *y);
+  }
   ch_stream_end();
 }

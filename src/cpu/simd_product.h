@@ -9,7 +9,7 @@
  */
 CH_SIMD_DECLARE(void, ch_product_float, (const ch_product *p, float *scratch));
 
-/* y[rows,ldy] = x[rows,columns], past the caches. columns and ldy are whole vectors, y is aligned to one. */
+/* y[rows,ldy] = x[rows,columns], past the caches where y's vectors are aligned. */
 CH_SIMD_DECLARE(void, ch_product_write, (int64_t rows, int64_t columns, const float *x, float *y, int64_t ldy));
 
 #endif

@@ -9,7 +9,8 @@
 void ch_expert_ffn_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real *pre, real *y);
 
 /* dx [n,d] = and weight gradients (=|+=) from dy [slots,d]. Writes over dy and pre: experts' activations are the
- * largest arrays of a model, so one more [slots,h] is all it takes from scratch. */
+ * largest arrays of a model, so one more [slots,h] is all it takes from scratch, and in bf16 another of half the size
+ * and a rounded dy. */
 void ch_expert_ffn_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real *pre, real *dy);
 
 #endif
