@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/machine.h"
+#include "base/signals.h"
 #include "cpu/simd_product.h"
 
 void ch_product_begin(void) { omp_set_num_threads(1); }
@@ -103,16 +104,26 @@ static void in_blocks(const ch_product *p, void *scratch) {
     }
 }
 
+/* oneDNN 2.6 takes the stack pointer for a pointer of its own inside its AVX-512 kernels (oneDNN issue 4845): a signal
+ * handler that ran then would write its frame into the heap. No signal is delivered to this thread while they run. */
+static void by_onednn(const ch_product *p, void *scratch) {
+  sigset_t before;
+  ch_signals_hold(&before);
+  if (p->bf16 && large_gradient(p))
+    in_blocks(p, scratch);
+  else
+    in_slices(p, scratch);
+  ch_signals_release(&before);
+}
+
 void ch_product_run(const ch_product *p, void *scratch) {
   if (p->m <= 0 || p->n <= 0) return;
   if (p->k <= 0)
     plain(p);
   else if (prefers_own(p))
     CH_SIMD_PICK(ch_product_float)(p, scratch);
-  else if (p->bf16 && large_gradient(p))
-    in_blocks(p, scratch);
   else
-    in_slices(p, scratch);
+    by_onednn(p, scratch);
 }
 
 int ch_product_has_bf16(void) {
@@ -121,11 +132,14 @@ int ch_product_has_bf16(void) {
   float c[16];
   ch_product p = {.bf16 = 1, .m = 4, .n = 4, .k = 4, .a = a, .b = b, .c = c, .lda = 4, .ldb = 4, .ldc = 4, .alpha = 1};
   void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
+  sigset_t before;
   int works = 0;
 #pragma omp parallel num_threads(1)
   if (scratch) {
     ch_product_begin();
+    ch_signals_hold(&before);
     works = ch_product_matmul(&p, scratch) == 0;
+    ch_signals_release(&before);
   }
   free(scratch);
   return works;
