@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "choir/bench.h"
-#include "choir/route.h"
+#include "choir/router.h"
 
 static int fail(const char *what) {
   fprintf(stderr, "guard_case: %s: %s\n", what, choir_error_message());

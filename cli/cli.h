@@ -11,7 +11,8 @@
 
 enum { CLI_FAILED = 1, CLI_USAGE = 2 }; /* exit statuses beside 0 */
 
-/* An option that may be given several times. `at` is the number of operands seen before each, so that `--source A x y
+/* An option that may be given several times. `at` is the number of operands inspection before each, so that `--source A
+ * x y
  * --source B z` can tell whose files are whose. */
 enum { CLI_LIST_MOST = 64 };
 typedef struct cli_list {
@@ -111,12 +112,12 @@ int cli_stop_requested(void);
 /* settings.c */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 
-/* see.c: what choir stats and choir inspect share. */
-typedef struct cli_seeing {
-  choir_seeing_options options;
+/* inspect_text.c: what choir stats and choir inspect share. */
+typedef struct cli_inspect_options {
+  choir_inspect_options options;
   const char *compute;
   int threads;
-} cli_seeing;
+} cli_inspect_options;
 
 /* Their rows in the option table; `tokens` is the default limit. */
 /* clang-format off */
@@ -133,7 +134,8 @@ typedef struct cli_seeing {
 /* clang-format on */
 
 /* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */
-int cli_see(cli_seeing *o, const char *checkpoint, int (*show)(choir_model *model, const choir_tokenizer *tokenizer));
+int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
+                     int (*show)(choir_model *model, const choir_tokenizer *tokenizer));
 
 /* checkpoint.c */
 int cli_checkpoint_file(const char *directory, const char *name, char *path,

@@ -25,13 +25,13 @@ typedef struct {
 /* ---- prompts */
 
 static char *read_all(FILE *in, size_t *size) {
-  size_t room = 1 << 16;
-  char *text = malloc(room);
+  size_t allocated = 1 << 16;
+  char *text = malloc(allocated);
   *size = 0;
   while (text) {
-    *size += fread(text + *size, 1, room - *size - 1, in);
-    if (*size < room - 1) break;
-    char *more = realloc(text, room *= 2);
+    *size += fread(text + *size, 1, allocated - *size - 1, in);
+    if (*size < allocated - 1) break;
+    char *more = realloc(text, allocated *= 2);
     if (!more) free(text);
     text = more;
   }

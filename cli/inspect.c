@@ -1,18 +1,18 @@
 /* choir inspect: a page on which the routing of a text can be looked at. */
 #include "cli.h"
 
-static cli_seeing o;
+static cli_inspect_options o;
 static const char *out;
 
 static int show(choir_model *model, const choir_tokenizer *tokenizer) {
-  if (choir_inspect(model, tokenizer, &o.options, out)) return cli_fail();
+  if (choir_inspect_page(model, tokenizer, &o.options, out)) return cli_fail();
   printf("%s\n", out);
   return 0;
 }
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  return cli_see(&o, operands[0], show);
+  return cli_inspect_text(&o, operands[0], show);
 }
 
 static const cli_option options[] = {

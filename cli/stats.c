@@ -5,14 +5,15 @@
 
 #include "cli.h"
 
-static cli_seeing o;
+static cli_inspect_options o;
 static int json;
 
-static void print_head(const choir_seen *seen) {
-  const choir_eval_result *r = &seen->eval;
+static void print_head(const choir_inspection *inspection) {
+  const choir_eval_result *r = &inspection->eval;
   printf("loss %.4f nats a token, perplexity %.2f, %.4f bits per byte; %s tokens%s\n", r->loss, r->perplexity,
-         r->bits_per_byte, cli_grouped(r->tokens), seen->cut ? " from the beginning of the text" : "");
-  printf("routing %s, %d x %d tokens at a time%s\n", r->routing, seen->batch_sequences, seen->sequence_length,
+         r->bits_per_byte, cli_grouped(r->tokens), inspection->cut ? " from the beginning of the text" : "");
+  printf("routing %s, %d x %d tokens at a time%s\n", r->routing, inspection->batch_sequences,
+         inspection->sequence_length,
          r->looks_across_tokens ? "; it looks across tokens: not the loss of causal use" : "");
 }
 
@@ -84,55 +85,55 @@ static void print_experts(const choir_routing_stats *s) {
 typedef int favourites(const choir_routing_stats *s, int expert, int most, choir_favourite *best);
 
 static void print_tokens(const choir_routing_stats *s, const choir_tokenizer *tokenizer, const char *title,
-                         favourites *find, choir_favourite *room) {
+                         favourites *find, choir_favourite *list) {
   printf("\n  expert  %s\n", title);
   for (int i = 0; i < s->experts; i++) {
-    int count = find(s, i, o.options.top, room);
+    int count = find(s, i, o.options.top, list);
     printf("  %6d", i);
     for (int f = 0; f < count; f++) {
-      print_piece(choir_tokenizer_piece(tokenizer, room[f].token));
-      printf(" %s x%.1f", cli_count((double)room[f].held), room[f].lift);
+      print_piece(choir_tokenizer_piece(tokenizer, list[f].token));
+      printf(" %s x%.1f", cli_count((double)list[f].held), list[f].lift);
     }
     putchar('\n');
   }
 }
 
-static int print_text(const choir_tokenizer *tokenizer, const choir_seen *seen) {
-  choir_favourite *room = malloc(((size_t)o.options.top + 1) * sizeof *room);
-  if (!room) return cli_fail_with("out of memory");
-  print_head(seen);
-  for (int i = 0; i < seen->layers; i++) {
-    print_layer_head(&seen->layer[i]);
-    print_experts(&seen->layer[i]);
+static int print_text(const choir_tokenizer *tokenizer, const choir_inspection *inspection) {
+  choir_favourite *list = malloc(((size_t)o.options.top + 1) * sizeof *list);
+  if (!list) return cli_fail_with("out of memory");
+  print_head(inspection);
+  for (int i = 0; i < inspection->layers; i++) {
+    print_layer_head(&inspection->layer[i]);
+    print_experts(&inspection->layer[i]);
     if (!o.options.top) continue;
-    print_tokens(&seen->layer[i], tokenizer, "most frequent tokens: times held, x over their share of the text",
-                 choir_routing_stats_frequent, room);
-    print_tokens(&seen->layer[i], tokenizer, "most typical tokens", choir_routing_stats_typical, room);
+    print_tokens(&inspection->layer[i], tokenizer, "most frequent tokens: times held, x over their share of the text",
+                 choir_routing_stats_frequent, list);
+    print_tokens(&inspection->layer[i], tokenizer, "most typical tokens", choir_routing_stats_typical, list);
   }
-  free(room);
+  free(list);
   return 0;
 }
 
 static int show(choir_model *model, const choir_tokenizer *tokenizer) {
-  choir_seen seen;
+  choir_inspection inspection;
   char *text = NULL;
   int status = 0;
-  if (choir_see(model, tokenizer, &o.options, &seen))
+  if (choir_inspect_text(model, tokenizer, &o.options, &inspection))
     status = cli_fail();
   else if (!json)
-    status = print_text(tokenizer, &seen);
-  else if (choir_seen_json(model, tokenizer, &o.options, &seen, &text))
+    status = print_text(tokenizer, &inspection);
+  else if (choir_inspection_json(model, tokenizer, &o.options, &inspection, &text))
     status = cli_fail();
   else
     puts(text);
   free(text);
-  choir_seen_free(&seen);
+  choir_inspection_free(&inspection);
   return status;
 }
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  return cli_see(&o, operands[0], show);
+  return cli_inspect_text(&o, operands[0], show);
 }
 
 static const cli_option options[] = {

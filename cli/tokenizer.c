@@ -49,12 +49,12 @@ static int train(int count, const char *const *files) {
 /* A whole file, or standard input for NULL and "-"; malloc'd, with a NUL behind. */
 static char *read_all(const char *path, size_t *length) {
   FILE *file = !path || !strcmp(path, "-") ? stdin : fopen(path, "rb");
-  size_t room = 1 << 16, used = 0, got = 0;
-  char *text = file ? malloc(room) : NULL;
-  while (text && (got = fread(text + used, 1, room - used - 1, file)) > 0) {
+  size_t allocated = 1 << 16, used = 0, got = 0;
+  char *text = file ? malloc(allocated) : NULL;
+  while (text && (got = fread(text + used, 1, allocated - used - 1, file)) > 0) {
     used += got;
-    if (used + 1 < room) continue;
-    char *more = realloc(text, room *= 2);
+    if (used + 1 < allocated) continue;
+    char *more = realloc(text, allocated *= 2);
     if (!more) free(text);
     text = more;
   }

@@ -12,10 +12,10 @@ static struct {
   int resume, threads, emulate;
 } o;
 
-typedef struct watch {
+typedef struct display {
   cli_progress progress;
   int64_t first, last; /* steps of this process; first 0: none yet */
-} watch;
+} display;
 
 /* ", 61 % of peak", or nothing where no peak is known. */
 static const char *share(const choir_train_event *e, char *text, size_t size) {
@@ -24,13 +24,13 @@ static const char *share(const choir_train_event *e, char *text, size_t size) {
   return text;
 }
 
-static double seconds_left(const watch *w, const choir_train_event *e) {
+static double seconds_left(const display *w, const choir_train_event *e) {
   double left = e->seconds_left;
   if (o.minutes > 0) left = fmin(left, 60 * o.minutes - (cli_seconds() - w->progress.started));
   return left;
 }
 
-static void show_step(watch *w, const choir_train_event *e) {
+static void show_step(display *w, const choir_train_event *e) {
   char steps[24] = "", peak[48];
   if (!cli_progress_due(&w->progress) && e->step != w->first) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
@@ -53,7 +53,7 @@ static void show_memory(const choir_memory *memory) {
 }
 
 /* What must stay on the screen goes below the live line. */
-static void show_kept(watch *w, const choir_train_event *e) {
+static void show_kept(display *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL)
     show_losses(e);
@@ -65,7 +65,7 @@ static void show_kept(watch *w, const choir_train_event *e) {
 }
 
 static int on_event(void *context, const choir_train_event *e) {
-  watch *w = context;
+  display *w = context;
   if (e->kind != CHOIR_EVENT_STEP) {
     show_kept(w, e);
   } else {
@@ -92,7 +92,7 @@ static int prepare(choir_config *config, int *use) {
 static int run(int count, const char *const *operands) {
   (void)count, (void)operands;
   choir_config config;
-  watch w = {0};
+  display w = {0};
   int use, status = prepare(&config, &use);
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);

@@ -24,12 +24,14 @@ allow cpu op base
 allow data base
 allow moe op comm base
 allow model moe op comm base
-allow train model moe data op comm base
-allow infer model moe data op comm base
-allow study train infer model moe data op comm base
+allow api model moe op base
+allow train api model moe data op comm base
+allow infer api model moe data op comm base
+allow bench train infer api model moe data op comm base
+allow study train infer api model moe data op comm base
 for folder in src/*/; do
   case $(basename "$folder") in
-    base | op | comm | cpu | cuda | data | moe | model | train | infer | study) ;;
+    base | op | comm | cpu | cuda | data | moe | model | api | train | infer | bench | study) ;;
     *) fail "$folder: has no place in the order of folders (tests/arrows.sh)" ;;
   esac
 done

@@ -10,7 +10,7 @@ typedef struct model_case {
   ch_transformer net;
   ch_arena weights, gradients;
   int32_t token[B * T], target[B * T];
-  int paired;
+  int drawn_twice;
 } model_case;
 
 static void set_up(model_case *c, const char *router, double consistency, int narrow) {
@@ -41,8 +41,8 @@ static void set_up(model_case *c, const char *router, double consistency, int na
     c->target[i] = i % 7 == 3 ? -1 : (int32_t)ch_rng_below(rng, (uint64_t)(1000 + i), V);
   }
   c->token[T - 1] = c->target[T - 1] = -1; /* one padded position */
-  c->paired = ch_router_draws(&config.model.router) > 1;
-  for (int i = B / 2 * T; i < B * T && c->paired; i++) {
+  c->drawn_twice = ch_router_draws_per_sequence(&config.model.router) > 1;
+  for (int i = B / 2 * T; i < B * T && c->drawn_twice; i++) {
     c->token[i] = c->token[i - B / 2 * T];
     c->target[i] = c->target[i - B / 2 * T];
   }
@@ -63,7 +63,7 @@ static double run(model_case *c, int gradients) {
                   .target = c->target,
                   .training = 1,
                   .gradients = gradients,
-                  .paired = c->paired,
+                  .drawn_twice = c->drawn_twice,
                   .weight = (real)0.05,
                   .aux_scale = (real)0.5,
                   .seed = 11,

@@ -2,8 +2,8 @@
 #ifndef CH_TESTS_MODEL_TESTING_H
 #define CH_TESTS_MODEL_TESTING_H
 
+#include "api/model.h"
 #include "choir/choir.h"
-#include "model/model.h"
 #include "testing.h"
 
 enum { MODEL_B = 8, MODEL_T = 24, MODEL_V = 96, MODEL_E = 8 };

@@ -2,7 +2,7 @@
 #include <float.h>
 
 #include "choir/tensors.h"
-#include "moe/assign.h"
+#include "moe/assign/assign.h"
 #include "testing.h"
 
 enum { KINDS = 12 };

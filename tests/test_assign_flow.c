@@ -1,6 +1,6 @@
 /* The exact solver's network from inside: what it remembers of cheapest moves is what a fresh look finds. Results alone
  * hardly show a move that was forgotten, since nodes look again whenever they lose a row. */
-#include "moe/assign_flow.h"
+#include "moe/assign/flow.h"
 #include "testing.h"
 
 static double uniform(uint32_t seed, uint64_t i) { return ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, 81), i); }
@@ -13,7 +13,7 @@ typedef struct {
 
 /* Prices 0: every row takes the best experts that are worth more than nothing, up to its cap. */
 static void set_up(ch_flow *f, const network *c) {
-  int64_t free_room = 0;
+  int64_t free_slack = 0;
   for (int64_t r = 0; r < c->rows; r++) {
     real *score = f->score + r * f->ld;
     for (int64_t j = 0; j < f->ld; j++) {
@@ -22,12 +22,12 @@ static void set_up(ch_flow *f, const network *c) {
       score[j] = j < c->e ? (real)s : j == c->e ? 0 : (real)-INFINITY;
     }
     memcpy(f->open + r * f->ld, score, (size_t)f->ld * sizeof *score);
-    f->room[r] = c->cap;
+    f->slack[r] = c->cap;
   }
   memset(f->held, 0, (size_t)c->e * sizeof *f->held);
   for (int j = 0; j < f->ld; j++) f->beta[j] = 0;
   for (int r = 0; r < c->rows; r++) {
-    while (f->room[r] > 0) {
+    while (f->slack[r] > 0) {
       const real *open = f->open + r * f->ld;
       int best = 0;
       for (int i = 1; i < c->e; i++)
@@ -35,14 +35,14 @@ static void set_up(ch_flow *f, const network *c) {
       if (!(open[best] > 0)) break;
       ch_flow_take(f, r, best);
     }
-    free_room += f->room[r];
+    free_slack += f->slack[r];
   }
   for (int i = 0; i < c->e; i++) f->excess[i] = f->held[i] - c->share;
-  f->excess[c->e] = (int)(free_room - ((int64_t)c->cap * c->rows - (int64_t)c->share * c->e));
+  f->excess[c->e] = (int)(free_slack - ((int64_t)c->cap * c->rows - (int64_t)c->share * c->e));
 }
 
 static int holds(const ch_flow *f, int r, int node) {
-  return node == f->e ? f->room[r] > 0 : f->open[r * f->ld + node] == (real)-INFINITY;
+  return node == f->e ? f->slack[r] > 0 : f->open[r * f->ld + node] == (real)-INFINITY;
 }
 
 /* Nodes that are not stale know the least loss of a move to any other node, and a row that makes it. */
@@ -75,8 +75,8 @@ static void check_balance(const ch_flow *f, const network *c) {
   for (int r = 0; r < c->rows; r++) {
     int has = 0;
     for (int i = 0; i < c->e; i++) has += holds(f, r, i);
-    assert_true(f->room[r] >= 0);
-    assert_int_equal(has + f->room[r], c->cap);
+    assert_true(f->slack[r] >= 0);
+    assert_int_equal(has + f->slack[r], c->cap);
   }
 }
 

@@ -5,7 +5,7 @@ enum { BUCKETS = 8, MAX_DISTANCE = 20, MOST_CALLS = 64, MOST_SEQUENCES = 4 };
 
 /* Sequences of T tokens each come in calls; call c brings pieces[c][b] tokens of sequence b. */
 typedef struct {
-  int B, T, H, dh, room;
+  int B, T, H, dh, positions;
   int pieces[MOST_CALLS][MOST_SEQUENCES];
 } shape;
 
@@ -47,18 +47,18 @@ static void move_rows(const inputs *in, const int *begin, const int *past, const
 static void run_cached(ch_exec *x, const void *context, real *out) {
   const inputs *in = context;
   const shape *s = in->s;
-  int64_t width = (int64_t)s->H * s->dh, most = (int64_t)s->B * s->T, cache = (int64_t)s->B * s->room * width;
+  int64_t width = (int64_t)s->H * s->dh, most = (int64_t)s->B * s->T, cache = (int64_t)s->B * s->positions * width;
   int past[MOST_SEQUENCES] = {0}, begin[MOST_SEQUENCES + 1] = {0};
   real *q = test_new(most * width), *k = test_new(most * width), *v = test_new(most * width);
   real *keys = test_new(cache), *values = test_new(cache), *part = test_new(most * width);
-  real *bias = test_new((int64_t)s->H * (s->room + CH_BIAS_PAD));
-  ch_attention_bias(in->rel_bias, s->H, BUCKETS, MAX_DISTANCE, s->room, bias);
+  real *bias = test_new((int64_t)s->H * (s->positions + CH_BIAS_PAD));
+  ch_attention_bias(in->rel_bias, s->H, BUCKETS, MAX_DISTANCE, s->positions, bias);
   test_poison(keys, cache);
   test_poison(values, cache);
   ch_attention_cached_args a = {.B = s->B,
                                 .H = s->H,
                                 .dh = s->dh,
-                                .room = s->room,
+                                .positions = s->positions,
                                 .max_rows = (int)most,
                                 .begin = begin,
                                 .past = past,

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "choir/route.h"
+#include "choir/router.h"
 #include "model/config.h"
 #include "testing.h"
 

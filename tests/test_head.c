@@ -156,7 +156,7 @@ static paired_results run_pairs(const char *backend, ch_compute compute, int thr
                     .weight = weight,
                     .dx = p.r.dx,
                     .dw = p.r.dw,
-                    .paired = 1,
+                    .drawn_twice = 1,
                     .consistency_sum = &p.disagreement,
                     .consistency = consistency};
   TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));

@@ -121,7 +121,7 @@ static void stats_and_page_agree(void **state) {
     assert_int_equal((int)json_at(stats, "tokens"), 300);
     assert_true(json_is_true(json_object_get(stats, "cut")));
     assert_int_equal(json_array_size(layers), 2);
-    agree(stats, json_object_get(data, "seen"), "stats");
+    agree(stats, json_object_get(data, "inspection"), "stats");
     assert_int_equal(json_array_size(json_object_get(data, "text")), 300);
     json_array_foreach(layers, l, layer) {
       check_routes(json_array_get(json_object_get(data, "routes"), l), layer);

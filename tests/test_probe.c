@@ -1,5 +1,5 @@
 /* The leak probe on every routing of every router: quiet where nothing leaks, loud where something does. */
-#include "cpu/product.h"
+#include "cpu/threaded/product.h"
 #include "model_testing.h"
 
 static choir_probe_result run_probe(choir_model *model, const char *routing, int draws) {

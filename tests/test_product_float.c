@@ -1,6 +1,6 @@
 /* The own float product in every instruction set, of every form, against sums in double precision. */
 #include "base/machine.h"
-#include "cpu/simd_product.h"
+#include "cpu/simd/product.h"
 #include "testing.h"
 
 typedef struct {

@@ -2,8 +2,8 @@
 #include <omp.h>
 #include <pthread.h>
 
-#include "cpu/product.h"
-#include "cpu/vexp.h"
+#include "cpu/simd/vexp.h"
+#include "cpu/threaded/product.h"
 #include "testing.h"
 
 typedef struct {

@@ -5,7 +5,7 @@
 #include <sys/time.h>
 
 #include "base/machine.h"
-#include "cpu/product.h"
+#include "cpu/threaded/product.h"
 #include "testing.h"
 
 static struct {

@@ -2,7 +2,7 @@
 #ifndef CHOIR_LAYER_H
 #define CHOIR_LAYER_H
 
-#include "choir/route.h"
+#include "choir/router.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
 #define CHOIR_MODEL_H
 
 #include "choir/config.h"
-#include "choir/route.h"
+#include "choir/router.h"
 #include "choir/routing.h"
 #include "choir/tokenizer.h"
 
@@ -87,10 +87,10 @@ CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_
 CHOIR_API int choir_model_moe_layers(const choir_model *model);
 CHOIR_API int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats);
 
-/* From now on `look` is shown how every MoE layer routed in every forward pass and evaluation, layer by layer while the
- * pass runs; NULL: nobody looks, which costs nothing. What the router saw and chose, token by token, is there for no
- * longer than the call. */
-CHOIR_API void choir_model_look(choir_model *model, choir_look look, void *context);
+/* From now on `callback` is shown how every MoE layer routed in every forward pass and evaluation, layer by layer while
+ * the pass runs; NULL: nobody looks, which costs nothing. What the router saw and chose, token by token, is there for
+ * no longer than the call. */
+CHOIR_API void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context);
 
 #ifdef __cplusplus
 }

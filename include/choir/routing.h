@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* One layer's routing of one batch: see choir_model_look. A slot is one token at one expert. */
+/* One layer's routing of one batch: see choir_model_on_routing. A slot is one token at one expert. */
 typedef struct choir_routing {
   int layer;               /* its number in the model, from 0 */
   int moe;                 /* its number among the MoE layers, from 0 */
@@ -35,10 +35,10 @@ typedef struct choir_routing {
 /* The expert of a slot. */
 CHOIR_API int choir_routing_expert(const choir_routing *routing, int slot);
 
-/* Is shown routings by choir_model_look. */
-typedef void (*choir_look)(void *context, const choir_routing *routing);
+/* Is shown routings by choir_model_on_routing. */
+typedef void (*choir_routing_callback)(void *context, const choir_routing *routing);
 
-/* Statistics of one layer over any number of batches. Entropies are in nats. docs/seeing.md has the formulas. */
+/* Statistics of one layer over any number of batches. Entropies are in nats. docs/inspecting.md has the formulas. */
 typedef struct choir_routing_stats {
   int layer, moe, experts, vocab_size;
   int64_t tokens;       /* valid ones */

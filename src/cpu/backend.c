@@ -1,7 +1,24 @@
 /* The CPU backends: "reference" is plain C, "cpu" starts from it and overrides what it does faster. */
 #include "base/error.h"
 #include "base/machine.h"
-#include "cpu/cpu.h"
+#include "cpu/ref/ref.h"
+
+static void fill_reference(ch_ops *ops, ch_compute compute) {
+  (void)compute;
+  ch_ref_fill_gemm(ops);
+  ch_ref_fill_attention(ops);
+  ch_ref_fill_attention_cached(ops);
+  ch_ref_fill_head(ops);
+  ch_ref_fill_pointwise(ops);
+  ch_ref_fill_gelu(ops);
+  ch_ref_fill_norm(ops);
+  ch_ref_fill_gather(ops);
+  ch_ref_fill_select(ops);
+  ch_ref_fill_exchange(ops);
+  ch_ref_fill_dykstra(ops);
+  ch_ref_fill_adafactor(ops);
+  ch_ref_fill_adamw(ops);
+}
 
 static int reference_supports(ch_compute compute, int emulate) {
   (void)emulate;
@@ -11,9 +28,31 @@ static int reference_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-static const ch_backend reference = {"reference", reference_supports, ch_fill_reference};
+static const ch_backend reference = {"reference", reference_supports, fill_reference};
 
 #ifndef CHOIR_DOUBLE
+#include "cpu/simd/fill.h"
+#include "cpu/threaded/threaded.h"
+
+/* What is not overridden stays the reference's: the index by token, a counting sort of a few integers a token; copy,
+ * which is the system's own. */
+static void fill_cpu(ch_ops *ops, ch_compute compute) {
+  fill_reference(ops, compute);
+  ch_threaded_fill_gemm(ops, compute);
+  ch_threaded_fill_attention(ops);
+  ch_threaded_fill_attention_cached(ops);
+  ch_threaded_fill_head(ops);
+  CH_SIMD_PICK(ch_fill_pointwise)(ops);
+  CH_SIMD_PICK(ch_fill_gelu)(ops);
+  CH_SIMD_PICK(ch_fill_norm)(ops);
+  CH_SIMD_PICK(ch_fill_gather)(ops);
+  CH_SIMD_PICK(ch_fill_select)(ops);
+  CH_SIMD_PICK(ch_fill_exchange)(ops);
+  CH_SIMD_PICK(ch_fill_dykstra)(ops);
+  CH_SIMD_PICK(ch_fill_adafactor)(ops);
+  CH_SIMD_PICK(ch_fill_adamw)(ops);
+}
+
 static int cpu_supports(ch_compute compute, int emulate) {
   if (compute == CH_COMPUTE_BF16 && !emulate && !ch_machine_has_bf16())
     return ch_error(
@@ -22,12 +61,7 @@ static int cpu_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-static void cpu_fill(ch_ops *ops, ch_compute compute) {
-  ch_fill_reference(ops, compute);
-  ch_fill_cpu(ops, compute);
-}
-
-static const ch_backend cpu = {"cpu", cpu_supports, cpu_fill};
+static const ch_backend cpu = {"cpu", cpu_supports, fill_cpu};
 const ch_backend *const ch_backends[] = {&cpu, &reference, NULL};
 #else
 const ch_backend *const ch_backends[] = {&reference, NULL};

@@ -27,10 +27,10 @@ typedef struct {
   int V, slots, begun; /* sequences that have had a slot */
   int interrupted;
   slot *slot;
-  int *counts;        /* [slots] */
-  int32_t *token;     /* [chunk or slots] */
-  float *logits;      /* [slots,V] */
-  ch_candidate *room; /* [V] */
+  int *counts;              /* [slots] */
+  int32_t *token;           /* [chunk or slots] */
+  float *logits;            /* [slots,V] */
+  ch_candidate *candidates; /* [V] */
   ch_sampling sampling;
 } generation;
 
@@ -93,8 +93,8 @@ static int sample(generation *g) {
     const choir_generated *to = &g->result->sequences[s->sequence];
     ch_rng rng = ch_rng_make(g->o->seed, CH_STREAM_SAMPLE, (uint32_t)s->sequence);
     int position = to->prompt_count + to->count;
-    int32_t token =
-        ch_sample(&g->sampling, g->logits + (int64_t)b * g->V, g->V, ch_rng_uniform(rng, (uint64_t)position), g->room);
+    int32_t token = ch_sample(&g->sampling, g->logits + (int64_t)b * g->V, g->V,
+                              ch_rng_uniform(rng, (uint64_t)position), g->candidates);
     if (token < 0)
       return ch_error(CHOIR_ERROR_NUMERIC, "sequence %d, position %d: the logits are not finite numbers", s->sequence,
                       position);
@@ -186,8 +186,8 @@ static int start(generation *g, choir_model *model) {
   g->counts = calloc(slots, sizeof *g->counts);
   g->token = malloc(tokens * sizeof *g->token);
   g->logits = malloc(slots * (size_t)g->V * sizeof *g->logits);
-  g->room = malloc((size_t)g->V * sizeof *g->room);
-  if (!g->slot || !g->counts || !g->token || !g->logits || !g->room)
+  g->candidates = malloc((size_t)g->V * sizeof *g->candidates);
+  if (!g->slot || !g->counts || !g->token || !g->logits || !g->candidates)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d sequences", g->slots);
   for (int b = 0; b < g->slots; b++) g->slot[b].sequence = -1;
   return CHOIR_OK;
@@ -196,7 +196,7 @@ static int start(generation *g, choir_model *model) {
 static void release(generation *g) {
   for (int b = 0; g->slot && b < g->slots; b++) ch_stream_free(&g->slot[b].text);
   choir_session_free(g->session);
-  free(g->slot), free(g->counts), free(g->token), free(g->logits), free(g->room);
+  free(g->slot), free(g->counts), free(g->token), free(g->logits), free(g->candidates);
 }
 
 /* A place for every sequence: what never gets a slot was interrupted before it began, and has an empty text. */

@@ -20,7 +20,7 @@ static void attention_half(choir_session *s, ch_block *b, int n, real *stream) {
   x->ops->attention_cached(x, &(ch_attention_cached_args){.B = s->slots,
                                                           .H = m->config.heads,
                                                           .dh = m->d_head,
-                                                          .room = s->room,
+                                                          .positions = s->positions,
                                                           .max_rows = n,
                                                           .begin = s->begin,
                                                           .past = s->length,

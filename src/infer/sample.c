@@ -61,16 +61,17 @@ static double total(const ch_candidate *all, int count) {
   return sum;
 }
 
-int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *room) {
+int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *candidates) {
   int32_t best = likeliest(logits, V);
   if (best < 0 || how->temperature <= 0 || how->top_k == 1) return best;
   int count = V;
-  for (int32_t v = 0; v < V; v++) room[v] = (ch_candidate){(double)logits[v], v};
-  count = keep_first(room, count, how->top_k);
-  for (int i = 0; i < count; i++) room[i].weight = exp((room[i].weight - (double)logits[best]) / how->temperature);
-  count = keep_share(room, count, total(room, count), how->top_p);
-  double left = uniform * total(room, count);
+  for (int32_t v = 0; v < V; v++) candidates[v] = (ch_candidate){(double)logits[v], v};
+  count = keep_first(candidates, count, how->top_k);
   for (int i = 0; i < count; i++)
-    if ((left -= room[i].weight) < 0) return room[i].token;
+    candidates[i].weight = exp((candidates[i].weight - (double)logits[best]) / how->temperature);
+  count = keep_share(candidates, count, total(candidates, count), how->top_p);
+  double left = uniform * total(candidates, count);
+  for (int i = 0; i < count; i++)
+    if ((left -= candidates[i].weight) < 0) return candidates[i].token;
   return best; /* rounding left a trifle over */
 }

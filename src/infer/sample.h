@@ -16,8 +16,8 @@ typedef struct ch_sampling {
 } ch_sampling;
 
 /* The token of logits [V] for a number `uniform` in (0,1): softmax(logits / temperature), of which the top_k likeliest
- * are kept, and of these the fewest that reach top_p of their sum. room: [V]. -1 where logits are not finite; those of
- * -infinity are tokens that never come. */
-int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *room);
+ * are kept, and of these the fewest that reach top_p of their sum. candidates: [V]. -1 where logits are not finite;
+ * those of -infinity are tokens that never come. */
+int32_t ch_sample(const ch_sampling *how, const float *logits, int V, double uniform, ch_candidate *candidates);
 
 #endif

@@ -42,7 +42,8 @@ static int borrow(choir_session *s) {
 
 static void allocate(choir_session *s) {
   const ch_transformer *m = &s->net;
-  int64_t bias = (int64_t)m->config.heads * (s->room + CH_BIAS_PAD), cache = (int64_t)s->slots * s->room * m->width;
+  int64_t bias = (int64_t)m->config.heads * (s->positions + CH_BIAS_PAD),
+          cache = (int64_t)s->slots * s->positions * m->width;
   s->length = CH_NEW(&s->memory, int, s->slots);
   s->begin = CH_NEW(&s->memory, int, s->slots + 1);
   s->until = CH_NEW(&s->memory, int64_t, s->slots + 1);
@@ -64,9 +65,9 @@ static int create(choir_session *s, const choir_session_options *o) {
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))
     CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
   CH_TRY(ch_exec_init(&s->x, model->x.ops->name, model->x.compute, 1, model->x.threads));
-  s->x.by_row = 1;
+  s->x.batch_invariant = 1;
   s->slots = o->slots;
-  s->room = o->length;
+  s->positions = o->length;
   int64_t most = (int64_t)o->slots * o->length;
   s->chunk = o->chunk < most ? o->chunk : (int)most;
   CH_TRY(borrow(s));
@@ -81,7 +82,8 @@ static int create(choir_session *s, const choir_session_options *o) {
   if (model->stale) ch_model_round_weights(s->model, &s->x);
   const choir_model_config *c = &s->net.config;
   for (int l = 0; l < c->layers; l++)
-    ch_attention_bias(s->net.block[l].rel_bias->w, c->heads, c->rel_buckets, c->rel_max_distance, s->room, s->bias[l]);
+    ch_attention_bias(s->net.block[l].rel_bias->w, c->heads, c->rel_buckets, c->rel_max_distance, s->positions,
+                      s->bias[l]);
   return CHOIR_OK;
 }
 
@@ -112,9 +114,9 @@ void choir_session_free(choir_session *s) {
 static int check_call(const choir_session *s, const int *counts, const int32_t *tokens) {
   int64_t at = 0;
   for (int b = 0; b < s->slots; b++) {
-    if (counts[b] < 0 || counts[b] > s->room - s->length[b])
+    if (counts[b] < 0 || counts[b] > s->positions - s->length[b])
       return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d holds %d of %d tokens: %d more do not fit", b, s->length[b],
-                      s->room, counts[b]);
+                      s->positions, counts[b]);
     for (int i = 0; i < counts[b]; i++, at++)
       if (tokens[at] < 0 || tokens[at] >= s->net.config.vocab_size)
         return ch_error(CHOIR_ERROR_ARGUMENT, "token %d of slot %d is %d, outside the vocabulary of %d", i, b,

@@ -2,18 +2,18 @@
 #ifndef CH_INFER_SESSION_H
 #define CH_INFER_SESSION_H
 
+#include "api/model.h"
 #include "choir/generate.h"
-#include "model/model.h"
 
 struct choir_session {
   choir_model *model;
   ch_transformer net; /* the model's parameters; blocks and statistics of its own */
   ch_exec x;
   ch_arena memory; /* what follows */
-  int slots, room, chunk;
+  int slots, positions, chunk;
   int causal;            /* the model's routing when the session was made */
-  real **bias;           /* [L] -> [H,room + CH_BIAS_PAD] relative position bias by distance */
-  real **keys, **values; /* [L] -> [slots,H,room,dh] */
+  real **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance */
+  real **keys, **values; /* [L] -> [slots,H,positions,dh] */
   int *length;           /* [slots] tokens that the caches hold */
   int *begin;            /* [slots+1] rows of the pass at hand */
   int64_t *until;        /* [slots+1] the same over the whole call */

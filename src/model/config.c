@@ -230,7 +230,7 @@ static int check_threshold_training(const choir_router_options *o, const ch_rout
 static int check_routing(const choir_config *config) {
   const choir_model_config *m = &config->model;
   const choir_train_config *t = &config->train;
-  int64_t n = (int64_t)t->batch_sequences * t->sequence_length * ch_router_draws(&m->router);
+  int64_t n = (int64_t)t->batch_sequences * t->sequence_length * ch_router_draws_per_sequence(&m->router);
   if (n > INT_MAX)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "train.batch_sequences %d times train.sequence_length %d is %lld tokens: at most %d at once; use "

@@ -18,7 +18,7 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .e = m->config.experts,
                        .sequence_length = p->T,
                        .layer = b->number,
-                       .look = p->look,
+                       .hook = p->hook,
                        .valid = valid,
                        .token = token,
                        .training = p->training,

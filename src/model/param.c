@@ -31,8 +31,8 @@ typedef struct row {
 } row;
 
 /* A row into the table; beyond its end only counted, so that one walk sizes it and a second one fills it. */
-static void add(ch_params *params, int room, int layer, const row *r) {
-  if (params->count++ >= room) return;
+static void add(ch_params *params, int most, int layer, const row *r) {
+  if (params->count++ >= most) return;
   ch_param *p = &params->p[params->count - 1];
   *p = (ch_param){.layer = layer,
                   .dims = r->dims,
@@ -54,13 +54,13 @@ static void add(ch_params *params, int room, int layer, const row *r) {
   }
 }
 
-static void add_all(ch_params *params, int room, int layer, const row *rows, int count) {
-  for (int i = 0; i < count; i++) add(params, room, layer, &rows[i]);
+static void add_all(ch_params *params, int most, int layer, const row *rows, int count) {
+  for (int i = 0; i < count; i++) add(params, most, layer, &rows[i]);
 }
-#define ADD(params, room, layer, rows) add_all(params, room, layer, rows, (int)(sizeof(rows) / sizeof *(rows)))
+#define ADD(params, most, layer, rows) add_all(params, most, layer, rows, (int)(sizeof(rows) / sizeof *(rows)))
 
 /* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
-static void add_attention(ch_params *params, int room, int layer, const choir_model_config *c) {
+static void add_attention(ch_params *params, int most, int layer, const choir_model_config *c) {
   int64_t d = c->d_model, inner = (int64_t)c->heads * ch_config_d_head(c);
   double in = 1 / sqrt((double)d), out = 1 / sqrt((double)inner);
   const row rows[] = {
@@ -68,52 +68,52 @@ static void add_attention(ch_params *params, int room, int layer, const choir_mo
       {"attn.k.weight", 2, {inner, d}, in, MATRIX},  {"attn.v.weight", 2, {inner, d}, in, MATRIX},
       {"attn.o.weight", 2, {d, inner}, out, MATRIX}, {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN},
       {"ffn_norm.weight", 1, {d}, 0, PLAIN}};
-  ADD(params, room, layer, rows);
+  ADD(params, most, layer, rows);
 }
 
-static void add_ffn(ch_params *params, int room, int layer, const choir_model_config *c) {
+static void add_ffn(ch_params *params, int most, int layer, const choir_model_config *c) {
   int64_t d = c->d_model, h = c->d_hidden;
   const row rows[] = {{"ffn.gate.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
                       {"ffn.up.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
                       {"ffn.down.weight", 2, {d, h}, 1 / sqrt((double)h), MATRIX}};
-  ADD(params, room, layer, rows);
+  ADD(params, most, layer, rows);
 }
 
 /* A router whose weight no gradient trains has it among what is kept. */
-static void add_moe(ch_params *params, int room, int layer, const choir_model_config *c, unsigned caps) {
+static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, unsigned caps) {
   int64_t d = c->d_model, h = c->d_hidden, e = c->experts;
   int trained = (caps & CH_ROUTER_LEARNED) && !(caps & CH_ROUTER_CENTROIDS);
   const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
                       {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
                       {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}}; /* maps h to d */
-  add_all(params, room, layer, trained ? rows : rows + 1, trained ? 3 : 2);
+  add_all(params, most, layer, trained ? rows : rows + 1, trained ? 3 : 2);
 }
 
-static void add_kept(ch_params *params, int room, int layer, const choir_model_config *c, unsigned caps) {
+static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, unsigned caps) {
   int64_t d = c->d_model, e = c->experts;
   const row thresholds = {"moe.thresholds", 1, {e}, 0, KEPT},
             centroids = {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT};
-  if (caps & CH_ROUTER_THRESHOLDS) add(params, room, layer, &thresholds);
-  if (caps & CH_ROUTER_CENTROIDS) add(params, room, layer, &centroids);
+  if (caps & CH_ROUTER_THRESHOLDS) add(params, most, layer, &thresholds);
+  if (caps & CH_ROUTER_CENTROIDS) add(params, most, layer, &centroids);
 }
 
-static void add_model(ch_params *params, int room, const choir_model_config *c, unsigned caps) {
+static void add_model(ch_params *params, int most, const choir_model_config *c, unsigned caps) {
   int64_t d = c->d_model;
   const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, MATRIX}, norm = {"final_norm.weight", 1, {d}, 0, PLAIN};
   params->count = 0;
-  add(params, room, -1, &embed);
+  add(params, most, -1, &embed);
   for (int layer = 0; layer < c->layers; layer++) {
-    add_attention(params, room, layer, c);
+    add_attention(params, most, layer, c);
     if (ch_config_is_moe(c, layer))
-      add_moe(params, room, layer, c, caps);
+      add_moe(params, most, layer, c, caps);
     else
-      add_ffn(params, room, layer, c);
+      add_ffn(params, most, layer, c);
   }
-  add(params, room, -1, &norm);
+  add(params, most, -1, &norm);
   int trained = params->count;
   for (int layer = 0; layer < c->layers; layer++)
-    if (ch_config_is_moe(c, layer)) add_kept(params, room, layer, c, caps);
-  params->kept = params->count - trained;
+    if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, caps);
+  params->buffers = params->count - trained;
   params->count = trained;
 }
 
@@ -126,7 +126,7 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
     caps = router->caps;
   }
   add_model(params, 0, config, caps);
-  int rows = params->count + params->kept;
+  int rows = params->count + params->buffers;
   params->p = malloc((size_t)rows * sizeof *params->p);
   if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", rows);
   add_model(params, rows, config, caps);
@@ -145,7 +145,7 @@ void ch_params_free(ch_params *params) {
 }
 
 const ch_param *ch_params_find(const ch_params *params, const char *name) {
-  for (int i = 0; i < params->count + params->kept; i++)
+  for (int i = 0; i < params->count + params->buffers; i++)
     if (!strcmp(params->p[i].name, name)) return &params->p[i];
   return NULL;
 }
@@ -176,7 +176,7 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
 }
 
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
-  for (int i = 0; i < params->count + params->kept; i++) {
+  for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
     p->w = CH_NEW(arena, real, p->count);
     p->w16 = bf16 && p->matrix ? CH_NEW(arena, ch_bf16, p->count) : NULL;
@@ -194,7 +194,7 @@ static void fill(ch_param *p, ch_rng rng, int64_t begin, int64_t count) {
 }
 
 void ch_params_init(ch_params *params, uint64_t seed, int threads) {
-  for (int t = 0; t < params->count + params->kept; t++) {
+  for (int t = 0; t < params->count + params->buffers; t++) {
     ch_param *p = &params->p[t];
     ch_rng rng = ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t);
 #pragma omp parallel for schedule(static) num_threads(threads)

@@ -38,8 +38,8 @@ typedef struct ch_param {
  * and loaded like all the rest but has no gradient and no part in the counts. */
 typedef struct ch_params {
   int count;   /* trained by gradients */
-  int kept;    /* and these behind them */
-  ch_param *p; /* [count + kept], malloc'd */
+  int buffers; /* and these behind them */
+  ch_param *p; /* [count + buffers], malloc'd */
 } ch_params;
 
 /* Builds the table of a checked config, names and shapes only, in the order of the model: embed, layers 0..,

@@ -97,7 +97,7 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
   real *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
   real *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
   ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
-  double agree = p->paired && !ch_counting(x) ? consistency_weight(m, p) : 0, disagreement = 0;
+  double agree = p->drawn_twice && !ch_counting(x) ? consistency_weight(m, p) : 0, disagreement = 0;
   x->ops->rmsnorm(x, &norm);
   x->ops->head(x, &(ch_head_args){.n = n,
                                   .d = d,
@@ -113,7 +113,7 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
                                   .dx = dnormed,
                                   .dw = m->embed->g,
                                   .accumulate = p->accumulate,
-                                  .paired = p->paired,
+                                  .drawn_twice = p->drawn_twice,
                                   .consistency_sum = &disagreement,
                                   .consistency = p->aux_scale * (real)agree});
   p->aux_loss += agree * disagreement;

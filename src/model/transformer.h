@@ -48,10 +48,10 @@ typedef struct ch_pass {
   int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
   int accumulate;        /* add them to what stands there, instead of setting them whatever it is */
   int causal;            /* route without a look at other tokens; not with gradients */
-  int paired;          /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
-  int by_threshold;    /* experts take by thresholds in training (router.threshold_after) */
-  int observe;         /* fold cut-offs or centroids into what the router keeps */
-  const ch_look *look; /* sees every MoE layer's routing; or NULL */
+  int drawn_twice;  /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
+  int by_threshold; /* experts take by thresholds in training (router.threshold_after) */
+  int observe;      /* fold cut-offs or centroids into what the router keeps */
+  const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
   uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
   real *logits;         /* [B*T,V] or NULL */

@@ -9,7 +9,7 @@
 #include "base/tensors.h"
 
 int ch_weights_save(const ch_params *params, const char *path) {
-  int count = params->count + params->kept;
+  int count = params->count + params->buffers;
   choir_tensor *tensor = calloc((size_t)count, sizeof *tensor);
   if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
   for (int i = 0; i < count; i++) {
@@ -51,7 +51,7 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const char *name
 }
 
 static int load_open(ch_params *params, const char *path, const choir_tensors *file) {
-  for (int i = 0; i < params->count + params->kept; i++) {
+  for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
     CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, p->w));
   }

@@ -1,6 +1,6 @@
 #include "moe/layer.h"
 
-#include "moe/expert_ffn.h"
+#include "moe/experts.h"
 
 static int learned(const ch_moe_args *a) { return (a->router->caps & CH_ROUTER_LEARNED) != 0; }
 
@@ -9,24 +9,24 @@ static int jitters(const ch_moe_args *a) {
 }
 
 /* Slots that the record must have room for. */
-static int record_room(const ch_moe_args *a) {
+static int record_slots(const ch_moe_args *a) {
   if (a->causal && a->router->causal) return a->n * ch_router_most_experts(a->options, a->e);
   return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
 }
 
 /* Slots that go through the experts at once. By thresholds every token could meet every expert, but hardly does: memory
  * is planned for what the router's own rule takes, and what is more goes in several parts. */
-static int expert_room(const ch_moe_args *a, int slots) {
+static int expert_slots(const ch_moe_args *a, int slots) {
   if (!a->causal) return slots;
   int own = a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
-  int one_token = ch_router_most_experts(a->options, a->e), room = own > one_token ? own : one_token;
-  return room < slots ? room : slots;
+  int one_token = ch_router_most_experts(a->options, a->e), chunk = own > one_token ? own : one_token;
+  return chunk < slots ? chunk : slots;
 }
 
 /* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
 static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
-  int slots = record_room(a);
+  int slots = record_slots(a);
   *s = (ch_moe_saved){0};
   ch_record_alloc(&x->tape, &s->record, a->n, a->e, slots);
   s->counts.demand = CH_NEW(&x->tape, int, a->e);
@@ -36,9 +36,9 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
     s->logits = CH_NEW(keep, real, (int64_t)a->n * a->e);
     if (!(a->router->caps & CH_ROUTER_LOGITS_ONLY)) s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
   }
-  s->room = expert_room(a, slots);
-  s->pre = CH_NEW(keep, real, (int64_t)s->room * a->h);
-  s->expert_y = CH_NEW(keep, real, (int64_t)s->room * a->d);
+  s->chunk_slots = expert_slots(a, slots);
+  s->pre = CH_NEW(keep, real, (int64_t)s->chunk_slots * a->h);
+  s->expert_y = CH_NEW(keep, real, (int64_t)s->chunk_slots * a->d);
 }
 
 /* Factors U[1-j, 1+j]; one random number of 64 bits serves two columns. */
@@ -63,19 +63,19 @@ static void multiply(ch_exec *x, int64_t count, const real *in, const real *fact
   for (int64_t i = 0; i < count; i++) out[i] = (accumulate ? out[i] : 0) + in[i] * factor[i];
 }
 
-/* What the router reads: x, or x jittered into `room`. */
-static const real *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real *room) {
+/* What the router reads: x, or x jittered into `jittered`. */
+static const real *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real *jittered) {
   if (!s->jitter) return a->x;
-  if (!ch_counting(x)) multiply(x, (int64_t)a->n * a->d, a->x, s->jitter, room, 0);
-  return room;
+  if (!ch_counting(x)) multiply(x, (int64_t)a->n * a->d, a->x, s->jitter, jittered, 0);
+  return jittered;
 }
 
 /* S = softmax(X Wg), in full precision. */
 static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   size_t mark = ch_arena_mark(&x->scratch);
-  real *room = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
+  real *jittered = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
   if (s->jitter && !ch_counting(x)) draw_jitter(x, a, s->jitter);
-  const real *in = router_input(x, a, s, room);
+  const real *in = router_input(x, a, s, jittered);
   x->ops->gemm(
       x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits, .exact = 1});
   if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
@@ -107,7 +107,7 @@ static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
 }
 
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *r, const ch_moe_saved *s) {
-  ch_expert_ffn_forward(x, a, r, s->pre, s->expert_y);
+  ch_experts_forward(x, a, r, s->pre, s->expert_y);
   x->ops->combine(x, &(ch_combine_args){
                          .record = r, .d = a->d, .gated = 1, .out_acc = a->out_acc, .y = s->expert_y, .out = a->out});
 }
@@ -117,11 +117,11 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s
   const ch_record *all = &s->record;
   size_t mark = ch_arena_mark(&x->scratch);
   ch_record part;
-  ch_record_alloc(&x->scratch, &part, a->n, a->e, s->room);
+  ch_record_alloc(&x->scratch, &part, a->n, a->e, s->chunk_slots);
   ch_moe_args some = *a;
   for (int begin = 0, end; begin < a->n; begin = end) {
     for (end = begin + 1; !ch_counting(x) && end < a->n; end++)
-      if (all->token_begin[end + 1] - all->token_begin[begin] > s->room) break;
+      if (all->token_begin[end + 1] - all->token_begin[begin] > s->chunk_slots) break;
     some.n = end - begin;
     some.x = a->x + (int64_t)begin * a->d;
     some.out = a->out + (int64_t)begin * a->d;
@@ -144,11 +144,11 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
     a->router->route(x, &routing);
   if (a->observe) a->router->observe(x, &routing);
   x->ops->index(x, &(ch_index_args){.record = &saved->record});
-  if (saved->room == saved->record.max_slots)
+  if (saved->chunk_slots == saved->record.max_slots)
     run_experts(x, a, &saved->record, saved);
   else
     run_in_parts(x, a, saved);
-  if (a->look && !ch_counting(x)) a->look->see(a->look->context, a, saved);
+  if (a->hook && !ch_counting(x)) a->hook->call(a->hook->context, a, saved);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -157,12 +157,12 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
 static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real *dscores) {
   size_t mark = ch_arena_mark(&x->scratch);
   int64_t count = (int64_t)a->n * a->d;
-  real *room = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
+  real *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real *dlogits = dscores;
   if (s->scores)
     x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
 
-  const real *in = router_input(x, a, s, room);
+  const real *in = router_input(x, a, s, jittered);
   x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
                                   .n = a->e,
                                   .k = a->n,
@@ -178,9 +178,9 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
     back.accumulate = 1;
     x->ops->gemm(x, &back);
   } else {
-    back.c = room; /* the jittered input is done with */
+    back.c = jittered; /* the jittered input is done with */
     x->ops->gemm(x, &back);
-    if (!ch_counting(x)) multiply(x, count, room, s->jitter, a->dx, 1);
+    if (!ch_counting(x)) multiply(x, count, jittered, s->jitter, a->dx, 1);
   }
   ch_arena_release(&x->scratch, mark);
 }
@@ -194,7 +194,7 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   x->ops->combine_backward(
       x, &(ch_combine_args){
              .record = r, .d = a->d, .gated = 1, .y = saved->expert_y, .dout = a->dout, .dy = dy, .dgate = dgate});
-  ch_expert_ffn_backward(x, a, r, saved->pre, dy);
+  ch_experts_backward(x, a, r, saved->pre, dy);
   if (a->router->backward) {
     real *dscores = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
     ch_route_args routing = route_args(a, saved);

@@ -17,29 +17,29 @@ typedef struct ch_moe_gradients {
 struct ch_moe_args;
 struct ch_moe_saved;
 
-/* Someone who looks at how each layer routed. What `see` is shown, scores too, lives until it returns. */
-typedef struct ch_look {
-  void (*see)(void *context, const struct ch_moe_args *a, const struct ch_moe_saved *saved);
+/* Someone who looks at how each layer routed. What `call` is shown, scores too, lives until it returns. */
+typedef struct ch_routing_hook {
+  void (*call)(void *context, const struct ch_moe_args *a, const struct ch_moe_saved *saved);
   void *context;
-} ch_look;
+} ch_routing_hook;
 
 /* Everything one call needs. The same struct goes to forward and backward. */
 typedef struct ch_moe_args {
   const choir_router_options *options;
   const ch_router *router;
   int n, d, h, e, sequence_length;
-  int layer;            /* its number in the model, for who looks */
-  const ch_look *look;  /* or NULL */
-  const uint8_t *valid; /* [n] or NULL */
-  const int32_t *token; /* [n] or NULL */
-  int training;         /* training capacity factor, jitter and sampling */
-  int keep;             /* forward keeps what backward needs on the tape */
-  int causal;           /* no token's experts depend on another token; not with keep */
-  int by_threshold;     /* training takes tokens by thresholds */
-  real *observe;        /* what the router keeps, to fold this call into: thresholds [e], or its weight; or NULL */
-  uint64_t observed;    /* calls folded into it before */
-  ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
-  uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
+  int layer;                   /* its number in the model, for the hook */
+  const ch_routing_hook *hook; /* or NULL */
+  const uint8_t *valid;        /* [n] or NULL */
+  const int32_t *token;        /* [n] or NULL */
+  int training;                /* training capacity factor, jitter and sampling */
+  int keep;                    /* forward keeps what backward needs on the tape */
+  int causal;                  /* no token's experts depend on another token; not with keep */
+  int by_threshold;            /* training takes tokens by thresholds */
+  real *observe;     /* what the router keeps, to fold this call into: thresholds [e], or its weight; or NULL */
+  uint64_t observed; /* calls folded into it before */
+  ch_rng rng;        /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
+  uint64_t rng_base; /* tokens that went before in this run: token t draws number rng_base + t */
   ch_moe_weights weights;
   const real *x; /* [n,d] */
   real *out;     /* [n,d] */
@@ -59,9 +59,9 @@ typedef struct ch_moe_saved {
   ch_route_counts counts;
   real *jitter;          /* [n,d] factors of the router's input, or NULL: none */
   real *logits, *scores; /* [n,e], or NULL: the router has no weight */
-  int room;              /* slots that go through the experts at once: all, but for causal routing perhaps */
-  real *pre;             /* [room,h] pre-activations of GELU */
-  real *expert_y;        /* [room,d] expert outputs */
+  int chunk_slots;       /* slots that go through the experts at once: all, but for causal routing perhaps */
+  real *pre;             /* [chunk_slots,h] pre-activations of GELU */
+  real *expert_y;        /* [chunk_slots,d] expert outputs */
 } ch_moe_saved;
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);

@@ -135,12 +135,12 @@ static double imbalance(const int64_t *count, int experts) {
 
 ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers) {
   ch_route_summary sum = {0};
-  double dropped = 0, kept = 0, room = 0, tokens = 0, unrouted = 0;
+  double dropped = 0, kept = 0, capacity = 0, tokens = 0, unrouted = 0;
   for (int i = 0; i < layers; i++) {
     const choir_route_stats *s = &stats[i];
     dropped += (double)s->dropped;
     kept += (double)s->assignments;
-    room += (double)s->capacity * s->experts;
+    capacity += (double)s->capacity * s->experts;
     tokens += s->tokens;
     unrouted += (double)s->histogram[0];
     sum.imbalance = fmax(sum.imbalance, imbalance(s->load, s->experts));
@@ -148,7 +148,7 @@ ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int laye
   }
   sum.dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
   sum.unrouted = tokens > 0 ? unrouted / tokens : 0;
-  sum.fill = room > 0 ? kept / room : 0;
+  sum.fill = capacity > 0 ? kept / capacity : 0;
   sum.slots = tokens > 0 ? kept / tokens : 0;
   return sum;
 }

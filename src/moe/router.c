@@ -51,7 +51,7 @@ int ch_router_choices(const choir_router_options *o) {
   return router->caps & CH_ROUTER_K ? o->experts_per_token : router->choices;
 }
 
-int ch_router_draws(const choir_router_options *o) {
+int ch_router_draws_per_sequence(const choir_router_options *o) {
   return (ch_router_find(o->name)->caps & CH_ROUTER_PAIRS) && o->consistency_weight > 0 ? 2 : 1;
 }
 

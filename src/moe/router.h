@@ -3,7 +3,7 @@
 #define CH_MOE_ROUTER_H
 
 #include "base/rng.h"
-#include "choir/route.h"
+#include "choir/router.h"
 #include "op/op.h"
 
 /* Declared capabilities: the layer and the program look here instead of asking for names. */
@@ -99,7 +99,7 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 int ch_router_choices(const choir_router_options *o);
 
 /* How often a training pass runs every sequence: 2 where two draws are to agree (consistency_weight), else 1. */
-int ch_router_draws(const choir_router_options *o);
+int ch_router_draws_per_sequence(const choir_router_options *o);
 
 /* Nonzero when the router has a way to route without a look at other tokens. */
 int ch_router_can_be_causal(const ch_router *router);

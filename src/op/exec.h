@@ -13,7 +13,7 @@ typedef struct ch_exec {
   ch_arena scratch;         /* what one call needs while it runs: empty again when it returns */
   int threads;              /* of every parallel region; results do not depend on it */
   ch_compute compute;       /* what inputs of matrix products are rounded to */
-  int by_row;               /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
+  int batch_invariant;      /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 
 /* "fp32", "bf16", NULL: by number of ch_compute. */

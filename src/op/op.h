@@ -195,20 +195,20 @@ int ch_attention_bucket(int distance, int buckets, int max_distance);
 enum { CH_BIAS_PAD = 16 };
 typedef struct {
   int B, H, dh;
-  int room;         /* positions of a cache; past[b] and the new ones are no more */
+  int positions;    /* positions of a cache; past[b] and the new ones are no more */
   int max_rows;     /* new positions of all sequences at most: what the plan counts with */
   const int *begin; /* [B+1] */
   const int *past;  /* [B] */
   real scale;
   const real *q, *k, *v; /* [rows,H*dh] */
-  real *keys, *values;   /* [B,H,room,dh] */
-  const real *bias;      /* [H,room + CH_BIAS_PAD] as ch_attention_bias makes it */
+  real *keys, *values;   /* [B,H,positions,dh] */
+  const real *bias;      /* [H,positions + CH_BIAS_PAD] as ch_attention_bias makes it */
   real *out;             /* [rows,H*dh] */
 } ch_attention_cached_args;
 
 /* rel_bias [buckets,H] by head and descending distance, so that it runs with the keys: that of a distance stands at
- * bias[head * (room + CH_BIAS_PAD) + room - 1 - distance]. The padding, which wide loads read, becomes 0. */
-void ch_attention_bias(const real *rel_bias, int H, int buckets, int max_distance, int room, real *bias);
+ * bias[head * (positions + CH_BIAS_PAD) + positions - 1 - distance]. The padding, which wide loads read, becomes 0. */
+void ch_attention_bias(const real *rel_bias, int H, int buckets, int max_distance, int positions, real *bias);
 
 /* Embedding: x[t] = w[token[t]]; dw[token[t]] += dx[t], in ascending t. */
 typedef struct {
@@ -242,7 +242,7 @@ typedef struct {
   /* n is even, and rows t and t + n/2 predict the same target, p and q, from two passes of a model that draws:
    * *consistency_sum = sum over pairs with a target of (KL(p|q) + KL(q|p)) / 2, part of the gradient with a weight of
    * its own. */
-  int paired;
+  int drawn_twice;
   double *consistency_sum;
   real consistency;
 } ch_head_args;

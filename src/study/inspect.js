@@ -1,8 +1,8 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const { seen, routes, text, pieces, ids } = data, layers = seen.layers, E = seen.experts, N = text.length;
-  const T = seen.sequence_length, B = seen.batch_sequences;
+  const { inspection, routes, text, pieces, ids } = data, layers = inspection.layers, E = inspection.experts, N = text.length;
+  const T = inspection.sequence_length, B = inspection.batch_sequences;
   const $ = (id) => document.getElementById(id);
   /* What is shown: a layer (-1: all), an expert of a layer or none, the token whose note is open, and for good. */
   const state = { layer: layers.length === 1 ? 0 : -1, expert: null, token: -1, kept: false };
@@ -80,19 +80,19 @@
 
   /* ---- header ---- */
   function header() {
-    const name = (seen.text || "a text").split("/").pop();
-    $("title").textContent = (seen.model || "model") + ": how its experts read " + name;
+    const name = (inspection.text || "a text").split("/").pop();
+    $("title").textContent = (inspection.model || "model") + ": how its experts read " + name;
     $("subtitle").textContent = [
-      seen.checkpoint, "router " + seen.router, seen.router.includes("choice") || seen.router.includes("topk") ? "capacity factor " + seen.capacity_factor : null,
-      "routing “" + seen.routing + "”", E + (E === 1 ? " expert" : " experts") + " in each of " + layers.length + (layers.length === 1 ? " MoE layer" : " MoE layers"),
+      inspection.checkpoint, "router " + inspection.router, inspection.router.includes("choice") || inspection.router.includes("topk") ? "capacity factor " + inspection.capacity_factor : null,
+      "routing “" + inspection.routing + "”", E + (E === 1 ? " expert" : " experts") + " in each of " + layers.length + (layers.length === 1 ? " MoE layer" : " MoE layers"),
       B + " × " + T + " tokens at a time",
     ].filter(Boolean).join(" · ");
     $("figures").append(
-      card("tokens shown", number(N)), card("loss, nats a token", fixed(seen.loss, 4)), card("perplexity", fixed(seen.perplexity, 1)),
-      card("bits per byte", fixed(seen.bits_per_byte, 3)), card("loss of unigrams", fixed(seen.unigram_loss, 4)));
+      card("tokens shown", number(N)), card("loss, nats a token", fixed(inspection.loss, 4)), card("perplexity", fixed(inspection.perplexity, 1)),
+      card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("loss of unigrams", fixed(inspection.unigram_loss, 4)));
     const note = (message) => $("notes").append(el("p", { class: "note" }, message));
-    if (seen.cut) note("The text goes on: this page has its first " + number(N) + " tokens, and every figure is about these.");
-    if (seen.looks_across_tokens)
+    if (inspection.cut) note("The text goes on: this page has its first " + number(N) + " tokens, and every figure is about these.");
+    if (inspection.looks_across_tokens)
       note("With this routing experts choose among all tokens of a batch, later ones too: the loss is not that of writing the text token by token.");
     $("version").textContent = "choir " + data.version + ". A thin bar in the text begins a sequence of " + T + " tokens, a double one a batch that is routed together.";
   }

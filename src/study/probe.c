@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/model.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "data/text_tokens.h"
-#include "model/model.h"
 
 /* Up to this share of the logits' spread a change is one of rounding: what bf16 products make of another order of
  * summation, and float ones. */

@@ -92,7 +92,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
                     .token = token,
                     .target = target,
                     .causal = model->causal,
-                    .look = ch_model_look(model)};
+                    .hook = ch_model_routing_hook(model)};
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;
     baseline += unigram_sum(unigram, target, n);

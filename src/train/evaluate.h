@@ -2,8 +2,8 @@
 #ifndef CH_TRAIN_EVALUATE_H
 #define CH_TRAIN_EVALUATE_H
 
+#include "api/model.h"
 #include "choir/train.h"
-#include "model/model.h"
 
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {

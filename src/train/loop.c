@@ -8,13 +8,13 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "choir/machine.h"
+#include "train/layer_stats.h"
 #include "train/metrics.h"
 #include "train/plan.h"
 #include "train/update.h"
-#include "train/watch.h"
 
-/* One process's drive through a run. Timing belongs to the process and not to the run. */
-typedef struct drive {
+/* One process's loop_state through a run. Timing belongs to the process and not to the run. */
+typedef struct loop_state {
   ch_run *run;
   const choir_train_options *options;
   ch_metrics metrics;
@@ -22,7 +22,7 @@ typedef struct drive {
   double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
-} drive;
+} loop_state;
 
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
@@ -44,7 +44,7 @@ int ch_run_plan(ch_run *run) {
   return ch_model_plan(m, ch_run_sequences(&run->config), c->sequence_length, 1);
 }
 
-static void measure(const drive *d, double seconds, choir_train_event *e) {
+static void measure(const loop_state *d, double seconds, choir_train_event *e) {
   int64_t done = e->step - d->first_step;
   e->tokens_per_second = (double)e->tokens / (double)e->step / seconds;
   e->gflops = e->tokens_per_second * d->flops_per_token * 1e-9;
@@ -52,12 +52,12 @@ static void measure(const drive *d, double seconds, choir_train_event *e) {
   e->seconds_left = (double)(e->steps - e->step) * (ch_machine_seconds() - d->begin) / (double)done;
 }
 
-static void tell(drive *d, const choir_train_event *e) {
+static void tell(loop_state *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
 /* Before the first step there is nothing that could be saved: a wish to stop waits for it. */
-static void tell_memory(drive *d) {
+static void tell_memory(loop_state *d) {
   const ch_run *run = d->run;
   choir_train_event e = {
       .kind = CHOIR_EVENT_MEMORY, .step = run->step, .steps = run->config.train.steps, .memory = &run->memory};
@@ -67,23 +67,23 @@ static void tell_memory(drive *d) {
 /* Held-out loss with the router's own routing or by thresholds (the plan of the run has room for both), and *json,
  * which says also how tokens were routed. */
 static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
-  ch_watch watch = {0};
+  ch_layer_stats watch = {0};
   int B = ch_run_sequences(&run->config);
-  CH_TRY(ch_watch_begin(run->model, 0, &watch));
+  CH_TRY(ch_layer_stats_begin(run->model, 0, &watch));
   run->model->causal = causal;
   int code = ch_evaluate(run->model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
   run->model->causal = 0;
-  ch_watch_end(run->model);
+  ch_layer_stats_end(run->model);
   if (!code && !isfinite(r->loss)) code = ch_run_not_finite(run, run->step, r->loss);
   if (!code) {
     ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
     *json = ch_metrics_result(r, run, watch.layer);
   }
-  ch_watch_free(&watch);
+  ch_layer_stats_free(&watch);
   return code;
 }
 
-static int evaluate(drive *d, choir_train_event e) {
+static int evaluate(loop_state *d, choir_train_event e) {
   const ch_run *run = d->run;
   choir_eval_result r, by_thresholds;
   json_t *own = NULL, *causal = NULL;
@@ -108,7 +108,7 @@ static int evaluate(drive *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-static int checkpoint(drive *d, choir_train_event e) {
+static int checkpoint(loop_state *d, choir_train_event e) {
   char path[PATH_MAX];
   CH_TRY(ch_run_check_weights(d->run, e.loss)); /* what is kept must be good */
   CH_TRY(ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
@@ -124,7 +124,7 @@ static int due(int64_t every, const ch_run *run) {
   return run->step == run->config.train.steps || (every > 0 && run->step % every == 0);
 }
 
-static int loop(drive *d) {
+static int loop(loop_state *d) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
   tell_memory(d);
@@ -147,7 +147,7 @@ static int loop(drive *d) {
 }
 
 int ch_run_loop(ch_run *run, const choir_train_options *options) {
-  drive d = {.run = run, .options = options, .first_step = run->step};
+  loop_state d = {.run = run, .options = options, .first_step = run->step};
   choir_config_costs costs;
   choir_machine_peak peak;
   if (run->step >= run->config.train.steps) return CHOIR_OK; /* resumed when done: nothing to measure */

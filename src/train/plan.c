@@ -1,12 +1,12 @@
 #include "train/plan.h"
 
+#include "api/model.h"
 #include "base/error.h"
-#include "model/model.h"
 #include "train/update.h"
 
 int ch_run_sequences(const choir_config *config) {
-  int draws = config->model.moe_every ? ch_router_draws(&config->model.router) : 1;
-  return config->train.batch_sequences * draws;
+  int draws_per_sequence = config->model.moe_every ? ch_router_draws_per_sequence(&config->model.router) : 1;
+  return config->train.batch_sequences * draws_per_sequence;
 }
 
 /* What a process has beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB

@@ -2,9 +2,9 @@
 #ifndef CH_TRAIN_STATE_H
 #define CH_TRAIN_STATE_H
 
+#include "api/model.h"
 #include "comm/comm.h"
 #include "data/reader.h"
-#include "model/model.h"
 #include "train/optimizer.h"
 
 typedef struct ch_run {

@@ -7,12 +7,12 @@
 #include "train/plan.h"
 #include "train/update.h"
 
-/* The next windows, split into tokens and targets, `draws` times over. Ranks take turns through the samples. Returns
- * the targets, which stand behind the tokens in run->batch. */
-static int32_t *fill_batch(ch_run *run, int draws) {
+/* The next windows, split into tokens and targets, `draws_per_sequence` times over. Ranks take turns through the
+ * samples. Returns the targets, which stand behind the tokens in run->batch. */
+static int32_t *fill_batch(ch_run *run, int draws_per_sequence) {
   const choir_train_config *c = &run->config.train;
   int B = c->batch_sequences, T = c->sequence_length;
-  int64_t once = (int64_t)B * T, n = draws * once;
+  int64_t once = (int64_t)B * T, n = draws_per_sequence * once;
   int32_t *token = run->batch, *target = token + n, *windows = target + n;
   ch_data_position mine = {run->position.samples + (uint64_t)(run->comm->rank * B)};
   ch_data_next(run->data, c->seed, T, &mine, B, windows);
@@ -33,11 +33,11 @@ static int32_t *fill_batch(ch_run *run, int draws) {
  * sums: of the loss and of the auxiliary loss, added to. */
 static void micro_batch(ch_run *run, int a, ch_update *update, double *sums) {
   const choir_train_config *c = &run->config.train;
-  int B = ch_run_sequences(&run->config), draws = B / c->batch_sequences;
+  int B = ch_run_sequences(&run->config), draws_per_sequence = B / c->batch_sequences;
   int64_t n = (int64_t)B * c->sequence_length;
   double share = 1.0 / ((double)c->accumulate * run->comm->size); /* of this micro-batch in the step */
   uint64_t micro = (uint64_t)(run->step * c->accumulate + a);
-  const int32_t *target = fill_batch(run, draws);
+  const int32_t *target = fill_batch(run, draws_per_sequence);
   ch_pass pass = {.B = B,
                   .T = c->sequence_length,
                   .token = run->batch,
@@ -45,7 +45,7 @@ static void micro_batch(ch_run *run, int a, ch_update *update, double *sums) {
                   .training = 1,
                   .gradients = 1,
                   .accumulate = a > 0,
-                  .paired = draws > 1,
+                  .drawn_twice = draws_per_sequence > 1,
                   .by_threshold = run->config.model.router.threshold_after > 0 &&
                                   run->step >= run->config.model.router.threshold_after,
                   .observe = 1,

@@ -2,7 +2,7 @@
 #ifndef CH_TRAIN_UPDATE_H
 #define CH_TRAIN_UPDATE_H
 
-#include "model/model.h"
+#include "api/model.h"
 #include "train/optimizer.h"
 
 typedef struct ch_update {

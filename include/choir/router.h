@@ -1,0 +1,83 @@
+/* Route any matrix of affinities, outside any model. */
+#ifndef CHOIR_ROUTER_H
+#define CHOIR_ROUTER_H
+
+#include "choir/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What proves an assignment (capped_expert_choice, base), summed over pools and calls. The gap compares the sum of the
+ * assigned scores with the bound of the linear programme's dual at the solver's prices (docs/assignment.md): 0 is a
+ * proof that nothing better exists. It is a proof only where no token is over its cap; else it may be negative. */
+typedef struct choir_certificate {
+  int64_t assignments;  /* pools that were assigned; 0: everything else is 0 too */
+  int64_t iterations;   /* dykstra: rounds over its sets; exact: tokens moved along augmenting paths */
+  double gap;           /* (bound - value) / bound, the largest */
+  double expert_before; /* largest |tokens of an expert - k| of the solver's own result, before TopK */
+  double token_before;  /* largest excess of a token's experts over its cap, before TopK */
+  int expert_after;     /* the same of the experts' tokens that are used ... */
+  int token_after;      /* ... and of the tokens' experts */
+  int64_t over_cap;     /* tokens that have more experts than their cap allows */
+} choir_certificate;
+
+/* Statistics of one routing. Arrays have `experts` entries, the histogram experts+1; all owned by the struct. */
+typedef struct choir_route_stats {
+  int tokens; /* valid tokens */
+  int experts;
+  int capacity;        /* tokens an expert may hold (expert_choice: k, of all pools together) */
+  int64_t assignments; /* filled slots */
+  int64_t dropped;     /* choices of a token that found its expert full */
+  double aux_loss;     /* unweighted; 0 where the router has none */
+  double gate_mass;    /* mean over valid tokens of the sum of their gates */
+  int64_t *load;       /* [e] tokens held */
+  int64_t *demand;     /* [e] tokens that asked; above capacity: over-capacity (expert_choice: = load) */
+  int64_t *histogram;  /* [e+1] valid tokens held by 0, 1, ..., e experts */
+  choir_certificate certificate;
+} choir_route_stats;
+
+/* Names of the routers, NULL-terminated, and whether one looks across tokens ("expert_choice": 1). -1: unknown name. */
+CHOIR_API const char *const *choir_router_names(void);
+CHOIR_API int choir_router_looks_across_tokens(const char *name);
+
+/* What a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
+typedef struct choir_routing_properties {
+  int looks_ahead;      /* on later tokens of its sequence */
+  int depends_on_batch; /* on other sequences of the batch */
+} choir_routing_properties;
+
+/* The routings that a router has (choir_model_set_routing), by number from 0; NULL behind the last, or for an unknown
+ * router. */
+CHOIR_API const char *choir_router_routing(const char *router, int index);
+
+/* What a routing declares; `choir probe` measures it. Text can be generated with one that does neither.
+ * CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not have. */
+CHOIR_API int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties);
+
+/* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them.
+ * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
+CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
+
+/* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning
+ * never. tokens: [n] ids, needed by `hash` and `random`, else may be NULL. valid: [n] nonzero where a token takes part,
+ * or NULL. sequence_length: of pools "sequence" and "position" (0: one sequence). seed: of random experts. gates [n,e]
+ * receives the combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free.
+ * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row
+ * and column), CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
+                          const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
+                          float *gates, choir_route_stats *stats);
+
+/* The same without a look at any other token: t goes to i where its score reaches thresholds[i] ([e], any numbers),
+ * under options->cap b to the b of largest margin only. Pools and capacity do not matter. CHOIR_ERROR_ARGUMENT: also a
+ * router that keeps no thresholds. */
+CHOIR_API int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores,
+                                        int is_logits, const uint8_t *valid, const float *thresholds, float *gates,
+                                        choir_route_stats *stats);
+CHOIR_API void choir_route_stats_free(choir_route_stats *stats);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,104 @@
+/* Planning a handle's executor, and the public forward pass. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "api/model.h"
+#include "base/error.h"
+
+void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal) {
+  static const int32_t some_tokens = 0;
+  real some_logits;
+  int draws_per_sequence = gradients ? ch_router_draws_per_sequence(&net->config.router) : 1;
+  for (int kind = 0; kind < 2 * draws_per_sequence; kind++) {
+    ch_pass pass = {.B = B,
+                    .T = T,
+                    .token = &some_tokens,
+                    .target = &some_tokens,
+                    .training = !causal,
+                    .gradients = gradients,
+                    .causal = causal,
+                    .observe = !causal,
+                    .drawn_twice = kind / 2,
+                    .logits = kind % 2 ? &some_logits : NULL};
+    ch_transformer_run(x, net, &pass);
+  }
+}
+
+/* ch_model_bad_weight runs between passes, in the same scratch. */
+static void count_check(choir_model *model) {
+  double squares;
+  for (int i = 0; i < model->net.params.count + model->net.params.buffers; i++)
+    model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = model->net.params.p[i].count, .sum = &squares});
+}
+
+int ch_model_plan(choir_model *model, int B, int T, int gradients) {
+  const choir_model_config *c = &model->config.model;
+  if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);
+  if ((int64_t)B * T > INT32_MAX / (c->experts > 0 ? c->experts : 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d x %d tokens and %d experts is too large for one pass", B, T,
+                    c->experts);
+  const choir_router_options *router = &model->net.config.router;
+  if (model->net.moe_layers && !model->causal) CH_TRY(model->net.router->check(router, B * T, c->experts, T));
+  if (!ch_arena_counting(&model->x.tape) && B == model->planned_B && T == model->planned_T &&
+      gradients <= model->planned_gradients)
+    return CHOIR_OK;
+  model->planned_B = model->planned_T = 0; /* no plan until this one has its memory */
+  ch_arena_free(&model->x.tape);
+  ch_arena_free(&model->x.scratch);
+  if (!model->causal) ch_model_count(&model->x, &model->net, B, T, 0, 0);
+  if (ch_router_can_be_causal(model->net.router)) ch_model_count(&model->x, &model->net, B, T, 0, 1);
+  if (gradients) ch_model_count(&model->x, &model->net, B, T, 1, 0);
+  count_check(model);
+  if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
+  CH_TRY(ch_exec_commit(&model->x));
+  model->planned_B = B;
+  model->planned_T = T;
+  model->planned_gradients = gradients;
+  if (model->stale) ch_model_weights_changed(model);
+  return CHOIR_OK;
+}
+
+int ch_model_check_loss(choir_model *model, double loss) {
+  if (isfinite(loss)) return CHOIR_OK;
+  const char *name = ch_model_bad_weight(model);
+  return ch_error(CHOIR_ERROR_NUMERIC, "the loss is %g; first weight that is not finite: %s", loss,
+                  name ? name : "none");
+}
+
+static int check_tokens(const choir_model *model, int B, int T, const int32_t *tokens) {
+  int V = model->config.model.vocab_size;
+  for (int64_t i = 0; i < (int64_t)B * T; i++)
+    if (tokens[i] < 0 || tokens[i] >= V)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "token %d at sequence %lld, position %lld is outside the vocabulary of %d",
+                      tokens[i], (long long)(i / T), (long long)(i % T), V);
+  return CHOIR_OK;
+}
+
+int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
+                        choir_forward_result *result) {
+  if (gradients && model->causal)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
+  CH_TRY(ch_model_plan(model, B, T, gradients));
+  CH_TRY(check_tokens(model, B, T, tokens));
+  if (gradients) CH_TRY(ch_model_make_gradients(model));
+  int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
+  int32_t *target = malloc((size_t)n * sizeof *target);
+  if (!target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld targets", (long long)n);
+  for (int64_t t = 0; t < n; t++) target[t] = t % T == T - 1 ? -1 : tokens[t + 1];
+  ch_pass pass = {.B = B,
+                  .T = T,
+                  .token = tokens,
+                  .target = target,
+                  .gradients = gradients,
+                  .causal = model->causal,
+                  .hook = ch_model_routing_hook(model),
+                  .logits = logits,
+                  .weight = targets ? (real)(1.0 / (double)targets) : 0,
+                  .aux_scale = 1};
+  ch_transformer_clear_stats(&model->net);
+  ch_transformer_run(&model->x, &model->net, &pass);
+  free(target);
+  result->loss = targets ? pass.loss_sum / (double)targets : 0;
+  result->aux_loss = pass.aux_loss;
+  return ch_model_check_loss(model, result->loss);
+}

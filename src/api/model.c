@@ -1,0 +1,160 @@
+/* Creating, initialising, loading and saving models: the public handle. */
+#include "api/model.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dir.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/machine.h"
+#include "model/weights.h"
+
+static int create(const choir_config *config, const choir_run_options *options, choir_model *model) {
+  const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
+  const choir_run_options *o = options ? options : &defaults;
+  ch_compute compute = CH_COMPUTE_FP32;
+  model->config = *config;
+  ch_arena_init(&model->weights, "weights");
+  ch_arena_init(&model->gradients, "gradients");
+  CH_TRY(choir_config_check(config));
+  if (config->model.vocab_size <= 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
+  CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
+  CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
+  CH_TRY(ch_transformer_create(&config->model, &model->net));
+  for (int pass = 0; pass < 2; pass++) {
+    if (pass) CH_TRY(ch_arena_commit(&model->weights));
+    ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
+  }
+  return CHOIR_OK;
+}
+
+int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
+  *model = calloc(1, sizeof **model);
+  if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
+  int code = create(config, options, *model);
+  if (code) {
+    choir_model_free(*model);
+    *model = NULL;
+  }
+  return code;
+}
+
+void choir_model_free(choir_model *model) {
+  if (!model) return;
+  ch_exec_free(&model->x);
+  ch_arena_free(&model->weights);
+  ch_arena_free(&model->gradients);
+  ch_transformer_free(&model->net);
+  free(model);
+}
+
+void ch_model_weights_changed(choir_model *model) {
+  model->stale = ch_counting(&model->x); /* nothing can run yet: the plan will see to it */
+  if (!model->stale) ch_model_round_weights(model, &model->x);
+}
+
+void ch_model_round_weights(choir_model *model, ch_exec *x) {
+  for (int i = 0; i < model->net.params.count; i++) {
+    ch_param *p = &model->net.params.p[i];
+    if (p->w16) x->ops->round_bf16(x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
+  }
+  model->stale = 0;
+}
+
+const char *ch_model_bad_weight(choir_model *model) {
+  for (int i = 0; i < model->net.params.count + model->net.params.buffers; i++) {
+    double squares;
+    const ch_param *p = &model->net.params.p[i];
+    model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = p->count, .x = p->w, .sum = &squares});
+    if (!isfinite(squares)) return p->name;
+  }
+  return NULL;
+}
+
+int ch_model_make_gradients(choir_model *model) {
+  if (!ch_arena_counting(&model->gradients)) return CHOIR_OK;
+  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
+  CH_TRY(ch_arena_commit(&model->gradients));
+  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
+  return CHOIR_OK;
+}
+
+int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options, choir_model **model) {
+  CH_TRY(ch_model_create(config, options, model));
+  ch_params_init(&(*model)->net.params, seed, (*model)->x.threads);
+  ch_model_weights_changed(*model);
+  return CHOIR_OK;
+}
+
+int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {
+  char directory[PATH_MAX], path[PATH_MAX + 32];
+  choir_config config;
+  *model = NULL;
+  CH_TRY(ch_checkpoint_resolve(checkpoint, directory));
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  CH_TRY(choir_config_load(path, &config));
+  int code = ch_model_create(&config, options, model);
+  if (code) return ch_error_in(code, "%s", path);
+  snprintf(path, sizeof path, "%s/model.safetensors", directory);
+  code = ch_weights_load(&(*model)->net.params, path);
+  if (code) {
+    choir_model_free(*model);
+    *model = NULL;
+    return code;
+  }
+  ch_model_weights_changed(*model);
+  return CHOIR_OK;
+}
+
+int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  CH_TRY(choir_config_save(&model->config, path));
+  snprintf(path, sizeof path, "%s/model.safetensors", directory);
+  CH_TRY(ch_weights_save(&model->net.params, path));
+  if (!tokenizer) return CHOIR_OK;
+  size_t size;
+  const void *bytes = choir_tokenizer_bytes(tokenizer, &size);
+  snprintf(path, sizeof path, "%s/tokenizer.model", directory);
+  return ch_file_save(path, bytes, size);
+}
+
+int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint) {
+  ch_dir directory;
+  CH_TRY(ch_dir_begin(&directory, checkpoint));
+  int code = ch_model_save_into(model, tokenizer, directory.temporary);
+  if (code) {
+    ch_dir_abandon(&directory);
+    return code;
+  }
+  return ch_dir_commit(&directory);
+}
+
+const choir_config *choir_model_config_of(const choir_model *model) { return &model->config; }
+
+int choir_model_parameter_count(const choir_model *model) {
+  return model->net.params.count + model->net.params.buffers;
+}
+
+int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
+  int count = choir_model_parameter_count(model);
+  if (index < 0 || index >= count)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, count);
+  const ch_param *p = &model->net.params.p[index];
+  *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .data = p->w, .gradient = p->g};
+  memcpy(parameter->shape, p->shape, sizeof p->shape);
+  return CHOIR_OK;
+}
+
+int choir_model_moe_layers(const choir_model *model) { return model->net.moe_layers; }
+
+int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats) {
+  if (moe < 0 || moe >= model->net.moe_layers)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "MoE layer %d does not exist; the model has %d", moe, model->net.moe_layers);
+  CH_TRY(ch_route_stats_alloc(model->config.model.experts, stats));
+  return ch_route_stats_add(stats, &model->net.stats[moe]);
+}

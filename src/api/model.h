@@ -1,0 +1,56 @@
+/* What stands behind the public handle: a config, a Transformer, its memory, and a planned executor. */
+#ifndef CH_API_MODEL_H
+#define CH_API_MODEL_H
+
+#include "choir/model.h"
+#include "model/transformer.h"
+
+struct choir_model {
+  choir_config config;
+  ch_transformer net;
+  ch_exec x;
+  ch_arena weights, gradients;                 /* gradients: counting until asked for */
+  int share_gradients;                         /* between layers: ch_pass.ready takes them */
+  int planned_B, planned_T, planned_gradients; /* what x has room for */
+  int causal;                                  /* passes route without a look at other tokens */
+  int stale;                                   /* bf16 copies are older than the weights */
+  choir_routing_callback callback;             /* the caller's, or NULL */
+  void *callback_context;
+  ch_routing_hook hook;    /* what passes it on */
+  size_t reserved_scratch; /* that others need between passes: the optimizer */
+};
+
+/* A model with memory for weights, values undefined. */
+int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);
+
+/* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
+void ch_model_weights_changed(choir_model *model);
+
+/* The bf16 copies made anew, on any executor that is ready to run. */
+void ch_model_round_weights(choir_model *model, ch_exec *x);
+
+/* The first weight that is not finite, in the order of the table; NULL: all are. The model must have a plan. */
+const char *ch_model_bad_weight(choir_model *model);
+
+/* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. */
+int ch_model_check_loss(choir_model *model, double loss);
+
+/* Memory for gradients, once; the first backward of a step sets them, whatever stands there. */
+int ch_model_make_gradients(choir_model *model);
+
+/* Makes room for passes of B x T; does nothing when there is. Refuses sizes that the router cannot take. */
+int ch_model_plan(choir_model *model, int B, int T, int gradients);
+
+/* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory. */
+int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
+
+/* Counts a pass of that size on a counting executor; logits and loss may both be asked for. */
+void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal);
+
+/* For ch_pass.hook: passes routings on to whoever choir_model_on_routing named; NULL when that is nobody. */
+const ch_routing_hook *ch_model_routing_hook(choir_model *model);
+
+/* The name of a routing: "threshold", or the pool. */
+const char *ch_model_routing_name(const choir_model *model, int causal);
+
+#endif

@@ -1,0 +1,65 @@
+/* Which routing a handle's passes use. */
+#include <stdio.h>
+#include <string.h>
+
+#include "api/model.h"
+#include "base/error.h"
+
+static const char threshold[] = "threshold";
+
+/* Thresholds start at 0 and no observed cut-off leaves them all there. */
+static int check_thresholds(const choir_model *model) {
+  for (int l = 0; l < model->config.model.layers; l++) {
+    const ch_param *p = model->net.block[l].thresholds;
+    if (p && !ch_thresholds_set(p->w, (int)p->count))
+      return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                      "%s: all 0, so routing 'threshold' knows nothing yet: train the model first, if only for a few "
+                      "steps",
+                      p->name);
+  }
+  return CHOIR_OK;
+}
+
+int choir_model_set_routing(choir_model *model, const char *routing) {
+  const ch_router *router = model->net.router;
+  choir_router_options *options = &model->net.config.router;
+  if (!routing) routing = router->caps & CH_ROUTER_POOLS ? model->config.model.router.pool : "batch";
+  CH_TRY(ch_router_check_routing(router, routing));
+  if (!strcmp(routing, threshold)) {
+    CH_TRY(check_thresholds(model));
+    model->causal = 1;
+  } else {
+    model->causal = 0;
+    snprintf(options->pool, sizeof options->pool, "%s", routing);
+  }
+  model->planned_B = model->planned_T = 0;
+  return CHOIR_OK;
+}
+
+const char *ch_model_routing_name(const choir_model *model, int causal) {
+  if (causal) return threshold;
+  return model->net.router->caps & CH_ROUTER_POOLS ? model->net.config.router.pool : "batch";
+}
+
+const char *choir_model_routing(const choir_model *model) { return ch_model_routing_name(model, model->causal); }
+
+choir_routing_properties choir_model_routing_properties(const choir_model *model) {
+  if (!model->net.moe_layers) return (choir_routing_properties){0};
+  return ch_router_properties(model->net.router, choir_model_routing(model));
+}
+
+int choir_model_looks_across_tokens(const choir_model *model) {
+  choir_routing_properties p = choir_model_routing_properties(model);
+  return p.looks_ahead || p.depends_on_batch;
+}
+
+int choir_model_check_causal(const choir_model *model) {
+  const ch_router *router = model->net.router;
+  choir_routing_properties p = choir_model_routing_properties(model);
+  if (!p.looks_ahead && !p.depends_on_batch) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "routing '%s' of router '%s' %s: text cannot be written with it one token after the other%s",
+                  choir_model_routing(model), router->name,
+                  p.looks_ahead ? "looks at later tokens" : "makes a text depend on the other texts of its batch",
+                  ch_router_can_be_causal(router) ? "; take routing 'threshold'" : "");
+}

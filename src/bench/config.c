@@ -1,0 +1,22 @@
+/* What the bench cases of whole models share: a config and tokens. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "bench/bench.h"
+
+int ch_bench_config(const ch_bench *b, choir_config *config) {
+  CH_TRY(choir_config_load(b->word[0], config));
+  if (!config->model.vocab_size) config->model.vocab_size = 8192;
+  snprintf(config->train.compute, sizeof config->train.compute, "%s", ch_compute_names[b->compute]);
+  return CHOIR_OK;
+}
+
+int ch_bench_tokens(ch_bench *b, int64_t count, int vocab, int32_t **tokens) {
+  ch_rng rng = ch_rng_make(1, CH_STREAM_TEST, 0);
+  void *memory;
+  CH_TRY(ch_bench_bytes(b, (size_t)count * sizeof **tokens, &memory));
+  *tokens = memory;
+  for (int64_t i = 0; i < count; i++) (*tokens)[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, (uint64_t)vocab);
+  return CHOIR_OK;
+}

@@ -1,0 +1,123 @@
+/* Arrays, timing and comparison for the cases of choir_bench. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/machine.h"
+#include "bench/bench.h"
+#include "moe/router.h"
+
+enum { MOST_REPETITIONS = 1000 };
+
+int ch_bench_sizes(const ch_bench *b, int count, int64_t *size) {
+  double product = 1; /* bounded, so that no count of elements overflows */
+  for (int i = 0; i < count; i++) {
+    if (b->value[i] < 1)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s must be given, and at least 1", b->which->name,
+                      b->which->key[i].name);
+    product *= b->value[i];
+    if (b->value[i] > INT32_MAX || product > 1e15)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s=%.12g is too large", b->which->name,
+                      b->which->key[i].name, b->value[i]);
+    size[i] = (int64_t)b->value[i];
+  }
+  return CHOIR_OK;
+}
+
+int ch_bench_bytes(ch_bench *b, size_t bytes, void **array) {
+  if (b->arrays == CH_BENCH_ARRAYS) return ch_error(CHOIR_ERROR_MEMORY, "bench: %d arrays are too many", b->arrays);
+  ch_arena *arena = &b->array[b->arrays]; /* as in a model: aligned, and in huge pages */
+  ch_arena_init(arena, "bench");
+  ch_arena_alloc(arena, bytes);
+  CH_TRY(ch_arena_commit(arena));
+  *array = ch_arena_alloc(arena, bytes);
+  b->arrays++;
+  return CHOIR_OK;
+}
+
+/* Uniform with deviation `scale`; a function of the index alone, and quick: large cases have 10^9 of them. */
+static void fill(real *x, int64_t count, double scale, uint64_t seed) {
+  real width = (real)(scale * sqrt(12.0));
+#pragma omp parallel for
+  for (int64_t i = 0; i < count; i++) {
+    uint64_t z = ((uint64_t)i + seed) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+    x[i] = ((real)(uint32_t)(z >> 40) * (real)0x1p-24 - (real)0.5) * width;
+  }
+}
+
+int ch_bench_array(ch_bench *b, int64_t count, double scale, real **array) {
+  void *bytes = NULL;
+  CH_TRY(ch_bench_bytes(b, (size_t)count * sizeof **array, &bytes));
+  *array = bytes;
+  if (scale != 0) fill(*array, count, scale, (uint64_t)(b->arrays - b->first) << 40);
+  return CHOIR_OK;
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+void ch_bench_time(ch_bench *b, void (*body)(void *context), void *context) {
+  double time[MOST_REPETITIONS], begin = 0;
+  int least = b->options->repetitions > 0 ? b->options->repetitions : 7, count = 0;
+  double seconds = b->options->seconds > 0 ? b->options->seconds : 0.2;
+  if (least > MOST_REPETITIONS) least = MOST_REPETITIONS;
+  body(context); /* first touch, caches, clocks */
+  begin = ch_machine_seconds();
+  for (double now = begin; count < least || (now - begin < seconds && count < MOST_REPETITIONS); count++) {
+    body(context);
+    double after = ch_machine_seconds();
+    time[count] = after - now;
+    now = after;
+  }
+  qsort(time, (size_t)count, sizeof *time, ascending);
+  b->result->repetitions = count;
+  b->result->min_seconds = time[0];
+  b->result->seconds = (time[(count - 1) / 2] + time[count / 2]) / 2;
+}
+
+void ch_bench_rates(ch_bench *b, double flops, double bytes) {
+  choir_bench_result *r = b->result;
+  const choir_machine_peak *peak = b->options->peak;
+  r->flops = flops;
+  r->bytes = bytes;
+  r->gflops = flops / r->seconds * 1e-9;
+  r->gbs = bytes / r->seconds * 1e-9;
+  r->rate = bytes > 0 ? r->gbs : r->gflops;
+  r->unit = bytes > 0 ? "GB/s" : "GFLOP/s";
+  if (!peak) return;
+  double best = bytes > 0 ? peak->triad_gbs : b->compute == CH_COMPUTE_BF16 ? peak->bf16_gflops : peak->fp32_gflops;
+  if (best > 0) r->share = (bytes > 0 ? r->gbs : r->gflops) / best;
+}
+
+void ch_bench_figure(ch_bench *b, const char *name, double value) {
+  choir_bench_result *r = b->result;
+  if (r->figures < CHOIR_BENCH_FIGURES) r->figure[r->figures++] = (choir_bench_figure){name, value};
+}
+
+void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers) {
+  if (!ch_router_choices(options)) return;
+  ch_route_summary s = ch_route_stats_summary(stats, layers);
+  ch_bench_figure(b, "% of choices dropped", 100 * s.dropped);
+  ch_bench_figure(b, "% of the room empty", 100 * (1 - s.fill));
+  ch_bench_figure(b, "slots a token", s.slots);
+  ch_bench_figure(b, "fullest expert over mean", s.imbalance);
+  ch_bench_figure(b, "most asked over mean", s.demand_imbalance);
+}
+
+double ch_bench_error(const real *got, const real *want, int64_t count) {
+  double difference = 0, size = 0;
+  int finite = 1;
+  for (int64_t i = 0; i < count; i++) {
+    double g = (double)got[i], w = (double)want[i];
+    finite &= isfinite(g) && isfinite(w);
+    difference = fmax(difference, fabs(g - w));
+    size = fmax(size, fabs(w));
+  }
+  if (!finite) return (double)NAN;
+  return difference > 0 ? difference / fmax(size, 1e-30) : 0;
+}
+
+double ch_bench_worse(double a, double b) { return isnan(a) || a > b ? a : b; }

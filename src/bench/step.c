@@ -1,0 +1,91 @@
+/* The bench case `step`: a whole training step of a config on random tokens, by the model's FLOPs. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "bench/bench.h"
+#include "train/stepper.h"
+
+typedef struct {
+  ch_stepper stepper;
+  int32_t *token, *target; /* [B*T] */
+} training;
+
+static int64_t batch_tokens(const choir_config *c) {
+  return (int64_t)c->train.batch_sequences * c->train.sequence_length;
+}
+
+static void one_step(void *context) {
+  training *t = context;
+  ch_stepper_run(&t->stepper, t->token, t->target);
+}
+
+/* The config with the router that the problem asks for, if it does, and its capacity factor. */
+static int set_router(const ch_bench *b, choir_router_options *options) {
+  if (*b->word[1]) CH_TRY(choir_router_default(b->word[1], options));
+  if (b->value[2] > 0) options->capacity_factor = b->value[2];
+  return CHOIR_OK;
+}
+
+static int set_up(ch_bench *b, training *t) {
+  choir_config config;
+  choir_model *model;
+  CH_TRY(ch_bench_config(b, &config));
+  choir_train_config *c = &config.train;
+  for (int i = 0; i < 2; i++)
+    if (b->value[i] > INT32_MAX)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench 'step': %s=%g is too large", b->which->key[i].name, b->value[i]);
+  if (b->value[0] > 0) c->batch_sequences = (int)b->value[0];
+  if (b->value[1] > 0) c->sequence_length = (int)b->value[1];
+  CH_TRY(set_router(b, &config.model.router));
+  CH_TRY(choir_config_check(&config));
+  CH_TRY(ch_bench_tokens(b, 2 * batch_tokens(&config), config.model.vocab_size, &t->token));
+  t->target = t->token + batch_tokens(&config);
+  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  run.threads = b->options->threads;
+  CH_TRY(choir_model_init(&config, 1, &run, &model));
+  return ch_stepper_create(model, &t->stepper);
+}
+
+/* The loss of one short sequence against the reference backend, with the same weights. */
+static int compare(ch_bench *b, training *t) {
+  ch_exec reference;
+  choir_model *model = t->stepper.model;
+  int T = model->config.model.experts > 32 ? model->config.model.experts : 32; /* experts choose among as many */
+  if (T > model->config.train.sequence_length) T = model->config.train.sequence_length;
+  ch_pass fast = ch_stepper_pass(&t->stepper, 1, T, t->token, t->target, 0), slow = fast;
+  CH_TRY(ch_model_plan(model, 1, T, 0));
+  ch_transformer_run(&model->x, &model->net, &fast);
+  CH_TRY(ch_exec_init(&reference, "reference", CH_COMPUTE_FP32, 0, b->options->threads));
+  ch_transformer_run(&reference, &model->net, &slow);
+  int code = ch_exec_commit(&reference);
+  if (!code) ch_transformer_run(&reference, &model->net, &slow);
+  ch_exec_free(&reference);
+  b->result->error = fabs(fast.loss_sum - slow.loss_sum) / fabs(slow.loss_sum);
+  if (!isfinite(fast.loss_sum)) b->result->error = (double)NAN;
+  snprintf(b->result->note, sizeof b->result->note, "error: loss of %d tokens, fp32 reference", T);
+  return code;
+}
+
+static int measure(ch_bench *b, training *t) {
+  choir_config_costs costs;
+  CH_TRY(set_up(b, t));
+  CH_TRY(compare(b, t));
+  const choir_config *config = &t->stepper.config;
+  CH_TRY(ch_model_plan(t->stepper.model, config->train.batch_sequences, config->train.sequence_length, 1));
+  CH_TRY(choir_config_cost(config, &costs));
+  const ch_transformer *net = &t->stepper.model->net;
+  ch_transformer_clear_stats(&t->stepper.model->net);
+  ch_bench_time(b, one_step, t);
+  b->result->tokens = batch_tokens(config);
+  ch_bench_rates(b, costs.train_flops_per_token * (double)batch_tokens(config), 0);
+  if (net->moe_layers) ch_bench_loads(b, &config->model.router, net->stats, net->moe_layers);
+  return CHOIR_OK;
+}
+
+int ch_bench_step(ch_bench *b) {
+  training t = {0};
+  int code = measure(b, &t);
+  ch_stepper_free(&t.stepper);
+  return code;
+}

@@ -1,0 +1,27 @@
+/* Products of which no row depends on the other rows, bit for bit: every element is one sum in an order that its row,
+ * its column and the inner dimension decide. A library's kernels do not promise that (the number of rows chooses
+ * among them), and for the few rows of a step of generation they are no faster: reading B is what takes the time. */
+#ifndef CH_CPU_BATCH_INVARIANT_H
+#define CH_CPU_BATCH_INVARIANT_H
+
+#include "cpu/simd/simd.h"
+#include "cpu/threaded/product.h"
+
+/* Columns are cut into pieces of whole multiples of this, so that it does not matter how. */
+enum { CH_BY_ROW_COLUMNS = 64 };
+
+/* Threads for so many multiplications, of which these are worth waking one for; results do not depend on it. */
+enum { CH_BY_ROW_WORK = 1 << 17 };
+static inline int ch_invariant_threads(const ch_exec *x, int64_t work) {
+  int64_t threads = work / CH_BY_ROW_WORK;
+  return threads < 1 ? 1 : threads < x->threads ? (int)threads : x->threads;
+}
+
+/* Runs p on the calling thread: trans_a is 0, a holds floats, and `bf16` is about b alone (simd/batch_invariant.c). */
+CH_SIMD_DECLARE(void, ch_invariant_product, (const ch_product *p));
+
+/* gemm and expert_gemm under x->batch_invariant (threaded/batch_invariant.c); not for products of transposed A. */
+void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g);
+void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g);
+
+#endif

@@ -1,0 +1,132 @@
+/* Causal attention with relative position bias in plain C, row by row; one task for each sequence and head. */
+#include <omp.h>
+#include <tgmath.h>
+
+#include "cpu/ref/ref.h"
+
+int ch_attention_bucket(int distance, int buckets, int max_distance) {
+  int exact = buckets / 2;
+  if (distance < exact) return distance;
+  if (exact < 1 || max_distance <= exact) return buckets - 1;
+  double share = log((double)distance / exact) / log((double)max_distance / exact);
+  double bucket = exact + share * (buckets - exact);
+  return bucket < buckets - 1 ? (int)bucket : buckets - 1;
+}
+
+/* One sequence's head: where its rows start, the distance between them, and the bias of each distance. */
+typedef struct {
+  const ch_attention_args *a;
+  const int *bucket; /* [T] of each distance */
+  int64_t ld, start, task;
+  int head;
+} head_task;
+
+static head_task make_task(const ch_attention_args *a, const int *bucket, int64_t task) {
+  int64_t ld = a->ld ? a->ld : (int64_t)a->H * a->dh;
+  int head = (int)(task % a->H);
+  return (head_task){a, bucket, ld, task / a->H * a->T * ld + (int64_t)head * a->dh, task, head};
+}
+
+static real dot(int count, const real *a, const real *b) {
+  real sum = 0;
+  for (int i = 0; i < count; i++) sum += a[i] * b[i];
+  return sum;
+}
+
+/* Row i of the scores: s[j] for j <= i. */
+static void score_row(const head_task *t, int i, real *s) {
+  const ch_attention_args *a = t->a;
+  const real *q = a->q + t->start + i * t->ld;
+  for (int j = 0; j <= i; j++)
+    s[j] = a->scale * dot(a->dh, q, a->k + t->start + j * t->ld) + a->rel_bias[t->bucket[i - j] * a->H + t->head];
+}
+
+static void forward_task(const head_task *t, real *p) {
+  const ch_attention_args *a = t->a;
+  for (int i = 0; i < a->T; i++) {
+    score_row(t, i, p);
+    real max = p[0], sum = 0;
+    for (int j = 1; j <= i; j++) max = p[j] > max ? p[j] : max;
+    for (int j = 0; j <= i; j++) sum += p[j] = exp(p[j] - max);
+    a->lse[t->task * a->T + i] = max + log(sum);
+    real *out = a->out + t->start + i * t->ld;
+    for (int c = 0; c < a->dh; c++) out[c] = 0;
+    for (int j = 0; j <= i; j++)
+      for (int c = 0; c < a->dh; c++) out[c] += p[j] / sum * a->v[t->start + j * t->ld + c];
+  }
+}
+
+/* dbias: [buckets] of this task; p and dp: rows of T. */
+static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
+  const ch_attention_args *a = t->a;
+  for (int b = 0; b < a->buckets; b++) dbias[b] = 0;
+  for (int j = 0; j < a->T; j++)
+    for (int c = 0; c < a->dh; c++)
+      a->dq[t->start + j * t->ld + c] = a->dk[t->start + j * t->ld + c] = a->dv[t->start + j * t->ld + c] = 0;
+  for (int i = 0; i < a->T; i++) {
+    const real *dout = a->dout + t->start + i * t->ld, *q = a->q + t->start + i * t->ld;
+    real *dq = a->dq + t->start + i * t->ld;
+    score_row(t, i, p);
+    for (int j = 0; j <= i; j++) {
+      p[j] = exp(p[j] - a->lse[t->task * a->T + i]);
+      dp[j] = dot(a->dh, dout, a->v + t->start + j * t->ld);
+    }
+    real mean = dot(i + 1, p, dp);
+    for (int j = 0; j <= i; j++) {
+      real ds = p[j] * (dp[j] - mean);
+      int64_t row = t->start + j * t->ld;
+      dbias[t->bucket[i - j]] += ds;
+      for (int c = 0; c < a->dh; c++) {
+        a->dv[row + c] += p[j] * dout[c];
+        a->dk[row + c] += a->scale * ds * q[c];
+        dq[c] += a->scale * ds * a->k[row + c];
+      }
+    }
+  }
+}
+
+static const int *distance_buckets(const ch_attention_args *a, int *bucket) {
+  for (int distance = 0; distance < a->T; distance++)
+    bucket[distance] = ch_attention_bucket(distance, a->buckets, a->max_distance);
+  return bucket;
+}
+
+static void attention(ch_exec *x, const ch_attention_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  int *bucket = CH_NEW(&x->scratch, int, a->T);
+  real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->T);
+  if (!ch_counting(x)) {
+    distance_buckets(a, bucket);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
+    for (int64_t task = 0; task < (int64_t)a->B * a->H; task++) {
+      head_task t = make_task(a, bucket, task);
+      forward_task(&t, rows + (int64_t)omp_get_thread_num() * a->T);
+    }
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+static void attention_backward(ch_exec *x, const ch_attention_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  int64_t tasks = (int64_t)a->B * a->H;
+  int *bucket = CH_NEW(&x->scratch, int, a->T);
+  real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * 2 * a->T);
+  real *dbias = CH_NEW(&x->scratch, real, tasks * a->buckets); /* by task: added in order below */
+  if (!ch_counting(x)) {
+    distance_buckets(a, bucket);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
+    for (int64_t task = 0; task < tasks; task++) {
+      head_task t = make_task(a, bucket, task);
+      real *p = rows + (int64_t)omp_get_thread_num() * 2 * a->T;
+      backward_task(&t, p, p + a->T, dbias + task * a->buckets);
+    }
+    for (int64_t task = 0; task < tasks; task++)
+      for (int b = 0; b < a->buckets; b++) a->drel_bias[b * a->H + task % a->H] += dbias[task * a->buckets + b];
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_ref_fill_attention(ch_ops *ops) {
+  ops->attention = attention;
+  ops->attention_backward = attention_backward;
+}

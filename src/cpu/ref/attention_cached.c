@@ -1,0 +1,61 @@
+/* Attention of new positions against caches of keys and values in plain C, row by row. */
+#include <omp.h>
+#include <tgmath.h>
+
+#include "cpu/ref/ref.h"
+
+void ch_attention_bias(const real *rel_bias, int H, int buckets, int max_distance, int positions, real *bias) {
+  int64_t row = positions + CH_BIAS_PAD;
+  int far = max_distance > buckets ? max_distance : buckets; /* all that is farther shares the last bucket */
+  for (int distance = 0; distance < positions; distance++) {
+    const real *from = rel_bias + ch_attention_bucket(distance < far ? distance : far, buckets, max_distance) * H;
+    for (int head = 0; head < H; head++) bias[head * row + positions - 1 - distance] = from[head];
+  }
+  for (int head = 0; head < H; head++)
+    for (int i = positions; i < row; i++) bias[head * row + i] = 0;
+}
+
+static void append(const ch_attention_cached_args *a, int b, int head) {
+  int64_t width = (int64_t)a->H * a->dh, cache = ((int64_t)b * a->H + head) * a->positions + a->past[b];
+  for (int row = a->begin[b]; row < a->begin[b + 1]; row++, cache++)
+    for (int c = 0; c < a->dh; c++) {
+      a->keys[cache * a->dh + c] = a->k[row * width + (int64_t)head * a->dh + c];
+      a->values[cache * a->dh + c] = a->v[row * width + (int64_t)head * a->dh + c];
+    }
+}
+
+/* The row at position `at` of sequence b. */
+static void attend(const ch_attention_cached_args *a, int b, int head, int row, int at, real *p) {
+  int64_t cache = ((int64_t)b * a->H + head) * a->positions * a->dh, place = ((int64_t)row * a->H + head) * a->dh;
+  const real *q = a->q + place, *keys = a->keys + cache, *values = a->values + cache;
+  const real *bias = a->bias + head * (int64_t)(a->positions + CH_BIAS_PAD) + a->positions - 1 - at;
+  real *out = a->out + place, max = -INFINITY, sum = 0;
+  for (int j = 0; j <= at; j++) {
+    real dot = 0;
+    for (int c = 0; c < a->dh; c++) dot += q[c] * keys[(int64_t)j * a->dh + c];
+    p[j] = a->scale * dot + bias[j];
+    max = p[j] > max ? p[j] : max;
+  }
+  for (int j = 0; j <= at; j++) sum += p[j] = exp(p[j] - max);
+  for (int c = 0; c < a->dh; c++) out[c] = 0;
+  for (int j = 0; j <= at; j++)
+    for (int c = 0; c < a->dh; c++) out[c] += p[j] / sum * values[(int64_t)j * a->dh + c];
+}
+
+static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  int tasks = a->B * a->H;
+  real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->positions);
+  if (!ch_counting(x)) {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
+    for (int task = 0; task < tasks; task++) {
+      int b = task / a->H, head = task % a->H;
+      append(a, b, head);
+      for (int row = a->begin[b], at = a->past[b]; row < a->begin[b + 1]; row++, at++)
+        attend(a, b, head, row, at, rows + (int64_t)omp_get_thread_num() * a->positions);
+    }
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_ref_fill_attention_cached(ch_ops *ops) { ops->attention_cached = attention_cached; }

@@ -1,0 +1,62 @@
+/* Reference: ops that move whole rows: dispatch, combine, embedding. */
+#include "cpu/ref/ref.h"
+
+static void gather(ch_exec *x, const ch_gather_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int s = 0; s < a->record->slots; s++)
+    for (int j = 0; j < a->d; j++) a->y[(int64_t)s * a->d + j] = a->x[(int64_t)a->record->slot_token[s] * a->d + j];
+}
+
+static void combine(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < r->tokens; t++) {
+    real *out = a->out + (int64_t)t * a->d;
+    for (int j = 0; j < a->d; j++) {
+      double sum = 0;
+      for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++) {
+        int s = r->token_slot[i];
+        sum += (a->gated ? (double)r->slot_gate[s] : 1) * (double)a->y[(int64_t)s * a->d + j];
+      }
+      out[j] = (real)(a->out_acc ? (double)out[j] + sum : sum);
+    }
+  }
+}
+
+static void combine_backward(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+#pragma omp parallel for num_threads(x->threads)
+  for (int s = 0; s < r->slots; s++) {
+    const real *dout = a->dout + (int64_t)r->slot_token[s] * a->d, *y = a->y + (int64_t)s * a->d;
+    double gate = a->gated ? (double)r->slot_gate[s] : 1, dot = 0;
+    for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* first: dy may stand where y does */
+    for (int j = 0; j < a->d; j++) a->dy[(int64_t)s * a->d + j] = (real)(gate * (double)dout[j]);
+    a->dgate[s] = (real)dot;
+  }
+}
+
+static void embedding(ch_exec *x, const ch_embedding_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t t = 0; t < a->n; t++)
+    for (int j = 0; j < a->d; j++) a->x[t * a->d + j] = a->w[(int64_t)a->token[t] * a->d + j];
+}
+
+/* Columns are shared out, so that repeated tokens add up in ascending t. */
+static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int j = 0; j < a->d; j++)
+    for (int64_t t = 0; t < a->n; t++) a->dw[(int64_t)a->token[t] * a->d + j] += a->dx[t * a->d + j];
+}
+
+void ch_ref_fill_gather(ch_ops *ops) {
+  ops->gather = gather;
+  ops->combine = combine;
+  ops->combine_backward = combine_backward;
+  ops->embedding = embedding;
+  ops->embedding_backward = embedding_backward;
+}

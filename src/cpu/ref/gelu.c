@@ -1,0 +1,48 @@
+/* Reference: GELU and GEGLU, exact. */
+#include <math.h>
+
+#include "cpu/ref/ref.h"
+
+/* Phi(x), the normal distribution function; erfc keeps the small values of the left tail exact. */
+static double normal_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
+
+/* d/dx of x Phi(x) = Phi(x) + x phi(x). */
+static double gelu_slope(double x) { return normal_cdf(x) + x * exp(-0.5 * x * x) / sqrt(2 * M_PI); }
+
+static void gelu(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) a->y[i] = (real)((double)a->x[i] * normal_cdf((double)a->x[i]));
+}
+
+static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) a->dx[i] = (real)((double)a->dy[i] * gelu_slope((double)a->x[i]));
+}
+
+static void geglu(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) {
+    double g = (double)a->x[i];
+    a->y[i] = (real)(g * normal_cdf(g) * (double)a->u[i]);
+  }
+}
+
+static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) {
+    double g = (double)a->x[i], u = (double)a->u[i], dy = (double)a->dy[i];
+    a->dx[i] = (real)(dy * u * gelu_slope(g));
+    a->du[i] = (real)(dy * g * normal_cdf(g));
+  }
+}
+
+void ch_ref_fill_gelu(ch_ops *ops) {
+  ops->gelu = gelu;
+  ops->gelu_backward = gelu_backward;
+  ops->geglu = geglu;
+  ops->geglu_backward = geglu_backward;
+}

@@ -1,0 +1,149 @@
+/* The tied head and its cross-entropy in plain C: logits of a few rows at a time, and of their partners where rows come
+ * in pairs. */
+#include <tgmath.h>
+
+#include "cpu/ref/ref.h"
+
+enum { CHUNK = 64 };
+
+/* Rows `first` .. first+rows-1 of the batch, in a chunk's buffers: logits [rows,V], loss [rows]. */
+typedef struct {
+  int64_t first, rows;
+  real *logits;
+  double *loss;
+} span;
+
+/* One row of logits turns into its softmax, 0 where nothing is to predict; returns the loss. */
+static double softmax_row(const ch_head_args *a, int32_t target, real *logits) {
+  if (target < 0) {
+    for (int v = 0; v < a->V; v++) logits[v] = 0;
+    return 0;
+  }
+  real max = logits[0];
+  for (int v = 1; v < a->V; v++) max = logits[v] > max ? logits[v] : max;
+  double at_target = (double)(logits[target] - max), sum = 0;
+  for (int v = 0; v < a->V; v++) sum += (double)(logits[v] = exp(logits[v] - max));
+  for (int v = 0; v < a->V; v++) logits[v] = (real)((double)logits[v] / sum);
+  return log(sum) - at_target;
+}
+
+/* p turns into weight * d loss / d logits. */
+static void loss_gradient(const ch_head_args *a, int32_t target, real *p) {
+  for (int v = 0; v < a->V; v++) p[v] *= a->weight;
+  if (target >= 0) p[target] -= a->weight;
+}
+
+static void forward(ch_exec *x, const ch_head_args *a, const span *s) {
+  ch_gemm_args product = {.m = s->rows,
+                          .n = a->V,
+                          .k = a->d,
+                          .trans_b = 1,
+                          .a = a->x + s->first * a->d,
+                          .b = a->w,
+                          .c = s->logits,
+                          .alpha = a->scale};
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < s->rows; i++) {
+    ch_ref_gemm_rows(&product, i, i + 1);
+    for (int v = 0; a->logits && v < a->V; v++) a->logits[(s->first + i) * a->V + v] = s->logits[i * a->V + v];
+  }
+}
+
+static void losses(ch_exec *x, const ch_head_args *a, const span *s) {
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < s->rows; i++) {
+    int32_t target = a->target[s->first + i];
+    s->loss[i] = softmax_row(a, target, s->logits + i * a->V);
+    loss_gradient(a, target, s->logits + i * a->V);
+  }
+}
+
+/* One pair: logits z and y turn into gradients. With z - y = delta, A = <p, delta> and B = <q, delta>,
+ * (KL(p|q) + KL(q|p)) / 2 is (A - B) / 2, its gradients (p (1 + delta - A) - q) / 2 and (q (1 - delta + B) - p) / 2. */
+static double consistency_row(const ch_head_args *a, int32_t target, real *z, real *y, real *delta, double loss[2]) {
+  double A = 0, B = 0, half = (double)a->consistency / 2;
+  for (int v = 0; v < a->V; v++) delta[v] = z[v] - y[v];
+  loss[0] = softmax_row(a, target, z);
+  loss[1] = softmax_row(a, target, y);
+  if (target < 0) return 0;
+  for (int v = 0; v < a->V; v++) {
+    A += (double)z[v] * (double)delta[v];
+    B += (double)y[v] * (double)delta[v];
+  }
+  for (int v = 0; v < a->V; v++) {
+    double p = (double)z[v], q = (double)y[v], change = (double)delta[v];
+    z[v] = (real)((double)a->weight * p + half * (p * (1 + change - A) - q));
+    y[v] = (real)((double)a->weight * q + half * (q * (1 - change + B) - p));
+  }
+  z[target] -= a->weight;
+  y[target] -= a->weight;
+  return (A - B) / 2;
+}
+
+/* The rows of two spans are pairs. delta: room for [rows,V]. */
+static void pair_losses(ch_exec *x, const ch_head_args *a, const span *s, real *delta) {
+  double sum[CHUNK];
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < s->rows; i++) {
+    double loss[2];
+    int64_t at = i * a->V;
+    sum[i] = consistency_row(a, a->target[s->first + i], s[0].logits + at, s[1].logits + at, delta + at, loss);
+    s[0].loss[i] = loss[0];
+    s[1].loss[i] = loss[1];
+  }
+  for (int64_t i = 0; i < s->rows; i++) *a->consistency_sum += sum[i];
+}
+
+static void backward(ch_exec *x, const ch_head_args *a, const span *s) {
+  ch_gemm_args dx = {
+      .m = s->rows, .n = a->d, .k = a->V, .a = s->logits, .b = a->w, .c = a->dx + s->first * a->d, .alpha = a->scale};
+  ch_gemm_args dw = {.m = a->V,
+                     .n = a->d,
+                     .k = s->rows,
+                     .trans_a = 1,
+                     .a = s->logits,
+                     .b = a->x + s->first * a->d,
+                     .c = a->dw,
+                     .alpha = a->scale,
+                     .accumulate = a->accumulate || s->first > 0};
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < s->rows; i++) ch_ref_gemm_rows(&dx, i, i + 1);
+#pragma omp parallel for num_threads(x->threads)
+  for (int v = 0; v < a->V; v++) ch_ref_gemm_rows(&dw, v, v + 1);
+}
+
+static void head_chunk(ch_exec *x, const ch_head_args *a, span *s, real *delta) {
+  int spans = a->drawn_twice ? 2 : 1;
+  for (int h = 0; h < spans; h++) forward(x, a, &s[h]);
+  if (a->drawn_twice)
+    pair_losses(x, a, s, delta);
+  else
+    losses(x, a, s);
+  for (int h = 0; h < spans; h++) {
+    for (int64_t i = 0; i < s[h].rows; i++) {
+      *a->loss_sum += s[h].loss[i];
+      if (a->token_loss) a->token_loss[s[h].first + i] = (float)s[h].loss[i];
+    }
+    if (a->dx) backward(x, a, &s[h]);
+  }
+}
+
+static void head(ch_exec *x, const ch_head_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
+  real *logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 3 * size : size);
+  double loss[2 * CHUNK];
+  if (!ch_counting(x)) {
+    *a->loss_sum = 0;
+    if (a->drawn_twice) *a->consistency_sum = 0;
+    int64_t first = 0;
+    do { /* once without rows too, for dw */
+      int64_t rows = n - first < CHUNK ? n - first : CHUNK;
+      span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
+      head_chunk(x, a, s, logits + 2 * size);
+    } while ((first += CHUNK) < n);
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_ref_fill_head(ch_ops *ops) { ops->head = head; }

@@ -1,0 +1,24 @@
+/* The reference: every op in plain C, a file for each group; what each file puts into the table. */
+#ifndef CH_CPU_REF_REF_H
+#define CH_CPU_REF_REF_H
+
+#include "op/op.h"
+
+void ch_ref_fill_gemm(ch_ops *ops); /* gemm, expert_gemm */
+void ch_ref_fill_attention(ch_ops *ops);
+void ch_ref_fill_attention_cached(ch_ops *ops);
+void ch_ref_fill_head(ch_ops *ops);
+void ch_ref_fill_pointwise(ch_ops *ops); /* softmax, copy, sumsq, round_bf16 */
+void ch_ref_fill_gelu(ch_ops *ops);      /* gelu, geglu */
+void ch_ref_fill_norm(ch_ops *ops);      /* rmsnorm */
+void ch_ref_fill_gather(ch_ops *ops);    /* gather, combine, embedding */
+void ch_ref_fill_select(ch_ops *ops);    /* select, index */
+void ch_ref_fill_exchange(ch_ops *ops);
+void ch_ref_fill_dykstra(ch_ops *ops);
+void ch_ref_fill_adafactor(ch_ops *ops);
+void ch_ref_fill_adamw(ch_ops *ops);
+
+/* Rows begin .. end-1 of a gemm's C, on one thread. */
+void ch_ref_gemm_rows(const ch_gemm_args *a, int64_t begin, int64_t end);
+
+#endif

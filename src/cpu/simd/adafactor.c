@@ -1,0 +1,162 @@
+/* Vectorised Adafactor in three passes, the fewest there are: means of squares (and rms of w), rms of the update,
+ * update.
+ *
+ * The tensor is worked on in groups of matrices that fit a cache between the passes (one matrix where it is large); in
+ * a group, every block of rows of every matrix is one piece of work. Sums over blocks are added in ascending order. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/simd/fill.h"
+
+enum {
+  BLOCK = 1 << 14,
+  MIN_ROWS = 16,
+  MAX_BLOCKS = 256
+};                        /* elements and rows of a block at least; blocks of a matrix at most */
+enum { GROUP = 1 << 19 }; /* elements of a group, unless one matrix has more */
+
+typedef struct {
+  const ch_adafactor_args *args;
+  int64_t block_rows, blocks, group; /* rows of a block, blocks of a matrix, matrices of a group */
+  float *col_sums;                   /* [group,blocks,cols] of g^2 */
+  float *row_factor, *col_factor;    /* [group,rows], [group,cols]: u = g row_factor col_factor */
+  double *w_squares, *u_squares;     /* [group,blocks] */
+} plan;
+
+static plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
+  plan p = {.args = a, .block_rows = BLOCK / a->cols > MIN_ROWS ? BLOCK / a->cols : MIN_ROWS};
+  if (p.block_rows * MAX_BLOCKS < a->rows) p.block_rows = ch_pieces(a->rows, MAX_BLOCKS);
+  p.blocks = ch_pieces(a->rows, p.block_rows);
+  p.group = GROUP / (a->rows * a->cols) > 1 ? GROUP / (a->rows * a->cols) : 1;
+  if (p.group > a->batch) p.group = a->batch;
+  p.col_sums = CH_NEW(scratch, float, p.group *p.blocks * a->cols);
+  p.row_factor = CH_NEW(scratch, float, p.group * a->rows);
+  p.col_factor = CH_NEW(scratch, float, p.group * a->cols);
+  p.w_squares = CH_NEW(scratch, double, p.group *p.blocks);
+  p.u_squares = CH_NEW(scratch, double, p.group *p.blocks);
+  return p;
+}
+
+/* Block b of a group's matrix m, which is matrix `index` of the tensor. */
+typedef struct {
+  int64_t index, m, b, begin, end; /* rows begin .. end-1 */
+} block;
+
+static block block_at(const plan *p, int64_t first, int64_t number) {
+  block k = {.m = number / p->blocks, .b = number % p->blocks};
+  k.index = first + k.m;
+  k.begin = k.b * p->block_rows;
+  k.end = ch_piece_end(k.b, p->args->rows, p->block_rows);
+  return k;
+}
+
+/* Pass 1: row moments, this block's share of the column sums, sum of w^2. */
+static void statistics(const plan *p, block k) {
+  const ch_adafactor_args *a = p->args;
+  int64_t number = k.m * p->blocks + k.b, cols = a->cols;
+  float scale = (float)a->grad_scale, *col = p->col_sums + number * cols;
+  double w_total = 0;
+  memset(col, 0, (size_t)cols * sizeof *col);
+  for (int64_t i = k.begin; i < k.end; i++) {
+    const float *g = a->g + (k.index * a->rows + i) * cols, *w = a->w + (k.index * a->rows + i) * cols;
+    float sum = 0, w_sum = 0;
+#pragma omp simd reduction(+ : sum, w_sum)
+    for (int64_t j = 0; j < cols; j++) {
+      float scaled = g[j] * scale, square = scaled * scaled;
+      col[j] += square;
+      sum += square;
+      w_sum += w[j] * w[j];
+    }
+    w_total += (double)w_sum;
+    if (!a->row) continue;
+    float *row = a->row + k.index * a->rows + i;
+    *row = (float)(a->beta2 * (double)*row + (1 - a->beta2) * ((double)sum / (double)cols + a->eps1));
+  }
+  p->w_squares[number] = w_total;
+}
+
+/* Between the passes, one matrix: column moments, and the factors 1/sqrt(v) = row_factor col_factor. */
+static void factors(const plan *p, int64_t index, int64_t m) {
+  const ch_adafactor_args *a = p->args;
+  const float *sums = p->col_sums + m * p->blocks * a->cols;
+  float *col = a->col + index * a->cols;
+  for (int64_t j = 0; j < a->cols; j++) {
+    double sum = 0;
+    for (int64_t b = 0; b < p->blocks; b++) sum += (double)sums[b * a->cols + j];
+    col[j] = (float)(a->beta2 * (double)col[j] + (1 - a->beta2) * (sum / (double)a->rows + a->eps1));
+    p->col_factor[m * a->cols + j] = 1 / sqrtf(col[j]);
+  }
+  const float *row = a->row ? a->row + index * a->rows : NULL;
+  double mean = 0;
+  for (int64_t i = 0; row && i < a->rows; i++) mean += (double)row[i] / (double)a->rows;
+  for (int64_t i = 0; i < a->rows; i++) p->row_factor[m * a->rows + i] = row ? (float)sqrt(mean / (double)row[i]) : 1;
+}
+
+/* Pass 2: sum of u^2. */
+static void update_squares(const plan *p, block k) {
+  const ch_adafactor_args *a = p->args;
+  const float *factor = p->col_factor + k.m * a->cols;
+  float scale = (float)a->grad_scale;
+  double total = 0;
+  for (int64_t i = k.begin; i < k.end; i++) {
+    const float *g = a->g + (k.index * a->rows + i) * a->cols;
+    float sum = 0, row = p->row_factor[k.m * a->rows + i];
+#pragma omp simd reduction(+ : sum)
+    for (int64_t j = 0; j < a->cols; j++) {
+      float u = g[j] * scale * factor[j];
+      sum += u * u;
+    }
+    total += (double)sum * (double)row * (double)row;
+  }
+  p->u_squares[k.m * p->blocks + k.b] = total;
+}
+
+/* rate max(eps2, rms(w)) / max(1, rms(u) / clip) of one matrix. */
+static double step_of(const plan *p, int64_t m) {
+  const ch_adafactor_args *a = p->args;
+  double size = (double)(a->rows * a->cols), w = 0, u = 0;
+  for (int64_t b = 0; b < p->blocks; b++) {
+    w += p->w_squares[m * p->blocks + b];
+    u += p->u_squares[m * p->blocks + b];
+  }
+  return a->rate * fmax(a->eps2, sqrt(w / size)) / fmax(1, sqrt(u / size) / a->clip);
+}
+
+/* Pass 3. */
+static void update(const plan *p, block k) {
+  const ch_adafactor_args *a = p->args;
+  const float *factor = p->col_factor + k.m * a->cols;
+  double step = step_of(p, k.m) * a->grad_scale;
+  for (int64_t i = k.begin; i < k.end; i++) {
+    int64_t at = (k.index * a->rows + i) * a->cols;
+    const float *g = a->g + at;
+    float *w = a->w + at, row = (float)(step * (double)p->row_factor[k.m * a->rows + i]);
+#pragma omp simd
+    for (int64_t j = 0; j < a->cols; j++) w[j] -= g[j] * factor[j] * row;
+    if (!a->w16) continue;
+    ch_bf16 *w16 = a->w16 + at;
+#pragma omp simd
+    for (int64_t j = 0; j < a->cols; j++) w16[j] = ch_bf16_round(w[j]);
+  }
+}
+
+static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  plan p = make_plan(&x->scratch, a);
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+#pragma omp parallel num_threads(x->threads) if (a->batch * a->rows * a->cols > CH_PIECE)
+  for (int64_t first = 0; first < a->batch; first += p.group) {
+    int64_t matrices = a->batch - first < p.group ? a->batch - first : p.group, count = matrices * p.blocks;
+#pragma omp for
+    for (int64_t k = 0; k < count; k++) statistics(&p, block_at(&p, first, k));
+#pragma omp for
+    for (int64_t m = 0; m < matrices; m++) factors(&p, first + m, m);
+#pragma omp for
+    for (int64_t k = 0; k < count; k++) update_squares(&p, block_at(&p, first, k));
+#pragma omp for
+    for (int64_t k = 0; k < count; k++) update(&p, block_at(&p, first, k));
+  }
+}
+
+void CH_SIMD(ch_fill_adafactor)(ch_ops *ops) { ops->adafactor = adafactor; }

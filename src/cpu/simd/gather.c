@@ -1,0 +1,93 @@
+/* Ops that move whole rows: dispatch, combine, embedding. Bound by memory; a row is contiguous and read once. */
+#include <string.h>
+
+#include "cpu/simd/fill.h"
+
+static void gather(ch_exec *x, const ch_gather_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  int64_t d = a->d;
+#pragma omp parallel for num_threads(x->threads) if (r->slots * d > CH_PIECE)
+  for (int s = 0; s < r->slots; s++) memcpy(a->y + s * d, a->x + r->slot_token[s] * d, (size_t)d * sizeof(float));
+}
+
+/* out = sum of gate y over the token's slots, or out += ...; out stays in the nearest cache meanwhile. */
+static void combine_token(const ch_combine_args *a, int t) {
+  const ch_record *r = a->record;
+  int64_t d = a->d;
+  float *out = a->out + t * d;
+  int begin = r->token_begin[t], end = r->token_begin[t + 1];
+  if (begin == end && !a->out_acc) memset(out, 0, (size_t)d * sizeof *out);
+  for (int i = begin; i < end; i++) {
+    int s = r->token_slot[i];
+    const float *y = a->y + s * d;
+    float gate = a->gated ? r->slot_gate[s] : 1.0f;
+    if (i == begin && !a->out_acc) {
+#pragma omp simd
+      for (int64_t j = 0; j < d; j++) out[j] = gate * y[j];
+    } else {
+#pragma omp simd
+      for (int64_t j = 0; j < d; j++) out[j] += gate * y[j];
+    }
+  }
+}
+
+/* Tokens differ in their number of slots: threads take them as they come. */
+static void combine(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for schedule(dynamic, 64) num_threads(x->threads) if (a->record->slots * (int64_t)a->d > CH_PIECE)
+  for (int t = 0; t < a->record->tokens; t++) combine_token(a, t);
+}
+
+/* One pass: y is read before dy, which may be the same array, is written. */
+static float combine_backward_row(int64_t d, float gate, const float *dout, const float *y, float *dy) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t j = 0; j < d; j++) {
+    dot += dout[j] * y[j];
+    dy[j] = gate * dout[j];
+  }
+  return dot;
+}
+
+static void combine_backward(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  int64_t d = a->d;
+#pragma omp parallel for num_threads(x->threads) if (r->slots * d > CH_PIECE)
+  for (int s = 0; s < r->slots; s++)
+    a->dgate[s] = combine_backward_row(d, a->gated ? r->slot_gate[s] : 1.0f, a->dout + r->slot_token[s] * d,
+                                       a->y + s * d, a->dy + s * d);
+}
+
+static void embedding(ch_exec *x, const ch_embedding_args *a) {
+  if (ch_counting(x)) return;
+  int64_t d = a->d;
+#pragma omp parallel for num_threads(x->threads) if (a->n * d > CH_PIECE)
+  for (int64_t t = 0; t < a->n; t++) memcpy(a->x + t * d, a->w + a->token[t] * d, (size_t)d * sizeof(float));
+}
+
+/* The vocabulary is dealt out into classes; each is one piece of work that scans all ids (a fraction of a row's
+ * bytes), so that repeated tokens add up in ascending t and no two threads share a row. */
+static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
+  if (ch_counting(x)) return;
+  enum { CLASSES = 32 };
+  int64_t d = a->d;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads) if (a->n * d > CH_PIECE)
+  for (int part = 0; part < CLASSES; part++)
+    for (int64_t t = 0; t < a->n; t++) {
+      if (a->token[t] % CLASSES != part) continue;
+      const float *dx = a->dx + t * d;
+      float *dw = a->dw + a->token[t] * d;
+#pragma omp simd
+      for (int64_t j = 0; j < d; j++) dw[j] += dx[j];
+    }
+}
+
+void CH_SIMD(ch_fill_gather)(ch_ops *ops) {
+  ops->gather = gather;
+  ops->combine = combine;
+  ops->combine_backward = combine_backward;
+  ops->embedding = embedding;
+  ops->embedding_backward = embedding_backward;
+}

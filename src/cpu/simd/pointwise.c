@@ -1,0 +1,76 @@
+/* Vectorised softmax, sum of squares and rounding to bf16. */
+#include "cpu/simd/fill.h"
+#include "cpu/simd/vexp.h"
+
+static void softmax_row(int m, const float *in, float *out) {
+  float largest = -INFINITY, sum = 0;
+#pragma omp simd reduction(max : largest)
+  for (int j = 0; j < m; j++) largest = in[j] > largest ? in[j] : largest;
+#pragma omp simd reduction(+ : sum)
+  for (int j = 0; j < m; j++) sum += out[j] = ch_expf(in[j] - largest);
+  float scale = 1 / sum;
+#pragma omp simd
+  for (int j = 0; j < m; j++) out[j] *= scale;
+}
+
+static void softmax(ch_exec *x, const ch_softmax_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads) if (a->n * a->m > CH_PIECE)
+  for (int64_t t = 0; t < a->n; t++) softmax_row(a->m, a->x + t * a->m, a->y + t * a->m);
+}
+
+static void softmax_backward_row(int m, const float *y, const float *dy, float *dx) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (int j = 0; j < m; j++) dot += y[j] * dy[j];
+#pragma omp simd
+  for (int j = 0; j < m; j++) dx[j] = y[j] * (dy[j] - dot);
+}
+
+static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads) if (a->n * a->m > CH_PIECE)
+  for (int64_t t = 0; t < a->n; t++) softmax_backward_row(a->m, a->y + t * a->m, a->dy + t * a->m, a->dx + t * a->m);
+}
+
+static double sum_of_squares(const float *x, int64_t count) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; i++) sum += (double)x[i] * (double)x[i];
+  return sum;
+}
+
+/* One sum in double for each piece, added in ascending order. */
+static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
+  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+  size_t mark = ch_arena_mark(&x->scratch);
+  double *sums = CH_NEW(&x->scratch, double, pieces);
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
+  for (int64_t p = 0; p < pieces; p++)
+    sums[p] = sum_of_squares(a->x + p * CH_PIECE, ch_piece_end(p, a->count, CH_PIECE) - p * CH_PIECE);
+  double sum = 0;
+  for (int64_t p = 0; p < pieces; p++) sum += sums[p];
+  *a->sum = sum;
+}
+
+static void round_bf16(ch_exec *x, const ch_round_args *a) {
+  if (ch_counting(x)) return;
+  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
+  for (int64_t p = 0; p < pieces; p++) {
+    const float *in = a->x;
+    ch_bf16 *y = a->y;
+    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
+#pragma omp simd
+    for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = ch_bf16_round(in[i]);
+  }
+}
+
+void CH_SIMD(ch_fill_pointwise)(ch_ops *ops) {
+  ops->softmax = softmax;
+  ops->softmax_backward = softmax_backward;
+  ops->sumsq = sumsq;
+  ops->round_bf16 = round_bf16;
+}

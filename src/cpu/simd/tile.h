@@ -1,0 +1,67 @@
+/* The innermost loop of products: a tile of the output in registers, sum over p of a[r,p] b[p,:]. */
+#ifndef CH_CPU_SIMD_TILE_H
+#define CH_CPU_SIMD_TILE_H
+
+#include "cpu/simd/vector.h"
+
+#define CH_TILE_INLINE static inline __attribute__((always_inline))
+
+/* Rows and vectors of a tile: with them accumulators and operands fill the registers. */
+enum { CH_TILE_ROWS = 6, CH_TILE_VECTORS = CH_LANES == 16 ? 4 : 2, CH_TILE_COLUMNS = CH_TILE_VECTORS * CH_LANES };
+
+/* Where the elements of a left operand are: row r, step p stands at r * row + p * step. */
+typedef struct {
+  const float *at;
+  int64_t row, step;
+} ch_left;
+
+/* Where those of a right operand are: step p, a row of CH_TILE_COLUMNS, stands at p * step; it is also copied to
+ * `copy`, without gaps, unless that is NULL. */
+typedef struct {
+  const float *at;
+  int64_t step;
+  float *copy;
+} ch_right;
+
+/* What to fetch into the cache meanwhile, a line every second step: CH_TILE_COLUMNS floats from `at`, then as many from
+ * at + step, and so on. Whole rows of it: going down a column, every line would be in another page of the memory. */
+enum { CH_TILE_FETCH = 2 * ((CH_TILE_COLUMNS + 15) / 16) };
+typedef struct {
+  const float *at;
+  int64_t step;
+} ch_ahead;
+
+/* sum[r][v] += a[r,0] b[0,v], and on to the next step. */
+CH_TILE_INLINE void ch_tile_step(int rows, ch_left *a, ch_right *b, ch_vector sum[][CH_TILE_VECTORS]) {
+  ch_vector right[CH_TILE_VECTORS];
+#pragma GCC unroll 4
+  for (int v = 0; v < CH_TILE_VECTORS; v++) right[v] = ch_load(b->at + v * CH_LANES);
+  if (b->copy) {
+#pragma GCC unroll 4
+    for (int v = 0; v < CH_TILE_VECTORS; v++) ch_store(b->copy + v * CH_LANES, right[v]);
+    b->copy += CH_TILE_COLUMNS;
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < CH_TILE_VECTORS; v++) sum[r][v] += a->at[r * a->row] * right[v];
+  a->at += a->step;
+  b->at += b->step;
+  /* Seen together, two steps have more addresses and loads than there are registers: keep them apart. */
+  __asm__ volatile("" : "+r"(a->at), "+r"(b->at) : : "memory");
+}
+
+/* sum[rows][] += sum over p < count of a[r,p] b[p,:]. Inlined with constant rows the sums are registers. */
+CH_TILE_INLINE void ch_tile_steps(int rows, int64_t count, ch_left a, ch_right b, ch_ahead ahead,
+                                  ch_vector sum[][CH_TILE_VECTORS]) {
+  for (; count >= CH_TILE_FETCH; count -= CH_TILE_FETCH, ahead.at += ahead.step)
+#pragma GCC unroll 4
+    for (int line = 0; line < CH_TILE_COLUMNS; line += 16) {
+      __builtin_prefetch(ahead.at + line, 0, 2);
+      ch_tile_step(rows, &a, &b, sum);
+      ch_tile_step(rows, &a, &b, sum);
+    }
+  for (; count; count--) ch_tile_step(rows, &a, &b, sum);
+}
+
+#endif

@@ -1,0 +1,109 @@
+/* The widest float vector of the instruction set that a simd_*.c file is being compiled for. */
+#ifndef CH_CPU_SIMD_VECTOR_H
+#define CH_CPU_SIMD_VECTOR_H
+
+#include <stdint.h>
+
+#if defined(__FMA__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { CH_LANES = 16 };
+#elif defined(__AVX2__)
+enum { CH_LANES = 8 };
+#else
+enum { CH_LANES = 4 };
+#endif
+
+/* Loads and stores of these need no alignment beyond a float's. */
+typedef float ch_vector __attribute__((vector_size(CH_LANES * sizeof(float)), aligned(4), may_alias));
+typedef int32_t ch_mask __attribute__((vector_size(CH_LANES * sizeof(float)), aligned(4), may_alias));
+
+static inline ch_vector ch_load(const float *x) { return *(const ch_vector *)x; }
+static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
+
+/* A store past the caches, of an output too large to be found there again: the line is not read first. `x` is aligned
+ * to CH_VECTOR_BYTES; ch_stream_end stands before others may read. */
+enum { CH_VECTOR_BYTES = CH_LANES * 4 };
+static inline void ch_stream(float *x, ch_vector v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(x, (__m512)v);
+#elif defined(__FMA__)
+  _mm256_stream_ps(x, (__m256)v);
+#else
+  ch_store(x, v);
+#endif
+}
+static inline void ch_stream_end(void) {
+#if defined(__FMA__)
+  _mm_sfence();
+#endif
+}
+
+/* a b + c, rounded once wherever there is an instruction for it. Compilers fuse by themselves too, but not everywhere
+ * alike: this is for sums that must come out the same in all variants of a loop. */
+static inline ch_vector ch_vector_fma(ch_vector a, ch_vector b, ch_vector c) {
+#if defined(__AVX512F__)
+  return (ch_vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (ch_vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
+static inline float ch_fma(float a, float b, float c) {
+#if defined(__FMA__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+/* The same number in all lanes; compilers drop the subtraction, which changes nothing. */
+static inline ch_vector ch_splat(float x) { return x - (ch_vector){0}; }
+
+/* Where a > b, else b: NaN in a is passed over. */
+static inline ch_vector ch_vector_max(ch_vector a, ch_vector b) {
+  ch_mask larger = a > b;
+  return (ch_vector)(((ch_mask)a & larger) | ((ch_mask)b & ~larger));
+}
+
+/* Over the lanes, as a tree: the shortest chain of additions, and the same order always. */
+static inline float ch_vector_sum(ch_vector v) {
+  float lane[CH_LANES];
+  ch_store(lane, v);
+  for (int half = CH_LANES / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; l++) lane[l] += lane[l + half];
+  return lane[0];
+}
+
+/* ch_vector_sum of four vectors at once, the same bits. */
+typedef float ch_quad __attribute__((vector_size(16), aligned(4), may_alias));
+static inline ch_quad ch_vector_fold(ch_vector v) {
+#if defined(__AVX512F__)
+  __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
+  return (ch_quad)_mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+#elif defined(__FMA__)
+  return (ch_quad)_mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+#else
+  return v;
+#endif
+}
+static inline ch_quad ch_vector_sums(ch_vector a, ch_vector b, ch_vector c, ch_vector d) {
+  ch_quad p = ch_vector_fold(a), q = ch_vector_fold(b), r = ch_vector_fold(c), s = ch_vector_fold(d);
+  ch_quad left = __builtin_shufflevector(p, q, 0, 4, 1, 5) + __builtin_shufflevector(p, q, 2, 6, 3, 7);
+  ch_quad right = __builtin_shufflevector(r, s, 0, 4, 1, 5) + __builtin_shufflevector(r, s, 2, 6, 3, 7);
+  return __builtin_shufflevector(left, right, 0, 1, 4, 5) + __builtin_shufflevector(left, right, 2, 3, 6, 7);
+}
+
+static inline float ch_vector_largest(ch_vector v) {
+  float lane[CH_LANES];
+  ch_store(lane, v);
+  for (int half = CH_LANES / 2; half > 0; half /= 2)
+    for (int l = 0; l < half; l++) lane[l] = lane[l + half] > lane[l] ? lane[l + half] : lane[l];
+  return lane[0];
+}
+
+#endif

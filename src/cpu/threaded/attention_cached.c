@@ -1,0 +1,105 @@
+/* Attention against caches: one task for each head of a few rows of a sequence, all its products by row, so that what a
+ * row gets does not depend on the rows it comes with. Arithmetic is in float whatever the compute type. */
+#include <omp.h>
+#include <string.h>
+
+#include "cpu/batch_invariant.h"
+#include "cpu/simd/rows.h"
+#include "cpu/threaded/threaded.h"
+
+_Static_assert((int)CH_BIAS_PAD >= (int)CH_CAUSAL_PAD, "the softmax reads wide");
+
+enum {
+  ROWS = 12
+}; /* of a task: whole tiles of every kind, and few enough for their scores to stay in a core's cache */
+
+typedef struct {
+  int sequence, row, rows;
+} segment;
+
+/* Keys and values of a sequence's head go behind what its cache holds. */
+static void append(const ch_attention_cached_args *a, int b, int head) {
+  int64_t width = (int64_t)a->H * a->dh, to = (((int64_t)b * a->H + head) * a->positions + a->past[b]) * a->dh;
+  for (int64_t row = a->begin[b]; row < a->begin[b + 1]; row++, to += a->dh) {
+    memcpy(a->keys + to, a->k + row * width + head * a->dh, (size_t)a->dh * sizeof(float));
+    memcpy(a->values + to, a->v + row * width + head * a->dh, (size_t)a->dh * sizeof(float));
+  }
+}
+
+static int64_t scores_stride(int positions) { return (positions + CH_CAUSAL_PAD - 1) / CH_CAUSAL_PAD * CH_CAUSAL_PAD; }
+
+typedef void (*product)(const ch_product *p);
+typedef void (*softmax)(const ch_causal_block *b, float *s, float *inverse, float *lse);
+
+static void attend(const ch_attention_cached_args *a, segment g, int head, float *scores, product run,
+                   softmax exponentials) {
+  int64_t width = (int64_t)a->H * a->dh, place = g.row * width + (int64_t)head * a->dh,
+          ld = scores_stride(a->positions);
+  int64_t cache = ((int64_t)g.sequence * a->H + head) * a->positions * a->dh;
+  int first = a->past[g.sequence] + g.row - a->begin[g.sequence], seen = first + g.rows;
+  float inverse[ROWS], lse[ROWS];
+  run(&(ch_product){.trans_b = 1,
+                    .m = g.rows,
+                    .n = seen,
+                    .k = a->dh,
+                    .a = a->q + place,
+                    .lda = width,
+                    .b = a->keys + cache,
+                    .ldb = a->dh,
+                    .c = scores,
+                    .ldc = ld,
+                    .alpha = a->scale});
+  ch_causal_block block = {g.rows, first, a->positions, ld, a->bias + head * (int64_t)(a->positions + CH_BIAS_PAD)};
+  exponentials(&block, scores, inverse, lse);
+  run(&(ch_product){.m = g.rows,
+                    .n = a->dh,
+                    .k = seen,
+                    .a = scores,
+                    .lda = ld,
+                    .b = a->values + cache,
+                    .ldb = a->dh,
+                    .c = a->out + place,
+                    .ldc = width,
+                    .alpha = 1});
+  for (int r = 0; r < g.rows; r++)
+    for (int c = 0; c < a->dh; c++) a->out[place + r * width + c] *= inverse[r];
+}
+
+static int cut(const ch_attention_cached_args *a, segment *segments) {
+  int count = 0;
+  for (int b = 0; b < a->B; b++)
+    for (int row = a->begin[b]; row < a->begin[b + 1]; row += ROWS)
+      segments[count++] = (segment){b, row, a->begin[b + 1] - row < ROWS ? a->begin[b + 1] - row : ROWS};
+  return count;
+}
+
+/* Multiplications of one head. */
+static int64_t head_work(const ch_attention_cached_args *a) {
+  int64_t work = 0;
+  for (int b = 0; b < a->B; b++)
+    work += (int64_t)(a->begin[b + 1] - a->begin[b]) * (a->past[b] + a->begin[b + 1] - a->begin[b]);
+  return 2 * work * a->dh;
+}
+
+static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  segment *segments = CH_NEW(&x->scratch, segment, a->max_rows);
+  float *scores = CH_NEW(&x->scratch, float, x->threads *ROWS *scores_stride(a->positions));
+  if (!ch_counting(x)) {
+    product run = CH_SIMD_PICK(ch_invariant_product);
+    softmax exponentials = CH_SIMD_PICK(ch_causal_softmax);
+    int64_t tasks = (int64_t)cut(a, segments) * a->H;
+#pragma omp parallel num_threads(ch_invariant_threads(x, a->H *head_work(a)))
+    {
+#pragma omp for schedule(static)
+      for (int task = 0; task < a->B * a->H; task++) append(a, task / a->H, task % a->H);
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t task = 0; task < tasks; task++)
+        attend(a, segments[task / a->H], (int)(task % a->H),
+               scores + omp_get_thread_num() * ROWS * scores_stride(a->positions), run, exponentials);
+    }
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_threaded_fill_attention_cached(ch_ops *ops) { ops->attention_cached = attention_cached; }

@@ -1,0 +1,128 @@
+/* gemm and expert_gemm on one-thread products; inputs rounded to bf16 first where the compute type asks for it. */
+#include <stdatomic.h>
+
+#include "cpu/batch_invariant.h"
+#include "cpu/threaded/product.h"
+#include "cpu/threaded/threaded.h"
+
+/* Whether bf16 inputs go to the hardware as bf16, or as floats that have been rounded. Set, always to the same, while
+ * tables are filled. */
+static atomic_int hardware_bf16;
+
+static const void *as_values(ch_exec *x, const ch_bf16 *rounded, int64_t count) {
+  float *values = CH_NEW(&x->scratch, float, count);
+  if (ch_counting(x)) return values;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < count; i++) values[i] = ch_bf16_value(rounded[i]);
+  return values;
+}
+
+const void *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count) {
+  if (!rounded) {
+    ch_bf16 *fresh = CH_NEW(&x->scratch, ch_bf16, count);
+    x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = array, .y = fresh});
+    rounded = fresh;
+  }
+  return hardware_bf16 ? (const void *)rounded : as_values(x, rounded, count);
+}
+
+int ch_rounded_is_bf16(const ch_exec *x) { return x->compute == CH_COMPUTE_BF16 && hardware_bf16; }
+
+static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
+
+/* Elements from the first to the last of a [rows, width] array with stride ld. */
+static int64_t span(int64_t rows, int64_t width, int64_t ld) { return rows > 0 ? (rows - 1) * ld + width : 0; }
+
+static void gemm(ch_exec *x, const ch_gemm_args *g) {
+  if (x->batch_invariant && !g->trans_a) {
+    ch_invariant_gemm(x, g);
+    return;
+  }
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_product p = {.trans_a = g->trans_a,
+                  .trans_b = g->trans_b,
+                  .accumulate = g->accumulate,
+                  .m = g->m,
+                  .n = g->n,
+                  .k = g->k,
+                  .a = g->a,
+                  .b = g->b,
+                  .c = g->c,
+                  .alpha = g->alpha ? g->alpha : 1};
+  p.lda = stride(g->lda, g->trans_a ? g->m : g->k);
+  p.ldb = stride(g->ldb, g->trans_b ? g->k : g->n);
+  p.ldc = stride(g->ldc, g->n);
+  if (x->compute == CH_COMPUTE_BF16 && !g->exact) {
+    p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? span(g->k, g->m, p.lda) : span(g->m, g->k, p.lda));
+    p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? span(g->n, g->k, p.ldb) : span(g->k, g->n, p.ldb));
+    p.bf16 = hardware_bf16;
+  }
+  ch_products_run(x, 1, &p);
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* The inputs of an expert_gemm, rounded where it must be. */
+typedef struct {
+  const void *a, *b; /* b: W, or C in CH_TN */
+  int bf16;
+} operands;
+
+static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
+  operands in = {g->a, g->form == CH_TN ? g->c : g->w, ch_rounded_is_bf16(x)};
+  if (x->compute != CH_COMPUTE_BF16) return in;
+  int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
+  in.a = ch_rounded_operand(x, g->a, g->a16, rows * g->k);
+  if (g->form == CH_TN)
+    in.b = ch_rounded_operand(x, g->c, g->c16, rows * g->n);
+  else
+    in.b = ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k);
+  return in;
+}
+
+/* Elements of all experts' weights from which on gradients go past the caches: whoever reads one next comes after all
+ * the others are written. */
+enum { LARGE = 8 << 20 };
+
+/* Expert i's product. */
+static ch_product expert_product(const ch_expert_gemm_args *g, const operands *in, int i) {
+  int64_t first = g->begin[i], rows = g->begin[i + 1] - first, size = in->bf16 ? sizeof(ch_bf16) : sizeof(float);
+  const char *a = (const char *)in->a + first * g->k * size, *b = in->b;
+  ch_product p = {.bf16 = in->bf16, .m = rows, .n = g->n, .k = g->k, .a = a, .lda = g->k, .ldc = g->n, .alpha = 1};
+  if (g->form == CH_TN) {
+    p.trans_a = 1;
+    p.accumulate = g->accumulate;
+    p.large = g->experts * g->n * g->k >= LARGE;
+    p.m = g->k;
+    p.k = rows;
+    p.b = b + first * g->n * size;
+    p.c = g->w + i * g->n * g->k;
+  } else {
+    p.trans_b = g->form == CH_NT;
+    p.b = b + i * g->n * g->k * size;
+    p.c = g->c + first * g->n;
+  }
+  p.ldb = p.trans_b ? g->k : g->n;
+  return p;
+}
+
+static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
+  if (x->batch_invariant && g->form != CH_TN) {
+    ch_invariant_expert_gemm(x, g);
+    return;
+  }
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_product *products = CH_NEW(&x->scratch, ch_product, g->experts);
+  operands in = prepare(x, g);
+  for (int i = 0; i < g->experts && !ch_counting(x); i++) {
+    products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
+    if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
+  }
+  ch_products_run(x, g->experts, products);
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_threaded_fill_gemm(ch_ops *ops, ch_compute compute) {
+  if (compute == CH_COMPUTE_BF16) hardware_bf16 = ch_product_has_bf16();
+  ops->gemm = gemm;
+  ops->expert_gemm = expert_gemm;
+}

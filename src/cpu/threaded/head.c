@@ -1,0 +1,232 @@
+/* The tied head in chunks of rows: logits by a product, exponentials in place, and both gradients by products while the
+ * chunk is at hand. The softmax's division is never done over the vocabulary: with e the exponentials and s = weight *
+ * scale / sum of each row, dx = s (e W) scales rows of dx, and dw = e^T (s x) rows of x. Where rows come in pairs a
+ * chunk holds both of each, and e is the whole gradient but for the scale. */
+#include <string.h>
+
+#include "cpu/simd/rows.h"
+#include "cpu/threaded/product.h"
+#include "cpu/threaded/threaded.h"
+
+enum {
+  ROWS = 1024,       /* of a chunk: enough for one pass over dw to cost little */
+  ROWS_NARROW = 512, /* where the model is narrow, and a pass over dw cheaper */
+  NARROW = 256,
+  MOST_LOGITS = 1 << 25, /* in a chunk, whatever the vocabulary */
+  MOST_PARTS = 8,        /* the sum over the vocabulary in dx, in parts that run in parallel */
+  SHORTEST_PART = 1024
+};
+
+typedef struct {
+  int64_t rows, parts; /* of a full chunk; of the vocabulary */
+  int64_t ld;          /* of the logits */
+  float *logits;       /* [rows,ld] */
+  float *scaled;       /* [rows,d] x times factor */
+  float *partial;      /* [parts,rows,d] of dx */
+  float *factor;       /* [rows] */
+  double *loss;        /* [rows] */
+  float *delta;        /* [rows/2,ld] of pairs: what their logits differ by */
+  double *pair;        /* [rows/2] their consistency */
+  const void *w;       /* the weights as products take them */
+  int bf16;
+} plan;
+
+/* Rows first .. first+rows-1 of the batch, which stand from row `at` on in the chunk. */
+typedef struct {
+  int64_t first, rows, at;
+} span;
+
+static int64_t chunk_rows(const ch_head_args *a) {
+  int64_t rows = a->d < NARROW ? ROWS_NARROW : ROWS, most = MOST_LOGITS / (a->V > 0 ? a->V : 1);
+  if (rows > most) rows = most > 16 ? most : 16;
+  return rows < a->n ? rows : a->n;
+}
+
+/* A vocabulary is often a power of two, and rows of it fall on each other in every cache: 40 % of dw's speed. */
+static int64_t logits_stride(int64_t V) {
+  enum { LINE = 16, CONFLICT = 256 };
+  int64_t ld = (V + LINE - 1) / LINE * LINE;
+  return ld % CONFLICT ? ld : ld + LINE;
+}
+
+static plan make_plan(ch_exec *x, const ch_head_args *a) {
+  plan p = {.rows = chunk_rows(a), .ld = logits_stride(a->V), .w = a->w};
+  p.parts = a->V / SHORTEST_PART < 1 ? 1 : a->V / SHORTEST_PART > MOST_PARTS ? MOST_PARTS : a->V / SHORTEST_PART;
+  p.logits = CH_NEW(&x->scratch, float, p.rows *p.ld);
+  p.factor = CH_NEW(&x->scratch, float, p.rows);
+  p.loss = CH_NEW(&x->scratch, double, p.rows);
+  if (a->drawn_twice) {
+    p.delta = CH_NEW(&x->scratch, float, p.rows / 2 * p.ld);
+    p.pair = CH_NEW(&x->scratch, double, p.rows / 2);
+  }
+  if (a->dx) {
+    p.scaled = CH_NEW(&x->scratch, float, p.rows * a->d);
+    p.partial = CH_NEW(&x->scratch, float, p.parts *p.rows * a->d);
+  }
+  if (x->compute == CH_COMPUTE_BF16) p.w = ch_rounded_operand(x, a->w, a->w16, (int64_t)a->V * a->d);
+  p.bf16 = ch_rounded_is_bf16(x);
+  return p;
+}
+
+/* An operand that is not the weights, rounded if the compute type asks for it. */
+static const void *operand(ch_exec *x, const float *array, int64_t count) {
+  return x->compute == CH_COMPUTE_BF16 ? ch_rounded_operand(x, array, NULL, count) : array;
+}
+
+static void logits_product(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_product forward = {.trans_b = 1,
+                        .bf16 = p->bf16,
+                        .m = s->rows,
+                        .n = a->V,
+                        .k = a->d,
+                        .lda = a->d,
+                        .ldb = a->d,
+                        .ldc = p->ld,
+                        .a = operand(x, a->x + s->first * a->d, s->rows * a->d),
+                        .b = p->w,
+                        .c = p->logits + s->at * p->ld,
+                        .alpha = a->scale};
+  ch_products_run(x, 1, &forward);
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x) || !a->logits) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < s->rows; i++)
+    memcpy(a->logits + (s->first + i) * a->V, p->logits + (s->at + i) * p->ld, (size_t)a->V * sizeof(float));
+}
+
+typedef double cross_entropy_of(int, int, float *, double *);
+
+/* Row i of a span: its loss and exponentials, whose sum is returned; 0 where nothing is to predict. */
+static double row_loss(const ch_head_args *a, const plan *p, const span *s, int64_t i,
+                       cross_entropy_of *cross_entropy) {
+  int64_t row = s->first + i, at = s->at + i;
+  float *logits = p->logits + at * p->ld;
+  double sum = 0;
+  p->loss[at] = 0;
+  if (a->target[row] >= 0)
+    p->loss[at] = cross_entropy(a->V, a->target[row], logits, &sum);
+  else
+    memset(logits, 0, (size_t)a->V * sizeof *logits);
+  return sum;
+}
+
+/* Less the target's share, and the factor that makes the row a gradient. */
+static void row_gradient(const ch_head_args *a, const plan *p, const span *s, int64_t i, double share, double factor) {
+  int64_t row = s->first + i, at = s->at + i;
+  if (a->target[row] >= 0) p->logits[at * p->ld + a->target[row]] -= (float)share;
+  p->factor[at] = (float)factor;
+  for (int c = 0; a->dx && c < a->d; c++) p->scaled[at * a->d + c] = p->factor[at] * a->x[row * a->d + c];
+}
+
+static void losses(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+  cross_entropy_of *cross_entropy = CH_SIMD_PICK(ch_cross_entropy);
+#pragma omp parallel for schedule(dynamic, 4) num_threads(x->threads)
+  for (int64_t i = 0; i < s->rows; i++) {
+    double sum = row_loss(a, p, s, i, cross_entropy);
+    row_gradient(a, p, s, i, sum, sum > 0 ? (double)a->weight * (double)a->scale / sum : sum);
+  }
+}
+
+/* The rows of two spans are pairs. */
+static void pair_losses(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+  cross_entropy_of *cross_entropy = CH_SIMD_PICK(ch_cross_entropy);
+  double (*consistency)(const ch_pair *, float *, float *) = CH_SIMD_PICK(ch_consistency);
+#pragma omp parallel for schedule(dynamic, 4) num_threads(x->threads)
+  for (int64_t i = 0; i < s->rows; i++) {
+    float *z = p->logits + (s[0].at + i) * p->ld, *y = p->logits + (s[1].at + i) * p->ld, *delta = p->delta + i * p->ld;
+    for (int v = 0; v < a->V; v++) delta[v] = z[v] - y[v];
+    ch_pair pair = {.count = a->V, .delta = delta, .weight = a->weight, .consistency = a->consistency};
+    for (int h = 0; h < 2; h++) pair.sum[h] = row_loss(a, p, &s[h], i, cross_entropy);
+    p->pair[i] = a->target[s->first + i] >= 0 ? consistency(&pair, z, y) : 0;
+    for (int h = 0; h < 2; h++) row_gradient(a, p, &s[h], i, (double)a->weight, (double)a->scale);
+  }
+  for (int64_t i = 0; i < s->rows; i++) *a->consistency_sum += p->pair[i];
+}
+
+/* dx of the chunk: the parts of the vocabulary as products of their own, then their sum, in order, times factor. */
+static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, const span *s, const void *e) {
+  ch_product part[MOST_PARTS];
+  int64_t columns = (a->V + p->parts - 1) / p->parts, rows = s->rows, size = rows * a->d;
+  int64_t element = p->bf16 ? sizeof(ch_bf16) : sizeof(float);
+  for (int64_t i = 0; i < p->parts; i++) {
+    int64_t begin = i * columns < a->V ? i * columns : a->V, end = begin + columns < a->V ? begin + columns : a->V;
+    part[i] = (ch_product){.bf16 = p->bf16,
+                           .m = rows,
+                           .n = a->d,
+                           .k = end - begin,
+                           .lda = p->ld,
+                           .ldb = a->d,
+                           .ldc = a->d,
+                           .a = (const char *)e + begin * element,
+                           .b = (const char *)p->w + begin * a->d * element,
+                           .c = p->partial + i * size,
+                           .alpha = 1};
+  }
+  ch_products_run(x, (int)p->parts, part);
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t r = 0; r < rows; r++)
+    for (int c = 0; c < a->d; c++) {
+      float sum = 0;
+      for (int64_t i = 0; i < p->parts; i++) sum += p->partial[i * size + r * a->d + c];
+      a->dx[(s->first + r) * a->d + c] = p->factor[s->at + r] * sum;
+    }
+}
+
+static void gradients(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  const void *e = operand(x, p->logits + s->at * p->ld, s->rows * p->ld);
+  input_gradient(x, a, p, s, e);
+  ch_product dw = {.trans_a = 1,
+                   .accumulate = a->accumulate || s->first > 0,
+                   .bf16 = p->bf16,
+                   .m = a->V,
+                   .n = a->d,
+                   .k = s->rows,
+                   .lda = p->ld,
+                   .ldb = a->d,
+                   .ldc = a->d,
+                   .a = e,
+                   .b = operand(x, p->scaled + s->at * a->d, s->rows * a->d),
+                   .c = a->dw,
+                   .alpha = 1};
+  ch_products_run(x, 1, &dw);
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* Rows `first` on, and where rows come in pairs as many partners behind them. */
+static void head_chunk(ch_exec *x, const ch_head_args *a, const plan *p, int64_t first, int64_t rows) {
+  const span s[] = {{first, rows, 0}, {a->n / 2 + first, rows, rows}};
+  int spans = a->drawn_twice ? 2 : 1;
+  for (int h = 0; h < spans; h++) logits_product(x, a, p, &s[h]);
+  if (!ch_counting(x)) {
+    if (a->drawn_twice)
+      pair_losses(x, a, p, s);
+    else
+      losses(x, a, p, s);
+    for (int64_t i = 0; i < spans * rows; i++) {
+      *a->loss_sum += p->loss[i];
+      if (a->token_loss) a->token_loss[s[i / rows].first + i % rows] = (float)p->loss[i];
+    }
+  }
+  for (int h = 0; h < spans && a->dx; h++) gradients(x, a, p, &s[h]);
+}
+
+static void head(ch_exec *x, const ch_head_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  plan p = make_plan(x, a);
+  int64_t n = a->drawn_twice ? a->n / 2 : a->n, most = a->drawn_twice ? p.rows / 2 : p.rows;
+  if (ch_counting(x)) {
+    head_chunk(x, a, &p, 0, most);
+  } else {
+    *a->loss_sum = 0;
+    if (a->drawn_twice) *a->consistency_sum = 0;
+    int64_t first = 0; /* one chunk without rows too, for dw */
+    do head_chunk(x, a, &p, first, n - first < most ? n - first : most);
+    while ((first += most) < n);
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_threaded_fill_head(ch_ops *ops) { ops->head = head; }

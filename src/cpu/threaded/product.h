@@ -1,0 +1,50 @@
+/* One-thread matrix products, the unit of work of every fast product: gemm, experts, attention and the head cut their
+ * work into these and give them to threads. Float, or bf16 inputs with float accumulators and output. */
+#ifndef CH_CPU_THREADED_PRODUCT_H
+#define CH_CPU_THREADED_PRODUCT_H
+
+#include "op/op.h"
+
+/* C[m,n] (= or +=) alpha op(A)[m,k] op(B)[k,n], row-major; with trans_a A is stored [k,m], with trans_b B is stored
+ * [n,k]. */
+typedef struct ch_product {
+  int trans_a, trans_b, accumulate;
+  int large; /* c is too large for the caches: it need not stay there */
+  int bf16;  /* a and b point to ch_bf16 instead of float */
+  int64_t m, n, k;
+  const void *a, *b;
+  int64_t lda, ldb, ldc;
+  float *c;
+  float alpha;
+} ch_product;
+
+/* Bytes of scratch that every thread needs for products: oneDNN's, and a square block of C. */
+enum {
+  CH_PRODUCT_BLOCK = 256,
+  CH_MATMUL_SCRATCH = 1 << 20,
+  CH_PRODUCT_SCRATCH = CH_MATMUL_SCRATCH + CH_PRODUCT_BLOCK * CH_PRODUCT_BLOCK * 4
+};
+
+/* Runs one product on the calling thread. Which kernel runs is a function of the shape alone. Call it between
+ * ch_product_begin and the end of the parallel region. */
+void ch_product_run(const ch_product *p, void *scratch);
+
+/* To be called by each thread of a parallel region first: keeps oneDNN from starting threads of its own. */
+void ch_product_begin(void);
+
+/* Nonzero when products of bf16 inputs run in hardware here. */
+int ch_product_has_bf16(void);
+
+/* The matmul primitive of oneDNN (product_matmul.c). Nonzero when it could not be made. */
+int ch_product_matmul(const ch_product *p, void *scratch);
+
+/* Runs independent products on all threads, cut into pieces by a rule of their shapes. In the counting run `products`
+ * is not read (product_pieces.c). */
+void ch_products_run(ch_exec *x, int count, const ch_product *products);
+
+/* An operand of `count` elements rounded to bf16, in scratch that the caller releases, where `rounded` does not hold it
+ * already: as bf16 if ch_rounded_is_bf16, else as floats that bf16 represents (emulation). */
+const void *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count);
+int ch_rounded_is_bf16(const ch_exec *x);
+
+#endif

@@ -1,0 +1,108 @@
+/* Products on all threads: every product is cut into rectangles of its output, which threads take one after the other.
+ * How they are cut depends on shapes only, so that results do not depend on the number of threads. */
+#include <omp.h>
+
+#include "cpu/threaded/product.h"
+
+enum {
+  WANTED = 32,         /* pieces in all: enough to balance 16 threads, few enough to keep them large */
+  SMALLEST = 20000000, /* cost below which a piece is not worth cutting: some 100 microseconds */
+  ROW_EDGE = 64,       /* and neither is it when it is as short and narrow as this: sgemm at 64 x 64 runs at 150, */
+  COLUMN_EDGE = 128,   /* at 64 x 128 at 190, at 96 x 384 at 225 GFLOP/s: wide pieces are better than tall ones */
+  ROW_STEP = 32,       /* pieces are multiples of the tiles that kernels work on */
+  COLUMN_STEP = 64
+};
+
+typedef struct {
+  int64_t rows, columns; /* of a piece */
+  int64_t across;        /* pieces in a row of pieces */
+  int64_t begin;         /* number of the first piece, over all products */
+} cut;
+
+/* Operations, and 32 more for every element that is read, packed or written. */
+static double cost(double m, double n, double k) { return 2 * m * n * k + 32 * (m * k + k * n + m * n); }
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t part(int64_t size, int64_t pieces, int64_t step) {
+  int64_t rounded = ceil_div(ceil_div(size, pieces), step) * step;
+  return rounded < size ? rounded : size;
+}
+
+/* Cuts one piece more out of an edge until a piece costs no more than `target`; rows stay at half of columns. */
+static cut cut_product(const ch_product *p, double target) {
+  cut c = {p->m, p->n, 1, 0};
+  int64_t down = 1, across = 1;
+  while (cost((double)c.rows, (double)c.columns, (double)p->k) > target &&
+         (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
+    if (c.rows > ROW_EDGE && (2 * c.rows >= c.columns || c.columns <= COLUMN_EDGE))
+      c.rows = part(p->m, ++down, ROW_STEP);
+    else
+      c.columns = part(p->n, ++across, COLUMN_STEP);
+  }
+  c.across = c.columns > 0 ? ceil_div(p->n, c.columns) : 0;
+  return c;
+}
+
+/* Cuts all products; returns the number of pieces. */
+static int64_t cut_all(int count, const ch_product *products, cut *cuts) {
+  double total = 0;
+  for (int i = 0; i < count; i++) total += cost((double)products[i].m, (double)products[i].n, (double)products[i].k);
+  double target = total / WANTED > SMALLEST ? total / WANTED : SMALLEST;
+  int64_t pieces = 0;
+  for (int i = 0; i < count; i++) {
+    cuts[i] = cut_product(&products[i], target);
+    cuts[i].begin = pieces;
+    if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
+  }
+  return pieces;
+}
+
+/* Pointer to element `begin` of an operand. */
+static const void *at(const ch_product *p, const void *operand, int64_t begin) {
+  return (const char *)operand + begin * (int64_t)(p->bf16 ? sizeof(ch_bf16) : sizeof(float));
+}
+
+/* Piece number `index` of a product. */
+static ch_product piece_of(const ch_product *p, const cut *c, int64_t index) {
+  int64_t i = index / c->across * c->rows, j = index % c->across * c->columns;
+  ch_product piece = *p;
+  piece.m = p->m - i < c->rows ? p->m - i : c->rows;
+  piece.n = p->n - j < c->columns ? p->n - j : c->columns;
+  piece.a = at(p, p->a, p->trans_a ? i : i * p->lda);
+  piece.b = at(p, p->b, p->trans_b ? j * p->ldb : j);
+  piece.c = p->c + i * p->ldc + j;
+  return piece;
+}
+
+/* The last product whose first piece is not behind `piece`. */
+static int product_of(const cut *cuts, int count, int64_t piece) {
+  int low = 0, high = count - 1;
+  while (low < high) {
+    int middle = (low + high + 1) / 2;
+    if (cuts[middle].begin <= piece)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+void ch_products_run(ch_exec *x, int count, const ch_product *products) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  cut *cuts = CH_NEW(&x->scratch, cut, count);
+  char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
+  if (!ch_counting(x)) {
+    int64_t pieces = cut_all(count, products, cuts);
+#pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
+    {
+      ch_product_begin();
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t i = 0; i < pieces; i++) {
+        int which = product_of(cuts, count, i);
+        ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
+        ch_product_run(&piece, scratch + (int64_t)omp_get_thread_num() * CH_PRODUCT_SCRATCH);
+      }
+    }
+  }
+  ch_arena_release(&x->scratch, mark);
+}

@@ -1,0 +1,121 @@
+/* Assignments pool by pool: rows are gathered, a solver runs, its result is proved and put into the record. */
+#include <math.h>
+#include <string.h>
+
+#include "moe/assign/solver.h"
+
+int ch_assign_k(int k, int valid, int e, int cap) {
+  int64_t most = (int64_t)cap * valid / e;
+  if (k > valid) k = valid;
+  return k > most ? (int)most : k;
+}
+
+/* Lower than any score by more than a whole path of exchanges can make up for: taken when there is no other way. */
+static real floor_of(int64_t count, int e, const real *score) {
+  double least = INFINITY, most = -INFINITY;
+  for (int64_t j = 0; j < count; j++) {
+    if (!isfinite(score[j])) continue;
+    least = fmin(least, (double)score[j]);
+    most = fmax(most, (double)score[j]);
+  }
+  if (!(least <= most)) return 0;
+  real floor = (real)(least - 2 * (e + 1) * fmax(most - least, 1e-3 * fabs(most) + 1e-6));
+  return isfinite(floor) ? floor : (real)least;
+}
+
+/* The valid tokens of a pool; returns how many. */
+static int find_rows(const ch_assign_args *a, int pool, int *token) {
+  int rows = 0;
+  for (int j = a->pool_begin[pool]; j < a->pool_begin[pool + 1]; j++) {
+    int t = a->order ? a->order[j] : j;
+    if (!a->valid || a->valid[t]) token[rows++] = t;
+  }
+  return rows;
+}
+
+static void gather(const ch_assign_args *a, int rows, const int *token, real *score) {
+  int64_t e = a->e, count = rows * e;
+  int finite = 1;
+  for (int r = 0; r < rows; r++) memcpy(score + r * e, a->score + token[r] * e, (size_t)e * sizeof *score);
+  for (int64_t j = 0; j < count; j++) finite &= isfinite(score[j]) != 0;
+  if (finite) return;
+  real floor = floor_of(count, a->e, score);
+  for (int64_t j = 0; j < count; j++)
+    if (!isfinite(score[j])) score[j] = floor;
+}
+
+static void solve(ch_exec *x, const ch_assign_args *a, ch_pool *p) {
+  if (!p->balanced && p->cap >= p->e)
+    ch_assign_uncapped(x, p);
+  else if (p->balanced || a->solver == CH_SOLVER_EXACT)
+    ch_assign_exact(x, p);
+  else
+    ch_assign_dykstra(x, p, a->lambda, a->iterations);
+}
+
+/* What the pool found, by the tokens' own numbers: mark [e,n] of what experts take, and prices. */
+static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const int *token, uint8_t *mark) {
+  for (int i = 0; i < a->e; i++) {
+    const uint8_t *taken = p->taken + (int64_t)i * p->rows;
+    for (int r = 0; r < p->rows; r++) mark[(int64_t)i * a->n + token[r]] = taken[r];
+    a->beta[(int64_t)pool * a->e + i] = p->rows ? (real)p->beta[i] : (real)INFINITY;
+  }
+  if (a->alpha)
+    for (int r = 0; r < p->rows; r++) a->alpha[token[r]] = (real)p->alpha[r];
+}
+
+static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool, uint8_t *mark) {
+  size_t scratch = ch_arena_mark(&x->scratch);
+  int *token = CH_NEW(&x->scratch, int, a->largest);
+  ch_pool p = {.rows = a->largest, .e = a->e, .cap = a->cap, .balanced = a->balanced};
+  real *score = CH_NEW(&x->scratch, real, (int64_t)p.rows * p.e);
+  p.taken = CH_NEW(&x->scratch, uint8_t, (int64_t)p.rows * p.e);
+  p.beta = CH_NEW(&x->scratch, double, p.e);
+  p.alpha = CH_NEW(&x->scratch, double, p.rows);
+  p.score = score;
+  if (!ch_counting(x)) {
+    p.rows = find_rows(a, pool, token);
+    p.k = a->balanced ? 0 : a->k[pool];
+    if (!a->balanced && !p.k) p.rows = 0; /* too few tokens for every expert to have one */
+    gather(a, p.rows, token, score);
+    memset(p.taken, 0, (size_t)p.rows * (size_t)p.e);
+  }
+  if (p.rows) {
+    solve(x, a, &p);
+    ch_assign_prove(x, &p, a->certificate);
+  }
+  if (!ch_counting(x)) scatter(a, pool, &p, token, mark);
+  ch_arena_release(&x->scratch, scratch);
+}
+
+static void fill_record(ch_exec *x, const ch_assign_args *a, const uint8_t *mark) {
+  ch_record *r = a->record;
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < a->e; i++) {
+    int load = 0;
+    for (int t = 0; t < a->n; t++) load += mark[(int64_t)i * a->n + t];
+    r->expert_begin[i + 1] = load;
+  }
+  r->expert_begin[0] = 0;
+  for (int i = 0; i < a->e; i++) r->expert_begin[i + 1] += r->expert_begin[i];
+  r->slots = r->expert_begin[a->e];
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < a->e; i++)
+    for (int t = 0, s = r->expert_begin[i]; s < r->expert_begin[i + 1]; t++)
+      if (mark[(int64_t)i * a->n + t]) r->slot_token[s++] = t;
+}
+
+void ch_assign(ch_exec *x, const ch_assign_args *a) {
+  size_t scratch = ch_arena_mark(&x->scratch);
+  uint8_t *mark = CH_NEW(&x->scratch, uint8_t, (int64_t)a->e * a->n);
+  if (ch_counting(x)) {
+    assign_pool(x, a, 0, mark);
+  } else {
+    memset(mark, 0, (size_t)a->e * (size_t)a->n);
+    *a->certificate = (choir_certificate){0};
+    if (a->alpha) memset(a->alpha, 0, (size_t)a->n * sizeof *a->alpha);
+    for (int p = 0; p < a->pools; p++) assign_pool(x, a, p, mark);
+    fill_record(x, a, mark);
+  }
+  ch_arena_release(&x->scratch, scratch);
+}

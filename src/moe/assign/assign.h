@@ -1,0 +1,35 @@
+/* Assignments with a rule on both sides: every expert takes k tokens of a pool, and a token is taken by at most b
+ * experts (capped expert choice), or by exactly one (BASE layers). See docs/assignment.md. */
+#ifndef CH_MOE_ASSIGN_ASSIGN_H
+#define CH_MOE_ASSIGN_ASSIGN_H
+
+#include "moe/router.h"
+
+enum { CH_SOLVER_EXACT, CH_SOLVER_DYKSTRA }; /* in the order of ch_router_solvers */
+
+typedef struct ch_assign_args {
+  int n, e, pools;
+  int largest;           /* tokens of the largest pool: known in the counting run, which reads no array */
+  const int *pool_begin; /* [pools+1] */
+  const int *order;      /* [n] tokens of pool p are order[pool_begin[p]] ..., ascending; NULL: their own numbers */
+  const int *k;          /* [pools] as ch_assign_k leaves it; not read when balanced */
+  int cap;               /* b; from e on it binds nobody, and the result is op `select`'s */
+  int balanced;          /* every token gets exactly one expert, and experts' loads differ by one at most */
+  int solver;            /* balanced: exact always */
+  double lambda;         /* of dykstra */
+  int iterations;
+  const uint8_t *valid;           /* [n] or NULL */
+  const real *score;              /* [n,e] -infinity: never, if it can be helped */
+  ch_record *record;              /* out: expert_begin, slot_token, slots; the gates are left to the router */
+  real *beta;                     /* [pools,e] out: the experts' prices, +infinity for a pool without valid tokens */
+  real *alpha;                    /* [n] out or NULL: the tokens' prices, 0 where not valid */
+  choir_certificate *certificate; /* out: of all pools together */
+} ch_assign_args;
+
+/* The largest k' <= k that `valid` tokens and e experts allow: k' <= valid, e k' <= cap valid. */
+int ch_assign_k(int k, int valid, int e, int cap);
+
+/* Assigns. Scratch first; returns at once in the counting run. */
+void ch_assign(ch_exec *x, const ch_assign_args *a);
+
+#endif

@@ -1,0 +1,107 @@
+/* The certificate: any prices bound what any assignment can reach, so the distance from bound to value proves how good
+ * an assignment is, whoever made it. */
+#include <math.h>
+
+#include "moe/assign/solver.h"
+
+/* The largest `count` of value[e], added up; *least: the smallest of them. Reorders value. */
+static double best_sum(double *value, int e, int count, double *least) {
+  double sum = 0;
+  for (int j = 0; j < count; j++) {
+    int best = j;
+    for (int i = j + 1; i < e; i++)
+      if (value[i] > value[best]) best = i;
+    double swap = value[j];
+    value[j] = value[best];
+    value[best] = swap;
+    sum += value[j];
+    *least = value[j];
+  }
+  return sum;
+}
+
+/* What a row can add at the prices: at most cap experts that are worth something, or exactly one. Its own best price is
+ * *alpha: b alpha + sum of max(0, S - alpha - beta) is smallest there. */
+static double row_bound(const ch_pool *p, int row, double *worth, double *alpha) {
+  const real *score = p->score + (int64_t)row * p->e;
+  int count = 0, all = p->balanced;
+  for (int i = 0; i < p->e; i++) {
+    double value = (double)score[i] - p->beta[i];
+    if (all || value > 0) worth[count++] = value;
+  }
+  int most = all ? 1 : p->cap;
+  *alpha = 0;
+  if (count < most) most = count;
+  double least = 0, sum = best_sum(worth, count, most, &least);
+  if (all || most == p->cap) *alpha = least;
+  return sum;
+}
+
+/* What the experts add: loads times prices. Of a balanced pool, those of highest prices get the loads that are rounded
+ * up. */
+static double expert_bound(const ch_pool *p, double *price) {
+  double sum = 0, least;
+  for (int i = 0; i < p->e; i++) price[i] = p->beta[i];
+  if (!p->balanced) {
+    for (int i = 0; i < p->e; i++) sum += p->k * price[i];
+    return sum;
+  }
+  for (int i = 0; i < p->e; i++) sum += p->rows / p->e * price[i];
+  return sum + best_sum(price, p->e, p->rows % p->e, &least);
+}
+
+/* Loads and caps of the assignment itself. */
+static void count_violations(const ch_pool *p, const int *experts_of, choir_certificate *c) {
+  int most = ch_pool_most(p), least = p->balanced ? p->rows / p->e : most, cap = p->balanced ? 1 : p->cap;
+  for (int i = 0; i < p->e; i++) {
+    int load = 0;
+    for (int r = 0; r < p->rows; r++) load += p->taken[(int64_t)i * p->rows + r];
+    int off = load > most ? load - most : load < least ? least - load : 0;
+    if (off > c->expert_after) c->expert_after = off;
+  }
+  for (int r = 0; r < p->rows; r++) {
+    int over = experts_of[r] - cap;
+    if (p->balanced && over < 0) over = -over;
+    if (over > c->token_after) c->token_after = over;
+    c->over_cap += over > 0;
+  }
+}
+
+/* The rows' parts: value [rows] of what was assigned, bound [rows]. */
+static void rows_of(ch_exec *x, const ch_pool *p, double *worth, double *value, double *bound, int *experts_of) {
+#pragma omp parallel for num_threads(x->threads)
+  for (int block = 0; block < (p->rows + 63) / 64; block++)
+    for (int r = block * 64; r < p->rows && r < block * 64 + 64; r++) {
+      value[r] = 0;
+      experts_of[r] = 0;
+      for (int i = 0; i < p->e; i++)
+        if (p->taken[(int64_t)i * p->rows + r]) {
+          value[r] += (double)p->score[(int64_t)r * p->e + i];
+          experts_of[r]++;
+        }
+      bound[r] = row_bound(p, r, worth + (int64_t)block * p->e, &p->alpha[r]);
+    }
+}
+
+void ch_assign_prove(ch_exec *x, const ch_pool *p, choir_certificate *c) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  double *worth = CH_NEW(&x->scratch, double, (int64_t)(p->rows + 63) / 64 * p->e + p->e);
+  double *value = CH_NEW(&x->scratch, double, p->rows), *bound = CH_NEW(&x->scratch, double, p->rows);
+  int *experts_of = CH_NEW(&x->scratch, int, p->rows);
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+  rows_of(x, p, worth, value, bound, experts_of);
+  double reached = 0, possible = expert_bound(p, worth);
+  for (int r = 0; r < p->rows; r++) {
+    reached += value[r];
+    possible += bound[r];
+  }
+  double size = fmax(fabs(possible), fabs(reached));
+  choir_certificate mine = {.assignments = 1,
+                            .iterations = p->iterations,
+                            .gap = size > 0 ? (possible - reached) / size : 0,
+                            .expert_before = p->expert_before,
+                            .token_before = p->token_before};
+  count_violations(p, experts_of, &mine);
+  ch_certificate_add(c, &mine);
+}

@@ -1,0 +1,41 @@
+/* The paper's solver: entropic assignment by alternating projections (op `dykstra`), then each expert's k largest
+ * entries. A fixed number of iterations need not get near the constraints: what is missing is reported. */
+#include <math.h>
+
+#include "moe/assign/solver.h"
+
+/* Loads move by less than a part in 10,000 from here on. */
+static const double tolerance = 1e-4;
+
+static void measure(ch_pool *p, const double *load, const double *taken) {
+  p->expert_before = p->token_before = 0;
+  for (int i = 0; i < p->e; i++) p->expert_before = fmax(p->expert_before, fabs(load[i] - p->k));
+  for (int r = 0; r < p->rows; r++) p->token_before = fmax(p->token_before, taken[r] - p->cap);
+}
+
+void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  real *alpha = CH_NEW(&x->scratch, real, p->rows), *beta = CH_NEW(&x->scratch, real, p->e);
+  real *margin = CH_NEW(&x->scratch, real, (int64_t)p->rows * p->e);
+  double *load = CH_NEW(&x->scratch, double, p->e), *taken = CH_NEW(&x->scratch, double, p->rows);
+  x->ops->dykstra(x, &(ch_dykstra_args){.n = p->rows,
+                                        .e = p->e,
+                                        .k = p->k,
+                                        .b = p->cap,
+                                        .lambda = lambda,
+                                        .tolerance = tolerance,
+                                        .iterations = iterations,
+                                        .score = p->score,
+                                        .alpha = alpha,
+                                        .beta = beta,
+                                        .margin = margin,
+                                        .load = load,
+                                        .taken = taken,
+                                        .done = &p->iterations});
+  ch_assign_top(x, p, margin, NULL);
+  if (!ch_counting(x)) {
+    measure(p, load, taken);
+    for (int i = 0; i < p->e; i++) p->beta[i] = (double)beta[i];
+  }
+  ch_arena_release(&x->scratch, mark);
+}

@@ -1,0 +1,156 @@
+/* The exact solver. Prices that nearly balance the experts come from the same problem on every fourth row, whose prices
+ * come from every sixteenth, and so on; the coarsest starts where experts that no cap binds would cut. At the prices
+ * each row takes its best experts, and what is still out of balance moves along shortest paths (flow.c). */
+#include <math.h>
+#include <string.h>
+
+#include "moe/assign/flow.h"
+
+enum { COARSER = 4, ROWS_LEAST = 256, SHARE_LEAST = 4 };
+
+/* A problem on every `stride`-th row. Balanced: a last row without scores takes what rounds the loads up. */
+typedef struct {
+  const ch_pool *pool;
+  int stride, rows, extra; /* rows of the pool; 1 where there is one more */
+  int share;               /* rows of each expert */
+} level;
+
+static level make_level(const ch_pool *p, int stride) {
+  level l = {.pool = p, .stride = stride, .rows = (p->rows + stride - 1) / stride};
+  if (p->balanced) {
+    l.share = (l.rows + p->e - 1) / p->e;
+    l.extra = (int64_t)l.share * p->e > l.rows;
+  } else {
+    int64_t most = (int64_t)p->cap * l.rows / p->e, share = ((int64_t)p->k * l.rows + p->rows / 2) / p->rows;
+    l.share = (int)(share < most ? share : most);
+    if (l.share > l.rows) l.share = l.rows;
+  }
+  return l;
+}
+
+/* Experts that a row may take. */
+static int slack_of(const level *l, int row) {
+  const ch_pool *p = l->pool;
+  if (!p->balanced) return p->cap;
+  return row < l->rows ? 1 : l->share * p->e - l->rows;
+}
+
+static void set_up(ch_flow *f, const level *l) {
+  int e = f->e;
+  for (int64_t r = 0; r < f->rows; r++) {
+    real *score = f->score + r * f->ld;
+    if (r < l->rows)
+      memcpy(score, l->pool->score + r * l->stride * e, (size_t)e * sizeof *score);
+    else
+      memset(score, 0, (size_t)e * sizeof *score);
+    for (int64_t j = e; j < f->ld; j++) score[j] = j < f->nodes ? 0 : (real)-INFINITY;
+    memcpy(f->open + r * f->ld, score, (size_t)f->ld * sizeof *score);
+    f->slack[r] = slack_of(l, (int)r);
+  }
+  memset(f->held, 0, (size_t)e * sizeof *f->held);
+}
+
+/* The k-th largest of values, which it reorders. */
+static real kth_largest(real *value, int count, int k) {
+  int low = 0, high = count - 1;
+  while (low < high) {
+    real pivot = value[low + (high - low) / 2];
+    int i = low, j = high;
+    while (i <= j) {
+      while (value[i] > pivot) i++;
+      while (value[j] < pivot) j--;
+      if (i > j) break;
+      real swap = value[i];
+      value[i++] = value[j];
+      value[j--] = swap;
+    }
+    if (k - 1 <= j)
+      high = j;
+    else if (k - 1 >= i)
+      low = i;
+    else
+      break;
+  }
+  return value[k - 1];
+}
+
+/* Prices that would leave every expert its share if no row had a cap. `column` is scratch [rows]. */
+static void first_prices(ch_flow *f, const level *l, real *column) {
+  for (int i = 0; i < f->e; i++) {
+    for (int r = 0; r < l->rows; r++) column[r] = f->score[r * f->ld + i];
+    f->beta[i] = (double)kth_largest(column, l->rows, l->share < 1 ? 1 : l->share);
+  }
+}
+
+/* The row's best experts at the prices, at most as many as it has room for; where it may keep room, only those worth
+ * more than nothing. Of equal ones the lower expert. */
+static void take_best(ch_flow *f, int row, int keeps_slack, int *best) {
+  const real *score = f->score + row * f->ld;
+  int most = f->slack[row], count = 0;
+  for (int i = 0; i < f->e; i++) {
+    double worth = (double)score[i] - f->beta[i];
+    if (keeps_slack && !(worth > 0)) continue;
+    if (count == most) {
+      if (!(worth > (double)score[best[count - 1]] - f->beta[best[count - 1]])) continue;
+      count--;
+    }
+    int at = count++;
+    for (; at > 0 && worth > (double)score[best[at - 1]] - f->beta[best[at - 1]]; at--) best[at] = best[at - 1];
+    best[at] = i;
+  }
+  for (int j = 0; j < count; j++) ch_flow_take(f, row, best[j]);
+}
+
+static void count_excess(ch_flow *f, const level *l, int keeps_slack) {
+  int64_t free_slack = 0, kept = 0;
+  for (int r = 0; r < f->rows; r++) {
+    free_slack += f->slack[r];
+    kept += slack_of(l, r);
+  }
+  for (int i = 0; i < f->e; i++) f->excess[i] = f->held[i] - l->share;
+  if (keeps_slack) f->excess[f->e] = (int)(free_slack - (kept - (int64_t)l->share * f->e));
+}
+
+/* Solves one level from the prices in pool->beta, or from first prices, and leaves better ones there. */
+static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_flow f;
+  int keeps_slack = !p->balanced;
+  ch_flow_alloc(x, &f, l->rows + (p->balanced != 0), p->e, keeps_slack);
+  real *column = CH_NEW(&x->scratch, real, l->rows);
+  int *best = CH_NEW(&x->scratch, int, p->e);
+  if (!ch_counting(x)) {
+    f.rows = l->rows + l->extra;
+    set_up(&f, l);
+    if (first)
+      first_prices(&f, l, column);
+    else
+      memcpy(f.beta, p->beta, (size_t)p->e * sizeof *f.beta);
+    if (keeps_slack) f.beta[p->e] = 0;
+    for (int r = 0; r < f.rows; r++) take_best(&f, r, keeps_slack, best);
+    count_excess(&f, l, keeps_slack);
+    ch_flow_balance(&f);
+    for (int i = 0; i < p->e; i++) p->beta[i] = f.beta[i] - (keeps_slack ? f.beta[p->e] : 0);
+    if (l->stride == 1)
+      for (int i = 0; i < p->e; i++)
+        for (int s = 0; s < f.held[i]; s++) {
+          int r = f.list[(int64_t)i * f.rows + s];
+          if (r < l->rows) p->taken[(int64_t)i * p->rows + r] = 1;
+        }
+    p->iterations += f.moves;
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_assign_exact(ch_exec *x, ch_pool *p) {
+  p->iterations = 0;
+  p->expert_before = p->token_before = 0;
+  int stride = 1;
+  if (!ch_counting(x))
+    while (p->rows / (stride * COARSER) >= ROWS_LEAST && make_level(p, stride * COARSER).share >= SHARE_LEAST)
+      stride *= COARSER;
+  for (int first = 1; stride >= 1; stride /= COARSER, first = 0) {
+    level l = make_level(p, stride);
+    solve(x, p, &l, first);
+  }
+}

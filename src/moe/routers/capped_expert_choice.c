@@ -1,0 +1,108 @@
+/* Expert choice where a token has at most b experts: of all ways to give every expert of a pool its k tokens under that
+ * cap, the one of largest total score (solver exact), or what the paper's entropic solver finds (dykstra). The gate is
+ * the score. Prices of the assignment are the experts' cut-offs. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "moe/assign/assign.h"
+#include "moe/routers/pool.h"
+
+static int cap_of(const choir_router_options *o, int e) { return o->cap > 0 && o->cap < e ? o->cap : e; }
+
+enum { NO_SOLVER = -1 };
+static int solver_of(const choir_router_options *o) {
+  for (int i = 0; ch_router_solvers[i]; i++)
+    if (!strcmp(o->solver, ch_router_solvers[i])) return i;
+  return NO_SOLVER;
+}
+
+/* Full pools; of a smaller last one, or with padding, k goes down instead. */
+static int check_room(const choir_router_options *o, double c, int size, int e) {
+  int64_t places = (int64_t)e * ch_router_k(c, size, e), room = (int64_t)cap_of(o, e) * size;
+  if (places <= room) return CHOIR_OK;
+  return ch_error(
+      CHOIR_ERROR_ARGUMENT,
+      "router '%s': %d experts that take %d of %d tokens each (capacity_factor %g) need %lld places, and a cap "
+      "of %d leaves %lld; raise cap or lower capacity_factor",
+      o->name, e, ch_router_k(c, size, e), size, c, (long long)places, o->cap, (long long)room);
+}
+
+static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+  CH_TRY(ch_router_check_sizes(o, n, e));
+  CH_TRY(ch_pools_check(o, n, e, sequence_length));
+  if (o->cap < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': cap %d must not be negative", o->name, o->cap);
+  if (solver_of(o) == NO_SOLVER)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': solver '%s' is neither exact nor dykstra", o->name, o->solver);
+  if (!(o->solver_lambda > 0 && isfinite(o->solver_lambda)))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': solver_lambda %g must be above 0", o->name, o->solver_lambda);
+  if (o->solver_iterations < 1)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': solver_iterations %d must be at least 1", o->name,
+                    o->solver_iterations);
+  int size = ch_pools_largest(o, n, sequence_length);
+  CH_TRY(check_room(o, o->capacity_factor, size, e));
+  return check_room(o, ch_router_factor(o, 0), size, e);
+}
+
+static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+  return (int)ch_pools_slots(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e, sequence_length);
+}
+
+/* Lowers the pools' k to what their valid tokens have room for. */
+static void fit(const ch_route_args *a, const int *order, ch_pools *pools) {
+  pools->total = 0;
+  for (int p = 0; p < pools->count; p++) {
+    int valid = 0;
+    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) valid += !a->valid || a->valid[order ? order[j] : j];
+    pools->total += pools->k[p] = ch_assign_k(pools->k[p], valid, a->e, cap_of(a->options, a->e));
+  }
+}
+
+static void finish(ch_exec *x, const ch_route_args *a, const ch_pools *pools, const real *beta) {
+  const ch_record *r = a->record;
+  a->counts->capacity = pools->total;
+  a->counts->dropped = 0;
+  a->counts->aux_loss = 0;
+  ch_pools_mean_cutoff(a, pools, beta);
+  for (int i = 0; i < a->e; i++) a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
+  ch_router_gates_from_scores(x, a);
+}
+
+static void route(ch_exec *x, const ch_route_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  const choir_router_options *o = a->options;
+  ch_pools pools = ch_pools_cut(x, a);
+  const int *order = ch_pools_order(x, a, &pools);
+  real *beta = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e);
+  if (!ch_counting(x)) fit(a, order, &pools);
+  ch_assign(x, &(ch_assign_args){.n = a->n,
+                                 .e = a->e,
+                                 .pools = pools.count,
+                                 .largest = ch_pools_largest(o, a->n, a->sequence_length),
+                                 .pool_begin = pools.begin,
+                                 .order = order,
+                                 .k = pools.k,
+                                 .cap = cap_of(o, a->e),
+                                 .solver = solver_of(o),
+                                 .lambda = o->solver_lambda,
+                                 .iterations = o->solver_iterations,
+                                 .valid = a->valid,
+                                 .score = a->scores,
+                                 .record = a->record,
+                                 .beta = beta,
+                                 .certificate = &a->counts->certificate});
+  if (!ch_counting(x)) finish(x, a, &pools, beta);
+  ch_arena_release(&x->scratch, mark);
+}
+
+const ch_router ch_router_capped_expert_choice = {
+    .name = "capped_expert_choice",
+    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS,
+    .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
+    .check = check,
+    .max_slots = max_slots,
+    .route = route,
+    .causal = ch_router_by_thresholds,
+    .observe = ch_router_observe_cutoffs,
+    .backward = ch_router_gates_backward,
+};

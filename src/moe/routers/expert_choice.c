@@ -1,0 +1,56 @@
+/* Expert choice (Zhou et al. 2022): each expert takes the k = n c / e tokens of a pool that score best for it. The gate
+ * is the score itself. Load is k, exactly; a token may be taken by any number of experts, or by none. */
+#include <math.h>
+
+#include "base/error.h"
+#include "moe/routers/pool.h"
+#include "moe/routers/threshold_choice.h"
+
+static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+  CH_TRY(ch_router_check_sizes(o, n, e));
+  return ch_pools_check(o, n, e, sequence_length);
+}
+
+static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+  int64_t own = ch_pools_slots(o, fmax(o->capacity_factor, o->eval_capacity_factor), n, e, sequence_length);
+  int64_t near = o->threshold_after ? ch_threshold_choice_slots(o, n, e) : 0;
+  return (int)(own > near ? own : near);
+}
+
+/* Each expert's k best tokens of every pool. */
+static void choose(ch_exec *x, const ch_route_args *a) {
+  ch_pools pools = ch_pools_cut(x, a);
+  real *cutoff = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e);
+  ch_pools_select(x, a, &pools, cutoff);
+  if (ch_counting(x)) return;
+  ch_record *r = a->record;
+  r->slots = r->expert_begin[a->e];
+  a->counts->capacity = pools.total;
+  a->counts->dropped = 0;
+  ch_pools_mean_cutoff(a, &pools, cutoff);
+  for (int i = 0; i < a->e; i++) a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
+}
+
+static void route(ch_exec *x, const ch_route_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  if (!a->by_threshold || ch_counting(x)) choose(x, a);
+  if (a->options->threshold_after && (a->by_threshold || ch_counting(x))) ch_threshold_choice(x, a);
+  if (!ch_counting(x)) {
+    a->counts->aux_loss = 0;
+    ch_router_gates_from_scores(x, a);
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+const ch_router ch_router_expert_choice = {
+    .name = "expert_choice",
+    .caps =
+        CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS | CH_ROUTER_BY_THRESHOLD,
+    .defaults = {CH_ROUTER_DEFAULTS("expert_choice"), .capacity_factor = 2},
+    .check = check,
+    .max_slots = max_slots,
+    .route = route,
+    .causal = ch_router_by_thresholds,
+    .observe = ch_router_observe_cutoffs,
+    .backward = ch_router_gates_backward,
+};

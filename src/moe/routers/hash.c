@@ -1,0 +1,18 @@
+/* Hash layers (Roller et al. 2021), the plain kind: token id mod e, gate 1. No weight, no capacity, nothing looked
+ * across. */
+#include "moe/routers/token_choice.h"
+
+static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+  (void)sequence_length;
+  return ch_router_check_sizes(o, n, e);
+}
+
+const ch_router ch_router_hash = {
+    .name = "hash",
+    .caps = CH_ROUTER_NEEDS_IDS,
+    .choices = 1,
+    .defaults = {CH_ROUTER_DEFAULTS("hash"), .capacity_factor = 1},
+    .check = check,
+    .max_slots = ch_fixed_max_slots,
+    .route = ch_fixed_route,
+};

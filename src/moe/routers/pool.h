@@ -1,0 +1,40 @@
+/* Pools: the sets of tokens within which experts choose. */
+#ifndef CH_MOE_ROUTERS_POOL_H
+#define CH_MOE_ROUTERS_POOL_H
+
+#include "moe/router.h"
+
+/* The pools of one call. "batch", "sequence" and "group" cut the tokens into runs; "position" puts the tokens at the
+ * same position of all sequences into one pool. Tokens in the order of their pools are called lined up. */
+typedef struct ch_pools {
+  int count;
+  int *begin; /* [count+1] of the tokens lined up */
+  int *k;     /* [count] tokens that each expert takes */
+  int stride; /* 1, or T: token p + s T is the s-th of pool p */
+  int total;  /* sum of k */
+} ch_pools;
+
+/* Refuses pools that an expert cannot choose k = n c / e tokens from, with every capacity factor of the options. */
+int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_length);
+
+/* Slots of n tokens at most, with capacity factor c. */
+int64_t ch_pools_slots(const choir_router_options *o, double c, int n, int e, int sequence_length);
+
+/* Allocates pools from scratch and, unless counting, fills them: k from the valid tokens of each. */
+ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a);
+
+/* Every expert takes its k best tokens of every pool: fills slots, expert_begin and slot_token of a->record. cutoff
+ * [count,e]: the k-th best scores. */
+void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real *cutoff);
+
+/* Tokens of the largest pool. */
+int ch_pools_largest(const choir_router_options *o, int n, int sequence_length);
+
+/* The tokens lined up [n], from scratch; NULL: they stand so already. */
+const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *pools);
+
+/* counts->cutoff: means over the pools in which the expert took any token; +infinity where there is none. cutoff
+ * [count,e]. */
+void ch_pools_mean_cutoff(const ch_route_args *a, const ch_pools *pools, const real *cutoff);
+
+#endif

@@ -1,0 +1,58 @@
+/* Switch top-1 (Fedus et al. 2021): each token asks its best expert, in token order, up to capacity. The gate is the
+ * score. The layer multiplies the router's input by U[1-jitter, 1+jitter] in training. */
+#include "base/error.h"
+#include "moe/routers/token_choice.h"
+
+static int check(const choir_router_options *o, int n, int e, int sequence_length) {
+  (void)sequence_length;
+  if (!(o->jitter >= 0 && o->jitter < 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router 'switch_top1': jitter %g must be at least 0 and below 1", o->jitter);
+  return ch_token_choice_check(o, 1, n, e);
+}
+
+static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+  (void)sequence_length;
+  return ch_token_choice_max_slots(o, 1, n, e);
+}
+
+/* With room for `factor` times an even share in every expert; 0: for all. */
+static void place(ch_exec *x, const ch_route_args *a, double factor) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_choices c = ch_choices_alloc(x, a, 1);
+  if (!ch_counting(x)) {
+    int valid = ch_valid_count(a->valid, a->n);
+    ch_choices_best(x, a, &c);
+    a->counts->aux_loss = ch_balance_loss(a, &c);
+    for (int64_t t = 0; t < a->n; t++)
+      if (c.expert[t] >= 0) c.gate[t] = a->scores[t * a->e + c.expert[t]];
+    ch_choices_place(a, &c, factor > 0 ? ch_router_capacity(factor, 1, valid, a->e) : valid);
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+static void route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor(a->options, a->training)); }
+
+static void causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
+
+static void backward(ch_exec *x, const ch_route_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_choices c = ch_choices_alloc(x, a, 1);
+  if (!ch_counting(x)) {
+    ch_choices_best(x, a, &c);
+    ch_router_gates_backward(x, a);
+    ch_balance_loss_backward(x, a, &c);
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
+const ch_router ch_router_switch_top1 = {
+    .name = "switch_top1",
+    .caps = CH_ROUTER_BATCH_ORDER | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_JITTER,
+    .choices = 1,
+    .defaults = {CH_ROUTER_DEFAULTS("switch_top1"), .capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
+    .check = check,
+    .max_slots = max_slots,
+    .route = route,
+    .causal = causal,
+    .backward = backward,
+};

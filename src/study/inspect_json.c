@@ -1,0 +1,135 @@
+/* What was inspection of a text as JSON: printed by `choir stats --json` and part of the page of `choir inspect`. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "study/inspect.h"
+
+static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *numbers(const double *values, int count) {
+  json_t *array = json_array();
+  for (int i = 0; i < count; i++) json_array_append_new(array, number(values[i]));
+  return array;
+}
+
+static json_t *integers(const int64_t *values, int count) {
+  json_t *array = json_array();
+  for (int i = 0; i < count; i++) json_array_append_new(array, json_integer(values[i]));
+  return array;
+}
+
+/* A share of something that may be empty. */
+static json_t *share(int64_t part, int64_t whole) { return json_real(whole ? (double)part / (double)whole : 0); }
+
+static json_t *over_capacity(const choir_routing_stats *s) {
+  json_t *array = json_array();
+  for (int i = 0; i < s->experts; i++) {
+    int64_t over = s->demand[i] - s->capacity;
+    json_array_append_new(array, json_integer(over > 0 ? over : 0));
+  }
+  return array;
+}
+
+static json_t *overlap(const choir_routing_stats *s) {
+  json_t *rows = json_array();
+  for (int i = 0; i < s->experts; i++) {
+    json_t *row = json_array();
+    for (int j = 0; j < s->experts; j++)
+      json_array_append_new(row, json_real(round(choir_routing_stats_overlap(s, i, j) * 1e4) * 1e-4));
+    json_array_append_new(rows, row);
+  }
+  return rows;
+}
+
+typedef int favourites(const choir_routing_stats *s, int expert, int most, choir_favourite *best);
+
+static json_t *favourite_tokens(const choir_routing_stats *s, const choir_tokenizer *tokenizer, favourites *find,
+                                choir_favourite *room, int top) {
+  json_t *experts = json_array();
+  for (int i = 0; i < s->experts; i++) {
+    json_t *list = json_array();
+    int count = find(s, i, top, room);
+    for (int f = 0; f < count; f++) {
+      const char *piece = choir_tokenizer_piece(tokenizer, room[f].token);
+      json_t *name = json_string(piece ? piece : "");
+      json_array_append_new(
+          list, json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", room[f].token, "piece", name ? name : json_null(),
+                          "held", (json_int_t)room[f].held, "text", (json_int_t)room[f].text, "lift", room[f].lift));
+    }
+    json_array_append_new(experts, list);
+  }
+  return experts;
+}
+
+static json_t *layer_json(const choir_routing_stats *s, const choir_tokenizer *tokenizer, choir_favourite *room,
+                          int top) {
+  int e = s->experts;
+  json_t *layer = json_pack("{s:i, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:f, s:f}", "layer", s->layer, "tokens",
+                            (json_int_t)s->tokens, "assignments", (json_int_t)s->assignments, "dropped",
+                            (json_int_t)s->dropped, "capacity", (json_int_t)s->capacity, "target", s->target,
+                            "dropped_share", share(s->dropped, s->dropped + s->assignments), "none_share",
+                            share(s->histogram[0], s->tokens), "experts_per_token",
+                            s->tokens ? (double)s->assignments / (double)s->tokens : 0, "gate_mass", s->gate_mass);
+  json_object_set_new(layer, "token_entropy", number(s->token_entropy));
+  json_object_set_new(layer, "load_entropy", number(s->load_entropy));
+  json_object_set_new(layer, "most_entropy", json_real(log(e)));
+  json_object_set_new(layer, "drift", number(s->drift));
+  json_object_set_new(layer, "histogram", integers(s->histogram, e + 1));
+  json_object_set_new(layer, "load", integers(s->load, e));
+  json_object_set_new(layer, "demand", integers(s->demand, e));
+  json_object_set_new(layer, "over_capacity", over_capacity(s));
+  json_object_set_new(layer, "gate", numbers(s->gate, e));
+  json_object_set_new(layer, "threshold", numbers(s->threshold, e));
+  json_object_set_new(layer, "cutoff", numbers(s->cutoff, e));
+  json_object_set_new(layer, "overlap", overlap(s));
+  json_object_set_new(layer, "frequent", favourite_tokens(s, tokenizer, choir_routing_stats_frequent, room, top));
+  json_object_set_new(layer, "typical", favourite_tokens(s, tokenizer, choir_routing_stats_typical, room, top));
+  return layer;
+}
+
+static void add_name(json_t *root, const char *key, const char *text) {
+  json_t *value = text ? json_string(text) : NULL; /* NULL too where a file's name is no UTF-8 */
+  json_object_set_new(root, key, value ? value : json_null());
+}
+
+json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *o,
+                           const choir_inspection *inspection) {
+  const choir_model_config *config = &choir_model_config_of(model)->model;
+  const choir_eval_result *r = &inspection->eval;
+  int top = o->top > 0 ? o->top : 0;
+  choir_favourite *room = malloc(((size_t)top + 1) * sizeof *room);
+  json_t *root = json_object(), *layers = json_array();
+  for (int i = 0; room && i < inspection->layers; i++)
+    json_array_append_new(layers, layer_json(&inspection->layer[i], tokenizer, room, top));
+  add_name(root, "checkpoint", o->checkpoint);
+  add_name(root, "model", config->name);
+  add_name(root, "router", config->router.name);
+  add_name(root, "routing", r->routing);
+  add_name(root, "text", o->text);
+  json_object_set_new(root, "looks_across_tokens", json_boolean(r->looks_across_tokens));
+  json_object_set_new(root, "capacity_factor", json_real(config->router.capacity_factor));
+  json_object_set_new(root, "experts", json_integer(config->experts));
+  json_object_set_new(root, "tokens", json_integer(r->tokens));
+  json_object_set_new(root, "bytes", json_integer(r->bytes));
+  json_object_set_new(root, "cut", json_boolean(inspection->cut));
+  json_object_set_new(root, "batch_sequences", json_integer(inspection->batch_sequences));
+  json_object_set_new(root, "sequence_length", json_integer(inspection->sequence_length));
+  json_object_set_new(root, "loss", number(r->loss));
+  json_object_set_new(root, "perplexity", number(r->perplexity));
+  json_object_set_new(root, "bits_per_byte", number(r->bits_per_byte));
+  json_object_set_new(root, "unigram_loss", number(r->unigram_loss));
+  json_object_set_new(root, "layers", layers);
+  free(room);
+  if (room) return root;
+  json_decref(root);
+  return NULL;
+}
+
+int choir_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer,
+                          const choir_inspect_options *options, const choir_inspection *inspection, char **json) {
+  json_t *root = ch_inspection_json(model, tokenizer, options, inspection);
+  *json = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(10)) : NULL;
+  json_decref(root);
+  return *json ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics as JSON");
+}

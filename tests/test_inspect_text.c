@@ -1,0 +1,314 @@
+/* Statistics of routings: against naive counts over a matrix of gates, by law, and for every router in a model. */
+#include "choir/model.h"
+#include "moe/router.h"
+#include "testing.h"
+
+enum { E = 5, V = 7, MOST = 64 };
+
+/* A routing and all that it points to, made from gates [n,E]; 0: not routed. */
+typedef struct planted {
+  int n, expert_begin[E + 1], slot_token[MOST * E], token_begin[MOST + 1], token_slot[MOST * E], demand[E];
+  int32_t token[MOST];
+  uint8_t valid[MOST];
+  float gates[MOST * E], scores[MOST * E], slot_gate[MOST * E], thresholds[E], cutoffs[E];
+  choir_routing view;
+} planted;
+
+static void index_slots(planted *p) {
+  int slots = 0, begin = 0;
+  for (int i = 0; i < E; i++) {
+    p->expert_begin[i] = slots;
+    for (int t = 0; t < p->n; t++) {
+      if (p->gates[t * E + i] == 0) continue;
+      p->slot_token[slots] = t;
+      p->slot_gate[slots++] = p->gates[t * E + i];
+    }
+    p->demand[i] = slots - p->expert_begin[i] + i;
+  }
+  p->expert_begin[E] = slots;
+  for (int t = 0; t < p->n; t++) {
+    p->token_begin[t] = begin;
+    for (int s = 0; s < slots; s++)
+      if (p->slot_token[s] == t) p->token_slot[begin++] = s;
+  }
+  p->token_begin[p->n] = begin;
+}
+
+static void plant(planted *p, int n, uint32_t sub) {
+  ch_rng rng = ch_rng_make(77, CH_STREAM_TEST, sub);
+  uint64_t at = 0;
+  *p = (planted){.n = n};
+  for (int t = 0; t < n; t++) {
+    double sum = 0;
+    p->valid[t] = ch_rng_below(rng, at++, 8) != 0;
+    p->token[t] = (int32_t)ch_rng_below(rng, at++, V);
+    for (int i = 0; i < E; i++) sum += (double)(p->scores[t * E + i] = (float)ch_rng_uniform(rng, at++));
+    for (int i = 0; i < E; i++) {
+      p->scores[t * E + i] /= (float)sum;
+      if (p->valid[t] && ch_rng_below(rng, at++, 3) == 0) p->gates[t * E + i] = p->scores[t * E + i];
+    }
+  }
+  for (int i = 0; i < E; i++) {
+    p->thresholds[i] = 0.1F + 0.01F * (float)i;
+    p->cutoffs[i] = i == 3 ? INFINITY : 0.2F + 0.1F * (float)sub * (float)i;
+  }
+  index_slots(p);
+  p->view = (choir_routing){.layer = 3,
+                            .moe = 1,
+                            .tokens = n,
+                            .experts = E,
+                            .token = p->token,
+                            .valid = p->valid,
+                            .expert_begin = p->expert_begin,
+                            .slot_token = p->slot_token,
+                            .slot_gate = p->slot_gate,
+                            .token_begin = p->token_begin,
+                            .token_slot = p->token_slot,
+                            .scores = p->scores,
+                            .thresholds = p->thresholds,
+                            .cutoffs = p->cutoffs,
+                            .demand = p->demand,
+                            .capacity = 9,
+                            .dropped = 2,
+                            .target = 4.5};
+}
+
+static void near(double got, double wanted, const char *what) {
+  if (!(fabs(got - wanted) <= 1e-9 * fmax(1, fabs(wanted)))) fail_msg("%s is %.12g, not %.12g", what, got, wanted);
+}
+
+/* What a loop over the matrices says, over both batches. */
+typedef struct naive {
+  double tokens, slots, mass, entropy, load[E], gate[E], histogram[E + 1], shared[E][E], text[V], held[E][V];
+} naive;
+
+static void count_naively(const planted *p, naive *w) {
+  for (int t = 0; t < p->n; t++) {
+    int experts = 0;
+    if (!p->valid[t]) continue;
+    w->tokens++;
+    w->text[p->token[t]]++;
+    for (int i = 0; i < E; i++) {
+      double s = (double)p->scores[t * E + i], g = (double)p->gates[t * E + i];
+      w->entropy -= s * log(s);
+      if (g == 0) continue;
+      experts++;
+      w->slots++;
+      w->mass += g;
+      w->gate[i] += g;
+      w->load[i]++;
+      w->held[i][p->token[t]]++;
+      for (int j = 0; j < E; j++) w->shared[i][j] += p->gates[t * E + j] != 0;
+    }
+    w->histogram[experts]++;
+  }
+}
+
+static void compare_experts(const choir_routing_stats *s, const naive *w) {
+  double load_entropy = 0;
+  for (int i = 0; i < E; i++) {
+    near((double)s->load[i], w->load[i], "load");
+    near(s->gate[i], w->gate[i] / w->load[i], "mean gate");
+    load_entropy -= w->load[i] / w->slots * log(w->load[i] / w->slots);
+    for (int v = 0; v < V; v++) near((double)s->held[i * V + v], w->held[i][v], "tokens held");
+    for (int j = 0; j < E; j++) {
+      near((double)s->shared[i * E + j], w->shared[i][j], "tokens shared");
+      near(choir_routing_stats_overlap(s, i, j), w->shared[i][j] / (w->load[i] + w->load[j] - w->shared[i][j]),
+           "overlap");
+    }
+  }
+  near(s->load_entropy, load_entropy, "entropy of the load");
+}
+
+static void against_naive_counts(void **state) {
+  (void)state;
+  planted p[2];
+  choir_routing_stats s;
+  naive w = {0};
+  test_ok(choir_routing_stats_begin(E, V, &s));
+  for (uint32_t b = 0; b < 2; b++) {
+    plant(&p[b], b ? 40 : MOST, b);
+    choir_routing_stats_add(&s, &p[b].view);
+    count_naively(&p[b], &w);
+  }
+  assert_int_equal(s.layer, 3);
+  assert_int_equal(s.moe, 1);
+  near((double)s.tokens, w.tokens, "tokens");
+  near((double)s.assignments, w.slots, "slots");
+  near(s.gate_mass, w.mass / w.tokens, "gate mass");
+  near(s.target, 9, "target");
+  assert_int_equal(s.capacity, 18);
+  assert_int_equal(s.dropped, 4);
+  if (!(fabs(s.token_entropy - w.entropy / w.tokens) < 1e-6)) fail_msg("entropy of scores %g", s.token_entropy);
+  for (int i = 0; i <= E; i++) near((double)s.histogram[i], w.histogram[i], "histogram");
+  for (int v = 0; v < V; v++) near((double)s.text[v], w.text[v], "text");
+  compare_experts(&s, &w);
+
+  double first = ch_valid_count(p[0].valid, p[0].n), second = ch_valid_count(p[1].valid, p[1].n), drift = 0;
+  for (int i = 0; i < E; i++) {
+    double cutoff = ((double)p[0].cutoffs[i] * first + (double)p[1].cutoffs[i] * second) / (first + second);
+    near(s.threshold[i], (double)p[0].thresholds[i], "threshold");
+    if (i == 3) {
+      assert_true(isnan(s.cutoff[i])); /* it took none */
+      continue;
+    }
+    near(s.cutoff[i], cutoff, "cut-off");
+    drift += fabs(cutoff / (double)p[0].thresholds[i] - 1) / (E - 1);
+  }
+  near(s.drift, drift, "drift");
+  choir_routing_stats_free(&s);
+}
+
+/* The whole list of an expert in the order of the definition. */
+static void favourites(void **state) {
+  (void)state;
+  planted p;
+  choir_routing_stats s;
+  choir_favourite best[V + 1];
+  plant(&p, MOST, 5);
+  test_ok(choir_routing_stats_begin(E, V, &s));
+  choir_routing_stats_add(&s, &p.view);
+  for (int i = 0; i < E; i++)
+    for (int typical = 0; typical < 2; typical++)
+      for (int most = 1; most <= V + 1; most++) {
+        double before = INFINITY;
+        int wanted = 0, last = -1;
+        for (int v = 0; v < V; v++) {
+          double lift = (double)s.held[i * V + v] * (double)s.tokens / ((double)s.load[i] * (double)s.text[v]);
+          wanted += s.held[i * V + v] > 0 && (!typical || lift > 1);
+        }
+        int count = (typical ? choir_routing_stats_typical : choir_routing_stats_frequent)(&s, i, most, best);
+        assert_int_equal(count, wanted < most ? wanted : most);
+        for (int f = 0; f < count; f++) {
+          double worth = (double)best[f].held * (typical ? log(best[f].lift) : 1);
+          assert_int_equal(best[f].held, s.held[i * V + best[f].token]);
+          assert_int_equal(best[f].text, s.text[best[f].token]);
+          assert_true(worth < before || (worth == before && best[f].token > last));
+          before = worth, last = best[f].token;
+        }
+      }
+  assert_int_equal(choir_routing_stats_frequent(&s, E, 3, best), 0);
+  choir_routing_stats_free(&s);
+}
+
+/* Ends of the scales: even scores, one certain expert, one expert alone, nobody. */
+static void extremes(void **state) {
+  (void)state;
+  planted p;
+  choir_routing_stats s;
+  plant(&p, 10, 9);
+  for (int i = 0; i < 10 * E; i++) {
+    p.scores[i] = i / E < 5 ? 0.2F : i % E == 2; /* half the tokens do not know, half are sure */
+    p.gates[i] = i % E == 2;
+  }
+  index_slots(&p);
+  p.view.valid = NULL;
+  test_ok(choir_routing_stats_begin(E, V, &s));
+  choir_routing_stats_add(&s, &p.view);
+  if (!(fabs(s.token_entropy - log(E) / 2) < 1e-7)) fail_msg("entropy %g", s.token_entropy);
+  near(s.load_entropy, 0, "entropy of the load of one expert");
+  near(choir_routing_stats_overlap(&s, 2, 2), 1, "overlap with itself");
+  near(choir_routing_stats_overlap(&s, 0, 1), 0, "overlap of two that hold nothing");
+  assert_int_equal(s.histogram[1], 10);
+  choir_routing_stats_free(&s);
+
+  memset(p.valid, 0, sizeof p.valid);
+  memset(p.gates, 0, sizeof p.gates);
+  index_slots(&p);
+  p.view.valid = p.valid;
+  test_ok(choir_routing_stats_begin(E, 0, &s)); /* the cheap ones alone, of nothing but padding */
+  choir_routing_stats_add(&s, &p.view);
+  assert_int_equal(s.tokens + s.assignments, 0);
+  near(s.gate_mass, 0, "gate mass of nothing");
+  assert_null(s.shared);
+  choir_routing_stats_free(&s);
+  assert_int_equal(choir_routing_stats_begin(0, V, &s), CHOIR_ERROR_ARGUMENT);
+}
+
+typedef struct inspection {
+  choir_routing_stats stats[4];
+  int calls;
+} inspection;
+
+static void look(void *context, const choir_routing *r) {
+  inspection *all = context;
+  choir_routing_stats_add(&all->stats[r->moe], r);
+  all->calls++;
+}
+
+static void check_laws(const choir_model *model, const choir_routing_stats *s) {
+  choir_route_stats counted;
+  int64_t tokens = 0, slots = 0;
+  double most = log(s->experts) + 1e-6, target = 0;
+  test_ok(choir_model_route_stats(model, s->moe, &counted)); /* counted by other code */
+  for (int k = 0; k <= s->experts; k++) {
+    tokens += s->histogram[k];
+    slots += k * s->histogram[k];
+    assert_int_equal(s->histogram[k], counted.histogram[k]);
+  }
+  for (int i = 0; i < s->experts; i++) {
+    assert_int_equal(s->load[i], counted.load[i]);
+    assert_int_equal(s->demand[i], counted.demand[i]);
+    assert_int_equal(s->shared[i * s->experts + i], s->load[i]);
+    for (int j = 0; j < i; j++) {
+      assert_int_equal(s->shared[i * s->experts + j], s->shared[j * s->experts + i]);
+      assert_true(s->shared[i * s->experts + j] <= s->load[i]);
+    }
+    int64_t held = 0;
+    for (int v = 0; v < s->vocab_size; v++) held += s->held[i * s->vocab_size + v];
+    assert_int_equal(held, s->load[i]);
+    target += s->target;
+  }
+  assert_int_equal(tokens, s->tokens);
+  assert_int_equal(slots, s->assignments);
+  near(s->gate_mass, counted.gate_mass, "gate mass");
+  if (!isnan(s->token_entropy)) assert_true(s->token_entropy >= 0 && s->token_entropy <= most);
+  assert_true(s->load_entropy >= 0 && s->load_entropy <= most);
+  assert_true(target > 0);
+  choir_route_stats_free(&counted);
+}
+
+/* Every router, in a model of two MoE layers; nobody is shown anything after looking has ended. */
+static void every_router(void **state) {
+  (void)state;
+  enum { B = 4, T = 16, VOCABULARY = 50 };
+  int32_t tokens[B * T];
+  for (int i = 0; i < B * T; i++)
+    tokens[i] = (int32_t)ch_rng_below(ch_rng_make(6, CH_STREAM_TEST, 2), (uint64_t)i, VOCABULARY);
+  for (const char *const *name = choir_router_names(); *name; name++) {
+    choir_config c;
+    choir_model *model;
+    choir_forward_result result;
+    inspection all = {0};
+    choir_config_default(&c);
+    c.model.vocab_size = VOCABULARY, c.model.layers = 4, c.model.d_model = 16, c.model.d_hidden = 8;
+    c.model.heads = 2, c.model.experts = !strcmp(*name, "dense") ? 1 : 4, c.model.moe_every = 2;
+    c.train.sequence_length = T, c.train.batch_sequences = B;
+    test_ok(choir_router_default(*name, &c.model.router));
+    test_ok(choir_model_init(&c, 3, NULL, &model));
+    for (int l = 0; l < 2; l++) test_ok(choir_routing_stats_begin(c.model.experts, VOCABULARY, &all.stats[l]));
+    choir_model_on_routing(model, look, &all);
+    test_ok(choir_model_forward(model, B, T, tokens, NULL, 0, &result));
+    assert_int_equal(all.calls, 2);
+    for (int l = 0; l < 2; l++) {
+      assert_int_equal(all.stats[l].layer, 2 * l + 1);
+      assert_int_equal(all.stats[l].tokens, B * T);
+      check_laws(model, &all.stats[l]);
+    }
+    choir_model_on_routing(model, NULL, NULL);
+    test_ok(choir_model_forward(model, B, T, tokens, NULL, 1, &result));
+    assert_int_equal(all.calls, 2);
+    for (int l = 0; l < 2; l++) choir_routing_stats_free(&all.stats[l]);
+    choir_model_free(model);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(against_naive_counts),
+      cmocka_unit_test(favourites),
+      cmocka_unit_test(extremes),
+      cmocka_unit_test(every_router),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
