@@ -18,7 +18,7 @@
 #include "choir/machine.h"
 #include "choir/npy.h"
 #include "moe/layer.h"
-#include "train/stepper.h"
+#include "train/step.h"
 
 enum { SAMPLE = 1 << 18 };
 
@@ -38,7 +38,7 @@ typedef struct worker {
   choir_router_options options;
   ch_moe_args args;
   /* step */
-  ch_stepper stepper;
+  ch_trainer trainer;
   choir_npy tokens;
 } worker;
 
@@ -135,7 +135,9 @@ static void open_layer(worker *w, char **argv) {
 
 static void run_step(worker *w, double *loss) {
   const int32_t *token = w->tokens.data;
-  *loss = ch_stepper_run(&w->stepper, token, token + w->tokens.shape[1]);
+  ch_step_result result;
+  check(ch_trainer_step(&w->trainer, token, token + w->tokens.shape[1], &result));
+  *loss = result.loss;
 }
 
 static void open_step(worker *w, char **argv) {
@@ -146,9 +148,9 @@ static void open_step(worker *w, char **argv) {
   run.threads = atoi(argv[5]);
   check(choir_npy_read(argv[3], CHOIR_NPY_INT32, 2, &w->tokens));
   check(choir_model_load(argv[2], &run, &model));
-  check(ch_stepper_create(model, &w->stepper));
-  const choir_train_config *c = &w->stepper.config.train;
-  int64_t n = (int64_t)c->batch_sequences * c->sequence_length;
+  check(ch_trainer_plan(model, &ch_comm_single, &w->trainer));
+  check(ch_trainer_commit(&w->trainer));
+  int64_t n = ch_step_tokens(&model->config.train);
   if (w->tokens.shape[0] != 2 || w->tokens.shape[1] != n)
     check(ch_error(CHOIR_ERROR_FORMAT, "%s must hold 2 rows of %" PRId64 " tokens", argv[3], n));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
@@ -157,7 +159,7 @@ static void open_step(worker *w, char **argv) {
     output *o = add(w, p.name, p.data, 1);
     for (int k = 0; k < p.dims; k++) o->count *= p.shape[k];
   }
-  check(choir_config_cost(&w->stepper.config, &costs));
+  check(choir_config_cost(&model->config, &costs));
   w->flops = costs.train_flops_per_token * (double)n;
   w->run = run_step;
 }

@@ -12,7 +12,7 @@
 #include "base/machine.h"
 #include "model/weights.h"
 
-static int create(const choir_config *config, const choir_run_options *options, choir_model *model) {
+static int prepare(const choir_config *config, const choir_run_options *options, choir_model *model) {
   const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
   const choir_run_options *o = options ? options : &defaults;
   ch_compute compute = CH_COMPUTE_FP32;
@@ -20,27 +20,40 @@ static int create(const choir_config *config, const choir_run_options *options, 
   ch_arena_init(&model->weights, "weights");
   ch_arena_init(&model->gradients, "gradients");
   CH_TRY(choir_config_check(config));
-  if (config->model.vocab_size <= 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
   CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
   CH_TRY(ch_transformer_create(&config->model, &model->net));
-  for (int pass = 0; pass < 2; pass++) {
-    if (pass) CH_TRY(ch_arena_commit(&model->weights));
-    ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
-  }
+  ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
 }
 
-int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
-  *model = calloc(1, sizeof **model);
-  if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
-  int code = create(config, options, *model);
+/* Gives the code back; a model that failed goes. */
+static int keep(int code, choir_model **model) {
   if (code) {
     choir_model_free(*model);
     *model = NULL;
   }
   return code;
+}
+
+int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model) {
+  *model = calloc(1, sizeof **model);
+  if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
+  return keep(prepare(config, options, *model), model);
+}
+
+int ch_model_commit_weights(choir_model *model) {
+  if (!ch_arena_counting(&model->weights)) return CHOIR_OK;
+  if (model->config.model.vocab_size <= 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
+  CH_TRY(ch_arena_commit(&model->weights));
+  ch_params_alloc_weights(&model->net.params, &model->weights, model->x.compute == CH_COMPUTE_BF16);
+  return CHOIR_OK;
+}
+
+int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
+  CH_TRY(ch_model_prepare(config, options, model));
+  return keep(ch_model_commit_weights(*model), model);
 }
 
 void choir_model_free(choir_model *model) {
@@ -75,9 +88,15 @@ const char *ch_model_bad_weight(choir_model *model) {
   return NULL;
 }
 
+void ch_model_count_gradients(choir_model *model) {
+  if (!ch_arena_counting(&model->gradients)) return;
+  ch_arena_release(&model->gradients, 0);
+  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
+}
+
 int ch_model_make_gradients(choir_model *model) {
   if (!ch_arena_counting(&model->gradients)) return CHOIR_OK;
-  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
+  ch_model_count_gradients(model);
   CH_TRY(ch_arena_commit(&model->gradients));
   ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
   return CHOIR_OK;
@@ -101,13 +120,8 @@ int choir_model_load(const char *checkpoint, const choir_run_options *options, c
   if (code) return ch_error_in(code, "%s", path);
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   code = ch_weights_load(&(*model)->net.params, path);
-  if (code) {
-    choir_model_free(*model);
-    *model = NULL;
-    return code;
-  }
-  ch_model_weights_changed(*model);
-  return CHOIR_OK;
+  if (!code) ch_model_weights_changed(*model);
+  return keep(code, model);
 }
 
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
