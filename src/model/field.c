@@ -5,11 +5,9 @@
 #include "base/suggest.h"
 #include "model/config.h"
 #include "moe/router.h"
+#include "optim/optim.h"
 
-static const char *const *optimizers(void) {
-  static const char *const words[] = {"adafactor", "adamw", NULL};
-  return words;
-}
+static const char *const *optimizers(void) { return ch_optim_names; }
 static const char *const *computes(void) { return ch_compute_names; }
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }

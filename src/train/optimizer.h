@@ -4,23 +4,14 @@
 
 #include "choir/tensors.h"
 #include "model/param.h"
-#include "op/op.h"
-
-/* State of one parameter. Adafactor: row and col means of squares (vectors: col alone); AdamW: first and second
- * moments. */
-typedef struct ch_opt_slot {
-  int64_t batch, rows, cols; /* the parameter as matrices; rows 1: a vector */
-  real *first;               /* row [batch,rows] or m; NULL for Adafactor's vectors */
-  real *second;              /* col [batch,cols] or v */
-  int64_t first_count, second_count;
-} ch_opt_slot;
+#include "optim/optim.h"
 
 typedef struct ch_optimizer {
   const choir_train_config *config;
+  const ch_optim *kind;
   ch_params *params;
-  int adamw;
-  ch_opt_slot *slot; /* [params->count] */
-  double *squares;   /* [params->count] sum of squares of each gradient */
+  ch_optim_tensor *tensor; /* [params->count] */
+  double *squares;         /* [params->count] sum of squares of each gradient */
 } ch_optimizer;
 
 int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o);
@@ -43,7 +34,8 @@ double ch_optimizer_norm(const ch_optimizer *o);
 /* Updates a layer's parameters from their gradients. `norm` is the global one, for clipping; step counts from 1. */
 void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm);
 
-/* The state as tensors for a checkpoint, two at most a parameter: "optimizer.first.NAME". Returns how many. */
+/* The state as tensors for a checkpoint, CH_OPTIM_STATES at most a parameter: "optimizer.first.NAME". Returns how
+ * many. */
 int ch_optimizer_tensors(const ch_optimizer *o, choir_tensor *tensors);
 
 #endif

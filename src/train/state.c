@@ -28,7 +28,8 @@ static void get_counters(const ch_run *run, int64_t *c) {
 static int save_state(const ch_run *run, const char *path) {
   int64_t counters[COUNTERS];
   get_counters(run, counters);
-  choir_tensor *tensor = calloc((size_t)(2 * run->trainer.model->net.params.count + COUNTERS), sizeof *tensor);
+  choir_tensor *tensor =
+      calloc((size_t)(CH_OPTIM_STATES * run->trainer.model->net.params.count + COUNTERS), sizeof *tensor);
   if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&run->trainer.optimizer, tensor);
   for (int i = 0; i < COUNTERS; i++) {
@@ -109,7 +110,7 @@ static int read_counters(ch_run *run, const choir_tensors *file, const char *pat
 
 static int load_state(ch_run *run, const choir_tensors *file, const char *path) {
   CH_TRY(read_counters(run, file, path));
-  choir_tensor *want = calloc((size_t)(2 * run->trainer.model->net.params.count), sizeof *want);
+  choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * run->trainer.model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&run->trainer.optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
