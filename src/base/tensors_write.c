@@ -55,10 +55,10 @@ static int put(const plan *p, json_t *object, const char *key, json_t *value) {
 
 static int put_metadata(const plan *p, json_t *root, const char *const *metadata) {
   char digits[CH_TENSORS_DIGITS + 1];
-  ch_hash_state state;
-  ch_hash_begin(&state, 0);
-  for (int i = 0; i < p->count; i++) ch_hash_add(&state, p->tensor[i]->data, p->tensor[i]->bytes);
-  snprintf(digits, sizeof digits, "%016" PRIx64, ch_hash_end(&state));
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
+  for (int i = 0; i < p->count; i++) XXH64_update(&state, p->tensor[i]->data, p->tensor[i]->bytes);
+  snprintf(digits, sizeof digits, "%016" PRIx64, XXH64_digest(&state));
   json_t *object = json_object();
   CH_TRY(put(p, root, "__metadata__", object));
   CH_TRY(put(p, object, CH_TENSORS_HEADER_KEY, json_string("0000000000000000")));
@@ -93,7 +93,7 @@ static int lay_out(plan *p, const json_t *root) {
   memset(text, ' ', padded);
   json_dumpb(root, text, length, JSON_COMPACT);
   char digits[CH_TENSORS_DIGITS + 1];
-  snprintf(digits, sizeof digits, "%016" PRIx64, ch_hash64(p->header, p->header_bytes, 0));
+  snprintf(digits, sizeof digits, "%016" PRIx64, XXH64(p->header, p->header_bytes, 0));
   memcpy(text + sizeof CH_TENSORS_OPENING - 1, digits, CH_TENSORS_DIGITS);
   return CHOIR_OK;
 }
