@@ -34,10 +34,10 @@ static void dscores_of_every_router(void **state) {
   (void)state;
   uint8_t mask[N];
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
-  for (int router = 0; router < ROUTERS; router++)
+  for (int router = 0; ch_routers[router]; router++)
     for (int variant = 0; variant < 16; variant++) {
-      if (!ch_router_find(all_routers[router])->backward) continue;
-      layer_case c = {.options = router_options(all_routers[router]),
+      if (!ch_routers[router]->backward) continue;
+      layer_case c = {.options = router_options(ch_router_names[router]),
                       .n = N,
                       .e = E,
                       .T = 11,

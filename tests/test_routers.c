@@ -115,7 +115,7 @@ static void check_against_naive(layer_case *c, int ties) {
   free(want);
 }
 
-static int pooled(int router) { return (ch_router_find(all_routers[router])->caps & CH_ROUTER_POOLS) != 0; }
+static int pooled(int router) { return ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(pool)); }
 
 /* Every router and pool, with and without padding, training and evaluation, distinct scores and ties, tight and wide
  * capacity.
@@ -124,9 +124,9 @@ static void agrees_with_its_definition(void **state) {
   (void)state;
   const double factors[] = {0.5, 1, 1.25, 3};
   static const char *const pools[] = {"batch", "sequence", "position", "group"};
-  for (int router = 0; router < ROUTERS; router++)
+  for (int router = 0; ch_routers[router]; router++)
     for (int variant = 0; variant < (pooled(router) ? 128 : 64); variant++) {
-      layer_case c = router_case(all_routers[router], router == 4 ? 1 : E);
+      layer_case c = router_case(ch_router_names[router], experts_for(ch_router_names[router], E));
       make_scores(c.scores, N, c.e, 10 + (uint32_t)variant, variant & 1 ? 5 : 0);
       c.valid = variant & 2 ? mask : NULL;
       c.training = (variant & 4) != 0;
@@ -150,8 +150,8 @@ static void hardly_any_token(void **state) {
   uint8_t few[N] = {0};
   for (int one = 0; one < 2; one++) {
     few[40] = (uint8_t)one;
-    for (int router = 0; router < ROUTERS; router++) {
-      layer_case c = router_case(all_routers[router], router == 4 ? 1 : E);
+    for (int router = 0; ch_routers[router]; router++) {
+      layer_case c = router_case(ch_router_names[router], experts_for(ch_router_names[router], E));
       make_scores(c.scores, N, c.e, 3, 0);
       c.valid = few;
       check_against_naive(&c, 0);
@@ -164,9 +164,9 @@ static void hardly_any_token(void **state) {
 static void permuting_experts_permutes_the_record(void **state) {
   (void)state;
   const int order[E] = {3, 5, 0, 2, 1, 4};
-  for (int router = 0; router < ROUTERS; router++) {
-    if (!(ch_router_find(all_routers[router])->caps & CH_ROUTER_LEARNED)) continue;
-    layer_case a = router_case(all_routers[router], E), b = router_case(all_routers[router], E);
+  for (int router = 0; ch_routers[router]; router++) {
+    if (!ch_router_learned(ch_routers[router])) continue;
+    layer_case a = router_case(ch_router_names[router], E), b = router_case(ch_router_names[router], E);
     make_scores(a.scores, N, E, 4, 0);
     for (int t = 0; t < N; t++)
       for (int i = 0; i < E; i++) b.scores[t * E + i] = a.scores[t * E + order[i]];
@@ -196,7 +196,7 @@ static void loads_are_what_they_promise(void **state) {
   router_case_free(&c);
 
   for (int router = 1; router < 3; router++) {
-    layer_case wide = router_case(all_routers[router], E);
+    layer_case wide = router_case(ch_router_names[router], E);
     make_scores(wide.scores, N, E, 4, 0);
     wide.options.capacity_factor = E; /* nobody is turned away */
     router_run(&wide, NULL);

@@ -116,7 +116,7 @@ static ch_moe_weights weights_of(const choir_layer_weights *w) {
 }
 
 static int check_weights(const choir_layer *layer, const choir_layer_weights *w, const char *what) {
-  int learned = (layer->args.router->caps & CH_ROUTER_LEARNED) != 0;
+  int learned = ch_router_learned(layer->args.router);
   if (w && w->w1 && w->w2 && (w->router || !learned)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s",
                   !w       ? "the struct"
@@ -135,7 +135,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
                     layer->options.tokens);
   if (!x || !out) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", x ? "out" : "x");
   CH_TRY(check_weights(layer, weights, "weights"));
-  if (causal && (a->router->caps & CH_ROUTER_THRESHOLDS) && !weights->thresholds)
+  if (causal && ch_router_has_thresholds(a->router) && !weights->thresholds)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL in the weights, and the layer was made causal");
   CH_TRY(ch_router_check_ids(a->router, n, tokens));
   CH_TRY(plan(layer, n));
@@ -170,7 +170,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
   a.x = x;
   a.dout = dout;
   a.dx = dx;
-  a.aux_scale = a.router->caps & CH_ROUTER_AUX_LOSS ? (float)a.options->aux_loss_weight : 0;
+  a.aux_scale = (float)a.options->aux_loss_weight;
   a.gradients = (ch_moe_gradients){.router = gradients->router, .w1 = gradients->w1, .w2 = gradients->w2};
   a.accumulate = 1;
   ch_moe_backward(&layer->x, &a, &layer->saved);
@@ -180,7 +180,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
 
 int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
   const ch_moe_args *a = &layer->args;
-  if (!(a->router->caps & CH_ROUTER_THRESHOLDS))
+  if (!ch_router_has_thresholds(a->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: router '%s' keeps no cut-off scores", a->router->name);
   if (!thresholds) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL");
   if (!layer->forward_done || a->causal)

@@ -26,7 +26,7 @@ static int check_row(const request *q, int t) {
     if (!isfinite(value) && !never)
       return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d,%d] (row, column) is %g; every score must be a finite number", t,
                       i, (double)value);
-    if (!q->is_logits && value < 0 && (q->router->caps & CH_ROUTER_SHARES))
+    if (!q->is_logits && value < 0 && q->router->reads == CH_READS_SHARES)
       return ch_error(
           CHOIR_ERROR_ARGUMENT,
           "scores[%d,%d] (row, column) is %g; router '%s' takes shares of scores, so they must not be negative "
@@ -57,7 +57,7 @@ static int check(const request *q) {
 static int check_thresholds(const request *q) {
   const ch_route_args *a = &q->args;
   CH_TRY(ch_router_check_sizes(a->options, a->n, a->e));
-  if (!(q->router->caps & CH_ROUTER_THRESHOLDS))
+  if (!ch_router_has_thresholds(q->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' keeps no thresholds to route by", q->router->name);
   if ((int64_t)a->n * a->e > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d tokens and %d experts are too many for one call", a->n, a->e);

@@ -23,7 +23,7 @@ static int check_thresholds(const choir_model *model) {
 int choir_model_set_routing(choir_model *model, const char *routing) {
   const ch_router *router = model->net.router;
   choir_router_options *options = &model->net.config.router;
-  if (!routing) routing = router->caps & CH_ROUTER_POOLS ? model->config.model.router.pool : "batch";
+  if (!routing) routing = ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? model->config.model.router.pool : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
   if (!strcmp(routing, threshold)) {
     CH_TRY(check_thresholds(model));
@@ -38,7 +38,7 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
 
 const char *ch_model_routing_name(const choir_model *model, int causal) {
   if (causal) return threshold;
-  return model->net.router->caps & CH_ROUTER_POOLS ? model->net.config.router.pool : "batch";
+  return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? model->net.config.router.pool : "batch";
 }
 
 const char *choir_model_routing(const choir_model *model) { return ch_model_routing_name(model, model->causal); }

@@ -16,7 +16,7 @@ static double target(const ch_moe_args *a, const ch_moe_saved *s) {
 static void show(void *context, const ch_moe_args *a, const ch_moe_saved *s) {
   const choir_model *model = context;
   const real *kept = a->weights.thresholds;
-  int ranked = (a->router->caps & CH_ROUTER_THRESHOLDS) && !a->causal && !a->by_threshold;
+  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold;
   choir_routing view = {.layer = a->layer,
                         .moe = model->net.block[a->layer].moe,
                         .tokens = a->n,

@@ -223,7 +223,7 @@ static int measure(ch_bench *b, moe_case *c) {
   ch_timed_report(&c->timed, b->result);
   const ch_moe_args *a = &c->args;
   double flops = 12.0 * c->saved.record.slots * a->d * a->h;
-  if (a->router->caps & CH_ROUTER_LEARNED) flops += 6.0 * a->n * a->d * a->e;
+  if (ch_router_learned(a->router)) flops += 6.0 * a->n * a->d * a->e;
   ch_bench_rates(b, flops, 0);
   b->result->tokens = a->n;
   CH_TRY(add_loads(b, c));

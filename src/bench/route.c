@@ -48,7 +48,7 @@ static int make_record(ch_bench *b, route_case *c, int n, int e, int slots) {
 
 static int find_router(ch_bench *b, route_case *c, int n, int e) {
   if (!(c->router = ch_router_find(b->word[0]))) return CHOIR_ERROR_ARGUMENT;
-  if (!(c->router->caps & CH_ROUTER_LEARNED) || c->router->caps & CH_ROUTER_CENTROIDS)
+  if (!ch_router_learned(c->router) || ch_router_has_centroids(c->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench case 'route': router '%s' learns no affinities", b->word[0]);
   c->options = c->router->defaults;
   c->options.capacity_factor = b->value[2];
@@ -68,7 +68,7 @@ int ch_bench_make_route(ch_bench *b, int small, ch_bench_work *w) {
   int slots = c->router->max_slots(&c->options, n, e, 0);
   CH_TRY(make_record(b, c, n, e, slots));
   CH_TRY(ch_bench_array(b, cells, 1, &logits)); /* as wide as those of a fresh layer */
-  if (!(c->router->caps & CH_ROUTER_LOGITS_ONLY)) CH_TRY(ch_bench_array(b, cells, 0, &scores));
+  if (ch_router_scored(c->router)) CH_TRY(ch_bench_array(b, cells, 0, &scores));
   CH_TRY(ch_bench_array(b, slots, 1, &dgate));
   CH_TRY(ch_bench_array(b, cells, 0, &dscores));
   c->args = (ch_route_args){.options = &c->options,

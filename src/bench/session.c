@@ -29,7 +29,7 @@ static int set_thresholds(ch_bench *b, choir_model *model) {
                     .T = LENGTH,
                     .token = token + i * SEQUENCES * LENGTH,
                     .training = 1,
-                    .observe = (model->net.router->caps & CH_ROUTER_THRESHOLDS) != 0,
+                    .observe = ch_router_has_thresholds(model->net.router),
                     .seed = 1,
                     .micro = (uint64_t)i};
     ch_transformer_run(&model->x, &model->net, &pass);

@@ -27,7 +27,7 @@ static int check_options(const choir_model *model, const choir_session_options *
 static int borrow(choir_session *s) {
   const ch_transformer *net = &s->model->net;
   s->net = *net;
-  if (net->router->caps & CH_ROUTER_POOLS) strcpy(s->net.config.router.pool, "batch");
+  if (ch_router_takes(net->router, CH_ROUTER_TAKES(pool))) strcpy(s->net.config.router.pool, "batch");
   size_t layers = (size_t)net->config.layers;
   s->net.block = calloc(layers, sizeof *s->net.block);
   s->net.stats = calloc(layers, sizeof *s->net.stats);

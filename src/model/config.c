@@ -215,11 +215,11 @@ static int check_attention(const choir_model_config *m) {
 /* Evaluation by another pool is fine, so this is no matter of the router's own check. */
 static int check_threshold_training(const choir_router_options *o, const ch_router *router) {
   if (!o->threshold_after) return CHOIR_OK;
-  if (!(router->caps & CH_ROUTER_BY_THRESHOLD))
+  if (!ch_router_takes(router, CH_ROUTER_TAKES(threshold_after)))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.router.threshold_after is %lld, but router '%s' does not train by thresholds: set it to 0",
                     (long long)o->threshold_after, router->name);
-  if ((router->caps & CH_ROUTER_POOLS) && strcmp(o->pool, "batch"))
+  if (ch_router_takes(router, CH_ROUTER_TAKES(pool)) && strcmp(o->pool, "batch"))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.router.threshold_after is %lld with pool '%s': it goes with pool 'batch' only, since a "
                     "threshold knows no pool",

@@ -4,7 +4,7 @@
 /* What the router of a layer keeps, where this pass adds to it. */
 static real *observed(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
   if (!p->observe || !m->router->observe) return NULL;
-  return m->router->caps & CH_ROUTER_CENTROIDS ? b->router->w : b->thresholds->w;
+  return ch_router_has_centroids(m->router) ? b->router->w : b->thresholds->w;
 }
 
 static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const int32_t *token,

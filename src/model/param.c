@@ -80,24 +80,24 @@ static void add_ffn(ch_params *params, int most, int layer, const choir_model_co
 }
 
 /* A router whose weight no gradient trains has it among what is kept. */
-static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, unsigned caps) {
+static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, h = c->d_hidden, e = c->experts;
-  int trained = (caps & CH_ROUTER_LEARNED) && !(caps & CH_ROUTER_CENTROIDS);
+  int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
   const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
                       {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
                       {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}}; /* maps h to d */
   add_all(params, most, layer, trained ? rows : rows + 1, trained ? 3 : 2);
 }
 
-static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, unsigned caps) {
+static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, e = c->experts;
   const row thresholds = {"moe.thresholds", 1, {e}, 0, KEPT},
             centroids = {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT};
-  if (caps & CH_ROUTER_THRESHOLDS) add(params, most, layer, &thresholds);
-  if (caps & CH_ROUTER_CENTROIDS) add(params, most, layer, &centroids);
+  if (ch_router_has_thresholds(router)) add(params, most, layer, &thresholds);
+  if (ch_router_has_centroids(router)) add(params, most, layer, &centroids);
 }
 
-static void add_model(ch_params *params, int most, const choir_model_config *c, unsigned caps) {
+static void add_model(ch_params *params, int most, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model;
   const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, MATRIX}, norm = {"final_norm.weight", 1, {d}, 0, PLAIN};
   params->count = 0;
@@ -105,31 +105,27 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
   for (int layer = 0; layer < c->layers; layer++) {
     add_attention(params, most, layer, c);
     if (ch_config_is_moe(c, layer))
-      add_moe(params, most, layer, c, caps);
+      add_moe(params, most, layer, c, router);
     else
       add_ffn(params, most, layer, c);
   }
   add(params, most, -1, &norm);
   int trained = params->count;
   for (int layer = 0; layer < c->layers; layer++)
-    if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, caps);
+    if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, router);
   params->buffers = params->count - trained;
   params->count = trained;
 }
 
 int ch_params_build(const choir_model_config *config, ch_params *params) {
-  unsigned caps = 0;
+  const ch_router *router = ch_router_find(config->router.name);
   *params = (ch_params){0};
-  if (config->moe_every) {
-    const ch_router *router = ch_router_find(config->router.name);
-    if (!router) return CHOIR_ERROR_ARGUMENT;
-    caps = router->caps;
-  }
-  add_model(params, 0, config, caps);
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  add_model(params, 0, config, router);
   int rows = params->count + params->buffers;
   params->p = malloc((size_t)rows * sizeof *params->p);
   if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", rows);
-  add_model(params, rows, config, caps);
+  add_model(params, rows, config, router);
   double total = 0;
   for (int i = 0; i < params->count; i++) total += (double)params->p[i].count;
   if (total <= (double)most_parameters) return CHOIR_OK;

@@ -2,11 +2,7 @@
 
 #include "moe/experts.h"
 
-static int learned(const ch_moe_args *a) { return (a->router->caps & CH_ROUTER_LEARNED) != 0; }
-
-static int jitters(const ch_moe_args *a) {
-  return a->training && (a->router->caps & CH_ROUTER_JITTER) && a->options->jitter > 0;
-}
+static int jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
 
 /* Slots that the record must have room for. */
 static int record_slots(const ch_moe_args *a) {
@@ -32,9 +28,9 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   s->counts.demand = CH_NEW(&x->tape, int, a->e);
   s->counts.cutoff = CH_NEW(&x->tape, real, a->e);
   if (jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
-  if (learned(a)) {
+  if (ch_router_learned(a->router)) {
     s->logits = CH_NEW(keep, real, (int64_t)a->n * a->e);
-    if (!(a->router->caps & CH_ROUTER_LOGITS_ONLY)) s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
+    if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
   }
   s->chunk_slots = expert_slots(a, slots);
   s->pre = CH_NEW(keep, real, (int64_t)s->chunk_slots * a->h);
@@ -136,7 +132,7 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
   plan(x, a, saved);
-  if (learned(a)) score(x, a, saved);
+  if (ch_router_learned(a->router)) score(x, a, saved);
   ch_route_args routing = route_args(a, saved);
   if (a->causal && a->router->causal)
     a->router->causal(x, &routing);

@@ -6,24 +6,35 @@
 #include "choir/router.h"
 #include "op/op.h"
 
-/* Declared capabilities: the layer and the program look here instead of asking for names. */
-enum {
-  CH_ROUTER_ACROSS_TOKENS = 1,   /* a token's experts depend on later tokens or other sequences */
-  CH_ROUTER_BATCH_ORDER = 2,     /* ... on earlier tokens of the batch only */
-  CH_ROUTER_NEEDS_IDS = 4,       /* reads token ids */
-  CH_ROUTER_LEARNED = 8,         /* has a weight Wg: logits and scores are computed for it */
-  CH_ROUTER_AUX_LOSS = 16,       /* adds an auxiliary loss in training */
-  CH_ROUTER_JITTER = 32,         /* takes options->jitter: the layer multiplies the router's input */
-  CH_ROUTER_SHARES = 64,         /* divides scores by their sum: they must not be negative */
-  CH_ROUTER_THRESHOLDS = 128,    /* writes cut-offs, whose running mean the model keeps for causal use */
-  CH_ROUTER_CENTROIDS = 256,     /* its weight is learned by `observe`, not by gradients */
-  CH_ROUTER_LOGITS_ONLY = 512,   /* reads logits; its backward writes their gradient to dscores: no softmax */
-  CH_ROUTER_K = 1024,            /* gives every token options->experts_per_token experts */
-  CH_ROUTER_POOLS = 2048,        /* takes options->pool */
-  CH_ROUTER_ALONE = 4096,        /* looks at other tokens in training only: evaluation routes each token by itself */
-  CH_ROUTER_PAIRS = 8192,        /* takes options->consistency_weight */
-  CH_ROUTER_BY_THRESHOLD = 16384 /* takes options->threshold_after: training may route by thresholds */
-};
+/* What a router reads of a token. */
+typedef enum {
+  CH_READS_NOTHING,
+  CH_READS_IDS,    /* its id */
+  CH_READS_LOGITS, /* X Wg; backward writes their gradient to dscores, and there is no softmax */
+  CH_READS_SCORES, /* S = softmax(X Wg) */
+  CH_READS_SHARES  /* S, and divides by sums of it: what is given from outside must not be negative */
+} ch_router_reads;
+
+/* Which other tokens a token's experts depend on. */
+typedef enum {
+  CH_LOOKS_NOWHERE,
+  CH_LOOKS_IN_TRAINING, /* on all in training, on none in evaluation */
+  CH_LOOKS_BACK,        /* on those before it in the batch */
+  CH_LOOKS_AROUND       /* on all */
+} ch_router_looks;
+
+/* The options that not every router takes: fields of choir_router_options. */
+#define CH_ROUTER_OPTIONS(row)                                                                                 \
+  row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)    \
+      row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
+          row(consistency_weight) row(decay) row(threshold_after)
+#define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
+enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) CH_ROUTER_OPTION_COUNT };
+#undef CH_ROUTER_NUMBER
+#define CH_ROUTER_TAKES(name) (1u << CH_ROUTER_NUMBER_##name)
+#define CH_ROUTER_TAKES_CAPACITY (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor))
+#define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
+extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
 
 /* Counts of one routing, written by the router (all of them) on top of what the record says. */
 typedef struct ch_route_counts {
@@ -31,7 +42,7 @@ typedef struct ch_route_counts {
   int64_t dropped; /* choices that found their expert full */
   double aux_loss; /* unweighted */
   int *demand;     /* [e] tokens that asked for the expert */
-  real *cutoff;    /* [e] scores from which on the expert takes tokens: CH_ROUTER_THRESHOLDS; +infinity: it took none */
+  real *cutoff;    /* [e] scores from which on the expert takes tokens; +infinity: it took none. For `observe` */
   choir_certificate certificate; /* all 0 where nothing was assigned by a solver */
 } ch_route_counts;
 
@@ -41,8 +52,8 @@ typedef struct ch_route_args {
   int sequence_length;  /* T of pool "sequence"; 0: one sequence of n */
   const uint8_t *valid; /* [n] or NULL */
   const int32_t *token; /* [n] ids or NULL */
-  const real *logits;   /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
-  const real *scores;   /* [n,e]  S = softmax(logits); NULL with CH_ROUTER_LOGITS_ONLY */
+  const real *logits;   /* [n,e]  X Wg; NULL where the router does not read them, and outside a layer */
+  const real *scores;   /* [n,e]  S = softmax(logits); NULL in a layer whose router does not read them */
   int d;
   const real *x, *weight; /* [n,d] what the router reads, and Wg [d,e]; NULL outside a layer */
   const real *thresholds; /* [e] running mean of cut-offs; `causal` and by_threshold read it */
@@ -53,7 +64,7 @@ typedef struct ch_route_args {
   ch_record *record; /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
   ch_route_counts *counts; /* out */
   /* observe */
-  real *state;       /* thresholds [e], or the weight [d,e] with CH_ROUTER_CENTROIDS */
+  real *state;       /* thresholds [e], or centroids [d,e]: the weight itself */
   uint64_t observed; /* calls that went into it before; 0: what it holds counts for nothing */
   /* backward */
   const real *dgate; /* [slots] */
@@ -62,9 +73,12 @@ typedef struct ch_route_args {
 } ch_route_args;
 
 typedef struct ch_router {
-  const char *name;
-  unsigned caps;
-  int choices; /* experts that every token asks for; 0: experts choose, capacity_factor a token on average */
+  const char *name, *summary; /* what it does, in one line */
+  ch_router_reads reads;
+  ch_router_looks looks;
+  unsigned options; /* CH_ROUTER_TAKES(...) */
+  int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
+                       capacity_factor a token on average */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */
@@ -75,7 +89,8 @@ typedef struct ch_router {
   void (*route)(ch_exec *x, const ch_route_args *a);
   /* The same without a look at any other token of the call: by thresholds, or without capacity. NULL: so is route. */
   void (*causal)(ch_exec *x, const ch_route_args *a);
-  /* Folds what route saw into a->state. NULL: the router keeps nothing. */
+  /* Folds what route saw into a->state: cut-offs into thresholds or, where no gradient trains the weight, tokens into
+   * that. NULL: the router keeps nothing. */
   void (*observe)(ch_exec *x, const ch_route_args *a);
   /* dscores = from dgate through the gates, plus the auxiliary loss. NULL: gates are constants. */
   void (*backward)(ch_exec *x, const ch_route_args *a);
@@ -86,7 +101,7 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
-/* The names of ch_routers, and of the pools that experts choose among, NULL-terminated. */
+/* The names of ch_routers, of the pools that experts choose among, and of solvers, NULL-terminated. */
 extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[];
 
 /* What every router's defaults start with; K: experts per token. */
@@ -94,6 +109,21 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 #define CH_ROUTER_DEFAULTS_K(router_name, K)                                                           \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
   .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99
+
+static inline int ch_router_takes(const ch_router *router, unsigned options) {
+  return (router->options & options) != 0;
+}
+
+/* Whether the router has a weight Wg, computes scores from its logits, learns it by `observe` (centroids), and whether
+ * it keeps thresholds. */
+static inline int ch_router_learned(const ch_router *router) { return router->reads >= CH_READS_LOGITS; }
+static inline int ch_router_scored(const ch_router *router) { return router->reads >= CH_READS_SCORES; }
+static inline int ch_router_has_centroids(const ch_router *router) {
+  return ch_router_learned(router) && router->observe && !router->backward;
+}
+static inline int ch_router_has_thresholds(const ch_router *router) {
+  return router->observe && !ch_router_has_centroids(router);
+}
 
 /* Experts that every token asks for, 0 where experts choose. */
 int ch_router_choices(const choir_router_options *o);
@@ -139,13 +169,13 @@ void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
  */
 double ch_router_mean_weight(double decay, uint64_t observed);
 
-/* observe of CH_ROUTER_THRESHOLDS: state = bias-corrected running mean of counts->cutoff. */
+/* observe of routers with thresholds: state = bias-corrected running mean of counts->cutoff. */
 void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 
 /* Whether training has set thresholds [e]: they start at 0, and no observed cut-off leaves them all there. */
 int ch_thresholds_set(const real *thresholds, int e);
 
-/* causal of CH_ROUTER_THRESHOLDS: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
+/* causal by thresholds: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
  * S - thresholds only. The gate is S. */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 

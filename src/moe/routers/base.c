@@ -81,7 +81,9 @@ static void backward(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_base = {
     .name = "base",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_ALONE | CH_ROUTER_LEARNED | CH_ROUTER_LOGITS_ONLY,
+    .summary = "in training every token has one expert and loads are equal, else its best expert (Lewis et al. 2021)",
+    .reads = CH_READS_LOGITS,
+    .looks = CH_LOOKS_IN_TRAINING,
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("base"), .capacity_factor = 1},
     .check = check,

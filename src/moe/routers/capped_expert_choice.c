@@ -97,7 +97,11 @@ static void route(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_capped_expert_choice = {
     .name = "capped_expert_choice",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS,
+    .summary = "expert choice where a token has at most `cap` experts, by an exact or an entropic solver",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_AROUND,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(solver) |
+               CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(decay),
     .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
     .check = check,
     .max_slots = max_slots,

@@ -120,7 +120,10 @@ static void route(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_global_topk = {
     .name = "global_topk",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS,
+    .summary = "the n c best of all scores, an expert at most twice its share",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_AROUND,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
     .defaults = {CH_ROUTER_DEFAULTS("global_topk"), .capacity_factor = 2},
     .check = check,
     .max_slots = max_slots,

@@ -72,7 +72,10 @@ static void backward(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_gshard_top2 = {
     .name = "gshard_top2",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_SHARES,
+    .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
+    .reads = CH_READS_SHARES,
+    .looks = CH_LOOKS_AROUND,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(random_second),
     .choices = 2,
     .defaults = {CH_ROUTER_DEFAULTS("gshard_top2"), .capacity_factor = 1, .aux_loss_weight = 0.01},
     .check = check,

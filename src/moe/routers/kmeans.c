@@ -128,7 +128,9 @@ static void observe(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_kmeans = {
     .name = "kmeans",
-    .caps = CH_ROUTER_LEARNED | CH_ROUTER_CENTROIDS | CH_ROUTER_LOGITS_ONLY,
+    .summary = "the expert whose centroid is nearest; centroids follow the tokens, not gradients",
+    .reads = CH_READS_LOGITS,
+    .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("kmeans"), .capacity_factor = 1},
     .check = check,

@@ -135,8 +135,10 @@ static void causal(ch_exec *x, const ch_route_args *a) { run(x, a, 0); }
 
 const ch_router ch_router_quantile_balanced = {
     .name = "quantile_balanced",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_ALONE | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_K |
-            CH_ROUTER_BY_THRESHOLD,
+    .summary = "each token takes its K best experts at prices that balance their loads",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_IN_TRAINING,
+    .options = CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
     .defaults = {CH_ROUTER_DEFAULTS_K("quantile_balanced", 2), .capacity_factor = 1},
     .check = check,
     .max_slots = max_slots,

@@ -55,7 +55,9 @@ static void causal(ch_exec *x, const ch_route_args *a) { run(x, a, 0); }
 
 const ch_router ch_router_random = {
     .name = "random",
-    .caps = CH_ROUTER_NEEDS_IDS | CH_ROUTER_K | CH_ROUTER_PAIRS,
+    .summary = "K experts a token, drawn (Zuo et al. 2022)",
+    .reads = CH_READS_IDS,
+    .options = CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(consistency_weight),
     .defaults = {CH_ROUTER_DEFAULTS_K("random", 2), .capacity_factor = 1},
     .check = check,
     .max_slots = max_slots,

@@ -47,7 +47,10 @@ static void backward(ch_exec *x, const ch_route_args *a) {
 
 const ch_router ch_router_switch_top1 = {
     .name = "switch_top1",
-    .caps = CH_ROUTER_BATCH_ORDER | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_JITTER,
+    .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_BACK,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(jitter),
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("switch_top1"), .capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
     .check = check,
