@@ -63,6 +63,18 @@ int ch_model_size(choir_model *model, int B, int T, int gradients) {
   return CHOIR_OK;
 }
 
+int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count) {
+  for (int i = 0; i < count; i++) CH_TRY(check_sizes(model, passes[i].B, passes[i].T));
+  ch_model_drop_plan(model);
+  for (int i = 0; i < count; i++) {
+    ch_pass pass = passes[i];
+    ch_transformer_run(&model->x, &model->net, &pass);
+  }
+  count_check(model);
+  if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
+  return CHOIR_OK;
+}
+
 int ch_model_commit(choir_model *model) {
   CH_TRY(ch_exec_commit(&model->x));
   if (model->stale) ch_model_weights_changed(model);
@@ -75,6 +87,11 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
       gradients <= model->planned_gradients)
     return CHOIR_OK;
   CH_TRY(ch_model_size(model, B, T, gradients));
+  return ch_model_commit(model);
+}
+
+int ch_model_plan_passes(choir_model *model, const ch_pass *passes, int count) {
+  CH_TRY(ch_model_size_passes(model, passes, count));
   return ch_model_commit(model);
 }
 

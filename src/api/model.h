@@ -51,6 +51,11 @@ void ch_model_drop_plan(choir_model *model);
 int ch_model_size(choir_model *model, int B, int T, int gradients);
 int ch_model_commit(choir_model *model);
 
+/* The same for passes like these, in any order, whatever their sizes: in them only what is there or not counts, and how
+ * much of it (sizes, gradients, logits, rows). */
+int ch_model_plan_passes(choir_model *model, const ch_pass *passes, int count);
+int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count);
+
 /* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 

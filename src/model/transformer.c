@@ -83,21 +83,41 @@ static const uint8_t *clean_tokens(ch_exec *x, const ch_pass *p, int32_t *token)
 }
 
 /* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
-static double consistency_weight(const ch_transformer *m, const ch_pass *p) {
+static double consistency_weight(const ch_transformer *m, const ch_pass *p, int64_t n) {
   int64_t targets = 0;
-  for (int64_t t = 0; t < (int64_t)p->B / 2 * p->T; t++) targets += p->target[t] >= 0;
+  for (int64_t t = 0; t < n / 2; t++) targets += p->target[t] >= 0;
   return targets ? m->config.router.consistency_weight / (double)targets : 0;
+}
+
+/* The positions whose logits are wanted, taken out of the stream [B*T,d]; and back: their gradients [rows,d] into dx,
+ * where all others are 0. An embedding does both: its tokens are positions. */
+static const real *pick_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real *in) {
+  if (!p->row) return in;
+  int d = m->config.d_model;
+  real *picked = CH_NEW(&x->scratch, real, (int64_t)p->rows * d);
+  x->ops->embedding(
+      x, &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = p->row, .w = in, .x = picked});
+  return picked;
+}
+
+static void spread_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real *dpicked, real *dx) {
+  int d = m->config.d_model;
+  x->ops->copy(x, &(ch_copy_args){.count = (int64_t)p->B * p->T * d, .y = dx});
+  x->ops->embedding_backward(
+      x, &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = p->row, .dx = dpicked, .dw = dx});
 }
 
 /* The last norm and the tied head; leaves the gradient of the last layer's output in dx. */
 static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real *dx) {
-  int64_t n = (int64_t)p->B * p->T;
+  int64_t n = p->row ? p->rows : (int64_t)p->B * p->T;
   int d = m->config.d_model;
   size_t mark = ch_arena_mark(&x->scratch);
+  const real *picked = pick_rows(x, m, p, in);
   real *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
   real *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
-  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
-  double agree = p->drawn_twice && !ch_counting(x) ? consistency_weight(m, p) : 0, disagreement = 0;
+  real *dpicked = p->gradients && p->row ? CH_NEW(&x->scratch, real, n * d) : dx;
+  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, picked, rstd, normed);
+  double agree = p->drawn_twice && !ch_counting(x) ? consistency_weight(m, p, n) : 0, disagreement = 0;
   x->ops->rmsnorm(x, &norm);
   x->ops->head(x, &(ch_head_args){.n = n,
                                   .d = d,
@@ -118,9 +138,10 @@ static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real
                                   .consistency = p->aux_scale * (real)agree});
   p->aux_loss += agree * disagreement;
   norm.dy = dnormed;
-  norm.dx = dx;
+  norm.dx = dpicked;
   norm.dw = m->final_norm->g;
   if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
+  if (p->gradients && p->row) spread_rows(x, m, p, dpicked, dx);
   ch_arena_release(&x->scratch, mark);
 }
 

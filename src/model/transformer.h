@@ -42,8 +42,10 @@ typedef struct ch_transformer {
 /* One pass over B sequences of T tokens. */
 typedef struct ch_pass {
   int B, T;
-  const int32_t *token;  /* [B*T]; negative: padding, which takes no part in routing or loss */
-  const int32_t *target; /* [B*T] token to predict, negative: none; or NULL: no loss */
+  const int32_t *token; /* [B*T]; negative: padding, which takes no part in routing or loss */
+  const int32_t *row;   /* [rows] the positions whose logits are wanted, ascending; NULL: all B*T */
+  int rows;
+  const int32_t *target; /* [rows or B*T] token to predict, negative: none; or NULL: no loss */
   int training;          /* training capacity, jitter and sampling */
   int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
   int accumulate;        /* add them to what stands there, instead of setting them whatever it is */
@@ -54,7 +56,7 @@ typedef struct ch_pass {
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
   uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
-  real *logits;         /* [B*T,V] or NULL */
+  real *logits;         /* [rows or B*T,V] or NULL */
   /* Called as soon as the gradients of a layer are complete, the last layer first, and before the next one's begin,
    * which may stand on the same memory; or NULL. */
   void (*ready)(void *context, const struct ch_pass *pass, int layer);
