@@ -12,3 +12,21 @@ function(choir_embed output)
   endforeach()
   file(CONFIGURE OUTPUT ${output} CONTENT "${text}" @ONLY)
 endfunction()
+
+# choir_embed_tasks(OUTPUT FILE...): ch_task_builtins, a row for each file: its name without ".json", and its text.
+function(choir_embed_tasks output)
+  set(rows "")
+  foreach(file ${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    get_filename_component(name ${file} NAME_WE)
+    file(READ ${file} bytes HEX)
+    string(REGEX REPLACE "(................................)" "\\1\"\n \"" bytes "${bytes}")
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" bytes "${bytes}")
+    string(APPEND rows "{\"${name}\",\n \"${bytes}\"},\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} CONTENT "/* Made by CMake of tasks/. */
+#include \"task/task.h\"
+const ch_task_builtin ch_task_builtins[] = {
+${rows}{0}};
+" @ONLY)
+endfunction()

@@ -1,0 +1,31 @@
+/* Tasks: labelled sets of texts, in files as GLUE and SuperGLUE lay them out, as text to text. */
+#ifndef CHOIR_TASK_H
+#define CHOIR_TASK_H
+
+#include <stdint.h>
+
+#include "choir/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What a task's files look like and how a row becomes a text; docs/finetuning.md describes the JSON. */
+typedef struct choir_task choir_task;
+
+/* The names of the tasks that the library knows by itself, NULL-terminated. */
+CHOIR_API const char *const *choir_task_names(void);
+
+/* Loads a task by its name, or the description in a JSON file: what holds a '/' or ends in ".json" is a file.
+ * CHOIR_ERROR_ARGUMENT: no such name (with the nearest one); CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file, key, value). */
+CHOIR_API int choir_task_load(const char *name, choir_task **task);
+CHOIR_API void choir_task_free(choir_task *task);
+
+CHOIR_API const char *choir_task_name(const choir_task *task);
+CHOIR_API int choir_task_labels(const choir_task *task);
+CHOIR_API const char *choir_task_label(const choir_task *task, int label); /* as files spell it */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

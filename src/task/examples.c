@@ -1,0 +1,138 @@
+#include "task/examples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+  const ch_rows *rows;
+  const choir_tokenizer *tokenizer;
+  ch_encoder *encoder;
+  ch_buffer text;          /* of a column, with the spaces before it */
+  ch_ids ids;              /* of the prompt at hand */
+  size_t cut_at, cut_size; /* where the column that may be cut stands in it */
+} maker;
+
+static int encode(maker *m, const char *text, size_t size) {
+  return size ? ch_encode(m->tokenizer, m->encoder, text, size, &m->ids) : CHOIR_OK;
+}
+
+/* A piece of the template and the column behind it, encoded one after the other. Spaces between them go with the
+ * column: that is where a tokenizer has them, at the beginning of words. */
+static int encode_part(maker *m, const ch_task_part *part, int64_t row) {
+  size_t size = part->size;
+  while (part->column >= 0 && size && part->text[size - 1] == ' ') size--;
+  CH_TRY(encode(m, part->text, size));
+  if (part->column < 0) return CHOIR_OK;
+  ch_value value = ch_rows_value(m->rows, row, part->column);
+  m->text.size = 0;
+  if (value.size) CH_TRY(ch_buffer_append(&m->text, part->text + size, part->size - size));
+  CH_TRY(ch_buffer_append(&m->text, value.text, value.size));
+  size_t begin = m->ids.count;
+  CH_TRY(encode(m, m->text.data, m->text.size));
+  if (part->column == m->rows->task->cut && !m->cut_size) {
+    m->cut_at = begin;
+    m->cut_size = m->ids.count - begin;
+  }
+  return CHOIR_OK;
+}
+
+static void take_out(ch_ids *ids, size_t at, size_t count) {
+  memmove(ids->ids + at, ids->ids + at + count, (ids->count - at - count) * sizeof *ids->ids);
+  ids->count -= count;
+}
+
+/* Nonzero when the prompt had to be cut. */
+static int cut(maker *m, size_t most) {
+  if (m->ids.count <= most) return 0;
+  size_t over = m->ids.count - most, here = over < m->cut_size ? over : m->cut_size;
+  take_out(&m->ids, m->cut_at + m->cut_size - here, here);
+  take_out(&m->ids, 0, over - here);
+  return 1;
+}
+
+static int append(ch_ids *to, const int32_t *ids, size_t count) {
+  if (to->count + count > to->capacity) {
+    size_t capacity = 2 * (to->count + count);
+    int32_t *more = realloc(to->ids, capacity * sizeof *more);
+    if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu tokens of examples", capacity);
+    to->ids = more;
+    to->capacity = capacity;
+  }
+  memcpy(to->ids + to->count, ids, count * sizeof *ids);
+  to->count += count;
+  return CHOIR_OK;
+}
+
+static int add_example(maker *m, int64_t row, size_t most, ch_examples *e) {
+  const choir_task *t = m->rows->task;
+  m->ids.count = m->cut_size = 0;
+  for (int p = 0; p < t->parts; p++) CH_TRY(encode_part(m, &t->part[p], row));
+  e->cut += cut(m, most);
+  if (m->ids.count)
+    CH_TRY(append(&e->tokens, m->ids.ids, m->ids.count));
+  else /* nothing stands before the word: then it begins a document */
+    CH_TRY(append(&e->tokens, &m->tokenizer->eos, 1));
+  e->label[e->count] = ch_rows_label(m->rows, row);
+  e->row[e->count] = row;
+  e->begin[++e->count] = (int64_t)e->tokens.count;
+  int length = ch_examples_length(e, e->count - 1);
+  if (length > e->longest) e->longest = length;
+  return CHOIR_OK;
+}
+
+static int add_words(maker *m, ch_examples *e) {
+  const choir_task *t = m->rows->task;
+  for (int label = 0; label < t->labels; label++) {
+    int32_t *ids;
+    size_t count;
+    int code = choir_tokenizer_encode(m->tokenizer, t->word[label], strlen(t->word[label]), &ids, &count);
+    if (!code) code = append(&e->words, ids, count);
+    free(ids);
+    if (code) return ch_error_in(code, "task %s, word \"%s\"", t->name, t->word[label]);
+    e->word_begin[label + 1] = (int)e->words.count;
+    if ((int)count > e->longest_word) e->longest_word = (int)count;
+  }
+  return CHOIR_OK;
+}
+
+static int make(maker *m, int most, int labelled, ch_examples *e) {
+  size_t rows = (size_t)m->rows->count;
+  m->encoder = ch_encoder_new();
+  e->begin = calloc(rows + 1, sizeof *e->begin);
+  e->label = malloc((rows + 1) * sizeof *e->label);
+  e->row = malloc((rows + 1) * sizeof *e->row);
+  if (!m->encoder || !e->begin || !e->label || !e->row)
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu examples", rows);
+  CH_TRY(add_words(m, e));
+  if (most <= e->longest_word)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "sequences of %d tokens have no room for a word of task %s, which has %d, and a text before it",
+                    most - 1, m->rows->task->name, e->longest_word);
+  for (int64_t row = 0; row < m->rows->count; row++) {
+    if (labelled && ch_rows_label(m->rows, row) < 0)
+      e->unlabelled++;
+    else
+      CH_TRY(add_example(m, row, (size_t)(most - e->longest_word), e));
+  }
+  return CHOIR_OK;
+}
+
+int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *e) {
+  maker m = {.rows = rows, .tokenizer = tokenizer};
+  *e = (ch_examples){0};
+  int code = make(&m, most, labelled, e);
+  ch_encoder_free(m.encoder);
+  free(m.text.data);
+  free(m.ids.ids);
+  if (code) ch_examples_free(e);
+  return code;
+}
+
+void ch_examples_free(ch_examples *e) {
+  free(e->tokens.ids);
+  free(e->begin);
+  free(e->label);
+  free(e->row);
+  free(e->words.ids);
+  *e = (ch_examples){0};
+}

@@ -1,0 +1,39 @@
+/* Rows as tokens: each a prompt made by the task's template, which a label's word is to follow. */
+#ifndef CH_TASK_EXAMPLES_H
+#define CH_TASK_EXAMPLES_H
+
+#include "choir/tokenizer.h"
+#include "data/encoder.h"
+#include "task/rows.h"
+
+typedef struct ch_examples {
+  int64_t count;
+  ch_ids tokens;  /* of all prompts, one after the other */
+  int64_t *begin; /* [count+1] */
+  int *label;     /* [count]; -1: none */
+  int64_t *row;   /* [count] of the rows that they were made of */
+  int64_t cut;    /* prompts that were too long, and lost part of their text */
+  int64_t unlabelled;
+  int longest;  /* tokens of a prompt */
+  ch_ids words; /* of all labels */
+  int word_begin[CH_TASK_LABELS + 1];
+  int longest_word;
+} ch_examples;
+
+/* A prompt and the longest word have `most` tokens together at most: what is more is cut off the end of the task's
+ * "cut" column and, where that is not enough, off the beginning of the prompt; never off a word. labelled: rows without
+ * a label are left out. CHOIR_ERROR_ARGUMENT: `most` has no room for a word and a token before it; CHOIR_ERROR_FORMAT:
+ * a word that is no text; CHOIR_ERROR_MEMORY. */
+int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *made);
+void ch_examples_free(ch_examples *examples);
+
+static inline int ch_examples_length(const ch_examples *e, int64_t i) { return (int)(e->begin[i + 1] - e->begin[i]); }
+static inline const int32_t *ch_examples_prompt(const ch_examples *e, int64_t i) { return e->tokens.ids + e->begin[i]; }
+static inline int ch_examples_word_length(const ch_examples *e, int label) {
+  return e->word_begin[label + 1] - e->word_begin[label];
+}
+static inline const int32_t *ch_examples_word(const ch_examples *e, int label) {
+  return e->words.ids + e->word_begin[label];
+}
+
+#endif

@@ -1,0 +1,78 @@
+/* JSON lines as SuperGLUE has them: an object a line. */
+#include <stdio.h>
+#include <string.h>
+
+#include "task/rows.h"
+
+typedef struct {
+  char number[40];
+} scratch;
+
+static const json_t *find(const json_t *row, const ch_task_source *source) {
+  size_t i;
+  const json_t *key, *value;
+  json_array_foreach(source, i, key) {
+    if ((value = json_object_get(row, json_string_value(key))) && !json_is_null(value)) return value;
+  }
+  return NULL;
+}
+
+/* A text, a truth or an integer as text; nothing else has one. 0: it has none. */
+static int as_text(const json_t *value, scratch *room, ch_value *out) {
+  if (json_is_string(value))
+    *out = (ch_value){json_string_value(value), json_string_length(value)};
+  else if (json_is_boolean(value))
+    *out = json_is_true(value) ? (ch_value){"true", 4} : (ch_value){"false", 5};
+  else if (json_is_integer(value))
+    *out = (ch_value){room->number, (size_t)snprintf(room->number, sizeof room->number, "%" JSON_INTEGER_FORMAT,
+                                                     json_integer_value(value))};
+  else
+    return 0;
+  return 1;
+}
+
+/* The values of a row into the table, or a reason why it is malformed. */
+static int add_object(ch_rows *rows, int64_t line, const json_t *row, int labelled) {
+  const choir_task *t = rows->task;
+  ch_value value[CH_TASK_COLUMNS + 1] = {{0}}, spelling = {0};
+  scratch room[CH_TASK_COLUMNS + 2];
+  char names[200];
+  int label;
+  for (int c = 0; c <= t->columns; c++) {
+    const ch_task_source *source = c < t->columns ? t->source[c] : t->index_source;
+    const json_t *found = source ? find(row, source) : NULL;
+    value[c].text = "";
+    if (c == t->columns && !found) break;
+    if (!found || !as_text(found, &room[c], &value[c])) {
+      ch_rows_leave_out(rows, line, found ? "%s is no text" : "no %s", ch_source_text(source, names, sizeof names));
+      return CHOIR_OK;
+    }
+  }
+  const json_t *found = find(row, t->label_source);
+  if (found && !as_text(found, &room[CH_TASK_COLUMNS + 1], &spelling)) {
+    ch_rows_leave_out(rows, line, "%s is no text", ch_source_text(t->label_source, names, sizeof names));
+    return CHOIR_OK;
+  }
+  if (ch_rows_label_of(rows, line, &spelling, labelled, &label)) return CHOIR_OK;
+  return ch_rows_add(rows, value, label);
+}
+
+int ch_jsonl_rows(ch_rows *rows, const char *text, size_t size, int labelled) {
+  ch_lines lines = {text, text + size, 0};
+  ch_value line;
+  while (ch_lines_next(&lines, &line)) {
+    json_error_t error;
+    if (!line.size) continue;
+    json_t *row = json_loadb(line.text, line.size, JSON_REJECT_DUPLICATES, &error);
+    int code = CHOIR_OK;
+    if (!row)
+      ch_rows_leave_out(rows, lines.number, "column %d: %s", error.column, error.text);
+    else if (!json_is_object(row))
+      ch_rows_leave_out(rows, lines.number, "is no JSON object {...}");
+    else
+      code = add_object(rows, lines.number, row, labelled);
+    json_decref(row);
+    CH_TRY(code);
+  }
+  return CHOIR_OK;
+}

@@ -1,0 +1,133 @@
+#include "task/rows.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+
+int ch_lines_next(ch_lines *lines, ch_value *line) {
+  static const char mark[] = "\xEF\xBB\xBF";
+  if (!lines->number && lines->end - lines->text >= 3 && !memcmp(lines->text, mark, 3)) lines->text += 3;
+  if (lines->text >= lines->end) return 0;
+  size_t left = (size_t)(lines->end - lines->text);
+  const char *stop = memchr(lines->text, '\n', left);
+  *line = (ch_value){lines->text, stop ? (size_t)(stop - lines->text) : left};
+  lines->text = stop ? stop + 1 : lines->end;
+  lines->number++;
+  if (line->size && line->text[line->size - 1] == '\r') line->size--;
+  return 1;
+}
+
+static int is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+static ch_value trimmed(ch_value v) {
+  for (; v.size && is_space(v.text[0]); v.size--) v.text++;
+  while (v.size && is_space(v.text[v.size - 1])) v.size--;
+  return v;
+}
+
+int ch_rows_add(ch_rows *rows, const ch_value *values, int label) {
+  int columns = rows->task->columns;
+  char number[24];
+  for (int c = 0; c <= columns; c++) {
+    ch_value v = trimmed(values[c]);
+    if (c == columns && !v.size)
+      v = (ch_value){number, (size_t)snprintf(number, sizeof number, "%" PRId64, rows->lines)};
+    ch_span span = {rows->text.size, v.size};
+    CH_TRY(ch_buffer_append(&rows->text, v.text, v.size));
+    CH_TRY(ch_buffer_append(&rows->spans, &span, sizeof span));
+  }
+  CH_TRY(ch_buffer_append(&rows->labels, &label, sizeof label));
+  rows->count++;
+  rows->lines++;
+  return CHOIR_OK;
+}
+
+void ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) {
+  rows->lines++;
+  if (rows->malformed++) return;
+  va_list args;
+  va_start(args, format);
+  int length = snprintf(rows->first, sizeof rows->first, "line %" PRId64 ": ", line);
+  vsnprintf(rows->first + length, sizeof rows->first - (size_t)length, format, args);
+  va_end(args);
+}
+
+/* "a, b, c": how files spell the task's labels. */
+static const char *label_list(const choir_task *t, char *text, size_t size) {
+  size_t used = 0;
+  for (int i = 0; i < t->labels && used < size; i++)
+    used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", choir_task_label(t, i));
+  return text;
+}
+
+int ch_rows_label_of(ch_rows *rows, int64_t line, const ch_value *value, int labelled, int *label) {
+  char text[200];
+  ch_value v = trimmed(*value);
+  *label = v.text ? ch_task_label_of(rows->task, v.text, v.size) : -1;
+  if (!v.text && labelled)
+    ch_rows_leave_out(rows, line, "no label");
+  else if (*label == -2)
+    ch_rows_leave_out(rows, line, "label '%.*s': must be one of %s", v.size < 40 ? (int)v.size : 40, v.text,
+                      label_list(rows->task, text, sizeof text));
+  else
+    return 0;
+  return 1;
+}
+
+const char *ch_source_text(const ch_task_source *source, char *text, size_t size) {
+  size_t used = 0, i;
+  const json_t *item;
+  json_array_foreach(source, i, item) {
+    if (used >= size) break;
+    if (json_is_string(item))
+      used += (size_t)snprintf(text + used, size - used, "%s'%s'", i ? " or " : "", json_string_value(item));
+    else
+      used += (size_t)snprintf(text + used, size - used, "%snumber %d", i ? " or " : "", (int)json_integer_value(item));
+  }
+  return text;
+}
+
+/* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
+static int judge(const ch_rows *rows) {
+  if (!rows->lines) return ch_error(CHOIR_ERROR_FORMAT, "%s: has no rows", rows->name);
+  if (rows->malformed <= 1 + rows->lines / 100 && rows->count) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: %" PRId64 " of %" PRId64 " rows are malformed for task %s; the first, %s",
+                  rows->name, rows->malformed, rows->lines, rows->task->name, rows->first);
+}
+
+int ch_rows_parse(const choir_task *task, const char *name, const char *text, size_t size, int labelled,
+                  ch_rows *rows) {
+  *rows = (ch_rows){.task = task, .name = name};
+  int code = task->jsonl ? ch_jsonl_rows(rows, text, size, labelled) : ch_tsv_rows(rows, text, size, labelled);
+  if (!code) code = judge(rows);
+  if (code) ch_rows_free(rows);
+  return code;
+}
+
+int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows *rows) {
+  const void *text;
+  size_t size;
+  *rows = (ch_rows){0};
+  CH_TRY(ch_file_map(path, &text, &size));
+  int code = ch_rows_parse(task, path, text, size, labelled, rows);
+  ch_file_unmap(text, size);
+  return code;
+}
+
+void ch_rows_free(ch_rows *rows) {
+  free(rows->text.data);
+  free(rows->spans.data);
+  free(rows->labels.data);
+  *rows = (ch_rows){0};
+}
+
+ch_value ch_rows_value(const ch_rows *rows, int64_t row, int column) {
+  const ch_span *s = (const ch_span *)rows->spans.data + row * (rows->task->columns + 1) + column;
+  return (ch_value){rows->text.data + s->at, s->size};
+}
+
+int ch_rows_label(const ch_rows *rows, int64_t row) { return ((const int *)rows->labels.data)[row]; }

@@ -1,0 +1,117 @@
+/* Tab-separated values as GLUE has them: a tab ends a value, a line ends a row, and a quotation mark is a character
+ * like any other. The first line is a header where it names the task's columns; where it does not, columns that the
+ * task knows by number are taken by that. */
+#include <stdio.h>
+#include <string.h>
+
+#include "data/utf8.h"
+#include "task/rows.h"
+
+enum { MOST = 256 }; /* columns of a file */
+
+/* Where things stand in a row; -1: nowhere. */
+typedef struct {
+  int fields, header;
+  int at[CH_TASK_COLUMNS], label, index;
+} layout;
+
+/* The number of fields; those beyond MOST are counted, not kept. */
+static int split(ch_value line, ch_value *field) {
+  int count = 0;
+  for (const char *at = line.text, *end = at + line.size;; count++) {
+    const char *tab = at < end ? memchr(at, '\t', (size_t)(end - at)) : NULL;
+    const char *stop = tab ? tab : end;
+    if (count < MOST) field[count] = (ch_value){at, (size_t)(stop - at)};
+    if (!tab) return count + 1;
+    at = tab + 1;
+  }
+}
+
+static int by_name(const ch_task_source *source, const ch_value *field, int fields) {
+  size_t i;
+  const json_t *name;
+  json_array_foreach(source, i, name) {
+    for (int f = 0; f < fields && json_is_string(name); f++)
+      if (field[f].size == json_string_length(name) && !memcmp(field[f].text, json_string_value(name), field[f].size))
+        return f;
+  }
+  return -1;
+}
+
+static int by_number(const ch_task_source *source, const ch_value *field, int fields) {
+  size_t i;
+  const json_t *number;
+  (void)field;
+  json_array_foreach(source, i, number) {
+    if (json_is_integer(number) && json_integer_value(number) <= fields) return (int)json_integer_value(number) - 1;
+  }
+  return -1;
+}
+
+/* Tries one way to find the columns; gives the first that is not there, or -1. */
+static int find(const choir_task *t, int (*where)(const ch_task_source *, const ch_value *, int), const ch_value *field,
+                int fields, layout *l) {
+  for (int c = 0; c < t->columns; c++)
+    if ((l->at[c] = where(t->source[c], field, fields)) < 0) return c;
+  l->label = where(t->label_source, field, fields);
+  l->index = t->index_source ? where(t->index_source, field, fields) : -1;
+  return -1;
+}
+
+static int find_layout(const ch_rows *rows, ch_value line, int labelled, layout *l) {
+  const choir_task *t = rows->task;
+  ch_value field[MOST];
+  char names[200];
+  int fields = split(line, field);
+  *l = (layout){.fields = fields, .header = 1};
+  if (fields > MOST)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: line 1 has %d columns: at most %d", rows->name, fields, MOST);
+  int missing = find(t, by_name, field, fields, l);
+  if (missing >= 0) {
+    l->header = 0;
+    if (find(t, by_number, field, fields, l) >= 0)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: no column %s among the %d of line 1, \"%.*s\"", rows->name,
+                      ch_source_text(t->source[missing], names, sizeof names), fields,
+                      line.size < 120 ? (int)line.size : 120, line.text);
+  }
+  if (l->label < 0 && labelled)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: no column %s, which has the labels", rows->name,
+                    ch_source_text(t->label_source, names, sizeof names));
+  return CHOIR_OK;
+}
+
+static int add_line(ch_rows *rows, const layout *l, int64_t number, ch_value line, int labelled) {
+  const choir_task *t = rows->task;
+  ch_value field[MOST], value[CH_TASK_COLUMNS + 1];
+  int label, fields = split(line, field);
+  size_t valid = ch_utf8_valid(line.text, line.size);
+  ch_value nothing = {0};
+  if (valid < line.size) {
+    ch_rows_leave_out(rows, number, "byte %zu is not UTF-8", valid + 1);
+    return CHOIR_OK;
+  }
+  if (memchr(line.text, 0, line.size)) {
+    ch_rows_leave_out(rows, number, "holds a NUL byte");
+    return CHOIR_OK;
+  }
+  if (fields != l->fields) {
+    ch_rows_leave_out(rows, number, "%d columns where line 1 has %d", fields, l->fields);
+    return CHOIR_OK;
+  }
+  if (ch_rows_label_of(rows, number, l->label >= 0 ? &field[l->label] : &nothing, labelled, &label)) return CHOIR_OK;
+  for (int c = 0; c < t->columns; c++) value[c] = field[l->at[c]];
+  value[t->columns] = l->index >= 0 ? field[l->index] : (ch_value){"", 0};
+  return ch_rows_add(rows, value, label);
+}
+
+int ch_tsv_rows(ch_rows *rows, const char *text, size_t size, int labelled) {
+  ch_lines lines = {text, text + size, 0};
+  ch_value line;
+  layout l;
+  if (!ch_lines_next(&lines, &line)) return CHOIR_OK;
+  CH_TRY(find_layout(rows, line, labelled, &l));
+  if (!l.header) CH_TRY(add_line(rows, &l, lines.number, line, labelled));
+  while (ch_lines_next(&lines, &line))
+    if (line.size) CH_TRY(add_line(rows, &l, lines.number, line, labelled));
+  return CHOIR_OK;
+}
