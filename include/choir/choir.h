@@ -20,6 +20,7 @@
 #include "choir/report.h"
 #include "choir/router.h"
 #include "choir/routing.h"
+#include "choir/score.h"
 #include "choir/task.h"
 #include "choir/tensors.h"
 #include "choir/tokenizer.h"

@@ -1,0 +1,100 @@
+/* How likely texts are: log-likelihoods of continuations, and predictions of tasks. */
+#ifndef CHOIR_SCORE_H
+#define CHOIR_SCORE_H
+
+#include "choir/generate.h"
+#include "choir/task.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is to be scored: a continuation behind a context, each a text or tokens. Texts are encoded apart, so that
+ * continuations of one context share its tokens; spaces at the end of a context go with the continuation. An empty
+ * context is the beginning of a document: the continuation follows an end of text. */
+typedef struct choir_score_request {
+  choir_prompt context, continuation;
+} choir_score_request;
+
+typedef struct choir_score {
+  double log_likelihood;  /* sum over the continuation's tokens, natural logarithm */
+  int greedy;             /* 1: each of them is the likeliest one (of equal ones the lower id), so that writing at
+                             temperature 0 would give this continuation */
+  int count;              /* tokens of the continuation */
+  int32_t *tokens;        /* [count] */
+  float *log_probability; /* [count] of each */
+} choir_score;
+
+typedef struct choir_score_options {
+  int batch; /* sequences that go through the model together; no score depends on it */
+  int chunk; /* tokens that do: memory for speed */
+  int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
+  void *context;
+} choir_score_options;
+#define CHOIR_SCORE_OPTIONS_INIT \
+  { .batch = 16, .chunk = 512 }
+
+typedef struct choir_score_result {
+  choir_score *score; /* [count] in the order of the requests */
+  int64_t count;
+  int64_t tokens; /* that went through the model: what requests begin with in common goes once */
+  double seconds;
+} choir_score_result;
+
+/* Scores `count` requests. The model's routing must not look at other tokens (choir_model_set_routing "threshold"):
+ * then a score is a function of model and request alone, bit for bit, whatever the batch, the chunk, the order and the
+ * number of threads. tokenizer: the model's; NULL where everything is tokens and no context is empty. Release the
+ * result with choir_score_free; after an error there is none. CHOIR_ERROR_ARGUMENT: options, an empty continuation, a
+ * token outside the vocabulary; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens; CHOIR_ERROR_FORMAT: a
+ * text that is not UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not
+ * finite. */
+CHOIR_API int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer,
+                                   const choir_score_request *requests, int64_t count,
+                                   const choir_score_options *options, choir_score_result *result);
+CHOIR_API void choir_score_free(choir_score_result *result);
+
+typedef struct choir_task_options {
+  const char *data;    /* directory of the task's files, or one with a folder of the task's name */
+  const char *split;   /* which of its sets; NULL: "dev" */
+  const char *out;     /* where predictions go, those by thresholds: FILE.jsonl as SuperGLUE has them, else as GLUE has;
+                          NULL: nowhere */
+  int sequence_length; /* tokens of a text at most; longer ones are cut. 0: the config's */
+  int batch_sequences; /* texts that batch routing routes together; 0: none of that */
+  double capacity_factor; /* of batch routing; 0: the config's */
+  choir_score_options score;
+} choir_task_options;
+#define CHOIR_TASK_OPTIONS_INIT \
+  { .batch_sequences = 32, .score = CHOIR_SCORE_OPTIONS_INIT }
+
+/* How good predictions are, over the rows that have a label. NaN: not defined, or not asked of the task. */
+typedef struct choir_task_measure {
+  const char *routing; /* that gave the predictions */
+  int64_t labelled, correct;
+  double accuracy;
+  double matthews, f1; /* of two labels, the second being the positive one */
+} choir_task_measure;
+
+typedef struct choir_task_result {
+  choir_task_measure measure[2]; /* by thresholds, which look at no other text; by the batch, where that is another */
+  int measures;
+  int64_t examples;
+  int64_t malformed;          /* rows that were left out; */
+  char first_malformed[400];  /* what was wrong with the first of them */
+  int64_t cut;                /* texts that were too long */
+  double majority;            /* share of the commonest label; NaN where there is none */
+  const char *majority_label; /* the task's own; NULL: none */
+  char file[4096];
+  double seconds;
+} choir_task_result;
+
+/* Predicts the label of every row of a set: the one whose word is likeliest behind the task's template, by the mean
+ * log-probability of its tokens. The model's thresholds must be set ("threshold" of choir_model_set_routing).
+ * CHOIR_ERROR_IO: no such file; CHOIR_ERROR_FORMAT: too many malformed rows, named by line; and as
+ * choir_score_requests. */
+CHOIR_API int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
+                               const choir_task_options *options, choir_task_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

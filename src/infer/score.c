@@ -1,0 +1,153 @@
+/* Public requests to score: texts as tokens, everything checked, and a place for every result. */
+#include "infer/score.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/encoder.h"
+
+ch_summary ch_summarize(const float *logits, int V) {
+  ch_summary s = {0};
+  double sum = 0;
+  for (int v = 1; v < V; v++)
+    if (logits[v] > logits[s.best]) s.best = v;
+  for (int v = 0; v < V; v++) sum += exp((double)logits[v] - (double)logits[s.best]);
+  s.log_sum = (double)logits[s.best] + log(sum);
+  return s;
+}
+
+typedef struct {
+  ch_score_item *item; /* [count] in the order of the work */
+  int32_t **owned;     /* [2 count] tokens of texts */
+  int64_t count, next; /* ... so many of them */
+} work;
+
+static int check_options(const choir_model *model, const choir_tokenizer *tokenizer, const choir_score_options *o) {
+  int V = choir_model_config_of(model)->model.vocab_size;
+  if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
+  if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
+  if (tokenizer && choir_tokenizer_vocab_size(tokenizer) != V)
+    return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer has %d pieces and the model %d: they do not belong together",
+                    choir_tokenizer_vocab_size(tokenizer), V);
+  return CHOIR_OK;
+}
+
+static int check_tokens(const int32_t *tokens, int count, int V) {
+  for (int i = 0; i < count; i++)
+    if (tokens[i] < 0 || tokens[i] >= V)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "token %d is %d, outside the vocabulary of %d", i, tokens[i], V);
+  return CHOIR_OK;
+}
+
+static size_t text_size(const choir_prompt *p) { return p->text ? p->size ? p->size : strlen(p->text) : 0; }
+
+/* Tokens of a text, kept by the work. */
+static int encode(work *w, const choir_tokenizer *tokenizer, const char *text, size_t size, const int32_t **tokens,
+                  int *count) {
+  enum { MOST = 1 << 26 };
+  size_t found;
+  int32_t *ids;
+  if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "a text, but no tokenizer: give tokens");
+  CH_TRY(choir_tokenizer_encode(tokenizer, text, size, &ids, &found));
+  w->owned[w->next++] = ids;
+  if (found > MOST) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many: at most %d", found, MOST);
+  *tokens = ids;
+  *count = (int)found;
+  return CHOIR_OK;
+}
+
+/* A context less the spaces at its end, which begin the continuation's first word. */
+static int encode_context(work *w, const choir_tokenizer *t, const choir_prompt *context, size_t *spaces,
+                          ch_score_item *item) {
+  size_t size = text_size(context), kept = size;
+  while (kept && context->text[kept - 1] == ' ') kept--;
+  *spaces = size - kept;
+  return encode(w, t, context->text, kept, &item->context, &item->contexts);
+}
+
+static int encode_continuation(work *w, const choir_tokenizer *t, const choir_prompt *continuation, size_t spaces,
+                               ch_score_item *item) {
+  size_t size = text_size(continuation);
+  char *text = malloc(spaces + size + 1);
+  if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a continuation of %zu bytes", size);
+  memset(text, ' ', spaces);
+  memcpy(text + spaces, continuation->text, size);
+  int code = encode(w, t, text, size ? spaces + size : 0, &item->continuation, &item->continuations);
+  free(text);
+  return code;
+}
+
+static int make_item(work *w, const choir_tokenizer *t, int V, const choir_score_request *r, ch_score_item *item) {
+  size_t spaces = 0;
+  *item = (ch_score_item){.context = r->context.tokens,
+                          .continuation = r->continuation.tokens,
+                          .contexts = r->context.count,
+                          .continuations = r->continuation.count};
+  if (r->context.text) CH_TRY(encode_context(w, t, &r->context, &spaces, item));
+  if (r->continuation.text) CH_TRY(encode_continuation(w, t, &r->continuation, spaces, item));
+  if (item->contexts < 0 || item->continuations < 1)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "the continuation is empty: there is nothing to score");
+  if (!item->contexts && !t)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "an empty context needs a tokenizer, whose end of text begins a document");
+  if (!item->contexts) {
+    item->context = &t->eos;
+    item->contexts = 1;
+  }
+  CH_TRY(check_tokens(item->context, item->contexts, V));
+  return check_tokens(item->continuation, item->continuations, V);
+}
+
+static int make_score(const ch_score_item *item, choir_score *score) {
+  size_t count = (size_t)item->continuations;
+  score->tokens = malloc(count * sizeof *score->tokens);
+  score->log_probability = malloc(count * sizeof *score->log_probability);
+  if (!score->tokens || !score->log_probability)
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the scores of %zu tokens", count);
+  score->count = item->continuations;
+  memcpy(score->tokens, item->continuation, count * sizeof *score->tokens);
+  return CHOIR_OK;
+}
+
+static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_request *requests, work *w,
+                     choir_score_result *result) {
+  size_t count = (size_t)w->count;
+  w->item = calloc(count, sizeof *w->item);
+  w->owned = calloc(2 * count, sizeof *w->owned);
+  result->score = calloc(count, sizeof *result->score);
+  if (!w->item || !w->owned || !result->score) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu requests", count);
+  result->count = w->count;
+  for (int64_t i = 0; i < w->count; i++) {
+    int code = make_item(w, tokenizer, V, &requests[i], &w->item[i]);
+    if (!code) code = make_score(&w->item[i], &result->score[i]);
+    if (code) return ch_error_in(code, "request %lld of %lld", (long long)i + 1, (long long)w->count);
+    w->item[i].score = &result->score[i];
+  }
+  return CHOIR_OK;
+}
+
+int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
+                         int64_t count, const choir_score_options *options, choir_score_result *result) {
+  const choir_score_options defaults = CHOIR_SCORE_OPTIONS_INIT, *o = options ? options : &defaults;
+  work w = {.count = count};
+  *result = (choir_score_result){0};
+  if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no requests: there is nothing to score");
+  CH_TRY(check_options(model, tokenizer, o));
+  int code = make_work(tokenizer, choir_model_config_of(model)->model.vocab_size, requests, &w, result);
+  if (!code) code = ch_score_run(model, w.item, count, o, result);
+  for (int64_t i = 0; i < w.next; i++) free(w.owned[i]);
+  free(w.owned);
+  free(w.item);
+  if (code) choir_score_free(result);
+  return code;
+}
+
+void choir_score_free(choir_score_result *result) {
+  for (int64_t i = 0; i < result->count; i++) {
+    free(result->score[i].tokens);
+    free(result->score[i].log_probability);
+  }
+  free(result->score);
+  *result = (choir_score_result){0};
+}
