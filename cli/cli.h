@@ -54,7 +54,7 @@ typedef struct cli_verb {
 
 extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
     cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_report, cli_stats,
-    cli_inspect, cli_probe;
+    cli_inspect, cli_probe, cli_score;
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 
 /* options.c */
@@ -109,6 +109,10 @@ void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_re
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 
+/* input.c */
+char *cli_read_file(const char *path,
+                    size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
+
 /* settings.c */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 
@@ -136,6 +140,15 @@ typedef struct cli_inspect_options {
 /* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */
 int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
                      int (*show)(choir_model *model, const choir_tokenizer *tokenizer));
+
+/* score_requests.c, score_task.c: the two things that choir score does. */
+typedef struct cli_score_options {
+  const char *requests, *task, *data, *split, *out, *routing, *compute;
+  int batch, chunk, batch_sequences, tokens, threads, json;
+  double capacity_factor;
+} cli_score_options;
+int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
+int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 
 /* checkpoint.c */
 int cli_checkpoint_file(const char *directory, const char *name, char *path,

@@ -1,5 +1,4 @@
 /* choir generate: text, token by token. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,35 +22,6 @@ typedef struct {
 } work;
 
 /* ---- prompts */
-
-static char *read_all(FILE *in, size_t *size) {
-  size_t allocated = 1 << 16;
-  char *text = malloc(allocated);
-  *size = 0;
-  while (text) {
-    *size += fread(text + *size, 1, allocated - *size - 1, in);
-    if (*size < allocated - 1) break;
-    char *more = realloc(text, allocated *= 2);
-    if (!more) free(text);
-    text = more;
-  }
-  if (text) text[*size] = 0;
-  return text;
-}
-
-/* A whole file, "-" for standard input; NULL: reported. */
-static char *read_file(const char *path, size_t *size) {
-  FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-  char *text = in ? read_all(in, size) : NULL;
-  int failed = !in || ferror(in);
-  if (failed)
-    cli_fail_with("%s: %s", path, strerror(errno));
-  else if (!text)
-    cli_fail_with("%s: out of memory", path);
-  if (in && in != stdin) fclose(in);
-  if (failed) free(text);
-  return failed ? NULL : text;
-}
 
 static int add_prompt(work *w, const char *text, size_t size) {
   choir_prompt *more = realloc(w->prompt, ((size_t)w->count + 1) * sizeof *more);
@@ -98,7 +68,7 @@ static int read_prompts(work *w) {
   if (!o.prompt == !o.prompts) return cli_usage("give one of --prompt TEXT and --prompts FILE");
   if (o.prompt && strcmp(o.prompt, "-")) return add_prompt(w, o.prompt, strlen(o.prompt));
   size_t size;
-  char *text = read_file(o.prompt ? "-" : o.prompts, &size);
+  char *text = cli_read_file(o.prompt ? "-" : o.prompts, &size);
   if (!text) return CLI_FAILED;
   if (o.prompt && size && text[size - 1] == '\n') size--; /* which echo puts there */
   int status = o.prompt ? add_prompt(w, text, size) : add_lines(w, text, size);

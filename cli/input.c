@@ -1,0 +1,34 @@
+/* Files that verbs read as a whole. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+static char *read_all(FILE *in, size_t *size) {
+  size_t allocated = 1 << 16;
+  char *text = malloc(allocated);
+  *size = 0;
+  while (text) {
+    *size += fread(text + *size, 1, allocated - *size - 1, in);
+    if (*size < allocated - 1) break;
+    char *more = realloc(text, allocated *= 2);
+    if (!more) free(text);
+    text = more;
+  }
+  if (text) text[*size] = 0;
+  return text;
+}
+
+char *cli_read_file(const char *path, size_t *size) {
+  FILE *in = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+  char *text = in ? read_all(in, size) : NULL;
+  int failed = !in || ferror(in);
+  if (failed)
+    cli_fail_with("%s: %s", path, strerror(errno));
+  else if (!text)
+    cli_fail_with("%s: out of memory", path);
+  if (in && in != stdin) fclose(in);
+  if (failed) free(text);
+  return failed ? NULL : text;
+}

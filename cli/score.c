@@ -1,0 +1,65 @@
+/* choir score: likelihoods of continuations, and a task's labels by them. */
+#include "cli.h"
+
+static cli_score_options o;
+
+static int check(void) {
+  if (!o.requests == !o.task) return cli_usage("give one of --requests FILE and --task NAME");
+  if (o.task && !o.data) return cli_usage("--task needs --data DIR, where the task's files are");
+  if (o.requests && (o.data || o.out || o.split)) return cli_usage("--data, --split and --out go with --task");
+  if (o.task && o.tokens) return cli_usage("--tokens goes with --requests");
+  return 0;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  choir_tokenizer *tokenizer;
+  choir_model *model;
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  options.compute = o.compute;
+  options.threads = o.threads;
+  int status = check();
+  if (status) return status;
+  cli_catch_signals();
+  status = cli_checkpoint_open(operands[0], &options, "threshold", &tokenizer, &model);
+  if (!status) status = (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"requests", "FILE", CLI_TEXT, &o.requests, NULL,
+     "JSON lines with \"context\" and \"continuation\"; - reads standard input", 0},
+    {"tokens", NULL, CLI_FLAG, &o.tokens, NULL, "with --requests: every token and its log-probability", 0},
+    {"task", "NAME|FILE", CLI_TEXT, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
+    {"data", "DIR", CLI_TEXT, &o.data, NULL, "the task's files, or a directory with a folder of its name", 0},
+    {"split", "NAME", CLI_TEXT, &o.split, NULL, "which of its sets: dev, test, dev_mismatched, ... [dev]", 0},
+    {"out", "FILE", CLI_TEXT, &o.out, NULL,
+     "write the predictions: FILE.jsonl as SuperGLUE wants them, any other as GLUE does", 0},
+    {"batch-sequences", "B", CLI_INT, &o.batch_sequences, "32",
+     "texts that batch routing routes together; 0: no accuracy by batch routing", 0},
+    {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
+    {"batch", "B", CLI_INT, &o.batch, "16", "sequences at a time by thresholds; nothing depends on it", 0},
+    {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
+    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
+    {0}};
+
+const cli_verb cli_score = {
+    "score",
+    "RUN|CHECKPOINT",
+    1,
+    1,
+    "how likely continuations are, and a task's labels by them",
+    "With --requests: for every line {\"context\": ..., \"continuation\": ...} the log-likelihood of the continuation, "
+    "whether it is what the model would write at temperature 0 (greedy), and its number of tokens, as a line of JSON. "
+    "What requests begin with in common goes through the model once. \"context_tokens\" and \"continuation_tokens\" "
+    "take token ids; \"id\" comes back as it is.\n\n"
+    "With --task: for every row of a labelled set the label whose word is likeliest behind the task's text, and how "
+    "often that is right, beside the share of the commonest label.\n\n"
+    "Both route by thresholds: no score depends on the batch, the order or the number of threads. For a task the "
+    "accuracy by batch routing stands beside it, which does depend on who shares the batch.",
+    options,
+    run};

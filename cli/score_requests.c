@@ -1,0 +1,170 @@
+/* choir score --requests: how likely continuations are. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+/* Requests in the order of the file; texts and tokens belong to the JSON, or stand in `tokens`. */
+typedef struct {
+  const char *path;
+  choir_score_request *request; /* [count] */
+  json_t **line;                /* [count] */
+  int32_t **tokens;             /* [2 count], NULL for texts */
+  int64_t count, allocated;
+  cli_progress progress;
+} work;
+
+static int refuse(const work *w, int64_t line, const char *what) {
+  return cli_fail_with("%s: line %lld: %s", w->path, (long long)line, what);
+}
+
+/* Token ids; whether they are in the vocabulary the library checks. */
+static int read_tokens(const work *w, int64_t line, const json_t *array, int32_t **tokens, choir_prompt *to) {
+  size_t count = json_array_size(array), i;
+  const json_t *id;
+  if (!json_is_array(array)) return refuse(w, line, "tokens must be an array of integers");
+  *tokens = calloc(count + 1, sizeof **tokens);
+  if (!*tokens || count > INT32_MAX) return refuse(w, line, "out of memory");
+  json_array_foreach(array, i, id) {
+    json_int_t value = json_integer_value(id);
+    if (!json_is_integer(id) || value < 0 || value > INT32_MAX)
+      return refuse(w, line, "tokens must be an array of integers that are not negative");
+    (*tokens)[i] = (int32_t)value;
+  }
+  *to = (choir_prompt){.tokens = *tokens, .count = (int)count};
+  return 0;
+}
+
+/* "context" or "context_tokens", whatever `name` is. */
+static int read_side(const work *w, int64_t line, const json_t *object, const char *name, int32_t **tokens,
+                     choir_prompt *to) {
+  char other[32];
+  snprintf(other, sizeof other, "%s_tokens", name);
+  const json_t *text = json_object_get(object, name), *ids = json_object_get(object, other);
+  if (text && ids) return refuse(w, line, "a text and its tokens too: give one of them");
+  if (ids) return read_tokens(w, line, ids, tokens, to);
+  if (text && !json_is_string(text)) return refuse(w, line, "context and continuation must be texts");
+  *to = (choir_prompt){.text = text ? json_string_value(text) : "", .size = json_string_length(text)};
+  return 0;
+}
+
+static int check_keys(const work *w, int64_t line, json_t *object) {
+  static const char *const known[] = {"id", "context", "continuation", "context_tokens", "continuation_tokens"};
+  enum { KNOWN = sizeof known / sizeof *known };
+  const char *key;
+  json_t *value;
+  json_object_foreach(object, key, value) {
+    int i = 0;
+    while (i < KNOWN && strcmp(key, known[i])) i++;
+    if (i == KNOWN)
+      return cli_fail_with(
+          "%s: line %lld: unknown key \"%.80s\"; knows id, context, continuation, context_tokens and "
+          "continuation_tokens",
+          w->path, (long long)line, key);
+  }
+  return 0;
+}
+
+static int add_request(work *w, int64_t line, const char *text, size_t size) {
+  json_error_t error;
+  json_t *object = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+  int64_t i = w->count;
+  if (!object) return refuse(w, line, error.text);
+  w->line[w->count++] = object;
+  if (!json_is_object(object)) return refuse(w, line, "no JSON object {...}");
+  int status = check_keys(w, line, object);
+  if (!status) status = read_side(w, line, object, "context", &w->tokens[2 * i], &w->request[i].context);
+  if (!status) status = read_side(w, line, object, "continuation", &w->tokens[2 * i + 1], &w->request[i].continuation);
+  return status;
+}
+
+static int grow(work *w) {
+  if (w->count < w->allocated) return 0;
+  int64_t more = w->allocated ? 2 * w->allocated : 64;
+  void *request = realloc(w->request, (size_t)more * sizeof *w->request);
+  if (request) w->request = request;
+  void *line = realloc(w->line, (size_t)more * sizeof *w->line);
+  if (line) w->line = line;
+  void *tokens = realloc(w->tokens, 2 * (size_t)more * sizeof *w->tokens);
+  if (tokens) w->tokens = tokens;
+  if (!request || !line || !tokens) return cli_fail_with("out of memory");
+  memset(w->tokens + 2 * w->allocated, 0, 2 * (size_t)(more - w->allocated) * sizeof *w->tokens);
+  w->allocated = more;
+  return 0;
+}
+
+static int read_requests(work *w) {
+  size_t size;
+  int64_t number = 1;
+  int status = 0;
+  char *text = cli_read_file(w->path, &size);
+  if (!text) return CLI_FAILED;
+  for (const char *at = text, *end = text + size, *next; at < end && !status; at = next, number++) {
+    const char *stop = memchr(at, '\n', (size_t)(end - at));
+    if (!stop) stop = end;
+    next = stop + (stop < end);
+    if (strspn(at, " \t\r") < (size_t)(stop - at)) {
+      status = grow(w);
+      if (!status) status = add_request(w, number, at, (size_t)(stop - at));
+    }
+  }
+  free(text);
+  return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);
+}
+
+static int print_score(const work *w, const choir_tokenizer *tokenizer, int64_t i, const choir_score *s, int tokens) {
+  json_t *given = json_object_get(w->line[i], "id"), *object = json_object();
+  json_object_set_new(object, "id", given ? json_incref(given) : json_integer(i + 1));
+  json_object_set_new(object, "log_likelihood", json_real(s->log_likelihood));
+  json_object_set_new(object, "greedy", json_boolean(s->greedy));
+  json_object_set_new(object, "tokens", json_integer(s->count));
+  json_t *ids = json_array(), *pieces = json_array(), *values = json_array();
+  for (int t = 0; t < s->count && tokens; t++) {
+    json_array_append_new(ids, json_integer(s->tokens[t]));
+    json_array_append_new(pieces, json_string(choir_tokenizer_piece(tokenizer, s->tokens[t])));
+    json_array_append_new(values, json_real((double)s->log_probability[t]));
+  }
+  if (tokens) {
+    json_object_set(object, "token_ids", ids);
+    json_object_set(object, "pieces", pieces);
+    json_object_set(object, "log_probabilities", values);
+  }
+  json_decref(ids), json_decref(pieces), json_decref(values);
+  int failed = json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(10)) || putchar('\n') == EOF;
+  json_decref(object);
+  return failed ? CLI_FAILED : 0; /* main says why */
+}
+
+static int show_progress(void *context, int64_t done, int64_t total) {
+  work *w = context;
+  double seconds = cli_seconds() - w->progress.started;
+  if (done && cli_progress_due(&w->progress))
+    cli_progress_line(&w->progress, "%lld of %lld requests, %s left", (long long)done, (long long)total,
+                      cli_duration(seconds * (double)(total - done) / (double)done));
+  return cli_stop_requested();
+}
+
+static int score(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
+  choir_score_result result;
+  choir_score_options options = {.batch = o->batch, .chunk = o->chunk, .progress = show_progress, .context = w};
+  int status = 0;
+  cli_progress_begin(&w->progress, stderr);
+  int code = choir_score_requests(model, tokenizer, w->request, w->count, &options, &result);
+  cli_progress_clear(&w->progress);
+  if (code) return cli_fail();
+  for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result.score[i], o->tokens);
+  fprintf(stderr, "%s requests: %s tokens through the model, %s tokens/s\n", cli_grouped(result.count),
+          cli_grouped(result.tokens), cli_count(result.seconds > 0 ? (double)result.tokens / result.seconds : 0));
+  choir_score_free(&result);
+  return status;
+}
+
+int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
+  work w = {.path = o->requests};
+  int status = read_requests(&w);
+  if (!status) status = score(o, model, tokenizer, &w);
+  for (int64_t i = 0; i < w.count; i++) json_decref(w.line[i]);
+  for (int64_t i = 0; i < 2 * w.count; i++) free(w.tokens[i]);
+  free(w.request), free(w.line), free(w.tokens);
+  return status;
+}

@@ -1,0 +1,85 @@
+/* choir score --task: how often a model is right about a labelled set. */
+#include <math.h>
+
+#include "cli.h"
+
+static int show_progress(void *context, int64_t done, int64_t total) {
+  cli_progress *progress = context;
+  if (done && cli_progress_due(progress))
+    cli_progress_line(progress, "%.0f %% of the texts, %s so far", 100 * (double)done / (double)total,
+                      cli_duration(cli_seconds() - progress->started));
+  return cli_stop_requested();
+}
+
+static void print_measure(const cli_score_options *o, const choir_task_measure *m, int by_batch) {
+  printf("%-10s accuracy %6.2f %%  %s of %s", m->routing, 100 * m->accuracy, cli_grouped(m->correct),
+         cli_grouped(m->labelled));
+  if (!isnan(m->matthews)) printf("  Matthews %.3f", m->matthews);
+  if (!isnan(m->f1)) printf("  F1 %.2f %%", 100 * m->f1);
+  if (by_batch)
+    printf("   depends on who shares the batch: %d texts", o->batch_sequences);
+  else
+    printf("   each text by itself");
+  putchar('\n');
+}
+
+static void print_result(const cli_score_options *o, const choir_task *task, const choir_task_result *r) {
+  printf("%s: %s texts of %s", choir_task_name(task), cli_grouped(r->examples), r->file);
+  if (r->cut) printf(", %s cut to fit", cli_grouped(r->cut));
+  putchar('\n');
+  if (r->malformed)
+    printf("  %s malformed rows left out; the first, %s\n", cli_grouped(r->malformed), r->first_malformed);
+  if (!r->measure[0].labelled) printf("no labels: nothing to compare the predictions with\n");
+  for (int i = 0; i < r->measures && r->measure[0].labelled; i++) print_measure(o, &r->measure[i], i);
+  if (r->majority_label)
+    printf("%-10s accuracy %6.2f %%  always '%s'\n", "majority", 100 * r->majority, r->majority_label);
+  printf("%.1f texts/s", r->seconds > 0 ? (double)r->examples / r->seconds : 0);
+  printf(o->out ? "; predictions in %s\n" : "\n", o->out);
+}
+
+static json_t *measure_json(const choir_task_measure *m) {
+  return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o}", "routing", m->routing, "labelled", (json_int_t)m->labelled,
+                   "correct", (json_int_t)m->correct, "accuracy", cli_json_real(m->accuracy), "matthews",
+                   cli_json_real(m->matthews), "f1", cli_json_real(m->f1));
+}
+
+static int print_json(const cli_score_options *o, const choir_task *task, const choir_task_result *r) {
+  json_t *root =
+      json_pack("{s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "task", choir_task_name(task), "file", r->file, "examples",
+                (json_int_t)r->examples, "malformed", (json_int_t)r->malformed, "cut", (json_int_t)r->cut, "majority",
+                cli_json_real(r->majority), "threshold", measure_json(&r->measure[0]));
+  if (r->measures > 1) {
+    json_t *batch = measure_json(&r->measure[1]);
+    json_object_set_new(batch, "batch_sequences", json_integer(o->batch_sequences));
+    json_object_set_new(root, "batch", batch);
+  }
+  return cli_json_print(root);
+}
+
+static int score(const cli_score_options *o, const choir_task *task, choir_model *model,
+                 const choir_tokenizer *tokenizer) {
+  choir_task_result result;
+  cli_progress progress;
+  choir_task_options options = {.data = o->data,
+                                .split = o->split,
+                                .out = o->out,
+                                .batch_sequences = o->batch_sequences,
+                                .capacity_factor = o->capacity_factor,
+                                .score = {.batch = o->batch, .chunk = o->chunk, .context = &progress}};
+  options.score.progress = show_progress;
+  cli_progress_begin(&progress, stderr);
+  int code = choir_score_task(model, tokenizer, task, &options, &result);
+  cli_progress_clear(&progress);
+  if (code) return cli_fail();
+  if (o->json) return print_json(o, task, &result);
+  print_result(o, task, &result);
+  return 0;
+}
+
+int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_task *task;
+  if (choir_task_load(o->task, &task)) return cli_fail();
+  int status = score(o, task, model, tokenizer);
+  choir_task_free(task);
+  return status;
+}

@@ -1,0 +1,195 @@
+#include "task/predict.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "infer/score.h"
+
+static int begin(const ch_examples *e, int labels, ch_predictions *p) {
+  size_t count = (size_t)e->count;
+  *p = (ch_predictions){.count = e->count, .labels = labels};
+  p->label = calloc(count + 1, sizeof *p->label);
+  p->score = calloc(count * (size_t)labels + 1, sizeof *p->score);
+  if (p->label && p->score) return CHOIR_OK;
+  ch_predictions_free(p);
+  return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu predictions", count);
+}
+
+void ch_predictions_free(ch_predictions *p) {
+  free(p->label);
+  free(p->score);
+  *p = (ch_predictions){0};
+}
+
+static void choose(ch_predictions *p) {
+  for (int64_t i = 0; i < p->count; i++) {
+    const double *score = p->score + i * p->labels;
+    for (int l = 1; l < p->labels; l++)
+      if (score[l] > score[p->label[i]]) p->label[i] = l;
+  }
+}
+
+static int labels_of(const ch_examples *e) {
+  int labels = 0;
+  while (labels < CH_TASK_LABELS && e->word_begin[labels + 1]) labels++;
+  return labels;
+}
+
+/* ---- by thresholds */
+
+int ch_predict_alone(choir_model *model, const ch_examples *e, const choir_score_options *o, ch_predictions *p) {
+  int labels = labels_of(e), code = begin(e, labels, p);
+  if (code || !e->count) return code;
+  size_t count = (size_t)e->count * (size_t)labels;
+  ch_score_item *item = malloc(count * sizeof *item);
+  choir_score *score = calloc(count, sizeof *score);
+  choir_score_result result = {0};
+  if (!item || !score) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for the scores of %zu labels", count);
+  for (size_t i = 0; i < count && !code; i++) {
+    int64_t example = (int64_t)i / labels;
+    int label = (int)((int64_t)i % labels);
+    item[i] = (ch_score_item){.context = ch_examples_prompt(e, example),
+                              .contexts = ch_examples_length(e, example),
+                              .continuation = ch_examples_word(e, label),
+                              .continuations = ch_examples_word_length(e, label),
+                              .score = &score[i]};
+  }
+  if (!code) code = ch_score_run(model, item, (int64_t)count, o, &result);
+  for (size_t i = 0; i < count && !code; i++)
+    p->score[i] = score[i].log_likelihood / ch_examples_word_length(e, (int)(i % (size_t)labels));
+  free(item);
+  free(score);
+  if (code)
+    ch_predictions_free(p);
+  else
+    choose(p);
+  return code;
+}
+
+/* ---- by batch routing */
+
+typedef struct {
+  choir_model *model;
+  const ch_examples *e;
+  ch_predictions *p;
+  int B, V;
+  int32_t *token, *row, *target; /* [B,T] of the longest; [B * longest word] twice */
+  float *logits;                 /* [B * longest word,V] */
+} batches;
+
+int ch_padded_length(int tokens) { return (tokens + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP; }
+
+static int longest(const ch_examples *e) { return ch_padded_length(e->longest + e->longest_word - 1); }
+
+int ch_predict_passes(const ch_examples *e, int B, ch_pass *passes) {
+  static const int32_t some = 0;
+  static real some_logits;
+  int count = 0;
+  for (int T = CH_LENGTH_STEP; T <= longest(e); T += CH_LENGTH_STEP, count++)
+    if (passes)
+      passes[count] = (ch_pass){.B = B,
+                                .T = T,
+                                .token = &some,
+                                .row = &some,
+                                .rows = B * e->longest_word,
+                                .target = &some,
+                                .logits = &some_logits};
+  return count;
+}
+
+/* Whether two words are the same but for their last token: then one pass tells of both. */
+static int same_stem(const ch_examples *e, int a, int b) {
+  int length = ch_examples_word_length(e, a);
+  return length == ch_examples_word_length(e, b) &&
+         !memcmp(ch_examples_word(e, a), ch_examples_word(e, b), (size_t)(length - 1) * sizeof(int32_t));
+}
+
+/* Examples first .. end-1, each with a word's tokens but the last behind its prompt; the rows in front of every token
+ * of the word. Returns how many rows. */
+static int lay_out(batches *w, int64_t first, int64_t end, int label, int T) {
+  int length = ch_examples_word_length(w->e, label), rows = 0;
+  for (int64_t i = 0; i < (int64_t)w->B * T; i++) w->token[i] = -1;
+  for (int64_t i = first; i < end; i++) {
+    int prompt = ch_examples_length(w->e, i);
+    int64_t at = (i - first) * T;
+    memcpy(w->token + at, ch_examples_prompt(w->e, i), (size_t)prompt * sizeof *w->token);
+    memcpy(w->token + at + prompt, ch_examples_word(w->e, label), (size_t)(length - 1) * sizeof *w->token);
+    for (int t = 0; t < length; t++, rows++) {
+      w->row[rows] = (int32_t)(at + prompt - 1 + t);
+      w->target[rows] = -1; /* logits are asked for, and no loss */
+    }
+  }
+  return rows;
+}
+
+static int collect(const batches *w, int64_t first, int64_t end, int stem) {
+  const float *row = w->logits;
+  int length = ch_examples_word_length(w->e, stem);
+  for (int64_t i = first; i < end; i++)
+    for (int t = 0; t < length; t++, row += w->V) {
+      ch_summary s = ch_summarize(row, w->V);
+      if (!isfinite(s.log_sum))
+        return ch_error(CHOIR_ERROR_NUMERIC, "example %lld: the logits are not finite numbers", (long long)i);
+      for (int l = stem; l < w->p->labels; l++)
+        if (same_stem(w->e, stem, l))
+          w->p->score[i * w->p->labels + l] += ((double)row[ch_examples_word(w->e, l)[t]] - s.log_sum) / length;
+    }
+  return CHOIR_OK;
+}
+
+static int run_batch(batches *w, int64_t first, int64_t end) {
+  int most = 0;
+  for (int64_t i = first; i < end; i++)
+    if (ch_examples_length(w->e, i) > most) most = ch_examples_length(w->e, i);
+  for (int stem = 0; stem < w->p->labels; stem++) {
+    int known = 0;
+    for (int l = 0; l < stem; l++) known |= same_stem(w->e, l, stem);
+    if (known) continue;
+    int T = ch_padded_length(most + ch_examples_word_length(w->e, stem) - 1);
+    int rows = lay_out(w, first, end, stem, T);
+    ch_pass pass = {.B = w->B,
+                    .T = T,
+                    .token = w->token,
+                    .row = w->row,
+                    .rows = rows,
+                    .target = w->target,
+                    .hook = ch_model_routing_hook(w->model),
+                    .logits = w->logits};
+    ch_transformer_run(&w->model->x, &w->model->net, &pass);
+    CH_TRY(collect(w, first, end, stem));
+  }
+  return CHOIR_OK;
+}
+
+static int run(batches *w, const choir_score_options *o) {
+  int64_t count = w->e->count;
+  for (int64_t first = 0; first < count; first += w->B) {
+    int64_t end = first + w->B < count ? first + w->B : count;
+    CH_TRY(run_batch(w, first, end));
+    if (o->progress && o->progress(o->context, end, count))
+      return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld examples", (long long)end, (long long)count);
+  }
+  return CHOIR_OK;
+}
+
+int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const choir_score_options *o,
+                       ch_predictions *p) {
+  CH_TRY(begin(e, labels_of(e), p));
+  batches w = {.model = model, .e = e, .p = p, .B = B, .V = model->config.model.vocab_size};
+  size_t rows = (size_t)B * (size_t)e->longest_word;
+  w.token = malloc((size_t)B * (size_t)longest(e) * sizeof *w.token);
+  w.row = malloc(rows * sizeof *w.row);
+  w.target = malloc(rows * sizeof *w.target);
+  w.logits = malloc(rows * (size_t)w.V * sizeof *w.logits);
+  int code = w.token && w.row && w.target && w.logits
+                 ? run(&w, o)
+                 : ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %zu tokens", rows);
+  free(w.token), free(w.row), free(w.target), free(w.logits);
+  if (code)
+    ch_predictions_free(p);
+  else
+    choose(p);
+  return code;
+}

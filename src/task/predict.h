@@ -1,0 +1,37 @@
+/* What a model says of a task's examples: the label whose word is likeliest behind the prompt. Words of several tokens
+ * count by the mean of their tokens' log-probabilities, so that long and short ones compare. */
+#ifndef CH_TASK_PREDICT_H
+#define CH_TASK_PREDICT_H
+
+#include "api/model.h"
+#include "choir/score.h"
+#include "task/examples.h"
+
+typedef struct ch_predictions {
+  int64_t count;
+  int labels;
+  int *label;    /* [count] of equal ones the first */
+  double *score; /* [count,labels] mean log-probability of a token of the word */
+} ch_predictions;
+
+/* Routed by thresholds, each example by itself: the same bits in any batch and order. The model's routing must not look
+ * at other tokens. */
+int ch_predict_alone(choir_model *model, const ch_examples *examples, const choir_score_options *options,
+                     ch_predictions *predictions);
+
+/* Routed by the router's own rule, B examples at a time in the order of the file, the last batch smaller; padding takes
+ * no part. Needs a plan for ch_predict_passes. */
+int ch_predict_batches(choir_model *model, const ch_examples *examples, int B, const choir_score_options *options,
+                       ch_predictions *predictions);
+
+/* Tokens of the longest sequence of a batch, rounded up so that batches of many lengths are of few sizes. */
+int ch_padded_length(int tokens);
+
+/* The passes that batches of these examples will need, for ch_model_plan_passes. Returns how many; passes NULL: counts
+ * them. */
+enum { CH_LENGTH_STEP = 16 };
+int ch_predict_passes(const ch_examples *examples, int B, ch_pass *passes);
+
+void ch_predictions_free(ch_predictions *predictions);
+
+#endif

@@ -1,0 +1,24 @@
+/* One set of a task, from its file to tokens. */
+#ifndef CH_TASK_SET_H
+#define CH_TASK_SET_H
+
+#include "task/measure.h"
+
+typedef struct ch_set {
+  char path[4096];
+  ch_rows rows;
+  ch_examples examples;
+} ch_set;
+
+/* Reads a split of a task for sequences of at most `length` tokens. labelled: it must have labels, and rows that say
+ * they have none are left out. */
+int ch_set_open(const choir_task *task, const char *directory, const char *split, const choir_tokenizer *tokenizer,
+                int length, int labelled, ch_set *set);
+void ch_set_close(ch_set *set);
+
+/* How good a model is on it: by thresholds, each example by itself, or by batch routing, which needs a plan
+ * (ch_predict_passes). options: of choir_score_task. Writes the predictions where `out` is not NULL. */
+int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const choir_task_options *options,
+                   const char *out, choir_task_measure *measure);
+
+#endif
