@@ -63,8 +63,11 @@ typedef struct choir_train_config { /* JSON object "train" */
   double rate;                       /* adafactor: relative (parameter scaling); adamw: absolute */
   int64_t warmup_steps;              /* linear from 0; 0: none */
   int64_t constant_steps;            /* then inverse square root: rate * sqrt(constant_steps / step) */
+  int64_t schedule_start;            /* steps that the schedule counts as done before: goes on with an earlier one */
+  char freeze[CHOIR_NAME_BYTES];     /* names of weights that are not trained: "*.attn.*,*.ffn.*" */
   double beta1, beta2, weight_decay; /* adamw; adafactor uses beta2 only */
   double clip_norm;                  /* global gradient norm; 0: none */
+  double dropout;                    /* of the embedding and of what each half of a layer adds to the stream; 0: none */
   uint64_t seed;
   char compute[CHOIR_NAME_BYTES]; /* fp32, bf16 */
   int64_t eval_every;             /* steps; 0: only at the end */

@@ -18,6 +18,7 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
                     .training = !causal,
                     .gradients = gradients,
                     .causal = causal,
+                    .dropout = gradients ? model->config.train.dropout : 0,
                     .observe = !causal,
                     .drawn_twice = kind / 2,
                     .logits = kind % 2 ? &some_logits : NULL};

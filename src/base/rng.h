@@ -18,6 +18,7 @@ typedef enum {
   CH_STREAM_SECOND_EXPERT, /* gshard_top2's random second expert, random's experts; sub = layer */
   CH_STREAM_SAMPLE,        /* sampling while generating */
   CH_STREAM_TEST,
+  CH_STREAM_DROPOUT,   /* sub = 0: the embedding, 2 layer + 1: attention, 2 layer + 2: feed-forward */
   CH_STREAM_PROBE = 64 /* the leak probe's new tokens */
 } ch_stream;
 

@@ -14,6 +14,7 @@ static void fill_reference(ch_ops *ops, ch_compute compute) {
   ch_ref_fill_norm(ops);
   ch_ref_fill_gather(ops);
   ch_ref_fill_select(ops);
+  ch_ref_fill_dropout(ops);
   ch_ref_fill_exchange(ops);
   ch_ref_fill_dykstra(ops);
   ch_ref_fill_adafactor(ops);
@@ -35,7 +36,7 @@ static const ch_backend reference = {"reference", reference_supports, fill_refer
 #include "cpu/threaded/threaded.h"
 
 /* What is not overridden stays the reference's: the index by token, a counting sort of a few integers a token; copy,
- * which is the system's own. */
+ * which is the system's own; dropout, whose time goes into random numbers. */
 static void fill_cpu(ch_ops *ops, ch_compute compute) {
   fill_reference(ops, compute);
   ch_threaded_fill_gemm(ops, compute);

@@ -37,8 +37,9 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   ch_linear(x, b->v, n, normed, b->vh, 0);
   ch_attention_args attention = attention_args(m, b, p);
   x->ops->attention(x, &attention);
-  x->ops->copy(x, &(ch_copy_args){.count = n * m->config.d_model, .x = in, .y = out});
-  ch_linear(x, b->o, n, b->att, out, 1);
+  real *added = ch_half_begin(x, m, p, in, out);
+  ch_linear(x, b->o, n, b->att, added, 1);
+  ch_half_end(x, m, p, 2 * b->number + CH_DROP_ATTENTION, added, out);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -48,7 +49,8 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
   real *datt = CH_NEW(&x->scratch, real, n * width), *dq = CH_NEW(&x->scratch, real, n * width),
        *dk = CH_NEW(&x->scratch, real, n * width), *dv = CH_NEW(&x->scratch, real, n * width);
   real *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
-  ch_linear_backward(x, p, b->o, b->att, dx, datt, 0);
+  const real *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_ATTENTION, dx);
+  ch_linear_backward(x, p, b->o, b->att, dadded, datt, 0);
   ch_attention_args attention = attention_args(m, b, p);
   attention.dout = datt;
   attention.dq = dq;

@@ -72,12 +72,12 @@ void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, cons
   real *normed = CH_NEW(&x->scratch, real, n * d);
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, in, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
-  x->ops->copy(x, &(ch_copy_args){.count = n * d, .x = in, .y = out});
+  real *added = ch_half_begin(x, m, p, in, out);
   if (b->moe < 0) {
-    geglu_forward(x, m, b, n, normed, out);
+    geglu_forward(x, m, b, n, normed, added);
   } else {
     ch_moe_args moe = moe_args(m, b, p, token, valid, normed);
-    moe.out = out;
+    moe.out = added;
     moe.out_acc = 1;
     ch_moe_forward(x, &moe, &b->saved);
     if (!ch_counting(x)) {
@@ -85,6 +85,7 @@ void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, cons
       ch_route_stats_collect(&m->stats[b->moe], &b->saved.record, &b->saved.counts, valid);
     }
   }
+  ch_half_end(x, m, p, 2 * b->number + CH_DROP_FFN, added, out);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -95,11 +96,12 @@ void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, con
   real *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, b->mid, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
+  const real *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_FFN, dx);
   if (b->moe < 0) {
-    geglu_backward(x, m, b, p, normed, dx, dnormed);
+    geglu_backward(x, m, b, p, normed, dadded, dnormed);
   } else {
     ch_moe_args moe = moe_args(m, b, p, token, valid, normed);
-    moe.dout = dx;
+    moe.dout = dadded;
     moe.dx = dnormed;
     moe.accumulate = p->accumulate;
     moe.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;

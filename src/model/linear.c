@@ -1,5 +1,5 @@
-/* The pieces that both halves of a layer are made of: a bias-free linear map by a parameter W [out,in], and the norm in
- * front of it. */
+/* The pieces that both halves of a layer are made of: a bias-free linear map by a parameter W [out,in], the norm in
+ * front of it, and dropout behind. */
 #include "model/transformer.h"
 
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *out, int accumulate) {
@@ -48,4 +48,37 @@ void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param
   norm.dx_acc = 1; /* the residual's own gradient stands there */
   norm.dw = w->g;
   x->ops->rmsnorm_backward(x, &norm);
+}
+
+int ch_drops(const ch_pass *p) { return p->training && p->dropout > 0; }
+
+void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real *in, real *out,
+                int accumulate) {
+  x->ops->dropout(x, &(ch_dropout_args){.count = (int64_t)p->B * p->T * m->config.d_model,
+                                        .rate = p->dropout,
+                                        .seed = p->seed,
+                                        .place = (uint32_t)place,
+                                        .draw = p->micro,
+                                        .x = in,
+                                        .y = out,
+                                        .accumulate = accumulate});
+}
+
+real *ch_half_begin(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real *in, real *out) {
+  int64_t count = (int64_t)p->B * p->T * m->config.d_model;
+  real *added = ch_drops(p) ? CH_NEW(&x->scratch, real, count) : out;
+  x->ops->copy(x, &(ch_copy_args){.count = count, .x = in, .y = out});
+  if (added != out) x->ops->copy(x, &(ch_copy_args){.count = count, .y = added});
+  return added;
+}
+
+void ch_half_end(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real *added, real *out) {
+  if (added != out) ch_dropout(x, m, p, place, added, out, 1);
+}
+
+const real *ch_half_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real *dout) {
+  if (!ch_drops(p)) return dout;
+  real *dadded = CH_NEW(&x->scratch, real, (int64_t)p->B * p->T * m->config.d_model);
+  ch_dropout(x, m, p, place, dout, dadded, 0);
+  return dadded;
 }

@@ -165,6 +165,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
   ch_embedding_args embedding = {
       .n = n, .d = (int)d, .V = m->config.vocab_size, .token = token, .w = m->embed->w, .x = stream};
   x->ops->embedding(x, &embedding);
+  if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   for (int l = 0; l < m->config.layers; l++) {
     ch_block *b = &m->block[l];
     b->x = stream;
@@ -186,6 +187,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
     }
+    if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, dx, dx, 0);
     embedding.dx = dx;
     embedding.dw = m->embed->g;
     x->ops->embedding_backward(x, &embedding);

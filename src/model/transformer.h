@@ -55,7 +55,8 @@ typedef struct ch_pass {
   int observe;      /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
-  uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
+  double dropout;       /* while training: of the embedding and of what each half of a layer adds to the stream */
+  uint64_t seed, micro; /* of jitter, sampling and dropout: functions of (seed, micro-batch number) */
   real *logits;         /* [rows or B*T,V] or NULL */
   /* Called as soon as the gradients of a layer are complete, the last layer first, and before the next one's begin,
    * which may stand on the same memory; or NULL. */
@@ -90,6 +91,17 @@ void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, con
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *out, int accumulate);
 void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const real *in, const real *dout, real *din,
                         int accumulate);
+
+/* Dropout of what a half of a layer adds to the stream [n,d], `place` telling the halves apart. Before: out = in, and
+ * where the half is to add its output, which is out itself without dropout. After: out += the output less what is
+ * dropped. Backward: the gradient of that output from that of the stream. */
+enum { CH_DROP_EMBEDDING, CH_DROP_ATTENTION, CH_DROP_FFN }; /* place: 2 * layer + one of the halves */
+int ch_drops(const ch_pass *p);
+void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real *in, real *out,
+                int accumulate);
+real *ch_half_begin(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real *in, real *out);
+void ch_half_end(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real *added, real *out);
+const real *ch_half_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real *dout);
 
 /* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient
  * stands. */

@@ -254,6 +254,19 @@ typedef struct {
   real *y;
 } ch_copy_args;
 
+/* y (= or +=) m x / (1 - rate), m_i being 0 with probability `rate` and else 1: a function of (seed, place, draw, i)
+ * alone, so the same op on gradients is its backward. y may be x where nothing accumulates. */
+typedef struct {
+  int64_t count;
+  double rate; /* in steps of 2^-16 */
+  uint64_t seed;
+  uint32_t place; /* in the model */
+  uint64_t draw;  /* below 2^32 */
+  const real *x;
+  real *y;
+  int accumulate;
+} ch_dropout_args;
+
 /* *sum = the sum of squares, in double and in a fixed order; NaN and infinity come through. */
 typedef struct {
   int64_t count;
@@ -322,6 +335,7 @@ typedef struct ch_ops {
   void (*embedding_backward)(ch_exec *x, const ch_embedding_args *a);
   void (*head)(ch_exec *x, const ch_head_args *a);
   void (*copy)(ch_exec *x, const ch_copy_args *a);
+  void (*dropout)(ch_exec *x, const ch_dropout_args *a);
   void (*sumsq)(ch_exec *x, const ch_sumsq_args *a);
   void (*round_bf16)(ch_exec *x, const ch_round_args *a);
   void (*adafactor)(ch_exec *x, const ch_adafactor_args *a);

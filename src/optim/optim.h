@@ -21,6 +21,7 @@ typedef struct ch_optim_tensor {
   real *w;
   const real *g;
   ch_bf16 *w16;                         /* or NULL: gets the new w rounded */
+  int frozen;                           /* has no state and is never updated */
   real *state[CH_OPTIM_STATES];         /* NULL where the tensor has none */
   int64_t state_count[CH_OPTIM_STATES]; /* elements */
 } ch_optim_tensor;

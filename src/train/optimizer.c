@@ -1,5 +1,6 @@
 #include "train/optimizer.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,23 +9,54 @@
 #include "base/error.h"
 #include "model/weights.h"
 
-static ch_optim_tensor make_tensor(const ch_param *p, const ch_optim *kind) {
+/* Whether a name fits one of the patterns "a,b": `only` the one of that number, or -1 any. */
+static int fits(const char *patterns, int only, const char *name) {
+  char pattern[CHOIR_NAME_BYTES];
+  for (int i = 0; *patterns; i++) {
+    size_t size = strcspn(patterns, ",");
+    snprintf(pattern, sizeof pattern, "%.*s", (int)size, patterns);
+    if ((only < 0 || only == i) && !fnmatch(pattern, name, 0)) return 1;
+    patterns += size + (patterns[size] == ',');
+  }
+  return 0;
+}
+
+/* Every pattern of train.freeze must name something, and something must be left. */
+static int check_frozen(const char *patterns, const ch_params *params) {
+  int count = *patterns != 0, left = 0;
+  for (const char *c = patterns; *c; c++) count += *c == ',';
+  for (int k = 0; k < count; k++) {
+    int found = 0;
+    for (int i = 0; i < params->count; i++) found += fits(patterns, k, params->p[i].name);
+    if (!found)
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "train.freeze is \"%s\": pattern number %d fits no weight; weights are called as %s and %s",
+                      patterns, k + 1, params->p[0].name, params->p[params->count > 2 ? 2 : 0].name);
+  }
+  for (int i = 0; i < params->count; i++) left += !fits(patterns, -1, params->p[i].name);
+  if (left) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "train.freeze is \"%s\", which leaves nothing to train", patterns);
+}
+
+static ch_optim_tensor make_tensor(const ch_param *p, const ch_optim *kind, const char *freeze) {
   ch_optim_tensor t = {.batch = p->expert ? p->shape[0] : 1, .rows = 1, .cols = p->shape[p->dims - 1]};
   if (p->dims - p->expert >= 2) t.rows = p->shape[p->dims - 2];
-  kind->shape(&t);
+  t.frozen = fits(freeze, -1, p->name);
+  if (!t.frozen) kind->shape(&t);
   return t;
 }
 
 int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o) {
   *o = (ch_optimizer){.config = config, .params = params, .kind = ch_optim_find(config->optimizer)};
   if (!o->kind) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(check_frozen(config->freeze, params));
   o->tensor = calloc((size_t)params->count, sizeof *o->tensor);
   o->squares = calloc((size_t)params->count, sizeof *o->squares);
   if (!o->tensor || !o->squares) {
     ch_optimizer_free(o);
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the optimizer's list of %d tensors", params->count);
   }
-  for (int i = 0; i < params->count; i++) o->tensor[i] = make_tensor(&params->p[i], o->kind);
+  for (int i = 0; i < params->count; i++) o->tensor[i] = make_tensor(&params->p[i], o->kind, config->freeze);
   return CHOIR_OK;
 }
 
@@ -44,18 +76,21 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena) {
 
 double ch_schedule_rate(const choir_train_config *c, int64_t step) {
   double rate = c->rate;
+  step += c->schedule_start;
   if (c->warmup_steps > 0 && step < c->warmup_steps) rate *= (double)step / (double)c->warmup_steps;
   if (c->constant_steps > 0 && step > c->constant_steps) rate *= sqrt((double)c->constant_steps / (double)step);
   return rate;
 }
 
-static int belongs(const ch_param *p, int layer) { return layer == CH_EVERY_PARAM || p->layer == layer; }
+static int belongs(const ch_optimizer *o, int i, int layer) {
+  return !o->tensor[i].frozen && (layer == CH_EVERY_PARAM || o->params->p[i].layer == layer);
+}
 
 double ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer) {
   double sum = 0;
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
-    if (!belongs(p, layer)) continue;
+    if (!belongs(o, i, layer)) continue;
     x->ops->sumsq(x, &(ch_sumsq_args){.count = p->count, .x = p->g, .sum = &o->squares[i]});
     sum += o->squares[i];
   }
@@ -77,7 +112,7 @@ void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, dou
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
     ch_optim_tensor *t = &o->tensor[i];
-    if (!belongs(p, layer)) continue;
+    if (!belongs(o, i, layer)) continue;
     t->w = p->w;
     t->g = p->g;
     t->w16 = p->w16;

@@ -14,13 +14,15 @@ typedef struct ch_optimizer {
   double *squares;         /* [params->count] sum of squares of each gradient */
 } ch_optimizer;
 
+/* CHOIR_ERROR_ARGUMENT: an optimizer that is not known, or `freeze` that names no weight, or all. */
 int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o);
 void ch_optimizer_free(ch_optimizer *o);
 
 /* Gives the state its memory from an arena (which may be counting); a fresh state is zero. */
 void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
 
-/* The learning rate of a step, from 1: linear warm-up, constant, then rate * sqrt(constant / step). */
+/* The learning rate of a step, from 1: linear warm-up, constant, then rate * sqrt(constant / step), where
+ * `schedule_start` steps count as done before. */
 double ch_schedule_rate(const choir_train_config *config, int64_t step);
 
 enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number of a layer */

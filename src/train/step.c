@@ -31,6 +31,7 @@ static void micro_batch(ch_trainer *t, int a, const int32_t *token, const int32_
                   .aux_scale = (real)share,
                   .ready = update ? ch_update_layer : NULL,
                   .context = update,
+                  .dropout = c->dropout,
                   .seed = c->seed,
                   .micro = micro * (uint64_t)t->comm->size + (uint64_t)t->comm->rank};
   ch_transformer_run(&t->model->x, &t->model->net, &pass);

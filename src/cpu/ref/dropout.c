@@ -1,0 +1,22 @@
+/* Reference: dropout. One random number of 64 bits serves four elements. */
+#include "base/rng.h"
+#include "cpu/ref/ref.h"
+
+static void dropout(ch_exec *x, const ch_dropout_args *a) {
+  enum { PIECE = 4096 }; /* a multiple of four */
+  if (ch_counting(x)) return;
+  uint64_t dropped = (uint64_t)(a->rate * 0x1p16 + 0.5);
+  ch_rng rng = ch_rng_make(a->seed, CH_STREAM_DROPOUT, a->place);
+  real scale = (real)(0x1p16 / (0x1p16 - (double)dropped));
+#pragma omp parallel for schedule(static) num_threads(x->threads)
+  for (int64_t piece = 0; piece < a->count; piece += PIECE) {
+    uint64_t bits = 0;
+    for (int64_t i = piece; i < a->count && i < piece + PIECE; i++, bits >>= 16) {
+      if (i % 4 == 0) bits = ch_rng_bits(rng, a->draw << 32 | (uint64_t)i / 4);
+      real y = a->x[i] * ((bits & 0xFFFF) < dropped ? 0 : scale); /* NaN stays NaN */
+      a->y[i] = a->accumulate ? a->y[i] + y : y;
+    }
+  }
+}
+
+void ch_ref_fill_dropout(ch_ops *ops) { ops->dropout = dropout; }
