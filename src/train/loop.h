@@ -3,7 +3,7 @@
 #define CH_TRAIN_LOOP_H
 
 #include "choir/train.h"
-#include "train/state.h"
+#include "train/run.h"
 
 /* Memory for batches and for the probabilities that evaluations compare with. */
 int ch_run_plan(ch_run *run);

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "train/evaluate.h"
-#include "train/state.h"
+#include "train/run.h"
 
 typedef struct ch_metrics {
   FILE *file, *timing;

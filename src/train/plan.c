@@ -29,19 +29,44 @@ int ch_trainer_plan(choir_model *model, const ch_comm *comm, ch_trainer *t) {
   ch_optimizer_alloc(&t->optimizer, &t->state);
   ch_update_count(&model->x, &t->optimizer);
   model->reserved_scratch = model->x.scratch.peak;
+  t->room = pass_tokens(&model->config);
   return ch_model_size(model, ch_pass_sequences(&model->config), c->sequence_length, 1);
+}
+
+int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, const ch_pass *more, int count) {
+  static const int32_t some = 0;
+  const choir_config *config = &t->model->config;
+  int lengths = (longest + step - 1) / step, twice = ch_pass_sequences(config) / config->train.batch_sequences;
+  ch_pass *passes = malloc((size_t)(lengths + count) * sizeof *passes);
+  if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", lengths + count);
+  for (int i = 0; i < lengths; i++)
+    passes[i] = (ch_pass){.B = ch_pass_sequences(config),
+                          .T = (i + 1) * step,
+                          .token = &some,
+                          .row = &some,
+                          .rows = twice * rows,
+                          .target = &some,
+                          .training = 1,
+                          .gradients = 1,
+                          .drawn_twice = twice > 1,
+                          .observe = 1,
+                          .dropout = config->train.dropout};
+  for (int i = 0; i < count; i++) passes[lengths + i] = more[i];
+  t->room = (int64_t)ch_pass_sequences(config) * lengths * step;
+  int code = ch_model_size_passes(t->model, passes, lengths + count);
+  free(passes);
+  return code;
 }
 
 int ch_trainer_commit(ch_trainer *t) {
   choir_model *model = t->model;
-  int64_t n = pass_tokens(&model->config);
   CH_TRY(ch_model_commit_weights(model));
   CH_TRY(ch_model_make_gradients(model));
   CH_TRY(ch_arena_commit(&t->state));
   ch_optimizer_alloc(&t->optimizer, &t->state);
   if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
-      !(t->twice = malloc((size_t)(2 * n) * sizeof *t->twice)))
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)n);
+      !(t->twice = malloc((size_t)(3 * t->room) * sizeof *t->twice)))
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
   return ch_model_commit(model);
 }
 

@@ -12,41 +12,25 @@
 #include "base/file.h"
 #include "model/weights.h"
 
-/* The counters of a run, one int64 each in state.safetensors. Hashes tie a checkpoint to its data and its tokenizer. */
-enum { COUNTERS = 5 };
-static const char *const counter_names[COUNTERS] = {"run.step", "run.samples", "run.metrics_bytes", "run.data_hash",
-                                                    "run.tokenizer_hash"};
-
-static void get_counters(const ch_run *run, int64_t *c) {
-  c[0] = run->trainer.step;
-  c[1] = (int64_t)run->position.samples;
-  c[2] = run->metrics_bytes;
-  c[3] = (int64_t)ch_data_hash(run->data);
-  c[4] = (int64_t)ch_data_tokenizer_hash(run->data);
-}
-
-static int save_state(const ch_run *run, const char *path) {
-  int64_t counters[COUNTERS];
-  get_counters(run, counters);
-  choir_tensor *tensor =
-      calloc((size_t)(CH_OPTIM_STATES * run->trainer.model->net.params.count + COUNTERS), sizeof *tensor);
+static int save_state(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
+  choir_tensor *tensor = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count + count), sizeof *tensor);
   if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
-  int count = ch_optimizer_tensors(&run->trainer.optimizer, tensor);
-  for (int i = 0; i < COUNTERS; i++) {
-    choir_tensor *t = &tensor[count++];
-    *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &counters[i], .bytes = sizeof counters[i]};
-    snprintf(t->name, sizeof t->name, "%s", counter_names[i]);
+  int tensors = ch_optimizer_tensors(&trainer->optimizer, tensor);
+  for (int i = 0; i < count; i++) {
+    choir_tensor *t = &tensor[tensors++];
+    *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &counters[i].value, .bytes = sizeof counters[i].value};
+    snprintf(t->name, sizeof t->name, "%s", counters[i].name);
   }
-  int code = choir_tensors_write(path, tensor, count, NULL);
+  int code = choir_tensors_write(path, tensor, tensors, NULL);
   free(tensor);
   return code;
 }
 
-/* Whole checkpoints beyond the newest `keep` go; a directory that cannot be removed is left for the next time. */
-static void rotate(const ch_run *run) {
+/* Whole checkpoints beyond the newest `keep` go, but for the best; a directory that cannot be removed is left for the
+ * next time. */
+static void rotate(const char *out, int keep, int64_t best) {
   char path[PATH_MAX];
-  int keep = run->config.train.keep_checkpoints;
-  snprintf(path, sizeof path, "%s/checkpoints", run->out);
+  snprintf(path, sizeof path, "%s/checkpoints", out);
   for (;;) {
     int64_t oldest = INT64_MAX;
     int count = 0;
@@ -54,83 +38,70 @@ static void rotate(const ch_run *run) {
     if (!d) return;
     for (struct dirent *entry; (entry = readdir(d));) {
       int64_t step = ch_checkpoint_step(entry->d_name);
-      if (step < 0) continue;
+      if (step < 0 || step == best) continue;
       count++;
       if (step < oldest) oldest = step;
     }
     closedir(d);
     if (keep <= 0 || count <= keep) return;
     char old[PATH_MAX];
-    ch_checkpoint_path(run->out, oldest, old);
+    ch_checkpoint_path(out, oldest, old);
     if (ch_dir_remove(old)) return;
   }
 }
 
-int ch_checkpoint_save(ch_run *run, char *path) {
+int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
+                  const ch_counter *counters, int count, int64_t best, char *path) {
   ch_dir directory;
   char file[PATH_MAX + 32];
-  ch_checkpoint_path(run->out, run->trainer.step, path);
+  ch_checkpoint_path(out, trainer->step, path);
   CH_TRY(ch_dir_begin(&directory, path));
-  int code = ch_model_save_into(run->trainer.model, run->tokenizer, directory.temporary);
+  int code = ch_model_save_into(trainer->model, tokenizer, directory.temporary);
   if (!code) {
     snprintf(file, sizeof file, "%s/state.safetensors", directory.temporary);
-    code = save_state(run, file);
+    code = save_state(trainer, counters, count, file);
   }
   if (code) {
     ch_dir_abandon(&directory);
-    return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", run->trainer.step);
+    return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", trainer->step);
   }
   CH_TRY(ch_dir_commit(&directory));
-  rotate(run);
+  rotate(out, trainer->model->config.train.keep_checkpoints, best);
   return CHOIR_OK;
 }
 
-static int read_counters(ch_run *run, const choir_tensors *file, const char *path) {
-  int64_t c[COUNTERS], now[COUNTERS];
-  for (int i = 0; i < COUNTERS; i++) {
-    const choir_tensor *t = choir_tensors_find(file, counter_names[i]);
-    if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof c[i])
-      return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is missing or not one I64", path, counter_names[i]);
-    memcpy(&c[i], t->data, sizeof c[i]);
-  }
-  for (int i = 0; i < 3; i++)
-    if (c[i] < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is %" PRId64, path, counter_names[i], c[i]);
-  get_counters(run, now);
-  if (c[4] != now[4])
-    return ch_error(CHOIR_ERROR_FORMAT,
-                    "%s: the run's tokenizer is not that of the data; resume with the run's own data", path);
-  if (c[3] != now[3])
-    return ch_error(CHOIR_ERROR_FORMAT,
-                    "%s: the data has changed since this checkpoint; resume with the run's own data", path);
-  run->trainer.step = c[0];
-  run->position.samples = (uint64_t)c[1];
-  run->metrics_bytes = c[2];
+static int read_counter(const choir_tensors *file, const char *path, ch_counter *c) {
+  const choir_tensor *t = choir_tensors_find(file, c->name);
+  if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof c->value)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is missing or not one I64", path, c->name);
+  memcpy(&c->value, t->data, sizeof c->value);
   return CHOIR_OK;
 }
 
-static int load_state(ch_run *run, const choir_tensors *file, const char *path) {
-  CH_TRY(read_counters(run, file, path));
-  choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * run->trainer.model->net.params.count), sizeof *want);
+static int load_state(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file,
+                      const char *path) {
+  for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
+  choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
-  int count = ch_optimizer_tensors(&run->trainer.optimizer, want), code = CHOIR_OK;
+  int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
     code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, (real *)(uintptr_t)want[i].data);
   free(want);
-  if (!code && choir_tensors_count(file) != count + COUNTERS)
+  if (!code && choir_tensors_count(file) != count + counts)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
-                    count + COUNTERS);
+                    count + counts);
   return code;
 }
 
-int ch_checkpoint_load(ch_run *run, const char *path) {
+int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, int count) {
   char file[PATH_MAX + 32];
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
-  CH_TRY(ch_weights_load(&run->trainer.model->net.params, file));
-  ch_model_weights_changed(run->trainer.model);
+  CH_TRY(ch_weights_load(&trainer->model->net.params, file));
+  ch_model_weights_changed(trainer->model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));
-  int code = load_state(run, tensors, file);
+  int code = load_state(trainer, counters, count, tensors, file);
   choir_tensors_close(tensors);
   return code;
 }

@@ -1,29 +1,22 @@
-/* A run in progress, and its checkpoints: everything that resuming needs to go on bit for bit. */
+/* What a checkpoint holds beside weights, so that resuming goes on bit for bit: the optimizer's state, and counters. */
 #ifndef CH_TRAIN_STATE_H
 #define CH_TRAIN_STATE_H
 
-#include "data/reader.h"
+#include "choir/tokenizer.h"
 #include "train/step.h"
 
-typedef struct ch_run {
-  const char *out; /* run directory */
-  choir_config config;
-  choir_data *data;
-  choir_tokenizer *tokenizer;
-  ch_trainer trainer;
-  ch_data_position position; /* of the next sample */
-  int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
-  int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
-  double *unigram;           /* [V] log p of the training data */
-  choir_memory memory;       /* what all of it will need */
-} ch_run;
+/* A number of a run, an int64 in state.safetensors. */
+typedef struct ch_counter {
+  const char *name;
+  int64_t value;
+} ch_counter;
 
-/* Writes RUN/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond
- * keep_checkpoints. `path` (PATH_MAX) gets its name. */
-int ch_checkpoint_save(ch_run *run, char *path);
+/* Writes OUT/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond the
+ * `keep_checkpoints` of the config; that of step `best` stays (-1: none). `path` (PATH_MAX) gets its name. */
+int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
+                  const ch_counter *counters, int count, int64_t best, char *path);
 
-/* Loads weights and state of a checkpoint directory into a run whose model and optimizer have been made. The data must
- * be the run's own. */
-int ch_checkpoint_load(ch_run *run, const char *path);
+/* Loads weights and state of a checkpoint directory into a trainer that has its memory, and the values of counters. */
+int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, int count);
 
 #endif

@@ -7,54 +7,61 @@
 #include "base/error.h"
 #include "train/update.h"
 
+/* The loss of a micro-batch counts loss / targets * share, its auxiliary loss `batch`. */
+typedef struct {
+  double targets, share, batch;
+} weights;
+
 /* The step's micro-batch number `a`, forward and backward. update: of the layers, within the backward pass, or NULL.
  * sums: of the loss and of the auxiliary loss, added to. */
-static void micro_batch(ch_trainer *t, int a, const int32_t *token, const int32_t *target, ch_update *update,
-                        double *sums) {
+static void run_pass(ch_trainer *t, int a, const ch_batch *b, weights w, ch_update *update, double *sums) {
   const choir_config *config = &t->model->config;
   const choir_train_config *c = &config->train;
-  int B = ch_pass_sequences(config), after = config->model.router.threshold_after > 0;
-  int64_t n = (int64_t)B * c->sequence_length;
-  double share = 1.0 / ((double)c->accumulate * t->comm->size); /* of this micro-batch in the step */
+  int after = config->model.router.threshold_after > 0;
   uint64_t micro = (uint64_t)(t->step * c->accumulate + a);
-  ch_pass pass = {.B = B,
-                  .T = c->sequence_length,
-                  .token = token,
-                  .target = target,
+  ch_pass pass = {.B = ch_pass_sequences(config),
+                  .T = b->T,
+                  .token = b->token,
+                  .row = b->row,
+                  .rows = b->rows,
+                  .target = b->target,
                   .training = 1,
                   .gradients = 1,
                   .accumulate = a > 0,
                   .drawn_twice = t->twice != NULL,
                   .by_threshold = after && t->step >= config->model.router.threshold_after,
                   .observe = 1,
-                  .weight = (real)(share / (double)n),
-                  .aux_scale = (real)share,
+                  .weight = (real)(w.share / w.targets),
+                  .aux_scale = (real)w.batch,
+                  .dropout = c->dropout,
                   .ready = update ? ch_update_layer : NULL,
                   .context = update,
-                  .dropout = c->dropout,
                   .seed = c->seed,
                   .micro = micro * (uint64_t)t->comm->size + (uint64_t)t->comm->rank};
   ch_transformer_run(&t->model->x, &t->model->net, &pass);
-  sums[0] += pass.loss_sum / (double)n * share;
-  sums[1] += pass.aux_loss * share;
+  sums[0] += pass.loss_sum / w.targets * w.share;
+  sums[1] += pass.aux_loss * w.batch;
 }
 
-/* The micro-batch as the model is to see it. */
-static void run_micro_batch(ch_trainer *t, int a, const int32_t *token, const int32_t *target, ch_update *update,
-                            double *sums) {
-  const choir_train_config *c = &t->model->config.train;
-  int64_t once = (int64_t)c->batch_sequences * c->sequence_length;
-  token += a * once;
-  target += a * once;
-  if (t->twice) {
-    for (int i = 0; i < 2; i++) {
-      memcpy(t->twice + i * once, token, (size_t)once * sizeof *token);
-      memcpy(t->twice + (2 + i) * once, target, (size_t)once * sizeof *target);
-    }
-    token = t->twice;
-    target = t->twice + 2 * once;
+/* A micro-batch every sequence of which comes two times: copies in t->twice. */
+static ch_batch doubled(const ch_trainer *t, const ch_batch *b) {
+  int64_t n = (int64_t)t->model->config.train.batch_sequences * b->T, targets = b->row ? b->rows : n;
+  int32_t *token = t->twice, *target = token + 2 * n, *row = target + 2 * targets;
+  for (int i = 0; i < 2; i++) {
+    memcpy(token + i * n, b->token, (size_t)n * sizeof *token);
+    memcpy(target + i * targets, b->target, (size_t)targets * sizeof *target);
+    for (int r = 0; r < b->rows && b->row; r++) row[i * b->rows + r] = (int32_t)(i * n + b->row[r]);
   }
-  micro_batch(t, a, token, target, update, sums);
+  return (ch_batch){.T = b->T, .token = token, .row = b->row ? row : NULL, .rows = 2 * b->rows, .target = target};
+}
+
+static void run_batch(ch_trainer *t, int a, const ch_batch *b, weights w, ch_update *update, double *sums) {
+  ch_batch twice;
+  if (t->twice) {
+    twice = doubled(t, b);
+    b = &twice;
+  }
+  run_pass(t, a, b, w, update, sums);
 }
 
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
@@ -81,22 +88,55 @@ static int add_ranks(const ch_trainer *t, double *sums, int count) {
   return t->comm->sum_double(t->comm, sums, count);
 }
 
-/* Gradients of all micro-batches, and the update. Nothing is updated from what is not finite. */
-int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *r) {
-  choir_model *model = t->model;
-  const choir_train_config *c = &model->config.train;
-  double sums[2] = {0};
-  int in_backward = model->share_gradients;
-  ch_update update = {.x = &model->x, .optimizer = &t->optimizer, .step = t->step + 1};
-  ch_transformer_clear_stats(&model->net);
-  for (int a = 0; a < c->accumulate; a++) run_micro_batch(t, a, token, target, in_backward ? &update : NULL, sums);
-  CH_TRY(add_ranks(t, sums, 2));
-  *r = (ch_step_result){.loss = sums[0],
-                        .aux_loss = sums[1],
-                        .rate = ch_schedule_rate(c, update.step),
-                        .routing = ch_route_stats_summary(model->net.stats, model->net.moe_layers)};
-  r->gradient_norm = ch_update_finish(&update, in_backward, r->loss);
-  if (update.stopped) return ch_trainer_not_finite(t, update.step, r->loss);
-  t->step = update.step;
+/* What a step's micro-batches have in common: its update and sums. */
+typedef struct {
+  ch_update update;
+  int in_backward;
+  double sums[2];
+} step_state;
+
+static step_state begin_step(ch_trainer *t) {
+  ch_transformer_clear_stats(&t->model->net);
+  return (step_state){.update = {.x = &t->model->x, .optimizer = &t->optimizer, .step = t->step + 1},
+                      .in_backward = t->model->share_gradients};
+}
+
+/* The update. Nothing is updated from what is not finite. */
+static int finish_step(ch_trainer *t, step_state *s, ch_step_result *r) {
+  const ch_transformer *net = &t->model->net;
+  CH_TRY(add_ranks(t, s->sums, 2));
+  *r = (ch_step_result){.loss = s->sums[0],
+                        .aux_loss = s->sums[1],
+                        .rate = ch_schedule_rate(&t->model->config.train, s->update.step),
+                        .routing = ch_route_stats_summary(net->stats, net->moe_layers)};
+  r->gradient_norm = ch_update_finish(&s->update, s->in_backward, r->loss);
+  if (s->update.stopped) return ch_trainer_not_finite(t, s->update.step, r->loss);
+  t->step = s->update.step;
   return CHOIR_OK;
+}
+
+int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *r) {
+  const choir_config *config = &t->model->config;
+  const choir_train_config *c = &config->train;
+  int64_t once = (int64_t)c->batch_sequences * c->sequence_length,
+          n = (int64_t)ch_pass_sequences(config) * c->sequence_length;
+  double share = 1.0 / ((double)c->accumulate * t->comm->size);
+  step_state s = begin_step(t);
+  for (int a = 0; a < c->accumulate; a++) {
+    ch_batch b = {.T = c->sequence_length, .token = token + a * once, .target = target + a * once};
+    run_batch(t, a, &b, (weights){(double)n, share, share}, s.in_backward ? &s.update : NULL, s.sums);
+  }
+  return finish_step(t, &s, r);
+}
+
+int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r) {
+  const choir_train_config *c = &t->model->config.train;
+  int64_t targets = 0;
+  for (int a = 0; a < c->accumulate; a++)
+    targets += batches[a].row ? batches[a].rows : (int64_t)c->batch_sequences * batches[a].T;
+  int64_t all = targets * t->comm->size * (t->twice ? 2 : 1);
+  weights w = {(double)(all > 0 ? all : 1), 1, 1.0 / ((double)c->accumulate * t->comm->size)};
+  step_state s = begin_step(t);
+  for (int a = 0; a < c->accumulate; a++) run_batch(t, a, &batches[a], w, s.in_backward ? &s.update : NULL, s.sums);
+  return finish_step(t, &s, r);
 }

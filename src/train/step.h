@@ -12,7 +12,8 @@ typedef struct ch_trainer {
   ch_optimizer optimizer;
   const ch_comm *comm;
   ch_arena state; /* of the optimizer */
-  int32_t *twice; /* tokens and targets of a micro-batch, every sequence two times; NULL where it is drawn once */
+  int32_t *twice; /* of a micro-batch every sequence of which comes two times; NULL where it comes once */
+  int64_t room;   /* tokens of the longest pass */
   int64_t step;   /* done */
 } ch_trainer;
 
@@ -23,6 +24,15 @@ typedef struct ch_step_result {
   ch_route_summary routing; /* of all MoE layers */
 } ch_step_result;
 
+/* A micro-batch: batch_sequences sequences of T tokens, and what is to be predicted at which positions. */
+typedef struct ch_batch {
+  int T;
+  const int32_t *token; /* [batch_sequences,T]; negative: padding */
+  const int32_t *row;   /* [rows] positions with a target, ascending; NULL: all */
+  int rows;
+  const int32_t *target; /* [rows or batch_sequences,T] */
+} ch_batch;
+
 /* Tokens of a step, of one process: accumulate x batch_sequences x sequence_length. */
 int64_t ch_step_tokens(const choir_train_config *config);
 
@@ -32,6 +42,10 @@ int ch_pass_sequences(const choir_config *config);
 /* Takes over a model, which may have memory for its weights or not yet, and counts all that training asks for besides.
  * To be freed in any case, and not moved. CHOIR_ERROR_ARGUMENT: what the router refuses. */
 int ch_trainer_plan(choir_model *model, const ch_comm *comm, ch_trainer *t);
+
+/* The plan for micro-batches of `step`, 2 `step`, ... up to `longest` tokens, each with `rows` positions that have a
+ * target, and for `more` passes without gradients: instead of that for the config's. Behind ch_trainer_plan. */
+int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, const ch_pass *more, int count);
 
 /* The memory that the plan counted. */
 void ch_trainer_memory(const ch_trainer *t, choir_memory *memory);
@@ -44,6 +58,10 @@ void ch_trainer_free(ch_trainer *t);
  * What the routers keep takes part. Collective. CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss
  * or a gradient is not finite. */
 int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *result);
+
+/* The same on `accumulate` micro-batches, of any length up to the config's (ch_trainer_plan_batches). The loss is the
+ * mean over all their targets. */
+int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *result);
 
 /* The error for a loss or gradient that is not finite: names the first weight or gradient that is not. */
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss);

@@ -1,0 +1,27 @@
+/* A run in progress on built data. */
+#ifndef CH_TRAIN_RUN_H
+#define CH_TRAIN_RUN_H
+
+#include "data/reader.h"
+#include "train/step.h"
+
+typedef struct ch_run {
+  const char *out; /* run directory */
+  choir_config config;
+  choir_data *data;
+  choir_tokenizer *tokenizer;
+  ch_trainer trainer;
+  ch_data_position position; /* of the next sample */
+  int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
+  int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
+  double *unigram;           /* [V] log p of the training data */
+  choir_memory memory;       /* what all of it will need */
+} ch_run;
+
+/* Writes a checkpoint of the run, as ch_state_save. */
+int ch_checkpoint_save(ch_run *run, char *path);
+
+/* Loads one into a run whose trainer has its memory. The data must be the run's own. */
+int ch_checkpoint_load(ch_run *run, const char *path);
+
+#endif

@@ -1,0 +1,175 @@
+/* Training steps on micro-batches of any length, some of whose positions have a target; frozen weights; the schedule.
+ */
+#include "model_testing.h"
+#include "train/step.h"
+
+enum { LONG = 32, SHORT = 16, ROWS = 3 };
+
+/* A trainer of a fresh model. */
+static void begin(const choir_config *config, ch_trainer *t) {
+  choir_run_options run = {.backend = "cpu", .compute = "fp32", .threads = 2};
+  choir_model *model;
+  test_ok(ch_model_prepare(config, &run, &model));
+  test_ok(ch_trainer_plan(model, &ch_comm_single, t));
+  test_ok(ch_trainer_plan_batches(t, SHORT, LONG, 2 * ROWS * MODEL_B, NULL, 0));
+  test_ok(ch_trainer_commit(t));
+  ch_params_init(&model->net.params, 5, 2);
+  ch_model_weights_changed(model);
+}
+
+static choir_config config_of(const char *router, int B, int accumulate) {
+  choir_config c = model_config(router);
+  c.train.batch_sequences = B;
+  c.train.sequence_length = LONG;
+  c.train.accumulate = accumulate;
+  c.train.rate = 0.01;
+  return c;
+}
+
+/* Sequences of `length` tokens padded to T, the last ROWS of which predict something. */
+static ch_batch make_batch(int B, int T, int length, uint32_t sub, int32_t *room) {
+  int32_t *token = room, *row = token + B * T, *target = row + B * ROWS;
+  for (int i = 0; i < B * T; i++) token[i] = -1;
+  for (int b = 0; b < B; b++) {
+    model_tokens(token + b * T, length, sub + (uint32_t)b);
+    for (int r = 0; r < ROWS; r++) {
+      row[b * ROWS + r] = b * T + length - ROWS + r;
+      target[b * ROWS + r] = (7 * b + r) % MODEL_V;
+    }
+  }
+  return (ch_batch){.T = T, .token = token, .row = row, .rows = B * ROWS, .target = target};
+}
+
+/* Largest relative difference of two trainers' weights, tensor by tensor. */
+static double apart(const ch_trainer *a, const ch_trainer *b) {
+  double most = 0;
+  const ch_params *p = &a->model->net.params, *q = &b->model->net.params;
+  for (int i = 0; i < p->count + p->buffers; i++) most = fmax(most, test_error(p->p[i].w, q->p[i].w, p->p[i].count));
+  return most;
+}
+
+/* Padding changes nothing, and neither does cutting a batch into micro-batches of other lengths: where tokens are
+ * routed by themselves every target counts the same. */
+static void lengths_and_cuts(void **state) {
+  (void)state;
+  choir_config whole = config_of("hash", 4, 1), cut = config_of("hash", 2, 2);
+  int32_t room[5][4 * (LONG + 2 * ROWS)];
+  ch_trainer a, b, c;
+  ch_step_result ra, rb, rc;
+  begin(&whole, &a);
+  begin(&whole, &b);
+  begin(&cut, &c);
+  ch_batch one = make_batch(4, SHORT, 14, 50, room[0]), padded = make_batch(4, LONG, 14, 50, room[1]);
+  ch_batch parts[] = {make_batch(2, LONG, 14, 50, room[2]), make_batch(2, SHORT, 14, 52, room[3])};
+  for (int i = 0; i < parts[1].rows; i++) ((int32_t *)parts[1].target)[i] = one.target[parts[0].rows + i];
+  test_ok(ch_trainer_step_on(&a, &one, &ra));
+  test_ok(ch_trainer_step_on(&b, &padded, &rb));
+  test_ok(ch_trainer_step_on(&c, parts, &rc));
+  assert_true(ra.loss > 1 && fabs(ra.loss - rb.loss) < 1e-5 && fabs(ra.loss - rc.loss) < 1e-5);
+  assert_true(fabs(ra.gradient_norm - rb.gradient_norm) < 1e-4 * ra.gradient_norm);
+  assert_true(fabs(ra.gradient_norm - rc.gradient_norm) < 1e-4 * ra.gradient_norm);
+  assert_true(apart(&a, &b) < 1e-4);
+  assert_true(apart(&a, &c) < 1e-4);
+  ch_trainer_free(&a), ch_trainer_free(&b), ch_trainer_free(&c);
+}
+
+/* On whole batches it is the step that training takes. */
+static void whole_batches(void **state) {
+  (void)state;
+  choir_config config = config_of("expert_choice", MODEL_B, 1);
+  int32_t token[MODEL_B * LONG], target[MODEL_B * LONG];
+  ch_trainer a, b;
+  ch_step_result ra, rb;
+  begin(&config, &a);
+  begin(&config, &b);
+  test_ok(ch_model_size(b.model, MODEL_B, LONG, 1));
+  test_ok(ch_model_commit(b.model));
+  ch_model_drop_plan(a.model);
+  test_ok(ch_model_plan(a.model, MODEL_B, LONG, 1));
+  model_tokens(token, MODEL_B * LONG, 3);
+  model_tokens(target, MODEL_B * LONG, 4);
+  ch_batch batch = {.T = LONG, .token = token, .target = target};
+  test_ok(ch_trainer_step(&a, token, target, &ra));
+  test_ok(ch_trainer_step_on(&b, &batch, &rb));
+  assert_true(ra.loss == rb.loss && ra.gradient_norm == rb.gradient_norm && apart(&a, &b) == 0);
+  ch_trainer_free(&a), ch_trainer_free(&b);
+}
+
+/* A step of two draws that are to agree, on a few rows, is finite and learns. */
+static void drawn_twice(void **state) {
+  (void)state;
+  choir_config config = config_of("random", 4, 1);
+  int32_t room[4 * (LONG + 2 * ROWS)];
+  ch_trainer t;
+  ch_step_result first, last;
+  config.model.router.consistency_weight = 1;
+  begin(&config, &t);
+  ch_batch batch = make_batch(4, LONG, 20, 50, room);
+  test_ok(ch_trainer_step_on(&t, &batch, &first));
+  for (int i = 0; i < 30; i++) test_ok(ch_trainer_step_on(&t, &batch, &last));
+  assert_true(last.loss < 0.7 * first.loss);
+  ch_trainer_free(&t);
+}
+
+/* Frozen weights keep their bits and have no state; all others move. Patterns that name nothing, or all, are refused.
+ */
+static void frozen(void **state) {
+  (void)state;
+  choir_config config = config_of("expert_choice", 4, 1);
+  int32_t room[4 * (LONG + 2 * ROWS)];
+  ch_trainer t;
+  ch_step_result r;
+  strcpy(config.train.freeze, "*.attn.*,layers.1.moe.exp*");
+  begin(&config, &t);
+  const ch_params *p = &t.model->net.params;
+  real *before[128];
+  assert_true(p->count < 128);
+  for (int i = 0; i < p->count; i++) {
+    before[i] = test_new(p->p[i].count);
+    memcpy(before[i], p->p[i].w, (size_t)p->p[i].count * sizeof(real));
+  }
+  ch_batch batch = make_batch(4, SHORT, 12, 50, room);
+  for (int i = 0; i < 3; i++) test_ok(ch_trainer_step_on(&t, &batch, &r));
+  int kept = 0;
+  for (int i = 0; i < p->count; i++) {
+    const char *name = p->p[i].name;
+    int freeze = strstr(name, ".attn.") || !strncmp(name, "layers.1.moe.experts.w", 22);
+    int same = !memcmp(before[i], p->p[i].w, (size_t)p->p[i].count * sizeof(real));
+    if (same != freeze) fail_msg("%s %s", name, same ? "stayed" : "moved");
+    assert_true(!freeze || (!t.optimizer.tensor[i].state_count[0] && !t.optimizer.tensor[i].state_count[1]));
+    kept += freeze;
+    free(before[i]);
+  }
+  assert_int_equal(kept, 4 * 5 + 2);
+  ch_trainer_free(&t);
+
+  static const char *const bad[][2] = {{"*.attn", "number 1"}, {"*.attn.*,x", "number 2"}, {"*", "nothing to train"}};
+  for (int i = 0; i < 3; i++) {
+    choir_model *model;
+    choir_run_options run = {.backend = "cpu", .compute = "fp32"};
+    strcpy(config.train.freeze, bad[i][0]);
+    test_ok(ch_model_prepare(&config, &run, &model));
+    assert_int_equal(ch_trainer_plan(model, &ch_comm_single, &t), CHOIR_ERROR_ARGUMENT);
+    if (!strstr(choir_error_message(), bad[i][1])) fail_msg("%s", choir_error_message());
+    ch_trainer_free(&t);
+  }
+}
+
+/* A schedule that goes on is the rest of the longer one. */
+static void schedule(void **state) {
+  (void)state;
+  choir_config c = model_config("hash");
+  c.train.rate = 2, c.train.constant_steps = 100, c.train.warmup_steps = 10;
+  choir_train_config later = c.train;
+  later.schedule_start = 5;
+  for (int64_t step = 1; step < 400; step += 7)
+    assert_true(ch_schedule_rate(&later, step) == ch_schedule_rate(&c.train, step + 5));
+  assert_true(ch_schedule_rate(&c.train, 5) == 1 && ch_schedule_rate(&c.train, 400) == 1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_and_cuts), cmocka_unit_test(whole_batches),
+                                     cmocka_unit_test(drawn_twice), cmocka_unit_test(frozen),
+                                     cmocka_unit_test(schedule)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
