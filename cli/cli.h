@@ -54,7 +54,7 @@ typedef struct cli_verb {
 
 extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
     cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_report, cli_stats,
-    cli_inspect, cli_probe, cli_score;
+    cli_inspect, cli_probe, cli_score, cli_finetune;
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 
 /* options.c */
@@ -147,6 +147,8 @@ typedef struct cli_score_options {
   int batch, chunk, batch_sequences, tokens, threads, json;
   double capacity_factor;
 } cli_score_options;
+/* A line: accuracy, and what else the task wants to know. */
+void cli_print_measure(const choir_task_measure *measure, int by_batch, int batch_sequences);
 int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 

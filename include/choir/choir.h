@@ -10,6 +10,7 @@
 #include "choir/config.h"
 #include "choir/data.h"
 #include "choir/error.h"
+#include "choir/finetune.h"
 #include "choir/generate.h"
 #include "choir/inspect.h"
 #include "choir/layer.h"

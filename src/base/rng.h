@@ -19,6 +19,7 @@ typedef enum {
   CH_STREAM_SAMPLE,        /* sampling while generating */
   CH_STREAM_TEST,
   CH_STREAM_DROPOUT,   /* sub = 0: the embedding, 2 layer + 1: attention, 2 layer + 2: feed-forward */
+  CH_STREAM_EXAMPLES,  /* order of a task's examples; sub = 2 epoch: the examples, 2 epoch + 1: their batches */
   CH_STREAM_PROBE = 64 /* the leak probe's new tokens */
 } ch_stream;
 

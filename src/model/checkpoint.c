@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "model/weights.h"
 
 void ch_checkpoint_path(const char *run, int64_t step, char *out) {
@@ -33,6 +34,19 @@ int ch_checkpoint_newest(const char *run, char *out, int64_t *step) {
   return CHOIR_OK;
 }
 
+int ch_checkpoint_best(const char *run, char *out) {
+  char path[PATH_MAX], *text;
+  size_t size;
+  snprintf(path, sizeof path, "%s/best", run);
+  if (access(path, F_OK) || ch_file_read(path, 64, &text, &size)) return 0;
+  text[strcspn(text, "\n")] = 0;
+  int64_t step = ch_checkpoint_step(text);
+  free(text);
+  if (step < 0) return 0;
+  ch_checkpoint_path(run, step, out);
+  return access(out, F_OK) == 0;
+}
+
 int ch_checkpoint_resolve(const char *path, char *out) {
   char model[PATH_MAX];
   int64_t step;
@@ -42,6 +56,7 @@ int ch_checkpoint_resolve(const char *path, char *out) {
     return CHOIR_OK;
   }
   if (access(path, F_OK) != 0) return ch_error_errno("%s: cannot open checkpoint", path);
+  if (ch_checkpoint_best(path, out)) return CHOIR_OK;
   CH_TRY(ch_checkpoint_newest(path, out, &step));
   if (step < 0)
     return ch_error(CHOIR_ERROR_IO, "%s: neither a checkpoint (no model.safetensors) nor a run with checkpoints/",

@@ -17,8 +17,12 @@ int ch_weights_load(ch_params *params, const char *path);
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
                    real *out);
 
-/* The checkpoint that a path stands for: itself, or the newest one of a run directory. `out` has PATH_MAX bytes. */
+/* The checkpoint that a path stands for: itself, or of a run directory the one that RUN/best names, as fine-tuning
+ * writes it, or the newest one. `out` has PATH_MAX bytes. */
 int ch_checkpoint_resolve(const char *path, char *out);
+
+/* Whether RUN/best names a checkpoint that is there; then `out` is its path. */
+int ch_checkpoint_best(const char *run, char *out);
 
 /* The newest checkpoint of RUN/checkpoints, by step; `step` -1 and CHOIR_OK when there is none. */
 int ch_checkpoint_newest(const char *run, char *out, int64_t *step);

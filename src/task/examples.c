@@ -128,6 +128,46 @@ int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int 
   return code;
 }
 
+void ch_examples_thin(ch_examples *e, int64_t most) {
+  int64_t count = e->count, used = 0;
+  if (most <= 0 || most >= count) return;
+  e->longest = 0;
+  for (int64_t i = 0; i < most; i++) {
+    int64_t from = i * count / most;
+    int length = ch_examples_length(e, from);
+    memmove(e->tokens.ids + used, ch_examples_prompt(e, from), (size_t)length * sizeof *e->tokens.ids);
+    e->begin[i] = used; /* no later one is read from here on: i is at most `from` */
+    used += length;
+    e->label[i] = e->label[from];
+    e->row[i] = e->row[from];
+    if (length > e->longest) e->longest = length;
+  }
+  e->begin[most] = used;
+  e->count = most;
+  e->tokens.count = (size_t)used;
+}
+
+int ch_padded_length(int tokens) { return (tokens + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP; }
+
+int ch_examples_lay_out(const ch_examples *e, const int64_t *example, int64_t first, int count, int label, int B, int T,
+                        int32_t *token, int32_t *row, int32_t *target) {
+  int rows = 0;
+  for (int64_t i = 0; i < (int64_t)B * T; i++) token[i] = -1;
+  for (int b = 0; b < count; b++) {
+    int64_t number = example ? example[first + b] : first + b;
+    int said = label < 0 ? e->label[number] : label;
+    int prompt = ch_examples_length(e, number), length = ch_examples_word_length(e, said), at = b * T;
+    const int32_t *word = ch_examples_word(e, said);
+    memcpy(token + at, ch_examples_prompt(e, number), (size_t)prompt * sizeof *token);
+    memcpy(token + at + prompt, word, (size_t)(length - 1) * sizeof *token);
+    for (int t = 0; t < length; t++, rows++) {
+      row[rows] = at + prompt - 1 + t;
+      if (target) target[rows] = word[t];
+    }
+  }
+  return rows;
+}
+
 void ch_examples_free(ch_examples *e) {
   free(e->tokens.ids);
   free(e->begin);

@@ -27,6 +27,9 @@ typedef struct ch_examples {
 int ch_examples_make(const ch_rows *rows, const choir_tokenizer *tokenizer, int most, int labelled, ch_examples *made);
 void ch_examples_free(ch_examples *examples);
 
+/* At most so many, spread evenly over the set, stay. */
+void ch_examples_thin(ch_examples *examples, int64_t most);
+
 static inline int ch_examples_length(const ch_examples *e, int64_t i) { return (int)(e->begin[i + 1] - e->begin[i]); }
 static inline const int32_t *ch_examples_prompt(const ch_examples *e, int64_t i) { return e->tokens.ids + e->begin[i]; }
 static inline int ch_examples_word_length(const ch_examples *e, int label) {
@@ -35,5 +38,15 @@ static inline int ch_examples_word_length(const ch_examples *e, int label) {
 static inline const int32_t *ch_examples_word(const ch_examples *e, int label) {
   return e->words.ids + e->word_begin[label];
 }
+
+/* Examples in a batch [B,T]: those numbered example[first] .. (NULL: first ..), `count` of them, each with the tokens
+ * of a word but the last behind its prompt; label -1: that of its own label. What is left is padding. row gets the
+ * positions in front of every token of the word, target (unless NULL) these tokens. Returns how many rows. */
+int ch_examples_lay_out(const ch_examples *e, const int64_t *example, int64_t first, int count, int label, int B, int T,
+                        int32_t *token, int32_t *row, int32_t *target);
+
+/* Tokens of the longest sequence of a batch, rounded up so that batches of many lengths are of few sizes. */
+enum { CH_LENGTH_STEP = 16 };
+int ch_padded_length(int tokens);
 
 #endif

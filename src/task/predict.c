@@ -75,11 +75,9 @@ typedef struct {
   const ch_examples *e;
   ch_predictions *p;
   int B, V;
-  int32_t *token, *row, *target; /* [B,T] of the longest; [B * longest word] twice */
+  int32_t *token, *row, *target; /* [B,T] of the longest; [B * longest word] twice, targets none */
   float *logits;                 /* [B * longest word,V] */
 } batches;
-
-int ch_padded_length(int tokens) { return (tokens + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP * CH_LENGTH_STEP; }
 
 static int longest(const ch_examples *e) { return ch_padded_length(e->longest + e->longest_word - 1); }
 
@@ -106,24 +104,6 @@ static int same_stem(const ch_examples *e, int a, int b) {
          !memcmp(ch_examples_word(e, a), ch_examples_word(e, b), (size_t)(length - 1) * sizeof(int32_t));
 }
 
-/* Examples first .. end-1, each with a word's tokens but the last behind its prompt; the rows in front of every token
- * of the word. Returns how many rows. */
-static int lay_out(batches *w, int64_t first, int64_t end, int label, int T) {
-  int length = ch_examples_word_length(w->e, label), rows = 0;
-  for (int64_t i = 0; i < (int64_t)w->B * T; i++) w->token[i] = -1;
-  for (int64_t i = first; i < end; i++) {
-    int prompt = ch_examples_length(w->e, i);
-    int64_t at = (i - first) * T;
-    memcpy(w->token + at, ch_examples_prompt(w->e, i), (size_t)prompt * sizeof *w->token);
-    memcpy(w->token + at + prompt, ch_examples_word(w->e, label), (size_t)(length - 1) * sizeof *w->token);
-    for (int t = 0; t < length; t++, rows++) {
-      w->row[rows] = (int32_t)(at + prompt - 1 + t);
-      w->target[rows] = -1; /* logits are asked for, and no loss */
-    }
-  }
-  return rows;
-}
-
 static int collect(const batches *w, int64_t first, int64_t end, int stem) {
   const float *row = w->logits;
   int length = ch_examples_word_length(w->e, stem);
@@ -148,7 +128,7 @@ static int run_batch(batches *w, int64_t first, int64_t end) {
     for (int l = 0; l < stem; l++) known |= same_stem(w->e, l, stem);
     if (known) continue;
     int T = ch_padded_length(most + ch_examples_word_length(w->e, stem) - 1);
-    int rows = lay_out(w, first, end, stem, T);
+    int rows = ch_examples_lay_out(w->e, NULL, first, (int)(end - first), stem, w->B, T, w->token, w->row, NULL);
     ch_pass pass = {.B = w->B,
                     .T = T,
                     .token = w->token,
@@ -183,6 +163,7 @@ int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const ch
   w.row = malloc(rows * sizeof *w.row);
   w.target = malloc(rows * sizeof *w.target);
   w.logits = malloc(rows * (size_t)w.V * sizeof *w.logits);
+  for (size_t i = 0; w.target && i < rows; i++) w.target[i] = -1; /* logits are asked for, and no loss */
   int code = w.token && w.row && w.target && w.logits
                  ? run(&w, o)
                  : ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %zu tokens", rows);

@@ -24,12 +24,8 @@ int ch_predict_alone(choir_model *model, const ch_examples *examples, const choi
 int ch_predict_batches(choir_model *model, const ch_examples *examples, int B, const choir_score_options *options,
                        ch_predictions *predictions);
 
-/* Tokens of the longest sequence of a batch, rounded up so that batches of many lengths are of few sizes. */
-int ch_padded_length(int tokens);
-
 /* The passes that batches of these examples will need, for ch_model_plan_passes. Returns how many; passes NULL: counts
  * them. */
-enum { CH_LENGTH_STEP = 16 };
 int ch_predict_passes(const ch_examples *examples, int B, ch_pass *passes);
 
 void ch_predictions_free(ch_predictions *predictions);

@@ -53,6 +53,8 @@ static void write_line(FILE *file, json_t *object) {
   json_decref(object);
 }
 
+void ch_metrics_line(ch_metrics *m, json_t *object) { write_line(m->file, object); }
+
 void ch_metrics_run(ch_metrics *m, const ch_run *run) {
   choir_config_costs costs = {0};
   choir_config_cost(&run->config, &costs);

@@ -19,6 +19,9 @@ typedef struct ch_metrics {
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes);
 void ch_metrics_close(ch_metrics *m);
 
+/* One object as one line of metrics.jsonl; drops the reference. */
+void ch_metrics_line(ch_metrics *m, json_t *object);
+
 void ch_metrics_run(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds);

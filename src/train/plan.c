@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "train/step.h"
 #include "train/update.h"
 
@@ -97,4 +98,16 @@ void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
                       .scratch = (int64_t)ch_arena_room(model->x.scratch.peak),
                       .process = process_bytes(&model->config, model->x.compute)};
   m->total = m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process;
+}
+
+int ch_trainer_check_memory(const choir_memory *m) {
+  size_t available = ch_machine_available_memory(), needed = (size_t)m->total;
+  if (!available || needed <= available) return CHOIR_OK;
+  const double gib = 0x1p30;
+  return ch_error(
+      CHOIR_ERROR_MEMORY,
+      "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
+      "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length",
+      (double)needed / gib, (double)m->weights / gib, (double)m->gradients / gib, (double)m->optimizer / gib,
+      (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib);
 }

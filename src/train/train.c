@@ -8,7 +8,6 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/machine.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/loop.h"
@@ -32,19 +31,11 @@ static int open_data(ch_run *run, const char *directory) {
 
 /* Data is the system's to take back, and has been read already. */
 static int check_memory(ch_run *run) {
-  choir_memory *m = &run->memory;
-  ch_trainer_memory(&run->trainer, m);
-  size_t available = ch_machine_available_memory(), needed = (size_t)m->total;
-  m->data = (int64_t)ch_data_mapped_bytes(run->data);
-  m->total += m->data;
-  if (!available || needed <= available) return CHOIR_OK;
-  const double gib = 0x1p30;
-  return ch_error(
-      CHOIR_ERROR_MEMORY,
-      "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
-      "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length",
-      (double)needed / gib, (double)m->weights / gib, (double)m->gradients / gib, (double)m->optimizer / gib,
-      (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib);
+  ch_trainer_memory(&run->trainer, &run->memory);
+  CH_TRY(ch_trainer_check_memory(&run->memory));
+  run->memory.data = (int64_t)ch_data_mapped_bytes(run->data);
+  run->memory.total += run->memory.data;
+  return CHOIR_OK;
 }
 
 /* Weights, gradients, optimizer state, activations: all memory of the run. */

@@ -1,0 +1,173 @@
+/* choir finetune: a checkpoint trained on a task. */
+#include <math.h>
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *from, *task, *data, *out, *recipe;
+  cli_list set;
+  double epochs;
+  int64_t patience;
+  int resume, batch_sequences, threads, emulate;
+} o;
+
+typedef struct display {
+  cli_progress progress;
+  int64_t first, last; /* steps of this process; first 0: none yet */
+} display;
+
+static void show_step(display *w, const choir_finetune_event *e) {
+  if (!cli_progress_due(&w->progress) && e->step != w->first) return;
+  cli_progress_line(&w->progress, "step %lld/%lld  %s left  epoch %.2f  loss %.4f  %s examples/s  %.0f %% padding",
+                    (long long)e->step, (long long)e->steps, cli_duration(e->seconds_left), e->epoch, e->loss,
+                    cli_count(e->examples_per_second), 100 * e->padding);
+}
+
+static void show_accuracy(const choir_finetune_event *e) {
+  printf("step %lld  epoch %.1f  dev", (long long)e->step, e->epoch);
+  for (int i = 0; i < e->measures; i++) {
+    const choir_task_measure *m = &e->measure[i];
+    printf("  %.2f %%", 100 * m->accuracy);
+    if (!isnan(m->matthews)) printf(", Matthews %.3f", m->matthews);
+    if (!isnan(m->f1)) printf(", F1 %.2f %%", 100 * m->f1);
+    printf(" (%s routing)", m->routing);
+  }
+  printf(e->best_step == e->step ? "  best so far\n" : "  best: step %lld\n", (long long)e->best_step);
+}
+
+static int on_event(void *context, const choir_finetune_event *e) {
+  display *w = context;
+  if (e->kind == CHOIR_EVENT_STEP) {
+    if (!w->first) w->first = e->step;
+    w->last = e->step;
+    show_step(w, e);
+    return cli_stop_requested();
+  }
+  cli_progress_clear(&w->progress);
+  if (e->kind == CHOIR_EVENT_EVAL) show_accuracy(e);
+  if (e->kind == CHOIR_EVENT_MEMORY) {
+    printf("memory %s: ", cli_bytes((double)e->memory->total));
+    cli_print_memory(e->memory);
+  }
+  fflush(stdout);
+  return cli_stop_requested();
+}
+
+/* What a run found, as its result.json has it. */
+static int show_result(void) {
+  char path[4096];
+  json_error_t error;
+  snprintf(path, sizeof path, "%s/result.json", o.out);
+  json_t *root = json_load_file(path, 0, &error);
+  if (!root) return cli_fail_with("%s: %s", path, error.text);
+  const json_t *own = json_object_get(root, "own"), *batch = json_object_get(root, "batch");
+  const char *task = json_string_value(json_object_get(root, "task")),
+             *label = json_string_value(json_object_get(root, "majority_label"));
+  printf("best dev accuracy of %s: %.2f %% by %s routing", task ? task : "",
+         100 * json_number_value(json_object_get(own, "accuracy")), json_string_value(json_object_get(own, "routing")));
+  if (batch)
+    printf(", %.2f %% by %s routing, %lld texts at a time", 100 * json_number_value(json_object_get(batch, "accuracy")),
+           json_string_value(json_object_get(batch, "routing")),
+           (long long)json_integer_value(json_object_get(root, "batch_sequences")));
+  printf(", after step %lld; always '%s' would be %.2f %%\n",
+         (long long)json_integer_value(json_object_get(root, "step")), label ? label : "",
+         100 * json_number_value(json_object_get(root, "majority")));
+  json_decref(root);
+  printf("look closer with: choir score %s --task %s --data DIR\n", o.out, task && o.task ? o.task : "NAME");
+  return 0;
+}
+
+/* The config to train with: *use says whether the run's own will not do. */
+static int prepare(choir_config *config, int *use) {
+  char path[4096];
+  *use = !o.resume || o.set.count > 0;
+  if (o.resume && (o.from || o.task || o.recipe || o.epochs > 0 || o.patience))
+    return cli_usage("--from, --task, --recipe, --epochs and --patience are the run's own with --resume");
+  if (!o.resume && !(o.from && o.task && o.data))
+    return cli_usage("give --from, --task and --data (only --resume can do without)");
+  snprintf(path, sizeof path, "%s/config.json", o.out);
+  int code = o.resume ? choir_config_load(path, config)
+                      : choir_finetune_config(o.from, o.recipe ? o.recipe : "constant", config);
+  if (code) return cli_fail();
+  int status = cli_apply_settings(config, &o.set);
+  if (status || o.resume || o.epochs > 0) return status;
+  for (int i = 0; i < o.set.count; i++)
+    if (strstr(o.set.values[i], "steps=") == o.set.values[i] || strstr(o.set.values[i], "train.steps=")) return 0;
+  o.epochs = 10;
+  return 0;
+}
+
+static int finetune(const choir_config *config, choir_task *task) {
+  display w = {0};
+  choir_finetune_options options = CHOIR_FINETUNE_OPTIONS_INIT;
+  options.config = config;
+  options.from = o.from;
+  options.task = task;
+  options.data = o.data;
+  options.out = o.out;
+  options.epochs = o.epochs;
+  options.patience = o.patience;
+  options.batch_sequences = o.batch_sequences;
+  options.resume = o.resume;
+  options.run.threads = o.threads;
+  options.run.emulate_bf16 = o.emulate;
+  options.event = on_event;
+  options.context = &w;
+  cli_progress_begin(&w.progress, stdout);
+  cli_catch_signals();
+  cli_catch_closed_output();
+  int code = choir_finetune(&options);
+  cli_progress_clear(&w.progress);
+  if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
+  if (!code) return show_result();
+  printf("stopped after step %lld and saved; go on with: choir finetune --resume --out %s\n", (long long)w.last, o.out);
+  return 0;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count, (void)operands;
+  choir_config config;
+  choir_task *task = NULL;
+  int use, status = prepare(&config, &use);
+  if (status) return status;
+  if (o.task && choir_task_load(o.task, &task)) return cli_fail();
+  status = finetune(use ? &config : NULL, task);
+  choir_task_free(task);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"out", "RUN", CLI_TEXT, &o.out, NULL, "run directory: config.json, metrics.jsonl, result.json, checkpoints/", 1},
+    {"from", "RUN|CHECKPOINT", CLI_TEXT, &o.from, NULL, "what to start from", 0},
+    {"task", "NAME|FILE", CLI_TEXT, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
+    {"data", "DIR", CLI_TEXT, &o.data, NULL,
+     "the task's files, or a directory with a folder of its name; with --resume the run's own otherwise", 0},
+    {"recipe", "constant|continued", CLI_CHOICE, &o.recipe, NULL,
+     "a tenth of the checkpoint's rate, constant; or its schedule, continued [constant]", 0},
+    {"epochs", "E", CLI_REAL, &o.epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
+    {"patience", "N", CLI_INT64, &o.patience, "0", "stop after N evaluations without a better one; 0: never", 0},
+    {"batch-sequences", "B", CLI_INT, &o.batch_sequences, "32",
+     "texts that batch routing routes together in evaluations; 0: no accuracy by batch routing", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
+     "change one field of the config, as train.rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
+    {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
+    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
+    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    {0}};
+
+const cli_verb cli_finetune = {
+    "finetune",
+    "",
+    0,
+    0,
+    "train a checkpoint on a labelled task",
+    "Every row of the task's training set becomes a text that ends with its label's word, and only the word is "
+    "learned. "
+    "The dev set is measured every train.eval_every steps, once an epoch where that is 0: the label whose word is "
+    "likeliest, each text by itself (threshold routing) and, beside it, by batch routing. The checkpoint with the best "
+    "dev accuracy stays, and is the one that choir score RUN takes.\n\n"
+    "Settings are the checkpoint's but for batches of 32 texts and those of the recipe; --set changes any of them. "
+    "Ctrl-C finishes the step, saves and exits 0.",
+    options,
+    run};

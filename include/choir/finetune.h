@@ -1,0 +1,64 @@
+/* Fine-tuning: a checkpoint trained on a task's labelled set, measured on another. */
+#ifndef CHOIR_FINETUNE_H
+#define CHOIR_FINETUNE_H
+
+#include "choir/score.h"
+#include "choir/train.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the caller sees: kinds as of training. */
+typedef struct choir_finetune_event {
+  choir_event_kind kind;
+  int64_t step, steps;               /* done, planned at most */
+  double epoch;                      /* passes over the training set so far */
+  double loss;                       /* STEP: mean over the labels' tokens, in nats */
+  double rate, gradient_norm;        /* STEP */
+  double examples_per_second;        /* while training, in this process */
+  double padding;                    /* share of the positions that hold no token, in this process */
+  double seconds_left;               /* if all steps are taken */
+  const choir_task_measure *measure; /* EVAL [measures]: by thresholds, and by the batch where that is another */
+  int measures;
+  double best; /* EVAL: best accuracy so far, and the step of it; NaN and 0 before the first step */
+  int64_t best_step;
+  const char *text;           /* CHECKPOINT: its directory */
+  const choir_memory *memory; /* MEMORY only */
+} choir_finetune_event;
+
+typedef struct choir_finetune_options {
+  const choir_config *config; /* of the checkpoint's model, as choir_finetune_config makes it; NULL with resume */
+  const char *from;           /* a checkpoint, or a run's; with resume not used */
+  const choir_task *task;     /* with resume not used */
+  const char *data;           /* directory of the task's files; with resume may be NULL */
+  const char *out;            /* run directory */
+  double epochs;              /* over the training set, which then give train.steps; 0: the config's steps */
+  int64_t patience;           /* evaluations without a better one after which to stop; 0: never */
+  int batch_sequences;        /* texts that batch routing routes together in evaluations; 0: none of that */
+  int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
+  choir_run_options run;
+  int (*event)(void *context, const choir_finetune_event *event); /* or NULL; nonzero: finish the step, save, stop */
+  void *context;
+} choir_finetune_options;
+#define CHOIR_FINETUNE_OPTIONS_INIT \
+  { .batch_sequences = 32, .run = CHOIR_RUN_OPTIONS_INIT }
+
+/* The names of recipes, NULL-terminated: "constant" (a constant rate), "continued" (the pre-training's schedule goes
+ * on from the checkpoint's step). */
+CHOIR_API const char *const *choir_finetune_recipes(void);
+
+/* The config to fine-tune a checkpoint with: its model, and a recipe's settings. train.eval_every 0 stands for one
+ * evaluation an epoch, train.eval_sequences for rows of the dev set (0: all). */
+CHOIR_API int choir_finetune_config(const char *from, const char *recipe, choir_config *config);
+
+/* Trains on the split "train" of a task and measures on "dev". out/ gets config.json, finetune.json, metrics.jsonl,
+ * checkpoints/, `best`, which names the checkpoint with the best dev accuracy, and result.json, which has that
+ * accuracy: by thresholds where the router has them, which no other text has a part in. Errors as those of choir_train
+ * and choir_score_task. */
+CHOIR_API int choir_finetune(const choir_finetune_options *options);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,196 @@
+/* choir_finetune: sets a run up, or back up. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+#include "base/suggest.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "task/tune.h"
+
+enum { CONSTANT, CONTINUED };
+static const char *const recipes[] = {"constant", "continued", NULL};
+const char *const *choir_finetune_recipes(void) { return recipes; }
+
+/* The step of the checkpoint that a path stands for; 0 where its name says none. */
+static int64_t step_of(const char *checkpoint) {
+  const char *name = strrchr(checkpoint, '/');
+  int64_t step = ch_checkpoint_step(name ? name + 1 : checkpoint);
+  return step > 0 ? step : 0;
+}
+
+int choir_finetune_config(const char *from, const char *recipe, choir_config *config) {
+  char directory[PATH_MAX], path[PATH_MAX + 16], suggestion[100];
+  choir_train_config *c = &config->train;
+  CH_TRY(ch_checkpoint_resolve(from, directory));
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  CH_TRY(choir_config_load(path, config));
+  c->batch_sequences = 32;
+  c->accumulate = 1;
+  c->eval_every = c->eval_sequences = c->checkpoint_every = 0;
+  c->keep_checkpoints = 1;
+  c->dropout = 0;
+  c->freeze[0] = 0;
+  if (!strcmp(recipe, recipes[CONSTANT])) { /* T5 and the paper: 0.001 after 0.01 */
+    c->rate /= 10;
+    c->warmup_steps = c->schedule_start = 0;
+    c->constant_steps = (int64_t)1 << 52;
+  } else if (!strcmp(recipe, recipes[CONTINUED])) {
+    c->schedule_start += step_of(directory);
+  } else {
+    return ch_error(CHOIR_ERROR_ARGUMENT, "unknown recipe '%.80s'%s; there are constant and continued", recipe,
+                    ch_did_you_mean(suggestion, sizeof suggestion, recipe, recipes));
+  }
+  return CHOIR_OK;
+}
+
+static int check(const choir_finetune_options *o) {
+  if (!o->out) return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a directory for the run");
+  if (!o->resume && (!o->config || !o->from || !o->task || !o->data))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "fine-tuning needs a config, a checkpoint, a task and its data");
+  if (!(o->epochs >= 0 && o->epochs <= 1e6))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "epochs is %g: must be a number from 0 to 1e6", o->epochs);
+  if (o->patience < 0 || o->batch_sequences < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "patience %lld and batch_sequences %d must not be negative",
+                    (long long)o->patience, o->batch_sequences);
+  return CHOIR_OK;
+}
+
+/* A fresh run: everything from the options. It may not write over an old one. */
+static int fresh(ch_tune *t, char *base) {
+  const choir_finetune_options *o = t->options;
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", o->out);
+  if (access(path, F_OK) == 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", o->out);
+  CH_TRY(ch_checkpoint_resolve(o->from, base));
+  t->config = *o->config;
+  t->settings.patience = o->patience;
+  t->settings.batch_sequences = o->batch_sequences;
+  t->settings.task = json_incref(o->task->json);
+  if (!realpath(base, t->settings.from)) return ch_error_errno("%s: cannot open checkpoint", base);
+  if (!realpath(o->data, t->settings.data)) return ch_error_errno("%s: cannot open data", o->data);
+  char *text = json_dumps(t->settings.task, 0);
+  if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the task");
+  int code = ch_task_parse(text, strlen(text), choir_task_name(o->task), &t->task);
+  free(text);
+  return code;
+}
+
+/* A run that goes on: everything from its directory; a config given as well must describe the same model. */
+static int resumed(ch_tune *t, char *base, int *has_checkpoint) {
+  const choir_finetune_options *o = t->options;
+  char path[PATH_MAX + 16];
+  int64_t step;
+  choir_config kept;
+  CH_TRY(ch_tune_settings_load(t));
+  CH_TRY(ch_checkpoint_newest(o->out, base, &step));
+  *has_checkpoint = step >= 0;
+  if (!*has_checkpoint) snprintf(base, PATH_MAX, "%s", t->settings.from);
+  snprintf(path, sizeof path, "%s/config.json", o->out);
+  CH_TRY(choir_config_load(path, &kept));
+  t->config = o->config ? *o->config : kept;
+  if (!ch_config_same_model(&t->config, &kept))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: the run was made with another model than the config given", path);
+  if (o->data && !realpath(o->data, t->settings.data)) return ch_error_errno("%s: cannot open data", o->data);
+  return CHOIR_OK;
+}
+
+static int open_sets(ch_tune *t, const char *base) {
+  char path[PATH_MAX + 32];
+  const choir_train_config *c = &t->config.train;
+  int V = t->config.model.vocab_size;
+  snprintf(path, sizeof path, "%s/tokenizer.model", base);
+  CH_TRY(choir_tokenizer_load(path, &t->tokenizer));
+  if (choir_tokenizer_vocab_size(t->tokenizer) != V)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together", path,
+                    choir_tokenizer_vocab_size(t->tokenizer), V);
+  CH_TRY(ch_set_open(t->task, t->settings.data, "train", t->tokenizer, c->sequence_length, 1, &t->train));
+  CH_TRY(ch_set_open(t->task, t->settings.data, "dev", t->tokenizer, c->sequence_length, 1, &t->dev));
+  ch_examples_thin(&t->dev.examples, c->eval_sequences);
+  return ch_sampler_make(&t->train.examples, c->seed, c->batch_sequences, c->accumulate, &t->sampler);
+}
+
+/* Steps as epochs, and what evaluations need. */
+static int settle(ch_tune *t) {
+  const choir_finetune_options *o = t->options;
+  const ch_router *router = ch_router_find(t->config.model.router.name);
+  if (o->epochs > 0) {
+    double steps = o->epochs * (double)ch_tune_epoch_steps(t);
+    t->config.train.steps = steps < 1 ? 1 : (int64_t)(steps + 0.5);
+  }
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  if (t->config.model.moe_every && !ch_router_can_be_causal(router) && !t->settings.batch_sequences)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router %s cannot route without a look at other tokens: batch_sequences "
+                    "must be at least 1",
+                    router->name);
+  return choir_config_check(&t->config);
+}
+
+/* All memory, for training batches of every length and for evaluations by the batch. */
+static int make_trainer(ch_tune *t) {
+  choir_model *model;
+  int B = (int)t->settings.batch_sequences, count = B ? ch_predict_passes(&t->dev.examples, B, NULL) : 0;
+  ch_pass *passes = malloc((size_t)(count + 1) * sizeof *passes);
+  if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
+  if (count) ch_predict_passes(&t->dev.examples, B, passes);
+  int code = ch_model_prepare(&t->config, &t->options->run, &model);
+  if (!code) code = ch_trainer_plan(model, &ch_comm_single, &t->trainer);
+  if (!code)
+    code = ch_trainer_plan_batches(&t->trainer, CH_LENGTH_STEP, (int)(t->sampler.tokens / t->sampler.B),
+                                   (int)t->sampler.rows, passes, count);
+  free(passes);
+  CH_TRY(code);
+  ch_trainer_memory(&t->trainer, &t->memory);
+  CH_TRY(ch_trainer_check_memory(&t->memory));
+  return ch_trainer_commit(&t->trainer);
+}
+
+static int set_up(ch_tune *t) {
+  char base[PATH_MAX], path[PATH_MAX + 32];
+  int has_checkpoint = 0;
+  CH_TRY(t->options->resume ? resumed(t, base, &has_checkpoint) : fresh(t, base));
+  CH_TRY(open_sets(t, base));
+  CH_TRY(settle(t));
+  CH_TRY(make_trainer(t));
+  if (has_checkpoint) {
+    CH_TRY(ch_tune_load(t, base));
+  } else {
+    snprintf(path, sizeof path, "%s/model.safetensors", base);
+    CH_TRY(ch_weights_load(&t->trainer.model->net.params, path));
+    ch_model_weights_changed(t->trainer.model);
+  }
+  return ch_tune_settings_save(t);
+}
+
+static int run_locked(ch_tune *t) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/checkpoints", t->out);
+  CH_TRY(ch_dir_make(path));
+  ch_dir_clean(t->out);
+  ch_dir_clean(path);
+  CH_TRY(set_up(t));
+  return ch_tune_loop(t);
+}
+
+int choir_finetune(const choir_finetune_options *options) {
+  int lock;
+  CH_TRY(check(options));
+  CH_TRY(ch_dir_make(options->out));
+  CH_TRY(ch_lock_take(options->out, &lock));
+  ch_tune t = {.options = options, .out = options->out};
+  int code = run_locked(&t);
+  ch_trainer_free(&t.trainer);
+  ch_sampler_free(&t.sampler);
+  ch_set_close(&t.train);
+  ch_set_close(&t.dev);
+  choir_tokenizer_free(t.tokenizer);
+  choir_task_free(t.task);
+  json_decref(t.settings.task);
+  ch_lock_release(lock);
+  return code;
+}
