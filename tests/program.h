@@ -3,10 +3,12 @@
 #ifndef CH_TESTS_PROGRAM_H
 #define CH_TESTS_PROGRAM_H
 
+#include <dirent.h>
 #include <jansson.h>
 #include <limits.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -106,6 +108,35 @@ static inline void program_corpus(const char *path, int documents, uint32_t sub)
         fprintf(file, "%s%s%s%s", word ? " " : "", part[id % 12], part[id / 12 % 12], id > 143 ? part[id / 144] : "");
       }
   if (fclose(file)) abort();
+}
+
+/* The newest checkpoint's step, or 0. */
+static inline int program_newest(const char *run) {
+  char path[256];
+  snprintf(path, sizeof path, "%s/checkpoints", run);
+  DIR *directory = opendir(path);
+  int best = 0;
+  for (struct dirent *entry; directory && (entry = readdir(directory));) {
+    char *end;
+    long step = strtol(entry->d_name, &end, 10);
+    if (!*end && step > best) best = (int)step;
+  }
+  if (directory) closedir(directory);
+  return best;
+}
+
+static inline void program_nap(double time) {
+  nanosleep(&(struct timespec){(time_t)time, (long)(1e9 * (time - floor(time)))}, NULL);
+}
+
+/* Waits until the run has a newer checkpoint than `step`, or has ended by itself; whether it still runs. */
+static inline int program_wait_for_checkpoint(pid_t child, const char *run, int step) {
+  siginfo_t ended = {.si_pid = 0};
+  while (program_newest(run) <= step) {
+    if (waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT) || ended.si_pid) return 0;
+    program_nap(0.0005);
+  }
+  return 1;
 }
 
 static inline int program_directory_make(void **state) {

@@ -1,6 +1,5 @@
 /* Interrupted runs. Training killed at random instants and resumed must leave the same bytes as a run that was never
  * stopped; and no byte of a checkpoint or shard may change unnoticed. */
-#include <dirent.h>
 #include <time.h>
 
 #include "choir/choir.h"
@@ -12,33 +11,6 @@ static double seconds(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-/* The newest checkpoint's step, or 0. */
-static int newest(const char *run) {
-  char path[256];
-  snprintf(path, sizeof path, "%s/checkpoints", run);
-  DIR *directory = opendir(path);
-  int best = 0;
-  for (struct dirent *entry; directory && (entry = readdir(directory));) {
-    char *end;
-    long step = strtol(entry->d_name, &end, 10);
-    if (!*end && step > best) best = (int)step;
-  }
-  if (directory) closedir(directory);
-  return best;
-}
-
-static void nap(double time) { nanosleep(&(struct timespec){(time_t)time, (long)(1e9 * (time - floor(time)))}, NULL); }
-
-/* Waits until the run has a newer checkpoint than `step`, or has ended by itself; whether it still runs. */
-static int wait_for_checkpoint(pid_t child, const char *run, int step) {
-  siginfo_t ended = {.si_pid = 0};
-  while (newest(run) <= step) {
-    if (waitid(P_PID, (id_t)child, &ended, WEXITED | WNOHANG | WNOWAIT) || ended.si_pid) return 0;
-    nap(0.0005);
-  }
-  return 1;
 }
 
 static void same_file(const char *a, const char *b) {
@@ -79,9 +51,9 @@ static void same_results(const char *a, const char *b) {
 static int kill_at_random(pid_t child, int attempt, double startup, double interval) {
   double u = ch_rng_uniform(ch_rng_make((uint64_t)getpid(), CH_STREAM_TEST, 5), (uint64_t)attempt);
   if (attempt % 4 == 3)
-    nap(u * startup);
-  else if (wait_for_checkpoint(child, "killed", newest("killed")))
-    nap(u * 2 * interval);
+    program_nap(u * startup);
+  else if (program_wait_for_checkpoint(child, "killed", program_newest("killed")))
+    program_nap(u * 2 * interval);
   kill(child, SIGKILL);
   int status = program_wait(child);
   if (status != 0 && status != 128 + SIGKILL) {
@@ -95,18 +67,18 @@ static void killed_at_random_instants(void **state) {
   (void)state;
   double begin = seconds();
   pid_t whole = program_start(FRESH "whole", "whole.txt");
-  wait_for_checkpoint(whole, "whole", 0);
+  program_wait_for_checkpoint(whole, "whole", 0);
   double first = seconds();
   if (program_wait(whole)) {
     size_t size = 0;
     fail_msg("the run that is not stopped: %s", program_read("whole.txt", &size));
   }
-  assert_int_equal(newest("whole"), STEPS);
+  assert_int_equal(program_newest("whole"), STEPS);
   double interval = (seconds() - first) / (STEPS / 7 - 1),
          startup = first - begin - interval; /* a checkpoint every 7 steps */
 
   int kills = 0, attempt = 0;
-  for (; newest("killed") < STEPS && kills < 5; attempt++)
+  for (; program_newest("killed") < STEPS && kills < 5; attempt++)
     kills += kill_at_random(program_start(access("killed/config.json", F_OK) ? FRESH "killed" : RESUME, "killed.txt"),
                             attempt, startup, interval);
   assert_in_range(kills, 3, 100);
@@ -119,10 +91,10 @@ static void killed_at_random_instants(void **state) {
 static void interrupted(void **state) {
   (void)state;
   pid_t child = program_start(FRESH "stopped", "stopped.txt");
-  wait_for_checkpoint(child, "stopped", 7);
+  program_wait_for_checkpoint(child, "stopped", 7);
   kill(child, SIGINT);
   assert_int_equal(program_wait(child), 0);
-  assert_in_range(newest("stopped"), 14, STEPS);
+  assert_in_range(program_newest("stopped"), 14, STEPS);
   program_must("choir train --threads 1 --resume --out stopped");
   same_results("whole", "stopped");
 }

@@ -108,7 +108,8 @@ static int checkpoint(loop_state *d) {
   return CHOIR_OK;
 }
 
-/* Of equal ones the first evaluation is the best. What is named as the best is on the disk by then. */
+/* Of equal ones the first evaluation is the best. Its result is written before the checkpoint that knows of it: a run
+ * that is killed between the two comes here once more. */
 static int evaluate(loop_state *d) {
   ch_tune *t = d->t;
   ch_tune_state *s = &t->state;
@@ -123,8 +124,8 @@ static int evaluate(loop_state *d) {
   e.measure = m, e.measures = measures;
   tell(d, &e);
   if (!better) return CHOIR_OK;
-  CH_TRY(checkpoint(d));
-  return ch_tune_result(t, m, measures);
+  CH_TRY(ch_tune_result(t, m, measures));
+  return checkpoint(d);
 }
 
 static int due(const ch_tune *t, int64_t every) {

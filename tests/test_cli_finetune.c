@@ -1,0 +1,168 @@
+/* choir finetune, as a user runs it: a task that can be learned is, runs go on bit for bit, the best checkpoint is what
+ * choir score takes, and what is wrong is refused. */
+#include "program.h"
+
+static const char task[] =
+    "{\"name\": \"mine\", \"format\": \"tsv\", \"splits\": {\"train\": [\"train.tsv\"], \"dev\": [\"dev.tsv\"]},\n"
+    " \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"], \"metrics\": [\"f1\", \"matthews\"],\n"
+    " \"labels\": [{\"word\": \" ka\", \"values\": [\"bad\"]}, {\"word\": \" lo\", \"values\": [\"good\"]}],\n"
+    " \"template\": \"{text}\\nis\", \"cut\": \"text\"}\n";
+
+/* Rows of made-up words, good where the last but one is "miten" and bad where it is "sura". */
+static void write_rows(const char *path, int rows, uint32_t sub) {
+  static const char *const word[] = {"kalo", "revo", "ten", "vo", "pel", "dor", "ni", "sur"};
+  ch_rng rng = ch_rng_make(3, CH_STREAM_TEST, sub);
+  FILE *file = fopen(path, "w");
+  uint64_t at = 0;
+  fprintf(file, "text\tlabel\n");
+  for (int i = 0; i < rows; i++) {
+    for (uint64_t words = ch_rng_below(rng, at++, 4); words; words--)
+      fprintf(file, "%s ", word[ch_rng_below(rng, at++, 8)]);
+    int good = (int)ch_rng_below(rng, at++, 2);
+    fprintf(file, "%s %s\t%s\n", good ? "miten" : "sura", word[ch_rng_below(rng, at++, 8)], good ? "good" : "bad");
+  }
+  if (fclose(file)) abort();
+}
+
+static int set_up(void **state) {
+  if (program_setup(state)) return -1;
+  test_ok(ch_file_save("mine.json", task, sizeof task - 1));
+  if (program_run("set -e; mkdir set; choir train --config config.json --data data --out pre --threads 1 "
+                  "--set train.steps=30 --set checkpoint_every=0"))
+    return -1;
+  write_rows("set/train.tsv", 203, 1);
+  write_rows("set/dev.tsv", 60, 2);
+  return 0;
+}
+
+#define TUNE "choir finetune --from pre --task mine.json --data set --threads 1 --set batch_sequences=8 "
+#define FRESH TUNE "--set train.rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 --epochs 6 --out "
+
+/* Everything right, by thresholds and by the batch, and choir score agrees with what the run says; a text's prediction
+ * does not depend on who stands beside it. */
+static void learns(void **state) {
+  (void)state;
+  program_must(TUNE
+               "--set train.rate=0.01 --epochs 30 --out run --patience 4 >text; cat text; "
+               "grep -q 'padding' text && grep -q 'best dev accuracy of mine: 100.00 %%' text");
+  program_must("cat run/result.json");
+  json_t *root = program_json(), *own = json_object_get(root, "own"), *batch = json_object_get(root, "batch");
+  assert_true(json_at(own, "accuracy") == 1 && json_at(own, "f1") == 1 && json_at(own, "matthews") > 1 - 1e-12);
+  assert_true(json_at(batch, "accuracy") > 0.9 && json_at(own, "labelled") == 60);
+  assert_string_equal(json_string_value(json_object_get(own, "routing")), "threshold");
+  int best = (int)json_at(root, "step");
+  json_decref(root);
+  program_must("test $(cat run/best) -eq %d; choir score run --task mine.json --data set --json 2>/dev/null", best);
+  root = program_json();
+  assert_true(json_at(json_object_get(root, "threshold"), "correct") == 60);
+  json_decref(root);
+  program_must(
+      "choir score run --task mine.json --data set --batch 1 --chunk 7 --out a.tsv >text;"
+      "choir score run --task mine.json --data set --batch 9 --threads 2 --out b.tsv >text; cmp a.tsv b.tsv");
+  program_must("tail -n 1 run/metrics.jsonl; ls run/checkpoints"); /* 4 evaluations of an epoch each behind the best */
+  char last[32];
+  snprintf(last, sizeof last, "\"step\":%d,", best + 4 * 26);
+  if (!strstr(program_output, last) && !strstr(program_output, "\"step\":780,"))
+    fail_msg("no %s in: %s", last, program_output);
+  program_must("choir finetune --resume --out run >text; grep -q '100.00' text");
+}
+
+/* Killed when its second and its fourth checkpoint are there, and resumed: the same bytes as without. */
+static void resumes(void **state) {
+  (void)state;
+  program_must(FRESH "whole --set checkpoint_every=7");
+  pid_t child = program_start(
+      "exec \"$CHOIR\" finetune --from pre --task mine.json --data set --threads 1 --set "
+      "batch_sequences=8 --set train.rate=0.03 --set accumulate=2 --set dropout=0.05 --set eval_every=5 "
+      "--set checkpoint_every=7 --epochs 6 --out killed",
+      "killed.txt");
+  for (int round = 0; round < 2; round++) {
+    if (!program_wait_for_checkpoint(child, "killed", 10 + 20 * round)) fail_msg("it ended before it was killed");
+    kill(child, SIGKILL);
+    assert_int_equal(program_wait(child), 128 + SIGKILL);
+    child = program_start("exec \"$CHOIR\" finetune --resume --out killed --threads 2", "killed.txt");
+  }
+  assert_int_equal(program_wait(child), 0);
+  program_must(
+      "for f in metrics.jsonl result.json best config.json $(cd whole && find checkpoints -type f); do "
+      "cmp whole/$f killed/$f || exit 1; done; ! find killed | grep tmp-");
+}
+
+/* A run stands for its best checkpoint, which stays however many come behind it. */
+static void best(void **state) {
+  (void)state;
+  program_must(
+      "set -e; cd run/checkpoints; test $(ls | wc -l) -eq 2; test $(cat ../best) -lt $(ls | tail -n 1); cd ../..;"
+      "ask() { echo '{\"context\": \"kalo\", \"continuation\": \" lo\"}' | choir score $1 --requests - 2>/dev/null; };"
+      "ask run >a; ask run/checkpoints/$(cat run/best) >b; ask run/checkpoints/$(ls run/checkpoints | tail -n 1) >c;"
+      "cmp a b; ! cmp a c");
+}
+
+/* A run that was asked to stop says how to go on, and needs the same rows for that. */
+static void goes_on_with_its_own(void **state) {
+  (void)state;
+  pid_t child = program_start(
+      "exec \"$CHOIR\" finetune --from pre --task mine.json --data set --threads 1 --epochs 5000 "
+      "--set checkpoint_every=3 --set eval_every=2000 --out stopped",
+      "stopped.txt");
+  program_wait_for_checkpoint(child, "stopped", 2);
+  kill(child, SIGTERM);
+  assert_int_equal(program_wait(child), 0);
+  program_must("grep -q 'go on with: choir finetune --resume --out stopped' stopped.txt");
+  program_must("mkdir other; cp set/dev.tsv other; sed '$d' set/train.tsv >other/train.tsv");
+  program_refuses(1, "other/train.tsv has changed", "choir finetune --resume --out stopped --data other");
+  program_refuses(2, "the run's own", "choir finetune --resume --out stopped --from pre");
+  program_refuses(1, "already holds a run", TUNE "--out stopped");
+}
+
+/* Frozen weights keep their bits, the others move; the continued schedule begins at the checkpoint's step. */
+static void recipes(void **state) {
+  (void)state;
+  program_must(TUNE
+               "--recipe continued --set train.steps=3 --set freeze='*.attn.*,*.ffn.*' --out frozen >text;"
+               "grep -q '\"schedule_start\": 30' frozen/config.json");
+  program_must(TUNE
+               "--set train.steps=2 --set train.eval_sequences=10 --batch-sequences 0 --out part >text;"
+               "cat part/result.json");
+  json_t *root = program_json();
+  assert_int_equal(json_at(root, "dev"), 10);
+  assert_null(json_object_get(root, "batch"));
+  json_decref(root);
+}
+
+static void refusals(void **state) {
+  (void)state;
+  program_refuses(2, "--task", "choir finetune --from pre --data set --out no");
+  program_refuses(2, "constant|continued", TUNE "--recipe constnat --out no");
+  program_refuses(1, "absent", "choir finetune --from absent --task mine.json --data set --out no");
+  program_refuses(1, "train.tsv", "choir finetune --from pre --task mine.json --data data --out no");
+  program_refuses(1, "has no split",
+                  "sed 's/train/learn/g' mine.json >notrain.json;"
+                  "choir finetune --from pre --task notrain.json --data set --out no");
+  program_refuses(1, "no column 'label'",
+                  "mkdir -p bad; cp set/dev.tsv bad; printf 'text\\tgold\\na\\tgood\\n' >bad/train.tsv;"
+                  "choir finetune --from pre --task mine.json --data bad --out no");
+  program_refuses(1, "line 3",
+                  "printf 'text\\tlabel\\na\\tgood\\nb\\tugly\\nc\\tfair\\n' >bad/train.tsv;"
+                  "choir finetune --from pre --task mine.json --data bad --out no");
+  program_refuses(1, "bad/train.tsv",
+                  "printf 'text\\tlabel\\n' >bad/train.tsv;"
+                  "choir finetune --from pre --task mine.json --data bad --out no");
+  program_refuses(1, "freeze", TUNE "--set train.freeze=nothing --out no");
+  program_refuses(1, "have no room", TUNE "--set sequence_length=1 --out no");
+  program_refuses(1, "train.rate", TUNE "--set train.rate=-1 --out no");
+  program_must(TUNE
+               "--set sequence_length=6 --set train.steps=1 --out short; "
+               "grep -q '\"cut\":[1-9]' short/metrics.jsonl");
+  program_must(
+      "mkdir odd; cp set/dev.tsv odd; (cat set/train.tsv; printf 'ka\\377\\tgood\\n') >odd/train.tsv;"
+      "choir finetune --from pre --task mine.json --data odd --set train.steps=1 --out odd-run;"
+      "grep -q '\"malformed\":1' odd-run/metrics.jsonl");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(learns),  cmocka_unit_test(resumes),
+                                     cmocka_unit_test(best),    cmocka_unit_test(goes_on_with_its_own),
+                                     cmocka_unit_test(recipes), cmocka_unit_test(refusals)};
+  return cmocka_run_group_tests(tests, set_up, program_directory_remove);
+}
