@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  const char *config, *data, *out;
+  const char *config, *data, *out, *from;
   cli_list set;
   double minutes;
   int resume, threads, emulate;
@@ -80,11 +80,16 @@ static int on_event(void *context, const choir_train_event *e) {
 /* The config to train with: *use says whether the run's own will not do. */
 static int prepare(choir_config *config, int *use) {
   char path[4096];
-  *use = o.config != NULL || o.set.count > 0;
+  *use = o.config != NULL || o.set.count > 0 || o.from != NULL;
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
-  if (!o.resume && !o.config) return cli_usage("--config FILE is missing (only --resume can do without)");
+  if (o.resume && o.from) return cli_usage("--from begins a run, --resume goes on with one: give one of them");
+  if (!o.resume && !o.config && !o.from)
+    return cli_usage("--config FILE is missing (only --resume and --from can do without)");
   if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
   snprintf(path, sizeof path, "%s/config.json", o.out);
+  if (o.from && !o.config) {
+    if (cli_checkpoint_file(o.from, "config.json", path, sizeof path)) return CLI_FAILED;
+  }
   if (choir_config_load(o.config ? o.config : path, config)) return cli_fail();
   return cli_apply_settings(config, &o.set);
 }
@@ -102,6 +107,7 @@ static int run(int count, const char *const *operands) {
   options.config = use ? &config : NULL;
   options.data = o.data;
   options.out = o.out;
+  options.from = o.from;
   options.resume = o.resume;
   options.run.threads = o.threads;
   options.run.emulate_bf16 = o.emulate;
@@ -125,6 +131,9 @@ static const cli_option options[] = {
     {"out", "RUN", CLI_TEXT, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
     {"config", "FILE", CLI_TEXT, &o.config, NULL, "JSON config; with --resume the run's own otherwise", 0},
     {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made; with --resume the run's own otherwise", 0},
+    {"from", "RUN|CHECKPOINT", CLI_TEXT, &o.from, NULL,
+     "begin with its weights (and its config, where none is given); a model with one expert a layer gives it to all",
+     0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},

@@ -87,6 +87,35 @@ static void pools_and_thresholds(void **state) {
   }
 }
 
+/* Gates scaled to sum 1, by every router whose gates are scores. */
+static void normalized_gates(void **state) {
+  (void)state;
+  int32_t ids[N];
+  uint8_t mask[N];
+  int routers = 0;
+  for (int t = 0; t < N; t++) ids[t] = t * t % 17, mask[t] = t % 5 != 1;
+  for (int router = 0; ch_routers[router]; router++) {
+    if (!ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(normalize_gates))) continue;
+    layer_case c = layer_case_new(ch_router_names[router], N, D, H, E);
+    c.token = ids;
+    c.T = 8;
+    c.threads = 1;
+    c.valid = mask;
+    c.options.normalize_gates = 1;
+    c.options.experts_per_token = 2;
+    check(&c);
+    for (int t = 0; t < N; t++) {
+      real sum = 0;
+      for (int i = c.record.token_begin[t]; i < c.record.token_begin[t + 1]; i++)
+        sum += c.record.slot_gate[c.record.token_slot[i]];
+      assert_true(c.record.token_begin[t] == c.record.token_begin[t + 1] ? sum == 0 : fabs(sum - 1) < 1e-14);
+    }
+    layer_case_free(&c);
+    routers++;
+  }
+  assert_true(routers > 4);
+}
+
 /* Gradients of weights accumulate where that is asked for, dx is set. */
 static void accumulates(void **state) {
   (void)state;
@@ -114,6 +143,6 @@ static void accumulates(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(pools_and_thresholds),
-                                     cmocka_unit_test(accumulates)};
+                                     cmocka_unit_test(normalized_gates), cmocka_unit_test(accumulates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

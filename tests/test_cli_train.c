@@ -136,11 +136,48 @@ static void report_on_odd_metrics(void **state) {
   assert_non_null(strstr(program_output, "no step yet"));
 }
 
+/* The loss of a run's first step. */
+static double first_loss(const char *run) {
+  program_must("grep '\"step\":1,' %s/metrics.jsonl | head -n 1", run);
+  json_t *root = program_json();
+  double loss = json_at(root, "loss");
+  json_decref(root);
+  return loss;
+}
+
+/* Weights of another run, and nothing else of it; as all experts of a larger one the loss is the same to rounding. */
+static void from_a_checkpoint(void **state) {
+  (void)state;
+  program_must(
+      "choir train --config config.json --data data --out dense --set router.name=dense --set experts=1 --set "
+      "steps=12 --threads 1 && choir train --from dense --data data --out again --set steps=3 &&"
+      "choir train --from dense --data data --out up --set steps=3 --set experts=4 --set "
+      "router.name=switch_top1 --set router.jitter=0 --set router.aux_loss_weight=0 --set "
+      "router.capacity_factor=4 --set router.normalize_gates=true");
+  double dense = first_loss("dense"), again = first_loss("again"), up = first_loss("up");
+  assert_true(again < dense - 0.2 && fabs(up - again) < 1e-5);
+  program_must("grep -q '\"from\":\"/.*dense/checkpoints/00000012\"' up/metrics.jsonl");
+  /* killed before its first checkpoint, it begins there once more */
+  program_must(
+      "cp -r again early; rm -r early/checkpoints; choir train --resume --out early &&"
+      "cmp early/metrics.jsonl again/metrics.jsonl");
+  program_refuses(2, "give one of them", "choir train --from dense --resume --out again");
+  program_refuses(1, "layers.1.moe.experts.w1",
+                  "choir train --config config.json --set moe_every=0 --set steps=1 --data data --out gated >text &&"
+                  "choir train --from gated --config config.json --data data --out no");
+  program_refuses(1, "is not the tokenizer of the data",
+                  ""
+                  "head -c 60000 corpus.txt >part.txt;"
+                  "choir tokenizer train --vocab-size 320 --out part.model part.txt >text 2>&1 && choir data build "
+                  "--tokenizer part.model --separator '\\f' --holdout 0.1 --out part corpus.txt >text 2>&1;"
+                  "choir train --from dense --data part --out no");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(train_and_look),        cmocka_unit_test(without_held_out), cmocka_unit_test(closed_pipe),
-      cmocka_unit_test(weights_not_finite),    cmocka_unit_test(replaced_bytes),   cmocka_unit_test(report),
-      cmocka_unit_test(report_on_odd_metrics),
+      cmocka_unit_test(train_and_look),        cmocka_unit_test(without_held_out),  cmocka_unit_test(closed_pipe),
+      cmocka_unit_test(weights_not_finite),    cmocka_unit_test(replaced_bytes),    cmocka_unit_test(report),
+      cmocka_unit_test(report_on_odd_metrics), cmocka_unit_test(from_a_checkpoint),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

@@ -36,6 +36,7 @@ typedef struct choir_router_options {
   double consistency_weight;     /* "consistency_weight": of random's consistency loss */
   double decay;                  /* "decay": of the running means that a router keeps: cut-offs, centroids */
   int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */
+  int normalize_gates;           /* "normalize_gates": a token's gates are scaled to sum 1, as upcycling wants them */
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */

@@ -34,6 +34,7 @@ typedef struct choir_train_options {
   const choir_config *config; /* NULL with resume: the run's own */
   const char *data;           /* a built data directory; with resume may be NULL: the run's own */
   const char *out;            /* run directory */
+  const char *from;           /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   choir_run_options run;
   int (*event)(void *context,
@@ -43,11 +44,12 @@ typedef struct choir_train_options {
 #define CHOIR_TRAIN_OPTIONS_INIT \
   { .run = CHOIR_RUN_OPTIONS_INIT }
 
-/* Trains to the config's number of steps. out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and
- * checkpoints/STEP/. A loss, gradient or weight that is not finite stops with CHOIR_ERROR_NUMERIC, the step and the
- * first such tensor; the last good checkpoint stays. CHOIR_ERROR_INTERRUPTED: the caller's event function asked to
- * stop, and the step that it saw has been saved. CHOIR_ERROR_BUSY: another process trains there. Otherwise as the
- * loaders of config, data and model. */
+/* Trains to the config's number of steps. With `from` only weights come from the checkpoint, into a config of the same
+ * shapes, or of more experts where the checkpoint's layers have one ("upcycling"); its tokenizer must be the data's.
+ * out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and checkpoints/STEP/. A loss, gradient or weight that
+ * is not finite stops with CHOIR_ERROR_NUMERIC, the step and the first such tensor; the last good checkpoint stays.
+ * CHOIR_ERROR_INTERRUPTED: the caller's event function asked to stop, and the step that it saw has been saved.
+ * CHOIR_ERROR_BUSY: another process trains there. Otherwise as the loaders of config, data and model. */
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {

@@ -86,6 +86,9 @@ static void run(ch_exec *x, request *q) {
   }
   (q->causal ? q->router->causal : q->router->route)(x, a);
   x->ops->index(x, &(ch_index_args){.record = &q->record});
+  if (!a->options->normalize_gates) return;
+  real *sum = CH_NEW(&x->tape, real, a->n);
+  x->ops->normalize_gates(x, &(ch_gate_args){.record = &q->record, .sum = sum});
 }
 
 static void write_gates(const ch_record *r, float *gates) {

@@ -36,7 +36,8 @@ static const ch_backend reference = {"reference", reference_supports, fill_refer
 #include "cpu/threaded/threaded.h"
 
 /* What is not overridden stays the reference's: the index by token, a counting sort of a few integers a token; copy,
- * which is the system's own; dropout, whose time goes into random numbers. */
+ * which is the system's own; dropout, whose time goes into random numbers;
+ * the scaling of gates, a few numbers a token. */
 static void fill_cpu(ch_ops *ops, ch_compute compute) {
   fill_reference(ops, compute);
   ch_threaded_fill_gemm(ops, compute);

@@ -79,6 +79,8 @@ const ch_field ch_fields[] = {
      .help = "of the running means that a router keeps for causal use: cut-off scores, centroids"},
     {"model.router.threshold_after", CH_FIELD_LONG, ROUTER(threshold_after), 0, 0, BIG,
      .help = "steps after which training takes tokens by thresholds; 0: never"},
+    {"model.router.normalize_gates", CH_FIELD_FLAG, ROUTER(normalize_gates), 0, 0, 1,
+     .help = "a token's gates are scaled to sum 1: upcycling begins where the dense model was"},
     {"train.sequence_length", CH_FIELD_INTEGER, TRAIN(sequence_length), 0, 1, 1 << 20,
      .help = "T, tokens of one sequence"},
     {"train.batch_sequences", CH_FIELD_INTEGER, TRAIN(batch_sequences), 0, 1, 1 << 20,

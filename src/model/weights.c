@@ -70,3 +70,62 @@ int ch_weights_load(ch_params *params, const char *path) {
   choir_tensors_close(file);
   return code;
 }
+
+/* Whether the file has one expert where the model has several of the same shape. */
+static int is_dense_of(const choir_tensor *t, const ch_param *p) {
+  return t && p->expert && p->shape[0] > 1 && t->dims == p->dims && t->shape[0] == 1 && t->shape[1] == p->shape[1] &&
+         t->shape[2] == p->shape[2];
+}
+
+/* One expert's weights into all. */
+static int read_expert(const choir_tensors *file, const char *path, const ch_param *p) {
+  int64_t one[3] = {1, p->shape[1], p->shape[2]}, count = p->count / p->shape[0];
+  CH_TRY(ch_tensor_read(file, path, p->name, p->dims, one, p->w));
+  for (int64_t i = 1; i < p->shape[0]; i++) memcpy(p->w + i * count, p->w, (size_t)count * sizeof(real));
+  return CHOIR_OK;
+}
+
+/* Layers of one expert where the model has several. Refuses a layer of experts where the file has another kind. */
+static int count_upcycled(const ch_params *params, const char *path, const choir_tensors *file, int *upcycled) {
+  int matrices = 0;
+  char gated[80];
+  for (int i = 0; i < params->count; i++) {
+    const ch_param *p = &params->p[i];
+    if (!p->expert) continue;
+    const choir_tensor *t = choir_tensors_find(file, p->name);
+    snprintf(gated, sizeof gated, "layers.%d.ffn.up.weight", p->layer);
+    if (!t && choir_tensors_find(file, gated))
+      return ch_error(CHOIR_ERROR_FORMAT,
+                      "%s: layer %d has no '%s' but '%s': its feed-forward is gated, an expert's is not. Start from a "
+                      "model of the same moe_every, dense by router 'dense'",
+                      path, p->layer, p->name, gated);
+    matrices += is_dense_of(t, p);
+  }
+  *upcycled = matrices / 2; /* w1 and w2 */
+  return CHOIR_OK;
+}
+
+static int start_open(ch_params *params, const char *path, const choir_tensors *file, int *upcycled) {
+  int used = 0;
+  CH_TRY(count_upcycled(params, path, file, upcycled));
+  if (!*upcycled) return load_open(params, path, file);
+  for (int i = 0; i < params->count + params->buffers; i++) {
+    ch_param *p = &params->p[i];
+    const choir_tensor *t = choir_tensors_find(file, p->name);
+    if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
+    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, p)
+                             : ch_tensor_read(file, path, p->name, p->dims, p->shape, p->w));
+    used++;
+  }
+  if (used == choir_tensors_count(file)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: %d of its %d tensors are not part of this config's model", path,
+                  choir_tensors_count(file) - used, choir_tensors_count(file));
+}
+
+int ch_weights_start(ch_params *params, const char *path, int *upcycled) {
+  choir_tensors *file;
+  CH_TRY(choir_tensors_open(path, 1, &file));
+  int code = start_open(params, path, file, upcycled);
+  choir_tensors_close(file);
+  return code;
+}

@@ -13,6 +13,11 @@ int ch_weights_save(const ch_params *params, const char *path);
 /* Fills every parameter. Checksum, names, types and shapes are checked; a missing or surplus tensor is an error. */
 int ch_weights_load(ch_params *params, const char *path);
 
+/* The same to begin another training with. Where a layer of the file has one expert and the model's has more, each gets
+ * that expert's weights ("upcycling", Komatsuzaki et al. 2022), and the router's own weights and buffers, which the
+ * file lacks, stay as they are. *upcycled counts such layers. CHOIR_ERROR_FORMAT says which tensor does not fit. */
+int ch_weights_start(ch_params *params, const char *path, int *upcycled);
+
 /* Copies one named tensor of that type and shape out of an open file; `path` is for messages. */
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
                    real *out);

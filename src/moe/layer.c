@@ -27,6 +27,7 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_record_alloc(&x->tape, &s->record, a->n, a->e, slots);
   s->counts.demand = CH_NEW(&x->tape, int, a->e);
   s->counts.cutoff = CH_NEW(&x->tape, real, a->e);
+  if (a->options->normalize_gates) s->gate_sum = CH_NEW(keep, real, a->n);
   if (jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
   if (ch_router_learned(a->router)) {
     s->logits = CH_NEW(keep, real, (int64_t)a->n * a->e);
@@ -140,6 +141,7 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
     a->router->route(x, &routing);
   if (a->observe) a->router->observe(x, &routing);
   x->ops->index(x, &(ch_index_args){.record = &saved->record});
+  if (saved->gate_sum) x->ops->normalize_gates(x, &(ch_gate_args){.record = &saved->record, .sum = saved->gate_sum});
   if (saved->chunk_slots == saved->record.max_slots)
     run_experts(x, a, &saved->record, saved);
   else
@@ -191,6 +193,9 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
       x, &(ch_combine_args){
              .record = r, .d = a->d, .gated = 1, .y = saved->expert_y, .dout = a->dout, .dy = dy, .dgate = dgate});
   ch_experts_backward(x, a, r, saved->pre, dy);
+  if (saved->gate_sum)
+    x->ops->normalize_gates_backward(x,
+                                     &(ch_gate_args){.record = &saved->record, .sum = saved->gate_sum, .dgate = dgate});
   if (a->router->backward) {
     real *dscores = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
     ch_route_args routing = route_args(a, saved);

@@ -58,6 +58,7 @@ typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;
   real *jitter;          /* [n,d] factors of the router's input, or NULL: none */
+  real *gate_sum;        /* [n] of each token's gates before they were scaled, or NULL: they were not */
   real *logits, *scores; /* [n,e], or NULL: the router has no weight */
   int chunk_slots;       /* slots that go through the experts at once: all, but for causal routing perhaps */
   real *pre;             /* [chunk_slots,h] pre-activations of GELU */

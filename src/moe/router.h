@@ -27,7 +27,7 @@ typedef enum {
 #define CH_ROUTER_OPTIONS(row)                                                                                 \
   row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)    \
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
-          row(consistency_weight) row(decay) row(threshold_after)
+          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) CH_ROUTER_OPTION_COUNT };
 #undef CH_ROUTER_NUMBER

@@ -79,6 +79,15 @@ typedef struct {
   real *dgate;      /* [slots] <dout[token of s], y[s]> */
 } ch_combine_args;
 
+/* Gates of every token scaled so that they sum to 1: gate[s] /= sum[t], where sum[t] adds the token's slots in
+ * ascending order; a token whose gates sum to 0 keeps them. Backward: dgate, of the scaled gates, becomes that of the
+ * gates before: (dgate[s] - sum over the token's slots of gate dgate) / sum[t]. Needs the record's index. */
+typedef struct {
+  ch_record *record;
+  real *sum;   /* [n] out; in for backward */
+  real *dgate; /* [slots] */
+} ch_gate_args;
+
 /* Row softmax. dx = y * (dy - <y, dy>). In place allowed. */
 typedef struct {
   int64_t n;
@@ -316,6 +325,8 @@ typedef struct ch_ops {
   void (*gather)(ch_exec *x, const ch_gather_args *a);
   void (*combine)(ch_exec *x, const ch_combine_args *a);
   void (*combine_backward)(ch_exec *x, const ch_combine_args *a);
+  void (*normalize_gates)(ch_exec *x, const ch_gate_args *a);
+  void (*normalize_gates_backward)(ch_exec *x, const ch_gate_args *a);
   void (*softmax)(ch_exec *x, const ch_softmax_args *a);
   void (*softmax_backward)(ch_exec *x, const ch_softmax_args *a);
   void (*select)(ch_exec *x, const ch_select_args *a);

@@ -64,6 +64,7 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run) {
   json_object_set_new(line, "parameters", json_integer(costs.parameters));
   json_object_set_new(line, "active_parameters", json_integer(costs.active_parameters));
   json_object_set_new(line, "train_flops_per_token", json_real(costs.train_flops_per_token));
+  if (*run->from) json_object_set_new(line, "from", json_string(run->from));
   json_object_set_new(line, "config", ch_config_json(&run->config));
   write_line(m->file, line);
 }

@@ -7,6 +7,7 @@
 
 typedef struct ch_run {
   const char *out; /* run directory */
+  char from[4096]; /* checkpoint whose weights it began with; empty: none */
   choir_config config;
   choir_data *data;
   choir_tokenizer *tokenizer;

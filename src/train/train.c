@@ -94,10 +94,45 @@ static int data_path(const choir_train_options *o, char *path) {
   return CHOIR_OK;
 }
 
+/* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
+static int start_from(ch_run *run) {
+  char path[PATH_MAX + 32];
+  choir_tokenizer *tokenizer;
+  choir_model *model = run->trainer.model;
+  snprintf(path, sizeof path, "%s/tokenizer.model", run->from);
+  CH_TRY(choir_tokenizer_load(path, &tokenizer));
+  int same = choir_tokenizer_hash(tokenizer) == ch_data_tokenizer_hash(run->data), upcycled;
+  choir_tokenizer_free(tokenizer);
+  if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
+  snprintf(path, sizeof path, "%s/model.safetensors", run->from);
+  CH_TRY(ch_weights_start(&model->net.params, path, &upcycled));
+  return CHOIR_OK;
+}
+
+/* The checkpoint that a run begins with stands in RUN/from.path, for resuming before its own first one. */
+static int from_path(ch_run *run, const choir_train_options *o) {
+  char path[PATH_MAX], resolved[PATH_MAX], *text;
+  size_t size;
+  run->from[0] = 0;
+  snprintf(path, sizeof path, "%s/from.path", o->out);
+  if (o->resume && o->from) return ch_error(CHOIR_ERROR_ARGUMENT, "what a run began with stands in %s", path);
+  if (o->from) {
+    CH_TRY(ch_checkpoint_resolve(o->from, resolved));
+    return realpath(resolved, run->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);
+  }
+  if (!o->resume || access(path, F_OK)) return CHOIR_OK;
+  CH_TRY(ch_file_read(path, PATH_MAX - 1, &text, &size));
+  memcpy(run->from, text, size + 1);
+  free(text);
+  return CHOIR_OK;
+}
+
 static int keep_settings(const ch_run *run, const char *data) {
   char path[PATH_MAX + 16];
   snprintf(path, sizeof path, "%s/data.path", run->out);
   CH_TRY(ch_file_save(path, data, strlen(data)));
+  snprintf(path, sizeof path, "%s/from.path", run->out);
+  if (*run->from) CH_TRY(ch_file_save(path, run->from, strlen(run->from)));
   snprintf(path, sizeof path, "%s/config.json", run->out);
   return choir_config_save(&run->config, path);
 }
@@ -109,12 +144,14 @@ static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
   if (o->resume) CH_TRY(ch_checkpoint_newest(o->out, checkpoint, &step));
   CH_TRY(o->resume ? resume_config(run, o, checkpoint) : fresh_config(run, o));
   CH_TRY(data_path(o, data));
+  CH_TRY(from_path(run, o));
   CH_TRY(open_data(run, data));
   CH_TRY(make_model(run, &o->run));
   if (*checkpoint) {
     CH_TRY(ch_checkpoint_load(run, checkpoint));
   } else {
     ch_params_init(&run->trainer.model->net.params, run->config.train.seed, run->trainer.model->x.threads);
+    if (*run->from) CH_TRY(start_from(run));
     ch_model_weights_changed(run->trainer.model);
   }
   return keep_settings(run, data);

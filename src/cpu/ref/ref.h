@@ -11,7 +11,7 @@ void ch_ref_fill_head(ch_ops *ops);
 void ch_ref_fill_pointwise(ch_ops *ops); /* softmax, copy, sumsq, round_bf16 */
 void ch_ref_fill_gelu(ch_ops *ops);      /* gelu, geglu */
 void ch_ref_fill_norm(ch_ops *ops);      /* rmsnorm */
-void ch_ref_fill_gather(ch_ops *ops);    /* gather, combine, embedding */
+void ch_ref_fill_gather(ch_ops *ops);    /* gather, combine, gates, embedding */
 void ch_ref_fill_select(ch_ops *ops);    /* select, index */
 void ch_ref_fill_dropout(ch_ops *ops);
 void ch_ref_fill_exchange(ch_ops *ops);

@@ -100,8 +100,9 @@ const ch_router ch_router_capped_expert_choice = {
     .summary = "expert choice where a token has at most `cap` experts, by an exact or an entropic solver",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
-    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(solver) |
-               CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(decay),
+    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS |
+               CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(solver) | CH_ROUTER_TAKES(solver_lambda) |
+               CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(decay),
     .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
     .check = check,
     .max_slots = max_slots,

@@ -1,0 +1,135 @@
+/* Weights to begin another training with: a dense model's as all experts of another one, whose loss is then the same
+ * where gates sum to 1. */
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model/weights.h"
+#include "model_testing.h"
+
+static char path[] = "/tmp/choir-upcycle-XXXXXX", file[64];
+
+static choir_model *fresh(const choir_config *config) {
+  choir_run_options run = {.backend = "cpu", .threads = 2};
+  choir_model *model;
+  test_ok(choir_model_init(config, 77, &run, &model));
+  return model;
+}
+
+static void save(const choir_config *config) {
+  choir_model *model = fresh(config);
+  test_ok(ch_weights_save(&model->net.params, file));
+  choir_model_free(model);
+}
+
+/* A model begun with the file; its loss on some tokens, and its layers that were upcycled. */
+static double start(const choir_config *config, int *upcycled) {
+  choir_run_options run = {.backend = "cpu", .threads = 2};
+  int32_t token[MODEL_B * MODEL_T], target[MODEL_B * MODEL_T];
+  choir_model *model;
+  test_ok(choir_model_init(config, 5, &run, &model));
+  test_ok(ch_weights_start(&model->net.params, file, upcycled));
+  ch_model_weights_changed(model);
+  model_tokens(token, MODEL_B * MODEL_T, 3);
+  model_tokens(target, MODEL_B * MODEL_T, 4);
+  test_ok(ch_model_plan(model, MODEL_B, MODEL_T, 0));
+  ch_pass pass = {.B = MODEL_B, .T = MODEL_T, .token = token, .target = target};
+  ch_transformer_run(&model->x, &model->net, &pass);
+  for (int i = 0; i < model->net.params.count; i++) {
+    const ch_param *p = &model->net.params.p[i];
+    for (int64_t j = 0; p->expert && j < p->count; j++) assert_true(p->w[j] == p->w[j % (p->count / p->shape[0])]);
+  }
+  choir_model_free(model);
+  return pass.loss_sum / (MODEL_B * MODEL_T);
+}
+
+/* Every token has room with every expert that it asks for: the loss is the dense one's to rounding, and is not where
+ * gates are scores. */
+static void same_loss(void **state) {
+  (void)state;
+  static const char *const routers[] = {"switch_top1", "gshard_top2", "quantile_balanced", "expert_choice"};
+  choir_config dense = model_config("dense");
+  int upcycled;
+  save(&dense);
+  double want = start(&dense, &upcycled);
+  assert_int_equal(upcycled, 0);
+  for (int i = 0; i < 4; i++)
+    for (int normalize = 1; normalize >= 0; normalize--) {
+      choir_config c = model_config(routers[i]);
+      c.model.router.capacity_factor = i == 3 ? MODEL_E - 1 : MODEL_E; /* seven of eight experts a token */
+      c.model.router.normalize_gates = normalize;
+      c.model.router.experts_per_token = 2;
+      double got = start(&c, &upcycled);
+      assert_int_equal(upcycled, 2);
+      if (normalize && !(fabs(got - want) < 2e-6)) fail_msg("%s: loss %.9g, dense %.9g", routers[i], got, want);
+      if (!normalize && i != 1 && !(fabs(got - want) > 1e-5)) fail_msg("%s: as with scaled gates", routers[i]);
+    }
+}
+
+/* Into the same shapes it is loading. */
+static void same_shapes(void **state) {
+  (void)state;
+  choir_config c = model_config("capped_expert_choice");
+  int upcycled;
+  save(&c);
+  choir_model *a = fresh(&c);
+  c.train.seed = 3;
+  choir_run_options run = {.backend = "cpu"};
+  choir_model *b;
+  test_ok(choir_model_init(&c, 8, &run, &b));
+  test_ok(ch_weights_start(&b->net.params, file, &upcycled));
+  assert_int_equal(upcycled, 0);
+  for (int i = 0; i < a->net.params.count + a->net.params.buffers; i++)
+    assert_memory_equal(a->net.params.p[i].w, b->net.params.p[i].w, (size_t)a->net.params.p[i].count * sizeof(real));
+  choir_model_free(a), choir_model_free(b);
+}
+
+static void refuse(const choir_config *config, const char *what, const char *more) {
+  int upcycled;
+  choir_model *model = fresh(config);
+  assert_int_equal(ch_weights_start(&model->net.params, file, &upcycled), CHOIR_ERROR_FORMAT);
+  if (!strstr(choir_error_message(), what) || !strstr(choir_error_message(), more))
+    fail_msg("%s", choir_error_message());
+  choir_model_free(model);
+}
+
+static void other_shapes(void **state) {
+  (void)state;
+  choir_config dense = model_config("dense"), c = model_config("switch_top1");
+  save(&dense);
+  c.model.d_hidden = 40;
+  refuse(&c, "[48,32]", "[40,32]");
+  c = model_config("switch_top1");
+  c.model.layers = 5;
+  refuse(&c, "layers.4.", "missing");
+  c.model.layers = 3;
+  refuse(&c, "not part of", "of its");
+  c = model_config("switch_top1");
+  c.model.moe_every = 1;
+  refuse(&c, "layers.0.moe.experts.w1", "layers.0.ffn.up.weight");
+  dense.model.moe_every = 0;
+  save(&dense);
+  c = model_config("switch_top1");
+  refuse(&c, "layers.1.moe.experts.w1", "router 'dense'");
+  choir_config several = model_config("hash");
+  save(&several);
+  several.model.experts = 16;
+  refuse(&several, "[8,32,48]", "[16,32,48]");
+}
+
+static int set_up(void **state) {
+  (void)state;
+  if (!mkdtemp(path)) return -1;
+  snprintf(file, sizeof file, "%s/model.safetensors", path);
+  return 0;
+}
+
+static int clean_up(void **state) {
+  (void)state;
+  return unlink(file) || rmdir(path);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_loss), cmocka_unit_test(same_shapes),
+                                     cmocka_unit_test(other_shapes)};
+  return cmocka_run_group_tests(tests, set_up, clean_up);
+}
