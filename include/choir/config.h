@@ -43,7 +43,8 @@ typedef struct choir_model_config { /* JSON object "model" */
   int vocab_size;                   /* V */
   int layers;                       /* L */
   int d_model;                      /* d */
-  int d_hidden;                     /* h, of one expert and of the GEGLU layers */
+  int d_hidden;                     /* h, of the GEGLU layers and, unless d_expert says otherwise, of one expert */
+  int d_expert;                     /* hidden width of one expert; 0: d_hidden */
   int heads;                        /* H */
   int d_head;                       /* 0: d/H */
   int experts;                      /* e of the MoE layers */
