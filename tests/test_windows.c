@@ -22,9 +22,9 @@ static void scattered_windows(void **state) {
   for (int64_t i = 0; i < 256; i++) part[i * w.stride % w.count * 8 / w.count]++;
   for (int i = 0; i < 8; i++)
     if (part[i] < 28 || part[i] > 36) fail_msg("%d of 256 windows in part %d of 8", part[i], i);
-  for (int64_t i = 1; i < 64; i++) { /* a batch has no neighbours */
+  for (int64_t i = 1; i < 16; i++) { /* a batch has no neighbours */
     int64_t apart = i * w.stride % w.count;
-    assert_in_range(apart, 20, w.count - 20);
+    assert_in_range(apart, 50, w.count - 50);
   }
 }
 
