@@ -48,18 +48,21 @@ static void y_grid(FILE *out, const axis *y) {
   }
 }
 
-static void x_tick(FILE *out, const axis *x, double position, double value) {
+static void x_tick(FILE *out, const axis *x, double position, double value, int whole) {
   fprintf(out, "<text class=\"tick\" text-anchor=\"middle\" x=\"%.1f\" y=\"%d\">", at(x, position),
           HEIGHT - BOTTOM + 20);
-  number(out, value);
+  if (whole)
+    fprintf(out, "%.6g", value);
+  else
+    number(out, value);
   fputs("</text>", out);
 }
 
 static void x_ticks(FILE *out, const ch_chart *chart, const axis *x) {
   const ch_curve *first = chart->log_x ? chart->series[0].curve : NULL;
-  for (int i = 0; first && i < first->count; i++) x_tick(out, x, log(first->x[i]), first->x[i]);
+  for (int i = 0; first && i < first->count; i++) x_tick(out, x, log(first->x[i]), first->x[i], 1);
   for (double v = ceil(x->low / x->step - 1e-9) * x->step; !first && v <= x->high + 1e-9 * x->step; v += x->step)
-    x_tick(out, x, v, v);
+    x_tick(out, x, v, v, 0);
 }
 
 /* What is drawn of a curve: at most BINS points, each the mean of its bin. A step more or less does not show at this
@@ -93,15 +96,16 @@ static void bin(const ch_chart *chart, const ch_series *s, points *p) {
 }
 
 /* "s3", and behind the eighth the same colours dashed. */
-static const char *class_of(int index) {
+static const char *class_of(const ch_chart *chart, int index) {
+  int colour = chart->series[index].colour ? chart->series[index].colour - 1 : index;
   static const char *const names[CH_SERIES_MOST] = {"s0",      "s1",      "s2",      "s3",      "s4",      "s5",
                                                     "s6",      "s7",      "s0 dash", "s1 dash", "s2 dash", "s3 dash",
                                                     "s4 dash", "s5 dash", "s6 dash", "s7 dash"};
-  return names[index];
+  return names[colour % CH_SERIES_MOST];
 }
 
-static void draw_band(FILE *out, const points *p, int index, const axis *xa, const axis *ya) {
-  fprintf(out, "<polygon class=\"%s\" points=\"", class_of(index));
+static void draw_band(FILE *out, const ch_chart *chart, const points *p, int index, const axis *xa, const axis *ya) {
+  fprintf(out, "<polygon class=\"%s\" points=\"", class_of(chart, index));
   for (int i = 0; i < p->count; i++)
     if (isfinite(p->low[i])) fprintf(out, "%.1f,%.1f ", at(xa, p->x[i]), at(ya, p->low[i]));
   for (int i = p->count; i-- > 0;)
@@ -113,14 +117,14 @@ static void draw_curve(FILE *out, const ch_chart *chart, int index, const axis *
   const ch_series *s = &chart->series[index];
   points p;
   bin(chart, s, &p);
-  if (s->low) draw_band(out, &p, index, xa, ya);
-  fprintf(out, "<polyline class=\"%s\" points=\"", class_of(index));
+  if (s->low) draw_band(out, chart, &p, index, xa, ya);
+  fprintf(out, "<polyline class=\"%s\" points=\"", class_of(chart, index));
   for (int i = 0; i < p.count; i++) fprintf(out, "%.1f,%.1f ", at(xa, p.x[i]), at(ya, p.y[i]));
   fputs("\"/>", out);
   for (int i = 0; s->points && i < p.count && s->curve->count <= BINS; i++) { /* marked points are few and exact */
     double x = chart->log_x ? exp(p.x[i]) : p.x[i];
     fprintf(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.2\"><title>%s %.6g: %.5g</title></circle>",
-            class_of(index), at(xa, p.x[i]), at(ya, p.y[i]), chart->x_name ? chart->x_name : "step", x, p.y[i]);
+            class_of(chart, index), at(xa, p.x[i]), at(ya, p.y[i]), chart->x_name ? chart->x_name : "step", x, p.y[i]);
   }
 }
 
@@ -137,7 +141,7 @@ static void legend(FILE *out, const ch_chart *chart) {
   fputs("<ul>", out);
   for (int i = 0; i < chart->count; i++) {
     const ch_series *s = &chart->series[i];
-    fprintf(out, "<li class=\"%s%s\">", class_of(i), s->curve ? "" : " level");
+    fprintf(out, "<li class=\"%s%s\">", class_of(chart, i), s->curve ? "" : " level");
     ch_html_text(out, s->label);
     fputs("</li>", out);
   }
@@ -171,6 +175,10 @@ static void ranges(const ch_chart *chart, double *x0, double *x1, double *y0, do
     }
     if (p.count && !chart->log_x) widen(s->curve->x[s->curve->count - 1], x0, x1);
   }
+  if (chart->log_x && *x1 > *x0) { /* first and last points keep off the edges */
+    double slack = 0.04 * (*x1 - *x0);
+    *x0 -= slack, *x1 += slack;
+  }
   if (!isfinite(*y0) || !isfinite(*y1)) *y0 = 0, *y1 = 1;
   if (!isfinite(*x0) || !isfinite(*x1)) *x0 = 0, *x1 = 1;
 }
@@ -188,7 +196,7 @@ static void draw(FILE *out, const ch_chart *chart) {
     if (s->curve)
       draw_curve(out, chart, i, &x, &y);
     else
-      fprintf(out, "<line class=\"%s level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" />", class_of(i), LEFT,
+      fprintf(out, "<line class=\"%s level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" />", class_of(chart, i), LEFT,
               WIDTH - RIGHT, at(&y, s->level), at(&y, s->level));
   }
 }
@@ -218,7 +226,7 @@ void ch_chart_write_svg(FILE *out, const ch_chart *chart) {
   for (int i = 0; i < chart->count; i++) {
     int x = LEFT + i % COLUMNS * (WIDTH - LEFT) / COLUMNS, y = top + HEIGHT + i / COLUMNS * LINE;
     fprintf(out, "<polyline class=\"%s%s\" points=\"%d,%d %d,%d\"/><text class=\"label\" x=\"%d\" y=\"%d\">",
-            class_of(i), chart->series[i].curve ? "" : " level", x, y, x + 18, y, x + 24, y + 4);
+            class_of(chart, i), chart->series[i].curve ? "" : " level", x, y, x + 18, y, x + 24, y + 4);
     ch_html_text(out, chart->series[i].label);
     fputs("</text>\n", out);
   }

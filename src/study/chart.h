@@ -12,6 +12,7 @@ typedef struct ch_series {
   const ch_curve *curve; /* NULL: a dashed level at `level` */
   double level;
   const char *label;
+  int colour;               /* from 1; 0: by its place among the series */
   int points;               /* nonzero: marks every point */
   const double *low, *high; /* a band around the curve, as many values as it has points; NULL: none */
 } ch_series;

@@ -41,13 +41,13 @@ static double *numbers(drawing *d, const json_t *array) {
   return values;
 }
 
-static ch_series *add(drawing *d, const char *label, const json_t *x, const json_t *y) {
+static ch_series *add(drawing *d, const char *label, size_t colour, const json_t *x, const json_t *y) {
   if (d->chart.count >= CH_SERIES_MOST || !json_array_size(x)) return NULL;
   ch_curve *c = &d->curve[d->chart.count];
   *c = (ch_curve){.x = numbers(d, x), .y = numbers(d, y), .count = (int)json_array_size(x)};
   if (d->code) return NULL;
   ch_series *s = &d->chart.series[d->chart.count++];
-  *s = (ch_series){.curve = c, .label = label};
+  *s = (ch_series){.curve = c, .label = label, .colour = (int)colour + 1};
   return s;
 }
 
@@ -88,7 +88,7 @@ static void loss_curves(drawing *d, const char *key, const char *deviation_key, 
   d->chart.x_from = 0.1 * number(d->summary, "steps");
   json_array_foreach(d->arms, i, arm) {
     const json_t *curve = json_object_get(arm, "curve");
-    ch_series *s = add(d, text(arm, "name"), json_object_get(curve, "step"), json_object_get(curve, key));
+    ch_series *s = add(d, text(arm, "name"), i, json_object_get(curve, "step"), json_object_get(curve, key));
     if (!s || d->code) continue;
     double *low = numbers(d, json_object_get(curve, deviation_key)),
            *high = numbers(d, json_object_get(curve, deviation_key));
@@ -109,11 +109,11 @@ static void differences(drawing *d) {
   json_array_foreach(d->arms, i, arm) {
     const json_t *difference = json_object_get(arm, "difference"), *curve = json_object_get(difference, "curve");
     if (!strcmp(text(difference, "from"), text(arm, "name"))) continue;
-    ch_series *s = add(d, text(arm, "name"), json_object_get(curve, "step"), json_object_get(curve, "mean"));
+    ch_series *s = add(d, text(arm, "name"), i, json_object_get(curve, "step"), json_object_get(curve, "mean"));
     if (s) s->low = numbers(d, json_object_get(curve, "low")), s->high = numbers(d, json_object_get(curve, "high"));
   }
   if (d->chart.count && d->chart.count < CH_SERIES_MOST)
-    d->chart.series[d->chart.count++] = (ch_series){.level = 0, .label = "the first arm"};
+    d->chart.series[d->chart.count++] = (ch_series){.level = 0, .label = "the first arm", .colour = 1};
   finish(d, "difference");
 }
 
@@ -128,14 +128,14 @@ static void differences_in_time(drawing *d) {
     const json_t *at = json_object_get(arm, "difference_at_seconds"), *seconds = json_object_get(at, "seconds"),
                  *arm_json = json_array_get(d->arms, i);
     if (!strcmp(text(json_object_get(arm_json, "difference"), "from"), text(arm_json, "name"))) continue;
-    ch_series *s = add(d, text(arm_json, "name"), seconds, json_object_get(at, "mean"));
+    ch_series *s = add(d, text(arm_json, "name"), i, seconds, json_object_get(at, "mean"));
     if (!s) continue;
     s->low = numbers(d, json_object_get(at, "low")), s->high = numbers(d, json_object_get(at, "high"));
     from = fmin(from, 0.1 * s->curve->x[s->curve->count - 1]);
   }
   d->chart.x_from = isfinite(from) ? from : 0;
   if (d->chart.count && d->chart.count < CH_SERIES_MOST)
-    d->chart.series[d->chart.count++] = (ch_series){.level = 0, .label = "the first arm"};
+    d->chart.series[d->chart.count++] = (ch_series){.level = 0, .label = "the first arm", .colour = 1};
   finish(d, "difference-seconds");
 }
 
@@ -160,7 +160,7 @@ static void swept(drawing *d) {
       char *comma = strrchr(labels[row], ',');
       if (comma) *comma = 0;
     }
-    ch_series *s = add(d, labels[row], x, y);
+    ch_series *s = add(d, labels[row], (size_t)row, x, y);
     if (s) {
       s->points = 1;
       double *low = numbers(d, deviation), *high = numbers(d, deviation);
@@ -185,7 +185,7 @@ static void gaps(drawing *d) {
   d->chart.x_from = 0.1 * number(d->summary, "steps");
   json_array_foreach(d->arms, i, arm) {
     const json_t *curve = json_object_get(arm, "curve");
-    ch_series *s = add(d, text(arm, "name"), json_object_get(curve, "step"), json_object_get(curve, "causal"));
+    ch_series *s = add(d, text(arm, "name"), i, json_object_get(curve, "step"), json_object_get(curve, "causal"));
     double *own = s ? numbers(d, json_object_get(curve, "own")) : NULL, most = 0;
     for (int j = 0; own && j < s->curve->count; j++) {
       s->curve->y[j] -= own[j];
@@ -214,12 +214,13 @@ static void pools(drawing *d, const json_t *arm) {
       json_array_append(x, json_object_get(row, "pool"));
       json_array_append(y, json_object_get(json_object_get(row, "less_causal"), "mean"));
     }
-    ch_series *s = add(d, labels[scattered], x, y);
+    ch_series *s = add(d, labels[scattered], (size_t)scattered, x, y);
     if (s) s->points = 1;
     json_decref(x);
     json_decref(y);
   }
-  if (d->chart.count) d->chart.series[d->chart.count++] = (ch_series){.level = 0, .label = "as by thresholds"};
+  if (d->chart.count)
+    d->chart.series[d->chart.count++] = (ch_series){.level = 0, .label = "as by thresholds", .colour = 8};
   finish(d, "pools");
 }
 

@@ -154,15 +154,20 @@ static int add(json_t *array, json_t *row) {
   return row ? json_array_append_new(array, row) ? CHOIR_ERROR_MEMORY : CHOIR_OK : CHOIR_ERROR_FORMAT;
 }
 
-/* Pools of about 512 to 32,768 tokens, but no more than there are sequences. */
-static int add_pools(const measuring *m, json_t *pools) {
-  for (int tokens = 512; tokens <= 32768; tokens *= 4)
-    for (int scattered = 0; scattered < 2; scattered++) {
-      int batch = tokens / m->length;
-      if (batch < 1 || (m->options->sequences && batch > m->options->sequences)) continue;
-      CH_TRY(add(pools, evaluate(m, "batch", batch, scattered)));
-    }
-  return CHOIR_OK;
+/* Pools of about 512 to 32,768 tokens, but of no more than there are sequences. Each row has the causal loss of the
+ * same sequences beside its own. */
+static int add_pools(const measuring *m, json_t *pools, int scattered) {
+  json_t *causal = evaluate(m, "threshold", choir_model_config_of(m->model)->train.batch_sequences, scattered);
+  int code = causal ? CHOIR_OK : CHOIR_ERROR_FORMAT;
+  for (int tokens = 512; tokens <= 32768 && !code; tokens *= 4) {
+    int batch = tokens / m->length;
+    if (batch < 1 || (m->options->sequences && batch > m->options->sequences)) continue;
+    json_t *row = evaluate(m, "batch", batch, scattered);
+    if (row) json_object_set(row, "causal", json_object_get(causal, "loss"));
+    code = add(pools, row);
+  }
+  json_decref(causal);
+  return code;
 }
 
 /* Its own routing and batch size, with the tokens counted. */
@@ -173,9 +178,9 @@ static int add_own(const measuring *m, const char *routing, const char *name) {
   c.experts = c.seen + c.vocab, c.none = c.seen + 2 * (size_t)c.vocab;
   json_t *row = NULL;
   if (c.seen && order) {
-    choir_model_look(m->model, count, &c);
+    choir_model_on_routing(m->model, count, &c);
     row = evaluate(m, routing, choir_model_config_of(m->model)->train.batch_sequences, 1);
-    choir_model_look(m->model, NULL, NULL);
+    choir_model_on_routing(m->model, NULL, NULL);
   }
   if (row) json_object_set_new(row, "counted", tokens_json(m->tokenizer, &c, order));
   free(c.seen);
@@ -190,7 +195,8 @@ static int measure(measuring *m) {
   CH_TRY(add_own(m, NULL, "own"));
   if (!choir_model_looks_across_tokens(m->model)) return CHOIR_OK;
   CH_TRY(add_own(m, "threshold", "causal"));
-  return add_pools(m, pools);
+  for (int scattered = 0; scattered < 2; scattered++) CH_TRY(add_pools(m, pools, scattered));
+  return CHOIR_OK;
 }
 
 int choir_study_measure(const choir_study_measure_options *options) {

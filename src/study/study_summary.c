@@ -197,7 +197,7 @@ static json_t *pools_json(const ch_loaded *l, int arm) {
       if (!m) continue;
       row = json_array_get(json_object_get(m, "pools"), i);
       loss[count] = number(row, "loss");
-      less[count++] = number(row, "loss") - number(json_object_get(m, "causal"), "loss");
+      less[count++] = number(row, "loss") - number(row, "causal");
     }
     ch_estimate e = ch_estimate_of(loss, count), d = ch_estimate_of(less, count);
     json_array_append_new(

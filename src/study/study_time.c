@@ -14,7 +14,9 @@
 #include "study/study.h"
 #include "train/stepper.h"
 
-enum { ROUNDS = 9, STEPS = 4 }; /* turns; steps of one turn, the first of which is not timed */
+/* Turns; windows of tokens in one turn, which are taken again where more steps are; steps of a turn at most. */
+enum { ROUNDS = 9, WINDOWS = 8, STEPS_MOST = 64 };
+static const double turn_seconds = 0.4; /* at least, unless steps are so many; and at least three steps */
 
 /* An op table whose expert work takes its time. The first member: an op that is handed x finds the rest by x->ops. */
 typedef struct clocked {
@@ -57,33 +59,44 @@ static void add_imbalance(const ch_transformer *net, turn *t) {
   }
 }
 
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static void split(const int32_t *windows, int B, int T, int32_t *token, int32_t *target) {
+  for (int64_t b = 0; b < B; b++)
+    for (int64_t i = 0; i < T; i++) {
+      token[b * T + i] = windows[b * (T + 1) + i];
+      target[b * T + i] = windows[b * (T + 1) + i + 1];
+    }
+}
+
+/* The median step: others may take the CPU away at any time. The first is not timed. */
 static void take_steps(ch_stepper *stepper, const int32_t *windows, int32_t *token, turn *t) {
-  int B = stepper->config.train.batch_sequences, T = stepper->config.train.sequence_length;
-  int32_t *target = token + (int64_t)B * T;
+  int B = stepper->config.train.batch_sequences, T = stepper->config.train.sequence_length, count = 0;
+  double seconds[STEPS_MOST], expert = 0, sum = 0;
   clocked c = {.ops = *stepper->model->x.ops, .inner = stepper->model->x.ops};
   c.ops.expert_gemm = clocked_expert_gemm;
   c.ops.gelu = clocked_gelu;
   c.ops.gelu_backward = clocked_gelu_backward;
   stepper->model->x.ops = &c.ops;
-  double begin = 0;
-  for (int s = 0; s < STEPS; s++) {
-    const int32_t *from = windows + (int64_t)s * B * (T + 1);
-    for (int64_t b = 0; b < B; b++)
-      for (int64_t i = 0; i < T; i++) {
-        token[b * T + i] = from[b * (T + 1) + i];
-        target[b * T + i] = from[b * (T + 1) + i + 1];
-      }
-    if (s == 1) {
-      begin = ch_machine_seconds();
-      c.seconds = 0;
-    }
+  for (int s = 0; s <= STEPS_MOST && (s < 4 || sum < turn_seconds); s++) {
+    split(windows + (int64_t)(s % WINDOWS) * B * (T + 1), B, T, token, token + (int64_t)B * T);
     ch_transformer_clear_stats(&stepper->model->net);
-    ch_stepper_run(stepper, token, target);
-    if (s > 0) add_imbalance(&stepper->model->net, t);
+    c.seconds = 0;
+    double begin = ch_machine_seconds();
+    ch_stepper_run(stepper, token, token + (int64_t)B * T);
+    if (s == 0) continue;
+    seconds[count] = ch_machine_seconds() - begin;
+    sum += seconds[count++];
+    expert += c.seconds;
+    add_imbalance(&stepper->model->net, t);
   }
-  t->step = (ch_machine_seconds() - begin) / (STEPS - 1);
-  t->expert = c.seconds / (STEPS - 1);
-  t->load /= STEPS - 1, t->demand /= STEPS - 1;
+  qsort(seconds, (size_t)count, sizeof *seconds, by_value);
+  t->step = seconds[count / 2];
+  t->expert = t->step * expert / sum;
+  t->load /= count, t->demand /= count;
   stepper->model->x.ops = c.inner;
 }
 
@@ -101,16 +114,16 @@ static int one_turn(const ch_study *s, int arm, int threads, const choir_data *d
   CH_TRY(choir_model_load(path, &run, &model));
   CH_TRY(ch_stepper_create(model, &stepper));
   int64_t n = (int64_t)config.train.batch_sequences * config.train.sequence_length,
-          room = STEPS * (n + config.train.batch_sequences);
-  int32_t *buffer = malloc((size_t)(room + 2 * n) * sizeof *buffer);
+          windows = WINDOWS * (n + config.train.batch_sequences);
+  int32_t *buffer = malloc((size_t)(windows + 2 * n) * sizeof *buffer);
   if (buffer) {
-    ch_data_position position = {(uint64_t)(round * STEPS * config.train.batch_sequences)};
-    ch_data_next(data, 1, config.train.sequence_length, &position, STEPS * config.train.batch_sequences, buffer);
-    take_steps(&stepper, buffer, buffer + room, t);
+    ch_data_position position = {(uint64_t)(round * WINDOWS * config.train.batch_sequences)};
+    ch_data_next(data, 1, config.train.sequence_length, &position, WINDOWS * config.train.batch_sequences, buffer);
+    take_steps(&stepper, buffer, buffer + windows, t);
   }
   free(buffer);
   ch_stepper_free(&stepper);
-  return buffer ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the tokens of %d steps", STEPS);
+  return buffer ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the tokens of %d steps", WINDOWS);
 }
 
 static int trained(const ch_study *s, int arm) {
