@@ -114,6 +114,20 @@ static void runs_are_shared(void **state) {
       "sed -e s/\\\"two\\\"/\\\"more\\\"/ -e s/EC/expert/g two.json >more.json;"
       "choir study run more.json --data data --scale ./tiny.json --jobs 2 --seeds 3 --out whole");
   assert_int_equal(count_runs("whole"), runs + 2);
+  program_must(
+      "sed -i 's/\"pools\", \"tokens\"/\"time\"/' more.json;"
+      "choir study run more.json --data data --scale ./tiny.json --jobs 2 --seeds 3 --out whole");
+  json_t *summary = load("whole/more-tiny/summary.json"),
+         *timed = json_object_get(json_object_get(summary, "timing"), "arms");
+  for (size_t i = 0; i < 2; i++) {
+    const json_t *arm = json_array_get(timed, i);
+    assert_true(json_at(arm, "step_seconds") > json_at(arm, "expert_seconds") && json_at(arm, "expert_seconds") > 0);
+    if (!(json_at(arm, "fullest_holds") < 1.1))
+      fail_msg("imbalance %g", json_at(arm, "fullest_holds")); /* even loads */
+    const json_t *ratio = json_object_get(arm, "step_to_reference");
+    assert_true(json_at(ratio, "count") == 9 && json_at(ratio, "low") <= json_at(ratio, "high"));
+  }
+  json_decref(summary);
   program_must("choir study status whole");
   assert_non_null(strstr(program_output, "seed 3 100 %"));
 }
@@ -166,6 +180,9 @@ static void refusals(void **state) {
   program_refuses(1, "scale 'huge'", "choir study run efficiency --scale huge --data data --out r");
   program_refuses(1, "claims[0]",
                   "sed 's/\"rival\": \"dense\"/\"rival\": \"dens\"/' two.json >bad.json;"
+                  "choir study run bad.json --data data --scale ./tiny.json --out r");
+  program_refuses(1, "kind 'los'",
+                  "sed 's/\"loss\"/\"los\"/' two.json >bad.json;"
                   "choir study run bad.json --data data --scale ./tiny.json --out r");
   program_refuses(1, "unknown key 'arm'",
                   "sed 's/\"arms\"/\"arm\"/' two.json >bad.json;"

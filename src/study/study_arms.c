@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/suggest.h"
 #include "model/config.h"
 #include "study/study.h"
 
@@ -155,16 +156,28 @@ static int read_rates(ch_study *s) {
   return CHOIR_OK;
 }
 
-/* Claims speak of arms that there are. */
+/* Claims speak of arms that there are, and of what can be computed. */
 static int check_claims(const ch_study *s) {
+  static const char *const kinds[] = {"loss",      "steps",       "seconds",    "share", "gap",
+                                      "step_time", "device_time", "gap_growth", NULL};
   static const char *const keys[] = {"arm", "rival", "than_arm", "than_rival", NULL};
   const json_t *claim;
   size_t i;
-  json_array_foreach(json_object_get(s->recipe, "claims"), i, claim) for (int k = 0; keys[k]; k++) {
-    const json_t *name = json_object_get(claim, keys[k]);
-    if ((name || !k) && ch_study_arm_find(s, json_string_value(name)) < 0)
-      return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: %s '%s': no such arm", s->name, i, keys[k],
-                      name ? json_string_value(name) : "");
+  json_array_foreach(json_object_get(s->recipe, "claims"), i, claim) {
+    const char *kind = text_of(claim, "kind");
+    int known = 0;
+    for (int k = 0; kinds[k]; k++) known |= !strcmp(kinds[k], kind);
+    if (!known) {
+      char list[160];
+      return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: kind '%s': one of %s", s->name, i, kind,
+                      ch_word_list(list, sizeof list, kinds));
+    }
+    for (int k = 0; keys[k]; k++) {
+      const json_t *name = json_object_get(claim, keys[k]);
+      if ((name || !k) && ch_study_arm_find(s, json_string_value(name)) < 0)
+        return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: %s '%s': no such arm", s->name, i, keys[k],
+                        name ? json_string_value(name) : "");
+    }
   }
   return CHOIR_OK;
 }

@@ -16,6 +16,10 @@
 static void value(FILE *out, const json_t *claim, const json_t *e) {
   const char *unit = text(claim, "unit");
   const char *format = !strcmp(unit, "times") ? "%.2f" : !strcmp(unit, "share") ? "%.3f" : "%+.4f";
+  if (!isfinite(number(e, "mean"))) {
+    fputs("not yet", out);
+    return;
+  }
   fprintf(out, "%s %s", ch_summary_interval(format, e), !strcmp(unit, "share") ? "of tokens" : unit);
   double missed = number(e, "not_reached"), count = number(e, "count");
   if (missed > 0 && missed >= count)

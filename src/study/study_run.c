@@ -103,7 +103,7 @@ static int add_measurement(work *w, int arm, int seed) {
   if (!job) return CHOIR_OK;
   snprintf(job->name, sizeof job->name, "%s, seed %d", s->arm[arm].name, seed);
   ch_study_measure_path(s, name, job->word[0]);
-  job->work = s->arm[arm].costs.forward_flops_per_token * 3e6;
+  job->work = s->arm[arm].costs.forward_flops_per_token * 12 * 1024 * config.train.sequence_length; /* evaluations */
   const char *words[] = {"study", "measure",    job->run,    "--data",    s->data,
                          "--out", job->word[0], "--threads", job->word[7]};
   memcpy(job->argument, words, sizeof words);
@@ -180,7 +180,11 @@ static int work_through(work *w) {
   CH_TRY(search_rates(w));
   CH_TRY(train_all(w));
   CH_TRY(measure_all(w));
-  if (ch_study_measures(&w->study, "time")) return ch_study_time(&w->study, w->jobs.threads, asked_to_stop, w);
+  if (!ch_study_measures(&w->study, "time")) return CHOIR_OK;
+  int code = ch_study_time(&w->study, w->jobs.threads, asked_to_stop, w);
+  if (!code || code == CHOIR_ERROR_INTERRUPTED) return code;
+  w->failed++;
+  say(w, "failed: step times: %s", choir_error_message());
   return CHOIR_OK;
 }
 
