@@ -39,6 +39,8 @@ static void estimates(void **state) {
   e = ch_estimate_of(v, 1);
   assert_true(e.mean == 4.1 && isnan(e.low) && isnan(e.deviation));
   assert_true(isnan(ch_estimate_of(v, 0).mean));
+  double odd[] = {3, 1, 2}, even[] = {4, 1, 3, 2};
+  assert_true(ch_median(odd, 3) == 2 && ch_median(even, 4) == 2.5 && isnan(ch_median(odd, 0)));
 }
 
 /* The weighted sum of squares at the fitted value is no larger than nearby: no normal equations here. */

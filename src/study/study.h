@@ -72,6 +72,14 @@ int ch_study_run_name(const ch_study *study, const choir_config *config, char *n
 /* DIRECTORY/runs/NAME; `path` has PATH_MAX bytes. */
 void ch_study_run_path(const ch_study *study, const char *name, char *path);
 
+/* ---- study_setup.c ---- */
+
+/* The study that the options ask for: recipe, scale, data, directories, study.json. `directory` is set. */
+int ch_study_set_up(const choir_study_options *options, ch_study *study);
+
+/* Whether the recipe asks for a measurement: "pools", "tokens", "time". */
+int ch_study_measures(const ch_study *study, const char *what);
+
 /* ---- study_file.c: study.json ---- */
 
 int ch_study_save(const ch_study *study);
@@ -107,9 +115,6 @@ int ch_study_measured(const ch_study *study, const char *run); /* whether that f
 
 /* Step times of all arms, in turns, into own/time.json; CHOIR_ERROR_INTERRUPTED where `stop` says so. */
 int ch_study_time(const ch_study *study, int threads, int (*stop)(void *context), void *context);
-
-/* Whether the recipe asks for a measurement: "pools", "tokens", "time". */
-int ch_study_measures(const ch_study *study, const char *what);
 
 /* ---- study_summary.c, study_report.c ---- */
 

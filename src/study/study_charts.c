@@ -9,9 +9,10 @@
 #include "base/file.h"
 #include "study/chart.h"
 #include "study/study_tables.h"
+#include "study/study_values.h"
 
-#define number ch_summary_number
-#define text ch_summary_text
+#define number ch_number_at
+#define text ch_text_at
 
 enum { ROOM = 4 * CH_SERIES_MOST }; /* arrays of a chart */
 
@@ -79,6 +80,16 @@ static void start(drawing *d, const char *title, const char *unit) {
   d->chart = (ch_chart){.title = title, .unit = unit};
 }
 
+/* A standard deviation on both sides of a curve; none where there is but one seed. */
+static void add_band(drawing *d, ch_series *s, const json_t *deviations) {
+  double *low = numbers(d, deviations), *high = numbers(d, deviations);
+  for (int i = 0; low && high && i < s->curve->count; i++) {
+    double deviation = isfinite(high[i]) ? high[i] : 0;
+    low[i] = s->curve->y[i] - deviation, high[i] = s->curve->y[i] + deviation;
+  }
+  s->low = low, s->high = high;
+}
+
 /* Loss curves of all arms, a standard deviation around them. */
 static void loss_curves(drawing *d, const char *key, const char *deviation_key, const char *title, const char *unit,
                         const char *name) {
@@ -89,14 +100,7 @@ static void loss_curves(drawing *d, const char *key, const char *deviation_key, 
   json_array_foreach(d->arms, i, arm) {
     const json_t *curve = json_object_get(arm, "curve");
     ch_series *s = add(d, text(arm, "name"), i, json_object_get(curve, "step"), json_object_get(curve, key));
-    if (!s || d->code) continue;
-    double *low = numbers(d, json_object_get(curve, deviation_key)),
-           *high = numbers(d, json_object_get(curve, deviation_key));
-    for (int j = 0; low && high && j < s->curve->count; j++) {
-      double deviation = isfinite(high[j]) ? high[j] : 0;
-      low[j] = s->curve->y[j] - deviation, high[j] = s->curve->y[j] + deviation;
-    }
-    s->low = low, s->high = high;
+    if (s) add_band(d, s, json_object_get(curve, deviation_key));
   }
   finish(d, name);
 }
@@ -163,12 +167,7 @@ static void swept(drawing *d) {
     ch_series *s = add(d, labels[row], (size_t)row, x, y);
     if (s) {
       s->points = 1;
-      double *low = numbers(d, deviation), *high = numbers(d, deviation);
-      for (int j = 0; low && high && j < s->curve->count; j++) {
-        double sd = isfinite(high[j]) ? high[j] : 0;
-        low[j] = s->curve->y[j] - sd, high[j] = s->curve->y[j] + sd;
-      }
-      s->low = low, s->high = high;
+      add_band(d, s, deviation);
     }
     json_decref(x);
     json_decref(y);

@@ -3,17 +3,16 @@
 #include <string.h>
 
 #include "study/study_loaded.h"
+#include "study/study_values.h"
 
 enum { ROUNDS_MOST = 64 };
-
-json_t *ch_real_json(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 json_t *ch_estimate_json(const ch_estimate *e, int exponential) {
   double v[5] = {e->mean, e->low, e->high, e->low80, e->high80};
   for (int i = 0; exponential && i < 5; i++) v[i] = exp(v[i]);
-  return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "count", e->count, "mean", ch_real_json(v[0]), "deviation",
-                   ch_real_json(e->deviation), "low", ch_real_json(v[1]), "high", ch_real_json(v[2]), "low80",
-                   ch_real_json(v[3]), "high80", ch_real_json(v[4]));
+  return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "count", e->count, "mean", ch_number_json(v[0]), "deviation",
+                   ch_number_json(e->deviation), "low", ch_number_json(v[1]), "high", ch_number_json(v[2]), "low80",
+                   ch_number_json(v[3]), "high80", ch_number_json(v[4]));
 }
 
 /* ---- one number of one seed ---- */
@@ -26,11 +25,6 @@ typedef struct claim {
   int causal;                           /* else by the router's own routing */
   int reached, unreached;               /* seeds in which the arm gets to where the rival ends */
 } claim;
-
-static double number(const json_t *object, const char *key) {
-  const json_t *value = json_object_get(object, key);
-  return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
 
 static double final_loss(const claim *c, int arm, int seed) {
   const ch_study_curve *curve = ch_loaded_curve(c->l, arm, seed);
@@ -72,7 +66,7 @@ static double log_speedup(claim *c, int seed, int by_seconds) {
 static double share(const claim *c, int seed) {
   const ch_study_curve *curve = ch_loaded_curve(c->l, c->arm, seed);
   const json_t *layers = json_object_get(c->causal ? curve->last_causal : curve->last, "layers"), *layer, *value;
-  double in = 0, all = 0, from = number(c->json, "from"), to = number(c->json, "to");
+  double in = 0, all = 0, from = ch_number_at(c->json, "from"), to = ch_number_at(c->json, "to");
   size_t l, i;
   if (!curve->complete) return (double)NAN;
   json_array_foreach(layers, l, layer) json_array_foreach(json_object_get(layer, "histogram"), i, value) {
@@ -154,8 +148,8 @@ static const char *verdict_more(const ch_estimate *e, double nothing, double fig
 }
 
 static const char *verdict(const claim *c, const ch_estimate *e) {
-  double figure = number(c->json, "figure"), nothing = number(c->json, "null"), margin = number(c->json, "margin"),
-         about = number(c->json, "about");
+  double figure = ch_number_at(c->json, "figure"), nothing = ch_number_at(c->json, "null"),
+         margin = ch_number_at(c->json, "margin"), about = ch_number_at(c->json, "about");
   if (e->count < 1) return "not measured";
   if (e->count < 2) return "one seed: no verdict";
   if (isfinite(margin)) return verdict_same(e, margin);
@@ -181,7 +175,7 @@ static json_t *result(claim *c) {
     }
   }
   ch_estimate e = ch_estimate_of(values, count);
-  for (int i = 0; i < count; i++) json_array_append_new(list, ch_real_json(exponential ? exp(values[i]) : values[i]));
+  for (int i = 0; i < count; i++) json_array_append_new(list, ch_number_json(exponential ? exp(values[i]) : values[i]));
   json_t *json = ch_estimate_json(&e, exponential);
   json_object_set_new(json, "values", list);
   json_object_set_new(json, "verdict", json_string(verdict(c, &e)));

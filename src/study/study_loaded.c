@@ -57,17 +57,10 @@ int ch_loaded_times(const ch_loaded *l, int arm, const char *what, double *value
   return count;
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 double ch_loaded_step_seconds(const ch_loaded *l, int arm) {
   double values[64];
   int count = ch_loaded_times(l, arm, "step", values, 64);
-  if (!count) return (double)NAN;
-  qsort(values, (size_t)count, sizeof *values, by_value);
-  return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+  return ch_median(values, count);
 }
 
 int ch_loaded_device_times(const ch_loaded *l, int arm, const char *what, double *values, int most) {
@@ -78,4 +71,10 @@ int ch_loaded_device_times(const ch_loaded *l, int arm, const char *what, double
     return 0;
   for (int i = 0; i < count; i++) values[i] = step[i] - expert[i] + expert[i] * fullest[i];
   return count;
+}
+
+int ch_study_reference(const ch_study *s, int arm) {
+  for (int i = 0; i < s->arms; i++)
+    if (s->arm[i].row == 0 && s->arm[i].column == s->arm[arm].column) return s->arm[arm].row ? i : 0;
+  return 0;
 }

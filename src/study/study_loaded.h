@@ -31,6 +31,14 @@ int ch_loaded_device_times(const ch_loaded *loaded, int arm, const char *what, d
 /* The reach of smoothing, in intervals between evaluations. */
 #define CH_STUDY_REACH 4.0
 
+/* The arm that another one is compared with: the first of the recipe, at the same value of what is swept. */
+int ch_study_reference(const ch_study *study, int arm);
+
+/* ---- study_timing.c ---- */
+
+/* Step times and what follows from them, beside those of the reference; null where nothing was timed. */
+json_t *ch_study_timing(const ch_loaded *loaded);
+
 /* ---- study_claims.c ---- */
 
 /* Every claim of the recipe with what was measured and a verdict by the rule of docs/studies.md. */
@@ -38,6 +46,5 @@ json_t *ch_study_claims(const ch_loaded *loaded);
 
 /* {mean, deviation, low, high, count, ...}; exponentials of them where asked for. */
 json_t *ch_estimate_json(const ch_estimate *estimate, int exponential);
-json_t *ch_real_json(double value); /* null where it is not finite */
 
 #endif

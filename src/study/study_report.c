@@ -8,9 +8,10 @@
 #include "study/page.h"
 #include "study/study.h"
 #include "study/study_tables.h"
+#include "study/study_values.h"
 
-#define number ch_summary_number
-#define text ch_summary_text
+#define number ch_number_at
+#define text ch_text_at
 
 /* "0.031 nats (0.012 to 0.050)", and what else is to be said. */
 static void value(FILE *out, const json_t *claim, const json_t *e) {
@@ -20,7 +21,7 @@ static void value(FILE *out, const json_t *claim, const json_t *e) {
     fputs("not yet", out);
     return;
   }
-  fprintf(out, "%s %s", ch_summary_interval(format, e), !strcmp(unit, "share") ? "of tokens" : unit);
+  fprintf(out, "%s %s", ch_interval_text(format, e), !strcmp(unit, "share") ? "of tokens" : unit);
   double missed = number(e, "not_reached"), count = number(e, "count");
   if (missed > 0 && missed >= count)
     fputs("; not reached: the rival ends lower, and gets there so much sooner itself", out);

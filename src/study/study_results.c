@@ -7,20 +7,16 @@
 #include "base/error.h"
 #include "study/history.h"
 #include "study/study.h"
-
-static double number(const json_t *object, const char *key) {
-  const json_t *value = json_object_get(object, key);
-  return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
+#include "study/study_values.h"
 
 /* A line of an evaluation: the loss of its own routing, and the causal one, which is the same where nothing is looked
  * at. */
 static int add_evaluation(ch_study_curve *c, json_t *line) {
   json_t *causal = json_object_get(line, "threshold");
-  c->step[c->count] = number(line, "step");
-  c->own[c->count] = number(line, "loss");
+  c->step[c->count] = ch_number_at(line, "step");
+  c->own[c->count] = ch_number_at(line, "loss");
   c->causal[c->count] =
-      json_is_true(json_object_get(line, "looks_across_tokens")) ? number(causal, "loss") : c->own[c->count];
+      json_is_true(json_object_get(line, "looks_across_tokens")) ? ch_number_at(causal, "loss") : c->own[c->count];
   c->last = line;
   c->last_causal = causal ? causal : line;
   c->count++;
@@ -42,7 +38,8 @@ static int read_curve(ch_history *h, int64_t steps, ch_study_curve *c) {
   double *room = calloc(3 * most + 1, sizeof *room);
   if (!room) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu evaluations", most);
   c->step = room, c->own = room + most, c->causal = room + 2 * most;
-  json_array_foreach(h->evals, i, line) if (number(line, "step") <= (double)steps) CH_TRY(add_evaluation(c, line));
+  json_array_foreach(h->evals, i, line) if (ch_number_at(line, "step") <= (double)steps)
+      CH_TRY(add_evaluation(c, line));
   c->complete = c->count > 0 && c->step[c->count - 1] == (double)steps;
   c->dropped = late_mean(&h->curve[CH_DROPPED], steps);
   c->imbalance = late_mean(&h->curve[CH_IMBALANCE], steps);

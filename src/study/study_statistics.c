@@ -1,6 +1,7 @@
 #include "study/study_statistics.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* P(|T| <= t), by the finite sums for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4). */
 static double within(double t, int degrees) {
@@ -42,6 +43,17 @@ ch_estimate ch_estimate_of(const double *values, int count) {
   e.low = e.mean - wide, e.high = e.mean + wide;
   e.low80 = e.mean - narrow, e.high80 = e.mean + narrow;
   return e;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double ch_median(double *values, int count) {
+  if (count < 1) return (double)NAN;
+  qsort(values, (size_t)count, sizeof *values, by_value);
+  return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
 /* Least squares of a line through the points, weighted by (1 - |d|^3)^3, at x = at. */

@@ -19,6 +19,9 @@ ch_estimate ch_estimate_of(const double *values, int count);
 /* Two-sided quantile of Student's distribution: P(|T| <= t) = level, for `degrees` >= 1 and level in (0,1). */
 double ch_student(double level, int degrees);
 
+/* The middle value, or the mean of the two in the middle; NaN of none. Sorts the values. */
+double ch_median(double *values, int count);
+
 /* The curve's points smoothed: at each a straight line fitted by least squares, tricube weights over `reach` times the
  * mean distance of points (at least 1; 1 leaves the points as they are). Ends are not bent, as a running mean would.
  * y: [count]. */

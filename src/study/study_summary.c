@@ -8,11 +8,7 @@
 #include "base/error.h"
 #include "choir/version.h"
 #include "study/study_loaded.h"
-
-static double number(const json_t *object, const char *key) {
-  const json_t *value = json_object_get(object, key);
-  return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
+#include "study/study_values.h"
 
 /* ---- one arm ---- */
 
@@ -59,8 +55,8 @@ static json_t *curve_json(const ch_loaded *l, int arm) {
     for (int i = 0; i < most; i++) {
       double values[CH_STUDY_SEEDS];
       ch_estimate e = ch_estimate_of(values, losses_at(l, arm, i, causal, values));
-      json_array_append_new(mean, ch_real_json(e.mean));
-      json_array_append_new(deviation, ch_real_json(e.deviation));
+      json_array_append_new(mean, ch_number_json(e.mean));
+      json_array_append_new(deviation, ch_number_json(e.deviation));
     }
     json_object_set_new(curve, names[causal][0], mean);
     json_object_set_new(curve, names[causal][1], deviation);
@@ -76,8 +72,8 @@ static json_t *runs_json(const ch_loaded *l, int arm) {
     json_t *run =
         json_pack("{s:i, s:s, s:b, s:I, s:o, s:o, s:o, s:o}", "seed", seed, "name", l->name[arm * s->seeds + seed - 1],
                   "complete", c->complete, "step", (json_int_t)(c->count ? c->step[c->count - 1] : 0), "causal",
-                  ch_real_json(final_loss(c, 1)), "own", ch_real_json(final_loss(c, 0)), "dropped",
-                  ch_real_json(c->dropped), "imbalance", ch_real_json(c->imbalance));
+                  ch_number_json(final_loss(c, 1)), "own", ch_number_json(final_loss(c, 0)), "dropped",
+                  ch_number_json(c->dropped), "imbalance", ch_number_json(c->imbalance));
     json_array_append_new(runs, run);
   }
   return runs;
@@ -88,7 +84,7 @@ static json_t *rates_json(const ch_study *s, int arm) {
   json_t *rates = json_array();
   if (s->rates < 2 || ch_study_best_rate(s, s->arm[arm].rate_of, losses, &best)) return rates;
   for (int r = 0; r < s->rates; r++)
-    json_array_append_new(rates, json_pack("{s:f, s:o}", "rate", s->rate[r], "causal", ch_real_json(losses[r])));
+    json_array_append_new(rates, json_pack("{s:f, s:o}", "rate", s->rate[r], "causal", ch_number_json(losses[r])));
   return rates;
 }
 
@@ -99,7 +95,7 @@ typedef struct routed {
 
 static void add_layer(routed *r, const json_t *layer) {
   const json_t *demand = json_object_get(layer, "demand"), *histogram = json_object_get(layer, "histogram"), *value;
-  double most = 0, sum = 0, capacity = number(layer, "capacity");
+  double most = 0, sum = 0, capacity = ch_number_at(layer, "capacity");
   size_t i;
   json_array_foreach(demand, i, value) {
     double d = json_number_value(value);
@@ -109,9 +105,9 @@ static void add_layer(routed *r, const json_t *layer) {
   }
   json_array_foreach(histogram, i, value) r->histogram[i < CH_STUDY_NAME ? i : CH_STUDY_NAME - 1] +=
       json_number_value(value);
-  r->tokens += number(layer, "tokens");
-  r->assignments += number(layer, "assignments");
-  r->dropped += number(layer, "dropped");
+  r->tokens += ch_number_at(layer, "tokens");
+  r->assignments += ch_number_at(layer, "assignments");
+  r->dropped += ch_number_at(layer, "dropped");
   r->asked += sum;
   if (sum > 0) r->fullest += most * (double)json_array_size(demand) / sum;
   r->layers++;
@@ -142,13 +138,6 @@ static json_t *routing_json(const ch_loaded *l, int arm, int causal) {
   return json_null();
 }
 
-/* The arm that another one is compared with: the first of the recipe, at the same value of what is swept. */
-static int reference_of(const ch_study *s, int arm) {
-  for (int i = 0; i < s->arms; i++)
-    if (s->arm[i].row == 0 && s->arm[i].column == s->arm[arm].column) return s->arm[arm].row ? i : 0;
-  return 0;
-}
-
 static ch_estimate difference_at(const ch_loaded *l, int arm, int other, int i, int causal) {
   double values[CH_STUDY_SEEDS];
   int count = 0;
@@ -168,9 +157,9 @@ static json_t *difference_json(const ch_loaded *l, int arm, int other) {
   for (int i = 0; i < most; i++) {
     ch_estimate e = difference_at(l, arm, other, i, 1);
     json_array_append_new(step, json_integer((i + 1) * l->study->eval_every));
-    json_array_append_new(mean, ch_real_json(e.mean));
-    json_array_append_new(low, ch_real_json(e.low));
-    json_array_append_new(high, ch_real_json(e.high));
+    json_array_append_new(mean, ch_number_json(e.mean));
+    json_array_append_new(low, ch_number_json(e.low));
+    json_array_append_new(high, ch_number_json(e.high));
   }
   int last = (int)(l->study->steps / l->study->eval_every) - 1;
   ch_estimate causal = difference_at(l, arm, other, last, 1), own = difference_at(l, arm, other, last, 0);
@@ -196,8 +185,8 @@ static json_t *pools_json(const ch_loaded *l, int arm) {
       const json_t *m = l->measures[arm * s->seeds + seed - 1];
       if (!m) continue;
       row = json_array_get(json_object_get(m, "pools"), i);
-      loss[count] = number(row, "loss");
-      less[count++] = number(row, "loss") - number(row, "causal");
+      loss[count] = ch_number_at(row, "loss");
+      less[count++] = ch_number_at(row, "loss") - ch_number_at(row, "causal");
     }
     ch_estimate e = ch_estimate_of(loss, count), d = ch_estimate_of(less, count);
     json_array_append_new(
@@ -225,13 +214,13 @@ static json_t *arm_json(const ch_loaded *l, int arm) {
   json_object_set_new(json, "name", json_string(a->name));
   json_object_set_new(json, "router", json_string(a->config.model.router.name));
   json_object_set_new(json, "row", json_integer(a->row));
-  json_object_set_new(json, "swept", ch_real_json(a->swept));
+  json_object_set_new(json, "swept", ch_number_json(a->swept));
   json_object_set_new(json, "experts", json_integer(a->config.model.experts));
   json_object_set_new(json, "parameters", json_integer(a->costs.parameters));
   json_object_set_new(json, "active_parameters", json_integer(a->costs.active_parameters));
   json_object_set_new(json, "train_flops_per_token", json_real(a->costs.train_flops_per_token));
   json_object_set_new(json, "flops_to_first", json_real(a->costs.train_flops_per_token / first));
-  json_object_set_new(json, "rate", ch_real_json(a->rate > 0 ? a->rate : (double)NAN));
+  json_object_set_new(json, "rate", ch_number_json(a->rate > 0 ? a->rate : (double)NAN));
   json_object_set_new(json, "rate_of", json_string(s->arm[a->rate_of].name));
   json_object_set_new(json, "rates", rates_json(s, arm));
   json_object_set_new(json, "causal", ch_estimate_json(&causal, 0));
@@ -240,90 +229,10 @@ static json_t *arm_json(const ch_loaded *l, int arm) {
   json_object_set_new(json, "routing", routing_json(l, arm, 0));
   json_object_set_new(json, "routing_causal", routing_json(l, arm, 1));
   json_object_set_new(json, "curve", curve_json(l, arm));
-  json_object_set_new(json, "difference", difference_json(l, arm, reference_of(s, arm)));
+  json_object_set_new(json, "difference", difference_json(l, arm, ch_study_reference(s, arm)));
   json_object_set_new(json, "pools", pools_json(l, arm));
   json_object_set_new(json, "tokens", counted_json(l, arm));
   return json;
-}
-
-/* ---- timing ---- */
-
-static ch_estimate log_ratios(const double *a, const double *b, int count) {
-  double logs[64];
-  for (int i = 0; i < count; i++) logs[i] = log(a[i] / b[i]);
-  return ch_estimate_of(logs, count);
-}
-
-/* Losses of two arms at the same time, seed by seed: the later arm is read off its curve. */
-static ch_estimate difference_at_seconds(const ch_loaded *l, int arm, int other, double at, double a_step,
-                                         double b_step) {
-  double values[CH_STUDY_SEEDS];
-  int count = 0;
-  for (int seed = 1; seed <= l->study->seeds; seed++) {
-    const ch_study_curve *a = ch_loaded_curve(l, arm, seed), *b = ch_loaded_curve(l, other, seed);
-    double value =
-        ch_value_at(a->step, a->causal, a->count, at / a_step) - ch_value_at(b->step, b->causal, b->count, at / b_step);
-    if (isfinite(value)) values[count++] = value;
-  }
-  return ch_estimate_of(values, count);
-}
-
-static json_t *at_seconds_json(const ch_loaded *l, int arm, int other) {
-  enum { POINTS = 40 };
-  double a = ch_loaded_step_seconds(l, arm), b = ch_loaded_step_seconds(l, other), steps = (double)l->study->steps;
-  double end = steps * fmin(a, b);
-  json_t *seconds = json_array(), *mean = json_array(), *low = json_array(), *high = json_array();
-  ch_estimate e = {0};
-  if (!isfinite(end)) end = 0;
-  for (int i = 1; i <= POINTS && end > 0; i++) {
-    double at = end * i / POINTS;
-    e = difference_at_seconds(l, arm, other, at, a, b);
-    if (!e.count) continue;
-    json_array_append_new(seconds, ch_real_json(at));
-    json_array_append_new(mean, ch_real_json(e.mean));
-    json_array_append_new(low, ch_real_json(e.low));
-    json_array_append_new(high, ch_real_json(e.high));
-  }
-  return json_pack("{s:o, s:o, s:o, s:o, s:o}", "seconds", seconds, "mean", mean, "low", low, "high", high, "end",
-                   ch_estimate_json(&e, 0));
-}
-
-static double median_of(const ch_loaded *l, int arm, const char *what) {
-  double values[64];
-  int count = ch_loaded_times(l, arm, what, values, 64);
-  ch_estimate e = ch_estimate_of(values, count);
-  return e.mean;
-}
-
-static json_t *arm_timing(const ch_loaded *l, int arm) {
-  int other = reference_of(l->study, arm);
-  double step[64], reference[64], device[64], reference_device[64], held[64], reference_held[64];
-  int count = ch_loaded_times(l, arm, "step", step, 64);
-  if (ch_loaded_times(l, other, "step", reference, 64) < count) count = 0;
-  int devices = ch_loaded_device_times(l, arm, "demand", device, 64);
-  if (ch_loaded_device_times(l, other, "demand", reference_device, 64) < devices) devices = 0;
-  int holds = ch_loaded_device_times(l, arm, "load", held, 64);
-  if (ch_loaded_device_times(l, other, "load", reference_held, 64) < holds) holds = 0;
-  ch_estimate to_first = log_ratios(step, reference, count), to_device = log_ratios(device, reference_device, devices),
-              to_held = log_ratios(held, reference_held, holds);
-  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
-                   ch_real_json(ch_loaded_step_seconds(l, arm)), "expert_seconds",
-                   ch_real_json(median_of(l, arm, "expert")), "fullest_holds", ch_real_json(median_of(l, arm, "load")),
-                   "fullest_asked", ch_real_json(median_of(l, arm, "demand")), "step_to_reference",
-                   ch_estimate_json(&to_first, 1), "device_to_reference", ch_estimate_json(&to_device, 1),
-                   "device_held_to_reference", ch_estimate_json(&to_held, 1), "difference_at_seconds",
-                   at_seconds_json(l, arm, other));
-}
-
-static json_t *timing_json(const ch_loaded *l) {
-  json_t *timing = json_object();
-  if (!l->time) return json_null();
-  json_object_set(timing, "threads", json_object_get(l->time, "threads"));
-  json_object_set(timing, "rounds", json_object_get(l->time, "rounds"));
-  json_t *arms = json_array();
-  for (int i = 0; i < l->study->arms; i++) json_array_append_new(arms, arm_timing(l, i));
-  json_object_set_new(timing, "arms", arms);
-  return timing;
 }
 
 /* ---- all of it ---- */
@@ -360,7 +269,7 @@ json_t *ch_study_summary(ch_study *s) {
     for (int i = 0; i < s->arms; i++) json_array_append_new(arms, arm_json(&l, i));
     json_object_set_new(json, "claims", ch_study_claims(&l));
     json_object_set_new(json, "arms", arms);
-    json_object_set_new(json, "timing", timing_json(&l));
+    json_object_set_new(json, "timing", ch_study_timing(&l));
   }
   ch_loaded_free(&l);
   return json;

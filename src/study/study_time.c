@@ -12,6 +12,7 @@
 #include "data/reader.h"
 #include "op/op.h"
 #include "study/study.h"
+#include "study/study_statistics.h"
 #include "train/stepper.h"
 
 /* Turns; windows of tokens in one turn, which are taken again where more steps are; steps of a turn at most. */
@@ -59,11 +60,6 @@ static void add_imbalance(const ch_transformer *net, turn *t) {
   }
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static void split(const int32_t *windows, int B, int T, int32_t *token, int32_t *target) {
   for (int64_t b = 0; b < B; b++)
     for (int64_t i = 0; i < T; i++) {
@@ -93,8 +89,7 @@ static void take_steps(ch_stepper *stepper, const int32_t *windows, int32_t *tok
     expert += c.seconds;
     add_imbalance(&stepper->model->net, t);
   }
-  qsort(seconds, (size_t)count, sizeof *seconds, by_value);
-  t->step = seconds[count / 2];
+  t->step = ch_median(seconds, count);
   t->expert = t->step * expert / sum;
   t->load /= count, t->demand /= count;
   stepper->model->x.ops = c.inner;
