@@ -27,8 +27,9 @@ static int on_event(void *context, const choir_study_event *e) {
     fflush(stdout);
   } else if (cli_progress_due(progress)) {
     if (isfinite(e->seconds_left)) snprintf(left, sizeof left, "  %s left", cli_duration(e->seconds_left));
-    cli_progress_line(progress, "%d of %d done%s%s  %s", e->done, e->total, e->failed ? ", some FAILED" : "", left,
-                      e->text);
+    char done[64] = "";
+    if (e->total) snprintf(done, sizeof done, "%d of %d done%s", e->done, e->total, e->failed ? ", some FAILED" : "");
+    cli_progress_line(progress, "%s%s%s%s", done, left, e->total ? "  " : "", e->text);
   }
   return cli_stop_requested();
 }

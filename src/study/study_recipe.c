@@ -80,7 +80,9 @@ int ch_recipe_load(const char *name, json_t **recipe) {
                     name, ch_did_you_mean(suggestion, sizeof suggestion, name, known));
   }
   if (!code) code = ch_recipe_check(name, *recipe);
-  if (code) json_decref(*recipe);
+  if (!code) return CHOIR_OK;
+  json_decref(*recipe);
+  *recipe = NULL;
   return code;
 }
 
@@ -99,7 +101,9 @@ int ch_scale_load(const char *name, json_t **scale) {
   CH_TRY(access(name, R_OK) == 0 && strchr(name, '.') && strcmp(name, "0.1b") ? ch_json_load(name, scale)
                                                                               : scale_named(name, scale));
   int code = check_keys(name, "", *scale, keys);
-  if (code) json_decref(*scale);
+  if (!code) return CHOIR_OK;
+  json_decref(*scale);
+  *scale = NULL;
   return code;
 }
 

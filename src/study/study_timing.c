@@ -72,8 +72,8 @@ static json_t *arm_timing(const ch_loaded *l, int arm) {
 }
 
 json_t *ch_study_timing(const ch_loaded *l) {
-  json_t *timing = json_object();
   if (!l->time) return json_null();
+  json_t *timing = json_object();
   json_object_set(timing, "threads", json_object_get(l->time, "threads"));
   json_object_set(timing, "rounds", json_object_get(l->time, "rounds"));
   json_t *arms = json_array();
