@@ -22,6 +22,11 @@ const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
                                      &cli_report,
                                      &cli_stats,
                                      &cli_inspect,
+                                     &cli_study_run,
+                                     &cli_study_list,
+                                     &cli_study_status,
+                                     &cli_study_report,
+                                     &cli_study_measure,
                                      NULL};
 
 /* The verb that the first one or two words name; *used says how many. */

@@ -19,7 +19,9 @@ static void set_up(model_case *c, const char *router, double consistency, int na
   test_ok(choir_router_default(router, &config.model.router));
   config.model.router.consistency_weight = consistency;
   config.model.vocab_size = V;
-  if (narrow) config.model.d_model = 32, config.model.d_hidden = 48, config.model.heads = 2, config.model.experts = 4;
+  if (narrow)
+    config.model.d_model = 32, config.model.d_hidden = 48, config.model.d_expert = 40, config.model.heads = 2,
+    config.model.experts = 4;
   if (narrow) config.model.d_head = 16;
   if (!strcmp(router, "dense")) config.model.experts = 1;
   test_ok(ch_transformer_create(&config.model, &c->net));

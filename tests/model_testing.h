@@ -15,6 +15,7 @@ static inline choir_config model_config(const char *router) {
   c.model.layers = 4;
   c.model.d_model = 32;
   c.model.d_hidden = 48;
+  c.model.d_expert = 40;
   c.model.heads = 2;
   c.model.experts = strcmp(router, "dense") ? MODEL_E : 1;
   test_ok(choir_router_default(router, &c.model.router));

@@ -20,6 +20,7 @@
 #include "choir/report.h"
 #include "choir/router.h"
 #include "choir/routing.h"
+#include "choir/study.h"
 #include "choir/tensors.h"
 #include "choir/tokenizer.h"
 #include "choir/train.h"

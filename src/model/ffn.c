@@ -14,7 +14,7 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .router = m->router,
                        .n = n,
                        .d = m->config.d_model,
-                       .h = m->config.d_hidden,
+                       .h = ch_config_d_expert(&m->config),
                        .e = m->config.experts,
                        .sequence_length = p->T,
                        .layer = b->number,

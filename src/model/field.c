@@ -11,6 +11,10 @@ static const char *const *optimizers(void) {
   return words;
 }
 static const char *const *computes(void) { return ch_compute_names; }
+static const char *const *orders(void) {
+  static const char *const words[] = {"text", "scattered", NULL};
+  return words;
+}
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }
 
@@ -26,7 +30,9 @@ const ch_field ch_fields[] = {
     {"model.layers", CH_FIELD_INTEGER, MODEL(layers), 0, 1, 4096, .help = "L"},
     {"model.d_model", CH_FIELD_INTEGER, MODEL(d_model), 0, 1, 1 << 17, .help = "d, the width of the residual stream"},
     {"model.d_hidden", CH_FIELD_INTEGER, MODEL(d_hidden), 0, 1, 1 << 20,
-     .help = "h, of one expert and of the GEGLU layers"},
+     .help = "h, of the GEGLU layers and of one expert"},
+    {"model.d_expert", CH_FIELD_INTEGER, MODEL(d_expert), 0, 0, 1 << 20,
+     .help = "h of one expert where it is another than that of the GEGLU layers; 0: d_hidden"},
     {"model.heads", CH_FIELD_INTEGER, MODEL(heads), 0, 1, 1 << 12, .help = "H"},
     {"model.d_head", CH_FIELD_INTEGER, MODEL(d_head), 0, 0, 1 << 12, .help = "width of one head; 0: d/H"},
     {"model.experts", CH_FIELD_INTEGER, MODEL(experts), 0, 1, 1 << 16, .help = "e of every MoE layer"},
@@ -112,6 +118,12 @@ const ch_field ch_fields[] = {
     {"train.eval_every", CH_FIELD_LONG, TRAIN(eval_every), 500, 0, BIG, .help = "steps; 0: only at the end"},
     {"train.eval_sequences", CH_FIELD_LONG, TRAIN(eval_sequences), 256, 0, BIG,
      .help = "held-out sequences per evaluation; 0: all"},
+    {.path = "train.eval_order",
+     .kind = CH_FIELD_WORD,
+     .offset = TRAIN(eval_order),
+     .word = "text",
+     .words = orders,
+     .help = "text: the first ones, as they stand; scattered: from all over the held-out share, neighbours far apart"},
     {"train.checkpoint_every", CH_FIELD_LONG, TRAIN(checkpoint_every), 1000, 0, BIG,
      .help = "steps; 0: only at the end"},
     {"train.keep_checkpoints", CH_FIELD_INTEGER, TRAIN(keep_checkpoints), 2, 0, 1 << 30,

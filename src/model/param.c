@@ -81,7 +81,7 @@ static void add_ffn(ch_params *params, int most, int layer, const choir_model_co
 
 /* A router whose weight no gradient trains has it among what is kept. */
 static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, unsigned caps) {
-  int64_t d = c->d_model, h = c->d_hidden, e = c->experts;
+  int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
   int trained = (caps & CH_ROUTER_LEARNED) && !(caps & CH_ROUTER_CENTROIDS);
   const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
                       {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
@@ -135,8 +135,9 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
   if (total <= (double)most_parameters) return CHOIR_OK;
   ch_params_free(params);
   return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "model: layers %d, d_model %d, d_hidden %d, experts %d make %.3g parameters: at most %.3g",
-                  config->layers, config->d_model, config->d_hidden, config->experts, total, (double)most_parameters);
+                  "model: layers %d, d_model %d, d_hidden %d, experts %d of %d make %.3g parameters: at most %.3g",
+                  config->layers, config->d_model, config->d_hidden, config->experts, ch_config_d_expert(config), total,
+                  (double)most_parameters);
 }
 
 void ch_params_free(ch_params *params) {

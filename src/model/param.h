@@ -11,6 +11,9 @@ static inline int ch_config_d_head(const choir_model_config *c) {
   return c->d_head ? c->d_head : c->d_model / c->heads;
 }
 
+/* Hidden width of one expert: given, or that of the GEGLU layers. */
+static inline int ch_config_d_expert(const choir_model_config *c) { return c->d_expert ? c->d_expert : c->d_hidden; }
+
 /* Nonzero where layer `layer` (0-based) is MoE: layers moe_every-1, 2 moe_every-1, ... */
 static inline int ch_config_is_moe(const choir_model_config *c, int layer) {
   return c->moe_every > 0 && (layer + 1) % c->moe_every == 0;

@@ -8,7 +8,8 @@
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {
   int64_t count;
-  int length; /* T: a window holds T+1 tokens, padded with -1 */
+  int length;     /* T: a window holds T+1 tokens, padded with -1 */
+  int64_t stride; /* the i-th one evaluated is number i * stride mod count */
   void (*get)(const struct ch_windows *windows, int64_t index, int32_t *tokens);
   const choir_data *data;
   const int32_t *text;
@@ -16,6 +17,10 @@ typedef struct ch_windows {
 } ch_windows;
 
 ch_windows ch_windows_heldout(const choir_data *data, int length);
+/* From now on neighbours are far apart and the first ones are spread evenly over all: a batch is then a mixture, as in
+ * training, and not a piece of one document. */
+void ch_windows_scatter(ch_windows *windows);
+
 ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length);
 
 /* log p of each token under unigram counts with add-one smoothing: [V]. NULL: no memory. */
