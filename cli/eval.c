@@ -6,7 +6,7 @@
 static struct {
   const char *data, *text, *compute, *routing;
   int64_t sequences;
-  int batch, length, scattered, threads, json;
+  int batch, length, in_order, threads, json;
 } o;
 
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
@@ -57,7 +57,7 @@ static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_
                         &(choir_eval_options){.data = o.data,
                                               .text = o.text,
                                               .sequences = o.sequences,
-                                              .scattered = o.scattered,
+                                              .in_order = o.in_order,
                                               .batch_sequences = o.batch,
                                               .sequence_length = o.length,
                                               .progress = cli_progress_sequences,
@@ -130,8 +130,8 @@ static const cli_option options[] = {
      "threshold beside it",
      0},
     {"sequences", "N", CLI_INT64, &o.sequences, "0", "at most; 0 means all", 0},
-    {"scattered", NULL, CLI_FLAG, &o.scattered, NULL,
-     "take sequences from all over the data, so that a batch is a mixture; in their order otherwise", 0},
+    {"in-order", NULL, CLI_FLAG, &o.in_order, NULL,
+     "take held-out sequences as they stand, so that a batch is a piece of one text; otherwise it is a mixture", 0},
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},

@@ -35,7 +35,6 @@ static void equal_costs(void **state) {
         if (!about_cost(info.name) && !(times > 0.96 && times < 1.04))
           fail_msg("%s at %s, %s: %.3f of the first arm's FLOPs", info.name, scales[i], s.arm[a].name, times);
         assert_int_equal(s.arm[s.arm[a].rate_of].rate_of, s.arm[a].rate_of);
-        assert_string_equal(s.arm[a].config.train.eval_order, "scattered");
       }
       assert_int_equal(s.steps % s.eval_every, 0);
       assert_int_equal(s.rate_steps % s.eval_every, 0);

@@ -67,12 +67,11 @@ typedef struct choir_train_config { /* JSON object "train" */
   double beta1, beta2, weight_decay; /* adamw; adafactor uses beta2 only */
   double clip_norm;                  /* global gradient norm; 0: none */
   uint64_t seed;
-  char compute[CHOIR_NAME_BYTES];    /* fp32, bf16 */
-  int64_t eval_every;                /* steps; 0: only at the end */
-  int64_t eval_sequences;            /* held-out sequences per evaluation; 0: all */
-  char eval_order[CHOIR_NAME_BYTES]; /* text, scattered: in which they come */
-  int64_t checkpoint_every;          /* steps; 0: only at the end */
-  int keep_checkpoints;              /* newest that stay; 0: all */
+  char compute[CHOIR_NAME_BYTES]; /* fp32, bf16 */
+  int64_t eval_every;             /* steps; 0: only at the end */
+  int64_t eval_sequences;         /* held-out sequences per evaluation; 0: all */
+  int64_t checkpoint_every;       /* steps; 0: only at the end */
+  int keep_checkpoints;           /* newest that stay; 0: all */
 } choir_train_config;
 
 typedef struct choir_config {

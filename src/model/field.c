@@ -11,10 +11,6 @@ static const char *const *optimizers(void) {
   return words;
 }
 static const char *const *computes(void) { return ch_compute_names; }
-static const char *const *orders(void) {
-  static const char *const words[] = {"text", "scattered", NULL};
-  return words;
-}
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }
 
@@ -118,12 +114,6 @@ const ch_field ch_fields[] = {
     {"train.eval_every", CH_FIELD_LONG, TRAIN(eval_every), 500, 0, BIG, .help = "steps; 0: only at the end"},
     {"train.eval_sequences", CH_FIELD_LONG, TRAIN(eval_sequences), 256, 0, BIG,
      .help = "held-out sequences per evaluation; 0: all"},
-    {.path = "train.eval_order",
-     .kind = CH_FIELD_WORD,
-     .offset = TRAIN(eval_order),
-     .word = "text",
-     .words = orders,
-     .help = "text: the first ones, as they stand; scattered: from all over the held-out share, neighbours far apart"},
     {"train.checkpoint_every", CH_FIELD_LONG, TRAIN(checkpoint_every), 1000, 0, BIG,
      .help = "steps; 0: only at the end"},
     {"train.keep_checkpoints", CH_FIELD_INTEGER, TRAIN(keep_checkpoints), 2, 0, 1 << 30,

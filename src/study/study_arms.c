@@ -69,7 +69,6 @@ static int base_config(const ch_study *s, choir_config *config) {
     CH_TRY(code);
   }
   config->model.vocab_size = s->vocab_size;
-  snprintf(config->train.eval_order, sizeof config->train.eval_order, "scattered");
   CH_TRY(change(config, s->scale));
   CH_TRY(change(config, s->recipe));
   int64_t batch = json_integer_value(json_object_get(s->recipe, "batch_tokens"));

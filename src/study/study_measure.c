@@ -143,7 +143,7 @@ static json_t *evaluate(const measuring *m, const char *routing, int batch, int 
   choir_eval_options options = {.data = m->options->data,
                                 .sequences = m->options->sequences ? m->options->sequences : SEQUENCES,
                                 .batch_sequences = batch,
-                                .scattered = scattered};
+                                .in_order = !scattered};
   if (choir_model_set_routing(m->model, routing) || choir_eval(m->model, m->tokenizer, &options, &r)) return NULL;
   return json_pack("{s:s, s:I, s:b, s:f, s:f, s:I, s:b}", "routing", r.routing, "pool",
                    (json_int_t)batch * (json_int_t)m->length, "scattered", scattered, "loss", r.loss, "bits_per_byte",

@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/error.h"
 #include "base/machine.h"
@@ -90,7 +89,6 @@ static int evaluate(loop_state *d, choir_train_event e) {
   json_t *own = NULL, *causal = NULL;
   ch_windows windows = ch_windows_heldout(run->data, run->config.train.sequence_length);
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
-  if (!strcmp(run->config.train.eval_order, "scattered")) ch_windows_scatter(&windows);
   e.threshold_loss = (double)NAN;
   int code = evaluate_by(run, &windows, 0, &r, &own);
   if (!code && r.looks_across_tokens && ch_router_can_be_causal(run->model->net.router)) {
