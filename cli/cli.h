@@ -69,6 +69,7 @@ void cli_help(FILE *out); /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);
 void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
+void cli_help_routers(FILE *out);                    /* all routers and their options */
 
 /* manual.c */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
@@ -111,6 +112,7 @@ int cli_stop_requested(void);
 
 /* settings.c */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
+int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
 /* inspect_text.c: what choir stats and choir inspect share. */
 typedef struct cli_inspect_options {

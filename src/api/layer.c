@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/config.h"
 #include "moe/layer.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */
@@ -66,6 +67,7 @@ static int check_options(const choir_layer_options *o) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: sequence_length %d must not be negative", o->sequence_length);
   const ch_router *router = ch_router_find(o->router.name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(ch_options_check_router(&o->router));
   if (o->causal) CH_TRY(ch_router_check_routing(router, "threshold"));
   return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
 }

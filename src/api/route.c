@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/config.h"
 #include "moe/router.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */
@@ -116,6 +117,7 @@ static int route(request *q, float *gates, choir_route_stats *stats) {
                                      : "thresholds");
   q->router = ch_router_find(q->args.options->name);
   if (!q->router) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(ch_options_check_router(q->args.options));
   q->args.record = &q->record;
   q->args.counts = &q->counts;
   CH_TRY(q->causal ? check_thresholds(q) : check(q));

@@ -97,6 +97,10 @@ int ch_bench_layer_seconds(const ch_bench *b, const ch_bench_layer *layer, doubl
 int ch_bench_config(const ch_bench *b, choir_config *config);
 int ch_bench_tokens(ch_bench *b, int64_t count, int vocab, int32_t **tokens);
 
+/* The capacity factor that stands under a key, into options; a router that takes none has the key's default or refuses
+ * it. */
+int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options);
+
 /* Figures of what token choice leaves undone and how unevenly it fills experts, from the statistics of some layers;
  * none where experts choose. */
 void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers);

@@ -26,7 +26,7 @@ static int make_args(ch_bench *b, moe_case *c) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   int n = count_of(b, 0), d = count_of(b, 1), h = count_of(b, 2), e = count_of(b, 3);
   c->options = router->defaults;
-  c->options.capacity_factor = b->value[4];
+  CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
   c->args = (ch_moe_args){.options = &c->options,
                           .router = router,

@@ -51,7 +51,7 @@ static int find_router(ch_bench *b, route_case *c, int n, int e) {
   if (!ch_router_learned(c->router) || ch_router_has_centroids(c->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench case 'route': router '%s' learns no affinities", b->word[0]);
   c->options = c->router->defaults;
-  c->options.capacity_factor = b->value[2];
+  CH_TRY(ch_bench_capacity(b, 2, &c->options));
   return c->router->check(&c->options, n, e, 0);
 }
 

@@ -22,8 +22,7 @@ static void one_step(void *context) {
 /* The config with the router that the problem asks for, if it does, and its capacity factor. */
 static int set_router(const ch_bench *b, choir_router_options *options) {
   if (*b->word[1]) CH_TRY(choir_router_default(b->word[1], options));
-  if (b->value[2] > 0) options->capacity_factor = b->value[2];
-  return CHOIR_OK;
+  return ch_bench_capacity(b, 2, options);
 }
 
 static int set_up(ch_bench *b, training *t) {
