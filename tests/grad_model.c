@@ -1,5 +1,6 @@
 /* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for
  * its vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
+#include "cpu/counts.h"
 #include "model/transformer.h"
 #include "testing.h"
 
@@ -24,8 +25,8 @@ static void set_up(model_case *c, const char *router, double consistency, int na
   if (!strcmp(router, "dense")) config.model.experts = 1;
   test_ok(ch_transformer_create(&config.model, &c->net));
   test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
-  ch_arena_init(&c->weights, "weights");
-  ch_arena_init(&c->gradients, "gradients");
+  ch_arena_init(&c->weights, "weights", c->x.memory);
+  ch_arena_init(&c->gradients, "gradients", c->x.memory);
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
       test_ok(ch_arena_commit(&c->weights));
@@ -34,7 +35,7 @@ static void set_up(model_case *c, const char *router, double consistency, int na
     ch_params_alloc_weights(&c->net.params, &c->weights, 0);
     ch_params_alloc_gradients(&c->net.params, &c->gradients, 0);
   }
-  ch_params_init(&c->net.params, 3, 2);
+  test_ok(ch_params_init(&c->net.params, c->x.memory, 3, 2));
   ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, 0);
   for (int i = 0; i < B * T; i++) {
     c->token[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, V);
@@ -78,7 +79,7 @@ static uint64_t selection(const model_case *c) {
   for (int l = 0; l < c->net.config.layers; l++) {
     const ch_record *r = &c->net.block[l].saved.record;
     if (c->net.block[l].moe < 0) continue;
-    for (int s = 0; s < r->slots; s++) hash = hash * 1099511628211u + (uint64_t)r->slot_token[s] + 1;
+    for (int s = 0; s < ch_slots(r); s++) hash = hash * 1099511628211u + (uint64_t)r->slot_token[s] + 1;
     for (int i = 0; i <= r->experts; i++) hash = hash * 1099511628211u + (uint64_t)r->expert_begin[i];
   }
   return hash;

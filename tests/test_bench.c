@@ -1,6 +1,7 @@
 /* choir_bench: every case runs small and agrees with the reference; problems that are wrong are refused by name. */
 #include "choir/bench.h"
 #include "moe/router.h"
+#include "op/backend.h"
 #include "testing.h"
 
 static choir_machine_peak peak = {

@@ -41,7 +41,7 @@ CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *
 CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
 
 /* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
- * are the model's own and live as long as it does. */
+ * are the model's own and live as long as it does; they are NULL where its backend's memory is not the host's. */
 typedef struct choir_parameter {
   const char *name;
   int dims;
@@ -51,6 +51,11 @@ typedef struct choir_parameter {
 } choir_parameter;
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
 CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);
+
+/* Copies of all values, on every backend: of a weight, or of its gradient (CHOIR_ERROR_ARGUMENT where it has none);
+ * and new values for a weight. */
+CHOIR_API int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values);
+CHOIR_API int choir_model_set_parameter(choir_model *model, int index, const float *values);
 
 typedef struct choir_forward_result {
   double loss;     /* mean cross-entropy of position t predicting t+1, over the B*(T-1) positions that have one */

@@ -26,9 +26,7 @@ int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options)
 
 int ch_bench_tokens(ch_bench *b, int64_t count, int vocab, int32_t **tokens) {
   ch_rng rng = ch_rng_make(1, CH_STREAM_TEST, 0);
-  void *memory;
-  CH_TRY(ch_bench_bytes(b, (size_t)count * sizeof **tokens, &memory));
-  *tokens = memory;
+  CH_TRY(ch_bench_host(b, (size_t)count * sizeof **tokens, tokens));
   for (int64_t i = 0; i < count; i++) (*tokens)[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, (uint64_t)vocab);
   return CHOIR_OK;
 }

@@ -21,7 +21,7 @@ static int64_t pass_tokens(const choir_config *config) {
 int ch_trainer_plan(choir_model *model, const ch_comm *comm, ch_trainer *t) {
   const choir_train_config *c = &model->config.train;
   *t = (ch_trainer){.model = model, .comm = comm};
-  ch_arena_init(&t->state, "optimizer state");
+  ch_arena_init(&t->state, "optimizer state", model->x.memory);
   model->share_gradients = ch_update_in_backward(c, comm->size);
   ch_model_count_gradients(model);
   ch_model_drop_plan(model);

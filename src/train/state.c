@@ -37,7 +37,7 @@ static int save_state(const ch_run *run, const char *path) {
     *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &counters[i], .bytes = sizeof counters[i]};
     snprintf(t->name, sizeof t->name, "%s", counter_names[i]);
   }
-  int code = choir_tensors_write(path, tensor, count, NULL);
+  int code = ch_tensors_save(run->trainer.model->x.memory, path, tensor, count);
   free(tensor);
   return code;
 }
@@ -109,12 +109,13 @@ static int read_counters(ch_run *run, const choir_tensors *file, const char *pat
 }
 
 static int load_state(ch_run *run, const choir_tensors *file, const char *path) {
+  const ch_memory *memory = run->trainer.model->x.memory;
   CH_TRY(read_counters(run, file, path));
   choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * run->trainer.model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&run->trainer.optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
-    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, (real *)(uintptr_t)want[i].data);
+    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, CH_AS_DEV(real, want[i].data));
   free(want);
   if (!code && choir_tensors_count(file) != count + COUNTERS)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
@@ -126,7 +127,7 @@ int ch_checkpoint_load(ch_run *run, const char *path) {
   char file[PATH_MAX + 32];
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
-  CH_TRY(ch_weights_load(&run->trainer.model->net.params, file));
+  CH_TRY(ch_weights_load(&run->trainer.model->net.params, run->trainer.model->x.memory, file));
   ch_model_weights_changed(run->trainer.model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));

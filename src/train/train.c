@@ -8,7 +8,6 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/machine.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/loop.h"
@@ -34,7 +33,7 @@ static int open_data(ch_run *run, const char *directory) {
 static int check_memory(ch_run *run) {
   choir_memory *m = &run->memory;
   ch_trainer_memory(&run->trainer, m);
-  size_t available = ch_machine_available_memory(), needed = (size_t)m->total;
+  size_t available = run->trainer.model->x.memory->available(), needed = (size_t)m->total;
   m->data = (int64_t)ch_data_mapped_bytes(run->data);
   m->total += m->data;
   if (!available || needed <= available) return CHOIR_OK;
@@ -123,7 +122,8 @@ static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
   if (*checkpoint) {
     CH_TRY(ch_checkpoint_load(run, checkpoint));
   } else {
-    ch_params_init(&run->trainer.model->net.params, run->config.train.seed, run->trainer.model->x.threads);
+    CH_TRY(ch_params_init(&run->trainer.model->net.params, run->trainer.model->x.memory, run->config.train.seed,
+                          run->trainer.model->x.threads));
     ch_model_weights_changed(run->trainer.model);
   }
   return keep_settings(run, data);
