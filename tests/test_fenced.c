@@ -2,6 +2,7 @@
  * type leaves the bytes that the CPU leaves. */
 #include "choir/choir.h"
 #include "fenced.h"
+#include "moe/router.h"
 #include "program.h"
 
 typedef struct {
@@ -36,6 +37,15 @@ static const variant variants[] = {
     {"base", ""},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static void every_router_is_among_them(void **state) {
+  (void)state;
+  for (int r = 0; ch_routers[r]; r++) {
+    int found = 0;
+    for (int i = 0; i < VARIANTS; i++) found |= !strcmp(variants[i].router, ch_routers[r]->name);
+    if (!found) fail_msg("router %s is not trained here", ch_routers[r]->name);
+  }
+}
 
 static choir_config config_of(const variant *v) {
   choir_config c;
@@ -114,6 +124,7 @@ static void runs_are_the_same_bytes(void **state) {
 static int setup(void **state) { return program_setup(state) || ch_backend_register(&fence_backend); }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(runs_are_the_same_bytes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router_is_among_them),
+                                     cmocka_unit_test(runs_are_the_same_bytes)};
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

@@ -74,7 +74,8 @@ static void run_layer(worker *w, double *loss) {
   ch_moe_forward(&w->x, &w->args, &saved);
   ch_moe_backward(&w->x, &w->args, &saved);
   if (!ch_counting(&w->x))
-    w->flops = 12.0 * saved.record.expert_begin[w->args.e] * w->args.d * w->args.h + 6.0 * w->args.n * w->args.d * w->args.e;
+    w->flops =
+        12.0 * saved.record.expert_begin[w->args.e] * w->args.d * w->args.h + 6.0 * w->args.n * w->args.d * w->args.e;
   ch_arena_release(&w->x.tape, 0);
 }
 

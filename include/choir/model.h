@@ -15,7 +15,7 @@ typedef struct choir_model choir_model;
 
 typedef struct choir_run_options {
   const char *compute; /* "fp32", "bf16", or NULL: the config's */
-  const char *backend; /* "cpu" or "reference" */
+  const char *backend; /* "cpu" (NULL too), "reference" */
   int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
   int threads;         /* 0: all */
 } choir_run_options;
@@ -48,6 +48,7 @@ typedef struct choir_parameter {
   int64_t shape[3];
   float *data;
   float *gradient; /* NULL until choir_model_forward computed gradients, and for what routers keep by themselves */
+  int trained;     /* 0: what a router keeps by itself, without a gradient */
 } choir_parameter;
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
 CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);

@@ -167,7 +167,7 @@ static int check_index(const choir_model *model, int index) {
 int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
-  *parameter = (choir_parameter){.name = p->name, .dims = p->dims};
+  *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .trained = index < model->net.params.count};
   if (model->x.memory->host) {
     parameter->data = CH_AS_HOST(float, p->w);
     parameter->gradient = CH_AS_HOST(float, p->g);
