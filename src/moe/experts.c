@@ -1,5 +1,8 @@
 #include "moe/experts.h"
 
+/* How many slots are filled: only the device knows. */
+static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
+
 /* One product with all experts: rows of the record, k and n as ch_expert_gemm_args has them. */
 static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_t k, int64_t n) {
   return (ch_expert_gemm_args){.form = form,
@@ -16,9 +19,6 @@ typedef struct {
   real CH_DEV *value;
   ch_bf16 CH_DEV *rounded; /* then value is NULL */
 } rows;
-
-/* How many slots are filled. */
-static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
 
 static rows new_rows(ch_exec *x, int64_t count) {
   if (x->compute == CH_COMPUTE_BF16) return (rows){.rounded = CH_NEW(&x->scratch, ch_bf16, count)};

@@ -1,7 +1,7 @@
 /* Routers whose solver belongs on the host. */
 #include "moe/router.h"
 
-/* One copy of the scores to the host, one of the record back. */
+/* One copy to the host, of scores or, where the router reads none, logits; one of the record back. */
 static void route_on_host(ch_exec *x, const ch_router *router, const ch_route_args *a) {
   ch_exec *host = ch_host(x);
   ch_marks mark = ch_scratch_mark(x);
@@ -11,8 +11,9 @@ static void route_on_host(ch_exec *x, const ch_router *router, const ch_route_ar
   ch_record_alloc(&host->scratch, &record, a->n, a->e, a->record->max_slots);
   ch_route_counts_alloc(host, &host->scratch, &counts, a->e);
   ch_route_args there = *a;
-  there.logits = a->logits ? CH_AS_DEV(const real, ch_get(x, a->logits, cells)) : NULL;
-  there.scores = a->scores ? CH_AS_DEV(const real, ch_get(x, a->scores, cells)) : NULL;
+  const real CH_DEV *read = CH_AS_DEV(const real, ch_get(x, a->scores ? a->scores : a->logits, cells));
+  there.scores = a->scores ? read : NULL;
+  there.logits = a->scores ? NULL : read;
   there.valid = CH_AS_DEV(const uint8_t, a->mask);
   there.record = &record;
   there.counts = &counts;
