@@ -4,14 +4,13 @@
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/machine.h"
 #include "choir/machine.h"
 #include "train/layer_stats.h"
 #include "train/metrics.h"
-#include "train/plan.h"
-#include "train/update.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */
 typedef struct loop_state {
@@ -26,9 +25,7 @@ typedef struct loop_state {
 
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
-  int64_t n = (int64_t)ch_run_sequences(&run->config) * c->sequence_length,
-          windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
-  choir_model *m = run->model;
+  int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
   run->batch = malloc((size_t)(2 * n + windows) * sizeof *run->batch);
   uint64_t *counts = calloc((size_t)run->config.model.vocab_size, sizeof *counts);
   if (!run->batch || !counts) {
@@ -38,10 +35,45 @@ int ch_run_plan(ch_run *run) {
   ch_data_unigram(run->data, counts);
   run->unigram = ch_unigram_log(counts, run->config.model.vocab_size);
   free(counts);
-  if (!run->unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
-  ch_update_count(&m->x, &run->optimizer); /* the executor has no plan yet */
-  m->reserved_scratch = m->x.scratch.peak;
-  return ch_model_plan(m, ch_run_sequences(&run->config), c->sequence_length, 1);
+  return run->unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
+}
+
+/* The windows of the next step, split into tokens and targets, which stand behind them and are returned. Ranks take
+ * turns through the samples. */
+static int32_t *next_batch(ch_run *run) {
+  const choir_train_config *c = &run->config.train;
+  const ch_comm *comm = run->trainer.comm;
+  int B = c->batch_sequences, T = c->sequence_length;
+  int64_t n = ch_step_tokens(c);
+  int32_t *token = run->batch, *target = token + n, *windows = target + n;
+  for (int64_t row = 0; row < n / T; row++) {
+    int64_t b = row % B;
+    if (!b) {
+      ch_data_position mine = {run->position.samples + (uint64_t)(comm->rank * B)};
+      ch_data_next(run->data, c->seed, T, &mine, B, windows);
+      run->position.samples += (uint64_t)(comm->size * B);
+    }
+    memcpy(token + row * T, windows + b * (T + 1), (size_t)T * sizeof *token);
+    memcpy(target + row * T, windows + b * (T + 1) + 1, (size_t)T * sizeof *target);
+  }
+  return target;
+}
+
+int ch_run_step(ch_run *run, choir_train_event *e) {
+  ch_step_result r;
+  const int32_t *target = next_batch(run);
+  CH_TRY(ch_trainer_step(&run->trainer, run->batch, target, &r));
+  e->step = run->trainer.step;
+  e->tokens = e->step * ch_step_tokens(&run->config.train) * run->trainer.comm->size;
+  e->loss = r.loss;
+  e->aux_loss = r.aux_loss;
+  e->rate = r.rate;
+  e->gradient_norm = r.gradient_norm;
+  e->dropped = r.routing.dropped;
+  e->unrouted = r.routing.unrouted;
+  e->imbalance = r.routing.imbalance;
+  e->fill = r.routing.fill;
+  return CHOIR_OK;
 }
 
 static void measure(const loop_state *d, double seconds, choir_train_event *e) {
@@ -60,7 +92,7 @@ static void tell(loop_state *d, const choir_train_event *e) {
 static void tell_memory(loop_state *d) {
   const ch_run *run = d->run;
   choir_train_event e = {
-      .kind = CHOIR_EVENT_MEMORY, .step = run->step, .steps = run->config.train.steps, .memory = &run->memory};
+      .kind = CHOIR_EVENT_MEMORY, .step = run->trainer.step, .steps = run->config.train.steps, .memory = &run->memory};
   if (d->options->event) d->options->event(d->options->context, &e);
 }
 
@@ -68,13 +100,13 @@ static void tell_memory(loop_state *d) {
  * which says also how tokens were routed. */
 static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
   ch_layer_stats watch = {0};
-  int B = ch_run_sequences(&run->config);
-  CH_TRY(ch_layer_stats_begin(run->model, 0, &watch));
-  run->model->causal = causal;
-  int code = ch_evaluate(run->model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
-  run->model->causal = 0;
-  ch_layer_stats_end(run->model);
-  if (!code && !isfinite(r->loss)) code = ch_run_not_finite(run, run->step, r->loss);
+  int B = ch_pass_sequences(&run->config);
+  CH_TRY(ch_layer_stats_begin(run->trainer.model, 0, &watch));
+  run->trainer.model->causal = causal;
+  int code = ch_evaluate(run->trainer.model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
+  run->trainer.model->causal = 0;
+  ch_layer_stats_end(run->trainer.model);
+  if (!code && !isfinite(r->loss)) code = ch_trainer_not_finite(&run->trainer, run->trainer.step, r->loss);
   if (!code) {
     ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
     *json = ch_metrics_result(r, run, watch.layer);
@@ -91,11 +123,11 @@ static int evaluate(loop_state *d, choir_train_event e) {
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
   e.threshold_loss = (double)NAN;
   int code = evaluate_by(run, &windows, 0, &r, &own);
-  if (!code && r.looks_across_tokens && ch_router_can_be_causal(run->model->net.router)) {
+  if (!code && r.looks_across_tokens && ch_router_can_be_causal(run->trainer.model->net.router)) {
     code = evaluate_by(run, &windows, 1, &by_thresholds, &causal);
     e.threshold_loss = by_thresholds.loss;
   }
-  if (!code) ch_metrics_eval(&d->metrics, run->step, own, causal);
+  if (!code) ch_metrics_eval(&d->metrics, run->trainer.step, own, causal);
   json_decref(own);
   json_decref(causal);
   CH_TRY(code);
@@ -110,10 +142,10 @@ static int evaluate(loop_state *d, choir_train_event e) {
 
 static int checkpoint(loop_state *d, choir_train_event e) {
   char path[PATH_MAX];
-  CH_TRY(ch_run_check_weights(d->run, e.loss)); /* what is kept must be good */
+  CH_TRY(ch_trainer_check_weights(&d->run->trainer, e.loss)); /* what is kept must be good */
   CH_TRY(ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
   CH_TRY(ch_checkpoint_save(d->run, path));
-  ch_metrics_checkpoint(&d->metrics, d->run->step, path);
+  ch_metrics_checkpoint(&d->metrics, d->run->trainer.step, path);
   e.kind = CHOIR_EVENT_CHECKPOINT;
   e.text = path;
   tell(d, &e);
@@ -121,14 +153,14 @@ static int checkpoint(loop_state *d, choir_train_event e) {
 }
 
 static int due(int64_t every, const ch_run *run) {
-  return run->step == run->config.train.steps || (every > 0 && run->step % every == 0);
+  return run->trainer.step == run->config.train.steps || (every > 0 && run->trainer.step % every == 0);
 }
 
 static int loop(loop_state *d) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
   tell_memory(d);
-  while (run->step < c->steps && !d->stop) {
+  while (run->trainer.step < c->steps && !d->stop) {
     choir_train_event e = {.kind = CHOIR_EVENT_STEP, .steps = c->steps};
     double begin = ch_machine_seconds();
     CH_TRY(ch_run_step(run, &e));
@@ -137,27 +169,27 @@ static int loop(loop_state *d) {
     ch_metrics_step(&d->metrics, &e);
     ch_metrics_timing(&d->metrics, &e, seconds);
     tell(d, &e);
-    d->stop = run->comm->agree(run->comm, d->stop); /* all ranks stop after the same step */
+    d->stop = run->trainer.comm->agree(run->trainer.comm, d->stop); /* all ranks stop after the same step */
     if (due(c->eval_every, run)) CH_TRY(evaluate(d, e));
     if (d->stop || due(c->checkpoint_every, run)) CH_TRY(checkpoint(d, e));
   }
-  if (run->step == c->steps) return CHOIR_OK;
+  if (run->trainer.step == c->steps) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
-                  run->step, c->steps);
+                  run->trainer.step, c->steps);
 }
 
 int ch_run_loop(ch_run *run, const choir_train_options *options) {
-  loop_state d = {.run = run, .options = options, .first_step = run->step};
+  loop_state d = {.run = run, .options = options, .first_step = run->trainer.step};
   choir_config_costs costs;
   choir_machine_peak peak;
-  if (run->step >= run->config.train.steps) return CHOIR_OK; /* resumed when done: nothing to measure */
+  if (run->trainer.step >= run->config.train.steps) return CHOIR_OK; /* resumed when done: nothing to measure */
   CH_TRY(choir_config_cost(&run->config, &costs));
-  CH_TRY(choir_machine_measure_arithmetic(run->model->x.threads, 0.15, &peak));
+  CH_TRY(choir_machine_measure_arithmetic(run->trainer.model->x.threads, 0.15, &peak));
   CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes));
   if (!run->metrics_bytes) ch_metrics_run(&d.metrics, run);
   d.begin = ch_machine_seconds();
   d.flops_per_token = costs.train_flops_per_token;
-  d.peak_gflops = run->model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
+  d.peak_gflops = run->trainer.model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
   int code = loop(&d);
   ch_metrics_close(&d.metrics);
   return code;
