@@ -54,7 +54,8 @@ typedef struct cli_verb {
 
 extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
     cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_report, cli_stats,
-    cli_inspect, cli_probe, cli_score, cli_finetune;
+    cli_inspect, cli_probe, cli_study_run, cli_study_list, cli_study_status, cli_study_report, cli_study_measure,
+    cli_score, cli_finetune;
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 
 /* options.c */
@@ -69,6 +70,7 @@ void cli_help(FILE *out); /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);
 void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
+void cli_help_routers(FILE *out);                    /* all routers and their options */
 
 /* manual.c */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
@@ -112,14 +114,20 @@ int cli_stop_requested(void);
 /* input.c */
 char *cli_read_file(const char *path,
                     size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
+/* The row of who runs a model: a choice of this call, no part of what it computes. */
+/* clang-format off */
+#define CLI_BACKEND(target)                                                                                            \
+  {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it: cpu, or reference (plain C: slow)", 0}
+/* clang-format on */
 
 /* settings.c */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
+int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
 /* inspect_text.c: what choir stats and choir inspect share. */
 typedef struct cli_inspect_options {
   choir_inspect_options options;
-  const char *compute;
+  const char *compute, *backend;
   int threads;
 } cli_inspect_options;
 
@@ -134,6 +142,7 @@ typedef struct cli_inspect_options {
   {"sequence-length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},    \
   {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
   {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},    \
+  CLI_BACKEND(&o.backend),                                                                                             \
   {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0}
 /* clang-format on */
 

@@ -4,9 +4,9 @@
 #include "cli.h"
 
 static struct {
-  const char *data, *text, *compute, *routing;
+  const char *data, *text, *compute, *routing, *backend;
   int64_t sequences;
-  int batch, length, threads, json;
+  int batch, length, in_order, threads, json;
 } o;
 
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
@@ -57,6 +57,7 @@ static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_
                         &(choir_eval_options){.data = o.data,
                                               .text = o.text,
                                               .sequences = o.sequences,
+                                              .in_order = o.in_order,
                                               .batch_sequences = o.batch,
                                               .sequence_length = o.length,
                                               .progress = cli_progress_sequences,
@@ -111,6 +112,7 @@ static int run(int count, const char *const *operands) {
   choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
+  options.backend = o.backend;
   options.threads = o.threads;
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
@@ -129,9 +131,12 @@ static const cli_option options[] = {
      "threshold beside it",
      0},
     {"sequences", "N", CLI_INT64, &o.sequences, "0", "at most; 0 means all", 0},
+    {"in-order", NULL, CLI_FLAG, &o.in_order, NULL,
+     "take held-out sequences as they stand, so that a batch is a piece of one text; otherwise it is a mixture", 0},
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};

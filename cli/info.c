@@ -27,6 +27,7 @@ static const paper_size *find_paper_size(const choir_model_config *m) {
   for (size_t i = 0; i < sizeof paper_sizes / sizeof *paper_sizes; i++) {
     const paper_size *p = &paper_sizes[i];
     if (p->layers == m->layers && p->d_model == m->d_model && p->d_hidden == m->d_hidden && p->heads == m->heads &&
+        (!m->d_expert || m->d_expert == m->d_hidden) &&
         (dense ? !p->experts : m->moe_every == 2 && p->experts == m->experts))
       return p;
   }
@@ -71,7 +72,8 @@ static void print_text(const choir_config *config, const choir_config_costs *c, 
   const choir_model_config *m = &config->model;
   printf("%s: L=%d d=%d h=%d H=%d", *m->name ? m->name : "model", m->layers, m->d_model, m->d_hidden, m->heads);
   if (m->moe_every)
-    printf(" e=%d every %d layers, %s c=%g", m->experts, m->moe_every, m->router.name, m->router.capacity_factor);
+    printf(" e=%d of h=%d every %d layers, %s c=%g", m->experts, m->d_expert ? m->d_expert : m->d_hidden, m->moe_every,
+           m->router.name, m->router.capacity_factor);
   printf(", V=%s%s\n", cli_grouped(m->vocab_size), assumed ? " (assumed: the config leaves it to the data)" : "");
   print_row("parameters", c->parameters, paper ? paper->parameters : 0);
   print_row("  active per token", c->active_parameters, paper ? paper->active : 0);

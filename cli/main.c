@@ -24,6 +24,11 @@ const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
                                      &cli_report,
                                      &cli_stats,
                                      &cli_inspect,
+                                     &cli_study_run,
+                                     &cli_study_list,
+                                     &cli_study_status,
+                                     &cli_study_report,
+                                     &cli_study_measure,
                                      NULL};
 
 /* The verb that the first one or two words name; *used says how many. */
@@ -62,11 +67,12 @@ static int unknown_verb(int count, char **words) {
   return cli_usage("unknown command '%s'", words[0]);
 }
 
-/* choir help [VERB], or choir help --man DIR: writes the manual pages that the build installs. */
+/* choir help [VERB], choir help routers, or choir help --man DIR: writes the manual pages that the build installs. */
 static int help(int count, char **words) {
   int used;
   const cli_verb *verb = find_verb(count, words, &used);
   if (count == 2 && !strcmp(words[0], "--man")) return cli_manual(words[1]);
+  if (count == 1 && !strcmp(words[0], "routers")) return cli_help_routers(stdout), 0;
   if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
   if (verb)
     cli_help_verb(stdout, verb);

@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  const char *config, *data, *out, *from;
+  const char *backend, *config, *data, *out, *from;
   cli_list set;
   double minutes;
   int resume, threads, emulate;
@@ -110,6 +110,7 @@ static int run(int count, const char *const *operands) {
   options.from = o.from;
   options.resume = o.resume;
   options.run.threads = o.threads;
+  options.run.backend = o.backend;
   options.run.emulate_bf16 = o.emulate;
   options.event = on_event;
   options.context = &w;
@@ -138,6 +139,7 @@ static const cli_option options[] = {
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {0}};

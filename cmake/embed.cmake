@@ -1,14 +1,20 @@
-# choir_embed(OUTPUT FILE...): C arrays, NUL-terminated, of files: page.css becomes `const char ch_page_css[]`.
+# A file's bytes, and a NUL, as C: '\x41','\x42',...0
+function(choir_embed_bytes file out)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(READ ${file} bytes HEX)
+  string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
+  set(${out} "{\n${bytes}0}" PARENT_SCOPE)
+endfunction()
+
+# choir_embed(OUTPUT FILE...): C arrays of files: page.css becomes `const char ch_page_css[]`.
 function(choir_embed output)
   set(text "/* Made by CMake of the files that it names. */\n#include \"study/page.h\"\n")
   foreach(file ${ARGN})
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
     get_filename_component(name ${file} NAME)
     string(MAKE_C_IDENTIFIER ${name} name)
-    file(READ ${file} bytes HEX)
-    string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
-    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," bytes "${bytes}")
-    string(APPEND text "const char ch_${name}[] = {\n${bytes}0};\n")
+    choir_embed_bytes(${file} bytes)
+    string(APPEND text "const char ch_${name}[] = ${bytes};\n")
   endforeach()
   file(CONFIGURE OUTPUT ${output} CONTENT "${text}" @ONLY)
 endfunction()
@@ -29,4 +35,20 @@ function(choir_embed_tasks output)
 const ch_task_builtin ch_task_builtins[] = {
 ${rows}{0}};
 " @ONLY)
+endfunction()
+
+# choir_embed_table(OUTPUT TABLE FILE...): all of them in one table, by their names without extension, in alphabetical
+# order and with a row of NULLs behind the last.
+function(choir_embed_table output table)
+  set(text "/* Made by CMake of the files that it names. */\n#include \"study/study.h\"\n")
+  set(rows "")
+  set(number 0)
+  foreach(file ${ARGN})
+    get_filename_component(name ${file} NAME_WLE)
+    choir_embed_bytes(${file} bytes)
+    string(APPEND text "static const char file_${number}[] = ${bytes};\n")
+    string(APPEND rows "  {\"${name}\", file_${number}},\n")
+    math(EXPR number "${number} + 1")
+  endforeach()
+  file(CONFIGURE OUTPUT ${output} CONTENT "${text}const ch_embedded ${table}[] = {\n${rows}  {0}};\n" @ONLY)
 endfunction()

@@ -1,5 +1,6 @@
 /* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for
  * its vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
+#include "cpu/counts.h"
 #include "model/transformer.h"
 #include "testing.h"
 
@@ -20,13 +21,15 @@ static void set_up(model_case *c, const char *router, double consistency, int na
   test_ok(choir_router_default(router, &config.model.router));
   config.model.router.consistency_weight = consistency;
   config.model.vocab_size = V;
-  if (narrow) config.model.d_model = 32, config.model.d_hidden = 48, config.model.heads = 2, config.model.experts = 4;
+  if (narrow)
+    config.model.d_model = 32, config.model.d_hidden = 48, config.model.d_expert = 40, config.model.heads = 2,
+    config.model.experts = 4;
   if (narrow) config.model.d_head = 16;
   if (!strcmp(router, "dense")) config.model.experts = 1;
   test_ok(ch_transformer_create(&config.model, &c->net));
   test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
-  ch_arena_init(&c->weights, "weights");
-  ch_arena_init(&c->gradients, "gradients");
+  ch_arena_init(&c->weights, "weights", c->x.memory);
+  ch_arena_init(&c->gradients, "gradients", c->x.memory);
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
       test_ok(ch_arena_commit(&c->weights));
@@ -35,7 +38,7 @@ static void set_up(model_case *c, const char *router, double consistency, int na
     ch_params_alloc_weights(&c->net.params, &c->weights, 0);
     ch_params_alloc_gradients(&c->net.params, &c->gradients, 0);
   }
-  ch_params_init(&c->net.params, 3, 2);
+  test_ok(ch_params_init(&c->net.params, c->x.memory, 3, 2));
   ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, 0);
   for (int i = 0; i < B * T; i++) {
     c->token[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, V);
@@ -80,7 +83,7 @@ static uint64_t selection(const model_case *c) {
   for (int l = 0; l < c->net.config.layers; l++) {
     const ch_record *r = &c->net.block[l].saved.record;
     if (c->net.block[l].moe < 0) continue;
-    for (int s = 0; s < r->slots; s++) hash = hash * 1099511628211u + (uint64_t)r->slot_token[s] + 1;
+    for (int s = 0; s < ch_slots(r); s++) hash = hash * 1099511628211u + (uint64_t)r->slot_token[s] + 1;
     for (int i = 0; i <= r->experts; i++) hash = hash * 1099511628211u + (uint64_t)r->expert_begin[i];
   }
   return hash;

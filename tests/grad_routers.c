@@ -7,7 +7,7 @@ static real cotangent[N * E];
 
 static double loss(layer_case *c) {
   router_run(c, NULL);
-  double sum = (double)c->aux_scale * c->counts.aux_loss;
+  double sum = (double)c->aux_scale * *c->counts.aux_loss;
   for (int i = 0; i < E; i++)
     for (int s = c->record.expert_begin[i]; s < c->record.expert_begin[i + 1]; s++)
       sum += (double)cotangent[c->record.slot_token[s] * E + i] * (double)c->record.slot_gate[s];

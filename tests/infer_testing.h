@@ -21,6 +21,7 @@ static inline choir_model *test_model(const char *router, const char *compute) {
   c.model.layers = 4;
   c.model.d_model = 66;
   c.model.d_hidden = 91;
+  c.model.d_expert = 75;
   c.model.heads = 3;
   c.model.experts = strcmp(router, "dense") ? 7 : 1;
   c.train.sequence_length = T;

@@ -2,6 +2,7 @@
 #ifndef CH_TESTS_MOE_TESTING_H
 #define CH_TESTS_MOE_TESTING_H
 
+#include "cpu/counts.h"
 #include "moe/layer.h"
 #include "testing.h"
 
@@ -84,6 +85,8 @@ static inline void record_free(ch_record *r) {
 static inline void counts_free(ch_route_counts *counts) {
   free(counts->demand);
   free(counts->cutoff);
+  free(counts->dropped);
+  free(counts->aux_loss);
 }
 
 static inline void layer_case_free(layer_case *c) {
@@ -106,13 +109,15 @@ static inline void keep_record(ch_record *kept, ch_route_counts *kept_counts, co
   counts_free(kept_counts);
   *kept = *r;
   kept->expert_begin = copy_of(r->expert_begin, sizeof(int) * (size_t)(r->experts + 1));
-  kept->slot_token = copy_of(r->slot_token, sizeof(int) * (size_t)r->slots);
-  kept->slot_gate = copy_of(r->slot_gate, sizeof(real) * (size_t)r->slots);
+  kept->slot_token = copy_of(r->slot_token, sizeof(int) * (size_t)ch_slots(r));
+  kept->slot_gate = copy_of(r->slot_gate, sizeof(real) * (size_t)ch_slots(r));
   kept->token_begin = copy_of(r->token_begin, sizeof(int) * (size_t)(r->tokens + 1));
-  kept->token_slot = copy_of(r->token_slot, sizeof(int) * (size_t)r->slots);
+  kept->token_slot = copy_of(r->token_slot, sizeof(int) * (size_t)ch_slots(r));
   *kept_counts = *counts;
   kept_counts->demand = copy_of(counts->demand, sizeof(int) * (size_t)r->experts);
   kept_counts->cutoff = copy_of(counts->cutoff, sizeof(real) * (size_t)r->experts);
+  kept_counts->dropped = copy_of(counts->dropped, sizeof *counts->dropped);
+  kept_counts->aux_loss = copy_of(counts->aux_loss, sizeof *counts->aux_loss);
 }
 
 /* Bytes of 0xff: NaN as a number, -1 as an index. */
@@ -131,6 +136,7 @@ static inline ch_moe_args layer_args(layer_case *c) {
                        .h = c->h,
                        .e = c->e,
                        .sequence_length = c->T,
+                       .mask = c->valid,
                        .valid = c->valid,
                        .token = c->token,
                        .training = c->training,
@@ -194,15 +200,13 @@ static inline void router_run(layer_case *c, const real *dgate) {
     }
     ch_record_alloc(&x.tape, &record, c->n, c->e,
                     c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
-    counts = (ch_route_counts){.capacity = -1,
-                               .dropped = -1,
-                               .aux_loss = (double)NAN,
-                               .demand = CH_NEW(&x.tape, int, c->e),
-                               .cutoff = CH_NEW(&x.tape, real, c->e)};
+    ch_route_counts_alloc(&x, &x.tape, &counts, c->e);
+    counts.capacity = -1;
     ch_route_args a = {.options = &c->options,
                        .n = c->n,
                        .e = c->e,
                        .sequence_length = c->T,
+                       .mask = pass ? c->valid : NULL,
                        .valid = c->valid,
                        .token = c->token,
                        .scores = c->scores,
@@ -216,7 +220,10 @@ static inline void router_run(layer_case *c, const real *dgate) {
                        .dgate = dgate,
                        .aux_scale = c->aux_scale,
                        .dscores = c->dscores};
-    (c->causal && router->causal ? router->causal : router->route)(&x, &a);
+    if (c->causal && router->causal)
+      router->causal(&x, &a);
+    else
+      ch_route(&x, router, &a);
     x.ops->index(&x, &(ch_index_args){.record = &record});
     if (dgate && router->backward) router->backward(&x, &a);
     assert_int_equal(x.scratch.used, 0);
@@ -235,7 +242,8 @@ static inline void record_gates(const ch_record *r, double *gate) {
 }
 
 static inline int same_selection(const layer_case *c, const ch_record *r, const int *demand) {
-  return c->record.slots == r->slots && !memcmp(c->record.slot_token, r->slot_token, sizeof(int) * (size_t)r->slots) &&
+  return ch_slots(&c->record) == ch_slots(r) &&
+         !memcmp(c->record.slot_token, r->slot_token, sizeof(int) * (size_t)ch_slots(r)) &&
          !memcmp(c->record.expert_begin, r->expert_begin, sizeof(int) * (size_t)(r->experts + 1)) &&
          !memcmp(c->counts.demand, demand, sizeof(int) * (size_t)r->experts);
 }

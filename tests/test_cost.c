@@ -74,6 +74,9 @@ static void routers_differ_in_experts_per_token(void **state) {
   test_ok(choir_config_set(&config, "experts", "1"));
   test_ok(choir_config_cost(&config, &costs));
   assert_true(costs.active_parameters == costs.parameters);
+  test_ok(choir_config_set(&config, "d_expert", "1024")); /* as wide as the two experts of 512 that a token met */
+  test_ok(choir_config_cost(&config, &costs));
+  assert_true(base.forward_flops_per_token - costs.forward_flops_per_token == 2 * 2 * d * e);
 }
 
 int main(void) {

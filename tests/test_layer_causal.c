@@ -34,10 +34,9 @@ static void routes_a_matrix(void **state) {
     for (int i = 0; i < E; i++) scores[t * E + i] = (float)(exp((double)logits[t * E + i]) / sum);
   }
   for (int variant = 0; variant < 8; variant++) {
-    choir_router_options o = router_options("expert_choice");
+    choir_router_options o = router_options(variant & 1 ? "capped_expert_choice" : "expert_choice");
     choir_route_stats stats;
     int64_t slots = 0;
-    o.cap = variant & 1 ? 2 : 0;
     const uint8_t *mask = variant & 2 ? valid : NULL;
     test_ok(choir_route_by_thresholds(&o, N, E, variant & 4 ? logits : scores, variant & 4, mask, thresholds, gates,
                                       &stats));

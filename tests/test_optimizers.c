@@ -260,9 +260,60 @@ static void test_table(void **state) {
   assert_non_null(strstr(choir_error_message(), "did you mean 'adamw'"));
 }
 
+/* Where *finite is not finite nothing is changed; where it is, everything as without. */
+static void test_finite(void **state) {
+  (void)state;
+  enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
+  static const char *const backends[] = {"reference", "cpu"};
+  for (int b = 0; b < 2; b++)
+    for (int which = 0; which < 2; which++) {
+      real *w = test_new_normal(COUNT, 1), *same = test_new_normal(COUNT, 1), *g = test_new_normal(COUNT, 2);
+      real *first = test_new(COUNT), *second = test_new(COUNT);
+      double finite = (double)NAN;
+      ch_adafactor_args f = {.batch = 1,
+                             .rows = ROWS,
+                             .cols = COLS,
+                             .w = w,
+                             .g = g,
+                             .row = first,
+                             .col = second,
+                             .rate = 0.1,
+                             .beta2 = 0.9,
+                             .eps1 = 1e-30,
+                             .eps2 = 1e-3,
+                             .clip = 1,
+                             .grad_scale = 1,
+                             .finite = &finite};
+      ch_adamw_args a = {.count = COUNT,
+                         .w = w,
+                         .g = g,
+                         .m = first,
+                         .v = second,
+                         .step = 1,
+                         .rate = 0.1,
+                         .beta1 = 0.9,
+                         .beta2 = 0.9,
+                         .eps = 1e-8,
+                         .grad_scale = 1,
+                         .finite = &finite};
+      for (int round = 0; round < 3; round++) {
+        finite = round == 0 ? (double)NAN : round == 1 ? (double)INFINITY : 3;
+        TEST_EXEC(backends[b], CH_COMPUTE_FP32, 2, {
+          if (which)
+            x.ops->adamw(&x, &a);
+          else
+            x.ops->adafactor(&x, &f);
+        });
+        int changed = memcmp(w, same, sizeof *w * COUNT) != 0 || first[0] != 0 || second[0] != 0;
+        assert_int_equal(changed, round == 2);
+      }
+      free(w), free(same), free(g), free(first), free(second);
+    }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_adafactor), cmocka_unit_test(test_adafactor_laws),
-                                     cmocka_unit_test(test_adamw), cmocka_unit_test(test_nan),
-                                     cmocka_unit_test(test_table)};
+                                     cmocka_unit_test(test_adamw),     cmocka_unit_test(test_nan),
+                                     cmocka_unit_test(test_table),     cmocka_unit_test(test_finite)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -154,8 +154,8 @@ static void layer_on_own_arrays(void **state) {
       assert_memory_equal(g.w2, c.dw2, weights);
       choir_route_stats stats;
       test_ok(choir_layer_stats(layer, &stats));
-      assert_int_equal(stats.assignments, c.record.slots);
-      assert_true(stats.aux_loss == c.counts.aux_loss);
+      assert_int_equal(stats.assignments, ch_slots(&c.record));
+      assert_true(stats.aux_loss == *c.counts.aux_loss);
       c.rng_base += (uint64_t)n;
       choir_route_stats_free(&stats);
     }

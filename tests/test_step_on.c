@@ -13,7 +13,7 @@ static void begin(const choir_config *config, ch_trainer *t) {
   test_ok(ch_trainer_plan(model, &ch_comm_single, t));
   test_ok(ch_trainer_plan_batches(t, SHORT, LONG, 2 * ROWS * MODEL_B, NULL, 0));
   test_ok(ch_trainer_commit(t));
-  ch_params_init(&model->net.params, 5, 2);
+  test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 2));
   ch_model_weights_changed(model);
 }
 

@@ -54,7 +54,7 @@ static void check(int code) {
 /* As a model's: aligned and in huge pages. It stays until the process ends. */
 static void *memory(int64_t bytes) {
   ch_arena arena;
-  ch_arena_init(&arena, "worker");
+  ch_arena_init(&arena, "worker", &ch_memory_host);
   ch_arena_alloc(&arena, (size_t)bytes);
   check(ch_arena_commit(&arena));
   return memset(ch_arena_alloc(&arena, (size_t)bytes), 0, (size_t)bytes); /* pages are there before anything is timed */
@@ -74,7 +74,8 @@ static void run_layer(worker *w, double *loss) {
   ch_moe_forward(&w->x, &w->args, &saved);
   ch_moe_backward(&w->x, &w->args, &saved);
   if (!ch_counting(&w->x))
-    w->flops = 12.0 * saved.record.slots * w->args.d * w->args.h + 6.0 * w->args.n * w->args.d * w->args.e;
+    w->flops =
+        12.0 * saved.record.expert_begin[w->args.e] * w->args.d * w->args.h + 6.0 * w->args.n * w->args.d * w->args.e;
   ch_arena_release(&w->x.tape, 0);
 }
 

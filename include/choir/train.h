@@ -56,6 +56,7 @@ typedef struct choir_eval_options {
   const char *data;                     /* a built data directory: its held-out share */
   const char *text;                     /* or a UTF-8 text file, encoded with the checkpoint's tokenizer */
   int64_t sequences;                    /* at most; 0: all */
+  int in_order;                         /* nonzero: held-out sequences as they stand; else far apart, a mixture */
   int batch_sequences, sequence_length; /* 0: the config's */
   int (*progress)(void *context, int64_t done, int64_t total);
   void *context;

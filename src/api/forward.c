@@ -19,6 +19,7 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
                     .gradients = gradients,
                     .causal = causal,
                     .dropout = gradients ? model->config.train.dropout : 0,
+                    .hook = ch_model_any_hook(model),
                     .observe = !causal,
                     .drawn_twice = kind / 2,
                     .logits = kind % 2 ? &some_logits : NULL};
@@ -26,17 +27,9 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
   }
 }
 
-/* ch_model_bad_weight runs between passes, in the same scratch. */
-static void count_check(choir_model *model) {
-  double squares;
-  for (int i = 0; i < model->net.params.count + model->net.params.buffers; i++)
-    model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = model->net.params.p[i].count, .sum = &squares});
-}
-
 void ch_model_drop_plan(choir_model *model) {
   model->planned_B = model->planned_T = 0;
-  ch_arena_free(&model->x.tape);
-  ch_arena_free(&model->x.scratch);
+  ch_exec_clear(&model->x);
 }
 
 static int check_sizes(const choir_model *model, int B, int T) {
@@ -56,7 +49,7 @@ int ch_model_size(choir_model *model, int B, int T, int gradients) {
   if (!model->causal) count_passes(model, B, T, 0, 0);
   if (ch_router_can_be_causal(model->net.router)) count_passes(model, B, T, 0, 1);
   if (gradients) count_passes(model, B, T, 1, 0);
-  count_check(model);
+  ch_model_bad_weight(model); /* runs between passes, in the same scratch */
   if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
   model->planned_B = B;
   model->planned_T = T;
@@ -69,9 +62,10 @@ int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count) {
   ch_model_drop_plan(model);
   for (int i = 0; i < count; i++) {
     ch_pass pass = passes[i];
+    pass.hook = ch_model_any_hook(model);
     ch_transformer_run(&model->x, &model->net, &pass);
   }
-  count_check(model);
+  ch_model_bad_weight(model); /* runs between passes, in the same scratch */
   if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
   return CHOIR_OK;
 }

@@ -59,8 +59,10 @@ int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count);
 /* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 
-/* For ch_pass.hook: passes routings on to whoever choir_model_on_routing named; NULL when that is nobody. */
+/* For ch_pass.hook: passes routings on to whoever choir_model_on_routing named; NULL when that is nobody. The other one
+ * is for plans: somebody may want to look later. */
 const ch_routing_hook *ch_model_routing_hook(choir_model *model);
+const ch_routing_hook *ch_model_any_hook(choir_model *model);
 
 /* The name of a routing: "threshold", or the pool. */
 const char *ch_model_routing_name(const choir_model *model, int causal);

@@ -1,5 +1,6 @@
 /* Which routing a handle's passes use. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/model.h"
@@ -7,17 +8,27 @@
 
 static const char threshold[] = "threshold";
 
-/* Thresholds start at 0 and no observed cut-off leaves them all there. */
-static int check_thresholds(const choir_model *model) {
+/* Thresholds start at 0 and no observed cut-off leaves them all there. values: [e] */
+static int check_layers(const choir_model *model, real *values) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_param *p = model->net.block[l].thresholds;
-    if (p && !ch_thresholds_set(p->w, (int)p->count))
+    if (!p) continue;
+    model->x.memory->get(values, p->w, (size_t)p->count * sizeof *values);
+    if (!ch_thresholds_set(values, (int)p->count))
       return ch_error(CHOIR_ERROR_UNSUPPORTED,
                       "%s: all 0, so routing 'threshold' knows nothing yet: train the model first, if only for a few "
                       "steps",
                       p->name);
   }
   return CHOIR_OK;
+}
+
+static int check_thresholds(const choir_model *model) {
+  real *values = malloc((size_t)model->config.model.experts * sizeof *values);
+  if (!values) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d thresholds", model->config.model.experts);
+  int code = check_layers(model, values);
+  free(values);
+  return code;
 }
 
 int choir_model_set_routing(choir_model *model, const char *routing) {

@@ -22,8 +22,7 @@ static void one_step(void *context) {
 /* The config with the router that the problem asks for, if it does, and its capacity factor. */
 static int set_router(const ch_bench *b, choir_router_options *options) {
   if (*b->word[1]) CH_TRY(choir_router_default(b->word[1], options));
-  if (b->value[2] > 0) options->capacity_factor = b->value[2];
-  return CHOIR_OK;
+  return ch_bench_capacity(b, 2, options);
 }
 
 static int set_up(ch_bench *b, training *t) {
@@ -43,13 +42,33 @@ static int set_up(ch_bench *b, training *t) {
   t->target = t->token + n;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;
+  run.backend = b->backend->name;
   CH_TRY(choir_model_init(&config, 1, &run, &model));
   CH_TRY(ch_trainer_plan(model, &ch_comm_single, &t->trainer));
   return ch_trainer_commit(&t->trainer);
 }
 
+/* The model's weights where the reference can read them: in place, or in a copy of the model. */
+static int make_twin(ch_bench *b, const choir_model *model, ch_transformer *twin) {
+  *twin = model->net;
+  if (b->backend->memory->host) return CHOIR_OK;
+  CH_TRY(ch_transformer_create(&model->config.model, twin));
+  for (int i = 0; i < twin->params.count + twin->params.buffers; i++) {
+    ch_param *p = &twin->params.p[i];
+    const void *values = NULL;
+    int code = ch_bench_read(b, model->net.params.p[i].w, (size_t)p->count * sizeof(real), &values);
+    if (code) {
+      ch_transformer_free(twin);
+      return code;
+    }
+    p->w = CH_AS_DEV(real, values);
+  }
+  return CHOIR_OK;
+}
+
 /* The loss of one short sequence against the reference backend, with the same weights. */
 static int compare(ch_bench *b, training *t) {
+  ch_transformer twin;
   ch_exec reference;
   choir_model *model = t->trainer.model;
   int T = model->config.model.experts > 32 ? model->config.model.experts : 32; /* experts choose among as many */
@@ -57,11 +76,13 @@ static int compare(ch_bench *b, training *t) {
   ch_pass fast = {.B = 1, .T = T, .token = t->token, .target = t->target}, slow = fast;
   CH_TRY(ch_model_plan(model, 1, T, 0));
   ch_transformer_run(&model->x, &model->net, &fast);
-  CH_TRY(ch_exec_init(&reference, "reference", CH_COMPUTE_FP32, 0, b->options->threads));
-  ch_transformer_run(&reference, &model->net, &slow);
-  int code = ch_exec_commit(&reference);
-  if (!code) ch_transformer_run(&reference, &model->net, &slow);
+  CH_TRY(make_twin(b, model, &twin));
+  int code = ch_exec_init(&reference, "reference", CH_COMPUTE_FP32, 0, b->options->threads);
+  if (!code) ch_transformer_run(&reference, &twin, &slow);
+  if (!code) code = ch_exec_commit(&reference);
+  if (!code) ch_transformer_run(&reference, &twin, &slow);
   ch_exec_free(&reference);
+  if (!b->backend->memory->host) ch_transformer_free(&twin);
   b->result->error = fabs(fast.loss_sum - slow.loss_sum) / fabs(slow.loss_sum);
   if (!isfinite(fast.loss_sum)) b->result->error = (double)NAN;
   snprintf(b->result->note, sizeof b->result->note, "error: loss of %d tokens, fp32 reference", T);

@@ -24,7 +24,9 @@ const ch_field ch_fields[] = {
     {"model.layers", CH_FIELD_INTEGER, MODEL(layers), 0, 1, 4096, .help = "L"},
     {"model.d_model", CH_FIELD_INTEGER, MODEL(d_model), 0, 1, 1 << 17, .help = "d, the width of the residual stream"},
     {"model.d_hidden", CH_FIELD_INTEGER, MODEL(d_hidden), 0, 1, 1 << 20,
-     .help = "h, of one expert and of the GEGLU layers"},
+     .help = "h, of the GEGLU layers and of one expert"},
+    {"model.d_expert", CH_FIELD_INTEGER, MODEL(d_expert), 0, 0, 1 << 20,
+     .help = "h of one expert where it is another than that of the GEGLU layers; 0: d_hidden"},
     {"model.heads", CH_FIELD_INTEGER, MODEL(heads), 0, 1, 1 << 12, .help = "H"},
     {"model.d_head", CH_FIELD_INTEGER, MODEL(d_head), 0, 0, 1 << 12, .help = "width of one head; 0: d/H"},
     {"model.experts", CH_FIELD_INTEGER, MODEL(experts), 0, 1, 1 << 16, .help = "e of every MoE layer"},
@@ -242,6 +244,21 @@ int ch_field_check(const choir_config *config, const ch_field *f) {
                     f->help);
   snprintf(text, sizeof text, "%.17g", value);
   return refuse(f, text, "");
+}
+
+const char *ch_field_text(const choir_config *config, const ch_field *f, char *text, size_t size) {
+  if (f->kind == CH_FIELD_WORD)
+    snprintf(text, size, "%.*s", CHOIR_NAME_BYTES, word_of(config, f));
+  else if (f->kind == CH_FIELD_FLAG)
+    snprintf(text, size, "%s", number_of(config, f) != 0 ? "true" : "false");
+  else
+    snprintf(text, size, "%.10g", number_of(config, f));
+  return text;
+}
+
+int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f) {
+  if (f->kind == CH_FIELD_WORD) return !strncmp(word_of(a, f), word_of(b, f), CHOIR_NAME_BYTES);
+  return number_of(a, f) == number_of(b, f);
 }
 
 json_t *ch_field_json(const choir_config *config, const ch_field *f) {

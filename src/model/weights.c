@@ -8,7 +8,31 @@
 #include "base/error.h"
 #include "base/tensors.h"
 
-int ch_weights_save(const ch_params *params, const char *path) {
+typedef struct {
+  const ch_memory *memory;
+  void *bytes; /* of one tensor; not where the memory is the host's */
+} stage;
+
+static const void *fetch(void *context, const choir_tensor *t) {
+  const stage *s = context;
+  if (!s->bytes || !t->dims) return t->data;
+  s->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
+  return s->bytes;
+}
+
+int ch_tensors_save(const ch_memory *memory, const char *path, const choir_tensor *tensors, int count) {
+  stage s = {.memory = memory};
+  size_t largest = 1;
+  for (int i = 0; i < count; i++)
+    if (tensors[i].bytes > largest) largest = tensors[i].bytes;
+  if (!memory->host && !(s.bytes = malloc(largest)))
+    return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", path, largest);
+  int code = ch_tensors_write(path, tensors, count, NULL, fetch, &s);
+  free(s.bytes);
+  return code;
+}
+
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const char *path) {
   int count = params->count + params->buffers;
   choir_tensor *tensor = calloc((size_t)count, sizeof *tensor);
   if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
@@ -18,10 +42,10 @@ int ch_weights_save(const ch_params *params, const char *path) {
     tensor[i].dtype = CH_REAL_DTYPE;
     tensor[i].dims = p->dims;
     memcpy(tensor[i].shape, p->shape, sizeof p->shape);
-    tensor[i].data = p->w;
+    tensor[i].data = CH_AS_HOST(const void, p->w);
     tensor[i].bytes = (size_t)p->count * sizeof(real);
   }
-  int code = choir_tensors_write(path, tensor, count, NULL);
+  int code = ch_tensors_save(memory, path, tensor, count);
   free(tensor);
   return code;
 }
@@ -34,7 +58,7 @@ static void shape_text(int dims, const int64_t *shape, char *text, size_t size) 
 }
 
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   real *out) {
+                   const ch_memory *memory, real CH_DEV *out) {
   const choir_tensor *t = choir_tensors_find(file, name);
   if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
   char want[96], have[96];
@@ -45,15 +69,15 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const char *name
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  memcpy(out, t->data, t->bytes);
+  memory->put(out, t->data, t->bytes);
   ch_tensors_forget(file, t);
   return CHOIR_OK;
 }
 
-static int load_open(ch_params *params, const char *path, const choir_tensors *file) {
+static int load_open(ch_params *params, const ch_memory *memory, const char *path, const choir_tensors *file) {
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
-    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, p->w));
+    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, p->w));
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const char *name = choir_tensors_at(file, i)->name;
@@ -63,10 +87,10 @@ static int load_open(ch_params *params, const char *path, const choir_tensors *f
   return CHOIR_OK;
 }
 
-int ch_weights_load(ch_params *params, const char *path) {
+int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = load_open(params, path, file);
+  int code = load_open(params, memory, path, file);
   choir_tensors_close(file);
   return code;
 }
@@ -78,10 +102,10 @@ static int is_dense_of(const choir_tensor *t, const ch_param *p) {
 }
 
 /* One expert's weights into all. */
-static int read_expert(const choir_tensors *file, const char *path, const ch_param *p) {
+static int read_expert(const choir_tensors *file, const char *path, const ch_memory *memory, const ch_param *p) {
   int64_t one[3] = {1, p->shape[1], p->shape[2]}, count = p->count / p->shape[0];
-  CH_TRY(ch_tensor_read(file, path, p->name, p->dims, one, p->w));
-  for (int64_t i = 1; i < p->shape[0]; i++) memcpy(p->w + i * count, p->w, (size_t)count * sizeof(real));
+  CH_TRY(ch_tensor_read(file, path, p->name, p->dims, one, memory, p->w));
+  for (int64_t i = 1; i < p->shape[0]; i++) memory->copy(p->w + i * count, p->w, (size_t)count * sizeof(real));
   return CHOIR_OK;
 }
 
@@ -105,16 +129,17 @@ static int count_upcycled(const ch_params *params, const char *path, const choir
   return CHOIR_OK;
 }
 
-static int start_open(ch_params *params, const char *path, const choir_tensors *file, int *upcycled) {
+static int start_open(ch_params *params, const ch_memory *memory, const char *path, const choir_tensors *file,
+                      int *upcycled) {
   int used = 0;
   CH_TRY(count_upcycled(params, path, file, upcycled));
-  if (!*upcycled) return load_open(params, path, file);
+  if (!*upcycled) return load_open(params, memory, path, file);
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
     const choir_tensor *t = choir_tensors_find(file, p->name);
     if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
-    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, p)
-                             : ch_tensor_read(file, path, p->name, p->dims, p->shape, p->w));
+    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, memory, p)
+                             : ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, p->w));
     used++;
   }
   if (used == choir_tensors_count(file)) return CHOIR_OK;
@@ -122,10 +147,10 @@ static int start_open(ch_params *params, const char *path, const choir_tensors *
                   choir_tensors_count(file) - used, choir_tensors_count(file));
 }
 
-int ch_weights_start(ch_params *params, const char *path, int *upcycled) {
+int ch_weights_start(ch_params *params, const ch_memory *memory, const char *path, int *upcycled) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = start_open(params, path, file, upcycled);
+  int code = start_open(params, memory, path, file, upcycled);
   choir_tensors_close(file);
   return code;
 }

@@ -8,19 +8,23 @@
 /* The dtype of `real` in files. */
 #define CH_REAL_DTYPE (sizeof(real) == sizeof(double) ? CHOIR_F64 : CHOIR_F32)
 
-int ch_weights_save(const ch_params *params, const char *path);
+/* `memory` is where the weights are; a tensor after the other is copied between it and the host. */
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const char *path);
 
 /* Fills every parameter. Checksum, names, types and shapes are checked; a missing or surplus tensor is an error. */
-int ch_weights_load(ch_params *params, const char *path);
+int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path);
+
+/* choir_tensors_write of tensors whose data are addresses in `memory`, those of scalars (dims 0) the host's. */
+int ch_tensors_save(const ch_memory *memory, const char *path, const choir_tensor *tensors, int count);
 
 /* The same to begin another training with. Where a layer of the file has one expert and the model's has more, each gets
  * that expert's weights ("upcycling", Komatsuzaki et al. 2022), and the router's own weights and buffers, which the
  * file lacks, stay as they are. *upcycled counts such layers. CHOIR_ERROR_FORMAT says which tensor does not fit. */
-int ch_weights_start(ch_params *params, const char *path, int *upcycled);
+int ch_weights_start(ch_params *params, const ch_memory *memory, const char *path, int *upcycled);
 
 /* Copies one named tensor of that type and shape out of an open file; `path` is for messages. */
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   real *out);
+                   const ch_memory *memory, real CH_DEV *out);
 
 /* The checkpoint that a path stands for: itself, or of a run directory the one that RUN/best names, as fine-tuning
  * writes it, or the newest one. `out` has PATH_MAX bytes. */

@@ -96,21 +96,16 @@ int ch_valid_count(const uint8_t *valid, int n) {
 }
 
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
-  const ch_record *r = a->record;
-#pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < a->e; i++)
-    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
-      r->slot_gate[s] = a->scores[(int64_t)r->slot_token[s] * a->e + i];
+  x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .score = a->scores});
 }
 
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
-  if (ch_counting(x)) return;
-  const ch_record *r = a->record;
-  memset(a->dscores, 0, (size_t)a->n * (size_t)a->e * sizeof *a->dscores);
-#pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < a->e; i++)
-    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
-      a->dscores[(int64_t)r->slot_token[s] * a->e + i] = a->dgate[s];
+  x->ops->gate_backward(
+      x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .dgate = a->dgate, .dscore = a->dscores});
+}
+
+void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
+  x->ops->loads(x, &(ch_loads_args){.record = a->record, .demand = a->counts->demand});
 }
 
 const char *const *choir_router_names(void) { return ch_router_names; }

@@ -31,6 +31,7 @@ static void step(ch_exec *x, const ch_optim_args *a) {
                                             .eps2 = 1e-3,
                                             .clip = 1,
                                             .grad_scale = a->grad_scale,
+                                            .finite = a->finite,
                                             .w16 = t->w16});
 }
 

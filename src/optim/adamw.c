@@ -21,6 +21,7 @@ static void step(ch_exec *x, const ch_optim_args *a) {
                                     .eps = 1e-8,
                                     .weight_decay = t->rows > 1 ? c->weight_decay : 0,
                                     .grad_scale = a->grad_scale,
+                                    .finite = a->finite,
                                     .w16 = t->w16});
 }
 

@@ -18,20 +18,21 @@ enum { CH_OPTIM_STATES = 2 };
 /* A parameter as `batch` matrices, which are treated one by one; rows 1: vectors. */
 typedef struct ch_optim_tensor {
   int64_t batch, rows, cols;
-  real *w;
-  const real *g;
-  ch_bf16 *w16;                         /* or NULL: gets the new w rounded */
+  real CH_DEV *w;
+  const real CH_DEV *g;
+  ch_bf16 CH_DEV *w16;                  /* or NULL: gets the new w rounded */
   int frozen;                           /* has no state and is never updated */
-  real *state[CH_OPTIM_STATES];         /* NULL where the tensor has none */
+  real CH_DEV *state[CH_OPTIM_STATES];  /* NULL where the tensor has none */
   int64_t state_count[CH_OPTIM_STATES]; /* elements */
 } ch_optim_tensor;
 
 typedef struct ch_optim_args {
   const choir_train_config *config;
   const ch_optim_tensor *tensor;
-  int64_t step;      /* from 1 */
-  double rate;       /* of this step */
-  double grad_scale; /* multiplies g first */
+  int64_t step;                /* from 1 */
+  double rate;                 /* of this step */
+  double grad_scale;           /* multiplies g first */
+  const double CH_DEV *finite; /* or NULL; where this number is not finite, nothing is updated */
 } ch_optim_args;
 
 typedef struct ch_optim {

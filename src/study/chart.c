@@ -39,46 +39,93 @@ static void number(FILE *out, double value) {
 
 static void y_grid(FILE *out, const axis *y) {
   for (double v = ceil(y->low / y->step - 1e-9) * y->step; v <= y->high + 1e-9 * y->step; v += y->step) {
-    fprintf(out, "<line class=grid x1=%d x2=%d y1=%.1f y2=%.1f /><text class=tick text-anchor=end x=%d y=%.1f>", LEFT,
-            WIDTH - RIGHT, at(y, v), at(y, v), LEFT - 8, at(y, v) + 4);
+    fprintf(out,
+            "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"tick\" "
+            "text-anchor=\"end\" x=\"%d\" y=\"%.1f\">",
+            LEFT, WIDTH - RIGHT, at(y, v), at(y, v), LEFT - 8, at(y, v) + 4);
     number(out, v);
     fputs("</text>", out);
   }
 }
 
-static void x_ticks(FILE *out, const axis *x) {
-  for (double v = ceil(x->low / x->step - 1e-9) * x->step; v <= x->high + 1e-9 * x->step; v += x->step) {
-    fprintf(out, "<text class=tick text-anchor=middle x=%.1f y=%d>", at(x, v), HEIGHT - BOTTOM + 20);
-    number(out, v);
-    fputs("</text>", out);
+static void x_tick(FILE *out, const axis *x, double position, double value, int whole) {
+  fprintf(out, "<text class=\"tick\" text-anchor=\"middle\" x=\"%.1f\" y=\"%d\">", at(x, position),
+          HEIGHT - BOTTOM + 20);
+  if (whole)
+    fprintf(out, "%.6g", value);
+  else
+    number(out, value);
+  fputs("</text>", out);
+}
+
+static void x_ticks(FILE *out, const ch_chart *chart, const axis *x) {
+  const ch_curve *first = chart->log_x ? chart->series[0].curve : NULL;
+  for (int i = 0; first && i < first->count; i++) x_tick(out, x, log(first->x[i]), first->x[i], 1);
+  for (double v = ceil(x->low / x->step - 1e-9) * x->step; !first && v <= x->high + 1e-9 * x->step; v += x->step)
+    x_tick(out, x, v, v, 0);
+}
+
+/* What is drawn of a curve: at most BINS points, each the mean of its bin. A step more or less does not show at this
+ * width, and files stay small. */
+typedef struct points {
+  int count;
+  double x[BINS], y[BINS], low[BINS], high[BINS];
+} points;
+
+static double mean_of(const double *values, int begin, int end) {
+  double sum = 0;
+  for (int i = begin; i < end; i++) sum += values[i];
+  return sum / (end - begin);
+}
+
+static void bin(const ch_chart *chart, const ch_series *s, points *p) {
+  const ch_curve *c = s->curve;
+  int from = 0;
+  while (from < c->count && c->x[from] < chart->x_from) from++;
+  int count = c->count - from;
+  p->count = count < BINS ? count : BINS;
+  for (int b = 0; b < p->count; b++) {
+    int begin = from + (int)((long long)count * b / p->count),
+        end = from + (int)((long long)count * (b + 1) / p->count);
+    p->x[b] = mean_of(c->x, begin, end);
+    if (chart->log_x) p->x[b] = log(p->x[b]);
+    p->y[b] = mean_of(c->y, begin, end);
+    p->low[b] = s->low ? mean_of(s->low, begin, end) : p->y[b];
+    p->high[b] = s->high ? mean_of(s->high, begin, end) : p->y[b];
   }
 }
 
-/* At most BINS points, each the mean of its bin: a step more or less does not show at this width, and files stay small.
- */
-static int binned(const ch_curve *c, double *x, double *y) {
-  int bins = c->count < BINS ? c->count : BINS;
-  for (int b = 0; b < bins; b++) {
-    int begin = (int)((long long)c->count * b / bins), end = (int)((long long)c->count * (b + 1) / bins);
-    x[b] = y[b] = 0;
-    for (int i = begin; i < end; i++) {
-      x[b] += c->x[i] / (end - begin);
-      y[b] += c->y[i] / (end - begin);
-    }
-  }
-  return bins;
+/* "s3", and behind the eighth the same colours dashed. */
+static const char *class_of(const ch_chart *chart, int index) {
+  int colour = chart->series[index].colour ? chart->series[index].colour - 1 : index;
+  static const char *const names[CH_SERIES_MOST] = {"s0",      "s1",      "s2",      "s3",      "s4",      "s5",
+                                                    "s6",      "s7",      "s0 dash", "s1 dash", "s2 dash", "s3 dash",
+                                                    "s4 dash", "s5 dash", "s6 dash", "s7 dash"};
+  return names[colour % CH_SERIES_MOST];
 }
 
-static void draw_curve(FILE *out, const ch_series *s, int index, const axis *xa, const axis *ya) {
-  double x[BINS], y[BINS];
-  int count = s->points ? s->curve->count : 0; /* marked points are few and exact */
-  int bins = binned(s->curve, x, y);
-  fprintf(out, "<polyline class=s%d points=\"", index);
-  for (int i = 0; i < bins; i++) fprintf(out, "%.1f,%.1f ", at(xa, x[i]), at(ya, y[i]));
+static void draw_band(FILE *out, const ch_chart *chart, const points *p, int index, const axis *xa, const axis *ya) {
+  fprintf(out, "<polygon class=\"%s\" points=\"", class_of(chart, index));
+  for (int i = 0; i < p->count; i++)
+    if (isfinite(p->low[i])) fprintf(out, "%.1f,%.1f ", at(xa, p->x[i]), at(ya, p->low[i]));
+  for (int i = p->count; i-- > 0;)
+    if (isfinite(p->high[i])) fprintf(out, "%.1f,%.1f ", at(xa, p->x[i]), at(ya, p->high[i]));
   fputs("\"/>", out);
-  for (int i = 0; i < count && count <= BINS; i++)
-    fprintf(out, "<circle class=s%d cx=%.1f cy=%.1f r=3.2><title>step %.0f: %.5g</title></circle>", index,
-            at(xa, s->curve->x[i]), at(ya, s->curve->y[i]), s->curve->x[i], s->curve->y[i]);
+}
+
+static void draw_curve(FILE *out, const ch_chart *chart, int index, const axis *xa, const axis *ya) {
+  const ch_series *s = &chart->series[index];
+  points p;
+  bin(chart, s, &p);
+  if (s->low) draw_band(out, chart, &p, index, xa, ya);
+  fprintf(out, "<polyline class=\"%s\" points=\"", class_of(chart, index));
+  for (int i = 0; i < p.count; i++) fprintf(out, "%.1f,%.1f ", at(xa, p.x[i]), at(ya, p.y[i]));
+  fputs("\"/>", out);
+  for (int i = 0; s->points && i < p.count && s->curve->count <= BINS; i++) { /* marked points are few and exact */
+    double x = chart->log_x ? exp(p.x[i]) : p.x[i];
+    fprintf(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.2\"><title>%s %.6g: %.5g</title></circle>",
+            class_of(chart, index), at(xa, p.x[i]), at(ya, p.y[i]), chart->x_name ? chart->x_name : "step", x, p.y[i]);
+  }
 }
 
 static void head(FILE *out, const char *title, const char *unit) {
@@ -94,7 +141,7 @@ static void legend(FILE *out, const ch_chart *chart) {
   fputs("<ul>", out);
   for (int i = 0; i < chart->count; i++) {
     const ch_series *s = &chart->series[i];
-    fprintf(out, "<li class=\"s%d%s\">", i, s->curve ? "" : " level");
+    fprintf(out, "<li class=\"%s%s\">", class_of(chart, i), s->curve ? "" : " level");
     ch_html_text(out, s->label);
     fputs("</li>", out);
   }
@@ -102,48 +149,88 @@ static void legend(FILE *out, const ch_chart *chart) {
 }
 
 static void widen(double value, double *low, double *high) {
+  if (!isfinite(value)) return;
   *low = fmin(*low, value);
   *high = fmax(*high, value);
 }
 
 /* The range of everything drawn: of bins, because single steps may stick out far. */
 static void ranges(const ch_chart *chart, double *x0, double *x1, double *y0, double *y1) {
-  *x0 = 0;
+  *x0 = chart->log_x ? INFINITY : chart->x_from;
   *y0 = INFINITY;
   *x1 = *y1 = -INFINITY;
   if (chart->from_zero) widen(0, y0, y1);
   for (int i = 0; i < chart->count; i++) {
     const ch_series *s = &chart->series[i];
-    double x[BINS], y[BINS];
-    int bins = s->curve ? binned(s->curve, x, y) : 0;
-    if (!s->curve)
+    points p = {0};
+    if (s->curve)
+      bin(chart, s, &p);
+    else
       widen(s->level, y0, y1);
-    else if (s->curve->count)
-      widen(s->curve->x[s->curve->count - 1], x0, x1);
-    for (int b = 0; b < bins; b++) widen(y[b], y0, y1);
+    for (int b = 0; b < p.count; b++) {
+      widen(p.y[b], y0, y1);
+      widen(p.low[b], y0, y1);
+      widen(p.high[b], y0, y1);
+      if (chart->log_x) widen(p.x[b], x0, x1);
+    }
+    if (p.count && !chart->log_x) widen(s->curve->x[s->curve->count - 1], x0, x1);
   }
+  if (chart->log_x && *x1 > *x0) { /* first and last points keep off the edges */
+    double slack = 0.04 * (*x1 - *x0);
+    *x0 -= slack, *x1 += slack;
+  }
+  if (!isfinite(*y0) || !isfinite(*y1)) *y0 = 0, *y1 = 1;
+  if (!isfinite(*x0) || !isfinite(*x1)) *x0 = 0, *x1 = 1;
 }
 
-void ch_chart_write(FILE *out, const ch_chart *chart) {
+static void draw(FILE *out, const ch_chart *chart) {
   double x0, x1, y0, y1;
   ranges(chart, &x0, &x1, &y0, &y1);
   double margin = 0.04 * (y1 - y0);
   axis x = make_axis(x0, x1, 7, LEFT, WIDTH - RIGHT);
   axis y = make_axis(chart->from_zero ? 0 : y0 - margin, y1 + margin, 5, HEIGHT - BOTTOM, TOP);
-  head(out, chart->title, chart->unit);
-  legend(out, chart);
-  fprintf(out, "</figcaption><svg viewBox=\"0 0 %d %d\" role=img>", WIDTH, HEIGHT);
   y_grid(out, &y);
-  x_ticks(out, &x);
+  x_ticks(out, chart, &x);
   for (int i = 0; i < chart->count; i++) {
     const ch_series *s = &chart->series[i];
     if (s->curve)
-      draw_curve(out, s, i, &x, &y);
+      draw_curve(out, chart, i, &x, &y);
     else
-      fprintf(out, "<line class=\"s%d level\" x1=%d x2=%d y1=%.1f y2=%.1f />", i, LEFT, WIDTH - RIGHT, at(&y, s->level),
-              at(&y, s->level));
+      fprintf(out, "<line class=\"%s level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" />", class_of(chart, i), LEFT,
+              WIDTH - RIGHT, at(&y, s->level), at(&y, s->level));
   }
+}
+
+void ch_chart_write(FILE *out, const ch_chart *chart) {
+  head(out, chart->title, chart->unit);
+  legend(out, chart);
+  fprintf(out, "</figcaption><svg viewBox=\"0 0 %d %d\" role=img>", WIDTH, HEIGHT);
+  draw(out, chart);
   fputs("</svg></figure>\n", out);
+}
+
+void ch_chart_write_svg(FILE *out, const ch_chart *chart) {
+  enum { LINE = 17, COLUMNS = 2 };
+  int rows = (chart->count + COLUMNS - 1) / COLUMNS, top = 26;
+  fprintf(out,
+          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"system-ui,sans-serif\">\n"
+          "<style>%s svg{background:var(--card)}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"var(--card)\"/>"
+          "<text x=\"8\" y=\"17\" class=\"title\">",
+          WIDTH, HEIGHT + top + rows * LINE + 8, ch_chart_css);
+  ch_html_text(out, chart->title);
+  fputs("<tspan class=\"tick\"> ", out);
+  ch_html_text(out, chart->unit);
+  fprintf(out, "</tspan></text>\n<g transform=\"translate(0 %d)\">", top);
+  draw(out, chart);
+  fputs("</g>\n", out);
+  for (int i = 0; i < chart->count; i++) {
+    int x = LEFT + i % COLUMNS * (WIDTH - LEFT) / COLUMNS, y = top + HEIGHT + i / COLUMNS * LINE;
+    fprintf(out, "<polyline class=\"%s%s\" points=\"%d,%d %d,%d\"/><text class=\"label\" x=\"%d\" y=\"%d\">",
+            class_of(chart, i), chart->series[i].curve ? "" : " level", x, y, x + 18, y, x + 24, y + 4);
+    ch_html_text(out, chart->series[i].label);
+    fputs("</text>\n", out);
+  }
+  fputs("</svg>\n", out);
 }
 
 static void draw_bar(FILE *out, const char *class, const axis *y, double left, double width, double value) {

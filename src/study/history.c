@@ -61,6 +61,7 @@ static int take_metrics(ch_history *h, json_t *line) {
   }
   if (!strcmp(event, "eval")) {
     keep(&h->eval, line);
+    if (json_array_append(h->evals, line)) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation");
     CH_TRY(add(h, CH_HELDOUT_LOSS, line, "loss"));
     CH_TRY(add_causal(h, line));
     CH_TRY(add(h, CH_BITS_PER_BYTE, line, "bits_per_byte"));
@@ -104,7 +105,7 @@ static int read_lines(const char *path, int required, int (*take)(ch_history *, 
 
 int ch_history_read(const char *run_directory, ch_history *history) {
   char path[4096];
-  *history = (ch_history){0};
+  *history = (ch_history){.evals = json_array()};
   snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
   int code = read_lines(path, 1, take_metrics, history);
   if (!code && !history->curve[CH_LOSS].count)
@@ -122,5 +123,6 @@ void ch_history_free(ch_history *history) {
   }
   json_decref(history->run);
   json_decref(history->eval);
+  json_decref(history->evals);
   *history = (ch_history){0};
 }

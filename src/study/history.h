@@ -30,6 +30,7 @@ typedef struct ch_history {
   ch_curve curve[CH_CURVES]; /* over steps */
   json_t *run;               /* the "run" line, or NULL */
   json_t *eval;              /* the last "eval" line, or NULL */
+  json_t *evals;             /* all of them */
   double tokens;             /* seen in training */
 } ch_history;
 

@@ -45,5 +45,5 @@ void ch_page_begin(FILE *out, const char *title, const char *style) {
       "content=\"width=device-width,initial-scale=1\"><title>choir: ",
       out);
   ch_html_text(out, title);
-  fprintf(out, "</title><style>\n%s%s</style>\n", ch_page_css, style ? style : "");
+  fprintf(out, "</title><style>\n%s%s%s</style>\n", ch_chart_css, ch_page_css, style ? style : "");
 }

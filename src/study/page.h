@@ -7,7 +7,8 @@
 #include <stdio.h>
 
 /* NUL-terminated; CMakeLists.txt makes them of the files of these names. */
-extern const char ch_page_css[], ch_inspect_css[], ch_inspect_html[], ch_inspect_js[];
+extern const char ch_page_css[], ch_chart_css[], ch_study_css[], ch_study_js[], ch_inspect_css[], ch_inspect_html[],
+    ch_inspect_js[];
 
 /* Everything up to the body: title as "choir: TITLE", the common style and `style` (or NULL) behind it. */
 void ch_page_begin(FILE *out, const char *title, const char *style);

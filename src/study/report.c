@@ -9,11 +9,8 @@
 #include "choir/version.h"
 #include "study/chart.h"
 #include "study/page.h"
-
-static double get(const json_t *object, const char *key) {
-  const json_t *value = json_object_get(object, key);
-  return json_is_number(value) ? json_number_value(value) : NAN;
-}
+#include "study/study_statistics.h"
+#include "study/study_values.h"
 
 static double last(const ch_curve *c) { return c->count ? c->y[c->count - 1] : NAN; }
 
@@ -36,19 +33,13 @@ static void card_count(FILE *out, const char *label, double value) {
     card(out, label, "%.0f", value, "");
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 /* The median says what a step usually takes; the mean would count every pause. */
 static double median(const ch_curve *c) {
   if (!c->count) return NAN;
   double *sorted = malloc((size_t)c->count * sizeof *sorted);
   if (!sorted) return NAN;
   memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
-  qsort(sorted, (size_t)c->count, sizeof *sorted, by_value);
-  double middle = sorted[c->count / 2];
+  double middle = ch_median(sorted, c->count);
   free(sorted);
   return middle;
 }
@@ -56,16 +47,16 @@ static double median(const ch_curve *c) {
 static void cards(FILE *out, const ch_history *h) {
   const ch_curve *loss = &h->curve[CH_LOSS];
   fputs("<div class=cards>\n", out);
-  card(out, "held-out perplexity", "%.2f", get(h->eval, "perplexity"), "");
-  card(out, "perplexity of unigrams", "%.1f", exp(get(h->eval, "unigram_loss")), "");
+  card(out, "held-out perplexity", "%.2f", ch_number_at(h->eval, "perplexity"), "");
+  card(out, "perplexity of unigrams", "%.1f", exp(ch_number_at(h->eval, "unigram_loss")), "");
   card(out, "bits per byte, held out", "%.3f", last(&h->curve[CH_BITS_PER_BYTE]), "");
   card(out, "held-out loss, nats a token", "%.4f", last(&h->curve[CH_HELDOUT_LOSS]), "");
   if (h->curve[CH_THRESHOLD_LOSS].count)
     card(out, "the same, causal (by thresholds)", "%.4f", last(&h->curve[CH_THRESHOLD_LOSS]), "");
   card_count(out, "steps", loss->x[loss->count - 1]);
   card_count(out, "training tokens", h->tokens);
-  card_count(out, "parameters", get(h->run, "parameters"));
-  card_count(out, "active per token", get(h->run, "active_parameters"));
+  card_count(out, "parameters", ch_number_at(h->run, "parameters"));
+  card_count(out, "active per token", ch_number_at(h->run, "active_parameters"));
   card_count(out, "tokens a second (median)", median(&h->curve[CH_TOKENS_PER_SECOND]));
   card(out, "of the machine's peak (median)", "%.0f", median(&h->curve[CH_PEAK_SHARE]), " %");
   fputs("</div>\n", out);
@@ -89,8 +80,8 @@ static void curves(FILE *out, const ch_history *h) {
   if (h->curve[CH_THRESHOLD_LOSS].count)
     loss.series[loss.count++] =
         (ch_series){.curve = &h->curve[CH_THRESHOLD_LOSS], .label = "held out, causal", .points = 1};
-  if (isfinite(get(h->eval, "unigram_loss")))
-    loss.series[loss.count++] = (ch_series){.level = get(h->eval, "unigram_loss"), .label = "unigrams"};
+  if (isfinite(ch_number_at(h->eval, "unigram_loss")))
+    loss.series[loss.count++] = (ch_series){.level = ch_number_at(h->eval, "unigram_loss"), .label = "unigrams"};
   fputs("<h2>Training</h2><div class=charts>\n", out);
   ch_chart_write(out, &loss);
   if (h->curve[CH_BITS_PER_BYTE].count)
@@ -127,16 +118,16 @@ static void layer_bars(FILE *out, const json_t *layer) {
   double *histogram = numbers(json_object_get(layer, "histogram"), &bars);
   double *load = numbers(json_object_get(layer, "load"), &ignored),
          *demand = numbers(json_object_get(layer, "demand"), &ignored);
-  double tokens = 0, mean = experts ? get(layer, "assignments") / experts : 0;
+  double tokens = 0, mean = experts ? ch_number_at(layer, "assignments") / experts : 0;
   int more = 0;
   for (int i = 0; histogram && i < bars; i++) tokens += histogram[i];
   for (int i = 0; histogram && i < bars; i++) histogram[i] *= 100 / (tokens > 0 ? tokens : 1);
   for (int i = 0; load && demand && ignored && i < experts; i++) more |= demand[i] > load[i];
-  snprintf(title, sizeof title, "Layer %.0f: experts per token", get(layer, "layer"));
+  snprintf(title, sizeof title, "Layer %.0f: experts per token", ch_number_at(layer, "layer"));
   if (histogram)
     ch_bars_write(
         out, &(ch_bars){.title = title, .unit = "% of tokens", .axis = "experts", .values = histogram, .count = bars});
-  snprintf(title, sizeof title, "Layer %.0f: load of each expert", get(layer, "layer"));
+  snprintf(title, sizeof title, "Layer %.0f: load of each expert", ch_number_at(layer, "layer"));
   if (load)
     ch_bars_write(out, &(ch_bars){.title = title,
                                   .unit = more ? "tokens held (pale: asked for); dashed: mean" : "tokens; dashed: mean",

@@ -146,7 +146,7 @@ static int make_trainer(ch_tune *t) {
   free(passes);
   CH_TRY(code);
   ch_trainer_memory(&t->trainer, &t->memory);
-  CH_TRY(ch_trainer_check_memory(&t->memory));
+  CH_TRY(ch_trainer_check_memory(&t->trainer, &t->memory));
   return ch_trainer_commit(&t->trainer);
 }
 
@@ -161,7 +161,7 @@ static int set_up(ch_tune *t) {
     CH_TRY(ch_tune_load(t, base));
   } else {
     snprintf(path, sizeof path, "%s/model.safetensors", base);
-    CH_TRY(ch_weights_load(&t->trainer.model->net.params, path));
+    CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, path));
     ch_model_weights_changed(t->trainer.model);
   }
   return ch_tune_settings_save(t);

@@ -17,14 +17,30 @@ static void get_text(const ch_windows *w, int64_t index, int32_t *tokens) {
   }
 }
 
-ch_windows ch_windows_heldout(const choir_data *data, int length) {
-  return (ch_windows){
-      .count = ch_data_heldout_windows(data, length), .length = length, .get = get_heldout, .data = data};
+ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length) {
+  return (ch_windows){.count = (count - 2 + length) / length,
+                      .length = length,
+                      .stride = 1,
+                      .get = get_text,
+                      .text = tokens,
+                      .text_tokens = count};
 }
 
-ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length) {
+static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
+
+/* Multiples of the golden ratio, modulo one, lie evenly however many there are; a stride without common divisor with
+ * the count reaches every window once. */
+int64_t ch_windows_stride(int64_t count) {
+  const double golden = 0.6180339887498949;
+  int64_t stride = (int64_t)(golden * (double)count + 0.5);
+  while (stride > 1 && common_divisor(count, stride) > 1) stride--;
+  return stride > 1 ? stride : 1;
+}
+
+ch_windows ch_windows_heldout(const choir_data *data, int length) {
+  int64_t count = ch_data_heldout_windows(data, length);
   return (ch_windows){
-      .count = (count - 2 + length) / length, .length = length, .get = get_text, .text = tokens, .text_tokens = count};
+      .count = count, .length = length, .stride = ch_windows_stride(count), .get = get_heldout, .data = data};
 }
 
 double *ch_unigram_log(const uint64_t *counts, int vocab_size) {
@@ -54,7 +70,7 @@ static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int B
   int64_t targets = 0;
   for (int64_t b = 0; b < B; b++) {
     if (begin + b < end)
-      w->get(w, begin + b, row);
+      w->get(w, (begin + b) * w->stride % w->count, row);
     else
       for (int t = 0; t <= T; t++) row[t] = -1;
     for (int t = 0; t < T; t++) {

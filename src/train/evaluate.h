@@ -8,14 +8,20 @@
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {
   int64_t count;
-  int length; /* T: a window holds T+1 tokens, padded with -1 */
+  int length;     /* T: a window holds T+1 tokens, padded with -1 */
+  int64_t stride; /* the i-th one evaluated is number i * stride mod count */
   void (*get)(const struct ch_windows *windows, int64_t index, int32_t *tokens);
   const choir_data *data;
   const int32_t *text;
   int64_t text_tokens;
 } ch_windows;
 
+/* Held-out windows: neighbours come far apart, and the first ones are spread evenly over all sources. So an evaluation
+ * of a few is fair to every source, and a batch is a mixture, as in training, and not a piece of one document. */
 ch_windows ch_windows_heldout(const choir_data *data, int length);
+/* Its stride: prime to `count`, and any run of multiples of it, modulo count, lies evenly over 0 .. count - 1. */
+int64_t ch_windows_stride(int64_t count);
+/* A text's, in their order. */
 ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length);
 
 /* log p of each token under unigram counts with add-one smoothing: [V]. NULL: no memory. */

@@ -15,9 +15,11 @@ static int eval_windows(choir_model *model, const choir_eval_options *o, const c
   int V = model->config.model.vocab_size;
   int64_t B = o->batch_sequences ? o->batch_sequences : model->config.train.batch_sequences;
   if (B > w->count && w->count) B = w->count; /* rows of padding alone change nothing but the time */
+  ch_windows windows = *w;
+  if (o->in_order) windows.stride = 1;
   double *unigram = ch_unigram_log(counts, V);
   if (!unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
-  int code = ch_evaluate(model, w, (int)B, o->sequences, unigram, o->progress, o->context, result);
+  int code = ch_evaluate(model, &windows, (int)B, o->sequences, unigram, o->progress, o->context, result);
   free(unigram);
   return code ? code : ch_model_check_loss(model, result->loss);
 }

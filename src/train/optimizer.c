@@ -51,8 +51,7 @@ int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_
   if (!o->kind) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(check_frozen(config->freeze, params));
   o->tensor = calloc((size_t)params->count, sizeof *o->tensor);
-  o->squares = calloc((size_t)params->count, sizeof *o->squares);
-  if (!o->tensor || !o->squares) {
+  if (!o->tensor) {
     ch_optimizer_free(o);
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the optimizer's list of %d tensors", params->count);
   }
@@ -62,7 +61,6 @@ int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_
 
 void ch_optimizer_free(ch_optimizer *o) {
   free(o->tensor);
-  free(o->squares);
   *o = (ch_optimizer){0};
 }
 
@@ -72,6 +70,7 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena) {
     for (int j = 0; j < CH_OPTIM_STATES; j++)
       t->state[j] = t->state_count[j] ? CH_NEW(arena, real, t->state_count[j]) : NULL;
   }
+  o->squares = CH_NEW(arena, double, o->params->count);
 }
 
 double ch_schedule_rate(const choir_train_config *c, int64_t step) {
@@ -86,28 +85,24 @@ static int belongs(const ch_optimizer *o, int i, int layer) {
   return !o->tensor[i].frozen && (layer == CH_EVERY_PARAM || o->params->p[i].layer == layer);
 }
 
-double ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer) {
-  double sum = 0;
+void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total) {
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
     if (!belongs(o, i, layer)) continue;
-    x->ops->sumsq(x, &(ch_sumsq_args){.count = p->count, .x = p->g, .sum = &o->squares[i]});
-    sum += o->squares[i];
+    x->ops->sumsq(x, &(ch_sumsq_args){.count = p->count, .x = p->g, .sum = o->squares + i, .total = total});
   }
-  return sum;
 }
 
-double ch_optimizer_norm(const ch_optimizer *o) {
-  double sum = 0;
-  for (int i = 0; i < o->params->count; i++) sum += o->squares[i];
-  return sqrt(sum);
+const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
+  return ch_get(x, o->squares, (size_t)o->params->count * sizeof(double));
 }
 
-void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm) {
+void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm, const double CH_DEV *finite) {
   const choir_train_config *c = o->config;
   ch_optim_args args = {.config = c,
                         .step = step,
                         .rate = ch_schedule_rate(c, step),
+                        .finite = finite,
                         .grad_scale = c->clip_norm > 0 && norm > c->clip_norm ? c->clip_norm / norm : 1};
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
@@ -121,9 +116,12 @@ void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, dou
   }
 }
 
-static choir_tensor state_tensor(const char *kind, const char *name, real *data, int64_t count) {
-  choir_tensor t = {
-      .dtype = CH_REAL_DTYPE, .dims = 1, .shape = {count}, .data = data, .bytes = (size_t)count * sizeof(real)};
+static choir_tensor state_tensor(const char *kind, const char *name, const real CH_DEV *data, int64_t count) {
+  choir_tensor t = {.dtype = CH_REAL_DTYPE,
+                    .dims = 1,
+                    .shape = {count},
+                    .data = CH_AS_HOST(const void, data),
+                    .bytes = (size_t)count * sizeof(real)};
   snprintf(t.name, sizeof t.name, "optimizer.%s.%s", kind, name);
   return t;
 }

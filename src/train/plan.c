@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/machine.h"
 #include "train/step.h"
 #include "train/update.h"
 
@@ -22,7 +21,7 @@ static int64_t pass_tokens(const choir_config *config) {
 int ch_trainer_plan(choir_model *model, const ch_comm *comm, ch_trainer *t) {
   const choir_train_config *c = &model->config.train;
   *t = (ch_trainer){.model = model, .comm = comm};
-  ch_arena_init(&t->state, "optimizer state");
+  ch_arena_init(&t->state, "optimizer state", model->x.memory);
   model->share_gradients = ch_update_in_backward(c, comm->size);
   ch_model_count_gradients(model);
   ch_model_drop_plan(model);
@@ -100,8 +99,8 @@ void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
   m->total = m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process;
 }
 
-int ch_trainer_check_memory(const choir_memory *m) {
-  size_t available = ch_machine_available_memory(), needed = (size_t)m->total;
+int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *m) {
+  size_t available = t->model->x.memory->available(), needed = (size_t)m->total;
   if (!available || needed <= available) return CHOIR_OK;
   const double gib = 0x1p30;
   return ch_error(

@@ -21,7 +21,7 @@ static int save_state(const ch_trainer *trainer, const ch_counter *counters, int
     *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &counters[i].value, .bytes = sizeof counters[i].value};
     snprintf(t->name, sizeof t->name, "%s", counters[i].name);
   }
-  int code = choir_tensors_write(path, tensor, tensors, NULL);
+  int code = ch_tensors_save(trainer->model->x.memory, path, tensor, tensors);
   free(tensor);
   return code;
 }
@@ -80,12 +80,13 @@ static int read_counter(const choir_tensors *file, const char *path, ch_counter 
 
 static int load_state(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file,
                       const char *path) {
+  const ch_memory *memory = trainer->model->x.memory;
   for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
   choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
-    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, (real *)(uintptr_t)want[i].data);
+    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, CH_AS_DEV(real, want[i].data));
   free(want);
   if (!code && choir_tensors_count(file) != count + counts)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
@@ -97,7 +98,7 @@ int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, i
   char file[PATH_MAX + 32];
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
-  CH_TRY(ch_weights_load(&trainer->model->net.params, file));
+  CH_TRY(ch_weights_load(&trainer->model->net.params, trainer->model->x.memory, file));
   ch_model_weights_changed(trainer->model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));

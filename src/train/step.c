@@ -65,11 +65,15 @@ static void run_batch(ch_trainer *t, int a, const ch_batch *b, weights w, ch_upd
 }
 
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
+  ch_exec *x = &t->model->x;
   const char *what = "weight", *name = ch_model_bad_weight(t->model);
+  ch_marks mark = ch_scratch_mark(x);
+  const double *squares = ch_optimizer_read_squares(x, &t->optimizer);
   for (int i = 0; !name && i < t->model->net.params.count; i++) {
     what = "gradient";
-    if (!isfinite(t->optimizer.squares[i])) name = t->model->net.params.p[i].name;
+    if (!isfinite(squares[i])) name = t->model->net.params.p[i].name;
   }
+  ch_scratch_release(x, mark);
   return ch_error(CHOIR_ERROR_NUMERIC,
                   "step %" PRId64
                   ": loss %g; first tensor that is not finite: %s%s%s. Nothing of this step was kept; resume from "
@@ -84,7 +88,8 @@ int ch_trainer_check_weights(const ch_trainer *t, double loss) {
 /* Sums over ranks, or nothing where there is one. */
 static int add_ranks(const ch_trainer *t, double *sums, int count) {
   const ch_params *params = &t->model->net.params;
-  for (int i = 0; i < params->count; i++) CH_TRY(t->comm->sum(t->comm, params->p[i].g, params->p[i].count));
+  for (int i = 0; i < params->count; i++)
+    CH_TRY(t->comm->sum(t->comm, t->model->x.memory, params->p[i].g, params->p[i].count));
   return t->comm->sum_double(t->comm, sums, count);
 }
 

@@ -32,7 +32,7 @@ static int open_data(ch_run *run, const char *directory) {
 /* Data is the system's to take back, and has been read already. */
 static int check_memory(ch_run *run) {
   ch_trainer_memory(&run->trainer, &run->memory);
-  CH_TRY(ch_trainer_check_memory(&run->memory));
+  CH_TRY(ch_trainer_check_memory(&run->trainer, &run->memory));
   run->memory.data = (int64_t)ch_data_mapped_bytes(run->data);
   run->memory.total += run->memory.data;
   return CHOIR_OK;
@@ -105,7 +105,7 @@ static int start_from(ch_run *run) {
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
   snprintf(path, sizeof path, "%s/model.safetensors", run->from);
-  CH_TRY(ch_weights_start(&model->net.params, path, &upcycled));
+  CH_TRY(ch_weights_start(&model->net.params, model->x.memory, path, &upcycled));
   return CHOIR_OK;
 }
 
@@ -150,7 +150,8 @@ static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
   if (*checkpoint) {
     CH_TRY(ch_checkpoint_load(run, checkpoint));
   } else {
-    ch_params_init(&run->trainer.model->net.params, run->config.train.seed, run->trainer.model->x.threads);
+    CH_TRY(ch_params_init(&run->trainer.model->net.params, run->trainer.model->x.memory, run->config.train.seed,
+                          run->trainer.model->x.threads));
     if (*run->from) CH_TRY(start_from(run));
     ch_model_weights_changed(run->trainer.model);
   }

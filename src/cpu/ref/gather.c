@@ -4,7 +4,7 @@
 static void gather(ch_exec *x, const ch_gather_args *a) {
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
-  for (int s = 0; s < a->record->slots; s++)
+  for (int s = 0; s < ch_slots(a->record); s++)
     for (int j = 0; j < a->d; j++) a->y[(int64_t)s * a->d + j] = a->x[(int64_t)a->record->slot_token[s] * a->d + j];
 }
 
@@ -29,40 +29,12 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
   if (ch_counting(x)) return;
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(x->threads)
-  for (int s = 0; s < r->slots; s++) {
+  for (int s = 0; s < ch_slots(r); s++) {
     const real *dout = a->dout + (int64_t)r->slot_token[s] * a->d, *y = a->y + (int64_t)s * a->d;
     double gate = a->gated ? (double)r->slot_gate[s] : 1, dot = 0;
     for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* first: dy may stand where y does */
     for (int j = 0; j < a->d; j++) a->dy[(int64_t)s * a->d + j] = (real)(gate * (double)dout[j]);
     a->dgate[s] = (real)dot;
-  }
-}
-
-static void normalize_gates(ch_exec *x, const ch_gate_args *a) {
-  if (ch_counting(x)) return;
-  const ch_record *r = a->record;
-#pragma omp parallel for num_threads(x->threads)
-  for (int t = 0; t < r->tokens; t++) {
-    double sum = 0;
-    for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++) sum += (double)r->slot_gate[r->token_slot[i]];
-    a->sum[t] = (real)(sum == 0 ? 1 : sum);
-    for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++)
-      r->slot_gate[r->token_slot[i]] = (real)((double)r->slot_gate[r->token_slot[i]] / (double)a->sum[t]);
-  }
-}
-
-static void normalize_gates_backward(ch_exec *x, const ch_gate_args *a) {
-  if (ch_counting(x)) return;
-  const ch_record *r = a->record;
-#pragma omp parallel for num_threads(x->threads)
-  for (int t = 0; t < r->tokens; t++) {
-    double mean = 0;
-    for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++)
-      mean += (double)r->slot_gate[r->token_slot[i]] * (double)a->dgate[r->token_slot[i]];
-    for (int i = r->token_begin[t]; i < r->token_begin[t + 1]; i++) {
-      int s = r->token_slot[i];
-      a->dgate[s] = (real)(((double)a->dgate[s] - mean) / (double)a->sum[t]);
-    }
   }
 }
 
@@ -85,8 +57,6 @@ void ch_ref_fill_gather(ch_ops *ops) {
   ops->gather = gather;
   ops->combine = combine;
   ops->combine_backward = combine_backward;
-  ops->normalize_gates = normalize_gates;
-  ops->normalize_gates_backward = normalize_gates_backward;
   ops->embedding = embedding;
   ops->embedding_backward = embedding_backward;
 }

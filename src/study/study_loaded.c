@@ -1,0 +1,80 @@
+#include "study/study_loaded.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json.h"
+
+static int read_run(ch_loaded *l, int arm, int seed) {
+  const ch_study *s = l->study;
+  int at = arm * s->seeds + seed - 1;
+  choir_config config;
+  char path[PATH_MAX];
+  if (!(s->arm[arm].rate > 0)) return CHOIR_OK;
+  ch_study_config(s, arm, s->arm[arm].rate, seed, s->steps, &config);
+  CH_TRY(ch_study_run_name(s, &config, l->name[at]));
+  ch_study_run_path(s, l->name[at], path);
+  CH_TRY(ch_study_curve_read(path, s->steps, &l->curve[at]));
+  if (!ch_study_measured(s, l->name[at])) return CHOIR_OK;
+  ch_study_measure_path(s, l->name[at], path);
+  return ch_json_load(path, &l->measures[at]);
+}
+
+int ch_loaded_read(const ch_study *s, ch_loaded *l) {
+  char path[PATH_MAX + 16];
+  size_t runs = (size_t)(s->arms * s->seeds) + 1;
+  *l = (ch_loaded){.study = s};
+  l->curve = calloc(runs, sizeof *l->curve);
+  l->measures = calloc(runs, sizeof *l->measures);
+  l->name = calloc(runs, sizeof *l->name);
+  if (!l->curve || !l->measures || !l->name) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu runs", runs);
+  for (int arm = 0; arm < s->arms; arm++)
+    for (int seed = 1; seed <= s->seeds; seed++) CH_TRY(read_run(l, arm, seed));
+  snprintf(path, sizeof path, "%s/time.json", s->own);
+  return access(path, R_OK) ? CHOIR_OK : ch_json_load(path, &l->time);
+}
+
+void ch_loaded_free(ch_loaded *l) {
+  for (int i = 0; l->curve && l->measures && i < l->study->arms * l->study->seeds; i++) {
+    ch_study_curve_free(&l->curve[i]);
+    json_decref(l->measures[i]);
+  }
+  free(l->curve);
+  free(l->measures);
+  free(l->name);
+  json_decref(l->time);
+}
+
+int ch_loaded_times(const ch_loaded *l, int arm, const char *what, double *values, int most) {
+  const json_t *arms = json_object_get(l->time, "arms"), *row = json_object_get(arms, l->study->arm[arm].name),
+               *array = json_object_get(row, what), *value;
+  size_t i;
+  int count = 0;
+  json_array_foreach(array, i, value) if (count < most) values[count++] = json_number_value(value);
+  return count;
+}
+
+double ch_loaded_step_seconds(const ch_loaded *l, int arm) {
+  double values[64];
+  int count = ch_loaded_times(l, arm, "step", values, 64);
+  return ch_median(values, count);
+}
+
+int ch_loaded_device_times(const ch_loaded *l, int arm, const char *what, double *values, int most) {
+  double step[64], expert[64], fullest[64];
+  int count = ch_loaded_times(l, arm, "step", step, 64);
+  if (count > most) count = most;
+  if (ch_loaded_times(l, arm, "expert", expert, 64) < count || ch_loaded_times(l, arm, what, fullest, 64) < count)
+    return 0;
+  for (int i = 0; i < count; i++) values[i] = step[i] - expert[i] + expert[i] * fullest[i];
+  return count;
+}
+
+int ch_study_reference(const ch_study *s, int arm) {
+  for (int i = 0; i < s->arms; i++)
+    if (s->arm[i].row == 0 && s->arm[i].column == s->arm[arm].column) return s->arm[arm].row ? i : 0;
+  return 0;
+}

@@ -1,0 +1,258 @@
+/* A study from its rates to its report. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/machine.h"
+#include "study/study.h"
+#include "study/study_jobs.h"
+
+typedef struct work {
+  ch_study study;
+  const choir_study_options *options;
+  ch_jobs jobs;
+  double begun, worked; /* of the whole study */
+  int failed;
+} work;
+
+static int say(const work *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int say(const work *w, const char *format, ...) {
+  char text[800];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  choir_study_event e = {.kind = CHOIR_STUDY_MESSAGE, .text = text};
+  return w->options->event ? w->options->event(w->options->context, &e) : 0;
+}
+
+/* ---- lists of jobs ---- */
+
+static int add_room(work *w, int count) {
+  free(w->jobs.job);
+  w->jobs.job = calloc((size_t)count + 1, sizeof *w->jobs.job);
+  w->jobs.count = 0;
+  return w->jobs.job ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d jobs", count);
+}
+
+/* A new job about a run; NULL where the run is in the list already. */
+static ch_job *add_job(work *w, const char *run, const char *ending) {
+  const ch_study *s = &w->study;
+  char path[PATH_MAX];
+  ch_study_run_path(s, run, path);
+  for (int i = 0; i < w->jobs.count; i++)
+    if (!strcmp(w->jobs.job[i].run, path)) return NULL;
+  ch_job *job = &w->jobs.job[w->jobs.count++];
+  memcpy(job->run, path, sizeof job->run);
+  snprintf(job->log, sizeof job->log, "%.3000s/logs/%s.%s", s->directory, run, ending);
+  snprintf(job->word[7], sizeof job->word[7], "%d", w->jobs.threads);
+  return job;
+}
+
+/* A run to so many steps; nothing where it has them. */
+static int add_run(work *w, int arm, double rate, int seed, int64_t steps) {
+  const ch_study *s = &w->study;
+  choir_config config;
+  char name[CH_RUN_NAME];
+  ch_study_config(s, arm, rate, seed, steps, &config);
+  CH_TRY(ch_study_run_name(s, &config, name));
+  ch_job *job = add_job(w, name, "train.txt");
+  if (!job) return CHOIR_OK;
+  int64_t saved = ch_job_saved_steps(job->run);
+  if (saved >= steps) {
+    job->state = CH_JOB_DONE;
+    job->done = 1;
+  }
+  int searching = !strcmp(w->jobs.phase, "rates");
+  snprintf(job->name, sizeof job->name, "%s, %s %g", s->arm[arm].name, searching ? "rate" : "seed",
+           searching ? rate : seed);
+  snprintf(job->word[0], sizeof job->word[0], "%.3000s/configs/%s.json", s->directory, name);
+  job->steps = steps;
+  job->done = fmin(1, (double)saved / (double)steps);
+  job->work = s->arm[arm].costs.train_flops_per_token * (double)(steps * s->step_tokens);
+  const char *words[] = {"train", "--config", job->word[0], "--data",    s->data,
+                         "--out", job->run,   "--threads",  job->word[7]};
+  memcpy(job->argument, words, sizeof words);
+  return job->state == CH_JOB_DONE ? CHOIR_OK : choir_config_save(&config, job->word[0]);
+}
+
+static int add_measurement(work *w, int arm, int seed) {
+  const ch_study *s = &w->study;
+  choir_config config;
+  char name[CH_RUN_NAME], path[PATH_MAX];
+  ch_study_config(s, arm, s->arm[arm].rate, seed, s->steps, &config);
+  CH_TRY(ch_study_run_name(s, &config, name));
+  ch_study_run_path(s, name, path);
+  if (ch_job_saved_steps(path) != s->steps || ch_study_measured(s, name)) return CHOIR_OK;
+  ch_job *job = add_job(w, name, "measure.txt");
+  if (!job) return CHOIR_OK;
+  snprintf(job->name, sizeof job->name, "%s, seed %d", s->arm[arm].name, seed);
+  ch_study_measure_path(s, name, job->word[0]);
+  job->work = s->arm[arm].costs.forward_flops_per_token * 12 * 1024 * config.train.sequence_length; /* evaluations */
+  const char *words[] = {"study", "measure",    job->run,    "--data",    s->data,
+                         "--out", job->word[0], "--threads", job->word[7]};
+  memcpy(job->argument, words, sizeof words);
+  return CHOIR_OK;
+}
+
+/* ---- phases ---- */
+
+static int run_phase(work *w) {
+  int code = ch_jobs_run(&w->jobs);
+  for (int i = 0; i < w->jobs.count; i++) w->failed += w->jobs.job[i].state == CH_JOB_FAILED;
+  return code;
+}
+
+/* What the runs themselves will take when rates are known, but for what the search leaves behind of them. */
+static double work_of_runs(const ch_study *s) {
+  double flops = 0;
+  for (int i = 0; i < s->arms; i++) flops += s->arm[i].costs.train_flops_per_token;
+  return flops * (double)(s->steps * s->step_tokens) * s->seeds;
+}
+
+static int search_rates(work *w) {
+  ch_study *s = &w->study;
+  w->jobs.phase = "rates";
+  w->jobs.later = work_of_runs(s);
+  CH_TRY(add_room(w, s->arms * s->rates));
+  for (int r = 0; r < s->rates && s->rates > 1; r++)
+    for (int i = 0; i < s->arms; i++)
+      if (s->arm[i].rate_of == i) CH_TRY(add_run(w, i, s->rate[r], 1, s->rate_steps));
+  CH_TRY(run_phase(w));
+  CH_TRY(ch_study_find_rates(s));
+  for (int i = 0; i < s->arms; i++)
+    if (s->arm[i].rate_of == i) {
+      if (s->arm[i].rate > 0)
+        say(w, "%s: rate %g of %d", s->arm[i].name, s->arm[i].rate, s->rates);
+      else
+        say(w, "%s: no rate worked; the arm is left out", s->arm[i].name);
+    }
+  return CHOIR_OK;
+}
+
+/* One seed of all arms before the next: a study that is stopped early has something of everything. */
+static int train_all(work *w) {
+  const ch_study *s = &w->study;
+  w->jobs.phase = "runs";
+  w->jobs.later = 0;
+  CH_TRY(add_room(w, s->arms * s->seeds));
+  for (int seed = 1; seed <= s->seeds; seed++)
+    for (int i = 0; i < s->arms; i++)
+      if (s->arm[i].rate > 0) CH_TRY(add_run(w, i, s->arm[i].rate, seed, s->steps));
+  return run_phase(w);
+}
+
+static int measure_all(work *w) {
+  const ch_study *s = &w->study;
+  w->jobs.phase = "measuring";
+  if (!ch_study_measures(s, "pools") && !ch_study_measures(s, "tokens")) return CHOIR_OK;
+  CH_TRY(add_room(w, s->arms * s->seeds));
+  for (int seed = 1; seed <= s->seeds; seed++)
+    for (int i = 0; i < s->arms; i++)
+      if (s->arm[i].rate > 0) CH_TRY(add_measurement(w, i, seed));
+  return run_phase(w);
+}
+
+static int asked_to_stop(void *context) {
+  const work *w = context;
+  double now = ch_machine_seconds();
+  choir_study_event e = {.kind = CHOIR_STUDY_PROGRESS, .seconds_left = (double)NAN, .text = "step times, in turns"};
+  if (w->jobs.deadline > 0 && now >= w->jobs.deadline) return 1;
+  return w->options->event ? w->options->event(w->options->context, &e) : 0;
+}
+
+static int work_through(work *w) {
+  CH_TRY(search_rates(w));
+  CH_TRY(train_all(w));
+  CH_TRY(measure_all(w));
+  if (!ch_study_measures(&w->study, "time")) return CHOIR_OK;
+  int code = ch_study_time(&w->study, w->jobs.threads, asked_to_stop, w);
+  if (!code || code == CHOIR_ERROR_INTERRUPTED) return code;
+  w->failed++;
+  say(w, "failed: step times: %s", choir_error_message());
+  return CHOIR_OK;
+}
+
+/* What is equal in all arms, and what is not, before anything runs. */
+static void introduce(const work *w) {
+  const ch_study *s = &w->study;
+  double first = s->arm[0].costs.train_flops_per_token,
+         epochs = (double)(s->steps * s->step_tokens) / (double)s->data_tokens;
+  say(w, "%s at %s: %d arms, %d seeds, %" PRId64 " steps of %" PRId64 " tokens (%.1f M, %.2f times the data)", s->name,
+      s->scale_name, s->arms, s->seeds, s->steps, s->step_tokens, 1e-6 * (double)(s->steps * s->step_tokens), epochs);
+  for (int i = 0; i < s->arms; i++)
+    say(w, "  %-28s %8.3f M parameters, %7.3f M active, %8.3f MFLOP a token (x%.2f)", s->arm[i].name,
+        1e-6 * (double)s->arm[i].costs.parameters, 1e-6 * (double)s->arm[i].costs.active_parameters,
+        1e-6 * s->arm[i].costs.train_flops_per_token, s->arm[i].costs.train_flops_per_token / first);
+  if (epochs > 2) say(w, "warning: tokens are seen %.1f times; above 2 runs learn the data by heart", epochs);
+}
+
+static int write_results(ch_study *s) {
+  char path[PATH_MAX + 16];
+  json_t *summary = ch_study_summary(s);
+  if (!summary) return ch_error_in(CHOIR_ERROR_FORMAT, "%s: no summary", s->own);
+  snprintf(path, sizeof path, "%s/report.html", s->own);
+  int code = ch_study_page(s, summary, path);
+  snprintf(path, sizeof path, "%s/summary.json", s->own);
+  if (code) json_decref(summary);
+  return code ? code : ch_json_save(summary, path);
+}
+
+static int run_locked(work *w) {
+  const choir_study_options *o = w->options;
+  ch_study *s = &w->study;
+  CH_TRY(ch_study_set_up(o, s));
+  introduce(w);
+  int cpus = ch_machine_cpus();
+  w->begun = ch_machine_seconds();
+  w->jobs = (ch_jobs){.options = o, .slots = o->jobs > 0 ? o->jobs : cpus, .begun = &w->begun, .worked = &w->worked};
+  w->jobs.threads = cpus / w->jobs.slots > 0 ? cpus / w->jobs.slots : 1;
+  w->jobs.deadline = o->minutes > 0 ? w->begun + 60 * o->minutes : 0;
+  int code = work_through(w);
+  if (code && code != CHOIR_ERROR_INTERRUPTED) return code;
+  CH_TRY(write_results(s));
+  return code ? ch_error(code, "stopped; the report is of what there is so far") : CHOIR_OK;
+}
+
+int choir_study_run(const choir_study_options *options, int *failed) {
+  work w = {.options = options};
+  int lock;
+  *failed = 0;
+  if (!options->out || !options->data || !options->recipe || !options->program)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "a study needs a recipe, data, a directory and the program");
+  CH_TRY(ch_dir_make(options->out));
+  if (!realpath(options->out, w.study.directory)) return ch_error_errno("%s: cannot open", options->out);
+  CH_TRY(ch_lock_take(w.study.directory, &lock));
+  int code = run_locked(&w);
+  *failed = w.failed;
+  free(w.jobs.job);
+  ch_study_free(&w.study);
+  ch_lock_release(lock);
+  return code;
+}
+
+typedef struct told {
+  void (*tell)(void *context, const char *page);
+  void *context;
+} told;
+
+static int report_one(void *context, ch_study *s) {
+  const told *t = context;
+  char path[PATH_MAX + 16];
+  CH_TRY(ch_study_find_rates(s));
+  CH_TRY(write_results(s));
+  snprintf(path, sizeof path, "%s/report.html", s->own);
+  if (t->tell) t->tell(t->context, path);
+  return CHOIR_OK;
+}
+
+int choir_study_report(const char *directory, void (*tell)(void *context, const char *page), void *context) {
+  told t = {tell, context};
+  return ch_study_each(directory, report_one, &t);
+}

@@ -1,0 +1,16 @@
+/* Values out of JSON objects, and as text. */
+#ifndef CH_STUDY_VALUES_H
+#define CH_STUDY_VALUES_H
+
+#include <jansson.h>
+
+double ch_number_at(const json_t *object, const char *key);    /* NaN where there is none */
+const char *ch_text_at(const json_t *object, const char *key); /* "" where there is none */
+json_t *ch_number_json(double value);                          /* null where it is not finite */
+
+/* "4.5123", or "-" where there is none; in one of a ring of buffers. */
+const char *ch_number_text(const char *format, double value);
+/* "0.031 (0.012 to 0.050)" of {mean, low, high}. */
+const char *ch_interval_text(const char *format, const json_t *estimate);
+
+#endif
