@@ -206,6 +206,7 @@ static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"consistency_weight", "0.5"},
                                               {"decay", "0.5"},
                                               {"threshold_after", "7"},
+                                              {"normalize_gates", "true"},
                                               {"beta1", "0.5"},
                                               {"beta2", "0.5"},
                                               {"weight_decay", "0.25"}};

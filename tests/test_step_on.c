@@ -1,13 +1,14 @@
 /* Training steps on micro-batches of any length, some of whose positions have a target; frozen weights; the schedule.
  */
+#include "fenced.h"
 #include "model_testing.h"
 #include "train/step.h"
 
 enum { LONG = 32, SHORT = 16, ROWS = 3 };
 
 /* A trainer of a fresh model. */
-static void begin(const choir_config *config, ch_trainer *t) {
-  choir_run_options run = {.backend = "cpu", .compute = "fp32", .threads = 2};
+static void begin_on(const char *backend, const choir_config *config, ch_trainer *t) {
+  choir_run_options run = {.backend = backend, .compute = "fp32", .threads = 2};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
   test_ok(ch_trainer_plan(model, &ch_comm_single, t));
@@ -25,6 +26,8 @@ static choir_config config_of(const char *router, int B, int accumulate) {
   c.train.rate = 0.01;
   return c;
 }
+
+static void begin(const choir_config *config, ch_trainer *t) { begin_on("cpu", config, t); }
 
 /* Sequences of `length` tokens padded to T, the last ROWS of which predict something. */
 static ch_batch make_batch(int B, int T, int length, uint32_t sub, int32_t *room) {
@@ -92,6 +95,26 @@ static void whole_batches(void **state) {
   test_ok(ch_trainer_step(&a, token, target, &ra));
   test_ok(ch_trainer_step_on(&b, &batch, &rb));
   assert_true(ra.loss == rb.loss && ra.gradient_norm == rb.gradient_norm && apart(&a, &b) == 0);
+  ch_trainer_free(&a), ch_trainer_free(&b);
+}
+
+/* On memory that the host cannot touch it is the same, with rows, padding, dropout and scaled gates. */
+static void fenced_memory(void **state) {
+  (void)state;
+  choir_config config = config_of("expert_choice", 4, 1);
+  int32_t room[4 * (LONG + 2 * ROWS)];
+  ch_trainer a, b;
+  ch_step_result ra, rb;
+  config.train.dropout = 0.2;
+  config.model.router.normalize_gates = 1;
+  begin_on("cpu", &config, &a);
+  begin_on("fenced", &config, &b);
+  ch_batch batch = make_batch(4, LONG, 20, 50, room);
+  for (int i = 0; i < 3; i++) {
+    test_ok(ch_trainer_step_on(&a, &batch, &ra));
+    test_ok(ch_trainer_step_on(&b, &batch, &rb));
+    assert_true(ra.loss == rb.loss && ra.gradient_norm == rb.gradient_norm);
+  }
   ch_trainer_free(&a), ch_trainer_free(&b);
 }
 
@@ -167,9 +190,14 @@ static void schedule(void **state) {
   assert_true(ch_schedule_rate(&c.train, 5) == 1 && ch_schedule_rate(&c.train, 400) == 1);
 }
 
+static int set_up(void **state) {
+  (void)state;
+  return ch_backend_register(&fence_backend);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_and_cuts), cmocka_unit_test(whole_batches),
-                                     cmocka_unit_test(drawn_twice), cmocka_unit_test(frozen),
-                                     cmocka_unit_test(schedule)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+                                     cmocka_unit_test(fenced_memory),    cmocka_unit_test(drawn_twice),
+                                     cmocka_unit_test(frozen),           cmocka_unit_test(schedule)};
+  return cmocka_run_group_tests(tests, set_up, NULL);
 }

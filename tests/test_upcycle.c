@@ -55,9 +55,9 @@ static void same_loss(void **state) {
   for (int i = 0; i < 4; i++)
     for (int normalize = 1; normalize >= 0; normalize--) {
       choir_config c = model_config(routers[i]);
-      c.model.router.capacity_factor = i == 3 ? MODEL_E - 1 : MODEL_E; /* seven of eight experts a token */
+      if (i != 2) c.model.router.capacity_factor = i == 3 ? MODEL_E - 1 : MODEL_E; /* seven of eight experts a token */
       c.model.router.normalize_gates = normalize;
-      c.model.router.experts_per_token = 2;
+      if (i == 2) c.model.router.experts_per_token = 2;
       double got = start(&c, &upcycled);
       assert_int_equal(upcycled, 2);
       if (normalize && !(fabs(got - want) < 2e-6)) fail_msg("%s: loss %.9g, dense %.9g", routers[i], got, want);
@@ -113,7 +113,7 @@ static void other_shapes(void **state) {
   choir_config several = model_config("hash");
   save(&several);
   several.model.experts = 16;
-  refuse(&several, "[8,32,48]", "[16,32,48]");
+  refuse(&several, "[8,32,", "[16,32,");
 }
 
 static int set_up(void **state) {

@@ -212,13 +212,6 @@ static int check_attention(const choir_model_config *m) {
   return CHOIR_OK;
 }
 
-static int check_gates(const choir_router_options *o, const ch_router *router) {
-  if (!o->normalize_gates || ch_router_takes(router, CH_ROUTER_TAKES(normalize_gates))) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "model.router.normalize_gates is true, but no score is a gate of router '%s': set it to false",
-                  router->name);
-}
-
 /* Evaluation by another pool is fine, so this is no matter of the router's own check. */
 static int check_threshold_training(const choir_router_options *o, const ch_router *router) {
   if (!o->threshold_after) return CHOIR_OK;
@@ -250,7 +243,6 @@ static int check_routing(const choir_config *config) {
   const ch_router *router = ch_router_find(m->router.name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(router->check(&m->router, (int)n, m->experts, t->sequence_length));
-  CH_TRY(check_gates(&m->router, router));
   return check_threshold_training(&m->router, router);
 }
 
