@@ -152,7 +152,7 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
 
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {
-  const char *requests, *task, *data, *split, *out, *routing, *compute;
+  const char *backend, *requests, *task, *data, *split, *out, *routing, *compute;
   int batch, chunk, batch_sequences, tokens, threads, json;
   double capacity_factor;
 } cli_score_options;

@@ -5,7 +5,7 @@
 #include "cli.h"
 
 static struct {
-  const char *from, *task, *data, *out, *recipe;
+  const char *backend, *from, *task, *data, *out, *recipe;
   cli_list set;
   double epochs;
   int64_t patience;
@@ -111,6 +111,7 @@ static int finetune(const choir_config *config, choir_task *task) {
   options.batch_sequences = o.batch_sequences;
   options.resume = o.resume;
   options.run.threads = o.threads;
+  options.run.backend = o.backend;
   options.run.emulate_bf16 = o.emulate;
   options.event = on_event;
   options.context = &w;
@@ -153,6 +154,7 @@ static const cli_option options[] = {
      "change one field of the config, as train.rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
+    CLI_BACKEND(&o.backend),
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {0}};
 

@@ -18,6 +18,7 @@ static int run(int count, const char *const *operands) {
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
   options.threads = o.threads;
+  options.backend = o.backend;
   int status = check();
   if (status) return status;
   cli_catch_signals();
@@ -44,6 +45,7 @@ static const cli_option options[] = {
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_BACKEND(&o.backend),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};
 

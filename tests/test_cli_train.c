@@ -182,6 +182,7 @@ static void backends(void **state) {
                                       "generate run --prompt ka",
                                       "stats run --text corpus.txt",
                                       "inspect run --text corpus.txt --out p.html",
+                                      "score run --requests corpus.txt",
                                       "probe run"};
   int32_t token[64] = {0};
   choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 32}, .data = token};
