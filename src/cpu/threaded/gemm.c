@@ -57,7 +57,7 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
     p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? span(g->n, g->k, p.ldb) : span(g->k, g->n, p.ldb));
     p.bf16 = hardware_bf16;
   }
-  ch_products_run(x, 1, &p);
+  ch_products_run(x, 1, CH_PIECES, &p);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -79,9 +79,9 @@ static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
   return in;
 }
 
-/* Elements of all experts' weights from which on gradients go past the caches: whoever reads one next comes after all
- * the others are written. */
-enum { LARGE = 8 << 20 };
+/* Elements of an expert's weights from which on gradients go past the caches: whoever reads them next comes after those
+ * of all other experts, which are as large, are written. */
+enum { LARGE = 1 << 19 };
 
 /* Expert i's product. */
 static ch_product expert_product(const ch_expert_gemm_args *g, const operands *in, int i) {
@@ -91,7 +91,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
   if (g->form == CH_TN) {
     p.trans_a = 1;
     p.accumulate = g->accumulate;
-    p.large = g->experts * g->n * g->k >= LARGE;
+    p.large = g->n * g->k >= LARGE;
     p.m = g->k;
     p.k = rows;
     p.b = b + first * g->n * size;
@@ -117,7 +117,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
-  ch_products_run(x, g->experts, products);
+  ch_products_run(x, g->experts, CH_PIECES_OF_EXPERT, products);
   ch_arena_release(&x->scratch, mark);
 }
 

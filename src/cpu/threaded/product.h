@@ -38,9 +38,13 @@ int ch_product_has_bf16(void);
 /* The matmul primitive of oneDNN (product_matmul.c). Nonzero when it could not be made. */
 int ch_product_matmul(const ch_product *p, void *scratch);
 
-/* Runs independent products on all threads, cut into pieces by a rule of their shapes. In the counting run `products`
- * is not read (product_pieces.c). */
-void ch_products_run(ch_exec *x, int count, const ch_product *products);
+/* Pieces that a product is to be cut into, if it is large enough. Alone: enough to balance 16 threads, few enough to
+ * keep them large. One of many experts: so that a full one does not leave the other threads waiting. */
+enum { CH_PIECES = 32, CH_PIECES_OF_EXPERT = 8 };
+
+/* Runs independent products on all threads, each cut into about `wanted` pieces by a rule of its own shape. In the
+ * counting run `products` is not read (product_pieces.c). */
+void ch_products_run(ch_exec *x, int count, double wanted, const ch_product *products);
 
 /* An operand of `count` elements rounded to bf16, in scratch that the caller releases, where `rounded` does not hold it
  * already: as bf16 if ch_rounded_is_bf16, else as floats that bf16 represents (emulation). */

@@ -1,11 +1,11 @@
 /* Products on all threads: every product is cut into rectangles of its output, which threads take one after the other.
- * How they are cut depends on shapes only, so that results do not depend on the number of threads. */
+ * How one is cut depends on its own shape only, so that results depend neither on the number of threads nor on what
+ * else is in the call: a process with half of the experts computes each as one with all of them does. */
 #include <omp.h>
 
 #include "cpu/threaded/product.h"
 
 enum {
-  WANTED = 32,         /* pieces in all: enough to balance 16 threads, few enough to keep them large */
   SMALLEST = 20000000, /* cost below which a piece is not worth cutting: some 100 microseconds */
   ROW_EDGE = 64,       /* and neither is it when it is as short and narrow as this: sgemm at 64 x 64 runs at 150, */
   COLUMN_EDGE = 128,   /* at 64 x 128 at 190, at 96 x 384 at 225 GFLOP/s: wide pieces are better than tall ones */
@@ -44,13 +44,11 @@ static cut cut_product(const ch_product *p, double target) {
 }
 
 /* Cuts all products; returns the number of pieces. */
-static int64_t cut_all(int count, const ch_product *products, cut *cuts) {
-  double total = 0;
-  for (int i = 0; i < count; i++) total += cost((double)products[i].m, (double)products[i].n, (double)products[i].k);
-  double target = total / WANTED > SMALLEST ? total / WANTED : SMALLEST;
+static int64_t cut_all(int count, double wanted, const ch_product *products, cut *cuts) {
   int64_t pieces = 0;
   for (int i = 0; i < count; i++) {
-    cuts[i] = cut_product(&products[i], target);
+    double share = cost((double)products[i].m, (double)products[i].n, (double)products[i].k) / wanted;
+    cuts[i] = cut_product(&products[i], share > SMALLEST ? share : SMALLEST);
     cuts[i].begin = pieces;
     if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
   }
@@ -87,12 +85,12 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
   return low;
 }
 
-void ch_products_run(ch_exec *x, int count, const ch_product *products) {
+void ch_products_run(ch_exec *x, int count, double wanted, const ch_product *products) {
   size_t mark = ch_arena_mark(&x->scratch);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
   char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
   if (!ch_counting(x)) {
-    int64_t pieces = cut_all(count, products, cuts);
+    int64_t pieces = cut_all(count, wanted, products, cuts);
 #pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
     {
       ch_product_begin();
