@@ -13,6 +13,7 @@ typedef struct model_case {
   int32_t token[B * T], target[B * T];
   int drawn_twice;
   double dropout;
+  int shards;
 } model_case;
 
 static void set_up(model_case *c, const char *router, double consistency, int narrow) {
@@ -69,6 +70,7 @@ static double run(model_case *c, int gradients) {
                   .gradients = gradients,
                   .drawn_twice = c->drawn_twice,
                   .dropout = c->dropout,
+                  .shards = c->shards,
                   .weight = (real)0.05,
                   .aux_scale = (real)0.5,
                   .seed = 11,
@@ -109,8 +111,8 @@ static double direction_error(model_case *c, ch_param *p, const real *gradient, 
   return chosen[0] != chosen[1] ? -1 : fabs(numeric - analytic) / size;
 }
 
-static void check_model(const char *router, double consistency, double dropout, int narrow) {
-  model_case c = {.dropout = dropout};
+static void check_model(const char *router, double consistency, double dropout, int shards, int narrow) {
+  model_case c = {.dropout = dropout, .shards = shards};
   set_up(&c, router, consistency, narrow);
   run(&c, 1); /* counts */
   test_ok(ch_exec_commit(&c.x));
@@ -135,19 +137,25 @@ static void check_model(const char *router, double consistency, double dropout, 
 static void every_router(void **state) {
   (void)state;
   for (int i = 0; ch_routers[i]; i++)
-    check_model(ch_routers[i]->name, 0, 0, strcmp(ch_routers[i]->name, "expert_choice"));
+    check_model(ch_routers[i]->name, 0, 0, 1, strcmp(ch_routers[i]->name, "expert_choice"));
 }
 
-static void draws_that_agree(void **state) { (void)state, check_model("random", 3, 0, 1); }
+static void draws_that_agree(void **state) { (void)state, check_model("random", 3, 0, 1, 1); }
 
 static void dropout(void **state) {
   (void)state;
-  check_model("dense", 0, 0.3, 1);
-  check_model("expert_choice", 0, 0.3, 1);
+  check_model("dense", 0, 0.3, 1, 1);
+  check_model("expert_choice", 0, 0.3, 1, 1);
+}
+
+static void shards(void **state) {
+  (void)state;
+  check_model("expert_choice", 0, 0, 2, 1);
+  check_model("switch_top1", 0, 0, 2, 1);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(draws_that_agree),
-                                     cmocka_unit_test(dropout)};
+                                     cmocka_unit_test(dropout), cmocka_unit_test(shards)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

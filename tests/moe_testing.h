@@ -129,7 +129,8 @@ static inline void poison_arenas(ch_exec *x) {
 static inline ch_moe_args layer_args(layer_case *c) {
   const ch_router *router = ch_router_find(c->options.name);
   assert_non_null(router);
-  return (ch_moe_args){.options = &c->options,
+  return (ch_moe_args){.shards = 1,
+                       .options = &c->options,
                        .router = router,
                        .n = c->n,
                        .d = c->d,

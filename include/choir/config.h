@@ -59,7 +59,8 @@ typedef struct choir_model_config { /* JSON object "model" */
 
 typedef struct choir_train_config { /* JSON object "train" */
   int sequence_length;              /* T */
-  int batch_sequences;              /* B of one micro-batch: the pool of routing is B*T tokens */
+  int batch_sequences;              /* B of one micro-batch, of all processes: the pool of routing is B*T tokens */
+  int shards;                       /* parts of a micro-batch whose gradients are summed in a fixed tree; divides B */
   int accumulate;                   /* micro-batches per step */
   int64_t steps;
   char optimizer[CHOIR_NAME_BYTES];  /* adafactor, adamw */

@@ -5,6 +5,11 @@
 #include "api/model.h"
 #include "base/error.h"
 
+int ch_model_shards(const choir_model *model, int B) {
+  int shards = model->config.train.shards;
+  return shards > 1 && B % shards == 0 ? shards : 1;
+}
+
 /* Logits and loss may both be asked for. */
 static void count_passes(choir_model *model, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
@@ -13,6 +18,7 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
   for (int kind = 0; kind < 2 * draws_per_sequence; kind++) {
     ch_pass pass = {.B = B,
                     .T = T,
+                    .shards = ch_model_shards(model, B),
                     .token = &some_tokens,
                     .target = &some_tokens,
                     .training = !causal,
@@ -119,6 +125,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   for (int64_t t = 0; t < n; t++) target[t] = t % T == T - 1 ? -1 : tokens[t + 1];
   ch_pass pass = {.B = B,
                   .T = T,
+                  .shards = ch_model_shards(model, B),
                   .token = tokens,
                   .target = target,
                   .gradients = gradients,

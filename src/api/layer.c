@@ -153,7 +153,8 @@ static int set_up(choir_layer *layer, ch_compute compute) {
   layer->token = malloc((size_t)o->tokens * sizeof *layer->token);
   layer->valid = malloc((size_t)o->tokens);
   if (!layer->token || !layer->valid) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory for %d tokens", o->tokens);
-  layer->args = (ch_moe_args){.options = &layer->options.router,
+  layer->args = (ch_moe_args){.shards = 1,
+                              .options = &layer->options.router,
                               .router = ch_router_find(o->router.name),
                               .d = o->d_model,
                               .h = o->d_hidden,

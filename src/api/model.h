@@ -42,6 +42,9 @@ int ch_model_check_loss(choir_model *model, double loss);
 void ch_model_count_gradients(choir_model *model);
 int ch_model_make_gradients(choir_model *model);
 
+/* Shards of a pass over B sequences: as the config has it where that divides B, else 1. */
+int ch_model_shards(const choir_model *model, int B);
+
 /* Makes room for passes of B x T; does nothing when there is. Refuses sizes that the router cannot take. */
 int ch_model_plan(choir_model *model, int B, int T, int gradients);
 

@@ -8,16 +8,12 @@ static void attention_half(choir_session *s, ch_block *b, int n, real CH_DEV *st
   ch_exec *x = &s->x;
   const ch_transformer *m = &s->net;
   size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, (int64_t)n * m->config.d_model), *rstd = CH_NEW(&x->scratch, real, n);
+  real CH_DEV *rstd = CH_NEW(&x->scratch, real, n);
   real CH_DEV *q = CH_NEW(&x->scratch, real, (int64_t)n * m->width),
               *k = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
   real CH_DEV *v = CH_NEW(&x->scratch, real, (int64_t)n * m->width),
               *out = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
-  ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, stream, rstd, normed);
-  x->ops->rmsnorm(x, &norm);
-  ch_linear(x, b->q, n, normed, q, 0);
-  ch_linear(x, b->k, n, normed, k, 0);
-  ch_linear(x, b->v, n, normed, v, 0);
+  ch_attention_in(x, m, b, n, stream, rstd, q, k, v);
   x->ops->attention_cached(x, &(ch_attention_cached_args){.B = s->slots,
                                                           .H = m->config.heads,
                                                           .dh = m->d_head,

@@ -223,6 +223,18 @@ static int check_threshold_training(const choir_router_options *o, const ch_rout
   return CHOIR_OK;
 }
 
+static int check_shards(const choir_model_config *m, const choir_train_config *t) {
+  if (t->batch_sequences % t->shards)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "train.shards is %d: it must divide train.batch_sequences, which is %d",
+                    t->shards, t->batch_sequences);
+  if (t->shards > 1 && m->moe_every && ch_router_draws_per_sequence(&m->router) > 1)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "train.shards is %d with model.router.consistency_weight, which compares all sequences with "
+                    "themselves: it must be 1",
+                    t->shards);
+  return CHOIR_OK;
+}
+
 static int check_routing(const choir_config *config) {
   const choir_model_config *m = &config->model;
   const choir_train_config *t = &config->train;
@@ -232,6 +244,7 @@ static int check_routing(const choir_config *config) {
                     "train.batch_sequences %d times train.sequence_length %d is %lld tokens: at most %d at once; use "
                     "train.accumulate",
                     t->batch_sequences, t->sequence_length, (long long)n, INT_MAX);
+  CH_TRY(check_shards(m, t));
   if (!m->moe_every) return CHOIR_OK;
   if (m->moe_every > m->layers)
     return ch_error(CHOIR_ERROR_ARGUMENT,

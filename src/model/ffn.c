@@ -24,6 +24,7 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .h = ch_config_d_expert(&m->config),
                        .e = m->config.experts,
                        .sequence_length = p->T,
+                       .shards = ch_pass_shards(p),
                        .layer = b->number,
                        .hook = p->hook,
                        .mask = tokens->mask,
@@ -47,31 +48,60 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .x = normed};
 }
 
-static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, int64_t n, const real CH_DEV *normed,
+static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *normed,
                           real CH_DEV *out) {
-  int64_t h = m->config.d_hidden;
-  b->g = CH_NEW(&x->tape, real, n * h);
-  b->u = CH_NEW(&x->tape, real, n * h);
+  ch_pass part = ch_shard_of_pass(p);
+  int64_t n = (int64_t)part.B * p->T, d = m->config.d_model, h = m->config.d_hidden;
+  b->g = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
+  b->u = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
-  ch_linear(x, b->gate, n, normed, b->g, 0);
-  ch_linear(x, b->up, n, normed, b->u, 0);
-  x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .y = y});
-  ch_linear(x, b->down, n, y, out, 1);
+  for (int i = 0; i < ch_pass_shards(p); i++) {
+    real CH_DEV *g = b->g + i * n * h, *u = b->u + i * n * h;
+    ch_linear(x, b->gate, n, normed + i * n * d, g, 0);
+    ch_linear(x, b->up, n, normed + i * n * d, u, 0);
+    x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .y = y});
+    ch_linear(x, b->down, n, y, out + i * n * d, 1);
+  }
   ch_arena_release(&x->scratch, mark);
 }
 
-static void geglu_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p,
-                           const real CH_DEV *normed, const real CH_DEV *dout, real CH_DEV *dnormed) {
-  int64_t n = (int64_t)p->B * p->T, h = m->config.d_hidden;
+typedef struct {
+  const ch_transformer *m;
+  const ch_block *b;
+  int64_t n;                   /* rows of a shard */
+  const ch_rmsnorm_args *norm; /* of all rows */
+  const real CH_DEV *dadded;   /* [rows,d] of all shards, and so on */
+  real CH_DEV *dnormed, *dx;
+} backward;
+
+enum { DDOWN, DGATE, DUP, GEGLU_GRADIENTS };
+
+static void geglu_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
+  const backward *c = context;
+  const ch_block *b = c->b;
+  int64_t n = c->n, d = c->m->config.d_model, h = c->m->config.d_hidden;
+  const real CH_DEV *normed = c->norm->y + shard * n * d;
+  real CH_DEV *dnormed = c->dnormed + shard * n * d, *g = b->g + shard * n * h, *u = b->u + shard * n * h;
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
-  x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .y = y});
-  ch_linear_backward(x, p, b->down, y, dout, dy, 0);
-  x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .dy = dy, .dx = b->g, .du = b->u});
-  ch_linear_backward(x, p, b->gate, normed, b->g, dnormed, 0);
-  ch_linear_backward(x, p, b->up, normed, b->u, dnormed, 1);
+  x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .y = y});
+  ch_linear_backward(x, b->down, n, y, c->dadded + shard * n * d, dy, 0, dw[DDOWN], accumulate);
+  x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .dy = dy, .dx = g, .du = u});
+  ch_linear_backward(x, b->gate, n, normed, g, dnormed, 0, dw[DGATE], accumulate);
+  ch_linear_backward(x, b->up, n, normed, u, dnormed, 1, dw[DUP], accumulate);
   ch_arena_release(&x->scratch, mark);
+}
+
+static void norm_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
+  (void)accumulate; /* a sum */
+  const backward *c = context;
+  int64_t first = shard * c->n, d = c->m->config.d_model;
+  ch_rmsnorm_args norm = *c->norm;
+  norm.n = c->n;
+  norm.x += first * d;
+  norm.rstd += first;
+  ch_norm_backward(x, &norm, c->dnormed + first * d, c->dx + first * d, dw[0]);
 }
 
 void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
@@ -84,7 +114,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
   x->ops->rmsnorm(x, &norm);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
   if (b->moe < 0) {
-    geglu_forward(x, m, b, n, normed, added);
+    geglu_forward(x, m, b, p, normed, added);
   } else {
     ch_moe_args moe = moe_args(m, b, p, tokens, normed);
     moe.out = added;
@@ -98,13 +128,16 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
                      real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
+  int shards = ch_pass_shards(p);
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, b->mid, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_FFN, dx);
+  backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
   if (b->moe < 0) {
-    geglu_backward(x, m, b, p, normed, dadded, dnormed);
+    const ch_sum sum[GEGLU_GRADIENTS] = {ch_sum_of(b->down), ch_sum_of(b->gate), ch_sum_of(b->up)};
+    ch_sum_shards(x, shards, sum, GEGLU_GRADIENTS, p->accumulate, geglu_backward, &c);
   } else {
     ch_moe_args moe = moe_args(m, b, p, tokens, normed);
     moe.dout = dadded;
@@ -114,6 +147,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
     moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
     ch_moe_backward(x, &moe, &b->saved);
   }
-  ch_norm_backward(x, &norm, b->ffn_norm, dnormed, dx);
+  const ch_sum sum = ch_sum_of(b->ffn_norm);
+  ch_sum_shards(x, shards, &sum, 1, p->accumulate, norm_backward, &c);
   ch_arena_release(&x->scratch, mark);
 }

@@ -86,7 +86,10 @@ const ch_field ch_fields[] = {
     {"train.sequence_length", CH_FIELD_INTEGER, TRAIN(sequence_length), 0, 1, 1 << 20,
      .help = "T, tokens of one sequence"},
     {"train.batch_sequences", CH_FIELD_INTEGER, TRAIN(batch_sequences), 0, 1, 1 << 20,
-     .help = "B of one micro-batch; the routing pool is B*T tokens"},
+     .help = "B of one micro-batch, of all processes; the routing pool is B*T tokens"},
+    {"train.shards", CH_FIELD_INTEGER, TRAIN(shards), 1, 1, 1 << 20,
+     .help =
+         "parts of a micro-batch, each computed by itself and summed in a fixed tree: a divisor of batch_sequences"},
     {"train.accumulate", CH_FIELD_INTEGER, TRAIN(accumulate), 1, 1, 1 << 20, .help = "micro-batches per step"},
     {"train.steps", CH_FIELD_LONG, TRAIN(steps), 1000, 1, BIG, .help = "optimizer steps of the run"},
     {.path = "train.optimizer",

@@ -14,9 +14,8 @@ void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, 
                                   .accumulate = accumulate});
 }
 
-void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const real CH_DEV *in, const real CH_DEV *dout,
-                        real CH_DEV *din, int accumulate) {
-  int64_t n = (int64_t)p->B * p->T;
+void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
+                        real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw) {
   x->ops->gemm(x, &(ch_gemm_args){.m = n,
                                   .n = w->shape[1],
                                   .k = w->shape[0],
@@ -31,8 +30,8 @@ void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const r
                                   .trans_a = 1,
                                   .a = dout,
                                   .b = in,
-                                  .c = w->g,
-                                  .accumulate = p->accumulate});
+                                  .c = dw,
+                                  .accumulate = accumulate_dw});
 }
 
 ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
@@ -41,13 +40,13 @@ ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t
       .n = n, .d = m->config.d_model, .eps = (real)m->config.norm_eps, .x = in, .w = w->w, .y = normed, .rstd = rstd};
 }
 
-void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param *w, const real CH_DEV *dnormed,
-                      real CH_DEV *dx) {
+void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
+                      real CH_DEV *dw) {
   ch_rmsnorm_args norm = *forward;
   norm.dy = dnormed;
   norm.dx = dx;
   norm.dx_acc = 1; /* the residual's own gradient stands there */
-  norm.dw = w->g;
+  norm.dw = dw;
   x->ops->rmsnorm_backward(x, &norm);
 }
 

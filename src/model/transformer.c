@@ -85,77 +85,6 @@ static ch_tokens clean_tokens(ch_exec *x, const ch_pass *p) {
   return tokens;
 }
 
-/* How many logits, and targets, there are a pass. */
-static int64_t logit_rows(const ch_pass *p) { return p->row ? p->rows : (int64_t)p->B * p->T; }
-
-/* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
-static double consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p) {
-  int64_t targets = 0;
-  if (!p->drawn_twice || ch_counting(x)) return 0;
-  for (int64_t t = 0; t < logit_rows(p) / 2; t++) targets += p->target[t] >= 0;
-  return targets ? m->config.router.consistency_weight / (double)targets : 0;
-}
-
-/* The positions whose logits are wanted, taken out of the stream [B*T,d]; and back: their gradients [rows,d] into dx,
- * where all others are 0. An embedding does both: its tokens are positions. */
-static const real CH_DEV *pick_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *row,
-                                    const real CH_DEV *in) {
-  int d = m->config.d_model;
-  real CH_DEV *picked = CH_NEW(&x->scratch, real, (int64_t)p->rows * d);
-  x->ops->embedding(x,
-                    &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = row, .w = in, .x = picked});
-  return picked;
-}
-
-static void spread_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *row,
-                        const real CH_DEV *dpicked, real CH_DEV *dx) {
-  int d = m->config.d_model;
-  x->ops->copy(x, &(ch_copy_args){.count = (int64_t)p->B * p->T * d, .y = dx});
-  x->ops->embedding_backward(
-      x, &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = row, .dx = dpicked, .dw = dx});
-}
-
-/* The last norm and the tied head; leaves the gradient of the last layer's output in dx. */
-static void head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
-  int64_t n = logit_rows(p);
-  int d = m->config.d_model;
-  size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
-  const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
-  const real CH_DEV *picked = row ? pick_rows(x, m, p, row, in) : in;
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
-  real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
-  real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * d) : dx;
-  real CH_DEV *logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL;
-  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, picked, rstd, normed);
-  x->ops->rmsnorm(x, &norm);
-  x->ops->head(x,
-               &(ch_head_args){.n = n,
-                               .d = d,
-                               .V = m->config.vocab_size,
-                               .scale = (real)(1 / sqrt((double)d)),
-                               .x = normed,
-                               .w = m->embed->w,
-                               .w16 = m->embed->w16,
-                               .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof(int32_t)) : NULL,
-                               .loss_sum = p->sums + CH_PASS_LOSS,
-                               .logits = logits,
-                               .weight = p->weight,
-                               .dx = dnormed,
-                               .dw = m->embed->g,
-                               .accumulate = p->accumulate,
-                               .drawn_twice = p->drawn_twice,
-                               .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
-                               .consistency = p->aux_scale * (real)consistency_weight(x, m, p)});
-  if (p->logits) ch_get_into(&x->scratch, p->logits, logits, bytes);
-  if (!ch_counting(x)) x->memory->copy(p->sums + CH_PASS_GUARD, p->sums + CH_PASS_LOSS, sizeof *p->sums);
-  norm.dy = dnormed;
-  norm.dx = dpicked;
-  norm.dw = m->final_norm->g;
-  if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
-  if (p->gradients && row) spread_rows(x, m, p, row, dpicked, dx);
-  ch_arena_release(&x->scratch, mark);
-}
-
 /* Readies the gradients of a layer, -1 being what is outside the layers, for being written. Those of products are set
  * when they come (the embedding's by the head, to which the lookup's are added); the small rest are sums and start
  * from 0. */
@@ -165,19 +94,33 @@ static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *
       x->ops->copy(x, &(ch_copy_args){.count = params->p[i].count, .y = params->p[i].g});
 }
 
-static size_t report_cells(const ch_transformer *m) {
+/* Where the shards' losses stand among the numbers of a pass, behind all others. */
+static size_t loss_cells(const ch_transformer *m) {
   return CH_PASS_SUMS + (size_t)m->moe_layers * (CH_TALLY_SUMS + CH_TALLY_COUNTS((size_t)m->config.experts));
+}
+
+static size_t report_cells(const ch_transformer *m, const ch_pass *p) {
+  return loss_cells(m) + (size_t)ch_pass_shards(p);
+}
+
+/* As gradients are summed. */
+static double tree_sum(const double *shard, int lo, int hi) {
+  int mid = (lo + hi) / 2;
+  return hi - lo == 1 ? shard[lo] : tree_sum(shard, lo, mid) + tree_sum(shard, mid, hi);
 }
 
 void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   p->loss_sum = p->aux_loss = 0;
-  p->sums = CH_NEW(&x->tape, double, report_cells(m));
-  if (!ch_counting(x)) x->memory->zero(p->sums, CH_PASS_SUMS * sizeof *p->sums);
+  p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
+  p->shard_loss = p->sums + loss_cells(m);
+  if (ch_counting(x)) return;
+  x->memory->zero(p->sums, CH_PASS_SUMS * sizeof *p->sums);
+  x->memory->zero(p->shard_loss, (size_t)ch_pass_shards(p) * sizeof *p->sums);
 }
 
 void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p, const ch_tokens *tokens) {
   ch_marks mark = ch_scratch_mark(x);
-  const double *sums = ch_get(x, p->sums, report_cells(m) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
+  const double *sums = ch_get(x, p->sums, report_cells(m, p) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
   const int64_t *counts = (const int64_t *)(layer + m->moe_layers * CH_TALLY_SUMS);
   if (!ch_counting(x)) {
     int valid = ch_valid_count(tokens->mask, p->B * p->T);
@@ -189,10 +132,26 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p, const ch_tokens *tok
       layer += CH_TALLY_SUMS;
       counts += CH_TALLY_COUNTS(m->config.experts);
     }
-    p->loss_sum = sums[CH_PASS_LOSS];
-    p->aux_loss += consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
+    p->loss_sum = tree_sum(sums + loss_cells(m), 0, ch_pass_shards(p));
+    p->aux_loss += ch_consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
   }
   ch_scratch_release(x, mark);
+}
+
+typedef struct {
+  ch_embedding_args all;
+  int64_t n; /* rows of a shard */
+} lookup;
+
+static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
+  (void)accumulate; /* a sum */
+  const lookup *c = context;
+  ch_embedding_args part = c->all;
+  part.n = c->n;
+  part.token += shard * c->n;
+  part.dx += shard * c->n * part.d;
+  part.dw = dw[0];
+  x->ops->embedding_backward(x, &part);
 }
 
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
@@ -219,7 +178,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
   }
   real CH_DEV *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
   if (p->gradients) begin_gradients(x, &m->params, p, -1);
-  if (p->target || p->logits) head(x, m, p, stream, dx);
+  if (p->target || p->logits) ch_head(x, m, p, stream, dx);
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
@@ -229,8 +188,8 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
     }
     if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, dx, dx, 0);
     embedding.dx = dx;
-    embedding.dw = m->embed->g;
-    x->ops->embedding_backward(x, &embedding);
+    const ch_sum sum = {.y = m->embed->g, .count = m->embed->count, .adds = 1};
+    ch_sum_shards(x, ch_pass_shards(p), &sum, 1, 1, lookup_backward, &(lookup){embedding, n / ch_pass_shards(p)});
   }
   ch_pass_end(x, m, p, &tokens);
   ch_arena_release(&ch_host(x)->tape, host_mark);

@@ -8,6 +8,7 @@
 
 #include "model/param.h"
 #include "moe/layer.h"
+#include "op/shards.h"
 
 /* One layer: its parameters by role, and what forward left for backward. */
 typedef struct ch_block {
@@ -47,9 +48,8 @@ typedef struct ch_tokens {
 } ch_tokens;
 
 /* Numbers that a pass leaves for the host in one array on the device: these, then CH_TALLY_SUMS of every MoE layer,
- * then as many int64_t as their tallies have. */
+ * then as many int64_t as their tallies have, then the loss of every shard. */
 enum {
-  CH_PASS_LOSS,
   CH_PASS_CONSISTENCY,
   CH_PASS_GUARD, /* starts as the loss; an update within the backward pass adds squares of gradients */
   CH_PASS_SUMS
@@ -58,6 +58,8 @@ enum {
 /* One pass over B sequences of T tokens. */
 typedef struct ch_pass {
   int B, T;
+  int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
+                 drawn_twice */
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss */
   const int32_t *row;   /* [rows] host: the positions whose logits are wanted, ascending; NULL: all B*T */
   int rows;
@@ -79,9 +81,9 @@ typedef struct ch_pass {
   void (*ready)(void *context, const struct ch_pass *pass, int layer);
   void *context;
   /* results */
-  double loss_sum;     /* over targets, natural logarithm */
-  double aux_loss;     /* weighted, summed over layers */
-  double CH_DEV *sums; /* what they come from, while the pass runs */
+  double loss_sum;                  /* over targets, natural logarithm */
+  double aux_loss;                  /* weighted, summed over layers */
+  double CH_DEV *sums, *shard_loss; /* what they come from, while the pass runs */
 } ch_pass;
 
 /* Builds the parameter table and binds names to roles; no memory for weights yet. */
@@ -108,11 +110,20 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
                      real CH_DEV *dx);
 
-/* y [n,out] (=|+=) x W^T for a weight W [out,in]; and its mirror on the rows of a pass: dx (=|+=) dy W, and
- * dW (=|+=) dy^T x as the pass says. */
+/* The first part of the attention half: q, k, v [n,width] of RMSNorm(in), whose rstd [n] stays for backward. */
+void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in,
+                     real CH_DEV *rstd, real CH_DEV *q, real CH_DEV *k, real CH_DEV *v);
+
+/* The last norm and the tied head: loss, logits, and in dx the gradient of the last layer's output. */
+void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx);
+
+/* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
+double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p);
+
+/* y [n,out] (=|+=) x W^T for a weight W [out,in]; and its mirror: dx (=|+=) dy W, and dW (=|+=) dy^T x. */
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate);
-void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const real CH_DEV *in, const real CH_DEV *dout,
-                        real CH_DEV *din, int accumulate);
+void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
+                        real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw);
 
 /* Dropout of what a half of a layer adds to the stream [n,d], `place` telling the halves apart. Before: out = in, and
  * where the half is to add its output, which is out itself without dropout. After: out += the output less what is
@@ -129,10 +140,17 @@ const real CH_DEV *ch_half_backward(ch_exec *x, const ch_transformer *m, const c
                                     const real CH_DEV *dout);
 
 /* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient
- * stands. */
+ * stands, and to dw. */
 ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
                              real CH_DEV *rstd, real CH_DEV *normed);
-void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param *w, const real CH_DEV *dnormed,
-                      real CH_DEV *dx);
+void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
+                      real CH_DEV *dw);
+
+/* Shards of a pass: how many, the sequences of one, a layer's tape from the first row of shard `number` on, and a
+ * weight's gradient as a sum over them. */
+int ch_pass_shards(const ch_pass *p);
+ch_pass ch_shard_of_pass(const ch_pass *p);
+ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number);
+ch_sum ch_sum_of(const ch_param *w);
 
 #endif

@@ -1,5 +1,7 @@
 #include "moe/experts.h"
 
+#include "moe/exchange.h"
+
 /* How many slots are filled: only the device knows. */
 static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
 
@@ -65,10 +67,8 @@ static void gelu(ch_exec *x, const ch_moe_args *a, const ch_record *r, const rea
 void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real CH_DEV *pre, real CH_DEV *y) {
   const ch_moe_weights *w = &a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *x_in = CH_NEW(&x->scratch, real, (int64_t)r->max_slots * a->d);
-  x->ops->gather(x, &(ch_gather_args){.record = r, .d = a->d, .x = a->x, .y = x_in});
-  apply(x, a, r, CH_NN, (rows){.value = x_in}, w->w1, w->w1_16, pre);
-  ch_arena_release(&x->scratch, mark); /* x_in is done with: hidden takes its place */
+  apply(x, a, r, CH_NN, (rows){.value = y}, w->w1, w->w1_16, pre);
+  ch_arena_release(&x->scratch, mark);
 
   rows hidden = new_rows(x, (int64_t)r->max_slots * a->h);
   gelu(x, a, r, pre, hidden);
@@ -95,14 +95,11 @@ void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, r
       x, &(ch_gelu_args){
              .count = a->h, .rows = filled(r), .x = pre, .dy = dhidden, .dx = dpre.value, .dx16 = dpre.rounded});
 
-  /* pre = x_in W1, with x_in = x gathered again */
+  /* pre = x_in W1, with x_in = x dispatched again */
   real CH_DEV *x_in = dy; /* dy is done with */
-  x->ops->gather(x, &(ch_gather_args){.record = r, .d = a->d, .x = a->x, .y = x_in});
+  ch_exchange_dispatch(x, r, a->d, a->x, x_in);
   accumulate(x, a, r, (rows){.value = x_in}, dpre, a->gradients.w1);
   real CH_DEV *dx_in = x_in; /* x_in is done with */
   apply(x, a, r, CH_NT, dpre, w->w1, w->w1_16, dx_in);
-
-  /* x_in = gather(x): its transpose is combine without gates */
-  x->ops->combine(x, &(ch_combine_args){.record = r, .d = a->d, .y = dx_in, .out = a->dx});
   ch_arena_release(&x->scratch, mark);
 }

@@ -1,6 +1,8 @@
 #include "moe/layer.h"
 
+#include "moe/exchange.h"
 #include "moe/experts.h"
+#include "op/shards.h"
 
 static int jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
 
@@ -58,14 +60,26 @@ static const real CH_DEV *router_input(ch_exec *x, const ch_moe_args *a, const c
   return jittered;
 }
 
-/* S = softmax(X Wg), in full precision. */
+/* logits = X Wg, in full precision. */
+static void score_rows(ch_exec *x, const ch_moe_args *a, const real CH_DEV *in, real CH_DEV *logits) {
+  int64_t rows = a->n / a->shards;
+  for (int i = 0; i < a->shards; i++)
+    x->ops->gemm(x, &(ch_gemm_args){.m = rows,
+                                    .n = a->e,
+                                    .k = a->d,
+                                    .a = in + i * rows * a->d,
+                                    .b = a->weights.router,
+                                    .c = logits + i * rows * a->e,
+                                    .exact = 1});
+}
+
+/* S = softmax(X Wg). */
 static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
   if (s->jitter) draw_jitter(x, a, s->jitter);
   const real CH_DEV *in = router_input(x, a, s, jittered);
-  x->ops->gemm(
-      x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits, .exact = 1});
+  score_rows(x, a, in, s->logits);
   if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
   ch_arena_release(&x->scratch, mark);
 }
@@ -115,9 +129,9 @@ static void assign(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
 }
 
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *r, const ch_moe_saved *s) {
+  ch_exchange_dispatch(x, r, a->d, a->x, s->expert_y);
   ch_experts_forward(x, a, r, s->pre, s->expert_y);
-  x->ops->combine(x, &(ch_combine_args){
-                         .record = r, .d = a->d, .gated = 1, .out_acc = a->out_acc, .y = s->expert_y, .out = a->out});
+  ch_exchange_combine(x, r, a->d, s->expert_y, a->out, a->out_acc);
 }
 
 /* The same for as many tokens at a time as there is room for: how many, the host has to read. */
@@ -156,6 +170,39 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   ch_arena_release(&x->scratch, mark);
 }
 
+/* Gradient of X Wg. */
+typedef struct {
+  const ch_moe_args *a;
+  const real CH_DEV *in, *dlogits;
+  real CH_DEV *din;
+  int accumulate_din;
+} score_task;
+
+/* One shard's rows: dWg (=|+=) X^T dlogits, din (=|+=) dlogits Wg^T. */
+static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
+  const score_task *c = context;
+  const ch_moe_args *a = c->a;
+  int64_t rows = a->n / a->shards, first = shard * rows;
+  x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
+                                  .n = a->e,
+                                  .k = rows,
+                                  .trans_a = 1,
+                                  .a = c->in + first * a->d,
+                                  .b = c->dlogits + first * a->e,
+                                  .c = dw[0],
+                                  .accumulate = accumulate,
+                                  .exact = 1});
+  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
+                                  .n = a->d,
+                                  .k = a->e,
+                                  .trans_b = 1,
+                                  .a = c->dlogits + first * a->e,
+                                  .b = a->weights.router,
+                                  .c = c->din + first * a->d,
+                                  .accumulate = c->accumulate_din,
+                                  .exact = 1});
+}
+
 /* From dscores through softmax (unless they are dlogits already) and X Wg: dWg (=|+=) X^T dlogits, dx += dlogits Wg^T.
  */
 static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores) {
@@ -166,27 +213,12 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   if (s->scores)
     x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
 
-  const real CH_DEV *in = router_input(x, a, s, jittered);
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
-                                  .n = a->e,
-                                  .k = a->n,
-                                  .trans_a = 1,
-                                  .a = in,
-                                  .b = dlogits,
-                                  .c = a->gradients.router,
-                                  .accumulate = a->accumulate,
-                                  .exact = 1});
-  ch_gemm_args back = {.m = a->n, .n = a->d, .k = a->e, .trans_b = 1, .a = dlogits, .b = a->weights.router, .exact = 1};
-  if (!s->jitter) {
-    back.c = a->dx;
-    back.accumulate = 1;
-    x->ops->gemm(x, &back);
-  } else {
-    back.c = jittered; /* the jittered input is done with */
-    x->ops->gemm(x, &back);
-    x->ops->multiply(x,
-                     &(ch_multiply_args){.count = count, .a = jittered, .b = s->jitter, .y = a->dx, .accumulate = 1});
-  }
+  real CH_DEV *din = s->jitter ? jittered : a->dx; /* where a shard's jittered input is done with */
+  score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};
+  const ch_sum sum = {.y = a->gradients.router, .count = (int64_t)a->d * a->e};
+  ch_sum_shards(x, a->shards, &sum, 1, a->accumulate, score_rows_backward, &c);
+  if (s->jitter)
+    x->ops->multiply(x, &(ch_multiply_args){.count = count, .a = din, .b = s->jitter, .y = a->dx, .accumulate = 1});
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -195,11 +227,10 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
   const ch_record *r = &saved->record;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, r->max_slots);
-  real CH_DEV *dy = saved->expert_y; /* combine_backward reads y before it writes dy there */
-  x->ops->combine_backward(
-      x, &(ch_combine_args){
-             .record = r, .d = a->d, .gated = 1, .y = saved->expert_y, .dout = a->dout, .dy = dy, .dgate = dgate});
-  ch_experts_backward(x, a, r, saved->pre, dy);
+  real CH_DEV *rows = saved->expert_y; /* y, then its gradient, then that of what the experts read */
+  ch_exchange_combine_backward(x, r, a->d, rows, a->dout, rows, dgate);
+  ch_experts_backward(x, a, r, saved->pre, rows);
+  ch_exchange_return(x, r, a->d, rows, a->dx);
   if (saved->gate_sum)
     x->ops->normalize_gates_backward(
         x, &(ch_normalize_args){.record = &saved->record, .sum = saved->gate_sum, .dgate = dgate});

@@ -29,6 +29,7 @@ typedef struct ch_moe_args {
   const choir_router_options *options;
   const ch_router *router;
   int n, d, h, e, sequence_length;
+  int shards;                  /* of n / shards rows: products of the router are computed by each (op/shards.h) */
   int layer;                   /* its number in the model, for the hook */
   const ch_routing_hook *hook; /* or NULL */
   const uint8_t *mask;         /* [n] or NULL: valid, for the host */

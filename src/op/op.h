@@ -191,6 +191,7 @@ typedef struct {
   const ch_bf16 CH_DEV *w16;    /* w rounded to bf16, or NULL */
   const int32_t CH_DEV *target; /* [n], negative: not counted */
   double CH_DEV *loss_sum;      /* = */
+  double CH_DEV *loss_total;    /* += the same, or NULL */
   float CH_DEV *token_loss;     /* [n] or NULL: each target's loss, 0 where not counted */
   real CH_DEV *logits;          /* [n,V] or NULL: all logits, for who asks for them */
   real weight;                  /* of the gradient, usually 1/targets */
@@ -205,11 +206,12 @@ typedef struct {
   real consistency;
 } ch_head_args;
 
-/* y = x; without x: y = 0 */
+/* y (= or +=) x; without x: y = 0 */
 typedef struct {
   int64_t count;
   const real CH_DEV *x; /* or NULL */
   real CH_DEV *y;
+  int accumulate; /* y += x instead of y = x; only with x */
 } ch_copy_args;
 
 /* y (= or +=) m x / (1 - rate), m_i being 0 with probability `rate` and else 1: a function of (seed, place, draw, i)

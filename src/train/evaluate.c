@@ -105,6 +105,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
     result->tokens += fill_batch(windows, begin, end, B, row, token, target);
     ch_pass pass = {.B = B,
                     .T = windows->length,
+                    .shards = ch_model_shards(model, B),
                     .token = token,
                     .target = target,
                     .causal = model->causal,

@@ -38,21 +38,16 @@ int ch_run_plan(ch_run *run) {
   return run->unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
 }
 
-/* The windows of the next step, split into tokens and targets, which stand behind them and are returned. Ranks take
- * turns through the samples. */
+/* The windows of the next step, split into tokens and targets, which stand behind them and are returned: those of all
+ * ranks on every rank. */
 static int32_t *next_batch(ch_run *run) {
   const choir_train_config *c = &run->config.train;
-  const ch_comm *comm = run->trainer.comm;
   int B = c->batch_sequences, T = c->sequence_length;
   int64_t n = ch_step_tokens(c);
   int32_t *token = run->batch, *target = token + n, *windows = target + n;
   for (int64_t row = 0; row < n / T; row++) {
     int64_t b = row % B;
-    if (!b) {
-      ch_data_position mine = {run->position.samples + (uint64_t)(comm->rank * B)};
-      ch_data_next(run->data, c->seed, T, &mine, B, windows);
-      run->position.samples += (uint64_t)(comm->size * B);
-    }
+    if (!b) ch_data_next(run->data, c->seed, T, &run->position, B, windows);
     memcpy(token + row * T, windows + b * (T + 1), (size_t)T * sizeof *token);
     memcpy(target + row * T, windows + b * (T + 1) + 1, (size_t)T * sizeof *target);
   }
@@ -64,7 +59,7 @@ int ch_run_step(ch_run *run, choir_train_event *e) {
   const int32_t *target = next_batch(run);
   CH_TRY(ch_trainer_step(&run->trainer, run->batch, target, &r));
   e->step = run->trainer.step;
-  e->tokens = e->step * ch_step_tokens(&run->config.train) * run->trainer.comm->size;
+  e->tokens = e->step * ch_step_tokens(&run->config.train);
   e->loss = r.loss;
   e->aux_loss = r.aux_loss;
   e->rate = r.rate;

@@ -21,6 +21,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, weights w, ch_upda
   uint64_t micro = (uint64_t)(t->step * c->accumulate + a);
   ch_pass pass = {.B = ch_pass_sequences(config),
                   .T = b->T,
+                  .shards = b->row ? 1 : c->shards,
                   .token = b->token,
                   .row = b->row,
                   .rows = b->rows,
@@ -37,7 +38,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, weights w, ch_upda
                   .ready = update ? ch_update_layer : NULL,
                   .context = update,
                   .seed = c->seed,
-                  .micro = micro * (uint64_t)t->comm->size + (uint64_t)t->comm->rank};
+                  .micro = micro};
   ch_transformer_run(&t->model->x, &t->model->net, &pass);
   sums[0] += pass.loss_sum / w.targets * w.share;
   sums[1] += pass.aux_loss * w.batch;
@@ -125,7 +126,7 @@ int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, 
   const choir_train_config *c = &config->train;
   int64_t once = (int64_t)c->batch_sequences * c->sequence_length,
           n = (int64_t)ch_pass_sequences(config) * c->sequence_length;
-  double share = 1.0 / ((double)c->accumulate * t->comm->size);
+  double share = 1.0 / c->accumulate;
   step_state s = begin_step(t);
   for (int a = 0; a < c->accumulate; a++) {
     ch_batch b = {.T = c->sequence_length, .token = token + a * once, .target = target + a * once};
@@ -139,8 +140,8 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r
   int64_t targets = 0;
   for (int a = 0; a < c->accumulate; a++)
     targets += batches[a].row ? batches[a].rows : (int64_t)c->batch_sequences * batches[a].T;
-  int64_t all = targets * t->comm->size * (t->twice ? 2 : 1);
-  weights w = {(double)(all > 0 ? all : 1), 1, 1.0 / ((double)c->accumulate * t->comm->size)};
+  int64_t all = targets * (t->twice ? 2 : 1);
+  weights w = {(double)(all > 0 ? all : 1), 1, 1.0 / c->accumulate};
   step_state s = begin_step(t);
   for (int a = 0; a < c->accumulate; a++) run_batch(t, a, &batches[a], w, s.in_backward ? &s.update : NULL, s.sums);
   return finish_step(t, &s, r);

@@ -142,6 +142,7 @@ static void head(ch_exec *x, const ch_head_args *a) {
       span s[2] = {{first, rows, logits, loss}, {n + first, rows, logits + size, loss + CHUNK}};
       head_chunk(x, a, s, logits + 2 * size);
     } while ((first += CHUNK) < n);
+    if (a->loss_total) *a->loss_total += *a->loss_sum;
   }
   ch_arena_release(&x->scratch, mark);
 }

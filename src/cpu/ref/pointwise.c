@@ -31,8 +31,17 @@ static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
   }
 }
 
+static void add(ch_exec *x, const ch_copy_args *a) {
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) a->y[i] += a->x[i];
+}
+
 static void copy(ch_exec *x, const ch_copy_args *a) {
   if (ch_counting(x)) return;
+  if (a->accumulate) {
+    add(x, a);
+    return;
+  }
   enum { PIECE = 1 << 18 };
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t begin = 0; begin < a->count; begin += PIECE) {

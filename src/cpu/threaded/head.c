@@ -225,6 +225,7 @@ static void head(ch_exec *x, const ch_head_args *a) {
     int64_t first = 0; /* one chunk without rows too, for dw */
     do head_chunk(x, a, &p, first, n - first < most ? n - first : most);
     while ((first += most) < n);
+    if (a->loss_total) *a->loss_total += *a->loss_sum;
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -1,0 +1,111 @@
+/* The last norm and the tied head, on all positions or on those whose logits are wanted. */
+#include <math.h>
+
+#include "model/transformer.h"
+
+/* How many logits, and targets, there are a pass. */
+static int64_t logit_rows(const ch_pass *p) { return p->row ? p->rows : (int64_t)p->B * p->T; }
+
+/* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
+double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p) {
+  int64_t targets = 0;
+  if (!p->drawn_twice || ch_counting(x)) return 0;
+  for (int64_t t = 0; t < logit_rows(p) / 2; t++) targets += p->target[t] >= 0;
+  return targets ? m->config.router.consistency_weight / (double)targets : 0;
+}
+
+/* The positions whose logits are wanted, taken out of the stream [B*T,d]; and back: their gradients [rows,d] into dx,
+ * where all others are 0. An embedding does both: its tokens are positions. */
+static const real CH_DEV *pick_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *row,
+                                    const real CH_DEV *in) {
+  int d = m->config.d_model;
+  real CH_DEV *picked = CH_NEW(&x->scratch, real, (int64_t)p->rows * d);
+  x->ops->embedding(x,
+                    &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = row, .w = in, .x = picked});
+  return picked;
+}
+
+static void spread_rows(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *row,
+                        const real CH_DEV *dpicked, real CH_DEV *dx) {
+  int d = m->config.d_model;
+  x->ops->copy(x, &(ch_copy_args){.count = (int64_t)p->B * p->T * d, .y = dx});
+  x->ops->embedding_backward(
+      x, &(ch_embedding_args){.n = p->rows, .d = d, .V = p->B * p->T, .token = row, .dx = dpicked, .dw = dx});
+}
+
+typedef struct {
+  const ch_transformer *m;
+  const ch_pass *p;
+  int64_t n; /* rows of a shard */
+  const int32_t CH_DEV *target;
+  const real CH_DEV *in; /* [rows,d] of all shards, and so on */
+  real CH_DEV *dx;       /* or NULL */
+  real CH_DEV *logits;   /* or NULL */
+} task;
+
+enum { DEMBED, DNORM, GRADIENTS };
+
+static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
+  const task *c = context;
+  const ch_transformer *m = c->m;
+  const ch_pass *p = c->p;
+  int d = m->config.d_model, V = m->config.vocab_size;
+  int64_t n = c->n, first = shard * n;
+  size_t mark = ch_arena_mark(&x->scratch);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
+  real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
+  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, c->in + first * d, rstd, normed);
+  x->ops->rmsnorm(x, &norm);
+  x->ops->head(x, &(ch_head_args){.n = n,
+                                  .d = d,
+                                  .V = V,
+                                  .scale = (real)(1 / sqrt((double)d)),
+                                  .x = normed,
+                                  .w = m->embed->w,
+                                  .w16 = m->embed->w16,
+                                  .target = c->target ? c->target + first : NULL,
+                                  .loss_sum = p->shard_loss + shard,
+                                  .loss_total = p->sums + CH_PASS_GUARD,
+                                  .logits = c->logits ? c->logits + first * V : NULL,
+                                  .weight = p->weight,
+                                  .dx = dnormed,
+                                  .dw = dw[DEMBED],
+                                  .accumulate = accumulate,
+                                  .drawn_twice = p->drawn_twice,
+                                  .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
+                                  .consistency = p->aux_scale * (real)ch_consistency_weight(x, m, p)});
+  norm.dy = dnormed;
+  norm.dx = p->gradients ? c->dx + first * d : NULL;
+  norm.dw = dw[DNORM];
+  if (p->gradients) x->ops->rmsnorm_backward(x, &norm);
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* Without gradients there is nothing to sum. */
+static void all_shards(ch_exec *x, const task *c) {
+  const ch_sum sum[GRADIENTS] = {ch_sum_of(c->m->embed), ch_sum_of(c->m->final_norm)};
+  real CH_DEV *const none[GRADIENTS] = {NULL, NULL};
+  int shards = ch_pass_shards(c->p);
+  if (c->p->gradients)
+    ch_sum_shards(x, shards, sum, GRADIENTS, c->p->accumulate, shard_head, (void *)c);
+  else
+    for (int i = 0; i < shards; i++) shard_head(x, (void *)c, i, none, 0);
+}
+
+void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
+  int64_t n = logit_rows(p);
+  size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
+  const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
+  real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * m->config.d_model) : dx;
+  task c = {.m = m,
+            .p = p,
+            .n = n / ch_pass_shards(p),
+            .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : NULL,
+            .in = row ? pick_rows(x, m, p, row, in) : in,
+            .dx = dpicked,
+            .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL};
+  all_shards(x, &c);
+  if (p->logits) ch_get_into(&x->scratch, p->logits, c.logits, bytes);
+  if (p->gradients && row) spread_rows(x, m, p, row, dpicked, dx);
+  ch_arena_release(&x->scratch, mark);
+}

@@ -1,0 +1,53 @@
+#include "op/shards.h"
+
+typedef struct {
+  const ch_sum *sum;
+  int count;
+  ch_shard_part *part;
+  void *context;
+} task;
+
+static void new_arrays(ch_exec *x, const task *t, real CH_DEV **y) {
+  for (int i = 0; i < t->count; i++) y[i] = CH_NEW(&x->scratch, real, t->sum[i].count);
+}
+
+static void add_arrays(ch_exec *x, const task *t, real CH_DEV *const *from, real CH_DEV *const *y) {
+  for (int i = 0; i < t->count; i++)
+    x->ops->copy(x, &(ch_copy_args){.count = t->sum[i].count, .x = from[i], .y = y[i], .accumulate = 1});
+}
+
+/* y = the sum over shards lo .. hi-1. */
+static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *y) {
+  if (hi - lo == 1) {
+    for (int i = 0; i < t->count; i++)
+      if (t->sum[i].adds) x->ops->copy(x, &(ch_copy_args){.count = t->sum[i].count, .y = y[i]});
+    t->part(x, t->context, lo, y, 0);
+    return;
+  }
+  int mid = (lo + hi) / 2;
+  tree(x, t, lo, mid, y);
+  size_t mark = ch_arena_mark(&x->scratch);
+  real CH_DEV *right[CH_SUMS];
+  new_arrays(x, t, right);
+  tree(x, t, mid, hi, right);
+  add_arrays(x, t, right, y);
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
+                   void *context) {
+  task t = {sum, count, part, context};
+  size_t mark = ch_arena_mark(&x->scratch);
+  real CH_DEV *y[CH_SUMS], *total[CH_SUMS] = {0};
+  for (int i = 0; i < count; i++) y[i] = sum[i].y;
+  if (shards == 1) {
+    part(x, context, 0, y, accumulate);
+    return;
+  }
+  new_arrays(x, &t, total);
+  tree(x, &t, 0, shards, total);
+  for (int i = 0; i < count; i++)
+    x->ops->copy(
+        x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});
+  ch_arena_release(&x->scratch, mark);
+}

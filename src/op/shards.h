@@ -1,0 +1,29 @@
+/* Sums over shards. The rows of a micro-batch stand in shards of whole sequences (train.shards), and what sums over all
+ * rows, the gradient of a weight that every process has, is a sum over shards in a fixed binary tree:
+ *
+ *   sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi) / 2
+ *
+ * A shard's own part is computed from its rows alone, by ops that see no others. So neither depends on which process
+ * has computed which shard: one process gives the bits that several give. */
+#ifndef CH_OP_SHARDS_H
+#define CH_OP_SHARDS_H
+
+#include "op/op.h"
+
+/* One array that is summed. */
+typedef struct ch_sum {
+  real CH_DEV *y;
+  int64_t count;
+  int adds; /* the part adds to its array, which begins as zeros; else it sets or adds to it as it is told */
+} ch_sum;
+
+/* One shard's part of every sum, into (accumulate: added to) y[i]. */
+typedef void ch_shard_part(ch_exec *x, void *context, int shard, real CH_DEV *const *y, int accumulate);
+
+/* sum[i].y (=|+=) the sum over shards of what `part` gives; with one shard, `part` works on sum[i].y itself. Arrays
+ * with `adds` are added to in any case: who begins a step clears them. count: CH_SUMS at most. */
+enum { CH_SUMS = 8 };
+void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
+                   void *context);
+
+#endif
