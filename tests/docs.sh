@@ -23,6 +23,11 @@ for page in $pages; do
   done
 done
 
+for page in docs/*.md; do
+  name=${page#docs/}
+  [ "$name" = README.md ] || grep -qF "]($name)" docs/README.md || fail "docs/README.md does not list $name"
+done
+
 # `src/moe/router.c`, `tests/naive_*.h`: relative to the tree. NAME stands for any.
 for page in $pages; do
   for file in $(grep -oE '`(src|cli|tests|include|docs|bench|fuzz|configs|studies|tasks|cmake)/[A-Za-z0-9_./*-]*' "$page" | tr -d '`'); do
