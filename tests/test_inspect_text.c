@@ -236,6 +236,25 @@ static void look(void *context, const choir_routing *r) {
   all->calls++;
 }
 
+/* One object, every number as it is in the struct. */
+static void check_json(const choir_route_stats *s) {
+  char *text, wanted[256];
+  test_ok(choir_route_stats_json(s, &text));
+  snprintf(wanted, sizeof wanted,
+           "{\"tokens\":%lld,\"experts\":%d,\"capacity\":%lld,\"assignments\":%lld,\"dropped\":%lld,\"aux_loss\":",
+           (long long)s->tokens, s->experts, (long long)s->capacity, (long long)s->assignments, (long long)s->dropped);
+  if (strncmp(text, wanted, strlen(wanted))) fail_msg("%s is not %s", text, wanted);
+  snprintf(wanted, sizeof wanted, "\"load\":[%lld", (long long)s->load[0]);
+  assert_non_null(strstr(text, wanted));
+  if (s->certificate.assignments)
+    snprintf(wanted, sizeof wanted, "\"over_cap\":%lld,\"iterations\":%lld}}", (long long)s->certificate.over_cap,
+             (long long)s->certificate.iterations);
+  else
+    snprintf(wanted, sizeof wanted, "\"certificate\":null}");
+  if (!strstr(text, wanted)) fail_msg("%s has no %s", text, wanted);
+  free(text);
+}
+
 static void check_laws(const choir_model *model, const choir_route_stats *s) {
   choir_route_stats counted;
   int64_t tokens = 0, slots = 0;
@@ -262,6 +281,11 @@ static void check_laws(const choir_model *model, const choir_route_stats *s) {
   assert_int_equal(tokens, s->tokens);
   assert_int_equal(slots, s->assignments);
   near(s->gate_mass, counted.gate_mass, "gate mass");
+  near(s->aux_loss, counted.aux_loss, "auxiliary loss");
+  assert_true(s->tokens == counted.tokens && s->assignments == counted.assignments);
+  assert_true(s->dropped == counted.dropped && s->capacity == counted.capacity);
+  assert_memory_equal(&s->certificate, &counted.certificate, sizeof s->certificate);
+  check_json(s);
   if (!isnan(s->token_entropy)) assert_true(s->token_entropy >= 0 && s->token_entropy <= most);
   assert_true(s->load_entropy >= 0 && s->load_entropy <= most);
   assert_true(target > 0);
