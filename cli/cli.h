@@ -84,11 +84,10 @@ json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number);  /* 1,234,567 */
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
 void cli_bar(FILE *out, double share, int width);
-char *cli_unescape(const char *text); /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
-int cli_json_print(json_t *object);   /* to standard output, and releases it */
-json_t *cli_json_real(double number); /* null where JSON has no such number */
-json_t *cli_json_counts(const int64_t *values, int count);
-json_t *cli_json_stats(const choir_route_stats *stats);
+char *cli_unescape(const char *text);                    /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
+int cli_json_print(json_t *object);                      /* to standard output, and releases it */
+json_t *cli_json_real(double number);                    /* null where JSON has no such number */
+json_t *cli_json_stats(const choir_route_stats *stats);  /* NULL: no memory */
 int cli_layer_number(const choir_model *model, int moe); /* of the moe-th MoE layer, 0-based */
 json_t *cli_json_layers(const choir_model *model);       /* statistics of every MoE layer; NULL: the library's error */
 void cli_print_certificate(const choir_certificate *certificate); /* one line, where a solver assigned */

@@ -38,8 +38,8 @@ static int print_result(const choir_router_options *options, int n, const choir_
     json_object_set_new(root, "looks_across_tokens", json_boolean(looks(options)));
     return cli_json_print(root);
   }
-  printf("%s: %d of %d tokens to %d experts, capacity %d; %s across tokens\n", o.router, s->tokens, n, s->experts,
-         s->capacity, looks(options) ? "looks" : "does not look");
+  printf("%s: %lld of %d tokens to %d experts, capacity %lld; %s across tokens\n", o.router, (long long)s->tokens, n,
+         s->experts, (long long)s->capacity, looks(options) ? "looks" : "does not look");
   printf("  assignments %s, dropped %s, gate mass %.4f a token, auxiliary loss %.6f\n  ", cli_grouped(s->assignments),
          cli_grouped(s->dropped), s->gate_mass, s->aux_loss);
   cli_print_load(s);

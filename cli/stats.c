@@ -19,7 +19,7 @@ static void print_head(const choir_inspection *inspection) {
 
 static double per_cent(int64_t part, int64_t whole) { return whole ? 100.0 * (double)part / (double)whole : 0; }
 
-static void print_layer_head(const choir_routing_stats *s) {
+static void print_layer_head(const choir_route_stats *s) {
   printf("\nlayer %d: %.2f experts a token, none for %.1f %%, dropped %.1f %% of choices, gate mass %.3f\n", s->layer,
          s->tokens ? (double)s->assignments / (double)s->tokens : 0, per_cent(s->histogram[0], s->tokens),
          per_cent(s->dropped, s->dropped + s->assignments), s->gate_mass);
@@ -28,7 +28,7 @@ static void print_layer_head(const choir_routing_stats *s) {
   printf("%.2f of the load", s->load_entropy);
   if (isfinite(s->drift)) printf("; cut-offs drifted by %.1f %%", 100 * s->drift);
   printf("\n\n");
-  cli_print_histogram(&(choir_route_stats){.experts = s->experts, .histogram = s->histogram});
+  cli_print_histogram(s);
 }
 
 /* A piece with its spaces visible and nothing that a terminal would obey. */
@@ -43,16 +43,16 @@ static void print_piece(const char *piece) {
 }
 
 /* The expert that shares most with this one; -1: none shares anything. */
-static int nearest(const choir_routing_stats *s, int expert) {
+static int nearest(const choir_route_stats *s, int expert) {
   int best = -1;
   for (int i = 0; i < s->experts; i++)
-    if (i != expert && choir_routing_stats_overlap(s, expert, i) > 0 &&
-        (best < 0 || choir_routing_stats_overlap(s, expert, i) > choir_routing_stats_overlap(s, expert, best)))
+    if (i != expert && choir_route_stats_overlap(s, expert, i) > 0 &&
+        (best < 0 || choir_route_stats_overlap(s, expert, i) > choir_route_stats_overlap(s, expert, best)))
       best = i;
   return best;
 }
 
-static void print_expert(const choir_routing_stats *s, int i, double most) {
+static void print_expert(const choir_route_stats *s, int i, double most) {
   int near = nearest(s, i);
   double ratio = s->target > 0 ? (double)s->load[i] / s->target : 0;
   int64_t over = s->demand[i] > s->capacity ? s->demand[i] - s->capacity : 0;
@@ -69,12 +69,12 @@ static void print_expert(const choir_routing_stats *s, int i, double most) {
   else
     printf("       -");
   if (near >= 0)
-    printf("  %4d %4.0f %%\n", near, 100 * choir_routing_stats_overlap(s, i, near));
+    printf("  %4d %4.0f %%\n", near, 100 * choir_route_stats_overlap(s, i, near));
   else
     printf("     -\n");
 }
 
-static void print_experts(const choir_routing_stats *s) {
+static void print_experts(const choir_route_stats *s) {
   double most = 1;
   for (int i = 0; i < s->experts; i++)
     if (s->target > 0) most = fmax(most, (double)s->load[i] / s->target);
@@ -82,9 +82,9 @@ static void print_experts(const choir_routing_stats *s) {
   for (int i = 0; i < s->experts; i++) print_expert(s, i, most);
 }
 
-typedef int favourites(const choir_routing_stats *s, int expert, int most, choir_favourite *best);
+typedef int favourites(const choir_route_stats *s, int expert, int most, choir_favourite *best);
 
-static void print_tokens(const choir_routing_stats *s, const choir_tokenizer *tokenizer, const char *title,
+static void print_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, const char *title,
                          favourites *find, choir_favourite *list) {
   printf("\n  expert  %s\n", title);
   for (int i = 0; i < s->experts; i++) {
@@ -107,8 +107,8 @@ static int print_text(const choir_tokenizer *tokenizer, const choir_inspection *
     print_experts(&inspection->layer[i]);
     if (!o.options.top) continue;
     print_tokens(&inspection->layer[i], tokenizer, "most frequent tokens: times held, x over their share of the text",
-                 choir_routing_stats_frequent, list);
-    print_tokens(&inspection->layer[i], tokenizer, "most typical tokens", choir_routing_stats_typical, list);
+                 choir_route_stats_frequent, list);
+    print_tokens(&inspection->layer[i], tokenizer, "most typical tokens", choir_route_stats_typical, list);
   }
   free(list);
   return 0;

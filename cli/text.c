@@ -117,28 +117,11 @@ int cli_json_print(json_t *object) {
 
 json_t *cli_json_real(double number) { return isfinite(number) ? json_real(number) : json_null(); }
 
-json_t *cli_json_counts(const int64_t *values, int count) {
-  json_t *array = json_array();
-  for (int i = 0; values && i < count; i++) json_array_append_new(array, json_integer(values[i]));
-  return array;
-}
-
-/* NULL where no solver ran. */
-static json_t *json_certificate(const choir_certificate *c) {
-  if (!c->assignments) return json_null();
-  return json_pack("{s:I, s:I, s:o, s:o, s:o, s:i, s:i, s:I}", "assignments", (json_int_t)c->assignments, "iterations",
-                   (json_int_t)c->iterations, "gap", cli_json_real(c->gap), "expert_before",
-                   cli_json_real(c->expert_before), "token_before", cli_json_real(c->token_before), "expert_after",
-                   c->expert_after, "token_after", c->token_after, "over_cap", (json_int_t)c->over_cap);
-}
-
-json_t *cli_json_stats(const choir_route_stats *s) {
-  return json_pack("{s:i, s:i, s:i, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens", s->tokens, "experts",
-                   s->experts, "capacity", s->capacity, "assignments", (json_int_t)s->assignments, "dropped",
-                   (json_int_t)s->dropped, "aux_loss", cli_json_real(s->aux_loss), "gate_mass",
-                   cli_json_real(s->gate_mass), "load", cli_json_counts(s->load, s->experts), "demand",
-                   cli_json_counts(s->demand, s->experts), "histogram", cli_json_counts(s->histogram, s->experts + 1),
-                   "certificate", json_certificate(&s->certificate));
+json_t *cli_json_stats(const choir_route_stats *stats) {
+  char *text = NULL;
+  json_t *root = choir_route_stats_json(stats, &text) ? NULL : json_loads(text, 0, NULL);
+  free(text);
+  return root;
 }
 
 int cli_layer_number(const choir_model *model, int moe) {

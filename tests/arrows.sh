@@ -7,10 +7,30 @@ fail() {
   failures=$((failures + 1))
 }
 
-# allow FOLDER MAY...: the folders whose headers FOLDER may include beside its own.
+# What object files define and ask for: lines of "FOLDER D|U SYMBOL".
+symbols=$(mktemp)
+trap 'rm -f "$symbols"' EXIT
+find "$2"/CMakeFiles/choir_objects.dir/src "$2"/CMakeFiles/choir_simd_*.dir/src -name '*.o' 2>/dev/null | xargs nm -A -g |
+  sed -E 's/^[^:]*\.dir\/src\/([a-z]+)\/[^:]*:/\1 /' | awk '{ print $1, ($(NF - 1) == "U" ? "U" : "D"), $NF }' | sort -u >"$symbols"
+[ -s "$symbols" ] || fail "$2: no object files"
+
+# Names of the library begin with ch_ or choir_; C++ mangles its own, and has templates of its libraries.
+found=$(awk '$2 == "D" && $3 !~ /^(ch_|choir_|_Z|_ZT|DW\.ref\.|__)/ { print $1 ": " $3 }' "$symbols")
+[ -z "$found" ] || fail "external names that begin with neither ch_ nor choir_:
+$found"
+
+# allow FOLDER MAY...: the folders whose headers FOLDER may include beside its own, and whose functions it may call.
+# Public functions are open to all; the list of backends (src/op/backend.c) names those that fill the table.
 allow() {
   folder=$1
   shift
+  asked=$(awk -v folder="$folder" -v may=" $folder $* " '
+    $2 == "D" { home[$3] = $1 }
+    $2 == "U" && $1 == folder { asked[$3] }
+    END { for (name in asked) if (name in home && !index(may, " " home[name] " ") && name !~ /^(ch_backend_|choir_)/) print home[name] ": " name }
+    ' "$symbols")
+  [ -z "$asked" ] || fail "src/$folder may ask ${*:-nobody} only:
+$asked"
   [ -d "src/$folder" ] || return 0
   may=$(echo "$folder $*" | tr ' ' '|')
   found=$(grep -rnE '^ *# *include "[a-z]+/' "src/$folder" | grep -vE "include \"($may|choir)/")
@@ -37,6 +57,14 @@ for folder in src/*/; do
     *) fail "$folder: has no place in the order of folders (tests/arrows.sh)" ;;
   esac
 done
+
+# No circles between files: FILE.c and FILE.h as one, "a b" where a includes a header of b. Three are known: args of the
+# layer in layer.h, shapes of products in threaded/product.h, what writing leaves beside in base/dir.c.
+circles=$(grep -rE '^ *# *include "[a-z_/0-9]+\.h"' src --include='*.[ch]' --include='*.cc' |
+  sed -E 's/^src\/([^.:]*)\.[a-z]+: *# *include "([^"]*)\.h".*/\1 \2/' | awk '$1 != $2' |
+  grep -vE '^(moe/experts moe/layer|cpu/simd/product cpu/threaded/product|base/dir base/file)$' | tsort 2>&1 >/dev/null | sed 's/^tsort: *//')
+[ -z "$circles" ] || fail "files that include each other:
+$circles"
 
 found=$(grep -nE '^ *# *include "' cli/*.[ch] | grep -vE 'include "(choir/|cli\.h)')
 [ -z "$found" ] || fail "cli/ may include public headers only:

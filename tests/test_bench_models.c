@@ -64,7 +64,7 @@ static void prompts_agree_with_a_whole_pass(void **state) {
 
 static void bf16_halves_what_is_read(void **state) {
   (void)state;
-  if (ch_backend_find("cpu")->supports(CH_COMPUTE_BF16, 0) != CHOIR_OK) skip();
+  if (ch_backend_find("cpu")->supports(CH_COMPUTE_BF16, 0) != CHOIR_OK) test_skip("bf16: the CPU has none");
   choir_bench_result full = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
   choir_bench_result half = measured("decode prompt=7 tokens=5 compute=bf16 config=" PICO, 1);
   double each = figure(&full, "MB of weights a token") / figure(&half, "MB of weights a token");

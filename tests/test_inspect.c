@@ -223,7 +223,7 @@ static void well_formed(void **state) {
       "    s.open.pop()\n"
       "p = P(); p.feed(open('page.html', encoding='utf-8', errors='strict').read()); p.close(); assert not p.open, "
       "p.open\n";
-  if (program_run("command -v python3 >/dev/null")) skip();
+  if (program_run("command -v python3 >/dev/null")) test_skip("the page by an HTML parser: python3 is missing");
   test_ok(ch_file_save("check.py", check, sizeof check - 1));
   program_must("choir inspect run --text hostile.txt --out page.html && python3 check.py");
 }
@@ -249,7 +249,7 @@ static void in_a_browser(void **state) {
   free(page);
   if (!dom) {
     json_decref(data);
-    skip();
+    test_skip("the page in a browser: chromium is missing");
   }
   snprintf(ready, sizeof ready, "data-ready=\"%d\"", tokens);
   assert_non_null(strstr(dom, ready)); /* the script came to its end */

@@ -104,7 +104,7 @@ static void count_naively(const planted *p, naive *w) {
   }
 }
 
-static void compare_experts(const choir_routing_stats *s, const naive *w) {
+static void compare_experts(const choir_route_stats *s, const naive *w) {
   double load_entropy = 0;
   for (int i = 0; i < E; i++) {
     near((double)s->load[i], w->load[i], "load");
@@ -113,7 +113,7 @@ static void compare_experts(const choir_routing_stats *s, const naive *w) {
     for (int v = 0; v < V; v++) near((double)s->held[i * V + v], w->held[i][v], "tokens held");
     for (int j = 0; j < E; j++) {
       near((double)s->shared[i * E + j], w->shared[i][j], "tokens shared");
-      near(choir_routing_stats_overlap(s, i, j), w->shared[i][j] / (w->load[i] + w->load[j] - w->shared[i][j]),
+      near(choir_route_stats_overlap(s, i, j), w->shared[i][j] / (w->load[i] + w->load[j] - w->shared[i][j]),
            "overlap");
     }
   }
@@ -123,12 +123,12 @@ static void compare_experts(const choir_routing_stats *s, const naive *w) {
 static void against_naive_counts(void **state) {
   (void)state;
   planted p[2];
-  choir_routing_stats s;
+  choir_route_stats s;
   naive w = {0};
-  test_ok(choir_routing_stats_begin(E, V, &s));
+  test_ok(choir_route_stats_begin(E, V, &s));
   for (uint32_t b = 0; b < 2; b++) {
     plant(&p[b], b ? 40 : MOST, b);
-    choir_routing_stats_add(&s, &p[b].view);
+    choir_route_stats_count(&s, &p[b].view);
     count_naively(&p[b], &w);
   }
   assert_int_equal(s.layer, 3);
@@ -156,18 +156,18 @@ static void against_naive_counts(void **state) {
     drift += fabs(cutoff / (double)p[0].thresholds[i] - 1) / (E - 1);
   }
   near(s.drift, drift, "drift");
-  choir_routing_stats_free(&s);
+  choir_route_stats_free(&s);
 }
 
 /* The whole list of an expert in the order of the definition. */
 static void favourites(void **state) {
   (void)state;
   planted p;
-  choir_routing_stats s;
+  choir_route_stats s;
   choir_favourite best[V + 1];
   plant(&p, MOST, 5);
-  test_ok(choir_routing_stats_begin(E, V, &s));
-  choir_routing_stats_add(&s, &p.view);
+  test_ok(choir_route_stats_begin(E, V, &s));
+  choir_route_stats_count(&s, &p.view);
   for (int i = 0; i < E; i++)
     for (int typical = 0; typical < 2; typical++)
       for (int most = 1; most <= V + 1; most++) {
@@ -177,7 +177,7 @@ static void favourites(void **state) {
           double lift = (double)s.held[i * V + v] * (double)s.tokens / ((double)s.load[i] * (double)s.text[v]);
           wanted += s.held[i * V + v] > 0 && (!typical || lift > 1);
         }
-        int count = (typical ? choir_routing_stats_typical : choir_routing_stats_frequent)(&s, i, most, best);
+        int count = (typical ? choir_route_stats_typical : choir_route_stats_frequent)(&s, i, most, best);
         assert_int_equal(count, wanted < most ? wanted : most);
         for (int f = 0; f < count; f++) {
           double worth = (double)best[f].held * (typical ? log(best[f].lift) : 1);
@@ -187,15 +187,15 @@ static void favourites(void **state) {
           before = worth, last = best[f].token;
         }
       }
-  assert_int_equal(choir_routing_stats_frequent(&s, E, 3, best), 0);
-  choir_routing_stats_free(&s);
+  assert_int_equal(choir_route_stats_frequent(&s, E, 3, best), 0);
+  choir_route_stats_free(&s);
 }
 
 /* Ends of the scales: even scores, one certain expert, one expert alone, nobody. */
 static void extremes(void **state) {
   (void)state;
   planted p;
-  choir_routing_stats s;
+  choir_route_stats s;
   plant(&p, 10, 9);
   for (int i = 0; i < 10 * E; i++) {
     p.scores[i] = i / E < 5 ? 0.2F : i % E == 2; /* half the tokens do not know, half are sure */
@@ -203,40 +203,59 @@ static void extremes(void **state) {
   }
   index_slots(&p);
   p.view.valid = NULL;
-  test_ok(choir_routing_stats_begin(E, V, &s));
-  choir_routing_stats_add(&s, &p.view);
+  test_ok(choir_route_stats_begin(E, V, &s));
+  choir_route_stats_count(&s, &p.view);
   if (!(fabs(s.token_entropy - log(E) / 2) < 1e-7)) fail_msg("entropy %g", s.token_entropy);
   near(s.load_entropy, 0, "entropy of the load of one expert");
-  near(choir_routing_stats_overlap(&s, 2, 2), 1, "overlap with itself");
-  near(choir_routing_stats_overlap(&s, 0, 1), 0, "overlap of two that hold nothing");
+  near(choir_route_stats_overlap(&s, 2, 2), 1, "overlap with itself");
+  near(choir_route_stats_overlap(&s, 0, 1), 0, "overlap of two that hold nothing");
   assert_int_equal(s.histogram[1], 10);
-  choir_routing_stats_free(&s);
+  choir_route_stats_free(&s);
 
   memset(p.valid, 0, sizeof p.valid);
   memset(p.gates, 0, sizeof p.gates);
   index_slots(&p);
   p.view.valid = p.valid;
-  test_ok(choir_routing_stats_begin(E, 0, &s)); /* the cheap ones alone, of nothing but padding */
-  choir_routing_stats_add(&s, &p.view);
+  test_ok(choir_route_stats_begin(E, 0, &s)); /* the cheap ones alone, of nothing but padding */
+  choir_route_stats_count(&s, &p.view);
   assert_int_equal(s.tokens + s.assignments, 0);
   near(s.gate_mass, 0, "gate mass of nothing");
   assert_null(s.shared);
-  choir_routing_stats_free(&s);
-  assert_int_equal(choir_routing_stats_begin(0, V, &s), CHOIR_ERROR_ARGUMENT);
+  choir_route_stats_free(&s);
+  assert_int_equal(choir_route_stats_begin(0, V, &s), CHOIR_ERROR_ARGUMENT);
 }
 
 typedef struct inspection {
-  choir_routing_stats stats[4];
+  choir_route_stats stats[4];
   int calls;
 } inspection;
 
 static void look(void *context, const choir_routing *r) {
   inspection *all = context;
-  choir_routing_stats_add(&all->stats[r->moe], r);
+  choir_route_stats_count(&all->stats[r->moe], r);
   all->calls++;
 }
 
-static void check_laws(const choir_model *model, const choir_routing_stats *s) {
+/* One object, every number as it is in the struct. */
+static void check_json(const choir_route_stats *s) {
+  char *text, wanted[256];
+  test_ok(choir_route_stats_json(s, &text));
+  snprintf(wanted, sizeof wanted,
+           "{\"tokens\":%lld,\"experts\":%d,\"capacity\":%lld,\"assignments\":%lld,\"dropped\":%lld,\"aux_loss\":",
+           (long long)s->tokens, s->experts, (long long)s->capacity, (long long)s->assignments, (long long)s->dropped);
+  if (strncmp(text, wanted, strlen(wanted))) fail_msg("%s is not %s", text, wanted);
+  snprintf(wanted, sizeof wanted, "\"load\":[%lld", (long long)s->load[0]);
+  assert_non_null(strstr(text, wanted));
+  if (s->certificate.assignments)
+    snprintf(wanted, sizeof wanted, "\"over_cap\":%lld,\"iterations\":%lld}}", (long long)s->certificate.over_cap,
+             (long long)s->certificate.iterations);
+  else
+    snprintf(wanted, sizeof wanted, "\"certificate\":null}");
+  if (!strstr(text, wanted)) fail_msg("%s has no %s", text, wanted);
+  free(text);
+}
+
+static void check_laws(const choir_model *model, const choir_route_stats *s) {
   choir_route_stats counted;
   int64_t tokens = 0, slots = 0;
   double most = log(s->experts) + 1e-6, target = 0;
@@ -262,6 +281,11 @@ static void check_laws(const choir_model *model, const choir_routing_stats *s) {
   assert_int_equal(tokens, s->tokens);
   assert_int_equal(slots, s->assignments);
   near(s->gate_mass, counted.gate_mass, "gate mass");
+  near(s->aux_loss, counted.aux_loss, "auxiliary loss");
+  assert_true(s->tokens == counted.tokens && s->assignments == counted.assignments);
+  assert_true(s->dropped == counted.dropped && s->capacity == counted.capacity);
+  assert_memory_equal(&s->certificate, &counted.certificate, sizeof s->certificate);
+  check_json(s);
   if (!isnan(s->token_entropy)) assert_true(s->token_entropy >= 0 && s->token_entropy <= most);
   assert_true(s->load_entropy >= 0 && s->load_entropy <= most);
   assert_true(target > 0);
@@ -286,7 +310,7 @@ static void every_router(void **state) {
     c.train.sequence_length = T, c.train.batch_sequences = B;
     test_ok(choir_router_default(*name, &c.model.router));
     test_ok(choir_model_init(&c, 3, NULL, &model));
-    for (int l = 0; l < 2; l++) test_ok(choir_routing_stats_begin(c.model.experts, VOCABULARY, &all.stats[l]));
+    for (int l = 0; l < 2; l++) test_ok(choir_route_stats_begin(c.model.experts, VOCABULARY, &all.stats[l]));
     choir_model_on_routing(model, look, &all);
     test_ok(choir_model_forward(model, B, T, tokens, NULL, 0, &result));
     assert_int_equal(all.calls, 2);
@@ -298,7 +322,7 @@ static void every_router(void **state) {
     choir_model_on_routing(model, NULL, NULL);
     test_ok(choir_model_forward(model, B, T, tokens, NULL, 1, &result));
     assert_int_equal(all.calls, 2);
-    for (int l = 0; l < 2; l++) choir_routing_stats_free(&all.stats[l]);
+    for (int l = 0; l < 2; l++) choir_route_stats_free(&all.stats[l]);
     choir_model_free(model);
   }
 }

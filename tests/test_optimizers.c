@@ -200,7 +200,7 @@ static void test_nan(void **state) {
   test_normal(g, COUNT, 2);
   g[7] = NAN;
   for (int isa = 0; isa < TEST_ISAS; isa++) {
-    setenv("CHOIR_ISA", test_isas[isa], 1);
+    test_use_isa(test_isas[isa]);
     TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, {
       shape s = {1, ROWS, COLS, 1, 0, 1, {0}};
       ch_adafactor_args a = adafactor_args(&s);

@@ -123,7 +123,7 @@ static void test_sums(void **state) {
 /* Runs `body` with an executor x of "cpu" in every instruction set. */
 #define EACH_ISA(...)                                    \
   for (int isa = 0; isa < TEST_ISAS; isa++) {            \
-    setenv("CHOIR_ISA", test_isas[isa], 1);              \
+    test_use_isa(test_isas[isa]);                        \
     TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, {__VA_ARGS__}); \
     unsetenv("CHOIR_ISA");                               \
   }

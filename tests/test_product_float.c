@@ -66,12 +66,12 @@ static void generic(void **state) { (void)state, check_all(ch_product_float_gene
 #if defined(__x86_64__)
 static void avx2(void **state) {
   (void)state;
-  if (ch_machine_isa() < CH_ISA_AVX2) skip();
+  if (ch_machine_isa() < CH_ISA_AVX2) test_skip("avx2: the CPU has none");
   check_all(ch_product_float_avx2);
 }
 static void avx512(void **state) {
   (void)state;
-  if (ch_machine_isa() < CH_ISA_AVX512) skip();
+  if (ch_machine_isa() < CH_ISA_AVX512) test_skip("avx512: the CPU has none");
   check_all(ch_product_float_avx512);
 }
 #endif

@@ -183,7 +183,7 @@ static void openmp_settings_stay(void **state) {
 static void large_outputs_in_bf16(void **state) {
   (void)state;
   enum { M = CH_PRODUCT_BLOCK + 44, N = CH_PRODUCT_BLOCK + 16, K = 37 };
-  if (!ch_product_has_bf16()) skip();
+  if (!ch_product_has_bf16()) test_skip("bf16: the CPU has none");
   real *x = test_new_normal(K * (M + N), 1), *want = test_new(M * N);
   float *c = aligned_alloc(64, M * N * sizeof *c);
   ch_bf16 *a = rounded_copy(x, K * M), *b = rounded_copy(x + K * M, K * N);
@@ -239,7 +239,7 @@ static void *run_products(void *context) {
 
 static void matmul_runs_concurrently(void **state) {
   (void)state;
-  if (!ch_product_has_bf16()) skip();
+  if (!ch_product_has_bf16()) test_skip("bf16: the CPU has none");
   ch_bf16 a[SIDE * SIDE], b[SIDE * SIDE];
   real *x = test_new_normal(SIDE * SIDE, 1), *c = test_new(RUNNERS * SIDE * SIDE), *want = test_new(SIDE * SIDE);
   for (int i = 0; i < SIDE * SIDE; i++) a[i] = ch_bf16_round(x[i]), b[i] = ch_bf16_round(x[SIDE * SIDE - 1 - i]);

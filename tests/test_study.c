@@ -206,8 +206,7 @@ static void recipes(void **state) {
 static void in_a_browser(void **state) {
   (void)state;
   if (program_run("command -v chromium")) {
-    print_message("chromium is missing: the page is not opened (Debian's package chromium)\n");
-    skip();
+    test_skip("the page in a browser: chromium is missing");
   }
   program_must("choir study report whole");
   program_must(

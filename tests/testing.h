@@ -73,6 +73,13 @@ static inline void test_close_at(const real *got, const real *want, int64_t coun
     }                                                                                       \
   } while (0)
 
+/* What this machine cannot run is skipped, which is not passed: it says why, and ./check prints it. */
+#define test_skip(reason)                        \
+  do {                                           \
+    print_message("NOT TESTED: %s\n", (reason)); \
+    skip();                                      \
+  } while (0)
+
 /* Central differences of loss(context) in x against `gradient`, at up to `probes` elements spread over x.
  * Returns |difference| / |gradient| in the 2-norm over the probed elements; NaN when anything is not finite. `loss`
  * must hold a random cotangent: a plain sum is blind to wrong softmax gradients. Use in double (grad_*.c). */

@@ -3,6 +3,7 @@
 #ifndef CH_TESTS_VARIANTS_H
 #define CH_TESTS_VARIANTS_H
 
+#include "base/machine.h"
 #include "testing.h"
 
 /* Calls ops on inputs it makes from `context` and leaves all results in `out`, which comes in poisoned. */
@@ -11,11 +12,22 @@ typedef void (*test_run)(ch_exec *x, const void *context, real *out);
 static const char *const test_isas[] = {"generic", "avx2", "avx512"};
 enum { TEST_ISAS = 3, TEST_GUARD = 32 };
 
+/* From here on ops are those of this instruction set. Where the machine has less, less is tested, and it says so. */
+static inline void test_use_isa(const char *isa) {
+  static unsigned said;
+  setenv("CHOIR_ISA", isa, 1);
+  for (int i = 0; i < TEST_ISAS; i++) {
+    if (strcmp(isa, test_isas[i]) || !strcmp(ch_isa_name(ch_machine_isa()), isa) || said >> i & 1) continue;
+    print_message("NOT TESTED: %s; this machine runs %s in its place\n", isa, ch_isa_name(ch_machine_isa()));
+    said |= 1u << i;
+  }
+}
+
 /* Results of one way to run, freed by the caller. Whoever writes past `count` is found out. */
 static inline real *test_run_on(const char *backend, const char *isa, int threads, test_run run, const void *context,
                                 int64_t count) {
   real *out = test_new(count + TEST_GUARD);
-  setenv("CHOIR_ISA", isa, 1);
+  test_use_isa(isa);
   TEST_EXEC(backend, CH_COMPUTE_FP32, threads, {
     test_poison(out, count + TEST_GUARD);
     run(&x, context, out);

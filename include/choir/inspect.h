@@ -27,7 +27,7 @@ typedef struct choir_inspection {
   int batch_sequences, sequence_length; /* as used: no more than the text has */
   int cut;                              /* the text goes on */
   int layers;                           /* MoE layers */
-  choir_routing_stats *layer;           /* [layers] */
+  choir_route_stats *layer;             /* [layers] */
 } choir_inspection;
 
 /* Evaluates the text and counts how it was routed; choir_inspection_free in any case. The model has its own routing,

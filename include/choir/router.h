@@ -3,39 +3,11 @@
 #define CHOIR_ROUTER_H
 
 #include "choir/config.h"
+#include "choir/routing.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* What proves an assignment (capped_expert_choice, base), summed over pools and calls. The gap compares the sum of the
- * assigned scores with the bound of the linear programme's dual at the solver's prices (docs/assignment.md): 0 is a
- * proof that nothing better exists. It is a proof only where no token is over its cap; else it may be negative. */
-typedef struct choir_certificate {
-  int64_t assignments;  /* pools that were assigned; 0: everything else is 0 too */
-  int64_t iterations;   /* dykstra: rounds over its sets; exact: tokens moved along augmenting paths */
-  double gap;           /* (bound - value) / bound, the largest */
-  double expert_before; /* largest |tokens of an expert - k| of the solver's own result, before TopK */
-  double token_before;  /* largest excess of a token's experts over its cap, before TopK */
-  int expert_after;     /* the same of the experts' tokens that are used ... */
-  int token_after;      /* ... and of the tokens' experts */
-  int64_t over_cap;     /* tokens that have more experts than their cap allows */
-} choir_certificate;
-
-/* Statistics of one routing. Arrays have `experts` entries, the histogram experts+1; all owned by the struct. */
-typedef struct choir_route_stats {
-  int tokens; /* valid tokens */
-  int experts;
-  int capacity;        /* tokens an expert may hold (expert_choice: k, of all pools together) */
-  int64_t assignments; /* filled slots */
-  int64_t dropped;     /* choices of a token that found its expert full */
-  double aux_loss;     /* unweighted; 0 where the router has none */
-  double gate_mass;    /* mean over valid tokens of the sum of their gates */
-  int64_t *load;       /* [e] tokens held */
-  int64_t *demand;     /* [e] tokens that asked; above capacity: over-capacity (expert_choice: = load) */
-  int64_t *histogram;  /* [e+1] valid tokens held by 0, 1, ..., e experts */
-  choir_certificate certificate;
-} choir_route_stats;
 
 /* Names of the routers, NULL-terminated, and whether one looks across tokens ("expert_choice": 1). -1: unknown name. */
 CHOIR_API const char *const *choir_router_names(void);
@@ -88,7 +60,6 @@ CHOIR_API int choir_route(const choir_router_options *options, int n, int e, con
 CHOIR_API int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores,
                                         int is_logits, const uint8_t *valid, const float *thresholds, float *gates,
                                         choir_route_stats *stats);
-CHOIR_API void choir_route_stats_free(choir_route_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -22,6 +22,7 @@ static void show(void *context, ch_exec *x, const ch_moe_args *a, const ch_moe_s
   ch_marks mark = ch_scratch_mark(x);
   const real *kept = a->weights.thresholds ? ch_get(x, a->weights.thresholds, e * sizeof(real)) : NULL;
   const int64_t *dropped = ch_get(x, s->counts.dropped, sizeof *dropped);
+  const double *aux_loss = ch_get(x, s->counts.aux_loss, sizeof *aux_loss);
   choir_routing view = {.layer = a->layer,
                         .moe = model->net.block[a->layer].moe,
                         .tokens = a->n,
@@ -37,10 +38,12 @@ static void show(void *context, ch_exec *x, const ch_moe_args *a, const ch_moe_s
                         .cutoffs = ranked ? ch_get(x, s->counts.cutoff, e * sizeof(real)) : NULL,
                         .demand = ch_get(x, s->counts.demand, e * sizeof(int)),
                         .capacity = s->counts.capacity,
+                        .certificate = s->counts.certificate,
                         .target = target(a, s)};
   if (!ch_counting(x)) {
     view.thresholds = kept && ch_thresholds_set(kept, a->e) ? kept : NULL;
     view.dropped = *dropped;
+    view.aux_loss = *aux_loss;
     model->callback(model->callback_context, &view);
   }
   ch_scratch_release(x, mark);

@@ -125,3 +125,11 @@ int ch_json_get_array(const json_t *object, const char *name, const char *key, j
   if (!*value) return CHOIR_ERROR_FORMAT;
   return json_is_array(*value) ? CHOIR_OK : wrong(*value, name, key, "an array");
 }
+
+json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+json_t *ch_json_integers(const int64_t *values, int count) {
+  json_t *array = json_array();
+  for (int i = 0; values && i < count; i++) json_array_append_new(array, json_integer(values[i]));
+  return array;
+}

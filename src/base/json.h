@@ -28,6 +28,10 @@ int ch_json_get_string(const json_t *object, const char *name, const char *key, 
 int ch_json_get_object(const json_t *object, const char *name, const char *key, json_t **value);
 int ch_json_get_array(const json_t *object, const char *name, const char *key, json_t **value);
 
+/* null where JSON has no such number (NaN, infinity); an array of counts, empty where there are none. */
+json_t *ch_json_number(double value);
+json_t *ch_json_integers(const int64_t *values, int count);
+
 /* A value as text for messages, shortened to fit. Returns `text`. */
 const char *ch_json_show(const json_t *value, char *text, size_t size);
 

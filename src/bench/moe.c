@@ -29,7 +29,8 @@ static int make_args(ch_bench *b, moe_case *c) {
   c->options = router->defaults;
   CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
-  c->args = (ch_moe_args){.options = &c->options,
+  c->args = (ch_moe_args){.shards = 1,
+                          .options = &c->options,
                           .router = router,
                           .n = n,
                           .d = d,

@@ -7,7 +7,6 @@
 
 #include "base/json.h"
 #include "data/encoder.h"
-#include "data/reader.h"
 
 int ch_source_name_check(const char *name) {
   static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
@@ -176,13 +175,3 @@ void choir_data_get_info(const choir_data *d, choir_data_info *info) {
     info->documents += train->documents + heldout->documents;
   }
 }
-
-size_t ch_data_mapped_bytes(const choir_data *d) {
-  size_t bytes = 0;
-  for (int i = 0; i < d->count; i++) bytes += d->sources[i].train.map_bytes + d->sources[i].heldout.map_bytes;
-  return bytes;
-}
-
-uint64_t ch_data_hash(const choir_data *d) { return d->hash; }
-uint64_t ch_data_tokenizer_hash(const choir_data *d) { return d->tokenizer_hash; }
-const char *ch_data_tokenizer_path(const choir_data *d) { return d->tokenizer_path; }

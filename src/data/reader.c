@@ -110,3 +110,13 @@ void ch_data_unigram(const choir_data *d, uint64_t *counts) {
     }
   }
 }
+
+size_t ch_data_mapped_bytes(const choir_data *d) {
+  size_t bytes = 0;
+  for (int i = 0; i < d->count; i++) bytes += d->sources[i].train.map_bytes + d->sources[i].heldout.map_bytes;
+  return bytes;
+}
+
+uint64_t ch_data_hash(const choir_data *d) { return d->hash; }
+uint64_t ch_data_tokenizer_hash(const choir_data *d) { return d->tokenizer_hash; }
+const char *ch_data_tokenizer_path(const choir_data *d) { return d->tokenizer_path; }

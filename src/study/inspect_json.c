@@ -2,27 +2,19 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/error.h"
+#include "base/json.h"
 #include "study/inspect.h"
-
-static json_t *number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 static json_t *numbers(const double *values, int count) {
   json_t *array = json_array();
-  for (int i = 0; i < count; i++) json_array_append_new(array, number(values[i]));
-  return array;
-}
-
-static json_t *integers(const int64_t *values, int count) {
-  json_t *array = json_array();
-  for (int i = 0; i < count; i++) json_array_append_new(array, json_integer(values[i]));
+  for (int i = 0; i < count; i++) json_array_append_new(array, ch_json_number(values[i]));
   return array;
 }
 
 /* A share of something that may be empty. */
 static json_t *share(int64_t part, int64_t whole) { return json_real(whole ? (double)part / (double)whole : 0); }
 
-static json_t *over_capacity(const choir_routing_stats *s) {
+static json_t *over_capacity(const choir_route_stats *s) {
   json_t *array = json_array();
   for (int i = 0; i < s->experts; i++) {
     int64_t over = s->demand[i] - s->capacity;
@@ -31,20 +23,20 @@ static json_t *over_capacity(const choir_routing_stats *s) {
   return array;
 }
 
-static json_t *overlap(const choir_routing_stats *s) {
+static json_t *overlap(const choir_route_stats *s) {
   json_t *rows = json_array();
   for (int i = 0; i < s->experts; i++) {
     json_t *row = json_array();
     for (int j = 0; j < s->experts; j++)
-      json_array_append_new(row, json_real(round(choir_routing_stats_overlap(s, i, j) * 1e4) * 1e-4));
+      json_array_append_new(row, json_real(round(choir_route_stats_overlap(s, i, j) * 1e4) * 1e-4));
     json_array_append_new(rows, row);
   }
   return rows;
 }
 
-typedef int favourites(const choir_routing_stats *s, int expert, int most, choir_favourite *best);
+typedef int favourites(const choir_route_stats *s, int expert, int most, choir_favourite *best);
 
-static json_t *favourite_tokens(const choir_routing_stats *s, const choir_tokenizer *tokenizer, favourites *find,
+static json_t *favourite_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, favourites *find,
                                 choir_favourite *room, int top) {
   json_t *experts = json_array();
   for (int i = 0; i < s->experts; i++) {
@@ -62,7 +54,7 @@ static json_t *favourite_tokens(const choir_routing_stats *s, const choir_tokeni
   return experts;
 }
 
-static json_t *layer_json(const choir_routing_stats *s, const choir_tokenizer *tokenizer, choir_favourite *room,
+static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *room,
                           int top) {
   int e = s->experts;
   json_t *layer = json_pack("{s:i, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:f, s:f}", "layer", s->layer, "tokens",
@@ -71,20 +63,20 @@ static json_t *layer_json(const choir_routing_stats *s, const choir_tokenizer *t
                             "dropped_share", share(s->dropped, s->dropped + s->assignments), "none_share",
                             share(s->histogram[0], s->tokens), "experts_per_token",
                             s->tokens ? (double)s->assignments / (double)s->tokens : 0, "gate_mass", s->gate_mass);
-  json_object_set_new(layer, "token_entropy", number(s->token_entropy));
-  json_object_set_new(layer, "load_entropy", number(s->load_entropy));
+  json_object_set_new(layer, "token_entropy", ch_json_number(s->token_entropy));
+  json_object_set_new(layer, "load_entropy", ch_json_number(s->load_entropy));
   json_object_set_new(layer, "most_entropy", json_real(log(e)));
-  json_object_set_new(layer, "drift", number(s->drift));
-  json_object_set_new(layer, "histogram", integers(s->histogram, e + 1));
-  json_object_set_new(layer, "load", integers(s->load, e));
-  json_object_set_new(layer, "demand", integers(s->demand, e));
+  json_object_set_new(layer, "drift", ch_json_number(s->drift));
+  json_object_set_new(layer, "histogram", ch_json_integers(s->histogram, e + 1));
+  json_object_set_new(layer, "load", ch_json_integers(s->load, e));
+  json_object_set_new(layer, "demand", ch_json_integers(s->demand, e));
   json_object_set_new(layer, "over_capacity", over_capacity(s));
   json_object_set_new(layer, "gate", numbers(s->gate, e));
   json_object_set_new(layer, "threshold", numbers(s->threshold, e));
   json_object_set_new(layer, "cutoff", numbers(s->cutoff, e));
   json_object_set_new(layer, "overlap", overlap(s));
-  json_object_set_new(layer, "frequent", favourite_tokens(s, tokenizer, choir_routing_stats_frequent, room, top));
-  json_object_set_new(layer, "typical", favourite_tokens(s, tokenizer, choir_routing_stats_typical, room, top));
+  json_object_set_new(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_frequent, room, top));
+  json_object_set_new(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_typical, room, top));
   return layer;
 }
 
@@ -115,10 +107,10 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   json_object_set_new(root, "cut", json_boolean(inspection->cut));
   json_object_set_new(root, "batch_sequences", json_integer(inspection->batch_sequences));
   json_object_set_new(root, "sequence_length", json_integer(inspection->sequence_length));
-  json_object_set_new(root, "loss", number(r->loss));
-  json_object_set_new(root, "perplexity", number(r->perplexity));
-  json_object_set_new(root, "bits_per_byte", number(r->bits_per_byte));
-  json_object_set_new(root, "unigram_loss", number(r->unigram_loss));
+  json_object_set_new(root, "loss", ch_json_number(r->loss));
+  json_object_set_new(root, "perplexity", ch_json_number(r->perplexity));
+  json_object_set_new(root, "bits_per_byte", ch_json_number(r->bits_per_byte));
+  json_object_set_new(root, "unigram_loss", ch_json_number(r->unigram_loss));
   json_object_set_new(root, "layers", layers);
   free(room);
   if (room) return root;

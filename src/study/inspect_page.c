@@ -44,7 +44,7 @@ static int routes_begin(int layers, routes *r) {
   return failed ? ch_error(CHOIR_ERROR_MEMORY, "no memory for the page") : CHOIR_OK;
 }
 
-static void see(void *context, const choir_routing *r) {
+static void write_routes(void *context, const choir_routing *r) {
   FILE *out = ((routes *)context)->file[r->moe];
   for (int t = 0; t < r->tokens; t++) {
     if (r->valid && !r->valid[t]) continue;
@@ -135,7 +135,7 @@ static int inspect(choir_model *model, const choir_tokenizer *t, const choir_ins
   choir_inspection inspection = {0};
   routes r;
   int code = routes_begin(choir_model_moe_layers(model), &r);
-  if (!code) code = ch_inspect_text(model, text, o, see, &r, &inspection);
+  if (!code) code = ch_inspect_text(model, text, o, write_routes, &r, &inspection);
   if (!code) code = routes_end(&r);
   if (!code) {
     json_t *json = ch_inspection_json(model, t, o, &inspection);

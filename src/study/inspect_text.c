@@ -9,7 +9,7 @@
 #include "train/layer_stats.h"
 
 void choir_inspection_free(choir_inspection *inspection) {
-  for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_routing_stats_free(&inspection->layer[i]);
+  for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_free(&inspection->layer[i]);
   free(inspection->layer);
   *inspection = (choir_inspection){0};
 }

@@ -66,7 +66,7 @@ static void progress(const ch_jobs *j, int *stop, double seconds) {
 }
 
 /* How far the children are; what they did since counts as work done. */
-static void look(ch_jobs *j) {
+static void poll_jobs(ch_jobs *j) {
   for (int i = 0; i < j->count; i++) {
     ch_job *job = &j->job[i];
     if (job->state != CH_JOB_RUNNING || !job->steps) continue;
@@ -200,7 +200,7 @@ int ch_jobs_run(ch_jobs *j) {
     if (!running && (stop || !waiting(j))) break;
     if (!stop) start_what_fits(j, &stop);
     if (now - looked >= 1) {
-      look(j);
+      poll_jobs(j);
       progress(j, &stop, now - *j->begun);
       looked = now;
     }

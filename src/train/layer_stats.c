@@ -6,7 +6,7 @@
 
 static void count(void *context, const choir_routing *routing) {
   const ch_layer_stats *w = context;
-  choir_routing_stats_add(&w->layer[routing->moe], routing);
+  choir_route_stats_count(&w->layer[routing->moe], routing);
   if (w->also) w->also(w->context, routing);
 }
 
@@ -16,7 +16,7 @@ int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) 
   w->layer = calloc((size_t)layers + 1, sizeof *w->layer);
   if (!w->layer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d layers", layers);
   for (; w->layers < layers; w->layers++) {
-    int code = choir_routing_stats_begin(choir_model_config_of(model)->model.experts, vocab_size, &w->layer[w->layers]);
+    int code = choir_route_stats_begin(choir_model_config_of(model)->model.experts, vocab_size, &w->layer[w->layers]);
     if (!code) continue;
     ch_layer_stats_free(w);
     return code;
@@ -28,7 +28,7 @@ int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) 
 void ch_layer_stats_end(choir_model *model) { choir_model_on_routing(model, NULL, NULL); }
 
 void ch_layer_stats_free(ch_layer_stats *w) {
-  for (int i = 0; i < w->layers; i++) choir_routing_stats_free(&w->layer[i]);
+  for (int i = 0; i < w->layers; i++) choir_route_stats_free(&w->layer[i]);
   free(w->layer);
   w->layer = NULL;
   w->layers = 0;

@@ -6,7 +6,7 @@
 
 typedef struct ch_layer_stats {
   int layers;
-  choir_routing_stats *layer;  /* [layers] */
+  choir_route_stats *layer;    /* [layers] */
   choir_routing_callback also; /* sees what the statistics see; or NULL */
   void *context;
 } ch_layer_stats;

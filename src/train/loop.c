@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "choir/machine.h"
-#include "train/layer_stats.h"
 #include "train/metrics.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */
@@ -94,9 +93,9 @@ static void tell_memory(loop_state *d) {
 /* Held-out loss with the router's own routing or by thresholds (the plan of the run has room for both), and *json,
  * which says also how tokens were routed. */
 static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
-  ch_layer_stats watch = {0};
+  ch_layer_stats stats = {0};
   int B = ch_pass_sequences(&run->config);
-  CH_TRY(ch_layer_stats_begin(run->trainer.model, 0, &watch));
+  CH_TRY(ch_layer_stats_begin(run->trainer.model, 0, &stats));
   run->trainer.model->causal = causal;
   int code = ch_evaluate(run->trainer.model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
   run->trainer.model->causal = 0;
@@ -104,9 +103,9 @@ static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal,
   if (!code && !isfinite(r->loss)) code = ch_trainer_not_finite(&run->trainer, run->trainer.step, r->loss);
   if (!code) {
     ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
-    *json = ch_metrics_result(r, run, watch.layer);
+    *json = ch_metrics_result(r, &stats);
   }
-  ch_layer_stats_free(&watch);
+  ch_layer_stats_free(&stats);
   return code;
 }
 

@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "choir/version.h"
 #include "model/config.h"
+#include "moe/route_stats_json.h"
 
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
   char timing[4096];
@@ -85,49 +87,25 @@ void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds
           e->step, seconds, e->tokens_per_second, e->gflops, e->peak_gflops);
 }
 
-static json_t *integers(const int64_t *values, int count) {
-  json_t *array = json_array();
-  for (int i = 0; i < count; i++) json_array_append_new(array, json_integer(values[i]));
-  return array;
-}
-
-static void set_real(json_t *object, const char *key, double value) {
-  json_object_set_new(object, key, isfinite(value) ? json_real(value) : json_null());
-}
-
-/* What the solver of a capped router achieved, or null. */
-static json_t *certificate_json(const choir_certificate *c) {
-  if (!c->assignments) return json_null();
-  json_t *object = json_object();
-  set_real(object, "gap", c->gap);
-  set_real(object, "expert_before", c->expert_before);
-  set_real(object, "token_before", c->token_before);
-  json_object_set_new(object, "expert_after", json_integer(c->expert_after));
-  json_object_set_new(object, "token_after", json_integer(c->token_after));
-  json_object_set_new(object, "over_cap", json_integer(c->over_cap));
-  json_object_set_new(object, "iterations", json_integer(c->iterations));
-  return object;
-}
-
-static json_t *layer_json(const ch_block *b, const choir_route_stats *s, const choir_routing_stats *seen) {
+static json_t *layer_json(const choir_route_stats *s) {
   json_t *layer = json_object();
-  json_object_set_new(layer, "layer", json_integer(b->number));
+  json_object_set_new(layer, "layer", json_integer(s->layer));
   json_object_set_new(layer, "tokens", json_integer(s->tokens));
   json_object_set_new(layer, "capacity", json_integer(s->capacity));
   json_object_set_new(layer, "assignments", json_integer(s->assignments));
   json_object_set_new(layer, "dropped", json_integer(s->dropped));
   json_object_set_new(layer, "gate_mass", json_real(s->gate_mass));
-  set_real(layer, "token_entropy", seen->token_entropy);
-  set_real(layer, "load_entropy", seen->load_entropy);
-  set_real(layer, "drift", seen->drift);
-  json_object_set_new(layer, "load", integers(s->load, s->experts));
-  json_object_set_new(layer, "demand", integers(s->demand, s->experts));
-  json_object_set_new(layer, "certificate", certificate_json(&s->certificate));
-  json_object_set_new(layer, "histogram", integers(s->histogram, s->experts + 1));
+  json_object_set_new(layer, "token_entropy", ch_json_number(s->token_entropy));
+  json_object_set_new(layer, "load_entropy", ch_json_number(s->load_entropy));
+  json_object_set_new(layer, "drift", ch_json_number(s->drift));
+  json_object_set_new(layer, "load", ch_json_integers(s->load, s->experts));
+  json_object_set_new(layer, "demand", ch_json_integers(s->demand, s->experts));
+  json_object_set_new(layer, "certificate", ch_certificate_json(&s->certificate));
+  json_object_set_new(layer, "histogram", ch_json_integers(s->histogram, s->experts + 1));
   return layer;
 }
 
-json_t *ch_metrics_result(const choir_eval_result *r, const ch_run *run, const choir_routing_stats *seen) {
+json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats) {
   json_t *result = json_object(), *layers = json_array();
   json_object_set_new(result, "loss", json_real(r->loss));
   json_object_set_new(result, "perplexity", json_real(r->perplexity));
@@ -136,11 +114,7 @@ json_t *ch_metrics_result(const choir_eval_result *r, const ch_run *run, const c
   json_object_set_new(result, "tokens", json_integer(r->tokens));
   json_object_set_new(result, "routing", json_string(r->routing));
   json_object_set_new(result, "looks_across_tokens", json_boolean(r->looks_across_tokens));
-  const ch_transformer *net = &run->trainer.model->net;
-  for (int l = 0; l < net->config.layers; l++)
-    if (net->block[l].moe >= 0)
-      json_array_append_new(layers,
-                            layer_json(&net->block[l], &net->stats[net->block[l].moe], &seen[net->block[l].moe]));
+  for (int i = 0; i < stats->layers; i++) json_array_append_new(layers, layer_json(&stats->layer[i]));
   json_object_set_new(result, "layers", layers);
   return result;
 }

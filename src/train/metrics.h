@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "train/evaluate.h"
+#include "train/layer_stats.h"
 #include "train/run.h"
 
 typedef struct ch_metrics {
@@ -26,9 +27,8 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds);
 
-/* One evaluation: loss, and the routing statistics that it left in the model. seen: [MoE layers], of this evaluation.
- */
-json_t *ch_metrics_result(const choir_eval_result *r, const ch_run *run, const choir_routing_stats *seen);
+/* One evaluation: its loss, and how every MoE layer routed. */
+json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats);
 
 /* The line of an evaluation: the router's own routing, and the result by thresholds or NULL. */
 void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal);

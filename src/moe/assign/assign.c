@@ -1,4 +1,6 @@
 /* Assignments pool by pool: rows are gathered, a solver runs, its result is proved and put into the record. */
+#include "moe/assign/assign.h"
+
 #include <math.h>
 #include <string.h>
 

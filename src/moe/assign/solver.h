@@ -2,7 +2,7 @@
 #ifndef CH_MOE_ASSIGN_SOLVER_H
 #define CH_MOE_ASSIGN_SOLVER_H
 
-#include "moe/assign/assign.h"
+#include "moe/router.h"
 
 typedef struct ch_pool {
   int rows, e;

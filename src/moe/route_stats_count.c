@@ -1,10 +1,9 @@
-/* Statistics of routings: what `choir stats`, `choir inspect` and the evaluations of a training run count. */
+/* Statistics counted from routings that are shown: `choir stats`, `choir inspect`, evaluations of a training run. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "choir/routing.h"
+#include "moe/router.h"
 
 int choir_routing_expert(const choir_routing *r, int slot) {
   int low = 0, high = r->experts;
@@ -16,49 +15,6 @@ int choir_routing_expert(const choir_routing *r, int slot) {
       high = middle;
   }
   return low;
-}
-
-void choir_routing_stats_free(choir_routing_stats *s) {
-  free(s->load);
-  free(s->demand);
-  free(s->histogram);
-  free(s->shared);
-  free(s->gate);
-  free(s->threshold);
-  free(s->cutoff);
-  free(s->ranked);
-  free(s->text);
-  free(s->held);
-  *s = (choir_routing_stats){0};
-}
-
-int choir_routing_stats_begin(int experts, int vocab_size, choir_routing_stats *s) {
-  size_t e = (size_t)experts, V = (size_t)vocab_size;
-  *s = (choir_routing_stats){.experts = experts, .vocab_size = vocab_size};
-  if (experts < 1 || vocab_size < 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts and %d tokens", experts, vocab_size);
-  s->load = calloc(e, sizeof *s->load);
-  s->demand = calloc(e, sizeof *s->demand);
-  s->histogram = calloc(e + 1, sizeof *s->histogram);
-  s->gate = calloc(e, sizeof *s->gate);
-  s->threshold = malloc(e * sizeof *s->threshold);
-  s->cutoff = malloc(e * sizeof *s->cutoff);
-  s->ranked = calloc(e, sizeof *s->ranked);
-  int failed = !s->load || !s->demand || !s->histogram || !s->gate || !s->threshold || !s->cutoff || !s->ranked;
-  if (vocab_size) {
-    s->shared = calloc(e * e, sizeof *s->shared);
-    s->text = calloc(V, sizeof *s->text);
-    s->held = calloc(e * V, sizeof *s->held);
-    failed |= !s->shared || !s->text || !s->held;
-  }
-  if (failed) {
-    choir_routing_stats_free(s);
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts and %d tokens", experts,
-                    vocab_size);
-  }
-  for (int i = 0; i < experts; i++) s->threshold[i] = s->cutoff[i] = NAN;
-  s->token_entropy = s->load_entropy = s->drift = NAN;
-  return CHOIR_OK;
 }
 
 /* Entropy of weights that need not sum to 1; nats. log(sum) - sum w log w / sum */
@@ -90,7 +46,7 @@ static double pooled(double mean, int64_t before, double sum, int64_t more) {
 static int is_valid(const choir_routing *r, int t) { return !r->valid || r->valid[t]; }
 
 /* Tokens by the number of their experts, and their entropy; gives how many there are. */
-static int64_t add_tokens(choir_routing_stats *s, const choir_routing *r) {
+static int64_t add_tokens(choir_route_stats *s, const choir_routing *r) {
   double entropy = 0;
   int64_t tokens = 0;
   for (int t = 0; t < r->tokens; t++) {
@@ -105,7 +61,7 @@ static int64_t add_tokens(choir_routing_stats *s, const choir_routing *r) {
 }
 
 /* What each expert holds; gives the sum of all gates. */
-static double add_slots(choir_routing_stats *s, const choir_routing *r) {
+static double add_slots(choir_route_stats *s, const choir_routing *r) {
   double mass = 0;
   for (int i = 0; i < r->experts; i++) {
     double gates = 0;
@@ -124,7 +80,7 @@ static double add_slots(choir_routing_stats *s, const choir_routing *r) {
 }
 
 /* Pairs of experts that hold the same token. */
-static void add_shared(choir_routing_stats *s, const choir_routing *r) {
+static void add_shared(choir_route_stats *s, const choir_routing *r) {
   for (int t = 0; t < r->tokens; t++)
     for (int a = r->token_begin[t]; a < r->token_begin[t + 1]; a++) {
       int64_t row = (int64_t)choir_routing_expert(r, r->token_slot[a]) * s->experts;
@@ -134,7 +90,7 @@ static void add_shared(choir_routing_stats *s, const choir_routing *r) {
 }
 
 /* A batch counts for as many as it has tokens: the last one, smaller, has a cut-off of few. */
-static void add_cutoffs(choir_routing_stats *s, const choir_routing *r, int64_t tokens) {
+static void add_cutoffs(choir_route_stats *s, const choir_routing *r, int64_t tokens) {
   double sum = 0;
   int known = 0;
   for (int i = 0; i < r->experts; i++) {
@@ -150,7 +106,7 @@ static void add_cutoffs(choir_routing_stats *s, const choir_routing *r, int64_t 
   s->drift = known ? sum / known : NAN;
 }
 
-void choir_routing_stats_add(choir_routing_stats *s, const choir_routing *r) {
+void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
   if (r->experts != s->experts) return;
   s->layer = r->layer;
   s->moe = r->moe;
@@ -159,6 +115,8 @@ void choir_routing_stats_add(choir_routing_stats *s, const choir_routing *r) {
   if (s->shared) add_shared(s, r);
   if (tokens) add_cutoffs(s, r, tokens);
   s->gate_mass = pooled(s->gate_mass, s->tokens, mass, tokens);
+  s->aux_loss = pooled(s->aux_loss, s->tokens, r->aux_loss * (double)tokens, tokens);
+  ch_certificate_add(&s->certificate, &r->certificate);
   s->tokens += tokens;
   s->assignments += r->expert_begin[r->experts];
   s->dropped += r->dropped;
@@ -167,7 +125,7 @@ void choir_routing_stats_add(choir_routing_stats *s, const choir_routing *r) {
   s->load_entropy = entropy_of_counts(s->load, s->experts);
 }
 
-double choir_routing_stats_overlap(const choir_routing_stats *s, int a, int b) {
+double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {
   if (!s->shared || a < 0 || b < 0 || a >= s->experts || b >= s->experts) return 0;
   int64_t both = s->shared[(int64_t)a * s->experts + b], either = s->load[a] + s->load[b] - both;
   return either ? (double)both / (double)either : 0;
@@ -187,7 +145,7 @@ static int insert(choir_favourite *best, double *value, int count, int most, cho
   return count < most ? count + 1 : count;
 }
 
-static int favourites(const choir_routing_stats *s, int expert, int most, int typical, choir_favourite *best) {
+static int favourites(const choir_route_stats *s, int expert, int most, int typical, choir_favourite *best) {
   if (!s->held || expert < 0 || expert >= s->experts || most < 1 || !s->load[expert]) return 0;
   double *value = malloc((size_t)most * sizeof *value);
   if (!value) return 0;
@@ -204,10 +162,10 @@ static int favourites(const choir_routing_stats *s, int expert, int most, int ty
   return count;
 }
 
-int choir_routing_stats_frequent(const choir_routing_stats *s, int expert, int most, choir_favourite *best) {
+int choir_route_stats_frequent(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
   return favourites(s, expert, most, 0, best);
 }
 
-int choir_routing_stats_typical(const choir_routing_stats *s, int expert, int most, choir_favourite *best) {
+int choir_route_stats_typical(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
   return favourites(s, expert, most, 1, best);
 }

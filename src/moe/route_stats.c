@@ -1,0 +1,179 @@
+/* Statistics of routings: their memory, and sums of what op `tally` counts of every call. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "moe/router.h"
+
+void choir_route_stats_free(choir_route_stats *s) {
+  free(s->load);
+  free(s->demand);
+  free(s->histogram);
+  free(s->gate);
+  free(s->threshold);
+  free(s->cutoff);
+  free(s->ranked);
+  free(s->shared);
+  free(s->text);
+  free(s->held);
+  *s = (choir_route_stats){0};
+}
+
+/* Nothing is known of what only routings that are shown tell. */
+static const choir_route_stats empty = {.token_entropy = NAN, .load_entropy = NAN, .drift = NAN};
+
+int ch_route_stats_alloc(int experts, choir_route_stats *s) {
+  size_t e = (size_t)experts;
+  *s = empty;
+  s->experts = experts;
+  s->load = calloc(e, sizeof *s->load);
+  s->demand = calloc(e, sizeof *s->demand);
+  s->histogram = calloc(e + 1, sizeof *s->histogram);
+  if (s->load && s->demand && s->histogram) return CHOIR_OK;
+  choir_route_stats_free(s);
+  return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
+}
+
+int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *s) {
+  size_t e = (size_t)experts, V = (size_t)vocab_size;
+  *s = (choir_route_stats){0};
+  if (experts < 1 || vocab_size < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts and %d tokens", experts, vocab_size);
+  CH_TRY(ch_route_stats_alloc(experts, s));
+  s->vocab_size = vocab_size;
+  s->gate = calloc(e, sizeof *s->gate);
+  s->threshold = malloc(e * sizeof *s->threshold);
+  s->cutoff = malloc(e * sizeof *s->cutoff);
+  s->ranked = calloc(e, sizeof *s->ranked);
+  int failed = !s->gate || !s->threshold || !s->cutoff || !s->ranked;
+  if (vocab_size) {
+    s->shared = calloc(e * e, sizeof *s->shared);
+    s->text = calloc(V, sizeof *s->text);
+    s->held = calloc(e * V, sizeof *s->held);
+    failed |= !s->shared || !s->text || !s->held;
+  }
+  if (failed) {
+    choir_route_stats_free(s);
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts and %d tokens", experts,
+                    vocab_size);
+  }
+  for (int i = 0; i < experts; i++) s->threshold[i] = s->cutoff[i] = NAN;
+  return CHOIR_OK;
+}
+
+void ch_route_stats_clear(choir_route_stats *s) {
+  size_t e = (size_t)s->experts;
+  int64_t *load = s->load, *demand = s->demand, *histogram = s->histogram;
+  memset(load, 0, e * sizeof *load);
+  memset(demand, 0, e * sizeof *demand);
+  memset(histogram, 0, (e + 1) * sizeof *histogram);
+  *s = empty;
+  s->experts = (int)e;
+  s->load = load;
+  s->demand = demand;
+  s->histogram = histogram;
+}
+
+/* The mean over the tokens of both. */
+static double pooled(double a, int64_t tokens_a, double b, int64_t tokens_b) {
+  int64_t tokens = tokens_a + tokens_b;
+  return tokens ? (a * (double)tokens_a + b * (double)tokens_b) / (double)tokens : 0;
+}
+
+static int larger(int a, int b) { return a > b ? a : b; }
+
+void ch_certificate_add(choir_certificate *sum, const choir_certificate *more) {
+  if (!more->assignments) return;
+  sum->gap = sum->assignments ? fmax(sum->gap, more->gap) : more->gap; /* of too many experts a token it is negative */
+  sum->assignments += more->assignments;
+  sum->iterations += more->iterations;
+  sum->expert_before = fmax(sum->expert_before, more->expert_before);
+  sum->token_before = fmax(sum->token_before, more->token_before);
+  sum->expert_after = larger(sum->expert_after, more->expert_after);
+  sum->token_after = larger(sum->token_after, more->token_after);
+  sum->over_cap += more->over_cap;
+}
+
+void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_counts *c, const double *sums,
+                            const int64_t *counts) {
+  int e = sum->experts;
+  const int64_t *load = counts + 1, *demand = load + e, *histogram = demand + e;
+  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, sums[0], tokens);
+  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, tokens ? sums[1] / tokens : 0, tokens);
+  sum->tokens += tokens;
+  sum->capacity += c->capacity;
+  sum->dropped += counts[0];
+  ch_certificate_add(&sum->certificate, &c->certificate);
+  for (int i = 0; i < e; i++) {
+    sum->assignments += load[i];
+    sum->load[i] += load[i];
+    sum->demand[i] += demand[i];
+  }
+  for (int i = 0; i <= e; i++) sum->histogram[i] += histogram[i];
+}
+
+int ch_route_stats_make(const ch_memory *memory, int experts, int tokens, const ch_route_counts *c,
+                        const ch_route_tally *t, choir_route_stats *stats) {
+  size_t cells = CH_TALLY_COUNTS((size_t)experts);
+  double sums[CH_TALLY_SUMS];
+  int64_t *counts = malloc(cells * sizeof *counts);
+  if (!counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
+  int code = ch_route_stats_alloc(experts, stats);
+  if (!code) {
+    memory->get(sums, t->sums, sizeof sums);
+    memory->get(counts, t->counts, cells * sizeof *counts);
+    ch_route_stats_collect(stats, tokens, c, sums, counts);
+  }
+  free(counts);
+  return code;
+}
+
+int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
+  if (sum->experts != more->experts)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts cannot be added to those of %d", more->experts,
+                    sum->experts);
+  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, more->aux_loss, more->tokens);
+  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, more->gate_mass, more->tokens);
+  sum->tokens += more->tokens;
+  sum->capacity += more->capacity;
+  sum->assignments += more->assignments;
+  sum->dropped += more->dropped;
+  ch_certificate_add(&sum->certificate, &more->certificate);
+  for (int i = 0; i < sum->experts; i++) {
+    sum->load[i] += more->load[i];
+    sum->demand[i] += more->demand[i];
+  }
+  for (int i = 0; i <= sum->experts; i++) sum->histogram[i] += more->histogram[i];
+  return CHOIR_OK;
+}
+
+/* The largest entry over the mean; 0 where all are 0. */
+static double imbalance(const int64_t *count, int experts) {
+  double sum = 0, most = 0;
+  for (int i = 0; i < experts; i++) {
+    sum += (double)count[i];
+    most = fmax(most, (double)count[i]);
+  }
+  return sum > 0 ? most * experts / sum : 0;
+}
+
+ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers) {
+  ch_route_summary sum = {0};
+  double dropped = 0, kept = 0, capacity = 0, tokens = 0, unrouted = 0;
+  for (int i = 0; i < layers; i++) {
+    const choir_route_stats *s = &stats[i];
+    dropped += (double)s->dropped;
+    kept += (double)s->assignments;
+    capacity += (double)s->capacity * s->experts;
+    tokens += (double)s->tokens;
+    unrouted += (double)s->histogram[0];
+    sum.imbalance = fmax(sum.imbalance, imbalance(s->load, s->experts));
+    sum.demand_imbalance = fmax(sum.demand_imbalance, imbalance(s->demand, s->experts));
+  }
+  sum.dropped = dropped + kept > 0 ? dropped / (dropped + kept) : 0;
+  sum.unrouted = tokens > 0 ? unrouted / tokens : 0;
+  sum.fill = capacity > 0 ? kept / capacity : 0;
+  sum.slots = tokens > 0 ? kept / tokens : 0;
+  return sum;
+}

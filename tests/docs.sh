@@ -1,0 +1,49 @@
+#!/bin/sh
+# docs.sh SOURCE: what pages promise about their form: one line width, links that lead somewhere, files that are there.
+cd "$1" || exit 1
+failures=0
+fail() {
+  echo "$*" >&2
+  failures=$((failures + 1))
+}
+
+pages="README.md CONTRIBUTING.md docs/*.md"
+
+# Tables have one line a row. Characters count, not bytes.
+for page in $pages; do
+  long=$(LC_ALL=C.UTF-8 grep -nE '^.{121,}$' "$page" | grep -vE '^[0-9]+: *\|')
+  [ -z "$long" ] || fail "$page: more than 120 characters:
+$long"
+done
+
+# [text](target): relative to the page.
+for page in $pages; do
+  for target in $(grep -oE '\]\([^)#]+' "$page" | sed 's/^](//' | grep -v '^https*:'); do
+    [ -e "$(dirname "$page")/$target" ] || fail "$page: no such file: $target"
+  done
+done
+
+for page in docs/*.md; do
+  name=${page#docs/}
+  [ "$name" = README.md ] || grep -qF "]($name)" docs/README.md || fail "docs/README.md does not list $name"
+done
+
+# `src/moe/router.c`, `tests/naive_*.h`: relative to the tree. NAME stands for any.
+for page in $pages; do
+  for file in $(grep -oE '`(src|cli|tests|include|docs|bench|fuzz|configs|studies|tasks|cmake)/[A-Za-z0-9_./*-]*' "$page" | tr -d '`'); do
+    case $file in *NAME*) continue ;; esac
+    # shellcheck disable=SC2086 # patterns too
+    ls -d $file >/dev/null 2>&1 || fail "$page: no such file: $file"
+  done
+done
+
+# `choir_route`, `CH_OPS`: names of the code that it still has.
+names=$(mktemp)
+trap 'rm -f "$names"' EXIT
+grep -rohE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' src include cli tests bench cmake CMakeLists.txt | sort -u >"$names"
+# shellcheck disable=SC2086 # several
+gone=$(grep -ohE '`[^`]+`' $pages | grep -oE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' | grep -v NAME | sort -u | comm -23 - "$names")
+[ -z "$gone" ] || fail "names that the code does not have:
+$gone"
+
+[ $failures = 0 ]

@@ -1,0 +1,155 @@
+/* The docs are true: commands in them run, the table of routers is the registry's, every op has a row, and every verb
+ * is one. Lines of four spaces that begin with `choir` are run, in the order of the page, on small made-up data;
+ * CONTRIBUTING.md says how a page marks those that take too long. */
+#include <glob.h>
+
+#include "choir/npy.h"
+#include "moe/router.h"
+#include "program.h"
+
+static char *read_page(const char *page) {
+  char path[512];
+  snprintf(path, sizeof path, "%s/%s", CHOIR_SOURCE_DIR, page);
+  size_t size;
+  char *text = program_read(path, &size);
+  if (!text) fail_msg("%s: %s", path, choir_error_message());
+  return text;
+}
+
+static void write_scores(void) {
+  float score[64 * 4];
+  for (int i = 0; i < 64 * 4; i++) score[i] = (float)sin(i * i);
+  test_ok(choir_npy_write("scores.npy",
+                          &(choir_npy){.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
+}
+
+/* Everything that pages take for granted, once; what they make they make themselves. */
+static int setup(void **state) {
+  if (program_setup(state) || mkdir("books", 0777) || mkdir("news", 0777) || mkdir("configs", 0777)) return -1;
+  program_corpus("books/one.txt.xz", 60, 2); /* content says what a file is, not its name */
+  program_corpus("books/two.txt.xz", 60, 3);
+  program_corpus("news/one.txt.gz", 60, 4);
+  program_corpus("page.txt", 3, 5);
+  write_scores();
+  program_must(
+      "set -e; cp tokenizer.model en.model; for name in nano pico; do"
+      "  sed 's/\"layers\"/\"vocab_size\": 320, \"layers\"/; s/\"steps\": 60/\"steps\": 20/' config.json "
+      ">configs/$name.json;"
+      "done; printf 'One prompt.\\nAnother.\\n' >lines.txt;"
+      "choir tokenizer encode --tokenizer en.model --length 128 --out tokens.npy page.txt;"
+      "choir train --config configs/nano.json --data data --out run");
+  return 0;
+}
+
+/* Sizes that would take minutes become small. */
+static void shorten(const char *line, int length, char *command, size_t size) {
+  static const char *const large[] = {"--vocab-size ", "train.steps=", "--max-tokens "};
+  static const char *const small[] = {"320", "5", "20"};
+  size_t used = 0;
+  for (int at = 0; at < length && used + 8 < size;) {
+    int found = -1;
+    for (int i = 0; i < 3; i++)
+      if (!strncmp(line + at, large[i], strlen(large[i]))) found = i;
+    if (found < 0) {
+      command[used++] = line[at++];
+      continue;
+    }
+    used += (size_t)snprintf(command + used, size - used, "%s%s", large[found], small[found]);
+    for (at += (int)strlen(large[found]); line[at] >= '0' && line[at] <= '9';) at++;
+  }
+  command[used] = 0;
+}
+
+/* What a command makes must not be there. */
+static void clear_output(const char *command) {
+  char path[256];
+  const char *out = strstr(command, "--out ");
+  if (out && sscanf(out + 6, "%255s", path) == 1) program_must("rm -rf %s", path);
+}
+
+static int run_page(const char *page) {
+  char *text = read_page(page), command[1024];
+  int count = 0;
+  for (char *line = text, *end; *line; line = end + (*end != 0)) {
+    end = strchrnul(line, '\n');
+    char *verb = memmem(line, (size_t)(end - line), "choir ", 6);
+    if (strncmp(line, "    ", 4) || !verb || memmem(line, (size_t)(end - line), "# takes ", 8)) continue;
+    if (verb != line + 4 && strncmp(line + 4, "echo ", 5)) continue;
+    shorten(line + 4, (int)(end - line) - 4, command, sizeof command);
+    clear_output(command);
+    int status = program_run("%s", command);
+    if (status) fail_msg("%s: status %d of: %s\n%s", page, status, command, program_output);
+    count++;
+  }
+  free(text);
+  return count;
+}
+
+static void commands_run(void **state) {
+  (void)state;
+  glob_t found = {0};
+  int count = run_page("README.md") + run_page("CONTRIBUTING.md");
+  assert_int_equal(glob(CHOIR_SOURCE_DIR "/docs/*.md", 0, NULL, &found), 0);
+  for (size_t i = 0; i < found.gl_pathc; i++) count += run_page(found.gl_pathv[i] + strlen(CHOIR_SOURCE_DIR) + 1);
+  globfree(&found);
+  assert_true(count >= 30);
+}
+
+static void verbs_exist(void **state) {
+  (void)state;
+  program_must(
+      "cd '%s'; grep -ohE '`choir [a-z]+' README.md CONTRIBUTING.md docs/*.md | sort -u | grep -v help | while read -r "
+      "choir verb; do"
+      "  choir help $verb >/dev/null || exit 1; done",
+      CHOIR_SOURCE_DIR);
+}
+
+/* A row of the table of routers in docs/design.md. */
+static void router_row(const ch_router *router, char *row, size_t size) {
+  static const char *const reads[] = {"nothing", "token ids", "logits", "S", "S"};
+  static const char *const looks[] = {"no", "in training only", "earlier ones of the batch", "yes"};
+  const char *causal = router->looks == CH_LOOKS_NOWHERE  ? "the same"
+                       : ch_router_has_thresholds(router) ? "by thresholds"
+                                                          : "without capacity";
+  size_t used = (size_t)snprintf(row, size, "\n| `%s` | %s | %s | %s | %s | ", router->name, router->summary,
+                                 reads[router->reads], looks[router->looks], causal);
+  int found = 0;
+  for (int j = 0; ch_router_option_names[j]; j++)
+    if (router->options >> j & 1)
+      used += (size_t)snprintf(row + used, size - used, "%s`%s`", found++ ? ", " : "", ch_router_option_names[j]);
+  snprintf(row + used, size - used, "%s |\n", found ? "" : "-");
+}
+
+static void the_map_has_every_router(void **state) {
+  (void)state;
+  char *text = read_page("docs/design.md"), row[800];
+  for (int i = 0; ch_routers[i]; i++) {
+    router_row(ch_routers[i], row, sizeof row);
+    if (!strstr(text, row)) fail_msg("docs/design.md lacks the row:%s", row);
+  }
+  free(text);
+}
+
+#define NAME(name, args) #name,
+static void every_op_has_a_row(void **state) {
+  (void)state;
+  static const char *const ops[] = {CH_OPS(NAME)};
+  char *text = read_page("docs/ops.md"), name[64];
+  for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+    size_t length = strlen(ops[i]);
+    if (length > 9 && !strcmp(ops[i] + length - 9, "_backward")) length -= 9;
+    snprintf(name, sizeof name, "`%.*s`", (int)length, ops[i]);
+    if (!strstr(text, name)) fail_msg("docs/ops.md lacks the op %s", name);
+  }
+  free(text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(commands_run),
+      cmocka_unit_test(verbs_exist),
+      cmocka_unit_test(the_map_has_every_router),
+      cmocka_unit_test(every_op_has_a_row),
+  };
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
+}
