@@ -2,6 +2,7 @@
  * is one. Lines of four spaces that begin with `choir` are run, in the order of the page, on small made-up data;
  * CONTRIBUTING.md says how a page marks those that take too long. */
 #include <glob.h>
+#include <sys/stat.h>
 
 #include "choir/npy.h"
 #include "moe/router.h"
@@ -37,7 +38,14 @@ static int setup(void **state) {
       ">configs/$name.json;"
       "done; printf 'One prompt.\\nAnother.\\n' >lines.txt;"
       "choir tokenizer encode --tokenizer en.model --length 128 --out tokens.npy page.txt;"
-      "choir train --config configs/nano.json --data data --out run");
+      "choir train --config configs/nano.json --data data --out run;"
+      "mkdir -p glue/RTE tasks/CB; for part in train dev; do"
+      "  printf 'index\\tsentence1\\tsentence2\\tlabel\\n0\\tIt rains.\\tIt is wet.\\tentailment\\n"
+      "1\\tIt rains.\\tIt is dry.\\tnot_entailment\\n' >glue/RTE/$part.tsv; done; for part in train val; do"
+      "  printf '%%s\\n%%s\\n' '{\"premise\":\"It rains.\",\"hypothesis\":\"It is "
+      "wet.\",\"label\":\"entailment\",\"idx\":0}'"
+      "    '{\"premise\":\"It rains.\",\"hypothesis\":\"It is dry.\",\"label\":\"contradiction\",\"idx\":1}'"
+      "    >tasks/CB/$part.jsonl; done");
   return 0;
 }
 
