@@ -15,11 +15,18 @@
 static char program_directory[] = "/tmp/choir-test-XXXXXX"; /* the working directory of the whole test program */
 static char program_output[1 << 18];                        /* what the last command said, on both streams */
 
-/* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. */
+#ifndef CHOIR_SHIM
+#define CHOIR_SHIM "" /* a sanitizer wants to be the first library itself: tests that preload one are left out */
+#endif
+
+/* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. `faulty FAULT ...` is
+ * choir with calls that fail (faults/shim.h). */
 static inline pid_t program_start(const char *command, const char *output) {
   char line[4096];
-  int length =
-      snprintf(line, sizeof line, "choir() { '%s' \"$@\"; }; exec >'%s' 2>&1; %s", CHOIR_PROGRAM, output, command);
+  int length = snprintf(line, sizeof line,
+                        "choir() { '%s' \"$@\"; }; faulty() { fault=$1; shift; FAULT=$fault GOMP_SPINCOUNT=1000 "
+                        "LD_PRELOAD='%s' '%s' \"$@\"; }; exec >'%s' 2>&1; %s",
+                        CHOIR_PROGRAM, CHOIR_SHIM, CHOIR_PROGRAM, output, command);
   if (length >= (int)sizeof line) abort();
   fflush(NULL);
   pid_t child = fork();
