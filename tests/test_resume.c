@@ -112,7 +112,7 @@ static void killed_at_random_instants(void **state) {
   assert_in_range(kills, 3, 100);
   program_must("choir train --threads 2 --resume --out killed");
   same_results("whole", "killed");
-  program_must("! find killed | grep tmp-"); /* nothing half-written is left */
+  program_must("! find killed | grep choir-tmp-"); /* nothing half-written is left */
 }
 
 /* Ctrl-C finishes the step, saves and exits 0; going on from there is no different either. */

@@ -142,8 +142,8 @@ static int run_locked(ch_run *run, const choir_train_options *o) {
   char path[PATH_MAX], checkpoint[PATH_MAX];
   snprintf(path, sizeof path, "%s/checkpoints", o->out);
   CH_TRY(ch_dir_make(path));
-  ch_dir_clean(o->out);
-  ch_dir_clean(path);
+  ch_temporary_clean(o->out);
+  ch_temporary_clean(path);
   CH_TRY(set_up(run, o, checkpoint));
   return ch_run_loop(run, o);
 }
