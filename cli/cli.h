@@ -64,6 +64,9 @@ int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /*
 int cli_fail(void); /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 
+/* start.c */
+int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
+
 /* help.c */
 void cli_help(FILE *out); /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);

@@ -4,6 +4,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/threads.h"
 
 void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
@@ -33,6 +34,7 @@ static void count_check(choir_model *model) {
 
 int ch_model_plan(choir_model *model, int B, int T, int gradients) {
   const choir_model_config *c = &model->config.model;
+  CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
   if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);
   if ((int64_t)B * T > INT32_MAX / (c->experts > 0 ? c->experts : 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d x %d tokens and %d experts is too large for one pass", B, T,

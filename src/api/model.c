@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/threads.h"
 #include "model/weights.h"
 
 static int create(const choir_config *config, const choir_run_options *options, choir_model *model) {
@@ -24,6 +25,7 @@ static int create(const choir_config *config, const choir_run_options *options, 
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
   CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
+  CH_TRY(ch_threads_check(model->x.threads));
   CH_TRY(ch_transformer_create(&config->model, &model->net));
   for (int pass = 0; pass < 2; pass++) {
     if (pass) CH_TRY(ch_arena_commit(&model->weights));

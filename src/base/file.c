@@ -61,7 +61,7 @@ int ch_file_begin(ch_file *file, const char *path) {
     ch_temporary_remove(&file->place);
     return cannot_begin(file);
   }
-  if (there && !fchown(file->fd, status.st_uid, status.st_gid)) fchmod(file->fd, status.st_mode & 07777);
+  if (there) fchmod(file->fd, status.st_mode & (fchown(file->fd, status.st_uid, status.st_gid) ? 0777 : 07777));
   return CHOIR_OK;
 }
 

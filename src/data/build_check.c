@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/threads.h"
 #include "data/data.h"
 
 static int check_source(const choir_data_build_options *o, int i) {
@@ -28,7 +29,8 @@ int ch_build_check(const choir_data_build_options *o) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d sources; must be 1 to %d", o->source_count, CH_SOURCE_LIMIT);
   if (!(o->holdout >= 0 && o->holdout <= 0.5))
     return ch_error(CHOIR_ERROR_ARGUMENT, "holdout is %g; must be 0 to 0.5", o->holdout);
-  if (o->threads < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all) or more", o->threads);
+  int threads;
+  CH_TRY(ch_threads_resolve(o->threads, &threads));
   for (int i = 0; i < o->source_count; i++) {
     int code = check_source(o, i);
     if (code) return ch_error_in(code, "source %d (\"%.64s\")", i + 1, o->sources[i].name ? o->sources[i].name : "");

@@ -2,11 +2,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/machine.h"
 #include "base/suggest.h"
+#include "base/threads.h"
 #include "op/op.h"
-
-enum { MOST_THREADS = 1024 };
 
 const ch_backend *ch_backend_find(const char *name) {
   for (int i = 0; ch_backends[i]; i++)
@@ -37,9 +35,7 @@ int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulat
   *x = (ch_exec){0};
   const ch_backend *b = ch_backend_find(backend);
   if (!b) return CHOIR_ERROR_ARGUMENT;
-  if (threads < 0 ||
-      threads > MOST_THREADS) /* OpenMP ends the process when it cannot start as many as it is asked for */
-    return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", threads, MOST_THREADS);
+  CH_TRY(ch_threads_resolve(threads, &threads));
   CH_TRY(b->supports(compute, emulate_bf16));
   ch_ops *ops = calloc(1, sizeof *ops);
   if (!ops) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the table of ops");
@@ -47,15 +43,21 @@ int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulat
   ops->name = b->name;
   x->ops = ops;
   x->compute = compute;
-  x->threads = threads > 0 ? threads : ch_machine_cpus();
+  x->threads = threads;
   ch_arena_init(&x->tape, "activations");
   ch_arena_init(&x->scratch, "scratch");
   return CHOIR_OK;
 }
 
+/* oneDNN uses the room for the code that it generates without a look whether it got it: some 20 MiB, at the first
+ * product. */
+static const size_t CODE_BYTES = (size_t)40 << 20;
+
 int ch_exec_commit(ch_exec *x) {
   CH_TRY(ch_arena_commit(&x->tape));
-  return ch_arena_commit(&x->scratch);
+  CH_TRY(ch_arena_commit(&x->scratch));
+  CH_TRY(ch_threads_check(x->threads)); /* from here on there are parallel regions */
+  return ch_arena_spare(CODE_BYTES);
 }
 
 void ch_exec_free(ch_exec *x) {
