@@ -10,7 +10,7 @@ static struct {
   cli_list stops;
   int64_t seed;
   double temperature, top_p;
-  int max_tokens, top_k, batch, chunk, threads, json;
+  int max_tokens, top_k, batch, chunk, threads, unchecked, json;
 } o;
 
 /* What the prompts are and how far they are printed. */
@@ -194,6 +194,7 @@ static int with_model(const char *checkpoint, work *w, const char *const *stops)
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
   options.threads = o.threads;
+  options.unchecked = o.unchecked;
   int status = cli_checkpoint_open(checkpoint, &options, o.routing, &tokenizer, &model);
   if (!status) status = generate(model, tokenizer, w, stops);
   choir_model_free(model);
@@ -233,6 +234,7 @@ static const cli_option options[] = {
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "must not look at other tokens", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    CLI_UNCHECKED(o),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
     {0}};

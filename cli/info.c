@@ -39,8 +39,7 @@ static int load(const char *path, choir_config *config) {
   char file[4096];
   struct stat status;
   if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
-    int failed = cli_checkpoint_file(path, "config.json", file, sizeof file);
-    if (failed) return failed;
+    snprintf(file, sizeof file, "%s/config.json", path);
     path = file;
   }
   if (choir_config_load(path, config)) return cli_fail();

@@ -9,6 +9,7 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o->compute;
   options.threads = o->threads;
+  options.unchecked = o->unchecked;
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o->options.checkpoint = checkpoint;

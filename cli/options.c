@@ -32,6 +32,12 @@ int cli_fail_with(const char *format, ...) {
   return CLI_FAILED;
 }
 
+void cli_print_notices(const char *lines) {
+  for (const char *end; *lines && (end = strchr(lines, '\n')); lines = end + 1)
+    fprintf(stderr, "choir%s%s: note: %.*s\n", current ? " " : "", current ? current->name : "", (int)(end - lines),
+            lines);
+}
+
 int cli_fail(void) { return cli_fail_with("%s", choir_error_message()); }
 
 /* Edits (insert, delete, replace) between two words, of at most 63 letters each. */
@@ -186,6 +192,7 @@ int cli_parse(const cli_verb *verb, int count, char **words) {
   if (!status && verb->most >= 0 && seen > verb->most)
     status = cli_usage("unexpected operand '%s'", operands[verb->most]);
   if (!status) status = verb->run(seen, operands);
+  cli_print_notices(choir_notices());
   free(operands);
   return status;
 }

@@ -8,13 +8,14 @@
 static struct {
   const char *config, *data, *out;
   cli_list set;
-  double minutes;
+  double minutes, disk_minutes;
   int resume, threads, emulate;
 } o;
 
 typedef struct display {
   cli_progress progress;
   int64_t first, last; /* steps of this process; first 0: none yet */
+  int waiting;         /* for room, and it has been said */
 } display;
 
 /* ", 61 % of peak", or nothing where no peak is known. */
@@ -59,19 +60,31 @@ static void show_kept(display *w, const choir_train_event *e) {
     show_losses(e);
   else if (e->kind == CHOIR_EVENT_MEMORY)
     show_memory(e->memory);
+  else if (e->kind == CHOIR_EVENT_NOTICE)
+    cli_print_notices(e->text);
   else
     printf("step %lld  checkpoint %s\n", (long long)e->step, e->text);
   fflush(stdout);
 }
 
+/* All steps are done and not saved. */
+static void show_waiting(display *w, const choir_train_event *e) {
+  if (cli_progress_due(&w->progress) || !w->waiting)
+    cli_progress_line(&w->progress, "all steps are done; waiting for room on the disk, %s left (Ctrl-C gives up)",
+                      cli_duration(e->seconds_left));
+  w->waiting = 1;
+}
+
 static int on_event(void *context, const choir_train_event *e) {
   display *w = context;
-  if (e->kind != CHOIR_EVENT_STEP) {
-    show_kept(w, e);
-  } else {
+  if (e->kind == CHOIR_EVENT_STEP) {
     if (!w->first) w->first = e->step;
     w->last = e->step;
     show_step(w, e);
+  } else if (e->kind == CHOIR_EVENT_WAITING) {
+    show_waiting(w, e);
+  } else {
+    show_kept(w, e);
   }
   int out_of_time = o.minutes > 0 && cli_seconds() - w->progress.started >= 60 * o.minutes;
   return cli_stop_requested() || out_of_time;
@@ -84,6 +97,7 @@ static int prepare(choir_config *config, int *use) {
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   if (!o.resume && !o.config) return cli_usage("--config FILE is missing (only --resume can do without)");
   if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
+  if (!*use) return 0; /* the library finds the run's own */
   snprintf(path, sizeof path, "%s/config.json", o.out);
   if (choir_config_load(o.config ? o.config : path, config)) return cli_fail();
   return cli_apply_settings(config, &o.set);
@@ -105,6 +119,7 @@ static int run(int count, const char *const *operands) {
   options.resume = o.resume;
   options.run.threads = o.threads;
   options.run.emulate_bf16 = o.emulate;
+  options.disk_minutes = o.disk_minutes;
   options.event = on_event;
   options.context = &w;
   int code = choir_train(&options);
@@ -129,6 +144,8 @@ static const cli_option options[] = {
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
+     "go on in memory for M minutes at most while the disk has no room; then stop", 0},
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {0}};

@@ -1,9 +1,6 @@
 /* What is the user's stays: files beside an output, modes, links, mount points; and what killed processes of choir left
  * goes. */
 #include <dirent.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include "base/dir.h"
@@ -128,23 +125,13 @@ static void empty_directories_and_links_to_them_are_outputs(void **state) {
   assert_int_equal(entries("places"), 4);
 }
 
-/* Mounts that only this process sees; needs the right to, as root or in a name space of users. */
-static int mount_at(const char *path) {
-  char map[64];
-  int length = snprintf(map, sizeof map, "0 %u 1", geteuid());
-  int fd = geteuid() && !unshare(CLONE_NEWUSER) ? open("/proc/self/uid_map", O_WRONLY) : -1;
-  if (fd >= 0 && write(fd, map, (size_t)length) != length) return -1;
-  return unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
-         mount("none", path, "tmpfs", 0, NULL);
-}
-
 /* As a container's volume: refused before the work, by name. */
 static void mount_points_are_refused_before_the_work(void **state) {
   (void)state;
   program_must("mkdir -p mounted");
   pid_t child = fork();
   if (!child) {
-    if (mount_at("mounted")) _exit(77);
+    if (program_mount("mounted", NULL)) _exit(77);
     int status = program_run(
         "choir data build --tokenizer tokenizer.model --out mounted corpus.txt; test $? = 1 && choir data build "
         "--tokenizer "

@@ -16,13 +16,14 @@ extern "C" {
 enum {
   CHOIR_OK = 0,
   CHOIR_ERROR_ARGUMENT,    /* a value the caller passed is out of range or of the wrong kind */
-  CHOIR_ERROR_IO,          /* the operating system refused: missing file, full disk, permissions */
+  CHOIR_ERROR_IO,          /* the operating system refused: missing file, permissions, a failing disk */
   CHOIR_ERROR_FORMAT,      /* a file's content is malformed, truncated, corrupt or does not match */
   CHOIR_ERROR_MEMORY,      /* not enough memory */
   CHOIR_ERROR_NUMERIC,     /* NaN or infinity where a finite number must be */
   CHOIR_ERROR_UNSUPPORTED, /* this machine or build cannot do it */
   CHOIR_ERROR_BUSY,        /* another process holds the run directory */
-  CHOIR_ERROR_INTERRUPTED  /* stopped by the caller; what was promised has been saved */
+  CHOIR_ERROR_INTERRUPTED, /* stopped by the caller; what was promised has been saved */
+  CHOIR_ERROR_FULL         /* no room on the disk, or a quota used up: make room and try again */
 };
 
 /* The message of the last error on the calling thread: names the file, field and value and what to do. One line without

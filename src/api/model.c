@@ -92,26 +92,6 @@ int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_
   return CHOIR_OK;
 }
 
-int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {
-  char directory[PATH_MAX], path[PATH_MAX + 32];
-  choir_config config;
-  *model = NULL;
-  CH_TRY(ch_checkpoint_resolve(checkpoint, directory));
-  snprintf(path, sizeof path, "%s/config.json", directory);
-  CH_TRY(choir_config_load(path, &config));
-  int code = ch_model_create(&config, options, model);
-  if (code) return ch_error_in(code, "%s", path);
-  snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  code = ch_weights_load(&(*model)->net.params, path);
-  if (code) {
-    choir_model_free(*model);
-    *model = NULL;
-    return code;
-  }
-  ch_model_weights_changed(*model);
-  return CHOIR_OK;
-}
-
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/config.json", directory);

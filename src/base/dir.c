@@ -158,22 +158,41 @@ static int busy(const char *directory, int fd) {
                   directory, pid);
 }
 
+static int cannot_lock(const char *path, int number) {
+  if (number == ENOSPC || number == EDQUOT) return ch_file_error(number, path, 0);
+  errno = number;
+  return ch_error_errno("%s: cannot be written", path);
+}
+
+/* A number and a line end, or nothing yet: anything else is somebody else's file. */
+static int is_lock(int fd) {
+  char text[32];
+  ssize_t n = pread(fd, text, sizeof text, 0);
+  for (ssize_t i = 0; i < n; i++)
+    if (i == n - 1 ? text[i] != '\n' : text[i] < '0' || text[i] > '9') return 0;
+  return n >= 0 && n < (ssize_t)sizeof text;
+}
+
 int ch_lock_take(const char *directory, int *lock) {
   char path[4096], text[32];
   if (snprintf(path, sizeof path, "%s/lock", directory) >= (int)sizeof path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return ch_error_errno("%s: cannot be written", path);
+  if (fd < 0) return cannot_lock(path, errno);
   if (flock(fd, LOCK_EX | LOCK_NB)) {
-    int code = errno == EWOULDBLOCK ? busy(directory, fd) : ch_error_errno("%s", path);
+    int code = errno == EWOULDBLOCK ? busy(directory, fd) : ch_error_errno("%s: cannot be locked", path);
     close(fd);
     return code;
   }
+  if (!is_lock(fd)) {
+    close(fd);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
+  }
   int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-  if (ftruncate(fd, 0) || write(fd, text, (size_t)length) != length) {
+  if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length) {
     int number = errno;
     close(fd);
-    return ch_file_error(number, path, (uint64_t)length);
+    return cannot_lock(path, number);
   }
   *lock = fd;
   return CHOIR_OK;

@@ -24,6 +24,7 @@ const char *choir_error_name(int code) {
       [CHOIR_ERROR_UNSUPPORTED] = "unsupported",
       [CHOIR_ERROR_BUSY] = "busy",
       [CHOIR_ERROR_INTERRUPTED] = "interrupted",
+      [CHOIR_ERROR_FULL] = "no room on the disk",
   };
   if (code < 0 || code >= (int)(sizeof names / sizeof *names)) return "unknown";
   return names[code];

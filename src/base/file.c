@@ -16,8 +16,8 @@ enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 int ch_file_error(int number, const char *path, uint64_t needed) {
   if (number == ENOSPC || number == EDQUOT) {
     const char *what = number == ENOSPC ? "disk full" : "disk quota used up";
-    if (!needed) return ch_error(CHOIR_ERROR_IO, "%s: %s; make room and run again", path, what);
-    return ch_error(CHOIR_ERROR_IO, "%s: %s: needs %.4g MB (%" PRIu64 " bytes); make room and run again", path, what,
+    if (!needed) return ch_error(CHOIR_ERROR_FULL, "%s: %s; make room and run again", path, what);
+    return ch_error(CHOIR_ERROR_FULL, "%s: %s: needs %.4g MB (%" PRIu64 " bytes); make room and run again", path, what,
                     (double)needed / 1e6, needed);
   }
   errno = number;

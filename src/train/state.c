@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/dir.h"
 #include "base/error.h"
@@ -41,34 +43,53 @@ static int save_state(const ch_run *run, const char *path) {
   return code;
 }
 
-/* Whole checkpoints beyond the newest `keep` go; a directory that cannot be removed is left for the next time. */
+/* A directory, and in it what choir writes and nothing else. */
+static int is_checkpoint(const char *path) {
+  static const char *const ours[] = {"config.json", "model.safetensors", "state.safetensors", "tokenizer.model"};
+  struct stat status;
+  size_t found = 0, others = 0;
+  DIR *d = lstat(path, &status) || !S_ISDIR(status.st_mode) ? NULL : opendir(path);
+  if (!d) return 0;
+  for (struct dirent *entry; (entry = readdir(d));) {
+    size_t i = 0;
+    while (i < 4 && strcmp(entry->d_name, ours[i])) i++;
+    found += i < 4;
+    others += i == 4 && strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+  }
+  closedir(d);
+  return found == 4 && !others;
+}
+
+/* Checkpoints beyond the newest `keep` go: of steps up to this one, because later ones were passed over, and only those
+ * that hold nothing of anybody else's. What cannot be removed is left for the next time. */
 static void rotate(const ch_run *run) {
   char path[PATH_MAX];
-  int keep = run->config.train.keep_checkpoints;
-  snprintf(path, sizeof path, "%s/checkpoints", run->out);
-  for (;;) {
-    int64_t oldest = INT64_MAX;
-    int count = 0;
-    DIR *d = opendir(path);
-    if (!d) return;
-    for (struct dirent *entry; (entry = readdir(d));) {
-      int64_t step = ch_checkpoint_step(entry->d_name);
-      if (step < 0) continue;
-      count++;
-      if (step < oldest) oldest = step;
-    }
-    closedir(d);
-    if (keep <= 0 || count <= keep) return;
-    char old[PATH_MAX];
-    ch_checkpoint_path(run->out, oldest, old);
-    if (ch_dir_remove(old)) return;
+  int64_t *steps;
+  int count, kept = 0, keep = run->config.train.keep_checkpoints;
+  if (keep <= 0 || ch_checkpoint_list(run->out, &steps, &count)) return;
+  for (int i = 0; i < count; i++) {
+    ch_checkpoint_path(run->out, steps[i], path);
+    if (steps[i] <= run->step && is_checkpoint(path) && kept++ >= keep) ch_dir_remove(path);
   }
+  free(steps);
+}
+
+/* What has this checkpoint's name already was passed over when the run was resumed: it makes room, and stays. */
+static int set_aside(const char *path) {
+  char other[PATH_MAX + 32];
+  if (access(path, F_OK)) return CHOIR_OK;
+  snprintf(other, sizeof other, "%s.passed-over", path);
+  for (int i = 2; !access(other, F_OK); i++) snprintf(other, sizeof other, "%s.passed-over-%d", path, i);
+  if (rename(path, other)) return ch_error_errno("%s: cannot be renamed to %s", path, other);
+  ch_notice("%s: is now called %s", path, other);
+  return CHOIR_OK;
 }
 
 int ch_checkpoint_save(ch_run *run, char *path) {
   ch_dir directory;
   char file[PATH_MAX + 32];
   ch_checkpoint_path(run->out, run->step, path);
+  CH_TRY(set_aside(path));
   CH_TRY(ch_dir_begin(&directory, path));
   int code = ch_model_save_into(run->model, run->tokenizer, directory.temporary);
   if (!code) {
@@ -113,7 +134,7 @@ static int load_state(ch_run *run, const choir_tensors *file, const char *path) 
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&run->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
-    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, (real *)(uintptr_t)want[i].data);
+    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, 0, (real *)(uintptr_t)want[i].data);
   free(want);
   if (!code && choir_tensors_count(file) != count + COUNTERS)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
@@ -125,7 +146,7 @@ int ch_checkpoint_load(ch_run *run, const char *path) {
   char file[PATH_MAX + 32];
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
-  CH_TRY(ch_weights_load(&run->model->net.params, file));
+  CH_TRY(ch_weights_load(&run->model->net.params, file, 0));
   ch_model_weights_changed(run->model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));
