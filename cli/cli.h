@@ -65,6 +65,11 @@ void cli_print_notices(const char *lines); /* on standard error, each behind the
 int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 
+/* shown.c */
+void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
+const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
+size_t cli_json_flags(void);                                 /* of jansson, for standard output */
+
 /* start.c */
 int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
 

@@ -113,7 +113,7 @@ static int show_text(void *context, int sequence, const char *text, size_t size)
   work *w = context;
   (void)sequence;
   if (w->count > 1 || o.json) return 0;
-  fwrite(text, 1, size, stdout);
+  cli_put_text(stdout, text, size);
   if (size) w->broken |= fflush(stdout) != 0;
   return w->broken;
 }
@@ -121,7 +121,7 @@ static int show_text(void *context, int sequence, const char *text, size_t size)
 static void print_json(const choir_prompt *p, const choir_generated *g) {
   json_t *row = json_pack("{s:s%, s:s%, s:i, s:i, s:s}", "prompt", p->text, p->size, "text", g->text, g->size,
                           "prompt_tokens", g->prompt_count, "tokens", g->count, "end", choir_end_name(g->end));
-  json_dumpf(row, stdout, JSON_COMPACT);
+  json_dumpf(row, stdout, JSON_COMPACT | cli_json_flags());
   putchar('\n');
   json_decref(row);
 }
@@ -131,7 +131,11 @@ static void print_done(const work *w, int i) {
   if (o.json) {
     print_json(&w->prompt[i], g);
   } else {
-    if (w->count > 1) printf("%s%s%s", i ? "---\n" : "", w->prompt[i].text, g->text);
+    if (w->count > 1) {
+      printf("%s", i ? "---\n" : "");
+      cli_put_text(stdout, w->prompt[i].text, w->prompt[i].size);
+      cli_put_text(stdout, g->text, g->size);
+    }
     if (!g->size || g->text[g->size - 1] != '\n') putchar('\n');
   }
 }

@@ -10,9 +10,10 @@
 static const cli_verb *current; /* whose words are being read: for messages */
 
 static void say(const char *format, va_list args) {
-  fprintf(stderr, "choir%s%s: ", current ? " " : "", current ? current->name : "");
-  vfprintf(stderr, format, args);
-  fputc('\n', stderr);
+  char text[4096], shown[4096];
+  vsnprintf(text, sizeof text, format, args);
+  choir_printable(text, strlen(text), 0, shown, sizeof shown);
+  fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", shown);
 }
 
 int cli_usage(const char *format, ...) {

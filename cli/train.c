@@ -63,7 +63,7 @@ static void show_kept(display *w, const choir_train_event *e) {
   else if (e->kind == CHOIR_EVENT_NOTICE)
     cli_print_notices(e->text);
   else
-    printf("step %lld  checkpoint %s\n", (long long)e->step, e->text);
+    printf("step %lld  checkpoint %s\n", (long long)e->step, cli_shown(e->text));
   fflush(stdout);
 }
 
@@ -128,11 +128,12 @@ static int run(int count, const char *const *operands) {
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)
     printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
-           seconds, o.out);
+           seconds, cli_shown(o.out));
   else if (!w.last)
-    printf("nothing left to do: %s has all its steps; look at it with: choir report %s\n", o.out, o.out);
+    printf("nothing left to do: %s has all its steps; look at it with: choir report %s\n", cli_shown(o.out),
+           cli_shown(o.out));
   else
-    printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, o.out);
+    printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, cli_shown(o.out));
   return 0;
 }
 
