@@ -76,6 +76,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
     say(": became shorter while it was in use, or cannot be read from its disk.");
   } else {
     say(number == SIGBUS    ? "no memory or no disk behind an address (SIGBUS)."
+        : number == SIGABRT ? "a library that it uses gave up (SIGABRT), most often for want of memory."
         : number == SIGSEGV ? "a fault in choir or a library that it uses, or no room for its stack (SIGSEGV)."
                             : "a fault in choir or a library that it uses (SIGILL or SIGFPE).");
   }
@@ -87,7 +88,7 @@ static void on_fault(int number, siginfo_t *info, void *context) {
 /* On a stack of their own: where the usual one has no room there must still be a word. */
 static void catch_faults(void) {
   static char stack[1 << 16];
-  static const int faults[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE};
+  static const int faults[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGABRT};
   struct sigaction action;
   sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
   memset(&action, 0, sizeof action);

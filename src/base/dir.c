@@ -164,12 +164,13 @@ static int cannot_lock(const char *path, int number) {
   return ch_error_errno("%s: cannot be written", path);
 }
 
-/* A number and a line end, or nothing yet: anything else is somebody else's file. */
+/* A number and a line end, or what a power failure left of it (a part, zeros, nothing): anything else is somebody
+ * else's file. */
 static int is_lock(int fd) {
   char text[32];
   ssize_t n = pread(fd, text, sizeof text, 0);
   for (ssize_t i = 0; i < n; i++)
-    if (i == n - 1 ? text[i] != '\n' : text[i] < '0' || text[i] > '9') return 0;
+    if (text[i] && (text[i] < '0' || text[i] > '9') && (text[i] != '\n' || i < n - 1)) return 0;
   return n >= 0 && n < (ssize_t)sizeof text;
 }
 

@@ -21,17 +21,20 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
   return remove(path);
 }
 
-/* The mark goes last, so that what an interrupted removal leaves can still be told from what is not ours. */
+/* The mark goes last, and only where everything else has gone, so that what an interrupted removal leaves can still be
+ * told from what is not ours. */
 static void remove_marked(const char *path) {
   char inner[4096 + 256], mark[4096 + 256];
   DIR *stream = opendir(path);
+  int left = 0;
   if (!stream) return;
   for (struct dirent *entry; (entry = readdir(stream));) {
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, MARK)) continue;
     snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-    nftw(inner, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    left |= nftw(inner, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
   }
   closedir(stream);
+  if (left) return;
   snprintf(mark, sizeof mark, "%s/%s", path, MARK);
   unlink(mark);
   rmdir(path);

@@ -42,4 +42,7 @@ int ch_history_read(const char *run_directory, ch_history *history);
 int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history);
 void ch_history_free(ch_history *history);
 
+/* The page that shows it (report.c); run_directory is a title here. */
+void ch_report_page(FILE *out, const char *run_directory, const ch_history *history);
+
 #endif

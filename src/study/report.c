@@ -197,7 +197,7 @@ static void settings(FILE *out, const json_t *object, const char *prefix) {
   }
 }
 
-static void page(FILE *out, const char *run_directory, const ch_history *h) {
+void ch_report_page(FILE *out, const char *run_directory, const ch_history *h) {
   const json_t *config = json_object_get(h->run, "config");
   const char *name = json_string_value(json_object_get(json_object_get(config, "model"), "name"));
   ch_page_begin(out, run_directory, NULL, 0);
@@ -227,7 +227,7 @@ int choir_report_write(const char *run_directory, const char *output) {
   size_t bytes = 0;
   CH_TRY(ch_history_read(run_directory, &history));
   FILE *out = open_memstream(&text, &bytes);
-  if (out) page(out, run_directory, &history);
+  if (out) ch_report_page(out, run_directory, &history);
   int failed = !out || ferror(out);
   if (out && fclose(out)) failed = 1;
   ch_history_free(&history);

@@ -27,7 +27,7 @@ static void get_counters(const ch_run *run, int64_t *c) {
   c[4] = (int64_t)ch_data_tokenizer_hash(run->data);
 }
 
-static int save_state(const ch_run *run, const char *path) {
+int ch_state_write(const ch_run *run, const char *path) {
   int64_t counters[COUNTERS];
   get_counters(run, counters);
   choir_tensor *tensor = calloc((size_t)(2 * run->model->net.params.count + COUNTERS), sizeof *tensor);
@@ -94,7 +94,7 @@ int ch_checkpoint_save(ch_run *run, char *path) {
   int code = ch_model_save_into(run->model, run->tokenizer, directory.temporary);
   if (!code) {
     snprintf(file, sizeof file, "%s/state.safetensors", directory.temporary);
-    code = save_state(run, file);
+    code = ch_state_write(run, file);
   }
   if (code) {
     ch_dir_abandon(&directory);
@@ -128,7 +128,7 @@ static int read_counters(ch_run *run, const choir_tensors *file, const char *pat
   return CHOIR_OK;
 }
 
-static int load_state(ch_run *run, const choir_tensors *file, const char *path) {
+int ch_state_read(ch_run *run, const choir_tensors *file, const char *path) {
   CH_TRY(read_counters(run, file, path));
   choir_tensor *want = calloc((size_t)(2 * run->model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
@@ -150,7 +150,7 @@ int ch_checkpoint_load(ch_run *run, const char *path) {
   ch_model_weights_changed(run->model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));
-  int code = load_state(run, tensors, file);
+  int code = ch_state_read(run, tensors, file);
   choir_tensors_close(tensors);
   return code;
 }

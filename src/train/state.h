@@ -33,4 +33,8 @@ int ch_checkpoint_save(ch_run *run, char *path);
  * be the run's own. */
 int ch_checkpoint_load(ch_run *run, const char *path);
 
+/* The part that is state.safetensors: writes it, and reads it, opened; `path` names it in messages. */
+int ch_state_write(const ch_run *run, const char *path);
+int ch_state_read(ch_run *run, const choir_tensors *file, const char *path);
+
 #endif
