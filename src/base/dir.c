@@ -124,17 +124,25 @@ int ch_dir_commit(ch_dir *dir) {
 
 void ch_dir_abandon(ch_dir *dir) { ch_temporary_remove(&dir->place); }
 
+/* Whether a directory is there now. A new one's name is on the disk, too: a checkpoint in it may outlive a loss of
+ * power. Who may not read the directory above cannot have that. */
+static int make_one(const char *path) {
+  if (mkdir(path, 0777)) return errno == EEXIST ? CHOIR_OK : ch_error_errno("%s: cannot be created", path);
+  int code = ch_dir_sync_parent(path);
+  return code && errno != EACCES ? code : CHOIR_OK;
+}
+
 int ch_dir_make(const char *path) {
   char part[4096];
   if (snprintf(part, sizeof part, "%s", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   for (char *slash = part; *slash && (slash = strchr(slash + 1, '/'));) {
     *slash = 0;
-    if (mkdir(part, 0777) && errno != EEXIST) return ch_error_errno("%s: cannot be created", part);
+    CH_TRY(make_one(part));
     *slash = '/';
   }
   struct stat status;
-  if (mkdir(part, 0777) && errno != EEXIST) return ch_error_errno("%s: cannot be created", path);
+  CH_TRY(make_one(part));
   if (stat(path, &status) || !S_ISDIR(status.st_mode))
     return ch_error(CHOIR_ERROR_IO, "%s: exists and is not a directory", path);
   return CHOIR_OK;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -28,6 +29,7 @@ static int64_t end_of_lines(int fd, int64_t bytes) {
 
 int ch_log_open(ch_log *log, const char *path) {
   struct stat status;
+  int there = !access(path, F_OK);
   *log = (ch_log){.fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)};
   if (log->fd < 0 || snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path ||
       fstat(log->fd, &status)) {
@@ -35,10 +37,16 @@ int ch_log_open(ch_log *log, const char *path) {
     ch_log_close(log);
     return code;
   }
+  int code =
+      there ? CHOIR_OK : ch_dir_sync_parent(path); /* checkpoints rely on its being there after a loss of power */
+  if (code) {
+    ch_log_close(log);
+    return code;
+  }
   log->bytes = end_of_lines(log->fd, status.st_size);
   if (log->bytes == status.st_size) return CHOIR_OK;
   if (!ftruncate(log->fd, log->bytes)) return CHOIR_OK;
-  int code = ch_error_errno("%s: cannot cut off half a line", path);
+  code = ch_error_errno("%s: cannot cut off half a line", path);
   ch_log_close(log);
   return code;
 }
