@@ -7,6 +7,7 @@
 #include "cli.h"
 
 static struct {
+  const char *backend;
   int threads, repetitions, json, parts;
   double seconds;
 } o;
@@ -136,7 +137,11 @@ static int run(int count, const char *const *operands) {
   if (!count)
     for (operands = choir_bench_defaults(); operands[count];) count++;
   if (choir_machine_measure(o.threads, 0, &peak)) return cli_fail();
-  bench_run run = {.options = {.threads = o.threads, .repetitions = o.repetitions, .seconds = o.seconds, .peak = &peak},
+  bench_run run = {.options = {.threads = o.threads,
+                               .repetitions = o.repetitions,
+                               .seconds = o.seconds,
+                               .peak = &peak,
+                               .backend = o.backend},
                    .rows = json_array()};
   if (!o.json) print_head(&peak);
   int status = all(&run, count, operands);
@@ -149,6 +154,7 @@ static const cli_option options[] = {
     {"repetitions", "N", CLI_INT, &o.repetitions, "7", "of each case, at least", 0},
     {"seconds", "S", CLI_REAL, &o.seconds, "0.2", "for each case, at least", 0},
     {"parts", NULL, CLI_FLAG, &o.parts, NULL, "show where the time of a layer goes", 0},
+    CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};

@@ -78,6 +78,7 @@ void cli_help(FILE *out); /* all verbs */
 void cli_help_verb(FILE *out, const cli_verb *verb);
 void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
+void cli_help_routers(FILE *out);                    /* all routers and their options */
 
 /* manual.c */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
@@ -118,8 +119,15 @@ void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_re
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 
+/* The row of who runs a model: a choice of this call, no part of what it computes. */
+/* clang-format off */
+#define CLI_BACKEND(target)                                                                                            \
+  {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it: cpu, or reference (plain C: slow)", 0}
+/* clang-format on */
+
 /* settings.c */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
+int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
 /* A row for verbs that load a checkpoint; `o.unchecked` is an int. */
 #define CLI_UNCHECKED(o) \
@@ -128,7 +136,7 @@ int cli_apply_settings(choir_config *config, const cli_list *settings);
 /* inspect_text.c: what choir stats and choir inspect share. */
 typedef struct cli_inspect_options {
   choir_inspect_options options;
-  const char *compute;
+  const char *compute, *backend;
   int threads, unchecked;
 } cli_inspect_options;
 
@@ -144,6 +152,7 @@ typedef struct cli_inspect_options {
   {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
   {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},    \
   CLI_UNCHECKED(o),                                                                                                    \
+  CLI_BACKEND(&o.backend),                                                                                             \
   {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0}
 /* clang-format on */
 

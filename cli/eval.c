@@ -4,7 +4,7 @@
 #include "cli.h"
 
 static struct {
-  const char *data, *text, *compute, *routing;
+  const char *data, *text, *compute, *routing, *backend;
   int64_t sequences;
   int batch, length, in_order, threads, unchecked, json;
 } o;
@@ -112,6 +112,7 @@ static int run(int count, const char *const *operands) {
   choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
+  options.backend = o.backend;
   options.threads = o.threads;
   options.unchecked = o.unchecked;
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
@@ -137,6 +138,7 @@ static const cli_option options[] = {
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     CLI_UNCHECKED(o),
+    CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};

@@ -5,13 +5,26 @@
 #include "cli.h"
 
 static struct {
-  const char *logits, *gradients, *compute, *routing;
+  const char *logits, *gradients, *compute, *routing, *backend;
   int json, emulate, threads, unchecked;
 } o;
 
 static int write_logits(int B, int T, int V, float *logits) {
   choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 3, .shape = {B, T, V}, .data = logits};
   return choir_npy_write(o.logits, &array) ? cli_fail() : 0;
+}
+
+/* A copy of a parameter's gradient. */
+static int copy_gradient(const choir_model *model, int index, const choir_parameter *p, choir_tensor *t) {
+  snprintf(t->name, sizeof t->name, "%s", p->name);
+  t->dtype = CHOIR_F32;
+  t->dims = p->dims;
+  t->bytes = sizeof(float);
+  for (int d = 0; d < p->dims; d++) t->bytes *= (size_t)(t->shape[d] = p->shape[d]);
+  float *values = malloc(t->bytes);
+  t->data = values;
+  if (!values) return cli_fail_with("out of memory");
+  return choir_model_get_parameter(model, index, 1, values) ? cli_fail() : 0;
 }
 
 /* Every parameter that has a gradient, under its name. */
@@ -22,16 +35,10 @@ static int write_gradients(const choir_model *model) {
   for (int i = 0; i < count && !status; i++) {
     choir_parameter p;
     if (choir_model_parameter(model, i, &p)) status = cli_fail();
-    if (status || !p.gradient) continue;
-    choir_tensor *t = &tensors[used++];
-    snprintf(t->name, sizeof t->name, "%s", p.name);
-    t->dtype = CHOIR_F32;
-    t->dims = p.dims;
-    t->data = p.gradient;
-    t->bytes = sizeof(float);
-    for (int d = 0; d < p.dims; d++) t->bytes *= (size_t)(t->shape[d] = p.shape[d]);
+    if (!status && p.trained) status = copy_gradient(model, i, &p, &tensors[used++]);
   }
   if (!status && choir_tensors_write(o.gradients, tensors, used, NULL)) status = cli_fail();
+  for (int i = 0; i < used; i++) free((void *)(uintptr_t)tensors[i].data);
   free(tensors);
   return status;
 }
@@ -83,6 +90,7 @@ static int run(int count, const char *const *operands) {
   choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
+  options.backend = o.backend;
   options.emulate_bf16 = o.emulate;
   options.threads = o.threads;
   options.unchecked = o.unchecked;
@@ -103,6 +111,7 @@ static const cli_option options[] = {
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     CLI_UNCHECKED(o),
+    CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
     {0}};

@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  const char *prompt, *prompts, *routing, *compute;
+  const char *prompt, *prompts, *routing, *compute, *backend;
   cli_list stops;
   int64_t seed;
   double temperature, top_p;
@@ -197,6 +197,7 @@ static int with_model(const char *checkpoint, work *w, const char *const *stops)
   choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
+  options.backend = o.backend;
   options.threads = o.threads;
   options.unchecked = o.unchecked;
   int status = cli_checkpoint_open(checkpoint, &options, o.routing, &tokenizer, &model);
@@ -239,6 +240,7 @@ static const cli_option options[] = {
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "must not look at other tokens", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     CLI_UNCHECKED(o),
+    CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
     {0}};

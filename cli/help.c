@@ -72,12 +72,50 @@ void cli_help_family(FILE *out, const char *family) {
   fprintf(out, "\nMore about each: choir help %s ...\n", family);
 }
 
+enum { MOST_OPTIONS = 64 };
+
+/* Adds an option to those seen before, unless it is there. */
+static void remember(choir_router_option *seen, int *count, const choir_router_option *option) {
+  for (int i = 0; i < *count; i++)
+    if (!strcmp(seen[i].name, option->name)) return;
+  if (*count < MOST_OPTIONS) seen[(*count)++] = *option;
+}
+
+/* A name in the margin and text beside it. */
+static void entry(FILE *out, const char *name, const char *text) {
+  fprintf(out, "  %-*s", MARGIN - 2, name);
+  wrapped(out, text, MARGIN, MARGIN);
+}
+
+static void help_router(FILE *out, const char *name, choir_router_option *seen, int *count) {
+  choir_router_option option;
+  char text[1024];
+  size_t used = 0;
+  entry(out, name, choir_router_summary(name));
+  for (int i = 0; !choir_router_option_at(name, i, &option) && used < sizeof text; i++) {
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%s=%s", i ? " " : "", option.name, option.value);
+    remember(seen, count, &option);
+  }
+  entry(out, "", used ? text : "(no options)");
+}
+
+void cli_help_routers(FILE *out) {
+  choir_router_option seen[MOST_OPTIONS];
+  int count = 0;
+  fprintf(out, "Routers, what they do, and the options that each takes, with its defaults:\n\n");
+  for (const char *const *name = choir_router_names(); *name; name++) help_router(out, *name, seen, &count);
+  fprintf(out, "\nOptions stand in \"router\" of a config, or --set router.NAME=VALUE sets them:\n\n");
+  for (int i = 0; i < count; i++) entry(out, seen[i].name, seen[i].help);
+  fprintf(out, "\nA router refuses an option that it does not take.\n");
+}
+
 void cli_help(FILE *out) {
   fprintf(out,
           "choir trains Transformer language models with Mixture-of-Experts layers routed by\n"
           "expert choice, and lets you look inside.\n\n");
   for (int i = 0; cli_verbs[i]; i++) fprintf(out, "  choir %-18s %s\n", cli_verbs[i]->name, cli_verbs[i]->summary);
   fprintf(out, "  choir %-18s %s\n", "help COMMAND", "explain a command and its options");
+  fprintf(out, "  choir %-18s %s\n", "help routers", "list the routers and the options of each");
   fprintf(out, "  choir %-18s %s\n\n", "--version", "print the version");
   fprintf(out, "Exit status: 0 success, 1 failure, 2 wrong usage.\n");
 }

@@ -8,6 +8,7 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
   choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o->compute;
+  options.backend = o->backend;
   options.threads = o->threads;
   options.unchecked = o->unchecked;
   cli_catch_signals();

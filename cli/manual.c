@@ -43,6 +43,20 @@ static void manual_head(FILE *out, const cli_verb *verb, const char *summary) {
   roff(out, summary);
 }
 
+/* What a router does, and its options. */
+static void manual_router(FILE *out, const char *name) {
+  choir_router_option option;
+  fprintf(out, ".TP\n.B %s\n", name);
+  roff(out, choir_router_summary(name));
+  for (int i = 0; !choir_router_option_at(name, i, &option); i++) {
+    fputs(i ? ", " : ". Options: ", out);
+    roff(out, option.name);
+    fputc('=', out);
+    roff(out, option.value);
+  }
+  fputc('\n', out);
+}
+
 static void manual_program(FILE *out) {
   manual_head(out, NULL, "train and study language models with expert-choice routing");
   fputs("\n.SH SYNOPSIS\n.B choir\n.I command\n[options] [operands]\n.SH COMMANDS\n", out);
@@ -53,6 +67,8 @@ static void manual_program(FILE *out) {
     roff(out, cli_verbs[i]->summary);
     fputc('\n', out);
   }
+  fputs(".SH ROUTERS\n", out);
+  for (const char *const *name = choir_router_names(); *name; name++) manual_router(out, *name);
   fputs(".SH EXIT STATUS\n0 success, 1 failure, 2 wrong usage.\n", out);
   fputs(".SH ENVIRONMENT\n.TP\n.B CHOIR_ISA\ngeneric, avx2 or avx512: use no wider vectors than these.\n", out);
 }

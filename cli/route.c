@@ -69,6 +69,22 @@ static int route(const choir_router_options *options, const choir_npy *scores, c
   return status;
 }
 
+/* What was given must matter. */
+static int check_flags(const choir_router_options *options) {
+  const struct {
+    const char *name;
+    int given;
+  } flags[] = {{"training", o.training},     {"capacity-factor", o.capacity_factor != -1},
+               {"pool", o.pool != NULL},     {"sequence-length", o.sequence_length != 0},
+               {"tokens", o.tokens != NULL}, {"seed", o.seed != 0}};
+  for (size_t i = 0; o.thresholds && i < sizeof flags / sizeof *flags; i++)
+    if (flags[i].given) return cli_usage("--%s has no effect with --thresholds", flags[i].name);
+  if (o.random_second && !o.training) return cli_usage("--random-second has no effect without --training");
+  if (o.sequence_length && strcmp(options->pool, "sequence") && strcmp(options->pool, "position"))
+    return cli_usage("--sequence-length has no effect but with --pool sequence or position");
+  return 0;
+}
+
 static int run(int count, const char *const *operands) {
   (void)count;
   choir_config config;
@@ -76,12 +92,13 @@ static int run(int count, const char *const *operands) {
   choir_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
   choir_config_default(&config);
   if (choir_router_default(o.router, &config.model.router)) return cli_fail();
-  int status = cli_apply_settings(&config, &o.set);
+  int status = cli_apply_router_settings(&config, &o.set);
   if (status) return status;
   options = config.model.router;
-  if (o.capacity_factor != -1) options.capacity_factor = options.eval_capacity_factor = o.capacity_factor;
+  if (o.capacity_factor != -1) options.capacity_factor = o.capacity_factor;
   if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
   if (o.random_second) options.random_second = 1;
+  if ((status = check_flags(&options))) return status;
   if (choir_npy_read(operands[0], CHOIR_NPY_FLOAT32, 2, &scores)) return cli_fail();
   status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], "rows", &tokens);
   if (!status) status = read_beside(o.valid, CHOIR_NPY_UINT8, scores.shape[0], "rows", &valid);
@@ -95,10 +112,10 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"router", "NAME", CLI_TEXT, &o.router, NULL, "which: expert_choice, gshard_top2, switch_top1, ...", 1},
+    {"router", "NAME", CLI_TEXT, &o.router, NULL, "which: choir help routers lists them", 1},
     {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, "-1",
      "experts per token on average; -1: the router's own default", 0},
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "another option of the router, as router.experts_per_token=1", 0},
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "another option of the router, as router.cap=3", 0},
     {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: softmax each row first", 0},
     {"tokens", "T.npy", CLI_TEXT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
     {"valid", "V.npy", CLI_TEXT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},

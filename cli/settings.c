@@ -3,14 +3,39 @@
 
 #include "cli.h"
 
+/* The key of "KEY=VALUE"; returns the value, or NULL. */
+static const char *split(const char *setting, char *key, size_t size) {
+  const char *equals = strchr(setting, '=');
+  if (!equals || equals == setting || (size_t)(equals - setting) >= size) return NULL;
+  snprintf(key, size, "%.*s", (int)(equals - setting), setting);
+  return equals + 1;
+}
+
+static int names_router(const char *key) { return !strcmp(key, "router.name") || !strcmp(key, "model.router.name"); }
+
+/* A router's name first, as in a file: it brings defaults, which would take the place of what was set before it. */
 int cli_apply_settings(choir_config *config, const cli_list *settings) {
+  for (int names = 1; names >= 0; names--)
+    for (int i = 0; i < settings->count; i++) {
+      char key[128];
+      const char *value = split(settings->values[i], key, sizeof key);
+      if (!value) return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
+      if (names_router(key) == names && choir_config_set(config, key, value)) return cli_fail();
+    }
+  return 0;
+}
+
+int cli_apply_router_settings(choir_config *config, const cli_list *settings) {
   for (int i = 0; i < settings->count; i++) {
-    const char *equals = strchr(settings->values[i], '=');
-    char key[128];
-    if (!equals || equals == settings->values[i] || (size_t)(equals - settings->values[i]) >= sizeof key)
-      return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
-    snprintf(key, sizeof key, "%.*s", (int)(equals - settings->values[i]), settings->values[i]);
-    if (choir_config_set(config, key, equals + 1)) return cli_fail();
+    char name[128], key[160];
+    const char *value = split(settings->values[i], name, sizeof name);
+    if (!value) return cli_usage("--set %s: must be KEY=VALUE", settings->values[i]);
+    if (names_router(name)) return cli_usage("--set %s: the router is that of --router", settings->values[i]);
+    const char *dot = strrchr(name, '.');
+    if (dot && strncmp(name, "router.", 7) && strncmp(name, "model.router.", 13))
+      return cli_usage("--set %s: only options of the router matter here, router.NAME", settings->values[i]);
+    snprintf(key, sizeof key, "router.%s", dot ? dot + 1 : name);
+    if (choir_config_set(config, key, value)) return cli_fail();
   }
   return 0;
 }

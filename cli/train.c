@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  const char *config, *data, *out;
+  const char *backend, *config, *data, *out;
   cli_list set;
   double minutes, disk_minutes;
   int resume, threads, emulate;
@@ -118,6 +118,7 @@ static int run(int count, const char *const *operands) {
   options.out = o.out;
   options.resume = o.resume;
   options.run.threads = o.threads;
+  options.run.backend = o.backend;
   options.run.emulate_bf16 = o.emulate;
   options.disk_minutes = o.disk_minutes;
   options.event = on_event;
@@ -147,6 +148,7 @@ static const cli_option options[] = {
     {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "go on in memory for M minutes at most while the disk has no room; then stop", 0},
+    CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
     {0}};

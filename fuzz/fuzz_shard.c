@@ -8,9 +8,9 @@
  * come past the first check. */
 static void forge(uint8_t *file, size_t size) {
   enum { HEADER = 128, TOKENS_AT = 56, HEADER_AT = 120 };
-  uint64_t checksum = ch_hash64(file + HEADER, size - HEADER, 0);
+  uint64_t checksum = XXH64(file + HEADER, size - HEADER, 0);
   for (int i = 0; i < 8; i++) file[TOKENS_AT + i] = (uint8_t)(checksum >> 8 * i);
-  checksum = ch_hash64(file, HEADER_AT, 0);
+  checksum = XXH64(file, HEADER_AT, 0);
   for (int i = 0; i < 8; i++) file[HEADER_AT + i] = (uint8_t)(checksum >> 8 * i);
 }
 

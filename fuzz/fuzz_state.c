@@ -44,24 +44,20 @@ static void make_run(void) {
   must(choir_config_check(c));
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.threads = 1;
-  must(ch_model_create(c, &options, &run.model));
-  must(ch_optimizer_create(&c->train, &run.model->net.params, &run.optimizer));
-  ch_arena_init(&run.state, "optimizer state");
-  ch_optimizer_alloc(&run.optimizer, &run.state);
-  must(ch_arena_commit(&run.state));
-  ch_optimizer_alloc(&run.optimizer, &run.state);
+  choir_model *model;
+  must(ch_model_prepare(c, &options, &model));
+  must(ch_trainer_plan(model, &ch_comm_single, &run.trainer));
+  must(ch_trainer_commit(&run.trainer));
   if (getenv("CHOIR_FUZZ_SEED")) must(ch_state_write(&run, getenv("CHOIR_FUZZ_SEED")));
 }
 
 /* Whatever has been taken is finite. */
-static void check_slots(void) {
-  for (int i = 0; i < run.model->net.params.count; i++) {
-    const ch_opt_slot *s = &run.optimizer.slot[i];
-    for (int64_t k = 0; k < s->first_count; k++)
-      if (!isfinite(s->first[k])) abort();
-    for (int64_t k = 0; k < s->second_count; k++)
-      if (!isfinite(s->second[k])) abort();
-  }
+static void check_state(void) {
+  static choir_tensor tensor[1000];
+  int count = ch_optimizer_tensors(&run.trainer.optimizer, tensor);
+  for (int i = 0; i < count; i++)
+    for (size_t k = 0; k < tensor[i].bytes / sizeof(float); k++)
+      if (!isfinite(((const float *)tensor[i].data)[k])) abort();
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
@@ -77,8 +73,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   memcpy(copy, data, size);
   if (!ch_tensors_parse(copy, size, "input", 0, &file)) {
     if (!ch_state_read(&run, file, "input")) {
-      if (run.step < 0 || run.metrics_bytes < 0) abort();
-      check_slots();
+      if (run.trainer.step < 0 || run.metrics_bytes < 0) abort();
+      check_state();
     }
     choir_tensors_close(file);
   }

@@ -20,18 +20,19 @@ $found"
 allow base
 allow op base
 allow comm base
+allow optim op base
 allow cpu op base
 allow data base
 allow moe op comm base
-allow model moe op comm base
+allow model moe optim op comm base
 allow api model moe op base
-allow train api model moe data op comm base
+allow train api model moe optim data op comm base
 allow infer api model moe data op comm base
 allow bench train infer api model moe data op comm base
 allow study train infer api model moe data op comm base
 for folder in src/*/; do
   case $(basename "$folder") in
-    base | op | comm | cpu | cuda | data | moe | model | api | train | infer | bench | study) ;;
+    base | op | comm | cpu | cuda | data | moe | optim | model | api | train | infer | bench | study) ;;
     *) fail "$folder: has no place in the order of folders (tests/arrows.sh)" ;;
   esac
 done

@@ -7,7 +7,7 @@ static real cotangent[N * E];
 
 static double loss(layer_case *c) {
   router_run(c, NULL);
-  double sum = (double)c->aux_scale * c->counts.aux_loss;
+  double sum = (double)c->aux_scale * *c->counts.aux_loss;
   for (int i = 0; i < E; i++)
     for (int s = c->record.expert_begin[i]; s < c->record.expert_begin[i + 1]; s++)
       sum += (double)cotangent[c->record.slot_token[s] * E + i] * (double)c->record.slot_gate[s];
@@ -34,10 +34,10 @@ static void dscores_of_every_router(void **state) {
   (void)state;
   uint8_t mask[N];
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
-  for (int router = 0; router < ROUTERS; router++)
+  for (int router = 0; ch_routers[router]; router++)
     for (int variant = 0; variant < 16; variant++) {
-      if (!ch_router_find(all_routers[router])->backward) continue;
-      layer_case c = {.options = router_options(all_routers[router]),
+      if (!ch_routers[router]->backward) continue;
+      layer_case c = {.options = router_options(ch_router_names[router]),
                       .n = N,
                       .e = E,
                       .T = 11,

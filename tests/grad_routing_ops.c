@@ -1,4 +1,6 @@
-/* Dispatch and combine in double: gradients by central differences, and that one is the other's transpose. */
+/* Dispatch, combine, gates and the load-balancing loss in double: gradients by central differences, and that dispatch
+ * is combine's transpose. */
+#include "op/backend.h"
 #include "testing.h"
 
 enum { N = 9, E = 3, D = 5, SLOTS = 10 };
@@ -16,7 +18,6 @@ typedef struct {
 static ch_record make_record(void) {
   return (ch_record){.tokens = N,
                      .experts = E,
-                     .slots = SLOTS,
                      .max_slots = SLOTS,
                      .expert_begin = expert_begin,
                      .slot_token = slot_token,
@@ -86,7 +87,74 @@ static void test_transpose(void **state) {
   free_record(&r);
 }
 
+/* Gates as a function of scores: of a share, the values of both choices change with them. */
+typedef struct {
+  ch_exec *x;
+  ch_gate_args gate;
+  ch_balance_args balance;
+  const int *choice;
+  real *score, *value;
+  const real *cotangent;
+} gating;
+
+static double gate_loss(void *context) {
+  gating *p = context;
+  for (int at = 0; at < 2 * N; at++) p->value[at] = p->score[at / 2 * E + p->choice[at]];
+  p->x->ops->gate(p->x, &p->gate);
+  return test_dot(p->gate.record->slot_gate, p->cotangent, SLOTS - 1);
+}
+
+static double balance_loss(void *context) {
+  gating *p = context;
+  p->x->ops->balance(p->x, &p->balance);
+  return (double)p->balance.scale * *p->balance.loss;
+}
+
+static void test_gate(void **state) {
+  (void)state;
+  static const uint8_t valid[N] = {1, 1, 0, 1, 1, 1, 1, 0, 1};
+  int choice[2 * N];
+  double loss_value;
+  ch_record r = make_record();
+  int begin[E + 1] = {0, 5, 5, SLOTS - 1}, token[SLOTS - 1] = {0, 2, 4, 5, 8, 3, 4, 6, 8}; /* a pair at most once */
+  r.expert_begin = begin, r.slot_token = token;
+  real *score = test_new_normal(N * E, 7), *value = test_new(2 * N), *dscore = test_new(N * E),
+       *dgate = test_new_normal(SLOTS, 8);
+  for (int i = 0; i < N * E; i++) score[i] = (real)exp((double)score[i]);
+  for (int t = 0; t < N; t++) choice[2 * t] = t > 5 || t == 3 ? 2 : 0, choice[2 * t + 1] = t > 5 || t == 3 ? 0 : 2;
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
+    gating p = {.x = &x, .choice = choice, .score = score, .value = value, .cotangent = dgate};
+    p.gate = (ch_gate_args){
+        .record = &r, .score = score, .choice = choice, .value = value, .dgate = dgate, .dscore = dscore};
+    for (p.gate.rule = CH_GATE_SCORE; p.gate.rule <= CH_GATE_SHARE; p.gate.rule++) {
+      if (!pass_) continue;
+      test_poison(dscore, N * E);
+      gate_loss(&p);
+      x.ops->gate_backward(&x, &p.gate);
+      double error = test_gradient(gate_loss, &p, score, N * E, dscore, 1000);
+      if (!(error <= 1e-8)) fail_msg("gate %d: relative error of the gradient: %.3g", (int)p.gate.rule, error);
+    }
+    p.balance = (ch_balance_args){.n = N,
+                                  .e = E,
+                                  .count = 2,
+                                  .valid = valid,
+                                  .choice = choice,
+                                  .score = score,
+                                  .loss = &loss_value,
+                                  .scale = (real)0.7,
+                                  .dscore_acc = dscore};
+    memset(dscore, 0, sizeof *dscore * N * E);
+    x.ops->balance(&x, &p.balance);
+    x.ops->balance_backward(&x, &p.balance);
+    double error = pass_ ? test_gradient(balance_loss, &p, score, N * E, dscore, 1000) : 0;
+    if (!(error <= 1e-8)) fail_msg("balance: relative error of the gradient: %.3g", error);
+  });
+  free(score), free(value), free(dscore), free(dgate);
+  free_record(&r);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_combine), cmocka_unit_test(test_transpose)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_combine), cmocka_unit_test(test_transpose),
+                                     cmocka_unit_test(test_gate)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,7 +19,8 @@ static inline choir_config model_config(const char *router) {
   c.model.heads = 2;
   c.model.experts = strcmp(router, "dense") ? MODEL_E : 1;
   test_ok(choir_router_default(router, &c.model.router));
-  c.model.router.group_size = 40; /* cuts sequences and spans them */
+  if (ch_router_takes(ch_router_find(router), CH_ROUTER_TAKES(pool)))
+    c.model.router.group_size = 40; /* cuts sequences and spans them */
   c.train.sequence_length = MODEL_T;
   c.train.batch_sequences = MODEL_B;
   return c;

@@ -2,6 +2,7 @@
 #ifndef CH_TESTS_MOE_TESTING_H
 #define CH_TESTS_MOE_TESTING_H
 
+#include "cpu/counts.h"
 #include "moe/layer.h"
 #include "testing.h"
 
@@ -17,6 +18,7 @@ typedef struct {
   const char *backend;
   ch_compute compute;
   uint64_t seed, rng_base;
+  uint32_t sub;                      /* of the random numbers */
   real *x, *router, *w1, *w2, *dout; /* in */
   real aux_scale;
   real *out, *dx, *drouter, *dw1, *dw2; /* out */
@@ -32,6 +34,12 @@ static inline choir_router_options router_options(const char *name) {
   return o;
 }
 
+/* Tests of all routers go by the registry: for (i = 0; ch_routers[i]; i++). */
+static inline int is_dense(const char *router) { return !strcmp(router, "dense"); }
+
+/* Experts that a router can be tested with, `most` if it takes as many. */
+static inline int experts_for(const char *router, int most) { return is_dense(router) ? 1 : most; }
+
 /* Fresh random weights and input; the same for the same sizes. */
 static inline layer_case layer_case_new(const char *router, int n, int d, int h, int e) {
   int64_t weights = (int64_t)e * d * h, in = (int64_t)n * d;
@@ -44,6 +52,7 @@ static inline layer_case layer_case_new(const char *router, int n, int d, int h,
                   .threads = 2,
                   .backend = "reference",
                   .seed = 5,
+                  .sub = 3,
                   .aux_scale = (real)0.7,
                   .x = test_new_normal(in, 1),
                   .router = test_new_normal((int64_t)d * e, 2),
@@ -76,6 +85,8 @@ static inline void record_free(ch_record *r) {
 static inline void counts_free(ch_route_counts *counts) {
   free(counts->demand);
   free(counts->cutoff);
+  free(counts->dropped);
+  free(counts->aux_loss);
 }
 
 static inline void layer_case_free(layer_case *c) {
@@ -98,13 +109,15 @@ static inline void keep_record(ch_record *kept, ch_route_counts *kept_counts, co
   counts_free(kept_counts);
   *kept = *r;
   kept->expert_begin = copy_of(r->expert_begin, sizeof(int) * (size_t)(r->experts + 1));
-  kept->slot_token = copy_of(r->slot_token, sizeof(int) * (size_t)r->slots);
-  kept->slot_gate = copy_of(r->slot_gate, sizeof(real) * (size_t)r->slots);
+  kept->slot_token = copy_of(r->slot_token, sizeof(int) * (size_t)ch_slots(r));
+  kept->slot_gate = copy_of(r->slot_gate, sizeof(real) * (size_t)ch_slots(r));
   kept->token_begin = copy_of(r->token_begin, sizeof(int) * (size_t)(r->tokens + 1));
-  kept->token_slot = copy_of(r->token_slot, sizeof(int) * (size_t)r->slots);
+  kept->token_slot = copy_of(r->token_slot, sizeof(int) * (size_t)ch_slots(r));
   *kept_counts = *counts;
   kept_counts->demand = copy_of(counts->demand, sizeof(int) * (size_t)r->experts);
   kept_counts->cutoff = copy_of(counts->cutoff, sizeof(real) * (size_t)r->experts);
+  kept_counts->dropped = copy_of(counts->dropped, sizeof *counts->dropped);
+  kept_counts->aux_loss = copy_of(counts->aux_loss, sizeof *counts->aux_loss);
 }
 
 /* Bytes of 0xff: NaN as a number, -1 as an index. */
@@ -123,13 +136,14 @@ static inline ch_moe_args layer_args(layer_case *c) {
                        .h = c->h,
                        .e = c->e,
                        .sequence_length = c->T,
+                       .mask = c->valid,
                        .valid = c->valid,
                        .token = c->token,
                        .training = c->training,
                        .keep = !c->discard,
                        .causal = c->causal,
                        .by_threshold = c->by_threshold,
-                       .rng = {.seed = c->seed, .sub = 3},
+                       .rng = {.seed = c->seed, .sub = c->sub},
                        .rng_base = c->rng_base,
                        .weights = {.router = c->router, .w1 = c->w1, .w2 = c->w2, .thresholds = c->thresholds},
                        .x = c->x,
@@ -186,15 +200,13 @@ static inline void router_run(layer_case *c, const real *dgate) {
     }
     ch_record_alloc(&x.tape, &record, c->n, c->e,
                     c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
-    counts = (ch_route_counts){.capacity = -1,
-                               .dropped = -1,
-                               .aux_loss = (double)NAN,
-                               .demand = CH_NEW(&x.tape, int, c->e),
-                               .cutoff = CH_NEW(&x.tape, real, c->e)};
+    ch_route_counts_alloc(&x, &x.tape, &counts, c->e);
+    counts.capacity = -1;
     ch_route_args a = {.options = &c->options,
                        .n = c->n,
                        .e = c->e,
                        .sequence_length = c->T,
+                       .mask = pass ? c->valid : NULL,
                        .valid = c->valid,
                        .token = c->token,
                        .scores = c->scores,
@@ -208,7 +220,10 @@ static inline void router_run(layer_case *c, const real *dgate) {
                        .dgate = dgate,
                        .aux_scale = c->aux_scale,
                        .dscores = c->dscores};
-    (c->causal && router->causal ? router->causal : router->route)(&x, &a);
+    if (c->causal && router->causal)
+      router->causal(&x, &a);
+    else
+      ch_route(&x, router, &a);
     x.ops->index(&x, &(ch_index_args){.record = &record});
     if (dgate && router->backward) router->backward(&x, &a);
     assert_int_equal(x.scratch.used, 0);
@@ -227,7 +242,8 @@ static inline void record_gates(const ch_record *r, double *gate) {
 }
 
 static inline int same_selection(const layer_case *c, const ch_record *r, const int *demand) {
-  return c->record.slots == r->slots && !memcmp(c->record.slot_token, r->slot_token, sizeof(int) * (size_t)r->slots) &&
+  return ch_slots(&c->record) == ch_slots(r) &&
+         !memcmp(c->record.slot_token, r->slot_token, sizeof(int) * (size_t)ch_slots(r)) &&
          !memcmp(c->record.expert_begin, r->expert_begin, sizeof(int) * (size_t)(r->experts + 1)) &&
          !memcmp(c->counts.demand, demand, sizeof(int) * (size_t)r->experts);
 }
@@ -267,13 +283,5 @@ static inline double moe_gradient(layer_case *c, double (*loss)(layer_case *), r
   assert_true(skipped * 4 <= probes);
   return sqrt(difference / size);
 }
-
-/* clang-format off: a row a line */
-static const char *const all_routers[] = {
-    "expert_choice", "gshard_top2", "switch_top1",          "hash", "dense", "quantile_balanced", "random",
-    "kmeans",        "global_topk", "capped_expert_choice", "base",
-};
-/* clang-format on */
-enum { ROUTERS = sizeof all_routers / sizeof *all_routers };
 
 #endif

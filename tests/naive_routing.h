@@ -135,7 +135,8 @@ static inline real naive_between(real *value, int count, int k) {
 }
 
 /* Every token its K best of S - beta; margins as rounded as the router's, lest ties fall otherwise. */
-static inline void naive_quantile_balanced(naive_routing *q) {
+static inline void naive_quantile_balanced(naive_routing *q, double factor) {
+  (void)factor;
   int K = q->o->experts_per_token, e = q->e, valid = 0;
   real beta[256] = {0}, alpha[1024] = {0}, room[1024];
   for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
@@ -166,16 +167,17 @@ static inline void naive_quantile_balanced(naive_routing *q) {
     }
 }
 
-/* Expert number `drawn` of those without a gate, K times. */
-static inline void naive_random(naive_routing *q, int t) {
-  int K = q->o->experts_per_token;
-  for (int j = 0; j < K; j++) {
-    ch_rng rng = q->training ? q->rng : ch_rng_make(0, q->rng.stream, q->rng.sub);
-    uint64_t index = q->training ? q->rng_base + (uint64_t)t : (uint64_t)q->token[t];
-    int drawn = (int)ch_rng_below(rng, index * (uint64_t)K + (uint64_t)j, (uint64_t)(q->e - j)), i = 0;
-    while (q->gate[t * q->e + i] != 0 || drawn-- > 0) i++;
-    q->gate[t * q->e + i] = 1.0 / K;
-  }
+/* Expert number `drawn` of those without a gate, K times for each token. */
+static inline void naive_random(naive_routing *q, double factor) {
+  (void)factor;
+  for (int t = 0, K = q->o->experts_per_token; t < q->n; t++)
+    for (int j = 0; j < K && naive_valid(q, t); j++) {
+      ch_rng rng = q->training ? q->rng : ch_rng_make(0, q->rng.stream, q->rng.sub);
+      uint64_t index = q->training ? q->rng_base + (uint64_t)t : (uint64_t)q->token[t];
+      int drawn = (int)ch_rng_below(rng, index * (uint64_t)K + (uint64_t)j, (uint64_t)(q->e - j)), i = 0;
+      while (q->gate[t * q->e + i] != 0 || drawn-- > 0) i++;
+      q->gate[t * q->e + i] = 1.0 / K;
+    }
 }
 
 /* The best pair that is left, again and again. */
@@ -268,7 +270,8 @@ static inline void naive_capped(naive_routing *q, double factor) {
   for (int j = 0; j < q->n * q->e; j++) q->gate[j] *= naive_score(q, j / q->e, j % q->e);
 }
 
-static inline void naive_base(naive_routing *q) {
+static inline void naive_base(naive_routing *q, double factor) {
+  (void)factor;
   int valid = 0;
   for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
   if (q->training) naive_assign(q, 0, q->n, valid / q->e, (valid + q->e - 1) / q->e, valid, 1);
@@ -278,27 +281,54 @@ static inline void naive_base(naive_routing *q) {
   }
 }
 
+static inline void naive_pooled_expert_choice(naive_routing *q, double factor) {
+  naive_by_pools(q, factor, naive_expert_choice);
+}
+
+static inline void naive_pooled_capped(naive_routing *q, double factor) { naive_by_pools(q, factor, naive_capped); }
+
+static inline void naive_gshard(naive_routing *q, double factor) { naive_token_choice(q, factor, 2); }
+
+static inline void naive_switch(naive_routing *q, double factor) { naive_token_choice(q, factor, 1); }
+
+static inline void naive_kmeans(naive_routing *q, double factor) {
+  (void)factor;
+  for (int t = 0; t < q->n; t++)
+    if (naive_valid(q, t)) q->gate[t * q->e + naive_best(q, t, -1)] = 1;
+}
+
+static inline void naive_by_id(naive_routing *q, double factor) {
+  (void)factor;
+  for (int t = 0; t < q->n; t++)
+    if (naive_valid(q, t)) q->gate[t * q->e + (q->e > 1 ? q->token[t] % q->e : 0)] = 1;
+}
+
+/* Every router has its definition here: one without fails whoever asks for it. */
 static inline void naive_route(naive_routing *q) {
-  const char *name = q->o->name;
+  static const struct {
+    const char *name;
+    void (*rule)(naive_routing *q, double factor);
+  } definitions[] = {{"expert_choice", naive_pooled_expert_choice},
+                     {"gshard_top2", naive_gshard},
+                     {"switch_top1", naive_switch},
+                     {"hash", naive_by_id},
+                     {"dense", naive_by_id},
+                     {"quantile_balanced", naive_quantile_balanced},
+                     {"random", naive_random},
+                     {"kmeans", naive_kmeans},
+                     {"global_topk", naive_global_topk},
+                     {"capped_expert_choice", naive_pooled_capped},
+                     {"base", naive_base}};
   double factor = !q->training && q->o->eval_capacity_factor > 0 ? q->o->eval_capacity_factor : q->o->capacity_factor;
   for (int j = 0; j < q->n * q->e; j++) q->gate[j] = 0;
   q->dropped = 0;
   q->aux = 0;
-  if (!strcmp(name, "expert_choice")) naive_by_pools(q, factor, naive_expert_choice);
-  if (!strcmp(name, "gshard_top2")) naive_token_choice(q, factor, 2);
-  if (!strcmp(name, "switch_top1")) naive_token_choice(q, factor, 1);
-  if (!strcmp(name, "quantile_balanced")) naive_quantile_balanced(q);
-  if (!strcmp(name, "global_topk")) naive_global_topk(q, factor);
-  if (!strcmp(name, "capped_expert_choice")) naive_by_pools(q, factor, naive_capped);
-  if (!strcmp(name, "base")) naive_base(q);
-  for (int t = 0; t < q->n; t++) {
-    if (!naive_valid(q, t)) continue;
-    if (!strcmp(name, "random")) naive_random(q, t);
-    if (!strcmp(name, "kmeans")) q->gate[t * q->e + naive_best(q, t, -1)] = 1;
-  }
-  if (!strcmp(name, "hash") || !strcmp(name, "dense"))
-    for (int t = 0; t < q->n; t++)
-      if (naive_valid(q, t)) q->gate[t * q->e + (q->e > 1 ? q->token[t] % q->e : 0)] = 1;
+  for (size_t i = 0; i < sizeof definitions / sizeof *definitions; i++)
+    if (!strcmp(q->o->name, definitions[i].name)) {
+      definitions[i].rule(q, factor);
+      return;
+    }
+  fail_msg("router '%s' has no definition in tests/naive_routing.h", q->o->name);
 }
 
 #endif

@@ -52,7 +52,12 @@ static void run_cached(ch_exec *x, const void *context, real *out) {
   real *q = test_new(most * width), *k = test_new(most * width), *v = test_new(most * width);
   real *keys = test_new(cache), *values = test_new(cache), *part = test_new(most * width);
   real *bias = test_new((int64_t)s->H * (s->positions + CH_BIAS_PAD));
-  ch_attention_bias(in->rel_bias, s->H, BUCKETS, MAX_DISTANCE, s->positions, bias);
+  x->ops->attention_bias(x, &(ch_attention_bias_args){.H = s->H,
+                                                      .buckets = BUCKETS,
+                                                      .max_distance = MAX_DISTANCE,
+                                                      .positions = s->positions,
+                                                      .rel_bias = in->rel_bias,
+                                                      .bias = bias});
   test_poison(keys, cache);
   test_poison(values, cache);
   ch_attention_cached_args a = {.B = s->B,

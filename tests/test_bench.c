@@ -1,5 +1,7 @@
 /* choir_bench: every case runs small and agrees with the reference; problems that are wrong are refused by name. */
 #include "choir/bench.h"
+#include "moe/router.h"
+#include "op/backend.h"
 #include "testing.h"
 
 static choir_machine_peak peak = {
@@ -44,10 +46,12 @@ static void every_case_agrees_with_the_reference(void **state) {
 /* Sampled tokens, under every router, with drops. */
 static void layers_agree_with_the_reference(void **state) {
   (void)state;
-  const char *const routers[] = {"expert_choice", "gshard_top2", "switch_top1", "hash"};
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; ch_routers[i]; i++) {
     char problem[128], full[160];
-    snprintf(problem, sizeof problem, "moe n=200 d=32 h=48 e=8 c=1 router=%s", routers[i]);
+    int e = strcmp(ch_routers[i]->name, "dense") ? 8 : 1;
+    int capacity = ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(capacity_factor));
+    snprintf(problem, sizeof problem, "moe n=200 d=32 h=48 e=%d c=%d router=%s", e, capacity ? 1 : 2,
+             ch_routers[i]->name);
     snprintf(full, sizeof full, "%s compute=fp32", problem);
     check(problem, full, 1e-5);
   }
@@ -136,6 +140,9 @@ static void refuses_wrong_problems(void **state) {
   refused("gather n=50000 d=1 e=50000 k=50000", "too many slots");
   refused("step B=9999999999 config=" CHOIR_SOURCE_DIR "/configs/nano.json", "B=1e+10 is too large");
   refused("route router=hash", "learns no affinities");
+  refused("moe router=base c=1.5", "'base' takes no capacity factor");
+  refused("step c=1.5 router=random config=" CHOIR_SOURCE_DIR "/configs/nano.json",
+          "'random' takes no capacity factor");
   refused("route n=64 e=128", "128 experts");
   refused("tokenize MB=0", "MB is 0");
   refused("tokenize fiel=x", "did you mean 'file'");

@@ -1,6 +1,7 @@
 /* choir_bench of whole models and of text: what is timed is right, and what is said of it is counted another way. */
 #include "choir/bench.h"
 #include "choir/config.h"
+#include "op/backend.h"
 #include "program.h"
 
 #define PICO CHOIR_SOURCE_DIR "/configs/pico.json"

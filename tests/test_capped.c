@@ -58,7 +58,7 @@ static void padding_lowers_k(void **state) {
   for (int left = 0; left <= N; left += left < 20 ? 1 : 20) {
     for (int t = 0; t < N; t++) valid[t] = t * 7 % N < left;
     router_run(&c, NULL);
-    int k = c.record.slots / E;
+    int k = ch_slots(&c.record) / E;
     assert_true(k <= 2 * left / E && k + 1 > 2 * left / E);
     for (int i = 0; i < E; i++) assert_int_equal(c.record.expert_begin[i + 1] - c.record.expert_begin[i], k);
     for (int t = 0; t < N; t++) assert_true(c.record.token_begin[t + 1] - c.record.token_begin[t] <= 2 * valid[t]);
@@ -81,7 +81,7 @@ static void instruction_sets_choose_alike(void **state) {
       router_run(&c, NULL);
       unsetenv("CHOIR_ISA");
       assert_true(same_selection(&c, &want.record, want.counts.demand));
-      assert_memory_equal(c.record.slot_gate, want.record.slot_gate, sizeof(real) * (size_t)c.record.slots);
+      assert_memory_equal(c.record.slot_gate, want.record.slot_gate, sizeof(real) * (size_t)ch_slots(&c.record));
       assert_true(c.counts.certificate.gap == want.counts.certificate.gap);
       done(&c);
     }
@@ -96,7 +96,7 @@ static void its_prices_repeat_the_choice(void **state) {
   c.options.capacity_factor = 1; /* room to spare: not every token has two */
   router_run(&c, NULL);
   real prices[E];
-  int slots = c.record.slots, same = 0;
+  int slots = ch_slots(&c.record), same = 0;
   static double trained[N * E], causal[N * E];
   record_gates(&c.record, trained);
   memcpy(prices, c.counts.cutoff, sizeof prices);
@@ -105,7 +105,7 @@ static void its_prices_repeat_the_choice(void **state) {
   router_run(&c, NULL);
   record_gates(&c.record, causal);
   for (int j = 0; j < N * E; j++) same += trained[j] > 0 && causal[j] == trained[j];
-  assert_true(abs(c.record.slots - slots) <= 2 * E); /* tokens at a price, within rounding, fall on either side */
+  assert_true(abs(ch_slots(&c.record) - slots) <= 2 * E); /* tokens at a price, within rounding, fall on either side */
   assert_true(same >= slots - 2 * E);
   done(&c);
 }

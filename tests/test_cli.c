@@ -1,5 +1,6 @@
 /* The program's verbs that need no training: options, help, info, route, init, forward. */
 #include "choir/choir.h"
+#include "moe/router.h"
 #include "program.h"
 
 static void usage_errors(void **state) {
@@ -100,10 +101,11 @@ static void route(void **state) {
     }
     choir_router_options options;
     test_ok(choir_router_default(*name, &options));
-    options.capacity_factor = options.eval_capacity_factor = 1.5;
+    int capacity = ch_router_takes(ch_router_find(*name), CH_ROUTER_TAKES(capacity_factor));
+    if (capacity) options.capacity_factor = 1.5;
     test_ok(choir_route(&options, n, e, scores, 1, NULL, valid, 0, 0, 0, wanted, NULL));
-    program_must("choir route --router %s --capacity-factor 1.5 s.npy --logits --valid v.npy --out g.npy --json",
-                 *name);
+    program_must("choir route --router %s %s s.npy --logits --valid v.npy --out g.npy --json", *name,
+                 capacity ? "--capacity-factor 1.5" : "");
     json_t *root = program_json();
     int64_t assigned = 0, loads = 0;
     choir_npy gates;
@@ -123,7 +125,53 @@ static void route(void **state) {
   program_refuses(1, "router.cap is -1", "choir route --router global_topk s.npy --set cap=-1");
   program_refuses(1, "expert_choice", "choir route --router expert_chioce s.npy");
   program_refuses(1, "s.npy", "choir route --router hash s.npy --tokens s.npy");
+  program_refuses(1, "router 'expert_choice' does not take", "choir route --router expert_choice s.npy --set cap=1");
+  program_refuses(1, "'base' does not take", "choir route --router base s.npy --capacity-factor 2");
+  program_refuses(1, "'base' does not take", "choir route --router base s.npy --pool sequence --sequence-length 8");
+  program_refuses(2, "only options of the router", "choir route --router base s.npy --set train.steps=3");
+  program_refuses(2, "that of --router", "choir route --router base s.npy --set router.name=hash");
+  program_refuses(2, "without --training", "choir route --router gshard_top2 s.npy --random-second");
+  program_refuses(2, "--sequence-length has no effect", "choir route --router expert_choice s.npy --sequence-length 8");
+  program_refuses(2, "--training has no effect", "choir route --router expert_choice s.npy --thresholds t --training");
   program_refuses(1, "capacity_factor -0.5", "choir route --router expert_choice s.npy --capacity-factor -0.5");
+}
+
+/* What is set stays set, whether before or after the router that takes it. */
+static void settings_in_any_order(void **state) {
+  (void)state;
+  program_must("choir info %s/configs/nano.json --set router.capacity_factor=1.5 --set router.name=switch_top1",
+               CHOIR_SOURCE_DIR);
+  assert_non_null(strstr(program_output, "switch_top1 c=1.5"));
+  program_refuses(1, "'hash' does not take",
+                  "choir info %s/configs/nano.json --set router.cap=3 --set router.name=hash", CHOIR_SOURCE_DIR);
+  program_refuses(1, "'adafactor' does not take", "choir info %s/configs/nano.json --set beta1=0.5", CHOIR_SOURCE_DIR);
+}
+
+/* The table of routers: every router with what it does, and every option of each with its default. */
+static void help_routers(void **state) {
+  (void)state;
+  program_must("choir help routers");
+  for (int i = 0; ch_routers[i]; i++) {
+    choir_router_option option;
+    const char *at = strstr(program_output, ch_routers[i]->name);
+    int count = 0, taken = 0;
+    assert_non_null(at);
+    assert_string_equal(choir_router_summary(ch_routers[i]->name), ch_routers[i]->summary);
+    for (; !choir_router_option_at(ch_routers[i]->name, count, &option); count++) {
+      char text[80];
+      snprintf(text, sizeof text, "%s=%s", option.name, option.value);
+      at = strstr(at, text);
+      assert_non_null(at);
+    }
+    for (unsigned left = ch_routers[i]->options; left; left &= left - 1) taken++;
+    assert_int_equal(count, taken);
+    if (!taken) assert_non_null(strstr(at, "(no options)"));
+  }
+  for (int i = 0; ch_router_option_names[i]; i++) {
+    char line[64];
+    snprintf(line, sizeof line, "\n  %s ", ch_router_option_names[i]);
+    assert_non_null(strstr(program_output, line));
+  }
 }
 
 /* Same seed, same bytes; logits give the loss that is printed; every weight has a gradient. */
@@ -175,8 +223,11 @@ static void init_and_forward(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(usage_errors), cmocka_unit_test(help),  cmocka_unit_test(info_paper),
-      cmocka_unit_test(deep_models),  cmocka_unit_test(route), cmocka_unit_test(init_and_forward),
+      cmocka_unit_test(usage_errors),     cmocka_unit_test(help),
+      cmocka_unit_test(info_paper),       cmocka_unit_test(route),
+      cmocka_unit_test(help_routers),     cmocka_unit_test(settings_in_any_order),
+      cmocka_unit_test(deep_models),
+      cmocka_unit_test(init_and_forward),
   };
   return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
 }

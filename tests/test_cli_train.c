@@ -137,11 +137,34 @@ static void report_on_odd_metrics(void **state) {
   assert_non_null(strstr(program_output, "no step yet"));
 }
 
+/* A choice of the call: every verb that runs a model takes it, and none writes it into what it makes. */
+static void backends(void **state) {
+  (void)state;
+  static const char *const calls[] = {"train --config config.json --data data --out none",
+                                      "eval run --data data",
+                                      "forward run tokens.npy",
+                                      "generate run --prompt ka",
+                                      "stats run --text corpus.txt",
+                                      "inspect run --text corpus.txt --out p.html",
+                                      "probe run"};
+  int32_t token[64] = {0};
+  choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 32}, .data = token};
+  test_ok(choir_npy_write("tokens.npy", &array));
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+    program_refuses(1, "backend 'cuda' is not in this build; take one that is: cpu, reference",
+                    "choir %s --backend cuda", calls[i]);
+  program_refuses(2, "backend 'cuda' is not in this build", "choir bench gelu count=100 --backend cuda");
+  program_must("choir bench gelu count=100 --backend reference");
+  program_must("choir eval run --data data --backend reference");
+  program_must(TRAIN "--data data --out other --backend reference --set steps=1");
+  program_refuses(1, "", "grep -q reference other/config.json");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(train_and_look),        cmocka_unit_test(without_held_out), cmocka_unit_test(closed_pipe),
       cmocka_unit_test(weights_not_finite),    cmocka_unit_test(replaced_bytes),   cmocka_unit_test(report),
-      cmocka_unit_test(report_on_odd_metrics),
+      cmocka_unit_test(report_on_odd_metrics), cmocka_unit_test(backends),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

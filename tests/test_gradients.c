@@ -3,14 +3,14 @@
 #include "moe_testing.h"
 #include "program.h"
 #include "train/loop.h"
-#include "train/stepper.h"
 
 enum { TOKENS = MODEL_B * MODEL_T, VARIANTS = 2 };
 
 /* Every router, and after them a model without MoE layers. */
 static choir_config config_of(int which) {
-  choir_config c = model_config(which < ROUTERS ? all_routers[which] : "expert_choice");
-  if (which == ROUTERS) c.model.moe_every = 0;
+  const char *router = ch_router_names[which];
+  choir_config c = model_config(router ? router : "expert_choice");
+  if (!router) c.model.moe_every = 0;
   if (!strcmp(c.model.router.name, "random")) c.model.router.consistency_weight = 1;
   return c;
 }
@@ -99,7 +99,7 @@ static int check_pass(int which, const char *compute, int variant) {
 static void sets_what_adding_to_zeros_gives(void **state) {
   (void)state;
   int starving = 0;
-  for (int which = 0; which <= ROUTERS; which++)
+  for (int which = 0; !which || ch_router_names[which - 1]; which++)
     for (int bf16 = 0; bf16 < 2; bf16++)
       for (int variant = 0; variant < VARIANTS; variant++)
         starving += check_pass(which, bf16 ? "bf16" : "fp32", variant) > 0;
@@ -117,6 +117,11 @@ static void constant_gates(void **state) {
   layer_case_free(&c);
 }
 
+static void make_trainer(choir_model *model, ch_trainer *t) {
+  test_ok(ch_trainer_plan(model, &ch_comm_single, t));
+  test_ok(ch_trainer_commit(t));
+}
+
 /* Steps over poison: the same weights as without, with an update in the backward pass and after it. */
 static void check_steps(int which, int variant) {
   enum { STEPS = 3 };
@@ -126,72 +131,102 @@ static void check_steps(int which, int variant) {
     for (int clip = 0; clip < 2; clip++) {
       choir_config config = config_of(which);
       config.train.clip_norm = clip ? 1e20 : 0;
-      config.model.router.consistency_weight = 0; /* a stepper draws once */
-      ch_stepper s;
-      test_ok(ch_stepper_create(model_of(&config, "fp32", variant, token), &s));
+      ch_trainer t;
+      ch_step_result r;
+      make_trainer(model_of(&config, "fp32", variant, token), &t);
       for (int step = 0; step < STEPS; step++) {
-        if (poison) poison_gradients(s.model);
-        assert_true(isfinite(ch_stepper_run(&s, token, token)));
+        if (poison) poison_gradients(t.model);
+        test_ok(ch_trainer_step(&t, token, token, &r));
+        assert_true(isfinite(r.loss) && t.step == step + 1);
       }
-      const ch_arena *weights = &s.model->weights;
+      const ch_arena *weights = &t.model->weights;
       if (!want) memcpy(want = test_new((int64_t)(weights->size / sizeof *want)), weights->base, weights->size);
       assert_memory_equal(weights->base, want, weights->size);
-      ch_stepper_free(&s);
+      ch_trainer_free(&t);
     }
   free(want);
 }
 
 static void steps_over_poison(void **state) {
   (void)state;
-  for (int which = 0; which <= ROUTERS; which++)
+  for (int which = 0; !which || ch_router_names[which - 1]; which++)
     for (int variant = 0; variant < VARIANTS; variant++) check_steps(which, variant);
 }
 
-/* What a run's next step leaves as its gradients, when poison stood there. */
-static real *run_gradients(ch_run *run, int accumulate) {
-  choir_train_event e = {0};
-  run->config.train.accumulate = accumulate;
-  poison_gradients(run->model);
-  test_ok(ch_run_step(run, &e));
-  return gradients_of(run->model);
-}
-
-/* A step of two micro-batches has the mean of the gradients of two steps of one. */
+/* A step of two micro-batches has the mean of the gradients of two steps of one, and of their losses. */
 static void micro_batches(void **state) {
   (void)state;
-  ch_run run = {.comm = &ch_comm_single};
+  choir_config config = config_of(0);
+  config.train.clip_norm = 1e20; /* keeps all gradients to the end */
+  int32_t token[2][TOKENS];
+  real *gradient[3];
+  double loss[3], sum = 0;
+  for (int i = 0; i < 3; i++) {
+    ch_trainer t;
+    ch_step_result r;
+    choir_model *model;
+    config.train.accumulate = 1 + i / 2;
+    test_ok(choir_model_init(&config, 1, NULL, &model));
+    make_trainer(model, &t);
+    t.model->config.train.rate = 0; /* so that weights stay what they are */
+    for (int j = 0; j < 2; j++) model_tokens(token[j], TOKENS, 80 + (uint32_t)j);
+    assert_int_equal(ch_step_tokens(&config.train), i < 2 ? TOKENS : 2 * TOKENS);
+    poison_gradients(t.model);
+    test_ok(ch_trainer_step(&t, token[i % 2], token[i % 2], &r));
+    gradient[i] = gradients_of(t.model);
+    loss[i] = r.loss;
+    ch_trainer_free(&t);
+  }
+  int64_t count = 0;
+  choir_config_costs costs;
+  test_ok(choir_config_cost(&config, &costs));
+  count = costs.parameters;
+  assert_true(test_error(gradient[0], gradient[1], count) > 0.01);
+  for (int64_t i = 0; i < count; i++) gradient[0][i] = (gradient[0][i] + gradient[1][i]) / 2;
+  test_close(gradient[2], gradient[0], count, 1e-5);
+  sum = (loss[0] + loss[1]) / 2;
+  assert_true(fabs(loss[2] - sum) < 1e-6 * sum);
+  for (int i = 0; i < 3; i++) free(gradient[i]);
+}
+
+/* The tokens of a run's first `steps` steps, one after the other. */
+static int32_t *drawn(int accumulate, int steps) {
+  ch_run run = {0};
+  choir_train_event e = {0};
+  choir_model *model;
   test_ok(choir_config_load("config.json", &run.config));
-  test_ok(choir_data_open("data", &run.data));
   run.config.model.vocab_size = 320;
-  run.config.train.clip_norm = 1e20; /* keeps all gradients to the end */
-  test_ok(choir_model_init(&run.config, 1, NULL, &run.model));
-  run.config.train.rate = 0; /* so that weights stay what they are */
-  test_ok(ch_optimizer_create(&run.config.train, &run.model->net.params, &run.optimizer));
-  ch_arena_init(&run.state, "optimizer state");
-  ch_optimizer_alloc(&run.optimizer, &run.state);
-  test_ok(ch_arena_commit(&run.state));
-  ch_optimizer_alloc(&run.optimizer, &run.state);
-  test_ok(ch_model_make_gradients(run.model));
+  run.config.train.accumulate = accumulate;
+  test_ok(choir_data_open("data", &run.data));
+  test_ok(choir_model_init(&run.config, 1, NULL, &model));
+  make_trainer(model, &run.trainer);
   test_ok(ch_run_plan(&run));
-
-  real *first = run_gradients(&run, 1), *second = run_gradients(&run, 1);
-  run.position = (ch_data_position){0};
-  real *both = run_gradients(&run, 2);
-  int64_t count = ch_params_total(&run.model->net.params);
-  assert_true(test_error(first, second, count) > 0.01);
-  for (int64_t i = 0; i < count; i++) first[i] = (first[i] + second[i]) / 2;
-  test_close(both, first, count, 1e-5);
-
-  free(first), free(second), free(both), free(run.batch), free(run.unigram);
-  ch_optimizer_free(&run.optimizer);
-  ch_arena_free(&run.state);
-  choir_model_free(run.model);
+  size_t n = (size_t)ch_step_tokens(&run.config.train);
+  int32_t *all = malloc(n * (size_t)steps * sizeof *all);
+  for (int i = 0; i < steps; i++) {
+    test_ok(ch_run_step(&run, &e));
+    assert_int_equal(e.tokens, (int64_t)n * (i + 1));
+    memcpy(all + n * (size_t)i, run.batch, n * sizeof *all);
+  }
+  free(run.batch), free(run.unigram);
   choir_data_close(run.data);
+  ch_trainer_free(&run.trainer);
+  return all;
+}
+
+/* A run draws the micro-batches of a step as it draws steps: samples in turn. */
+static void micro_batches_in_turn(void **state) {
+  (void)state;
+  choir_config c;
+  test_ok(choir_config_load("config.json", &c));
+  int32_t *one = drawn(1, 4), *two = drawn(2, 2);
+  assert_memory_equal(one, two, (size_t)(4 * ch_step_tokens(&c.train)) * sizeof *one);
+  free(one), free(two);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(sets_what_adding_to_zeros_gives),
                                      cmocka_unit_test(constant_gates), cmocka_unit_test(steps_over_poison),
-                                     cmocka_unit_test(micro_batches)};
+                                     cmocka_unit_test(micro_batches), cmocka_unit_test(micro_batches_in_turn)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

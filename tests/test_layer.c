@@ -18,8 +18,8 @@ static int set_up(void **state) {
   return 0;
 }
 
-static layer_case make(int router, const char *backend) {
-  layer_case c = layer_case_new(all_routers[router], N, D, H, router == 4 ? 1 : E);
+static layer_case make(const char *router, const char *backend) {
+  layer_case c = layer_case_new(router, N, D, H, experts_for(router, E));
   c.token = ids;
   c.backend = backend;
   return c;
@@ -50,15 +50,15 @@ static void naive_layer(const layer_case *c, real *out) {
 static void equals_naive_loops(void **state) {
   (void)state;
   for (int backend = 0; backend < 2; backend++)
-    for (int router = 0; router < ROUTERS; router++)
+    for (int router = 0; ch_routers[router]; router++)
       for (int variant = 0; variant < 8; variant++) {
-        layer_case c = make(router, backends[backend]);
+        layer_case c = make(ch_router_names[router], backends[backend]);
         c.training = variant & 1;
         c.valid = variant & 2 ? mask : NULL;
         c.discard = !c.training;
         c.out_acc = (variant & 4) != 0;
         c.options.random_second = 1;
-        c.options.eval_capacity_factor = router == 4 ? 1 : 1.5;
+        c.options.eval_capacity_factor = is_dense(c.options.name) ? 1 : 1.5;
         real *want = test_new(N * D);
         for (int pass = 0; c.out_acc && pass < 2; pass++) test_normal(pass ? want : c.out, N * D, 70);
         naive_layer(&c, want);
@@ -87,14 +87,14 @@ static void same_layer_bits(const layer_case *a, const layer_case *b) {
 static void threads_change_nothing(void **state) {
   (void)state;
   for (int backend = 0; backend < 2; backend++)
-    for (int router = 0; router < ROUTERS; router++) {
-      layer_case one = make(router, backends[backend]);
-      one.options.jitter = 0.1;
+    for (int router = 0; ch_routers[router]; router++) {
+      layer_case one = make(ch_router_names[router], backends[backend]);
+      if (ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(jitter))) one.options.jitter = 0.1;
       one.options.random_second = 1;
       one.threads = 1;
       layer_run(&one, 1);
       for (int threads = 2; threads < 4; threads++) {
-        layer_case more = make(router, backends[backend]);
+        layer_case more = make(ch_router_names[router], backends[backend]);
         more.options = one.options;
         more.threads = threads;
         layer_run(&more, 1);
@@ -110,10 +110,10 @@ static void threads_change_nothing(void **state) {
 static void one_expert_is_the_dense_layer(void **state) {
   (void)state;
   for (int backend = 0; backend < 2; backend++) {
-    layer_case dense = make(4, backends[backend]), other;
+    layer_case dense = make("dense", backends[backend]), other;
     layer_run(&dense, 1);
-    for (int router = 0; router < 4; router += 3) {
-      other = layer_case_new(all_routers[router], N, D, H, 1);
+    for (int hash = 0; hash < 2; hash++) {
+      other = layer_case_new(hash ? "hash" : "expert_choice", N, D, H, 1);
       other.backend = backends[backend];
       other.token = ids;
       other.options.capacity_factor = 1;
@@ -133,7 +133,7 @@ static void permuting_tokens_permutes_the_output(void **state) {
   (void)state;
   ch_rng r = ch_rng_make(3, CH_STREAM_TEST, 80);
   for (int router = 0; router < 3; router++) {
-    layer_case a = make(router, "reference"), b = make(router, "reference");
+    layer_case a = make(ch_router_names[router], "reference"), b = make(ch_router_names[router], "reference");
     a.options.capacity_factor = b.options.capacity_factor = router ? E : 2;
     for (int t = 0; t < N; t++) {
       int64_t to = (int64_t)ch_rng_permute(r, (uint64_t)t, N);
@@ -157,9 +157,10 @@ static void padding_changes_nothing(void **state) {
   (void)state;
   uint8_t valid[2 * N] = {0};
   int32_t padded_ids[2 * N] = {0};
-  for (int router = 0; router < ROUTERS; router++) {
-    int e = router == 4 ? 1 : E, place[N];
-    layer_case a = make(router, "reference"), b = layer_case_new(all_routers[router], 2 * N, D, H, e);
+  for (int router = 0; ch_routers[router]; router++) {
+    int e = experts_for(ch_router_names[router], E), place[N];
+    layer_case a = make(ch_router_names[router], "reference"),
+               b = layer_case_new(ch_router_names[router], 2 * N, D, H, e);
     memcpy(b.router, a.router, sizeof(real) * (size_t)(D * e));
     for (int t = 0, p = 0; t < N; t++, p++) {
       p += t % 3 == 0; /* padding before this token */
@@ -171,7 +172,7 @@ static void padding_changes_nothing(void **state) {
     }
     b.valid = valid;
     b.token = padded_ids;
-    a.training = b.training = strcmp(all_routers[router], "random") != 0; /* which draws by place in training */
+    a.training = b.training = strcmp(ch_router_names[router], "random") != 0; /* which draws by place in training */
     layer_run(&a, 1);
     layer_run(&b, 1);
     for (int t = 0; t < N; t++) {
@@ -189,7 +190,7 @@ static void padding_changes_nothing(void **state) {
 /* Jitter: in training only, within bounds, other factors with every token that went before. */
 static void jitter_is_for_training(void **state) {
   (void)state;
-  layer_case plain = make(2, "reference"), c = make(2, "reference");
+  layer_case plain = make("switch_top1", "reference"), c = make("switch_top1", "reference");
   layer_run(&plain, 0);
   c.options.jitter = 0.01;
   c.training = 0;
@@ -211,7 +212,7 @@ static void jitter_is_for_training(void **state) {
 /* bf16 rounds the inputs of expert products only: close, and the same experts. */
 static void bf16_is_close(void **state) {
   (void)state;
-  layer_case exact = make(0, "cpu"), rounded = make(0, "cpu");
+  layer_case exact = make("expert_choice", "cpu"), rounded = make("expert_choice", "cpu");
   rounded.compute = CH_COMPUTE_BF16;
   layer_run(&exact, 1);
   layer_run(&rounded, 1);

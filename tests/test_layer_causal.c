@@ -34,10 +34,9 @@ static void routes_a_matrix(void **state) {
     for (int i = 0; i < E; i++) scores[t * E + i] = (float)(exp((double)logits[t * E + i]) / sum);
   }
   for (int variant = 0; variant < 8; variant++) {
-    choir_router_options o = router_options("expert_choice");
+    choir_router_options o = router_options(variant & 1 ? "capped_expert_choice" : "expert_choice");
     choir_route_stats stats;
     int64_t slots = 0;
-    o.cap = variant & 1 ? 2 : 0;
     const uint8_t *mask = variant & 2 ? valid : NULL;
     test_ok(choir_route_by_thresholds(&o, N, E, variant & 4 ? logits : scores, variant & 4, mask, thresholds, gates,
                                       &stats));
@@ -140,13 +139,13 @@ static void every_router_can_serve(void **state) {
   (void)state;
   int32_t ids[N];
   for (int t = 0; t < N; t++) ids[t] = 7 * t;
-  for (int r = 0; r < ROUTERS; r++) {
-    if (!strcmp(all_routers[r], "dense")) continue;
-    const ch_router *router = ch_router_find(all_routers[r]);
-    layer_case c = layer_case_new(all_routers[r], N, D, H, E);
-    choir_layer *layer = causal_layer(all_routers[r]);
+  for (int r = 0; ch_routers[r]; r++) {
+    if (is_dense(ch_router_names[r])) continue;
+    const ch_router *router = ch_routers[r];
+    layer_case c = layer_case_new(ch_router_names[r], N, D, H, E);
+    choir_layer *layer = causal_layer(ch_router_names[r]);
     float given[E] = {0}, all[N * D], one[D];
-    choir_layer_weights w = {c.router, c.w1, c.w2, router->caps & CH_ROUTER_THRESHOLDS ? given : NULL};
+    choir_layer_weights w = {c.router, c.w1, c.w2, ch_router_has_thresholds(router) ? given : NULL};
     test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, all));
     for (int t = 0; t < N; t += 7) {
       test_ok(choir_layer_forward(layer, &w, 1, c.x + t * D, ids + t, NULL, 0, one));

@@ -2,8 +2,7 @@
 #include <sys/resource.h>
 
 #include "program.h"
-#include "train/plan.h"
-#include "train/stepper.h"
+#include "train/step.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define SANITIZED 1 /* shadow memory is no part of the plan */
@@ -11,32 +10,38 @@
 #define SANITIZED 0
 #endif
 
-/* Weights and so on exactly: the plan runs the same code. */
+/* What a config costs is what the arenas then have: with pairs and micro-batches, in any compute type. */
 static void plan_is_that_of_the_arenas(void **state) {
   (void)state;
   const char *const computes[] = {"fp32", "bf16"};
-  const char *const optimizers[] = {"adafactor", "adamw"};
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; ch_optim_names[i / 4]; i++) {
     choir_config c;
     choir_model *model;
-    ch_plan plan;
-    ch_stepper s;
+    choir_config_costs costs;
+    ch_trainer t;
     choir_run_options run = {.emulate_bf16 = 1, .threads = 2};
     test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/pico.json", &c));
     strcpy(c.train.compute, computes[i % 2]);
-    strcpy(c.train.optimizer, optimizers[i / 2]);
+    strcpy(c.train.optimizer, ch_optim_names[i / 4]);
     c.train.batch_sequences = 3;
-    test_ok(ch_plan_make(&c, &plan));
+    if (i / 2 % 2) {
+      test_ok(choir_config_set(&c, "router.name", "random"));
+      c.model.router.consistency_weight = 1;
+      c.train.accumulate = 2;
+    }
+    test_ok(choir_config_cost(&c, &costs));
     test_ok(choir_model_init(&c, 1, &run, &model));
-    test_ok(ch_stepper_create(model, &s));
-    const choir_memory *m = &plan.train;
+    test_ok(ch_trainer_plan(model, &ch_comm_single, &t));
+    test_ok(ch_trainer_commit(&t));
+    const choir_memory *m = &costs.train_memory;
     assert_int_equal(m->weights, model->weights.size);
     assert_int_equal(m->gradients, model->gradients.size);
-    assert_int_equal(m->optimizer, s.state.size);
+    assert_int_equal(m->optimizer, t.state.size);
     assert_int_equal(m->activations, model->x.tape.size);
     assert_int_equal(m->scratch, model->x.scratch.size);
     assert_int_equal(m->total, m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process);
-    ch_stepper_free(&s);
+    assert_int_equal(m->total, costs.train_bytes);
+    ch_trainer_free(&t);
   }
 }
 

@@ -1,4 +1,5 @@
 /* Adafactor and AdamW: every variant against formulas written down naively in double, and the laws they keep. */
+#include "optim/optim.h"
 #include "variants.h"
 
 enum { STEPS = 3 };
@@ -216,8 +217,103 @@ static void test_nan(void **state) {
   }
 }
 
+/* What training asks of every optimizer in the table: from a state of zeros, of the size that it says, it brings a
+ * vector, a matrix and a batch of them nearer to a target. */
+static void check_optim(const ch_optim *optim, ch_optim_tensor t) {
+  enum { MOST = 2 * 5 * 7, BEYOND = 16, WALK = 40 };
+  int64_t count = t.batch * t.rows * t.cols;
+  choir_train_config config = {.beta1 = 0.9, .beta2 = 0.99};
+  real w[MOST], g[MOST], target[MOST], state[CH_OPTIM_STATES][MOST + BEYOND] = {{0}};
+  test_normal(w, count, 1);
+  test_normal(target, count, 2);
+  double before = 0, after = 0;
+  for (int64_t i = 0; i < count; i++) before += fabs((double)(w[i] - target[i]));
+  t.w = w, t.g = g;
+  optim->shape(&t);
+  for (int j = 0; j < CH_OPTIM_STATES; j++) {
+    assert_in_range(t.state_count[j], 0, MOST);
+    if (t.state_count[j]) t.state[j] = state[j];
+    test_poison(state[j] + t.state_count[j], BEYOND);
+  }
+  TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, {
+    for (int step = 1; step <= WALK; step++) {
+      for (int64_t i = 0; i < count; i++) g[i] = w[i] - target[i];
+      optim->step(&x, &(ch_optim_args){.config = &config, .tensor = &t, .step = step, .rate = 0.02, .grad_scale = 1});
+    }
+  });
+  for (int64_t i = 0; i < count; i++) after += fabs((double)(w[i] - target[i]));
+  if (!(after < 0.8 * before)) fail_msg("%s: %g from the target, %g before", optim->name, after, before);
+  for (int j = 0; j < CH_OPTIM_STATES; j++)
+    for (int i = 0; i < BEYOND; i++) assert_true(isnan(state[j][t.state_count[j] + i]));
+}
+
+static void test_table(void **state) {
+  (void)state;
+  static const ch_optim_tensor shapes[] = {
+      {.batch = 1, .rows = 1, .cols = 9}, {.batch = 1, .rows = 5, .cols = 7}, {.batch = 2, .rows = 5, .cols = 7}};
+  for (int k = 0; ch_optims[k]; k++) {
+    assert_string_equal(ch_optims[k]->name, ch_optim_names[k]);
+    assert_ptr_equal(ch_optim_find(ch_optim_names[k]), ch_optims[k]);
+    for (int i = 0; i < 3; i++) check_optim(ch_optims[k], shapes[i]);
+  }
+  assert_null(ch_optim_find("adamv"));
+  assert_non_null(strstr(choir_error_message(), "did you mean 'adamw'"));
+}
+
+/* Where *finite is not finite nothing is changed; where it is, everything as without. */
+static void test_finite(void **state) {
+  (void)state;
+  enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
+  static const char *const backends[] = {"reference", "cpu"};
+  for (int b = 0; b < 2; b++)
+    for (int which = 0; which < 2; which++) {
+      real *w = test_new_normal(COUNT, 1), *same = test_new_normal(COUNT, 1), *g = test_new_normal(COUNT, 2);
+      real *first = test_new(COUNT), *second = test_new(COUNT);
+      double finite = (double)NAN;
+      ch_adafactor_args f = {.batch = 1,
+                             .rows = ROWS,
+                             .cols = COLS,
+                             .w = w,
+                             .g = g,
+                             .row = first,
+                             .col = second,
+                             .rate = 0.1,
+                             .beta2 = 0.9,
+                             .eps1 = 1e-30,
+                             .eps2 = 1e-3,
+                             .clip = 1,
+                             .grad_scale = 1,
+                             .finite = &finite};
+      ch_adamw_args a = {.count = COUNT,
+                         .w = w,
+                         .g = g,
+                         .m = first,
+                         .v = second,
+                         .step = 1,
+                         .rate = 0.1,
+                         .beta1 = 0.9,
+                         .beta2 = 0.9,
+                         .eps = 1e-8,
+                         .grad_scale = 1,
+                         .finite = &finite};
+      for (int round = 0; round < 3; round++) {
+        finite = round == 0 ? (double)NAN : round == 1 ? (double)INFINITY : 3;
+        TEST_EXEC(backends[b], CH_COMPUTE_FP32, 2, {
+          if (which)
+            x.ops->adamw(&x, &a);
+          else
+            x.ops->adafactor(&x, &f);
+        });
+        int changed = memcmp(w, same, sizeof *w * COUNT) != 0 || first[0] != 0 || second[0] != 0;
+        assert_int_equal(changed, round == 2);
+      }
+      free(w), free(same), free(g), free(first), free(second);
+    }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_adafactor), cmocka_unit_test(test_adafactor_laws),
-                                     cmocka_unit_test(test_adamw), cmocka_unit_test(test_nan)};
+                                     cmocka_unit_test(test_adamw),     cmocka_unit_test(test_nan),
+                                     cmocka_unit_test(test_table),     cmocka_unit_test(test_finite)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

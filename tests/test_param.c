@@ -77,12 +77,12 @@ static void only_learned_routers_have_a_weight(void **state) {
 /* The real thing in a committed arena. */
 static void make(ch_params *p, ch_arena *arena, const choir_config *c, uint64_t seed, int threads) {
   test_ok(ch_params_build(&c->model, p));
-  ch_arena_init(arena, "parameters");
+  ch_arena_init(arena, "parameters", &ch_memory_host);
   ch_params_alloc_weights(p, arena, 1);
   test_ok(ch_arena_commit(arena));
   ch_params_alloc_weights(p, arena, 1);
   test_poison((real *)arena->base, (int64_t)(arena->size / sizeof(real)));
-  ch_params_init(p, seed, threads);
+  test_ok(ch_params_init(p, arena->memory, seed, threads));
 }
 
 static void initial_values(void **state) {

@@ -326,12 +326,44 @@ static void test_round(void **state) {
   free(in), free(y);
 }
 
+/* Rows that the device counts, and sums that are added up: the same as a count and a sum. */
+static void test_counted_on_the_device(void **state) {
+  (void)state;
+  enum { ROWS = 37, WIDTH = 21, MORE = 100 };
+  const int rows = ROWS;
+  real *in = test_new_normal(ROWS * WIDTH, 3), *want = test_new(ROWS * WIDTH), *got = test_new(ROWS * WIDTH + MORE);
+  ch_bf16 want16[ROWS * WIDTH], got16[ROWS * WIDTH + MORE];
+  double sum[2], total = 5;
+  static const char *const backends[] = {"reference", "cpu"};
+  for (int b = 0; b < 2; b++) {
+    memset(got16, 0xff, sizeof got16);
+    total = 5;
+    TEST_EXEC(backends[b], CH_COMPUTE_FP32, 2, {
+      test_poison(got, ROWS * WIDTH + MORE);
+      x.ops->gelu(&x, &(ch_gelu_args){.count = ROWS * WIDTH, .x = in, .y = want});
+      x.ops->gelu(&x, &(ch_gelu_args){.count = WIDTH, .rows = &rows, .x = in, .y = got});
+      x.ops->round_bf16(&x, &(ch_round_args){.count = ROWS * WIDTH, .x = in, .y = want16});
+      x.ops->round_bf16(&x, &(ch_round_args){.count = WIDTH, .rows = &rows, .x = in, .y = got16});
+      x.ops->sumsq(&x, &(ch_sumsq_args){.count = 50, .x = in, .sum = &sum[0], .total = &total});
+      x.ops->sumsq(&x, &(ch_sumsq_args){.count = 7, .x = in + 50, .sum = &sum[1], .total = &total});
+    });
+    assert_memory_equal(got, want, sizeof *got * ROWS * WIDTH);
+    assert_true(isnan(got[ROWS * WIDTH]));
+    assert_memory_equal(got16, want16, sizeof want16);
+    assert_int_equal(got16[ROWS * WIDTH], 0xffff);
+    assert_true(total == 5 + sum[0] + sum[1]);
+  }
+  free(in), free(want), free(got);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_softmax),       cmocka_unit_test(test_gelu),         cmocka_unit_test(test_rmsnorm),
-      cmocka_unit_test(test_embedding),     cmocka_unit_test(test_sums),         cmocka_unit_test(test_gelu_accuracy),
-      cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_gelu_rounded), cmocka_unit_test(test_place),
-      cmocka_unit_test(test_in_place),      cmocka_unit_test(test_softmax_laws), cmocka_unit_test(test_sumsq_extremes),
-      cmocka_unit_test(test_round)};
+      cmocka_unit_test(test_softmax),       cmocka_unit_test(test_gelu),
+      cmocka_unit_test(test_rmsnorm),       cmocka_unit_test(test_embedding),
+      cmocka_unit_test(test_sums),          cmocka_unit_test(test_gelu_accuracy),
+      cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_gelu_rounded),
+      cmocka_unit_test(test_place),         cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_softmax_laws),  cmocka_unit_test(test_sumsq_extremes),
+      cmocka_unit_test(test_round),         cmocka_unit_test(test_counted_on_the_device)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

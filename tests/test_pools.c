@@ -33,10 +33,10 @@ static void pool_case_free(layer_case *c) {
 
 /* The same slots, gates and cut-offs, bit for bit. */
 static void same(const layer_case *a, const layer_case *b) {
-  assert_int_equal(a->record.slots, b->record.slots);
+  assert_int_equal(ch_slots(&a->record), ch_slots(&b->record));
   assert_memory_equal(a->record.expert_begin, b->record.expert_begin, sizeof(int) * (E + 1));
-  assert_memory_equal(a->record.slot_token, b->record.slot_token, sizeof(int) * (size_t)a->record.slots);
-  assert_memory_equal(a->record.slot_gate, b->record.slot_gate, sizeof(real) * (size_t)a->record.slots);
+  assert_memory_equal(a->record.slot_token, b->record.slot_token, sizeof(int) * (size_t)ch_slots(&a->record));
+  assert_memory_equal(a->record.slot_gate, b->record.slot_gate, sizeof(real) * (size_t)ch_slots(&a->record));
   assert_memory_equal(a->counts.cutoff, b->counts.cutoff, sizeof(real) * E);
   assert_int_equal(a->counts.capacity, b->counts.capacity);
 }
@@ -161,7 +161,7 @@ static void one_sequence_by_position(void **state) {
   (void)state;
   layer_case c = pool_case("position", T, T);
   router_run(&c, NULL);
-  assert_int_equal(c.record.slots, T * E);
+  assert_int_equal(ch_slots(&c.record), T * E);
   pool_case_free(&c);
 }
 

@@ -173,22 +173,6 @@ static void counts_and_hashes(void **state) {
   choir_data_close(mix);
 }
 
-/* XXH64's published values. */
-static void checksum_is_xxh64(void **state) {
-  (void)state;
-  static const char text[] = "Nobody inspects the spammish repetition";
-  assert_true(ch_hash64("", 0, 0) == UINT64_C(0xef46db3751d8e999));
-  assert_true(ch_hash64("abc", 3, 0) == UINT64_C(0x44bc2cf5ad770999));
-  assert_true(ch_hash64(text, 39, 0) == UINT64_C(0xfbcea83c8a378bf1));
-  for (size_t cut = 0; cut <= 39; cut++) {
-    ch_hash_state s;
-    ch_hash_begin(&s, 0);
-    ch_hash_add(&s, text, cut);
-    ch_hash_add(&s, text + cut, 39 - cut);
-    assert_true(ch_hash_end(&s) == UINT64_C(0xfbcea83c8a378bf1));
-  }
-}
-
 static void each_run_holds_out_one(void **state) {
   (void)state;
   static const double shares[] = {0.01, 0.3, 0.5, 0.0123, 1.0 / 3};
@@ -211,7 +195,6 @@ int main(void) {
       cmocka_unit_test(position_is_the_whole_state),
       cmocka_unit_test(heldout_windows_cover_the_share),
       cmocka_unit_test(counts_and_hashes),
-      cmocka_unit_test(checksum_is_xxh64),
       cmocka_unit_test(each_run_holds_out_one),
   };
   return cmocka_run_group_tests(tests, begin, end);

@@ -19,15 +19,15 @@ static void routes_a_matrix(void **state) {
     ids[t] = 3 * t;
     valid[t] = t != 5;
   }
-  for (int router = 0; router < ROUTERS; router++) {
-    int e = router == 4 ? 1 : E;
+  for (int router = 0; ch_routers[router]; router++) {
+    int e = experts_for(ch_router_names[router], E);
     float *logits = test_new_normal(N * e, 1), *scores = test_new(N * e), *gates = test_new(N * e);
     for (int t = 0; t < N; t++) {
       double sum = 0;
       for (int i = 0; i < e; i++) sum += exp((double)logits[t * e + i]);
       for (int i = 0; i < e; i++) scores[t * e + i] = (float)(exp((double)logits[t * e + i]) / sum);
     }
-    choir_router_options o = router_options(all_routers[router]);
+    choir_router_options o = router_options(ch_router_names[router]);
     double want[N * E];
     if (!strcmp(o.name, "base")) memcpy(scores, logits, sizeof(float) * (size_t)(N * e)); /* takes both as logits */
     naive_routing q = {.o = &o,
@@ -105,13 +105,13 @@ static void refuses_bad_matrices(void **state) {
           "no router 'switch'");
 }
 
-static choir_layer *make_layer(const choir_router_options *router, const char *compute) {
+static choir_layer *make_layer(const choir_router_options *router, int e, const char *compute) {
   choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
   choir_layer *layer;
   o.tokens = N;
   o.d_model = D;
   o.d_hidden = H;
-  o.experts = E;
+  o.experts = e;
   o.router = *router;
   o.threads = 2;
   o.compute = compute;
@@ -123,33 +123,40 @@ static choir_layer *make_layer(const choir_router_options *router, const char *c
 /* The public layer is the internal one, for every n up to the planned one and in any order of calls. */
 static void layer_on_own_arrays(void **state) {
   (void)state;
-  for (int router = 0; router < 3; router++) {
-    layer_case c = layer_case_new(all_routers[router], N, D, H, E);
-    choir_layer *layer = make_layer(&c.options, "fp32");
+  int32_t ids[N];
+  for (int t = 0; t < N; t++) ids[t] = 3 * t;
+  for (int router = 0; ch_routers[router]; router++) {
+    int e = experts_for(ch_router_names[router], E);
+    size_t router_bytes = sizeof(float) * (size_t)(D * e), weights = sizeof(float) * (size_t)(e * D * H);
+    layer_case c = layer_case_new(ch_router_names[router], N, D, H, e);
+    choir_layer *layer = make_layer(&c.options, e, "fp32");
     choir_layer_weights w = {c.router, c.w1, c.w2, NULL},
-                        g = {test_new(D * E), test_new(E * D * H), test_new(E * D * H), NULL};
+                        g = {test_new(D * e), test_new(e * D * H), test_new(e * D * H), NULL};
     float out[N * D], dx[N * D];
     const int sizes[] = {N, 40, 61, N};
     c.backend = "cpu";
+    c.token = ids;
+    c.sub = 0;
     c.aux_scale = (real)c.options.aux_loss_weight;
     for (int call = 0; call < 4; call++) {
       int n = c.n = sizes[call];
       layer_run(&c, 1);
-      test_ok(choir_layer_forward(layer, &w, n, c.x, NULL, NULL, 0, out));
-      test_ok(choir_layer_forward(layer, &w, n, c.x, NULL, NULL, 1, out));
-      memset(g.router, 0, sizeof(float) * D * E);
-      memset(g.w1, 0, sizeof(float) * E * D * H);
-      memset(g.w2, 0, sizeof(float) * E * D * H);
+      test_ok(choir_layer_forward(layer, &w, n, c.x, ids, NULL, 0, out));
+      test_ok(choir_layer_forward(layer, &w, n, c.x, ids, NULL, 1, out));
+      memset(g.router, 0, router_bytes);
+      memset(g.w1, 0, weights);
+      memset(g.w2, 0, weights);
       test_ok(choir_layer_backward(layer, &w, c.x, c.dout, dx, &g));
       assert_memory_equal(out, c.out, sizeof(float) * (size_t)(n * D));
       assert_memory_equal(dx, c.dx, sizeof(float) * (size_t)(n * D));
-      assert_memory_equal(g.router, c.drouter, sizeof(float) * D * E);
-      assert_memory_equal(g.w1, c.dw1, sizeof(float) * E * D * H);
-      assert_memory_equal(g.w2, c.dw2, sizeof(float) * E * D * H);
+      assert_memory_equal(g.router, c.drouter, router_bytes);
+      assert_memory_equal(g.w1, c.dw1, weights);
+      assert_memory_equal(g.w2, c.dw2, weights);
       choir_route_stats stats;
       test_ok(choir_layer_stats(layer, &stats));
-      assert_int_equal(stats.assignments, c.record.slots);
-      assert_true(stats.aux_loss == c.counts.aux_loss);
+      assert_int_equal(stats.assignments, ch_slots(&c.record));
+      assert_true(stats.aux_loss == *c.counts.aux_loss);
+      c.rng_base += (uint64_t)n;
       choir_route_stats_free(&stats);
     }
     assert_true(choir_layer_bytes(layer) > sizeof(float) * N * (D + H));
@@ -169,7 +176,7 @@ static void randomness_goes_on(void **state) {
   float out[2][2][N * D];
   c.options.jitter = 0.1;
   for (int run = 0; run < 2; run++) {
-    choir_layer *layer = make_layer(&c.options, "fp32");
+    choir_layer *layer = make_layer(&c.options, E, "fp32");
     for (int call = 0; call < 2; call++) test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out[run][call]));
     choir_layer_destroy(layer);
   }
@@ -197,7 +204,7 @@ static void layer_refuses(void **state) {
   refused(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "backend 'gpu'");
   assert_null(layer);
 
-  layer = make_layer(&c.options, "fp32");
+  layer = make_layer(&c.options, E, "fp32");
   choir_layer_weights w = {NULL, c.w1, c.w2, NULL}, none = {NULL, c.w1, NULL, NULL}; /* hash has no router weight */
   choir_route_stats stats;
   int32_t ids[N] = {0};

@@ -1,20 +1,6 @@
 /* Selection, index, dispatch and combine: every variant against the reference, and the laws they keep. */
+#include "record_testing.h"
 #include "variants.h"
-
-static ch_record new_record(int n, int e, int max_slots) {
-  return (ch_record){.tokens = n,
-                     .experts = e,
-                     .max_slots = max_slots,
-                     .expert_begin = calloc((size_t)e + 1, sizeof(int)),
-                     .slot_token = calloc((size_t)max_slots + 1, sizeof(int)),
-                     .slot_gate = test_new_normal(max_slots, 1),
-                     .token_begin = calloc((size_t)n + 1, sizeof(int)),
-                     .token_slot = calloc((size_t)max_slots + 1, sizeof(int))};
-}
-
-static void free_record(ch_record *r) {
-  free(r->expert_begin), free(r->slot_token), free(r->slot_gate), free(r->token_begin), free(r->token_slot);
-}
 
 /* Scores that are hard to select from. */
 typedef enum { NORMAL, SOFTMAX, COARSE, EQUAL, ONE_HOT, SPECIAL, KINDS } kind;
@@ -66,7 +52,7 @@ static void run_select(ch_exec *x, const void *context, real *out) {
                                       .score = score,
                                       .record = &r,
                                       .cutoff = cutoff});
-  *out++ = (real)r.slots;
+  *out++ = (real)ch_slots(&r);
   for (int i = 0; i <= s->e; i++) *out++ = (real)r.expert_begin[i];
   for (int i = 0; i < slots; i++) *out++ = (real)r.slot_token[i];
   for (int i = 0; i < s->pools * s->e; i++) *out++ = comparable(cutoff[i]);

@@ -51,6 +51,21 @@ static void round_trip(void **state) {
   choir_tensors_close(NULL);
 }
 
+/* The checksum of the data is XXH64 with seed 0: a published value, of data in one piece and in two. */
+static void checksum_is_xxh64(void **state) {
+  (void)state;
+  static const char text[] = "Nobody inspects the spammish repetition";
+  for (int64_t cut = 0; cut <= 39; cut += 8) { /* pieces are aligned */
+    choir_tensor t[] = {tensor("a", CHOIR_U8, 1, cut, 0, text), tensor("b", CHOIR_U8, 1, 39 - cut, 0, text + cut)};
+    char *bytes;
+    size_t size;
+    test_ok(choir_tensors_write(path, t, 2, NULL));
+    test_ok(ch_file_read(path, 1 << 16, &bytes, &size));
+    assert_non_null(memmem(bytes, size, "\"choir_data\":\"fbcea83c8a378bf1\"", 31));
+    free(bytes);
+  }
+}
+
 /* Pages of files in this process's memory. */
 static long file_pages(void) {
   long size = 0, resident = 0, shared = -1;
@@ -229,6 +244,7 @@ static void impossible_writes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(round_trip, make_path, drop_path),
+      cmocka_unit_test_setup_teardown(checksum_is_xxh64, make_path, drop_path),
       cmocka_unit_test_setup_teardown(large_files_are_forgotten, make_path, drop_path),
       cmocka_unit_test_setup_teardown(damage_is_refused, make_path, drop_path),
       cmocka_unit_test(other_programs_files_pass),

@@ -1,6 +1,7 @@
 /* Runs that switch to thresholds, and the loss by thresholds beside every other: in metrics, in events, in the program.
  */
 #include "choir/choir.h"
+#include "moe/router.h"
 #include "program.h"
 
 enum { STEPS = 12, SWITCH = 6 };
@@ -48,16 +49,17 @@ static int train(const choir_config *config, const char *out, int threads, watch
 /* Stopped before, at and after the switch, and gone on with other numbers of threads: the same bytes. */
 static void resumes_across_the_switch(void **state) {
   (void)state;
-  static const char *const routers[] = {"expert_choice", "quantile_balanced"};
   static const char *const files[] = {"metrics.jsonl", "checkpoints/00000012/model.safetensors",
                                       "checkpoints/00000012/state.safetensors"};
-  for (int r = 0; r < 2; r++) {
-    choir_config config = run_config(routers[r]);
+  for (int i = 0; ch_routers[i]; i++) {
+    if (!ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(threshold_after))) continue;
+    int r = strcmp(ch_routers[i]->name, "expert_choice") != 0;
+    choir_config config = run_config(ch_routers[i]->name);
     watch w = {0};
     config.model.router.threshold_after = SWITCH;
     test_ok(train(&config, "whole", 2, &w));
     assert_int_equal(w.evaluations, STEPS / 3);
-    for (int64_t begin = SWITCH - 1 + r, stop = begin; stop <= SWITCH + 1 - r; stop++) { /* once for the second */
+    for (int64_t begin = SWITCH - 1 + r, stop = begin; stop <= SWITCH + 1 - r; stop++) { /* once for the others */
       w = (watch){.stop_after = stop};
       int first = stop == begin;
       assert_int_equal(train(first ? &config : NULL, "stopped", 1 + first, &w), CHOIR_ERROR_INTERRUPTED);

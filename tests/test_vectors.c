@@ -1,6 +1,7 @@
 /* choir against an independent reference: tests/vectors/make.py wrote what is compared here, in double, without choir's
  * code. Everything goes in through the public API (the optimizers through the table of ops), on every backend. */
 #include "choir/choir.h"
+#include "moe/router.h"
 #include "testing.h"
 
 #define VECTORS CHOIR_SOURCE_DIR "/tests/vectors/"
@@ -13,20 +14,36 @@ typedef struct options {
   int sequence_length, logits, experts, mask;
 } options;
 
+/* The fixtures name all options of every router: those that it takes. */
+static void set_taken(choir_router_options *o, const choir_router_options *all) {
+  const ch_router *router = ch_router_find(o->name);
+#define SET(option) \
+  if (ch_router_takes(router, CH_ROUTER_TAKES(option))) o->option = all->option
+  SET(capacity_factor);
+  SET(aux_loss_weight);
+  SET(experts_per_token);
+  SET(cap);
+  SET(group_size);
+#undef SET
+  if (ch_router_takes(router, CH_ROUTER_TAKES(pool))) strcpy(o->pool, all->pool);
+}
+
 static options options_of(const choir_tensors *file, const char *name) {
   options o = {.mask = 0};
+  choir_router_options all;
   const char *line = choir_tensors_metadata(file, name), *more;
   assert_non_null(line);
   assert_int_equal(sscanf(line, "router=%31s", o.router.name), 1);
   test_ok(choir_router_default(o.router.name, &o.router));
-  o.router.jitter = 0;
-  if ((more = strstr(line, " K=")))
-    assert_int_equal(sscanf(more, " K=%d cap=%d", &o.router.experts_per_token, &o.router.cap), 2);
-  if ((more = strstr(line, " group="))) assert_int_equal(sscanf(more, " group=%d", &o.router.group_size), 1);
-  int fields = sscanf(line, "router=%31s c=%lf pool=%31s T=%d logits=%d aux=%lf e=%d mask=%d", o.router.name,
-                      &o.router.capacity_factor, o.router.pool, &o.sequence_length, &o.logits,
-                      &o.router.aux_loss_weight, &o.experts, &o.mask);
+  all = o.router;
+  if ((more = strstr(line, " K="))) assert_int_equal(sscanf(more, " K=%d cap=%d", &all.experts_per_token, &all.cap), 2);
+  if ((more = strstr(line, " group="))) assert_int_equal(sscanf(more, " group=%d", &all.group_size), 1);
+  int fields =
+      sscanf(line, "router=%31s c=%lf pool=%31s T=%d logits=%d aux=%lf e=%d mask=%d", o.router.name,
+             &all.capacity_factor, all.pool, &o.sequence_length, &o.logits, &all.aux_loss_weight, &o.experts, &o.mask);
   assert_true(fields == 6 || fields == 8);
+  set_taken(&o.router, &all);
+  o.router.jitter = 0;
   return o;
 }
 

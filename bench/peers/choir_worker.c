@@ -18,7 +18,7 @@
 #include "choir/machine.h"
 #include "choir/npy.h"
 #include "moe/layer.h"
-#include "train/stepper.h"
+#include "train/step.h"
 
 enum { SAMPLE = 1 << 18 };
 
@@ -38,7 +38,7 @@ typedef struct worker {
   choir_router_options options;
   ch_moe_args args;
   /* step */
-  ch_stepper stepper;
+  ch_trainer trainer;
   choir_npy tokens;
 } worker;
 
@@ -54,7 +54,7 @@ static void check(int code) {
 /* As a model's: aligned and in huge pages. It stays until the process ends. */
 static void *memory(int64_t bytes) {
   ch_arena arena;
-  ch_arena_init(&arena, "worker");
+  ch_arena_init(&arena, "worker", &ch_memory_host);
   ch_arena_alloc(&arena, (size_t)bytes);
   check(ch_arena_commit(&arena));
   return memset(ch_arena_alloc(&arena, (size_t)bytes), 0, (size_t)bytes); /* pages are there before anything is timed */
@@ -74,7 +74,8 @@ static void run_layer(worker *w, double *loss) {
   ch_moe_forward(&w->x, &w->args, &saved);
   ch_moe_backward(&w->x, &w->args, &saved);
   if (!ch_counting(&w->x))
-    w->flops = 12.0 * saved.record.slots * w->args.d * w->args.h + 6.0 * w->args.n * w->args.d * w->args.e;
+    w->flops =
+        12.0 * saved.record.expert_begin[w->args.e] * w->args.d * w->args.h + 6.0 * w->args.n * w->args.d * w->args.e;
   ch_arena_release(&w->x.tape, 0);
 }
 
@@ -135,7 +136,9 @@ static void open_layer(worker *w, char **argv) {
 
 static void run_step(worker *w, double *loss) {
   const int32_t *token = w->tokens.data;
-  *loss = ch_stepper_run(&w->stepper, token, token + w->tokens.shape[1]);
+  ch_step_result result;
+  check(ch_trainer_step(&w->trainer, token, token + w->tokens.shape[1], &result));
+  *loss = result.loss;
 }
 
 static void open_step(worker *w, char **argv) {
@@ -146,9 +149,9 @@ static void open_step(worker *w, char **argv) {
   run.threads = atoi(argv[5]);
   check(choir_npy_read(argv[3], CHOIR_NPY_INT32, 2, &w->tokens));
   check(choir_model_load(argv[2], &run, &model));
-  check(ch_stepper_create(model, &w->stepper));
-  const choir_train_config *c = &w->stepper.config.train;
-  int64_t n = (int64_t)c->batch_sequences * c->sequence_length;
+  check(ch_trainer_plan(model, &ch_comm_single, &w->trainer));
+  check(ch_trainer_commit(&w->trainer));
+  int64_t n = ch_step_tokens(&model->config.train);
   if (w->tokens.shape[0] != 2 || w->tokens.shape[1] != n)
     check(ch_error(CHOIR_ERROR_FORMAT, "%s must hold 2 rows of %" PRId64 " tokens", argv[3], n));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
@@ -157,7 +160,7 @@ static void open_step(worker *w, char **argv) {
     output *o = add(w, p.name, p.data, 1);
     for (int k = 0; k < p.dims; k++) o->count *= p.shape[k];
   }
-  check(choir_config_cost(&w->stepper.config, &costs));
+  check(choir_config_cost(&model->config, &costs));
   w->flops = costs.train_flops_per_token * (double)n;
   w->run = run_step;
 }

@@ -17,6 +17,7 @@ typedef struct choir_bench_options {
   int repetitions;                /* at least; 0: 7 */
   double seconds;                 /* repeats for at least this long, too; 0: 0.2 */
   const choir_machine_peak *peak; /* from choir_machine_measure in the same run; NULL: no shares of peak */
+  const char *backend;            /* that is measured; NULL: "cpu" */
 } choir_bench_options;
 #define CHOIR_BENCH_OPTIONS_INIT \
   { 0 }

@@ -18,7 +18,8 @@ extern "C" {
 
 enum { CHOIR_NAME_BYTES = 32 };
 
-/* How tokens meet experts; JSON object "router". What a router does not use it ignores. */
+/* How tokens meet experts; JSON object "router". An option that the router does not take (choir_router_option_at) is
+ * refused unless it has the value that choir_router_default gives it. */
 typedef struct choir_router_options {
   char name[CHOIR_NAME_BYTES];   /* "name": one of choir_router_names(), as expert_choice; docs/routers.md */
   double capacity_factor;        /* "capacity_factor": c of expert_choice, the factor of the token-choice routers */
@@ -64,7 +65,7 @@ typedef struct choir_train_config { /* JSON object "train" */
   double rate;                       /* adafactor: relative (parameter scaling); adamw: absolute */
   int64_t warmup_steps;              /* linear from 0; 0: none */
   int64_t constant_steps;            /* then inverse square root: rate * sqrt(constant_steps / step) */
-  double beta1, beta2, weight_decay; /* adamw; adafactor uses beta2 only */
+  double beta1, beta2, weight_decay; /* adamw; adafactor takes beta2 only */
   double clip_norm;                  /* global gradient norm; 0: none */
   uint64_t seed;
   char compute[CHOIR_NAME_BYTES]; /* fp32, bf16 */
@@ -94,7 +95,8 @@ CHOIR_API int choir_config_save(const choir_config *config, const char *path);
  * together choir_config_check says. */
 CHOIR_API int choir_config_set(choir_config *config, const char *key, const char *value);
 
-/* CHOIR_ERROR_ARGUMENT names an impossible value (d not divisible by H, k of 0, e > n, ...). vocab_size 0 passes:
+/* CHOIR_ERROR_ARGUMENT names an impossible value (d not divisible by H, k of 0, e > n, ...), or an option that the
+ * chosen router or optimizer does not take. vocab_size 0 passes:
  * training takes it from the data. */
 CHOIR_API int choir_config_check(const choir_config *config);
 

@@ -15,7 +15,7 @@ typedef struct choir_model choir_model;
 
 typedef struct choir_run_options {
   const char *compute; /* "fp32", "bf16", or NULL: the config's */
-  const char *backend; /* "cpu" or "reference" */
+  const char *backend; /* "cpu" (NULL too), "reference" */
   int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
   int threads;         /* 0: all */
   int unchecked;       /* take weights that are not finite, too: to look at them */
@@ -49,16 +49,22 @@ CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *
 CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
 
 /* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
- * are the model's own and live as long as it does. */
+ * are the model's own and live as long as it does; they are NULL where its backend's memory is not the host's. */
 typedef struct choir_parameter {
   const char *name;
   int dims;
   int64_t shape[3];
   float *data;
   float *gradient; /* NULL until choir_model_forward computed gradients, and for what routers keep by themselves */
+  int trained;     /* 0: what a router keeps by itself, without a gradient */
 } choir_parameter;
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
 CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);
+
+/* Copies of all values, on every backend: of a weight, or of its gradient (CHOIR_ERROR_ARGUMENT where it has none);
+ * and new values for a weight. */
+CHOIR_API int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values);
+CHOIR_API int choir_model_set_parameter(choir_model *model, int index, const float *values);
 
 typedef struct choir_forward_result {
   double loss;     /* mean cross-entropy of position t predicting t+1, over the B*(T-1) positions that have one */

@@ -59,12 +59,25 @@ CHOIR_API int choir_router_properties(const char *router, const char *routing, c
  * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
 
+/* What a router does, in one line; NULL: an unknown name. */
+CHOIR_API const char *choir_router_summary(const char *name);
+
+/* An option that a router takes; it refuses all others. */
+typedef struct choir_router_option {
+  const char *name;             /* as in choir_router_options and in a config's "router" */
+  const char *help;             /* in lower case, no full stop */
+  char value[CHOIR_NAME_BYTES]; /* the router's default */
+} choir_router_option;
+
+/* The options of a router by number from 0. CHOIR_ERROR_ARGUMENT: behind the last, or an unknown router. */
+CHOIR_API int choir_router_option_at(const char *name, int index, choir_router_option *option);
+
 /* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning
  * never. tokens: [n] ids, needed by `hash` and `random`, else may be NULL. valid: [n] nonzero where a token takes part,
  * or NULL. sequence_length: of pools "sequence" and "position" (0: one sequence). seed: of random experts. gates [n,e]
  * receives the combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free.
- * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_NUMERIC (NaN: row
- * and column), CHOIR_ERROR_MEMORY. */
+ * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT (also an option that the
+ * router does not take), CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                           const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                           float *gates, choir_route_stats *stats);

@@ -6,10 +6,11 @@
 #include "base/error.h"
 #include "base/threads.h"
 
-void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal) {
+/* Logits and loss may both be asked for. */
+static void count_passes(choir_model *model, int B, int T, int gradients, int causal) {
   static const int32_t some_tokens = 0;
   real some_logits;
-  int draws_per_sequence = gradients ? ch_router_draws_per_sequence(&net->config.router) : 1;
+  int draws_per_sequence = gradients ? ch_router_draws_per_sequence(&model->net.config.router) : 1;
   for (int kind = 0; kind < 2 * draws_per_sequence; kind++) {
     ch_pass pass = {.B = B,
                     .T = T,
@@ -18,21 +19,20 @@ void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients
                     .training = !causal,
                     .gradients = gradients,
                     .causal = causal,
+                    .hook = ch_model_any_hook(model),
                     .observe = !causal,
                     .drawn_twice = kind / 2,
                     .logits = kind % 2 ? &some_logits : NULL};
-    ch_transformer_run(x, net, &pass);
+    ch_transformer_run(&model->x, &model->net, &pass);
   }
 }
 
-/* ch_model_bad_weight runs between passes, in the same scratch. */
-static void count_check(choir_model *model) {
-  double squares;
-  for (int i = 0; i < model->net.params.count + model->net.params.buffers; i++)
-    model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = model->net.params.p[i].count, .sum = &squares});
+void ch_model_drop_plan(choir_model *model) {
+  model->planned_B = model->planned_T = 0;
+  ch_exec_clear(&model->x);
 }
 
-int ch_model_plan(choir_model *model, int B, int T, int gradients) {
+static int check_sizes(const choir_model *model, int B, int T) {
   const choir_model_config *c = &model->config.model;
   CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
   if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);
@@ -41,23 +41,36 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
                     c->experts);
   const choir_router_options *router = &model->net.config.router;
   if (model->net.moe_layers && !model->causal) CH_TRY(model->net.router->check(router, B * T, c->experts, T));
-  if (!ch_arena_counting(&model->x.tape) && B == model->planned_B && T == model->planned_T &&
-      gradients <= model->planned_gradients)
-    return CHOIR_OK;
-  model->planned_B = model->planned_T = 0; /* no plan until this one has its memory */
-  ch_arena_free(&model->x.tape);
-  ch_arena_free(&model->x.scratch);
-  if (!model->causal) ch_model_count(&model->x, &model->net, B, T, 0, 0);
-  if (ch_router_can_be_causal(model->net.router)) ch_model_count(&model->x, &model->net, B, T, 0, 1);
-  if (gradients) ch_model_count(&model->x, &model->net, B, T, 1, 0);
-  count_check(model);
+  return CHOIR_OK;
+}
+
+int ch_model_size(choir_model *model, int B, int T, int gradients) {
+  CH_TRY(check_sizes(model, B, T));
+  ch_model_drop_plan(model);
+  if (!model->causal) count_passes(model, B, T, 0, 0);
+  if (ch_router_can_be_causal(model->net.router)) count_passes(model, B, T, 0, 1);
+  if (gradients) count_passes(model, B, T, 1, 0);
+  ch_model_bad_weight(model); /* runs between passes, in the same scratch */
   if (model->x.scratch.peak < model->reserved_scratch) model->x.scratch.peak = model->reserved_scratch;
-  CH_TRY(ch_exec_commit(&model->x));
   model->planned_B = B;
   model->planned_T = T;
   model->planned_gradients = gradients;
+  return CHOIR_OK;
+}
+
+int ch_model_commit(choir_model *model) {
+  CH_TRY(ch_exec_commit(&model->x));
   if (model->stale) ch_model_weights_changed(model);
   return CHOIR_OK;
+}
+
+int ch_model_plan(choir_model *model, int B, int T, int gradients) {
+  CH_TRY(check_sizes(model, B, T));
+  if (!ch_counting(&model->x) && B == model->planned_B && T == model->planned_T &&
+      gradients <= model->planned_gradients)
+    return CHOIR_OK;
+  CH_TRY(ch_model_size(model, B, T, gradients));
+  return ch_model_commit(model);
 }
 
 int ch_model_check_loss(choir_model *model, double loss) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "model/config.h"
 #include "moe/layer.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */
@@ -21,34 +22,109 @@ struct choir_layer {
   uint8_t *valid;
 };
 
+/* ---- the caller's arrays as ops see them: themselves, or copies on the tape ---- */
+
+static const void CH_DEV *put(ch_exec *x, const void *from, size_t bytes) {
+  return from ? ch_put(&x->tape, from, bytes) : NULL;
+}
+
+static size_t bytes_of(int64_t a, int64_t b, int64_t c) { return (size_t)a * (size_t)b * (size_t)c * sizeof(real); }
+
+static ch_moe_weights put_weights(ch_exec *x, const ch_moe_args *a, const choir_layer_weights *w) {
+  return (ch_moe_weights){.router = put(x, w->router, bytes_of(a->d, a->e, 1)),
+                          .w1 = put(x, w->w1, bytes_of(a->e, a->d, a->h)),
+                          .w2 = put(x, w->w2, bytes_of(a->e, a->d, a->h)),
+                          .thresholds = put(x, w->thresholds, bytes_of(a->e, 1, 1))};
+}
+
+/* What a forward and a backward are given. */
+typedef struct {
+  const choir_layer_weights *weights, *gradients;
+  const float *x, *dout;
+  const int32_t *tokens;
+  const uint8_t *valid;
+  float *out, *dx;
+} call;
+
+static void forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call *c) {
+  size_t n = (size_t)a->n, bytes = bytes_of(a->n, a->d, 1);
+  a->weights = put_weights(x, a, c->weights);
+  a->token = put(x, c->tokens, n * sizeof *c->tokens);
+  a->mask = ch_counting(x) ? NULL : c->valid;
+  a->valid = put(x, c->valid, n);
+  a->x = put(x, c->x, bytes);
+  a->out = ch_stand_in(&x->tape, c->out, bytes);
+  ch_moe_forward(x, a, saved);
+  ch_get_into(&x->tape, c->out, a->out, bytes);
+}
+
+static void backward(ch_exec *x, const ch_moe_args *forward, ch_moe_saved *saved, const call *c) {
+  ch_moe_args a = *forward;
+  size_t bytes = bytes_of(a.n, a.d, 1), router = bytes_of(a.d, a.e, 1), expert = bytes_of(a.e, a.d, a.h);
+  ch_moe_weights g = put_weights(x, &a, c->gradients); /* which grow */
+  a.weights = put_weights(x, &a, c->weights);
+  a.x = put(x, c->x, bytes);
+  a.dout = put(x, c->dout, bytes);
+  a.dx = ch_stand_in(&x->tape, c->dx, bytes);
+  a.aux_scale = (float)a.options->aux_loss_weight;
+  a.gradients = (ch_moe_gradients){(real CH_DEV *)g.router, (real CH_DEV *)g.w1, (real CH_DEV *)g.w2};
+  a.accumulate = 1;
+  ch_moe_backward(x, &a, saved);
+  ch_get_into(&x->tape, c->dx, a.dx, bytes);
+  if (g.router) ch_get_into(&x->tape, c->gradients->router, g.router, router);
+  ch_get_into(&x->tape, c->gradients->w1, g.w1, expert);
+  ch_get_into(&x->tape, c->gradients->w2, g.w2, expert);
+}
+
 /* Everything that a call may do, without doing it: sizes the arenas of `x`, which count. */
-static void rehearse(ch_exec *x, const ch_moe_args *forward, int causal) {
+static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
+  static float some;
+  static const int32_t token;
+  static const uint8_t valid;
+  const choir_layer_weights all = {&some, &some, &some, &some};
+  const call c = {&all, &all, &some, &some, &token, &valid, &some, &some};
   ch_moe_saved saved;
-  ch_moe_args args = *forward;
-  size_t mark = ch_arena_mark(&x->tape);
-  for (args.training = args.keep = 0; args.training < 2; args.keep = ++args.training) {
-    args.causal = causal && !args.training;
-    ch_moe_forward(x, &args, &saved);
-    if (args.training) ch_moe_backward(x, &args, &saved);
-    ch_arena_release(&x->tape, mark);
+  ch_moe_args a = *args;
+  for (a.training = a.keep = 0; a.training < 2; a.keep = ++a.training) {
+    a.causal = causal && !a.training;
+    forward(x, &a, &saved, &c);
+    if (a.training) backward(x, &a, &saved, &c);
+    ch_arena_release(&x->tape, 0);
   }
+}
+
+/* Two executors' arenas: what the first counted fits into the second. */
+static int fits(const ch_exec *trial, const ch_exec *x) {
+  return trial->tape.peak <= x->tape.size && trial->scratch.peak <= x->scratch.size &&
+         (!x->host || fits(trial->host, x->host));
+}
+
+/* An executor like another one, that counts. */
+static ch_exec trial_of(const ch_exec *x, ch_exec *host) {
+  ch_exec trial = *x;
+  ch_arena_init(&trial.tape, x->tape.name, x->memory);
+  ch_arena_init(&trial.scratch, x->scratch.name, x->memory);
+  if (x->host) *host = trial_of(x->host, NULL), trial.host = host;
+  return trial;
+}
+
+static void take_peaks(ch_exec *x, const ch_exec *trial) {
+  x->tape.peak = trial->tape.peak;
+  x->scratch.peak = trial->scratch.peak;
+  if (x->host) take_peaks(x->host, trial->host);
 }
 
 /* Scratch of products need not shrink with n, so every new n is rehearsed; memory grows only where that says so. */
 static int plan(choir_layer *layer, int n) {
   if (n == layer->planned) return CHOIR_OK;
-  ch_exec trial = layer->x;
-  ch_arena_init(&trial.tape, layer->x.tape.name);
-  ch_arena_init(&trial.scratch, layer->x.scratch.name);
+  ch_exec host, trial = trial_of(&layer->x, &host);
   ch_moe_args args = layer->args;
   args.n = n;
   rehearse(&trial, &args, layer->options.causal);
-  if (trial.tape.peak > layer->x.tape.size || trial.scratch.peak > layer->x.scratch.size) {
+  if (!fits(&trial, &layer->x)) {
     layer->planned = layer->forward_done = layer->backward_possible = 0;
-    ch_arena_free(&layer->x.tape);
-    ch_arena_free(&layer->x.scratch);
-    layer->x.tape.peak = trial.tape.peak;
-    layer->x.scratch.peak = trial.scratch.peak;
+    ch_exec_clear(&layer->x);
+    take_peaks(&layer->x, &trial);
     CH_TRY(ch_exec_commit(&layer->x));
   }
   layer->planned = n;
@@ -67,6 +143,7 @@ static int check_options(const choir_layer_options *o) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: sequence_length %d must not be negative", o->sequence_length);
   const ch_router *router = ch_router_find(o->router.name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(ch_options_check_router(&o->router));
   if (o->causal) CH_TRY(ch_router_check_routing(router, "threshold"));
   return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
 }
@@ -112,12 +189,8 @@ void choir_layer_destroy(choir_layer *layer) {
   free(layer);
 }
 
-static ch_moe_weights weights_of(const choir_layer_weights *w) {
-  return (ch_moe_weights){.router = w->router, .w1 = w->w1, .w2 = w->w2, .thresholds = w->thresholds};
-}
-
 static int check_weights(const choir_layer *layer, const choir_layer_weights *w, const char *what) {
-  int learned = (layer->args.router->caps & CH_ROUTER_LEARNED) != 0;
+  int learned = ch_router_learned(layer->args.router);
   if (w && w->w1 && w->w2 && (w->router || !learned)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s",
                   !w       ? "the struct"
@@ -137,7 +210,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   if (!x || !out) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", x ? "out" : "x");
   CH_TRY(ch_threads_check(layer->x.threads));
   CH_TRY(check_weights(layer, weights, "weights"));
-  if (causal && (a->router->caps & CH_ROUTER_THRESHOLDS) && !weights->thresholds)
+  if (causal && ch_router_has_thresholds(a->router) && !weights->thresholds)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL in the weights, and the layer was made causal");
   CH_TRY(ch_router_check_ids(a->router, n, tokens));
   CH_TRY(plan(layer, n));
@@ -145,15 +218,15 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   if (tokens) memcpy(layer->token, tokens, (size_t)n * sizeof *tokens);
   if (valid) memcpy(layer->valid, valid, (size_t)n);
   a->n = n;
-  a->token = tokens ? layer->token : NULL;
-  a->valid = valid ? layer->valid : NULL;
   a->training = a->keep = training != 0;
   a->causal = causal;
-  a->weights = weights_of(weights);
-  a->x = x;
-  a->out = out;
   ch_arena_release(&layer->x.tape, 0);
-  ch_moe_forward(&layer->x, a, &layer->saved);
+  forward(&layer->x, a, &layer->saved,
+          &(call){.weights = weights,
+                  .x = x,
+                  .tokens = tokens ? layer->token : NULL,
+                  .valid = valid ? layer->valid : NULL,
+                  .out = out});
   if (training) a->rng_base += (uint64_t)n;
   layer->forward_done = 1;
   layer->backward_possible = a->training;
@@ -162,49 +235,50 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
 
 int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x, const float *dout,
                          float *dx, const choir_layer_weights *gradients) {
-  ch_moe_args a = layer->args;
   if (!layer->backward_possible)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: backward goes once with a forward that had `training` set");
   CH_TRY(ch_threads_check(layer->x.threads));
   if (!x || !dout || !dx) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", !x ? "x" : !dout ? "dout" : "dx");
   CH_TRY(check_weights(layer, weights, "weights"));
   CH_TRY(check_weights(layer, gradients, "gradients"));
-  a.weights = weights_of(weights);
-  a.x = x;
-  a.dout = dout;
-  a.dx = dx;
-  a.aux_scale = a.router->caps & CH_ROUTER_AUX_LOSS ? (float)a.options->aux_loss_weight : 0;
-  a.gradients = (ch_moe_gradients){.router = gradients->router, .w1 = gradients->w1, .w2 = gradients->w2};
-  a.accumulate = 1;
-  ch_moe_backward(&layer->x, &a, &layer->saved);
+  backward(&layer->x, &layer->args, &layer->saved,
+           &(call){.weights = weights, .gradients = gradients, .x = x, .dout = dout, .dx = dx});
   layer->backward_possible = 0;
   return CHOIR_OK;
 }
 
 int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
   const ch_moe_args *a = &layer->args;
-  if (!(a->router->caps & CH_ROUTER_THRESHOLDS))
+  if (!ch_router_has_thresholds(a->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: router '%s' keeps no cut-off scores", a->router->name);
   if (!thresholds) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL");
   if (!layer->forward_done || a->causal)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: cut-off scores are those of a forward that is not causal");
-  a->router->observe(&layer->x, &(ch_route_args){.options = a->options,
-                                                 .n = a->n,
-                                                 .e = a->e,
-                                                 .counts = &layer->saved.counts,
-                                                 .state = thresholds,
-                                                 .observed = calls});
+  ch_exec *x = &layer->x;
+  size_t mark = ch_arena_mark(&x->tape), bytes = bytes_of(a->e, 1, 1);
+  const real CH_DEV *state = put(x, thresholds, bytes);
+  a->router->observe(x, &(ch_route_args){.options = a->options,
+                                         .n = a->n,
+                                         .e = a->e,
+                                         .counts = &layer->saved.counts,
+                                         .state = (real CH_DEV *)state,
+                                         .observed = calls});
+  ch_get_into(&x->tape, thresholds, state, bytes);
+  ch_arena_release(&x->tape, mark);
   return CHOIR_OK;
 }
 
 int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats) {
+  const ch_moe_args *a = &layer->args;
   if (!layer->forward_done) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: statistics need a forward first");
-  return ch_route_stats_make(&layer->saved.record, &layer->saved.counts, layer->args.valid, stats);
+  return ch_route_stats_make(layer->x.memory, a->e, ch_valid_count(a->mask, a->n), &layer->saved.counts,
+                             &layer->saved.tally, stats);
 }
 
 size_t choir_layer_bytes(const choir_layer *layer) {
   size_t copies = (size_t)layer->options.tokens * (sizeof *layer->token + sizeof *layer->valid);
-  return sizeof *layer + copies + layer->x.tape.size + layer->x.scratch.size;
+  const ch_exec *x = &layer->x;
+  return sizeof *layer + copies + x->tape.size + x->scratch.size + (x->host ? x->host->scratch.size : 0);
 }
 
 #endif

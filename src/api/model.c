@@ -13,36 +13,49 @@
 #include "base/threads.h"
 #include "model/weights.h"
 
-static int create(const choir_config *config, const choir_run_options *options, choir_model *model) {
+static int prepare(const choir_config *config, const choir_run_options *options, choir_model *model) {
   const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
   const choir_run_options *o = options ? options : &defaults;
   ch_compute compute = CH_COMPUTE_FP32;
   model->config = *config;
-  ch_arena_init(&model->weights, "weights");
-  ch_arena_init(&model->gradients, "gradients");
   CH_TRY(choir_config_check(config));
-  if (config->model.vocab_size <= 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
   CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
   CH_TRY(ch_threads_check(model->x.threads));
+  ch_arena_init(&model->weights, "weights", model->x.memory);
+  ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&config->model, &model->net));
-  for (int pass = 0; pass < 2; pass++) {
-    if (pass) CH_TRY(ch_arena_commit(&model->weights));
-    ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
-  }
+  ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
 }
 
-int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
-  *model = calloc(1, sizeof **model);
-  if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
-  int code = create(config, options, *model);
+/* Gives the code back; a model that failed goes. */
+static int keep(int code, choir_model **model) {
   if (code) {
     choir_model_free(*model);
     *model = NULL;
   }
   return code;
+}
+
+int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model) {
+  *model = calloc(1, sizeof **model);
+  if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
+  return keep(prepare(config, options, *model), model);
+}
+
+int ch_model_commit_weights(choir_model *model) {
+  if (!ch_arena_counting(&model->weights)) return CHOIR_OK;
+  if (model->config.model.vocab_size <= 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
+  CH_TRY(ch_arena_commit(&model->weights));
+  ch_params_alloc_weights(&model->net.params, &model->weights, model->x.compute == CH_COMPUTE_BF16);
+  return CHOIR_OK;
+}
+
+int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
+  CH_TRY(ch_model_prepare(config, options, model));
+  return keep(ch_model_commit_weights(*model), model);
 }
 
 void choir_model_free(choir_model *model) {
@@ -68,18 +81,27 @@ void ch_model_round_weights(choir_model *model, ch_exec *x) {
 }
 
 const char *ch_model_bad_weight(choir_model *model) {
-  for (int i = 0; i < model->net.params.count + model->net.params.buffers; i++) {
-    double squares;
-    const ch_param *p = &model->net.params.p[i];
-    model->x.ops->sumsq(&model->x, &(ch_sumsq_args){.count = p->count, .x = p->w, .sum = &squares});
-    if (!isfinite(squares)) return p->name;
-  }
-  return NULL;
+  ch_exec *x = &model->x;
+  ch_marks mark = ch_scratch_mark(x);
+  const ch_param *p = model->net.params.p;
+  int count = model->net.params.count + model->net.params.buffers, bad = 0;
+  double CH_DEV *sums = CH_NEW(&x->scratch, double, count);
+  for (int i = 0; i < count; i++) x->ops->sumsq(x, &(ch_sumsq_args){.count = p[i].count, .x = p[i].w, .sum = sums + i});
+  const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
+  while (!ch_counting(x) && bad < count && isfinite(squares[bad])) bad++;
+  ch_scratch_release(x, mark);
+  return bad < count ? p[bad].name : NULL;
+}
+
+void ch_model_count_gradients(choir_model *model) {
+  if (!ch_arena_counting(&model->gradients)) return;
+  ch_arena_release(&model->gradients, 0);
+  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
 }
 
 int ch_model_make_gradients(choir_model *model) {
   if (!ch_arena_counting(&model->gradients)) return CHOIR_OK;
-  ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
+  ch_model_count_gradients(model);
   CH_TRY(ch_arena_commit(&model->gradients));
   ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
   return CHOIR_OK;
@@ -87,9 +109,9 @@ int ch_model_make_gradients(choir_model *model) {
 
 int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options, choir_model **model) {
   CH_TRY(ch_model_create(config, options, model));
-  ch_params_init(&(*model)->net.params, seed, (*model)->x.threads);
-  ch_model_weights_changed(*model);
-  return CHOIR_OK;
+  int code = ch_params_init(&(*model)->net.params, (*model)->x.memory, seed, (*model)->x.threads);
+  if (!code) ch_model_weights_changed(*model);
+  return keep(code, model);
 }
 
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
@@ -97,7 +119,7 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_save(&model->config, path));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  CH_TRY(ch_weights_save(&model->net.params, path));
+  CH_TRY(ch_weights_save(&model->net.params, model->x.memory, path));
   if (!tokenizer) return CHOIR_OK;
   size_t size;
   const void *bytes = choir_tokenizer_bytes(tokenizer, &size);
@@ -122,13 +144,44 @@ int choir_model_parameter_count(const choir_model *model) {
   return model->net.params.count + model->net.params.buffers;
 }
 
-int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
+static int check_index(const choir_model *model, int index) {
   int count = choir_model_parameter_count(model);
-  if (index < 0 || index >= count)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, count);
+  return index >= 0 && index < count
+             ? CHOIR_OK
+             : ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, count);
+}
+
+int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
+  CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
-  *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .data = p->w, .gradient = p->g};
+  *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .trained = index < model->net.params.count};
+  if (model->x.memory->host) {
+    parameter->data = CH_AS_HOST(float, p->w);
+    parameter->gradient = CH_AS_HOST(float, p->g);
+  }
   memcpy(parameter->shape, p->shape, sizeof p->shape);
+  return CHOIR_OK;
+}
+
+static int has_gradient(const choir_model *model, int index) {
+  return index < model->net.params.count && !ch_arena_counting(&model->gradients);
+}
+
+int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values) {
+  CH_TRY(check_index(model, index));
+  const ch_param *p = &model->net.params.p[index];
+  if (gradient && !has_gradient(model, index))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "parameter '%s' has no gradient: run a forward with gradients first%s",
+                    p->name, index < model->net.params.count ? "" : "; no gradient trains it");
+  model->x.memory->get(values, gradient ? p->g : p->w, (size_t)p->count * sizeof *values);
+  return CHOIR_OK;
+}
+
+int choir_model_set_parameter(choir_model *model, int index, const float *values) {
+  CH_TRY(check_index(model, index));
+  const ch_param *p = &model->net.params.p[index];
+  model->x.memory->put(p->w, values, (size_t)p->count * sizeof *values);
+  ch_model_weights_changed(model);
   return CHOIR_OK;
 }
 

@@ -20,7 +20,10 @@ struct choir_model {
   size_t reserved_scratch; /* that others need between passes: the optimizer */
 };
 
-/* A model with memory for weights, values undefined. */
+/* A model that has counted its weights, and then the memory for them, values undefined, unless it is there.
+ * ch_model_create is both. */
+int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model);
+int ch_model_commit_weights(choir_model *model);
 int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
@@ -36,19 +39,25 @@ const char *ch_model_bad_weight(choir_model *model);
 int ch_model_check_loss(choir_model *model, double loss);
 
 /* Memory for gradients, once; the first backward of a step sets them, whatever stands there. */
+void ch_model_count_gradients(choir_model *model);
 int ch_model_make_gradients(choir_model *model);
 
 /* Makes room for passes of B x T; does nothing when there is. Refuses sizes that the router cannot take. */
 int ch_model_plan(choir_model *model, int B, int T, int gradients);
 
+/* The same in steps, for who has more to count: an executor without plan counts, ch_model_size counts passes on it,
+ * ch_model_commit gives it the memory. */
+void ch_model_drop_plan(choir_model *model);
+int ch_model_size(choir_model *model, int B, int T, int gradients);
+int ch_model_commit(choir_model *model);
+
 /* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 
-/* Counts a pass of that size on a counting executor; logits and loss may both be asked for. */
-void ch_model_count(ch_exec *x, ch_transformer *net, int B, int T, int gradients, int causal);
-
-/* For ch_pass.hook: passes routings on to whoever choir_model_on_routing named; NULL when that is nobody. */
+/* For ch_pass.hook: passes routings on to whoever choir_model_on_routing named; NULL when that is nobody. The other one
+ * is for plans: somebody may want to look later. */
 const ch_routing_hook *ch_model_routing_hook(choir_model *model);
+const ch_routing_hook *ch_model_any_hook(choir_model *model);
 
 /* The name of a routing: "threshold", or the pool. */
 const char *ch_model_routing_name(const choir_model *model, int causal);

@@ -1,5 +1,6 @@
 /* Which routing a handle's passes use. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/model.h"
@@ -7,11 +8,13 @@
 
 static const char threshold[] = "threshold";
 
-/* Thresholds start at 0 and no observed cut-off leaves them all there. */
-static int check_thresholds(const choir_model *model) {
+/* Thresholds start at 0 and no observed cut-off leaves them all there. values: [e] */
+static int check_layers(const choir_model *model, real *values) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_param *p = model->net.block[l].thresholds;
-    if (p && !ch_thresholds_set(p->w, (int)p->count))
+    if (!p) continue;
+    model->x.memory->get(values, p->w, (size_t)p->count * sizeof *values);
+    if (!ch_thresholds_set(values, (int)p->count))
       return ch_error(CHOIR_ERROR_UNSUPPORTED,
                       "%s: all 0, so routing 'threshold' knows nothing yet: train the model first, if only for a few "
                       "steps",
@@ -20,10 +23,18 @@ static int check_thresholds(const choir_model *model) {
   return CHOIR_OK;
 }
 
+static int check_thresholds(const choir_model *model) {
+  real *values = malloc((size_t)model->config.model.experts * sizeof *values);
+  if (!values) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d thresholds", model->config.model.experts);
+  int code = check_layers(model, values);
+  free(values);
+  return code;
+}
+
 int choir_model_set_routing(choir_model *model, const char *routing) {
   const ch_router *router = model->net.router;
   choir_router_options *options = &model->net.config.router;
-  if (!routing) routing = router->caps & CH_ROUTER_POOLS ? model->config.model.router.pool : "batch";
+  if (!routing) routing = ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? model->config.model.router.pool : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
   if (!strcmp(routing, threshold)) {
     CH_TRY(check_thresholds(model));
@@ -38,7 +49,7 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
 
 const char *ch_model_routing_name(const choir_model *model, int causal) {
   if (causal) return threshold;
-  return model->net.router->caps & CH_ROUTER_POOLS ? model->net.config.router.pool : "batch";
+  return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? model->net.config.router.pool : "batch";
 }
 
 const char *choir_model_routing(const choir_model *model) { return ch_model_routing_name(model, model->causal); }

@@ -8,37 +8,49 @@ void choir_model_on_routing(choir_model *model, choir_routing_callback callback,
 
 /* Tokens that an expert should hold: what the router's own rule gives it, or an even share of what tokens choose. */
 static double target(const ch_moe_args *a, const ch_moe_saved *s) {
-  int choices = ch_router_choices(a->options), n = ch_valid_count(a->valid, a->n);
+  int choices = ch_router_choices(a->options), n = ch_valid_count(a->mask, a->n);
   if (choices) return (double)n * choices / a->e;
   return a->causal ? ch_router_k(ch_router_factor(a->options, a->training), n, a->e) : s->counts.capacity;
 }
 
-static void show(void *context, const ch_moe_args *a, const ch_moe_saved *s) {
+/* One copy of everything to the host; where the memory is its own, these are the arrays themselves. */
+static void show(void *context, ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
   const choir_model *model = context;
-  const real *kept = a->weights.thresholds;
-  int ranked = (a->router->caps & CH_ROUTER_THRESHOLDS) && !a->causal && !a->by_threshold;
+  const ch_record *r = &s->record;
+  int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold;
+  size_t n = (size_t)a->n, e = (size_t)a->e, slots = (size_t)r->max_slots;
+  ch_marks mark = ch_scratch_mark(x);
+  const real *kept = a->weights.thresholds ? ch_get(x, a->weights.thresholds, e * sizeof(real)) : NULL;
+  const int64_t *dropped = ch_get(x, s->counts.dropped, sizeof *dropped);
   choir_routing view = {.layer = a->layer,
                         .moe = model->net.block[a->layer].moe,
                         .tokens = a->n,
                         .experts = a->e,
-                        .token = a->token,
-                        .valid = a->valid,
-                        .expert_begin = s->record.expert_begin,
-                        .slot_token = s->record.slot_token,
-                        .slot_gate = s->record.slot_gate,
-                        .token_begin = s->record.token_begin,
-                        .token_slot = s->record.token_slot,
-                        .scores = s->scores,
-                        .thresholds = kept && ch_thresholds_set(kept, a->e) ? kept : NULL,
-                        .cutoffs = ranked ? s->counts.cutoff : NULL,
-                        .demand = s->counts.demand,
+                        .token = a->token ? ch_get(x, a->token, n * sizeof(int32_t)) : NULL,
+                        .valid = a->mask,
+                        .expert_begin = ch_get(x, r->expert_begin, (e + 1) * sizeof(int)),
+                        .slot_token = ch_get(x, r->slot_token, slots * sizeof(int)),
+                        .slot_gate = ch_get(x, r->slot_gate, slots * sizeof(real)),
+                        .token_begin = ch_get(x, r->token_begin, (n + 1) * sizeof(int)),
+                        .token_slot = ch_get(x, r->token_slot, slots * sizeof(int)),
+                        .scores = s->scores ? ch_get(x, s->scores, n * e * sizeof(real)) : NULL,
+                        .cutoffs = ranked ? ch_get(x, s->counts.cutoff, e * sizeof(real)) : NULL,
+                        .demand = ch_get(x, s->counts.demand, e * sizeof(int)),
                         .capacity = s->counts.capacity,
-                        .dropped = s->counts.dropped,
                         .target = target(a, s)};
-  model->callback(model->callback_context, &view);
+  if (!ch_counting(x)) {
+    view.thresholds = kept && ch_thresholds_set(kept, a->e) ? kept : NULL;
+    view.dropped = *dropped;
+    model->callback(model->callback_context, &view);
+  }
+  ch_scratch_release(x, mark);
+}
+
+const ch_routing_hook *ch_model_any_hook(choir_model *model) {
+  model->hook = (ch_routing_hook){show, model};
+  return &model->hook;
 }
 
 const ch_routing_hook *ch_model_routing_hook(choir_model *model) {
-  model->hook = (ch_routing_hook){show, model};
-  return model->callback ? &model->hook : NULL;
+  return model->callback ? ch_model_any_hook(model) : NULL;
 }

@@ -206,14 +206,14 @@ static int same_hash(uint64_t hash, const char *digits) {
 /* Read once and forgotten: memory is for what is loaded, which may be nearly all of it. */
 static uint64_t hash_data(const reader *r) {
   const size_t most = (size_t)64 << 20;
-  ch_hash_state state;
-  ch_hash_begin(&state, 0);
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
   for (size_t done = 0, bytes; done < r->data_bytes; done += bytes) {
     bytes = r->data_bytes - done < most ? r->data_bytes - done : most;
-    ch_hash_add(&state, r->data + done, bytes);
+    XXH64_update(&state, r->data + done, bytes);
     if (r->mapped) ch_file_forget(r->data + done, bytes);
   }
-  return ch_hash_end(&state);
+  return XXH64_digest(&state);
 }
 
 /* A file with either key is choir's and must have both: so no flipped bit can make it look like another program's. */
@@ -225,13 +225,13 @@ static int check_hashes(const reader *r, const choir_tensors *t, int verify) {
   if (!header || !data || strlen(header) != CH_TENSORS_DIGITS || r->header_bytes < opening + CH_TENSORS_DIGITS ||
       memcmp(r->header, CH_TENSORS_OPENING, opening) || memcmp(r->header + opening, header, CH_TENSORS_DIGITS))
     return damaged(r, "header");
-  ch_hash_state state;
-  ch_hash_begin(&state, 0);
-  ch_hash_add(&state, r->header - CH_TENSORS_LENGTH_BYTES, CH_TENSORS_LENGTH_BYTES + opening);
-  ch_hash_add(&state, "0000000000000000", CH_TENSORS_DIGITS);
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
+  XXH64_update(&state, r->header - CH_TENSORS_LENGTH_BYTES, CH_TENSORS_LENGTH_BYTES + opening);
+  XXH64_update(&state, "0000000000000000", CH_TENSORS_DIGITS);
   size_t done = opening + CH_TENSORS_DIGITS;
-  ch_hash_add(&state, r->header + done, r->header_bytes - done);
-  if (!same_hash(ch_hash_end(&state), header)) return damaged(r, "header");
+  XXH64_update(&state, r->header + done, r->header_bytes - done);
+  if (!same_hash(XXH64_digest(&state), header)) return damaged(r, "header");
   if (verify && !same_hash(hash_data(r), data)) return damaged(r, "data");
   return CHOIR_OK;
 }

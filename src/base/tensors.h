@@ -7,6 +7,12 @@
 /* A whole file in memory, which must stay; `name` starts every message. choir_tensors_open on bytes: fuzzing. */
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
 
+/* choir_tensors_write of data that is not at hand: `fetch` gives a tensor's bytes, which are good until it is called
+ * again. It is asked for every tensor twice. */
+typedef const void *(*ch_tensor_fetch)(void *context, const choir_tensor *tensor);
+int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata,
+                     ch_tensor_fetch fetch, void *context);
+
 /* A tensor has been read and will not be again soon. */
 void ch_tensors_forget(const choir_tensors *tensors, const choir_tensor *tensor);
 

@@ -13,6 +13,8 @@
  * without gaps. */
 typedef struct plan {
   const char *path;
+  ch_tensor_fetch fetch;
+  void *context;
   const choir_tensor **tensor;
   int count;
   char *header; /* its 8 bytes of length, then JSON, then spaces to a multiple of 8 */
@@ -55,10 +57,10 @@ static int put(const plan *p, json_t *object, const char *key, json_t *value) {
 
 static int put_metadata(const plan *p, json_t *root, const char *const *metadata) {
   char digits[CH_TENSORS_DIGITS + 1];
-  ch_hash_state state;
-  ch_hash_begin(&state, 0);
-  for (int i = 0; i < p->count; i++) ch_hash_add(&state, p->tensor[i]->data, p->tensor[i]->bytes);
-  snprintf(digits, sizeof digits, "%016" PRIx64, ch_hash_end(&state));
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
+  for (int i = 0; i < p->count; i++) XXH64_update(&state, p->fetch(p->context, p->tensor[i]), p->tensor[i]->bytes);
+  snprintf(digits, sizeof digits, "%016" PRIx64, XXH64_digest(&state));
   json_t *object = json_object();
   CH_TRY(put(p, root, "__metadata__", object));
   CH_TRY(put(p, object, CH_TENSORS_HEADER_KEY, json_string("0000000000000000")));
@@ -93,7 +95,7 @@ static int lay_out(plan *p, const json_t *root) {
   memset(text, ' ', padded);
   json_dumpb(root, text, length, JSON_COMPACT);
   char digits[CH_TENSORS_DIGITS + 1];
-  snprintf(digits, sizeof digits, "%016" PRIx64, ch_hash64(p->header, p->header_bytes, 0));
+  snprintf(digits, sizeof digits, "%016" PRIx64, XXH64(p->header, p->header_bytes, 0));
   memcpy(text + sizeof CH_TENSORS_OPENING - 1, digits, CH_TENSORS_DIGITS);
   return CHOIR_OK;
 }
@@ -113,16 +115,26 @@ static int write_all(const plan *p) {
   file.needed = p->header_bytes;
   for (int i = 0; i < p->count; i++) file.needed += p->tensor[i]->bytes;
   ch_file_write(&file, p->header, p->header_bytes);
-  for (int i = 0; i < p->count; i++) ch_file_write(&file, p->tensor[i]->data, p->tensor[i]->bytes);
+  for (int i = 0; i < p->count; i++) ch_file_write(&file, p->fetch(p->context, p->tensor[i]), p->tensor[i]->bytes);
   return ch_file_commit(&file);
 }
 
-int choir_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata) {
-  plan p = {.path = path};
+int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata,
+                     ch_tensor_fetch fetch, void *context) {
+  plan p = {.path = path, .fetch = fetch, .context = context};
   int code = order(&p, tensors, count);
   if (!code) code = make_header(&p, metadata);
   if (!code) code = write_all(&p);
   free(p.header);
   free(p.tensor);
   return code;
+}
+
+static const void *at_hand(void *context, const choir_tensor *tensor) {
+  (void)context;
+  return tensor->data;
+}
+
+int choir_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata) {
+  return ch_tensors_write(path, tensors, count, metadata, at_hand, NULL);
 }

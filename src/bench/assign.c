@@ -19,7 +19,7 @@ typedef struct {
 /* Solver "base" is the router of that name, others those of capped_expert_choice. */
 static int make_args(ch_bench *b, assign_case *c) {
   int64_t s[2], count;
-  real *scores;
+  real CH_DEV *scores;
   CH_TRY(ch_bench_sizes(b, 2, s));
   int base = !strcmp(b->word[0], "base");
   c->router = ch_router_find(base ? "base" : "capped_expert_choice");
@@ -47,8 +47,8 @@ static void repeat(void *context) {
   assign_case *c = context;
   ch_route_args *a = &c->args;
   ch_record_alloc(&c->x.tape, &c->record, a->n, a->e, c->router->max_slots(a->options, a->n, a->e, 0));
-  c->counts = (ch_route_counts){.demand = CH_NEW(&c->x.tape, int, a->e), .cutoff = CH_NEW(&c->x.tape, real, a->e)};
-  c->router->route(&c->x, a);
+  ch_route_counts_alloc(&c->x, &c->x.tape, &c->counts, a->e);
+  ch_route(&c->x, c->router, a);
   ch_arena_release(&c->x.tape, 0);
 }
 
@@ -59,7 +59,7 @@ static int measure(ch_bench *b, assign_case *c) {
   repeat(c);
   CH_TRY(ch_exec_commit(&c->x));
   if (a->scores)
-    c->x.ops->softmax(&c->x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = a->logits, .y = (real *)a->scores});
+    c->x.ops->softmax(&c->x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = a->logits, .y = (real CH_DEV *)a->scores});
   ch_bench_time(b, repeat, c);
   ch_bench_rates(b, 0, (double)sizeof(real) * a->n * a->e);
   CH_TRY(ch_bench_layer_seconds(
@@ -77,7 +77,7 @@ static int measure(ch_bench *b, assign_case *c) {
 int ch_bench_assign(ch_bench *b) {
   assign_case c = {0};
   CH_TRY(make_args(b, &c));
-  CH_TRY(ch_exec_init(&c.x, "cpu", b->compute, 0, b->options->threads));
+  CH_TRY(ch_exec_init(&c.x, b->backend->name, b->compute, 0, b->options->threads));
   int code = measure(b, &c);
   ch_exec_free(&c.x);
   return code;

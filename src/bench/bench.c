@@ -134,28 +134,36 @@ static int prepare(ready *r, const char *backend, ch_compute compute, int thread
   return ch_exec_commit(&r->x);
 }
 
-static int make(ch_bench *b, int small, ch_bench_work *work) {
-  b->first = b->arrays;
+static int make(ch_bench *b, int small, const ch_memory *memory, ch_bench_work *work) {
+  b->drawn = 0;
+  b->memory = memory;
   return b->which->make(b, small, work);
+}
+
+static int compare_outputs(ch_bench *b, const ch_bench_work *fast, const ch_bench_work *reference) {
+  size_t selected = (size_t)fast->selection_count * sizeof(int);
+  const void *selection = NULL;
+  for (int i = 0; i < CH_BENCH_OUTPUTS && fast->out[i]; i++)
+    CH_TRY(ch_bench_compare(b, fast->out[i], reference->out[i], fast->out_count[i], &b->result->error));
+  if (!selected) return CHOIR_OK;
+  CH_TRY(ch_bench_read(b, fast->selection, selected, &selection));
+  if (memcmp(selection, CH_AS_HOST(const int, reference->selection), selected))
+    b->result->error = ch_bench_worse(b->result->error, 1);
+  return CHOIR_OK;
 }
 
 /* The small case on both backends. */
 static int compare(ch_bench *b) {
   ready fast = {0}, reference = {0};
   int threads = b->options->threads;
-  CH_TRY(make(b, 1, &fast.work));
-  CH_TRY(make(b, 1, &reference.work));
-  int code = prepare(&fast, "cpu", b->compute, threads);
+  CH_TRY(make(b, 1, b->backend->memory, &fast.work));
+  CH_TRY(make(b, 1, &ch_memory_host, &reference.work));
+  int code = prepare(&fast, b->backend->name, b->compute, threads);
   if (!code) code = prepare(&reference, "reference", CH_COMPUTE_FP32, threads);
   if (!code) {
     repeat(&fast);
     repeat(&reference);
-    for (int i = 0; i < CH_BENCH_OUTPUTS && fast.work.out[i]; i++)
-      b->result->error = ch_bench_worse(
-          b->result->error, ch_bench_error(fast.work.out[i], reference.work.out[i], fast.work.out_count[i]));
-    size_t selected = (size_t)fast.work.selection_count * sizeof(int);
-    if (selected && memcmp(fast.work.selection, reference.work.selection, selected))
-      b->result->error = ch_bench_worse(b->result->error, 1);
+    code = compare_outputs(b, &fast.work, &reference.work);
   }
   ch_exec_free(&fast.x);
   ch_exec_free(&reference.x);
@@ -164,8 +172,8 @@ static int compare(ch_bench *b) {
 
 int ch_bench_against_reference(ch_bench *b) {
   ready r = {0};
-  CH_TRY(make(b, 0, &r.work));
-  int code = prepare(&r, "cpu", b->compute, b->options->threads);
+  CH_TRY(make(b, 0, b->backend->memory, &r.work));
+  int code = prepare(&r, b->backend->name, b->compute, b->options->threads);
   if (!code) {
     ch_bench_time(b, repeat, &r);
     ch_bench_rates(b, r.work.flops, r.work.bytes);
@@ -184,6 +192,9 @@ int choir_bench(const char *problem, const choir_bench_options *options, choir_b
   if (!c) return CHOIR_ERROR_ARGUMENT;
   *result = (choir_bench_result){0};
   ch_bench b = {.which = c, .options = options, .result = result};
+  b.backend = ch_backend_find(options->backend ? options->backend : "cpu");
+  if (!b.backend) return CHOIR_ERROR_ARGUMENT;
+  b.memory = b.backend->memory;
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
   if (!code) code = c->run ? c->run(&b) : ch_bench_against_reference(&b);
   for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);

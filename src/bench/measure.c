@@ -24,14 +24,48 @@ int ch_bench_sizes(const ch_bench *b, int count, int64_t *size) {
   return CHOIR_OK;
 }
 
-int ch_bench_bytes(ch_bench *b, size_t bytes, void **array) {
+static int make(ch_bench *b, const ch_memory *memory, size_t bytes, void CH_DEV **array) {
   if (b->arrays == CH_BENCH_ARRAYS) return ch_error(CHOIR_ERROR_MEMORY, "bench: %d arrays are too many", b->arrays);
   ch_arena *arena = &b->array[b->arrays]; /* as in a model: aligned, and in huge pages */
-  ch_arena_init(arena, "bench");
+  ch_arena_init(arena, "bench", memory);
   ch_arena_alloc(arena, bytes);
   CH_TRY(ch_arena_commit(arena));
   *array = ch_arena_alloc(arena, bytes);
   b->arrays++;
+  return CHOIR_OK;
+}
+
+int ch_bench_host(ch_bench *b, size_t bytes, void *array) {
+  void CH_DEV *made = NULL;
+  CH_TRY(make(b, &ch_memory_host, bytes, &made));
+  *(void **)array = CH_AS_HOST(void, made);
+  return CHOIR_OK;
+}
+
+int ch_bench_ints(ch_bench *b, int64_t count, int CH_DEV **array) {
+  void CH_DEV *made = NULL;
+  CH_TRY(make(b, b->memory, (size_t)count * sizeof(int), &made));
+  *array = made;
+  return CHOIR_OK;
+}
+
+int ch_bench_read(ch_bench *b, const void CH_DEV *from, size_t bytes, const void **array) {
+  void *copy = CH_AS_HOST(void, from);
+  if (!b->backend->memory->host) {
+    CH_TRY(ch_bench_host(b, bytes, &copy));
+    b->backend->memory->get(copy, from, bytes);
+  }
+  *array = copy;
+  return CHOIR_OK;
+}
+
+int ch_bench_put(ch_bench *b, const void *from, size_t bytes, const void CH_DEV **array) {
+  void CH_DEV *copy = CH_AS_DEV(void, from);
+  if (!b->memory->host) {
+    CH_TRY(make(b, b->memory, bytes, &copy));
+    b->memory->put(copy, from, bytes);
+  }
+  *array = copy;
   return CHOIR_OK;
 }
 
@@ -46,12 +80,29 @@ static void fill(real *x, int64_t count, double scale, uint64_t seed) {
   }
 }
 
-int ch_bench_array(ch_bench *b, int64_t count, double scale, real **array) {
-  void *bytes = NULL;
-  CH_TRY(ch_bench_bytes(b, (size_t)count * sizeof **array, &bytes));
-  *array = bytes;
-  if (scale != 0) fill(*array, count, scale, (uint64_t)(b->arrays - b->first) << 40);
+/* Drawn on the host, some at a time where that is not where they are to be. */
+static int fill_array(const ch_memory *memory, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
+  enum { BLOCK = 1 << 24 };
+  if (memory->host) {
+    fill(CH_AS_HOST(real, array), count, scale, seed);
+    return CHOIR_OK;
+  }
+  real *block = malloc((size_t)(count < BLOCK ? count : BLOCK) * sizeof *block);
+  if (!block) return ch_error(CHOIR_ERROR_MEMORY, "bench: no memory to draw numbers in");
+  for (int64_t begin = 0; begin < count; begin += BLOCK) {
+    int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
+    fill(block, some, scale, seed + (uint64_t)begin);
+    memory->put(array + begin, block, (size_t)some * sizeof *block);
+  }
+  free(block);
   return CHOIR_OK;
+}
+
+int ch_bench_array(ch_bench *b, int64_t count, double scale, real CH_DEV **array) {
+  void CH_DEV *made = NULL;
+  CH_TRY(make(b, b->memory, (size_t)count * sizeof(real), &made));
+  *array = made;
+  return scale != 0 ? fill_array(b->memory, *array, count, scale, (uint64_t)++b->drawn << 40) : CHOIR_OK;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -65,9 +116,11 @@ void ch_bench_time(ch_bench *b, void (*body)(void *context), void *context) {
   double seconds = b->options->seconds > 0 ? b->options->seconds : 0.2;
   if (least > MOST_REPETITIONS) least = MOST_REPETITIONS;
   body(context); /* first touch, caches, clocks */
+  b->backend->memory->synchronise();
   begin = ch_machine_seconds();
   for (double now = begin; count < least || (now - begin < seconds && count < MOST_REPETITIONS); count++) {
     body(context);
+    b->backend->memory->synchronise();
     double after = ch_machine_seconds();
     time[count] = after - now;
     now = after;
@@ -118,6 +171,13 @@ double ch_bench_error(const real *got, const real *want, int64_t count) {
   }
   if (!finite) return (double)NAN;
   return difference > 0 ? difference / fmax(size, 1e-30) : 0;
+}
+
+int ch_bench_compare(ch_bench *b, const real CH_DEV *got, const real CH_DEV *want, int64_t count, double *error) {
+  const void *values = NULL;
+  CH_TRY(ch_bench_read(b, got, (size_t)count * sizeof(real), &values));
+  *error = ch_bench_worse(*error, ch_bench_error(values, CH_AS_HOST(const real, want), count));
+  return CHOIR_OK;
 }
 
 double ch_bench_worse(double a, double b) { return isnan(a) || a > b ? a : b; }

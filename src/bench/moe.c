@@ -15,6 +15,7 @@ typedef struct {
   choir_router_options options;
   ch_moe_args args;
   ch_moe_saved saved;
+  int64_t slots; /* of the last repetition */
 } moe_case;
 
 static int count_of(const ch_bench *b, int key) { return (int)b->value[key]; }
@@ -26,7 +27,7 @@ static int make_args(ch_bench *b, moe_case *c) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   int n = count_of(b, 0), d = count_of(b, 1), h = count_of(b, 2), e = count_of(b, 3);
   c->options = router->defaults;
-  c->options.capacity_factor = b->value[4];
+  CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
   c->args = (ch_moe_args){.options = &c->options,
                           .router = router,
@@ -38,8 +39,9 @@ static int make_args(ch_bench *b, moe_case *c) {
                           .keep = 1,
                           .aux_scale = (real)c->options.aux_loss_weight};
   int64_t in = (int64_t)n * d, weights = (int64_t)e * d * h;
-  real *x, *dout, *wg, *w1, *w2;
-  void *token;
+  real CH_DEV *x, *dout, *wg, *w1, *w2;
+  int32_t *token = NULL;
+  const void CH_DEV *tokens = NULL;
   CH_TRY(ch_bench_array(b, in, 1, &x));
   CH_TRY(ch_bench_array(b, in, 1, &dout));
   CH_TRY(ch_bench_array(b, (int64_t)d * e, 1 / sqrt(d), &wg));
@@ -50,11 +52,12 @@ static int make_args(ch_bench *b, moe_case *c) {
   CH_TRY(ch_bench_array(b, (int64_t)d * e, 0, &c->args.gradients.router));
   CH_TRY(ch_bench_array(b, weights, 0, &c->args.gradients.w1));
   CH_TRY(ch_bench_array(b, weights, 0, &c->args.gradients.w2));
-  CH_TRY(ch_bench_bytes(b, (size_t)n * sizeof(int32_t), &token));
-  for (int t = 0; t < n; t++) ((int32_t *)token)[t] = (int32_t)((int64_t)t * 7919 % 32000);
+  CH_TRY(ch_bench_host(b, (size_t)n * sizeof *token, &token));
+  for (int t = 0; t < n; t++) token[t] = (int32_t)((int64_t)t * 7919 % 32000);
+  CH_TRY(ch_bench_put(b, token, (size_t)n * sizeof *token, &tokens));
   c->args.x = x;
   c->args.dout = dout;
-  c->args.token = token;
+  c->args.token = tokens;
   c->args.weights = (ch_moe_weights){.router = wg, .w1 = w1, .w2 = w2};
   return CHOIR_OK;
 }
@@ -62,15 +65,15 @@ static int make_args(ch_bench *b, moe_case *c) {
 /* Rounded copies of the experts' weights, which in training the optimizer writes. */
 static int round_weights(ch_bench *b, moe_case *c, ch_exec *x) {
   int64_t weights = (int64_t)c->args.e * c->args.d * c->args.h;
-  void *memory[2];
-  const real *from[2] = {c->args.weights.w1, c->args.weights.w2};
+  int CH_DEV *memory[2];
+  const real CH_DEV *from[2] = {c->args.weights.w1, c->args.weights.w2};
   if (b->compute != CH_COMPUTE_BF16) return CHOIR_OK;
   for (int i = 0; i < 2; i++) {
-    CH_TRY(ch_bench_bytes(b, (size_t)weights * sizeof(ch_bf16), &memory[i]));
-    x->ops->round_bf16(x, &(ch_round_args){.count = weights, .x = from[i], .y = memory[i]});
+    CH_TRY(ch_bench_ints(b, (weights + 1) / 2, &memory[i])); /* two in one */
+    x->ops->round_bf16(x, &(ch_round_args){.count = weights, .x = from[i], .y = (ch_bf16 CH_DEV *)memory[i]});
   }
-  c->args.weights.w1_16 = memory[0];
-  c->args.weights.w2_16 = memory[1];
+  c->args.weights.w1_16 = (ch_bf16 CH_DEV *)memory[0];
+  c->args.weights.w2_16 = (ch_bf16 CH_DEV *)memory[1];
   return CHOIR_OK;
 }
 
@@ -87,58 +90,81 @@ static void repeat(void *context) {
 
 /* --- the error: the layer again at a few tokens, on the reference, with the experts that they met --- */
 
-/* A router that hands out part of a routing that was made before. `options` comes first: the layer passes its address
- * on. */
+/* A router that hands out part of a routing that was made before; both are on the host. `options` comes first: the
+ * layer passes its address on. */
 typedef struct {
   choir_router_options options;
-  const ch_record *full;
-  int token[SAMPLES]; /* ascending, numbers in the full routing */
+  const void *expert_begin, *slot_token, *slot_gate, *token_begin; /* of the full routing */
+  int token[SAMPLES];                                              /* ascending, numbers in the full routing */
 } replay;
 
 static int replay_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
   const replay *p = (const replay *)o;
+  const int *begin = p->token_begin;
   int slots = 0;
   (void)e, (void)sequence_length;
-  for (int t = 0; t < n; t++) slots += p->full->token_begin[p->token[t] + 1] - p->full->token_begin[p->token[t]];
+  for (int t = 0; t < n; t++) slots += begin[p->token[t] + 1] - begin[p->token[t]];
   return slots;
 }
 
 static void replay_route(ch_exec *x, const ch_route_args *a) {
   const replay *p = (const replay *)a->options;
-  const ch_record *full = p->full;
-  ch_record *r = a->record;
+  const int *expert_begin = p->expert_begin, *slot_token = p->slot_token;
+  const real *slot_gate = p->slot_gate;
+  int *begin = CH_AS_HOST(int, a->record->expert_begin), *token = CH_AS_HOST(int, a->record->slot_token), slot = 0;
+  real *gate = CH_AS_HOST(real, a->record->slot_gate);
   if (ch_counting(x)) return;
-  int slot = 0;
   for (int i = 0; i < a->e; i++) {
-    r->expert_begin[i] = slot;
-    for (int s = full->expert_begin[i]; s < full->expert_begin[i + 1]; s++)
+    begin[i] = slot;
+    for (int s = expert_begin[i]; s < expert_begin[i + 1]; s++)
       for (int t = 0; t < a->n; t++)
-        if (p->token[t] == full->slot_token[s]) {
-          r->slot_token[slot] = t;
-          r->slot_gate[slot++] = full->slot_gate[s];
+        if (p->token[t] == slot_token[s]) {
+          token[slot] = t;
+          gate[slot++] = slot_gate[s];
         }
   }
-  r->expert_begin[a->e] = r->slots = slot;
+  begin[a->e] = slot;
+  ch_router_demand_is_load(x, a);
 }
 
-/* Gradients of experts: those that hold a sampled token as the reference has them, all others 0. */
-static double weight_error(const moe_case *c, const ch_record *sampled, const real *got, const real *want) {
+/* Gradients of experts: those that hold a sampled token as the reference has them, all others 0. The larger of that and
+ * *error goes to *error. */
+static int compare_weights(ch_bench *b, const moe_case *c, const ch_record *sampled, const real CH_DEV *got,
+                           const real CH_DEV *wanted, double *error) {
   int64_t size = (int64_t)c->args.d * c->args.h;
-  double error = 0;
+  const int *begin = CH_AS_HOST(const int, sampled->expert_begin);
+  const real *want = CH_AS_HOST(const real, wanted);
+  const void *values = NULL;
+  CH_TRY(ch_bench_read(b, got, (size_t)c->args.e * (size_t)size * sizeof *want, &values));
   for (int i = 0; i < c->args.e; i++) {
-    const real *mine = got + i * size;
-    int met = sampled->expert_begin[i + 1] > sampled->expert_begin[i], zero = 1;
+    const real *mine = (const real *)values + i * size;
+    int met = begin[i + 1] > begin[i], zero = 1;
     for (int64_t j = 0; j < size && !met; j++) zero &= mine[j] == 0;
-    error = ch_bench_worse(error, met ? ch_bench_error(mine, want + i * size, size) : zero ? 0 : 1);
+    *error = ch_bench_worse(*error, met ? ch_bench_error(mine, want + i * size, size) : zero ? 0 : 1);
   }
-  return error;
+  return CHOIR_OK;
 }
 
-/* Arrays of the small layer: rows of the sampled tokens, gradients of its own, and what the fast one has for them. */
-static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_args *small, real *got[2]) {
+/* The layer's weights where the reference can read them. */
+static int read_weights(ch_bench *b, const ch_moe_args *a, ch_moe_weights *weights) {
+  const real CH_DEV *from[] = {a->weights.router, a->weights.w1, a->weights.w2};
+  size_t d = (size_t)a->d, e = (size_t)a->e, h = (size_t)a->h, count[] = {d * e, e * d * h, e * d * h};
+  const void *to[3];
+  for (int i = 0; i < 3; i++) CH_TRY(ch_bench_read(b, from[i], count[i] * sizeof(real), &to[i]));
+  *weights = (ch_moe_weights){
+      .router = CH_AS_DEV(const real, to[0]), .w1 = CH_AS_DEV(const real, to[1]), .w2 = CH_AS_DEV(const real, to[2])};
+  return CHOIR_OK;
+}
+
+/* Arrays of the small layer, on the host: rows of the sampled tokens, gradients of its own, and what the fast one has
+ * for them. */
+static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_args *small, real CH_DEV *got[2]) {
+  const ch_memory *memory = b->backend->memory;
   int64_t d = c->args.d, weights = (int64_t)c->args.e * d * c->args.h;
-  real *x, *dout;
+  real CH_DEV *x, *dout;
   *small = c->args;
+  b->memory = &ch_memory_host;
+  CH_TRY(read_weights(b, &c->args, &small->weights));
   small->n = SAMPLES;
   small->options = &p->options;
   CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &x));
@@ -150,10 +176,10 @@ static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_a
   CH_TRY(ch_bench_array(b, weights, 0, &small->gradients.w2));
   for (int i = 0; i < 2; i++) CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &got[i]));
   for (int t = 0; t < SAMPLES; t++) {
-    memcpy(x + t * d, c->args.x + p->token[t] * d, (size_t)d * sizeof *x);
-    memcpy(dout + t * d, c->args.dout + p->token[t] * d, (size_t)d * sizeof *x);
-    memcpy(got[0] + t * d, c->args.out + p->token[t] * d, (size_t)d * sizeof *x);
-    memcpy(got[1] + t * d, c->args.dx + p->token[t] * d, (size_t)d * sizeof *x);
+    const real CH_DEV *from[] = {c->args.x, c->args.dout, c->args.out, c->args.dx};
+    real CH_DEV *to[] = {x, dout, got[0], got[1]};
+    for (int i = 0; i < 4; i++)
+      memory->get(CH_AS_HOST(real, to[i] + t * d), from[i] + p->token[t] * d, (size_t)d * sizeof *x);
   }
   small->x = x;
   small->dout = dout;
@@ -163,51 +189,76 @@ static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_a
 /* The whole fast layer once more with a cotangent at the sampled tokens alone, so that all its gradients are theirs. */
 static int run_sparse(ch_bench *b, moe_case *c, const int *token) {
   const ch_moe_args *a = &c->args;
-  real *dout;
+  real CH_DEV *dout;
   CH_TRY(ch_bench_array(b, (int64_t)a->n * a->d, 0, &dout));
-  for (int t = 0; t < SAMPLES; t++)
-    memcpy(dout + (int64_t)token[t] * a->d, a->dout + (int64_t)token[t] * a->d, (size_t)a->d * sizeof *dout);
+  for (int t = 0; t < SAMPLES; t++) {
+    int64_t row = (int64_t)token[t] * a->d;
+    b->memory->copy(dout + row, a->dout + row, (size_t)a->d * sizeof *dout);
+  }
   c->args.dout = dout;
   c->args.aux_scale = 0; /* it is about all tokens */
   repeat(c);
   return CHOIR_OK;
 }
 
+/* The tape keeps the routing until the next forward. */
+static int read_routing(ch_bench *b, const ch_record *r, replay *p) {
+  size_t slots = (size_t)r->max_slots;
+  CH_TRY(ch_bench_read(b, r->expert_begin, ((size_t)r->experts + 1) * sizeof(int), &p->expert_begin));
+  CH_TRY(ch_bench_read(b, r->token_begin, ((size_t)r->tokens + 1) * sizeof(int), &p->token_begin));
+  CH_TRY(ch_bench_read(b, r->slot_token, slots * sizeof(int), &p->slot_token));
+  return ch_bench_read(b, r->slot_gate, slots * sizeof(real), &p->slot_gate);
+}
+
+static int compare(ch_bench *b, const moe_case *c, const ch_moe_args *small, const ch_record *sampled,
+                   real CH_DEV *const got[2]) {
+  const ch_moe_args *a = &c->args;
+  const ch_moe_gradients *mine = &a->gradients, *want = &small->gradients;
+  int64_t rows = (int64_t)SAMPLES * a->d;
+  const real CH_DEV *of_tokens[2] = {small->out, small->dx};
+  double *error = &b->result->error;
+  for (int i = 0; i < 2; i++)
+    *error = ch_bench_worse(*error,
+                            ch_bench_error(CH_AS_HOST(const real, got[i]), CH_AS_HOST(const real, of_tokens[i]), rows));
+  CH_TRY(ch_bench_compare(b, mine->router, want->router, (int64_t)a->d * a->e, error));
+  CH_TRY(compare_weights(b, c, sampled, mine->w1, want->w1, error));
+  return compare_weights(b, c, sampled, mine->w2, want->w2, error);
+}
+
 static int sample_error(ch_bench *b, moe_case *c) {
   const ch_moe_args *a = &c->args;
-  replay p = {.full = &c->saved.record}; /* the tape keeps it until the next forward */
+  replay p = {0};
   ch_router router = *a->router;
   ch_moe_args small;
   ch_moe_saved saved;
   ch_exec x;
-  real *got[2];
+  real CH_DEV *got[2];
   p.options = c->options;
   p.options.jitter = c->options.jitter = 0;
   for (int t = 0; t < SAMPLES; t++) p.token[t] = (int)((int64_t)t * (a->n - 1) / (SAMPLES - 1));
   CH_TRY(run_sparse(b, c, p.token));
+  CH_TRY(read_routing(b, &c->saved.record, &p));
   CH_TRY(make_sample(b, c, &p, &small, got));
   router.max_slots = replay_max_slots;
   router.route = replay_route;
+  router.on_host = 0;
   small.router = &router;
   CH_TRY(ch_exec_init(&x, "reference", CH_COMPUTE_FP32, 0, b->options->threads));
   layer(&x, &small, &saved);
   int code = ch_exec_commit(&x);
   if (!code) {
     layer(&x, &small, &saved);
-    int64_t rows = (int64_t)SAMPLES * a->d;
-    double error = ch_bench_worse(ch_bench_error(got[0], small.out, rows), ch_bench_error(got[1], small.dx, rows));
-    error = ch_bench_worse(error, ch_bench_error(a->gradients.router, small.gradients.router, (int64_t)a->d * a->e));
-    error = ch_bench_worse(error, weight_error(c, &saved.record, a->gradients.w1, small.gradients.w1));
-    b->result->error = ch_bench_worse(error, weight_error(c, &saved.record, a->gradients.w2, small.gradients.w2));
+    code = compare(b, c, &small, &saved.record, got);
   }
   ch_exec_free(&x);
   return code;
 }
 
 /* What the routing of the last repetition left undone, and how unevenly. */
-static int add_loads(ch_bench *b, const moe_case *c) {
+static int add_loads(ch_bench *b, moe_case *c) {
   choir_route_stats stats;
-  CH_TRY(ch_route_stats_make(&c->saved.record, &c->saved.counts, NULL, &stats));
+  CH_TRY(ch_route_stats_make(b->memory, c->args.e, c->args.n, &c->saved.counts, &c->saved.tally, &stats));
+  c->slots = stats.assignments;
   ch_bench_loads(b, &c->options, &stats, 1);
   choir_route_stats_free(&stats);
   return CHOIR_OK;
@@ -222,11 +273,11 @@ static int measure(ch_bench *b, moe_case *c) {
   ch_bench_time(b, repeat, c);
   ch_timed_report(&c->timed, b->result);
   const ch_moe_args *a = &c->args;
-  double flops = 12.0 * c->saved.record.slots * a->d * a->h;
-  if (a->router->caps & CH_ROUTER_LEARNED) flops += 6.0 * a->n * a->d * a->e;
+  CH_TRY(add_loads(b, c));
+  double flops = 12.0 * (double)c->slots * a->d * a->h;
+  if (ch_router_learned(a->router)) flops += 6.0 * a->n * a->d * a->e;
   ch_bench_rates(b, flops, 0);
   b->result->tokens = a->n;
-  CH_TRY(add_loads(b, c));
   snprintf(b->result->note, sizeof b->result->note,
            "forward and backward; error of output and gradients at %d tokens%s", SAMPLES,
            b->compute == CH_COMPUTE_BF16 ? "; weights rounded to bf16 before, as the optimizer does" : "");
@@ -238,7 +289,7 @@ int ch_bench_moe(ch_bench *b) {
   if (b->value[0] < SAMPLES)
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench 'moe': n is %g; it must be at least %d", b->value[0], SAMPLES);
   CH_TRY(make_args(b, &c));
-  CH_TRY(ch_exec_init(&c.timed.x, "cpu", b->compute, 0, b->options->threads));
+  CH_TRY(ch_exec_init(&c.timed.x, b->backend->name, b->compute, 0, b->options->threads));
   ch_timed_start(&c.timed);
   int code = measure(b, &c);
   ch_timed_stop(&c.timed);
@@ -252,6 +303,7 @@ int ch_bench_layer_seconds(const ch_bench *b, const ch_bench_layer *l, double *s
   char problem[CHOIR_BENCH_TEXT];
   once.repetitions = 2;
   once.seconds = 1e-3;
+  once.backend = b->backend->name;
   snprintf(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", l->n, l->d, l->h, l->e, l->c,
            ch_compute_names[b->compute]);
   CH_TRY(choir_bench(problem, &once, &layer));

@@ -17,16 +17,16 @@ static int make_gelu(ch_bench *b, int small, ch_bench_work *w) {
   int64_t count;
   CH_TRY(ch_bench_sizes(b, 1, &count));
   if (small) count = ch_bench_least(count, 1 << 20);
-  real *x, *y, *dy, *dx;
-  void *memory;
+  real CH_DEV *x, *y, *dy, *dx;
   CH_TRY(ch_bench_array(b, count, 1, &x));
   CH_TRY(ch_bench_array(b, count, 0, &y));
   CH_TRY(ch_bench_array(b, count, 1, &dy));
   CH_TRY(ch_bench_array(b, count, 0, &dx));
-  CH_TRY(ch_bench_bytes(b, sizeof(ch_gelu_args), &memory));
-  *(ch_gelu_args *)memory = (ch_gelu_args){.count = count, .x = x, .y = y, .dy = dy, .dx = dx};
+  ch_gelu_args *args = NULL;
+  CH_TRY(ch_bench_host(b, sizeof *args, &args));
+  *args = (ch_gelu_args){.count = count, .x = x, .y = y, .dy = dy, .dx = dx};
   *w = (ch_bench_work){.run = run_gelu,
-                       .args = memory,
+                       .args = args,
                        .out = {y, dx},
                        .out_count = {count, count},
                        .bytes = 5.0 * sizeof(real) * (double)count};
@@ -43,8 +43,7 @@ static int make_rmsnorm(ch_bench *b, int small, ch_bench_work *w) {
   int64_t s[2];
   CH_TRY(ch_bench_sizes(b, 2, s));
   int64_t n = small ? ch_bench_least(s[0], 512) : s[0], d = s[1];
-  real *x, *weight, *y, *rstd, *dy, *dx, *dw;
-  void *memory;
+  real CH_DEV *x, *weight, *y, *rstd, *dy, *dx, *dw;
   CH_TRY(ch_bench_array(b, n * d, 1, &x));
   CH_TRY(ch_bench_array(b, d, 1, &weight));
   CH_TRY(ch_bench_array(b, n * d, 1, &dy));
@@ -52,11 +51,12 @@ static int make_rmsnorm(ch_bench *b, int small, ch_bench_work *w) {
   CH_TRY(ch_bench_array(b, n * d, 0, &dx));
   CH_TRY(ch_bench_array(b, n, 0, &rstd));
   CH_TRY(ch_bench_array(b, d, 0, &dw));
-  CH_TRY(ch_bench_bytes(b, sizeof(ch_rmsnorm_args), &memory));
-  *(ch_rmsnorm_args *)memory = (ch_rmsnorm_args){
+  ch_rmsnorm_args *args = NULL;
+  CH_TRY(ch_bench_host(b, sizeof *args, &args));
+  *args = (ch_rmsnorm_args){
       .n = n, .d = (int)d, .eps = (real)1e-6, .x = x, .w = weight, .y = y, .rstd = rstd, .dy = dy, .dx = dx, .dw = dw};
   *w = (ch_bench_work){.run = run_rmsnorm,
-                       .args = memory,
+                       .args = args,
                        .out = {y, dx, dw},
                        .out_count = {n * d, n * d, d},
                        .bytes = 5.0 * sizeof(real) * (double)(n * d)};
@@ -66,16 +66,14 @@ static int make_rmsnorm(ch_bench *b, int small, ch_bench_work *w) {
 
 /* A record of e experts with k tokens each. */
 static int make_record(ch_bench *b, int64_t n, int64_t e, int64_t k, ch_record *r) {
-  int64_t slots = e * k, counts[] = {e + 1, slots, n + 1, slots};
-  int **array[] = {&r->expert_begin, &r->slot_token, &r->token_begin, &r->token_slot};
+  int64_t slots = e * k;
   if (slots > INT32_MAX) return ch_error(CHOIR_ERROR_ARGUMENT, "bench '%s': too many slots", b->result->problem);
   if (k > n) return ch_error(CHOIR_ERROR_ARGUMENT, "bench '%s': k is larger than n", b->result->problem);
-  *r = (ch_record){.tokens = (int)n, .experts = (int)e, .slots = (int)slots, .max_slots = (int)slots};
-  for (int i = 0; i < 4; i++) {
-    void *memory;
-    CH_TRY(ch_bench_bytes(b, (size_t)counts[i] * sizeof(int), &memory));
-    *array[i] = memory;
-  }
+  *r = (ch_record){.tokens = (int)n, .experts = (int)e, .max_slots = (int)slots, .load = (int)k};
+  CH_TRY(ch_bench_ints(b, e + 1, &r->expert_begin));
+  CH_TRY(ch_bench_ints(b, slots, &r->slot_token));
+  CH_TRY(ch_bench_ints(b, n + 1, &r->token_begin));
+  CH_TRY(ch_bench_ints(b, slots, &r->token_slot));
   return ch_bench_array(b, slots, 1, &r->slot_gate);
 }
 
@@ -92,11 +90,10 @@ static int make_select(ch_bench *b, int small, ch_bench_work *w) {
   CH_TRY(ch_bench_sizes(b, 3, s));
   int64_t n = small ? ch_bench_least(s[0], 8192) : s[0], e = small ? ch_bench_least(s[1], 8) : s[1],
           k = ch_bench_least(s[2], n);
-  real *score;
-  void *memory;
+  real CH_DEV *score;
   CH_TRY(ch_bench_array(b, n * e, 1, &score));
-  CH_TRY(ch_bench_bytes(b, sizeof(select_case), &memory));
-  select_case *c = memory;
+  select_case *c = NULL;
+  CH_TRY(ch_bench_host(b, sizeof *c, &c));
   CH_TRY(make_record(b, n, e, k, &c->record));
   c->begin[1] = (int)n;
   c->k = (int)k;
@@ -116,6 +113,18 @@ typedef struct {
   ch_combine_args combine;
 } gather_case;
 
+/* Slots spread over the tokens, with another offset for every expert. */
+static int spread(ch_bench *b, int64_t n, int64_t e, int64_t k, const ch_record *r) {
+  int *begin = NULL, *token = NULL;
+  CH_TRY(ch_bench_host(b, (size_t)(e + 1) * sizeof *begin, &begin));
+  CH_TRY(ch_bench_host(b, (size_t)(e * k) * sizeof *token, &token));
+  for (int64_t i = 0; i <= e; i++) begin[i] = (int)(i * k);
+  for (int64_t slot = 0; slot < e * k; slot++) token[slot] = (int)((slot % k * n + slot / k * 7919 % n) / k);
+  b->memory->put(r->expert_begin, begin, (size_t)(e + 1) * sizeof *begin);
+  b->memory->put(r->slot_token, token, (size_t)(e * k) * sizeof *token);
+  return CHOIR_OK;
+}
+
 static void run_gather(ch_exec *x, const void *args) {
   gather_case *c = (gather_case *)args;
   x->ops->index(x, &(ch_index_args){.record = &c->record});
@@ -127,17 +136,14 @@ static int make_gather(ch_bench *b, int small, ch_bench_work *w) {
   int64_t s[4];
   CH_TRY(ch_bench_sizes(b, 4, s));
   int64_t n = s[0], d = small ? ch_bench_least(s[1], 64) : s[1], e = s[2], k = s[3];
-  real *x, *y, *out;
-  void *memory;
-  CH_TRY(ch_bench_bytes(b, sizeof(gather_case), &memory));
-  gather_case *c = memory;
+  real CH_DEV *x, *y, *out;
+  gather_case *c = NULL;
+  CH_TRY(ch_bench_host(b, sizeof *c, &c));
   CH_TRY(make_record(b, n, e, k, &c->record));
   CH_TRY(ch_bench_array(b, n * d, 1, &x));
   CH_TRY(ch_bench_array(b, e * k * d, 0, &y));
   CH_TRY(ch_bench_array(b, n * d, 0, &out));
-  for (int64_t i = 0; i <= e; i++) c->record.expert_begin[i] = (int)(i * k);
-  for (int64_t slot = 0; slot < e * k; slot++) /* spread over the tokens, another offset for every expert */
-    c->record.slot_token[slot] = (int)((slot % k * n + slot / k * 7919 % n) / k);
+  CH_TRY(spread(b, n, e, k, &c->record));
   c->gather = (ch_gather_args){.record = &c->record, .d = (int)d, .x = x, .y = y};
   c->combine = (ch_combine_args){.record = &c->record, .d = (int)d, .gated = 1, .y = y, .out = out};
   *w = (ch_bench_work){.run = run_gather,
@@ -155,28 +161,28 @@ static int make_adafactor(ch_bench *b, int small, ch_bench_work *w) {
   int64_t s[3];
   CH_TRY(ch_bench_sizes(b, 3, s));
   int64_t batch = small ? ch_bench_least(s[0], 2) : s[0], rows = s[1], cols = s[2], count = batch * rows * cols;
-  real *weight, *g, *row, *col;
-  void *memory;
+  real CH_DEV *weight, *g, *row, *col;
   CH_TRY(ch_bench_array(b, count, 1, &weight));
   CH_TRY(ch_bench_array(b, count, 1, &g));
   CH_TRY(ch_bench_array(b, batch * rows, 0, &row));
   CH_TRY(ch_bench_array(b, batch * cols, 0, &col));
-  CH_TRY(ch_bench_bytes(b, sizeof(ch_adafactor_args), &memory));
-  *(ch_adafactor_args *)memory = (ch_adafactor_args){.batch = batch,
-                                                     .rows = rows,
-                                                     .cols = cols,
-                                                     .w = weight,
-                                                     .g = g,
-                                                     .row = row,
-                                                     .col = col,
-                                                     .rate = 1e-3,
-                                                     .beta2 = 0.99,
-                                                     .eps1 = 1e-30,
-                                                     .eps2 = 1e-3,
-                                                     .clip = 1,
-                                                     .grad_scale = 1};
+  ch_adafactor_args *args = NULL;
+  CH_TRY(ch_bench_host(b, sizeof *args, &args));
+  *args = (ch_adafactor_args){.batch = batch,
+                              .rows = rows,
+                              .cols = cols,
+                              .w = weight,
+                              .g = g,
+                              .row = row,
+                              .col = col,
+                              .rate = 1e-3,
+                              .beta2 = 0.99,
+                              .eps1 = 1e-30,
+                              .eps2 = 1e-3,
+                              .clip = 1,
+                              .grad_scale = 1};
   *w = (ch_bench_work){.run = run_adafactor,
-                       .args = memory,
+                       .args = args,
                        .out = {weight, row, col},
                        .out_count = {count, batch * rows, batch * cols},
                        .bytes = 3.0 * sizeof(real) * (double)count};

@@ -17,9 +17,9 @@ typedef struct {
 static void run_route(ch_exec *x, const void *args) {
   route_case *c = (route_case *)args;
   ch_route_args *a = &c->args;
-  ch_softmax_args softmax = {.n = a->n, .m = a->e, .x = a->logits, .y = (real *)a->scores};
+  ch_softmax_args softmax = {.n = a->n, .m = a->e, .x = a->logits, .y = (real CH_DEV *)a->scores};
   if (a->scores) x->ops->softmax(x, &softmax);
-  c->router->route(x, a);
+  ch_route(x, c->router, a);
   x->ops->index(x, &(ch_index_args){.record = a->record});
   if (!c->router->backward) return;
   c->router->backward(x, a);
@@ -30,45 +30,42 @@ static void run_route(ch_exec *x, const void *args) {
 /* Arrays of a record and of counts: the case's own, so that they can be compared when the executor is gone. */
 static int make_record(ch_bench *b, route_case *c, int n, int e, int slots) {
   ch_record *r = &c->record;
-  void *memory[6];
-  const int64_t count[] = {e + 1, slots, n + 1, slots, e};
-  for (int i = 0; i < 5; i++) CH_TRY(ch_bench_bytes(b, (size_t)count[i] * sizeof(int), &memory[i]));
-  *r = (ch_record){.tokens = n,
-                   .experts = e,
-                   .slots = slots,
-                   .max_slots = slots,
-                   .expert_begin = memory[0],
-                   .slot_token = memory[1],
-                   .token_begin = memory[2],
-                   .token_slot = memory[3]};
-  c->counts.demand = memory[4];
+  real CH_DEV *both; /* a double and an int64_t, zero */
+  *r = (ch_record){.tokens = n, .experts = e, .max_slots = slots, .load = -1};
+  CH_TRY(ch_bench_ints(b, e + 1, &r->expert_begin));
+  CH_TRY(ch_bench_ints(b, slots, &r->slot_token));
+  CH_TRY(ch_bench_ints(b, n + 1, &r->token_begin));
+  CH_TRY(ch_bench_ints(b, slots, &r->token_slot));
+  CH_TRY(ch_bench_ints(b, e, &c->counts.demand));
   CH_TRY(ch_bench_array(b, e, 0, &c->counts.cutoff));
+  CH_TRY(ch_bench_array(b, 2 * (int64_t)(sizeof(double) / sizeof(real)), 0, &both));
+  c->counts.aux_loss = (double CH_DEV *)both;
+  c->counts.dropped = (int64_t CH_DEV *)(c->counts.aux_loss + 1);
   return ch_bench_array(b, slots, 0, &r->slot_gate);
 }
 
 static int find_router(ch_bench *b, route_case *c, int n, int e) {
   if (!(c->router = ch_router_find(b->word[0]))) return CHOIR_ERROR_ARGUMENT;
-  if (!(c->router->caps & CH_ROUTER_LEARNED) || c->router->caps & CH_ROUTER_CENTROIDS)
+  if (!ch_router_learned(c->router) || ch_router_has_centroids(c->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench case 'route': router '%s' learns no affinities", b->word[0]);
   c->options = c->router->defaults;
-  c->options.capacity_factor = b->value[2];
+  CH_TRY(ch_bench_capacity(b, 2, &c->options));
   return c->router->check(&c->options, n, e, 0);
 }
 
 int ch_bench_make_route(ch_bench *b, int small, ch_bench_work *w) {
   int64_t s[2];
-  void *memory;
-  real *logits, *scores = NULL, *dgate, *dscores;
+  real CH_DEV *logits, *scores = NULL, *dgate, *dscores;
+  route_case *c = NULL;
   CH_TRY(ch_bench_sizes(b, 2, s));
   int n = (int)(small ? ch_bench_least(s[0], 2048) : s[0]), e = (int)s[1];
   int64_t cells = (int64_t)n * e;
-  CH_TRY(ch_bench_bytes(b, sizeof(route_case), &memory));
-  route_case *c = memory;
+  CH_TRY(ch_bench_host(b, sizeof *c, &c));
   CH_TRY(find_router(b, c, n, e));
   int slots = c->router->max_slots(&c->options, n, e, 0);
   CH_TRY(make_record(b, c, n, e, slots));
   CH_TRY(ch_bench_array(b, cells, 1, &logits)); /* as wide as those of a fresh layer */
-  if (!(c->router->caps & CH_ROUTER_LOGITS_ONLY)) CH_TRY(ch_bench_array(b, cells, 0, &scores));
+  if (ch_router_scored(c->router)) CH_TRY(ch_bench_array(b, cells, 0, &scores));
   CH_TRY(ch_bench_array(b, slots, 1, &dgate));
   CH_TRY(ch_bench_array(b, cells, 0, &dscores));
   c->args = (ch_route_args){.options = &c->options,

@@ -13,7 +13,7 @@ typedef struct {
   choir_session *session;
   int prompt, tokens; /* decode: tokens behind a prompt; prompt: that many tokens at once, `prompt` being 0 */
   int32_t *token;     /* [prompt + tokens] */
-  float *logits;      /* [rows,V] what the session gave last: behind every decoded token, or behind the prompt */
+  float *logits;      /* [rows,V] host: what the session gave last: behind every decoded token, or behind the prompt */
   int rows;
 } serving;
 
@@ -29,7 +29,7 @@ static int set_thresholds(ch_bench *b, choir_model *model) {
                     .T = LENGTH,
                     .token = token + i * SEQUENCES * LENGTH,
                     .training = 1,
-                    .observe = (model->net.router->caps & CH_ROUTER_THRESHOLDS) != 0,
+                    .observe = ch_router_has_thresholds(model->net.router),
                     .seed = 1,
                     .micro = (uint64_t)i};
     ch_transformer_run(&model->x, &model->net, &pass);
@@ -41,11 +41,12 @@ static int set_up(ch_bench *b, serving *s) {
   int64_t length = s->prompt + s->tokens;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;
+  run.backend = b->backend->name;
   CH_TRY(ch_bench_config(b, &s->config));
   CH_TRY(choir_model_init(&s->config, 1, &run, &s->model));
   CH_TRY(set_thresholds(b, s->model));
   CH_TRY(ch_bench_tokens(b, length, s->config.model.vocab_size, &s->token));
-  CH_TRY(ch_bench_array(b, (int64_t)s->rows * s->config.model.vocab_size, 0, &s->logits));
+  CH_TRY(ch_bench_host(b, (size_t)s->rows * (size_t)s->config.model.vocab_size * sizeof *s->logits, &s->logits));
   choir_session_options options = {.slots = 1, .length = (int)length, .chunk = s->prompt ? s->prompt : s->tokens};
   return choir_session_create(s->model, &options, &s->session);
 }
@@ -95,9 +96,9 @@ static void weights_met(const ch_transformer *net, double experts, double *flops
  * cuts are the session's alone. */
 static int compare(ch_bench *b, serving *s) {
   int64_t V = s->config.model.vocab_size, length = s->prompt + s->tokens;
-  float *all;
+  float *all = NULL;
   choir_forward_result ignored;
-  CH_TRY(ch_bench_array(b, length * V, 0, &all));
+  CH_TRY(ch_bench_host(b, (size_t)(length * V) * sizeof *all, &all));
   CH_TRY(choir_model_forward(s->model, 1, (int)length, s->token, all, 0, &ignored));
   b->result->error = ch_bench_error(s->logits, all + (length - s->rows) * V, s->rows * V);
   return CHOIR_OK;

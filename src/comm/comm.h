@@ -4,14 +4,15 @@
 #ifndef CH_COMM_COMM_H
 #define CH_COMM_COMM_H
 
+#include "base/memory.h"
 #include "base/real.h"
 
 typedef struct ch_comm {
   const char *name;
   int rank, size;
-  /* In place, the sum over ranks, added in the order of ranks: the same bits on every rank. CHOIR_ERROR_IO when a rank
-   * is gone. */
-  int (*sum)(const struct ch_comm *comm, real *x, int64_t count);
+  /* In place, the sum over ranks, added in the order of ranks: the same bits on every rank. `memory` is where x is; a
+   * table that cannot reach it copies. CHOIR_ERROR_IO when a rank is gone. */
+  int (*sum)(const struct ch_comm *comm, const ch_memory *memory, real CH_DEV *x, int64_t count);
   int (*sum_double)(const struct ch_comm *comm, double *x, int64_t count);
   /* The largest code over ranks, so that a failure of one is an error of all before any of them leaves. */
   int (*agree)(const struct ch_comm *comm, int code);

@@ -1,8 +1,8 @@
 #include "base/error.h"
 #include "comm/comm.h"
 
-static int sum(const ch_comm *comm, real *x, int64_t count) {
-  (void)comm, (void)x, (void)count;
+static int sum(const ch_comm *comm, const ch_memory *memory, real CH_DEV *x, int64_t count) {
+  (void)comm, (void)memory, (void)x, (void)count;
   return CHOIR_OK;
 }
 

@@ -14,6 +14,11 @@ static void fill_reference(ch_ops *ops, ch_compute compute) {
   ch_ref_fill_norm(ops);
   ch_ref_fill_gather(ops);
   ch_ref_fill_select(ops);
+  ch_ref_fill_choices(ops);
+  ch_ref_fill_threshold(ops);
+  ch_ref_fill_gate(ops);
+  ch_ref_fill_record(ops);
+  ch_ref_fill_kmeans(ops);
   ch_ref_fill_exchange(ops);
   ch_ref_fill_dykstra(ops);
   ch_ref_fill_adafactor(ops);
@@ -28,14 +33,14 @@ static int reference_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-static const ch_backend reference = {"reference", reference_supports, fill_reference};
+const ch_backend ch_backend_reference = {"reference", &ch_memory_host, reference_supports, fill_reference};
 
 #ifndef CHOIR_DOUBLE
 #include "cpu/simd/fill.h"
 #include "cpu/threaded/threaded.h"
 
-/* What is not overridden stays the reference's: the index by token, a counting sort of a few integers a token; copy,
- * which is the system's own. */
+/* What is not overridden stays the reference's: copy, which is the system's own, and routing's small work, a few
+ * numbers a token. */
 static void fill_cpu(ch_ops *ops, ch_compute compute) {
   fill_reference(ops, compute);
   ch_threaded_fill_gemm(ops, compute);
@@ -61,8 +66,5 @@ static int cpu_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-static const ch_backend cpu = {"cpu", cpu_supports, fill_cpu};
-const ch_backend *const ch_backends[] = {&cpu, &reference, NULL};
-#else
-const ch_backend *const ch_backends[] = {&reference, NULL};
+const ch_backend ch_backend_cpu = {"cpu", &ch_memory_host, cpu_supports, fill_cpu};
 #endif

@@ -68,7 +68,7 @@ static int hash_tokenizer(choir_data *d) {
   char *bytes;
   size_t size;
   CH_TRY(ch_file_read(d->tokenizer_path, (size_t)256 << 20, &bytes, &size));
-  d->tokenizer_hash = ch_hash64(bytes, size, 0);
+  d->tokenizer_hash = XXH64(bytes, size, 0);
   free(bytes);
   return CHOIR_OK;
 }
@@ -90,17 +90,17 @@ static int divide(choir_data *d, const char *file) {
 /* What a resumed run must find unchanged: tokens, names, weights. Not the inputs' names: the same data may be built
  * elsewhere. */
 static uint64_t content_hash(const choir_data *d) {
-  ch_hash_state h;
-  ch_hash_begin(&h, d->tokenizer_hash);
+  XXH64_state_t h;
+  XXH64_reset(&h, d->tokenizer_hash);
   for (int i = 0; i < d->count; i++) {
     const ch_source *s = &d->sources[i];
-    ch_hash_add(&h, s->name, strlen(s->name) + 1);
-    ch_hash_add(&h, &s->weight, sizeof s->weight);
-    ch_hash_add(&h, &s->train.info.tokens, sizeof s->train.info.tokens);
-    ch_hash_add(&h, &s->train.info.checksum, sizeof s->train.info.checksum);
-    ch_hash_add(&h, &s->heldout.info.checksum, sizeof s->heldout.info.checksum);
+    XXH64_update(&h, s->name, strlen(s->name) + 1);
+    XXH64_update(&h, &s->weight, sizeof s->weight);
+    XXH64_update(&h, &s->train.info.tokens, sizeof s->train.info.tokens);
+    XXH64_update(&h, &s->train.info.checksum, sizeof s->train.info.checksum);
+    XXH64_update(&h, &s->heldout.info.checksum, sizeof s->heldout.info.checksum);
   }
-  return ch_hash_end(&h);
+  return XXH64_digest(&h);
 }
 
 static int open_all(choir_data *d, const char *directory, const char *file, const json_t *root) {

@@ -69,7 +69,7 @@ static int search(const choir_tokenizer *t, const char *word, size_t size, ch_id
 }
 
 static int remembered(const choir_tokenizer *t, ch_encoder *e, const char *word, size_t size, ch_ids *out) {
-  slot *s = &e->slots[ch_hash64(word, size, 0) >> (64 - SLOT_BITS)];
+  slot *s = &e->slots[XXH64(word, size, 0) >> (64 - SLOT_BITS)];
   if (s->size == size && !memcmp(s->word, word, size)) {
     memcpy(out->ids + out->count, s->ids, sizeof s->ids);
     out->count += s->count;

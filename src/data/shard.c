@@ -47,7 +47,7 @@ static void put_header(unsigned char h[HEADER_BYTES], const ch_shard_info *info,
   put(h + AT_DOCUMENTS, info->documents, 8);
   put(h + AT_TEXT, info->text_bytes, 8);
   put(h + AT_CHECKSUM, info->checksum, 8);
-  put(h + AT_HEADER_CHECKSUM, ch_hash64(h, AT_HEADER_CHECKSUM, 0), 8);
+  put(h + AT_HEADER_CHECKSUM, XXH64(h, AT_HEADER_CHECKSUM, 0), 8);
 }
 
 /* Reads and checks the header of a file of `bytes` bytes. */
@@ -55,7 +55,7 @@ static int get_header(const unsigned char *h, size_t bytes, ch_shard *s) {
   if (bytes < HEADER_BYTES)
     return ch_error(CHOIR_ERROR_FORMAT, "%zu bytes: shorter than a shard's header; it is truncated or no shard", bytes);
   if (memcmp(h, MAGIC, 8)) return ch_error(CHOIR_ERROR_FORMAT, "not a choir shard");
-  if (get(h + AT_HEADER_CHECKSUM, 8) != ch_hash64(h, AT_HEADER_CHECKSUM, 0))
+  if (get(h + AT_HEADER_CHECKSUM, 8) != XXH64(h, AT_HEADER_CHECKSUM, 0))
     return ch_error(CHOIR_ERROR_FORMAT, "the header is damaged (checksum); build the data again");
   uint64_t version = get(h + AT_VERSION, 4), vocab = get(h + AT_VOCAB, 8);
   if (version != VERSION)
@@ -104,16 +104,16 @@ static int check_tokens(const ch_shard *s) {
   const char *tokens = (const char *)s->map + HEADER_BYTES;
   size_t bytes = s->map_bytes - HEADER_BYTES;
   uint32_t most = 0;
-  ch_hash_state hash;
-  ch_hash_begin(&hash, 0);
+  XXH64_state_t hash;
+  XXH64_reset(&hash, 0);
   for (size_t at = 0; at < bytes; at += piece) {
     size_t size = bytes - at < piece ? bytes - at : piece;
-    ch_hash_add(&hash, tokens + at, size);
+    XXH64_update(&hash, tokens + at, size);
     uint32_t here = s->width == 2 ? largest16((const uint16_t *)(const void *)(tokens + at), size / 2)
                                   : largest32((const uint32_t *)(const void *)(tokens + at), size / 4);
     most = here > most ? here : most;
   }
-  if (ch_hash_end(&hash) != s->info.checksum)
+  if (XXH64_digest(&hash) != s->info.checksum)
     return ch_error(CHOIR_ERROR_FORMAT, "the tokens are damaged (checksum); build the data again");
   if (s->info.tokens && most >= (uint32_t)s->info.vocab_size)
     return ch_error(CHOIR_ERROR_FORMAT, "holds token %u; the vocabulary has %d", most, s->info.vocab_size);
@@ -146,7 +146,7 @@ int ch_shard_begin(ch_shard_writer *w, const char *path, int vocab_size, uint64_
   static const char zeros[HEADER_BYTES];
   *w = (ch_shard_writer){.info = {.vocab_size = vocab_size, .tokenizer_hash = tokenizer_hash},
                          .width = width_of(vocab_size)};
-  ch_hash_begin(&w->hash, 0);
+  XXH64_reset(&w->hash, 0);
   CH_TRY(ch_file_begin(&w->file, path));
   ch_file_write(&w->file, zeros, HEADER_BYTES); /* the header comes last */
   return CHOIR_OK;
@@ -163,7 +163,7 @@ int ch_shard_write(ch_shard_writer *w, const int32_t *tokens, size_t count) {
                         w->info.vocab_size);
       put(bytes + i * (size_t)w->width, (uint64_t)tokens[i], w->width);
     }
-    ch_hash_add(&w->hash, bytes, n * (size_t)w->width);
+    XXH64_update(&w->hash, bytes, n * (size_t)w->width);
     ch_file_write(&w->file, bytes, n * (size_t)w->width);
     w->info.tokens += n;
     tokens += n, count -= n;
@@ -177,7 +177,7 @@ int ch_shard_failed(const ch_shard_writer *w) {
 
 int ch_shard_commit(ch_shard_writer *w) {
   unsigned char header[HEADER_BYTES];
-  w->info.checksum = ch_hash_end(&w->hash);
+  w->info.checksum = XXH64_digest(&w->hash);
   put_header(header, &w->info, w->width);
   if (!w->file.error && pwrite(w->file.fd, header, sizeof header, 0) != sizeof header) w->file.error = EIO;
   return ch_file_commit(&w->file);

@@ -31,7 +31,7 @@ typedef struct ch_shard_writer {
   ch_file file;
   ch_shard_info info;
   int width;
-  ch_hash_state hash;
+  XXH64_state_t hash;
 } ch_shard_writer;
 
 int ch_shard_begin(ch_shard_writer *writer, const char *path, int vocab_size, uint64_t tokenizer_hash);

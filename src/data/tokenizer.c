@@ -104,7 +104,7 @@ static int keeps_text(choir_tokenizer *t) {
 static int build(choir_tokenizer *t) {
   CH_TRY(ch_spm_spec_check(t->bytes, t->size)); /* first: SentencePiece believes its maps */
   CH_TRY(ch_spm_load(t->bytes, t->size, &t->spm));
-  t->hash = ch_hash64(t->bytes, t->size, 0);
+  t->hash = XXH64(t->bytes, t->size, 0);
   t->vocab = ch_spm_vocab(t->spm);
   t->eos = ch_spm_eos(t->spm);
   if (t->vocab < 1 || t->vocab > CH_VOCAB_LIMIT)

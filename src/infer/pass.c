@@ -1,17 +1,18 @@
 /* One pass of a session: the model's layers on a few new tokens of every sequence. */
 #include <math.h>
-#include <string.h>
 
 #include "infer/session.h"
 
 /* stream += Wo Attn(RMSNorm(stream)), with what the caches hold. */
-static void attention_half(choir_session *s, ch_block *b, int n, real *stream) {
+static void attention_half(choir_session *s, ch_block *b, int n, real CH_DEV *stream) {
   ch_exec *x = &s->x;
   const ch_transformer *m = &s->net;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *normed = CH_NEW(&x->scratch, real, (int64_t)n * m->config.d_model), *rstd = CH_NEW(&x->scratch, real, n);
-  real *q = CH_NEW(&x->scratch, real, (int64_t)n * m->width), *k = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
-  real *v = CH_NEW(&x->scratch, real, (int64_t)n * m->width), *out = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, (int64_t)n * m->config.d_model), *rstd = CH_NEW(&x->scratch, real, n);
+  real CH_DEV *q = CH_NEW(&x->scratch, real, (int64_t)n * m->width),
+              *k = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
+  real CH_DEV *v = CH_NEW(&x->scratch, real, (int64_t)n * m->width),
+              *out = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
   ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, stream, rstd, normed);
   x->ops->rmsnorm(x, &norm);
   ch_linear(x, b->q, n, normed, q, 0);
@@ -37,11 +38,11 @@ static void attention_half(choir_session *s, ch_block *b, int n, real *stream) {
 }
 
 /* logits [n,V] behind the rows of the stream. */
-static void head(choir_session *s, int n, const real *stream, real *logits) {
+static void head(choir_session *s, int n, const real CH_DEV *stream, real CH_DEV *logits) {
   ch_exec *x = &s->x;
   const ch_transformer *m = &s->net;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *normed = CH_NEW(&x->scratch, real, (int64_t)n * m->config.d_model), *rstd = CH_NEW(&x->scratch, real, n);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, (int64_t)n * m->config.d_model), *rstd = CH_NEW(&x->scratch, real, n);
   ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, stream, rstd, normed);
   x->ops->rmsnorm(x, &norm);
   x->ops->gemm(x, &(ch_gemm_args){.m = n,
@@ -56,21 +57,30 @@ static void head(choir_session *s, int n, const real *stream, real *logits) {
   ch_arena_release(&x->scratch, mark);
 }
 
-/* The last row of every slot whose logits are asked for, through the head together. */
-static void last_logits(choir_session *s, const real *stream) {
+static void all_logits(choir_session *s, int n, const real CH_DEV *stream, real *all) {
+  ch_exec *x = &s->x;
+  size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)s->net.config.vocab_size * sizeof *all;
+  real CH_DEV *logits = ch_stand_in(&x->scratch, all, bytes);
+  head(s, n, stream, logits);
+  ch_get_into(&x->scratch, all, logits, bytes);
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* The last row of every slot whose logits are asked for, through the head together and to the host. */
+static void last_logits(choir_session *s, const real CH_DEV *stream) {
   ch_exec *x = &s->x;
   int64_t d = s->net.config.d_model, V = s->net.config.vocab_size;
   int count = 0;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *rows = CH_NEW(&x->scratch, real, s->slots * d), *logits = CH_NEW(&x->scratch, real, s->slots * V);
+  real CH_DEV *rows = CH_NEW(&x->scratch, real, s->slots * d), *logits = CH_NEW(&x->scratch, real, s->slots * V);
   if (ch_counting(x)) {
     head(s, s->slots, rows, logits);
   } else {
     for (int b = 0; b < s->slots; b++)
-      if (s->last[b]) memcpy(rows + count++ * d, stream + (s->begin[b + 1] - 1) * d, (size_t)d * sizeof *rows);
+      if (s->last[b]) x->memory->copy(rows + count++ * d, stream + (s->begin[b + 1] - 1) * d, (size_t)d * sizeof *rows);
     if (count) head(s, count, rows, logits);
     for (int b = s->slots - 1; b >= 0; b--)
-      if (s->last[b]) memcpy(s->last[b], logits + --count * V, (size_t)V * sizeof *logits);
+      if (s->last[b]) x->memory->get(s->last[b], logits + --count * V, (size_t)V * sizeof *logits);
   }
   ch_arena_release(&x->scratch, mark);
 }
@@ -80,22 +90,26 @@ void ch_session_pass(choir_session *s, real *all) {
   int n = ch_counting(x) ? s->chunk : s->begin[s->slots];
   int64_t d = s->net.config.d_model;
   size_t mark = ch_arena_mark(&x->tape);
-  real *stream = CH_NEW(&x->tape, real, n * d), *mid = CH_NEW(&x->tape, real, n * d);
+  real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *mid = CH_NEW(&x->tape, real, n * d);
   ch_pass pass = {.B = 1, .T = n, .causal = s->causal};
+  ch_pass_begin(x, &s->net, &pass);
+  ch_tokens tokens = {.id = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token)};
   x->ops->embedding(
-      x, &(ch_embedding_args){
-             .n = n, .d = (int)d, .V = s->net.config.vocab_size, .token = s->token, .w = s->net.embed->w, .x = stream});
+      x,
+      &(ch_embedding_args){
+          .n = n, .d = (int)d, .V = s->net.config.vocab_size, .token = tokens.id, .w = s->net.embed->w, .x = stream});
   for (int l = 0; l < s->net.config.layers; l++) {
     size_t layer_mark = ch_arena_mark(&x->tape);
     attention_half(s, &s->net.block[l], n, stream);
-    ch_ffn_forward(x, &s->net, &s->net.block[l], &pass, s->token, NULL, stream, mid);
+    ch_ffn_forward(x, &s->net, &s->net.block[l], &pass, &tokens, stream, mid);
     ch_arena_release(&x->tape, layer_mark);
-    real *other = stream;
+    real CH_DEV *other = stream;
     stream = mid;
     mid = other;
   }
-  if (all) head(s, n, stream, all);
+  if (all) all_logits(s, n, stream, all);
   last_logits(s, stream);
+  ch_pass_end(x, &s->net, &pass, &tokens);
   ch_arena_release(&x->tape, mark);
   for (int b = 0; b < s->slots && !ch_counting(x); b++) s->length[b] += s->begin[b + 1] - s->begin[b];
 }

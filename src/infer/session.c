@@ -28,12 +28,19 @@ static int check_options(const choir_model *model, const choir_session_options *
 static int borrow(choir_session *s) {
   const ch_transformer *net = &s->model->net;
   s->net = *net;
-  if (net->router->caps & CH_ROUTER_POOLS) strcpy(s->net.config.router.pool, "batch");
+  if (ch_router_takes(net->router, CH_ROUTER_TAKES(pool))) strcpy(s->net.config.router.pool, "batch");
   size_t layers = (size_t)net->config.layers;
   s->net.block = calloc(layers, sizeof *s->net.block);
   s->net.stats = calloc(layers, sizeof *s->net.stats);
   s->bias = calloc(3 * layers, sizeof *s->bias);
-  if (!s->net.block || !s->net.stats || !s->bias) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
+  size_t slots = (size_t)s->slots;
+  s->length = calloc(slots, sizeof *s->length);
+  s->begin = calloc(slots + 1, sizeof *s->begin);
+  s->until = calloc(slots + 1, sizeof *s->until);
+  s->last = calloc(slots, sizeof *s->last);
+  s->token = calloc((size_t)s->chunk, sizeof *s->token);
+  if (!s->net.block || !s->net.stats || !s->bias || !s->length || !s->begin || !s->until || !s->last || !s->token)
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
   s->keys = s->bias + layers;
   s->values = s->keys + layers;
   memcpy(s->net.block, net->block, layers * sizeof *s->net.block);
@@ -45,11 +52,6 @@ static void allocate(choir_session *s) {
   const ch_transformer *m = &s->net;
   int64_t bias = (int64_t)m->config.heads * (s->positions + CH_BIAS_PAD),
           cache = (int64_t)s->slots * s->positions * m->width;
-  s->length = CH_NEW(&s->memory, int, s->slots);
-  s->begin = CH_NEW(&s->memory, int, s->slots + 1);
-  s->until = CH_NEW(&s->memory, int64_t, s->slots + 1);
-  s->last = CH_NEW(&s->memory, real *, s->slots);
-  s->token = CH_NEW(&s->memory, int32_t, s->chunk);
   for (int l = 0; l < m->config.layers; l++) {
     s->bias[l] = CH_NEW(&s->memory, real, bias);
     s->keys[l] = CH_NEW(&s->memory, real, cache);
@@ -59,7 +61,7 @@ static void allocate(choir_session *s) {
 
 static int create(choir_session *s, const choir_session_options *o) {
   const choir_model *model = s->model;
-  ch_arena_init(&s->memory, "caches of keys and values");
+  ch_arena_init(&s->memory, "caches of keys and values", model->x.memory);
   CH_TRY(choir_model_check_causal(model));
   CH_TRY(check_options(model, o));
   s->causal = model->causal;
@@ -83,8 +85,12 @@ static int create(choir_session *s, const choir_session_options *o) {
   if (model->stale) ch_model_round_weights(s->model, &s->x);
   const choir_model_config *c = &s->net.config;
   for (int l = 0; l < c->layers; l++)
-    ch_attention_bias(s->net.block[l].rel_bias->w, c->heads, c->rel_buckets, c->rel_max_distance, s->positions,
-                      s->bias[l]);
+    s->x.ops->attention_bias(&s->x, &(ch_attention_bias_args){.H = c->heads,
+                                                              .buckets = c->rel_buckets,
+                                                              .max_distance = c->rel_max_distance,
+                                                              .positions = s->positions,
+                                                              .rel_bias = s->net.block[l].rel_bias->w,
+                                                              .bias = s->bias[l]});
   return CHOIR_OK;
 }
 
@@ -109,6 +115,11 @@ void choir_session_free(choir_session *s) {
   free(s->net.stats);
   free(s->net.block);
   free(s->bias);
+  free(s->length);
+  free(s->begin);
+  free(s->until);
+  free(s->last);
+  free(s->token);
   free(s);
 }
 

@@ -9,16 +9,16 @@ struct choir_session {
   choir_model *model;
   ch_transformer net; /* the model's parameters; blocks and statistics of its own */
   ch_exec x;
-  ch_arena memory; /* what follows */
   int slots, positions, chunk;
-  int causal;            /* the model's routing when the session was made */
-  real **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance */
-  real **keys, **values; /* [L] -> [slots,H,positions,dh] */
-  int *length;           /* [slots] tokens that the caches hold */
-  int *begin;            /* [slots+1] rows of the pass at hand */
-  int64_t *until;        /* [slots+1] the same over the whole call */
-  real **last;           /* [slots] where logits go, of the pass at hand */
-  int32_t *token;        /* [chunk] of the pass at hand */
+  int causal;                   /* the model's routing when the session was made */
+  ch_arena memory;              /* of the next three */
+  real CH_DEV **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance */
+  real CH_DEV **keys, **values; /* [L] -> [slots,H,positions,dh] */
+  int *length;                  /* [slots] tokens that the caches hold */
+  int *begin;                   /* [slots+1] rows of the pass at hand */
+  int64_t *until;               /* [slots+1] the same over the whole call */
+  real **last;                  /* [slots] where logits go, of the pass at hand: the caller's */
+  int32_t *token;               /* [chunk] of the pass at hand */
 };
 
 /* One pass: slot b takes the tokens token[begin[b]] .. token[begin[b+1]-1], `chunk` of all slots at most. The logits

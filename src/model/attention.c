@@ -19,8 +19,8 @@ static ch_attention_args attention_args(const ch_transformer *m, const ch_block 
                              .lse = b->lse};
 }
 
-void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *in,
-                          real *out) {
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+                          real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T, width = m->width;
   b->rstd1 = CH_NEW(&x->tape, real, n);
   b->qh = CH_NEW(&x->tape, real, n * width);
@@ -29,7 +29,7 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   b->att = CH_NEW(&x->tape, real, n * width);
   b->lse = CH_NEW(&x->tape, real, n * m->config.heads);
   size_t mark = ch_arena_mark(&x->scratch);
-  real *normed = CH_NEW(&x->scratch, real, n * m->config.d_model);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * m->config.d_model);
   ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, in, b->rstd1, normed);
   x->ops->rmsnorm(x, &norm);
   ch_linear(x, b->q, n, normed, b->qh, 0);
@@ -42,12 +42,12 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real *dx) {
+void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model, width = m->width;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *datt = CH_NEW(&x->scratch, real, n * width), *dq = CH_NEW(&x->scratch, real, n * width),
-       *dk = CH_NEW(&x->scratch, real, n * width), *dv = CH_NEW(&x->scratch, real, n * width);
-  real *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
+  real CH_DEV *datt = CH_NEW(&x->scratch, real, n * width), *dq = CH_NEW(&x->scratch, real, n * width),
+              *dk = CH_NEW(&x->scratch, real, n * width), *dv = CH_NEW(&x->scratch, real, n * width);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_linear_backward(x, p, b->o, b->att, dx, datt, 0);
   ch_attention_args attention = attention_args(m, b, p);
   attention.dout = datt;

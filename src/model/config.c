@@ -215,11 +215,7 @@ static int check_attention(const choir_model_config *m) {
 /* Evaluation by another pool is fine, so this is no matter of the router's own check. */
 static int check_threshold_training(const choir_router_options *o, const ch_router *router) {
   if (!o->threshold_after) return CHOIR_OK;
-  if (!(router->caps & CH_ROUTER_BY_THRESHOLD))
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "model.router.threshold_after is %lld, but router '%s' does not train by thresholds: set it to 0",
-                    (long long)o->threshold_after, router->name);
-  if ((router->caps & CH_ROUTER_POOLS) && strcmp(o->pool, "batch"))
+  if (ch_router_takes(router, CH_ROUTER_TAKES(pool)) && strcmp(o->pool, "batch"))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.router.threshold_after is %lld with pool '%s': it goes with pool 'batch' only, since a "
                     "threshold knows no pool",
@@ -253,6 +249,8 @@ static int check_routing(const choir_config *config) {
 int choir_config_check(const choir_config *config) {
   ch_params params;
   for (int i = 0; i < CH_FIELDS; i++) CH_TRY(ch_field_check(config, &ch_fields[i]));
+  CH_TRY(ch_options_check_router(&config->model.router));
+  CH_TRY(ch_options_check_optimizer(config));
   CH_TRY(check_attention(&config->model));
   CH_TRY(check_routing(config));
   CH_TRY(ch_params_build(&config->model, &params)); /* refuses numbers of parameters that no integer holds */

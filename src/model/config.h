@@ -39,6 +39,14 @@ int ch_field_set(choir_config *config, const ch_field *f, const json_t *value);
 /* The same check for the value that the struct holds. */
 int ch_field_check(const choir_config *config, const ch_field *f);
 json_t *ch_field_json(const choir_config *config, const ch_field *f); /* NULL: out of memory */
+/* The value for people, and whether two configs have the same one. Returns `text`. */
+const char *ch_field_text(const choir_config *config, const ch_field *f, char *text, size_t size);
+int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f);
+
+/* CHOIR_ERROR_ARGUMENT, naming field, value and what may be set, where an option that the chosen router, or optimizer,
+ * does not take is not as its defaults have it. */
+int ch_options_check_router(const choir_router_options *options);
+int ch_options_check_optimizer(const choir_config *config);
 
 /* Whether both describe the same model; names and evaluation settings of the router count too. */
 int ch_config_same_model(const choir_config *a, const choir_config *b);

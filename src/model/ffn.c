@@ -2,13 +2,20 @@
 #include "model/transformer.h"
 
 /* What the router of a layer keeps, where this pass adds to it. */
-static real *observed(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+static real CH_DEV *observed(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
   if (!p->observe || !m->router->observe) return NULL;
-  return m->router->caps & CH_ROUTER_CENTROIDS ? b->router->w : b->thresholds->w;
+  return ch_router_has_centroids(m->router) ? b->router->w : b->thresholds->w;
 }
 
-static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const int32_t *token,
-                            const uint8_t *valid, const real *normed) {
+/* Where the layer's numbers stand among the pass's. */
+static ch_route_tally tally_of(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+  double CH_DEV *sums = p->sums + CH_PASS_SUMS;
+  int64_t CH_DEV *counts = (int64_t CH_DEV *)(sums + m->moe_layers * CH_TALLY_SUMS);
+  return (ch_route_tally){sums + b->moe * CH_TALLY_SUMS, counts + (int64_t)b->moe * CH_TALLY_COUNTS(m->config.experts)};
+}
+
+static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const ch_tokens *tokens,
+                            const real CH_DEV *normed) {
   int n = p->B * p->T;
   return (ch_moe_args){.options = &m->config.router,
                        .router = m->router,
@@ -19,8 +26,9 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .sequence_length = p->T,
                        .layer = b->number,
                        .hook = p->hook,
-                       .valid = valid,
-                       .token = token,
+                       .mask = tokens->mask,
+                       .valid = tokens->valid,
+                       .token = tokens->id,
                        .training = p->training,
                        .keep = p->gradients,
                        .causal = p->causal,
@@ -29,6 +37,7 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .observed = p->micro,
                        .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
                        .rng_base = p->micro * (uint64_t)n,
+                       .tally = tally_of(m, b, p),
                        .weights = {.router = b->router ? b->router->w : NULL,
                                    .w1 = b->w1->w,
                                    .w2 = b->w2->w,
@@ -38,12 +47,13 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .x = normed};
 }
 
-static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, int64_t n, const real *normed, real *out) {
+static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, int64_t n, const real CH_DEV *normed,
+                          real CH_DEV *out) {
   int64_t h = m->config.d_hidden;
   b->g = CH_NEW(&x->tape, real, n * h);
   b->u = CH_NEW(&x->tape, real, n * h);
   size_t mark = ch_arena_mark(&x->scratch);
-  real *y = CH_NEW(&x->scratch, real, n * h);
+  real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
   ch_linear(x, b->gate, n, normed, b->g, 0);
   ch_linear(x, b->up, n, normed, b->u, 0);
   x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .y = y});
@@ -51,11 +61,11 @@ static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, int6
   ch_arena_release(&x->scratch, mark);
 }
 
-static void geglu_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *normed,
-                           const real *dout, real *dnormed) {
+static void geglu_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p,
+                           const real CH_DEV *normed, const real CH_DEV *dout, real CH_DEV *dnormed) {
   int64_t n = (int64_t)p->B * p->T, h = m->config.d_hidden;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
+  real CH_DEV *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
   x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .y = y});
   ch_linear_backward(x, p, b->down, y, dout, dy, 0);
   x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = b->g, .u = b->u, .dy = dy, .dx = b->g, .du = b->u});
@@ -64,41 +74,37 @@ static void geglu_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
-                    const real *in, real *out) {
+void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
+                    const real CH_DEV *in, real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   b->rstd2 = CH_NEW(&x->tape, real, n);
   size_t mark = ch_arena_mark(&x->scratch);
-  real *normed = CH_NEW(&x->scratch, real, n * d);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d);
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, in, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
   x->ops->copy(x, &(ch_copy_args){.count = n * d, .x = in, .y = out});
   if (b->moe < 0) {
     geglu_forward(x, m, b, n, normed, out);
   } else {
-    ch_moe_args moe = moe_args(m, b, p, token, valid, normed);
+    ch_moe_args moe = moe_args(m, b, p, tokens, normed);
     moe.out = out;
     moe.out_acc = 1;
     ch_moe_forward(x, &moe, &b->saved);
-    if (!ch_counting(x)) {
-      p->aux_loss += m->config.router.aux_loss_weight * b->saved.counts.aux_loss;
-      ch_route_stats_collect(&m->stats[b->moe], &b->saved.record, &b->saved.counts, valid);
-    }
   }
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
-                     real *dx) {
+void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
+                     real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, b->mid, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
   if (b->moe < 0) {
     geglu_backward(x, m, b, p, normed, dx, dnormed);
   } else {
-    ch_moe_args moe = moe_args(m, b, p, token, valid, normed);
+    ch_moe_args moe = moe_args(m, b, p, tokens, normed);
     moe.dout = dx;
     moe.dx = dnormed;
     moe.accumulate = p->accumulate;

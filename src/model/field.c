@@ -5,11 +5,9 @@
 #include "base/suggest.h"
 #include "model/config.h"
 #include "moe/router.h"
+#include "optim/optim.h"
 
-static const char *const *optimizers(void) {
-  static const char *const words[] = {"adafactor", "adamw", NULL};
-  return words;
-}
+static const char *const *optimizers(void) { return ch_optim_names; }
 static const char *const *computes(void) { return ch_compute_names; }
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }
@@ -235,6 +233,21 @@ int ch_field_check(const choir_config *config, const ch_field *f) {
                     f->help);
   snprintf(text, sizeof text, "%.17g", value);
   return refuse(f, text, "");
+}
+
+const char *ch_field_text(const choir_config *config, const ch_field *f, char *text, size_t size) {
+  if (f->kind == CH_FIELD_WORD)
+    snprintf(text, size, "%.*s", CHOIR_NAME_BYTES, word_of(config, f));
+  else if (f->kind == CH_FIELD_FLAG)
+    snprintf(text, size, "%s", number_of(config, f) != 0 ? "true" : "false");
+  else
+    snprintf(text, size, "%.10g", number_of(config, f));
+  return text;
+}
+
+int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f) {
+  if (f->kind == CH_FIELD_WORD) return !strncmp(word_of(a, f), word_of(b, f), CHOIR_NAME_BYTES);
+  return number_of(a, f) == number_of(b, f);
 }
 
 json_t *ch_field_json(const choir_config *config, const ch_field *f) {

@@ -80,24 +80,24 @@ static void add_ffn(ch_params *params, int most, int layer, const choir_model_co
 }
 
 /* A router whose weight no gradient trains has it among what is kept. */
-static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, unsigned caps) {
+static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
-  int trained = (caps & CH_ROUTER_LEARNED) && !(caps & CH_ROUTER_CENTROIDS);
+  int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
   const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
                       {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
                       {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}}; /* maps h to d */
   add_all(params, most, layer, trained ? rows : rows + 1, trained ? 3 : 2);
 }
 
-static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, unsigned caps) {
+static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, e = c->experts;
   const row thresholds = {"moe.thresholds", 1, {e}, 0, KEPT},
             centroids = {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT};
-  if (caps & CH_ROUTER_THRESHOLDS) add(params, most, layer, &thresholds);
-  if (caps & CH_ROUTER_CENTROIDS) add(params, most, layer, &centroids);
+  if (ch_router_has_thresholds(router)) add(params, most, layer, &thresholds);
+  if (ch_router_has_centroids(router)) add(params, most, layer, &centroids);
 }
 
-static void add_model(ch_params *params, int most, const choir_model_config *c, unsigned caps) {
+static void add_model(ch_params *params, int most, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model;
   const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, MATRIX}, norm = {"final_norm.weight", 1, {d}, 0, PLAIN};
   params->count = 0;
@@ -105,31 +105,27 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
   for (int layer = 0; layer < c->layers; layer++) {
     add_attention(params, most, layer, c);
     if (ch_config_is_moe(c, layer))
-      add_moe(params, most, layer, c, caps);
+      add_moe(params, most, layer, c, router);
     else
       add_ffn(params, most, layer, c);
   }
   add(params, most, -1, &norm);
   int trained = params->count;
   for (int layer = 0; layer < c->layers; layer++)
-    if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, caps);
+    if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, router);
   params->buffers = params->count - trained;
   params->count = trained;
 }
 
 int ch_params_build(const choir_model_config *config, ch_params *params) {
-  unsigned caps = 0;
+  const ch_router *router = ch_router_find(config->router.name);
   *params = (ch_params){0};
-  if (config->moe_every) {
-    const ch_router *router = ch_router_find(config->router.name);
-    if (!router) return CHOIR_ERROR_ARGUMENT;
-    caps = router->caps;
-  }
-  add_model(params, 0, config, caps);
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  add_model(params, 0, config, router);
   int rows = params->count + params->buffers;
   params->p = malloc((size_t)rows * sizeof *params->p);
   if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", rows);
-  add_model(params, rows, config, caps);
+  add_model(params, rows, config, router);
   double total = 0;
   for (int i = 0; i < params->count; i++) total += (double)params->p[i].count;
   if (total <= (double)most_parameters) {
@@ -198,22 +194,33 @@ void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
   }
 }
 
-enum { PIECE = 4096 };
+enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */
 
 /* Elements begin .. begin+count-1 of one tensor. Drawn in double in every build, rounded last. */
-static void fill(ch_param *p, ch_rng rng, int64_t begin, int64_t count) {
+static void fill(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, real *to) {
   double normal[PIECE];
   if (p->init == CH_INIT_NORMAL) ch_rng_normals(rng, (uint64_t)begin, (size_t)count, normal);
   for (int64_t i = 0; i < count; i++)
-    p->w[begin + i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : p->init == CH_INIT_ONE;
+    to[i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : p->init == CH_INIT_ONE;
 }
 
-void ch_params_init(ch_params *params, uint64_t seed, int threads) {
-  for (int t = 0; t < params->count + params->buffers; t++) {
-    ch_param *p = &params->p[t];
-    ch_rng rng = ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t);
+/* Block by block: in place, or on the host and then copied. */
+static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int threads, real *block) {
+  for (int64_t first = 0; first < p->count; first += BLOCK) {
+    int64_t count = p->count - first < BLOCK ? p->count - first : BLOCK;
+    real *to = block ? block : CH_AS_HOST(real, p->w + first);
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (int64_t begin = 0; begin < p->count; begin += PIECE)
-      fill(p, rng, begin, p->count - begin < PIECE ? p->count - begin : PIECE);
+    for (int64_t begin = 0; begin < count; begin += PIECE)
+      fill(p, rng, first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
+    if (block) memory->put(p->w + first, block, (size_t)count * sizeof *block);
   }
+}
+
+int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads) {
+  real *block = memory->host ? NULL : malloc(BLOCK * sizeof *block);
+  if (!memory->host && !block) return ch_error(CHOIR_ERROR_MEMORY, "no memory to draw initial weights in");
+  for (int t = 0; t < params->count + params->buffers; t++)
+    init_one(&params->p[t], memory, ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t), threads, block);
+  free(block);
+  return CHOIR_OK;
 }

@@ -29,13 +29,13 @@ typedef struct ch_param {
   int64_t shape[3];
   int64_t count; /* product of shape */
   ch_init_kind init;
-  double init_std; /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
-  int expert;      /* first dimension counts experts: factored and sharded per expert */
-  int matrix;      /* input of matrix products: gets a bf16 copy in bf16 compute */
-  int product;     /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
-                      its gradient by a product */
-  real *w, *g;     /* weights and gradients */
-  ch_bf16 *w16;    /* or NULL */
+  double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
+  int expert;         /* first dimension counts experts: factored and sharded per expert */
+  int matrix;         /* input of matrix products: gets a bf16 copy in bf16 compute */
+  int product;        /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
+                         its gradient by a product */
+  real CH_DEV *w, *g; /* weights and gradients */
+  ch_bf16 CH_DEV *w16; /* or NULL */
 } ch_param;
 
 /* What gradients train stands first; behind it what routers keep by themselves (thresholds, centroids), which is saved
@@ -58,8 +58,9 @@ void ch_params_free(ch_params *params);
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16);
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 
-/* Initial values from a seed: element i of tensor number t is a function of (seed, t, i) alone. */
-void ch_params_init(ch_params *params, uint64_t seed, int threads);
+/* Initial values from a seed, drawn on the host: element i of tensor number t is a function of (seed, t, i) alone.
+ * `memory` is that of the weights; CHOIR_ERROR_MEMORY where it is not the host's and there is none to draw in. */
+int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
 /* The first row of a layer; its rows stand one behind the other. 0 for -1, whose rows are the first and the last. */

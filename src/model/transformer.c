@@ -69,54 +69,60 @@ void ch_transformer_clear_stats(ch_transformer *m) {
   for (int i = 0; i < m->moe_layers; i++) ch_route_stats_clear(&m->stats[i]);
 }
 
-/* Padding (negative ids) becomes token 0 that takes no part. Returns the mask, or NULL when there is no padding. */
-static const uint8_t *clean_tokens(ch_exec *x, const ch_pass *p, int32_t *token) {
+/* Padding (negative ids) becomes token 0 that takes no part: found on the host, then copied. */
+static ch_tokens clean_tokens(ch_exec *x, const ch_pass *p) {
   int n = p->B * p->T, padded = 0;
-  uint8_t *valid = CH_NEW(&x->tape, uint8_t, n);
-  if (ch_counting(x)) return NULL;
-  for (int t = 0; t < n; t++) {
-    valid[t] = p->token[t] >= 0;
-    token[t] = valid[t] ? p->token[t] : 0;
-    padded |= !valid[t];
+  int32_t *id = CH_NEW_HOST(&ch_host(x)->tape, int32_t, n);
+  uint8_t *mask = CH_NEW_HOST(&ch_host(x)->tape, uint8_t, n);
+  for (int t = 0; t < n && !ch_counting(x); t++) {
+    mask[t] = p->token[t] >= 0;
+    id[t] = mask[t] ? p->token[t] : 0;
+    padded |= !mask[t];
   }
-  return padded ? valid : NULL;
+  ch_tokens tokens = {.id = ch_put(&x->tape, id, (size_t)n * sizeof *id)};
+  const uint8_t CH_DEV *valid = ch_put(&x->tape, mask, (size_t)n);
+  if (padded) tokens.mask = mask, tokens.valid = valid;
+  return tokens;
 }
 
 /* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
-static double consistency_weight(const ch_transformer *m, const ch_pass *p) {
+static double consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p) {
   int64_t targets = 0;
+  if (!p->drawn_twice || ch_counting(x)) return 0;
   for (int64_t t = 0; t < (int64_t)p->B / 2 * p->T; t++) targets += p->target[t] >= 0;
   return targets ? m->config.router.consistency_weight / (double)targets : 0;
 }
 
 /* The last norm and the tied head; leaves the gradient of the last layer's output in dx. */
-static void head(ch_exec *x, ch_transformer *m, ch_pass *p, const real *in, real *dx) {
+static void head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T;
   int d = m->config.d_model;
-  size_t mark = ch_arena_mark(&x->scratch);
-  real *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
-  real *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
+  size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
+  real CH_DEV *dnormed = p->gradients ? CH_NEW(&x->scratch, real, n * d) : NULL;
+  real CH_DEV *logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL;
   ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
-  double agree = p->drawn_twice && !ch_counting(x) ? consistency_weight(m, p) : 0, disagreement = 0;
   x->ops->rmsnorm(x, &norm);
-  x->ops->head(x, &(ch_head_args){.n = n,
-                                  .d = d,
-                                  .V = m->config.vocab_size,
-                                  .scale = (real)(1 / sqrt((double)d)),
-                                  .x = normed,
-                                  .w = m->embed->w,
-                                  .w16 = m->embed->w16,
-                                  .target = p->target,
-                                  .loss_sum = &p->loss_sum,
-                                  .logits = p->logits,
-                                  .weight = p->weight,
-                                  .dx = dnormed,
-                                  .dw = m->embed->g,
-                                  .accumulate = p->accumulate,
-                                  .drawn_twice = p->drawn_twice,
-                                  .consistency_sum = &disagreement,
-                                  .consistency = p->aux_scale * (real)agree});
-  p->aux_loss += agree * disagreement;
+  x->ops->head(x,
+               &(ch_head_args){.n = n,
+                               .d = d,
+                               .V = m->config.vocab_size,
+                               .scale = (real)(1 / sqrt((double)d)),
+                               .x = normed,
+                               .w = m->embed->w,
+                               .w16 = m->embed->w16,
+                               .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof(int32_t)) : NULL,
+                               .loss_sum = p->sums + CH_PASS_LOSS,
+                               .logits = logits,
+                               .weight = p->weight,
+                               .dx = dnormed,
+                               .dw = m->embed->g,
+                               .accumulate = p->accumulate,
+                               .drawn_twice = p->drawn_twice,
+                               .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
+                               .consistency = p->aux_scale * (real)consistency_weight(x, m, p)});
+  if (p->logits) ch_get_into(&x->scratch, p->logits, logits, bytes);
+  if (!ch_counting(x)) x->memory->copy(p->sums + CH_PASS_GUARD, p->sums + CH_PASS_LOSS, sizeof *p->sums);
   norm.dy = dnormed;
   norm.dx = dx;
   norm.dw = m->final_norm->g;
@@ -135,35 +141,64 @@ static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *
   }
 }
 
+static size_t report_cells(const ch_transformer *m) {
+  return CH_PASS_SUMS + (size_t)m->moe_layers * (CH_TALLY_SUMS + CH_TALLY_COUNTS((size_t)m->config.experts));
+}
+
+void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
+  p->loss_sum = p->aux_loss = 0;
+  p->sums = CH_NEW(&x->tape, double, report_cells(m));
+  if (!ch_counting(x)) x->memory->zero(p->sums, CH_PASS_SUMS * sizeof *p->sums);
+}
+
+void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p, const ch_tokens *tokens) {
+  ch_marks mark = ch_scratch_mark(x);
+  const double *sums = ch_get(x, p->sums, report_cells(m) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
+  const int64_t *counts = (const int64_t *)(layer + m->moe_layers * CH_TALLY_SUMS);
+  if (!ch_counting(x)) {
+    int valid = ch_valid_count(tokens->mask, p->B * p->T);
+    for (int l = 0; l < m->config.layers; l++) {
+      const ch_block *b = &m->block[l];
+      if (b->moe < 0) continue;
+      p->aux_loss += m->config.router.aux_loss_weight * layer[0];
+      ch_route_stats_collect(&m->stats[b->moe], valid, &b->saved.counts, layer, counts);
+      layer += CH_TALLY_SUMS;
+      counts += CH_TALLY_COUNTS(m->config.experts);
+    }
+    p->loss_sum = sums[CH_PASS_LOSS];
+    p->aux_loss += consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
+  }
+  ch_scratch_release(x, mark);
+}
+
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
-  size_t mark = ch_arena_mark(&x->tape);
-  p->loss_sum = p->aux_loss = 0;
-  int32_t *token = CH_NEW(&x->tape, int32_t, n);
-  const uint8_t *valid = clean_tokens(x, p, token);
-  real *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
+  size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
+  ch_pass_begin(x, m, p);
+  ch_tokens tokens = clean_tokens(x, p);
+  real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
   ch_embedding_args embedding = {
-      .n = n, .d = (int)d, .V = m->config.vocab_size, .token = token, .w = m->embed->w, .x = stream};
+      .n = n, .d = (int)d, .V = m->config.vocab_size, .token = tokens.id, .w = m->embed->w, .x = stream};
   x->ops->embedding(x, &embedding);
   for (int l = 0; l < m->config.layers; l++) {
     ch_block *b = &m->block[l];
     b->x = stream;
-    real *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
+    real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);
     b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
     ch_attention_forward(x, m, b, p, stream, b->mid);
-    ch_ffn_forward(x, m, b, p, token, valid, b->mid, out);
+    ch_ffn_forward(x, m, b, p, &tokens, b->mid, out);
     if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
     stream = out;
   }
-  real *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
+  real CH_DEV *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
   if (p->gradients) begin_gradients(x, &m->params, p, -1);
   if (p->target || p->logits) head(x, m, p, stream, dx);
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
-      ch_ffn_backward(x, m, &m->block[l], p, token, valid, dx);
+      ch_ffn_backward(x, m, &m->block[l], p, &tokens, dx);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
     }
@@ -171,5 +206,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
     embedding.dw = m->embed->g;
     x->ops->embedding_backward(x, &embedding);
   }
+  ch_pass_end(x, m, p, &tokens);
+  ch_arena_release(&ch_host(x)->tape, host_mark);
   ch_arena_release(&x->tape, mark);
 }

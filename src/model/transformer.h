@@ -18,13 +18,13 @@ typedef struct ch_block {
   ch_param *router, *w1, *w2; /* MoE; router NULL where none is learned */
   ch_param *thresholds;       /* NULL where the router keeps none */
   /* the tape */
-  real *x;                  /* [n,d] input of the layer */
-  real *rstd1;              /* [n] */
-  real *qh, *kh, *vh, *att; /* [n,H*dh] */
-  real *lse;                /* [B,H,T] */
-  real *mid;                /* [n,d] after attention */
-  real *rstd2;              /* [n] */
-  real *g, *u;              /* [n,h] GEGLU's pre-activations */
+  real CH_DEV *x;                  /* [n,d] input of the layer */
+  real CH_DEV *rstd1;              /* [n] */
+  real CH_DEV *qh, *kh, *vh, *att; /* [n,H*dh] */
+  real CH_DEV *lse;                /* [B,H,T] */
+  real CH_DEV *mid;                /* [n,d] after attention */
+  real CH_DEV *rstd2;              /* [n] */
+  real CH_DEV *g, *u;              /* [n,h] GEGLU's pre-activations */
   ch_moe_saved saved;
 } ch_block;
 
@@ -39,11 +39,27 @@ typedef struct ch_transformer {
   choir_route_stats *stats; /* [moe_layers] sums since ch_transformer_clear_stats */
 } ch_transformer;
 
+/* The tokens of a pass, for ops and, where shapes depend on them, for the host. */
+typedef struct ch_tokens {
+  const int32_t CH_DEV *id;    /* [n] padding is token 0 that takes no part */
+  const uint8_t CH_DEV *valid; /* [n] or NULL: no padding */
+  const uint8_t *mask;         /* the same on the host */
+} ch_tokens;
+
+/* Numbers that a pass leaves for the host in one array on the device: these, then CH_TALLY_SUMS of every MoE layer,
+ * then as many int64_t as their tallies have. */
+enum {
+  CH_PASS_LOSS,
+  CH_PASS_CONSISTENCY,
+  CH_PASS_GUARD, /* starts as the loss; an update within the backward pass adds squares of gradients */
+  CH_PASS_SUMS
+};
+
 /* One pass over B sequences of T tokens. */
 typedef struct ch_pass {
   int B, T;
-  const int32_t *token;  /* [B*T]; negative: padding, which takes no part in routing or loss */
-  const int32_t *target; /* [B*T] token to predict, negative: none; or NULL: no loss */
+  const int32_t *token;  /* [B*T] host; negative: padding, which takes no part in routing or loss */
+  const int32_t *target; /* [B*T] host: token to predict, negative: none; or NULL: no loss */
   int training;          /* training capacity, jitter and sampling */
   int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
   int accumulate;        /* add them to what stands there, instead of setting them whatever it is */
@@ -54,45 +70,52 @@ typedef struct ch_pass {
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
   uint64_t seed, micro; /* of jitter and sampling: functions of (seed, micro-batch number) */
-  real *logits;         /* [B*T,V] or NULL */
+  real *logits;         /* [B*T,V] host, or NULL */
   /* Called as soon as the gradients of a layer are complete, the last layer first, and before the next one's begin,
    * which may stand on the same memory; or NULL. */
   void (*ready)(void *context, const struct ch_pass *pass, int layer);
   void *context;
   /* results */
-  double loss_sum; /* over targets, natural logarithm */
-  double aux_loss; /* weighted, summed over layers */
+  double loss_sum;     /* over targets, natural logarithm */
+  double aux_loss;     /* weighted, summed over layers */
+  double CH_DEV *sums; /* what they come from, while the pass runs */
 } ch_pass;
 
 /* Builds the parameter table and binds names to roles; no memory for weights yet. */
 int ch_transformer_create(const choir_model_config *config, ch_transformer *m);
 void ch_transformer_free(ch_transformer *m);
 
-/* Runs a pass, or counts it. Empties the tape when done. */
+/* Runs a pass, or counts it. Empties the tape when done. Waits for the device once, at the end, for the results. */
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p);
+
+/* What a pass over any tokens begins and ends with: room for its numbers, on the tape; and these numbers on the host,
+ * the layers' statistics among them. */
+void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p);
+void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p, const ch_tokens *tokens);
 
 void ch_transformer_clear_stats(ch_transformer *m);
 
 /* The two halves of a layer (attention.c, ffn.c). `in` [n,d] stays; out = in + f(in). dx [n,d] is updated in place
  * from the gradient of the half's output to that of its input. */
-void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real *in,
-                          real *out);
-void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real *dx);
-void ch_ffn_forward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
-                    const real *in, real *out);
-void ch_ffn_backward(ch_exec *x, ch_transformer *m, ch_block *b, ch_pass *p, const int32_t *token, const uint8_t *valid,
-                     real *dx);
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+                          real CH_DEV *out);
+void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx);
+void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
+                    const real CH_DEV *in, real CH_DEV *out);
+void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
+                     real CH_DEV *dx);
 
 /* y [n,out] (=|+=) x W^T for a weight W [out,in]; and its mirror on the rows of a pass: dx (=|+=) dy W, and
  * dW (=|+=) dy^T x as the pass says. */
-void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real *in, real *out, int accumulate);
-void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const real *in, const real *dout, real *din,
-                        int accumulate);
+void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate);
+void ch_linear_backward(ch_exec *x, const ch_pass *p, const ch_param *w, const real CH_DEV *in, const real CH_DEV *dout,
+                        real CH_DEV *din, int accumulate);
 
 /* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient
  * stands. */
-ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real *in, real *rstd,
-                             real *normed);
-void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param *w, const real *dnormed, real *dx);
+ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
+                             real CH_DEV *rstd, real CH_DEV *normed);
+void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const ch_param *w, const real CH_DEV *dnormed,
+                      real CH_DEV *dx);
 
 #endif

@@ -9,7 +9,31 @@
 #include "base/error.h"
 #include "base/tensors.h"
 
-int ch_weights_save(const ch_params *params, const char *path) {
+typedef struct {
+  const ch_memory *memory;
+  void *bytes; /* of one tensor; not where the memory is the host's */
+} stage;
+
+static const void *fetch(void *context, const choir_tensor *t) {
+  const stage *s = context;
+  if (!s->bytes || !t->dims) return t->data;
+  s->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
+  return s->bytes;
+}
+
+int ch_tensors_save(const ch_memory *memory, const char *path, const choir_tensor *tensors, int count) {
+  stage s = {.memory = memory};
+  size_t largest = 1;
+  for (int i = 0; i < count; i++)
+    if (tensors[i].bytes > largest) largest = tensors[i].bytes;
+  if (!memory->host && !(s.bytes = malloc(largest)))
+    return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", path, largest);
+  int code = ch_tensors_write(path, tensors, count, NULL, fetch, &s);
+  free(s.bytes);
+  return code;
+}
+
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const char *path) {
   int count = params->count + params->buffers;
   choir_tensor *tensor = calloc((size_t)count, sizeof *tensor);
   if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
@@ -19,10 +43,10 @@ int ch_weights_save(const ch_params *params, const char *path) {
     tensor[i].dtype = CH_REAL_DTYPE;
     tensor[i].dims = p->dims;
     memcpy(tensor[i].shape, p->shape, sizeof p->shape);
-    tensor[i].data = p->w;
+    tensor[i].data = CH_AS_HOST(const void, p->w);
     tensor[i].bytes = (size_t)p->count * sizeof(real);
   }
-  int code = choir_tensors_write(path, tensor, count, NULL);
+  int code = ch_tensors_save(memory, path, tensor, count);
   free(tensor);
   return code;
 }
@@ -42,21 +66,22 @@ static int first_not_finite(const real *x, int64_t count, int64_t *at) {
 }
 
 /* Copies, and looks for what is not finite while the copy is in the cache. */
-static int copy(const char *path, const choir_tensor *t, int unchecked, real *out) {
+static int copy(const char *path, const choir_tensor *t, const ch_memory *memory, int unchecked, real CH_DEV *out) {
   enum { PIECE = 1 << 14 };
   const int64_t count = (int64_t)(t->bytes / sizeof *out);
+  const real *from = t->data;
   for (int64_t done = 0, size, at; done < count; done += size) {
     size = count - done < PIECE ? count - done : PIECE;
-    memcpy(out + done, (const real *)t->data + done, (size_t)size * sizeof *out);
-    if (!unchecked && first_not_finite(out + done, size, &at))
+    memory->put(out + done, from + done, (size_t)size * sizeof *out);
+    if (!unchecked && first_not_finite(from + done, size, &at))
       return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s': element %" PRId64 " is %g; the checkpoint is of no use",
-                      path, t->name, done + at, (double)out[done + at]);
+                      path, t->name, done + at, (double)from[done + at]);
   }
   return CHOIR_OK;
 }
 
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   int unchecked, real *out) {
+                   const ch_memory *memory, int unchecked, real CH_DEV *out) {
   const choir_tensor *t = choir_tensors_find(file, name);
   if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
   char want[96], have[96];
@@ -67,15 +92,16 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const char *name
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  int code = copy(path, t, unchecked, out);
+  int code = copy(path, t, memory, unchecked, out);
   ch_tensors_forget(file, t);
   return code;
 }
 
-static int load_open(ch_params *params, const char *path, int unchecked, const choir_tensors *file) {
+static int load_open(ch_params *params, const ch_memory *memory, const char *path, int unchecked,
+                     const choir_tensors *file) {
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
-    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, unchecked, p->w));
+    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, unchecked, p->w));
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const char *name = choir_tensors_at(file, i)->name;
@@ -85,10 +111,10 @@ static int load_open(ch_params *params, const char *path, int unchecked, const c
   return CHOIR_OK;
 }
 
-int ch_weights_load(ch_params *params, const char *path, int unchecked) {
+int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path, int unchecked) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = load_open(params, path, unchecked, file);
+  int code = load_open(params, memory, path, unchecked, file);
   choir_tensors_close(file);
   return code;
 }

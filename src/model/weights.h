@@ -8,15 +8,19 @@
 /* The dtype of `real` in files. */
 #define CH_REAL_DTYPE (sizeof(real) == sizeof(double) ? CHOIR_F64 : CHOIR_F32)
 
-int ch_weights_save(const ch_params *params, const char *path);
+/* `memory` is where the weights are; a tensor after the other is copied between it and the host. */
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const char *path);
 
 /* Fills every parameter. Checksum, names, types and shapes are checked, and unless `unchecked` that every value is
  * finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus tensor is an error. */
-int ch_weights_load(ch_params *params, const char *path, int unchecked);
+int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path, int unchecked);
+
+/* choir_tensors_write of tensors whose data are addresses in `memory`, those of scalars (dims 0) the host's. */
+int ch_tensors_save(const ch_memory *memory, const char *path, const choir_tensor *tensors, int count);
 
 /* Copies one named tensor of that type and shape out of an open file; `path` is for messages. */
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   int unchecked, real *out);
+                   const ch_memory *memory, int unchecked, real CH_DEV *out);
 
 /* Steps of the directories in RUN/checkpoints that are called as choir calls checkpoints, the newest first; whether
  * they are any is for who opens them to find out. *steps: free it. Other names of digits alone get a notice. */

@@ -1,15 +1,23 @@
 #include "moe/experts.h"
 
+/* How many slots are filled: only the device knows. */
+static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
+
 /* One product with all experts: rows of the record, k and n as ch_expert_gemm_args has them. */
 static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_t k, int64_t n) {
-  return (ch_expert_gemm_args){
-      .form = form, .experts = r->experts, .begin = r->expert_begin, .max_rows = r->max_slots, .k = k, .n = n};
+  return (ch_expert_gemm_args){.form = form,
+                               .experts = r->experts,
+                               .begin = r->expert_begin,
+                               .max_rows = r->max_slots,
+                               .load = r->load,
+                               .k = k,
+                               .n = n};
 }
 
 /* Rows that only products read: in the type they compute in. */
 typedef struct {
-  real *value;
-  ch_bf16 *rounded; /* then value is NULL */
+  real CH_DEV *value;
+  ch_bf16 CH_DEV *rounded; /* then value is NULL */
 } rows;
 
 static rows new_rows(ch_exec *x, int64_t count) {
@@ -17,28 +25,29 @@ static rows new_rows(ch_exec *x, int64_t count) {
   return (rows){.value = CH_NEW(&x->scratch, real, count)};
 }
 
-/* The same of rows that are there; `count` of them are filled, `most` may be. */
-static rows as_rows(ch_exec *x, real *value, int64_t count, int64_t most) {
+/* The same of rows of width d that are there. */
+static rows as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t d) {
   if (x->compute != CH_COMPUTE_BF16) return (rows){.value = value};
-  rows r = new_rows(x, most);
-  x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = value, .y = r.rounded});
-  return r;
+  rows out = new_rows(x, r->max_slots * d);
+  x->ops->round_bf16(x, &(ch_round_args){.count = d, .rows = filled(r), .x = value, .y = out.rounded});
+  return out;
 }
 
 /* C = A W (CH_NN, [d] -> [h]) or C = A W^T (CH_NT, [h] -> [d]). */
-static void apply(ch_exec *x, const ch_moe_args *a, const ch_record *r, ch_gemm_form form, rows in, const real *w,
-                  const ch_bf16 *w16, real *out) {
+static void apply(ch_exec *x, const ch_moe_args *a, const ch_record *r, ch_gemm_form form, rows in,
+                  const real CH_DEV *w, const ch_bf16 CH_DEV *w16, real CH_DEV *out) {
   ch_expert_gemm_args p = product(r, form, form == CH_NN ? a->d : a->h, form == CH_NN ? a->h : a->d);
   p.a = in.value;
   p.a16 = in.rounded;
   p.c = out;
-  p.w = (real *)w; /* an input here: only CH_TN writes it */
+  p.w = (real CH_DEV *)w; /* an input here: only CH_TN writes it */
   p.w16 = w16;
   x->ops->expert_gemm(x, &p);
 }
 
 /* dW[i] (+)= A^T C with A [slots,d] and C [slots,h]. */
-static void accumulate(ch_exec *x, const ch_moe_args *a, const ch_record *r, rows rows_d, rows rows_h, real *dw) {
+static void accumulate(ch_exec *x, const ch_moe_args *a, const ch_record *r, rows rows_d, rows rows_h,
+                       real CH_DEV *dw) {
   ch_expert_gemm_args p = product(r, CH_TN, a->d, a->h);
   p.a = rows_d.value;
   p.a16 = rows_d.rounded;
@@ -49,14 +58,14 @@ static void accumulate(ch_exec *x, const ch_moe_args *a, const ch_record *r, row
   x->ops->expert_gemm(x, &p);
 }
 
-static void gelu(ch_exec *x, const ch_moe_args *a, const ch_record *r, const real *pre, rows y) {
-  x->ops->gelu(x, &(ch_gelu_args){.count = (int64_t)r->slots * a->h, .x = pre, .y = y.value, .y16 = y.rounded});
+static void gelu(ch_exec *x, const ch_moe_args *a, const ch_record *r, const real CH_DEV *pre, rows y) {
+  x->ops->gelu(x, &(ch_gelu_args){.count = a->h, .rows = filled(r), .x = pre, .y = y.value, .y16 = y.rounded});
 }
 
-void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real *pre, real *y) {
+void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real CH_DEV *pre, real CH_DEV *y) {
   const ch_moe_weights *w = &a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *x_in = CH_NEW(&x->scratch, real, (int64_t)r->max_slots * a->d);
+  real CH_DEV *x_in = CH_NEW(&x->scratch, real, (int64_t)r->max_slots * a->d);
   x->ops->gather(x, &(ch_gather_args){.record = r, .d = a->d, .x = a->x, .y = x_in});
   apply(x, a, r, CH_NN, (rows){.value = x_in}, w->w1, w->w1_16, pre);
   ch_arena_release(&x->scratch, mark); /* x_in is done with: hidden takes its place */
@@ -67,14 +76,14 @@ void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, re
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real *pre, real *dy) {
+void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real CH_DEV *pre, real CH_DEV *dy) {
   const ch_moe_weights *w = &a->weights;
-  int64_t most = (int64_t)r->max_slots * a->h, most_d = (int64_t)r->max_slots * a->d;
+  int64_t most = (int64_t)r->max_slots * a->h;
   size_t mark = ch_arena_mark(&x->scratch);
-  real *dhidden = CH_NEW(&x->scratch, real, most);
+  real CH_DEV *dhidden = CH_NEW(&x->scratch, real, most);
 
   /* y = hidden W2^T, with hidden = gelu(pre) computed again, where dhidden will be unless it is rounded */
-  rows dy_in = as_rows(x, dy, (int64_t)r->slots * a->d, most_d);
+  rows dy_in = as_rows(x, r, dy, a->d);
   rows hidden = x->compute == CH_COMPUTE_BF16 ? new_rows(x, most) : (rows){.value = dhidden};
   gelu(x, a, r, pre, hidden);
   accumulate(x, a, r, dy_in, hidden, a->gradients.w2);
@@ -84,13 +93,13 @@ void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, r
   rows dpre = hidden;
   x->ops->gelu_backward(
       x, &(ch_gelu_args){
-             .count = (int64_t)r->slots * a->h, .x = pre, .dy = dhidden, .dx = dpre.value, .dx16 = dpre.rounded});
+             .count = a->h, .rows = filled(r), .x = pre, .dy = dhidden, .dx = dpre.value, .dx16 = dpre.rounded});
 
   /* pre = x_in W1, with x_in = x gathered again */
-  real *x_in = dy; /* dy is done with */
+  real CH_DEV *x_in = dy; /* dy is done with */
   x->ops->gather(x, &(ch_gather_args){.record = r, .d = a->d, .x = a->x, .y = x_in});
   accumulate(x, a, r, (rows){.value = x_in}, dpre, a->gradients.w1);
-  real *dx_in = x_in; /* x_in is done with */
+  real CH_DEV *dx_in = x_in; /* x_in is done with */
   apply(x, a, r, CH_NT, dpre, w->w1, w->w1_16, dx_in);
 
   /* x_in = gather(x): its transpose is combine without gates */

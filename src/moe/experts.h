@@ -6,11 +6,11 @@
 #include "moe/layer.h"
 
 /* y [slots,d] from x [n,d]; pre [slots,h] keeps the pre-activations. */
-void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real *pre, real *y);
+void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real CH_DEV *pre, real CH_DEV *y);
 
 /* dx [n,d] = and weight gradients (=|+=) from dy [slots,d]. Writes over dy and pre: experts' activations are the
  * largest arrays of a model, so one more [slots,h] is all it takes from scratch, and in bf16 another of half the size
  * and a rounded dy. */
-void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real *pre, real *dy);
+void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real CH_DEV *pre, real CH_DEV *dy);
 
 #endif

@@ -2,11 +2,7 @@
 
 #include "moe/experts.h"
 
-static int learned(const ch_moe_args *a) { return (a->router->caps & CH_ROUTER_LEARNED) != 0; }
-
-static int jitters(const ch_moe_args *a) {
-  return a->training && (a->router->caps & CH_ROUTER_JITTER) && a->options->jitter > 0;
-}
+static int jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
 
 /* Slots that the record must have room for. */
 static int record_slots(const ch_moe_args *a) {
@@ -29,53 +25,44 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   int slots = record_slots(a);
   *s = (ch_moe_saved){0};
   ch_record_alloc(&x->tape, &s->record, a->n, a->e, slots);
-  s->counts.demand = CH_NEW(&x->tape, int, a->e);
-  s->counts.cutoff = CH_NEW(&x->tape, real, a->e);
+  ch_route_counts_alloc(x, &x->tape, &s->counts, a->e);
+  s->tally = a->tally;
+  if (!s->tally.sums) {
+    s->tally.sums = CH_NEW(&x->tape, double, CH_TALLY_SUMS);
+    s->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(a->e));
+  }
   if (jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
-  if (learned(a)) {
+  if (ch_router_learned(a->router)) {
     s->logits = CH_NEW(keep, real, (int64_t)a->n * a->e);
-    if (!(a->router->caps & CH_ROUTER_LOGITS_ONLY)) s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
+    if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
   }
   s->chunk_slots = expert_slots(a, slots);
   s->pre = CH_NEW(keep, real, (int64_t)s->chunk_slots * a->h);
   s->expert_y = CH_NEW(keep, real, (int64_t)s->chunk_slots * a->d);
 }
 
-/* Factors U[1-j, 1+j]; one random number of 64 bits serves two columns. */
-static void draw_jitter(ch_exec *x, const ch_moe_args *a, real *factor) {
-  ch_rng rng = ch_rng_make(a->rng.seed, CH_STREAM_ROUTER_JITTER, a->rng.sub);
-  uint64_t pairs = ((uint64_t)a->d + 1) / 2;
-  double unit = 2 * a->options->jitter * 0x1p-32, low = 1 - a->options->jitter;
-#pragma omp parallel for num_threads(x->threads)
-  for (int t = 0; t < a->n; t++) {
-    real *row = factor + (int64_t)t * a->d;
-    for (uint64_t p = 0; p < pairs; p++) {
-      uint64_t bits = ch_rng_bits(rng, (a->rng_base + (uint64_t)t) * pairs + p);
-      row[2 * p] = (real)(low + unit * ((double)(uint32_t)bits + 0.5));
-      if (2 * p + 1 < (uint64_t)a->d) row[2 * p + 1] = (real)(low + unit * ((double)(bits >> 32) + 0.5));
-    }
-  }
-}
-
-/* out (=|+=) in * factor */
-static void multiply(ch_exec *x, int64_t count, const real *in, const real *factor, real *out, int accumulate) {
-#pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < count; i++) out[i] = (accumulate ? out[i] : 0) + in[i] * factor[i];
+static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
+  x->ops->jitter(x, &(ch_jitter_args){.n = a->n,
+                                      .d = a->d,
+                                      .jitter = a->options->jitter,
+                                      .rng = ch_rng_make(a->rng.seed, CH_STREAM_ROUTER_JITTER, a->rng.sub),
+                                      .rng_base = a->rng_base,
+                                      .factor = factor});
 }
 
 /* What the router reads: x, or x jittered into `jittered`. */
-static const real *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real *jittered) {
+static const real CH_DEV *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real CH_DEV *jittered) {
   if (!s->jitter) return a->x;
-  if (!ch_counting(x)) multiply(x, (int64_t)a->n * a->d, a->x, s->jitter, jittered, 0);
+  x->ops->multiply(x, &(ch_multiply_args){.count = (int64_t)a->n * a->d, .a = a->x, .b = s->jitter, .y = jittered});
   return jittered;
 }
 
 /* S = softmax(X Wg), in full precision. */
 static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   size_t mark = ch_arena_mark(&x->scratch);
-  real *jittered = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
-  if (s->jitter && !ch_counting(x)) draw_jitter(x, a, s->jitter);
-  const real *in = router_input(x, a, s, jittered);
+  real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
+  if (s->jitter) draw_jitter(x, a, s->jitter);
+  const real CH_DEV *in = router_input(x, a, s, jittered);
   x->ops->gemm(
       x, &(ch_gemm_args){.m = a->n, .n = a->e, .k = a->d, .a = in, .b = a->weights.router, .c = s->logits, .exact = 1});
   if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
@@ -87,6 +74,7 @@ static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
                          .n = a->n,
                          .e = a->e,
                          .sequence_length = a->sequence_length,
+                         .mask = a->mask,
                          .valid = a->valid,
                          .token = a->token,
                          .logits = s->logits,
@@ -106,63 +94,77 @@ static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
                          .aux_scale = a->aux_scale};
 }
 
+/* Which tokens each expert takes, what the router keeps of it, and what it comes to in numbers. */
+static void assign(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
+  ch_route_args routing = route_args(a, s);
+  if (a->causal && a->router->causal)
+    a->router->causal(x, &routing);
+  else
+    ch_route(x, a->router, &routing);
+  if (a->observe) a->router->observe(x, &routing);
+  x->ops->index(x, &(ch_index_args){.record = &s->record});
+  x->ops->tally(x, &(ch_tally_args){.record = &s->record,
+                                    .valid = a->valid,
+                                    .aux_loss = s->counts.aux_loss,
+                                    .dropped = s->counts.dropped,
+                                    .demand = s->counts.demand,
+                                    .sums = s->tally.sums,
+                                    .counts = s->tally.counts});
+}
+
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *r, const ch_moe_saved *s) {
   ch_experts_forward(x, a, r, s->pre, s->expert_y);
   x->ops->combine(x, &(ch_combine_args){
                          .record = r, .d = a->d, .gated = 1, .out_acc = a->out_acc, .y = s->expert_y, .out = a->out});
 }
 
-/* The same for as many tokens at a time as there is room for. */
+/* The same for as many tokens at a time as there is room for: how many, the host has to read. */
 static void run_in_parts(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
   const ch_record *all = &s->record;
-  size_t mark = ch_arena_mark(&x->scratch);
+  ch_marks mark = ch_scratch_mark(x);
+  const int *token_begin = ch_get(x, all->token_begin, ((size_t)a->n + 1) * sizeof(int));
   ch_record part;
   ch_record_alloc(&x->scratch, &part, a->n, a->e, s->chunk_slots);
   ch_moe_args some = *a;
   for (int begin = 0, end; begin < a->n; begin = end) {
     for (end = begin + 1; !ch_counting(x) && end < a->n; end++)
-      if (all->token_begin[end + 1] - all->token_begin[begin] > s->chunk_slots) break;
+      if (token_begin[end + 1] - token_begin[begin] > s->chunk_slots) break;
     some.n = end - begin;
     some.x = a->x + (int64_t)begin * a->d;
     some.out = a->out + (int64_t)begin * a->d;
-    if (!ch_counting(x)) ch_record_part(all, begin, end, &part);
+    part.tokens = some.n;
+    x->ops->part(x, &(ch_part_args){.all = all, .begin = begin, .end = end, .part = &part});
     x->ops->index(x, &(ch_index_args){.record = &part});
     run_experts(x, &some, &part, s);
     if (ch_counting(x)) break;
   }
-  ch_arena_release(&x->scratch, mark);
+  ch_scratch_release(x, mark);
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
   plan(x, a, saved);
-  if (learned(a)) score(x, a, saved);
-  ch_route_args routing = route_args(a, saved);
-  if (a->causal && a->router->causal)
-    a->router->causal(x, &routing);
-  else
-    a->router->route(x, &routing);
-  if (a->observe) a->router->observe(x, &routing);
-  x->ops->index(x, &(ch_index_args){.record = &saved->record});
+  if (ch_router_learned(a->router)) score(x, a, saved);
+  assign(x, a, saved);
   if (saved->chunk_slots == saved->record.max_slots)
     run_experts(x, a, &saved->record, saved);
   else
     run_in_parts(x, a, saved);
-  if (a->hook && !ch_counting(x)) a->hook->call(a->hook->context, a, saved);
+  if (a->hook) a->hook->call(a->hook->context, x, a, saved);
   ch_arena_release(&x->scratch, mark);
 }
 
 /* From dscores through softmax (unless they are dlogits already) and X Wg: dWg (=|+=) X^T dlogits, dx += dlogits Wg^T.
  */
-static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real *dscores) {
+static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores) {
   size_t mark = ch_arena_mark(&x->scratch);
   int64_t count = (int64_t)a->n * a->d;
-  real *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
-  real *dlogits = dscores;
+  real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
+  real CH_DEV *dlogits = dscores;
   if (s->scores)
     x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
 
-  const real *in = router_input(x, a, s, jittered);
+  const real CH_DEV *in = router_input(x, a, s, jittered);
   x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
                                   .n = a->e,
                                   .k = a->n,
@@ -180,7 +182,8 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   } else {
     back.c = jittered; /* the jittered input is done with */
     x->ops->gemm(x, &back);
-    if (!ch_counting(x)) multiply(x, count, jittered, s->jitter, a->dx, 1);
+    x->ops->multiply(x,
+                     &(ch_multiply_args){.count = count, .a = jittered, .b = s->jitter, .y = a->dx, .accumulate = 1});
   }
   ch_arena_release(&x->scratch, mark);
 }
@@ -189,14 +192,14 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
 void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
   const ch_record *r = &saved->record;
-  real *dgate = CH_NEW(&x->scratch, real, r->max_slots);
-  real *dy = saved->expert_y; /* combine_backward reads y before it writes dy there */
+  real CH_DEV *dgate = CH_NEW(&x->scratch, real, r->max_slots);
+  real CH_DEV *dy = saved->expert_y; /* combine_backward reads y before it writes dy there */
   x->ops->combine_backward(
       x, &(ch_combine_args){
              .record = r, .d = a->d, .gated = 1, .y = saved->expert_y, .dout = a->dout, .dy = dy, .dgate = dgate});
   ch_experts_backward(x, a, r, saved->pre, dy);
   if (a->router->backward) {
-    real *dscores = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
+    real CH_DEV *dscores = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
     ch_route_args routing = route_args(a, saved);
     routing.dgate = dgate;
     routing.dscores = dscores;

@@ -5,21 +5,22 @@
 #include "moe/router.h"
 
 typedef struct ch_moe_weights {
-  const real *router, *w1, *w2; /* [d,e] (NULL for a router without weight), [e,d,h], [e,d,h] */
-  const ch_bf16 *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
-  const real *thresholds;       /* [e]; NULL for a router that keeps none */
+  const real CH_DEV *router, *w1, *w2; /* [d,e] (NULL for a router without weight), [e,d,h], [e,d,h] */
+  const ch_bf16 CH_DEV *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
+  const real CH_DEV *thresholds;       /* [e]; NULL for a router that keeps none */
 } ch_moe_weights;
 
 typedef struct ch_moe_gradients {
-  real *router, *w1, *w2; /* router NULL where no gradient trains its weight */
+  real CH_DEV *router, *w1, *w2; /* router NULL where no gradient trains its weight */
 } ch_moe_gradients;
 
 struct ch_moe_args;
 struct ch_moe_saved;
 
-/* Someone who looks at how each layer routed. What `call` is shown, scores too, lives until it returns. */
+/* Someone who looks at how each layer routed. What `call` is shown, scores too, lives until it returns; reading it is a
+ * copy to the host. */
 typedef struct ch_routing_hook {
-  void (*call)(void *context, const struct ch_moe_args *a, const struct ch_moe_saved *saved);
+  void (*call)(void *context, ch_exec *x, const struct ch_moe_args *a, const struct ch_moe_saved *saved);
   void *context;
 } ch_routing_hook;
 
@@ -30,38 +31,41 @@ typedef struct ch_moe_args {
   int n, d, h, e, sequence_length;
   int layer;                   /* its number in the model, for the hook */
   const ch_routing_hook *hook; /* or NULL */
-  const uint8_t *valid;        /* [n] or NULL */
-  const int32_t *token;        /* [n] or NULL */
+  const uint8_t *mask;         /* [n] or NULL: valid, for the host */
+  const uint8_t CH_DEV *valid; /* [n] or NULL */
+  const int32_t CH_DEV *token; /* [n] or NULL */
   int training;                /* training capacity factor, jitter and sampling */
   int keep;                    /* forward keeps what backward needs on the tape */
   int causal;                  /* no token's experts depend on another token; not with keep */
   int by_threshold;            /* training takes tokens by thresholds */
-  real *observe;     /* what the router keeps, to fold this call into: thresholds [e], or its weight; or NULL */
-  uint64_t observed; /* calls folded into it before */
-  ch_rng rng;        /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
-  uint64_t rng_base; /* tokens that went before in this run: token t draws number rng_base + t */
+  real CH_DEV *observe; /* what the router keeps, to fold this call into: thresholds [e], or its weight; or NULL */
+  uint64_t observed;    /* calls folded into it before */
+  ch_rng rng;           /* of jitter and sampling: seed and sub (the layer) count, the stream is set here */
+  uint64_t rng_base;    /* tokens that went before in this run: token t draws number rng_base + t */
+  ch_route_tally tally; /* where to count what the routing does; sums NULL: on the tape */
   ch_moe_weights weights;
-  const real *x; /* [n,d] */
-  real *out;     /* [n,d] */
-  int out_acc;   /* out += MoE(x): straight onto the residual stream */
+  const real CH_DEV *x; /* [n,d] */
+  real CH_DEV *out;     /* [n,d] */
+  int out_acc;          /* out += MoE(x): straight onto the residual stream */
   /* backward */
-  const real *dout; /* [n,d] */
-  real *dx;         /* [n,d] = */
-  real aux_scale;   /* weight of the auxiliary loss in the gradient; 0: none */
+  const real CH_DEV *dout; /* [n,d] */
+  real CH_DEV *dx;         /* [n,d] = */
+  real aux_scale;          /* weight of the auxiliary loss in the gradient; 0: none */
   ch_moe_gradients gradients;
   int accumulate; /* gradients += instead of gradients = */
 } ch_moe_args;
 
-/* What forward leaves behind. Record and counts are on the tape always, so that they can be looked at after an
+/* What forward leaves behind. Record, counts and tally are on the tape always, so that they can be looked at after an
  * evaluation too; the rest is there with `keep` only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_record record;
   ch_route_counts counts;
-  real *jitter;          /* [n,d] factors of the router's input, or NULL: none */
-  real *logits, *scores; /* [n,e], or NULL: the router has no weight */
-  int chunk_slots;       /* slots that go through the experts at once: all, but for causal routing perhaps */
-  real *pre;             /* [chunk_slots,h] pre-activations of GELU */
-  real *expert_y;        /* [chunk_slots,d] expert outputs */
+  ch_route_tally tally;
+  real CH_DEV *jitter;          /* [n,d] factors of the router's input, or NULL: none */
+  real CH_DEV *logits, *scores; /* [n,e], or NULL: the router has no weight */
+  int chunk_slots;              /* slots that go through the experts at once: all, but for causal routing perhaps */
+  real CH_DEV *pre;             /* [chunk_slots,h] pre-activations of GELU */
+  real CH_DEV *expert_y;        /* [chunk_slots,d] expert outputs */
 } ch_moe_saved;
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved);

@@ -1,4 +1,5 @@
-/* What a routing looks at: one answer for probe, evaluation, generation and docs, from capabilities and pools. */
+/* What a routing looks at: one answer for probe, evaluation, generation and docs, from what routers declare and pools.
+ */
 #include <string.h>
 
 #include "base/error.h"
@@ -21,7 +22,7 @@ static const struct {
 enum { MOST = 16 };
 static int routings(const ch_router *router, const char *names[MOST]) {
   int count = 0;
-  if (router->caps & CH_ROUTER_POOLS)
+  if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
     while (ch_router_pools[count]) {
       names[count] = ch_router_pools[count];
       count++;
@@ -53,13 +54,13 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
 
 choir_routing_properties ch_router_properties(const ch_router *router, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
-  int looks = (router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER)) != 0;
-  if (!looks || router->caps & CH_ROUTER_ALONE || !strcmp(routing, threshold)) return (choir_routing_properties){0};
-  if (router->caps & CH_ROUTER_POOLS)
+  int alone = router->looks == CH_LOOKS_NOWHERE || router->looks == CH_LOOKS_IN_TRAINING;
+  if (alone || !strcmp(routing, threshold)) return (choir_routing_properties){0};
+  if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;
   /* earlier tokens of the batch: those of the sequence itself, and of the sequences before it */
-  if (!(router->caps & CH_ROUTER_ACROSS_TOKENS)) return (choir_routing_properties){.depends_on_batch = 1};
+  if (router->looks == CH_LOOKS_BACK) return (choir_routing_properties){.depends_on_batch = 1};
   return everything;
 }
 

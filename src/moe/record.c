@@ -7,7 +7,7 @@
 #include "moe/router.h"
 
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots) {
-  *r = (ch_record){.tokens = n, .experts = e, .slots = max_slots, .max_slots = max_slots};
+  *r = (ch_record){.tokens = n, .experts = e, .max_slots = max_slots, .load = -1};
   r->expert_begin = CH_NEW(a, int, e + 1);
   r->slot_token = CH_NEW(a, int, max_slots);
   r->slot_gate = CH_NEW(a, real, max_slots);
@@ -15,18 +15,12 @@ void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots) {
   r->token_slot = CH_NEW(a, int, max_slots);
 }
 
-void ch_record_part(const ch_record *all, int begin, int end, ch_record *part) {
-  part->tokens = end - begin;
-  part->slots = 0;
-  for (int i = 0; i < all->experts; i++) {
-    part->expert_begin[i] = part->slots;
-    for (int s = all->expert_begin[i]; s < all->expert_begin[i + 1]; s++) {
-      if (all->slot_token[s] < begin || all->slot_token[s] >= end) continue;
-      part->slot_token[part->slots] = all->slot_token[s] - begin;
-      part->slot_gate[part->slots++] = all->slot_gate[s];
-    }
-  }
-  part->expert_begin[all->experts] = part->slots;
+void ch_route_counts_alloc(ch_exec *x, ch_arena *a, ch_route_counts *c, int e) {
+  *c = (ch_route_counts){.demand = CH_NEW(a, int, e), .cutoff = CH_NEW(a, real, e)};
+  double CH_DEV *both = CH_NEW(a, double, 2);
+  c->aux_loss = both;
+  c->dropped = (int64_t CH_DEV *)(both + 1);
+  if (!ch_counting(x)) x->memory->zero(both, 2 * sizeof *both);
 }
 
 void choir_route_stats_free(choir_route_stats *stats) {
@@ -78,30 +72,38 @@ void ch_certificate_add(choir_certificate *sum, const choir_certificate *more) {
   sum->over_cap += more->over_cap;
 }
 
-void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c,
-                            const uint8_t *valid) {
-  int tokens = ch_valid_count(valid, r->tokens);
-  double mass = 0;
-  for (int s = 0; s < r->slots; s++) mass += (double)r->slot_gate[s];
-  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, c->aux_loss, tokens);
-  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, tokens ? mass / tokens : 0, tokens);
+void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_counts *c, const double *sums,
+                            const int64_t *counts) {
+  int e = sum->experts;
+  const int64_t *load = counts + 1, *demand = load + e, *histogram = demand + e;
+  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, sums[0], tokens);
+  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, tokens ? sums[1] / tokens : 0, tokens);
   sum->tokens += tokens;
   sum->capacity += c->capacity;
-  sum->assignments += r->slots;
-  sum->dropped += c->dropped;
+  sum->dropped += counts[0];
   ch_certificate_add(&sum->certificate, &c->certificate);
-  for (int i = 0; i < r->experts; i++) {
-    sum->load[i] += r->expert_begin[i + 1] - r->expert_begin[i];
-    sum->demand[i] += c->demand[i];
+  for (int i = 0; i < e; i++) {
+    sum->assignments += load[i];
+    sum->load[i] += load[i];
+    sum->demand[i] += demand[i];
   }
-  for (int t = 0; t < r->tokens; t++)
-    if (!valid || valid[t]) sum->histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
+  for (int i = 0; i <= e; i++) sum->histogram[i] += histogram[i];
 }
 
-int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats) {
-  CH_TRY(ch_route_stats_alloc(r->experts, stats));
-  ch_route_stats_collect(stats, r, c, valid);
-  return CHOIR_OK;
+int ch_route_stats_make(const ch_memory *memory, int experts, int tokens, const ch_route_counts *c,
+                        const ch_route_tally *t, choir_route_stats *stats) {
+  size_t cells = CH_TALLY_COUNTS((size_t)experts);
+  double sums[CH_TALLY_SUMS];
+  int64_t *counts = malloc(cells * sizeof *counts);
+  if (!counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
+  int code = ch_route_stats_alloc(experts, stats);
+  if (!code) {
+    memory->get(sums, t->sums, sizeof sums);
+    memory->get(counts, t->counts, cells * sizeof *counts);
+    ch_route_stats_collect(stats, tokens, c, sums, counts);
+  }
+  free(counts);
+  return code;
 }
 
 int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {

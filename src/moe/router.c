@@ -19,6 +19,7 @@
 ROUTERS(DECLARE)
 const ch_router *const ch_routers[] = {ROUTERS(POINTER) NULL};
 const char *const ch_router_names[] = {ROUTERS(NAME) NULL};
+const char *const ch_router_option_names[] = {CH_ROUTER_OPTIONS(NAME) NULL};
 
 const char *const ch_router_solvers[] = {"exact", "dykstra", NULL};
 
@@ -48,16 +49,12 @@ int ch_router_capacity(double factor, int choices, int n, int e) {
 
 int ch_router_choices(const choir_router_options *o) {
   const ch_router *router = ch_router_find(o->name);
-  return router->caps & CH_ROUTER_K ? o->experts_per_token : router->choices;
+  return ch_router_takes(router, CH_ROUTER_TAKES(experts_per_token)) ? o->experts_per_token : router->choices;
 }
 
-int ch_router_draws_per_sequence(const choir_router_options *o) {
-  return (ch_router_find(o->name)->caps & CH_ROUTER_PAIRS) && o->consistency_weight > 0 ? 2 : 1;
-}
+int ch_router_draws_per_sequence(const choir_router_options *o) { return o->consistency_weight > 0 ? 2 : 1; }
 
-int ch_router_can_be_causal(const ch_router *router) {
-  return router->causal || !(router->caps & (CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_BATCH_ORDER));
-}
+int ch_router_can_be_causal(const ch_router *router) { return router->causal || router->looks == CH_LOOKS_NOWHERE; }
 
 int ch_router_most_experts(const choir_router_options *o, int e) {
   int choices = ch_router_choices(o), most = choices ? choices : o->cap ? o->cap : e;
@@ -81,7 +78,7 @@ int ch_router_check_sizes(const choir_router_options *o, int n, int e) {
 }
 
 int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
-  if (!(router->caps & CH_ROUTER_NEEDS_IDS)) return CHOIR_OK;
+  if (router->reads != CH_READS_IDS) return CHOIR_OK;
   if (!token)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' goes by token ids, and none were given (tokens)", router->name);
   for (int t = 0; t < n; t++)
@@ -99,21 +96,16 @@ int ch_valid_count(const uint8_t *valid, int n) {
 }
 
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
-  const ch_record *r = a->record;
-#pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < a->e; i++)
-    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
-      r->slot_gate[s] = a->scores[(int64_t)r->slot_token[s] * a->e + i];
+  x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .score = a->scores});
 }
 
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
-  if (ch_counting(x)) return;
-  const ch_record *r = a->record;
-  memset(a->dscores, 0, (size_t)a->n * (size_t)a->e * sizeof *a->dscores);
-#pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < a->e; i++)
-    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++)
-      a->dscores[(int64_t)r->slot_token[s] * a->e + i] = a->dgate[s];
+  x->ops->gate_backward(
+      x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .dgate = a->dgate, .dscore = a->dscores});
+}
+
+void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
+  x->ops->loads(x, &(ch_loads_args){.record = a->record, .demand = a->counts->demand});
 }
 
 const char *const *choir_router_names(void) { return ch_router_names; }

@@ -6,76 +6,94 @@
 #include "choir/router.h"
 #include "op/op.h"
 
-/* Declared capabilities: the layer and the program look here instead of asking for names. */
-enum {
-  CH_ROUTER_ACROSS_TOKENS = 1,   /* a token's experts depend on later tokens or other sequences */
-  CH_ROUTER_BATCH_ORDER = 2,     /* ... on earlier tokens of the batch only */
-  CH_ROUTER_NEEDS_IDS = 4,       /* reads token ids */
-  CH_ROUTER_LEARNED = 8,         /* has a weight Wg: logits and scores are computed for it */
-  CH_ROUTER_AUX_LOSS = 16,       /* adds an auxiliary loss in training */
-  CH_ROUTER_JITTER = 32,         /* takes options->jitter: the layer multiplies the router's input */
-  CH_ROUTER_SHARES = 64,         /* divides scores by their sum: they must not be negative */
-  CH_ROUTER_THRESHOLDS = 128,    /* writes cut-offs, whose running mean the model keeps for causal use */
-  CH_ROUTER_CENTROIDS = 256,     /* its weight is learned by `observe`, not by gradients */
-  CH_ROUTER_LOGITS_ONLY = 512,   /* reads logits; its backward writes their gradient to dscores: no softmax */
-  CH_ROUTER_K = 1024,            /* gives every token options->experts_per_token experts */
-  CH_ROUTER_POOLS = 2048,        /* takes options->pool */
-  CH_ROUTER_ALONE = 4096,        /* looks at other tokens in training only: evaluation routes each token by itself */
-  CH_ROUTER_PAIRS = 8192,        /* takes options->consistency_weight */
-  CH_ROUTER_BY_THRESHOLD = 16384 /* takes options->threshold_after: training may route by thresholds */
-};
+/* What a router reads of a token. */
+typedef enum {
+  CH_READS_NOTHING,
+  CH_READS_IDS,    /* its id */
+  CH_READS_LOGITS, /* X Wg; backward writes their gradient to dscores, and there is no softmax */
+  CH_READS_SCORES, /* S = softmax(X Wg) */
+  CH_READS_SHARES  /* S, and divides by sums of it: what is given from outside must not be negative */
+} ch_router_reads;
 
-/* Counts of one routing, written by the router (all of them) on top of what the record says. */
+/* Which other tokens a token's experts depend on. */
+typedef enum {
+  CH_LOOKS_NOWHERE,
+  CH_LOOKS_IN_TRAINING, /* on all in training, on none in evaluation */
+  CH_LOOKS_BACK,        /* on those before it in the batch */
+  CH_LOOKS_AROUND       /* on all */
+} ch_router_looks;
+
+/* The options that not every router takes: fields of choir_router_options. */
+#define CH_ROUTER_OPTIONS(row)                                                                                 \
+  row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)    \
+      row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
+          row(consistency_weight) row(decay) row(threshold_after)
+#define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
+enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) CH_ROUTER_OPTION_COUNT };
+#undef CH_ROUTER_NUMBER
+#define CH_ROUTER_TAKES(name) (1u << CH_ROUTER_NUMBER_##name)
+#define CH_ROUTER_TAKES_CAPACITY (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor))
+#define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
+extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
+
+/* Counts of one routing, on top of what the record says. The host knows the first two beforehand, or from a solver that
+ * ran there; the router's ops write the rest. */
 typedef struct ch_route_counts {
-  int capacity;    /* per expert; at most the number of tokens */
-  int64_t dropped; /* choices that found their expert full */
-  double aux_loss; /* unweighted */
-  int *demand;     /* [e] tokens that asked for the expert */
-  real *cutoff;    /* [e] scores from which on the expert takes tokens: CH_ROUTER_THRESHOLDS; +infinity: it took none */
+  int capacity;                  /* per expert; at most the number of tokens. Set by the router */
   choir_certificate certificate; /* all 0 where nothing was assigned by a solver */
+  int CH_DEV *demand;            /* [e] tokens that asked for the expert. Set by the router */
+  real CH_DEV *cutoff; /* [e] scores from which on the expert takes tokens; +infinity: it took none. For `observe` */
+  int64_t CH_DEV *dropped; /* [1] choices that found their expert full; comes in 0 */
+  double CH_DEV *aux_loss; /* [1] unweighted; comes in 0 */
 } ch_route_counts;
 
 typedef struct ch_route_args {
   const choir_router_options *options;
   int n, e;
-  int sequence_length;  /* T of pool "sequence"; 0: one sequence of n */
-  const uint8_t *valid; /* [n] or NULL */
-  const int32_t *token; /* [n] ids or NULL */
-  const real *logits;   /* [n,e]  X Wg; NULL unless CH_ROUTER_LEARNED */
-  const real *scores;   /* [n,e]  S = softmax(logits); NULL with CH_ROUTER_LOGITS_ONLY */
+  int sequence_length;         /* T of pool "sequence"; 0: one sequence of n */
+  const uint8_t *mask;         /* [n] or NULL: `valid` on the host, what shapes depend on */
+  const uint8_t CH_DEV *valid; /* [n] or NULL: the tokens that take part, for ops */
+  const int32_t CH_DEV *token; /* [n] ids or NULL */
+  const real CH_DEV *logits;   /* [n,e]  X Wg; NULL where the router does not read them, and outside a layer */
+  const real CH_DEV *scores;   /* [n,e]  S = softmax(logits); NULL in a layer whose router does not read them */
   int d;
-  const real *x, *weight; /* [n,d] what the router reads, and Wg [d,e]; NULL outside a layer */
-  const real *thresholds; /* [e] running mean of cut-offs; `causal` and by_threshold read it */
-  int training;           /* capacity factor, sampling */
-  int by_threshold;       /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
-  ch_rng rng;             /* of sampling; index = rng_base + token */
+  const real CH_DEV *x, *weight; /* [n,d] what the router reads, and Wg [d,e]; NULL outside a layer */
+  const real CH_DEV *thresholds; /* [e] running mean of cut-offs; `causal` and by_threshold read it */
+  int training;                  /* capacity factor, sampling */
+  int by_threshold;              /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
+  ch_rng rng;                    /* of sampling; index = rng_base + token */
   uint64_t rng_base;
-  ch_record *record; /* out; route fills `slots` and every array but token_begin, token_slot. In for backward: whole */
+  ch_record *record;       /* out; route fills every array but token_begin, token_slot. In for backward: whole */
   ch_route_counts *counts; /* out */
   /* observe */
-  real *state;       /* thresholds [e], or the weight [d,e] with CH_ROUTER_CENTROIDS */
-  uint64_t observed; /* calls that went into it before; 0: what it holds counts for nothing */
+  real CH_DEV *state; /* thresholds [e], or centroids [d,e]: the weight itself */
+  uint64_t observed;  /* calls that went into it before; 0: what it holds counts for nothing */
   /* backward */
-  const real *dgate; /* [slots] */
-  real aux_scale;    /* factor of the auxiliary loss's gradient, its weight included */
-  real *dscores;     /* [n,e] out: the layer takes it through the softmax */
+  const real CH_DEV *dgate; /* [slots] */
+  real aux_scale;           /* factor of the auxiliary loss's gradient, its weight included */
+  real CH_DEV *dscores;     /* [n,e] out: the layer takes it through the softmax */
 } ch_route_args;
 
 typedef struct ch_router {
-  const char *name;
-  unsigned caps;
-  int choices; /* experts that every token asks for; 0: experts choose, capacity_factor a token on average */
+  const char *name, *summary; /* what it does, in one line */
+  ch_router_reads reads;
+  ch_router_looks looks;
+  unsigned options; /* CH_ROUTER_TAKES(...) */
+  int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
+                       capacity_factor a token on average */
+  int on_host; /* `route` is a solver for the host: called by ch_route, on an executor whose memory is the host's */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */
   int (*check)(const choir_router_options *o, int n, int e, int sequence_length);
   /* Room that the record needs for n tokens, in training and evaluation alike. */
   int (*max_slots)(const choir_router_options *o, int n, int e, int sequence_length);
-  /* Allocates scratch first; returns at once in the counting run. */
+  /* Calls ops; what the host has to know beforehand it takes from shapes and `mask`, and reads nothing back. */
   void (*route)(ch_exec *x, const ch_route_args *a);
   /* The same without a look at any other token of the call: by thresholds, or without capacity. NULL: so is route. */
   void (*causal)(ch_exec *x, const ch_route_args *a);
-  /* Folds what route saw into a->state. NULL: the router keeps nothing. */
+  /* Folds what route saw into a->state: cut-offs into thresholds or, where no gradient trains the weight, tokens into
+   * that. NULL: the router keeps nothing. */
   void (*observe)(ch_exec *x, const ch_route_args *a);
   /* dscores = from dgate through the gates, plus the auxiliary loss. NULL: gates are constants. */
   void (*backward)(ch_exec *x, const ch_route_args *a);
@@ -86,7 +104,7 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
-/* The names of ch_routers, and of the pools that experts choose among, NULL-terminated. */
+/* The names of ch_routers, of the pools that experts choose among, and of solvers, NULL-terminated. */
 extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[];
 
 /* What every router's defaults start with; K: experts per token. */
@@ -94,6 +112,21 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 #define CH_ROUTER_DEFAULTS_K(router_name, K)                                                           \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
   .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99
+
+static inline int ch_router_takes(const ch_router *router, unsigned options) {
+  return (router->options & options) != 0;
+}
+
+/* Whether the router has a weight Wg, computes scores from its logits, learns it by `observe` (centroids), and whether
+ * it keeps thresholds. */
+static inline int ch_router_learned(const ch_router *router) { return router->reads >= CH_READS_LOGITS; }
+static inline int ch_router_scored(const ch_router *router) { return router->reads >= CH_READS_SCORES; }
+static inline int ch_router_has_centroids(const ch_router *router) {
+  return ch_router_learned(router) && router->observe && !router->backward;
+}
+static inline int ch_router_has_thresholds(const ch_router *router) {
+  return router->observe && !ch_router_has_centroids(router);
+}
 
 /* Experts that every token asks for, 0 where experts choose. */
 int ch_router_choices(const choir_router_options *o);
@@ -129,42 +162,57 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 /* How many of `n` tokens take part. */
 int ch_valid_count(const uint8_t *valid, int n);
 
-/* slot_gate = score, not in the counting run. */
+/* slot_gate = score. */
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a);
 
 /* Backward of slot_gate = score: dscores is dgate where the record has a slot, 0 elsewhere. */
 void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 
+/* counts->demand is what experts hold: for routers whose experts choose. */
+void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a);
+
+/* router->route; of a router `on_host` there, with one copy of the scores to the host and one of the record back, which
+ * cost nothing where the memory is the host's. */
+void ch_route(ch_exec *x, const ch_router *router, const ch_route_args *a);
+
 /* w_t = (1 - decay) / (1 - decay^t), t = observed + 1: mean += w_t (value - mean) is the bias-corrected running mean.
  */
 double ch_router_mean_weight(double decay, uint64_t observed);
 
-/* observe of CH_ROUTER_THRESHOLDS: state = bias-corrected running mean of counts->cutoff. */
+/* observe of routers with thresholds: state = bias-corrected running mean of counts->cutoff. */
 void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 
-/* Whether training has set thresholds [e]: they start at 0, and no observed cut-off leaves them all there. */
+/* Whether training has set thresholds [e], on the host: they start at 0, and no observed cut-off leaves them there. */
 int ch_thresholds_set(const real *thresholds, int e);
 
-/* causal of CH_ROUTER_THRESHOLDS: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
+/* causal by thresholds: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
  * S - thresholds only. The gate is S. */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 
-/* Fills the record but for what the layer makes: the pairs with keep[t e + i], which is 0 or 1; the gate is S. */
-void ch_router_take_marked(ch_exec *x, const ch_route_args *a, const uint8_t *keep);
-
-/* Allocates a record with room for max_slots from an arena; `slots` is max_slots until a router fills it. */
+/* Allocates a record with room for max_slots from an arena. */
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
 
-/* The slots of tokens begin .. end-1 as a record of their own, tokens counted from begin; its index is left to do. */
-void ch_record_part(const ch_record *all, int begin, int end, ch_record *part);
+/* Allocates the arrays of counts, and sets what comes in 0. */
+void ch_route_counts_alloc(ch_exec *x, ch_arena *a, ch_route_counts *c, int e);
 
-/* Public statistics (arrays malloc'd). Collecting a routing, or adding statistics of as many experts, sums counts and
- * capacities and takes aux_loss and gate_mass as means over tokens. Collecting allocates nothing. */
+/* Where op `tally` leaves what a routing did: as ch_tally_args has them. */
+enum { CH_TALLY_SUMS = 2 };
+#define CH_TALLY_COUNTS(e) (3 * (e) + 2)
+typedef struct ch_route_tally {
+  double CH_DEV *sums;    /* [CH_TALLY_SUMS] */
+  int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
+} ch_route_tally;
+
+/* Public statistics (arrays malloc'd). Collecting a routing of `tokens` valid tokens, or adding statistics of as many
+ * experts, sums counts and capacities and takes aux_loss and gate_mass as means over tokens. Collecting allocates
+ * nothing; `make` waits for the device. */
 void ch_certificate_add(choir_certificate *sum, const choir_certificate *more);
 int ch_route_stats_alloc(int experts, choir_route_stats *stats);
 void ch_route_stats_clear(choir_route_stats *stats);
-void ch_route_stats_collect(choir_route_stats *sum, const ch_record *r, const ch_route_counts *c, const uint8_t *valid);
-int ch_route_stats_make(const ch_record *r, const ch_route_counts *c, const uint8_t *valid, choir_route_stats *stats);
+void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_counts *c, const double *sums,
+                            const int64_t *counts);
+int ch_route_stats_make(const ch_memory *memory, int experts, int tokens, const ch_route_counts *c,
+                        const ch_route_tally *t, choir_route_stats *stats);
 int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more);
 
 /* Statistics of some layers in a few numbers. */

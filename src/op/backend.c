@@ -1,21 +1,60 @@
+/* The backends of this build, and executors that run on one. */
+#include "op/backend.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/suggest.h"
 #include "base/threads.h"
-#include "op/op.h"
+
+
+/* A row a backend; its folder defines ch_backend_NAME. The first one is what runs where nobody asks for another. */
+#ifdef CHOIR_DOUBLE
+#define CH_BACKENDS(row) row(reference)
+#else
+#define CH_BACKENDS(row) row(cpu) row(reference)
+#endif
+
+#define DECLARE(name) extern const ch_backend ch_backend_##name;
+#define POINTER(name) &ch_backend_##name,
+CH_BACKENDS(DECLARE)
+
+enum { MOST_BACKENDS = 16 };
+static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL behind the last */
+
+static const ch_backend *known(const char *name) {
+  for (int i = 0; backends[i]; i++)
+    if (!strcmp(backends[i]->name, name)) return backends[i];
+  return NULL;
+}
+
+int ch_backend_register(const ch_backend *backend) {
+  int count = 0;
+  while (backends[count]) count++;
+  if (known(backend->name)) return ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s' is there already", backend->name);
+  if (count == MOST_BACKENDS)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s': %d backends are there, there is room for no more",
+                    backend->name, count);
+  backends[count] = backend;
+  return CHOIR_OK;
+}
 
 const ch_backend *ch_backend_find(const char *name) {
-  for (int i = 0; ch_backends[i]; i++)
-    if (!strcmp(ch_backends[i]->name, name)) return ch_backends[i];
-  char list[256] = "";
-  for (int i = 0; ch_backends[i]; i++) {
-    strncat(list, i ? ", " : "", sizeof list - strlen(list) - 1);
-    strncat(list, ch_backends[i]->name, sizeof list - strlen(list) - 1);
-  }
-  ch_error(CHOIR_ERROR_ARGUMENT, "backend '%s' is not in this build; it has: %s", name, list);
+  const char *names[MOST_BACKENDS + 1] = {0};
+  char list[256];
+  const ch_backend *found = known(name);
+  if (found) return found;
+  for (int i = 0; backends[i]; i++) names[i] = backends[i]->name;
+  ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s' is not in this build; take one that is: %s", name,
+           ch_word_list(list, sizeof list, names));
   return NULL;
+}
+
+const ch_backend *ch_backend_of_host(void) {
+  int i = 0;
+  while (!backends[i]->memory->host) i++; /* the reference, if no other */
+  return backends[i];
 }
 
 const char *const ch_compute_names[] = {[CH_COMPUTE_FP32] = "fp32", [CH_COMPUTE_BF16] = "bf16", NULL};
@@ -31,22 +70,40 @@ int ch_compute_find(const char *name, ch_compute *compute) {
                   ch_word_list(list, sizeof list, ch_compute_names));
 }
 
-int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulate_bf16, int threads) {
-  *x = (ch_exec){0};
-  const ch_backend *b = ch_backend_find(backend);
-  if (!b) return CHOIR_ERROR_ARGUMENT;
-  CH_TRY(ch_threads_resolve(threads, &threads));
+static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emulate_bf16, int threads) {
   CH_TRY(b->supports(compute, emulate_bf16));
   ch_ops *ops = calloc(1, sizeof *ops);
   if (!ops) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the table of ops");
   b->fill(ops, compute);
   ops->name = b->name;
   x->ops = ops;
+  x->memory = b->memory;
   x->compute = compute;
   x->threads = threads;
-  ch_arena_init(&x->tape, "activations");
-  ch_arena_init(&x->scratch, "scratch");
+  ch_arena_init(&x->tape, "activations", b->memory);
+  ch_arena_init(&x->scratch, "scratch", b->memory);
   return CHOIR_OK;
+}
+
+/* Solvers on the host compute in fp32 whatever the layer does. */
+static int set_up_host(ch_exec *x) {
+  x->host = calloc(1, sizeof *x->host);
+  if (!x->host) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an executor");
+  CH_TRY(set_up(x->host, ch_backend_of_host(), CH_COMPUTE_FP32, 0, x->threads));
+  x->host->tape.name = "activations on the host";
+  x->host->scratch.name = "scratch on the host";
+  return CHOIR_OK;
+}
+
+int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulate_bf16, int threads) {
+  *x = (ch_exec){0};
+  const ch_backend *b = ch_backend_find(backend);
+  if (!b) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(ch_threads_resolve(threads, &threads));
+  int code = set_up(x, b, compute, emulate_bf16, threads);
+  if (!code && !b->memory->host) code = set_up_host(x);
+  if (code) ch_exec_free(x);
+  return code;
 }
 
 /* oneDNN uses the room for the code that it generates without a look whether it got it: some 20 MiB, at the first
@@ -54,15 +111,32 @@ int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulat
 static const size_t CODE_BYTES = (size_t)40 << 20;
 
 int ch_exec_commit(ch_exec *x) {
+  if (x->host) CH_TRY(ch_exec_commit(x->host));
   CH_TRY(ch_arena_commit(&x->tape));
   CH_TRY(ch_arena_commit(&x->scratch));
   CH_TRY(ch_threads_check(x->threads)); /* from here on there are parallel regions */
   return ch_arena_spare(CODE_BYTES);
 }
 
-void ch_exec_free(ch_exec *x) {
+void ch_exec_clear(ch_exec *x) {
+  if (x->host) ch_exec_clear(x->host);
   ch_arena_free(&x->tape);
   ch_arena_free(&x->scratch);
+}
+
+void ch_exec_free(ch_exec *x) {
+  if (x->host) {
+    ch_exec_free(x->host);
+    free(x->host);
+  }
+  if (x->ops) ch_exec_clear(x);
   free((void *)x->ops);
   *x = (ch_exec){0};
+}
+
+const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes) {
+  if (x->memory->host) return CH_AS_HOST(const void, from);
+  void *to = CH_NEW_HOST(&x->host->scratch, char, bytes);
+  if (!ch_counting(x)) x->memory->get(to, from, bytes);
+  return to;
 }

@@ -9,8 +9,10 @@ struct ch_ops;
 
 typedef struct ch_exec {
   const struct ch_ops *ops; /* one backend's table, complete */
+  const ch_memory *memory;  /* the backend's: of tape and scratch, and of whatever else ops are given */
   ch_arena tape;            /* what forward saves for backward: a stack over the whole step */
   ch_arena scratch;         /* what one call needs while it runs: empty again when it returns */
+  struct ch_exec *host;     /* where `memory` is not the host's: one of the host's own, else NULL */
   int threads;              /* of every parallel region; results do not depend on it */
   ch_compute compute;       /* what inputs of matrix products are rounded to */
   int batch_invariant;      /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
@@ -22,7 +24,33 @@ extern const char *const ch_compute_names[];
 /* The compute type of that name; CHOIR_ERROR_ARGUMENT names the known ones. */
 int ch_compute_find(const char *name, ch_compute *compute);
 
+/* Makes ready to run ops of a backend: table filled, arenas counting. threads 0: all CPUs of this process. */
+int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulate_bf16, int threads);
+int ch_exec_commit(ch_exec *x); /* after the counting run */
+void ch_exec_clear(ch_exec *x); /* gives the memory back: counts again, from nothing */
+void ch_exec_free(ch_exec *x);
+
 /* In the counting run every op allocates its scratch and returns before touching data. */
 static inline int ch_counting(const ch_exec *x) { return ch_arena_counting(&x->scratch); }
+
+/* The executor for what belongs on the host, an assignment's solver for example: its memory is the host's, and tape and
+ * scratch hold what the host needs for itself. It is x where x's memory is the host's already. */
+static inline ch_exec *ch_host(ch_exec *x) { return x->host ? x->host : x; }
+
+/* A device array for the host to read, once all ops before have run: itself where the memory is the host's, else a copy
+ * in the host's scratch. Waits for the device: docs/ops.md lists the places that do. */
+const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes);
+
+/* Marks in tape or scratch, and in the host's, which may be the same. */
+typedef struct ch_marks {
+  size_t own, host;
+} ch_marks;
+static inline ch_marks ch_scratch_mark(ch_exec *x) {
+  return (ch_marks){ch_arena_mark(&x->scratch), ch_arena_mark(&ch_host(x)->scratch)};
+}
+static inline void ch_scratch_release(ch_exec *x, ch_marks m) {
+  ch_arena_release(&ch_host(x)->scratch, m.host);
+  ch_arena_release(&x->scratch, m.own);
+}
 
 #endif

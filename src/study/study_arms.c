@@ -238,7 +238,7 @@ int ch_study_run_name(const ch_study *s, const choir_config *config, char *name)
   char *text = json ? json_dumps(json, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
   json_decref(json);
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a config");
-  uint64_t sum = ch_hash64(text, strlen(text), s->data_hash);
+  uint64_t sum = XXH64(text, strlen(text), s->data_hash);
   free(text);
   snprintf(name, CH_RUN_NAME, "%s-e%d-r%g-s%" PRIu64 "-%016" PRIx64, config->model.router.name, config->model.experts,
            config->train.rate, config->train.seed, sum);

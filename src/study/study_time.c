@@ -13,7 +13,7 @@
 #include "op/op.h"
 #include "study/study.h"
 #include "study/study_statistics.h"
-#include "train/stepper.h"
+#include "train/step.h"
 
 /* Turns; windows of tokens in one turn, which are taken again where more steps are; steps of a turn at most. */
 enum { ROUNDS = 9, WINDOWS = 8, STEPS_MOST = 64 };
@@ -69,37 +69,55 @@ static void split(const int32_t *windows, int B, int T, int32_t *token, int32_t 
 }
 
 /* The median step: others may take the CPU away at any time. The first is not timed. */
-static void take_steps(ch_stepper *stepper, const int32_t *windows, int32_t *token, turn *t) {
-  int B = stepper->config.train.batch_sequences, T = stepper->config.train.sequence_length, count = 0;
+static int take_steps(ch_trainer *trainer, const int32_t *windows, int32_t *token, turn *t) {
+  choir_model *model = trainer->model;
+  const choir_train_config *train = &model->config.train;
+  int B = train->accumulate * train->batch_sequences, T = train->sequence_length, count = 0, code = CHOIR_OK;
   double seconds[STEPS_MOST], expert = 0, sum = 0;
-  clocked c = {.ops = *stepper->model->x.ops, .inner = stepper->model->x.ops};
+  ch_step_result ignored;
+  clocked c = {.ops = *model->x.ops, .inner = model->x.ops};
   c.ops.expert_gemm = clocked_expert_gemm;
   c.ops.gelu = clocked_gelu;
   c.ops.gelu_backward = clocked_gelu_backward;
-  stepper->model->x.ops = &c.ops;
-  for (int s = 0; s <= STEPS_MOST && (s < 4 || sum < turn_seconds); s++) {
+  model->x.ops = &c.ops;
+  for (int s = 0; !code && s <= STEPS_MOST && (s < 4 || sum < turn_seconds); s++) {
     split(windows + (int64_t)(s % WINDOWS) * B * (T + 1), B, T, token, token + (int64_t)B * T);
-    ch_transformer_clear_stats(&stepper->model->net);
     c.seconds = 0;
     double begin = ch_machine_seconds();
-    ch_stepper_run(stepper, token, token + (int64_t)B * T);
-    if (s == 0) continue;
+    code = ch_trainer_step(trainer, token, token + (int64_t)B * T, &ignored);
+    if (s == 0 || code) continue;
     seconds[count] = ch_machine_seconds() - begin;
     sum += seconds[count++];
     expert += c.seconds;
-    add_imbalance(&stepper->model->net, t);
+    add_imbalance(&model->net, t);
   }
+  model->x.ops = c.inner;
+  if (code) return code;
   t->step = ch_median(seconds, count);
   t->expert = t->step * expert / sum;
   t->load /= count, t->demand /= count;
-  stepper->model->x.ops = c.inner;
+  return CHOIR_OK;
+}
+
+/* On other windows of the data in every round. */
+static int time_trainer(ch_trainer *trainer, const choir_data *data, int round, turn *t) {
+  const choir_train_config *train = &trainer->model->config.train;
+  int sequences = WINDOWS * train->accumulate * train->batch_sequences;
+  int64_t n = ch_step_tokens(train), windows = (int64_t)sequences * (train->sequence_length + 1);
+  int32_t *buffer = malloc((size_t)(windows + 2 * n) * sizeof *buffer);
+  if (!buffer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the tokens of %d steps", WINDOWS);
+  ch_data_position position = {(uint64_t)(round * sequences)};
+  ch_data_next(data, 1, train->sequence_length, &position, sequences, buffer);
+  int code = take_steps(trainer, buffer, buffer + windows, t);
+  free(buffer);
+  return code;
 }
 
 /* From the arm's first run: what its experts are asked for depends on what it has learnt. */
 static int one_turn(const ch_study *s, int arm, int threads, const choir_data *data, int round, turn *t) {
   choir_config config;
   choir_model *model;
-  ch_stepper stepper;
+  ch_trainer trainer;
   char name[CH_RUN_NAME], path[PATH_MAX];
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = threads;
@@ -107,18 +125,11 @@ static int one_turn(const ch_study *s, int arm, int threads, const choir_data *d
   CH_TRY(ch_study_run_name(s, &config, name));
   ch_study_run_path(s, name, path);
   CH_TRY(choir_model_load(path, &run, &model));
-  CH_TRY(ch_stepper_create(model, &stepper));
-  int64_t n = (int64_t)config.train.batch_sequences * config.train.sequence_length,
-          windows = WINDOWS * (n + config.train.batch_sequences);
-  int32_t *buffer = malloc((size_t)(windows + 2 * n) * sizeof *buffer);
-  if (buffer) {
-    ch_data_position position = {(uint64_t)(round * WINDOWS * config.train.batch_sequences)};
-    ch_data_next(data, 1, config.train.sequence_length, &position, WINDOWS * config.train.batch_sequences, buffer);
-    take_steps(&stepper, buffer, buffer + windows, t);
-  }
-  free(buffer);
-  ch_stepper_free(&stepper);
-  return buffer ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the tokens of %d steps", WINDOWS);
+  int code = ch_trainer_plan(model, &ch_comm_single, &trainer);
+  if (!code) code = ch_trainer_commit(&trainer);
+  if (!code) code = time_trainer(&trainer, data, round, t);
+  ch_trainer_free(&trainer);
+  return code;
 }
 
 static int trained(const ch_study *s, int arm) {

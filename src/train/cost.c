@@ -1,9 +1,6 @@
 /* What a config costs: read off the parameter table, which knows every weight and its shape. */
 #include "base/error.h"
-#include "choir/config.h"
-#include "model/param.h"
-#include "moe/router.h"
-#include "train/plan.h"
+#include "train/step.h"
 
 /* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
  * chooses per token. */
@@ -30,26 +27,39 @@ static double attention_flops(const choir_config *config) {
   return m->layers * 2 * (2.0 * seen * m->heads * ch_config_d_head(m));
 }
 
-int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
-  ch_params params;
-  *costs = (choir_config_costs){0};
-  CH_TRY(choir_config_check(config));
-  CH_TRY(ch_params_build(&config->model, &params));
-  double share = config->model.moe_every ? experts_per_token(&config->model) / config->model.experts : 0;
-  for (int i = 0; i < params.count; i++)
-    if (params.p[i].expert) costs->expert_parameters += params.p[i].count;
-  costs->parameters = ch_params_total(&params);
-  costs->embedding_parameters = params.p[0].count;
+static void count_parameters(const ch_transformer *net, double share, choir_config_costs *costs) {
+  const ch_params *params = &net->params;
+  for (int i = 0; i < params->count; i++)
+    if (params->p[i].expert) costs->expert_parameters += params->p[i].count;
+  costs->parameters = ch_params_total(params);
+  costs->embedding_parameters = net->embed->count;
   costs->active_parameters =
       costs->parameters - costs->expert_parameters + (int64_t)((double)costs->expert_parameters * share + 0.5);
-  costs->forward_flops_per_token = product_flops(&params, share) + attention_flops(config);
+}
+
+static void count_all(const ch_trainer *t, choir_config_costs *costs) {
+  const choir_config *config = &t->model->config;
+  const ch_transformer *net = &t->model->net;
+  double share = config->model.moe_every ? experts_per_token(&config->model) / config->model.experts : 0;
+  count_parameters(net, share, costs);
+  costs->forward_flops_per_token = product_flops(&net->params, share) + attention_flops(config);
   costs->train_flops_per_token =
-      3.0 * ch_run_sequences(config) / config->train.batch_sequences * costs->forward_flops_per_token;
-  ch_params_free(&params);
-  ch_plan plan;
-  CH_TRY(ch_plan_make(config, &plan));
-  costs->train_memory = plan.train;
-  costs->train_bytes = plan.train.total;
-  costs->serve_bytes = plan.serve;
-  return CHOIR_OK;
+      3.0 * ch_pass_sequences(config) / config->train.batch_sequences * costs->forward_flops_per_token;
+  ch_trainer_memory(t, &costs->train_memory);
+  costs->train_bytes = costs->train_memory.total;
+  int64_t cache = 2 * (int64_t)net->config.layers * net->width * config->train.sequence_length;
+  costs->serve_bytes = (costs->parameters + cache) * (int64_t)sizeof(float);
+}
+
+int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  choir_model *model;
+  ch_trainer trainer;
+  *costs = (choir_config_costs){0};
+  options.emulate_bf16 = 1; /* a config costs the same where it could not run */
+  CH_TRY(ch_model_prepare(config, &options, &model));
+  int code = ch_trainer_plan(model, &ch_comm_single, &trainer);
+  if (!code) count_all(&trainer, costs);
+  ch_trainer_free(&trainer);
+  return code;
 }

@@ -5,15 +5,14 @@
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/machine.h"
 #include "choir/machine.h"
 #include "train/layer_stats.h"
 #include "train/metrics.h"
-#include "train/plan.h"
 #include "train/room.h"
-#include "train/update.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */
 typedef struct loop_state {
@@ -29,9 +28,7 @@ typedef struct loop_state {
 
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
-  int64_t n = (int64_t)ch_run_sequences(&run->config) * c->sequence_length,
-          windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
-  choir_model *m = run->model;
+  int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
   run->batch = malloc((size_t)(2 * n + windows) * sizeof *run->batch);
   uint64_t *counts = calloc((size_t)run->config.model.vocab_size, sizeof *counts);
   if (!run->batch || !counts) {
@@ -41,10 +38,45 @@ int ch_run_plan(ch_run *run) {
   ch_data_unigram(run->data, counts);
   run->unigram = ch_unigram_log(counts, run->config.model.vocab_size);
   free(counts);
-  if (!run->unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
-  ch_update_count(&m->x, &run->optimizer); /* the executor has no plan yet */
-  m->reserved_scratch = m->x.scratch.peak;
-  return ch_model_plan(m, ch_run_sequences(&run->config), c->sequence_length, 1);
+  return run->unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
+}
+
+/* The windows of the next step, split into tokens and targets, which stand behind them and are returned. Ranks take
+ * turns through the samples. */
+static int32_t *next_batch(ch_run *run) {
+  const choir_train_config *c = &run->config.train;
+  const ch_comm *comm = run->trainer.comm;
+  int B = c->batch_sequences, T = c->sequence_length;
+  int64_t n = ch_step_tokens(c);
+  int32_t *token = run->batch, *target = token + n, *windows = target + n;
+  for (int64_t row = 0; row < n / T; row++) {
+    int64_t b = row % B;
+    if (!b) {
+      ch_data_position mine = {run->position.samples + (uint64_t)(comm->rank * B)};
+      ch_data_next(run->data, c->seed, T, &mine, B, windows);
+      run->position.samples += (uint64_t)(comm->size * B);
+    }
+    memcpy(token + row * T, windows + b * (T + 1), (size_t)T * sizeof *token);
+    memcpy(target + row * T, windows + b * (T + 1) + 1, (size_t)T * sizeof *target);
+  }
+  return target;
+}
+
+int ch_run_step(ch_run *run, choir_train_event *e) {
+  ch_step_result r;
+  const int32_t *target = next_batch(run);
+  CH_TRY(ch_trainer_step(&run->trainer, run->batch, target, &r));
+  e->step = run->trainer.step;
+  e->tokens = e->step * ch_step_tokens(&run->config.train) * run->trainer.comm->size;
+  e->loss = r.loss;
+  e->aux_loss = r.aux_loss;
+  e->rate = r.rate;
+  e->gradient_norm = r.gradient_norm;
+  e->dropped = r.routing.dropped;
+  e->unrouted = r.routing.unrouted;
+  e->imbalance = r.routing.imbalance;
+  e->fill = r.routing.fill;
+  return CHOIR_OK;
 }
 
 static void measure(const loop_state *d, double seconds, choir_train_event *e) {
@@ -63,7 +95,7 @@ static void tell(loop_state *d, const choir_train_event *e) {
 static void tell_notices(loop_state *d) {
   const char *text = choir_notices();
   choir_train_event e = {
-      .kind = CHOIR_EVENT_NOTICE, .step = d->run->step, .steps = d->run->config.train.steps, .text = text};
+      .kind = CHOIR_EVENT_NOTICE, .step = d->run->trainer.step, .steps = d->run->config.train.steps, .text = text};
   if (*text) tell(d, &e);
 }
 
@@ -71,7 +103,7 @@ static void tell_notices(loop_state *d) {
 static void tell_memory(loop_state *d) {
   const ch_run *run = d->run;
   choir_train_event e = {
-      .kind = CHOIR_EVENT_MEMORY, .step = run->step, .steps = run->config.train.steps, .memory = &run->memory};
+      .kind = CHOIR_EVENT_MEMORY, .step = run->trainer.step, .steps = run->config.train.steps, .memory = &run->memory};
   if (d->options->event) d->options->event(d->options->context, &e);
 }
 
@@ -79,13 +111,13 @@ static void tell_memory(loop_state *d) {
  * which says also how tokens were routed. */
 static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
   ch_layer_stats watch = {0};
-  int B = ch_run_sequences(&run->config);
-  CH_TRY(ch_layer_stats_begin(run->model, 0, &watch));
-  run->model->causal = causal;
-  int code = ch_evaluate(run->model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
-  run->model->causal = 0;
-  ch_layer_stats_end(run->model);
-  if (!code && !isfinite(r->loss)) code = ch_run_not_finite(run, run->step, r->loss);
+  int B = ch_pass_sequences(&run->config);
+  CH_TRY(ch_layer_stats_begin(run->trainer.model, 0, &watch));
+  run->trainer.model->causal = causal;
+  int code = ch_evaluate(run->trainer.model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
+  run->trainer.model->causal = 0;
+  ch_layer_stats_end(run->trainer.model);
+  if (!code && !isfinite(r->loss)) code = ch_trainer_not_finite(&run->trainer, run->trainer.step, r->loss);
   if (!code) {
     ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
     *json = ch_metrics_result(r, run, watch.layer);
@@ -102,11 +134,11 @@ static int evaluate(loop_state *d, choir_train_event e) {
   if (!windows.count) return CHOIR_OK; /* data built without a held-out share */
   e.threshold_loss = (double)NAN;
   int code = evaluate_by(run, &windows, 0, &r, &own);
-  if (!code && r.looks_across_tokens && ch_router_can_be_causal(run->model->net.router)) {
+  if (!code && r.looks_across_tokens && ch_router_can_be_causal(run->trainer.model->net.router)) {
     code = evaluate_by(run, &windows, 1, &by_thresholds, &causal);
     e.threshold_loss = by_thresholds.loss;
   }
-  if (!code) ch_metrics_eval(&d->metrics, run->step, own, causal);
+  if (!code) ch_metrics_eval(&d->metrics, run->trainer.step, own, causal);
   json_decref(own);
   json_decref(causal);
   CH_TRY(code);
@@ -127,14 +159,14 @@ static int save(loop_state *d, char *path) {
 /* Without room on the disk it is owed. */
 static int checkpoint(loop_state *d, choir_train_event e) {
   char path[PATH_MAX];
-  CH_TRY(ch_run_check_weights(d->run, e.loss)); /* what is kept must be good */
+  CH_TRY(ch_trainer_check_weights(&d->run->trainer, e.loss)); /* what is kept must be good */
   double begin = ch_machine_seconds();
   int code = save(d, path);
   if (code == CHOIR_ERROR_FULL) ch_room_owe(&d->room, ch_machine_seconds() - begin);
   if (code) return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
   d->room.owed = 0;
-  d->room.saved_step = d->run->step;
-  ch_metrics_checkpoint(&d->metrics, d->run->step, path);
+  d->room.saved_step = d->run->trainer.step;
+  ch_metrics_checkpoint(&d->metrics, d->run->trainer.step, path);
   e.kind = CHOIR_EVENT_CHECKPOINT;
   e.text = path;
   tell(d, &e);
@@ -142,7 +174,7 @@ static int checkpoint(loop_state *d, choir_train_event e) {
 }
 
 static int due(int64_t every, const ch_run *run) {
-  return run->step == run->config.train.steps || (every > 0 && run->step % every == 0);
+  return run->trainer.step == run->config.train.steps || (every > 0 && run->trainer.step % every == 0);
 }
 
 static int step(loop_state *d, choir_train_event *e) {
@@ -158,7 +190,7 @@ static int step(loop_state *d, choir_train_event *e) {
   tell(d, e);
   if (due(c->eval_every, run)) CH_TRY(evaluate(d, *e));
   CH_TRY(ch_room_watch(&d->room, &d->metrics.results));
-  d->stop = run->comm->agree(run->comm, d->stop || d->room.given_up); /* all ranks stop after the same step */
+  d->stop = run->trainer.comm->agree(run->trainer.comm, d->stop || d->room.given_up); /* all ranks stop after the same step */
   if (d->stop || due(c->checkpoint_every, run) || ch_room_try_again(&d->room)) CH_TRY(checkpoint(d, *e));
   tell_notices(d);
   return CHOIR_OK;
@@ -189,13 +221,13 @@ static int wait_for_room(loop_state *d, choir_train_event e) {
 static int loop(loop_state *d) {
   ch_run *run = d->run;
   int64_t steps = run->config.train.steps;
-  choir_train_event e = {.kind = CHOIR_EVENT_STEP, .step = run->step, .steps = steps};
-  while (run->step < steps && !d->stop) CH_TRY(step(d, &e));
-  if (d->room.owed && run->step == steps) CH_TRY(wait_for_room(d, e));
-  if (d->room.owed) return ch_room_error(&d->room, run->step, steps);
-  if (run->step == steps) return CHOIR_OK;
+  choir_train_event e = {.kind = CHOIR_EVENT_STEP, .step = run->trainer.step, .steps = steps};
+  while (run->trainer.step < steps && !d->stop) CH_TRY(step(d, &e));
+  if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
+  if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);
+  if (run->trainer.step == steps) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
-                  run->step, steps);
+                  run->trainer.step, steps);
 }
 
 static int prepare(loop_state *d) {
@@ -203,21 +235,21 @@ static int prepare(loop_state *d) {
   choir_config_costs costs;
   choir_machine_peak peak;
   CH_TRY(choir_config_cost(&run->config, &costs));
-  CH_TRY(choir_machine_measure_arithmetic(run->model->x.threads, 0.15, &peak));
+  CH_TRY(choir_machine_measure_arithmetic(run->trainer.model->x.threads, 0.15, &peak));
   d->flops_per_token = costs.train_flops_per_token;
-  d->peak_gflops = run->model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
+  d->peak_gflops = run->trainer.model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
   d->begin = ch_machine_seconds();
   return CHOIR_OK;
 }
 
 int ch_run_loop(ch_run *run, const choir_train_options *options) {
-  loop_state d = {.run = run, .options = options, .first_step = run->step};
-  d.room = (ch_room){.limit = 60 * options->disk_minutes, .saved_step = run->step};
+  loop_state d = {.run = run, .options = options, .first_step = run->trainer.step};
+  d.room = (ch_room){.limit = 60 * options->disk_minutes, .saved_step = run->trainer.step};
   tell_notices(&d);
   d.stop = 0; /* before the first step there is nothing to save */
   CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes)); /* cut back, even where no step is left */
   int code = CHOIR_OK;
-  if (run->step < run->config.train.steps) {
+  if (run->trainer.step < run->config.train.steps) {
     if (!run->metrics_bytes || run->config_changed) ch_metrics_run(&d.metrics, run);
     code = prepare(&d);
     tell_memory(&d);

@@ -133,7 +133,7 @@ json_t *ch_metrics_result(const choir_eval_result *r, const ch_run *run, const c
   json_object_set_new(result, "tokens", json_integer(r->tokens));
   json_object_set_new(result, "routing", json_string(r->routing));
   json_object_set_new(result, "looks_across_tokens", json_boolean(r->looks_across_tokens));
-  const ch_transformer *net = &run->model->net;
+  const ch_transformer *net = &run->trainer.model->net;
   for (int l = 0; l < net->config.layers; l++)
     if (net->block[l].moe >= 0)
       json_array_append_new(layers,

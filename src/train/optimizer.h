@@ -4,29 +4,20 @@
 
 #include "choir/tensors.h"
 #include "model/param.h"
-#include "op/op.h"
-
-/* State of one parameter. Adafactor: row and col means of squares (vectors: col alone); AdamW: first and second
- * moments. */
-typedef struct ch_opt_slot {
-  int64_t batch, rows, cols; /* the parameter as matrices; rows 1: a vector */
-  real *first;               /* row [batch,rows] or m; NULL for Adafactor's vectors */
-  real *second;              /* col [batch,cols] or v */
-  int64_t first_count, second_count;
-} ch_opt_slot;
+#include "optim/optim.h"
 
 typedef struct ch_optimizer {
   const choir_train_config *config;
+  const ch_optim *kind;
   ch_params *params;
-  int adamw;
-  ch_opt_slot *slot; /* [params->count] */
-  double *squares;   /* [params->count] sum of squares of each gradient */
+  ch_optim_tensor *tensor; /* [params->count] */
+  double CH_DEV *squares;  /* [params->count] sum of squares of each gradient */
 } ch_optimizer;
 
 int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o);
 void ch_optimizer_free(ch_optimizer *o);
 
-/* Gives the state its memory from an arena (which may be counting); a fresh state is zero. */
+/* Gives state and squares their memory from an arena (which may be counting); a fresh state is zero. */
 void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
 
 /* The learning rate of a step, from 1: linear warm-up, constant, then rate * sqrt(constant / step). */
@@ -34,16 +25,19 @@ double ch_schedule_rate(const choir_train_config *config, int64_t step);
 
 enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number of a layer */
 
-/* Fills `squares` of a layer's parameters and returns their sum: not finite when any gradient is not. */
-double ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer);
+/* Fills `squares` of a layer's parameters and adds them to *total, unless that is NULL: not finite any more when a
+ * gradient is not. */
+void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total);
 
-/* The global gradient norm, from `squares`. */
-double ch_optimizer_norm(const ch_optimizer *o);
+/* The squares on the host, in its scratch: waits for the device. */
+const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o);
 
-/* Updates a layer's parameters from their gradients. `norm` is the global one, for clipping; step counts from 1. */
-void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm);
+/* Updates a layer's parameters from their gradients, unless *finite is not finite. `norm` is the global one, for
+ * clipping; step counts from 1. */
+void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm, const double CH_DEV *finite);
 
-/* The state as tensors for a checkpoint, two at most a parameter: "optimizer.first.NAME". Returns how many. */
+/* The state as tensors for a checkpoint, CH_OPTIM_STATES at most a parameter: "optimizer.first.NAME"; data are
+ * addresses in the backend's memory. Returns how many. */
 int ch_optimizer_tensors(const ch_optimizer *o, choir_tensor *tensors);
 
 #endif

@@ -20,7 +20,7 @@ static const char *const counter_names[COUNTERS] = {"run.step", "run.samples", "
                                                     "run.tokenizer_hash"};
 
 static void get_counters(const ch_run *run, int64_t *c) {
-  c[0] = run->step;
+  c[0] = run->trainer.step;
   c[1] = (int64_t)run->position.samples;
   c[2] = run->metrics_bytes;
   c[3] = (int64_t)ch_data_hash(run->data);
@@ -30,15 +30,16 @@ static void get_counters(const ch_run *run, int64_t *c) {
 int ch_state_write(const ch_run *run, const char *path) {
   int64_t counters[COUNTERS];
   get_counters(run, counters);
-  choir_tensor *tensor = calloc((size_t)(2 * run->model->net.params.count + COUNTERS), sizeof *tensor);
+  choir_tensor *tensor =
+      calloc((size_t)(CH_OPTIM_STATES * run->trainer.model->net.params.count + COUNTERS), sizeof *tensor);
   if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
-  int count = ch_optimizer_tensors(&run->optimizer, tensor);
+  int count = ch_optimizer_tensors(&run->trainer.optimizer, tensor);
   for (int i = 0; i < COUNTERS; i++) {
     choir_tensor *t = &tensor[count++];
     *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &counters[i], .bytes = sizeof counters[i]};
     snprintf(t->name, sizeof t->name, "%s", counter_names[i]);
   }
-  int code = choir_tensors_write(path, tensor, count, NULL);
+  int code = ch_tensors_save(run->trainer.model->x.memory, path, tensor, count);
   free(tensor);
   return code;
 }
@@ -69,7 +70,7 @@ static void rotate(const ch_run *run) {
   if (keep <= 0 || ch_checkpoint_list(run->out, &steps, &count)) return;
   for (int i = 0; i < count; i++) {
     ch_checkpoint_path(run->out, steps[i], path);
-    if (steps[i] <= run->step && is_checkpoint(path) && kept++ >= keep) ch_dir_remove(path);
+    if (steps[i] <= run->trainer.step && is_checkpoint(path) && kept++ >= keep) ch_dir_remove(path);
   }
   free(steps);
 }
@@ -88,17 +89,17 @@ static int set_aside(const char *path) {
 int ch_checkpoint_save(ch_run *run, char *path) {
   ch_dir directory;
   char file[PATH_MAX + 32];
-  ch_checkpoint_path(run->out, run->step, path);
+  ch_checkpoint_path(run->out, run->trainer.step, path);
   CH_TRY(set_aside(path));
   CH_TRY(ch_dir_begin(&directory, path));
-  int code = ch_model_save_into(run->model, run->tokenizer, directory.temporary);
+  int code = ch_model_save_into(run->trainer.model, run->tokenizer, directory.temporary);
   if (!code) {
     snprintf(file, sizeof file, "%s/state.safetensors", directory.temporary);
     code = ch_state_write(run, file);
   }
   if (code) {
     ch_dir_abandon(&directory);
-    return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", run->step);
+    return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", run->trainer.step);
   }
   CH_TRY(ch_dir_commit(&directory));
   rotate(run);
@@ -122,19 +123,21 @@ static int read_counters(ch_run *run, const choir_tensors *file, const char *pat
   if (c[3] != now[3])
     return ch_error(CHOIR_ERROR_FORMAT,
                     "%s: the data has changed since this checkpoint; resume with the run's own data", path);
-  run->step = c[0];
+  run->trainer.step = c[0];
   run->position.samples = (uint64_t)c[1];
   run->metrics_bytes = c[2];
   return CHOIR_OK;
 }
 
 int ch_state_read(ch_run *run, const choir_tensors *file, const char *path) {
+  const ch_memory *memory = run->trainer.model->x.memory;
   CH_TRY(read_counters(run, file, path));
-  choir_tensor *want = calloc((size_t)(2 * run->model->net.params.count), sizeof *want);
+  choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * run->trainer.model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
-  int count = ch_optimizer_tensors(&run->optimizer, want), code = CHOIR_OK;
+  int count = ch_optimizer_tensors(&run->trainer.optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
-    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, 0, (real *)(uintptr_t)want[i].data);
+    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, 0,
+                          CH_AS_DEV(real, want[i].data));
   free(want);
   if (!code && choir_tensors_count(file) != count + COUNTERS)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
@@ -146,8 +149,8 @@ int ch_checkpoint_load(ch_run *run, const char *path) {
   char file[PATH_MAX + 32];
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
-  CH_TRY(ch_weights_load(&run->model->net.params, file, 0));
-  ch_model_weights_changed(run->model);
+  CH_TRY(ch_weights_load(&run->trainer.model->net.params, run->trainer.model->x.memory, file, 0));
+  ch_model_weights_changed(run->trainer.model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));
   int code = ch_state_read(run, tensors, file);

@@ -2,25 +2,19 @@
 #ifndef CH_TRAIN_STATE_H
 #define CH_TRAIN_STATE_H
 
-#include "api/model.h"
-#include "comm/comm.h"
 #include "data/reader.h"
-#include "train/optimizer.h"
+#include "train/step.h"
 
 typedef struct ch_run {
   const char *out; /* run directory */
   choir_config config;
   choir_data *data;
   choir_tokenizer *tokenizer;
-  choir_model *model;
-  ch_optimizer optimizer;
-  const ch_comm *comm;
-  ch_arena state;            /* optimizer state */
-  int64_t step;              /* done */
+  ch_trainer trainer;
   ch_data_position position; /* of the next sample */
   int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
   int config_changed;        /* the steps so far were made with another config */
-  int32_t *batch;            /* buffers of one micro-batch */
+  int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
   double *unigram;           /* [V] log p of the training data */
   choir_memory memory;       /* what all of it will need */
 } ch_run;

@@ -8,13 +8,10 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "base/machine.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/loop.h"
-#include "train/plan.h"
 #include "train/resume.h"
-#include "train/update.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_run *run, const char *directory) {
@@ -35,11 +32,9 @@ static int open_data(ch_run *run, const char *directory) {
 
 /* Data is the system's to take back, and has been read already. */
 static int check_memory(ch_run *run) {
-  ch_plan plan;
   choir_memory *m = &run->memory;
-  CH_TRY(ch_plan_make(&run->config, &plan));
-  *m = plan.train;
-  size_t available = ch_machine_available_memory(), needed = (size_t)m->total;
+  ch_trainer_memory(&run->trainer, m);
+  size_t available = run->trainer.model->x.memory->available(), needed = (size_t)m->total;
   m->data = (int64_t)ch_data_mapped_bytes(run->data);
   m->total += m->data;
   if (!available || needed <= available) return CHOIR_OK;
@@ -54,16 +49,11 @@ static int check_memory(ch_run *run) {
 
 /* Weights, gradients, optimizer state, activations: all memory of the run. */
 static int make_model(ch_run *run, const choir_run_options *options) {
-  const choir_train_config *c = &run->config.train;
-  CH_TRY(choir_config_check(&run->config));
+  choir_model *model;
+  CH_TRY(ch_model_prepare(&run->config, options, &model));
+  CH_TRY(ch_trainer_plan(model, &ch_comm_single, &run->trainer));
   CH_TRY(check_memory(run));
-  CH_TRY(ch_model_create(&run->config, options, &run->model));
-  run->model->share_gradients = ch_update_in_backward(c, run->comm->size);
-  CH_TRY(ch_optimizer_create(c, &run->model->net.params, &run->optimizer));
-  ch_optimizer_alloc(&run->optimizer, &run->state);
-  CH_TRY(ch_arena_commit(&run->state));
-  ch_optimizer_alloc(&run->optimizer, &run->state);
-  CH_TRY(ch_model_make_gradients(run->model));
+  CH_TRY(ch_trainer_commit(&run->trainer));
   return ch_run_plan(run);
 }
 
@@ -129,8 +119,9 @@ static int set_up_from(ch_run *run, const choir_train_options *o, const int64_t 
   if (count) {
     CH_TRY(ch_resume_state(run, steps, count));
   } else {
-    ch_params_init(&run->model->net.params, run->config.train.seed, run->model->x.threads);
-    ch_model_weights_changed(run->model);
+    CH_TRY(ch_params_init(&run->trainer.model->net.params, run->trainer.model->x.memory, run->config.train.seed,
+                          run->trainer.model->x.threads));
+    ch_model_weights_changed(run->trainer.model);
   }
   return keep_settings(run, data);
 }
@@ -159,12 +150,9 @@ int choir_train(const choir_train_options *options) {
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
   CH_TRY(ch_dir_make(options->out));
   CH_TRY(ch_lock_take(options->out, &lock));
-  ch_run run = {.out = options->out, .comm = &ch_comm_single};
-  ch_arena_init(&run.state, "optimizer state");
+  ch_run run = {.out = options->out};
   int code = run_locked(&run, options);
-  ch_optimizer_free(&run.optimizer);
-  ch_arena_free(&run.state);
-  choir_model_free(run.model);
+  ch_trainer_free(&run.trainer);
   choir_tokenizer_free(run.tokenizer);
   choir_data_close(run.data);
   free(run.batch);

@@ -9,7 +9,7 @@ typedef struct ch_update {
   ch_exec *x;
   ch_optimizer *optimizer;
   int64_t step; /* from 1 */
-  int stopped;  /* met a loss or gradient that is not finite: nothing was updated from there on */
+  int stopped;  /* at the end: a loss or gradient is not finite, and nothing was updated from there on */
 } ch_update;
 
 /* Nonzero when layers may be updated within the backward pass: their gradients then need the memory of one layer only.
@@ -19,8 +19,8 @@ int ch_update_in_backward(const choir_train_config *config, int ranks);
 /* For ch_pass.ready, context being a ch_update: updates the layer. */
 void ch_update_layer(void *context, const ch_pass *pass, int layer);
 
-/* What is left after the pass, and the whole update where layers were not updated within it. Returns the gradient norm.
- */
+/* What is left after the pass, and the whole update where layers were not updated within it. Returns the gradient norm,
+ * for which it waits for the device. */
 double ch_update_finish(ch_update *update, int in_backward, double loss);
 
 /* Counts the scratch of all this. */

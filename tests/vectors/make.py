@@ -192,6 +192,14 @@ def parameters(rng, s, e, learned, keeps):
     return p
 
 
+# The options that each router takes, of those that the models here set; it refuses others.
+CAPACITY, BALANCE = ("capacity_factor", "eval_capacity_factor"), ("aux_loss_weight",)
+TAKES = {"expert_choice": (*CAPACITY, "pool"), "capped_expert_choice": (*CAPACITY, "pool", "cap"),
+         "global_topk": (*CAPACITY, "cap"), "gshard_top2": (*CAPACITY, *BALANCE, "random_second"),
+         "switch_top1": (*CAPACITY, *BALANCE, "jitter"), "quantile_balanced": ("experts_per_token",),
+         "random": ("experts_per_token",)}
+
+
 def model_sizes():
     return {"V": 37, "L": 4, "d": 12, "H": 2, "h": 20, "T": 12, "B": 3, "buckets": 8, "distance": 10}
 
@@ -219,6 +227,7 @@ def write_model(out, rng, s, tokens, o):
               "aux_loss_weight": o["aux"], "jitter": 0, "random_second": False}
     if "K" in o:
         router.update(experts_per_token=o["K"], cap=o["cap"])
+    router = {key: value for key, value in router.items() if key == "name" or key in TAKES.get(name, ())}
     config = {"model": {"name": f"vectors {name}", "vocab_size": s["V"], "layers": s["L"], "d_model": s["d"],
                         "d_hidden": s["h"], "heads": s["H"], "d_head": 0, "experts": e, "moe_every": 2,
                         "rel_buckets": s["buckets"], "rel_max_distance": s["distance"], "norm_eps": 1e-6, "router": router},

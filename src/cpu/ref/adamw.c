@@ -4,7 +4,7 @@
 #include "cpu/ref/ref.h"
 
 static void adamw(ch_exec *x, const ch_adamw_args *a) {
-  if (ch_counting(x)) return;
+  if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
   double correct_m = 1 - pow(a->beta1, (double)a->step), correct_v = 1 - pow(a->beta2, (double)a->step);
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < a->count; i++) {

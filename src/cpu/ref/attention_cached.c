@@ -4,15 +4,17 @@
 
 #include "cpu/ref/ref.h"
 
-void ch_attention_bias(const real *rel_bias, int H, int buckets, int max_distance, int positions, real *bias) {
-  int64_t row = positions + CH_BIAS_PAD;
-  int far = max_distance > buckets ? max_distance : buckets; /* all that is farther shares the last bucket */
-  for (int distance = 0; distance < positions; distance++) {
-    const real *from = rel_bias + ch_attention_bucket(distance < far ? distance : far, buckets, max_distance) * H;
-    for (int head = 0; head < H; head++) bias[head * row + positions - 1 - distance] = from[head];
+static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
+  if (ch_counting(x)) return;
+  int64_t row = a->positions + CH_BIAS_PAD;
+  int far = a->max_distance > a->buckets ? a->max_distance : a->buckets; /* all that is farther: the last bucket */
+  for (int distance = 0; distance < a->positions; distance++) {
+    int bucket = ch_attention_bucket(distance < far ? distance : far, a->buckets, a->max_distance);
+    for (int head = 0; head < a->H; head++)
+      a->bias[head * row + a->positions - 1 - distance] = a->rel_bias[bucket * a->H + head];
   }
-  for (int head = 0; head < H; head++)
-    for (int i = positions; i < row; i++) bias[head * row + i] = 0;
+  for (int head = 0; head < a->H; head++)
+    for (int i = a->positions; i < row; i++) a->bias[head * row + i] = 0;
 }
 
 static void append(const ch_attention_cached_args *a, int b, int head) {
@@ -58,4 +60,7 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_ref_fill_attention_cached(ch_ops *ops) { ops->attention_cached = attention_cached; }
+void ch_ref_fill_attention_cached(ch_ops *ops) {
+  ops->attention_cached = attention_cached;
+  ops->attention_bias = attention_bias;
+}

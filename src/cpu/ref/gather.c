@@ -4,7 +4,7 @@
 static void gather(ch_exec *x, const ch_gather_args *a) {
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
-  for (int s = 0; s < a->record->slots; s++)
+  for (int s = 0; s < ch_slots(a->record); s++)
     for (int j = 0; j < a->d; j++) a->y[(int64_t)s * a->d + j] = a->x[(int64_t)a->record->slot_token[s] * a->d + j];
 }
 
@@ -29,7 +29,7 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
   if (ch_counting(x)) return;
   const ch_record *r = a->record;
 #pragma omp parallel for num_threads(x->threads)
-  for (int s = 0; s < r->slots; s++) {
+  for (int s = 0; s < ch_slots(r); s++) {
     const real *dout = a->dout + (int64_t)r->slot_token[s] * a->d, *y = a->y + (int64_t)s * a->d;
     double gate = a->gated ? (double)r->slot_gate[s] : 1, dot = 0;
     for (int j = 0; j < a->d; j++) dot += (double)dout[j] * (double)y[j]; /* first: dy may stand where y does */

@@ -11,20 +11,23 @@ static double gelu_slope(double x) { return normal_cdf(x) + x * exp(-0.5 * x * x
 
 static void gelu(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
+  int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < a->count; i++) a->y[i] = (real)((double)a->x[i] * normal_cdf((double)a->x[i]));
+  for (int64_t i = 0; i < count; i++) a->y[i] = (real)((double)a->x[i] * normal_cdf((double)a->x[i]));
 }
 
 static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
+  int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < a->count; i++) a->dx[i] = (real)((double)a->dy[i] * gelu_slope((double)a->x[i]));
+  for (int64_t i = 0; i < count; i++) a->dx[i] = (real)((double)a->dy[i] * gelu_slope((double)a->x[i]));
 }
 
 static void geglu(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
+  int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < a->count; i++) {
+  for (int64_t i = 0; i < count; i++) {
     double g = (double)a->x[i];
     a->y[i] = (real)(g * normal_cdf(g) * (double)a->u[i]);
   }
@@ -32,8 +35,9 @@ static void geglu(ch_exec *x, const ch_gelu_args *a) {
 
 static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
+  int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < a->count; i++) {
+  for (int64_t i = 0; i < count; i++) {
     double g = (double)a->x[i], u = (double)a->u[i], dy = (double)a->dy[i];
     a->dx[i] = (real)(dy * u * gelu_slope(g));
     a->du[i] = (real)(dy * g * normal_cdf(g));

@@ -1,4 +1,4 @@
-/* Reference: softmax, copy, sum of squares, rounding to bf16. */
+/* Reference: softmax, copy, product by elements, jitter, sum of squares, rounding to bf16. */
 #include <math.h>
 #include <string.h>
 
@@ -49,18 +49,44 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   double sum = 0;
   for (int64_t i = 0; i < a->count; i++) sum += (double)a->x[i] * (double)a->x[i];
   *a->sum = sum;
+  if (a->total) *a->total += sum;
+}
+
+static void multiply(ch_exec *x, const ch_multiply_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) a->y[i] = (a->accumulate ? a->y[i] : 0) + a->a[i] * a->b[i];
+}
+
+/* One random number of 64 bits serves two columns. */
+static void jitter(ch_exec *x, const ch_jitter_args *a) {
+  if (ch_counting(x)) return;
+  uint64_t pairs = ((uint64_t)a->d + 1) / 2;
+  double unit = 2 * a->jitter * 0x1p-32, low = 1 - a->jitter;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    real *row = a->factor + (int64_t)t * a->d;
+    for (uint64_t p = 0; p < pairs; p++) {
+      uint64_t bits = ch_rng_bits(a->rng, (a->rng_base + (uint64_t)t) * pairs + p);
+      row[2 * p] = (real)(low + unit * ((double)(uint32_t)bits + 0.5));
+      if (2 * p + 1 < (uint64_t)a->d) row[2 * p + 1] = (real)(low + unit * ((double)(bits >> 32) + 0.5));
+    }
+  }
 }
 
 static void round_bf16(ch_exec *x, const ch_round_args *a) {
   if (ch_counting(x)) return;
+  int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < a->count; i++) a->y[i] = ch_bf16_round((float)a->x[i]);
+  for (int64_t i = 0; i < count; i++) a->y[i] = ch_bf16_round((float)a->x[i]);
 }
 
 void ch_ref_fill_pointwise(ch_ops *ops) {
   ops->softmax = softmax;
   ops->softmax_backward = softmax_backward;
   ops->copy = copy;
+  ops->multiply = multiply;
+  ops->jitter = jitter;
   ops->sumsq = sumsq;
   ops->round_bf16 = round_bf16;
 }

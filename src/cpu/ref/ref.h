@@ -2,17 +2,23 @@
 #ifndef CH_CPU_REF_REF_H
 #define CH_CPU_REF_REF_H
 
-#include "op/op.h"
+#include "cpu/counts.h"
+#include "op/backend.h"
 
 void ch_ref_fill_gemm(ch_ops *ops); /* gemm, expert_gemm */
 void ch_ref_fill_attention(ch_ops *ops);
 void ch_ref_fill_attention_cached(ch_ops *ops);
 void ch_ref_fill_head(ch_ops *ops);
-void ch_ref_fill_pointwise(ch_ops *ops); /* softmax, copy, sumsq, round_bf16 */
+void ch_ref_fill_pointwise(ch_ops *ops); /* softmax, copy, multiply, jitter, sumsq, round_bf16 */
 void ch_ref_fill_gelu(ch_ops *ops);      /* gelu, geglu */
 void ch_ref_fill_norm(ch_ops *ops);      /* rmsnorm */
 void ch_ref_fill_gather(ch_ops *ops);    /* gather, combine, embedding */
-void ch_ref_fill_select(ch_ops *ops);    /* select, index */
+void ch_ref_fill_select(ch_ops *ops);
+void ch_ref_fill_choices(ch_ops *ops);   /* best, draw, sample_second, place */
+void ch_ref_fill_threshold(ch_ops *ops); /* threshold, within, mean_cutoff, running_mean, price */
+void ch_ref_fill_gate(ch_ops *ops);      /* gate, balance */
+void ch_ref_fill_record(ch_ops *ops);    /* collect, loads, index, part, tally */
+void ch_ref_fill_kmeans(ch_ops *ops);    /* half_squares, kmeans */
 void ch_ref_fill_exchange(ch_ops *ops);
 void ch_ref_fill_dykstra(ch_ops *ops);
 void ch_ref_fill_adafactor(ch_ops *ops);

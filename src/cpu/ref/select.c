@@ -1,4 +1,4 @@
-/* Reference: top-k selection, and the record's index by token. */
+/* Reference: top-k selection. */
 #include <math.h>
 
 #include "cpu/ref/ref.h"
@@ -15,49 +15,48 @@ static int goes_before(const ch_select_args *a, int expert, int s, int t) {
 
 static int eligible(const ch_select_args *a, int t) { return !a->valid || a->valid[t]; }
 
+/* The tokens first, first + step, ... below end. */
+typedef struct {
+  int first, step, end;
+} pool;
+
+static pool pool_at(const ch_select_args *a, int p) {
+  if (a->stride > 1) return (pool){p, a->stride, a->record->tokens};
+  return (pool){a->pool_begin[p], 1, a->pool_begin[p + 1]};
+}
+
 /* How many eligible tokens of the pool go before token t. */
-static int rank_of(const ch_select_args *a, int expert, int begin, int end, int t) {
+static int rank_of(const ch_select_args *a, int expert, pool p, int t) {
   int rank = 0;
-  for (int s = begin; s < end; s++) rank += eligible(a, s) && goes_before(a, expert, s, t);
+  for (int s = p.first; s < p.end; s += p.step) rank += eligible(a, s) && goes_before(a, expert, s, t);
   return rank;
 }
 
-/* Quadratic and obviously right: a token is taken when fewer than k go before it. */
+/* Quadratic and obviously right: a token is taken when fewer than k go before it. Tokens in ascending order, pool p
+ * being that of token t. */
+static void select_expert(const ch_select_args *a, int i, int slot) {
+  const ch_record *r = a->record;
+  r->expert_begin[i] = slot;
+  for (int p = 0; p < a->pools && a->cutoff; p++)
+    a->cutoff[p * r->experts + i] = (real)INFINITY; /* k of 0: no score is good enough */
+  for (int t = 0, p = 0; t < r->tokens; t++) {
+    if (a->stride > 1) p = t % a->stride;
+    while (a->stride <= 1 && t >= a->pool_begin[p + 1]) p++;
+    if (!eligible(a, t)) continue;
+    int rank = rank_of(a, i, pool_at(a, p), t);
+    if (rank < a->k[p]) r->slot_token[slot++] = t;
+    if (a->cutoff && rank == a->k[p] - 1) a->cutoff[p * r->experts + i] = a->score[(int64_t)t * r->experts + i];
+  }
+}
+
 static void select_tokens(ch_exec *x, const ch_select_args *a) {
   if (ch_counting(x)) return;
-  ch_record *r = a->record;
+  const ch_record *r = a->record;
   int per_expert = 0;
   for (int p = 0; p < a->pools; p++) per_expert += a->k[p];
 #pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < r->experts; i++) {
-    int slot = i * per_expert;
-    r->expert_begin[i] = slot;
-    for (int p = 0; p < a->pools; p++) {
-      if (a->cutoff) a->cutoff[p * r->experts + i] = (real)INFINITY; /* k of 0: no score is good enough */
-      for (int t = a->pool_begin[p]; t < a->pool_begin[p + 1]; t++) {
-        if (!eligible(a, t)) continue;
-        int rank = rank_of(a, i, a->pool_begin[p], a->pool_begin[p + 1], t);
-        if (rank < a->k[p]) r->slot_token[slot++] = t;
-        if (a->cutoff && rank == a->k[p] - 1) a->cutoff[p * r->experts + i] = a->score[(int64_t)t * r->experts + i];
-      }
-    }
-  }
-  r->slots = r->experts * per_expert;
-  r->expert_begin[r->experts] = r->slots;
+  for (int i = 0; i < r->experts; i++) select_expert(a, i, i * per_expert);
+  r->expert_begin[r->experts] = r->experts * per_expert;
 }
 
-/* A counting sort by token; slots of a token come out ascending because they are visited so. */
-static void index_tokens(ch_exec *x, const ch_index_args *a) {
-  if (ch_counting(x)) return;
-  const ch_record *r = a->record;
-  int *begin = r->token_begin;
-  for (int t = 0; t <= r->tokens; t++) begin[t] = 0;
-  for (int s = 0; s < r->slots; s++) begin[r->slot_token[s]]++;
-  for (int t = 0, sum = 0; t <= r->tokens; t++) begin[t] = sum += begin[t]; /* now the end of token t */
-  for (int s = r->slots - 1; s >= 0; s--) r->token_slot[--begin[r->slot_token[s]]] = s;
-}
-
-void ch_ref_fill_select(ch_ops *ops) {
-  ops->select = select_tokens;
-  ops->index = index_tokens;
-}
+void ch_ref_fill_select(ch_ops *ops) { ops->select = select_tokens; }

@@ -144,7 +144,7 @@ static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   plan p = make_plan(&x->scratch, a);
   ch_arena_release(&x->scratch, mark);
-  if (ch_counting(x)) return;
+  if (ch_counting(x) || (a->finite && !isfinite(*a->finite))) return;
 #pragma omp parallel num_threads(x->threads) if (a->batch * a->rows * a->cols > CH_PIECE)
   for (int64_t first = 0; first < a->batch; first += p.group) {
     int64_t matrices = a->batch - first < p.group ? a->batch - first : p.group, count = matrices * p.blocks;

@@ -2,6 +2,7 @@
 #ifndef CH_CPU_SIMD_FILL_H
 #define CH_CPU_SIMD_FILL_H
 
+#include "cpu/counts.h"
 #include "cpu/simd/simd.h"
 #include "op/op.h"
 

@@ -7,8 +7,9 @@ static void gather(ch_exec *x, const ch_gather_args *a) {
   if (ch_counting(x)) return;
   const ch_record *r = a->record;
   int64_t d = a->d;
-#pragma omp parallel for num_threads(x->threads) if (r->slots * d > CH_PIECE)
-  for (int s = 0; s < r->slots; s++) memcpy(a->y + s * d, a->x + r->slot_token[s] * d, (size_t)d * sizeof(float));
+  int slots = ch_slots(r);
+#pragma omp parallel for num_threads(x->threads) if (slots * d > CH_PIECE)
+  for (int s = 0; s < slots; s++) memcpy(a->y + s * d, a->x + r->slot_token[s] * d, (size_t)d * sizeof(float));
 }
 
 /* out = sum of gate y over the token's slots, or out += ...; out stays in the nearest cache meanwhile. */
@@ -35,7 +36,8 @@ static void combine_token(const ch_combine_args *a, int t) {
 /* Tokens differ in their number of slots: threads take them as they come. */
 static void combine(ch_exec *x, const ch_combine_args *a) {
   if (ch_counting(x)) return;
-#pragma omp parallel for schedule(dynamic, 64) num_threads(x->threads) if (a->record->slots * (int64_t)a->d > CH_PIECE)
+#pragma omp parallel for schedule(dynamic, 64) \
+    num_threads(x->threads) if (ch_slots(a->record) * (int64_t)a->d > CH_PIECE)
   for (int t = 0; t < a->record->tokens; t++) combine_token(a, t);
 }
 
@@ -54,8 +56,9 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
   if (ch_counting(x)) return;
   const ch_record *r = a->record;
   int64_t d = a->d;
-#pragma omp parallel for num_threads(x->threads) if (r->slots * d > CH_PIECE)
-  for (int s = 0; s < r->slots; s++)
+  int slots = ch_slots(r);
+#pragma omp parallel for num_threads(x->threads) if (slots * d > CH_PIECE)
+  for (int s = 0; s < slots; s++)
     a->dgate[s] = combine_backward_row(d, a->gated ? r->slot_gate[s] : 1.0f, a->dout + r->slot_token[s] * d,
                                        a->y + s * d, a->dy + s * d);
 }

@@ -63,10 +63,10 @@ static void rounded_part(const ch_gelu_args *a, part run, int64_t begin, int64_t
 
 /* All of it, into `out` or, rounded, into out16. */
 static void in_parts(ch_exec *x, const ch_gelu_args *a, part run, float *out, ch_bf16 *out16) {
-  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+  int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
-    int64_t begin = p * CH_PIECE, end = ch_piece_end(p, a->count, CH_PIECE);
+    int64_t begin = p * CH_PIECE, end = ch_piece_end(p, count, CH_PIECE);
     if (out16)
       rounded_part(a, run, begin, end, out16);
     else
@@ -84,12 +84,12 @@ static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
 
 static void geglu(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
-  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+  int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
     const float *in = a->x, *u = a->u;
     float *y = a->y;
-    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
+    int64_t end = ch_piece_end(p, count, CH_PIECE);
 #pragma omp simd
     for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = in[i] * normal_at(in[i]).cdf * u[i];
   }
@@ -98,12 +98,12 @@ static void geglu(ch_exec *x, const ch_gelu_args *a) {
 /* Every input of an element is read before an output is written: dx and du may stand where x, u and dy do. */
 static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
-  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+  int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
     const float *in = a->x, *u = a->u, *dy = a->dy;
     float *dx = a->dx, *du = a->du;
-    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
+    int64_t end = ch_piece_end(p, count, CH_PIECE);
 #pragma omp simd
     for (int64_t i = p * CH_PIECE; i < end; i++) {
       float g = in[i], scaled = dy[i] * u[i], straight = dy[i];

@@ -53,16 +53,17 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   double sum = 0;
   for (int64_t p = 0; p < pieces; p++) sum += sums[p];
   *a->sum = sum;
+  if (a->total) *a->total += sum;
 }
 
 static void round_bf16(ch_exec *x, const ch_round_args *a) {
   if (ch_counting(x)) return;
-  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+  int64_t all = ch_elements(a->count, a->rows), pieces = ch_pieces(all, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
     const float *in = a->x;
     ch_bf16 *y = a->y;
-    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
+    int64_t end = ch_piece_end(p, all, CH_PIECE);
 #pragma omp simd
     for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = ch_bf16_round(in[i]);
   }

@@ -177,7 +177,7 @@ CH_TILE_INLINE void tile(const problem *q, const task *t, int rows, int copying)
       ch_vector value = q->alpha * sum[r][v];
       if (t->add) value += ch_load(c + v * CH_LANES);
       if (streams)
-        ch_stream(c + v * CH_LANES, value);
+        ch_store_past(c + v * CH_LANES, value);
       else
         ch_store(c + v * CH_LANES, value);
     }
@@ -271,14 +271,14 @@ void CH_SIMD(ch_product_float)(const ch_product *p, float *scratch) {
       }
       (q.c_transposed ? by_row : by_panel)(&q, &b, scratch);
     }
-  if (q.streams) ch_stream_end();
+  if (q.streams) ch_store_past_end();
 }
 
 void CH_SIMD(ch_product_write)(int64_t rows, int64_t columns, const float *x, float *y, int64_t ldy) {
   int64_t whole = aligned(y, ldy) ? columns / CH_LANES * CH_LANES : 0;
   for (int64_t i = 0; i < rows; i++, x += columns, y += ldy) {
-    for (int64_t j = 0; j < whole; j += CH_LANES) ch_stream(y + j, ch_load(x + j));
+    for (int64_t j = 0; j < whole; j += CH_LANES) ch_store_past(y + j, ch_load(x + j));
     memcpy(y + whole, x + whole, (size_t)(columns - whole) * sizeof *y);
   }
-  ch_stream_end();
+  ch_store_past_end();
 }

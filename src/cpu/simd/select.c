@@ -5,6 +5,8 @@
  * hold the answer, at most 16 times. Counting is a branch-free vector loop over a few cache lines; that beats
  * histograms, whose updates wait for each other where scores crowd, and partitioning, which mispredicts branches. */
 
+#include <string.h>
+
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vexp.h"
 
@@ -22,6 +24,12 @@ static inline int32_t key_of(float score) {
  * all experts' lines into one set of the cache. */
 static int64_t key_stride(int n) { return ch_pieces(n, TOKENS) * TOKENS + TOKENS; }
 
+/* Pools of every stride-th token: their keys are lined up, pool by pool. Where the key of token t stands, and back. */
+static inline int place_of(const ch_select_args *a, int t) { return a->pool_begin[t % a->stride] + t / a->stride; }
+static inline int token_at(const ch_select_args *a, int pool, int place) {
+  return a->stride > 1 ? pool + (place - a->pool_begin[pool]) * a->stride : place;
+}
+
 /* Keys of `tokens` tokens from `first` and `experts` experts from `expert`: keys [experts,key_stride]. */
 static void transpose(const ch_select_args *a, int first, int tokens, int expert, int experts, int32_t *keys) {
   int64_t stride = key_stride(a->record->tokens), e = a->record->experts;
@@ -31,6 +39,11 @@ static void transpose(const ch_select_args *a, int first, int tokens, int expert
     int32_t valid = !a->valid || a->valid[first + t];
 #pragma omp simd
     for (int j = 0; j < experts; j++) tile[t][j] = valid ? key_of(score[j]) : KEY_INVALID;
+  }
+  if (a->stride > 1) {
+    for (int t = 0; t < tokens; t++)
+      for (int j = 0, place = place_of(a, first + t); j < experts; j++) keys[j * stride + place] = tile[t][j];
+    return;
   }
   for (int j = 0; j < experts; j++)
     for (int t = 0; t < tokens; t++) keys[j * stride + first + t] = tile[t][j];
@@ -103,27 +116,38 @@ static int take(const int32_t *key, int n, int first, threshold limit, int *slot
   return last;
 }
 
-/* All pools of one expert, keys [n]. */
-static void select_expert(const ch_select_args *a, int expert, const int32_t *key, int per_expert) {
-  ch_record *r = a->record;
-  int slot = expert * per_expert;
+/* Pools lie among each other: an expert's `count` tokens, found pool by pool, in ascending order. taken: [n] */
+static void sort_tokens(int n, int count, int *token, uint8_t *taken) {
+  memset(taken, 0, (size_t)n);
+  for (int s = 0; s < count; s++) taken[token[s]] = 1;
+  for (int t = 0; t < n; t++)
+    if (taken[t]) *token++ = t;
+}
+
+/* All pools of one expert, keys [n]. taken: [n], of pools with a stride. */
+static void select_expert(const ch_select_args *a, int expert, const int32_t *key, int per_expert, uint8_t *taken) {
+  const ch_record *r = a->record;
+  int slot = expert * per_expert, *token = r->slot_token + slot;
   r->expert_begin[expert] = slot;
   for (int p = 0; p < a->pools; p++) {
     int begin = a->pool_begin[p], n = a->pool_begin[p + 1] - begin;
     float *cutoff = a->cutoff ? a->cutoff + (int64_t)p * r->experts + expert : NULL;
     if (cutoff) *cutoff = INFINITY; /* k of 0: no score is good enough */
     if (!a->k[p]) continue;
-    int last = take(key + begin, n, begin, find_threshold(key + begin, n, a->k[p]), r->slot_token + slot);
-    if (cutoff) *cutoff = a->score[(int64_t)last * r->experts + expert];
-    slot += a->k[p];
+    int last = take(key + begin, n, begin, find_threshold(key + begin, n, a->k[p]), token);
+    if (cutoff) *cutoff = a->score[(int64_t)token_at(a, p, last) * r->experts + expert];
+    for (int s = 0; s < a->k[p] && a->stride > 1; s++) token[s] = token_at(a, p, token[s]);
+    token += a->k[p];
   }
+  if (a->stride > 1) sort_tokens(r->tokens, per_expert, r->slot_token + slot, taken);
 }
 
 static void select_tokens(ch_exec *x, const ch_select_args *a) {
-  ch_record *r = a->record;
+  const ch_record *r = a->record;
   int n = r->tokens, e = r->experts, group = e < EXPERTS ? e : EXPERTS;
   size_t mark = ch_arena_mark(&x->scratch);
   int32_t *keys = CH_NEW(&x->scratch, int32_t, group * key_stride(n));
+  uint8_t *taken = a->stride > 1 ? CH_NEW(&x->scratch, uint8_t, group * (int64_t)n) : NULL;
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
   int per_expert = 0;
@@ -134,10 +158,10 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
 #pragma omp for
     for (int t = 0; t < n; t += TOKENS) transpose(a, t, n - t < TOKENS ? n - t : TOKENS, begin, experts, keys);
 #pragma omp for schedule(dynamic, 1)
-    for (int i = 0; i < experts; i++) select_expert(a, begin + i, keys + i * key_stride(n), per_expert);
+    for (int i = 0; i < experts; i++)
+      select_expert(a, begin + i, keys + i * key_stride(n), per_expert, taken ? taken + i * (int64_t)n : NULL);
   }
-  r->slots = e * per_expert;
-  r->expert_begin[e] = r->slots;
+  r->expert_begin[e] = e * per_expert;
 }
 
 void CH_SIMD(ch_fill_select)(ch_ops *ops) { ops->select = select_tokens; }

@@ -24,9 +24,9 @@ static inline ch_vector ch_load(const float *x) { return *(const ch_vector *)x; 
 static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
 
 /* A store past the caches, of an output too large to be found there again: the line is not read first. `x` is aligned
- * to CH_VECTOR_BYTES; ch_stream_end stands before others may read. */
+ * to CH_VECTOR_BYTES; ch_store_past_end stands before others may read. */
 enum { CH_VECTOR_BYTES = CH_LANES * 4 };
-static inline void ch_stream(float *x, ch_vector v) {
+static inline void ch_store_past(float *x, ch_vector v) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(x, (__m512)v);
 #elif defined(__FMA__)
@@ -35,7 +35,7 @@ static inline void ch_stream(float *x, ch_vector v) {
   ch_store(x, v);
 #endif
 }
-static inline void ch_stream_end(void) {
+static inline void ch_store_past_end(void) {
 #if defined(__FMA__)
   _mm_sfence();
 #endif

@@ -66,12 +66,12 @@ static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const i
 
 static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool, uint8_t *mark) {
   size_t scratch = ch_arena_mark(&x->scratch);
-  int *token = CH_NEW(&x->scratch, int, a->largest);
+  int *token = CH_NEW_HOST(&x->scratch, int, a->largest);
   ch_pool p = {.rows = a->largest, .e = a->e, .cap = a->cap, .balanced = a->balanced};
-  real *score = CH_NEW(&x->scratch, real, (int64_t)p.rows * p.e);
-  p.taken = CH_NEW(&x->scratch, uint8_t, (int64_t)p.rows * p.e);
-  p.beta = CH_NEW(&x->scratch, double, p.e);
-  p.alpha = CH_NEW(&x->scratch, double, p.rows);
+  real *score = CH_NEW_HOST(&x->scratch, real, (int64_t)p.rows * p.e);
+  p.taken = CH_NEW_HOST(&x->scratch, uint8_t, (int64_t)p.rows * p.e);
+  p.beta = CH_NEW_HOST(&x->scratch, double, p.e);
+  p.alpha = CH_NEW_HOST(&x->scratch, double, p.rows);
   p.score = score;
   if (!ch_counting(x)) {
     p.rows = find_rows(a, pool, token);
@@ -89,25 +89,24 @@ static void assign_pool(ch_exec *x, const ch_assign_args *a, int pool, uint8_t *
 }
 
 static void fill_record(ch_exec *x, const ch_assign_args *a, const uint8_t *mark) {
-  ch_record *r = a->record;
+  int *begin = CH_AS_HOST(int, a->record->expert_begin), *slot_token = CH_AS_HOST(int, a->record->slot_token);
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < a->e; i++) {
     int load = 0;
     for (int t = 0; t < a->n; t++) load += mark[(int64_t)i * a->n + t];
-    r->expert_begin[i + 1] = load;
+    begin[i + 1] = load;
   }
-  r->expert_begin[0] = 0;
-  for (int i = 0; i < a->e; i++) r->expert_begin[i + 1] += r->expert_begin[i];
-  r->slots = r->expert_begin[a->e];
+  begin[0] = 0;
+  for (int i = 0; i < a->e; i++) begin[i + 1] += begin[i];
 #pragma omp parallel for num_threads(x->threads)
   for (int i = 0; i < a->e; i++)
-    for (int t = 0, s = r->expert_begin[i]; s < r->expert_begin[i + 1]; t++)
-      if (mark[(int64_t)i * a->n + t]) r->slot_token[s++] = t;
+    for (int t = 0, s = begin[i]; s < begin[i + 1]; t++)
+      if (mark[(int64_t)i * a->n + t]) slot_token[s++] = t;
 }
 
 void ch_assign(ch_exec *x, const ch_assign_args *a) {
   size_t scratch = ch_arena_mark(&x->scratch);
-  uint8_t *mark = CH_NEW(&x->scratch, uint8_t, (int64_t)a->e * a->n);
+  uint8_t *mark = CH_NEW_HOST(&x->scratch, uint8_t, (int64_t)a->e * a->n);
   if (ch_counting(x)) {
     assign_pool(x, a, 0, mark);
   } else {

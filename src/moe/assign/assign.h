@@ -1,5 +1,6 @@
 /* Assignments with a rule on both sides: every expert takes k tokens of a pool, and a token is taken by at most b
- * experts (capped expert choice), or by exactly one (BASE layers). See docs/assignment.md. */
+ * experts (capped expert choice), or by exactly one (BASE layers). See docs/assignment.md. All of it works on the host:
+ * arrays are the host's, and so is the memory of the executors that are passed in. */
 #ifndef CH_MOE_ASSIGN_ASSIGN_H
 #define CH_MOE_ASSIGN_ASSIGN_H
 
@@ -20,7 +21,7 @@ typedef struct ch_assign_args {
   int iterations;
   const uint8_t *valid;           /* [n] or NULL */
   const real *score;              /* [n,e] -infinity: never, if it can be helped */
-  ch_record *record;              /* out: expert_begin, slot_token, slots; the gates are left to the router */
+  const ch_record *record;        /* out: expert_begin, slot_token; the gates are left to the router */
   real *beta;                     /* [pools,e] out: the experts' prices, +infinity for a pool without valid tokens */
   real *alpha;                    /* [n] out or NULL: the tokens' prices, 0 where not valid */
   choir_certificate *certificate; /* out: of all pools together */

@@ -15,9 +15,9 @@ static void measure(ch_pool *p, const double *load, const double *taken) {
 
 void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations) {
   size_t mark = ch_arena_mark(&x->scratch);
-  real *alpha = CH_NEW(&x->scratch, real, p->rows), *beta = CH_NEW(&x->scratch, real, p->e);
-  real *margin = CH_NEW(&x->scratch, real, (int64_t)p->rows * p->e);
-  double *load = CH_NEW(&x->scratch, double, p->e), *taken = CH_NEW(&x->scratch, double, p->rows);
+  real *alpha = CH_NEW_HOST(&x->scratch, real, p->rows), *beta = CH_NEW_HOST(&x->scratch, real, p->e);
+  real *margin = CH_NEW_HOST(&x->scratch, real, (int64_t)p->rows * p->e);
+  double *load = CH_NEW_HOST(&x->scratch, double, p->e), *taken = CH_NEW_HOST(&x->scratch, double, p->rows);
   x->ops->dykstra(x, &(ch_dykstra_args){.n = p->rows,
                                         .e = p->e,
                                         .k = p->k,
@@ -25,13 +25,13 @@ void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations) {
                                         .lambda = lambda,
                                         .tolerance = tolerance,
                                         .iterations = iterations,
-                                        .score = p->score,
-                                        .alpha = alpha,
-                                        .beta = beta,
-                                        .margin = margin,
-                                        .load = load,
-                                        .taken = taken,
-                                        .done = &p->iterations});
+                                        .score = CH_AS_DEV(const real, p->score),
+                                        .alpha = CH_AS_DEV(real, alpha),
+                                        .beta = CH_AS_DEV(real, beta),
+                                        .margin = CH_AS_DEV(real, margin),
+                                        .load = CH_AS_DEV(double, load),
+                                        .taken = CH_AS_DEV(double, taken),
+                                        .done = CH_AS_DEV(int, &p->iterations)});
   ch_assign_top(x, p, margin, NULL);
   if (!ch_counting(x)) {
     measure(p, load, taken);

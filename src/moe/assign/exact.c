@@ -117,8 +117,8 @@ static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
   ch_flow f;
   int keeps_slack = !p->balanced;
   ch_flow_alloc(x, &f, l->rows + (p->balanced != 0), p->e, keeps_slack);
-  real *column = CH_NEW(&x->scratch, real, l->rows);
-  int *best = CH_NEW(&x->scratch, int, p->e);
+  real *column = CH_NEW_HOST(&x->scratch, real, l->rows);
+  int *best = CH_NEW_HOST(&x->scratch, int, p->e);
   if (!ch_counting(x)) {
     f.rows = l->rows + l->extra;
     set_up(&f, l);

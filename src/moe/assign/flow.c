@@ -12,26 +12,26 @@ void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack) {
   ch_arena *a = &x->scratch;
   *f = (ch_flow){.x = x, .rows = rows, .e = e, .nodes = e + keeps_slack};
   int64_t nodes = f->nodes, ld = f->ld = (nodes + PAD - 1) / PAD * PAD;
-  f->score = CH_NEW(a, real, rows * ld);
-  f->open = CH_NEW(a, real, rows * ld);
-  f->slack = CH_NEW(a, int, rows);
-  f->excess = CH_NEW(a, int, nodes);
-  f->list = CH_NEW(a, int, (int64_t)e *rows);
-  f->held = CH_NEW(a, int, e);
-  f->beta = CH_NEW(a, double, ld);
-  f->cost = CH_NEW(a, double, nodes *ld);
-  f->carrier = CH_NEW(a, int, nodes *ld);
-  f->stale = CH_NEW(a, uint8_t, nodes);
+  f->score = CH_NEW_HOST(a, real, rows * ld);
+  f->open = CH_NEW_HOST(a, real, rows * ld);
+  f->slack = CH_NEW_HOST(a, int, rows);
+  f->excess = CH_NEW_HOST(a, int, nodes);
+  f->list = CH_NEW_HOST(a, int, (int64_t)e *rows);
+  f->held = CH_NEW_HOST(a, int, e);
+  f->beta = CH_NEW_HOST(a, double, ld);
+  f->cost = CH_NEW_HOST(a, double, nodes *ld);
+  f->carrier = CH_NEW_HOST(a, int, nodes *ld);
+  f->stale = CH_NEW_HOST(a, uint8_t, nodes);
   f->blocks = keeps_slack ? (rows + BLOCK - 1) / BLOCK : 0;
-  f->block_cost = CH_NEW(a, double, f->blocks *ld);
-  f->block_carrier = CH_NEW(a, int, f->blocks *ld);
-  f->block_stale = CH_NEW(a, uint8_t, f->blocks);
-  f->some_rows = CH_NEW(a, int, rows);
-  f->distance = CH_NEW(a, double, nodes);
-  f->previous = CH_NEW(a, int, nodes);
-  f->settled = CH_NEW(a, uint8_t, nodes);
-  f->step_cost = CH_NEW(a, double, nodes);
-  f->step_row = CH_NEW(a, int, nodes);
+  f->block_cost = CH_NEW_HOST(a, double, f->blocks *ld);
+  f->block_carrier = CH_NEW_HOST(a, int, f->blocks *ld);
+  f->block_stale = CH_NEW_HOST(a, uint8_t, f->blocks);
+  f->some_rows = CH_NEW_HOST(a, int, rows);
+  f->distance = CH_NEW_HOST(a, double, nodes);
+  f->previous = CH_NEW_HOST(a, int, nodes);
+  f->settled = CH_NEW_HOST(a, uint8_t, nodes);
+  f->step_cost = CH_NEW_HOST(a, double, nodes);
+  f->step_row = CH_NEW_HOST(a, int, nodes);
 }
 
 static int is_room(const ch_flow *f, int node) { return node == f->e; }
@@ -41,12 +41,12 @@ static int is_room(const ch_flow *f, int node) { return node == f->e; }
 static void cheapest(ch_flow *f, int rows, const int *row, int from, double *cost, int *carrier) {
   f->x->ops->exchange(f->x, &(ch_exchange_args){.rows = rows,
                                                 .from = from,
-                                                .row = row,
+                                                .row = CH_AS_DEV(const int, row),
                                                 .ld = f->ld,
-                                                .score = f->score,
-                                                .open = f->open,
-                                                .cost = cost,
-                                                .carrier = carrier});
+                                                .score = CH_AS_DEV(const real, f->score),
+                                                .open = CH_AS_DEV(const real, f->open),
+                                                .cost = CH_AS_DEV(double, cost),
+                                                .carrier = CH_AS_DEV(int, carrier)});
 }
 
 static void refresh_block(ch_flow *f, int block) {

@@ -37,7 +37,7 @@ typedef struct ch_flow {
   int moves; /* so far */
 } ch_flow;
 
-/* Memory from scratch. */
+/* Memory from scratch, which is the host's. */
 void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack);
 
 /* A row takes an expert while the network is set up, before anything moves. */

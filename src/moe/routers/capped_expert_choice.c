@@ -53,19 +53,9 @@ static void fit(const ch_route_args *a, const int *order, ch_pools *pools) {
   pools->total = 0;
   for (int p = 0; p < pools->count; p++) {
     int valid = 0;
-    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) valid += !a->valid || a->valid[order ? order[j] : j];
+    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) valid += !a->mask || a->mask[order ? order[j] : j];
     pools->total += pools->k[p] = ch_assign_k(pools->k[p], valid, a->e, cap_of(a->options, a->e));
   }
-}
-
-static void finish(ch_exec *x, const ch_route_args *a, const ch_pools *pools, const real *beta) {
-  const ch_record *r = a->record;
-  a->counts->capacity = pools->total;
-  a->counts->dropped = 0;
-  a->counts->aux_loss = 0;
-  ch_pools_mean_cutoff(a, pools, beta);
-  for (int i = 0; i < a->e; i++) a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
-  ch_router_gates_from_scores(x, a);
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
@@ -73,7 +63,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   const choir_router_options *o = a->options;
   ch_pools pools = ch_pools_cut(x, a);
   const int *order = ch_pools_order(x, a, &pools);
-  real *beta = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e);
+  real *beta = CH_NEW_HOST(&x->scratch, real, (int64_t)pools.count * a->e);
   if (!ch_counting(x)) fit(a, order, &pools);
   ch_assign(x, &(ch_assign_args){.n = a->n,
                                  .e = a->e,
@@ -86,18 +76,26 @@ static void route(ch_exec *x, const ch_route_args *a) {
                                  .solver = solver_of(o),
                                  .lambda = o->solver_lambda,
                                  .iterations = o->solver_iterations,
-                                 .valid = a->valid,
-                                 .score = a->scores,
+                                 .valid = a->mask,
+                                 .score = CH_AS_HOST(const real, a->scores),
                                  .record = a->record,
                                  .beta = beta,
                                  .certificate = &a->counts->certificate});
-  if (!ch_counting(x)) finish(x, a, &pools, beta);
+  ch_pools_mean_cutoff(x, a, &pools, CH_AS_DEV(real, beta));
+  ch_router_demand_is_load(x, a);
+  ch_router_gates_from_scores(x, a);
+  a->record->load = a->counts->capacity = pools.total;
   ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_capped_expert_choice = {
     .name = "capped_expert_choice",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS,
+    .summary = "expert choice where a token has at most `cap` experts, by an exact or an entropic solver",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_AROUND,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(solver) |
+               CH_ROUTER_TAKES(solver_lambda) | CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(decay),
+    .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
     .check = check,
     .max_slots = max_slots,

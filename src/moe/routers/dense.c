@@ -13,7 +13,7 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
 
 const ch_router ch_router_dense = {
     .name = "dense",
-    .caps = 0,
+    .summary = "one expert holds every token: a dense layer",
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("dense"), .capacity_factor = 1},
     .check = check,

@@ -20,32 +20,29 @@ static int max_slots(const choir_router_options *o, int n, int e, int sequence_l
 /* Each expert's k best tokens of every pool. */
 static void choose(ch_exec *x, const ch_route_args *a) {
   ch_pools pools = ch_pools_cut(x, a);
-  real *cutoff = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e);
+  real CH_DEV *cutoff = CH_NEW(&x->scratch, real, (int64_t)pools.count * a->e);
   ch_pools_select(x, a, &pools, cutoff);
-  if (ch_counting(x)) return;
-  ch_record *r = a->record;
-  r->slots = r->expert_begin[a->e];
-  a->counts->capacity = pools.total;
-  a->counts->dropped = 0;
-  ch_pools_mean_cutoff(a, &pools, cutoff);
-  for (int i = 0; i < a->e; i++) a->counts->demand[i] = r->expert_begin[i + 1] - r->expert_begin[i];
+  ch_pools_mean_cutoff(x, a, &pools, cutoff);
+  ch_router_demand_is_load(x, a);
+  a->record->load = a->counts->capacity = pools.total;
 }
 
+/* One plan serves both ways. */
 static void route(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  ch_marks mark = ch_scratch_mark(x);
   if (!a->by_threshold || ch_counting(x)) choose(x, a);
   if (a->options->threshold_after && (a->by_threshold || ch_counting(x))) ch_threshold_choice(x, a);
-  if (!ch_counting(x)) {
-    a->counts->aux_loss = 0;
-    ch_router_gates_from_scores(x, a);
-  }
-  ch_arena_release(&x->scratch, mark);
+  ch_router_gates_from_scores(x, a);
+  ch_scratch_release(x, mark);
 }
 
 const ch_router ch_router_expert_choice = {
     .name = "expert_choice",
-    .caps =
-        CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS | CH_ROUTER_POOLS | CH_ROUTER_BY_THRESHOLD,
+    .summary = "each expert takes the k = n c / e tokens of a pool that score best for it (Zhou et al. 2022)",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_AROUND,
+    .options =
+        CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
     .defaults = {CH_ROUTER_DEFAULTS("expert_choice"), .capacity_factor = 2},
     .check = check,
     .max_slots = max_slots,

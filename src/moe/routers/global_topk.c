@@ -61,10 +61,11 @@ static void sift_down(pair *heap, int count, int hole, pair p) {
 
 /* All pairs of valid tokens; NaN is worst. Returns how many. */
 static int build_heap(const ch_route_args *a, pair *heap) {
+  const real *scores = CH_AS_HOST(const real, a->scores);
   int count = 0;
   for (int32_t at = 0; at < a->n * a->e; at++) {
-    if (a->valid && !a->valid[at / a->e]) continue;
-    real score = a->scores[at];
+    if (a->mask && !a->mask[at / a->e]) continue;
+    real score = scores[at];
     heap[count++] = (pair){score == score ? score : (real)-INFINITY, at};
   }
   for (int i = count / 2 - 1; i >= 0; i--) sift_down(heap, count, i, heap[i]);
@@ -74,53 +75,56 @@ static int build_heap(const ch_route_args *a, pair *heap) {
 /* Marks what is taken and counts what was looked at; cutoff: where each expert stopped. */
 static void take(const ch_route_args *a, pair *heap, int capacity, int total, int *held, int *had, uint8_t *keep) {
   int e = a->e, left = total;
-  ch_route_counts *counts = a->counts;
-  real last = (real)INFINITY;
+  int *demand = CH_AS_HOST(int, a->counts->demand);
+  real *cutoff = CH_AS_HOST(real, a->counts->cutoff), last = (real)INFINITY;
+  int64_t dropped = 0;
   memset(held, 0, (size_t)e * sizeof *held);
   memset(had, 0, (size_t)a->n * sizeof *had);
   memset(keep, 0, (size_t)a->n * (size_t)e);
-  memset(counts->demand, 0, (size_t)e * sizeof *counts->demand);
-  counts->dropped = 0;
+  memset(demand, 0, (size_t)e * sizeof *demand);
   for (int count = build_heap(a, heap); count && left;) {
     pair best = heap[0];
     count--;
     sift_down(heap, count, 0, heap[count]);
     int t = best.at / e, i = best.at % e;
-    counts->demand[i]++;
+    demand[i]++;
     if (held[i] == capacity || (a->options->cap && had[t] == a->options->cap)) {
-      counts->dropped++;
+      dropped++;
       continue;
     }
     keep[best.at] = 1;
     had[t]++;
     left--;
-    last = counts->cutoff[i] = best.score;
+    last = cutoff[i] = best.score;
     held[i]++;
   }
   for (int i = 0; i < e; i++)
-    if (held[i] < capacity) counts->cutoff[i] = last; /* it stopped where all did */
+    if (held[i] < capacity) cutoff[i] = last; /* it stopped where all did */
+  *CH_AS_HOST(int64_t, a->counts->dropped) = dropped;
 }
 
 static void route(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   int64_t count = (int64_t)a->n * a->e;
-  pair *heap = CH_NEW(&x->scratch, pair, count);
-  uint8_t *keep = CH_NEW(&x->scratch, uint8_t, count);
-  int *held = CH_NEW(&x->scratch, int, a->e), *had = CH_NEW(&x->scratch, int, a->n);
-  if (!ch_counting(x)) {
-    double c = ch_router_factor(a->options, a->training);
-    int valid = ch_valid_count(a->valid, a->n), capacity = ch_router_capacity(2 * c, 1, valid, a->e);
-    take(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
-    ch_router_take_marked(x, a, keep);
-    a->counts->capacity = capacity;
-    a->counts->aux_loss = 0;
-  }
+  pair *heap = CH_NEW_HOST(&x->scratch, pair, count);
+  uint8_t *keep = CH_NEW_HOST(&x->scratch, uint8_t, count);
+  int *held = CH_NEW_HOST(&x->scratch, int, a->e), *had = CH_NEW_HOST(&x->scratch, int, a->n);
+  double c = ch_router_factor(a->options, a->training);
+  int valid = ch_valid_count(a->mask, a->n), capacity = ch_router_capacity(2 * c, 1, valid, a->e);
+  if (!ch_counting(x)) take(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
+  x->ops->collect(x, &(ch_collect_args){.keep = CH_AS_DEV(const uint8_t, keep), .record = a->record});
+  ch_router_gates_from_scores(x, a);
+  a->counts->capacity = capacity;
   ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_global_topk = {
     .name = "global_topk",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_THRESHOLDS,
+    .summary = "the n c best of all scores, an expert at most twice its share",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_AROUND,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
+    .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("global_topk"), .capacity_factor = 2},
     .check = check,
     .max_slots = max_slots,

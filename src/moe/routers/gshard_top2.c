@@ -12,34 +12,32 @@ static int max_slots(const choir_router_options *o, int n, int e, int sequence_l
   return ch_token_choice_max_slots(o, 2, n, e);
 }
 
-/* Gates of both choices. In training with random_second, the second one stays with probability 2 g2 (at most 1: g2 is
- * the smaller share); one that does not asks for no room. */
-static void weigh(ch_exec *x, const ch_route_args *a, ch_choices *c) {
-  int sample = a->training && a->options->random_second;
-#pragma omp parallel for num_threads(x->threads)
-  for (int t = 0; t < a->n; t++) {
-    int *expert = c->expert + 2 * (int64_t)t;
-    if (expert[0] < 0) continue;
-    const real *score = a->scores + (int64_t)t * a->e;
-    real first = score[expert[0]], second = score[expert[1]], sum = first + second;
-    if (sum == 0) sum = 1; /* both 0, which no softmax gives */
-    c->gate[2 * (int64_t)t] = first / sum;
-    c->gate[2 * (int64_t)t + 1] = second / sum;
-    if (sample && !(ch_rng_uniform(a->rng, a->rng_base + (uint64_t)t) < 2 * (double)(second / sum))) expert[1] = -1;
-  }
+static ch_gate_args gates(const ch_route_args *a, const ch_choices *c) {
+  return (ch_gate_args){.rule = CH_GATE_SHARE,
+                        .record = a->record,
+                        .score = a->scores,
+                        .choice = c->choice,
+                        .value = c->value,
+                        .dgate = a->dgate,
+                        .dscore = a->dscores};
 }
 
-/* With room for `factor` times an even share in every expert; 0: for all. */
+/* With room for `factor` times an even share in every expert; 0: for all. In training with random_second, the second
+ * choice stays with probability 2 g2 (at most 1: g2 is the smaller share); one that does not asks for no room. */
 static void place(ch_exec *x, const ch_route_args *a, double factor) {
   size_t mark = ch_arena_mark(&x->scratch);
+  int valid = ch_valid_count(a->mask, a->n);
   ch_choices c = ch_choices_alloc(x, a, 2);
-  if (!ch_counting(x)) {
-    int valid = ch_valid_count(a->valid, a->n);
-    ch_choices_best(x, a, &c);
-    a->counts->aux_loss = ch_balance_loss(a, &c);
-    weigh(x, a, &c);
-    ch_choices_place(a, &c, factor > 0 ? ch_router_capacity(factor, 2, valid, a->e) : valid);
-  }
+  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_balance_args balance = ch_balance_of(a, &c);
+  x->ops->balance(x, &balance);
+  if (a->training && a->options->random_second)
+    x->ops->sample_second(x,
+                          &(ch_sample_second_args){
+                              .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice});
+  ch_choices_place(x, a, &c, factor > 0 ? ch_router_capacity(factor, 2, valid, a->e) : valid);
+  ch_gate_args gate = gates(a, &c);
+  x->ops->gate(x, &gate);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -47,32 +45,23 @@ static void route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_fa
 
 static void causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 
-/* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on; a choice that holds no slot has gradient 0. */
 static void backward(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_choices c = ch_choices_alloc(x, a, 2);
-  if (!ch_counting(x)) {
-    ch_choices_best(x, a, &c);
-    ch_router_gates_backward(x, a);
-#pragma omp parallel for num_threads(x->threads)
-    for (int t = 0; t < a->n; t++) {
-      const int *expert = c.expert + 2 * (int64_t)t;
-      if (expert[0] < 0) continue;
-      const real *score = a->scores + (int64_t)t * a->e;
-      real *dscore = a->dscores + (int64_t)t * a->e;
-      real first = score[expert[0]], second = score[expert[1]], sum = first + second;
-      real slope = (dscore[expert[0]] - dscore[expert[1]]) / (sum * sum);
-      dscore[expert[0]] = second * slope;
-      dscore[expert[1]] = -first * slope;
-    }
-    ch_balance_loss_backward(x, a, &c);
-  }
+  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_gate_args gate = gates(a, &c);
+  ch_balance_args balance = ch_balance_of(a, &c);
+  x->ops->gate_backward(x, &gate);
+  x->ops->balance_backward(x, &balance);
   ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_gshard_top2 = {
     .name = "gshard_top2",
-    .caps = CH_ROUTER_ACROSS_TOKENS | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_SHARES,
+    .summary = "each token asks its two best experts, first choices go first (Lepikhin et al. 2020)",
+    .reads = CH_READS_SHARES,
+    .looks = CH_LOOKS_AROUND,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(random_second),
     .choices = 2,
     .defaults = {CH_ROUTER_DEFAULTS("gshard_top2"), .capacity_factor = 1, .aux_loss_weight = 0.01},
     .check = check,

@@ -9,7 +9,8 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
 
 const ch_router ch_router_hash = {
     .name = "hash",
-    .caps = CH_ROUTER_NEEDS_IDS,
+    .summary = "token id mod experts (Roller et al. 2021)",
+    .reads = CH_READS_IDS,
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("hash"), .capacity_factor = 1},
     .check = check,

@@ -1,6 +1,5 @@
 #include "moe/routers/pool.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -83,15 +82,15 @@ static int token_at(const ch_pools *pools, int p, int j) {
 ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
   shape s = shape_of(a->options, a->n, a->sequence_length);
   ch_pools pools = {.count = s.count + (s.rest > 0), .stride = s.stride};
-  pools.begin = CH_NEW(&x->scratch, int, pools.count + 1);
-  pools.k = CH_NEW(&x->scratch, int, pools.count);
+  pools.begin = CH_NEW_HOST(&ch_host(x)->scratch, int, pools.count + 1);
+  pools.k = CH_NEW_HOST(&ch_host(x)->scratch, int, pools.count);
   if (ch_counting(x)) return pools;
   double c = ch_router_factor(a->options, a->training);
   pools.begin[0] = 0;
   for (int p = 0; p < pools.count; p++) {
     int size = p == s.count ? s.rest : s.size + (p < s.large), valid = 0;
     pools.begin[p + 1] = pools.begin[p] + size;
-    for (int j = 0; j < size; j++) valid += !a->valid || a->valid[token_at(&pools, p, j)];
+    for (int j = 0; j < size; j++) valid += !a->mask || a->mask[token_at(&pools, p, j)];
     pools.total += pools.k[p] = ch_router_k(c, valid, a->e);
   }
   return pools;
@@ -104,72 +103,24 @@ int ch_pools_largest(const choir_router_options *o, int n, int sequence_length) 
 
 const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *pools) {
   if (pools->stride == 1) return NULL;
-  int *order = CH_NEW(&x->scratch, int, a->n);
+  int *order = CH_NEW_HOST(&ch_host(x)->scratch, int, a->n);
   for (int p = 0; p < pools->count && !ch_counting(x); p++)
     for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) order[j] = token_at(pools, p, j - pools->begin[p]);
   return order;
 }
 
-/* Scores and mask lined up. */
-static void line_up(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real *score, uint8_t *valid) {
-#pragma omp parallel for num_threads(x->threads)
-  for (int p = 0; p < pools->count; p++)
-    for (int j = pools->begin[p]; j < pools->begin[p + 1]; j++) {
-      int t = token_at(pools, p, j - pools->begin[p]);
-      memcpy(score + (int64_t)j * a->e, a->scores + (int64_t)t * a->e, (size_t)a->e * sizeof *score);
-      valid[j] = !a->valid || a->valid[t];
-    }
+void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real CH_DEV *cutoff) {
+  x->ops->select(x, &(ch_select_args){.pools = pools->count,
+                                      .pool_begin = pools->begin,
+                                      .k = pools->k,
+                                      .stride = pools->stride,
+                                      .valid = a->valid,
+                                      .score = a->scores,
+                                      .record = a->record,
+                                      .cutoff = cutoff});
 }
 
-/* Places in the line become tokens, ascending within each expert. place: [n]; taken: [e,n] */
-static void put_back(ch_exec *x, const ch_route_args *a, const int *place, uint8_t *taken) {
-  ch_record *r = a->record;
-#pragma omp parallel for num_threads(x->threads)
-  for (int i = 0; i < a->e; i++) {
-    uint8_t *mine = taken + (int64_t)i * a->n;
-    int slot = r->expert_begin[i];
-    memset(mine, 0, (size_t)a->n);
-    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++) mine[place[r->slot_token[s]]] = 1;
-    for (int t = 0; t < a->n; t++)
-      if (mine[t]) r->slot_token[slot++] = t;
-  }
-}
-
-void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real *cutoff) {
-  size_t mark = ch_arena_mark(&x->scratch);
-  int64_t n = a->n;
-  ch_select_args select = {.pools = pools->count,
-                           .pool_begin = pools->begin,
-                           .k = pools->k,
-                           .valid = a->valid,
-                           .score = a->scores,
-                           .record = a->record,
-                           .cutoff = cutoff};
-  if (pools->stride == 1) {
-    x->ops->select(x, &select);
-  } else {
-    real *score = CH_NEW(&x->scratch, real, n * a->e);
-    uint8_t *valid = CH_NEW(&x->scratch, uint8_t, n), *taken = CH_NEW(&x->scratch, uint8_t, n * a->e);
-    const int *place = ch_pools_order(x, a, pools);
-    if (!ch_counting(x)) line_up(x, a, pools, score, valid);
-    select.score = score;
-    select.valid = valid;
-    x->ops->select(x, &select);
-    if (!ch_counting(x)) put_back(x, a, place, taken);
-  }
-  ch_arena_release(&x->scratch, mark);
-}
-
-void ch_pools_mean_cutoff(const ch_route_args *a, const ch_pools *pools, const real *cutoff) {
-  for (int i = 0; i < a->e; i++) {
-    double sum = 0;
-    int finite = 0;
-    for (int p = 0; p < pools->count; p++) {
-      real value = cutoff[(int64_t)p * a->e + i];
-      if (!isfinite(value)) continue;
-      sum += (double)value;
-      finite++;
-    }
-    a->counts->cutoff[i] = finite ? (real)(sum / finite) : (real)INFINITY;
-  }
+void ch_pools_mean_cutoff(ch_exec *x, const ch_route_args *a, const ch_pools *pools, const real CH_DEV *cutoff) {
+  x->ops->mean_cutoff(
+      x, &(ch_mean_cutoff_args){.pools = pools->count, .e = a->e, .cutoff = cutoff, .mean = a->counts->cutoff});
 }

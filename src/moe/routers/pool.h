@@ -8,8 +8,8 @@
  * same position of all sequences into one pool. Tokens in the order of their pools are called lined up. */
 typedef struct ch_pools {
   int count;
-  int *begin; /* [count+1] of the tokens lined up */
-  int *k;     /* [count] tokens that each expert takes */
+  int *begin; /* [count+1] host: of the tokens lined up */
+  int *k;     /* [count] host: tokens that each expert takes */
   int stride; /* 1, or T: token p + s T is the s-th of pool p */
   int total;  /* sum of k */
 } ch_pools;
@@ -20,21 +20,21 @@ int ch_pools_check(const choir_router_options *o, int n, int e, int sequence_len
 /* Slots of n tokens at most, with capacity factor c. */
 int64_t ch_pools_slots(const choir_router_options *o, double c, int n, int e, int sequence_length);
 
-/* Allocates pools from scratch and, unless counting, fills them: k from the valid tokens of each. */
+/* Allocates pools from the host's scratch and, unless counting, fills them: k from the valid tokens of each. */
 ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a);
 
-/* Every expert takes its k best tokens of every pool: fills slots, expert_begin and slot_token of a->record. cutoff
- * [count,e]: the k-th best scores. */
-void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real *cutoff);
+/* Every expert takes its k best tokens of every pool: fills expert_begin and slot_token of a->record. cutoff [count,e]:
+ * the k-th best scores. */
+void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real CH_DEV *cutoff);
 
 /* Tokens of the largest pool. */
 int ch_pools_largest(const choir_router_options *o, int n, int sequence_length);
 
-/* The tokens lined up [n], from scratch; NULL: they stand so already. */
+/* The tokens lined up [n], in the host's scratch; NULL: they stand so already. */
 const int *ch_pools_order(ch_exec *x, const ch_route_args *a, const ch_pools *pools);
 
 /* counts->cutoff: means over the pools in which the expert took any token; +infinity where there is none. cutoff
  * [count,e]. */
-void ch_pools_mean_cutoff(const ch_route_args *a, const ch_pools *pools, const real *cutoff);
+void ch_pools_mean_cutoff(ch_exec *x, const ch_route_args *a, const ch_pools *pools, const real CH_DEV *cutoff);
 
 #endif

@@ -18,15 +18,13 @@ static int max_slots(const choir_router_options *o, int n, int e, int sequence_l
 /* With room for `factor` times an even share in every expert; 0: for all. */
 static void place(ch_exec *x, const ch_route_args *a, double factor) {
   size_t mark = ch_arena_mark(&x->scratch);
+  int valid = ch_valid_count(a->mask, a->n);
   ch_choices c = ch_choices_alloc(x, a, 1);
-  if (!ch_counting(x)) {
-    int valid = ch_valid_count(a->valid, a->n);
-    ch_choices_best(x, a, &c);
-    a->counts->aux_loss = ch_balance_loss(a, &c);
-    for (int64_t t = 0; t < a->n; t++)
-      if (c.expert[t] >= 0) c.gate[t] = a->scores[t * a->e + c.expert[t]];
-    ch_choices_place(a, &c, factor > 0 ? ch_router_capacity(factor, 1, valid, a->e) : valid);
-  }
+  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_balance_args balance = ch_balance_of(a, &c);
+  x->ops->balance(x, &balance);
+  ch_choices_place(x, a, &c, factor > 0 ? ch_router_capacity(factor, 1, valid, a->e) : valid);
+  ch_router_gates_from_scores(x, a);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -37,17 +35,19 @@ static void causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 static void backward(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_choices c = ch_choices_alloc(x, a, 1);
-  if (!ch_counting(x)) {
-    ch_choices_best(x, a, &c);
-    ch_router_gates_backward(x, a);
-    ch_balance_loss_backward(x, a, &c);
-  }
+  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_balance_args balance = ch_balance_of(a, &c);
+  ch_router_gates_backward(x, a);
+  x->ops->balance_backward(x, &balance);
   ch_arena_release(&x->scratch, mark);
 }
 
 const ch_router ch_router_switch_top1 = {
     .name = "switch_top1",
-    .caps = CH_ROUTER_BATCH_ORDER | CH_ROUTER_LEARNED | CH_ROUTER_AUX_LOSS | CH_ROUTER_JITTER,
+    .summary = "each token asks its best expert, in token order, up to capacity (Fedus et al. 2021)",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_BACK,
+    .options = CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES(aux_loss_weight) | CH_ROUTER_TAKES(jitter),
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("switch_top1"), .capacity_factor = 1.25, .aux_loss_weight = 0.01, .jitter = 0.01},
     .check = check,

@@ -8,9 +8,8 @@
 int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e);
 
 /* Expert i takes every valid token with S[t,i] >= a->thresholds[i], but no fewer than its k/4 best (an expert that
- * nobody reaches would never learn) and no more than its 2k best (memory is planned). Fills slots, expert_begin and
- * slot_token of the record, and the counts but for the auxiliary loss; cut-offs are those of k, which the thresholds
- * follow. */
+ * nobody reaches would never learn) and no more than its 2k best (memory is planned). Fills expert_begin and
+ * slot_token of the record, and the counts; cut-offs are those of k, which the thresholds follow. */
 void ch_threshold_choice(ch_exec *x, const ch_route_args *a);
 
 #endif

@@ -1,0 +1,21 @@
+/* How much there is to do, where only the backend's memory knows. */
+#ifndef CH_CPU_COUNTS_H
+#define CH_CPU_COUNTS_H
+
+#include "op/record.h"
+
+/* Filled slots. */
+static inline int ch_slots(const ch_record *r) { return r->expert_begin[r->experts]; }
+
+/* Elements of args with `count` and `rows`. */
+static inline int64_t ch_elements(int64_t count, const int *rows) { return rows ? *rows * count : count; }
+
+/* Tokens that take part. */
+static inline int ch_count_valid(const uint8_t *valid, int n) {
+  if (!valid) return n;
+  int count = 0;
+  for (int t = 0; t < n; t++) count += valid[t] != 0;
+  return count;
+}
+
+#endif

@@ -1,0 +1,154 @@
+/* Reference: which experts a token asks for, and which of them have room. */
+#include <string.h>
+
+#include "cpu/ref/ref.h"
+
+/* The `count` best of one token, of equal ones the lower expert. Called with and without a shift, it is compiled for
+ * each. */
+static inline void best_of(int e, int count, const real *score, const real *shift, int *expert, real *value) {
+  int have = 0;
+  for (int i = 0; i < e; i++) {
+    real worth = shift ? score[i] - shift[i] : score[i];
+    if (have == count && !(worth > value[count - 1])) continue;
+    int at = have < count ? have++ : count - 1;
+    for (; at > 0 && worth > value[at - 1]; at--) {
+      value[at] = value[at - 1];
+      expert[at] = expert[at - 1];
+    }
+    value[at] = worth;
+    expert[at] = i;
+  }
+}
+
+/* The same of two (of one there is no second), which is what most routers ask for, in registers. */
+static inline void best_two(int e, int count, const real *score, const real *shift, int *expert, real *value) {
+  int first = 0, second = -1;
+  real best = shift ? score[0] - shift[0] : score[0], next = 0;
+  for (int i = 1; i < e; i++) {
+    real worth = shift ? score[i] - shift[i] : score[i];
+    if (second >= 0 && !(worth > next)) continue;
+    if (worth > best) {
+      second = first, next = best;
+      first = i, best = worth;
+    } else {
+      second = i, next = worth;
+    }
+  }
+  expert[0] = first, value[0] = best;
+  if (count > 1) expert[1] = second, value[1] = next;
+}
+
+/* Tokens that are not valid ask for nothing. */
+static void drop_invalid(int n, int count, const uint8_t *valid, int *choice) {
+  for (int64_t c = 0; c < (int64_t)n * count && valid; c++)
+    if (!valid[c / count]) choice[c] = -1;
+}
+
+static void best(ch_exec *x, const ch_best_args *a) {
+  if (ch_counting(x)) return;
+  int e = a->e, count = a->count;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    const real *score = a->score + (int64_t)t * e;
+    int *expert = a->choice + (int64_t)t * count;
+    real *value = a->value + (int64_t)t * count;
+    if (count > 2 && a->shift)
+      best_of(e, count, score, a->shift, expert, value);
+    else if (count > 2)
+      best_of(e, count, score, NULL, expert, value);
+    else if (a->shift)
+      best_two(e, count, score, a->shift, expert, value);
+    else
+      best_two(e, count, score, NULL, expert, value);
+    if (a->margin) {
+      real half_way = (value[count - 2] + value[count - 1]) / 2, *margin = a->margin + (int64_t)t * e;
+      for (int i = 0; i < e; i++) margin[i] = score[i] - half_way;
+    }
+  }
+  drop_invalid(a->n, count, a->valid, a->choice);
+}
+
+/* `count` different experts out of e, ascending, from numbers index count .. index count + count-1 of a stream: the
+ * j-th number counts among those not drawn before. */
+static void draw_some(ch_rng rng, uint64_t index, int count, int e, int *expert) {
+  for (int j = 0; j < count; j++) {
+    int drawn = (int)ch_rng_below(rng, index * (uint64_t)count + (uint64_t)j, (uint64_t)(e - j)), at = 0;
+    for (; at < j && drawn >= expert[at]; at++) drawn++;
+    for (int i = j; i > at; i--) expert[i] = expert[i - 1];
+    expert[at] = drawn;
+  }
+}
+
+static void draw(ch_exec *x, const ch_draw_args *a) {
+  if (ch_counting(x)) return;
+  int e = a->e, count = a->count;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    int *expert = a->choice + (int64_t)t * count;
+    if (a->rule == CH_DRAW_MODULO)
+      expert[0] = e > 1 ? a->id[t] % e : 0;
+    else
+      draw_some(a->rng, a->rule == CH_DRAW_BY_ID ? (uint64_t)a->id[t] : a->rng_base + (uint64_t)t, count, e, expert);
+  }
+  drop_invalid(a->n, count, a->valid, a->choice);
+}
+
+static void sample_second(ch_exec *x, const ch_sample_second_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    const real *value = a->value + 2 * (int64_t)t;
+    real sum = value[0] + value[1];
+    if (sum == 0) sum = 1;
+    if (!(ch_rng_uniform(a->rng, a->rng_base + (uint64_t)t) < 2 * (double)(value[1] / sum))) a->choice[2 * t + 1] = -1;
+  }
+}
+
+/* Who gets in: a choice that does not becomes -1. held: [e] */
+static void admit(const ch_place_args *a, int *held) {
+  int e = a->record->experts, n = a->record->tokens, K = a->count, capacity = a->capacity, *demand = a->demand;
+  int64_t dropped = 0;
+  memset(demand, 0, (size_t)e * sizeof *demand);
+  memset(held, 0, (size_t)e * sizeof *held);
+  for (int j = 0; j < K; j++)
+    for (int64_t t = 0; t < n; t++) {
+      int i = a->choice[t * K + j];
+      if (i < 0) continue;
+      demand[i]++;
+      if (held[i] < capacity) {
+        held[i]++;
+      } else {
+        dropped++;
+        a->choice[t * K + j] = -1;
+      }
+    }
+  *a->dropped = dropped;
+}
+
+/* A counting sort by expert; a token has an expert once at most, so slots come out ascending by token. */
+static void place(ch_exec *x, const ch_place_args *a) {
+  const ch_record *r = a->record;
+  size_t mark = ch_arena_mark(&x->scratch);
+  int *next = CH_NEW(&x->scratch, int, r->experts);
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+  admit(a, next);
+  int sum = 0;
+  for (int i = 0; i < r->experts; i++) {
+    r->expert_begin[i] = sum;
+    sum += next[i];
+    next[i] = r->expert_begin[i]; /* from here on: the expert's next slot */
+  }
+  r->expert_begin[r->experts] = sum;
+  const int *choice = a->choice;
+  for (int t = 0, n = r->tokens, K = a->count; t < n; t++)
+    for (int j = 0; j < K; j++, choice++)
+      if (*choice >= 0) r->slot_token[next[*choice]++] = t;
+}
+
+void ch_ref_fill_choices(ch_ops *ops) {
+  ops->best = best;
+  ops->draw = draw;
+  ops->sample_second = sample_second;
+  ops->place = place;
+}

@@ -1,0 +1,100 @@
+/* Reference: gates and the load-balancing loss, and their gradients. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/ref/ref.h"
+
+static real sigmoid(real x) { return (real)(1 / (1 + exp(-(double)x))); }
+
+/* The sum that a token's gates are shares of; both 0, which no softmax gives: 1. */
+static real sum_of(const ch_gate_args *a, int t) {
+  real sum = a->value[2 * (int64_t)t] + a->value[2 * (int64_t)t + 1];
+  return sum == 0 ? 1 : sum;
+}
+
+static void gate(ch_exec *x, const ch_gate_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  real even = a->rule == CH_GATE_EVEN ? (real)(1.0 / a->count) : 0, *gate = r->slot_gate;
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < r->experts; i++) {
+    int end = r->expert_begin[i + 1];
+    for (int s = r->expert_begin[i]; s < end; s++)
+      gate[s] = a->rule == CH_GATE_EVEN ? even : a->score[(int64_t)r->slot_token[s] * r->experts + i];
+    for (int s = r->expert_begin[i]; s < end && a->rule == CH_GATE_SIGMOID; s++) gate[s] = sigmoid(gate[s]);
+    for (int s = r->expert_begin[i]; s < end && a->rule == CH_GATE_SHARE; s++) gate[s] /= sum_of(a, r->slot_token[s]);
+  }
+}
+
+/* d(g1/(g1+g2)) = g2 dg1 / (g1+g2)^2 and so on. */
+static void share_backward(ch_exec *x, const ch_gate_args *a) {
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->record->tokens; t++) {
+    const int *expert = a->choice + 2 * (int64_t)t;
+    if (expert[0] < 0) continue;
+    real *dscore = a->dscore + (int64_t)t * a->record->experts;
+    real first = a->value[2 * (int64_t)t], second = a->value[2 * (int64_t)t + 1], sum = first + second;
+    real slope = (dscore[expert[0]] - dscore[expert[1]]) / (sum * sum);
+    dscore[expert[0]] = second * slope;
+    dscore[expert[1]] = -first * slope;
+  }
+}
+
+static void gate_backward(ch_exec *x, const ch_gate_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  memset(a->dscore, 0, (size_t)r->tokens * (size_t)r->experts * sizeof *a->dscore);
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < r->experts; i++)
+    for (int s = r->expert_begin[i]; s < r->expert_begin[i + 1]; s++) {
+      real dgate = a->dgate[s];
+      if (a->rule == CH_GATE_SIGMOID) dgate = dgate * r->slot_gate[s] * (1 - r->slot_gate[s]);
+      a->dscore[(int64_t)r->slot_token[s] * r->experts + i] = dgate;
+    }
+  if (a->rule == CH_GATE_SHARE) share_backward(x, a);
+}
+
+/* share [e] of the valid tokens by their first choices; returns how many tokens are valid. */
+static int first_choices(const ch_balance_args *a, double *share) {
+  int valid = ch_count_valid(a->valid, a->n);
+  for (int i = 0; i < a->e; i++) share[i] = 0;
+  for (int64_t t = 0; t < a->n; t++)
+    if (a->choice[t * a->count] >= 0) share[a->choice[t * a->count]]++;
+  for (int i = 0; i < a->e; i++) share[i] = valid ? share[i] / valid : 0;
+  return valid;
+}
+
+static void balance(ch_exec *x, const ch_balance_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  double *share = CH_NEW(&x->scratch, double, a->e), sum = 0;
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+  int valid = first_choices(a, share);
+  for (int t = 0; t < a->n; t++) {
+    if (a->valid && !a->valid[t]) continue;
+    for (int i = 0; i < a->e; i++) sum += share[i] * (double)a->score[(int64_t)t * a->e + i];
+  }
+  *a->loss = valid ? a->e * sum / valid : 0;
+}
+
+static void balance_backward(ch_exec *x, const ch_balance_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  double *share = CH_NEW(&x->scratch, double, a->e);
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x) || (double)a->scale == 0) return;
+  int valid = first_choices(a, share);
+  if (!valid) return;
+  double scale = (double)a->scale * a->e / valid;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    if (a->valid && !a->valid[t]) continue;
+    for (int i = 0; i < a->e; i++) a->dscore_acc[(int64_t)t * a->e + i] += (real)(scale * share[i]);
+  }
+}
+
+void ch_ref_fill_gate(ch_ops *ops) {
+  ops->gate = gate;
+  ops->gate_backward = gate_backward;
+  ops->balance = balance;
+  ops->balance_backward = balance_backward;
+}

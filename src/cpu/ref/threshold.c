@@ -1,0 +1,110 @@
+/* Reference: choices by thresholds, the means that thresholds are, and the prices of quantile balancing. */
+#include <math.h>
+#include <string.h>
+
+#include "cpu/ref/ref.h"
+
+/* The experts of one token: keep[i] = 1 where it passes and, under a cap, is among the best of score - threshold. */
+static void pass(const ch_threshold_args *a, const real *score, uint8_t *keep) {
+  int passed = 0;
+  for (int i = 0; i < a->e; i++) passed += keep[i] = score[i] >= a->threshold[i];
+  for (; a->cap && passed > a->cap; passed--) {
+    int worst = -1; /* of equal margins the higher expert goes */
+    for (int i = 0; i < a->e; i++)
+      if (keep[i] && (worst < 0 || score[i] - a->threshold[i] <= score[worst] - a->threshold[worst])) worst = i;
+    keep[worst] = 0;
+  }
+}
+
+static void threshold(ch_exec *x, const ch_threshold_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int t = 0; t < a->n; t++) {
+    uint8_t *keep = a->keep + (int64_t)t * a->e;
+    if (!a->valid || a->valid[t])
+      pass(a, a->score + (int64_t)t * a->e, keep);
+    else
+      memset(keep, 0, (size_t)a->e);
+  }
+}
+
+/* Expert i's tokens into `to`, ascending: all of `least` where the threshold is above them, else those of `most` that
+ * reach it. Returns how many. */
+static int take(const ch_within_args *a, int i, int *to) {
+  int all = a->threshold[i] > a->least_cutoff[i], count = 0;
+  const ch_record *from = all ? a->least : a->most;
+  for (int s = from->expert_begin[i]; s < from->expert_begin[i + 1]; s++) {
+    int t = from->slot_token[s];
+    if (all || a->score[(int64_t)t * from->experts + i] >= a->threshold[i]) to[count++] = t;
+  }
+  return count;
+}
+
+/* Tokens that reach the threshold, whether or not there is room. */
+static int asking(const ch_within_args *a, int i) {
+  int count = 0, e = a->record->experts;
+  for (int t = 0; t < a->record->tokens; t++)
+    count += (!a->valid || a->valid[t]) && a->score[(int64_t)t * e + i] >= a->threshold[i];
+  return count;
+}
+
+static void within(ch_exec *x, const ch_within_args *a) {
+  const ch_record *r = a->record;
+  int e = r->experts, room = a->most->max_slots / e;
+  size_t mark = ch_arena_mark(&x->scratch);
+  int *list = CH_NEW(&x->scratch, int, (int64_t)e *room), *count = CH_NEW(&x->scratch, int, e);
+  ch_arena_release(&x->scratch, mark);
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int i = 0; i < e; i++) {
+    count[i] = take(a, i, list + (int64_t)i * room);
+    a->demand[i] = asking(a, i);
+  }
+  *a->dropped = 0;
+  r->expert_begin[0] = 0;
+  for (int i = 0; i < e; i++) {
+    memcpy(r->slot_token + r->expert_begin[i], list + (int64_t)i * room, (size_t)count[i] * sizeof *list);
+    r->expert_begin[i + 1] = r->expert_begin[i] + count[i];
+    if (a->demand[i] > count[i]) *a->dropped += a->demand[i] - count[i];
+  }
+}
+
+static void mean_cutoff(ch_exec *x, const ch_mean_cutoff_args *a) {
+  if (ch_counting(x)) return;
+  for (int i = 0; i < a->e; i++) {
+    double sum = 0;
+    int finite = 0;
+    for (int p = 0; p < a->pools; p++) {
+      real value = a->cutoff[(int64_t)p * a->e + i];
+      if (!isfinite(value)) continue;
+      sum += (double)value;
+      finite++;
+    }
+    a->mean[i] = finite ? (real)(sum / finite) : (real)INFINITY;
+  }
+}
+
+static void running_mean(ch_exec *x, const ch_running_mean_args *a) {
+  if (ch_counting(x)) return;
+  for (int i = 0; i < a->count; i++) {
+    double mean = a->fresh ? 0 : (double)a->mean[i];
+    if (isfinite(a->value[i])) a->mean[i] = (real)(mean + a->weight * ((double)a->value[i] - mean));
+  }
+}
+
+static void price(ch_exec *x, const ch_price_args *a) {
+  if (ch_counting(x)) return;
+  real *beta = a->beta;
+  double sum = 0;
+  for (int i = 0; i < a->e && a->next; i++) beta[i] = (beta[i] + a->next[i]) / 2;
+  for (int i = 0; i < a->e; i++) sum += (double)beta[i];
+  for (int i = 0; i < a->e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / a->e);
+}
+
+void ch_ref_fill_threshold(ch_ops *ops) {
+  ops->threshold = threshold;
+  ops->within = within;
+  ops->mean_cutoff = mean_cutoff;
+  ops->running_mean = running_mean;
+  ops->price = price;
+}

@@ -1,0 +1,87 @@
+/* Options that only some routers or optimizers take: what is set must have an effect, so the others refuse it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "model/config.h"
+#include "moe/router.h"
+#include "optim/optim.h"
+
+/* Those who take options: a section of the config, and who was chosen there. */
+typedef struct {
+  const char *section, *what, *who; /* "model.router.", "router", its name */
+  const char *const *names;         /* of the options, by number */
+  unsigned options;                 /* that it takes, as bits */
+} taker;
+
+/* The number of a field among the options of a taker; -1: it is none of them. */
+static int number_of(const taker *t, const ch_field *f) {
+  size_t length = strlen(t->section);
+  if (strncmp(f->path, t->section, length)) return -1;
+  for (int i = 0; t->names[i]; i++)
+    if (!strcmp(t->names[i], f->path + length)) return i;
+  return -1;
+}
+
+static const char *list_taken(const taker *t, char *text, size_t size) {
+  size_t used = (size_t)snprintf(text, size, t->options ? "it takes" : "it takes no options");
+  for (int i = 0, found = 0; t->names[i] && used < size; i++)
+    if (t->options >> i & 1)
+      used += (size_t)snprintf(text + used, size - used, "%s%s", found++ ? ", " : " ", t->names[i]);
+  return text;
+}
+
+/* What differs from `defaults` must be taken. */
+static int check(const taker *t, const choir_config *config, const choir_config *defaults) {
+  char value[80], list[400];
+  for (int i = 0; i < CH_FIELDS; i++) {
+    const ch_field *f = &ch_fields[i];
+    int number = number_of(t, f);
+    if (number < 0 || t->options >> number & 1 || ch_field_same(config, defaults, f)) continue;
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s, but %s '%s' does not take it (%s): leave it out", f->path,
+                    ch_field_text(config, f, value, sizeof value), t->what, t->who, list_taken(t, list, sizeof list));
+  }
+  return CHOIR_OK;
+}
+
+static taker router_taker(const ch_router *router) {
+  return (taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
+}
+
+int ch_options_check_router(const choir_router_options *options) {
+  const ch_router *router = ch_router_find(options->name);
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  taker t = router_taker(router);
+  choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
+  return check(&t, &config, &defaults);
+}
+
+int ch_options_check_optimizer(const choir_config *config) {
+  const ch_optim *optim = ch_optim_find(config->train.optimizer);
+  if (!optim) return CHOIR_ERROR_ARGUMENT;
+  choir_config defaults;
+  choir_config_default(&defaults);
+  return check(&(taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config, &defaults);
+}
+
+const char *choir_router_summary(const char *name) {
+  const ch_router *router = ch_router_find(name);
+  return router ? router->summary : NULL;
+}
+
+int choir_router_option_at(const char *name, int index, choir_router_option *option) {
+  const ch_router *router = ch_router_find(name);
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  taker t = router_taker(router);
+  choir_config defaults = {.model.router = router->defaults};
+  int before = index;
+  for (int i = 0; i < CH_FIELDS; i++) {
+    int number = number_of(&t, &ch_fields[i]);
+    if (number < 0 || !(t.options >> number & 1) || before--) continue;
+    option->name = t.names[number];
+    option->help = ch_fields[i].help;
+    ch_field_text(&defaults, &ch_fields[i], option->value, sizeof option->value);
+    return CHOIR_OK;
+  }
+  return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' has no option number %d", name, index);
+}

@@ -1,0 +1,250 @@
+/* Ops of routing: from scores to a record, from gates back to scores, and what is counted on the way. */
+#ifndef CH_OP_ROUTING_H
+#define CH_OP_ROUTING_H
+
+#include "base/rng.h"
+#include "op/exec.h"
+#include "op/record.h"
+
+/* Factors of the router's input: U[1-jitter, 1+jitter], a function of the token's number, rng_base + t, and the column.
+ */
+typedef struct {
+  int n, d;
+  double jitter;
+  ch_rng rng;
+  uint64_t rng_base;
+  real CH_DEV *factor; /* [n,d] */
+} ch_jitter_args;
+
+/* Top-k selection per expert: for expert i and every pool p, the k[p] tokens of largest score[t*e+i]. Ties go to the
+ * lower token index; invalid tokens are never taken and k[p] is at most the number of valid ones. NaN never compares
+ * larger than a number. Writes slot_token ascending within an expert and expert_begin; gates are left to op `gate`.
+ * Selection in linear time, not a sort.
+ *
+ * Pool p has pool_begin[p+1] - pool_begin[p] tokens: with stride 1 the run of tokens from pool_begin[p] on, else every
+ * stride-th from token p on (p < stride). Runs of one pool are ascending, so are an expert's slots over all pools. */
+typedef struct {
+  int pools;
+  const int *pool_begin;       /* [pools+1] host */
+  const int *k;                /* [pools] host */
+  int stride;                  /* 0 means 1 */
+  const uint8_t CH_DEV *valid; /* [n] or NULL: all */
+  const real CH_DEV *score;    /* [n,e] */
+  const ch_record *record;
+  real CH_DEV *cutoff; /* [pools,e] or NULL: each expert's k-th best score of the pool; +infinity where k is 0 */
+} ch_select_args;
+
+/* mean[i] = the mean of cutoff[.,i] over the pools where it is finite; +infinity where there is none. */
+typedef struct {
+  int pools, e;
+  const real CH_DEV *cutoff; /* [pools,e] */
+  real CH_DEV *mean;         /* [e] = */
+} ch_mean_cutoff_args;
+
+/* mean += weight * (value - mean) where value is finite; with `fresh`, what mean holds counts as 0. */
+typedef struct {
+  int count, fresh;
+  double weight;
+  const real CH_DEV *value;
+  real CH_DEV *mean;
+} ch_running_mean_args;
+
+/* The `count` experts of largest score[t,i] - shift[i] of every token, best first, of equal ones the lower. A score of
+ * NaN is no better than any before it: a row of NaN gives experts 0, 1, ... */
+typedef struct {
+  int n, e, count;
+  const uint8_t CH_DEV *valid; /* [n] or NULL: all */
+  const real CH_DEV *score;    /* [n,e] */
+  const real CH_DEV *shift;    /* [e] or NULL: 0 */
+  int CH_DEV *choice;          /* [n,count] = , -1 where the token is not valid */
+  real CH_DEV *value;          /* [n,count] = their score - shift, of every token */
+  real CH_DEV *margin;         /* [n,e] or NULL: score less what is half-way between the last two values (count > 1) */
+} ch_best_args;
+
+/* Choices that no score decides. */
+typedef enum {
+  CH_DRAW_MODULO,  /* the one expert id mod e; of one expert no id is asked */
+  CH_DRAW_BY_ID,   /* `count` different experts, ascending, at random: number id of the stream */
+  CH_DRAW_BY_PLACE /* ... number rng_base + t */
+} ch_draw_rule;
+typedef struct {
+  ch_draw_rule rule;
+  int n, e, count;
+  const uint8_t CH_DEV *valid; /* [n] or NULL: all */
+  const int32_t CH_DEV *id;    /* [n], not negative; BY_PLACE reads none */
+  ch_rng rng;
+  uint64_t rng_base;
+  int CH_DEV *choice; /* [n,count] = , -1 where the token is not valid */
+} ch_draw_args;
+
+/* GShard's random second expert: of a token's two choices the second one stays with probability 2 g2, g2 being its
+ * share of both values (0 of 0 counts as 0); else it becomes -1. Number rng_base + t of the stream decides. */
+typedef struct {
+  int n;
+  ch_rng rng;
+  uint64_t rng_base;
+  const real CH_DEV *value; /* [n,2] */
+  int CH_DEV *choice;       /* [n,2] */
+} ch_sample_second_args;
+
+/* Tokens go to the experts that they chose, all first choices before all second ones, each in token order, until an
+ * expert holds `capacity`; what comes later is dropped. Writes expert_begin and slot_token of the record. */
+typedef struct {
+  int count, capacity;
+  int CH_DEV *choice; /* [n,count], -1: none; a dropped one becomes -1 */
+  const ch_record *record;
+  int CH_DEV *demand;      /* [e] = choices of the expert */
+  int64_t CH_DEV *dropped; /* [1] = choices that found it full */
+} ch_place_args;
+
+/* keep[t,i] = 1 where score[t,i] >= threshold[i] and, under a cap, score - threshold is among the token's `cap` best
+ * (of equal ones the lower expert); 0 elsewhere and where the token is not valid. */
+typedef struct {
+  int n, e, cap; /* cap 0: none */
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score, *threshold; /* [n,e], [e] */
+  uint8_t CH_DEV *keep;                 /* [n,e] = */
+} ch_threshold_args;
+
+/* expert_begin and slot_token of the record from marks keep[n,e], 0 or 1. */
+typedef struct {
+  const uint8_t CH_DEV *keep;
+  const ch_record *record;
+} ch_collect_args;
+
+/* Expert i takes its tokens of `most` whose score reaches the threshold, but no fewer than those of `least` (best
+ * tokens both, as op `select` finds them). Writes expert_begin and slot_token of the record. */
+typedef struct {
+  const ch_record *least, *most;
+  const real CH_DEV *least_cutoff; /* [e] */
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score, *threshold; /* [n,e], [e] */
+  const ch_record *record;
+  int CH_DEV *demand;      /* [e] = valid tokens that reach the threshold */
+  int64_t CH_DEV *dropped; /* [1] = those of them that no expert's room was left for */
+} ch_within_args;
+
+/* The combine weight of every slot, by one of these rules. Backward: dscore from dgate, 0 where nothing is held. Of a
+ * share both choices have a gradient, with 0 for the gate of one that is not held. */
+typedef enum {
+  CH_GATE_EVEN,    /* 1 / count */
+  CH_GATE_SCORE,   /* score[t,i] of token t at expert i */
+  CH_GATE_SIGMOID, /* 1 / (1 + exp(-score[t,i])) */
+  CH_GATE_SHARE    /* score[t,i] / sum of the values of the token's two choices (where that is 0: / 1) */
+} ch_gate_rule;
+typedef struct {
+  ch_gate_rule rule;
+  int count;                /* EVEN */
+  const ch_record *record;  /* slot_gate = , and read by SIGMOID's backward */
+  const real CH_DEV *score; /* [n,e] but with EVEN */
+  const int CH_DEV *choice; /* [n,2] SHARE's backward */
+  const real CH_DEV *value; /* [n,2] SHARE */
+  const real CH_DEV *dgate; /* [slots] */
+  real CH_DEV *dscore;      /* [n,e] = */
+} ch_gate_args;
+
+/* The load-balancing loss of GShard and Switch, *loss = e sum_i f_i P_i: f_i is the share of the valid tokens whose
+ * first choice is i, a constant, P_i the mean score of expert i over valid tokens. Backward adds `scale` times its
+ * gradient. */
+typedef struct {
+  int n, e, count;
+  const uint8_t CH_DEV *valid;
+  const int CH_DEV *choice; /* [n,count], first choices first, -1 where a token is not valid */
+  const real CH_DEV *score; /* [n,e] */
+  double CH_DEV *loss;      /* [1] = */
+  real scale;
+  real CH_DEV *dscore_acc; /* [n,e] += */
+} ch_balance_args;
+
+/* Prices of quantile balancing: beta half-way to `next`, where there is one, then shifted so that they add up to 1
+ * (choices do not see a shift, but a running mean would). */
+typedef struct {
+  int e;
+  const real CH_DEV *next; /* [e] or NULL */
+  real CH_DEV *beta;       /* [e] */
+} ch_price_args;
+
+/* Half the squared length of every column: half[i] = |w[.,i]|^2 / 2. */
+typedef struct {
+  int d, e;
+  const real CH_DEV *w; /* [d,e] */
+  real CH_DEV *half;    /* [e] = */
+} ch_half_squares_args;
+
+/* One step of online k-means. Experts that hold tokens move by `weight` of the way to their mean. Experts that hold
+ * none start again, in order, each at the token that is farthest from every centroid (of equal ones the first), this
+ * step's new ones included, as long as one is not on a centroid. Distances are those of the old centroids, by |x -
+ * mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2); a token that is not valid is at distance 0. */
+typedef struct {
+  const ch_record *record;
+  int d;
+  double weight;
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *x;             /* [n,d] */
+  const real CH_DEV *logits, *half; /* [n,e] x.mu, [e] |mu|^2 / 2 */
+  real CH_DEV *centroid;            /* [d,e] */
+} ch_kmeans_args;
+
+/* Demand where experts choose: demand[i] = slots of expert i. */
+typedef struct {
+  const ch_record *record;
+  int CH_DEV *demand; /* [e] = */
+} ch_loads_args;
+
+/* Fills token_begin and token_slot from expert_begin and slot_token (a counting sort). */
+typedef struct {
+  const ch_record *record;
+} ch_index_args;
+
+/* The slots of tokens begin .. end-1, counted from begin: part's expert_begin, slot_token and slot_gate. */
+typedef struct {
+  const ch_record *all;
+  int begin, end;
+  const ch_record *part;
+} ch_part_args;
+
+/* What a routing did, in one row of numbers for the host. */
+typedef struct {
+  const ch_record *record;
+  const uint8_t CH_DEV *valid;   /* [n] or NULL: all */
+  const double CH_DEV *aux_loss; /* [1] */
+  const int64_t CH_DEV *dropped; /* [1] */
+  const int CH_DEV *demand;      /* [e] */
+  double CH_DEV *sums;           /* [2] = aux_loss; sum of all gates, in the order of slots */
+  int64_t CH_DEV *counts; /* [3e+2] = dropped; load [e]; demand [e]; valid tokens with 0, 1, ... e experts [e+1] */
+} ch_tally_args;
+
+/* ---- solvers of assignments: the host asks for them, on an executor of its own memory (moe/assign) ---- */
+
+/* The cheapest exchange: of the listed rows, which one loses least when it gives up column `from` for column j,
+ *   cost[j] = min over r in row[] of score[r, from] - open[r, j]   (in double), carrier[j] = the first r that reaches
+ * it; `open` is the score where a row may take the column and -infinity where it may not: then cost[j] is +infinity and
+ * carrier[j] -1. Scores are finite. One thread. */
+typedef struct {
+  int rows, from;
+  const int CH_DEV *row; /* [rows] */
+  int64_t ld;            /* of score and open: columns, a multiple of 16 */
+  const real CH_DEV *score, *open;
+  double CH_DEV *cost; /* [ld] */
+  int CH_DEV *carrier; /* [ld] */
+} ch_exchange_args;
+
+/* Entropic assignment of one pool by Dykstra's alternating projections in KL geometry, in the log domain:
+ * A = exp(min(0, S - alpha - beta) / lambda), where each iteration sets
+ *   beta[i]  so that expert i takes k,          then (S there being min(S, alpha + beta) of the last iteration)
+ *   alpha[t] >= 0 so that no token has more than b,
+ * and the entries' own correction, for A <= 1, is what min(0, .) cuts off. Ends after `iterations`, or when no beta
+ * moved by more than tolerance * lambda. Tokens that are not valid take no part; their alpha is 0. */
+typedef struct {
+  int n, e, k, b;
+  double lambda, tolerance;
+  int iterations;
+  const uint8_t CH_DEV *valid; /* [n] or NULL */
+  const real CH_DEV *score;    /* [n,e] */
+  real CH_DEV *alpha, *beta;   /* [n], [e] = */
+  real CH_DEV *margin;         /* [n,e] = min(0, S - alpha - beta): lambda log A */
+  double CH_DEV *load, *taken; /* [e] sum_t A and [n] sum_i A, = */
+  int CH_DEV *done;            /* [1] = iterations that ran */
+} ch_dykstra_args;
+
+#endif

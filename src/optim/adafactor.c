@@ -1,0 +1,39 @@
+/* Adafactor (Shazeer & Stern 2018) without a mean gradient: of a matrix it keeps the means of squares of rows and of
+ * columns, of a vector those of its elements. */
+#include <math.h>
+
+#include "optim/optim.h"
+
+enum { ROW, COLUMN };
+
+static void shape(ch_optim_tensor *t) {
+  t->state_count[ROW] = t->rows > 1 ? t->batch * t->rows : 0;
+  t->state_count[COLUMN] = t->batch * t->cols;
+}
+
+/* beta2 with its bias correction folded in, so that the state itself is the corrected mean. */
+static double corrected(double beta, int64_t step) {
+  return beta * (1 - pow(beta, (double)(step - 1))) / (1 - pow(beta, (double)step));
+}
+
+static void step(ch_exec *x, const ch_optim_args *a) {
+  const ch_optim_tensor *t = a->tensor;
+  x->ops->adafactor(x, &(ch_adafactor_args){.batch = t->batch,
+                                            .rows = t->rows,
+                                            .cols = t->cols,
+                                            .w = t->w,
+                                            .g = t->g,
+                                            .row = t->state[ROW],
+                                            .col = t->state[COLUMN],
+                                            .rate = a->rate,
+                                            .beta2 = corrected(a->config->beta2, a->step),
+                                            .eps1 = 1e-30,
+                                            .eps2 = 1e-3,
+                                            .clip = 1,
+                                            .grad_scale = a->grad_scale,
+                                            .finite = a->finite,
+                                            .w16 = t->w16});
+}
+
+const ch_optim ch_optim_adafactor = {
+    .name = "adafactor", .options = CH_OPTIM_TAKES(beta2), .shape = shape, .step = step};

@@ -1,0 +1,265 @@
+/* Ops by which tokens choose experts: best, draw, sample_second, place, gate, balance, against naive loops. */
+#include "record_testing.h"
+
+enum { N = 61, E = 7, MOST = 4 };
+
+static uint8_t mask[N];
+static int32_t ids[N];
+static real *score;
+
+static int set_up(void **state) {
+  (void)state;
+  score = test_new_normal(N * E, 3);
+  for (int t = 0; t < N; t++) mask[t] = t % 5 != 2, ids[t] = t * t % 23;
+  for (int i = 0; i < E; i++) score[4 * E + i] = (real)0.5; /* ties */
+  for (int i = 0; i < E; i++) score[9 * E + i] = NAN;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  (void)state;
+  free(score);
+  return 0;
+}
+
+/* One by one: the first of the largest that are left; in a row of NaN the first that are left. */
+static void naive_best(int t, int count, const real *shift, int *choice) {
+  uint8_t used[E] = {0};
+  for (int j = 0; j < count; j++) {
+    int best = -1;
+    for (int i = 0; i < E; i++)
+      if (!used[i] && (best < 0 || score[t * E + i] - shift[i] > score[t * E + best] - shift[best])) best = i;
+    used[choice[j] = best] = 1;
+  }
+}
+
+static void test_best(void **state) {
+  (void)state;
+  static const real none[E] = {0}, prices[E] = {0, 1, (real)-0.5, 0, (real)0.25, 2, 0};
+  int choice[N * MOST];
+  real value[N * MOST], margin[N * E];
+  for (int count = 1; count <= MOST; count++)
+    for (int variant = 0; variant < 4; variant++) {
+      const real *shift = variant & 1 ? prices : none;
+      EVERYWHERE({
+        memset(choice, 0xee, sizeof choice);
+        test_poison(value, N * MOST), test_poison(margin, N * E);
+        x.ops->best(&x, &(ch_best_args){.n = N,
+                                        .e = E,
+                                        .count = count,
+                                        .valid = variant & 2 ? mask : NULL,
+                                        .score = score,
+                                        .shift = variant & 1 ? prices : NULL,
+                                        .choice = choice,
+                                        .value = value,
+                                        .margin = count > 1 ? margin : NULL});
+      });
+      for (int t = 0; t < N; t++) {
+        int want[MOST];
+        naive_best(t, count, shift, want);
+        for (int j = 0; j < count; j++) {
+          assert_int_equal(choice[t * count + j], variant & 2 && !mask[t] ? -1 : want[j]);
+          if (t != 9) assert_true(value[t * count + j] == score[t * E + want[j]] - shift[want[j]]);
+        }
+        real half_way = count > 1 && t != 9 ? (value[t * count + count - 2] + value[t * count + count - 1]) / 2 : 0;
+        for (int i = 0; i < E && count > 1 && t != 9; i++)
+          assert_true(margin[t * E + i] == score[t * E + i] - half_way);
+      }
+    }
+}
+
+/* The j-th number of the stream counts among the experts that were not drawn before. */
+static void naive_draw(ch_rng rng, uint64_t index, int count, int *choice) {
+  uint8_t used[E] = {0};
+  int found = 0;
+  for (int j = 0; j < count; j++) {
+    int left = (int)ch_rng_below(rng, index * (uint64_t)count + (uint64_t)j, (uint64_t)(E - j)), i = 0;
+    for (; used[i] || left > 0; i++) left -= !used[i];
+    used[i] = 1;
+  }
+  for (int i = 0; i < E; i++)
+    if (used[i]) choice[found++] = i;
+}
+
+static void test_draw(void **state) {
+  (void)state;
+  ch_rng rng = ch_rng_make(4, CH_STREAM_TEST, 9);
+  int choice[N * MOST];
+  for (ch_draw_rule rule = CH_DRAW_MODULO; rule <= CH_DRAW_BY_PLACE; rule++)
+    for (int count = 1; count <= (rule == CH_DRAW_MODULO ? 1 : MOST); count++)
+      for (int masked = 0; masked < 2; masked++) {
+        EVERYWHERE({
+          memset(choice, 0xee, sizeof choice);
+          x.ops->draw(&x, &(ch_draw_args){.rule = rule,
+                                          .n = N,
+                                          .e = E,
+                                          .count = count,
+                                          .valid = masked ? mask : NULL,
+                                          .id = rule == CH_DRAW_BY_PLACE ? NULL : ids,
+                                          .rng = rng,
+                                          .rng_base = 1000,
+                                          .choice = choice});
+        });
+        for (int t = 0; t < N; t++) {
+          int want[MOST] = {ids[t] % E};
+          uint64_t index = rule == CH_DRAW_BY_ID ? (uint64_t)ids[t] : 1000 + (uint64_t)t;
+          if (rule != CH_DRAW_MODULO) naive_draw(rng, index, count, want);
+          for (int j = 0; j < count; j++) assert_int_equal(choice[t * count + j], masked && !mask[t] ? -1 : want[j]);
+        }
+      }
+}
+
+/* The second one stays with probability 2 g2: never where its value is 0, always where both are the same. */
+static void test_sample_second(void **state) {
+  (void)state;
+  ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, 9);
+  int choice[2 * N], kept = 0, expected = 0;
+  real value[2 * N];
+  for (int t = 0; t < N; t++) {
+    value[2 * t] = t == 1 ? 0 : (real)0.5;
+    value[2 * t + 1] = t == 1 ? 0 : t % 3 == 0 ? (real)0.5 : t % 3 == 1 ? 0 : (real)0.125;
+  }
+  EVERYWHERE({
+    for (int t = 0; t < N; t++) choice[2 * t] = 1, choice[2 * t + 1] = 2;
+    x.ops->sample_second(&x,
+                         &(ch_sample_second_args){.n = N, .rng = rng, .rng_base = 7, .value = value, .choice = choice});
+  });
+  for (int t = 0; t < N; t++) {
+    assert_int_equal(choice[2 * t], 1);
+    if (t % 3 == 0) assert_int_equal(choice[2 * t + 1], 2);
+    if (t % 3 == 1) assert_int_equal(choice[2 * t + 1], -1);
+    if (t % 3 == 2) kept += choice[2 * t + 1] == 2, expected += ch_rng_uniform(rng, 7 + (uint64_t)t) < 0.4;
+  }
+  assert_int_equal(kept, expected);
+  assert_in_range(kept, 1, N / 3 - 1);
+}
+
+static void test_place(void **state) {
+  (void)state;
+  static const int capacities[] = {0, 3, 9, N};
+  for (int count = 1; count <= 2; count++)
+    for (int c = 0; c < 4; c++) {
+      int chosen[2 * N], choice[2 * N], demand[E], asked[E] = {0}, held[E] = {0}, refused = 0;
+      uint8_t keep[N * E] = {0};
+      int64_t dropped = -1;
+      ch_record r = new_record(N, E, 2 * N), want = new_record(N, E, 2 * N);
+      for (int t = 0; t < N; t++)
+        for (int j = 0; j < count; j++) chosen[t * count + j] = mask[t] ? (ids[t] * ids[t] + j) % E : -1;
+      for (int j = 0; j < count; j++)
+        for (int t = 0; t < N; t++) {
+          int i = chosen[t * count + j];
+          if (i < 0) continue;
+          asked[i]++;
+          if (held[i] == capacities[c]) {
+            refused++;
+          } else {
+            held[i]++;
+            keep[t * E + i] = 1;
+          }
+        }
+      record_from(&want, keep);
+      EVERYWHERE({
+        memcpy(choice, chosen, sizeof choice);
+        memset(demand, 0xff, sizeof demand);
+        poison_record(&r);
+        x.ops->place(&x, &(ch_place_args){.count = count,
+                                          .capacity = capacities[c],
+                                          .choice = choice,
+                                          .record = &r,
+                                          .demand = demand,
+                                          .dropped = &dropped});
+        if (pass_) same_slots(&r, &want);
+      });
+      assert_memory_equal(demand, asked, sizeof demand);
+      assert_int_equal(dropped, refused);
+      free_record(&r), free_record(&want);
+    }
+}
+
+/* Slots of the two best of every valid token, but for some. */
+static void hold(ch_record *r, int *choice, real *value) {
+  uint8_t keep[N * E] = {0};
+  const real none[E] = {0};
+  for (int t = 0; t < N; t++) {
+    naive_best(t, 2, none, choice + 2 * t);
+    for (int j = 0; j < 2; j++) {
+      value[2 * t + j] = score[t * E + choice[2 * t + j]];
+      if (mask[t] && (t + j) % 4) keep[t * E + choice[2 * t + j]] = 1;
+      if (!mask[t]) choice[2 * t + j] = -1;
+    }
+  }
+  record_from(r, keep);
+}
+
+static void test_gate(void **state) {
+  (void)state;
+  int choice[2 * N];
+  real value[2 * N];
+  ch_record r = new_record(N, E, 2 * N);
+  hold(&r, choice, value);
+  for (ch_gate_rule rule = CH_GATE_EVEN; rule <= CH_GATE_SHARE; rule++) {
+    EVERYWHERE({
+      test_poison(r.slot_gate, 2 * N);
+      x.ops->gate(&x, &(ch_gate_args){.rule = rule,
+                                      .count = 3,
+                                      .record = &r,
+                                      .score = rule == CH_GATE_EVEN ? NULL : score,
+                                      .value = rule == CH_GATE_SHARE ? value : NULL});
+    });
+    for (int i = 0; i < E; i++)
+      for (int s = r.expert_begin[i]; s < r.expert_begin[i + 1]; s++) {
+        int t = r.slot_token[s];
+        double own = (double)score[t * E + i], both = (double)value[2 * t] + (double)value[2 * t + 1];
+        double want[] = {1.0 / 3, own, 1 / (1 + exp(-own)), own / both};
+        if (t != 9 || rule == CH_GATE_EVEN) assert_true(fabs((double)r.slot_gate[s] - want[rule]) <= 1e-6);
+      }
+  }
+  free_record(&r);
+}
+
+static void test_balance(void **state) {
+  (void)state;
+  int choice[2 * N], first[E] = {0}, valid = 0;
+  real value[2 * N], dscore[N * E];
+  double want = 0, loss = NAN;
+  ch_record r = new_record(N, E, 2 * N);
+  for (int i = 0; i < E; i++) score[9 * E + i] = (real)0.1;
+  hold(&r, choice, value);
+  for (int t = 0; t < N; t++) valid += mask[t];
+  for (int t = 0; t < N; t++)
+    if (mask[t]) first[choice[2 * t]]++;
+  for (int i = 0; i < E; i++) {
+    double mean = 0;
+    for (int t = 0; t < N; t++) mean += mask[t] ? (double)score[t * E + i] / valid : 0;
+    want += E * ((double)first[i] / valid) * mean;
+  }
+  ch_balance_args args = {.n = N,
+                          .e = E,
+                          .count = 2,
+                          .valid = mask,
+                          .choice = choice,
+                          .score = score,
+                          .loss = &loss,
+                          .scale = 3,
+                          .dscore_acc = dscore};
+  EVERYWHERE({
+    loss = NAN;
+    for (int i = 0; i < N * E; i++) dscore[i] = 1;
+    x.ops->balance(&x, &args);
+    x.ops->balance_backward(&x, &args);
+  });
+  assert_true(fabs(loss - want) <= 1e-9);
+  for (int t = 0; t < N; t++)
+    for (int i = 0; i < E; i++) {
+      double slope = mask[t] ? 3.0 * E * first[i] / valid / valid : 0;
+      assert_true(fabs((double)dscore[t * E + i] - 1 - slope) <= 1e-6);
+    }
+  free_record(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_best),          cmocka_unit_test(test_draw),
+                                     cmocka_unit_test(test_sample_second), cmocka_unit_test(test_place),
+                                     cmocka_unit_test(test_gate),          cmocka_unit_test(test_balance)};
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,130 @@
+/* Training, evaluation, checkpoints and resuming on memory that the host cannot touch: every router, pool and compute
+ * type leaves the bytes that the CPU leaves. */
+#include "choir/choir.h"
+#include "fenced.h"
+#include "moe/router.h"
+#include "program.h"
+
+typedef struct {
+  const char *router;
+  const char *set; /* "key=value key=value" */
+} variant;
+
+static const variant variants[] = {
+    {"expert_choice", ""},
+    {"expert_choice", "router.pool=sequence"},
+    {"expert_choice", "router.pool=position batch_sequences=8"},
+    {"expert_choice", "router.pool=group router.group_size=40"},
+    {"expert_choice", "router.threshold_after=2"},
+    {"expert_choice", "accumulate=2 clip_norm=1"},
+    {"expert_choice", "optimizer=adamw rate=0.001"},
+    {"expert_choice", "compute=bf16"},
+    {"expert_choice", "moe_every=0"},
+    {"gshard_top2", ""},
+    {"gshard_top2", "router.random_second=true compute=bf16"},
+    {"switch_top1", "router.jitter=0.1"},
+    {"hash", ""},
+    {"dense", "experts=1"},
+    {"quantile_balanced", ""},
+    {"quantile_balanced", "router.threshold_after=2"},
+    {"random", ""},
+    {"random", "router.consistency_weight=0.1"},
+    {"kmeans", ""},
+    {"global_topk", ""},
+    {"capped_expert_choice", ""},
+    {"capped_expert_choice", "router.pool=position batch_sequences=8"},
+    {"capped_expert_choice", "router.solver=dykstra"},
+    {"base", ""},
+};
+enum { VARIANTS = sizeof variants / sizeof *variants };
+
+static void every_router_is_among_them(void **state) {
+  (void)state;
+  for (int r = 0; ch_routers[r]; r++) {
+    int found = 0;
+    for (int i = 0; i < VARIANTS; i++) found |= !strcmp(variants[i].router, ch_routers[r]->name);
+    if (!found) fail_msg("router %s is not trained here", ch_routers[r]->name);
+  }
+}
+
+static choir_config config_of(const variant *v) {
+  choir_config c;
+  char text[256], *save = NULL;
+  test_ok(choir_config_load("config.json", &c));
+  test_ok(choir_config_set(&c, "steps", "4"));
+  test_ok(choir_config_set(&c, "eval_every", "2"));
+  test_ok(choir_config_set(&c, "checkpoint_every", "2"));
+  test_ok(choir_config_set(&c, "router.name", v->router));
+  snprintf(text, sizeof text, "%s", v->set);
+  for (char *pair = strtok_r(text, " ", &save); pair; pair = strtok_r(NULL, " ", &save)) {
+    char *equals = strchr(pair, '=');
+    *equals = 0;
+    test_ok(choir_config_set(&c, pair, equals + 1));
+  }
+  return c;
+}
+
+static int stop_after_two(void *context, const choir_train_event *e) {
+  (void)context;
+  return e->kind == CHOIR_EVENT_STEP && e->step == 2;
+}
+
+static int train(const choir_config *config, const char *backend, const char *out, int stop) {
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  o.config = config, o.data = "data", o.out = out, o.resume = !config;
+  o.run.backend = backend, o.run.threads = 2, o.run.emulate_bf16 = 1;
+  o.event = stop ? stop_after_two : NULL;
+  return choir_train(&o);
+}
+
+static void same_file(const char *a, const char *b, const char *name) {
+  char path[2][PATH_MAX];
+  size_t size[2];
+  char *data[2];
+  for (int i = 0; i < 2; i++) {
+    snprintf(path[i], sizeof path[i], "%s/%s", i ? b : a, name);
+    data[i] = program_read(path[i], &size[i]);
+    if (!data[i]) fail_msg("%s is missing", path[i]);
+  }
+  if (size[0] != size[1] || memcmp(data[0], data[1], size[0])) fail_msg("%s and %s differ", path[0], path[1]);
+  free(data[0]), free(data[1]);
+}
+
+static void same_run(const char *a, const char *b) {
+  same_file(a, b, "metrics.jsonl");
+  same_file(a, b, "checkpoints/00000004/model.safetensors");
+  same_file(a, b, "checkpoints/00000004/state.safetensors");
+}
+
+/* The fenced run is stopped after two steps and goes on, on the fenced backend and, of some, from the same
+ * checkpoint on the CPU. */
+static void runs_are_the_same_bytes(void **state) {
+  (void)state;
+  fence_watch();
+  for (int i = 0; i < VARIANTS; i++) {
+    const variant *v = &variants[i];
+    choir_config c = config_of(v);
+    program_must("rm -rf cpu fence moved");
+    test_ok(train(&c, "cpu", "cpu", 0));
+    long uses = fence_uses;
+    if (train(&c, "fenced", "fence", 1) != CHOIR_ERROR_INTERRUPTED)
+      fail_msg("%s %s: %s", v->router, v->set, choir_error_message());
+    program_must("cp -r fence moved");
+    test_ok(train(NULL, "fenced", "fence", 0));
+    assert_true(fence_uses > uses + 100);
+    same_run("cpu", "fence");
+    if (i % 7 == 0) {
+      test_ok(train(NULL, "cpu", "moved", 0));
+      same_run("cpu", "moved");
+    }
+    assert_int_equal(fence_areas, 0); /* all memory was given back */
+  }
+}
+
+static int setup(void **state) { return program_setup(state) || ch_backend_register(&fence_backend); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router_is_among_them),
+                                     cmocka_unit_test(runs_are_the_same_bytes)};
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
+}
