@@ -223,11 +223,10 @@ static void init_and_forward(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(usage_errors),     cmocka_unit_test(help),
-      cmocka_unit_test(info_paper),       cmocka_unit_test(route),
-      cmocka_unit_test(help_routers),     cmocka_unit_test(settings_in_any_order),
-      cmocka_unit_test(deep_models),
-      cmocka_unit_test(init_and_forward),
+      cmocka_unit_test(usage_errors), cmocka_unit_test(help),
+      cmocka_unit_test(info_paper),   cmocka_unit_test(route),
+      cmocka_unit_test(help_routers), cmocka_unit_test(settings_in_any_order),
+      cmocka_unit_test(deep_models),  cmocka_unit_test(init_and_forward),
   };
   return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
 }

@@ -32,7 +32,7 @@ static int sync_path(const char *path) {
 int ch_dir_sync_parent(const char *path) {
   char parent[4096];
   ch_path_parent(path, parent, sizeof parent);
-  return sync_path(parent) ? ch_error_errno("%s", parent) : CHOIR_OK;
+  return sync_path(parent) ? ch_file_error(errno, parent, 0) : CHOIR_OK;
 }
 
 /* The directory's name without slashes at its end. */
@@ -127,9 +127,10 @@ void ch_dir_abandon(ch_dir *dir) { ch_temporary_remove(&dir->place); }
 /* Whether a directory is there now. A new one's name is on the disk, too: a checkpoint in it may outlive a loss of
  * power. Who may not read the directory above cannot have that. */
 static int make_one(const char *path) {
+  char parent[4096];
   if (mkdir(path, 0777)) return errno == EEXIST ? CHOIR_OK : ch_error_errno("%s: cannot be created", path);
-  int code = ch_dir_sync_parent(path);
-  return code && errno != EACCES ? code : CHOIR_OK;
+  ch_path_parent(path, parent, sizeof parent);
+  return sync_path(parent) && errno != EACCES ? ch_file_error(errno, parent, 0) : CHOIR_OK;
 }
 
 int ch_dir_make(const char *path) {

@@ -8,7 +8,6 @@
 #include "base/suggest.h"
 #include "base/threads.h"
 
-
 /* A row a backend; its folder defines ch_backend_NAME. The first one is what runs where nobody asks for another. */
 #ifdef CHOIR_DOUBLE
 #define CH_BACKENDS(row) row(reference)

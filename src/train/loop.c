@@ -4,8 +4,8 @@
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "base/machine.h"
@@ -190,7 +190,8 @@ static int step(loop_state *d, choir_train_event *e) {
   tell(d, e);
   if (due(c->eval_every, run)) CH_TRY(evaluate(d, *e));
   CH_TRY(ch_room_watch(&d->room, &d->metrics.results));
-  d->stop = run->trainer.comm->agree(run->trainer.comm, d->stop || d->room.given_up); /* all ranks stop after the same step */
+  d->stop =
+      run->trainer.comm->agree(run->trainer.comm, d->stop || d->room.given_up); /* all ranks stop after the same step */
   if (d->stop || due(c->checkpoint_every, run) || ch_room_try_again(&d->room)) CH_TRY(checkpoint(d, *e));
   tell_notices(d);
   return CHOIR_OK;

@@ -60,7 +60,8 @@ static int load_step(ch_run *run, int64_t step) {
   CH_TRY(choir_config_load(config, &made_with));
   if (!ch_config_same_model(&run->config, &made_with)) return another_model(config);
   CH_TRY(ch_checkpoint_load(run, path));
-  if (run->trainer.step != step) return ch_error(CHOIR_ERROR_FORMAT, "%s: holds step %" PRId64, path, run->trainer.step);
+  if (run->trainer.step != step)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: holds step %" PRId64, path, run->trainer.step);
   run->config_changed = !same_config(&run->config, &made_with);
   return CHOIR_OK;
 }

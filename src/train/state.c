@@ -136,8 +136,8 @@ int ch_state_read(ch_run *run, const choir_tensors *file, const char *path) {
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&run->trainer.optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
-    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, 0,
-                          CH_AS_DEV(real, want[i].data));
+    code =
+        ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, 0, CH_AS_DEV(real, want[i].data));
   free(want);
   if (!code && choir_tensors_count(file) != count + COUNTERS)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
