@@ -41,6 +41,7 @@ static void make_run(void) {
   choir_config_default(c);
   c->model.vocab_size = 300, c->model.layers = 2, c->model.d_model = 4, c->model.d_hidden = 4, c->model.heads = 1;
   c->model.experts = 2;
+  c->train.sequence_length = 8, c->train.batch_sequences = 1;
   must(choir_config_check(c));
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.threads = 1;
