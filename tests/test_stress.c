@@ -104,8 +104,7 @@ static void nothing_grows(void **state) {
   size_t after = mallinfo2().uordblks;
   program_run("ls /proc/%d/fd | wc -l", (int)getpid());
   assert_true(atoi(program_output) < 20);
-  if (after >= before + 16 * CYCLES) /* the smallest allocation, once a cycle */
-    fail_msg("%d cycles hold %zu bytes more", CYCLES, after - before);
+  if (after > before) fail_msg("%d cycles hold %zu bytes more", CYCLES, after - before);
   choir_tokenizer_free(tokenizer);
 }
 
@@ -126,7 +125,11 @@ static void training_on_two_threads(void **state) {
   assert_true(program_same_runs("one", "two", 8));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  (void)argc;
+  /* Without what glibc keeps for each thread, which it counts as in use: then nothing grows by a byte. */
+  if (!getenv("GLIBC_TUNABLES") && !setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 1))
+    execv("/proc/self/exe", argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(two_models_in_two_threads), cmocka_unit_test(nothing_grows),
                                      cmocka_unit_test(training_on_two_threads)};
   return cmocka_run_group_tests(tests, setup, program_directory_remove);

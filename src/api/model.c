@@ -21,7 +21,6 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   CH_TRY(choir_config_check(config));
   CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));
-  CH_TRY(ch_threads_check(model->x.threads));
   ch_arena_init(&model->weights, "weights", model->x.memory);
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&config->model, &model->net));
@@ -48,6 +47,7 @@ int ch_model_commit_weights(choir_model *model) {
   if (!ch_arena_counting(&model->weights)) return CHOIR_OK;
   if (model->config.model.vocab_size <= 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
+  CH_TRY(ch_threads_check(model->x.threads)); /* from here on there are parallel regions */
   CH_TRY(ch_arena_commit(&model->weights));
   ch_params_alloc_weights(&model->net.params, &model->weights, model->x.compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
