@@ -34,7 +34,6 @@ void ch_model_drop_plan(choir_model *model) {
 
 static int check_sizes(const choir_model *model, int B, int T) {
   const choir_model_config *c = &model->config.model;
-  CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
   if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);
   if ((int64_t)B * T > INT32_MAX / (c->experts > 0 ? c->experts : 1))
     return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d x %d tokens and %d experts is too large for one pass", B, T,
@@ -65,6 +64,7 @@ int ch_model_commit(choir_model *model) {
 }
 
 int ch_model_plan(choir_model *model, int B, int T, int gradients) {
+  CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
   CH_TRY(check_sizes(model, B, T));
   if (!ch_counting(&model->x) && B == model->planned_B && T == model->planned_T &&
       gradients <= model->planned_gradients)
