@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (ch_text_open(&o, &text)) return 0;
   while (total < MOST && !(code = ch_text_next(text, &block, &more)) && more) {
     if (ch_utf8_valid(block.text, block.size) < block.size) abort();
-    if (block.size > o.block_bytes + 8 || (!block.size && !block.last)) abort();
+    if (block.size > 3 * o.block_bytes + 8 || (!block.size && !block.last)) abort();
     total += block.size + 1;
     last = block.last;
   }
