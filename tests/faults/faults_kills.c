@@ -42,12 +42,10 @@ static int strike(pid_t child, int number, double after, int *struck) {
 /* ---- kills: going on leads to the same bytes */
 
 static double duration(const faults_job *job) {
-  double begin = seconds();
   faults_prepare(job, "spoilt");
-  double prepared = seconds();
+  double begin = seconds();
   program_wait(start("spoilt", job->words));
-  (void)begin;
-  return seconds() - prepared;
+  return seconds() - begin;
 }
 
 static void killed_at_random_instants(void **state) {
@@ -82,7 +80,7 @@ static int only_step(const char *run) {
 static void interrupted_at_random_instants(void **state) {
   (void)state;
   static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-  int saved = 0, early = 0, late = 0, struck, last = 0;
+  int saved = 0, early = 0, late = 0, struck;
   char said[2048];
   double length[3];
   program_must("mkdir every && cd every && choir train --threads 1 " LONG "--set checkpoint_every=1 --out run");
@@ -109,7 +107,6 @@ static void interrupted_at_random_instants(void **state) {
     if (status || !step) fail_msg("signal %d, %d threads: status %d, step %d: %s", number, threads, status, step, said);
     late += step == STEPS;
     saved += step != STEPS;
-    last = i;
     char a[128], b[128];
     static const char *const files[] = {"model.safetensors", "state.safetensors", "tokenizer.model"};
     for (size_t k = 0; k < 3; k++) {
@@ -118,7 +115,6 @@ static void interrupted_at_random_instants(void **state) {
       if (!program_same(a, b)) fail_msg("signal %d, %d threads, step %d: another %s", number, threads, step, files[k]);
     }
   }
-  (void)last;
   print_message(
       "%d interrupts: %d checkpoints in the middle and %d at the end, all as an uninterrupted run's; %d came before "
       "the program had begun\n",

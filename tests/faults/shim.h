@@ -33,6 +33,7 @@ typedef enum {
  * Counted is what the program does between the beginning of main and its end. */
 typedef struct shim_counts {
   uint64_t calls[SHIM_CLASSES], failed;
+  char caller[64]; /* file name of the program or library whose call failed: the first behind the C and C++ libraries */
 } shim_counts;
 
 typedef enum {
