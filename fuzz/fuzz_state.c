@@ -1,5 +1,6 @@
 /* state.safetensors of a checkpoint, without its checksums: any bytes are this run's state or are refused. The run is
  * made once; CHOIR_FUZZ_SEED=FILE keeps its state as a seed. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ static void must(int code) {
 /* Data of a few words, which state files are tied to. */
 static void make_data(void) {
   static char directory[] = "/tmp/choir-fuzz-XXXXXX", line[64];
-  if (!mkdtemp(directory) || chdir(directory)) abort();
+  int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* libFuzzer's names are relative to it */
+  if (here < 0 || !mkdtemp(directory) || chdir(directory)) abort();
   FILE *file = fopen("text", "w");
   for (int i = 0; file && i < 2000; i++) fprintf(file, "%c%c%c ", 'a' + i % 11, 'b' + i % 7, 'c' + i / 9 % 13);
   if (!file || fclose(file)) abort();
@@ -32,7 +34,7 @@ static void make_data(void) {
   d.sources = &source, d.source_count = 1, d.tokenizer = "model", d.output = "data", d.threads = 1;
   must(choir_data_build(&d));
   must(choir_data_open("data", &run.data));
-  if (chdir("/") || snprintf(line, sizeof line, "rm -r %s", directory) < 0 || system(line)) abort();
+  if (fchdir(here) || close(here) || snprintf(line, sizeof line, "rm -r %s", directory) < 0 || system(line)) abort();
 }
 
 static void make_run(void) {
