@@ -62,8 +62,17 @@ extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
 const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
-int cli_fail(void); /* prints the library's message; CLI_FAILED */
+void cli_print_notices(const char *lines); /* on standard error, each behind the verb's name */
+int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
+
+/* shown.c */
+void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
+const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
+size_t cli_json_flags(void);                                 /* of jansson, for standard output */
+
+/* start.c */
+int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
 
 /* help.c */
 void cli_help(FILE *out); /* all verbs */
@@ -123,11 +132,15 @@ char *cli_read_file(const char *path,
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
+/* A row for verbs that load a checkpoint; `o.unchecked` is an int. */
+#define CLI_UNCHECKED(o) \
+  { "unchecked", NULL, CLI_FLAG, &o.unchecked, NULL, "load weights that are not finite, too, to look at them", 0 }
+
 /* inspect_text.c: what choir stats and choir inspect share. */
 typedef struct cli_inspect_options {
   choir_inspect_options options;
   const char *compute, *backend;
-  int threads;
+  int threads, unchecked;
 } cli_inspect_options;
 
 /* Their rows in the option table; `tokens` is the default limit. */
@@ -141,6 +154,7 @@ typedef struct cli_inspect_options {
   {"sequence-length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},    \
   {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
   {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},    \
+  CLI_UNCHECKED(o),                                                                                                    \
   CLI_BACKEND(&o.backend),                                                                                             \
   {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0}
 /* clang-format on */
@@ -161,9 +175,8 @@ int cli_score_requests(const cli_score_options *o, choir_model *model, const cho
 int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 
 /* checkpoint.c */
-int cli_checkpoint_file(const char *directory, const char *name, char *path,
-                        size_t size); /* of a checkpoint or a run's newest */
-/* Tokenizer and model of a checkpoint, with a routing or, NULL, its own. Both are set in any case, to be freed. */
+/* Model and, unless it is NULL, tokenizer of a checkpoint, with a routing or, NULL, its own. Both are set in any case,
+ * to be freed. */
 int cli_checkpoint_open(const char *directory, const choir_run_options *options, const char *routing,
                         choir_tokenizer **tokenizer, choir_model **model);
 

@@ -101,8 +101,9 @@ static int print_info(const char *directory, double seconds) {
                                     (json_int_t)info.train_tokens, "train_bytes", (json_int_t)info.train_bytes,
                                     "heldout_tokens", (json_int_t)info.heldout_tokens, "heldout_bytes",
                                     (json_int_t)info.heldout_bytes));
-  printf("%s: %s documents from %d source%s, vocabulary %s\n", directory, cli_grouped((int64_t)info.documents),
-         info.sources, info.sources == 1 ? "" : "s", cli_grouped(info.vocab_size));
+  printf("%s: %s documents from %d source%s, vocabulary %s\n", cli_shown(directory),
+         cli_grouped((int64_t)info.documents), info.sources, info.sources == 1 ? "" : "s",
+         cli_grouped(info.vocab_size));
   printf("  training  %15s tokens  %10s of text  %.2f bytes a token\n", cli_grouped((int64_t)info.train_tokens),
          cli_bytes((double)info.train_bytes),
          (double)info.train_bytes / (double)(info.train_tokens ? info.train_tokens : 1));

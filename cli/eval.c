@@ -6,7 +6,7 @@
 static struct {
   const char *data, *text, *compute, *routing, *backend;
   int64_t sequences;
-  int batch, length, in_order, threads, json;
+  int batch, length, in_order, threads, unchecked, json;
 } o;
 
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
@@ -114,6 +114,7 @@ static int run(int count, const char *const *operands) {
   options.compute = o.compute;
   options.backend = o.backend;
   options.threads = o.threads;
+  options.unchecked = o.unchecked;
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
   int status = cli_checkpoint_open(operands[0], &options, o.routing, &tokenizer, &model);
@@ -136,6 +137,7 @@ static const cli_option options[] = {
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},

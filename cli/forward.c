@@ -6,7 +6,7 @@
 
 static struct {
   const char *logits, *gradients, *compute, *routing, *backend;
-  int json, emulate, threads;
+  int json, emulate, threads, unchecked;
 } o;
 
 static int write_logits(int B, int T, int V, float *logits) {
@@ -93,12 +93,11 @@ static int run(int count, const char *const *operands) {
   options.backend = o.backend;
   options.emulate_bf16 = o.emulate;
   options.threads = o.threads;
+  options.unchecked = o.unchecked;
   if (choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
-  int status = choir_model_load(operands[0], &options, &model) ? cli_fail() : 0;
-  if (!status) {
-    status = o.routing && choir_model_set_routing(model, o.routing) ? cli_fail() : forward(model, &tokens);
-    choir_model_free(model);
-  }
+  int status = cli_checkpoint_open(operands[0], &options, o.routing, NULL, &model);
+  if (!status) status = forward(model, &tokens);
+  choir_model_free(model);
   choir_npy_free(&tokens);
   return status;
 }
@@ -111,6 +110,7 @@ static const cli_option options[] = {
      "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},

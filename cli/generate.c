@@ -9,7 +9,7 @@ static struct {
   cli_list stops;
   int64_t seed;
   double temperature, top_p;
-  int max_tokens, top_k, batch, chunk, threads, json;
+  int max_tokens, top_k, batch, chunk, threads, unchecked, json;
 } o;
 
 /* What the prompts are and how far they are printed. */
@@ -83,7 +83,7 @@ static int show_text(void *context, int sequence, const char *text, size_t size)
   work *w = context;
   (void)sequence;
   if (w->count > 1 || o.json) return 0;
-  fwrite(text, 1, size, stdout);
+  cli_put_text(stdout, text, size);
   if (size) w->broken |= fflush(stdout) != 0;
   return w->broken;
 }
@@ -91,7 +91,7 @@ static int show_text(void *context, int sequence, const char *text, size_t size)
 static void print_json(const choir_prompt *p, const choir_generated *g) {
   json_t *row = json_pack("{s:s%, s:s%, s:i, s:i, s:s}", "prompt", p->text, p->size, "text", g->text, g->size,
                           "prompt_tokens", g->prompt_count, "tokens", g->count, "end", choir_end_name(g->end));
-  json_dumpf(row, stdout, JSON_COMPACT);
+  json_dumpf(row, stdout, JSON_COMPACT | cli_json_flags());
   putchar('\n');
   json_decref(row);
 }
@@ -101,7 +101,11 @@ static void print_done(const work *w, int i) {
   if (o.json) {
     print_json(&w->prompt[i], g);
   } else {
-    if (w->count > 1) printf("%s%s%s", i ? "---\n" : "", w->prompt[i].text, g->text);
+    if (w->count > 1) {
+      printf("%s", i ? "---\n" : "");
+      cli_put_text(stdout, w->prompt[i].text, w->prompt[i].size);
+      cli_put_text(stdout, g->text, g->size);
+    }
     if (!g->size || g->text[g->size - 1] != '\n') putchar('\n');
   }
 }
@@ -165,6 +169,7 @@ static int with_model(const char *checkpoint, work *w, const char *const *stops)
   options.compute = o.compute;
   options.backend = o.backend;
   options.threads = o.threads;
+  options.unchecked = o.unchecked;
   int status = cli_checkpoint_open(checkpoint, &options, o.routing, &tokenizer, &model);
   if (!status) status = generate(model, tokenizer, w, stops);
   choir_model_free(model);
@@ -204,6 +209,7 @@ static const cli_option options[] = {
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "must not look at other tokens", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
+    CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},

@@ -39,8 +39,7 @@ static int load(const char *path, choir_config *config) {
   char file[4096];
   struct stat status;
   if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
-    int failed = cli_checkpoint_file(path, "config.json", file, sizeof file);
-    if (failed) return failed;
+    snprintf(file, sizeof file, "%s/config.json", path);
     path = file;
   }
   if (choir_config_load(path, config)) return cli_fail();
@@ -70,7 +69,8 @@ static void print_row(const char *label, int64_t number, double paper) {
 
 static void print_text(const choir_config *config, const choir_config_costs *c, const paper_size *paper, int assumed) {
   const choir_model_config *m = &config->model;
-  printf("%s: L=%d d=%d h=%d H=%d", *m->name ? m->name : "model", m->layers, m->d_model, m->d_hidden, m->heads);
+  printf("%s: L=%d d=%d h=%d H=%d", *m->name ? cli_shown(m->name) : "model", m->layers, m->d_model, m->d_hidden,
+         m->heads);
   if (m->moe_every)
     printf(" e=%d of h=%d every %d layers, %s c=%g", m->experts, m->d_expert ? m->d_expert : m->d_hidden, m->moe_every,
            m->router.name, m->router.capacity_factor);

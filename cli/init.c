@@ -29,7 +29,7 @@ static int run(int count, const char *const *operands) {
            choir_config_cost(&config, &costs))
     status = cli_fail();
   else
-    printf("%s: %s parameters from seed %lld\n", o.out, cli_grouped(costs.parameters), (long long)o.seed);
+    printf("%s: %s parameters from seed %lld\n", cli_shown(o.out), cli_grouped(costs.parameters), (long long)o.seed);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
   return status;

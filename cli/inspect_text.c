@@ -10,6 +10,7 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
   options.compute = o->compute;
   options.backend = o->backend;
   options.threads = o->threads;
+  options.unchecked = o->unchecked;
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o->options.checkpoint = checkpoint;

@@ -115,8 +115,10 @@ static void wait_politely(char **argv) {
 }
 
 int main(int argc, char **argv) {
+  int status = cli_start();
+  if (status) return status;
   wait_politely(argv);
-  int status = dispatch(argc - 1, argv + 1);
+  status = dispatch(argc - 1, argv + 1);
   /* A full disk behind standard output must not look like success. */
   if (fflush(stdout) || ferror(stdout)) {
     fprintf(stderr, "choir: standard output could not be written\n");

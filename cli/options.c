@@ -10,9 +10,10 @@
 static const cli_verb *current; /* whose words are being read: for messages */
 
 static void say(const char *format, va_list args) {
-  fprintf(stderr, "choir%s%s: ", current ? " " : "", current ? current->name : "");
-  vfprintf(stderr, format, args);
-  fputc('\n', stderr);
+  char text[4096], shown[4096];
+  vsnprintf(text, sizeof text, format, args);
+  choir_printable(text, strlen(text), 0, shown, sizeof shown);
+  fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", shown);
 }
 
 int cli_usage(const char *format, ...) {
@@ -30,6 +31,12 @@ int cli_fail_with(const char *format, ...) {
   say(format, args);
   va_end(args);
   return CLI_FAILED;
+}
+
+void cli_print_notices(const char *lines) {
+  for (const char *end; *lines && (end = strchr(lines, '\n')); lines = end + 1)
+    fprintf(stderr, "choir%s%s: note: %.*s\n", current ? " " : "", current ? current->name : "", (int)(end - lines),
+            lines);
 }
 
 int cli_fail(void) { return cli_fail_with("%s", choir_error_message()); }
@@ -186,6 +193,7 @@ int cli_parse(const cli_verb *verb, int count, char **words) {
   if (!status && verb->most >= 0 && seen > verb->most)
     status = cli_usage("unexpected operand '%s'", operands[verb->most]);
   if (!status) status = verb->run(seen, operands);
+  cli_print_notices(choir_notices());
   free(operands);
   return status;
 }

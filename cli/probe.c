@@ -8,7 +8,7 @@
 static struct {
   const char *text, *tokens, *compute, *backend;
   cli_list routings;
-  int sequences, length, positions, draws, json, emulate, threads;
+  int sequences, length, positions, draws, json, emulate, threads, unchecked;
   int64_t seed;
 } o;
 
@@ -116,7 +116,6 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer, cons
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  char path[4096];
   choir_tokenizer *tokenizer = NULL;
   choir_model *model = NULL;
   choir_npy tokens = {0};
@@ -125,16 +124,12 @@ static int run(int count, const char *const *operands) {
   options.backend = o.backend;
   options.emulate_bf16 = o.emulate;
   options.threads = o.threads;
+  options.unchecked = o.unchecked;
   int status = 0;
   if (o.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
-  if (o.text) status = cli_checkpoint_file(operands[0], "tokenizer.model", path, sizeof path);
-  if (status) return status;
-  if ((o.text && choir_tokenizer_load(path, &tokenizer)) ||
-      (o.tokens && choir_npy_read(o.tokens, CHOIR_NPY_INT32, 2, &tokens)) ||
-      choir_model_load(operands[0], &options, &model))
-    status = cli_fail();
-  else
-    status = with_model(model, tokenizer, &tokens);
+  if (o.tokens && choir_npy_read(o.tokens, CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
+  status = cli_checkpoint_open(operands[0], &options, NULL, o.text ? &tokenizer : NULL, &model);
+  if (!status) status = with_model(model, tokenizer, &tokens);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
   choir_npy_free(&tokens);
@@ -154,6 +149,7 @@ static const cli_option options[] = {
     {"backend", "NAME", CLI_TEXT, &o.backend, "cpu", "what runs it: cpu, or reference, which rounds every row alike",
      0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    CLI_UNCHECKED(o),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};

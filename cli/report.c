@@ -13,7 +13,7 @@ static int run(int count, const char *const *operands) {
     out = beside;
   }
   if (choir_report_write(operands[0], out)) return cli_fail();
-  printf("%s\n", out);
+  printf("%s\n", cli_shown(out));
   return 0;
 }
 

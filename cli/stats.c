@@ -33,12 +33,14 @@ static void print_layer_head(const choir_route_stats *s) {
 
 /* A piece with its spaces visible and nothing that a terminal would obey. */
 static void print_piece(const char *piece) {
+  char shown[512];
+  choir_printable(piece, strlen(piece), 0, shown, sizeof shown);
   printf("  ");
-  for (; *piece; piece++) {
-    if (*piece == ' ')
+  for (const char *c = shown; *c; c++) {
+    if (*c == ' ')
       printf("\xE2\x90\xA3");
     else
-      putchar((unsigned char)*piece < 0x20 || *piece == 0x7F ? '?' : *piece);
+      putchar(*c);
   }
 }
 

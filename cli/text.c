@@ -109,7 +109,7 @@ char *cli_unescape(const char *text) {
 }
 
 int cli_json_print(json_t *object) {
-  int failed = !object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10));
+  int failed = !object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10) | cli_json_flags());
   putchar('\n');
   json_decref(object);
   return failed ? cli_fail_with("the JSON could not be written") : 0;

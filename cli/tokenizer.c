@@ -40,7 +40,7 @@ static int train(int count, const char *const *files) {
   if (code) return cli_fail();
   choir_tokenizer *tokenizer;
   if (choir_tokenizer_load(o.out, &tokenizer)) return cli_fail();
-  printf("%s: %s pieces, %s\n", o.out, cli_grouped(choir_tokenizer_vocab_size(tokenizer)),
+  printf("%s: %s pieces, %s\n", cli_shown(o.out), cli_grouped(choir_tokenizer_vocab_size(tokenizer)),
          cli_duration(cli_seconds() - progress.started));
   choir_tokenizer_free(tokenizer);
   return 0;
@@ -95,7 +95,7 @@ static int encode(int count, const char *const *files) {
   else if (o.out)
     status = write_ids(ids, tokens);
   else if (o.pieces)
-    for (size_t i = 0; i < tokens; i++) printf("%d\t%s\n", ids[i], choir_tokenizer_piece(tokenizer, ids[i]));
+    for (size_t i = 0; i < tokens; i++) printf("%d\t%s\n", ids[i], cli_shown(choir_tokenizer_piece(tokenizer, ids[i])));
   else
     for (size_t i = 0; i < tokens; i++) printf("%d%c", ids[i], i + 1 < tokens ? ' ' : '\n');
   free(ids);
@@ -144,7 +144,7 @@ static int decode(int count, const char *const *files) {
   }
   if (!status && choir_tokenizer_decode(tokenizer, array.data, tokens, &text, &length)) status = cli_fail();
   if (!status) {
-    fwrite(text, 1, length, stdout);
+    cli_put_text(stdout, text, length);
     free(text);
   }
   free(array.data);

@@ -8,13 +8,14 @@
 static struct {
   const char *backend, *config, *data, *out, *from;
   cli_list set;
-  double minutes;
+  double minutes, disk_minutes;
   int resume, threads, emulate;
 } o;
 
 typedef struct display {
   cli_progress progress;
   int64_t first, last; /* steps of this process; first 0: none yet */
+  int waiting;         /* for room, and it has been said */
 } display;
 
 /* ", 61 % of peak", or nothing where no peak is known. */
@@ -59,19 +60,31 @@ static void show_kept(display *w, const choir_train_event *e) {
     show_losses(e);
   else if (e->kind == CHOIR_EVENT_MEMORY)
     show_memory(e->memory);
+  else if (e->kind == CHOIR_EVENT_NOTICE)
+    cli_print_notices(e->text);
   else
-    printf("step %lld  checkpoint %s\n", (long long)e->step, e->text);
+    printf("step %lld  checkpoint %s\n", (long long)e->step, cli_shown(e->text));
   fflush(stdout);
+}
+
+/* All steps are done and not saved. */
+static void show_waiting(display *w, const choir_train_event *e) {
+  if (cli_progress_due(&w->progress) || !w->waiting)
+    cli_progress_line(&w->progress, "all steps are done; waiting for room on the disk, %s left (Ctrl-C gives up)",
+                      cli_duration(e->seconds_left));
+  w->waiting = 1;
 }
 
 static int on_event(void *context, const choir_train_event *e) {
   display *w = context;
-  if (e->kind != CHOIR_EVENT_STEP) {
-    show_kept(w, e);
-  } else {
+  if (e->kind == CHOIR_EVENT_STEP) {
     if (!w->first) w->first = e->step;
     w->last = e->step;
     show_step(w, e);
+  } else if (e->kind == CHOIR_EVENT_WAITING) {
+    show_waiting(w, e);
+  } else {
+    show_kept(w, e);
   }
   int out_of_time = o.minutes > 0 && cli_seconds() - w->progress.started >= 60 * o.minutes;
   return cli_stop_requested() || out_of_time;
@@ -86,10 +99,8 @@ static int prepare(choir_config *config, int *use) {
   if (!o.resume && !o.config && !o.from)
     return cli_usage("--config FILE is missing (only --resume and --from can do without)");
   if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
-  snprintf(path, sizeof path, "%s/config.json", o.out);
-  if (o.from && !o.config) {
-    if (cli_checkpoint_file(o.from, "config.json", path, sizeof path)) return CLI_FAILED;
-  }
+  if (!*use) return 0;                                                    /* the library finds the run's own */
+  snprintf(path, sizeof path, "%s/config.json", o.from ? o.from : o.out); /* runs have one as checkpoints do */
   if (choir_config_load(o.config ? o.config : path, config)) return cli_fail();
   return cli_apply_settings(config, &o.set);
 }
@@ -112,6 +123,7 @@ static int run(int count, const char *const *operands) {
   options.run.threads = o.threads;
   options.run.backend = o.backend;
   options.run.emulate_bf16 = o.emulate;
+  options.disk_minutes = o.disk_minutes;
   options.event = on_event;
   options.context = &w;
   int code = choir_train(&options);
@@ -120,11 +132,12 @@ static int run(int count, const char *const *operands) {
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)
     printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
-           seconds, o.out);
+           seconds, cli_shown(o.out));
   else if (!w.last)
-    printf("nothing left to do: %s has all its steps; look at it with: choir report %s\n", o.out, o.out);
+    printf("nothing left to do: %s has all its steps; look at it with: choir report %s\n", cli_shown(o.out),
+           cli_shown(o.out));
   else
-    printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, o.out);
+    printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, cli_shown(o.out));
   return 0;
 }
 
@@ -139,6 +152,8 @@ static const cli_option options[] = {
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
+     "go on in memory for M minutes at most while the disk has no room; then stop", 0},
     CLI_BACKEND(&o.backend),
     {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
     {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},

@@ -4,9 +4,12 @@
 #define CH_TESTS_PROGRAM_H
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,11 +20,18 @@
 static char program_directory[] = "/tmp/choir-test-XXXXXX"; /* the working directory of the whole test program */
 static char program_output[1 << 18];                        /* what the last command said, on both streams */
 
-/* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. */
+#ifndef CHOIR_SHIM
+#define CHOIR_SHIM "" /* a sanitizer wants to be the first library itself: tests that preload one are left out */
+#endif
+
+/* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. `faulty FAULT ...` is
+ * choir with calls that fail (faults/shim.h). */
 static inline pid_t program_start(const char *command, const char *output) {
   char line[4096];
-  int length =
-      snprintf(line, sizeof line, "choir() { '%s' \"$@\"; }; exec >'%s' 2>&1; %s", CHOIR_PROGRAM, output, command);
+  int length = snprintf(line, sizeof line,
+                        "choir() { '%s' \"$@\"; }; faulty() { fault=$1; shift; FAULT=$fault GOMP_SPINCOUNT=1000 "
+                        "LD_PRELOAD='%s' '%s' \"$@\"; }; exec >'%s' 2>&1; %s",
+                        CHOIR_PROGRAM, CHOIR_SHIM, CHOIR_PROGRAM, output, command);
   if (length >= (int)sizeof line) abort();
   fflush(NULL);
   pid_t child = fork();
@@ -91,6 +101,46 @@ static inline double json_at(const json_t *root, const char *key) {
   const json_t *value = json_object_get(root, key);
   if (!json_is_number(value)) fail_msg("no number \"%s\"", key);
   return json_number_value(value);
+}
+
+/* A file system in memory at `path`, with a size ("2m") or NULL, that only this process and its children see: call it
+ * in a forked child. Needs the right to mount, as root or in a name space of users; 0: it is there. */
+static inline int program_mount(const char *path, const char *size) {
+  char map[64], options[64] = "";
+  int length = snprintf(map, sizeof map, "0 %u 1", geteuid());
+  int fd = geteuid() && !unshare(CLONE_NEWUSER) ? open("/proc/self/uid_map", O_WRONLY) : -1;
+  if (fd >= 0 && (write(fd, map, (size_t)length) != length || close(fd))) return -1;
+  if (size) snprintf(options, sizeof options, "size=%s", size);
+  return unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+         mount("none", path, "tmpfs", 0, options);
+}
+
+/* Whether two files hold the same bytes; says where they differ. */
+static inline int program_same(const char *a, const char *b) {
+  size_t size_a = 0, size_b = 0, at = 0;
+  char *data_a = program_read(a, &size_a), *data_b = program_read(b, &size_b);
+  int same = data_a && data_b && size_a == size_b && !memcmp(data_a, data_b, size_a);
+  while (!same && data_a && data_b && at < size_a && at < size_b && data_a[at] == data_b[at]) at++;
+  if (!same) fprintf(stderr, "%s (%zu bytes) and %s (%zu bytes) differ from byte %zu on\n", a, size_a, b, size_b, at);
+  free(data_a);
+  free(data_b);
+  return same;
+}
+
+/* Whether two runs ended with the same bytes at `step`: log, weights, state. */
+static inline int program_same_runs(const char *a, const char *b, int step) {
+  static const char *const files[] = {"metrics.jsonl", "checkpoints/%08d/model.safetensors",
+                                      "checkpoints/%08d/state.safetensors", "checkpoints/%08d/config.json",
+                                      "checkpoints/%08d/tokenizer.model"};
+  char name[128], path_a[256], path_b[256];
+  int same = 1;
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    snprintf(name, sizeof name, files[i], step);
+    snprintf(path_a, sizeof path_a, "%s/%s", a, name);
+    snprintf(path_b, sizeof path_b, "%s/%s", b, name);
+    same &= program_same(path_a, path_b);
+  }
+  return same;
 }
 
 /* Sentences of made-up words with a skewed distribution: enough to learn something from; documents end with a form feed

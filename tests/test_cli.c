@@ -66,6 +66,20 @@ static void info_paper(void **state) {
   assert_null(strstr(program_output, "paper"));
 }
 
+/* Thousands of layers are found by name without walking through all of them for each: in seconds of the processor's
+ * time that a machine under any load, and a sanitizer, have to spare. */
+static void deep_models(void **state) {
+  (void)state;
+  program_must(
+      "echo '{\"model\": {\"vocab_size\": 300, \"layers\": 4096, \"d_model\": 8, \"d_hidden\": 8, \"heads\": 2, "
+      "\"experts\": 4}, "
+      "\"train\": {\"sequence_length\": 32, \"batch_sequences\": 4}}' >deep.json");
+  int32_t few[8] = {1, 2, 3};
+  test_ok(choir_npy_write("few.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {1, 8}, .data = few}));
+  program_must("ulimit -t 6; choir info deep.json");
+  program_must("ulimit -t 12; choir init deep.json --out deep && choir forward deep few.npy");
+}
+
 static void route(void **state) {
   (void)state;
   enum { n = 48, e = 6 };
@@ -209,10 +223,10 @@ static void init_and_forward(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(usage_errors),     cmocka_unit_test(help),
-      cmocka_unit_test(info_paper),       cmocka_unit_test(route),
-      cmocka_unit_test(help_routers),     cmocka_unit_test(settings_in_any_order),
-      cmocka_unit_test(init_and_forward),
+      cmocka_unit_test(usage_errors), cmocka_unit_test(help),
+      cmocka_unit_test(info_paper),   cmocka_unit_test(route),
+      cmocka_unit_test(help_routers), cmocka_unit_test(settings_in_any_order),
+      cmocka_unit_test(deep_models),  cmocka_unit_test(init_and_forward),
   };
   return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
 }

@@ -92,8 +92,8 @@ static void files_are_whole_or_not_there(void **state) {
 
 static void a_full_disk_says_how_much(void **state) {
   (void)state;
-  refused(ch_file_error(ENOSPC, "p", 2500000), CHOIR_ERROR_IO, "p: disk full: needs 2.5 MB (2500000 bytes)");
-  refused(ch_file_error(EDQUOT, "p", 0), CHOIR_ERROR_IO, "p: disk quota used up; make room");
+  refused(ch_file_error(ENOSPC, "p", 2500000), CHOIR_ERROR_FULL, "p: disk full: needs 2.5 MB (2500000 bytes)");
+  refused(ch_file_error(EDQUOT, "p", 0), CHOIR_ERROR_FULL, "p: disk quota used up; make room");
   refused(ch_file_error(EACCES, "p", 5), CHOIR_ERROR_IO, "p: Permission denied");
   /* A write that fails half way: what was there stays, nothing else remains. */
   test_ok(ch_file_save(in_base("a"), "first", 5));
@@ -126,8 +126,12 @@ static void directories_are_whole_or_not_there(void **state) {
   assert_int_equal(access(in_base("ckpt/sub/deep"), F_OK), 0);
   assert_int_equal(entries(), 1);
 
-  test_ok(ch_dir_begin(&dir, in_base("ckpt"))); /* there already: refused at the end, unharmed */
-  refused(ch_dir_commit(&dir), CHOIR_ERROR_IO, "ckpt: exists already");
+  refused(ch_dir_begin(&dir, in_base("ckpt")), CHOIR_ERROR_IO, "ckpt: exists already"); /* before the work, unharmed */
+  holds(in_base("ckpt/weights"), "w");
+  test_ok(ch_dir_begin(&dir, in_base("late"))); /* or at the end, where it comes meanwhile */
+  test_ok(ch_dir_make(in_base("late/sub")));
+  refused(ch_dir_commit(&dir), CHOIR_ERROR_IO, "late: exists already");
+  test_ok(ch_dir_remove(in_base("late")));
   holds(in_base("ckpt/weights"), "w");
   test_ok(ch_dir_begin(&dir, in_base("other")));
   ch_dir_abandon(&dir);
@@ -140,25 +144,6 @@ static void directories_are_whole_or_not_there(void **state) {
   test_ok(ch_dir_remove(in_base("ckpt/")));
   assert_int_equal(entries(), 0);
   refused(ch_dir_remove(in_base("ckpt")), CHOIR_ERROR_IO, "ckpt: cannot be removed");
-}
-
-static void leftovers_of_the_dead_go(void **state) {
-  (void)state;
-  ch_dir dir;
-  char name[128];
-  pid_t dead = fork();
-  if (!dead) _exit(0);
-  waitpid(dead, NULL, 0);
-  snprintf(name, sizeof name, "7.tmp-%ld/x", (long)dead);
-  test_ok(ch_dir_make(in_base(name)));
-  snprintf(name, sizeof name, "7.tmp-%ld", (long)getppid()); /* alive: stays */
-  test_ok(ch_dir_make(in_base(name)));
-  test_ok(ch_dir_make(in_base("17.tmp-1000000000"))); /* another's: stays */
-  test_ok(ch_dir_make(in_base("7.tmp-x")));           /* not ours: stays */
-  test_ok(ch_dir_begin(&dir, in_base("7")));
-  test_ok(ch_dir_commit(&dir));
-  assert_int_equal(entries(), 4);
-  assert_int_equal(access(in_base(name), F_OK), 0);
 }
 
 static void one_run_per_directory(void **state) {
@@ -246,7 +231,6 @@ int main(void) {
       IN_BASE(files_are_whole_or_not_there),
       IN_BASE(a_full_disk_says_how_much),
       IN_BASE(directories_are_whole_or_not_there),
-      IN_BASE(leftovers_of_the_dead_go),
       IN_BASE(one_run_per_directory),
       cmocka_unit_test(nearest_words),
       IN_BASE(json_is_strict),

@@ -150,10 +150,11 @@ static const refusal refusals[] = {
     /* training */
     {"loss that is not finite", "", TRAIN "config.json --set rate=1000", 1, {"step", "not finite", "weight"}},
     {"weights that are not finite",
-     "mkdir -p poisoned && cp -r run/. poisoned && cp nan/model.safetensors poisoned/checkpoints/00000014",
+     "mkdir -p poisoned && cp -r run/. poisoned && for c in poisoned/checkpoints/*; do cp nan/model.safetensors $c; "
+     "done",
      "choir train --threads 1 --resume --out poisoned --set steps=20",
      1,
-     {"15", "final_norm.weight"}},
+     {"none of 2 checkpoints", "final_norm.weight"}},
     /* the machine */
     {"unwritable directory",
      "",
@@ -222,24 +223,24 @@ static void second_run(void **state) {
   }
 }
 
-/* A disk that fills up while training: the run stops with a message, and its last whole checkpoint can be used. */
-static void full_disk(void **state) {
+/* A value that is not finite is refused wherever it stands, a threshold or an expert that the prompt may never reach,
+ * by every verb alike; whoever wants to look at it can. */
+static void values_not_finite(void **state) {
   (void)state;
-  program_must("mkdir small");
-  if (mount("tmpfs", "small", "tmpfs", 0, "size=1500k")) test_skip("a full disk: mounting one needs root");
-  int status = program_run(
-      "choir train --threads 1 --config config.json --data data --out small/run --set checkpoint_every=1 "
-      "--set keep_checkpoints=0");
-  int named = strstr(program_output, "small/run/checkpoints") && strstr(program_output, "disk full");
-  char *said = strdup(program_output);
-  int usable = program_run("choir eval small/run --data data");
-  umount2("small", MNT_DETACH);
-  if (status != 1 || !named) fail_msg("status %d: %s", status, said);
-  free(said);
-  if (usable) fail_msg("the checkpoint before: %s", program_output);
+  static const char *const verbs[] = {"generate %s --prompt ka --max-tokens 2", "eval %s --data data --sequences 2",
+                                      "stats %s --text corpus.txt --tokens 64", "probe %s --batch 2 --length 8",
+                                      "forward %s tokens.npy"};
+  for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+    char command[128];
+    snprintf(command, sizeof command, verbs[i], "endless");
+    program_refuses(1, "tensor 'layers.1.moe.thresholds': element 2 is -inf", "choir %s", command);
+    snprintf(command, sizeof command, verbs[i], "expert");
+    program_refuses(1, "tensor 'layers.1.moe.experts.w2': element 8191 is nan", "choir %s", command);
+  }
+  program_must("choir generate endless --prompt ka --max-tokens 2 --unchecked");
 }
 
-enum change { MISSING, SURPLUS, SHAPE, TYPE, NOT_FINITE };
+enum change { MISSING, SURPLUS, SHAPE, TYPE, NOT_FINITE, THRESHOLD, EXPERT };
 
 /* DIRECTORY: a checkpoint as `from`, with one tensor changed; checksummed as choir itself would. */
 static void damage(const char *from, const char *directory, enum change change) {
@@ -251,7 +252,8 @@ static void damage(const char *from, const char *directory, enum change change) 
   program_must("%s", command);
   snprintf(path, sizeof path, "%s/model.safetensors", from);
   test_ok(choir_tensors_open(path, 1, &file));
-  static float extra[8], bad[32] = {NAN};
+  static float extra[8], bad[32] = {NAN}, endless[4] = {0, 0, -INFINITY, 0};
+  float *copy = NULL;
   for (int i = 0; i < choir_tensors_count(file); i++) {
     t[count] = *choir_tensors_at(file, i);
     int router = !strcmp(t[count].name, "layers.1.moe.router.weight"),
@@ -259,6 +261,13 @@ static void damage(const char *from, const char *directory, enum change change) 
     if (router && change == SHAPE) t[count].shape[0] = 4, t[count].shape[1] = 32;
     if (norm && change == TYPE) t[count].dtype = CHOIR_I32;
     if (norm && change == NOT_FINITE) t[count].data = bad;
+    if (!strcmp(t[count].name, "layers.1.moe.thresholds") && change == THRESHOLD) t[count].data = endless;
+    if (!strcmp(t[count].name, "layers.1.moe.experts.w2") && change == EXPERT) {
+      if (!(copy = malloc(t[count].bytes))) abort();
+      memcpy(copy, t[count].data, t[count].bytes);
+      copy[t[count].bytes / sizeof *copy - 1] = NAN;
+      t[count].data = copy;
+    }
     count += !(router && change == MISSING);
   }
   if (change == SURPLUS)
@@ -267,6 +276,7 @@ static void damage(const char *from, const char *directory, enum change change) 
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   test_ok(choir_tensors_write(path, t, count, NULL));
   choir_tensors_close(file);
+  free(copy);
 }
 
 static int setup(void **state) {
@@ -285,12 +295,18 @@ static int setup(void **state) {
   damage("ckpt", "shape", SHAPE);
   damage("ckpt", "type", TYPE);
   damage("run/checkpoints/00000014", "nan", NOT_FINITE);
+  damage("run/checkpoints/00000014", "endless", THRESHOLD);
+  damage("run/checkpoints/00000014", "expert", EXPERT);
+  program_must("for c in nan endless expert; do cp tokenizer.model $c; done");
   program_must("choir forward ckpt tokens.npy"); /* what is damaged above works when whole */
   return 0;
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(refused), cmocka_unit_test(second_run),
-                                     cmocka_unit_test(full_disk)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(refused),
+      cmocka_unit_test(second_run),
+      cmocka_unit_test(values_not_finite),
+  };
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

@@ -13,31 +13,9 @@ static double seconds(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void same_file(const char *a, const char *b) {
-  size_t size_a = 0, size_b = 0;
-  char *data_a = program_read(a, &size_a), *data_b = program_read(b, &size_b);
-  if (!data_a || !data_b) fail_msg("%s and %s: one is missing", a, b);
-  if (size_a != size_b || memcmp(data_a, data_b, size_a)) {
-    size_t at = 0;
-    while (at < size_a && at < size_b && data_a[at] == data_b[at]) at++;
-    fail_msg("%s (%zu bytes) and %s (%zu bytes) differ from byte %zu on", a, size_a, b, size_b, at);
-  }
-  free(data_a);
-  free(data_b);
-}
+static void same_file(const char *a, const char *b) { assert_true(program_same(a, b)); }
 
-static void same_results(const char *a, const char *b) {
-  static const char *const files[] = {"metrics.jsonl", "checkpoints/%08d/model.safetensors",
-                                      "checkpoints/%08d/state.safetensors", "checkpoints/%08d/config.json",
-                                      "checkpoints/%08d/tokenizer.model"};
-  char name[128], path_a[256], path_b[256];
-  for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-    snprintf(name, sizeof name, files[i], STEPS);
-    snprintf(path_a, sizeof path_a, "%s/%s", a, name);
-    snprintf(path_b, sizeof path_b, "%s/%s", b, name);
-    same_file(path_a, path_b);
-  }
-}
+static void same_results(const char *a, const char *b) { assert_true(program_same_runs(a, b, STEPS)); }
 
 /* A router that draws random numbers, two micro-batches a step, a rate that changes: everything that resuming could
  * forget. */
@@ -84,7 +62,7 @@ static void killed_at_random_instants(void **state) {
   assert_in_range(kills, 3, 100);
   program_must("choir train --threads 2 --resume --out killed");
   same_results("whole", "killed");
-  program_must("! find killed | grep tmp-"); /* nothing half-written is left */
+  program_must("! find killed | grep choir-tmp-"); /* nothing half-written is left */
 }
 
 /* Ctrl-C finishes the step, saves and exits 0; going on from there is no different either. */

@@ -104,6 +104,7 @@ static void json_errors_name_the_line(void **state) {
                {"{\"text\": null}", "in:3: field \"text\" is null"},
                {"{\"text\": \"\\ud800\"}", "in:3: not JSON"},
                {"{\"text\": \"\xFF\"}", "(line 3): not UTF-8 (0xFF)"},
+               {"{\"text\": \"a\", \"text\": \"b\"}", "in:3: not JSON: duplicate object key"},
                {"plain text", "in:3: not JSON"}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     ch_buffer got = {0}, content = {0};
@@ -185,6 +186,42 @@ static void reads_every_compression(void **state) {
   free(got.data);
 }
 
+static void write_tar(const char *path, int (*format)(struct archive *), int gzip) {
+  struct archive *a = archive_write_new();
+  struct archive_entry *entry = archive_entry_new();
+  if (gzip) assert_int_equal(archive_write_add_filter_gzip(a), ARCHIVE_OK);
+  assert_int_equal(format(a), ARCHIVE_OK);
+  assert_int_equal(archive_write_open_filename(a, path), ARCHIVE_OK);
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_perm(entry, 0644);
+  archive_entry_set_pathname(entry, "texts/one.txt");
+  archive_entry_set_size(entry, 10);
+  assert_int_equal(archive_write_header(a, entry), ARCHIVE_OK);
+  assert_int_equal(archive_write_data(a, "kato mire\n", 10), 10);
+  assert_int_equal(archive_write_close(a), ARCHIVE_OK);
+  archive_entry_free(entry);
+  archive_write_free(a);
+}
+
+/* An archive of texts is not one text. Text that looks like one is text. */
+static void refuses_archives(void **state) {
+  (void)state;
+  int (*const formats[])(struct archive *) = {archive_write_set_format_ustar, archive_write_set_format_gnutar,
+                                              archive_write_set_format_pax_restricted, archive_write_set_format_v7tar};
+  ch_buffer got = {0};
+  for (int f = 0; f < 8; f++) {
+    write_tar(corpus_path("in"), formats[f / 2], f % 2);
+    test_fails(read_one("in", NULL, NULL, 0, &got), CHOIR_ERROR_FORMAT, "in: is a tar archive; unpack it");
+  }
+  char text[600];
+  memset(text, 'x', sizeof text);
+  memcpy(text + 148, "0000000 ", 8);
+  corpus_save(corpus_path("in"), text, sizeof text);
+  test_ok(read_one("in", NULL, NULL, 0, &got));
+  assert_int_equal(got.size, sizeof text + 2);
+  free(got.data);
+}
+
 /* Cut anywhere, or with a bit flipped in its middle, a compressed file must not pass for a shorter or another text. */
 static void refuses_damaged_compression(void **state) {
   (void)state;
@@ -248,15 +285,11 @@ static int end(void **state) { return corpus_end(state); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(splits_documents),
-      cmocka_unit_test(takes_windows_line_ends),
-      cmocka_unit_test(reads_json_lines),
-      cmocka_unit_test(json_errors_name_the_line),
-      cmocka_unit_test(invalid_bytes_are_located),
-      cmocka_unit_test(reads_every_compression),
-      cmocka_unit_test(refuses_damaged_compression),
-      cmocka_unit_test(reads_gzip_members),
-      cmocka_unit_test(names_what_cannot_be_read),
+      cmocka_unit_test(splits_documents),          cmocka_unit_test(takes_windows_line_ends),
+      cmocka_unit_test(reads_json_lines),          cmocka_unit_test(json_errors_name_the_line),
+      cmocka_unit_test(invalid_bytes_are_located), cmocka_unit_test(reads_every_compression),
+      cmocka_unit_test(refuses_archives),          cmocka_unit_test(refuses_damaged_compression),
+      cmocka_unit_test(reads_gzip_members),        cmocka_unit_test(names_what_cannot_be_read),
   };
   return cmocka_run_group_tests(tests, begin, end);
 }

@@ -285,6 +285,55 @@ static void refuses_other_models(void **state) {
   free(model.data);
 }
 
+/* The model's file with more bytes behind it: a protocol buffer's fields that come twice are merged. */
+static int load_with(const char *more, size_t size) {
+  ch_buffer model = corpus_load(corpus_path("small.model"));
+  test_ok(ch_buffer_append(&model, more, size));
+  int code = load(model.data, model.size);
+  free(model.data);
+  return code;
+}
+#define LOAD_WITH(more) load_with(more, sizeof(more) - 1)
+
+/* By what the file says of itself, and not by a text that happens to show it. */
+static void refuses_models_that_change_text(void **state) {
+  (void)state;
+  choir_tokenizer *t;
+  test_fails(choir_tokenizer_load(CHOIR_SOURCE_DIR "/tests/vectors/changes_text.model", &t), CHOIR_ERROR_FORMAT,
+             "changes_text.model: the model changes text (it has a normalization map)"); /* q becomes Q */
+  test_ok(LOAD_WITH(""));
+  test_ok(LOAD_WITH("\x1A\x02\x18\x00"));
+  test_fails(LOAD_WITH("\x1A\x05\x12\x03xyz"), CHOIR_ERROR_FORMAT, "normalization map");
+  test_fails(LOAD_WITH("\x1A\x05\x12\x03xyz\x1A\x02\x12\x00"), CHOIR_ERROR_FORMAT, "normalization map");
+  test_fails(LOAD_WITH("\x2A\x05\x12\x03xyz"), CHOIR_ERROR_FORMAT, "a map for decoding");
+  test_fails(LOAD_WITH("\x1A\x02\x18\x01"), CHOIR_ERROR_FORMAT, "add_dummy_prefix");
+  test_fails(LOAD_WITH("\x1A\x02\x20\x01"), CHOIR_ERROR_FORMAT, "remove_extra_whitespaces");
+  test_fails(LOAD_WITH("\x1A\x02\x28\x00"), CHOIR_ERROR_FORMAT, "escape_whitespaces");
+  test_fails(LOAD_WITH("\x12\x03\xC0\x01\x01"), CHOIR_ERROR_FORMAT, "treat_whitespace_as_suffix");
+  test_fails(LOAD_WITH("\x12\x03\x98\x02\x00"), CHOIR_ERROR_FORMAT, "no byte fallback");
+  test_fails(LOAD_WITH("\x1A\x7F"), CHOIR_ERROR_FORMAT, "not a SentencePiece model");
+  test_fails(LOAD_WITH("\x1B\x1C"), CHOIR_ERROR_FORMAT, "not a SentencePiece model"); /* a group hides nothing */
+  test_fails(LOAD_WITH("\x12\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01"), CHOIR_ERROR_FORMAT,
+             "not a SentencePiece model");
+}
+
+/* Should a model change text all the same, encoding finds it. */
+static void encoding_checks_that_text_comes_back(void **state) {
+  (void)state;
+  int32_t *ids;
+  size_t count;
+  const char *text = "kato mire kato";
+  test_ok(choir_tokenizer_encode(small, text, strlen(text), &ids, &count));
+  int32_t id = ids[0];
+  ch_surface kept = small->surface[id];
+  free(ids);
+  small->surface[id].text = "?????????";
+  test_fails(choir_tokenizer_encode(small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT, "does not come back");
+  small->surface[id] = (ch_surface){"", 0};
+  test_fails(choir_tokenizer_encode(small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT, "does not come back");
+  small->surface[id] = kept;
+}
+
 static void samples_evenly(void **state) {
   (void)state;
   for (size_t blocks = 1; blocks < 5000; blocks = blocks * 3 + 1) {
@@ -317,6 +366,8 @@ int main(void) {
       cmocka_unit_test(training_does_not_depend_on_threads),
       cmocka_unit_test(training_fails_clearly),
       cmocka_unit_test(refuses_other_models),
+      cmocka_unit_test(refuses_models_that_change_text),
+      cmocka_unit_test(encoding_checks_that_text_comes_back),
       cmocka_unit_test(samples_evenly),
   };
   return cmocka_run_group_tests(tests, begin, end);

@@ -17,6 +17,7 @@
 #include "choir/machine.h"
 #include "choir/model.h"
 #include "choir/npy.h"
+#include "choir/printable.h"
 #include "choir/probe.h"
 #include "choir/report.h"
 #include "choir/router.h"

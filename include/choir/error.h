@@ -16,18 +16,25 @@ extern "C" {
 enum {
   CHOIR_OK = 0,
   CHOIR_ERROR_ARGUMENT,    /* a value the caller passed is out of range or of the wrong kind */
-  CHOIR_ERROR_IO,          /* the operating system refused: missing file, full disk, permissions */
+  CHOIR_ERROR_IO,          /* the operating system refused: missing file, permissions, a failing disk */
   CHOIR_ERROR_FORMAT,      /* a file's content is malformed, truncated, corrupt or does not match */
   CHOIR_ERROR_MEMORY,      /* not enough memory */
   CHOIR_ERROR_NUMERIC,     /* NaN or infinity where a finite number must be */
   CHOIR_ERROR_UNSUPPORTED, /* this machine or build cannot do it */
   CHOIR_ERROR_BUSY,        /* another process holds the run directory */
-  CHOIR_ERROR_INTERRUPTED  /* stopped by the caller; what was promised has been saved */
+  CHOIR_ERROR_INTERRUPTED, /* stopped by the caller; what was promised has been saved */
+  CHOIR_ERROR_FULL         /* no room on the disk, or a quota used up: make room and try again */
 };
 
-/* The message of the last error on the calling thread: names the file, field and value and what to do.
- * Valid until the next failing call on the same thread; "" when nothing has failed. Not collective. */
+/* The message of the last error on the calling thread: names the file, field and value and what to do. One line without
+ * control characters, whatever the names in it hold. Valid until the next failing call on the same thread; "" when
+ * nothing has failed. Not collective. */
 CHOIR_API const char *choir_error_message(void);
+
+/* What calls that succeeded on the calling thread want said since this was last asked, a line each: a damaged
+ * checkpoint that was passed over, lines of a log that could not be read. "" for nothing; asking forgets it. Valid
+ * until it is asked again. choir_train tells its own by CHOIR_EVENT_NOTICE, as they come. */
+CHOIR_API const char *choir_notices(void);
 
 /* A short English name of an error code, for logs. Never NULL. */
 CHOIR_API const char *choir_error_name(int code);

@@ -18,6 +18,7 @@ typedef struct choir_run_options {
   const char *backend; /* "cpu" (NULL too), "reference" */
   int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
   int threads;         /* 0: all */
+  int unchecked;       /* take weights that are not finite, too: to look at them */
 } choir_run_options;
 #define CHOIR_RUN_OPTIONS_INIT \
   { .backend = "cpu" }
@@ -28,9 +29,16 @@ typedef struct choir_run_options {
 CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options,
                                choir_model **model);
 
-/* Loads a checkpoint directory (config.json, model.safetensors; a run directory stands for its newest checkpoint).
- * Checksum, every tensor's name, type and shape are checked; missing or surplus tensors are errors. CHOIR_ERROR_IO,
- * CHOIR_ERROR_FORMAT, and as choir_model_init. */
+/* Loads a checkpoint directory: config.json, model.safetensors and, unless `tokenizer` is NULL, tokenizer.model, all of
+ * the same checkpoint. Checksum, every tensor's name, type, shape and values are checked; missing or surplus tensors
+ * are errors. A run directory stands for its newest checkpoint that can be read: damaged ones and what is none are
+ * passed over, each with a line in choir_notices, and where one vanishes meanwhile (a run removes its old ones) the
+ * newest is looked for again. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and
+ * as choir_model_init. */
+CHOIR_API int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
+                                    choir_tokenizer **tokenizer);
+
+/* The same without a tokenizer. */
 CHOIR_API int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model);
 CHOIR_API void choir_model_free(choir_model *model);
 

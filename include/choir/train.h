@@ -10,8 +10,17 @@ extern "C" {
 #endif
 
 /* What the caller sees after every step; evaluation and checkpoint events come with their own kind, and so does, once,
- * before the first step, the memory that the run will need. */
-typedef enum { CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT, CHOIR_EVENT_MEMORY } choir_event_kind;
+ * before the first step, the memory that the run will need. NOTICE: what is worth a line beside that, as a damaged
+ * checkpoint that was passed over, or a disk without room. WAITING: every second, when all steps are done and there is
+ * no room to save them. */
+typedef enum {
+  CHOIR_EVENT_STEP,
+  CHOIR_EVENT_EVAL,
+  CHOIR_EVENT_CHECKPOINT,
+  CHOIR_EVENT_MEMORY,
+  CHOIR_EVENT_NOTICE,
+  CHOIR_EVENT_WAITING
+} choir_event_kind;
 typedef struct choir_train_event {
   choir_event_kind kind;
   int64_t step, steps;   /* done, planned */
@@ -24,10 +33,10 @@ typedef struct choir_train_event {
   double fill;                      /* mean load over capacity: k where experts choose */
   double tokens_per_second, gflops; /* model FLOPs */
   double peak_gflops;               /* of this machine, measured when the run began, in the run's compute type */
-  double seconds_left;              /* at the mean speed of this process */
+  double seconds_left;              /* at the mean speed of this process; WAITING: of the limit */
   int64_t tokens;                   /* seen so far */
-  const char *text;                 /* CHECKPOINT: its directory; EVAL: routing, as "batch" */
-  const choir_memory *memory;       /* MEMORY only */
+  const char *text; /* CHECKPOINT: its directory; EVAL: routing, as "batch"; NOTICE: lines; WAITING: for what */
+  const choir_memory *memory; /* MEMORY only */
 } choir_train_event;
 
 typedef struct choir_train_options {
@@ -37,19 +46,21 @@ typedef struct choir_train_options {
   const char *from;           /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   choir_run_options run;
+  double disk_minutes; /* that the run goes on without room on the disk */
   int (*event)(void *context,
                const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_train_options;
 #define CHOIR_TRAIN_OPTIONS_INIT \
-  { .run = CHOIR_RUN_OPTIONS_INIT }
+  { .run = CHOIR_RUN_OPTIONS_INIT, .disk_minutes = 60 }
 
 /* Trains to the config's number of steps. With `from` only weights come from the checkpoint, into a config of the same
  * shapes, or of more experts where the checkpoint's layers have one ("upcycling"); its tokenizer must be the data's.
  * out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and checkpoints/STEP/. A loss, gradient or weight that
  * is not finite stops with CHOIR_ERROR_NUMERIC, the step and the first such tensor; the last good checkpoint stays.
  * CHOIR_ERROR_INTERRUPTED: the caller's event function asked to stop, and the step that it saw has been saved.
- * CHOIR_ERROR_BUSY: another process trains there. Otherwise as the loaders of config, data and model. */
+ * CHOIR_ERROR_FULL: the disk had no room for `disk_minutes` (docs/training.md has the rule). CHOIR_ERROR_BUSY: another
+ * process trains there. Otherwise as the loaders of config, data and model. */
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {

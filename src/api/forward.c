@@ -4,6 +4,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/threads.h"
 
 int ch_model_shards(const choir_model *model, int B) {
   int shards = model->config.train.shards;
@@ -83,6 +84,7 @@ int ch_model_commit(choir_model *model) {
 }
 
 int ch_model_plan(choir_model *model, int B, int T, int gradients) {
+  CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
   CH_TRY(check_sizes(model, B, T));
   if (!ch_counting(&model->x) && B == model->planned_B && T == model->planned_T &&
       gradients <= model->planned_gradients)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"
 
@@ -208,6 +209,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %d tokens in a call; the layer was made for 1 to %d", n,
                     layer->options.tokens);
   if (!x || !out) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", x ? "out" : "x");
+  CH_TRY(ch_threads_check(layer->x.threads));
   CH_TRY(check_weights(layer, weights, "weights"));
   if (causal && ch_router_has_thresholds(a->router) && !weights->thresholds)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL in the weights, and the layer was made causal");
@@ -236,6 +238,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
                          float *dx, const choir_layer_weights *gradients) {
   if (!layer->backward_possible)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: backward goes once with a forward that had `training` set");
+  CH_TRY(ch_threads_check(layer->x.threads));
   if (!x || !dout || !dx) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", !x ? "x" : !dout ? "dout" : "dx");
   CH_TRY(check_weights(layer, weights, "weights"));
   CH_TRY(check_weights(layer, gradients, "gradients"));

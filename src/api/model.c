@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/threads.h"
 #include "model/weights.h"
 
 static int prepare(const choir_config *config, const choir_run_options *options, choir_model *model) {
@@ -46,6 +47,7 @@ int ch_model_commit_weights(choir_model *model) {
   if (!ch_arena_counting(&model->weights)) return CHOIR_OK;
   if (model->config.model.vocab_size <= 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
+  CH_TRY(ch_threads_check(model->x.threads)); /* from here on there are parallel regions */
   CH_TRY(ch_arena_commit(&model->weights));
   ch_params_alloc_weights(&model->net.params, &model->weights, model->x.compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
@@ -108,21 +110,6 @@ int ch_model_make_gradients(choir_model *model) {
 int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options, choir_model **model) {
   CH_TRY(ch_model_create(config, options, model));
   int code = ch_params_init(&(*model)->net.params, (*model)->x.memory, seed, (*model)->x.threads);
-  if (!code) ch_model_weights_changed(*model);
-  return keep(code, model);
-}
-
-int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {
-  char directory[PATH_MAX], path[PATH_MAX + 32];
-  choir_config config;
-  *model = NULL;
-  CH_TRY(ch_checkpoint_resolve(checkpoint, directory));
-  snprintf(path, sizeof path, "%s/config.json", directory);
-  CH_TRY(choir_config_load(path, &config));
-  int code = ch_model_create(&config, options, model);
-  if (code) return ch_error_in(code, "%s", path);
-  snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  code = ch_weights_load(&(*model)->net.params, (*model)->x.memory, path);
   if (!code) ch_model_weights_changed(*model);
   return keep(code, model);
 }

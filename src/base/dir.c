@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +13,9 @@
 
 #include "base/file.h"
 
-/* The directory that holds `path`; "." for a bare name. */
-static void parent_of(const char *path, char *parent, size_t size) {
-  snprintf(parent, size, "%s", path);
-  char *slash = strrchr(parent, '/');
-  if (!slash)
-    snprintf(parent, size, ".");
-  else
-    slash[slash == parent] = 0;
+static int is_directory(int fd) {
+  struct stat status;
+  return !fstat(fd, &status) && S_ISDIR(status.st_mode);
 }
 
 /* 0 or -1 with errno. Opened for reading: enough for fsync, files and directories alike. */
@@ -29,6 +23,7 @@ static int sync_path(const char *path) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return -1;
   int failed = fsync(fd), number = errno;
+  if (failed && (number == EINVAL || number == ENOTSUP || number == ENOSYS) && is_directory(fd)) failed = 0;
   close(fd);
   errno = number;
   return failed;
@@ -36,57 +31,82 @@ static int sync_path(const char *path) {
 
 int ch_dir_sync_parent(const char *path) {
   char parent[4096];
-  parent_of(path, parent, sizeof parent);
-  return sync_path(parent) ? ch_error_errno("%s", parent) : CHOIR_OK;
+  ch_path_parent(path, parent, sizeof parent);
+  return sync_path(parent) ? ch_file_error(errno, parent, 0) : CHOIR_OK;
 }
 
-static int remove_entry(const char *path, const struct stat *status, int flag, struct FTW *place) {
-  (void)status, (void)flag, (void)place;
-  return remove(path);
-}
-
-static int remove_tree(const char *path) { return nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS); }
-
-/* Leftovers NAME.tmp-PID of processes that are gone, of one name or (NULL) of all. Best effort: they cost room, nothing
- * else. */
-static void remove_leftovers(const char *directory, const char *name) {
-  char whole[8192];
-  DIR *stream = opendir(directory);
-  if (!stream) return;
-  for (struct dirent *entry; (entry = readdir(stream));) {
-    const char *tail = strstr(entry->d_name, ".tmp-");
-    if (!tail ||
-        (name && (strlen(name) != (size_t)(tail - entry->d_name) || strncmp(entry->d_name, name, strlen(name)))))
-      continue;
-    long pid = strtol(tail + 5, NULL, 10);
-    if (pid <= 0 || pid == getpid() || !kill((pid_t)pid, 0) || errno != ESRCH) continue;
-    snprintf(whole, sizeof whole, "%s/%s", directory, entry->d_name);
-    remove_tree(whole);
-  }
-  closedir(stream);
-}
-
-void ch_dir_clean(const char *directory) { remove_leftovers(directory, NULL); }
-
-/* The directory's name without slashes at its end, and the one beside it. */
+/* The directory's name without slashes at its end. */
 static int name_dir(ch_dir *dir, const char *path) {
+  *dir = (ch_dir){.place.lock = -1};
   int length = snprintf(dir->path, sizeof dir->path, "%s", path);
   while (length > 1 && length < (int)sizeof dir->path && dir->path[length - 1] == '/') dir->path[--length] = 0;
   if (!length || length >= (int)sizeof dir->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable directory name (%d bytes)", path, length);
-  snprintf(dir->temporary, sizeof dir->temporary, "%s.tmp-%ld", dir->path, (long)getpid());
+  return CHOIR_OK;
+}
+
+/* A temporary beside the target, and the target's last name in it; that is not made yet. 0, or -1 with errno. */
+static int make_place(ch_dir *dir) {
+  char parent[4096];
+  const char *slash = strrchr(dir->target, '/');
+  ch_path_parent(dir->target, parent, sizeof parent);
+  if (ch_temporary_make(&dir->place, parent)) return -1;
+  int length =
+      snprintf(dir->temporary, sizeof dir->temporary, "%s/%s", dir->place.path, slash ? slash + 1 : dir->target);
+  if (length < (int)sizeof dir->temporary) return 0;
+  ch_temporary_remove(&dir->place);
+  errno = ENAMETOOLONG;
+  return -1;
+}
+
+static int is_mount_point(const char *path, const struct stat *status) {
+  struct statx x;
+  char parent[4096];
+  struct stat above;
+  if (!statx(AT_FDCWD, path, 0, 0, &x) && (x.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT))
+    return (x.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+  ch_path_parent(path, parent, sizeof parent);
+  return !stat(parent, &above) && above.st_dev != status->st_dev;
+}
+
+static int is_empty(const char *path) {
+  DIR *stream = opendir(path);
+  int found = 0;
+  if (!stream) return 1; /* nobody can tell; the rename will */
+  for (struct dirent *entry; !found && (entry = readdir(stream));)
+    found = strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+  closedir(stream);
+  return !found;
+}
+
+static int taken(const ch_dir *dir) {
+  return ch_error(CHOIR_ERROR_IO, "%s: exists already and is not empty; remove it or choose another name", dir->path);
+}
+
+/* Whether the rename at the end can succeed. *mode: of the new directory. */
+static int check_target(const ch_dir *dir, mode_t *mode) {
+  struct stat status;
+  *mode = 0777;
+  if (stat(dir->target, &status)) return CHOIR_OK; /* not there, or the temporary will not be made either */
+  if (!S_ISDIR(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: exists and is not a directory", dir->path);
+  if (!is_empty(dir->target)) return taken(dir);
+  if (is_mount_point(dir->target, &status))
+    return ch_error(CHOIR_ERROR_IO, "%s: is a mount point, which cannot be replaced; name a new directory in it",
+                    dir->path);
+  *mode = status.st_mode & 07777;
   return CHOIR_OK;
 }
 
 int ch_dir_begin(ch_dir *dir, const char *path) {
+  mode_t mode;
   CH_TRY(name_dir(dir, path));
-  char parent[4096];
-  parent_of(dir->path, parent, sizeof parent);
-  const char *slash = strrchr(dir->path, '/');
-  remove_leftovers(parent, slash ? slash + 1 : dir->path);
-  remove_tree(dir->temporary); /* of an earlier process with our number */
-  if (mkdir(dir->temporary, 0777)) return ch_error_errno("%s: cannot be created", dir->path);
-  return CHOIR_OK;
+  CH_TRY(ch_path_follow(dir->path, dir->target, sizeof dir->target));
+  CH_TRY(check_target(dir, &mode));
+  int failed = make_place(dir) || mkdir(dir->temporary, mode) || (mode != 0777 && chmod(dir->temporary, mode));
+  if (!failed) return CHOIR_OK;
+  ch_temporary_remove(&dir->place);
+  if (errno == ENOSPC || errno == EDQUOT) return ch_file_error(errno, dir->path, 0);
+  return ch_error_errno("%s: cannot be created", dir->path);
 }
 
 static int sync_entry(const char *path, const struct stat *status, int flag, struct FTW *place) {
@@ -95,16 +115,23 @@ static int sync_entry(const char *path, const struct stat *status, int flag, str
 }
 
 int ch_dir_commit(ch_dir *dir) {
-  if (!nftw(dir->temporary, sync_entry, 16, FTW_DEPTH | FTW_PHYS) && !rename(dir->temporary, dir->path))
-    return ch_dir_sync_parent(dir->path);
-  int number = errno;
-  ch_dir_abandon(dir);
-  if (number == ENOTEMPTY || number == EEXIST)
-    return ch_error(CHOIR_ERROR_IO, "%s: exists already and is not empty; remove it or choose another name", dir->path);
-  return ch_file_error(number, dir->path, 0);
+  int failed = nftw(dir->temporary, sync_entry, 16, FTW_DEPTH | FTW_PHYS) || rename(dir->temporary, dir->target);
+  int number = errno, code = failed ? CHOIR_OK : ch_dir_sync_parent(dir->target);
+  ch_temporary_remove(&dir->place);
+  if (!failed) return code;
+  return number == ENOTEMPTY || number == EEXIST ? taken(dir) : ch_file_error(number, dir->path, 0);
 }
 
-void ch_dir_abandon(ch_dir *dir) { remove_tree(dir->temporary); }
+void ch_dir_abandon(ch_dir *dir) { ch_temporary_remove(&dir->place); }
+
+/* Whether a directory is there now. A new one's name is on the disk, too: a checkpoint in it may outlive a loss of
+ * power. Who may not read the directory above cannot have that. */
+static int make_one(const char *path) {
+  char parent[4096];
+  if (mkdir(path, 0777)) return errno == EEXIST ? CHOIR_OK : ch_error_errno("%s: cannot be created", path);
+  ch_path_parent(path, parent, sizeof parent);
+  return sync_path(parent) && errno != EACCES ? ch_file_error(errno, parent, 0) : CHOIR_OK;
+}
 
 int ch_dir_make(const char *path) {
   char part[4096];
@@ -112,11 +139,11 @@ int ch_dir_make(const char *path) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   for (char *slash = part; *slash && (slash = strchr(slash + 1, '/'));) {
     *slash = 0;
-    if (mkdir(part, 0777) && errno != EEXIST) return ch_error_errno("%s: cannot be created", part);
+    CH_TRY(make_one(part));
     *slash = '/';
   }
   struct stat status;
-  if (mkdir(part, 0777) && errno != EEXIST) return ch_error_errno("%s: cannot be created", path);
+  CH_TRY(make_one(part));
   if (stat(path, &status) || !S_ISDIR(status.st_mode))
     return ch_error(CHOIR_ERROR_IO, "%s: exists and is not a directory", path);
   return CHOIR_OK;
@@ -125,9 +152,10 @@ int ch_dir_make(const char *path) {
 int ch_dir_remove(const char *path) {
   ch_dir dir;
   CH_TRY(name_dir(&dir, path));
-  if (rename(dir.path, dir.temporary) || remove_tree(dir.temporary))
-    return ch_error_errno("%s: cannot be removed", dir.path);
-  return CHOIR_OK;
+  strcpy(dir.target, dir.path);
+  int failed = make_place(&dir) || rename(dir.target, dir.temporary);
+  ch_temporary_remove(&dir.place);
+  return failed ? ch_error_errno("%s: cannot be removed", dir.path) : CHOIR_OK;
 }
 
 /* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
@@ -139,22 +167,42 @@ static int busy(const char *directory, int fd) {
                   directory, pid);
 }
 
+static int cannot_lock(const char *path, int number) {
+  if (number == ENOSPC || number == EDQUOT) return ch_file_error(number, path, 0);
+  errno = number;
+  return ch_error_errno("%s: cannot be written", path);
+}
+
+/* A number and a line end, or what a power failure left of it (a part, zeros, nothing): anything else is somebody
+ * else's file. */
+static int is_lock(int fd) {
+  char text[32];
+  ssize_t n = pread(fd, text, sizeof text, 0);
+  for (ssize_t i = 0; i < n; i++)
+    if (text[i] && (text[i] < '0' || text[i] > '9') && (text[i] != '\n' || i < n - 1)) return 0;
+  return n >= 0 && n < (ssize_t)sizeof text;
+}
+
 int ch_lock_take(const char *directory, int *lock) {
   char path[4096], text[32];
   if (snprintf(path, sizeof path, "%s/lock", directory) >= (int)sizeof path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return ch_error_errno("%s: cannot be written", path);
+  if (fd < 0) return cannot_lock(path, errno);
   if (flock(fd, LOCK_EX | LOCK_NB)) {
-    int code = errno == EWOULDBLOCK ? busy(directory, fd) : ch_error_errno("%s", path);
+    int code = errno == EWOULDBLOCK ? busy(directory, fd) : ch_error_errno("%s: cannot be locked", path);
     close(fd);
     return code;
   }
+  if (!is_lock(fd)) {
+    close(fd);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
+  }
   int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-  if (ftruncate(fd, 0) || write(fd, text, (size_t)length) != length) {
+  if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length) {
     int number = errno;
     close(fd);
-    return ch_file_error(number, path, (uint64_t)length);
+    return cannot_lock(path, number);
   }
   *lock = fd;
   return CHOIR_OK;

@@ -5,8 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "choir/printable.h"
+
 enum { MESSAGE_BYTES = 2048 };
-static _Thread_local char message[MESSAGE_BYTES];
+static _Thread_local char message[MESSAGE_BYTES], notices[2 * MESSAGE_BYTES];
+static _Thread_local size_t notices_used;
 
 const char *choir_error_message(void) { return message; }
 
@@ -21,10 +24,14 @@ const char *choir_error_name(int code) {
       [CHOIR_ERROR_UNSUPPORTED] = "unsupported",
       [CHOIR_ERROR_BUSY] = "busy",
       [CHOIR_ERROR_INTERRUPTED] = "interrupted",
+      [CHOIR_ERROR_FULL] = "no room on the disk",
   };
   if (code < 0 || code >= (int)(sizeof names / sizeof *names)) return "unknown";
   return names[code];
 }
+
+/* Whatever names and values it holds, a message is one line that a terminal shows and does not obey. */
+static void set_message(const char *text) { choir_printable(text, strlen(text), 0, message, sizeof message); }
 
 int ch_error(int code, const char *format, ...) {
   char text[MESSAGE_BYTES]; /* an argument may point into the old message */
@@ -32,28 +39,50 @@ int ch_error(int code, const char *format, ...) {
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  memcpy(message, text, sizeof text);
+  set_message(text);
   return code;
 }
 
 int ch_error_in(int code, const char *format, ...) {
-  char context[MESSAGE_BYTES / 4], rest[MESSAGE_BYTES];
+  char context[MESSAGE_BYTES / 4], whole[MESSAGE_BYTES];
   va_list args;
   va_start(args, format);
   vsnprintf(context, sizeof context, format, args);
   va_end(args);
-  memcpy(rest, message, sizeof rest);
-  snprintf(message, sizeof message, "%s: %.*s", context, (int)(sizeof message - sizeof context - 3), rest);
+  snprintf(whole, sizeof whole, "%s: %.*s", context, (int)(sizeof whole - sizeof context - 3), message);
+  set_message(whole);
   return code;
 }
 
 int ch_error_errno(const char *format, ...) {
   int number = errno;
-  char text[MESSAGE_BYTES - 256];
+  char text[MESSAGE_BYTES - 256], whole[MESSAGE_BYTES];
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  snprintf(message, sizeof message, "%s: %s", text, strerror(number));
+  snprintf(whole, sizeof whole, "%s: %s", text, strerror(number));
+  set_message(whole);
   return CHOIR_ERROR_IO;
+}
+
+void ch_notice(const char *format, ...) {
+  char text[MESSAGE_BYTES], line[MESSAGE_BYTES];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  choir_printable(text, strlen(text), 0, line, sizeof line - 1);
+  strcat(line, "\n");
+  size_t length = strlen(line);
+  if (strstr(notices, line) || length >= sizeof notices - notices_used) return; /* once is enough; or no room */
+  memcpy(notices + notices_used, line, length + 1);
+  notices_used += length;
+}
+
+const char *choir_notices(void) {
+  static _Thread_local char given[sizeof notices];
+  memcpy(given, notices, notices_used + 1);
+  notices[notices_used = 0] = 0;
+  return given;
 }

@@ -16,25 +16,52 @@ enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 int ch_file_error(int number, const char *path, uint64_t needed) {
   if (number == ENOSPC || number == EDQUOT) {
     const char *what = number == ENOSPC ? "disk full" : "disk quota used up";
-    if (!needed) return ch_error(CHOIR_ERROR_IO, "%s: %s; make room and run again", path, what);
-    return ch_error(CHOIR_ERROR_IO, "%s: %s: needs %.4g MB (%" PRIu64 " bytes); make room and run again", path, what,
+    if (!needed) return ch_error(CHOIR_ERROR_FULL, "%s: %s; make room and run again", path, what);
+    return ch_error(CHOIR_ERROR_FULL, "%s: %s: needs %.4g MB (%" PRIu64 " bytes); make room and run again", path, what,
                     (double)needed / 1e6, needed);
   }
   errno = number;
   return ch_error_errno("%s", path);
 }
 
+static int cannot_begin(const ch_file *file) {
+  if (errno == ENOSPC || errno == EDQUOT) return ch_file_error(errno, file->path, 0);
+  return ch_error_errno("%s: cannot be written", file->path);
+}
+
+/* Where the bytes go until they are whole. */
+static int choose_temporary(ch_file *file) {
+  char parent[4096];
+  const char *slash = strrchr(file->target, '/');
+  if (ch_temporary_holds(file->target)) {
+    snprintf(file->temporary, sizeof file->temporary, "%s", file->target);
+    return CHOIR_OK;
+  }
+  ch_path_parent(file->target, parent, sizeof parent);
+  if (ch_temporary_make(&file->place, parent)) return cannot_begin(file);
+  int longer =
+      snprintf(file->temporary, sizeof file->temporary, "%s/%s", file->place.path, slash ? slash + 1 : file->target);
+  if (longer < (int)sizeof file->temporary) return CHOIR_OK;
+  ch_temporary_remove(&file->place);
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", file->path);
+}
+
 int ch_file_begin(ch_file *file, const char *path) {
-  *file = (ch_file){.fd = -1};
+  *file = (ch_file){.fd = -1, .place.lock = -1};
   int length = snprintf(file->path, sizeof file->path, "%s", path);
-  int longer = snprintf(file->temporary, sizeof file->temporary, "%s.tmp-%ld", path, (long)getpid());
-  if (!length || longer >= (int)sizeof file->temporary)
+  if (!length || length >= (int)sizeof file->path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable file name (%d bytes)", path, length);
+  CH_TRY(ch_path_follow(path, file->target, sizeof file->target));
   struct stat status; /* a device or directory must not be renamed over */
-  if (!stat(path, &status) && !S_ISREG(status.st_mode))
-    return ch_error(CHOIR_ERROR_IO, "%s: is there and not a regular file", path);
+  int there = !stat(file->target, &status);
+  if (there && !S_ISREG(status.st_mode)) return ch_error(CHOIR_ERROR_IO, "%s: is there and not a regular file", path);
+  CH_TRY(choose_temporary(file));
   file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file->fd < 0) return ch_error_errno("%s: cannot be written", path);
+  if (file->fd < 0) {
+    ch_temporary_remove(&file->place);
+    return cannot_begin(file);
+  }
+  if (there) fchmod(file->fd, status.st_mode & (fchown(file->fd, status.st_uid, status.st_gid) ? 0777 : 07777));
   return CHOIR_OK;
 }
 
@@ -56,23 +83,23 @@ void ch_file_abandon(ch_file *file) {
   if (file->fd < 0) return;
   close(file->fd);
   unlink(file->temporary);
+  ch_temporary_remove(&file->place);
   file->fd = -1;
 }
 
 int ch_file_commit(ch_file *file) {
   if (!file->error && fsync(file->fd)) file->error = errno;
+  if (!file->error && strcmp(file->temporary, file->target) && rename(file->temporary, file->target))
+    file->error = errno;
   if (file->error) {
     ch_file_abandon(file);
     return ch_file_error(file->error, file->path, file->needed);
   }
-  int failed = close(file->fd) || rename(file->temporary, file->path);
+  close(file->fd); /* on the disk already */
   file->fd = -1;
-  if (failed) {
-    int number = errno;
-    unlink(file->temporary);
-    return ch_file_error(number, file->path, file->needed);
-  }
-  return ch_dir_sync_parent(file->path);
+  int code = ch_dir_sync_parent(file->target);
+  ch_temporary_remove(&file->place);
+  return code;
 }
 
 int ch_file_save(const char *path, const void *data, size_t bytes) {

@@ -7,17 +7,23 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/temporary.h"
 
 /* A file being written. Errors are remembered: write on, and ask ch_file_commit. */
 typedef struct ch_file {
   int fd;
-  char path[4096], temporary[4096];
+  char path[4096];      /* as given */
+  char target[4096];    /* where it goes: `path`, or what that links to */
+  char temporary[4224]; /* where it is until then */
+  ch_temporary place;
   uint64_t bytes;  /* written so far */
   uint64_t needed; /* in all, for the message when the disk is full; 0: unknown */
   int error;       /* errno of the first failure, or 0 */
 } ch_file;
 
-/* Opens PATH.tmp-PID in the same directory. */
+/* Opens a temporary in the same directory (temporary.h). A file that is there already lends its mode and its owner, a
+ * symbolic link stays and its target is replaced. Inside a temporary directory the file is written in place: nobody
+ * looks there. */
 int ch_file_begin(ch_file *file, const char *path);
 void ch_file_write(ch_file *file, const void *data, size_t bytes);
 /* fsync, rename over `path`, fsync of the directory; or, when anything failed, removal and the error. */

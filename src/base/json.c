@@ -55,8 +55,13 @@ static int most_digits(json_t *value) {
   return most;
 }
 
+/* As it is saved, malloc'd, with room for the NUL's place to become a line end; NULL: no memory. */
+static char *dump(json_t *root) {
+  return root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(most_digits(root))) : NULL;
+}
+
 int ch_json_save(json_t *root, const char *path) {
-  char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(most_digits(root))) : NULL;
+  char *text = dump(root);
   json_decref(root);
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory to write it", path);
   size_t length = strlen(text);
@@ -64,6 +69,14 @@ int ch_json_save(json_t *root, const char *path) {
   int code = ch_file_save(path, text, length + 1);
   free(text);
   return code;
+}
+
+int ch_json_is_saved(json_t *root, const char *text, size_t size) {
+  char *whole = dump(root);
+  size_t length = whole ? strlen(whole) : 0;
+  int same = whole && size == length + 1 && text[length] == '\n' && !memcmp(text, whole, length);
+  free(whole);
+  return same;
 }
 
 const char *ch_json_show(const json_t *value, char *text, size_t size) {

@@ -19,6 +19,9 @@ int ch_json_load(const char *path, json_t **root);
  * (and drops) the reference to `root`; NULL stands for memory that ran out while it was built. */
 int ch_json_save(json_t *root, const char *path);
 
+/* Nonzero: the bytes are those that ch_json_save writes of `root`. */
+int ch_json_is_saved(json_t *root, const char *text, size_t size);
+
 /* A member of `object`, required: CHOIR_ERROR_FORMAT with file and key when it is missing, of another type or out of
  * [low, high]. */
 int ch_json_get_integer(const json_t *object, const char *name, const char *key, int64_t low, int64_t high,

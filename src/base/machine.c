@@ -1,7 +1,6 @@
 #include "base/machine.h"
 
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -49,34 +48,6 @@ int ch_machine_cpus(void) {
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   long n = sysconf(_SC_NPROCESSORS_ONLN);
   return n > 0 ? (int)n : 1;
-}
-
-/* The number behind `key` in a file of "key: number kB" lines, in bytes; or the file's only number when key is "". */
-static size_t read_number(const char *path, const char *key, size_t unit) {
-  FILE *f = fopen(path, "r");
-  if (!f) return 0;
-  char line[256];
-  size_t length = strlen(key), value = 0;
-  while (fgets(line, sizeof line, f))
-    if (!strncmp(line, key, length)) {
-      value = strtoull(line + length, NULL, 10) * unit;
-      break;
-    }
-  fclose(f);
-  return value;
-}
-
-size_t ch_machine_available_memory(void) {
-  size_t available = read_number("/proc/meminfo", "MemAvailable:", 1024);
-  size_t limit = read_number("/sys/fs/cgroup/memory.max", "", 1); /* "max" reads as 0 */
-  if (limit) {
-    size_t current = read_number("/sys/fs/cgroup/memory.current", "", 1);
-    size_t cache = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ", 1);
-    size_t busy = current > cache ? current - cache : 0;
-    size_t left = limit > busy ? limit - busy : 0;
-    if (!available || left < available) available = left;
-  }
-  return available;
 }
 
 double ch_machine_seconds(void) {

@@ -17,8 +17,12 @@ int ch_machine_has_bf16(void);
 /* CPUs this process may run on. */
 int ch_machine_cpus(void);
 
-/* Bytes of memory that can be had without swapping, cgroup limits included; 0 when unknown. */
+/* Bytes of memory that can be had without swapping: what the system has, the limits of every control group that this
+ * process is in (version 1 and 2, memory.max and memory.high, of the group and of all above it), and ulimits; 0 when
+ * unknown. */
 size_t ch_machine_available_memory(void);
+/* The same with /proc and /sys below `root`, without ulimits: tests. */
+size_t ch_machine_available_memory_at(const char *root);
 
 /* Seconds on a clock that only goes forward. */
 double ch_machine_seconds(void);

@@ -1,4 +1,4 @@
-/* Signals kept away from code that cannot bear a handler. */
+/* Signals kept away from code that cannot bear a handler, and from threads that are the library's own. */
 #ifndef CH_BASE_SIGNALS_H
 #define CH_BASE_SIGNALS_H
 

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/names.h"
 
 enum { HEADER_LIMIT = 100000000 }; /* as in the specification's own reader */
 
@@ -18,6 +19,7 @@ struct choir_tensors {
   json_t *metadata; /* object of strings, or NULL */
   int count;
   choir_tensor *tensor; /* in the order of the data */
+  ch_names names;
 };
 
 /* What one call of the reader carries along. */
@@ -182,7 +184,8 @@ static int read_entries(const reader *r, json_t *root, choir_tensors *t) {
       CH_TRY(read_tensor(r, key, value, &t->tensor[t->count++]));
   }
   qsort(t->tensor, (size_t)t->count, sizeof *t->tensor, by_place);
-  return check_cover(r, t);
+  CH_TRY(check_cover(r, t));
+  return ch_names_build(&t->names, t->count, t->tensor->name, sizeof *t->tensor);
 }
 
 /* ---- checksums ---- */
@@ -275,6 +278,7 @@ void choir_tensors_close(choir_tensors *tensors) {
   if (!tensors) return;
   if (tensors->map) ch_file_unmap(tensors->map, tensors->map_bytes);
   json_decref(tensors->metadata);
+  ch_names_free(&tensors->names);
   free(tensors->tensor);
   free(tensors);
 }
@@ -290,9 +294,8 @@ const choir_tensor *choir_tensors_at(const choir_tensors *tensors, int index) {
 }
 
 const choir_tensor *choir_tensors_find(const choir_tensors *tensors, const char *name) {
-  for (int i = 0; i < tensors->count; i++)
-    if (!strcmp(tensors->tensor[i].name, name)) return &tensors->tensor[i];
-  return NULL;
+  int row = ch_names_find(&tensors->names, name);
+  return row < 0 ? NULL : &tensors->tensor[row];
 }
 
 const char *choir_tensors_metadata(const choir_tensors *tensors, const char *key) {

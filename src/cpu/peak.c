@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "base/threads.h"
 #include "choir/machine.h"
 
 enum { ARRAYS = 3, ELEMENTS = 1 << 26, PIECE = 1 << 16 }; /* of 256 MiB; larger than caches in all */
@@ -98,7 +99,8 @@ int choir_machine_measure_arithmetic(int threads, double seconds, choir_machine_
   if (!(seconds >= 0))
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_machine_measure: seconds is %g; it must not be negative", seconds);
   if (seconds == 0) seconds = SECONDS / 2;
-  if (threads <= 0) threads = ch_machine_cpus();
+  CH_TRY(ch_threads_resolve(threads > 0 ? threads : 0, &threads));
+  CH_TRY(ch_threads_check(threads));
   ch_peak_unit fp32 = ch_peak_fp32(), bf16[3];
   ch_peak_bf16(bf16);
   *peak = (choir_machine_peak){.threads = threads, .isa = fp32.name, .bf16_unit = "none"};

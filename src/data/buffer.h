@@ -23,7 +23,7 @@ static inline int ch_buffer_reserve(ch_buffer *b, size_t more) {
 }
 
 static inline int ch_buffer_append(ch_buffer *b, const void *data, size_t size) {
-  CH_TRY(ch_buffer_reserve(b, size));
+  CH_TRY(ch_buffer_reserve(b, size + 1)); /* never NULL from then on, even where nothing was appended */
   if (size) memcpy(b->data + b->size, data, size);
   b->size += size;
   return CHOIR_OK;

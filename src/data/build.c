@@ -5,6 +5,7 @@
 #include "base/dir.h"
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/threads.h"
 #include "data/buffer.h"
 #include "data/build_check.h"
 #include "data/data.h"
@@ -234,7 +235,7 @@ static int check_inputs(build *b) {
 }
 
 static int allocate(build *b) {
-  b->workers = b->o->threads ? b->o->threads : ch_machine_cpus();
+  CH_TRY(ch_threads_resolve(b->o->threads, &b->workers));
   b->jobs = 4 * b->workers + 4;
   b->encoders = calloc((size_t)b->workers, sizeof *b->encoders);
   b->job = calloc((size_t)b->jobs, sizeof *b->job);

@@ -43,14 +43,27 @@ static int reserve(ch_ids *out, size_t more) {
   return CHOIR_OK;
 }
 
+/* Whether the pieces make up the word: a text that would come back as another is found where it is encoded. */
+static int spells(const choir_tokenizer *t, const int32_t *ids, size_t count, const char *word, size_t size) {
+  size_t at = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (ids[i] < 0 || ids[i] >= t->vocab) return 0;
+    ch_surface s = t->surface[ids[i]];
+    if (s.size > size - at || memcmp(word + at, s.text, s.size)) return 0;
+    at += s.size;
+  }
+  return at == size;
+}
+
 /* A word through SentencePiece; at most a token a byte. */
 static int search(const choir_tokenizer *t, const char *word, size_t size, ch_ids *out) {
   size_t count;
   CH_TRY(reserve(out, size));
   CH_TRY(ch_spm_encode(t->spm, word, size, out->ids + out->count, size, &count));
-  if (count > size)
+  if (count > size || !spells(t, out->ids + out->count, count, word, size))
     return ch_error(CHOIR_ERROR_FORMAT,
-                    "the model changes text (%zu tokens of %zu bytes); choir needs one that does not", count, size);
+                    "the model changes text: '%.*s' does not come back; choir needs one that does not",
+                    (int)(size < 40 ? size : 40), word);
   out->count += count;
   return CHOIR_OK;
 }

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/signals.h"
+
 enum { MESSAGE_BYTES = 2048 };
 
 /* What became of a job. Messages belong to threads, so a failing one is taken along. */
@@ -126,16 +128,19 @@ int ch_pipeline_run(const ch_pipeline *p) {
              .room = PTHREAD_COND_INITIALIZER,
              .ready = PTHREAD_COND_INITIALIZER,
              .done = PTHREAD_COND_INITIALIZER};
+  sigset_t before;
   int count = p->workers + 1, started = 0, failed = 0, code;
   s.outcome = calloc((size_t)p->jobs, sizeof *s.outcome);
   helper *helpers = calloc((size_t)count, sizeof *helpers);
   if (s.outcome && helpers) {
+    ch_signals_hold(&before); /* threads inherit it: the host's handlers run on its own */
     while (started < count && !failed) {
       helpers[started] = (helper){.s = &s, .number = started - 1};
       void *argument = started ? (void *)&helpers[started] : (void *)&s;
       failed = pthread_create(&helpers[started].thread, NULL, started ? worker : producer, argument);
       started += !failed;
     }
+    ch_signals_release(&before);
     code = failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start thread %d: %s", started, strerror(failed)) : consume(&s);
     finish(&s, helpers, started);
   } else {

@@ -87,13 +87,32 @@ static int fill(ch_text *t) {
   return ch_buffer_append(&t->raw, data, size);
 }
 
+enum { TAR_BLOCK = 512, TAR_SUM = 148, TAR_MAGIC = 257 };
+
+/* An archive of texts would be one text, headers and all. Its first block has a sum of its own bytes, the sum's own
+ * eight taken for spaces; newer ones have a magic word too. */
+static int is_tar(const char *data, size_t size) {
+  if (size < TAR_BLOCK || !data[0]) return 0;
+  if (!memcmp(data + TAR_MAGIC, "ustar", 5)) return 1;
+  unsigned sum = 0, said = 0;
+  int digits = 0;
+  for (int i = 0; i < TAR_BLOCK; i++) sum += i >= TAR_SUM && i < TAR_SUM + 8 ? ' ' : (unsigned char)data[i];
+  for (int i = TAR_SUM; i < TAR_SUM + 8; i++)
+    if (data[i] >= '0' && data[i] <= '7') said = said * 8 + (unsigned)(data[i] - '0'), digits++;
+  return digits >= 4 && said == sum;
+}
+
 static int open_file(ch_text *t) {
   CH_TRY(ch_input_open(&t->input, t->o.inputs[t->file]));
   t->open = 1;
   t->raw.size = t->begin = t->scanned = 0;
   t->offset = 0, t->line = 1, t->inside_line = 0;
   t->newline = t->started = 0;
-  while (t->raw.size < 3 && !t->input.ended) CH_TRY(fill(t));
+  CH_TRY(ch_buffer_reserve(&t->raw, 1));
+  CH_TRY(ch_buffer_reserve(&t->block, 1));
+  while (t->raw.size < TAR_BLOCK && !t->input.ended) CH_TRY(fill(t));
+  if (is_tar(t->raw.data, t->raw.size))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: is a tar archive; unpack it and name the files in it", t->input.path);
   if (t->raw.size >= 3 && !memcmp(t->raw.data, "\xEF\xBB\xBF", 3)) t->begin = 3, t->offset = 3; /* a byte order mark */
   return CHOIR_OK;
 }
@@ -233,7 +252,8 @@ static int parse(ch_text *t) {
   unsigned long long number = t->line;
   json_error_t e;
   json_decref(t->object);
-  t->object = json_loadb(t->block.data, t->block.size, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, &e);
+  t->object = json_loadb(t->block.data, t->block.size,
+                         JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
   if (!t->object)
     return ch_error(CHOIR_ERROR_FORMAT, "%s:%llu: not JSON: %s (column %d)", t->input.path, number, e.text, e.column);
   if (!json_is_object(t->object))

@@ -7,6 +7,8 @@
 
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/signals.h"
+#include "base/threads.h"
 #include "data/encoder.h"
 #include "data/sample.h"
 #include "data/text.h"
@@ -125,6 +127,7 @@ static void *train(void *argument) {
 static int start(trainer *t, pthread_t *thread) {
   pthread_attr_t attributes;
   cpu_set_t all, some;
+  sigset_t before;
   CPU_ZERO(&some);
   pthread_attr_init(&attributes);
   if (t->o->threads > 0 && !sched_getaffinity(0, sizeof all, &all)) {
@@ -132,7 +135,9 @@ static int start(trainer *t, pthread_t *thread) {
       if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &some), left--;
     pthread_attr_setaffinity_np(&attributes, sizeof some, &some);
   }
+  ch_signals_hold(&before); /* inherited: the host's handlers run on its own threads */
   int failed = pthread_create(thread, &attributes, train, t);
+  ch_signals_release(&before);
   pthread_attr_destroy(&attributes);
   return failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start a thread: %s", strerror(failed)) : CHOIR_OK;
 }
@@ -182,7 +187,8 @@ int choir_tokenizer_train(const choir_tokenizer_train_options *o) {
   if (o->vocab_size < LOWEST_VOCAB || o->vocab_size > CH_VOCAB_LIMIT)
     return ch_error(CHOIR_ERROR_ARGUMENT, "vocab_size is %d; must be %d to %d", o->vocab_size, LOWEST_VOCAB,
                     CH_VOCAB_LIMIT);
-  if (o->threads < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all) or more", o->threads);
+  int threads;
+  CH_TRY(ch_threads_resolve(o->threads, &threads));
   trainer t = {.o = o,
                .sample = {.limit = o->sample_bytes ? o->sample_bytes : (size_t)32 << 20},
                .training = {.vocab_size = o->vocab_size, .pieces = PARTIAL_SUMS, .longest = LONGEST_SENTENCE},

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/threads.h"
 
 static int check_options(const choir_model *model, const choir_session_options *o) {
   enum { MOST_SLOTS = 1 << 16, MOST_LENGTH = 1 << 26, MOST_CHUNK = 1 << 20 };
@@ -151,6 +152,7 @@ static void cut(choir_session *s, int64_t first, int rows, float *last) {
 }
 
 int choir_session_advance(choir_session *s, const int *counts, const int32_t *tokens, float *last, float *all) {
+  CH_TRY(ch_threads_check(s->x.threads));
   CH_TRY(check_call(s, counts, tokens));
   int64_t V = s->net.config.vocab_size;
   s->until[0] = 0;

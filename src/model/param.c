@@ -128,7 +128,11 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
   add_model(params, rows, config, router);
   double total = 0;
   for (int i = 0; i < params->count; i++) total += (double)params->p[i].count;
-  if (total <= (double)most_parameters) return CHOIR_OK;
+  if (total <= (double)most_parameters) {
+    int code = ch_names_build(&params->names, rows, params->p->name, sizeof *params->p);
+    if (code) ch_params_free(params);
+    return code;
+  }
   ch_params_free(params);
   return ch_error(CHOIR_ERROR_ARGUMENT,
                   "model: layers %d, d_model %d, d_hidden %d, experts %d of %d make %.3g parameters: at most %.3g",
@@ -138,13 +142,26 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
 
 void ch_params_free(ch_params *params) {
   free(params->p);
+  ch_names_free(&params->names);
   *params = (ch_params){0};
 }
 
 const ch_param *ch_params_find(const ch_params *params, const char *name) {
-  for (int i = 0; i < params->count + params->buffers; i++)
-    if (!strcmp(params->p[i].name, name)) return &params->p[i];
-  return NULL;
+  int row = ch_names_find(&params->names, name);
+  return row < 0 ? NULL : &params->p[row];
+}
+
+int ch_params_first(const ch_params *params, int layer) {
+  int low = 1, high = params->count - 1; /* what lies between belongs to layers, in order */
+  if (layer < 0) return 0;
+  while (low < high) {
+    int middle = low + (high - low) / 2;
+    if (params->p[middle].layer < layer)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
 }
 
 int64_t ch_params_total(const ch_params *params) {
@@ -155,20 +172,17 @@ int64_t ch_params_total(const ch_params *params) {
 
 /* ---- memory and initial values ---- */
 
-static void alloc_gradients_of(ch_params *params, ch_arena *arena, int layer) {
-  for (int i = 0; i < params->count; i++)
-    if (params->p[i].layer == layer) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
-}
-
+/* Layers stand one behind the other in the table. */
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
-  int last = -1; /* layer */
   for (int i = 0; i < params->count; i++)
-    if (params->p[i].layer > last) last = params->p[i].layer;
-  alloc_gradients_of(params, arena, -1);
+    if (params->p[i].layer < 0) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
   size_t mark = ch_arena_mark(arena);
-  for (int layer = 0; layer <= last; layer++) {
-    if (share) ch_arena_release(arena, mark);
-    alloc_gradients_of(params, arena, layer);
+  for (int i = 0, layer = 0; i < params->count; i++) {
+    ch_param *p = &params->p[i];
+    if (p->layer < 0) continue;
+    if (share && p->layer != layer) ch_arena_release(arena, mark);
+    layer = p->layer;
+    p->g = CH_NEW(arena, real, p->count);
   }
 }
 

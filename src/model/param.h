@@ -3,6 +3,7 @@
 #define CH_MODEL_PARAM_H
 
 #include "base/arena.h"
+#include "base/names.h"
 #include "base/real.h"
 #include "choir/config.h"
 
@@ -43,6 +44,7 @@ typedef struct ch_params {
   int count;   /* trained by gradients */
   int buffers; /* and these behind them */
   ch_param *p; /* [count + buffers], malloc'd */
+  ch_names names;
 } ch_params;
 
 /* Builds the table of a checked config, names and shapes only, in the order of the model: embed, layers 0..,
@@ -61,6 +63,8 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
-int64_t ch_params_total(const ch_params *params);                          /* elements of those trained by gradients */
+/* The first row of a layer; its rows stand one behind the other. 0 for -1, whose rows are the first and the last. */
+int ch_params_first(const ch_params *params, int layer);
+int64_t ch_params_total(const ch_params *params); /* elements of those trained by gradients */
 
 #endif

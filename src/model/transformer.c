@@ -89,9 +89,11 @@ static ch_tokens clean_tokens(ch_exec *x, const ch_pass *p) {
  * when they come (the embedding's by the head, to which the lookup's are added); the small rest are sums and start
  * from 0. */
 static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *p, int layer) {
-  for (int i = 0; i < params->count && !p->accumulate; i++)
+  for (int i = ch_params_first(params, layer); i < params->count && !p->accumulate; i++) {
+    if (layer >= 0 && params->p[i].layer != layer) break;
     if (params->p[i].layer == layer && !params->p[i].product)
       x->ops->copy(x, &(ch_copy_args){.count = params->p[i].count, .y = params->p[i].g});
+  }
 }
 
 /* Where the shards' losses stand among the numbers of a pass, behind all others. */

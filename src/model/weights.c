@@ -1,6 +1,7 @@
 #include "model/weights.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +58,30 @@ static void shape_text(int dims, const int64_t *shape, char *text, size_t size) 
   if (used < size) snprintf(text + used, size - used, "]");
 }
 
+static int first_not_finite(const real *x, int64_t count, int64_t *at) {
+  int bad = 0;
+  for (int64_t i = 0; i < count; i++) bad |= !(x[i] - x[i] == 0); /* plain enough to become vector code */
+  for (*at = 0; bad && isfinite(x[*at]); ++*at) continue;
+  return bad;
+}
+
+/* Copies, and looks for what is not finite while the copy is in the cache. */
+static int copy(const char *path, const choir_tensor *t, const ch_memory *memory, int unchecked, real CH_DEV *out) {
+  enum { PIECE = 1 << 14 };
+  const int64_t count = (int64_t)(t->bytes / sizeof *out);
+  const real *from = t->data;
+  for (int64_t done = 0, size, at; done < count; done += size) {
+    size = count - done < PIECE ? count - done : PIECE;
+    memory->put(out + done, from + done, (size_t)size * sizeof *out);
+    if (!unchecked && first_not_finite(from + done, size, &at))
+      return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s': element %" PRId64 " is %g; the checkpoint is of no use",
+                      path, t->name, done + at, (double)from[done + at]);
+  }
+  return CHOIR_OK;
+}
+
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   const ch_memory *memory, real CH_DEV *out) {
+                   const ch_memory *memory, int unchecked, real CH_DEV *out) {
   const choir_tensor *t = choir_tensors_find(file, name);
   if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
   char want[96], have[96];
@@ -69,15 +92,16 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const char *name
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  memory->put(out, t->data, t->bytes);
+  int code = copy(path, t, memory, unchecked, out);
   ch_tensors_forget(file, t);
-  return CHOIR_OK;
+  return code;
 }
 
-static int load_open(ch_params *params, const ch_memory *memory, const char *path, const choir_tensors *file) {
+static int load_open(ch_params *params, const ch_memory *memory, const char *path, int unchecked,
+                     const choir_tensors *file) {
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
-    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, p->w));
+    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, unchecked, p->w));
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const char *name = choir_tensors_at(file, i)->name;
@@ -87,10 +111,10 @@ static int load_open(ch_params *params, const ch_memory *memory, const char *pat
   return CHOIR_OK;
 }
 
-int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path) {
+int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path, int unchecked) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = load_open(params, memory, path, file);
+  int code = load_open(params, memory, path, unchecked, file);
   choir_tensors_close(file);
   return code;
 }
@@ -104,7 +128,7 @@ static int is_dense_of(const choir_tensor *t, const ch_param *p) {
 /* One expert's weights into all. */
 static int read_expert(const choir_tensors *file, const char *path, const ch_memory *memory, const ch_param *p) {
   int64_t one[3] = {1, p->shape[1], p->shape[2]}, count = p->count / p->shape[0];
-  CH_TRY(ch_tensor_read(file, path, p->name, p->dims, one, memory, p->w));
+  CH_TRY(ch_tensor_read(file, path, p->name, p->dims, one, memory, 0, p->w));
   for (int64_t i = 1; i < p->shape[0]; i++) memory->copy(p->w + i * count, p->w, (size_t)count * sizeof(real));
   return CHOIR_OK;
 }
@@ -133,13 +157,13 @@ static int start_open(ch_params *params, const ch_memory *memory, const char *pa
                       int *upcycled) {
   int used = 0;
   CH_TRY(count_upcycled(params, path, file, upcycled));
-  if (!*upcycled) return load_open(params, memory, path, file);
+  if (!*upcycled) return load_open(params, memory, path, 0, file);
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
     const choir_tensor *t = choir_tensors_find(file, p->name);
     if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
     CH_TRY(is_dense_of(t, p) ? read_expert(file, path, memory, p)
-                             : ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, p->w));
+                             : ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, 0, p->w));
     used++;
   }
   if (used == choir_tensors_count(file)) return CHOIR_OK;

@@ -11,8 +11,9 @@
 /* `memory` is where the weights are; a tensor after the other is copied between it and the host. */
 int ch_weights_save(const ch_params *params, const ch_memory *memory, const char *path);
 
-/* Fills every parameter. Checksum, names, types and shapes are checked; a missing or surplus tensor is an error. */
-int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path);
+/* Fills every parameter. Checksum, names, types and shapes are checked, and unless `unchecked` that every value is
+ * finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus tensor is an error. */
+int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path, int unchecked);
 
 /* choir_tensors_write of tensors whose data are addresses in `memory`, those of scalars (dims 0) the host's. */
 int ch_tensors_save(const ch_memory *memory, const char *path, const choir_tensor *tensors, int count);
@@ -24,22 +25,26 @@ int ch_weights_start(ch_params *params, const ch_memory *memory, const char *pat
 
 /* Copies one named tensor of that type and shape out of an open file; `path` is for messages. */
 int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   const ch_memory *memory, real CH_DEV *out);
+                   const ch_memory *memory, int unchecked, real CH_DEV *out);
 
-/* The checkpoint that a path stands for: itself, or of a run directory the one that RUN/best names, as fine-tuning
- * writes it, or the newest one. `out` has PATH_MAX bytes. */
-int ch_checkpoint_resolve(const char *path, char *out);
+/* Steps of the directories in RUN/checkpoints that are called as choir calls checkpoints, the newest first; whether
+ * they are any is for who opens them to find out. *steps: free it. Other names of digits alone get a notice. */
+int ch_checkpoint_list(const char *run, int64_t **steps, int *count);
 
-/* Whether RUN/best names a checkpoint that is there; then `out` is its path. */
+/* The newest of them, whole or not; -1: none, or the directory cannot be read. */
+int64_t ch_checkpoint_newest_step(const char *run);
+
+/* Whether RUN/best, as fine-tuning writes it, names a checkpoint that is there; then `out` is its path. */
 int ch_checkpoint_best(const char *run, char *out);
 
-/* The newest checkpoint of RUN/checkpoints, by step; `step` -1 and CHOIR_OK when there is none. */
-int ch_checkpoint_newest(const char *run, char *out, int64_t *step);
+/* The checkpoint that a path stands for, whole or not: itself, or of a run directory the best, or the newest one. `out`
+ * has PATH_MAX bytes. */
+int ch_checkpoint_resolve(const char *path, char *out);
 
-/* Directory of a step: RUN/checkpoints/00001000. */
+/* Directory of a step: RUN/checkpoints/00001000. `out` has PATH_MAX bytes. */
 void ch_checkpoint_path(const char *run, int64_t step, char *out);
 
-/* The step that a directory name stands for, or -1: temporary directories and other files do not count. */
+/* The step that such a name stands for, or -1. */
 int64_t ch_checkpoint_step(const char *name);
 
 #endif

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/machine.h"
 #include "base/suggest.h"
+#include "base/threads.h"
 
 /* A row a backend; its folder defines ch_backend_NAME. The first one is what runs where nobody asks for another. */
 #ifdef CHOIR_DOUBLE
@@ -19,7 +19,7 @@
 #define POINTER(name) &ch_backend_##name,
 CH_BACKENDS(DECLARE)
 
-enum { MOST_BACKENDS = 16, MOST_THREADS = 1024 };
+enum { MOST_BACKENDS = 16 };
 static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL behind the last */
 
 static const ch_backend *known(const char *name) {
@@ -78,7 +78,7 @@ static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emula
   x->ops = ops;
   x->memory = b->memory;
   x->compute = compute;
-  x->threads = threads > 0 ? threads : ch_machine_cpus();
+  x->threads = threads;
   ch_arena_init(&x->tape, "activations", b->memory);
   ch_arena_init(&x->scratch, "scratch", b->memory);
   return CHOIR_OK;
@@ -98,19 +98,23 @@ int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulat
   *x = (ch_exec){0};
   const ch_backend *b = ch_backend_find(backend);
   if (!b) return CHOIR_ERROR_ARGUMENT;
-  if (threads < 0 ||
-      threads > MOST_THREADS) /* OpenMP ends the process when it cannot start as many as it is asked for */
-    return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", threads, MOST_THREADS);
+  CH_TRY(ch_threads_resolve(threads, &threads));
   int code = set_up(x, b, compute, emulate_bf16, threads);
   if (!code && !b->memory->host) code = set_up_host(x);
   if (code) ch_exec_free(x);
   return code;
 }
 
+/* oneDNN uses the room for the code that it generates without a look whether it got it: some 20 MiB, at the first
+ * product. */
+static const size_t CODE_BYTES = (size_t)40 << 20;
+
 int ch_exec_commit(ch_exec *x) {
   if (x->host) CH_TRY(ch_exec_commit(x->host));
   CH_TRY(ch_arena_commit(&x->tape));
-  return ch_arena_commit(&x->scratch);
+  CH_TRY(ch_arena_commit(&x->scratch));
+  CH_TRY(ch_threads_check(x->threads)); /* from here on there are parallel regions */
+  return ch_arena_spare(CODE_BYTES);
 }
 
 void ch_exec_clear(ch_exec *x) {

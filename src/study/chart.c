@@ -4,7 +4,7 @@
 
 #include "study/page.h"
 
-enum { WIDTH = 560, HEIGHT = 240, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, BINS = 280 };
+enum { WIDTH = 560, HEIGHT = 240, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, BINS = 280, MOST_TICKS = 20 };
 
 /* A linear axis: values from low to high lie between two pixels; ticks at multiples of step. */
 typedef struct axis {
@@ -12,12 +12,17 @@ typedef struct axis {
 } axis;
 
 static double at(const axis *a, double value) {
-  return a->begin + (a->end - a->begin) * (value - a->low) / (a->high - a->low);
+  return a->begin + (a->end - a->begin) * ((value - a->low) / (a->high - a->low));
 }
 
+/* Whatever the values are, the axis has a finite range and a few ticks: a range that is too small to be divided is
+ * widened as one of no width is. */
 static axis make_axis(double low, double high, int ticks, double begin, double end) {
-  if (!(high - low > 1e-9 * fmax(fabs(low), fabs(high)))) { /* also where rounding alone tells them apart */
-    double room = low != 0 ? 0.1 * fabs(low) : 1;
+  const double largest = 1e300, smallest = 1e-12; /* below which numbers are written as 0 */
+  low = fmax(fmin(low, largest), -largest);
+  high = fmax(fmin(high, largest), low);
+  if (!(high - low > fmax(1e-9 * fmax(fabs(low), fabs(high)), smallest * 1e-3))) {
+    double room = low != 0 ? fmax(0.1 * fabs(low), smallest) : 1;
     low = low >= 0 && low - room < 0 ? 0 : low - room;
     high = high + room;
   }
@@ -25,6 +30,12 @@ static axis make_axis(double low, double high, int ticks, double begin, double e
   while ((high - low) / step > ticks)
     step *= (high - low) / (2 * step) <= ticks ? 2 : (high - low) / (5 * step) <= ticks ? 5 : 10;
   return (axis){.low = low, .high = high, .step = step, .begin = begin, .end = end};
+}
+
+/* The i-th multiple of the step on the axis; 0: there is none. */
+static int tick(const axis *a, int i, double *value) {
+  *value = (ceil(a->low / a->step - 1e-9) + i) * a->step;
+  return i < MOST_TICKS && *value <= a->high + 1e-9 * a->step;
 }
 
 static void number(FILE *out, double value) {
@@ -38,7 +49,8 @@ static void number(FILE *out, double value) {
 }
 
 static void y_grid(FILE *out, const axis *y) {
-  for (double v = ceil(y->low / y->step - 1e-9) * y->step; v <= y->high + 1e-9 * y->step; v += y->step) {
+  double v;
+  for (int i = 0; tick(y, i, &v); i++) {
     fprintf(out,
             "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"tick\" "
             "text-anchor=\"end\" x=\"%d\" y=\"%.1f\">",
@@ -61,8 +73,8 @@ static void x_tick(FILE *out, const axis *x, double position, double value, int 
 static void x_ticks(FILE *out, const ch_chart *chart, const axis *x) {
   const ch_curve *first = chart->log_x ? chart->series[0].curve : NULL;
   for (int i = 0; first && i < first->count; i++) x_tick(out, x, log(first->x[i]), first->x[i], 1);
-  for (double v = ceil(x->low / x->step - 1e-9) * x->step; !first && v <= x->high + 1e-9 * x->step; v += x->step)
-    x_tick(out, x, v, v, 0);
+  double v;
+  for (int i = 0; !first && tick(x, i, &v); i++) x_tick(out, x, v, v, 0);
 }
 
 /* What is drawn of a curve: at most BINS points, each the mean of its bin. A step more or less does not show at this
@@ -74,8 +86,8 @@ typedef struct points {
 
 static double mean_of(const double *values, int begin, int end) {
   double sum = 0;
-  for (int i = begin; i < end; i++) sum += values[i];
-  return sum / (end - begin);
+  for (int i = begin; i < end; i++) sum += values[i] / (end - begin);
+  return sum;
 }
 
 static void bin(const ch_chart *chart, const ch_series *s, points *p) {

@@ -77,29 +77,59 @@ static int take_timing(ch_history *h, json_t *line) {
   return add_point(&h->curve[CH_PEAK_SHARE], json_number_value(step), 100 * json_number_value(gflops) / peak);
 }
 
-/* Hands every line of a file of JSON lines to `take`. */
-static int read_lines(const char *path, int required, int (*take)(ch_history *, json_t *), ch_history *history) {
-  char *text = NULL;
-  size_t room = 0;
-  ssize_t length;
-  int code = CHOIR_OK, number = 0;
-  FILE *file = fopen(path, "r");
-  if (!file) return required || errno != ENOENT ? ch_error_errno("%s: cannot open", path) : CHOIR_OK;
-  while (!code && (length = getline(&text, &room, file)) > 0) {
+enum { LONGEST_LINE = 16 << 20 };
+
+/* The next line into `line` of LONGEST_LINE bytes; *size is what there was, more where it did not fit. 0: no whole line
+ * is left; the rest is still being written. */
+static int next_line(FILE *file, char *line, size_t *size) {
+  int c;
+  *size = 0;
+  while ((c = getc_unlocked(file)) != EOF && c != '\n') {
+    if (*size < LONGEST_LINE) line[*size] = (char)c;
+    ++*size;
+  }
+  return c == '\n';
+}
+
+/* Hands every line of JSON to `take`. What is none (a process was killed, or the machine, while it wrote) is left out,
+ * with a notice of the first. */
+static int read_lines(FILE *file, const char *name, int (*take)(ch_history *, json_t *), ch_history *history) {
+  char why[160] = "", *text = malloc(LONGEST_LINE);
+  size_t size;
+  long number = 0, first = 0, broken = 0;
+  int code = text ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for its lines", name);
+  while (!code && next_line(file, text, &size)) {
     number++;
-    if (text[length - 1] != '\n') break; /* still being written */
-    json_error_t error;
-    json_t *line = json_loadb(text, (size_t)length, 0, &error);
-    if (!json_is_object(line))
-      code = ch_error(CHOIR_ERROR_FORMAT, "%s:%d: not a JSON object: %s", path, number,
-                      line ? "another value" : error.text);
-    else
+    json_error_t error = {.text = "too long"};
+    json_t *line = size <= LONGEST_LINE ? json_loadb(text, size, 0, &error) : NULL;
+    if (json_is_object(line)) {
       code = take(history, line);
+    } else if (!broken++) {
+      first = number;
+      snprintf(why, sizeof why, "%s", line ? "not an object" : error.text);
+    }
     json_decref(line);
   }
-  if (!code && ferror(file)) code = ch_error_errno("%s: cannot read", path);
+  if (!code && ferror(file)) code = ch_error_errno("%s: cannot read", name);
   free(text);
+  if (!code && broken)
+    ch_notice("%s: %ld lines that are not JSON are left out; the first is line %ld: %s", name, broken, first, why);
+  return code;
+}
+
+static int read_file(const char *path, int required, int (*take)(ch_history *, json_t *), ch_history *history) {
+  FILE *file = fopen(path, "r");
+  if (!file) return required || errno != ENOENT ? ch_error_errno("%s: cannot open", path) : CHOIR_OK;
+  int code = read_lines(file, path, take, history);
   fclose(file);
+  return code;
+}
+
+int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history) {
+  *history = (ch_history){0};
+  int code = read_lines(metrics, "metrics", take_metrics, history);
+  if (!code) code = read_lines(timing, "timing", take_timing, history);
+  if (code) ch_history_free(history);
   return code;
 }
 
@@ -107,11 +137,11 @@ int ch_history_read(const char *run_directory, ch_history *history) {
   char path[4096];
   *history = (ch_history){.evals = json_array()};
   snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
-  int code = read_lines(path, 1, take_metrics, history);
+  int code = read_file(path, 1, take_metrics, history);
   if (!code && !history->curve[CH_LOSS].count)
     code = ch_error(CHOIR_ERROR_FORMAT, "%s: has no step yet; train first", path);
   snprintf(path, sizeof path, "%s/timing.jsonl", run_directory);
-  if (!code) code = read_lines(path, 0, take_timing, history);
+  if (!code) code = read_file(path, 0, take_timing, history);
   if (code) ch_history_free(history);
   return code;
 }

@@ -3,6 +3,7 @@
 #define CH_STUDY_HISTORY_H
 
 #include <jansson.h>
+#include <stdio.h>
 
 /* Points with rising x. */
 typedef struct ch_curve {
@@ -34,7 +35,14 @@ typedef struct ch_history {
   double tokens;             /* seen in training */
 } ch_history;
 
+/* Of a run directory. Lines that cannot be read are left out, with a notice; CHOIR_ERROR_FORMAT where none has a step.
+ */
 int ch_history_read(const char *run_directory, ch_history *history);
+/* Of open files, with or without a step: fuzzing. */
+int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history);
 void ch_history_free(ch_history *history);
+
+/* The page that shows it (report.c); run_directory is a title here. */
+void ch_report_page(FILE *out, const char *run_directory, const ch_history *history);
 
 #endif

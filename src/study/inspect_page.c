@@ -103,7 +103,7 @@ static void write_text(FILE *out, const choir_tokenizer *t, const int32_t *ids, 
 static void write_page(FILE *out, json_t *inspection, const choir_tokenizer *t, const ch_text_tokens *text,
                        int64_t tokens, const routes *r, int32_t *place) {
   const char *name = json_string_value(json_object_get(inspection, "text"));
-  ch_page_begin(out, name ? name : "inspect", ch_inspect_css);
+  ch_page_begin(out, name ? name : "inspect", ch_inspect_css, 1);
   fputs(ch_inspect_html, out);
   fprintf(out, "<script type=\"application/json\" id=data>\n{\"version\":\"%s\",\n\"inspection\":", choir_version());
   ch_html_json(out, inspection);

@@ -39,11 +39,13 @@ int ch_html_json(FILE *out, const json_t *json) {
   return 0;
 }
 
-void ch_page_begin(FILE *out, const char *title, const char *style) {
+void ch_page_begin(FILE *out, const char *title, const char *style, int scripts) {
   fputs(
       "<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport "
-      "content=\"width=device-width,initial-scale=1\"><title>choir: ",
+      "content=\"width=device-width,initial-scale=1\"><meta http-equiv=Content-Security-Policy content=\"default-src "
+      "'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'",
       out);
+  fprintf(out, "%s\"><title>choir: ", scripts ? "; script-src 'unsafe-inline'" : "");
   ch_html_text(out, title);
   fprintf(out, "</title><style>\n%s%s%s</style>\n", ch_chart_css, ch_page_css, style ? style : "");
 }

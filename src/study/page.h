@@ -10,8 +10,9 @@
 extern const char ch_page_css[], ch_chart_css[], ch_study_css[], ch_study_js[], ch_inspect_css[], ch_inspect_html[],
     ch_inspect_js[];
 
-/* Everything up to the body: title as "choir: TITLE", the common style and `style` (or NULL) behind it. */
-void ch_page_begin(FILE *out, const char *title, const char *style);
+/* Everything up to the body, with a policy that lets the page fetch nothing, and run nothing unless `scripts`: title as
+ * "choir: TITLE", the common style and `style` (or NULL) behind it. */
+void ch_page_begin(FILE *out, const char *title, const char *style, int scripts);
 
 /* Text with what HTML would interpret escaped. */
 void ch_html_text(FILE *out, const char *text);

@@ -100,50 +100,63 @@ static void curves(FILE *out, const ch_history *h) {
   fputs("</div>\n", out);
 }
 
-/* Numbers of a JSON array, malloc'd; *count without the zeros at the end. */
-static double *numbers(const json_t *array, int *count) {
-  size_t size = json_array_size(array);
-  double *values = calloc(size + 1, sizeof *values);
-  *count = 0;
-  for (size_t i = 0; values && i < size; i++) {
-    values[i] = json_number_value(json_array_get(array, i));
-    if (values[i] != 0) *count = (int)i + 1;
+/* The first `count` numbers of a JSON array, malloc'd; 0 where it has none, or what is no number. */
+static double *numbers(const json_t *array, size_t count) {
+  double *values = calloc(count + 1, sizeof *values);
+  for (size_t i = 0; values && i < count; i++) {
+    double value = json_number_value(json_array_get(array, i));
+    values[i] = value > 0 ? fmin(value, 1e300) : 0; /* counts, all of them */
   }
   return values;
 }
 
-static void layer_bars(FILE *out, const json_t *layer) {
+static long long number_of(const json_t *layer) { return json_integer_value(json_object_get(layer, "layer")); }
+
+static void histogram_bars(FILE *out, const json_t *layer) {
   char title[64];
-  int bars, experts = (int)json_array_size(json_object_get(layer, "load")), ignored;
-  double *histogram = numbers(json_object_get(layer, "histogram"), &bars);
-  double *load = numbers(json_object_get(layer, "load"), &ignored),
-         *demand = numbers(json_object_get(layer, "demand"), &ignored);
-  double tokens = 0, mean = experts ? ch_number_at(layer, "assignments") / experts : 0;
+  const json_t *array = json_object_get(layer, "histogram");
+  size_t size = json_array_size(array);
+  double *values = numbers(array, size), tokens = 0;
+  int bars = 0; /* without the zeros at the end */
+  if (!values) return;
+  for (size_t i = 0; i < size; i++) {
+    tokens += values[i];
+    if (values[i] > 0) bars = (int)i + 1;
+  }
+  for (int i = 0; i < bars; i++) values[i] *= 100 / tokens;
+  snprintf(title, sizeof title, "Layer %lld: experts per token", number_of(layer));
+  ch_bars_write(out,
+                &(ch_bars){.title = title, .unit = "% of tokens", .axis = "experts", .values = values, .count = bars});
+  free(values);
+}
+
+/* What every expert holds, and paler what it was asked to where that is more. */
+static void load_bars(FILE *out, const json_t *layer) {
+  char title[64];
+  size_t experts = json_array_size(json_object_get(layer, "load"));
+  double *load = numbers(json_object_get(layer, "load"), experts),
+         *demand = numbers(json_object_get(layer, "demand"), experts);
+  double mean = experts ? ch_number_at(layer, "assignments") / (double)experts : 0;
   int more = 0;
-  for (int i = 0; histogram && i < bars; i++) tokens += histogram[i];
-  for (int i = 0; histogram && i < bars; i++) histogram[i] *= 100 / (tokens > 0 ? tokens : 1);
-  for (int i = 0; load && demand && ignored && i < experts; i++) more |= demand[i] > load[i];
-  snprintf(title, sizeof title, "Layer %.0f: experts per token", ch_number_at(layer, "layer"));
-  if (histogram)
-    ch_bars_write(
-        out, &(ch_bars){.title = title, .unit = "% of tokens", .axis = "experts", .values = histogram, .count = bars});
-  snprintf(title, sizeof title, "Layer %.0f: load of each expert", ch_number_at(layer, "layer"));
+  for (size_t i = 0; load && demand && i < experts; i++) more |= demand[i] > load[i];
+  snprintf(title, sizeof title, "Layer %lld: load of each expert", number_of(layer));
   if (load)
     ch_bars_write(out, &(ch_bars){.title = title,
                                   .unit = more ? "tokens held (pale: asked for); dashed: mean" : "tokens; dashed: mean",
                                   .axis = "expert",
                                   .values = load,
                                   .behind = more ? demand : NULL,
-                                  .count = experts,
-                                  .level = mean});
-  free(histogram);
+                                  .count = (int)experts,
+                                  .level = mean > 0 ? fmin(mean, 1e300) : 0});
   free(load);
   free(demand);
 }
 
+enum { MOST_BARS = 1 << 18 }; /* of all layers together: more than that a browser would not like */
+
 static void routing(FILE *out, const ch_history *h) {
   const json_t *layers = json_object_get(h->eval, "layers"), *layer;
-  size_t i;
+  size_t i, bars = 0;
   if (!json_array_size(layers)) return;
   fputs("<h2>Routing, at the last evaluation</h2>\n", out);
   if (json_is_true(json_object_get(h->eval, "looks_across_tokens")))
@@ -153,8 +166,14 @@ static void routing(FILE *out, const ch_history *h) {
         "way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds.</p>\n",
         out);
   fputs("<div class=charts>\n", out);
-  json_array_foreach(layers, i, layer) layer_bars(out, layer);
+  json_array_foreach(layers, i, layer) {
+    bars += json_array_size(json_object_get(layer, "histogram")) + json_array_size(json_object_get(layer, "load")) + 64;
+    if (bars > MOST_BARS) break;
+    histogram_bars(out, layer);
+    load_bars(out, layer);
+  }
   fputs("</div>\n", out);
+  if (i < json_array_size(layers)) fprintf(out, "<p>Left out: %zu more layers.</p>\n", json_array_size(layers) - i);
 }
 
 static void settings(FILE *out, const json_t *object, const char *prefix) {
@@ -178,10 +197,10 @@ static void settings(FILE *out, const json_t *object, const char *prefix) {
   }
 }
 
-static void page(FILE *out, const char *run_directory, const ch_history *h) {
+void ch_report_page(FILE *out, const char *run_directory, const ch_history *h) {
   const json_t *config = json_object_get(h->run, "config");
   const char *name = json_string_value(json_object_get(json_object_get(config, "model"), "name"));
-  ch_page_begin(out, run_directory, NULL);
+  ch_page_begin(out, run_directory, NULL, 0);
   fputs("<h1>", out);
   ch_html_text(out, name && *name ? name : "choir run");
   fputs("</h1><p>", out);
@@ -208,7 +227,7 @@ int choir_report_write(const char *run_directory, const char *output) {
   size_t bytes = 0;
   CH_TRY(ch_history_read(run_directory, &history));
   FILE *out = open_memstream(&text, &bytes);
-  if (out) page(out, run_directory, &history);
+  if (out) ch_report_page(out, run_directory, &history);
   int failed = !out || ferror(out);
   if (out && fclose(out)) failed = 1;
   ch_history_free(&history);

@@ -18,9 +18,8 @@
 enum { TRIES = 3, PATIENCE = 120 }; /* starts of a child that was killed; seconds for another process to let go */
 
 int64_t ch_job_saved_steps(const char *run) {
-  char path[PATH_MAX];
-  int64_t step;
-  return ch_checkpoint_newest(run, path, &step) || step < 0 ? 0 : step;
+  int64_t step = ch_checkpoint_newest_step(run);
+  return step < 0 ? 0 : step;
 }
 
 /* Steps that a run has written down; no less than what it has saved. */

@@ -201,9 +201,9 @@ static int measure(measuring *m) {
 
 int choir_study_measure(const choir_study_measure_options *options) {
   char checkpoint[PATH_MAX] = "", path[PATH_MAX + 32];
-  int64_t step;
-  CH_TRY(ch_checkpoint_newest(options->run, checkpoint, &step));
+  int64_t step = ch_checkpoint_newest_step(options->run);
   if (step < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: has no checkpoint", options->run);
+  ch_checkpoint_path(options->run, step, checkpoint);
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = options->threads;
   measuring m = {.options = options, .out = json_pack("{s:I}", "step", (json_int_t)step)};

@@ -102,7 +102,7 @@ static void notes(FILE *out) {
 static int page(FILE *out, const json_t *summary) {
   const json_t *claim;
   size_t i;
-  ch_page_begin(out, text(summary, "title"), ch_study_css);
+  ch_page_begin(out, text(summary, "title"), ch_study_css, 1);
   head(out, summary);
   fputs("<div class=claims>\n", out);
   json_array_foreach(json_object_get(summary, "claims"), i, claim) write_claim(out, claim);

@@ -84,12 +84,14 @@ static int fresh(ch_tune *t, char *base) {
 static int resumed(ch_tune *t, char *base, int *has_checkpoint) {
   const choir_finetune_options *o = t->options;
   char path[PATH_MAX + 16];
-  int64_t step;
   choir_config kept;
   CH_TRY(ch_tune_settings_load(t));
-  CH_TRY(ch_checkpoint_newest(o->out, base, &step));
+  int64_t step = ch_checkpoint_newest_step(o->out);
   *has_checkpoint = step >= 0;
-  if (!*has_checkpoint) snprintf(base, PATH_MAX, "%s", t->settings.from);
+  if (*has_checkpoint)
+    ch_checkpoint_path(o->out, step, base);
+  else
+    snprintf(base, PATH_MAX, "%s", t->settings.from);
   snprintf(path, sizeof path, "%s/config.json", o->out);
   CH_TRY(choir_config_load(path, &kept));
   t->config = o->config ? *o->config : kept;
@@ -161,7 +163,7 @@ static int set_up(ch_tune *t) {
     CH_TRY(ch_tune_load(t, base));
   } else {
     snprintf(path, sizeof path, "%s/model.safetensors", base);
-    CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, path));
+    CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, path, 0));
     ch_model_weights_changed(t->trainer.model);
   }
   return ch_tune_settings_save(t);
@@ -171,8 +173,8 @@ static int run_locked(ch_tune *t) {
   char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/checkpoints", t->out);
   CH_TRY(ch_dir_make(path));
-  ch_dir_clean(t->out);
-  ch_dir_clean(path);
+  ch_temporary_clean(t->out);
+  ch_temporary_clean(path);
   CH_TRY(set_up(t));
   return ch_tune_loop(t);
 }

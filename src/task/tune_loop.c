@@ -48,13 +48,16 @@ static void tell(loop_state *d, const choir_finetune_event *e) {
 }
 
 /* By hand, because steps allocate nothing. */
-static void write_step(const ch_tune *t, const ch_step_result *r, int examples, int64_t tokens) {
-  fprintf(t->metrics.file,
-          "{\"event\":\"step\",\"step\":%" PRId64
-          ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,\"dropped\":%.9g,\"unrouted\":%.9g,"
-          "\"imbalance\":%.9g,\"examples\":%d,\"tokens\":%" PRId64 "}\n",
-          t->trainer.step, r->loss, r->aux_loss, r->rate, r->gradient_norm, r->routing.dropped, r->routing.unrouted,
-          r->routing.imbalance, examples, tokens);
+static void write_step(ch_tune *t, const ch_step_result *r, int examples, int64_t tokens) {
+  char line[512];
+  int length = snprintf(
+      line, sizeof line,
+      "{\"event\":\"step\",\"step\":%" PRId64
+      ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,\"dropped\":%.9g,\"unrouted\":%.9g,"
+      "\"imbalance\":%.9g,\"examples\":%d,\"tokens\":%" PRId64 "}\n",
+      t->trainer.step, r->loss, r->aux_loss, r->rate, r->gradient_norm, r->routing.dropped, r->routing.unrouted,
+      r->routing.imbalance, examples, tokens);
+  ch_log_add(&t->metrics.results, line, (size_t)length);
 }
 
 static int step(loop_state *d) {

@@ -5,18 +5,21 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/error.h"
 #include "base/machine.h"
 #include "choir/machine.h"
 #include "train/metrics.h"
+#include "train/room.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */
 typedef struct loop_state {
   ch_run *run;
   const choir_train_options *options;
   ch_metrics metrics;
-  int stop;     /* the caller has asked */
+  ch_room room; /* on the disk */
+  int stop;     /* the caller has asked, or there was no room for too long */
   double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
@@ -82,6 +85,14 @@ static void tell(loop_state *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
+/* What there is to say beside the numbers. */
+static void tell_notices(loop_state *d) {
+  const char *text = choir_notices();
+  choir_train_event e = {
+      .kind = CHOIR_EVENT_NOTICE, .step = d->run->trainer.step, .steps = d->run->config.train.steps, .text = text};
+  if (*text) tell(d, &e);
+}
+
 /* Before the first step there is nothing that could be saved: a wish to stop waits for it. */
 static void tell_memory(loop_state *d) {
   const ch_run *run = d->run;
@@ -134,11 +145,21 @@ static int evaluate(loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
+static int save(loop_state *d, char *path) {
+  CH_TRY(ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
+  return ch_checkpoint_save(d->run, path);
+}
+
+/* Without room on the disk it is owed. */
 static int checkpoint(loop_state *d, choir_train_event e) {
   char path[PATH_MAX];
   CH_TRY(ch_trainer_check_weights(&d->run->trainer, e.loss)); /* what is kept must be good */
-  CH_TRY(ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
-  CH_TRY(ch_checkpoint_save(d->run, path));
+  double begin = ch_machine_seconds();
+  int code = save(d, path);
+  if (code == CHOIR_ERROR_FULL) ch_room_owe(&d->room, ch_machine_seconds() - begin);
+  if (code) return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
+  d->room.owed = 0;
+  d->room.saved_step = d->run->trainer.step;
   ch_metrics_checkpoint(&d->metrics, d->run->trainer.step, path);
   e.kind = CHOIR_EVENT_CHECKPOINT;
   e.text = path;
@@ -150,41 +171,85 @@ static int due(int64_t every, const ch_run *run) {
   return run->trainer.step == run->config.train.steps || (every > 0 && run->trainer.step % every == 0);
 }
 
-static int loop(loop_state *d) {
+static int step(loop_state *d, choir_train_event *e) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
-  tell_memory(d);
-  while (run->trainer.step < c->steps && !d->stop) {
-    choir_train_event e = {.kind = CHOIR_EVENT_STEP, .steps = c->steps};
-    double begin = ch_machine_seconds();
-    CH_TRY(ch_run_step(run, &e));
-    double seconds = ch_machine_seconds() - begin;
-    measure(d, seconds, &e);
-    ch_metrics_step(&d->metrics, &e);
-    ch_metrics_timing(&d->metrics, &e, seconds);
-    tell(d, &e);
-    d->stop = run->trainer.comm->agree(run->trainer.comm, d->stop); /* all ranks stop after the same step */
-    if (due(c->eval_every, run)) CH_TRY(evaluate(d, e));
-    if (d->stop || due(c->checkpoint_every, run)) CH_TRY(checkpoint(d, e));
+  double begin = ch_machine_seconds();
+  *e = (choir_train_event){.kind = CHOIR_EVENT_STEP, .steps = c->steps};
+  CH_TRY(ch_run_step(run, e));
+  double seconds = ch_machine_seconds() - begin;
+  measure(d, seconds, e);
+  ch_metrics_step(&d->metrics, e);
+  ch_metrics_timing(&d->metrics, e, seconds);
+  tell(d, e);
+  if (due(c->eval_every, run)) CH_TRY(evaluate(d, *e));
+  CH_TRY(ch_room_watch(&d->room, &d->metrics.results));
+  d->stop =
+      run->trainer.comm->agree(run->trainer.comm, d->stop || d->room.given_up); /* all ranks stop after the same step */
+  if (d->stop || due(c->checkpoint_every, run) || ch_room_try_again(&d->room)) CH_TRY(checkpoint(d, *e));
+  tell_notices(d);
+  return CHOIR_OK;
+}
+
+/* All steps are done and not saved: waits as long as the limit allows, or until the caller has enough of it. */
+static int wait_for_room(loop_state *d, choir_train_event e) {
+  double told = 0;
+  while (d->room.owed && !d->stop && !d->room.given_up) {
+    CH_TRY(ch_room_watch(&d->room, &d->metrics.results));
+    if (d->room.given_up || ch_room_try_again(&d->room)) CH_TRY(checkpoint(d, e));
+    tell_notices(d);
+    if (!d->room.owed) break;
+    choir_train_event waiting = {.kind = CHOIR_EVENT_WAITING,
+                                 .step = e.step,
+                                 .steps = e.steps,
+                                 .seconds_left = ch_room_seconds_left(&d->room),
+                                 .text = d->room.why};
+    if (ch_machine_seconds() - told >= 1) {
+      tell(d, &waiting);
+      told = ch_machine_seconds();
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
   }
-  if (run->trainer.step == c->steps) return CHOIR_OK;
+  return CHOIR_OK;
+}
+
+static int loop(loop_state *d) {
+  ch_run *run = d->run;
+  int64_t steps = run->config.train.steps;
+  choir_train_event e = {.kind = CHOIR_EVENT_STEP, .step = run->trainer.step, .steps = steps};
+  while (run->trainer.step < steps && !d->stop) CH_TRY(step(d, &e));
+  if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
+  if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);
+  if (run->trainer.step == steps) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
-                  run->trainer.step, c->steps);
+                  run->trainer.step, steps);
+}
+
+static int prepare(loop_state *d) {
+  const ch_run *run = d->run;
+  choir_config_costs costs;
+  choir_machine_peak peak;
+  CH_TRY(choir_config_cost(&run->config, &costs));
+  CH_TRY(choir_machine_measure_arithmetic(run->trainer.model->x.threads, 0.15, &peak));
+  d->flops_per_token = costs.train_flops_per_token;
+  d->peak_gflops = run->trainer.model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
+  d->begin = ch_machine_seconds();
+  return CHOIR_OK;
 }
 
 int ch_run_loop(ch_run *run, const choir_train_options *options) {
   loop_state d = {.run = run, .options = options, .first_step = run->trainer.step};
-  choir_config_costs costs;
-  choir_machine_peak peak;
-  if (run->trainer.step >= run->config.train.steps) return CHOIR_OK; /* resumed when done: nothing to measure */
-  CH_TRY(choir_config_cost(&run->config, &costs));
-  CH_TRY(choir_machine_measure_arithmetic(run->trainer.model->x.threads, 0.15, &peak));
-  CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes));
-  if (!run->metrics_bytes) ch_metrics_run(&d.metrics, run);
-  d.begin = ch_machine_seconds();
-  d.flops_per_token = costs.train_flops_per_token;
-  d.peak_gflops = run->trainer.model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
-  int code = loop(&d);
+  d.room = (ch_room){.limit = 60 * options->disk_minutes, .saved_step = run->trainer.step};
+  tell_notices(&d);
+  d.stop = 0; /* before the first step there is nothing to save */
+  CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes)); /* cut back, even where no step is left */
+  int code = CHOIR_OK;
+  if (run->trainer.step < run->config.train.steps) {
+    if (!run->metrics_bytes || run->config_changed) ch_metrics_run(&d.metrics, run);
+    code = prepare(&d);
+    tell_memory(&d);
+    if (!code) code = loop(&d);
+  }
   ch_metrics_close(&d.metrics);
   return code;
 }

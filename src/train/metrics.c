@@ -1,9 +1,11 @@
 #include "train/metrics.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,49 +15,37 @@
 #include "moe/route_stats_json.h"
 
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
-  char timing[4096];
-  struct stat status;
-  *m = (ch_metrics){0};
-  snprintf(m->path, sizeof m->path, "%s/metrics.jsonl", out);
-  snprintf(timing, sizeof timing, "%s/timing.jsonl", out);
-  m->file = fopen(m->path, "a");
-  m->timing = fopen(timing, "a");
-  if (!m->file || !m->timing || fstat(fileno(m->file), &status)) {
-    int code = ch_error_errno("%s: cannot open for appending", m->file ? timing : m->path);
-    ch_metrics_close(m);
-    return code;
-  }
-  setvbuf(m->file, NULL, _IOLBF, BUFSIZ); /* whoever follows the file sees whole lines, at once */
-  setvbuf(m->timing, NULL, _IOLBF, BUFSIZ);
-  if (status.st_size < bytes) {
-    ch_metrics_close(m);
-    return ch_error(CHOIR_ERROR_FORMAT,
-                    "%s: %lld bytes, but the checkpoint was made when it had %" PRId64
-                    "; put the file back, or train into another directory",
-                    m->path, (long long)status.st_size, bytes);
-  }
-  if (ftruncate(fileno(m->file), bytes)) {
-    int code = ch_error_errno("%s: cannot cut back to %" PRId64 " bytes", m->path, bytes);
-    ch_metrics_close(m);
-    return code;
-  }
-  return CHOIR_OK;
+  char path[PATH_MAX];
+  *m = (ch_metrics){.results.fd = -1, .timing.fd = -1};
+  snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+  int code = ch_log_open(&m->results, path);
+  if (!code) code = ch_log_cut(&m->results, bytes);
+  snprintf(path, sizeof path, "%s/timing.jsonl", out);
+  if (!code) code = ch_log_open(&m->timing, path);
+  if (code) ch_metrics_close(m);
+  return code;
 }
 
 void ch_metrics_close(ch_metrics *m) {
-  if (m->file) fclose(m->file);
-  if (m->timing) fclose(m->timing);
-  m->file = m->timing = NULL;
+  ch_log_close(&m->results);
+  ch_log_close(&m->timing);
 }
 
 /* One object as one line; drops the reference. */
-static void write_line(FILE *file, json_t *object) {
-  json_dumpf(object, file, JSON_COMPACT | JSON_REAL_PRECISION(9));
-  fputc('\n', file);
+static void write_line(ch_log *log, json_t *object) {
+  char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
   json_decref(object);
+  if (!text) {
+    log->error = ENOMEM;
+    return;
+  }
+  size_t length = strlen(text);
+  text[length] = '\n'; /* in the place of the NUL */
+  ch_log_add(log, text, length + 1);
+  free(text);
 }
 
-void ch_metrics_line(ch_metrics *m, json_t *object) { write_line(m->file, object); }
+void ch_metrics_line(ch_metrics *m, json_t *object) { write_line(&m->results, object); }
 
 void ch_metrics_run(ch_metrics *m, const ch_run *run) {
   choir_config_costs costs = {0};
@@ -68,23 +58,34 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run) {
   json_object_set_new(line, "train_flops_per_token", json_real(costs.train_flops_per_token));
   if (*run->from) json_object_set_new(line, "from", json_string(run->from));
   json_object_set_new(line, "config", ch_config_json(&run->config));
-  write_line(m->file, line);
+  write_line(&m->results, line);
 }
 
 /* By hand, because steps allocate nothing. */
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e) {
-  fprintf(m->file,
-          "{\"event\":\"step\",\"step\":%" PRId64
-          ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
-          "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fill\":%.9g,\"tokens\":%" PRId64 "}\n",
-          e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance, e->fill,
-          e->tokens);
+  char line[640];
+  int length = snprintf(line, sizeof line,
+                        "{\"event\":\"step\",\"step\":%" PRId64
+                        ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
+                        "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fill\":%.9g,\"tokens\":%" PRId64 "}\n",
+                        e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance,
+                        e->fill, e->tokens);
+  ch_log_add(&m->results, line, (size_t)length);
+}
+
+/* Not worth waiting for: what does not find room is left out. */
+static void write_timing(ch_metrics *m, const char *line, int length) {
+  if (m->results.error || ch_log_flush(&m->timing)) return;
+  ch_log_add(&m->timing, line, (size_t)length);
 }
 
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds) {
-  fprintf(m->timing,
-          "{\"step\":%" PRId64 ",\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g}\n",
-          e->step, seconds, e->tokens_per_second, e->gflops, e->peak_gflops);
+  char line[256];
+  int length = snprintf(line, sizeof line,
+                        "{\"step\":%" PRId64
+                        ",\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g}\n",
+                        e->step, seconds, e->tokens_per_second, e->gflops, e->peak_gflops);
+  write_timing(m, line, length);
 }
 
 static json_t *layer_json(const choir_route_stats *s) {
@@ -127,20 +128,15 @@ void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
     json_object_set_new(line, "causal_gap", json_real(gap));
     json_object_set(line, "threshold", causal);
   }
-  write_line(m->file, line);
+  write_line(&m->results, line);
 }
 
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path) {
-  json_t *line = json_pack("{s:s, s:I, s:s}", "event", "checkpoint", "step", (json_int_t)step, "path", path);
-  write_line(m->timing, line);
-  fflush(m->timing);
+  write_line(&m->timing, json_pack("{s:s, s:I, s:s}", "event", "checkpoint", "step", (json_int_t)step, "path", path));
 }
 
 int ch_metrics_sync(ch_metrics *m, int64_t *bytes) {
-  struct stat status;
-  if (fflush(m->file) || ferror(m->file) || fsync(fileno(m->file)) || fstat(fileno(m->file), &status))
-    return ch_error_errno("%s: cannot write", m->path);
-  fflush(m->timing); /* timing is not worth stopping for */
-  *bytes = status.st_size;
+  CH_TRY(ch_log_sync(&m->results));
+  *bytes = m->results.bytes;
   return CHOIR_OK;
 }

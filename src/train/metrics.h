@@ -4,15 +4,14 @@
 #define CH_TRAIN_METRICS_H
 
 #include <jansson.h>
-#include <stdio.h>
 
 #include "train/evaluate.h"
 #include "train/layer_stats.h"
+#include "train/log.h"
 #include "train/run.h"
 
 typedef struct ch_metrics {
-  FILE *file, *timing;
-  char path[4096];
+  ch_log results, timing;
 } ch_metrics;
 
 /* Opens both files of a run directory; metrics.jsonl is cut back to `bytes` (what the checkpoint knows of). A shorter
@@ -34,7 +33,8 @@ json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stat
 void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal);
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path);
 
-/* Brings everything written so far to the disk and says how long metrics.jsonl is: before each checkpoint. */
+/* Brings everything written so far to the disk and says how long metrics.jsonl is: before each checkpoint.
+ * CHOIR_ERROR_FULL: some of it waits for room. */
 int ch_metrics_sync(ch_metrics *m, int64_t *bytes);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct ch_run {
   ch_trainer trainer;
   ch_data_position position; /* of the next sample */
   int64_t metrics_bytes;     /* length of metrics.jsonl at this step */
+  int config_changed;        /* the steps so far were made with another config */
   int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
   double *unigram;           /* [V] log p of the training data */
   choir_memory memory;       /* what all of it will need */

@@ -6,13 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "model/weights.h"
 
-static int save_state(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
+int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
   choir_tensor *tensor = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count + count), sizeof *tensor);
   if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int tensors = ch_optimizer_tensors(&trainer->optimizer, tensor);
@@ -26,28 +28,47 @@ static int save_state(const ch_trainer *trainer, const ch_counter *counters, int
   return code;
 }
 
-/* Whole checkpoints beyond the newest `keep` go, but for the best; a directory that cannot be removed is left for the
- * next time. */
-static void rotate(const char *out, int keep, int64_t best) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/checkpoints", out);
-  for (;;) {
-    int64_t oldest = INT64_MAX;
-    int count = 0;
-    DIR *d = opendir(path);
-    if (!d) return;
-    for (struct dirent *entry; (entry = readdir(d));) {
-      int64_t step = ch_checkpoint_step(entry->d_name);
-      if (step < 0 || step == best) continue;
-      count++;
-      if (step < oldest) oldest = step;
-    }
-    closedir(d);
-    if (keep <= 0 || count <= keep) return;
-    char old[PATH_MAX];
-    ch_checkpoint_path(out, oldest, old);
-    if (ch_dir_remove(old)) return;
+/* A directory, and in it what choir writes and nothing else. */
+static int is_checkpoint(const char *path) {
+  static const char *const ours[] = {"config.json", "model.safetensors", "state.safetensors", "tokenizer.model"};
+  struct stat status;
+  size_t found = 0, others = 0;
+  DIR *d = lstat(path, &status) || !S_ISDIR(status.st_mode) ? NULL : opendir(path);
+  if (!d) return 0;
+  for (struct dirent *entry; (entry = readdir(d));) {
+    size_t i = 0;
+    while (i < 4 && strcmp(entry->d_name, ours[i])) i++;
+    found += i < 4;
+    others += i == 4 && strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
   }
+  closedir(d);
+  return found == 4 && !others;
+}
+
+/* Checkpoints beyond the newest `keep` go, but for the best: of steps up to this one, because later ones were passed
+ * over, and only those that hold nothing of anybody else's. What cannot be removed is left for the next time. */
+static void rotate(const char *out, const ch_trainer *trainer, int64_t best) {
+  char path[PATH_MAX];
+  int64_t *steps;
+  int count, kept = 0, keep = trainer->model->config.train.keep_checkpoints;
+  if (keep <= 0 || ch_checkpoint_list(out, &steps, &count)) return;
+  for (int i = 0; i < count; i++) {
+    ch_checkpoint_path(out, steps[i], path);
+    if (steps[i] > trainer->step || steps[i] == best || !is_checkpoint(path)) continue;
+    if (kept++ >= keep) ch_dir_remove(path);
+  }
+  free(steps);
+}
+
+/* What has this checkpoint's name already was passed over when the run was resumed: it makes room, and stays. */
+static int set_aside(const char *path) {
+  char other[PATH_MAX + 32];
+  if (access(path, F_OK)) return CHOIR_OK;
+  snprintf(other, sizeof other, "%s.passed-over", path);
+  for (int i = 2; !access(other, F_OK); i++) snprintf(other, sizeof other, "%s.passed-over-%d", path, i);
+  if (rename(path, other)) return ch_error_errno("%s: cannot be renamed to %s", path, other);
+  ch_notice("%s: is now called %s", path, other);
+  return CHOIR_OK;
 }
 
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
@@ -55,18 +76,19 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   ch_dir directory;
   char file[PATH_MAX + 32];
   ch_checkpoint_path(out, trainer->step, path);
+  CH_TRY(set_aside(path));
   CH_TRY(ch_dir_begin(&directory, path));
   int code = ch_model_save_into(trainer->model, tokenizer, directory.temporary);
   if (!code) {
     snprintf(file, sizeof file, "%s/state.safetensors", directory.temporary);
-    code = save_state(trainer, counters, count, file);
+    code = ch_state_write(trainer, counters, count, file);
   }
   if (code) {
     ch_dir_abandon(&directory);
     return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", trainer->step);
   }
   CH_TRY(ch_dir_commit(&directory));
-  rotate(out, trainer->model->config.train.keep_checkpoints, best);
+  rotate(out, trainer, best);
   return CHOIR_OK;
 }
 
@@ -78,15 +100,15 @@ static int read_counter(const choir_tensors *file, const char *path, ch_counter 
   return CHOIR_OK;
 }
 
-static int load_state(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file,
-                      const char *path) {
+int ch_state_read(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file, const char *path) {
   const ch_memory *memory = trainer->model->x.memory;
   for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
   choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
-    code = ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, CH_AS_DEV(real, want[i].data));
+    code =
+        ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, 0, CH_AS_DEV(real, want[i].data));
   free(want);
   if (!code && choir_tensors_count(file) != count + counts)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
@@ -98,11 +120,11 @@ int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, i
   char file[PATH_MAX + 32];
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
-  CH_TRY(ch_weights_load(&trainer->model->net.params, trainer->model->x.memory, file));
+  CH_TRY(ch_weights_load(&trainer->model->net.params, trainer->model->x.memory, file, 0));
   ch_model_weights_changed(trainer->model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));
-  int code = load_state(trainer, counters, count, tensors, file);
+  int code = ch_state_read(trainer, counters, count, tensors, file);
   choir_tensors_close(tensors);
   return code;
 }

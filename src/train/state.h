@@ -19,4 +19,8 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
 /* Loads weights and state of a checkpoint directory into a trainer that has its memory, and the values of counters. */
 int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, int count);
 
+/* The part that is state.safetensors: writes it, and reads it, opened; `path` names it in messages. */
+int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path);
+int ch_state_read(ch_trainer *trainer, ch_counter *counters, int count, const choir_tensors *file, const char *path);
+
 #endif

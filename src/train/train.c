@@ -11,6 +11,7 @@
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/loop.h"
+#include "train/resume.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_run *run, const char *directory) {
@@ -48,33 +49,31 @@ static int make_model(ch_run *run, const choir_run_options *options) {
   return ch_run_plan(run);
 }
 
-/* The config of a resumed run is its own; a config given as well must describe the same model. */
-static int resume_config(ch_run *run, const choir_train_options *o, const char *checkpoint) {
-  char path[PATH_MAX + 16];
-  choir_config kept;
-  snprintf(path, sizeof path, "%s/config.json", *checkpoint ? checkpoint : o->out);
-  CH_TRY(choir_config_load(path, &kept));
-  if (!o->config) {
-    run->config = kept;
-    return CHOIR_OK;
-  }
-  run->config = *o->config;
-  if (!run->config.model.vocab_size) run->config.model.vocab_size = kept.model.vocab_size;
-  if (!ch_config_same_model(&run->config, &kept))
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "%s: the run was made with another model than the config given; resume without a "
-                    "config, or train into another directory",
-                    path);
-  return CHOIR_OK;
+/* config.json as choir writes it, of a run that never began, may be replaced; one that somebody wrote by hand may not.
+ */
+static int check_free(const char *path) {
+  choir_config config;
+  char *text;
+  size_t size;
+  if (access(path, F_OK)) return CHOIR_OK;
+  CH_TRY(ch_file_read(path, (size_t)1 << 20, &text, &size));
+  json_t *whole = choir_config_load(path, &config) ? NULL : ch_config_json(&config);
+  int ours = whole && ch_json_is_saved(whole, text, size);
+  json_decref(whole);
+  free(text);
+  if (ours) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not as choir writes it; train into another directory", path);
 }
 
-/* A fresh run may not write over an old one. */
+/* A fresh run may not write over an old one, nor over what somebody else put there. */
 static int fresh_config(ch_run *run, const choir_train_options *o) {
   char path[PATH_MAX];
   if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
   snprintf(path, sizeof path, "%s/metrics.jsonl", o->out);
   if (access(path, F_OK) == 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", o->out);
+  snprintf(path, sizeof path, "%s/config.json", o->out);
+  CH_TRY(check_free(path));
   run->config = *o->config;
   return CHOIR_OK;
 }
@@ -137,18 +136,16 @@ static int keep_settings(const ch_run *run, const char *data) {
   return choir_config_save(&run->config, path);
 }
 
-static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
+/* steps [count]: of the checkpoints that are there, with resume. */
+static int set_up_from(ch_run *run, const choir_train_options *o, const int64_t *steps, int count) {
   char data[PATH_MAX];
-  int64_t step = -1;
-  checkpoint[0] = 0;
-  if (o->resume) CH_TRY(ch_checkpoint_newest(o->out, checkpoint, &step));
-  CH_TRY(o->resume ? resume_config(run, o, checkpoint) : fresh_config(run, o));
+  CH_TRY(o->resume ? ch_resume_config(run, o->config, steps, count) : fresh_config(run, o));
   CH_TRY(data_path(o, data));
   CH_TRY(from_path(run, o));
   CH_TRY(open_data(run, data));
   CH_TRY(make_model(run, &o->run));
-  if (*checkpoint) {
-    CH_TRY(ch_checkpoint_load(run, checkpoint));
+  if (count) {
+    CH_TRY(ch_resume_state(run, steps, count));
   } else {
     CH_TRY(ch_params_init(&run->trainer.model->net.params, run->trainer.model->x.memory, run->config.train.seed,
                           run->trainer.model->x.threads));
@@ -158,13 +155,22 @@ static int set_up(ch_run *run, const choir_train_options *o, char *checkpoint) {
   return keep_settings(run, data);
 }
 
+static int set_up(ch_run *run, const choir_train_options *o) {
+  int64_t *steps = NULL;
+  int count = 0;
+  if (o->resume) CH_TRY(ch_checkpoint_list(o->out, &steps, &count));
+  int code = set_up_from(run, o, steps, count);
+  free(steps);
+  return code;
+}
+
 static int run_locked(ch_run *run, const choir_train_options *o) {
-  char path[PATH_MAX], checkpoint[PATH_MAX];
+  char path[PATH_MAX];
   snprintf(path, sizeof path, "%s/checkpoints", o->out);
   CH_TRY(ch_dir_make(path));
-  ch_dir_clean(o->out);
-  ch_dir_clean(path);
-  CH_TRY(set_up(run, o, checkpoint));
+  ch_temporary_clean(o->out);
+  ch_temporary_clean(path);
+  CH_TRY(set_up(run, o));
   return ch_run_loop(run, o);
 }
 

@@ -1,0 +1,27 @@
+/* Text that comes from files or models, on its way to a terminal: shown, not obeyed. Elsewhere it is left as it is. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+void cli_put_text(FILE *out, const char *text, size_t size) {
+  size_t room = isatty(fileno(out)) ? choir_printable(text, size, 1, NULL, 0) + 1 : 0;
+  char *shown = room ? malloc(room) : NULL;
+  if (shown)
+    fwrite(shown, 1, choir_printable(text, size, 1, shown, room), out);
+  else if (!room)
+    fwrite(text, 1, size, out);
+  free(shown);
+}
+
+const char *cli_shown(const char *name) {
+  static char ring[4][4096];
+  static unsigned next;
+  if (!isatty(STDOUT_FILENO)) return name;
+  char *text = ring[next++ % 4];
+  choir_printable(name, strlen(name), 0, text, sizeof ring[0]);
+  return text;
+}
+
+size_t cli_json_flags(void) { return isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0; }

@@ -1,0 +1,107 @@
+/* Before anything else: what the system may have withheld from this process, and a word where it would die without. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* Where a standard stream was closed, the next file to be opened would take its place, and get what is printed. */
+static int fill_standard_streams(void) {
+  for (int fd = 0; fd <= 2; fd++)
+    if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd) return -1;
+  return 0;
+}
+
+static int check_stack(void) {
+  struct rlimit limit;
+  const rlim_t least = (rlim_t)512 << 10;
+  if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= least) return 0;
+  return cli_fail_with("the stack may have %llu KiB and needs %llu: raise ulimit -s",
+                       (unsigned long long)limit.rlim_cur >> 10, (unsigned long long)least >> 10);
+}
+
+/* ---- in a handler: nothing but system calls */
+
+static void say(const char *text) {
+  size_t left = strlen(text);
+  while (left) {
+    ssize_t n = write(STDERR_FILENO, text, left);
+    if (n <= 0) return;
+    text += n, left -= (size_t)n;
+  }
+}
+
+static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+
+/* One line of /proc/self/maps: "begin-end rwxp offset device inode  path". The path if it holds the address. */
+static const char *path_in_line(const char *line, uintptr_t address) {
+  uintptr_t bound[2] = {0};
+  for (int i = 0; i < 2; i++, line++)
+    for (; hex_digit(*line) >= 0; line++) bound[i] = bound[i] << 4 | (uintptr_t)hex_digit(*line);
+  const char *slash = strchr(line, '/');
+  return address >= bound[0] && address < bound[1] ? slash : NULL;
+}
+
+/* The mapped file at an address, or NULL. */
+static const char *mapped_file(uintptr_t address) {
+  static char line[8192];
+  char piece[512];
+  size_t used = 0;
+  ssize_t n;
+  int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  while (fd >= 0 && (n = read(fd, piece, sizeof piece)) > 0)
+    for (ssize_t i = 0; i < n; i++) {
+      if (piece[i] != '\n') {
+        if (used < sizeof line - 1) line[used++] = piece[i];
+        continue;
+      }
+      line[used] = 0;
+      used = 0;
+      const char *path = path_in_line(line, address);
+      if (path) return path;
+    }
+  return NULL;
+}
+
+static void on_fault(int number, siginfo_t *info, void *context) {
+  (void)context;
+  const char *file = number == SIGBUS ? mapped_file((uintptr_t)info->si_addr) : NULL;
+  say("\nchoir: ");
+  if (file) {
+    say(file);
+    say(": became shorter while it was in use, or cannot be read from its disk.");
+  } else {
+    say(number == SIGBUS    ? "no memory or no disk behind an address (SIGBUS)."
+        : number == SIGABRT ? "a library that it uses gave up (SIGABRT), most often for want of memory."
+        : number == SIGSEGV ? "a fault in choir or a library that it uses, or no room for its stack (SIGSEGV)."
+                            : "a fault in choir or a library that it uses (SIGILL or SIGFPE).");
+  }
+  say(" Checkpoints that were saved are whole; 'choir train --resume' goes on from the newest.\n");
+  if (file) _exit(CLI_FAILED);
+  raise(number); /* its usual effect, now that the handler is gone */
+}
+
+/* On a stack of their own: where the usual one has no room there must still be a word. */
+static void catch_faults(void) {
+  static char stack[1 << 16];
+  static const int faults[] = {SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGABRT};
+  struct sigaction action;
+  sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+  memset(&action, 0, sizeof action);
+  action.sa_sigaction = on_fault;
+  action.sa_flags = (int)SA_RESETHAND | SA_ONSTACK | SA_SIGINFO | SA_NODEFER;
+  for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigaction(faults[i], &action, NULL);
+}
+
+int cli_start(void) {
+  if (fill_standard_streams()) return CLI_FAILED; /* and nowhere to say so */
+  signal(SIGXFSZ, SIG_IGN);                       /* a file that may not grow is an error of the write */
+#ifndef CHOIR_SANITIZED                           /* which say more */
+  catch_faults();
+#endif
+  return check_stack();
+}

@@ -1,0 +1,35 @@
+/* metrics.jsonl and timing.jsonl (behind a byte 0): any lines become a page, or are refused. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "study/history.h"
+#include "study/page.h"
+
+static FILE *file_of(const uint8_t *data, size_t size) {
+  FILE *file = size ? fmemopen((void *)(uintptr_t)data, size, "r") : fopen("/dev/null", "r");
+  if (!file) abort();
+  return file;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  const uint8_t *cut = size ? memchr(data, 0, size) : NULL;
+  size_t first = cut ? (size_t)(cut - data) : size, second = cut ? size - first - 1 : 0;
+  FILE *metrics = file_of(data, first), *timing = file_of(cut ? cut + 1 : data, second);
+  ch_history history;
+  if (!ch_history_parse(metrics, timing, &history)) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) abort();
+    if (history.curve[CH_LOSS].count) ch_report_page(out, "run", &history); /* others are refused before */
+    if (ferror(out) || fclose(out)) abort();
+    if (strstr(text, "<script") || bytes > 50000 + 4000 * size) abort();
+    free(text);
+    ch_history_free(&history);
+  }
+  fclose(metrics);
+  fclose(timing);
+  return 0;
+}

@@ -1,0 +1,63 @@
+/* state.safetensors of a checkpoint, without its checksums: any bytes are this run's state or are refused. The run is
+ * made once; CHOIR_FUZZ_SEED=FILE keeps its state as a seed. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/tensors.h"
+#include "train/run.h"
+#include "train/state.h"
+
+static ch_run run;
+enum { COUNTERS = 5 };
+static ch_counter counters[COUNTERS] = {
+    {"run.step", 0}, {"run.samples", 0}, {"run.metrics_bytes", 0}, {"run.data_hash", 0}, {"run.tokenizer_hash", 0}};
+
+static void must(int code) {
+  if (code) fprintf(stderr, "%s\n", choir_error_message()), abort();
+}
+
+static void make_run(void) {
+  choir_config *c = &run.config;
+  choir_config_default(c);
+  c->model.vocab_size = 300, c->model.layers = 2, c->model.d_model = 4, c->model.d_hidden = 4, c->model.heads = 1;
+  c->model.experts = 2;
+  c->train.sequence_length = 8, c->train.batch_sequences = 1;
+  must(choir_config_check(c));
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  options.threads = 1;
+  choir_model *model;
+  must(ch_model_prepare(c, &options, &model));
+  must(ch_trainer_plan(model, &ch_comm_single, &run.trainer));
+  must(ch_trainer_commit(&run.trainer));
+  if (getenv("CHOIR_FUZZ_SEED")) must(ch_state_write(&run.trainer, counters, COUNTERS, getenv("CHOIR_FUZZ_SEED")));
+}
+
+/* Whatever has been taken is finite. */
+static void check_state(void) {
+  static choir_tensor tensor[1000];
+  int count = ch_optimizer_tensors(&run.trainer.optimizer, tensor);
+  for (int i = 0; i < count; i++)
+    for (size_t k = 0; k < tensor[i].bytes / sizeof(float); k++)
+      if (!isfinite(((const float *)tensor[i].data)[k])) abort();
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv) {
+  (void)argc, (void)argv;
+  make_run();
+  return 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  choir_tensors *file;
+  void *copy = malloc(size + 1); /* aligned as a mapping is */
+  if (!copy) abort();
+  memcpy(copy, data, size);
+  if (!ch_tensors_parse(copy, size, "input", 0, &file)) {
+    if (!ch_state_read(&run.trainer, counters, COUNTERS, file, "input")) check_state();
+    choir_tensors_close(file);
+  }
+  free(copy);
+  return 0;
+}

@@ -1,0 +1,108 @@
+/* Loading checkpoints, and the newest one of a run that can be loaded. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "api/model.h"
+#include "base/error.h"
+#include "model/weights.h"
+
+/* What is to be loaded, and how. */
+typedef struct load {
+  const choir_run_options *options;
+  choir_model **model;
+  choir_tokenizer **tokenizer; /* NULL: not wanted */
+} load;
+
+static void drop(const load *l) {
+  choir_model_free(*l->model);
+  *l->model = NULL;
+  if (!l->tokenizer) return;
+  choir_tokenizer_free(*l->tokenizer);
+  *l->tokenizer = NULL;
+}
+
+static int load_parts(const load *l, const char *directory) {
+  char path[PATH_MAX + 32];
+  choir_config config;
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  CH_TRY(choir_config_load(path, &config));
+  if (l->tokenizer) {
+    snprintf(path, sizeof path, "%s/tokenizer.model", directory);
+    CH_TRY(choir_tokenizer_load(path, l->tokenizer));
+  }
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  int code = ch_model_create(&config, l->options, l->model);
+  if (code) return ch_error_in(code, "%s", path);
+  snprintf(path, sizeof path, "%s/model.safetensors", directory);
+  CH_TRY(ch_weights_load(&(*l->model)->net.params, (*l->model)->x.memory, path, l->options && l->options->unchecked));
+  ch_model_weights_changed(*l->model);
+  return CHOIR_OK;
+}
+
+static int load_one(const load *l, const char *directory) {
+  int code = load_parts(l, directory);
+  if (code) drop(l);
+  return code;
+}
+
+/* Errors that lie in the files, and not in what the caller asks for or the machine has. */
+static int files_fault(int code) {
+  return code == CHOIR_ERROR_IO || code == CHOIR_ERROR_FORMAT || code == CHOIR_ERROR_NUMERIC;
+}
+
+/* The newest of the listed ones that can be read. *gone: one has been removed since it was listed. */
+static int load_listed(const load *l, const char *run, const int64_t *steps, int count, int *gone) {
+  char path[PATH_MAX], first[1024] = "";
+  int worst = CHOIR_ERROR_IO;
+  for (int i = 0; i < count; i++) {
+    ch_checkpoint_path(run, steps[i], path);
+    int code = load_one(l, path);
+    if (!code || !files_fault(code)) return code;
+    if ((*gone = access(path, F_OK) && errno == ENOENT)) return code;
+    if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
+    ch_notice("%s; passed over", choir_error_message());
+  }
+  if (count == 1) return ch_error(worst, "%s", first);
+  return ch_error(worst, "%s: none of %d checkpoints can be read; the newest: %s", run, count, first);
+}
+
+static int load_newest(const load *l, const char *run) {
+  enum { ATTEMPTS = 20 }; /* a run that saves faster than this reads is not followed for ever */
+  int code = CHOIR_OK, gone = 1, count;
+  for (int i = 0; i < ATTEMPTS && gone; i++) {
+    int64_t *steps;
+    gone = 0;
+    CH_TRY(ch_checkpoint_list(run, &steps, &count));
+    code = count ? load_listed(l, run, steps, count, &gone)
+                 : ch_error(CHOIR_ERROR_IO,
+                            "%s: neither a checkpoint (no model.safetensors) nor a run with checkpoints/", run);
+    free(steps);
+  }
+  return code;
+}
+
+int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
+                          choir_tokenizer **tokenizer) {
+  const load l = {.options = options, .model = model, .tokenizer = tokenizer};
+  char part[PATH_MAX];
+  *model = NULL;
+  if (tokenizer) *tokenizer = NULL;
+  if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
+  if (!access(part, F_OK)) return load_one(&l, path);
+  if (access(path, F_OK)) return ch_error_errno("%s: cannot open checkpoint", path);
+  if (ch_checkpoint_best(path, part)) {
+    int code = load_one(&l, part);
+    if (!code || !files_fault(code)) return code;
+    ch_notice("%s; passed over", choir_error_message());
+  }
+  return load_newest(&l, path);
+}
+
+int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {
+  return choir_checkpoint_load(checkpoint, options, model, NULL);
+}

@@ -1,0 +1,169 @@
+/* How much memory can be had: of the machine, of control groups, of ulimits. */
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/machine.h"
+
+static const size_t NONE = SIZE_MAX;
+
+/* The number behind `key` in a file of "key number" lines, or the file's only number when key is "". Without the file,
+ * the key or a number there ("max"): `otherwise`. */
+static size_t read_number(const char *path, const char *key, size_t otherwise) {
+  FILE *f = fopen(path, "r");
+  if (!f) return otherwise;
+  char line[256], *end;
+  size_t length = strlen(key), value = otherwise;
+  while (fgets(line, sizeof line, f))
+    if (!strncmp(line, key, length)) {
+      unsigned long long number = strtoull(line + length, &end, 10);
+      if (end > line + length) value = (size_t)number;
+      break;
+    }
+  fclose(f);
+  return value;
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t left_of(size_t limit, size_t used) { return limit == NONE ? NONE : limit > used ? limit - used : 0; }
+
+/* How the two versions of control groups call the same things. */
+typedef struct version {
+  const char *file_system, *controller; /* of the mount; "" for any */
+  const char *limits[2], *used, *reclaimable;
+} version;
+static const version versions[] = {
+    {"cgroup2", "", {"memory.max", "memory.high"}, "memory.current", "inactive_file "},
+    {"cgroup", "memory", {"memory.limit_in_bytes", NULL}, "memory.usage_in_bytes", "total_inactive_file "}};
+
+/* What the group in a directory leaves. */
+static size_t group_leaves(const version *v, const char *directory) {
+  enum { ROOM = 3 * PATH_MAX + 64 };
+  char path[ROOM];
+  size_t limit = NONE;
+  for (int i = 0; i < 2 && v->limits[i]; i++) {
+    snprintf(path, ROOM, "%s/%s", directory, v->limits[i]);
+    limit = least(limit, read_number(path, "", NONE));
+  }
+  if (limit >= (size_t)1 << 60) return NONE; /* version 1 says "none" by a number like that */
+  snprintf(path, ROOM, "%s/%s", directory, v->used);
+  size_t used = read_number(path, "", 0);
+  snprintf(path, ROOM, "%s/memory.stat", directory);
+  size_t cache = read_number(path, v->reclaimable, 0);
+  return left_of(limit, used > cache ? used - cache : 0);
+}
+
+/* Whether a word is in a list with commas. */
+static int in_list(const char *list, const char *word) {
+  size_t length = strlen(word);
+  for (const char *at = list; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (!strncmp(at, word, length) && (!at[length] || at[length] == ',')) return 1;
+  return 0;
+}
+
+/* This process's group by /proc/self/cgroup, a line "number:controllers:path". 0: none of that version. */
+static int find_group(const char *root, const version *v, char *group) {
+  char path[PATH_MAX], line[PATH_MAX + 256];
+  int found = 0;
+  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  FILE *f = fopen(path, "r");
+  while (f && !found && fgets(line, sizeof line, f)) {
+    char *controllers = strchr(line, ':'), *name = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!name) continue;
+    *name++ = 0;
+    name[strcspn(name, "\n")] = 0;
+    found = *v->controller ? in_list(controllers + 1, v->controller) : !controllers[1];
+    if (found) snprintf(group, PATH_MAX, "%s", name);
+  }
+  if (f) fclose(f);
+  return found;
+}
+
+/* Spaces and the like stand in octal: "\040". */
+static void unescape(char *text) {
+  char *to = text;
+  for (; *text; text++)
+    if (text[0] == '\\' && text[1] && text[2] && text[3]) {
+      *to++ = (char)((text[1] - '0') << 6 | (text[2] - '0') << 3 | (text[3] - '0'));
+      text += 3;
+    } else {
+      *to++ = *text;
+    }
+  *to = 0;
+}
+
+/* Where the groups of a version are mounted, by /proc/self/mountinfo, and which group that directory is. */
+static int find_mount(const char *root, const version *v, char *point, char *top) {
+  char path[PATH_MAX], *line = NULL;
+  size_t room = 0;
+  int found = 0;
+  snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);
+  FILE *f = fopen(path, "r");
+  while (f && !found && getline(&line, &room, f) > 0) {
+    char type[64], options[1024] = "";
+    const char *rest = strstr(line, " - ");
+    if (!rest || sscanf(rest, " - %63s %*s %1023s", type, options) < 1 || strcmp(type, v->file_system)) continue;
+    if (*v->controller && !in_list(options, v->controller)) continue;
+    found = sscanf(line, "%*s %*s %*s %4095s %4095s", top, point) == 2;
+  }
+  free(line);
+  if (f) fclose(f);
+  if (found) unescape(top), unescape(point);
+  return found;
+}
+
+/* The least that this process's group and those above it leave, as far as they are mounted. */
+static size_t groups_leave(const char *root, const version *v) {
+  char group[PATH_MAX], point[PATH_MAX], top[PATH_MAX], directory[3 * PATH_MAX];
+  size_t leaves = NONE;
+  if (!find_group(root, v, group) || !find_mount(root, v, point, top)) return NONE;
+  size_t shared = strcmp(top, "/") ? strlen(top) : 0; /* in a container the mount is a group further down */
+  const char *below = strncmp(group, top, shared) || strstr(group, "/..") ? "" : group + shared;
+  size_t base = (size_t)snprintf(directory, sizeof directory, "%s%s", root, point);
+  snprintf(directory + base, sizeof directory - base, "%s", strcmp(below, "/") ? below : "");
+  for (;;) {
+    leaves = least(leaves, group_leaves(v, directory));
+    char *slash = strrchr(directory + base, '/');
+    if (!slash) return leaves;
+    *slash = 0;
+  }
+}
+
+size_t ch_machine_available_memory_at(const char *root) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/proc/meminfo", root);
+  size_t kib = read_number(path, "MemAvailable:", NONE), available = kib == NONE ? NONE : kib * 1024;
+  for (int i = 0; i < 2; i++) available = least(available, groups_leave(root, &versions[i]));
+  return available == NONE ? 0 : available ? available : 1; /* 0 would say that nothing is known */
+}
+
+/* What `ulimit -v` and `ulimit -d` leave. */
+static size_t limits_leave(void) {
+  static const struct {
+    __rlimit_resource_t resource;
+    int field; /* of /proc/self/statm, in pages */
+  } limits[] = {{RLIMIT_AS, 0}, {RLIMIT_DATA, 5}};
+  size_t leaves = NONE, pages[6] = {0};
+  FILE *f = fopen("/proc/self/statm", "r");
+  for (int i = 0; f && i < 6; i++)
+    if (fscanf(f, "%zu", &pages[i]) != 1) break;
+  if (f) fclose(f);
+  for (int i = 0; i < 2; i++) {
+    struct rlimit limit;
+    if (getrlimit(limits[i].resource, &limit) || limit.rlim_cur == RLIM_INFINITY) continue;
+    leaves = least(leaves, left_of(limit.rlim_cur, pages[limits[i].field] * (size_t)sysconf(_SC_PAGESIZE)));
+  }
+  return leaves;
+}
+
+size_t ch_machine_available_memory(void) {
+  size_t machine = ch_machine_available_memory_at(""), limits = limits_leave();
+  if (limits == NONE) return machine;
+  limits = limits ? limits : 1;
+  return machine ? least(machine, limits) : limits;
+}

@@ -1,0 +1,164 @@
+#include "base/temporary.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char PREFIX[] = CH_TEMPORARY_PREFIX, MARK[] = "choir-made-this";
+static const char WORDS[] =
+    "choir makes an output here. Nothing is lost when this directory is removed while no "
+    "process holds a lock on this file.\n";
+
+static int remove_entry(const char *path, const struct stat *status, int flag, struct FTW *place) {
+  (void)status, (void)flag, (void)place;
+  return remove(path);
+}
+
+/* The mark goes last, and only where everything else has gone, so that what an interrupted removal leaves can still be
+ * told from what is not ours. */
+static void remove_marked(const char *path) {
+  char inner[4096 + 256], mark[4096 + 256];
+  DIR *stream = opendir(path);
+  int left = 0;
+  if (!stream) return;
+  for (struct dirent *entry; (entry = readdir(stream));) {
+    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, MARK)) continue;
+    snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
+    left |= nftw(inner, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+  }
+  closedir(stream);
+  if (left) return;
+  snprintf(mark, sizeof mark, "%s/%s", path, MARK);
+  unlink(mark);
+  rmdir(path);
+}
+
+/* How many bytes of the mark's words a file holds; -1: others. */
+static ssize_t words_in(int fd) {
+  char text[sizeof WORDS];
+  ssize_t n = pread(fd, text, sizeof text, 0);
+  return n > (ssize_t)sizeof WORDS - 1 || (n > 0 && memcmp(text, WORDS, (size_t)n)) ? -1 : n;
+}
+
+/* Opens a new mark, locked before it has its words: nobody else can take it for a dead one's in between. 0, -1 with
+ * errno. */
+static int make_mark(ch_temporary *t) {
+  char mark[4096 + 256];
+  snprintf(mark, sizeof mark, "%s/%s", t->path, MARK);
+  t->lock = open(mark, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (t->lock < 0) return -1;
+  if (flock(t->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return -1; /* without locks nothing is ever cleaned */
+  ssize_t n = write(t->lock, WORDS, sizeof WORDS - 1);
+  if (n == sizeof WORDS - 1) return 0;
+  if (n >= 0) errno = ENOSPC;
+  return -1;
+}
+
+int ch_temporary_make(ch_temporary *t, const char *parent) {
+  static atomic_uint count;
+  ch_temporary_clean(parent);
+  for (int attempt = 0; attempt < 100; attempt++) {
+    *t = (ch_temporary){.lock = -1};
+    int length =
+        snprintf(t->path, sizeof t->path, "%s/%s%ld-%u", parent, PREFIX, (long)getpid(), atomic_fetch_add(&count, 1));
+    int made = length < (int)sizeof t->path ? mkdir(t->path, 0700) : (errno = ENAMETOOLONG, -1);
+    if (made) t->path[0] = 0;
+    if (!made && !make_mark(t)) return 0;
+    ch_temporary_remove(t);
+    /* A process of our number in another container, or earlier, has the name; or it was cleaned before it was marked.
+     */
+    if (errno != (made ? EEXIST : ENOENT) && errno != EWOULDBLOCK) break;
+  }
+  return -1;
+}
+
+void ch_temporary_remove(ch_temporary *t) {
+  int number = errno;
+  if (t->path[0]) remove_marked(t->path);
+  if (t->path[0] && t->lock >= 0) close(t->lock);
+  *t = (ch_temporary){.lock = -1};
+  errno = number;
+}
+
+/* PREFIX, digits, '-', digits. */
+static int has_our_name(const char *name) {
+  size_t length = sizeof PREFIX - 1;
+  if (strncmp(name, PREFIX, length)) return 0;
+  size_t process = strspn(name + length, "0123456789");
+  const char *rest = name + length + process;
+  return process && *rest == '-' && rest[1] && strspn(rest + 1, "0123456789") == strlen(rest + 1);
+}
+
+/* A directory of that name, ours and without a living maker. One without a whole mark goes only if it is empty. */
+static void remove_if_dead(const char *path) {
+  struct stat status;
+  char mark[4096 + 512];
+  if (lstat(path, &status) || !S_ISDIR(status.st_mode) || status.st_uid != geteuid()) return;
+  snprintf(mark, sizeof mark, "%s/%s", path, MARK);
+  int fd = open(mark, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) {
+    if (errno == ENOENT) rmdir(path);
+    return;
+  }
+  ssize_t words = flock(fd, LOCK_EX | LOCK_NB) ? -1 : words_in(fd);
+  if (words == sizeof WORDS - 1)
+    remove_marked(path);
+  else if (words >= 0 && !unlink(mark))
+    rmdir(path);
+  close(fd);
+}
+
+void ch_temporary_clean(const char *directory) {
+  char path[4096 + 256];
+  int number = errno;
+  DIR *stream = opendir(directory);
+  for (struct dirent *entry; stream && (entry = readdir(stream));)
+    if (has_our_name(entry->d_name)) {
+      snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+      remove_if_dead(path);
+    }
+  if (stream) closedir(stream);
+  errno = number;
+}
+
+int ch_temporary_holds(const char *path) {
+  for (const char *at = path; (at = strstr(at, PREFIX)); at++)
+    if (at == path || at[-1] == '/') return 1;
+  return 0;
+}
+
+void ch_path_parent(const char *path, char *parent, size_t size) {
+  snprintf(parent, size, "%s", path);
+  char *slash = strrchr(parent, '/');
+  if (!slash)
+    snprintf(parent, size, ".");
+  else
+    slash[slash == parent] = 0;
+}
+
+int ch_path_follow(const char *path, char *target, size_t size) {
+  enum { MOST = 40 }; /* as the kernel */
+  char link[4096], parent[4096];
+  int length = snprintf(target, size, "%s", path);
+  while (length > 1 && length < (int)size && target[length - 1] == '/') target[--length] = 0;
+  if (!length || length >= (int)size)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "'%.100s': not a usable name (%d bytes)", path, length);
+  for (int i = 0; i < MOST; i++) {
+    ssize_t n = readlink(target, link, sizeof link - 1);
+    if (n < 0) return CHOIR_OK; /* no link; what else is wrong is found when it is opened */
+    link[n] = 0;
+    ch_path_parent(target, parent, sizeof parent);
+    length = *link == '/' ? snprintf(target, size, "%s", link) : snprintf(target, size, "%s/%s", parent, link);
+    while (length > 1 && length < (int)size && target[length - 1] == '/') target[--length] = 0;
+    if (length >= (int)size) return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
+  }
+  errno = ELOOP;
+  return ch_error_errno("%s", path);
+}

@@ -1,0 +1,37 @@
+/* Where outputs are made before they get their names: a directory PARENT/.choir-tmp-PID-NUMBER that only choir makes
+ * and that says so inside. Its mark is locked as long as its maker lives, so that whoever comes later can tell what a
+ * killed process left, on any machine and in any container that sees the same directory. */
+#ifndef CH_BASE_TEMPORARY_H
+#define CH_BASE_TEMPORARY_H
+
+#include <stddef.h>
+
+#include "base/error.h"
+
+#define CH_TEMPORARY_PREFIX ".choir-tmp-"
+
+typedef struct ch_temporary {
+  char path[4096]; /* "" while there is none */
+  int lock;        /* descriptor of the mark */
+} ch_temporary;
+
+/* Makes one in `parent`, after it has removed what the dead left there. 0, or -1 with errno. */
+int ch_temporary_make(ch_temporary *temporary, const char *parent);
+/* Removes it with what is still in it; errno stays. Does nothing where there is none. */
+void ch_temporary_remove(ch_temporary *temporary);
+
+/* Removes what killed processes left in a directory: whatever has the name, the mark inside, this user for an owner,
+ * and no living maker. Best effort: it costs room, nothing else. */
+void ch_temporary_clean(const char *directory);
+
+/* The path is of something inside such a directory. */
+int ch_temporary_holds(const char *path);
+
+/* The directory that holds `path`; "." for a bare name. */
+void ch_path_parent(const char *path, char *parent, size_t size);
+
+/* Where a symbolic link (of links ...) at `path` points, also to what is not there yet; `path` itself otherwise.
+ * CHOIR_ERROR_IO: links without an end; CHOIR_ERROR_ARGUMENT: too long for `size` or empty. */
+int ch_path_follow(const char *path, char *target, size_t size);
+
+#endif

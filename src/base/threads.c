@@ -1,0 +1,103 @@
+#include "base/threads.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/machine.h"
+#include "base/signals.h"
+
+int ch_threads_resolve(int asked, int *threads) {
+  if (asked < 0 || asked > CH_THREADS_MOST)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "threads is %d; must be 0 (all CPUs) to %d", asked, CH_THREADS_MOST);
+  *threads = asked ? asked : ch_machine_cpus();
+  if (*threads > CH_THREADS_MOST) *threads = CH_THREADS_MOST;
+  return CHOIR_OK;
+}
+
+/* What OMP_STACKSIZE says ("16k", "2 M", a plain number in KiB), else what threads get by default (ulimit -s). */
+static size_t stack_bytes(void) {
+  const char *text = getenv("OMP_STACKSIZE");
+  if (!text) text = getenv("GOMP_STACKSIZE");
+  char *end = NULL;
+  size_t bytes = 0;
+  if (text && (bytes = strtoull(text, &end, 10)) && end != text) {
+    end += strspn(end, " \t");
+    if (bytes > SIZE_MAX >> 30) return SIZE_MAX;
+    return *end == 'B' || *end == 'b'   ? bytes
+           : *end == 'M' || *end == 'm' ? bytes << 20
+           : *end == 'G' || *end == 'g' ? bytes << 30
+                                        : bytes << 10;
+  }
+  pthread_attr_t attributes;
+  if (pthread_getattr_default_np(&attributes)) return SIZE_MAX;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return bytes;
+}
+
+static int check_stack(void) {
+  const size_t least = (size_t)256 << 10; /* kernels take 40 KiB of it, and oneDNN's some more */
+  size_t bytes = stack_bytes();
+  if (bytes >= least) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "threads get a stack of %zu KiB and need %zu: raise OMP_STACKSIZE (or, where that is not set, ulimit "
+                  "-s), or use one thread",
+                  bytes >> 10, least >> 10);
+}
+
+typedef struct gate {
+  pthread_mutex_t lock;
+  pthread_cond_t opened;
+  int open;
+} gate;
+
+static void *wait_for_all(void *argument) {
+  gate *g = argument;
+  pthread_mutex_lock(&g->lock);
+  while (!g->open) pthread_cond_wait(&g->opened, &g->lock);
+  pthread_mutex_unlock(&g->lock);
+  return NULL;
+}
+
+/* Starts as many as OpenMP will, all at once, and lets them end. */
+static int try_to_start(int threads) {
+  gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
+  pthread_t *thread = calloc((size_t)threads, sizeof *thread);
+  sigset_t before;
+  int started = 1, failed = 0; /* the calling one is there */
+  if (!thread) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", threads);
+  ch_signals_hold(&before);
+  while (started < threads && !(failed = pthread_create(&thread[started], NULL, wait_for_all, &g))) started++;
+  pthread_mutex_lock(&g.lock);
+  g.open = 1;
+  pthread_cond_broadcast(&g.opened);
+  pthread_mutex_unlock(&g.lock);
+  for (int i = 1; i < started; i++) pthread_join(thread[i], NULL);
+  ch_signals_release(&before);
+  free(thread);
+  if (!failed) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_MEMORY, "the system starts %d of %d threads (%s): use fewer, or raise its limits",
+                  started, threads, strerror(failed));
+}
+
+int ch_threads_check(int threads) {
+  static atomic_long owner; /* the process whose OpenMP has threads */
+  static atomic_int most;   /* that were started once */
+  long none = 0, self = (long)getpid();
+  if (threads <= 1) return CHOIR_OK;
+  if (!atomic_compare_exchange_strong(&owner, &none, self) && none != self)
+    return ch_error(
+        CHOIR_ERROR_UNSUPPORTED,
+        "this process was forked by process %ld, which had run choir with several threads: they did not come "
+        "along. Fork before the first use of choir, start a new program (exec), or use one thread here",
+        none);
+  if (threads <= atomic_load(&most)) return CHOIR_OK;
+  CH_TRY(check_stack());
+  CH_TRY(try_to_start(threads));
+  atomic_store(&most, threads);
+  return CHOIR_OK;
+}

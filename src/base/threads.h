@@ -1,0 +1,18 @@
+/* How many threads there are to be, and whether they can be had: OpenMP's runtime ends the process, or never returns,
+ * where they cannot. */
+#ifndef CH_BASE_THREADS_H
+#define CH_BASE_THREADS_H
+
+#include "base/error.h"
+
+enum { CH_THREADS_MOST = 1024 };
+
+/* 0 becomes all CPUs that this process may run on. CHOIR_ERROR_ARGUMENT: below 0 or above CH_THREADS_MOST. */
+int ch_threads_resolve(int asked, int *threads);
+
+/* Before a parallel region of so many threads. CHOIR_ERROR_UNSUPPORTED: this process was forked by one that had run
+ * such regions, whose threads it lacks; or threads get too small a stack. CHOIR_ERROR_MEMORY: the system starts fewer
+ * (asked once for each number). One thread can always be had. */
+int ch_threads_check(int threads);
+
+#endif

@@ -1,0 +1,128 @@
+#include "train/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+#include "base/error.h"
+#include "base/file.h"
+
+/* The end of the last whole line; 0: there is none, or it cannot be read. */
+static int64_t end_of_lines(int fd, int64_t bytes) {
+  enum { PIECE = 4096 };
+  char piece[PIECE];
+  while (bytes > 0) {
+    int64_t begin = bytes > PIECE ? bytes - PIECE : 0;
+    ssize_t n = pread(fd, piece, (size_t)(bytes - begin), begin);
+    if (n <= 0) return 0;
+    const char *newline = memrchr(piece, '\n', (size_t)n);
+    if (newline) return begin + (newline - piece) + 1;
+    bytes = begin;
+  }
+  return 0;
+}
+
+int ch_log_open(ch_log *log, const char *path) {
+  struct stat status;
+  int there = !access(path, F_OK);
+  *log = (ch_log){.fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)};
+  if (log->fd < 0 || snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path ||
+      fstat(log->fd, &status)) {
+    int code = ch_error_errno("%s: cannot open for appending", path);
+    ch_log_close(log);
+    return code;
+  }
+  int code =
+      there ? CHOIR_OK : ch_dir_sync_parent(path); /* checkpoints rely on its being there after a loss of power */
+  if (code) {
+    ch_log_close(log);
+    return code;
+  }
+  log->bytes = end_of_lines(log->fd, status.st_size);
+  if (log->bytes == status.st_size) return CHOIR_OK;
+  if (!ftruncate(log->fd, log->bytes)) return CHOIR_OK;
+  code = ch_error_errno("%s: cannot cut off half a line", path);
+  ch_log_close(log);
+  return code;
+}
+
+int ch_log_cut(ch_log *log, int64_t bytes) {
+  char last = '\n';
+  if (log->bytes < bytes)
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "%s: %" PRId64 " bytes, but the checkpoint was made when it had %" PRId64
+                    "; put the file back, or train into another directory",
+                    log->path, log->bytes, bytes);
+  if (bytes && (pread(log->fd, &last, 1, bytes - 1) != 1 || last != '\n'))
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "%s: no line ends at byte %" PRId64
+                    ", where the checkpoint was made; put the file back, or train into another directory",
+                    log->path, bytes);
+  if (log->bytes == bytes) return CHOIR_OK;
+  if (ftruncate(log->fd, bytes)) return ch_error_errno("%s: cannot cut back to %" PRId64 " bytes", log->path, bytes);
+  log->bytes = bytes;
+  return CHOIR_OK;
+}
+
+void ch_log_close(ch_log *log) {
+  if (log->fd >= 0) close(log->fd);
+  free(log->waiting);
+  *log = (ch_log){.fd = -1};
+}
+
+/* Writes as much as there is room for; how much that was. */
+static size_t write_some(ch_log *log, const char *data, size_t size) {
+  size_t done = 0;
+  log->error = 0;
+  while (done < size && !log->error) {
+    ssize_t n = write(log->fd, data + done, size - done);
+    if (n > 0)
+      done += (size_t)n;
+    else if (n == 0 || errno != EINTR)
+      log->error = n ? errno : ENOSPC;
+  }
+  log->bytes += (int64_t)done;
+  return done;
+}
+
+static void keep(ch_log *log, const char *data, size_t size) {
+  if (log->size + size > log->room) {
+    size_t room = 2 * (log->size + size);
+    char *more = realloc(log->waiting, room);
+    if (!more) {
+      log->error = ENOMEM;
+      return;
+    }
+    log->waiting = more;
+    log->room = room;
+  }
+  memcpy(log->waiting + log->size, data, size);
+  log->size += size;
+}
+
+int ch_log_flush(ch_log *log) {
+  if (!log->size || log->error == ENOMEM) return log->error;
+  size_t done = write_some(log, log->waiting, log->size);
+  memmove(log->waiting, log->waiting + done, log->size - done);
+  log->size -= done;
+  return log->error;
+}
+
+void ch_log_add(ch_log *log, const char *lines, size_t size) {
+  size_t done = 0;
+  if (log->error == ENOMEM) return;
+  if (!ch_log_flush(log)) done = write_some(log, lines, size);
+  if (done < size) keep(log, lines + done, size - done);
+}
+
+int ch_log_is_full(int number) { return number == ENOSPC || number == EDQUOT; }
+
+int ch_log_sync(ch_log *log) {
+  if (ch_log_flush(log)) return ch_file_error(log->error, log->path, log->size);
+  return fsync(log->fd) ? ch_file_error(errno, log->path, 0) : CHOIR_OK;
+}

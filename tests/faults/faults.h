@@ -1,0 +1,105 @@
+/* What the programs of this folder share: small jobs of choir that can be spoilt in many ways, the bytes that they end
+ * with when nobody does, and a comparison. Each program takes one number, how much it shall do; docs/testing.md has the
+ * counts. */
+#ifndef CH_TESTS_FAULTS_FAULTS_H
+#define CH_TESTS_FAULTS_FAULTS_H
+
+#include <errno.h>
+
+#include "../program.h"
+#include "base/temporary.h"
+#include "shim.h"
+
+/* A job runs in a directory of its own, where `out` is what it makes. */
+typedef struct faults_job {
+  const char *name;
+  const char *before; /* shell commands that make what is there when the job begins */
+  const char *words;  /* of choir, in the directory */
+  const char *again;  /* shell commands that finish or repeat the job, whatever became of it */
+  const char *out;    /* files that must be as they are after an undisturbed job */
+} faults_job;
+
+#define FAULTS_TRAIN "train --threads 1 --config ../config.json --data ../data --out run"
+#define FAULTS_RESUME "train --threads 1 --resume --set steps=6 --out run"
+/* Resumes what there is to resume; a run that never began is begun. */
+#define FAULTS_GO_ON                                                                                                   \
+  "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then choir train --threads 1 --resume " \
+  "--config ../config.json --data ../data --out run; else choir " FAULTS_TRAIN "; fi"
+#define FAULTS_RUN                                                                   \
+  "run/metrics.jsonl run/config.json run/checkpoints/00000006/model.safetensors "    \
+  "run/checkpoints/00000006/state.safetensors run/checkpoints/00000006/config.json " \
+  "run/checkpoints/00000006/tokenizer.model"
+#define FAULTS_DATA "data build --threads 2 --tokenizer ../tokenizer.model --holdout 0.1 --out data ../corpus.txt"
+#define FAULTS_TOKENIZER "tokenizer train --threads 1 --vocab-size 290 --out new.model ../small.txt"
+
+static const faults_job faults_jobs[] = {
+    {"train", "", FAULTS_TRAIN, FAULTS_GO_ON, FAULTS_RUN},
+    {"resume", "choir " FAULTS_TRAIN " --set steps=3 >/dev/null", FAULTS_RESUME, FAULTS_GO_ON, FAULTS_RUN},
+    {"build", "", FAULTS_DATA, "test -e data || choir " FAULTS_DATA,
+     "data/data.json data/text.train.shard data/text.heldout.shard data/tokenizer.model"},
+    {"tokenizer", "", FAULTS_TOKENIZER, "test -e new.model || choir " FAULTS_TOKENIZER, "new.model"},
+};
+enum { FAULTS_JOBS = sizeof faults_jobs / sizeof *faults_jobs };
+
+/* Makes an empty directory DIRECTORY/ with what the job finds there. */
+static inline void faults_prepare(const faults_job *job, const char *directory) {
+  program_must("rm -rf %s && mkdir %s && cd %s && { %s; }", directory, directory, directory,
+               *job->before ? job->before : ":");
+}
+
+/* Whether the job's files in two directories are the same. */
+static inline int faults_same(const faults_job *job, const char *a, const char *b) {
+  char names[1024], *rest = NULL, path_a[512], path_b[512];
+  int same = 1;
+  snprintf(names, sizeof names, "%s", job->out);
+  for (char *name = strtok_r(names, " ", &rest); name; name = strtok_r(NULL, " ", &rest)) {
+    snprintf(path_a, sizeof path_a, "%s/%s", a, name);
+    snprintf(path_b, sizeof path_b, "%s/%s", b, name);
+    same &= program_same(path_a, path_b);
+  }
+  return same;
+}
+
+/* Finishes or repeats a job that was spoilt, and wants the bytes of the one that was not. `what` says how it was
+ * spoilt. */
+static inline void faults_repair(const faults_job *job, const char *directory, const char *what) {
+  char said[2048];
+  snprintf(said, sizeof said, "%.2000s", program_output);
+  int status = program_run("cd %s && { %s; }", directory, job->again);
+  if (status || !faults_same(job, job->name, directory))
+    fail_msg("%s, %s: status %d of going on.\nFirst it said: %s\nThen: %s", job->name, what, status, said,
+             program_output);
+}
+
+/* Wants that nothing is left behind which the next command there would not remove. */
+static inline void faults_nothing_left(const faults_job *job, const char *directory, const char *what) {
+  ch_temporary_clean(directory);
+  if (program_run("! find %s | grep choir-tmp-", directory))
+    fail_msg("%s, %s: left behind: %s", job->name, what, program_output);
+}
+
+/* corpus.txt, data/, config.json of a run that saves every second of its six steps; and for each job a directory of its
+ * name, as it is when nothing goes wrong. */
+static inline int faults_setup(void **state) {
+  static const char config[] =
+      "{\"model\": {\"name\": \"tiny\", \"layers\": 2, \"d_model\": 16, \"d_hidden\": 16, \"heads\": 2, \"experts\": "
+      "2},\n"
+      " \"train\": {\"sequence_length\": 16, \"batch_sequences\": 2, \"steps\": 6, \"rate\": 0.05, "
+      "\"checkpoint_every\": 2,\n"
+      "           \"keep_checkpoints\": 2, \"eval_every\": 3, \"eval_sequences\": 2}}\n";
+  setenv("GOMP_SPINCOUNT", "1000", 1); /* or choir starts itself again to set it */
+  if (program_directory_make(state)) return -1;
+  program_corpus("corpus.txt", 20, 1);
+  program_corpus("small.txt", 8, 2);
+  test_ok(ch_file_save("config.json", config, sizeof config - 1));
+  program_must(
+      "choir tokenizer train --vocab-size 300 --out tokenizer.model corpus.txt && choir data build --tokenizer "
+      "tokenizer.model --holdout 0.1 --out data corpus.txt");
+  for (int i = 0; i < FAULTS_JOBS; i++) {
+    faults_prepare(&faults_jobs[i], faults_jobs[i].name);
+    program_must("cd %s && choir %s", faults_jobs[i].name, faults_jobs[i].words);
+  }
+  return 0;
+}
+
+#endif

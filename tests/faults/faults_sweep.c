@@ -1,0 +1,116 @@
+/* Every call that can fail, failing: for each job, each class of calls and each errno that the class is known for, the
+ * first, second, ... call fails; and errno 0, where the process is killed in the place of the call. Whatever happens,
+ * the job ends with a word and not by a signal, one that says it succeeded has, and going on leads to the same bytes.
+ * faults_sweep MOST [EVERY]: that many calls of each job, class and errno at most, spread over all of them (0: every
+ * call); of the pairs of a class and an errno every EVERY-th, not the same for each job. */
+#include "faults.h"
+
+static int most = 3, every = 1;
+static long faults, succeeded, killed, given_up;
+
+static const struct {
+  shim_class class;
+  int numbers[8]; /* ends with -1 */
+} errors[] = {
+    {SHIM_WRITE, {0, ENOSPC, EIO, EINTR, EDQUOT, EFBIG, -1}},
+    {SHIM_FSYNC, {0, EIO, ENOSPC, -1}},
+    {SHIM_RENAME, {0, EIO, ENOSPC, EACCES, -1}},
+    {SHIM_OPEN, {0, EACCES, EMFILE, EIO, ENOENT, -1}},
+    {SHIM_MKDIR, {0, ENOSPC, EACCES, -1}},
+    {SHIM_UNLINK, {0, EACCES, EIO, -1}},
+    {SHIM_FTRUNCATE, {0, EIO, EPERM, -1}},
+    {SHIM_MMAP, {ENOMEM, -1}},
+    {SHIM_MALLOC, {ENOMEM, -1}},
+    {SHIM_READ, {0, EIO, EINTR, -1}},
+    {SHIM_FLOCK, {ENOLCK, EINTR, -1}},
+    {SHIM_THREAD, {EAGAIN, -1}},
+};
+
+static const char *const names[] = SHIM_NAMES;
+
+/* What two libraries do not bear, and nobody can help from outside. oneDNN looks at none of the memory for the code
+ * that it generates (SIGSEGV) and lets what C++ throws for want of memory end the process (SIGABRT); SentencePiece does
+ * not catch it in its own threads. Accepted only where the call that failed was theirs; there must be a word, and
+ * nothing may be lost. */
+static int gave_up(const char *caller, int status) {
+  int dnnl = !strncmp(caller, "libdnnl.", 8), pieces = !strncmp(caller, "libsentencepiece", 16);
+  if (status == 128 + SIGABRT && (dnnl || pieces))
+    return strstr(program_output, "choir: a library that it uses gave up") != NULL;
+  return status == 128 + SIGSEGV && dnnl &&
+         strstr(program_output, "choir: a fault in choir or a library that it uses") != NULL;
+}
+
+/* Runs the job under a fault; what the shim counted, if it came to that. The exit status. */
+static int run_faulty(const faults_job *job, const char *fault, shim_counts *counts) {
+  size_t size = 0;
+  memset(counts, 0, sizeof *counts);
+  unlink("counts");
+  int status = program_run("cd spoilt && export FAULT_COUNTS=../counts && faulty %s %s", fault, job->words);
+  char *bytes = program_read("counts", &size);
+  if (bytes && size == sizeof *counts) memcpy(counts, bytes, sizeof *counts);
+  free(bytes);
+  return status;
+}
+
+/* How often each class is called when nothing fails. */
+static shim_counts count_calls(const faults_job *job) {
+  shim_counts counts;
+  faults_prepare(job, "spoilt");
+  int status = run_faulty(job, "none:0:1", &counts);
+  if (status || !counts.calls[SHIM_OPEN]) fail_msg("%s: status %d: %s", job->name, status, program_output);
+  return counts;
+}
+
+static void fail_once(const faults_job *job, const char *class, int number, uint64_t call) {
+  char what[96];
+  snprintf(what, sizeof what, "%s:%d:%llu", class, number, (unsigned long long)call);
+  faults_prepare(job, "spoilt");
+  shim_counts counts;
+  int status = run_faulty(job, what, &counts);
+  int was_killed = status == 128 + SIGKILL && !number;
+  if (status > 1 && !was_killed && !gave_up(counts.caller, status))
+    fail_msg("%s, %s: a call of %s failed, status %d, and it said: %s", job->name, what, counts.caller, status,
+             program_output);
+  given_up += status > 1 && !was_killed;
+  if (status == 1 && !*program_output) fail_msg("%s, %s: status 1 without a word", job->name, what);
+  if (!status && !faults_same(job, job->name, "spoilt"))
+    fail_msg("%s, %s: says that it succeeded: %s", job->name, what, program_output);
+  faults++, succeeded += !status, killed += was_killed;
+  faults_repair(job, "spoilt", what);
+  faults_nothing_left(job, "spoilt", what);
+}
+
+static void sweep_class(const faults_job *job, shim_class class, int number, uint64_t calls) {
+  uint64_t stride = most && calls > (uint64_t)most ? calls / (uint64_t)most : 1;
+  for (uint64_t call = 1 + (uint64_t)number % stride; call <= calls; call += stride)
+    fail_once(job, names[class], number, call);
+}
+
+static void sweep(const faults_job *job) {
+  static int pairs;
+  shim_counts counts = count_calls(job);
+  long before = faults;
+  for (size_t e = 0; e < sizeof errors / sizeof *errors; e++)
+    for (const int *number = errors[e].numbers; *number >= 0; number++)
+      if (pairs++ % every == 0) sweep_class(job, errors[e].class, *number, counts.calls[errors[e].class]);
+  print_message("%s: %ld calls failed, of", job->name, faults - before);
+  for (int c = 0; c < SHIM_CLASSES; c++) print_message(" %s %llu", names[c], (unsigned long long)counts.calls[c]);
+  print_message("\n");
+}
+
+static void all_jobs(void **state) {
+  (void)state;
+  for (int i = 0; i < FAULTS_JOBS; i++)
+    if (!getenv("FAULTS_JOB") || !strcmp(getenv("FAULTS_JOB"), faults_jobs[i].name)) sweep(&faults_jobs[i]);
+  print_message(
+      "%ld calls failed: %ld jobs succeeded all the same, %ld were killed, in %ld oneDNN or SentencePiece gave up, the "
+      "others said why not\n",
+      faults, succeeded, killed, given_up);
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(all_jobs)};
+  if (argc > 1) most = atoi(argv[1]);
+  if (argc > 2) every = atoi(argv[2]);
+  return most < 0 || every < 1 ? 2 : cmocka_run_group_tests(tests, faults_setup, program_directory_remove);
+}

@@ -1,0 +1,169 @@
+/* What is the user's stays: files beside an output, modes, links, mount points; and what killed processes of choir left
+ * goes. */
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include "base/dir.h"
+#include "program.h"
+
+static int entries(const char *directory) {
+  DIR *stream = opendir(directory);
+  int count = 0;
+  for (struct dirent *entry; stream && (entry = readdir(stream));)
+    count += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+  if (stream) closedir(stream);
+  return count;
+}
+
+/* Names of numbers, of processes that are gone; choir's own name without its mark, with another's, as a link. */
+static void only_what_choir_made_is_removed(void **state) {
+  (void)state;
+  program_must(
+      "mkdir u && cd u && mkdir data.tmp-2024-backup data.tmp-99999999 .choir-tmp-12-0 .choir-tmp-13-0 run "
+      "run/checkpoints "
+      "run/checkpoints/best.tmp-12345-keep run/notes.tmp-1999.d elsewhere && echo mine | tee data.tmp-2024-backup/x "
+      "data.tmp-99999999/x .choir-tmp-12-0/x .choir-tmp-13-0/x .choir-tmp-13-0/choir-made-this elsewhere/x "
+      "run/checkpoints/best.tmp-12345-keep/x run/notes.tmp-1999.d/x && ln -s elsewhere .choir-tmp-14-0 && find . | "
+      "sort "
+      ">../before");
+  program_must(
+      "cd u && choir data build --tokenizer ../tokenizer.model --holdout 0.1 --out data ../corpus.txt && choir train "
+      "--config ../config.json --data data --set steps=2 --out run && choir report run --out page.html && choir "
+      "tokenizer "
+      "train --vocab-size 300 --out new.model ../corpus.txt && rm -r data run/checkpoints/0* run/*.json* "
+      "run/data.path page.html new.model run/lock");
+  program_must("cd u && find . | sort >../after; diff ../before ../after && cat elsewhere/x");
+}
+
+/* A child that is killed in the middle of its work, holding a file and a directory. */
+static pid_t killed_at_work(void) {
+  int gate[2];
+  char byte;
+  assert_int_equal(pipe(gate), 0);
+  pid_t child = fork();
+  if (!child) {
+    ch_dir dir;
+    ch_file file;
+    char name[4300];
+    if (ch_dir_begin(&dir, "left/7") || ch_file_begin(&file, "left/file")) _exit(1);
+    snprintf(name, sizeof name, "%s/weights", dir.temporary);
+    if (ch_file_save(name, "w", 1)) _exit(1);
+    ch_file_write(&file, "half", 4);
+    if (write(gate[1], "x", 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  assert_int_equal(read(gate[0], &byte, 1), 1);
+  close(gate[0]), close(gate[1]);
+  return child;
+}
+
+static void leftovers_of_the_dead_go(void **state) {
+  (void)state;
+  test_ok(ch_dir_make("left"));
+  pid_t child = killed_at_work();
+  ch_temporary_clean("left");
+  assert_int_equal(entries("left"), 2); /* it lives */
+  kill(child, SIGKILL);
+  program_wait(child);
+  test_ok(ch_file_save("left/other", "x", 1)); /* whoever writes there next */
+  assert_int_equal(entries("left"), 1);
+}
+
+/* Killed before the mark had its words: nothing is in there yet. */
+static void half_a_mark_goes(void **state) {
+  (void)state;
+  program_must(
+      "mkdir -p half/.choir-tmp-1-0 half/.choir-tmp-2-0 half/.choir-tmp-3-0 && : >half/.choir-tmp-2-0/choir-made-this "
+      "&& : "
+      ">half/.choir-tmp-3-0/choir-made-this && echo mine >half/.choir-tmp-3-0/x");
+  ch_temporary_clean("half");
+  program_must("ls -A half | grep -c . | grep -x 1 && cat half/.choir-tmp-3-0/x");
+}
+
+static mode_t mode_of(const char *path) {
+  struct stat status;
+  assert_int_equal(stat(path, &status), 0);
+  return status.st_mode & 07777;
+}
+
+static void outputs_keep_mode_and_links(void **state) {
+  (void)state;
+  program_must(
+      "mkdir keep keep/far && cd keep && echo old >far/target && chmod 600 far/target && ln -s far/target link && ln "
+      "-s "
+      "link second && ln -s far/new dangling && ln -s loop loop");
+  test_ok(ch_file_save("keep/second", "new", 3));
+  program_must("cd keep && test -L second && test -L link && grep -qx new far/target && test $(ls -A far | wc -l) = 1");
+  assert_int_equal(mode_of("keep/far/target"), 0600);
+  test_ok(ch_file_save("keep/dangling", "new", 3));
+  program_must("cd keep && test -L dangling && grep -qx new far/new");
+  assert_int_equal(ch_file_save("keep/loop", "x", 1), CHOIR_ERROR_IO);
+  assert_non_null(strstr(choir_error_message(), "keep/loop: Too many levels"));
+  if (!geteuid()) {
+    program_must("chown 1234:4321 keep/far/target");
+    test_ok(ch_file_save("keep/far/target", "x", 1));
+    program_must("test $(stat -c %%u:%%g:%%a keep/far/target) = 1234:4321:600");
+  }
+}
+
+static void empty_directories_and_links_to_them_are_outputs(void **state) {
+  (void)state;
+  ch_dir dir;
+  program_must(
+      "mkdir -p places/far places/empty places/full && chmod 750 places/far && ln -s far places/link && : "
+      ">places/full/x");
+  test_ok(ch_dir_begin(&dir, "places/link/"));
+  test_ok(ch_dir_commit(&dir));
+  program_must("test -L places/link");
+  assert_int_equal(mode_of("places/far"), 0750);
+  test_ok(ch_dir_begin(&dir, "places/empty"));
+  test_ok(ch_dir_commit(&dir));
+  assert_int_equal(ch_dir_begin(&dir, "places/full"), CHOIR_ERROR_IO); /* before the work */
+  assert_non_null(strstr(choir_error_message(), "places/full: exists already and is not empty"));
+  assert_int_equal(ch_dir_begin(&dir, "places/full/x"), CHOIR_ERROR_IO);
+  assert_non_null(strstr(choir_error_message(), "not a directory"));
+  assert_int_equal(entries("places"), 4);
+}
+
+/* As a container's volume: refused before the work, by name. */
+static void mount_points_are_refused_before_the_work(void **state) {
+  (void)state;
+  program_must("mkdir -p mounted");
+  pid_t child = fork();
+  if (!child) {
+    if (program_mount("mounted", NULL)) _exit(77);
+    int status = program_run(
+        "choir data build --tokenizer tokenizer.model --out mounted corpus.txt; test $? = 1 && choir data build "
+        "--tokenizer "
+        "tokenizer.model --holdout 0.1 --out mounted/data corpus.txt");
+    if (status || !strstr(program_output, "mounted: is a mount point") || strstr(program_output, "%"))
+      _exit(fprintf(stderr, "%s\n", program_output) > 0);
+    _exit(0);
+  }
+  int status = program_wait(child);
+  if (status == 77) skip();
+  assert_int_equal(status, 0);
+}
+
+/* Some file systems know no fsync of a directory: what was written stands. A failing disk is another matter. */
+static void directories_without_fsync(void **state) {
+  (void)state;
+  if (!*CHOIR_SHIM) skip();
+  program_must(
+      "export FAULT_DIRECTORIES=1; faulty fsync:22:1:1000 train --config config.json --data data --set steps=9 --out "
+      "odd");
+  program_refuses(
+      1, "Input/output error",
+      "export FAULT_DIRECTORIES=1; faulty fsync:5:1:1000 train --config config.json --data data --out broken");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(only_what_choir_made_is_removed),
+                                     cmocka_unit_test(leftovers_of_the_dead_go),
+                                     cmocka_unit_test(half_a_mark_goes),
+                                     cmocka_unit_test(outputs_keep_mode_and_links),
+                                     cmocka_unit_test(empty_directories_and_links_to_them_are_outputs),
+                                     cmocka_unit_test(mount_points_are_refused_before_the_work),
+                                     cmocka_unit_test(directories_without_fsync)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}

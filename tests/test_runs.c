@@ -1,0 +1,206 @@
+/* What a run is after any mixture of --resume, --set, kill and resume again; and which checkpoint is the newest. */
+#include <sys/stat.h>
+
+#include "choir/choir.h"
+#include "program.h"
+
+#define TRAIN "choir train --threads 1 "
+#define FRESH TRAIN "--config config.json --data data --set eval_every=0 --set checkpoint_every=3 "
+
+/* The step of the last line of a log that has one. */
+static int last_step(const char *run) {
+  program_must("grep -o '\"step\":[0-9]*' %s/metrics.jsonl | tail -1 | cut -d: -f2", run);
+  return atoi(program_output);
+}
+
+static double wish(const char *run, const char *key) {
+  char path[256];
+  json_error_t error;
+  snprintf(path, sizeof path, "%s/config.json", run);
+  json_t *root = json_load_file(path, 0, &error);
+  double value = root ? json_at(json_object_get(root, "train"), key) : -1;
+  json_decref(root);
+  return value;
+}
+
+/* Kills a command that has done some steps. */
+static void kill_at_work(const char *run, const char *command) {
+  char whole[512];
+  snprintf(whole, sizeof whole, "exec \"$CHOIR\" train --threads 1 --resume --out %s %s", run, command);
+  pid_t child = program_start(whole, "killed.txt");
+  while (program_run("grep -q '^step' killed.txt")) usleep(1000);
+  usleep(50000);
+  kill(child, SIGKILL);
+  program_wait(child);
+}
+
+/* The wish of the last command is kept before the first step: it outlives a kill before the first checkpoint. */
+static void a_wish_outlives_a_kill(void **state) {
+  (void)state;
+  program_must(FRESH "--set steps=6 --out run && cp -r run straight");
+  kill_at_work("run", "--set steps=250 --set checkpoint_every=0");
+  assert_int_equal((int)wish("run", "steps"), 250);
+  assert_true(last_step("run") > 6); /* above a checkpoint of step 6 */
+  program_must(TRAIN "--resume --out run");
+  assert_non_null(strstr(program_output, "done: 250 steps"));
+  program_must(TRAIN "--resume --set steps=250 --set checkpoint_every=0 --out straight");
+  assert_true(program_same_runs("straight", "run", 250));
+}
+
+/* Wishes add up, and a plain resume takes them all; a log has a line "run" where they changed. */
+static void wishes_add_up(void **state) {
+  (void)state;
+  program_must(FRESH "--set steps=6 --out sum");
+  kill_at_work("sum", "--set steps=4000 --set checkpoint_every=0");
+  kill_at_work("sum", "--set rate=0.01");
+  kill_at_work("sum", "");
+  assert_int_equal((int)wish("sum", "steps"), 4000);
+  assert_true(fabs(wish("sum", "rate") - 0.01) < 1e-12);
+  program_must(TRAIN "--resume --out sum --set steps=12 && grep -c '\"event\":\"run\"' sum/metrics.jsonl | grep -qx 2");
+  program_must("test $(grep -n '\"event\":\"run\"' sum/metrics.jsonl | tail -1 | cut -d: -f1) = 9"); /* behind step 6 */
+  program_must(TRAIN "--resume --out sum --set steps=12");
+  assert_non_null(strstr(program_output, "nothing left to do"));
+}
+
+/* Nothing is left to do: the log ends where the checkpoint stands all the same. */
+static void logs_end_where_the_checkpoint_stands(void **state) {
+  (void)state;
+  program_must(FRESH "--set steps=6 --out cut");
+  kill_at_work("cut", "--set steps=4000 --set checkpoint_every=0");
+  program_must(TRAIN "--resume --out cut --set steps=6");
+  assert_non_null(strstr(program_output, "nothing left to do"));
+  assert_int_equal(last_step("cut"), 6);
+}
+
+/* Half a line, as a kill or a power failure leaves it: in the log of results it lies behind the checkpoint, in that of
+ * times it goes. */
+static void half_lines_go(void **state) {
+  (void)state;
+  program_must(FRESH
+               "--set steps=6 --out torn && cp -r torn torn0 && printf '{\"event\":\"st' | tee -a torn/metrics.jsonl "
+               ">>torn/timing.jsonl");
+  program_must(TRAIN "--resume --out torn --set steps=9 && " TRAIN
+                     "--resume --out torn0 --set steps=9 && cmp torn/metrics.jsonl torn0/metrics.jsonl && ! grep 'st$' "
+                     "torn/timing.jsonl && choir report torn");
+  program_must("cp -r torn0 odd && sed -i 's/\"loss\"/\"lossy\"/' odd/metrics.jsonl");
+  program_refuses(1, "no line ends at byte", TRAIN "--resume --out odd");
+}
+
+static void a_config_that_cannot_be_read(void **state) {
+  (void)state;
+  program_must(FRESH "--set steps=6 --out blank && : >blank/config.json && " TRAIN "--resume --out blank");
+  assert_non_null(strstr(program_output, "note: blank/config.json"));
+  assert_non_null(strstr(program_output, "nothing left to do"));
+  assert_int_equal((int)wish("blank", "steps"), 6);
+}
+
+/* ---- which checkpoint is the newest */
+
+static void foreign_names_are_passed_over(void **state) {
+  (void)state;
+  program_must(FRESH
+               "--set steps=6 --set keep_checkpoints=0 --out names && cp -r names other && cd names/checkpoints && "
+               "mkdir 20240101 "
+               "20250101 99999999999999999999999 0000009 && echo x >20250101/notes");
+  program_must(TRAIN "--resume --set steps=9 --out names && " TRAIN "--resume --set steps=9 --out other");
+  assert_true(program_same_runs("other", "names", 9));
+  program_must("choir eval names --data data --sequences 4");
+  const char *const told[] = {"20240101", "20250101", "99999999999999999999999", "0000009"};
+  for (int i = 0; i < 4; i++)
+    if (!strstr(program_output, told[i])) fail_msg("nothing is said of %s: %s", told[i], program_output);
+  program_must("test -d names/checkpoints/20240101 && cat names/checkpoints/20250101/notes");
+  program_must(FRESH
+               "--set steps=3 --out begun && mv begun/checkpoints/00000003 begun/checkpoints/20240101 && cp "
+               "begun/metrics.jsonl begun.metrics");
+  program_refuses(1, "holds step 3", TRAIN "--resume --out begun"); /* and not from the beginning, log and all */
+  program_must("cmp begun/metrics.jsonl begun.metrics");
+}
+
+/* Damaged in any of its files: the one before is resumed from, and the name makes room for the new one. */
+static void damaged_ones_are_passed_over(void **state) {
+  (void)state;
+  static const char *const damages[] = {"rm state.safetensors", "truncate -s 1000 model.safetensors",
+                                        "printf x | dd of=state.safetensors conv=notrunc bs=1 seek=9000",
+                                        "echo {} >config.json", "rm -r *"};
+  program_must(FRESH "--set steps=12 --set keep_checkpoints=0 --out sound");
+  for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+    program_must("rm -rf hurt && cp -r sound hurt && cd hurt/checkpoints/00000012 && %s", damages[i]);
+    program_must(TRAIN "--resume --out hurt");
+    if (!strstr(program_output, "00000012") || !strstr(program_output, "passed over"))
+      fail_msg("nothing is said of it: %s", program_output);
+    assert_true(program_same_runs("sound", "hurt", 12));
+    program_must("test -d hurt/checkpoints/00000012.passed-over");
+  }
+  program_must("cd hurt/checkpoints && for c in 000000*; do truncate -s 100 $c/model.safetensors; done; true");
+  program_refuses(1, "none of 4 checkpoints can be resumed from", TRAIN "--resume --set steps=20 --out hurt");
+  program_refuses(1, "none of 4 checkpoints can be read", "choir eval hurt --data data");
+}
+
+static void readers_take_the_one_before(void **state) {
+  (void)state;
+  program_must("rm -rf hurt && cp -r sound hurt && truncate -s 1000 hurt/checkpoints/00000012/model.safetensors");
+  program_must(
+      "choir eval hurt --data data --sequences 4 --json | grep '\"loss\"' >a; choir eval "
+      "sound/checkpoints/00000009 --data data --sequences 4 --json | grep '\"loss\"' >b; cmp a b");
+  program_must("choir generate hurt --prompt kalo --max-tokens 4 2>&1 | grep 'note: .*00000012.*passed over'");
+  program_refuses(1, "00000012/model.safetensors", "choir eval hurt/checkpoints/00000012 --data data");
+}
+
+/* A run that keeps one checkpoint removes the others under whoever reads them. */
+static void checkpoints_vanish_under_readers(void **state) {
+  (void)state;
+  pid_t child = program_start(
+      "exec \"$CHOIR\" train --threads 1 --config config.json --data data --set eval_every=0 --set steps=1000000 --set "
+      "checkpoint_every=1 --set keep_checkpoints=1 --out busy",
+      "busy.txt");
+  while (program_run("ls busy/checkpoints | grep -q 0")) usleep(2000);
+  for (int i = 0; i < 150; i++) {
+    choir_model *model;
+    choir_tokenizer *tokenizer;
+    test_ok(choir_checkpoint_load("busy", NULL, &model, &tokenizer));
+    choir_model_free(model);
+    choir_tokenizer_free(tokenizer);
+  }
+  kill(child, SIGINT);
+  assert_int_equal(program_wait(child), 0);
+}
+
+/* ---- what is not choir's */
+
+static void nothing_of_anybody_else_is_removed(void **state) {
+  (void)state;
+  program_must(
+      FRESH
+      "--set steps=9 --set keep_checkpoints=0 --out mine && cd mine/checkpoints && echo mine >00000003/notes && mv "
+      "00000006 ../six && ln -s ../six 00000006");
+  program_must(TRAIN "--resume --set steps=15 --set keep_checkpoints=1 --out mine");
+  program_must(
+      "cd mine/checkpoints && test -f 00000003/notes && test -L 00000006 && test -f ../six/config.json && ! test -e "
+      "00000009 && ! test -e 00000012 && test -d 00000015");
+}
+
+static void files_that_are_in_the_way(void **state) {
+  (void)state;
+  program_must("mkdir taken && cp config.json taken/config.json");
+  program_refuses(1, "taken/config.json: is there, and not as choir writes it", FRESH "--out taken");
+  program_must("cmp config.json taken/config.json && rm -r taken/* && echo 'do not touch' >taken/lock");
+  program_refuses(1, "taken/lock: is there, and not a lock of choir's", FRESH "--out taken");
+  program_must("grep -qx 'do not touch' taken/lock");
+  program_must(FRESH "--set steps=1 --out again && rm -r again/metrics.jsonl again/checkpoints && " FRESH
+                     "--set steps=2 --out again"); /* a run that never began */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(a_wish_outlives_a_kill),
+                                     cmocka_unit_test(wishes_add_up),
+                                     cmocka_unit_test(logs_end_where_the_checkpoint_stands),
+                                     cmocka_unit_test(half_lines_go),
+                                     cmocka_unit_test(a_config_that_cannot_be_read),
+                                     cmocka_unit_test(foreign_names_are_passed_over),
+                                     cmocka_unit_test(damaged_ones_are_passed_over),
+                                     cmocka_unit_test(readers_take_the_one_before),
+                                     cmocka_unit_test(checkpoints_vanish_under_readers),
+                                     cmocka_unit_test(nothing_of_anybody_else_is_removed),
+                                     cmocka_unit_test(files_that_are_in_the_way)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}

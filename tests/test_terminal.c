@@ -1,0 +1,95 @@
+/* What reaches a terminal: escape sequences from models, prompts and names are shown, not sent. Elsewhere text is left
+ * as it is. */
+#include <pty.h>
+
+#include "choir/choir.h"
+#include "program.h"
+
+static char screen[1 << 18];
+
+/* What a command sends to a terminal, both streams. */
+static int on_a_terminal(const char *command) {
+  char line[1024];
+  int terminal;
+  size_t used = 0;
+  ssize_t n;
+  snprintf(line, sizeof line, "choir() { '%s' \"$@\"; }; %s", CHOIR_PROGRAM, command);
+  fflush(NULL);
+  pid_t child = forkpty(&terminal, NULL, NULL, NULL);
+  if (!child) {
+    execl("/bin/sh", "sh", "-c", line, (char *)NULL);
+    _exit(127);
+  }
+  while ((n = read(terminal, screen + used, sizeof screen - 1 - used)) > 0) used += (size_t)n;
+  close(terminal);
+  screen[used] = 0;
+  return program_wait(child);
+}
+
+/* No escape sequence but the one that progress clears its line with. */
+static void nothing_is_obeyed(void) {
+  for (const char *at = screen; (at = strchr(at, '\033')); at++)
+    if (strncmp(at, "\033[K", 3)) fail_msg("escape sequence sent: \\e%.10s", at + 1);
+  assert_null(strchr(screen, '\a'));
+  assert_null(strstr(screen, "\xC2\x9B"));
+}
+
+static void generated_text(void **state) {
+  (void)state; /* fresh weights: any byte may come */
+  program_must("choir init config.json --set router.name=switch_top1 --tokenizer tokenizer.model --out wild");
+  program_must("for i in $(seq 40); do echo ka; done >many");
+  program_must(
+      "choir generate wild --prompts many --max-tokens 200 --temperature 50 2>/dev/null >raw; grep -q \"$(printf "
+      "'\\033')\" raw");
+  assert_int_equal(on_a_terminal("choir generate wild --prompts many --max-tokens 200 --temperature 50"), 0);
+  assert_non_null(strstr(screen, "\\x1B"));
+  nothing_is_obeyed();
+  program_must("printf 'ka\\033[31mlo\\nmi\\302\\2331mten\\n' >prompts");
+  assert_int_equal(on_a_terminal("choir generate wild --prompts prompts --max-tokens 2"), 0);
+  assert_non_null(strstr(screen, "ka\\x1B[31mlo"));
+  assert_non_null(strstr(screen, "mi\\u009B1mten"));
+  nothing_is_obeyed();
+  assert_int_equal(on_a_terminal("choir generate wild --prompts prompts --max-tokens 2 --json"), 0);
+  nothing_is_obeyed();
+}
+
+static void text_and_pieces(void **state) {
+  (void)state;
+  program_must("printf 'a\\033[2Jb\\a\\tc\\n' | choir tokenizer encode --tokenizer tokenizer.model >ids");
+  program_must("choir tokenizer decode --tokenizer tokenizer.model ids");
+  assert_string_equal(program_output, "a\033[2Jb\a\tc\n");
+  assert_int_equal(on_a_terminal("choir tokenizer decode --tokenizer tokenizer.model ids"), 0);
+  assert_non_null(strstr(screen, "a\\x1B[2Jb\\x07\tc"));
+  nothing_is_obeyed();
+}
+
+static void names(void **state) {
+  (void)state;
+  program_must("sed 's/\"tiny\"/\"ti\\\\u001b[31mny\\\\u202e\"/' config.json >red.json");
+  assert_int_equal(on_a_terminal("choir info red.json"), 0);
+  assert_non_null(strstr(screen, "ti\\x1B[31mny\\u202E"));
+  nothing_is_obeyed();
+  program_must("choir info red.json");
+  assert_non_null(strstr(program_output, "ti\033[31mny"));
+  /* A tensor's name that would forge a line of its own. */
+  choir_tensor t = {.name = "x\nchoir: all is well\033[2J",
+                    .dtype = CHOIR_F32,
+                    .dims = 1,
+                    .shape = {1},
+                    .data = &(float){1},
+                    .bytes = 4};
+  program_must("cp -r wild forged");
+  test_ok(choir_tensors_write("forged/model.safetensors", &t, 1, NULL));
+  program_refuses(1, "model.safetensors", "choir generate forged --prompt ka");
+  assert_null(strchr(program_output, '\033'));
+  assert_int_equal(strcspn(program_output, "\n") + 1, strlen(program_output)); /* one line */
+  assert_int_equal(
+      on_a_terminal("choir train --set \"$(printf 'a\\033[31m\\nb')\" --out x --config config.json --data data"), 2);
+  nothing_is_obeyed();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(generated_text), cmocka_unit_test(text_and_pieces),
+                                     cmocka_unit_test(names)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
