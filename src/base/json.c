@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +13,10 @@ enum { FILE_LIMIT = 16 << 20 };
 
 int ch_json_parse(const char *text, size_t length, const char *name, json_t **root) {
   json_error_t error;
+  errno = 0;
   *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+  if (!*root && errno == ENOMEM) /* jansson blames the text, and a whole checkpoint would be passed over */
+    return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory to read its JSON", name);
   if (!*root)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: line %d, column %d: %s", name, error.line, error.column, error.text);
   if (json_is_object(*root)) return CHOIR_OK;

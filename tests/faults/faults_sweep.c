@@ -82,8 +82,8 @@ static void fail_once(const faults_job *job, const char *class, int number, uint
 
 static void sweep_class(const faults_job *job, shim_class class, int number, uint64_t calls) {
   uint64_t stride = most && calls > (uint64_t)most ? calls / (uint64_t)most : 1;
-  for (uint64_t call = 1 + (uint64_t)number % stride; call <= calls; call += stride)
-    fail_once(job, names[class], number, call);
+  uint64_t first = 1 + (uint64_t)number * 2654435761u % stride; /* not always an early one */
+  for (uint64_t call = first; call <= calls; call += stride) fail_once(job, names[class], number, call);
 }
 
 static void sweep(const faults_job *job) {
