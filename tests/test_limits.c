@@ -26,6 +26,9 @@ static void ends_in_order(int kib, const char *command) {
 
 static void little_address_space(void **state) {
   (void)state;
+#ifdef CHOIR_SANITIZED
+  skip(); /* sanitizers take terabytes of addresses */
+#endif
   for (int kib = 100000; kib <= 180000; kib += 8000) {
     ends_in_order(kib, "choir train --config config.json --data data --set steps=2 --threads 2 --out v");
     ends_in_order(kib, "choir data build --tokenizer tokenizer.model --holdout 0.1 --out v corpus.txt");

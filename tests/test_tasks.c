@@ -218,7 +218,7 @@ static void hostile_files(void **state) {
   test_fails(task_rows(lines, "first\tsecond\n", 1, &r), CHOIR_ERROR_FORMAT, "1 of 1 rows are malformed");
   test_fails(task_rows(task, "first\tsecond\tgold\na\tb\tno\na\na\tb\tno\nb\n", 1, &r), CHOIR_ERROR_FORMAT,
              "2 of 4 rows are malformed for task toy; the first, line 3");
-  test_fails(ch_rows_parse(task, "file", "first\tsecond\tgold\na\0b\tb\tno\n", 29, 1, &r), CHOIR_ERROR_FORMAT, "NUL");
+  test_fails(ch_rows_parse(task, "file", "first\tsecond\tgold\na\0b\tb\tno\n", 27, 1, &r), CHOIR_ERROR_FORMAT, "NUL");
   test_fails(ch_rows_read(task, corpus_path("absent.tsv"), 1, &r), CHOIR_ERROR_IO, "absent.tsv");
   choir_task_free(task);
   choir_task_free(lines);

@@ -127,6 +127,7 @@ void ch_exec_free(ch_exec *x) {
   if (x->host) {
     ch_exec_free(x->host);
     free(x->host);
+    x->host = NULL;
   }
   if (x->ops) ch_exec_clear(x);
   free((void *)x->ops);
