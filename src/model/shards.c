@@ -10,21 +10,15 @@ ch_pass ch_shard_of_pass(const ch_pass *p) {
 }
 
 ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number) {
-  int64_t row = (int64_t)number * shard->B * shard->T, d = m->config.d_model, h = m->config.d_hidden, width = m->width;
+  int64_t row = (int64_t)number * shard->B * shard->T, d = m->config.d_model, width = m->width;
   ch_block s = *b;
   s.x += row * d;
-  s.mid += row * d;
   s.rstd1 += row;
-  s.rstd2 += row;
   s.qh += row * width;
   s.kh += row * width;
   s.vh += row * width;
   s.att += row * width;
   s.lse += row * m->config.heads;
-  if (b->moe < 0) {
-    s.g += row * h;
-    s.u += row * h;
-  }
   return s;
 }
 

@@ -146,8 +146,8 @@ ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t
 void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
                       real CH_DEV *dw);
 
-/* Shards of a pass: how many, the sequences of one, a layer's tape from the first row of shard `number` on, and a
- * weight's gradient as a sum over them. */
+/* Shards of a pass: how many, the sequences of one, a layer's tape of attention from the first row of shard `number`
+ * on, and a weight's gradient as a sum over them. */
 int ch_pass_shards(const ch_pass *p);
 ch_pass ch_shard_of_pass(const ch_pass *p);
 ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number);
