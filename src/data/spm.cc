@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <unordered_map>
@@ -86,14 +87,11 @@ int training_error(const ch_spm_training *t, const std::string &message) {
 int ch_spm_load(const void *bytes, size_t size, ch_spm **spm) {
   *spm = nullptr;
   return guarded("loading the tokenizer", [&]() -> int {
-    ch_spm *s = new ch_spm;
+    std::unique_ptr<ch_spm> s(new ch_spm); /* loading may throw */
     util::Status status =
         s->processor.LoadFromSerializedProto(absl::string_view(static_cast<const char *>(bytes), size));
-    if (!status.ok()) {
-      delete s;
-      return ch_error(CHOIR_ERROR_FORMAT, "not a SentencePiece model: %s", status.ToString().c_str());
-    }
-    *spm = s;
+    if (!status.ok()) return ch_error(CHOIR_ERROR_FORMAT, "not a SentencePiece model: %s", status.ToString().c_str());
+    *spm = s.release();
     return CHOIR_OK;
   });
 }
