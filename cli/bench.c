@@ -155,7 +155,7 @@ static const cli_option options[] = {
     {"seconds", "S", CLI_REAL, &o.seconds, "0.2", "for each case, at least", 0},
     {"parts", NULL, CLI_FLAG, &o.parts, NULL, "show where the time of a layer goes", 0},
     CLI_BACKEND(&o.backend),
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 

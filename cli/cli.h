@@ -122,8 +122,11 @@ int cli_stop_requested(void);
 /* input.c */
 char *cli_read_file(const char *path,
                     size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
-/* The row of who runs a model: a choice of this call, no part of what it computes. */
+/* Rows of how a model is run: choices of this call, no part of what it computes. */
 /* clang-format off */
+#define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads; 0 means all CPUs; what is computed does not depend on it", 0}
+#define CLI_EMULATE_BF16(target)                                                                                       \
+  {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none, slowly", 0}
 #define CLI_BACKEND(target)                                                                                            \
   {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it: cpu, or reference (plain C: slow)", 0}
 /* clang-format on */
@@ -156,7 +159,7 @@ typedef struct cli_inspect_options {
   {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},    \
   CLI_UNCHECKED(o),                                                                                                    \
   CLI_BACKEND(&o.backend),                                                                                             \
-  {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0}
+  CLI_THREADS(&o.threads)
 /* clang-format on */
 
 /* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */

@@ -170,7 +170,7 @@ static const cli_option build_options[] = {
     {"seed", "S", CLI_INT64, &o.seed, "0", "which documents these are", 0},
     {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
      "bytes that are not UTF-8 become U+FFFD and are counted; otherwise they are an error", 0},
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the counts as JSON", 0},
     {0}};
 static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};

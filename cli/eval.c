@@ -139,7 +139,7 @@ static const cli_option options[] = {
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 

@@ -153,9 +153,9 @@ static const cli_option options[] = {
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
+    CLI_THREADS(&o.threads),
     CLI_BACKEND(&o.backend),
-    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    CLI_EMULATE_BF16(&o.emulate),
     {0}};
 
 const cli_verb cli_finetune = {

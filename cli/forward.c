@@ -109,10 +109,10 @@ static const cli_option options[] = {
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
-    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    CLI_EMULATE_BF16(&o.emulate),
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
     {0}};
 

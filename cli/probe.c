@@ -148,9 +148,9 @@ static const cli_option options[] = {
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     {"backend", "NAME", CLI_TEXT, &o.backend, "cpu", "what runs it: cpu, or reference, which rounds every row alike",
      0},
-    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    CLI_EMULATE_BF16(&o.emulate),
     CLI_UNCHECKED(o),
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 

@@ -44,7 +44,7 @@ static const cli_option options[] = {
     {"batch", "B", CLI_INT, &o.batch, "16", "sequences at a time by thresholds; nothing depends on it", 0},
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     CLI_BACKEND(&o.backend),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};

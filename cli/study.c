@@ -228,7 +228,7 @@ static const cli_option measure_options[] = {
     {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made", 1},
     {"out", "FILE.json", CLI_TEXT, &o.out, NULL, "the file to write", 1},
     {"sequences", "N", CLI_INT64, &o.sequences, "0", "held-out sequences at most; 0: 1,024", 0},
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     {0}};
 
 const cli_verb cli_study_run = {

@@ -160,7 +160,7 @@ static const cli_option train_options[] = {
     {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "33554432", "text used at most, spread evenly over the input", 0},
     {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
      "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs", 0},
+    CLI_THREADS(&o.threads),
     {0}};
 static const cli_option encode_options[] = {
     {"tokenizer", "FILE", CLI_TEXT, &o.model, NULL, "the .model file", 1},

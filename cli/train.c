@@ -155,8 +155,8 @@ static const cli_option options[] = {
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "go on in memory for M minutes at most while the disk has no room; then stop", 0},
     CLI_BACKEND(&o.backend),
-    {"threads", "N", CLI_INT, &o.threads, "0", "threads; 0 means all CPUs; the result does not depend on it", 0},
-    {"emulate-bf16", NULL, CLI_FLAG, &o.emulate, NULL, "allow bf16 where the CPU has none, slowly", 0},
+    CLI_THREADS(&o.threads),
+    CLI_EMULATE_BF16(&o.emulate),
     {0}};
 
 const cli_verb cli_train = {

@@ -11,8 +11,11 @@
 
 static ch_run run;
 enum { COUNTERS = 5 };
-static ch_counter counters[COUNTERS] = {
-    {"run.step", 0}, {"run.samples", 0}, {"run.metrics_bytes", 0}, {"run.data_hash", 0}, {"run.tokenizer_hash", 0}};
+static ch_counter counters[COUNTERS] = {{"run.step", 0, NULL},
+                                        {"run.samples", 0, NULL},
+                                        {"run.metrics_bytes", 0, NULL},
+                                        {"run.data_hash", 0, "the data"},
+                                        {"run.tokenizer_hash", 0, "the tokenizer"}};
 
 static void must(int code) {
   if (code) fprintf(stderr, "%s\n", choir_error_message()), abort();

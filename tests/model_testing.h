@@ -5,6 +5,7 @@
 #include "api/model.h"
 #include "choir/choir.h"
 #include "testing.h"
+#include "train/step.h"
 
 enum { MODEL_B = 8, MODEL_T = 24, MODEL_V = 96, MODEL_E = 8 };
 
@@ -44,6 +45,27 @@ static inline choir_model *model_new(const choir_config *config, const char *bac
     ch_transformer_run(&model->x, &model->net, &pass);
   }
   return model;
+}
+
+/* All gradients, malloc'd. */
+static inline real *model_gradients(const choir_model *model) {
+  const ch_params *params = &model->net.params;
+  real *all = test_new(ch_params_total(params)), *at = all;
+  for (int i = 0; i < params->count; at += params->p[i++].count)
+    memcpy(at, params->p[i].g, (size_t)params->p[i].count * sizeof *at);
+  return all;
+}
+
+/* The weights are those in `want`, byte for byte; the first call puts them there, malloc'd. */
+static inline void model_same_weights(const choir_model *model, real **want) {
+  const ch_arena *weights = &model->weights;
+  if (!*want) memcpy(*want = test_new((int64_t)(weights->size / sizeof **want)), weights->base, weights->size);
+  assert_memory_equal(weights->base, *want, weights->size);
+}
+
+static inline void model_trainer(choir_model *model, ch_trainer *t) {
+  test_ok(ch_trainer_plan(model, &ch_comm_single, t));
+  test_ok(ch_trainer_commit(t));
 }
 
 #endif

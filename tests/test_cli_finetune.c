@@ -110,7 +110,8 @@ static void goes_on_with_its_own(void **state) {
   assert_int_equal(program_wait(child), 0);
   program_must("grep -q 'go on with: choir finetune --resume --out stopped' stopped.txt");
   program_must("mkdir other; cp set/dev.tsv other; sed '$d' set/train.tsv >other/train.tsv");
-  program_refuses(1, "other/train.tsv has changed", "choir finetune --resume --out stopped --data other");
+  program_refuses(1, "other/train.tsv is not that of this checkpoint",
+                  "choir finetune --resume --out stopped --data other");
   program_refuses(2, "the run's own", "choir finetune --resume --out stopped --from pre");
   program_refuses(1, "already holds a run", TUNE "--out stopped");
 }

@@ -47,15 +47,6 @@ static void backward(choir_model *model, const int32_t *token, uint64_t micro, i
   ch_transformer_run(&model->x, &model->net, &pass);
 }
 
-/* All gradients, malloc'd. */
-static real *gradients_of(const choir_model *model) {
-  const ch_params *params = &model->net.params;
-  real *all = test_new(ch_params_total(params)), *at = all;
-  for (int i = 0; i < params->count; at += params->p[i++].count)
-    memcpy(at, params->p[i].g, (size_t)params->p[i].count * sizeof *at);
-  return all;
-}
-
 /* Equal as numbers: the sign of a zero may differ. */
 static void same_gradients(const choir_model *model, const real *want) {
   const ch_params *params = &model->net.params;
@@ -82,7 +73,7 @@ static int check_pass(int which, const char *compute, int variant) {
   memset(model->gradients.base, 0, model->gradients.size);
   for (int micro = 0; micro < 2; micro++) {
     backward(model, token, (uint64_t)micro, 1);
-    want[micro] = gradients_of(model);
+    want[micro] = model_gradients(model);
   }
   poison_gradients(model);
   ch_transformer_clear_stats(&model->net);
@@ -117,11 +108,6 @@ static void constant_gates(void **state) {
   layer_case_free(&c);
 }
 
-static void make_trainer(choir_model *model, ch_trainer *t) {
-  test_ok(ch_trainer_plan(model, &ch_comm_single, t));
-  test_ok(ch_trainer_commit(t));
-}
-
 /* Steps over poison: the same weights as without, with an update in the backward pass and after it. */
 static void check_steps(int which, int variant) {
   enum { STEPS = 3 };
@@ -133,15 +119,13 @@ static void check_steps(int which, int variant) {
       config.train.clip_norm = clip ? 1e20 : 0;
       ch_trainer t;
       ch_step_result r;
-      make_trainer(model_of(&config, "fp32", variant, token), &t);
+      model_trainer(model_of(&config, "fp32", variant, token), &t);
       for (int step = 0; step < STEPS; step++) {
         if (poison) poison_gradients(t.model);
         test_ok(ch_trainer_step(&t, token, token, &r));
         assert_true(isfinite(r.loss) && t.step == step + 1);
       }
-      const ch_arena *weights = &t.model->weights;
-      if (!want) memcpy(want = test_new((int64_t)(weights->size / sizeof *want)), weights->base, weights->size);
-      assert_memory_equal(weights->base, want, weights->size);
+      model_same_weights(t.model, &want);
       ch_trainer_free(&t);
     }
   free(want);
@@ -167,13 +151,13 @@ static void micro_batches(void **state) {
     choir_model *model;
     config.train.accumulate = 1 + i / 2;
     test_ok(choir_model_init(&config, 1, NULL, &model));
-    make_trainer(model, &t);
+    model_trainer(model, &t);
     t.model->config.train.rate = 0; /* so that weights stay what they are */
     for (int j = 0; j < 2; j++) model_tokens(token[j], TOKENS, 80 + (uint32_t)j);
     assert_int_equal(ch_step_tokens(&config.train), i < 2 ? TOKENS : 2 * TOKENS);
     poison_gradients(t.model);
     test_ok(ch_trainer_step(&t, token[i % 2], token[i % 2], &r));
-    gradient[i] = gradients_of(t.model);
+    gradient[i] = model_gradients(t.model);
     loss[i] = r.loss;
     ch_trainer_free(&t);
   }
@@ -199,7 +183,7 @@ static int32_t *drawn(int accumulate, int steps) {
   run.config.train.accumulate = accumulate;
   test_ok(choir_data_open("data", &run.data));
   test_ok(choir_model_init(&run.config, 1, NULL, &model));
-  make_trainer(model, &run.trainer);
+  model_trainer(model, &run.trainer);
   test_ok(ch_run_plan(&run));
   size_t n = (size_t)ch_step_tokens(&run.config.train);
   int32_t *all = malloc(n * (size_t)steps * sizeof *all);

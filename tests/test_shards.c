@@ -71,14 +71,6 @@ static double backward(choir_model *model, int B, int shards, const int32_t *tok
   return pass.loss_sum;
 }
 
-static real *gradients_of(const choir_model *model) {
-  const ch_params *params = &model->net.params;
-  real *all = test_new(ch_params_total(params)), *at = all;
-  for (int i = 0; i < params->count; at += params->p[i++].count)
-    memcpy(at, params->p[i].g, (size_t)params->p[i].count * sizeof *at);
-  return all;
-}
-
 static choir_model *model_of(choir_config config, int B, int shards) {
   config.train.batch_sequences = B;
   config.train.shards = shards;
@@ -122,10 +114,10 @@ static void is_what_processes_give(void **state) {
     int64_t count = ch_params_total(&all->net.params), embed = all->net.embed->count;
     for (int i = 0; i < shards; i++) {
       loss[i] = backward(one, B, 1, token + i * B * MODEL_T);
-      of[i] = gradients_of(one);
+      of[i] = model_gradients(one);
     }
     double sum = backward(all, MODEL_B, shards, token);
-    real *want = add_tree(of, 0, shards, count), *got = gradients_of(all);
+    real *want = add_tree(of, 0, shards, count), *got = model_gradients(all);
     assert_string_equal(all->net.params.p[0].name, "embed.weight");
     assert_memory_equal(want + embed, got + embed, (size_t)(count - embed) * sizeof *want);
     test_close(got, want, embed, 1e-5);
@@ -149,7 +141,7 @@ static void changes_rounding_only(void **state) {
       choir_model *model = model_of(config, MODEL_B, i ? 4 : 1);
       loss[i] = backward(model, MODEL_B, i ? 4 : 1, token);
       count = ch_params_total(&model->net.params);
-      got[i] = gradients_of(model);
+      got[i] = model_gradients(model);
       choir_model_free(model);
     }
     test_close(got[1], got[0], count, 1e-4);
@@ -173,12 +165,9 @@ static void steps(void **state) {
     choir_model *model;
     choir_run_options run = {.backend = "cpu", .threads = 1 + clip};
     test_ok(choir_model_init(&config, 1, &run, &model));
-    test_ok(ch_trainer_plan(model, &ch_comm_single, &t));
-    test_ok(ch_trainer_commit(&t));
+    model_trainer(model, &t);
     for (int i = 0; i < 3; i++) test_ok(ch_trainer_step(&t, token, token, &r));
-    const ch_arena *weights = &t.model->weights;
-    if (!want) memcpy(want = test_new((int64_t)(weights->size / sizeof *want)), weights->base, weights->size);
-    assert_memory_equal(weights->base, want, weights->size);
+    model_same_weights(t.model, &want);
     ch_trainer_free(&t);
   }
   free(want);

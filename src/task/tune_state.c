@@ -63,13 +63,13 @@ static uint64_t set_hash(const ch_set *set) {
 
 static void get_counters(const ch_tune *t, ch_counter *c) {
   const ch_tune_state *s = &t->state;
-  c[STEP] = (ch_counter){"tune.step", t->trainer.step};
-  c[METRICS] = (ch_counter){"tune.metrics_bytes", s->metrics_bytes};
-  c[BEST_STEP] = (ch_counter){"tune.best_step", s->best_step};
-  c[BEST_CORRECT] = (ch_counter){"tune.best_correct", s->best_correct};
-  c[WAITED] = (ch_counter){"tune.waited", s->waited};
-  c[TRAIN] = (ch_counter){"tune.train_hash", (int64_t)set_hash(&t->train)};
-  c[DEV] = (ch_counter){"tune.dev_hash", (int64_t)set_hash(&t->dev)};
+  c[STEP] = (ch_counter){"tune.step", t->trainer.step, NULL};
+  c[METRICS] = (ch_counter){"tune.metrics_bytes", s->metrics_bytes, NULL};
+  c[BEST_STEP] = (ch_counter){"tune.best_step", s->best_step, NULL};
+  c[BEST_CORRECT] = (ch_counter){"tune.best_correct", s->best_correct, NULL};
+  c[WAITED] = (ch_counter){"tune.waited", s->waited, NULL};
+  c[TRAIN] = (ch_counter){"tune.train_hash", (int64_t)set_hash(&t->train), t->train.path};
+  c[DEV] = (ch_counter){"tune.dev_hash", (int64_t)set_hash(&t->dev), t->dev.path};
 }
 
 int ch_tune_save(ch_tune *t, char *path) {
@@ -79,16 +79,9 @@ int ch_tune_save(ch_tune *t, char *path) {
 }
 
 int ch_tune_load(ch_tune *t, const char *path) {
-  ch_counter c[COUNTERS], now[COUNTERS];
+  ch_counter c[COUNTERS];
   get_counters(t, c);
-  get_counters(t, now);
   CH_TRY(ch_state_load(path, &t->trainer, c, COUNTERS));
-  for (int i = STEP; i <= WAITED; i++)
-    if (c[i].value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is %" PRId64, path, c[i].name, c[i].value);
-  for (int i = TRAIN; i <= DEV; i++)
-    if (c[i].value != now[i].value)
-      return ch_error(CHOIR_ERROR_FORMAT, "%s has changed since %s; resume with the run's own files",
-                      i == TRAIN ? t->train.path : t->dev.path, path);
   t->trainer.step = c[STEP].value;
   t->state = (ch_tune_state){c[METRICS].value, c[BEST_STEP].value, c[BEST_CORRECT].value, c[WAITED].value};
   return CHOIR_OK;

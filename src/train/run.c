@@ -1,19 +1,16 @@
 /* A run's own part of its checkpoints: its counters, and the hashes that tie them to its data and tokenizer. */
 #include "train/run.h"
 
-#include <inttypes.h>
-
-#include "base/error.h"
 #include "train/state.h"
 
 enum { STEP, SAMPLES, METRICS, DATA, TOKENIZER, COUNTERS };
 
 static void get_counters(const ch_run *run, ch_counter *c) {
-  c[STEP] = (ch_counter){"run.step", run->trainer.step};
-  c[SAMPLES] = (ch_counter){"run.samples", (int64_t)run->position.samples};
-  c[METRICS] = (ch_counter){"run.metrics_bytes", run->metrics_bytes};
-  c[DATA] = (ch_counter){"run.data_hash", (int64_t)ch_data_hash(run->data)};
-  c[TOKENIZER] = (ch_counter){"run.tokenizer_hash", (int64_t)ch_data_tokenizer_hash(run->data)};
+  c[STEP] = (ch_counter){"run.step", run->trainer.step, NULL};
+  c[SAMPLES] = (ch_counter){"run.samples", (int64_t)run->position.samples, NULL};
+  c[METRICS] = (ch_counter){"run.metrics_bytes", run->metrics_bytes, NULL};
+  c[DATA] = (ch_counter){"run.data_hash", (int64_t)ch_data_hash(run->data), "the data"};
+  c[TOKENIZER] = (ch_counter){"run.tokenizer_hash", (int64_t)ch_data_tokenizer_hash(run->data), "the data's tokenizer"};
 }
 
 int ch_checkpoint_save(ch_run *run, char *path) {
@@ -23,18 +20,9 @@ int ch_checkpoint_save(ch_run *run, char *path) {
 }
 
 int ch_checkpoint_load(ch_run *run, const char *path) {
-  ch_counter c[COUNTERS], now[COUNTERS];
+  ch_counter c[COUNTERS];
   get_counters(run, c);
-  get_counters(run, now);
   CH_TRY(ch_state_load(path, &run->trainer, c, COUNTERS));
-  for (int i = STEP; i <= METRICS; i++)
-    if (c[i].value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is %" PRId64, path, c[i].name, c[i].value);
-  if (c[TOKENIZER].value != now[TOKENIZER].value)
-    return ch_error(CHOIR_ERROR_FORMAT,
-                    "%s: the run's tokenizer is not that of the data; resume with the run's own data", path);
-  if (c[DATA].value != now[DATA].value)
-    return ch_error(CHOIR_ERROR_FORMAT,
-                    "%s: the data has changed since this checkpoint; resume with the run's own data", path);
   run->trainer.step = c[STEP].value;
   run->position.samples = (uint64_t)c[SAMPLES].value;
   run->metrics_bytes = c[METRICS].value;

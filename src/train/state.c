@@ -96,7 +96,13 @@ static int read_counter(const choir_tensors *file, const char *path, ch_counter 
   const choir_tensor *t = choir_tensors_find(file, c->name);
   if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof c->value)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is missing or not one I64", path, c->name);
-  memcpy(&c->value, t->data, sizeof c->value);
+  int64_t value;
+  memcpy(&value, t->data, sizeof value);
+  if (c->of && value != c->value)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: %s is not that of this checkpoint; resume with the run's own", path,
+                    c->of);
+  if (!c->of && value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is %" PRId64, path, c->name, value);
+  c->value = value;
   return CHOIR_OK;
 }
 

@@ -5,10 +5,12 @@
 #include "choir/tokenizer.h"
 #include "train/step.h"
 
-/* A number of a run, an int64 in state.safetensors. */
+/* A number of a run, an int64 in state.safetensors. One that ties the checkpoint to something else, a hash, says of
+ * what; any other is not negative. */
 typedef struct ch_counter {
   const char *name;
   int64_t value;
+  const char *of; /* "the data"; NULL: a count */
 } ch_counter;
 
 /* Writes OUT/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond the
@@ -16,7 +18,8 @@ typedef struct ch_counter {
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path);
 
-/* Loads weights and state of a checkpoint directory into a trainer that has its memory, and the values of counters. */
+/* Loads weights and state of a checkpoint directory into a trainer that has its memory, and the values of counts. A
+ * hash that is not the one in `counters` is refused. */
 int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, int count);
 
 /* The part that is state.safetensors: writes it, and reads it, opened; `path` names it in messages. */
