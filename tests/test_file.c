@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/suggest.h"
+#include "base/sync.h"
 #include "testing.h"
 
 static char base[64];
@@ -92,9 +93,9 @@ static void files_are_whole_or_not_there(void **state) {
 
 static void a_full_disk_says_how_much(void **state) {
   (void)state;
-  refused(ch_file_error(ENOSPC, "p", 2500000), CHOIR_ERROR_FULL, "p: disk full: needs 2.5 MB (2500000 bytes)");
-  refused(ch_file_error(EDQUOT, "p", 0), CHOIR_ERROR_FULL, "p: disk quota used up; make room");
-  refused(ch_file_error(EACCES, "p", 5), CHOIR_ERROR_IO, "p: Permission denied");
+  refused(ch_write_error(ENOSPC, "p", 2500000), CHOIR_ERROR_FULL, "p: disk full: needs 2.5 MB (2500000 bytes)");
+  refused(ch_write_error(EDQUOT, "p", 0), CHOIR_ERROR_FULL, "p: disk quota used up; make room");
+  refused(ch_write_error(EACCES, "p", 5), CHOIR_ERROR_IO, "p: Permission denied");
   /* A write that fails half way: what was there stays, nothing else remains. */
   test_ok(ch_file_save(in_base("a"), "first", 5));
   struct rlimit old, small = {4096, 4096};

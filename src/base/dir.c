@@ -11,29 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/file.h"
-
-static int is_directory(int fd) {
-  struct stat status;
-  return !fstat(fd, &status) && S_ISDIR(status.st_mode);
-}
-
-/* 0 or -1 with errno. Opened for reading: enough for fsync, files and directories alike. */
-static int sync_path(const char *path) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return -1;
-  int failed = fsync(fd), number = errno;
-  if (failed && (number == EINVAL || number == ENOTSUP || number == ENOSYS) && is_directory(fd)) failed = 0;
-  close(fd);
-  errno = number;
-  return failed;
-}
-
-int ch_dir_sync_parent(const char *path) {
-  char parent[4096];
-  ch_path_parent(path, parent, sizeof parent);
-  return sync_path(parent) ? ch_file_error(errno, parent, 0) : CHOIR_OK;
-}
+#include "base/sync.h"
 
 /* The directory's name without slashes at its end. */
 static int name_dir(ch_dir *dir, const char *path) {
@@ -105,21 +83,21 @@ int ch_dir_begin(ch_dir *dir, const char *path) {
   int failed = make_place(dir) || mkdir(dir->temporary, mode) || (mode != 0777 && chmod(dir->temporary, mode));
   if (!failed) return CHOIR_OK;
   ch_temporary_remove(&dir->place);
-  if (errno == ENOSPC || errno == EDQUOT) return ch_file_error(errno, dir->path, 0);
+  if (errno == ENOSPC || errno == EDQUOT) return ch_write_error(errno, dir->path, 0);
   return ch_error_errno("%s: cannot be created", dir->path);
 }
 
 static int sync_entry(const char *path, const struct stat *status, int flag, struct FTW *place) {
   (void)status, (void)place;
-  return flag == FTW_SL ? 0 : sync_path(path);
+  return flag == FTW_SL ? 0 : ch_sync(path);
 }
 
 int ch_dir_commit(ch_dir *dir) {
   int failed = nftw(dir->temporary, sync_entry, 16, FTW_DEPTH | FTW_PHYS) || rename(dir->temporary, dir->target);
-  int number = errno, code = failed ? CHOIR_OK : ch_dir_sync_parent(dir->target);
+  int number = errno, code = failed ? CHOIR_OK : ch_sync_parent(dir->target);
   ch_temporary_remove(&dir->place);
   if (!failed) return code;
-  return number == ENOTEMPTY || number == EEXIST ? taken(dir) : ch_file_error(number, dir->path, 0);
+  return number == ENOTEMPTY || number == EEXIST ? taken(dir) : ch_write_error(number, dir->path, 0);
 }
 
 void ch_dir_abandon(ch_dir *dir) { ch_temporary_remove(&dir->place); }
@@ -130,7 +108,7 @@ static int make_one(const char *path) {
   char parent[4096];
   if (mkdir(path, 0777)) return errno == EEXIST ? CHOIR_OK : ch_error_errno("%s: cannot be created", path);
   ch_path_parent(path, parent, sizeof parent);
-  return sync_path(parent) && errno != EACCES ? ch_file_error(errno, parent, 0) : CHOIR_OK;
+  return ch_sync(parent) && errno != EACCES ? ch_write_error(errno, parent, 0) : CHOIR_OK;
 }
 
 int ch_dir_make(const char *path) {
@@ -168,7 +146,7 @@ static int busy(const char *directory, int fd) {
 }
 
 static int cannot_lock(const char *path, int number) {
-  if (number == ENOSPC || number == EDQUOT) return ch_file_error(number, path, 0);
+  if (number == ENOSPC || number == EDQUOT) return ch_write_error(number, path, 0);
   errno = number;
   return ch_error_errno("%s: cannot be written", path);
 }

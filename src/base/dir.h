@@ -26,10 +26,6 @@ int ch_dir_make(const char *path);
  * that what stays after a crash is a leftover and never half a checkpoint. */
 int ch_dir_remove(const char *path);
 
-/* Makes a rename or a new file in the directory that holds `path` outlive a crash of the machine. File systems that
- * know no fsync of directories (EINVAL, ENOTSUP) keep such promises in their own way, or not at all: no error. */
-int ch_dir_sync_parent(const char *path);
-
 /* Takes DIRECTORY/lock for this process; CHOIR_ERROR_BUSY names the process that holds it. The kernel lets go when the
  * process ends. */
 int ch_lock_take(const char *directory, int *lock);

@@ -9,23 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/dir.h"
+#include "base/sync.h"
 
 enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 
-int ch_file_error(int number, const char *path, uint64_t needed) {
-  if (number == ENOSPC || number == EDQUOT) {
-    const char *what = number == ENOSPC ? "disk full" : "disk quota used up";
-    if (!needed) return ch_error(CHOIR_ERROR_FULL, "%s: %s; make room and run again", path, what);
-    return ch_error(CHOIR_ERROR_FULL, "%s: %s: needs %.4g MB (%" PRIu64 " bytes); make room and run again", path, what,
-                    (double)needed / 1e6, needed);
-  }
-  errno = number;
-  return ch_error_errno("%s", path);
-}
-
 static int cannot_begin(const ch_file *file) {
-  if (errno == ENOSPC || errno == EDQUOT) return ch_file_error(errno, file->path, 0);
+  if (errno == ENOSPC || errno == EDQUOT) return ch_write_error(errno, file->path, 0);
   return ch_error_errno("%s: cannot be written", file->path);
 }
 
@@ -93,11 +82,11 @@ int ch_file_commit(ch_file *file) {
     file->error = errno;
   if (file->error) {
     ch_file_abandon(file);
-    return ch_file_error(file->error, file->path, file->needed);
+    return ch_write_error(file->error, file->path, file->needed);
   }
   close(file->fd); /* on the disk already */
   file->fd = -1;
-  int code = ch_dir_sync_parent(file->target);
+  int code = ch_sync_parent(file->target);
   ch_temporary_remove(&file->place);
   return code;
 }

@@ -45,7 +45,4 @@ void ch_file_unmap(const void *data, size_t bytes);
  */
 void ch_file_forget(const void *data, size_t bytes);
 
-/* The error for a failed write to `path`: a full disk or quota says how much was needed. number: errno. */
-int ch_file_error(int number, const char *path, uint64_t needed);
-
 #endif

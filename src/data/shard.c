@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/sync.h"
 #include "data/encoder.h"
 
 enum { HEADER_BYTES = 128, VERSION = 1 };
@@ -172,7 +173,7 @@ int ch_shard_write(ch_shard_writer *w, const int32_t *tokens, size_t count) {
 }
 
 int ch_shard_failed(const ch_shard_writer *w) {
-  return w->file.error ? ch_file_error(w->file.error, w->file.path, 0) : CHOIR_OK;
+  return w->file.error ? ch_write_error(w->file.error, w->file.path, 0) : CHOIR_OK;
 }
 
 int ch_shard_commit(ch_shard_writer *w) {

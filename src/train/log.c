@@ -11,6 +11,7 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/sync.h"
 
 /* The end of the last whole line; 0: there is none, or it cannot be read. */
 static int64_t end_of_lines(int fd, int64_t bytes) {
@@ -37,8 +38,7 @@ int ch_log_open(ch_log *log, const char *path) {
     ch_log_close(log);
     return code;
   }
-  int code =
-      there ? CHOIR_OK : ch_dir_sync_parent(path); /* checkpoints rely on its being there after a loss of power */
+  int code = there ? CHOIR_OK : ch_sync_parent(path); /* checkpoints rely on its being there after a loss of power */
   if (code) {
     ch_log_close(log);
     return code;
@@ -123,6 +123,6 @@ void ch_log_add(ch_log *log, const char *lines, size_t size) {
 int ch_log_is_full(int number) { return number == ENOSPC || number == EDQUOT; }
 
 int ch_log_sync(ch_log *log) {
-  if (ch_log_flush(log)) return ch_file_error(log->error, log->path, log->size);
-  return fsync(log->fd) ? ch_file_error(errno, log->path, 0) : CHOIR_OK;
+  if (ch_log_flush(log)) return ch_write_error(log->error, log->path, log->size);
+  return fsync(log->fd) ? ch_write_error(errno, log->path, 0) : CHOIR_OK;
 }

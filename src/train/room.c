@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/sync.h"
 
 enum { WAITING_MOST = 64 << 20 }; /* bytes of log lines in memory */
 
@@ -22,7 +23,7 @@ static void notice_change(ch_room *room, int full, const ch_log *log) {
   if (full && !room->full_since) {
     room->full_since = now;
     if (!room->owed) {
-      ch_file_error(log->error, log->path, log->size);
+      ch_write_error(log->error, log->path, log->size);
       snprintf(room->why, sizeof room->why, "%s", choir_error_message());
     }
     ch_notice("%s; until there is room the run goes on in memory, for %.3g minutes at most", room->why,
@@ -37,7 +38,7 @@ int ch_room_watch(ch_room *room, ch_log *log) {
   int number = ch_log_flush(log);
   if (number == ENOMEM)
     return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for what waits for room on the disk", log->path);
-  if (number && !ch_log_is_full(number)) return ch_file_error(number, log->path, 0);
+  if (number && !ch_log_is_full(number)) return ch_write_error(number, log->path, 0);
   notice_change(room, number || room->owed, log);
   if (!room->full_since) return CHOIR_OK;
   room->given_up = ch_room_seconds_left(room) <= 0 || log->size > WAITING_MOST;

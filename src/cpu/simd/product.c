@@ -8,7 +8,6 @@
 
 #include "cpu/simd/tile.h"
 #include "cpu/simd/transpose.h"
-#include "cpu/threaded/product.h"
 
 enum {
   DEPTH = 512, /* most steps at once: a panel of them and the rows that it meets stay in the cache */
@@ -224,7 +223,7 @@ static ch_left left_of(const problem *q, const block *b, int64_t i) {
 
 /* Panel after panel, every row with each: for a B that is larger than A. The first tile packs the panel as it goes; all
  * fetch the next one, some rows each until it is there. */
-static void by_panel(const problem *q, const block *b, float *panel) {
+static void panels_outer(const problem *q, const block *b, float *panel) {
   for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
     const float *source = q->b + b->first * q->ldb + j;
     int packs = q->b_transposed || j + CH_TILE_COLUMNS > q->n || b->end - b->begin < CH_TILE_ROWS;
@@ -241,7 +240,7 @@ static void by_panel(const problem *q, const block *b, float *panel) {
 }
 
 /* Row after row with all panels: for an A that is larger than B. */
-static void by_row(const problem *q, const block *b, float *panels) {
+static void rows_outer(const problem *q, const block *b, float *panels) {
   for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) pack_panel(q, j, b->first, b->depth, panels + j * b->depth);
   for (int64_t i = b->begin; i < b->end; i += CH_TILE_ROWS)
     for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
@@ -269,7 +268,7 @@ void CH_SIMD(ch_product_float)(const ch_product *p, float *scratch) {
         b.packed = scratch + b.depth * CH_TILE_COLUMNS;
         pack_left(&q, i, b.end - i, first, b.depth, b.packed);
       }
-      (q.c_transposed ? by_row : by_panel)(&q, &b, scratch);
+      (q.c_transposed ? rows_outer : panels_outer)(&q, &b, scratch);
     }
   if (q.streams) ch_store_past_end();
 }

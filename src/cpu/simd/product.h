@@ -2,8 +2,8 @@
 #ifndef CH_CPU_SIMD_PRODUCT_H
 #define CH_CPU_SIMD_PRODUCT_H
 
+#include "cpu/product.h"
 #include "cpu/simd/simd.h"
-#include "cpu/threaded/product.h"
 
 /* Runs p, whose operands are floats, with CH_PRODUCT_SCRATCH bytes of scratch, aligned like a vector. k is at least 1.
  */

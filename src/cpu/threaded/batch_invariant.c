@@ -20,8 +20,8 @@ static const void *rounded_weights(ch_exec *x, const float *b, const ch_bf16 *b1
 
 /* Columns of a piece: enough work, where rows are few. */
 static int64_t piece_columns(const ch_product *p) {
-  int64_t columns = CH_BY_ROW_COLUMNS;
-  while (columns * p->m * p->k < CH_BY_ROW_WORK && columns < p->n) columns *= 2;
+  int64_t columns = CH_INVARIANT_COLUMNS;
+  while (columns * p->m * p->k < CH_INVARIANT_WORK && columns < p->n) columns *= 2;
   return columns;
 }
 
@@ -83,7 +83,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, c
 }
 
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
-  enum { COLUMNS = 2 * CH_BY_ROW_COLUMNS };
+  enum { COLUMNS = 2 * CH_INVARIANT_COLUMNS };
   size_t mark = ch_arena_mark(&x->scratch);
   int *busy = CH_NEW(&x->scratch, int, g->experts), count = 0;
   int bf16 = x->compute == CH_COMPUTE_BF16;

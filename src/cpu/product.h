@@ -1,0 +1,27 @@
+/* A product of two matrices on one thread, as data: what kernels of every kind are given. */
+#ifndef CH_CPU_PRODUCT_H
+#define CH_CPU_PRODUCT_H
+
+#include <stdint.h>
+
+/* C[m,n] (= or +=) alpha op(A)[m,k] op(B)[k,n], row-major; with trans_a A is stored [k,m], with trans_b B is stored
+ * [n,k]. */
+typedef struct ch_product {
+  int trans_a, trans_b, accumulate;
+  int large; /* c is too large for the caches: it need not stay there */
+  int bf16;  /* a and b point to ch_bf16 instead of float */
+  int64_t m, n, k;
+  const void *a, *b;
+  int64_t lda, ldb, ldc;
+  float *c;
+  float alpha;
+} ch_product;
+
+/* Bytes of scratch that every thread needs for products: oneDNN's, and a square block of C. */
+enum {
+  CH_PRODUCT_BLOCK = 256,
+  CH_MATMUL_SCRATCH = 1 << 20,
+  CH_PRODUCT_SCRATCH = CH_MATMUL_SCRATCH + CH_PRODUCT_BLOCK * CH_PRODUCT_BLOCK * 4
+};
+
+#endif
