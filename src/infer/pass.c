@@ -33,31 +33,11 @@ static void attention_half(choir_session *s, ch_block *b, int n, real CH_DEV *st
   ch_arena_release(&x->scratch, mark);
 }
 
-/* logits [n,V] behind the rows of the stream. */
-static void head(choir_session *s, int n, const real CH_DEV *stream, real CH_DEV *logits) {
-  ch_exec *x = &s->x;
-  const ch_transformer *m = &s->net;
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *normed = CH_NEW(&x->scratch, real, (int64_t)n * m->config.d_model), *rstd = CH_NEW(&x->scratch, real, n);
-  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, stream, rstd, normed);
-  x->ops->rmsnorm(x, &norm);
-  x->ops->gemm(x, &(ch_gemm_args){.m = n,
-                                  .n = m->config.vocab_size,
-                                  .k = m->config.d_model,
-                                  .trans_b = 1,
-                                  .a = normed,
-                                  .b = m->embed->w,
-                                  .b16 = m->embed->w16,
-                                  .c = logits,
-                                  .alpha = (real)(1 / sqrt((double)m->config.d_model))});
-  ch_arena_release(&x->scratch, mark);
-}
-
 static void all_logits(choir_session *s, int n, const real CH_DEV *stream, real *all) {
   ch_exec *x = &s->x;
   size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)s->net.config.vocab_size * sizeof *all;
   real CH_DEV *logits = ch_stand_in(&x->scratch, all, bytes);
-  head(s, n, stream, logits);
+  ch_logits(x, &s->net, n, stream, logits);
   ch_get_into(&x->scratch, all, logits, bytes);
   ch_arena_release(&x->scratch, mark);
 }
@@ -70,11 +50,11 @@ static void last_logits(choir_session *s, const real CH_DEV *stream) {
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *rows = CH_NEW(&x->scratch, real, s->slots * d), *logits = CH_NEW(&x->scratch, real, s->slots * V);
   if (ch_counting(x)) {
-    head(s, s->slots, rows, logits);
+    ch_logits(x, &s->net, s->slots, rows, logits);
   } else {
     for (int b = 0; b < s->slots; b++)
       if (s->last[b]) x->memory->copy(rows + count++ * d, stream + (s->begin[b + 1] - 1) * d, (size_t)d * sizeof *rows);
-    if (count) head(s, count, rows, logits);
+    if (count) ch_logits(x, &s->net, count, rows, logits);
     for (int b = s->slots - 1; b >= 0; b--)
       if (s->last[b]) x->memory->get(s->last[b], logits + --count * V, (size_t)V * sizeof *logits);
   }

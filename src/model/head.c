@@ -3,6 +3,8 @@
 
 #include "model/transformer.h"
 
+static real scale_of(const ch_transformer *m) { return (real)(1 / sqrt((double)m->config.d_model)); }
+
 /* How many logits, and targets, there are a pass. */
 static int64_t logit_rows(const ch_pass *p) { return p->row ? p->rows : (int64_t)p->B * p->T; }
 
@@ -59,7 +61,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
   x->ops->head(x, &(ch_head_args){.n = n,
                                   .d = d,
                                   .V = V,
-                                  .scale = (real)(1 / sqrt((double)d)),
+                                  .scale = scale_of(m),
                                   .x = normed,
                                   .w = m->embed->w,
                                   .w16 = m->embed->w16,
@@ -90,6 +92,24 @@ static void all_shards(ch_exec *x, const task *c) {
     ch_sum_shards(x, shards, sum, GRADIENTS, c->p->accumulate, shard_head, (void *)c);
   else
     for (int i = 0; i < shards; i++) shard_head(x, (void *)c, i, none, 0);
+}
+
+void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits) {
+  int d = m->config.d_model;
+  size_t mark = ch_arena_mark(&x->scratch);
+  real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *rstd = CH_NEW(&x->scratch, real, n);
+  ch_rmsnorm_args norm = ch_norm_args(m, m->final_norm, n, in, rstd, normed);
+  x->ops->rmsnorm(x, &norm);
+  x->ops->gemm(x, &(ch_gemm_args){.m = n,
+                                  .n = m->config.vocab_size,
+                                  .k = d,
+                                  .trans_b = 1,
+                                  .a = normed,
+                                  .b = m->embed->w,
+                                  .b16 = m->embed->w16,
+                                  .c = logits,
+                                  .alpha = scale_of(m)});
+  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
