@@ -10,6 +10,7 @@
 #include "model/config.h"
 #include "model/weights.h"
 #include "task/tune.h"
+#include "train/resume.h"
 
 enum { CONSTANT, CONTINUED };
 static const char *const recipes[] = {"constant", "continued", NULL};
@@ -80,18 +81,19 @@ static int fresh(ch_tune *t, char *base) {
   return code;
 }
 
-/* A run that goes on: everything from its directory; a config given as well must describe the same model. */
-static int resumed(ch_tune *t, char *base, int *has_checkpoint) {
+/* A run that goes on: everything from its directory; a config given as well must describe the same model. base: where
+ * the tokenizer is, which is the same in all checkpoints. */
+static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   const choir_finetune_options *o = t->options;
   char path[PATH_MAX + 16];
   choir_config kept;
   CH_TRY(ch_tune_settings_load(t));
-  int64_t step = ch_checkpoint_newest_step(o->out);
-  *has_checkpoint = step >= 0;
-  if (*has_checkpoint)
-    ch_checkpoint_path(o->out, step, base);
-  else
-    snprintf(base, PATH_MAX, "%s", t->settings.from);
+  snprintf(base, PATH_MAX, "%s", t->settings.from);
+  for (int i = 0; i < count; i++) {
+    ch_checkpoint_path(o->out, steps[i], base);
+    snprintf(path, sizeof path, "%s/tokenizer.model", base);
+    if (!access(path, R_OK)) break;
+  }
   snprintf(path, sizeof path, "%s/config.json", o->out);
   CH_TRY(choir_config_load(path, &kept));
   t->config = o->config ? *o->config : kept;
@@ -152,20 +154,29 @@ static int make_trainer(ch_tune *t) {
   return ch_trainer_commit(&t->trainer);
 }
 
-static int set_up(ch_tune *t) {
-  char base[PATH_MAX], path[PATH_MAX + 32];
-  int has_checkpoint = 0;
-  CH_TRY(t->options->resume ? resumed(t, base, &has_checkpoint) : fresh(t, base));
+static int load_step(void *context, int64_t step) {
+  ch_tune *t = context;
+  char path[PATH_MAX];
+  ch_checkpoint_path(t->out, step, path);
+  return ch_tune_load(t, path);
+}
+
+static int load_start(ch_tune *t, const char *base) {
+  char path[PATH_MAX + 32];
+  snprintf(path, sizeof path, "%s/model.safetensors", base);
+  CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, path, 0));
+  ch_model_weights_changed(t->trainer.model);
+  return CHOIR_OK;
+}
+
+/* steps [count]: of the checkpoints to resume from, the newest first. */
+static int set_up(ch_tune *t, const int64_t *steps, int count) {
+  char base[PATH_MAX];
+  CH_TRY(t->options->resume ? resumed(t, steps, count, base) : fresh(t, base));
   CH_TRY(open_sets(t, base));
   CH_TRY(settle(t));
   CH_TRY(make_trainer(t));
-  if (has_checkpoint) {
-    CH_TRY(ch_tune_load(t, base));
-  } else {
-    snprintf(path, sizeof path, "%s/model.safetensors", base);
-    CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, path, 0));
-    ch_model_weights_changed(t->trainer.model);
-  }
+  CH_TRY(count ? ch_resume_newest(&t->trainer, steps, count, load_step, t) : load_start(t, base));
   return ch_tune_settings_save(t);
 }
 
@@ -175,8 +186,12 @@ static int run_locked(ch_tune *t) {
   CH_TRY(ch_dir_make(path));
   ch_temporary_clean(t->out);
   ch_temporary_clean(path);
-  CH_TRY(set_up(t));
-  return ch_tune_loop(t);
+  int64_t *steps = NULL;
+  int count = 0;
+  if (t->options->resume) CH_TRY(ch_checkpoint_list(t->out, &steps, &count));
+  int code = set_up(t, steps, count);
+  free(steps);
+  return code ? code : ch_tune_loop(t);
 }
 
 int choir_finetune(const choir_finetune_options *options) {

@@ -52,7 +52,8 @@ static int same_config(const choir_config *a, const choir_config *b) {
   return same;
 }
 
-static int load_step(ch_run *run, int64_t step) {
+static int load_step(void *context, int64_t step) {
+  ch_run *run = context;
   char path[PATH_MAX + 16], config[PATH_MAX + 32];
   choir_config made_with;
   ch_checkpoint_path(run->out, step, path);
@@ -60,17 +61,18 @@ static int load_step(ch_run *run, int64_t step) {
   CH_TRY(choir_config_load(config, &made_with));
   if (!ch_config_same_model(&run->config, &made_with)) return another_model(config);
   CH_TRY(ch_checkpoint_load(run, path));
-  if (run->trainer.step != step)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: holds step %" PRId64, path, run->trainer.step);
   run->config_changed = !same_config(&run->config, &made_with);
   return CHOIR_OK;
 }
 
-int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
+int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
+                     int (*load)(void *context, int64_t step), void *context) {
   char first[1024] = "";
   int worst = CHOIR_OK;
   for (int i = 0; i < count; i++) {
-    int code = load_step(run, steps[i]);
+    int code = load(context, steps[i]);
+    if (!code && trainer->step != steps[i])
+      code = ch_error(CHOIR_ERROR_FORMAT, "checkpoint %" PRId64 ": holds step %" PRId64, steps[i], trainer->step);
     if (!code) return CHOIR_OK;
     if (code == CHOIR_ERROR_ARGUMENT || code == CHOIR_ERROR_MEMORY) return code;
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
@@ -79,4 +81,8 @@ int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
   choir_notices(); /* the error says it all */
   if (count == 1) return ch_error(worst, "%s", first);
   return ch_error(worst, "none of %d checkpoints can be resumed from; the newest: %s", count, first);
+}
+
+int ch_resume_state(ch_run *run, const int64_t *steps, int count) {
+  return ch_resume_newest(&run->trainer, steps, count, load_step, run);
 }

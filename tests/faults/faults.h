@@ -32,11 +32,19 @@ typedef struct faults_job {
 #define FAULTS_DATA "data build --threads 2 --tokenizer ../tokenizer.model --holdout 0.1 --out data ../corpus.txt"
 #define FAULTS_TOKENIZER "tokenizer train --threads 1 --vocab-size 290 --out new.model ../small.txt"
 
+#define FAULTS_TUNE                                                                                                   \
+  "finetune --threads 1 --from ../pre --task ../mine.json --data ../set --set batch_sequences=2 --set steps=6 --out " \
+  "run"
+#define FAULTS_TUNE_ON                                                                                           \
+  "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then choir finetune --threads 1 " \
+  "--resume --out run; else choir " FAULTS_TUNE "; fi"
+
 static const faults_job faults_jobs[] = {
     {"train", "", FAULTS_TRAIN, FAULTS_GO_ON, FAULTS_RUN},
     {"resume", "choir " FAULTS_TRAIN " --set steps=3 >/dev/null", FAULTS_RESUME, FAULTS_GO_ON, FAULTS_RUN},
     {"build", "", FAULTS_DATA, "test -e data || choir " FAULTS_DATA,
      "data/data.json data/text.train.shard data/text.heldout.shard data/tokenizer.model"},
+    {"finetune", "", FAULTS_TUNE, FAULTS_TUNE_ON, "run/result.json run/best " FAULTS_RUN},
     {"tokenizer", "", FAULTS_TOKENIZER, "test -e new.model || choir " FAULTS_TOKENIZER, "new.model"},
 };
 enum { FAULTS_JOBS = sizeof faults_jobs / sizeof *faults_jobs };
@@ -78,8 +86,21 @@ static inline void faults_nothing_left(const faults_job *job, const char *direct
     fail_msg("%s, %s: left behind: %s", job->name, what, program_output);
 }
 
-/* corpus.txt, data/, config.json of a run that saves every second of its six steps; and for each job a directory of its
- * name, as it is when nothing goes wrong. */
+/* A checkpoint and a task to fine-tune it on. */
+static inline void faults_setup_task(void) {
+  static const char task[] =
+      "{\"name\": \"mine\", \"format\": \"tsv\", \"splits\": {\"train\": [\"rows.tsv\"], \"dev\": [\"rows.tsv\"]},\n"
+      " \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"],\n"
+      " \"labels\": [{\"word\": \" a\", \"values\": [\"bad\"]}, {\"word\": \" e\", \"values\": [\"good\"]}],\n"
+      " \"template\": \"{text}:\", \"cut\": \"text\"}\n";
+  static const char rows[] = "text\tlabel\nku\tgood\nle\tbad\nmi\tgood\nno\tbad\n";
+  test_ok(ch_file_save("mine.json", task, sizeof task - 1));
+  program_must("mkdir set && choir train --threads 1 --config config.json --data data --out pre --set steps=2");
+  test_ok(ch_file_save("set/rows.tsv", rows, sizeof rows - 1));
+}
+
+/* corpus.txt, data/, config.json of a run that saves every second of its six steps, what fine-tuning needs; and for
+ * each job a directory of its name, as it is when nothing goes wrong. */
 static inline int faults_setup(void **state) {
   static const char config[] =
       "{\"model\": {\"name\": \"tiny\", \"layers\": 2, \"d_model\": 16, \"d_hidden\": 16, \"heads\": 2, \"experts\": "
@@ -95,6 +116,7 @@ static inline int faults_setup(void **state) {
   program_must(
       "choir tokenizer train --vocab-size 300 --out tokenizer.model corpus.txt && choir data build --tokenizer "
       "tokenizer.model --holdout 0.1 --out data corpus.txt");
+  faults_setup_task();
   for (int i = 0; i < FAULTS_JOBS; i++) {
     faults_prepare(&faults_jobs[i], faults_jobs[i].name);
     program_must("cd %s && choir %s", faults_jobs[i].name, faults_jobs[i].words);
