@@ -105,7 +105,7 @@ void cli_print_load(const choir_route_stats *stats);
 
 /* progress.c: one line about long work on standard error, redrawn on a terminal, every ten seconds elsewhere. */
 typedef struct cli_progress {
-  int terminal;
+  int terminal, stands; /* a line stands on the terminal */
   double started, shown;
   FILE *out;
 } cli_progress;

@@ -18,6 +18,7 @@ typedef struct {
   int count, printed, done;
   const choir_generated **ready; /* [count] NULL until a sequence has ended */
   cli_progress progress;
+  int begun;  /* the prompt has been read, text comes */
   int broken; /* standard output takes no more */
 } work;
 
@@ -82,6 +83,8 @@ static int read_prompts(work *w) {
 static int show_text(void *context, int sequence, const char *text, size_t size) {
   work *w = context;
   (void)sequence;
+  if (!w->begun) cli_progress_clear(&w->progress);
+  w->begun = 1;
   if (w->count > 1 || o.json) return 0;
   cli_put_text(stdout, text, size);
   if (size) w->broken |= fflush(stdout) != 0;
@@ -122,9 +125,13 @@ static void sequence_done(void *context, int sequence, const choir_generated *ge
 
 static int asked_to_stop(void *context) {
   work *w = context;
-  if (w->count > 1 && cli_progress_due(&w->progress))
-    cli_progress_line(&w->progress, "%d of %d prompts, %s", w->done, w->count,
-                      cli_duration(cli_seconds() - w->progress.started));
+  if ((w->count > 1 || !w->begun) && cli_progress_due(&w->progress)) {
+    const char *time = cli_duration(cli_seconds() - w->progress.started);
+    if (w->count > 1)
+      cli_progress_line(&w->progress, "%d of %d prompts, %s", w->done, w->count, time);
+    else
+      cli_progress_line(&w->progress, "reading the prompt, %.3g MB, %s", (double)w->prompt->size / 1e6, time);
+  }
   return w->broken || cli_stop_requested();
 }
 

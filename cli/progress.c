@@ -39,6 +39,7 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
   } else {
     int known = !ioctl(fileno(progress->out), TIOCGWINSZ, &size) && size.ws_col > 1;
     fprintf(progress->out, "\r%.*s\033[K", known ? size.ws_col - 1 : 79, text);
+    progress->stands = 1;
   }
   fflush(progress->out);
 }
@@ -53,7 +54,8 @@ int cli_progress_sequences(void *context, int64_t done, int64_t total) {
 }
 
 void cli_progress_clear(cli_progress *progress) {
-  if (progress->terminal) fputs("\r\033[K", progress->out);
+  if (progress->stands) fputs("\r\033[K", progress->out); /* else it would take somebody else's line */
+  progress->stands = 0;
   fflush(progress->out);
 }
 

@@ -53,6 +53,13 @@ static void generated_text(void **state) {
   nothing_is_obeyed();
 }
 
+/* The line that shows progress is cleared, the text that has taken its place stays. */
+static void text_stays(void **state) {
+  (void)state;
+  assert_int_equal(on_a_terminal("choir generate wild --prompt ka --max-tokens 3"), 0);
+  assert_null(strchr(screen, '\033'));
+}
+
 static void text_and_pieces(void **state) {
   (void)state;
   program_must("printf 'a\\033[2Jb\\a\\tc\\n' | choir tokenizer encode --tokenizer tokenizer.model >ids");
@@ -89,7 +96,7 @@ static void names(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(generated_text), cmocka_unit_test(text_and_pieces),
-                                     cmocka_unit_test(names)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(generated_text), cmocka_unit_test(text_stays),
+                                     cmocka_unit_test(text_and_pieces), cmocka_unit_test(names)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
