@@ -32,7 +32,7 @@ static void make_run(void) {
   options.threads = 1;
   choir_model *model;
   must(ch_model_prepare(c, &options, &model));
-  must(ch_trainer_plan(model, &ch_comm_single, &run.trainer));
+  must(ch_trainer_plan(model, &run.trainer));
   must(ch_trainer_commit(&run.trainer));
   if (getenv("CHOIR_FUZZ_SEED")) must(ch_state_write(&run.trainer, counters, COUNTERS, getenv("CHOIR_FUZZ_SEED")));
 }
