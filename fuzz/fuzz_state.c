@@ -39,11 +39,11 @@ static void make_run(void) {
 
 /* Whatever has been taken is finite. */
 static void check_state(void) {
-  static choir_tensor tensor[1000];
+  static ch_stored tensor[1000];
   int count = ch_optimizer_tensors(&run.trainer.optimizer, tensor);
   for (int i = 0; i < count; i++)
-    for (size_t k = 0; k < tensor[i].bytes / sizeof(float); k++)
-      if (!isfinite(((const float *)tensor[i].data)[k])) abort();
+    for (size_t k = 0; k < tensor[i].tensor.bytes / sizeof(float); k++)
+      if (!isfinite(((const float *)tensor[i].tensor.data)[k])) abort();
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {

@@ -57,7 +57,11 @@ static inline void forked_exchange(const ch_comm *comm, const ch_bytes *send, co
   ch_bytes out[FORKED_MOST], in[FORKED_MOST];
   memcpy(out, send, (size_t)comm->size * sizeof *out);
   memcpy(in, receive, (size_t)comm->size * sizeof *in);
-  while (!forked_some(comm, out, in)) sched_yield();
+  for (int tries = 0; !forked_some(comm, out, in); tries++)
+    if (tries < 20)
+      sched_yield();
+    else
+      usleep(50); /* there are more of them than cores */
 }
 
 /* Runs `body` in `size` processes; 0 when all of them returned 0. One that fails or dies takes the rest along. */

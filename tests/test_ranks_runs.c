@@ -1,5 +1,7 @@
 /* Runs of several ranks: their files are those of one process, byte for byte, whoever goes on with them; and what fails
  * on one rank ends all with one message. */
+#include <sys/resource.h>
+
 #include "api/ranks.h"
 #include "choir/choir.h"
 #include "forked_comm.h"
@@ -114,8 +116,38 @@ static void one_fails_all_end(void **state) {
   go(j, 8);
 }
 
+/* The first rank's files may grow no more: it cannot write a checkpoint, and the others send theirs all the same. */
+static int no_more_bytes(void *context, const choir_train_event *e) {
+  const struct rlimit limit = {20000, 20000};
+  if (*(const int *)context && e->kind == CHOIR_EVENT_STEP) {
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit)) return -1;
+  }
+  return 0;
+}
+
+static int cannot_write(const ch_comm *comm, void *context) {
+  const job *j = context;
+  const choir_ranks ranks = {comm};
+  int first = !comm->rank;
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  o.config = &j->config, o.data = j->data, o.out = j->out, o.run.threads = 1, o.ranks = &ranks;
+  o.event = no_more_bytes, o.context = &first;
+  int code = choir_train(&o);
+  if (code == CHOIR_ERROR_IO && strstr(choir_error_message(), "checkpoint of step 2 not saved")) return 0;
+  fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
+  return 1;
+}
+
+static void the_writer_fails(void **state) {
+  (void)state;
+  job j = job_of("expert_choice", "short");
+  if (forked_run(4, 0, cannot_write, &j)) fail_msg("4 ranks");
+  program_must("! ls short/checkpoints | grep .");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_files), cmocka_unit_test(any_number_goes_on),
-                                     cmocka_unit_test(one_fails_all_end)};
+                                     cmocka_unit_test(one_fails_all_end), cmocka_unit_test(the_writer_fails)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

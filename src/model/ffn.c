@@ -14,15 +14,9 @@ static ch_route_tally tally_of(const ch_transformer *m, const ch_block *b, const
   return (ch_route_tally){sums + b->moe * CH_TALLY_SUMS, counts + (int64_t)b->moe * CH_TALLY_COUNTS(m->config.experts)};
 }
 
-/* Where the weights, or gradients, of this rank's experts begin. */
-static int64_t own_experts(const ch_exec *x, const ch_param *w) {
-  return ch_exchange_experts(x, (int)w->shape[0], x->comm->rank).first * (w->count / w->shape[0]);
-}
-
 static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p,
                             const ch_tokens *tokens, const real CH_DEV *normed) {
   int n = p->B * p->T;
-  int64_t own = own_experts(x, b->w1);
   return (ch_moe_args){.options = &m->config.router,
                        .router = m->router,
                        .n = n,
@@ -46,10 +40,10 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                        .rng_base = p->micro * (uint64_t)n * (uint64_t)x->comm->size,
                        .tally = tally_of(m, b, p),
                        .weights = {.router = b->router ? b->router->w : NULL,
-                                   .w1 = b->w1->w + own,
-                                   .w2 = b->w2->w + own,
-                                   .w1_16 = b->w1->w16 ? b->w1->w16 + own : NULL,
-                                   .w2_16 = b->w2->w16 ? b->w2->w16 + own : NULL,
+                                   .w1 = b->w1->w,
+                                   .w2 = b->w2->w,
+                                   .w1_16 = b->w1->w16,
+                                   .w2_16 = b->w2->w16,
                                    .thresholds = b->thresholds ? b->thresholds->w : NULL},
                        .x = normed};
 }
@@ -150,9 +144,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
     moe.dx = dnormed;
     moe.accumulate = p->accumulate;
     moe.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
-    moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL,
-                                       .w1 = b->w1->g + own_experts(x, b->w1),
-                                       .w2 = b->w2->g + own_experts(x, b->w2)};
+    moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
     ch_moe_backward(x, &moe, &b->saved);
   }
   const ch_sum sum = ch_sum_of(b->ffn_norm);

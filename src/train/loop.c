@@ -150,10 +150,8 @@ static int evaluate(loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-/* By the first rank, which has the log. */
 static int save(loop_state *d, char *path) {
-  if (comm_of(d->run)->rank) return CHOIR_OK;
-  CH_TRY(ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
+  CH_TRY(ch_comm_agree(comm_of(d->run), ch_metrics_sync(&d->metrics, &d->run->metrics_bytes)));
   return ch_checkpoint_save(d->run, path);
 }
 

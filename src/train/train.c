@@ -46,7 +46,7 @@ static int check_memory(ch_run *run) {
 static int make_model(ch_run *run, const choir_train_options *o) {
   choir_model *model;
   CH_TRY(ch_model_prepare(&run->config, &o->run, &model));
-  model->x.comm = ch_ranks_comm(o->ranks);
+  ch_model_share(model, ch_ranks_comm(o->ranks));
   CH_TRY(ch_trainer_plan(model, &run->trainer));
   CH_TRY(check_memory(run));
   CH_TRY(ch_trainer_commit(&run->trainer));
@@ -108,7 +108,7 @@ static int start_from(ch_run *run) {
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
   snprintf(path, sizeof path, "%s/model.safetensors", run->from);
-  CH_TRY(ch_weights_start(&model->net.params, model->x.memory, path, &upcycled));
+  CH_TRY(ch_weights_start(&model->net.params, model->x.memory, model->x.comm, path, &upcycled));
   return CHOIR_OK;
 }
 

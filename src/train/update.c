@@ -2,21 +2,8 @@
 
 #include <math.h>
 
-#include "comm/collective.h"
-
 int ch_update_in_backward(const choir_train_config *config) {
   return config->clip_norm == 0 && config->accumulate == 1;
-}
-
-/* The gradients of experts come from their owners; all others every rank has. */
-static void gather_experts(const ch_update *u, int layer) {
-  const ch_params *params = u->optimizer->params;
-  for (int i = 0; i < params->count; i++) {
-    const ch_param *p = &params->p[i];
-    if (!p->expert || (layer != CH_EVERY_PARAM && p->layer != layer)) continue;
-    ch_comm_gather_shares(u->x->comm, CH_AS_HOST(real, p->g), p->shape[0],
-                          p->count / p->shape[0] * (int64_t)sizeof(real));
-  }
 }
 
 /* The norm that goes with no clipping: ch_optimizer_step looks at it for nothing else. */
@@ -25,7 +12,6 @@ static const double no_norm = 0;
 void ch_update_layer(void *context, const ch_pass *pass, int layer) {
   ch_update *u = context;
   double CH_DEV *guard = pass->sums + CH_PASS_GUARD;
-  gather_experts(u, layer);
   ch_optimizer_squares(u->x, u->optimizer, layer, guard);
   ch_optimizer_step(u->x, u->optimizer, layer, u->step, no_norm, guard);
 }
@@ -41,7 +27,6 @@ static double norm_of(ch_update *u) {
 
 double ch_update_finish(ch_update *u, int in_backward, double loss) {
   int rest = in_backward ? CH_OUTSIDE_LAYERS : CH_EVERY_PARAM;
-  if (!in_backward) gather_experts(u, rest);
   ch_optimizer_squares(u->x, u->optimizer, rest, NULL);
   double norm = norm_of(u);
   if (!isfinite(norm) || !isfinite(loss)) u->stopped = 1;
