@@ -64,27 +64,31 @@ static uint64_t hash_result(const ch_step_result *r) {
   return hash(1, all, sizeof all);
 }
 
-static int train(const ch_comm *comm, void *context) {
-  const job *j = context;
+static void new_trainer(const ch_comm *comm, const choir_config *config, ch_trainer *t) {
   choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1};
   choir_model *model;
+  test_ok(ch_model_prepare(config, &run, &model));
+  ch_model_share(model, comm);
+  test_ok(ch_trainer_plan(model, t));
+  test_ok(ch_trainer_commit(t));
+  test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 1));
+  ch_model_weights_changed(model);
+}
+
+static int train(const ch_comm *comm, void *context) {
+  const job *j = context;
   ch_trainer t;
   ch_step_result r;
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
   static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
-  test_ok(ch_model_prepare(&j->config, &run, &model));
-  ch_model_share(model, comm);
-  test_ok(ch_trainer_plan(model, &t));
-  test_ok(ch_trainer_commit(&t));
-  test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 1));
-  ch_model_weights_changed(model);
+  new_trainer(comm, &j->config, &t);
   for (int i = 0; i < STEPS; i++) {
     model_tokens(token, MOST_TOKENS, (uint32_t)i);
     model_tokens(target, MOST_TOKENS, 50 + (uint32_t)i);
     test_ok(ch_trainer_step(&t, token, target, &r));
-    mine->weights[i] = hash_weights(model);
+    mine->weights[i] = hash_weights(t.model);
     mine->results[i] = hash_result(&r);
-    mine->statistics[i] = hash_statistics(model);
+    mine->statistics[i] = hash_statistics(t.model);
   }
   int64_t last = (int64_t)(mine->weights[STEPS - 1] >> 1);
   int other = ch_comm_max(comm, last) != last;
@@ -173,6 +177,66 @@ static void every_option(void **state) {
   same_with("adamw, bf16", c, some_ranks);
 }
 
+/* ---- traffic ---- */
+
+typedef struct {
+  choir_config config;
+  int64_t *sent; /* [FORKED_MOST] bytes of one step */
+} count_job;
+
+static int count_step(const ch_comm *comm, void *context) {
+  const count_job *j = context;
+  static int32_t token[MOST_TOKENS];
+  ch_trainer t;
+  ch_step_result r;
+  new_trainer(comm, &j->config, &t);
+  model_tokens(token, MOST_TOKENS, 1);
+  test_ok(ch_trainer_step(&t, token, token, &r));
+  j->sent[comm->rank] = comm->traffic->bytes;
+  ch_trainer_free(&t);
+  return 0;
+}
+
+/* What all ranks together send in a step, but for rows: docs/clusters.md has the formula. A gather of x bytes, and each
+ * half of a sum, is (P - 1) x. */
+static int64_t but_for_rows(const choir_config *c, int P, int scored, int64_t slots) {
+  choir_model *model;
+  test_ok(ch_model_prepare(c, NULL, &model));
+  const ch_transformer *net = &model->net;
+  int64_t n = (int64_t)RANKS_B * RANKS_T, e = c->model.experts, bytes = 8 * c->train.shards;
+  for (int i = 0; i < net->params.count; i++) {
+    const ch_param *p = &net->params.p[i];
+    if (p->expert)
+      bytes += 8 * e; /* squares */
+    else
+      bytes += 2 * 4 * p->count * (p == net->embed ? 2 : 1); /* of the head, and of the lookup */
+  }
+  if (scored) bytes += net->moe_layers * 4 * (n * e + slots);
+  choir_model_free(model);
+  return (P - 1) * bytes;
+}
+
+/* Rows that leave their rank, five times a layer: by the ids of the tokens, or whatever is left. */
+static void traffic_is_the_formula(void **state) {
+  (void)state;
+  enum { P = 4, MOE = 2, ROW = 5 * 4 * 32 * MOE };
+  int64_t n = (int64_t)RANKS_B * RANKS_T, total[2] = {0}, away = 0;
+  int32_t token[RANKS_B * RANKS_T];
+  for (int k = 0; k < 2; k++) {
+    count_job j = {.config = config_of(k ? "expert_choice" : "hash", 8, 1)};
+    j.sent = mmap(NULL, FORKED_MOST * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_int_equal(forked_run(P, 0, count_step, &j), 0);
+    for (int r = 0; r < P; r++) total[k] += j.sent[r];
+    munmap(j.sent, FORKED_MOST * sizeof *j.sent);
+    total[k] -= but_for_rows(&j.config, P, k, 2 * n);
+  }
+  model_tokens(token, (int)n, 1);
+  for (int64_t t = 0; t < n; t++) away += token[t] % MODEL_E / (MODEL_E / P) != t / (n / P);
+  assert_int_equal(total[0], away * ROW);
+  assert_int_equal(total[1] % (5 * 4 * 32), 0);
+  assert_in_range(total[1], n * ROW, 2 * n * ROW); /* three of four rows in the mean */
+}
+
 static int refused(const ch_comm *comm, void *context) {
   const choir_config *config = context;
   choir_run_options run = {.backend = "cpu", .threads = 1};
@@ -193,8 +257,11 @@ static void refuses_ranks_that_do_not_divide(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(accumulated),
-                                     cmocka_unit_test(every_pool), cmocka_unit_test(every_option),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router),
+                                     cmocka_unit_test(accumulated),
+                                     cmocka_unit_test(every_pool),
+                                     cmocka_unit_test(every_option),
+                                     cmocka_unit_test(traffic_is_the_formula),
                                      cmocka_unit_test(refuses_ranks_that_do_not_divide)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

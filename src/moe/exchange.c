@@ -5,19 +5,24 @@
 #include "comm/collective.h"
 #include "moe/router.h"
 
-ch_experts_of ch_exchange_experts(const ch_exec *x, int e, int rank) {
-  return (ch_experts_of){(int)ch_share(e, rank, x->comm->size), (int)ch_share(e, rank + 1, x->comm->size)};
+/* The experts of a rank are first .. last-1. */
+typedef struct {
+  int first, last;
+} run;
+
+static run experts_of(const ch_exec *x, int e, int rank) {
+  return (run){(int)ch_share(e, rank, x->comm->size), (int)ch_share(e, rank + 1, x->comm->size)};
 }
 
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
-void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int max_slots, ch_exchange *ex) {
-  ch_experts_of own = ch_exchange_experts(x, e, x->comm->rank);
+void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int max_slots, int most, ch_exchange *ex) {
+  run own = experts_of(x, e, x->comm->rank);
   int experts = own.last - own.first, ranks = x->comm->size;
   *ex = (ch_exchange){.n = n, .e = e};
   if (ranks == 1) return;
   ch_record_alloc(a, &ex->local, n, e, least(max_slots, (int64_t)n * e));
-  ex->owned = (ch_record){.experts = experts, .max_slots = least(max_slots, (int64_t)n * ranks * experts)};
+  ex->owned = (ch_record){.experts = experts, .max_slots = least(max_slots, (int64_t)most * experts)};
   ex->owned.expert_begin = CH_NEW(a, int, experts + 1);
   ex->slots = CH_NEW_HOST(a, int64_t, (int64_t)ranks * e);
 }
@@ -25,7 +30,7 @@ void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int max_slots, ch_
 /* Who has how many slots of whom, and the view of this rank's experts. */
 static void count_slots(ch_exec *x, const ch_record *all, int begin, ch_exchange *ex) {
   const int *expert_begin = CH_AS_HOST(const int, all->expert_begin), *token = CH_AS_HOST(const int, all->slot_token);
-  ch_experts_of own = ch_exchange_experts(x, ex->e, x->comm->rank);
+  run own = experts_of(x, ex->e, x->comm->rank);
   memset(ex->slots, 0, (size_t)x->comm->size * (size_t)ex->e * sizeof *ex->slots);
   for (int i = 0; i < ex->e; i++)
     for (int s = expert_begin[i]; s < expert_begin[i + 1]; s++)
@@ -55,7 +60,7 @@ void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange 
 /* ---- rows on their way ---- */
 
 /* Slots of the rank's tokens at the experts first .. last-1. */
-static int64_t slots_at(const ch_exchange *ex, int rank, ch_experts_of at) {
+static int64_t slots_at(const ch_exchange *ex, int rank, run at) {
   int64_t sum = 0;
   for (int i = at.first; i < at.last; i++) sum += ex->slots[(int64_t)rank * ex->e + i];
   return sum;
@@ -65,13 +70,13 @@ static int64_t slots_at(const ch_exchange *ex, int rank, ch_experts_of at) {
 static void local_spans(const ch_exec *x, const ch_exchange *ex, int64_t bytes, const void *rows, ch_bytes *span) {
   char *at = (char *)(uintptr_t)rows;
   for (int r = 0; r < x->comm->size; r++) {
-    span[r] = (ch_bytes){at, slots_at(ex, x->comm->rank, ch_exchange_experts(x, ex->e, r)) * bytes};
+    span[r] = (ch_bytes){at, slots_at(ex, x->comm->rank, experts_of(x, ex->e, r)) * bytes};
     at += span[r].bytes;
   }
 }
 
 /* The rows of the experts first .. last-1, by the owners of the tokens. */
-static void owned_spans(const ch_exec *x, const ch_exchange *ex, ch_experts_of own, int64_t bytes, const void *rows,
+static void owned_spans(const ch_exec *x, const ch_exchange *ex, run own, int64_t bytes, const void *rows,
                         ch_bytes *span) {
   char *at = (char *)(uintptr_t)rows;
   for (int r = 0; r < x->comm->size; r++) {
@@ -81,8 +86,8 @@ static void owned_spans(const ch_exec *x, const ch_exchange *ex, ch_experts_of o
 }
 
 /* Between rows in the order of slots, expert by expert, and the same by the owners of their tokens. */
-static void reorder(const ch_exec *x, const ch_exchange *ex, ch_experts_of own, int64_t bytes, char *by_slot,
-                    char *by_rank, int to_slots) {
+static void reorder(const ch_exec *x, const ch_exchange *ex, run own, int64_t bytes, char *by_slot, char *by_rank,
+                    int to_slots) {
   ch_bytes span[CH_RANKS];
   owned_spans(x, ex, own, bytes, by_rank, span);
   for (int i = own.first; i < own.last; i++)
@@ -101,7 +106,7 @@ static void travel(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *
   int64_t bytes = d * (int64_t)sizeof(real);
   char *stage = CH_NEW_HOST(&x->scratch, char, ex->owned.max_slots *bytes);
   char *rows = CH_AS_HOST(char, owned);
-  ch_experts_of own = ch_exchange_experts(x, ex->e, x->comm->rank);
+  run own = experts_of(x, ex->e, x->comm->rank);
   ch_bytes here[CH_RANKS], there[CH_RANKS];
   if (!ch_counting(x)) {
     local_spans(x, ex, bytes, CH_AS_HOST(void, local), here);
@@ -143,9 +148,12 @@ void ch_exchange_combine_backward(ch_exec *x, const ch_exchange *ex, int d, real
 
 void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *rows, real CH_DEV *tokens) {
   size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *y = ex->slots ? CH_NEW(&x->scratch, real, (int64_t)ex->local.max_slots * d) : NULL;
-  if (y) travel(x, ex, d, y, rows, 1);
-  x->ops->combine(x, &(ch_combine_args){.record = &ex->local, .d = d, .y = y ? y : rows, .out = tokens});
+  const real CH_DEV *y = rows;
+  if (ex->slots) {
+    y = CH_NEW(&x->scratch, real, (int64_t)ex->local.max_slots * d);
+    travel(x, ex, d, y, rows, 1);
+  }
+  x->ops->combine(x, &(ch_combine_args){.record = &ex->local, .d = d, .y = y, .out = tokens});
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -153,7 +161,7 @@ void ch_exchange_gather_slots(ch_exec *x, const ch_exchange *ex, const ch_record
                               real CH_DEV *of_all) {
   if (!ex->slots) return;
   size_t mark = ch_arena_mark(&x->scratch);
-  const ch_experts_of everyone = {0, ex->e};
+  const run everyone = {0, ex->e};
   char *stage = CH_NEW_HOST(&x->scratch, char, all->max_slots * sizeof(real));
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (!ch_counting(x)) {

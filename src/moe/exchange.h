@@ -18,14 +18,9 @@ typedef struct ch_exchange {
   int64_t *slots;  /* [ranks,e] host: slots that the rank's tokens have of the expert; NULL: one process */
 } ch_exchange;
 
-/* The experts of a rank are first .. last-1. */
-typedef struct ch_experts_of {
-  int first, last;
-} ch_experts_of;
-ch_experts_of ch_exchange_experts(const ch_exec *x, int e, int rank);
-
-/* Room from an arena for records of `max_slots` over the tokens of all ranks, of which this one has n. */
-void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int max_slots, ch_exchange *ex);
+/* Room from an arena for records of `max_slots`, `most` of one expert, over the tokens of all ranks, of which this one
+ * has n. */
+void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int max_slots, int most, ch_exchange *ex);
 
 /* Splits a record about tokens `begin` and following of all. It needs no index, unless there is one process. */
 void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange *ex);
