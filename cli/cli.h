@@ -62,6 +62,7 @@ extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
 const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
+void cli_be_silent(void);                  /* from here on: of several ranks one speaks */
 void cli_print_notices(const char *lines); /* on standard error, each behind the verb's name */
 int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */

@@ -9,7 +9,15 @@
 
 static const cli_verb *current; /* whose words are being read: for messages */
 
+static int silent;
+
+void cli_be_silent(void) {
+  silent = 1;
+  if (!freopen("/dev/null", "w", stdout)) fclose(stdout);
+}
+
 static void say(const char *format, va_list args) {
+  if (silent) return;
   char text[4096], shown[4096];
   vsnprintf(text, sizeof text, format, args);
   choir_printable(text, strlen(text), 0, shown, sizeof shown);
@@ -21,7 +29,7 @@ int cli_usage(const char *format, ...) {
   va_start(args, format);
   say(format, args);
   va_end(args);
-  fprintf(stderr, "Try: choir help%s%s\n", current ? " " : "", current ? current->name : "");
+  if (!silent) fprintf(stderr, "Try: choir help%s%s\n", current ? " " : "", current ? current->name : "");
   return CLI_USAGE;
 }
 
@@ -34,7 +42,7 @@ int cli_fail_with(const char *format, ...) {
 }
 
 void cli_print_notices(const char *lines) {
-  for (const char *end; *lines && (end = strchr(lines, '\n')); lines = end + 1)
+  for (const char *end; !silent && *lines && (end = strchr(lines, '\n')); lines = end + 1)
     fprintf(stderr, "choir%s%s: note: %.*s\n", current ? " " : "", current ? current->name : "", (int)(end - lines),
             lines);
 }

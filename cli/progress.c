@@ -74,7 +74,8 @@ void cli_catch_signals(void) {
       (int)SA_RESETHAND | SA_RESTART; /* the second one has its usual effect: a way out of a step that hangs */
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
-  struct sigaction before; /* nohup has it ignored, and that must stay */
+  sigaction(SIGUSR1, &action, NULL); /* that the time of a job is nearly over */
+  struct sigaction before;           /* nohup has it ignored, and that must stay */
   if (!sigaction(SIGHUP, NULL, &before) && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 

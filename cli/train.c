@@ -90,6 +90,16 @@ static int on_event(void *context, const choir_train_event *e) {
   return cli_stop_requested() || out_of_time;
 }
 
+/* Of several ranks: what the first one sent, and for how long it was at that. */
+static void show_exchange(const display *w, const choir_ranks *ranks) {
+  choir_ranks_traffic sent = choir_ranks_sent(ranks);
+  double seconds = cli_seconds() - w->progress.started, steps = (double)(w->last - w->first + 1);
+  if (choir_ranks_size(ranks) == 1 || !w->first) return;
+  printf("%d ranks: each step rank 0 sent %s in %.0f messages; %.0f %% of the time went into exchanges\n",
+         choir_ranks_size(ranks), cli_bytes((double)sent.bytes / steps), (double)sent.messages / steps,
+         100 * sent.seconds / seconds);
+}
+
 /* The config to train with: *use says whether the run's own will not do. */
 static int prepare(choir_config *config, int *use) {
   char path[4096];
@@ -105,8 +115,7 @@ static int prepare(choir_config *config, int *use) {
   return cli_apply_settings(config, &o.set);
 }
 
-static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
+static int train(const choir_ranks *ranks) {
   choir_config config;
   display w = {0};
   int use, status = prepare(&config, &use);
@@ -124,11 +133,13 @@ static int run(int count, const char *const *operands) {
   options.run.backend = o.backend;
   options.run.emulate_bf16 = o.emulate;
   options.disk_minutes = o.disk_minutes;
+  options.ranks = ranks;
   options.event = on_event;
   options.context = &w;
   int code = choir_train(&options);
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
+  show_exchange(&w, ranks);
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)
     printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
@@ -139,6 +150,17 @@ static int run(int count, const char *const *operands) {
   else
     printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, cli_shown(o.out));
   return 0;
+}
+
+/* Started by mpirun or srun, this process is one of several; the first one speaks. */
+static int run(int count, const char *const *operands) {
+  (void)count, (void)operands;
+  choir_ranks *ranks;
+  if (choir_ranks_join(&ranks)) return cli_fail();
+  if (choir_ranks_rank(ranks)) cli_be_silent();
+  int status = train(ranks);
+  choir_ranks_leave(ranks);
+  return status;
 }
 
 static const cli_option options[] = {
@@ -168,6 +190,9 @@ const cli_verb cli_train = {
     "First the memory that the run needs, by purpose. On a terminal one line is kept up to date; elsewhere a line is "
     "printed every ten seconds. "
     "metrics.jsonl in RUN has every step. "
-    "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, saves and exits 0; a second one ends at once.",
+    "Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the step, saves and exits 0; a second one ends at once. "
+    "Started by mpirun or srun, all processes train one model together, of which the first one speaks; their number "
+    "must "
+    "divide train.shards (docs/clusters.md).",
     options,
     run};

@@ -11,12 +11,23 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.h REQUIRED)
 find_path(RANDOM123_INCLUDE Random123/philox.h REQUIRED)
 
+if(CHOIR_MPI STREQUAL "ON")
+  find_package(MPI REQUIRED COMPONENTS C)
+elseif(CHOIR_MPI STREQUAL "AUTO")
+  find_package(MPI QUIET COMPONENTS C)
+endif()
+
 add_library(choir_features INTERFACE)
 target_include_directories(choir_features INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_BINARY_DIR}/include
                            ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(choir_features SYSTEM INTERFACE ${DNNL_INCLUDE} ${RANDOM123_INCLUDE})
 target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::ZLIB
                       PkgConfig::XXHASH PkgConfig::SENTENCEPIECE ${DNNL_LIBRARY} m)
+
+if(MPI_C_FOUND)
+  target_link_libraries(choir_features INTERFACE MPI::MPI_C)
+  target_compile_definitions(choir_features INTERFACE CHOIR_MPI)
+endif()
 
 message(STATUS "choir: OpenMP        ${OpenMP_C_VERSION}")
 message(STATUS "choir: oneDNN        ${DNNL_LIBRARY}")
@@ -26,4 +37,5 @@ message(STATUS "choir: zlib          ${ZLIB_VERSION}")
 message(STATUS "choir: xxHash        ${XXHASH_VERSION}")
 message(STATUS "choir: SentencePiece ${SENTENCEPIECE_VERSION}")
 message(STATUS "choir: Random123     ${RANDOM123_INCLUDE}")
+message(STATUS "choir: MPI           ${MPI_C_LIBRARIES}")
 message(STATUS "choir: sanitizers    ${CHOIR_SANITIZE}")

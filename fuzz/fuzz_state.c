@@ -32,18 +32,18 @@ static void make_run(void) {
   options.threads = 1;
   choir_model *model;
   must(ch_model_prepare(c, &options, &model));
-  must(ch_trainer_plan(model, &ch_comm_single, &run.trainer));
+  must(ch_trainer_plan(model, &run.trainer));
   must(ch_trainer_commit(&run.trainer));
   if (getenv("CHOIR_FUZZ_SEED")) must(ch_state_write(&run.trainer, counters, COUNTERS, getenv("CHOIR_FUZZ_SEED")));
 }
 
 /* Whatever has been taken is finite. */
 static void check_state(void) {
-  static choir_tensor tensor[1000];
+  static ch_stored tensor[1000];
   int count = ch_optimizer_tensors(&run.trainer.optimizer, tensor);
   for (int i = 0; i < count; i++)
-    for (size_t k = 0; k < tensor[i].bytes / sizeof(float); k++)
-      if (!isfinite(((const float *)tensor[i].data)[k])) abort();
+    for (size_t k = 0; k < tensor[i].tensor.bytes / sizeof(float); k++)
+      if (!isfinite(((const float *)tensor[i].tensor.data)[k])) abort();
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {

@@ -38,14 +38,14 @@ $asked"
 $found"
 }
 allow base
-allow op base
 allow comm base
+allow op comm base
 allow optim op base
 allow cpu op base
 allow data base
 allow moe op comm base
 allow model moe optim op comm base
-allow api model moe op base
+allow api model moe op comm base
 allow train api model moe optim data op comm base
 allow infer api model moe data op comm base
 allow task train infer api model moe data op comm base

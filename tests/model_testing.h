@@ -64,7 +64,7 @@ static inline void model_same_weights(const choir_model *model, real **want) {
 }
 
 static inline void model_trainer(choir_model *model, ch_trainer *t) {
-  test_ok(ch_trainer_plan(model, &ch_comm_single, t));
+  test_ok(ch_trainer_plan(model, t));
   test_ok(ch_trainer_commit(t));
 }
 

@@ -31,7 +31,7 @@ static void plan_is_that_of_the_arenas(void **state) {
     }
     test_ok(choir_config_cost(&c, &costs));
     test_ok(choir_model_init(&c, 1, &run, &model));
-    test_ok(ch_trainer_plan(model, &ch_comm_single, &t));
+    test_ok(ch_trainer_plan(model, &t));
     test_ok(ch_trainer_commit(&t));
     const choir_memory *m = &costs.train_memory;
     assert_int_equal(m->weights, model->weights.size);

@@ -11,7 +11,7 @@ static void begin_on(const char *backend, const choir_config *config, ch_trainer
   choir_run_options run = {.backend = backend, .compute = "fp32", .threads = 2};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
-  test_ok(ch_trainer_plan(model, &ch_comm_single, t));
+  test_ok(ch_trainer_plan(model, t));
   test_ok(ch_trainer_plan_batches(t, SHORT, LONG, 2 * ROWS * MODEL_B, NULL, 0));
   test_ok(ch_trainer_commit(t));
   test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 2));
@@ -172,7 +172,7 @@ static void frozen(void **state) {
     choir_run_options run = {.backend = "cpu", .compute = "fp32"};
     strcpy(config.train.freeze, bad[i][0]);
     test_ok(ch_model_prepare(&config, &run, &model));
-    assert_int_equal(ch_trainer_plan(model, &ch_comm_single, &t), CHOIR_ERROR_ARGUMENT);
+    assert_int_equal(ch_trainer_plan(model, &t), CHOIR_ERROR_ARGUMENT);
     if (!strstr(choir_error_message(), bad[i][1])) fail_msg("%s", choir_error_message());
     ch_trainer_free(&t);
   }

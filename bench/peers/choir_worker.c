@@ -149,7 +149,7 @@ static void open_step(worker *w, char **argv) {
   run.threads = atoi(argv[5]);
   check(choir_npy_read(argv[3], CHOIR_NPY_INT32, 2, &w->tokens));
   check(choir_model_load(argv[2], &run, &model));
-  check(ch_trainer_plan(model, &ch_comm_single, &w->trainer));
+  check(ch_trainer_plan(model, &w->trainer));
   check(ch_trainer_commit(&w->trainer));
   int64_t n = ch_step_tokens(&model->config.train);
   if (w->tokens.shape[0] != 2 || w->tokens.shape[1] != n)

@@ -19,6 +19,7 @@
 #include "choir/npy.h"
 #include "choir/printable.h"
 #include "choir/probe.h"
+#include "choir/ranks.h"
 #include "choir/report.h"
 #include "choir/router.h"
 #include "choir/routing.h"

@@ -4,6 +4,7 @@
 
 #include "choir/data.h"
 #include "choir/model.h"
+#include "choir/ranks.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,7 +47,8 @@ typedef struct choir_train_options {
   const char *from;           /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
   choir_run_options run;
-  double disk_minutes; /* that the run goes on without room on the disk */
+  const choir_ranks *ranks; /* who trains together (choir/ranks.h); NULL: this process alone */
+  double disk_minutes;      /* that the run goes on without room on the disk */
   int (*event)(void *context,
                const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
@@ -59,6 +61,8 @@ typedef struct choir_train_options {
  * out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and checkpoints/STEP/. A loss, gradient or weight that
  * is not finite stops with CHOIR_ERROR_NUMERIC, the step and the first such tensor; the last good checkpoint stays.
  * CHOIR_ERROR_INTERRUPTED: the caller's event function asked to stop, and the step that it saw has been saved.
+ * Of several ranks each calls this with the same options; the first one writes, an error of one is the error of all,
+ * and everybody's event function is called.
  * CHOIR_ERROR_FULL: the disk had no room for `disk_minutes` (docs/training.md has the rule). CHOIR_ERROR_BUSY: another
  * process trains there. Otherwise as the loaders of config, data and model. */
 CHOIR_API int choir_train(const choir_train_options *options);

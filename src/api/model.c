@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/machine.h"
 #include "base/threads.h"
+#include "comm/collective.h"
 #include "model/weights.h"
 
 static int prepare(const choir_config *config, const choir_run_options *options, choir_model *model) {
@@ -41,6 +42,13 @@ int ch_model_prepare(const choir_config *config, const choir_run_options *option
   *model = calloc(1, sizeof **model);
   if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
   return keep(prepare(config, options, *model), model);
+}
+
+void ch_model_share(choir_model *model, const ch_comm *comm) {
+  model->x.comm = comm;
+  ch_params_share(&model->net.params, comm);
+  ch_arena_free(&model->weights); /* counts again */
+  ch_params_alloc_weights(&model->net.params, &model->weights, model->x.compute == CH_COMPUTE_BF16);
 }
 
 int ch_model_commit_weights(choir_model *model) {
@@ -90,6 +98,7 @@ const char *ch_model_bad_weight(choir_model *model) {
   const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
   while (!ch_counting(x) && bad < count && isfinite(squares[bad])) bad++;
   ch_scratch_release(x, mark);
+  if (!ch_counting(x)) bad = (int)-ch_comm_max(x->comm, -bad);
   return bad < count ? p[bad].name : NULL;
 }
 
@@ -116,11 +125,12 @@ int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_
 
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
   char path[PATH_MAX];
+  const ch_comm *comm = model->x.comm;
   snprintf(path, sizeof path, "%s/config.json", directory);
-  CH_TRY(choir_config_save(&model->config, path));
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : choir_config_save(&model->config, path)));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  CH_TRY(ch_weights_save(&model->net.params, model->x.memory, path));
-  if (!tokenizer) return CHOIR_OK;
+  CH_TRY(ch_weights_save(&model->net.params, model->x.memory, comm, path));
+  if (!tokenizer || comm->rank) return CHOIR_OK;
   size_t size;
   const void *bytes = choir_tokenizer_bytes(tokenizer, &size);
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);

@@ -26,13 +26,17 @@ int ch_model_prepare(const choir_config *config, const choir_run_options *option
 int ch_model_commit_weights(choir_model *model);
 int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);
 
+/* Shares the work, and the experts, of a model that has counted its weights and has no memory for them yet. */
+void ch_model_share(choir_model *model, const ch_comm *comm);
+
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);
 
 /* The bf16 copies made anew, on any executor that is ready to run. */
 void ch_model_round_weights(choir_model *model, ch_exec *x);
 
-/* The first weight that is not finite, in the order of the table; NULL: all are. The model must have a plan. */
+/* The first weight that is not finite, in the order of the table, on any rank; NULL: all are. The model must have a
+ * plan. Collective. */
 const char *ch_model_bad_weight(choir_model *model);
 
 /* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. */
@@ -59,7 +63,8 @@ int ch_model_commit(choir_model *model);
 int ch_model_plan_passes(choir_model *model, const ch_pass *passes, int count);
 int ch_model_size_passes(choir_model *model, const ch_pass *passes, int count);
 
-/* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory. */
+/* config.json, model.safetensors and, unless NULL, tokenizer.model into an existing directory: the first rank's.
+ * Collective; the first rank's code counts. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory);
 
 /* For ch_pass.hook: passes routings on to whoever choir_model_on_routing named; NULL when that is nobody. The other one

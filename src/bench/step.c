@@ -44,7 +44,7 @@ static int set_up(ch_bench *b, training *t) {
   run.threads = b->options->threads;
   run.backend = b->backend->name;
   CH_TRY(choir_model_init(&config, 1, &run, &model));
-  CH_TRY(ch_trainer_plan(model, &ch_comm_single, &t->trainer));
+  CH_TRY(ch_trainer_plan(model, &t->trainer));
   return ch_trainer_commit(&t->trainer);
 }
 

@@ -1,24 +1,39 @@
-/* Ranks: the table of what processes that train one model together say to each other. One process now; a library for
- * several fills the same table. Every function is collective: all ranks call it, in the same order, with the same
- * counts. */
+/* Ranks: processes that train one model together, and the table of how they reach each other. A table brings one
+ * function, `exchange`; everything else (collective.h) is made of it, so it adds in one order whoever carries the
+ * bytes.
+ *
+ * Every function is collective: all ranks call it, in the same order, and every count is known on both sides. None can
+ * fail: a process that cannot reach another one ends, and its launcher ends the rest. One that has failed by itself
+ * goes on to the next ch_comm_agree, where all hear of it. */
 #ifndef CH_COMM_COMM_H
 #define CH_COMM_COMM_H
 
-#include "base/memory.h"
-#include "base/real.h"
+#include <stdint.h>
+
+/* Bytes in the host's memory. */
+typedef struct ch_bytes {
+  void *at;
+  int64_t bytes;
+} ch_bytes;
+
+/* What a rank has sent to others since it began, and how long it was in exchanges. */
+typedef struct ch_traffic {
+  int64_t bytes, messages;
+  double seconds;
+} ch_traffic;
 
 typedef struct ch_comm {
   const char *name;
   int rank, size;
-  /* In place, the sum over ranks, added in the order of ranks: the same bits on every rank. `memory` is where x is; a
-   * table that cannot reach it copies. CHOIR_ERROR_IO when a rank is gone. */
-  int (*sum)(const struct ch_comm *comm, const ch_memory *memory, real CH_DEV *x, int64_t count);
-  int (*sum_double)(const struct ch_comm *comm, double *x, int64_t count);
-  /* The largest code over ranks, so that a failure of one is an error of all before any of them leaves. */
-  int (*agree)(const struct ch_comm *comm, int code);
+  int64_t piece;       /* bytes of one message at most: longer spans go in several */
+  ch_traffic *traffic; /* NULL where there are no others */
+  void *context;       /* the table's own */
+  /* send[r] goes to rank r, receive[r] comes from it; nothing is done for the rank itself. Returns when all that is
+   * sent may be changed and all that is received is there. */
+  void (*exchange)(const struct ch_comm *comm, const ch_bytes *send, const ch_bytes *receive);
 } ch_comm;
 
-/* One process: every sum is its own. */
+/* One process. */
 extern const ch_comm ch_comm_single;
 
 #endif

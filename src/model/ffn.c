@@ -14,8 +14,8 @@ static ch_route_tally tally_of(const ch_transformer *m, const ch_block *b, const
   return (ch_route_tally){sums + b->moe * CH_TALLY_SUMS, counts + (int64_t)b->moe * CH_TALLY_COUNTS(m->config.experts)};
 }
 
-static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch_pass *p, const ch_tokens *tokens,
-                            const real CH_DEV *normed) {
+static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p,
+                            const ch_tokens *tokens, const real CH_DEV *normed) {
   int n = p->B * p->T;
   return (ch_moe_args){.options = &m->config.router,
                        .router = m->router,
@@ -37,7 +37,7 @@ static ch_moe_args moe_args(const ch_transformer *m, const ch_block *b, const ch
                        .observe = observed(m, b, p),
                        .observed = p->micro,
                        .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
-                       .rng_base = p->micro * (uint64_t)n,
+                       .rng_base = p->micro * (uint64_t)n * (uint64_t)x->comm->size,
                        .tally = tally_of(m, b, p),
                        .weights = {.router = b->router ? b->router->w : NULL,
                                    .w1 = b->w1->w,
@@ -116,7 +116,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
   if (b->moe < 0) {
     geglu_forward(x, m, b, p, normed, added);
   } else {
-    ch_moe_args moe = moe_args(m, b, p, tokens, normed);
+    ch_moe_args moe = moe_args(x, m, b, p, tokens, normed);
     moe.out = added;
     moe.out_acc = 1;
     ch_moe_forward(x, &moe, &b->saved);
@@ -139,7 +139,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
     const ch_sum sum[GEGLU_GRADIENTS] = {ch_sum_of(b->down), ch_sum_of(b->gate), ch_sum_of(b->up)};
     ch_sum_shards(x, shards, sum, GEGLU_GRADIENTS, p->accumulate, geglu_backward, &c);
   } else {
-    ch_moe_args moe = moe_args(m, b, p, tokens, normed);
+    ch_moe_args moe = moe_args(x, m, b, p, tokens, normed);
     moe.dout = dadded;
     moe.dx = dnormed;
     moe.accumulate = p->accumulate;

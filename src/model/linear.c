@@ -54,7 +54,9 @@ int ch_drops(const ch_pass *p) { return p->training && p->dropout > 0; }
 
 void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
                 real CH_DEV *out, int accumulate) {
-  x->ops->dropout(x, &(ch_dropout_args){.count = (int64_t)p->B * p->T * m->config.d_model,
+  int64_t count = (int64_t)p->B * p->T * m->config.d_model;
+  x->ops->dropout(x, &(ch_dropout_args){.count = count,
+                                        .first = x->comm->rank * count,
                                         .rate = p->dropout,
                                         .seed = p->seed,
                                         .place = (uint32_t)place,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/collective.h"
 #include "moe/router.h"
 
 /* ---- the table ---- */
@@ -36,7 +37,7 @@ static void add(ch_params *params, int most, int layer, const row *r) {
   ch_param *p = &params->p[params->count - 1];
   *p = (ch_param){.layer = layer,
                   .dims = r->dims,
-                  .count = 1,
+                  .whole = 1,
                   .init = r->init_std > 0   ? CH_INIT_NORMAL
                           : r->role == KEPT ? CH_INIT_ZERO
                                             : CH_INIT_ONE,
@@ -50,8 +51,9 @@ static void add(ch_params *params, int most, int layer, const row *r) {
     snprintf(p->name, sizeof p->name, "layers.%d.%s", layer, r->name);
   for (int i = 0; i < r->dims; i++) {
     p->shape[i] = r->shape[i];
-    p->count *= r->shape[i]; /* limits of the config: at most 2^16 * 2^17 * 2^20 */
+    p->whole *= r->shape[i]; /* limits of the config: at most 2^16 * 2^17 * 2^20 */
   }
+  p->count = p->whole;
 }
 
 static void add_all(ch_params *params, int most, int layer, const row *rows, int count) {
@@ -140,6 +142,16 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
                   (double)most_parameters);
 }
 
+void ch_params_share(ch_params *params, const ch_comm *comm) {
+  for (int i = 0; i < params->count; i++) {
+    ch_param *p = &params->p[i];
+    if (!p->expert) continue;
+    int64_t size = p->whole / p->shape[0];
+    p->first = ch_share(p->shape[0], comm->rank, comm->size) * size;
+    p->count = ch_share(p->shape[0], comm->rank + 1, comm->size) * size - p->first;
+  }
+}
+
 void ch_params_free(ch_params *params) {
   free(params->p);
   ch_names_free(&params->names);
@@ -166,7 +178,7 @@ int ch_params_first(const ch_params *params, int layer) {
 
 int64_t ch_params_total(const ch_params *params) {
   int64_t total = 0;
-  for (int i = 0; i < params->count; i++) total += params->p[i].count;
+  for (int i = 0; i < params->count; i++) total += params->p[i].whole;
   return total;
 }
 
@@ -196,7 +208,7 @@ void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
 
 enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */
 
-/* Elements begin .. begin+count-1 of one tensor. Drawn in double in every build, rounded last. */
+/* Elements begin .. begin+count-1 of one whole tensor. Drawn in double in every build, rounded last. */
 static void fill(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, real *to) {
   double normal[PIECE];
   if (p->init == CH_INIT_NORMAL) ch_rng_normals(rng, (uint64_t)begin, (size_t)count, normal);
@@ -211,7 +223,7 @@ static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int
     real *to = block ? block : CH_AS_HOST(real, p->w + first);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t begin = 0; begin < count; begin += PIECE)
-      fill(p, rng, first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
+      fill(p, rng, p->first + first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
     if (block) memory->put(p->w + first, block, (size_t)count * sizeof *block);
   }
 }

@@ -6,6 +6,7 @@
 #include "base/names.h"
 #include "base/real.h"
 #include "choir/config.h"
+#include "comm/comm.h"
 
 /* Width of one head: given, or d/H. */
 static inline int ch_config_d_head(const choir_model_config *c) {
@@ -27,7 +28,8 @@ typedef struct ch_param {
   int layer;     /* -1: outside the layers */
   int dims;      /* 1, 2 or 3 */
   int64_t shape[3];
-  int64_t count; /* product of shape */
+  int64_t whole;        /* product of shape */
+  int64_t first, count; /* the elements that this process has: all, or of experts its own */
   ch_init_kind init;
   double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
   int expert;         /* first dimension counts experts: factored and sharded per expert */
@@ -52,6 +54,9 @@ typedef struct ch_params {
 int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
+/* Leaves of every expert tensor what this rank owns: to be called before anything has its memory. */
+void ch_params_share(ch_params *params, const ch_comm *comm);
+
 /* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
  * asked for, and gradients. With `share`, those of all layers stand on the same memory: for who is done with a
  * layer's before the next one's begin. */
@@ -65,6 +70,6 @@ int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, in
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
 /* The first row of a layer; its rows stand one behind the other. 0 for -1, whose rows are the first and the last. */
 int ch_params_first(const ch_params *params, int layer);
-int64_t ch_params_total(const ch_params *params); /* elements of those trained by gradients */
+int64_t ch_params_total(const ch_params *params); /* elements of those trained by gradients, of all ranks */
 
 #endif

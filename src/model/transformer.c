@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "comm/collective.h"
 
 /* The parameter of that name inside a layer; NULL where the layer has none. */
 static ch_param *layer_param(ch_params *params, int layer, const char *suffix) {
@@ -71,10 +72,11 @@ void ch_transformer_clear_stats(ch_transformer *m) {
 
 /* Padding (negative ids) becomes token 0 that takes no part: found on the host, then copied. */
 static ch_tokens clean_tokens(ch_exec *x, const ch_pass *p) {
-  int n = p->B * p->T, padded = 0;
+  int64_t n = (int64_t)p->B * p->T;
+  int padded = 0;
   int32_t *id = CH_NEW_HOST(&ch_host(x)->tape, int32_t, n);
   uint8_t *mask = CH_NEW_HOST(&ch_host(x)->tape, uint8_t, n);
-  for (int t = 0; t < n && !ch_counting(x); t++) {
+  for (int64_t t = 0; t < n && !ch_counting(x); t++) {
     mask[t] = p->token[t] >= 0;
     id[t] = mask[t] ? p->token[t] : 0;
     padded |= !mask[t];
@@ -105,12 +107,6 @@ static size_t report_cells(const ch_transformer *m, const ch_pass *p) {
   return loss_cells(m) + (size_t)ch_pass_shards(p);
 }
 
-/* As gradients are summed. */
-static double tree_sum(const double *shard, int lo, int hi) {
-  int mid = (lo + hi) / 2;
-  return hi - lo == 1 ? shard[lo] : tree_sum(shard, lo, mid) + tree_sum(shard, mid, hi);
-}
-
 void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   p->loss_sum = p->aux_loss = 0;
   p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
@@ -134,7 +130,7 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p, const ch_tokens *tok
       layer += CH_TALLY_SUMS;
       counts += CH_TALLY_COUNTS(m->config.experts);
     }
-    p->loss_sum = tree_sum(sums + loss_cells(m), 0, ch_pass_shards(p));
+    p->loss_sum = ch_add_shards(ch_pass_shards(p), sums + loss_cells(m));
     p->aux_loss += ch_consistency_weight(x, m, p) * sums[CH_PASS_CONSISTENCY];
   }
   ch_scratch_release(x, mark);
@@ -156,15 +152,41 @@ static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *c
   x->ops->embedding_backward(x, &part);
 }
 
+/* What of a pass is this rank's: whole sequences and whole shards. `token` stays that of all. */
+static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass *p) {
+  int64_t rank = x->comm->rank;
+  ch_pass own = *p;
+  own.B = p->B / x->comm->size;
+  own.shards = ch_pass_shards(p) / x->comm->size;
+  if (p->target) own.target += rank * own.B * own.T;
+  if (p->logits) own.logits += rank * own.B * own.T * m->config.vocab_size;
+  own.shard_loss += rank * own.shards;
+  return own;
+}
+
+/* The losses of all ranks' shards. An update within the backward pass looks at their sum, as at everything that is to
+ * be finite. */
+static void share_losses(const ch_exec *x, const ch_pass *p) {
+  if (x->comm->size == 1 || ch_counting(x)) return;
+  double *loss = CH_AS_HOST(double, p->shard_loss);
+  ch_comm_gather_shares(x->comm, loss, ch_pass_shards(p), sizeof *loss);
+  CH_AS_HOST(double, p->sums)[CH_PASS_GUARD] = ch_add_shards(ch_pass_shards(p), loss);
+}
+
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */
-void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
-  int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
+void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
-  ch_pass_begin(x, m, p);
-  ch_tokens tokens = clean_tokens(x, p);
+  ch_pass_begin(x, m, all);
+  ch_tokens tokens = clean_tokens(x, all);
+  ch_pass own = of_rank(x, m, all), *p = &own;
+  int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
-  ch_embedding_args embedding = {
-      .n = n, .d = (int)d, .V = m->config.vocab_size, .token = tokens.id, .w = m->embed->w, .x = stream};
+  ch_embedding_args embedding = {.n = n,
+                                 .d = (int)d,
+                                 .V = m->config.vocab_size,
+                                 .token = tokens.id + x->comm->rank * n,
+                                 .w = m->embed->w,
+                                 .x = stream};
   x->ops->embedding(x, &embedding);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   for (int l = 0; l < m->config.layers; l++) {
@@ -181,6 +203,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
   real CH_DEV *dx = p->gradients ? CH_NEW(&x->tape, real, n * d) : NULL;
   if (p->gradients) begin_gradients(x, &m->params, p, -1);
   if (p->target || p->logits) ch_head(x, m, p, stream, dx);
+  share_losses(x, all);
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
@@ -193,7 +216,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p) {
     const ch_sum sum = {.y = m->embed->g, .count = m->embed->count, .adds = 1};
     ch_sum_shards(x, ch_pass_shards(p), &sum, 1, 1, lookup_backward, &(lookup){embedding, n / ch_pass_shards(p)});
   }
-  ch_pass_end(x, m, p, &tokens);
+  ch_pass_end(x, m, all, &tokens);
   ch_arena_release(&ch_host(x)->tape, host_mark);
   ch_arena_release(&x->tape, mark);
 }

@@ -40,7 +40,7 @@ typedef struct ch_transformer {
   choir_route_stats *stats; /* [moe_layers] sums since ch_transformer_clear_stats */
 } ch_transformer;
 
-/* The tokens of a pass, for ops and, where shapes depend on them, for the host. */
+/* The tokens of a pass, all ranks', for ops and, where shapes depend on them, for the host. */
 typedef struct ch_tokens {
   const int32_t CH_DEV *id;    /* [n] padding is token 0 that takes no part */
   const uint8_t CH_DEV *valid; /* [n] or NULL: no padding */
@@ -55,7 +55,7 @@ enum {
   CH_PASS_SUMS
 };
 
-/* One pass over B sequences of T tokens. */
+/* One pass over B sequences of T tokens: those of all ranks, each of which runs its share of them. */
 typedef struct ch_pass {
   int B, T;
   int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
@@ -91,7 +91,7 @@ int ch_transformer_create(const choir_model_config *config, ch_transformer *m);
 void ch_transformer_free(ch_transformer *m);
 
 /* Runs a pass, or counts it. Empties the tape when done. Waits for the device once, at the end, for the results. */
-void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *p);
+void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all);
 
 /* What a pass over any tokens begins and ends with: room for its numbers, on the tape; and these numbers on the host,
  * the layers' statistics among them. */

@@ -8,48 +8,118 @@
 
 #include "base/error.h"
 #include "base/tensors.h"
+#include "comm/collective.h"
 
+/* The bytes of a whole tensor that a rank has. */
+typedef struct {
+  int64_t first, bytes;
+} part;
+
+static part part_of(const ch_stored *s, const ch_comm *comm, int rank) {
+  if (!s->experts) return (part){0, (int64_t)s->tensor.bytes};
+  int64_t of_expert = (int64_t)s->tensor.bytes / s->experts, first = ch_share(s->experts, rank, comm->size);
+  return (part){first * of_expert, (ch_share(s->experts, rank + 1, comm->size) - first) * of_expert};
+}
+
+ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data) {
+  ch_stored s = {.tensor = {.dtype = CH_REAL_DTYPE, .dims = dims, .bytes = sizeof(real)}, .experts = experts};
+  snprintf(s.tensor.name, sizeof s.tensor.name, "%s", name);
+  s.tensor.data = CH_AS_HOST(const void, data);
+  for (int i = 0; i < dims; i++) {
+    s.tensor.shape[i] = shape[i];
+    s.tensor.bytes *= (size_t)shape[i];
+  }
+  return s;
+}
+
+static ch_stored stored_param(const ch_param *p) {
+  return ch_stored_real(p->name, p->dims, p->shape, p->expert ? (int)p->shape[0] : 0, p->w);
+}
+
+/* ---- saving ---- */
+
+/* What the first rank writes a file from. */
 typedef struct {
   const ch_memory *memory;
-  void *bytes; /* of one tensor; not where the memory is the host's */
+  const ch_comm *comm;
+  const ch_stored *stored;
+  choir_tensor *tensor; /* the same for the file, which all ranks have together */
+  char *bytes;          /* room for a tensor that is not at hand */
+  int collected;        /* how many came from all ranks */
 } stage;
 
+static int is_shared(const ch_stored *s, const ch_comm *comm) { return s->experts && comm->size > 1; }
+
+/* A tensor's parts, from all ranks to the first one. */
+static void collect(stage *s, const ch_stored *t) {
+  ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
+  send[0] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, part_of(t, s->comm, s->comm->rank).bytes};
+  for (int r = 0; r < s->comm->size && !s->comm->rank; r++) {
+    part p = part_of(t, s->comm, r);
+    receive[r] = (ch_bytes){s->bytes + p.first, p.bytes};
+  }
+  ch_comm_exchange(s->comm, send, receive);
+  s->collected++;
+}
+
 static const void *fetch(void *context, const choir_tensor *t) {
-  const stage *s = context;
-  if (!s->bytes || !t->dims) return t->data;
+  stage *s = context;
+  const ch_stored *stored = &s->stored[t - s->tensor];
+  if (is_shared(stored, s->comm)) {
+    collect(s, stored);
+    return s->bytes;
+  }
+  if (s->memory->host || !t->dims) return t->data;
   s->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
   return s->bytes;
 }
 
-int ch_tensors_save(const ch_memory *memory, const char *path, const choir_tensor *tensors, int count) {
-  stage s = {.memory = memory};
+/* The rest of what a file takes, which asks for every tensor twice, in this order: of the first rank, when it could not
+ * write all of it and the others do not know; of the others, all. */
+static void collect_rest(stage *s, int count) {
+  for (int round = 0, number = 0, before = s->collected; round < 2; round++)
+    for (int i = 0; i < count; i++)
+      if (is_shared(&s->stored[i], s->comm) && number++ >= before) collect(s, &s->stored[i]);
+}
+
+static int make_room(stage *s, const char *path, int count) {
   size_t largest = 1;
-  for (int i = 0; i < count; i++)
-    if (tensors[i].bytes > largest) largest = tensors[i].bytes;
-  if (!memory->host && !(s.bytes = malloc(largest)))
-    return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", path, largest);
-  int code = ch_tensors_write(path, tensors, count, NULL, fetch, &s);
+  int away = !s->memory->host;
+  s->tensor = malloc(((size_t)count + 1) * sizeof *s->tensor);
+  for (int i = 0; i < count && s->tensor; i++) {
+    s->tensor[i] = s->stored[i].tensor;
+    away |= is_shared(&s->stored[i], s->comm);
+    if (s->tensor[i].bytes > largest) largest = s->tensor[i].bytes;
+  }
+  if (s->tensor && (!away || s->comm->rank || (s->bytes = malloc(largest)))) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", path, largest);
+}
+
+int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors,
+                    int count) {
+  stage s = {.memory = memory, .comm = comm, .stored = tensors};
+  int code = ch_comm_agree(comm, make_room(&s, path, count));
+  if (!code) {
+    if (!comm->rank) code = ch_tensors_write(path, s.tensor, count, NULL, fetch, &s);
+    collect_rest(&s, count);
+  }
+  free(s.tensor);
   free(s.bytes);
   return code;
 }
 
-int ch_weights_save(const ch_params *params, const ch_memory *memory, const char *path) {
-  int count = params->count + params->buffers;
-  choir_tensor *tensor = calloc((size_t)count, sizeof *tensor);
-  if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
-  for (int i = 0; i < count; i++) {
-    const ch_param *p = &params->p[i];
-    snprintf(tensor[i].name, sizeof tensor[i].name, "%s", p->name);
-    tensor[i].dtype = CH_REAL_DTYPE;
-    tensor[i].dims = p->dims;
-    memcpy(tensor[i].shape, p->shape, sizeof p->shape);
-    tensor[i].data = CH_AS_HOST(const void, p->w);
-    tensor[i].bytes = (size_t)p->count * sizeof(real);
-  }
-  int code = ch_tensors_save(memory, path, tensor, count);
-  free(tensor);
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path) {
+  int count = params->count + params->buffers, code = CHOIR_OK;
+  ch_stored *stored = calloc((size_t)count, sizeof *stored);
+  if (!stored) code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
+  code = ch_comm_agree(comm, code);
+  for (int i = 0; i < count && !code; i++) stored[i] = stored_param(&params->p[i]);
+  if (!code) code = ch_tensors_save(memory, comm, path, stored, count);
+  free(stored);
   return code;
 }
+
+/* ---- loading ---- */
 
 static void shape_text(int dims, const int64_t *shape, char *text, size_t size) {
   size_t used = (size_t)snprintf(text, size, "[");
@@ -65,43 +135,46 @@ static int first_not_finite(const real *x, int64_t count, int64_t *at) {
   return bad;
 }
 
-/* Copies, and looks for what is not finite while the copy is in the cache. */
-static int copy(const char *path, const choir_tensor *t, const ch_memory *memory, int unchecked, real CH_DEV *out) {
+/* Copies elements first .. first+count-1, and looks for what is not finite while the copy is in the cache. */
+static int copy(const char *path, const choir_tensor *t, int64_t first, int64_t count, const ch_memory *memory,
+                int unchecked, real CH_DEV *out) {
   enum { PIECE = 1 << 14 };
-  const int64_t count = (int64_t)(t->bytes / sizeof *out);
-  const real *from = t->data;
+  const real *from = (const real *)t->data + first;
   for (int64_t done = 0, size, at; done < count; done += size) {
     size = count - done < PIECE ? count - done : PIECE;
     memory->put(out + done, from + done, (size_t)size * sizeof *out);
     if (!unchecked && first_not_finite(from + done, size, &at))
       return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s': element %" PRId64 " is %g; the checkpoint is of no use",
-                      path, t->name, done + at, (double)from[done + at]);
+                      path, t->name, first + done + at, (double)from[done + at]);
   }
   return CHOIR_OK;
 }
 
-int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   const ch_memory *memory, int unchecked, real CH_DEV *out) {
+int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *s, const ch_memory *memory,
+                   const ch_comm *comm, int unchecked) {
+  const char *name = s->tensor.name;
   const choir_tensor *t = choir_tensors_find(file, name);
   if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
   char want[96], have[96];
-  shape_text(dims, shape, want, sizeof want);
+  shape_text(s->tensor.dims, s->tensor.shape, want, sizeof want);
   shape_text(t->dims, t->shape, have, sizeof have);
   if (strcmp(want, have))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' has shape %s, the config wants %s", path, name, have, want);
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  int code = copy(path, t, memory, unchecked, out);
+  const part own = part_of(s, comm, comm->rank);
+  const int64_t size = sizeof(real);
+  int code = copy(path, t, own.first / size, own.bytes / size, memory, unchecked, CH_AS_DEV(real, s->tensor.data));
   ch_tensors_forget(file, t);
   return code;
 }
 
-static int load_open(ch_params *params, const ch_memory *memory, const char *path, int unchecked,
+static int load_open(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int unchecked,
                      const choir_tensors *file) {
   for (int i = 0; i < params->count + params->buffers; i++) {
-    ch_param *p = &params->p[i];
-    CH_TRY(ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, unchecked, p->w));
+    const ch_stored s = stored_param(&params->p[i]);
+    CH_TRY(ch_tensor_read(file, path, &s, memory, comm, unchecked));
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const char *name = choir_tensors_at(file, i)->name;
@@ -111,10 +184,10 @@ static int load_open(ch_params *params, const ch_memory *memory, const char *pat
   return CHOIR_OK;
 }
 
-int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path, int unchecked) {
+int ch_weights_load(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int unchecked) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = load_open(params, memory, path, unchecked, file);
+  int code = load_open(params, memory, comm, path, unchecked, file);
   choir_tensors_close(file);
   return code;
 }
@@ -125,11 +198,13 @@ static int is_dense_of(const choir_tensor *t, const ch_param *p) {
          t->shape[2] == p->shape[2];
 }
 
-/* One expert's weights into all. */
+/* One expert's weights into all that this rank has. */
 static int read_expert(const choir_tensors *file, const char *path, const ch_memory *memory, const ch_param *p) {
-  int64_t one[3] = {1, p->shape[1], p->shape[2]}, count = p->count / p->shape[0];
-  CH_TRY(ch_tensor_read(file, path, p->name, p->dims, one, memory, 0, p->w));
-  for (int64_t i = 1; i < p->shape[0]; i++) memory->copy(p->w + i * count, p->w, (size_t)count * sizeof(real));
+  const int64_t one[3] = {1, p->shape[1], p->shape[2]}, count = p->whole / p->shape[0];
+  const ch_stored s = ch_stored_real(p->name, p->dims, one, 0, p->w);
+  if (!p->count) return CHOIR_OK;
+  CH_TRY(ch_tensor_read(file, path, &s, memory, &ch_comm_single, 0));
+  for (int64_t at = count; at < p->count; at += count) memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
   return CHOIR_OK;
 }
 
@@ -153,17 +228,17 @@ static int count_upcycled(const ch_params *params, const char *path, const choir
   return CHOIR_OK;
 }
 
-static int start_open(ch_params *params, const ch_memory *memory, const char *path, const choir_tensors *file,
-                      int *upcycled) {
+static int start_open(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path,
+                      const choir_tensors *file, int *upcycled) {
   int used = 0;
   CH_TRY(count_upcycled(params, path, file, upcycled));
-  if (!*upcycled) return load_open(params, memory, path, 0, file);
+  if (!*upcycled) return load_open(params, memory, comm, path, 0, file);
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
     const choir_tensor *t = choir_tensors_find(file, p->name);
     if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
-    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, memory, p)
-                             : ch_tensor_read(file, path, p->name, p->dims, p->shape, memory, 0, p->w));
+    const ch_stored s = stored_param(p);
+    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, memory, p) : ch_tensor_read(file, path, &s, memory, comm, 0));
     used++;
   }
   if (used == choir_tensors_count(file)) return CHOIR_OK;
@@ -171,10 +246,10 @@ static int start_open(ch_params *params, const ch_memory *memory, const char *pa
                   choir_tensors_count(file) - used, choir_tensors_count(file));
 }
 
-int ch_weights_start(ch_params *params, const ch_memory *memory, const char *path, int *upcycled) {
+int ch_weights_start(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int *upcycled) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = start_open(params, memory, path, file, upcycled);
+  int code = start_open(params, memory, comm, path, file, upcycled);
   choir_tensors_close(file);
   return code;
 }

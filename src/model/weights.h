@@ -8,24 +8,37 @@
 /* The dtype of `real` in files. */
 #define CH_REAL_DTYPE (sizeof(real) == sizeof(double) ? CHOIR_F64 : CHOIR_F32)
 
-/* `memory` is where the weights are; a tensor after the other is copied between it and the host. */
-int ch_weights_save(const ch_params *params, const ch_memory *memory, const char *path);
+/* A tensor of a file, and what this process has of it: `data` is an address in the backend's memory, of scalars (dims
+ * 0) the host's. Of tensors of experts that is the part of the experts that this rank owns. */
+typedef struct ch_stored {
+  choir_tensor tensor; /* the whole one */
+  int experts;         /* of them all; 0: every rank has the whole tensor */
+} ch_stored;
+ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data);
 
-/* Fills every parameter. Checksum, names, types and shapes are checked, and unless `unchecked` that every value is
- * finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus tensor is an error. */
-int ch_weights_load(ch_params *params, const ch_memory *memory, const char *path, int unchecked);
+/* Writes a file. Of several ranks the first one does, and the owners send it what it has not: one tensor at a time.
+ * Collective; the first rank's code counts. */
+int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors,
+                    int count);
 
-/* choir_tensors_write of tensors whose data are addresses in `memory`, those of scalars (dims 0) the host's. */
-int ch_tensors_save(const ch_memory *memory, const char *path, const choir_tensor *tensors, int count);
+/* The same of all parameters. `memory` is where the weights are; a tensor after the other is copied between it and the
+ * host. */
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path);
+
+/* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless
+ * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus
+ * tensor is an error. */
+int ch_weights_load(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int unchecked);
 
 /* The same to begin another training with. Where a layer of the file has one expert and the model's has more, each gets
  * that expert's weights ("upcycling", Komatsuzaki et al. 2022), and the router's own weights and buffers, which the
  * file lacks, stay as they are. *upcycled counts such layers. CHOIR_ERROR_FORMAT says which tensor does not fit. */
-int ch_weights_start(ch_params *params, const ch_memory *memory, const char *path, int *upcycled);
+int ch_weights_start(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int *upcycled);
 
-/* Copies one named tensor of that type and shape out of an open file; `path` is for messages. */
-int ch_tensor_read(const choir_tensors *file, const char *path, const char *name, int dims, const int64_t *shape,
-                   const ch_memory *memory, int unchecked, real CH_DEV *out);
+/* Copies this rank's part of a tensor out of an open file, which must have it with that name, type and shape; `path` is
+ * for messages. */
+int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *tensor, const ch_memory *memory,
+                   const ch_comm *comm, int unchecked);
 
 /* Steps of the directories in RUN/checkpoints that are called as choir calls checkpoints, the newest first; whether
  * they are any is for who opens them to find out. *steps: free it. Other names of digits alone get a notice. */

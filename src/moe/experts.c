@@ -1,7 +1,5 @@
 #include "moe/experts.h"
 
-#include "moe/exchange.h"
-
 /* How many slots are filled: only the device knows. */
 static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
 
@@ -64,7 +62,8 @@ static void gelu(ch_exec *x, const ch_moe_args *a, const ch_record *r, const rea
   x->ops->gelu(x, &(ch_gelu_args){.count = a->h, .rows = filled(r), .x = pre, .y = y.value, .y16 = y.rounded});
 }
 
-void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real CH_DEV *pre, real CH_DEV *y) {
+void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_exchange *ex, real CH_DEV *pre, real CH_DEV *y) {
+  const ch_record *r = &ex->owned;
   const ch_moe_weights *w = &a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
   apply(x, a, r, CH_NN, (rows){.value = y}, w->w1, w->w1_16, pre);
@@ -76,7 +75,8 @@ void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_record *r, re
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, real CH_DEV *pre, real CH_DEV *dy) {
+void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_exchange *ex, real CH_DEV *pre, real CH_DEV *dy) {
+  const ch_record *r = &ex->owned;
   const ch_moe_weights *w = &a->weights;
   int64_t most = (int64_t)r->max_slots * a->h;
   size_t mark = ch_arena_mark(&x->scratch);
@@ -97,7 +97,7 @@ void ch_experts_backward(ch_exec *x, const ch_moe_args *a, const ch_record *r, r
 
   /* pre = x_in W1, with x_in = x dispatched again */
   real CH_DEV *x_in = dy; /* dy is done with */
-  ch_exchange_dispatch(x, r, a->d, a->x, x_in);
+  ch_exchange_dispatch(x, ex, a->d, a->x, x_in);
   accumulate(x, a, r, (rows){.value = x_in}, dpre, a->gradients.w1);
   real CH_DEV *dx_in = x_in; /* x_in is done with */
   apply(x, a, r, CH_NT, dpre, w->w1, w->w1_16, dx_in);

@@ -1,22 +1,35 @@
 #include "moe/layer.h"
 
-#include "moe/exchange.h"
+#include <string.h>
+
+#include "comm/collective.h"
 #include "moe/experts.h"
 #include "op/shards.h"
 
 static int jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
 
+/* Tokens of all ranks, and the first of this one's. */
+static int all_tokens(const ch_exec *x, const ch_moe_args *a) { return a->n * x->comm->size; }
+static int64_t first_token(const ch_exec *x, const ch_moe_args *a) { return (int64_t)a->n * x->comm->rank; }
+
+/* An array [tokens of all, width] of which every rank has written its rows: all of it on all ranks. */
+static void gather_rows(const ch_exec *x, const ch_moe_args *a, real CH_DEV *all, int width) {
+  if (!ch_counting(x) && x->comm->size > 1)
+    ch_comm_gather(x->comm, CH_AS_HOST(real, all), (int64_t)a->n * width * (int64_t)sizeof(real));
+}
+
 /* Slots that the record must have room for. */
-static int record_slots(const ch_moe_args *a) {
-  if (a->causal && a->router->causal) return a->n * ch_router_most_experts(a->options, a->e);
-  return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
+static int record_slots(const ch_exec *x, const ch_moe_args *a) {
+  int n = all_tokens(x, a);
+  if (a->causal && a->router->causal) return n * ch_router_most_experts(a->options, a->e);
+  return a->router->max_slots(a->options, n, a->e, a->sequence_length);
 }
 
 /* Slots that go through the experts at once. By thresholds every token could meet every expert, but hardly does: memory
  * is planned for what the router's own rule takes, and what is more goes in several parts. */
-static int expert_slots(const ch_moe_args *a, int slots) {
+static int expert_slots(const ch_exec *x, const ch_moe_args *a, int slots) {
   if (!a->causal) return slots;
-  int own = a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
+  int own = a->router->max_slots(a->options, all_tokens(x, a), a->e, a->sequence_length);
   int one_token = ch_router_most_experts(a->options, a->e), chunk = own > one_token ? own : one_token;
   return chunk < slots ? chunk : slots;
 }
@@ -24,24 +37,26 @@ static int expert_slots(const ch_moe_args *a, int slots) {
 /* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
 static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
-  int slots = record_slots(a);
+  int slots = record_slots(x, a), n = all_tokens(x, a);
   *s = (ch_moe_saved){0};
-  ch_record_alloc(&x->tape, &s->record, a->n, a->e, slots);
+  ch_record_alloc(&x->tape, &s->record, n, a->e, slots);
   ch_route_counts_alloc(x, &x->tape, &s->counts, a->e);
   s->tally = a->tally;
   if (!s->tally.sums) {
     s->tally.sums = CH_NEW(&x->tape, double, CH_TALLY_SUMS);
     s->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(a->e));
   }
-  if (a->options->normalize_gates) s->gate_sum = CH_NEW(keep, real, a->n);
+  if (a->options->normalize_gates) s->gate_sum = CH_NEW(keep, real, n);
   if (jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
   if (ch_router_learned(a->router)) {
-    s->logits = CH_NEW(keep, real, (int64_t)a->n * a->e);
-    if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)a->n * a->e);
+    s->logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(a->router) ? a->n : n) * a->e);
+    if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)n * a->e);
   }
-  s->chunk_slots = expert_slots(a, slots);
-  s->pre = CH_NEW(keep, real, (int64_t)s->chunk_slots * a->h);
-  s->expert_y = CH_NEW(keep, real, (int64_t)s->chunk_slots * a->d);
+  s->chunk_slots = expert_slots(x, a, slots);
+  int most = a->router->even && !a->causal ? slots / a->e : n;
+  ch_exchange_alloc(x, keep, a->n, a->e, s->chunk_slots, most, &s->exchange);
+  s->pre = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.owned.max_slots : (int64_t)s->chunk_slots) * a->h);
+  s->expert_y = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.local.max_slots : (int64_t)s->chunk_slots) * a->d);
 }
 
 static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
@@ -49,7 +64,7 @@ static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
                                       .d = a->d,
                                       .jitter = a->options->jitter,
                                       .rng = ch_rng_make(a->rng.seed, CH_STREAM_ROUTER_JITTER, a->rng.sub),
-                                      .rng_base = a->rng_base,
+                                      .rng_base = a->rng_base + (uint64_t)first_token(x, a),
                                       .factor = factor});
 }
 
@@ -79,20 +94,22 @@ static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
   if (s->jitter) draw_jitter(x, a, s->jitter);
   const real CH_DEV *in = router_input(x, a, s, jittered);
-  score_rows(x, a, in, s->logits);
-  if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores});
+  int64_t own = first_token(x, a) * a->e;
+  score_rows(x, a, in, s->scores ? s->logits : s->logits + own);
+  if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores + own});
+  gather_rows(x, a, s->scores ? s->scores : s->logits, a->e);
   ch_arena_release(&x->scratch, mark);
 }
 
-static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
+static ch_route_args route_args(const ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   return (ch_route_args){.options = a->options,
-                         .n = a->n,
+                         .n = all_tokens(x, a),
                          .e = a->e,
                          .sequence_length = a->sequence_length,
                          .mask = a->mask,
                          .valid = a->valid,
                          .token = a->token,
-                         .logits = s->logits,
+                         .logits = s->scores ? NULL : s->logits,
                          .scores = s->scores,
                          .d = a->d,
                          .x = a->x,
@@ -109,14 +126,28 @@ static ch_route_args route_args(const ch_moe_args *a, ch_moe_saved *s) {
                          .aux_scale = a->aux_scale};
 }
 
+/* What the router keeps, from the rows of all ranks where it is centroids. */
+static void observe(ch_exec *x, const ch_moe_args *a, ch_route_args *routing) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  int64_t count = (int64_t)a->n * a->d;
+  if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
+    real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
+    x->ops->copy(x, &(ch_copy_args){.count = count, .x = a->x, .y = rows + x->comm->rank * count});
+    gather_rows(x, a, rows, a->d);
+    routing->x = rows;
+  }
+  a->router->observe(x, routing);
+  ch_arena_release(&x->scratch, mark);
+}
+
 /* Which tokens each expert takes, what the router keeps of it, and what it comes to in numbers. */
 static void assign(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  ch_route_args routing = route_args(a, s);
+  ch_route_args routing = route_args(x, a, s);
   if (a->causal && a->router->causal)
     a->router->causal(x, &routing);
   else
     ch_route(x, a->router, &routing);
-  if (a->observe) a->router->observe(x, &routing);
+  if (a->observe) observe(x, a, &routing);
   x->ops->index(x, &(ch_index_args){.record = &s->record});
   if (s->gate_sum) x->ops->normalize_gates(x, &(ch_normalize_args){.record = &s->record, .sum = s->gate_sum});
   x->ops->tally(x, &(ch_tally_args){.record = &s->record,
@@ -128,33 +159,48 @@ static void assign(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
                                     .counts = s->tally.counts});
 }
 
-static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *r, const ch_moe_saved *s) {
-  ch_exchange_dispatch(x, r, a->d, a->x, s->expert_y);
-  ch_experts_forward(x, a, r, s->pre, s->expert_y);
-  ch_exchange_combine(x, r, a->d, s->expert_y, a->out, a->out_acc);
+/* Rows of this rank's experts: where those of its tokens are, in one process. */
+static real CH_DEV *owned_rows(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
+  const ch_exchange *ex = &s->exchange;
+  return ex->slots ? CH_NEW(&x->scratch, real, (int64_t)ex->owned.max_slots * a->d) : s->expert_y;
+}
+
+/* `record` is about the tokens from `begin` on. */
+static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *record, int begin, ch_moe_saved *s) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_exchange_split(x, record, begin, &s->exchange);
+  real CH_DEV *rows = owned_rows(x, a, s);
+  ch_exchange_dispatch(x, &s->exchange, a->d, a->x, rows);
+  ch_experts_forward(x, a, &s->exchange, s->pre, rows);
+  ch_exchange_combine(x, &s->exchange, a->d, rows, s->expert_y, a->out, a->out_acc);
+  ch_arena_release(&x->scratch, mark);
 }
 
 /* The same for as many tokens at a time as there is room for: how many, the host has to read. */
-static void run_in_parts(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
+static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_record *all = &s->record;
   ch_marks mark = ch_scratch_mark(x);
-  const int *token_begin = ch_get(x, all->token_begin, ((size_t)a->n + 1) * sizeof(int));
+  int n = all->tokens;
+  const int *token_begin = ch_get(x, all->token_begin, ((size_t)n + 1) * sizeof(int));
   ch_record part;
-  ch_record_alloc(&x->scratch, &part, a->n, a->e, s->chunk_slots);
-  ch_moe_args some = *a;
-  for (int begin = 0, end; begin < a->n; begin = end) {
-    for (end = begin + 1; !ch_counting(x) && end < a->n; end++)
+  ch_record_alloc(&x->scratch, &part, n, a->e, s->chunk_slots);
+  for (int begin = 0, end; begin < n; begin = end) {
+    for (end = begin + 1; !ch_counting(x) && end < n; end++)
       if (token_begin[end + 1] - token_begin[begin] > s->chunk_slots) break;
-    some.n = end - begin;
-    some.x = a->x + (int64_t)begin * a->d;
-    some.out = a->out + (int64_t)begin * a->d;
-    part.tokens = some.n;
+    part.tokens = end - begin;
     x->ops->part(x, &(ch_part_args){.all = all, .begin = begin, .end = end, .part = &part});
     x->ops->index(x, &(ch_index_args){.record = &part});
-    run_experts(x, &some, &part, s);
+    run_experts(x, a, &part, begin, s);
     if (ch_counting(x)) break;
   }
   ch_scratch_release(x, mark);
+}
+
+/* Whoever looks sees all tokens. */
+static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
+  ch_moe_args all = *a;
+  all.n = all_tokens(x, a);
+  a->hook->call(a->hook->context, x, &all, saved);
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
@@ -163,10 +209,10 @@ void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   if (ch_router_learned(a->router)) score(x, a, saved);
   assign(x, a, saved);
   if (saved->chunk_slots == saved->record.max_slots)
-    run_experts(x, a, &saved->record, saved);
+    run_experts(x, a, &saved->record, 0, saved);
   else
     run_in_parts(x, a, saved);
-  if (a->hook) a->hook->call(a->hook->context, x, a, saved);
+  if (a->hook) show(x, a, saved);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -203,7 +249,8 @@ static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DE
                                   .exact = 1});
 }
 
-/* From dscores through softmax (unless they are dlogits already) and X Wg: dWg (=|+=) X^T dlogits, dx += dlogits Wg^T.
+/* From dscores of this rank's rows through softmax (unless they are dlogits already) and X Wg: dWg (=|+=) X^T dlogits,
+ * dx += dlogits Wg^T.
  */
 static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores) {
   size_t mark = ch_arena_mark(&x->scratch);
@@ -211,7 +258,9 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real CH_DEV *dlogits = dscores;
   if (s->scores)
-    x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = s->scores, .dy = dscores, .dx = dlogits});
+    x->ops->softmax_backward(
+        x, &(ch_softmax_args){
+               .n = a->n, .m = a->e, .y = s->scores + first_token(x, a) * a->e, .dy = dscores, .dx = dlogits});
 
   real CH_DEV *din = s->jitter ? jittered : a->dx; /* where a shard's jittered input is done with */
   score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};
@@ -222,27 +271,33 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   ch_arena_release(&x->scratch, mark);
 }
 
+/* From dgate of this rank's tokens to the gradients of X Wg. The router sees the gates of all tokens. */
+static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dgate) {
+  ch_route_args routing = route_args(x, a, s);
+  real CH_DEV *dscores = CH_NEW(&x->scratch, real, (int64_t)routing.n * a->e);
+  real CH_DEV *of_all = s->exchange.slots ? CH_NEW(&x->scratch, real, s->record.max_slots) : dgate;
+  ch_exchange_gather_slots(x, &s->exchange, &s->record, dgate, of_all);
+  routing.dgate = of_all;
+  routing.dscores = dscores;
+  a->router->backward(x, &routing);
+  score_backward(x, a, s, dscores + first_token(x, a) * a->e);
+}
+
 /* forward's steps in reverse. */
 void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
-  const ch_record *r = &saved->record;
-  real CH_DEV *dgate = CH_NEW(&x->scratch, real, r->max_slots);
-  real CH_DEV *rows = saved->expert_y; /* y, then its gradient, then that of what the experts read */
-  ch_exchange_combine_backward(x, r, a->d, rows, a->dout, rows, dgate);
-  ch_experts_backward(x, a, r, saved->pre, rows);
-  ch_exchange_return(x, r, a->d, rows, a->dx);
+  const ch_exchange *ex = &saved->exchange;
+  real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
+  real CH_DEV *rows = owned_rows(x, a, saved); /* dy, then the gradient of what the experts read */
+  ch_exchange_combine_backward(x, ex, a->d, saved->expert_y, a->dout, rows, dgate);
+  ch_experts_backward(x, a, ex, saved->pre, rows);
+  ch_exchange_return(x, ex, a->d, rows, a->dx);
   if (saved->gate_sum)
     x->ops->normalize_gates_backward(
-        x, &(ch_normalize_args){.record = &saved->record, .sum = saved->gate_sum, .dgate = dgate});
-  if (a->router->backward) {
-    real CH_DEV *dscores = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
-    ch_route_args routing = route_args(a, saved);
-    routing.dgate = dgate;
-    routing.dscores = dscores;
-    a->router->backward(x, &routing);
-    score_backward(x, a, saved, dscores);
-  } else if (a->gradients.router && !a->accumulate) {
+        x, &(ch_normalize_args){.record = &ex->local, .sum = saved->gate_sum + first_token(x, a), .dgate = dgate});
+  if (a->router->backward)
+    router_backward(x, a, saved, dgate);
+  else if (a->gradients.router && !a->accumulate)
     x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a->d * a->e, .y = a->gradients.router});
-  }
   ch_arena_release(&x->scratch, mark);
 }

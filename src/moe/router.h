@@ -81,6 +81,7 @@ typedef struct ch_router {
   unsigned options; /* CH_ROUTER_TAKES(...) */
   int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
                        capacity_factor a token on average */
+  int even;         /* no expert ever holds more than its even share of max_slots, but for causal routing */
   int on_host; /* `route` is a solver for the host: called by ch_route, on an executor whose memory is the host's */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.

@@ -79,6 +79,7 @@ static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emula
   x->memory = b->memory;
   x->compute = compute;
   x->threads = threads;
+  x->comm = &ch_comm_single;
   ch_arena_init(&x->tape, "activations", b->memory);
   ch_arena_init(&x->scratch, "scratch", b->memory);
   return CHOIR_OK;

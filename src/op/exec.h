@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/real.h"
+#include "comm/comm.h"
 
 struct ch_ops;
 
@@ -15,6 +16,7 @@ typedef struct ch_exec {
   struct ch_exec *host;     /* where `memory` is not the host's: one of the host's own, else NULL */
   int threads;              /* of every parallel region; results do not depend on it */
   ch_compute compute;       /* what inputs of matrix products are rounded to */
+  const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   int batch_invariant;      /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 

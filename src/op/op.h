@@ -218,7 +218,8 @@ typedef struct {
  * alone, so the same op on gradients is its backward. y may be x where nothing accumulates. */
 typedef struct {
   int64_t count;
-  double rate; /* in steps of 2^-16 */
+  int64_t first; /* i of x[0] */
+  double rate;   /* in steps of 2^-16 */
   uint64_t seed;
   uint32_t place; /* in the model */
   uint64_t draw;  /* below 2^32 */

@@ -1,5 +1,9 @@
 #include "op/shards.h"
 
+#include <string.h>
+
+#include "comm/collective.h"
+
 typedef struct {
   const ch_sum *sum;
   int count;
@@ -34,18 +38,41 @@ static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *
   ch_arena_release(&x->scratch, mark);
 }
 
+/* The pieces of the tree that this rank has, and behind them the sum of all ranks'. total: of what is summed. */
+static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *total) {
+  const ch_comm *comm = x->comm;
+  int shards = own * comm->size;
+  ch_piece pieces[CH_PIECES];
+  int count = ch_comm_pieces(shards, comm->rank, comm->size, pieces);
+  real CH_DEV *y[CH_PIECES][CH_SUMS];
+  for (int i = 0; i < count; i++) {
+    if (i) new_arrays(x, t, y[i]);
+    if (!i) memcpy(y[i], total, sizeof y[i]);
+    tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
+  }
+  real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(comm, shards));
+  for (int j = 0; j < t->count && !ch_counting(x); j++) {
+    real *piece[CH_PIECES];
+    for (int i = 0; i < count; i++) piece[i] = CH_AS_HOST(real, y[i][j]);
+    ch_comm_sum(comm, shards, piece, t->sum[j].count, room);
+  }
+}
+
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
                    void *context) {
   task t = {sum, count, part, context};
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y[CH_SUMS], *total[CH_SUMS] = {0};
   for (int i = 0; i < count; i++) y[i] = sum[i].y;
-  if (shards == 1) {
+  if (shards * x->comm->size == 1) {
     part(x, context, 0, y, accumulate);
     return;
   }
   new_arrays(x, &t, total);
-  tree(x, &t, 0, shards, total);
+  if (x->comm->size == 1)
+    tree(x, &t, 0, shards, total);
+  else
+    sum_ranks(x, &t, shards, total);
   for (int i = 0; i < count; i++)
     x->ops->copy(
         x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});

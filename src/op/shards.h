@@ -4,7 +4,8 @@
  *   sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi) / 2
  *
  * A shard's own part is computed from its rows alone, by ops that see no others. So neither depends on which process
- * has computed which shard: one process gives the bits that several give. */
+ * has computed which shard: one process gives the bits that several give. Where there are several (x->comm), each has
+ * as many shards, and all have the sum. */
 #ifndef CH_OP_SHARDS_H
 #define CH_OP_SHARDS_H
 
@@ -20,8 +21,9 @@ typedef struct ch_sum {
 /* One shard's part of every sum, into (accumulate: added to) y[i]. */
 typedef void ch_shard_part(ch_exec *x, void *context, int shard, real CH_DEV *const *y, int accumulate);
 
-/* sum[i].y (=|+=) the sum over shards of what `part` gives; with one shard, `part` works on sum[i].y itself. Arrays
- * with `adds` are added to in any case: who begins a step clears them. count: CH_SUMS at most. */
+/* sum[i].y (=|+=) the sum over shards of what `part` gives for each of this process's `shards`; with one in all, `part`
+ * works on sum[i].y itself. Arrays with `adds` are added to in any case: who begins a step clears them. count: CH_SUMS
+ * at most. */
 enum { CH_SUMS = 8 };
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
                    void *context);

@@ -125,7 +125,7 @@ static int one_turn(const ch_study *s, int arm, int threads, const choir_data *d
   CH_TRY(ch_study_run_name(s, &config, name));
   ch_study_run_path(s, name, path);
   CH_TRY(choir_model_load(path, &run, &model));
-  int code = ch_trainer_plan(model, &ch_comm_single, &trainer);
+  int code = ch_trainer_plan(model, &trainer);
   if (!code) code = ch_trainer_commit(&trainer);
   if (!code) code = time_trainer(&trainer, data, round, t);
   ch_trainer_free(&trainer);

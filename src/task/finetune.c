@@ -143,7 +143,7 @@ static int make_trainer(ch_tune *t) {
   if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
   if (count) ch_predict_passes(&t->dev.examples, B, passes);
   int code = ch_model_prepare(&t->config, &t->options->run, &model);
-  if (!code) code = ch_trainer_plan(model, &ch_comm_single, &t->trainer);
+  if (!code) code = ch_trainer_plan(model, &t->trainer);
   if (!code)
     code = ch_trainer_plan_batches(&t->trainer, CH_LENGTH_STEP, (int)(t->sampler.tokens / t->sampler.B),
                                    (int)t->sampler.rows, passes, count);
@@ -164,7 +164,7 @@ static int load_step(void *context, int64_t step) {
 static int load_start(ch_tune *t, const char *base) {
   char path[PATH_MAX + 32];
   snprintf(path, sizeof path, "%s/model.safetensors", base);
-  CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, path, 0));
+  CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, t->trainer.model->x.comm, path, 0));
   ch_model_weights_changed(t->trainer.model);
   return CHOIR_OK;
 }

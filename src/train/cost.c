@@ -58,7 +58,7 @@ int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
   *costs = (choir_config_costs){0};
   options.emulate_bf16 = 1; /* a config costs the same where it could not run */
   CH_TRY(ch_model_prepare(config, &options, &model));
-  int code = ch_trainer_plan(model, &ch_comm_single, &trainer);
+  int code = ch_trainer_plan(model, &trainer);
   if (!code) count_all(&trainer, costs);
   ch_trainer_free(&trainer);
   return code;

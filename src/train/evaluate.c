@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "comm/collective.h"
 #include "data/reader.h"
 
 static void get_heldout(const ch_windows *w, int64_t index, int32_t *tokens) {
@@ -94,10 +95,11 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   int64_t n = (int64_t)B * windows->length, end = limit > 0 && limit < windows->count ? limit : windows->count;
   CH_TRY(ch_model_plan(model, B, windows->length, 0));
   int32_t *buffer = malloc((size_t)(2 * n + windows->length + 1) * sizeof *buffer);
-  if (!buffer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
+  int code = CHOIR_OK;
+  if (!buffer) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
+  code = ch_comm_agree(model->x.comm, code);
   int32_t *token = buffer, *target = buffer + n, *row = buffer + 2 * n;
   double loss = 0, baseline = 0;
-  int code = CHOIR_OK;
   *result = (choir_eval_result){.routing = choir_model_routing(model),
                                 .looks_across_tokens = choir_model_looks_across_tokens(model)};
   ch_transformer_clear_stats(&model->net);

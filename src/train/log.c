@@ -115,7 +115,7 @@ int ch_log_flush(ch_log *log) {
 
 void ch_log_add(ch_log *log, const char *lines, size_t size) {
   size_t done = 0;
-  if (log->error == ENOMEM) return;
+  if (log->fd < 0 || log->error == ENOMEM) return;
   if (!ch_log_flush(log)) done = write_some(log, lines, size);
   if (done < size) keep(log, lines + done, size - done);
 }
@@ -123,6 +123,7 @@ void ch_log_add(ch_log *log, const char *lines, size_t size) {
 int ch_log_is_full(int number) { return number == ENOSPC || number == EDQUOT; }
 
 int ch_log_sync(ch_log *log) {
+  if (log->fd < 0) return CHOIR_OK;
   if (ch_log_flush(log)) return ch_write_error(log->error, log->path, log->size);
   return fsync(log->fd) ? ch_write_error(errno, log->path, 0) : CHOIR_OK;
 }

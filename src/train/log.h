@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 typedef struct ch_log {
-  int fd; /* -1: closed */
+  int fd; /* -1: closed, and what is added is forgotten */
   char path[4096];
   int64_t bytes; /* of the file */
   char *waiting; /* what could not be written yet */

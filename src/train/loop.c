@@ -10,7 +10,9 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "choir/machine.h"
+#include "comm/collective.h"
 #include "train/metrics.h"
+#include "train/ranks.h"
 #include "train/room.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */
@@ -23,7 +25,10 @@ typedef struct loop_state {
   double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
+  ch_traffic sent; /* before this step */
 } loop_state;
+
+static const ch_comm *comm_of(const ch_run *run) { return run->trainer.model->x.comm; }
 
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
@@ -106,7 +111,7 @@ static void tell_memory(loop_state *d) {
 static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal, choir_eval_result *r, json_t **json) {
   ch_layer_stats stats = {0};
   int B = ch_pass_sequences(&run->config);
-  CH_TRY(ch_layer_stats_begin(run->trainer.model, 0, &stats));
+  CH_TRY(ch_comm_agree(comm_of(run), ch_layer_stats_begin(run->trainer.model, 0, &stats)));
   run->trainer.model->causal = causal;
   int code = ch_evaluate(run->trainer.model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
   run->trainer.model->causal = 0;
@@ -146,16 +151,17 @@ static int evaluate(loop_state *d, choir_train_event e) {
 }
 
 static int save(loop_state *d, char *path) {
-  CH_TRY(ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
+  CH_TRY(ch_comm_agree(comm_of(d->run), ch_metrics_sync(&d->metrics, &d->run->metrics_bytes)));
   return ch_checkpoint_save(d->run, path);
 }
 
 /* Without room on the disk it is owed. */
 static int checkpoint(loop_state *d, choir_train_event e) {
-  char path[PATH_MAX];
-  CH_TRY(ch_trainer_check_weights(&d->run->trainer, e.loss)); /* what is kept must be good */
+  char path[PATH_MAX] = "";
+  const ch_comm *comm = comm_of(d->run);
+  CH_TRY(ch_comm_agree(comm, ch_trainer_check_weights(&d->run->trainer, e.loss))); /* what is kept must be good */
   double begin = ch_machine_seconds();
-  int code = save(d, path);
+  int code = ch_comm_agree(comm, save(d, path));
   if (code == CHOIR_ERROR_FULL) ch_room_owe(&d->room, ch_machine_seconds() - begin);
   if (code) return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
   d->room.owed = 0;
@@ -171,6 +177,18 @@ static int due(int64_t every, const ch_run *run) {
   return run->trainer.step == run->config.train.steps || (every > 0 && run->trainer.step % every == 0);
 }
 
+/* What any rank wishes; of several the last. */
+typedef enum { GO_ON, TRY_AGAIN, STOP, GIVE_UP } wish;
+
+static int ask_all(loop_state *d, wish *wished) {
+  const ch_comm *comm = comm_of(d->run);
+  CH_TRY(ch_comm_agree(comm, ch_room_watch(&d->room, &d->metrics.results)));
+  *wished = d->room.given_up ? GIVE_UP : d->stop ? STOP : ch_room_try_again(&d->room) ? TRY_AGAIN : GO_ON;
+  *wished = (wish)ch_comm_max(comm, *wished);
+  d->stop |= *wished >= STOP; /* all after the same step */
+  return CHOIR_OK;
+}
+
 static int step(loop_state *d, choir_train_event *e) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
@@ -180,13 +198,13 @@ static int step(loop_state *d, choir_train_event *e) {
   double seconds = ch_machine_seconds() - begin;
   measure(d, seconds, e);
   ch_metrics_step(&d->metrics, e);
-  ch_metrics_timing(&d->metrics, e, seconds);
+  const ch_rank_times ranks = ch_rank_times_since(comm_of(run), &d->sent);
+  ch_metrics_timing(&d->metrics, e, seconds, &ranks);
   tell(d, e);
   if (due(c->eval_every, run)) CH_TRY(evaluate(d, *e));
-  CH_TRY(ch_room_watch(&d->room, &d->metrics.results));
-  d->stop =
-      run->trainer.comm->agree(run->trainer.comm, d->stop || d->room.given_up); /* all ranks stop after the same step */
-  if (d->stop || due(c->checkpoint_every, run) || ch_room_try_again(&d->room)) CH_TRY(checkpoint(d, *e));
+  wish wished;
+  CH_TRY(ask_all(d, &wished));
+  if (wished != GO_ON || due(c->checkpoint_every, run)) CH_TRY(checkpoint(d, *e));
   tell_notices(d);
   return CHOIR_OK;
 }
@@ -194,9 +212,10 @@ static int step(loop_state *d, choir_train_event *e) {
 /* All steps are done and not saved: waits as long as the limit allows, or until the caller has enough of it. */
 static int wait_for_room(loop_state *d, choir_train_event e) {
   double told = 0;
-  while (d->room.owed && !d->stop && !d->room.given_up) {
-    CH_TRY(ch_room_watch(&d->room, &d->metrics.results));
-    if (d->room.given_up || ch_room_try_again(&d->room)) CH_TRY(checkpoint(d, e));
+  while (d->room.owed && !d->stop) {
+    wish wished;
+    CH_TRY(ask_all(d, &wished));
+    if (wished == TRY_AGAIN || wished == GIVE_UP) CH_TRY(checkpoint(d, e));
     tell_notices(d);
     if (!d->room.owed) break;
     choir_train_event waiting = {.kind = CHOIR_EVENT_WAITING,
@@ -237,16 +256,27 @@ static int prepare(loop_state *d) {
   return CHOIR_OK;
 }
 
+/* Logs are the first rank's. */
+static int open_metrics(loop_state *d) {
+  const ch_run *run = d->run;
+  int code = CHOIR_OK;
+  d->metrics = (ch_metrics){.results.fd = -1, .timing.fd = -1};
+  if (!comm_of(run)->rank) code = ch_metrics_open(&d->metrics, run->out, run->metrics_bytes);
+  code = ch_comm_agree(comm_of(run), code);
+  if (code) ch_metrics_close(&d->metrics);
+  return code;
+}
+
 int ch_run_loop(ch_run *run, const choir_train_options *options) {
   loop_state d = {.run = run, .options = options, .first_step = run->trainer.step};
   d.room = (ch_room){.limit = 60 * options->disk_minutes, .saved_step = run->trainer.step};
   tell_notices(&d);
-  d.stop = 0; /* before the first step there is nothing to save */
-  CH_TRY(ch_metrics_open(&d.metrics, run->out, run->metrics_bytes)); /* cut back, even where no step is left */
+  d.stop = 0;               /* before the first step there is nothing to save */
+  CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
   int code = CHOIR_OK;
   if (run->trainer.step < run->config.train.steps) {
     if (!run->metrics_bytes || run->config_changed) ch_metrics_run(&d.metrics, run);
-    code = prepare(&d);
+    code = ch_comm_agree(comm_of(run), prepare(&d));
     tell_memory(&d);
     if (!code) code = loop(&d);
   }

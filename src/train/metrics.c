@@ -79,12 +79,17 @@ static void write_timing(ch_metrics *m, const char *line, int length) {
   ch_log_add(&m->timing, line, (size_t)length);
 }
 
-void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds) {
-  char line[256];
+void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds, const ch_rank_times *ranks) {
+  char line[512], more[256] = "";
+  if (ranks->ranks > 1)
+    snprintf(more, sizeof more,
+             ",\"ranks\":%d,\"sent_bytes\":%" PRId64 ",\"sent_messages\":%" PRId64
+             ",\"waited\":%.6g,\"waited_least\":%.6g,\"slowest_rank\":%d",
+             ranks->ranks, ranks->bytes, ranks->messages, ranks->waited, ranks->least, ranks->slowest);
   int length = snprintf(line, sizeof line,
                         "{\"step\":%" PRId64
-                        ",\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g}\n",
-                        e->step, seconds, e->tokens_per_second, e->gflops, e->peak_gflops);
+                        ",\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g%s}\n",
+                        e->step, seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
   write_timing(m, line, length);
 }
 

@@ -8,6 +8,7 @@
 #include "train/evaluate.h"
 #include "train/layer_stats.h"
 #include "train/log.h"
+#include "train/ranks.h"
 #include "train/run.h"
 
 typedef struct ch_metrics {
@@ -24,7 +25,7 @@ void ch_metrics_line(ch_metrics *m, json_t *object);
 
 void ch_metrics_run(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
-void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds);
+void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds, const ch_rank_times *ranks);
 
 /* One evaluation: its loss, and how every MoE layer routed. */
 json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/weights.h"
+#include "comm/collective.h"
 
 /* Whether a name fits one of the patterns "a,b": `only` the one of that number, or -1 any. */
 static int fits(const char *patterns, int only, const char *name) {
@@ -39,8 +39,9 @@ static int check_frozen(const char *patterns, const ch_params *params) {
 }
 
 static ch_optim_tensor make_tensor(const ch_param *p, const ch_optim *kind, const char *freeze) {
-  ch_optim_tensor t = {.batch = p->expert ? p->shape[0] : 1, .rows = 1, .cols = p->shape[p->dims - 1]};
+  ch_optim_tensor t = {.batch = 1, .rows = 1, .cols = p->shape[p->dims - 1]};
   if (p->dims - p->expert >= 2) t.rows = p->shape[p->dims - 2];
+  if (p->expert) t.batch = p->count / (t.rows * t.cols);
   t.frozen = fits(freeze, -1, p->name);
   if (!t.frozen) kind->shape(&t);
   return t;
@@ -55,7 +56,12 @@ int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_
     ch_optimizer_free(o);
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the optimizer's list of %d tensors", params->count);
   }
-  for (int i = 0; i < params->count; i++) o->tensor[i] = make_tensor(&params->p[i], o->kind, config->freeze);
+  for (int i = 0; i < params->count; i++) {
+    o->tensor[i] = make_tensor(&params->p[i], o->kind, config->freeze);
+    if (!params->p[i].expert) continue;
+    o->experts = (int)params->p[i].shape[0];
+    o->tensors++;
+  }
   return CHOIR_OK;
 }
 
@@ -64,13 +70,23 @@ void ch_optimizer_free(ch_optimizer *o) {
   *o = (ch_optimizer){0};
 }
 
+/* Elements of a state of one matrix; 0: there is no such state. */
+static int64_t state_of_one(const ch_optimizer *o, int tensor, int state) {
+  ch_optim_tensor one = o->tensor[tensor];
+  one.batch = 1;
+  if (!one.frozen) o->kind->shape(&one);
+  return one.frozen ? 0 : one.state_count[state];
+}
+
+static int64_t cells(const ch_optimizer *o) { return o->params->count + (int64_t)o->experts * o->tensors; }
+
 void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena) {
   for (int i = 0; i < o->params->count; i++) {
     ch_optim_tensor *t = &o->tensor[i];
     for (int j = 0; j < CH_OPTIM_STATES; j++)
-      t->state[j] = t->state_count[j] ? CH_NEW(arena, real, t->state_count[j]) : NULL;
+      t->state[j] = state_of_one(o, i, j) ? CH_NEW(arena, real, t->state_count[j]) : NULL;
   }
-  o->squares = CH_NEW(arena, double, o->params->count);
+  o->squares = CH_NEW(arena, double, cells(o));
 }
 
 double ch_schedule_rate(const choir_train_config *c, int64_t step) {
@@ -85,16 +101,47 @@ static int belongs(const ch_optimizer *o, int i, int layer) {
   return !o->tensor[i].frozen && (layer == CH_EVERY_PARAM || o->params->p[i].layer == layer);
 }
 
+/* Where the squares of an expert stand: those of one expert beside each other, so that ranks have runs of them. */
+static int64_t cell(const ch_optimizer *o, int64_t expert, int tensor) {
+  return o->params->count + expert * o->tensors + tensor;
+}
+
+/* Every expert by itself: their owners differ, and the order of the sum must not. */
+static void expert_squares(ch_exec *x, const ch_optimizer *o, const ch_param *p, int tensor, double CH_DEV *total) {
+  int64_t size = p->whole / p->shape[0];
+  for (int64_t at = 0; at < p->count; at += size)
+    x->ops->sumsq(x, &(ch_sumsq_args){.count = size,
+                                      .x = p->g + at,
+                                      .sum = o->squares + cell(o, (p->first + at) / size, tensor),
+                                      .total = total});
+}
+
 void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total) {
-  for (int i = 0; i < o->params->count; i++) {
+  for (int i = 0, tensor = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
+    tensor += p->expert;
     if (!belongs(o, i, layer)) continue;
-    x->ops->sumsq(x, &(ch_sumsq_args){.count = p->count, .x = p->g, .sum = o->squares + i, .total = total});
+    if (p->expert)
+      expert_squares(x, o, p, tensor - 1, total);
+    else
+      x->ops->sumsq(x, &(ch_sumsq_args){.count = p->count, .x = p->g, .sum = o->squares + i, .total = total});
   }
 }
 
 const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
-  return ch_get(x, o->squares, (size_t)o->params->count * sizeof(double));
+  int count = o->params->count;
+  double *sums = CH_NEW_HOST(&ch_host(x)->scratch, double, count);
+  double *all = (double *)(uintptr_t)ch_get(x, o->squares, (size_t)cells(o) * sizeof *all);
+  if (ch_counting(x)) return sums;
+  if (o->experts) ch_comm_gather_shares(x->comm, all + count, o->experts, o->tensors * (int64_t)sizeof *all);
+  for (int i = 0, tensor = 0; i < count; i++) {
+    sums[i] = all[i];
+    if (!o->params->p[i].expert) continue;
+    sums[i] = 0;
+    for (int64_t e = 0; e < o->experts; e++) sums[i] += all[cell(o, e, tensor)];
+    tensor++;
+  }
+  return sums;
 }
 
 void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm, const double CH_DEV *finite) {
@@ -116,23 +163,18 @@ void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, dou
   }
 }
 
-static choir_tensor state_tensor(const char *kind, const char *name, const real CH_DEV *data, int64_t count) {
-  choir_tensor t = {.dtype = CH_REAL_DTYPE,
-                    .dims = 1,
-                    .shape = {count},
-                    .data = CH_AS_HOST(const void, data),
-                    .bytes = (size_t)count * sizeof(real)};
-  snprintf(t.name, sizeof t.name, "optimizer.%s.%s", kind, name);
-  return t;
-}
-
-int ch_optimizer_tensors(const ch_optimizer *o, choir_tensor *tensors) {
+int ch_optimizer_tensors(const ch_optimizer *o, ch_stored *tensors) {
   static const char *const kinds[CH_OPTIM_STATES] = {"first", "second"};
   int count = 0;
   for (int i = 0; i < o->params->count; i++)
     for (int j = 0; j < CH_OPTIM_STATES; j++) {
       const ch_optim_tensor *t = &o->tensor[i];
-      if (t->state[j]) tensors[count++] = state_tensor(kinds[j], o->params->p[i].name, t->state[j], t->state_count[j]);
+      const ch_param *p = &o->params->p[i];
+      int64_t size = state_of_one(o, i, j) * (p->expert ? p->shape[0] : 1);
+      if (!size) continue;
+      char name[128];
+      snprintf(name, sizeof name, "optimizer.%s.%s", kinds[j], p->name);
+      tensors[count++] = ch_stored_real(name, 1, &size, p->expert ? (int)p->shape[0] : 0, t->state[j]);
     }
   return count;
 }

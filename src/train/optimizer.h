@@ -2,8 +2,7 @@
 #ifndef CH_TRAIN_OPTIMIZER_H
 #define CH_TRAIN_OPTIMIZER_H
 
-#include "choir/tensors.h"
-#include "model/param.h"
+#include "model/weights.h"
 #include "optim/optim.h"
 
 typedef struct ch_optimizer {
@@ -11,7 +10,8 @@ typedef struct ch_optimizer {
   const ch_optim *kind;
   ch_params *params;
   ch_optim_tensor *tensor; /* [params->count] */
-  double CH_DEV *squares;  /* [params->count] sum of squares of each gradient */
+  int experts, tensors;    /* of all ranks; and how many tensors are of experts */
+  double CH_DEV *squares;  /* [params->count], then [experts,tensors]: sums of squares of gradients */
 } ch_optimizer;
 
 /* CHOIR_ERROR_ARGUMENT: an optimizer that is not known, or `freeze` that names no weight, or all. */
@@ -31,15 +31,16 @@ enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number o
  * gradient is not. */
 void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total);
 
-/* The squares on the host, in its scratch: waits for the device. */
+/* The squares [params->count] on the host, in its scratch; of experts' tensors sums over all ranks' experts, in their
+ * order. Waits for the device. Collective. */
 const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o);
 
 /* Updates a layer's parameters from their gradients, unless *finite is not finite. `norm` is the global one, for
  * clipping; step counts from 1. */
 void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm, const double CH_DEV *finite);
 
-/* The state as tensors for a checkpoint, CH_OPTIM_STATES at most a parameter: "optimizer.first.NAME"; data are
- * addresses in the backend's memory. Returns how many. */
-int ch_optimizer_tensors(const ch_optimizer *o, choir_tensor *tensors);
+/* The state as tensors for a checkpoint, CH_OPTIM_STATES at most a parameter: "optimizer.first.NAME". Returns how many.
+ */
+int ch_optimizer_tensors(const ch_optimizer *o, ch_stored *tensors);
 
 #endif

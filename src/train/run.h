@@ -6,8 +6,9 @@
 #include "train/step.h"
 
 typedef struct ch_run {
-  const char *out; /* run directory */
-  char from[4096]; /* checkpoint whose weights it began with; empty: none */
+  const char *out;      /* run directory */
+  char data_path[4096]; /* of what it reads */
+  char from[4096];      /* checkpoint whose weights it began with; empty: none */
   choir_config config;
   choir_data *data;
   choir_tokenizer *tokenizer;

@@ -12,18 +12,21 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "comm/collective.h"
 #include "model/weights.h"
 
 int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
-  choir_tensor *tensor = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count + count), sizeof *tensor);
-  if (!tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
-  int tensors = ch_optimizer_tensors(&trainer->optimizer, tensor);
-  for (int i = 0; i < count; i++) {
-    choir_tensor *t = &tensor[tensors++];
+  const ch_exec *x = &trainer->model->x;
+  ch_stored *tensor = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count + count), sizeof *tensor);
+  int code = tensor ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
+  code = ch_comm_agree(x->comm, code);
+  int tensors = code ? 0 : ch_optimizer_tensors(&trainer->optimizer, tensor);
+  for (int i = 0; i < count && !code; i++) {
+    choir_tensor *t = &tensor[tensors++].tensor;
     *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &counters[i].value, .bytes = sizeof counters[i].value};
     snprintf(t->name, sizeof t->name, "%s", counters[i].name);
   }
-  int code = ch_tensors_save(trainer->model->x.memory, path, tensor, tensors);
+  if (!code) code = ch_tensors_save(x->memory, x->comm, path, tensor, tensors);
   free(tensor);
   return code;
 }
@@ -71,22 +74,33 @@ static int set_aside(const char *path) {
   return CHOIR_OK;
 }
 
+static int begin(const char *path, ch_dir *directory) {
+  CH_TRY(set_aside(path));
+  return ch_dir_begin(directory, path);
+}
+
+/* Everything that a checkpoint holds. */
+static int fill(const ch_trainer *trainer, const choir_tokenizer *tokenizer, const ch_counter *counters, int count,
+                const char *directory) {
+  char file[PATH_MAX + 32];
+  snprintf(file, sizeof file, "%s/state.safetensors", directory);
+  CH_TRY(ch_comm_agree(trainer->model->x.comm, ch_model_save_into(trainer->model, tokenizer, directory)));
+  return ch_comm_agree(trainer->model->x.comm, ch_state_write(trainer, counters, count, file));
+}
+
+/* The directory is the first rank's. */
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path) {
-  ch_dir directory;
-  char file[PATH_MAX + 32];
+  ch_dir directory = {0};
+  const ch_comm *comm = trainer->model->x.comm;
   ch_checkpoint_path(out, trainer->step, path);
-  CH_TRY(set_aside(path));
-  CH_TRY(ch_dir_begin(&directory, path));
-  int code = ch_model_save_into(trainer->model, tokenizer, directory.temporary);
-  if (!code) {
-    snprintf(file, sizeof file, "%s/state.safetensors", directory.temporary);
-    code = ch_state_write(trainer, counters, count, file);
-  }
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : begin(path, &directory)));
+  int code = fill(trainer, tokenizer, counters, count, directory.temporary);
   if (code) {
-    ch_dir_abandon(&directory);
+    if (!comm->rank) ch_dir_abandon(&directory);
     return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", trainer->step);
   }
+  if (comm->rank) return CHOIR_OK;
   CH_TRY(ch_dir_commit(&directory));
   rotate(out, trainer, best);
   return CHOIR_OK;
@@ -109,12 +123,11 @@ static int read_counter(const choir_tensors *file, const char *path, ch_counter 
 int ch_state_read(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file, const char *path) {
   const ch_memory *memory = trainer->model->x.memory;
   for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
-  choir_tensor *want = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count), sizeof *want);
+  ch_stored *want = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++)
-    code =
-        ch_tensor_read(file, path, want[i].name, want[i].dims, want[i].shape, memory, 0, CH_AS_DEV(real, want[i].data));
+    code = ch_tensor_read(file, path, &want[i], memory, trainer->model->x.comm, 0);
   free(want);
   if (!code && choir_tensors_count(file) != count + counts)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
@@ -126,7 +139,8 @@ int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, i
   char file[PATH_MAX + 32];
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
-  CH_TRY(ch_weights_load(&trainer->model->net.params, trainer->model->x.memory, file, 0));
+  const ch_exec *x = &trainer->model->x;
+  CH_TRY(ch_weights_load(&trainer->model->net.params, x->memory, x->comm, file, 0));
   ch_model_weights_changed(trainer->model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));

@@ -14,7 +14,8 @@ typedef struct ch_counter {
 } ch_counter;
 
 /* Writes OUT/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond the
- * `keep_checkpoints` of the config; that of step `best` stays (-1: none). `path` (PATH_MAX) gets its name. */
+ * `keep_checkpoints` of the config; that of step `best` stays (-1: none). `path` (PATH_MAX) gets its name. Of several
+ * ranks the first one does so, with what the others have. Collective; the first rank's code counts. */
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path);
 

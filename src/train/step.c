@@ -86,14 +86,6 @@ int ch_trainer_check_weights(const ch_trainer *t, double loss) {
   return ch_model_bad_weight(t->model) ? ch_trainer_not_finite(t, t->step, loss) : CHOIR_OK;
 }
 
-/* Sums over ranks, or nothing where there is one. */
-static int add_ranks(const ch_trainer *t, double *sums, int count) {
-  const ch_params *params = &t->model->net.params;
-  for (int i = 0; i < params->count; i++)
-    CH_TRY(t->comm->sum(t->comm, t->model->x.memory, params->p[i].g, params->p[i].count));
-  return t->comm->sum_double(t->comm, sums, count);
-}
-
 /* What a step's micro-batches have in common: its update and sums. */
 typedef struct {
   ch_update update;
@@ -110,7 +102,6 @@ static step_state begin_step(ch_trainer *t) {
 /* The update. Nothing is updated from what is not finite. */
 static int finish_step(ch_trainer *t, step_state *s, ch_step_result *r) {
   const ch_transformer *net = &t->model->net;
-  CH_TRY(add_ranks(t, s->sums, 2));
   *r = (ch_step_result){.loss = s->sums[0],
                         .aux_loss = s->sums[1],
                         .rate = ch_schedule_rate(&t->model->config.train, s->update.step),

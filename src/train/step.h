@@ -4,13 +4,11 @@
 #define CH_TRAIN_STEP_H
 
 #include "api/model.h"
-#include "comm/comm.h"
 #include "train/optimizer.h"
 
 typedef struct ch_trainer {
   choir_model *model; /* owned; its config says what a step is */
   ch_optimizer optimizer;
-  const ch_comm *comm;
   ch_arena state; /* of the optimizer */
   int32_t *twice; /* of a micro-batch every sequence of which comes two times; NULL where it comes once */
   int64_t room;   /* tokens of the longest pass */
@@ -33,15 +31,16 @@ typedef struct ch_batch {
   const int32_t *target; /* [rows or batch_sequences,T] */
 } ch_batch;
 
-/* Tokens of a step, of one process: accumulate x batch_sequences x sequence_length. */
+/* Tokens of a step, of all ranks: accumulate x batch_sequences x sequence_length. */
 int64_t ch_step_tokens(const choir_train_config *config);
 
 /* Sequences of one pass: batch_sequences, twice over where two draws of the router are to agree. */
 int ch_pass_sequences(const choir_config *config);
 
 /* Takes over a model, which may have memory for its weights or not yet, and counts all that training asks for besides.
- * To be freed in any case, and not moved. CHOIR_ERROR_ARGUMENT: what the router refuses. */
-int ch_trainer_plan(choir_model *model, const ch_comm *comm, ch_trainer *t);
+ * To be freed in any case, and not moved. model->x.comm says who shares the steps. CHOIR_ERROR_ARGUMENT: what the
+ * router refuses, or ranks that do not divide train.shards. */
+int ch_trainer_plan(choir_model *model, ch_trainer *t);
 
 /* The plan for micro-batches of `step`, 2 `step`, ... up to `longest` tokens, each with `rows` positions that have a
  * target, and for `more` passes without gradients: instead of that for the config's. Behind ch_trainer_plan. */
@@ -57,7 +56,7 @@ int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *memory);
 int ch_trainer_commit(ch_trainer *t);
 void ch_trainer_free(ch_trainer *t);
 
-/* One step on token and target [ch_step_tokens]: forward and backward of every micro-batch, sums over ranks, update.
+/* One step on token and target [ch_step_tokens]: forward and backward of every micro-batch, update.
  * What the routers keep takes part. Collective. CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss
  * or a gradient is not finite. */
 int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *result);

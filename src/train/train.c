@@ -5,12 +5,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/ranks.h"
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "comm/collective.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/loop.h"
+#include "train/ranks.h"
 #include "train/resume.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
@@ -40,10 +43,11 @@ static int check_memory(ch_run *run) {
 }
 
 /* Weights, gradients, optimizer state, activations: all memory of the run. */
-static int make_model(ch_run *run, const choir_run_options *options) {
+static int make_model(ch_run *run, const choir_train_options *o) {
   choir_model *model;
-  CH_TRY(ch_model_prepare(&run->config, options, &model));
-  CH_TRY(ch_trainer_plan(model, &ch_comm_single, &run->trainer));
+  CH_TRY(ch_model_prepare(&run->config, &o->run, &model));
+  ch_model_share(model, ch_ranks_comm(o->ranks));
+  CH_TRY(ch_trainer_plan(model, &run->trainer));
   CH_TRY(check_memory(run));
   CH_TRY(ch_trainer_commit(&run->trainer));
   return ch_run_plan(run);
@@ -104,7 +108,7 @@ static int start_from(ch_run *run) {
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
   snprintf(path, sizeof path, "%s/model.safetensors", run->from);
-  CH_TRY(ch_weights_start(&model->net.params, model->x.memory, path, &upcycled));
+  CH_TRY(ch_weights_start(&model->net.params, model->x.memory, model->x.comm, path, &upcycled));
   return CHOIR_OK;
 }
 
@@ -126,10 +130,10 @@ static int from_path(ch_run *run, const choir_train_options *o) {
   return CHOIR_OK;
 }
 
-static int keep_settings(const ch_run *run, const char *data) {
+static int keep_settings(const ch_run *run) {
   char path[PATH_MAX + 16];
   snprintf(path, sizeof path, "%s/data.path", run->out);
-  CH_TRY(ch_file_save(path, data, strlen(data)));
+  CH_TRY(ch_file_save(path, run->data_path, strlen(run->data_path)));
   snprintf(path, sizeof path, "%s/from.path", run->out);
   if (*run->from) CH_TRY(ch_file_save(path, run->from, strlen(run->from)));
   snprintf(path, sizeof path, "%s/config.json", run->out);
@@ -138,12 +142,11 @@ static int keep_settings(const ch_run *run, const char *data) {
 
 /* steps [count]: of the checkpoints that are there, with resume. */
 static int set_up_from(ch_run *run, const choir_train_options *o, const int64_t *steps, int count) {
-  char data[PATH_MAX];
   CH_TRY(o->resume ? ch_resume_config(run, o->config, steps, count) : fresh_config(run, o));
-  CH_TRY(data_path(o, data));
+  CH_TRY(data_path(o, run->data_path));
   CH_TRY(from_path(run, o));
-  CH_TRY(open_data(run, data));
-  CH_TRY(make_model(run, &o->run));
+  CH_TRY(open_data(run, run->data_path));
+  CH_TRY(make_model(run, o));
   if (count) {
     CH_TRY(ch_resume_state(run, steps, count));
   } else {
@@ -152,7 +155,7 @@ static int set_up_from(ch_run *run, const choir_train_options *o, const int64_t 
     if (*run->from) CH_TRY(start_from(run));
     ch_model_weights_changed(run->trainer.model);
   }
-  return keep_settings(run, data);
+  return CHOIR_OK;
 }
 
 static int set_up(ch_run *run, const choir_train_options *o) {
@@ -164,28 +167,40 @@ static int set_up(ch_run *run, const choir_train_options *o) {
   return code;
 }
 
-static int run_locked(ch_run *run, const choir_train_options *o) {
+enum { NO_LOCK = -1 };
+
+/* The directory is the first rank's to make, to lock and to clean. */
+static int take_directory(const char *out, int *lock) {
   char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/checkpoints", o->out);
+  CH_TRY(ch_dir_make(out));
+  CH_TRY(ch_lock_take(out, lock));
+  snprintf(path, sizeof path, "%s/checkpoints", out);
   CH_TRY(ch_dir_make(path));
-  ch_temporary_clean(o->out);
+  ch_temporary_clean(out);
   ch_temporary_clean(path);
-  CH_TRY(set_up(run, o));
+  return CHOIR_OK;
+}
+
+/* Every rank reads for itself; nobody writes before all have read. */
+static int run_ranks(ch_run *run, const choir_train_options *o, int *lock) {
+  const ch_comm *comm = ch_ranks_comm(o->ranks);
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : take_directory(o->out, lock)));
+  CH_TRY(ch_comm_agree(comm, set_up(run, o)));
+  CH_TRY(ch_run_same(run));
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(run)));
   return ch_run_loop(run, o);
 }
 
 int choir_train(const choir_train_options *options) {
-  int lock;
+  int lock = NO_LOCK;
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
-  CH_TRY(ch_dir_make(options->out));
-  CH_TRY(ch_lock_take(options->out, &lock));
   ch_run run = {.out = options->out};
-  int code = run_locked(&run, options);
+  int code = run_ranks(&run, options, &lock);
   ch_trainer_free(&run.trainer);
   choir_tokenizer_free(run.tokenizer);
   choir_data_close(run.data);
   free(run.batch);
   free(run.unigram);
-  ch_lock_release(lock);
+  if (lock != NO_LOCK) ch_lock_release(lock);
   return code;
 }

@@ -13,8 +13,8 @@ typedef struct ch_update {
 } ch_update;
 
 /* Nonzero when layers may be updated within the backward pass: their gradients then need the memory of one layer only.
- * Clipping needs the norm of all, micro-batches and ranks need their sum. */
-int ch_update_in_backward(const choir_train_config *config, int ranks);
+ * Clipping needs the norm of all, micro-batches need their sum. */
+int ch_update_in_backward(const choir_train_config *config);
 
 /* For ch_pass.ready, context being a ch_update: updates the layer. */
 void ch_update_layer(void *context, const ch_pass *pass, int layer);

@@ -12,7 +12,8 @@ static void dropout(ch_exec *x, const ch_dropout_args *a) {
   for (int64_t piece = 0; piece < a->count; piece += PIECE) {
     uint64_t bits = 0;
     for (int64_t i = piece; i < a->count && i < piece + PIECE; i++, bits >>= 16) {
-      if (i % 4 == 0) bits = ch_rng_bits(rng, a->draw << 32 | (uint64_t)i / 4);
+      uint64_t number = (uint64_t)(a->first + i);
+      if (number % 4 == 0 || i == piece) bits = ch_rng_bits(rng, a->draw << 32 | number / 4) >> 16 * (number % 4);
       real y = a->x[i] * ((bits & 0xFFFF) < dropped ? 0 : scale); /* NaN stays NaN */
       a->y[i] = a->accumulate ? a->y[i] + y : y;
     }

@@ -93,6 +93,7 @@ const ch_router ch_router_capped_expert_choice = {
     .summary = "expert choice where a token has at most `cap` experts, by an exact or an entropic solver",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
+    .even = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES_POOLS |
                CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(solver) | CH_ROUTER_TAKES(solver_lambda) |
                CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(decay),

@@ -1,0 +1,37 @@
+/* Ranks: processes that train one model together. */
+#ifndef CHOIR_RANKS_H
+#define CHOIR_RANKS_H
+
+#include <stdint.h>
+
+#include "choir/error.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct choir_ranks choir_ranks;
+
+/* Joins the processes that mpirun or srun started with this one; a process that nobody started so is alone. Once in a
+ * process, from its first thread. CHOIR_ERROR_UNSUPPORTED: this build has no MPI. CHOIR_ERROR_IO: the launcher started
+ * several, and they did not find each other. */
+CHOIR_API int choir_ranks_join(choir_ranks **ranks);
+
+/* This process's number, from 0, and how many there are. NULL: 0 of 1. */
+CHOIR_API int choir_ranks_rank(const choir_ranks *ranks);
+CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
+
+/* What this rank has sent to others so far, in how many messages, and how many seconds it was at that. */
+typedef struct choir_ranks_traffic {
+  int64_t bytes, messages;
+  double seconds;
+} choir_ranks_traffic;
+CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
+
+/* Leaves: all must, and none may have a call of the library under way. */
+CHOIR_API void choir_ranks_leave(choir_ranks *ranks);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,33 @@
+#include "api/ranks.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "comm/launch.h"
+
+const ch_comm *ch_ranks_comm(const choir_ranks *ranks) { return ranks ? ranks->comm : &ch_comm_single; }
+
+int choir_ranks_join(choir_ranks **ranks) {
+  *ranks = calloc(1, sizeof **ranks);
+  if (!*ranks) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a handle of ranks");
+  int code = ch_comm_join(&(*ranks)->comm);
+  if (!code) return CHOIR_OK;
+  free(*ranks);
+  *ranks = NULL;
+  return code;
+}
+
+void choir_ranks_leave(choir_ranks *ranks) {
+  if (!ranks) return;
+  ch_comm_leave(ranks->comm);
+  free(ranks);
+}
+
+int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->rank; }
+
+int choir_ranks_size(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->size; }
+
+choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks) {
+  const ch_traffic *t = ch_ranks_comm(ranks)->traffic;
+  return t ? (choir_ranks_traffic){t->bytes, t->messages, t->seconds} : (choir_ranks_traffic){0};
+}

@@ -1,0 +1,23 @@
+/* A run's ranks: whether they are to compute the same, and what a step of theirs costs. */
+#ifndef CH_TRAIN_RANKS_H
+#define CH_TRAIN_RANKS_H
+
+#include "train/run.h"
+
+/* CHOIR_ERROR_ARGUMENT on all ranks, naming the first one that has another version of choir, config, compute type,
+ * data, instruction set or checkpoint than rank 0. Collective. */
+int ch_run_same(const ch_run *run);
+
+/* Of one step: what this rank sent, and how long it was in exchanges. The rank that was there least is the one that the
+ * others waited for. */
+typedef struct ch_rank_times {
+  int ranks; /* 1: nothing else is set */
+  int64_t bytes, messages;
+  double waited, least;
+  int slowest;
+} ch_rank_times;
+
+/* Since `before`, which becomes what it is now. Collective. */
+ch_rank_times ch_rank_times_since(const ch_comm *comm, ch_traffic *before);
+
+#endif

@@ -1,0 +1,84 @@
+/* The program under mpirun: the files of one process, one voice, and an end for all when one dies. */
+#include "program.h"
+
+/* As many processes as asked for, on whatever there is. What MPI does not give back is not for a sanitizer to tell. */
+#define MPIRUN                                                                                                       \
+  "export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0; mpirun --oversubscribe --allow-run-as-root --bind-to none " \
+  "--mca btl self,vader --mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1 "
+#define TRAIN "\"$CHOIR\" train --threads 1 "
+#define FRESH TRAIN "--config config.json --data data --set batch_sequences=8 --set shards=8 --set checkpoint_every=3 "
+
+/* Nonzero, having said why: nothing here can be tried. */
+static int without_mpi(void) {
+  if (program_run("command -v mpirun")) return 1;
+  program_run(MPIRUN "-n 2 " TRAIN "--out nothing --data data --config config.json");
+  return strstr(program_output, "has no MPI") != NULL;
+}
+#define needs_mpi() \
+  if (without_mpi()) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
+
+static int times(const char *word) {
+  int count = 0;
+  for (const char *at = program_output; (at = strstr(at, word)); at++) count++;
+  return count;
+}
+
+static void same_files_and_one_voice(void **state) {
+  (void)state;
+  needs_mpi();
+  program_must(FRESH "--set steps=6 --set eval_every=3 --out one");
+  program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --out four");
+  assert_int_equal(times("done: 6 steps"), 1);
+  assert_int_equal(times("memory "), 1);
+  assert_int_equal(times("4 ranks: each step rank 0 sent"), 1);
+  assert_true(program_same_runs("one", "four", 6));
+  program_must("test $(grep -c '\"ranks\":4,\"sent_bytes\":[1-9]' four/timing.jsonl) = 6");
+}
+
+static void another_number_goes_on(void **state) {
+  (void)state;
+  needs_mpi();
+  program_must(MPIRUN "-n 4 " FRESH "--set steps=3 --out moved");
+  program_must(MPIRUN "-n 2 " TRAIN "--resume --set steps=6 --out moved");
+  program_must(TRAIN "--resume --set steps=9 --out moved");
+  program_must(FRESH "--set steps=3 --out straight && " TRAIN "--resume --set steps=6 --out straight && " TRAIN
+                     "--resume --set steps=9 --out straight");
+  assert_true(program_same_runs("straight", "moved", 9));
+}
+
+static void refuses_once(void **state) {
+  (void)state;
+  needs_mpi();
+  assert_int_not_equal(program_run(MPIRUN "-n 3 " FRESH "--out three"), 0);
+  assert_int_equal(times("train.shards is 8, which 3 processes cannot share evenly"), 1);
+  assert_int_not_equal(
+      program_run(MPIRUN "-n 1 " FRESH "--set steps=3 --out odd : -n 1 " FRESH "--set steps=4 --out odd"), 0);
+  assert_int_equal(times("rank 1 of 2 has another config than rank 0"), 1);
+}
+
+/* kill -9 of one: the launcher ends the rest, and nothing but the steps since the last checkpoint is lost. */
+static void one_dies_all_end(void **state) {
+  (void)state;
+  needs_mpi();
+  program_must(FRESH "--set steps=3 --out whole");
+  pid_t job = program_start(MPIRUN "-n 2 " FRESH "--set steps=12000 --out killed", "killed.txt");
+  program_wait_for_checkpoint(job, "killed", 0);
+  program_must("kill -9 $(cat killed/lock)"); /* the first rank has it */
+  assert_int_not_equal(program_wait(job), 0);
+  program_must("! kill -0 $(cat killed/lock) 2>/dev/null");
+  int step = program_newest("killed");
+  assert_true(step >= 3);
+  char steps[32];
+  snprintf(steps, sizeof steps, "%d", step + 3);
+  program_must(MPIRUN "-n 4 " TRAIN "--resume --set steps=%s --out killed", steps);
+  program_must(TRAIN "--resume --set steps=%s --out whole", steps);
+  program_must("cmp whole/checkpoints/%08d/model.safetensors killed/checkpoints/%08d/model.safetensors", step + 3,
+               step + 3);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
+                                     cmocka_unit_test(another_number_goes_on), cmocka_unit_test(refuses_once),
+                                     cmocka_unit_test(one_dies_all_end)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}

@@ -1,0 +1,153 @@
+/* Runs of several ranks: their files are those of one process, byte for byte, whoever goes on with them; and what fails
+ * on one rank ends all with one message. */
+#include <sys/resource.h>
+
+#include "api/ranks.h"
+#include "choir/choir.h"
+#include "forked_comm.h"
+#include "program.h"
+
+enum { STEPS = 4 };
+
+typedef struct {
+  choir_config config;
+  const char *out, *data;
+  int resume;
+  int stop_rank; /* asks to stop after the second step; -1: none */
+  int odd_rank;  /* has something else than the others; -1: none */
+  void (*odd)(choir_train_options *o, choir_config *config);
+  int code;
+  const char *message; /* what every rank's error must hold */
+} job;
+
+static int stop_after_two(void *context, const choir_train_event *e) {
+  return *(const int *)context && e->kind == CHOIR_EVENT_STEP && e->step == 2;
+}
+
+static int train(const ch_comm *comm, void *context) {
+  job j = *(const job *)context;
+  const choir_ranks ranks = {comm};
+  int stops = comm->rank == j.stop_rank;
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;
+  o.run.threads = 1;
+  o.ranks = &ranks;
+  o.event = stop_after_two, o.context = &stops;
+  if (comm->rank == j.odd_rank) j.odd(&o, &j.config);
+  int code = choir_train(&o);
+  if (code == j.code && (!j.message || strstr(choir_error_message(), j.message))) return 0;
+  fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
+  return 1;
+}
+
+static job job_of(const char *router, const char *out) {
+  job j = {.out = out, .data = "data", .stop_rank = -1, .odd_rank = -1};
+  test_ok(choir_config_load("config.json", &j.config));
+  test_ok(choir_router_default(router, &j.config.model.router));
+  if (!strcmp(router, "dense")) j.config.model.experts = 1;
+  j.config.train.steps = STEPS;
+  j.config.train.batch_sequences = 8;
+  j.config.train.shards = 8;
+  j.config.train.eval_every = 2;
+  j.config.train.eval_sequences = 11; /* the last batch is not full */
+  j.config.train.checkpoint_every = 2;
+  return j;
+}
+
+static void go(job j, int ranks) {
+  if (forked_run(ranks, 0, train, &j)) fail_msg("%s: %d ranks", j.out, ranks);
+}
+
+static void same_files(void **state) {
+  (void)state;
+  const char *const *names = choir_router_names();
+  for (int i = 0; names[i]; i++) {
+    program_must("rm -rf one many");
+    go(job_of(names[i], "one"), 1);
+    go(job_of(names[i], "many"), 2 << (i % 2));
+    if (!program_same_runs("one", "many", STEPS)) fail_msg("%s: other bytes", names[i]);
+  }
+}
+
+/* Stopped after two steps by one rank's wish, and gone on with by another number of ranks. */
+static void any_number_goes_on(void **state) {
+  (void)state;
+  const int ranks[] = {1, 2, 4, 8};
+  program_must("rm -rf one");
+  go(job_of("expert_choice", "one"), 1);
+  for (int a = 0; a < 4; a++)
+    for (int b = 0; b < 4; b++) {
+      job j = job_of("expert_choice", "many");
+      program_must("rm -rf many");
+      j.stop_rank = ranks[a] - 1;
+      j.code = CHOIR_ERROR_INTERRUPTED;
+      go(j, ranks[a]);
+      j = job_of("expert_choice", "many");
+      j.resume = 1;
+      go(j, ranks[b]);
+      if (!program_same_runs("one", "many", STEPS)) fail_msg("%d ranks, then %d: other bytes", ranks[a], ranks[b]);
+    }
+}
+
+static void other_config(choir_train_options *o, choir_config *config) { (void)o, config->train.rate *= 2; }
+static void no_data(choir_train_options *o, choir_config *config) { (void)config, o->data = "nowhere"; }
+static void other_data(choir_train_options *o, choir_config *config) { (void)config, o->data = "data2"; }
+
+static void one_fails_all_end(void **state) {
+  (void)state;
+  const struct {
+    void (*odd)(choir_train_options *, choir_config *);
+    int code;
+    const char *message;
+  } odd[] = {{other_config, CHOIR_ERROR_ARGUMENT, "rank 2 of 4 has another config than rank 0"},
+             {other_data, CHOIR_ERROR_ARGUMENT, "rank 2 of 4 has another data than rank 0"},
+             {no_data, CHOIR_ERROR_IO, "rank 2 of 4: nowhere: cannot open data"}};
+  program_must("choir data build --tokenizer tokenizer.model --separator '\\f' --holdout 0.2 --out data2 corpus.txt");
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+    job j = job_of("expert_choice", "odd");
+    j.odd_rank = 2, j.odd = odd[i].odd, j.code = odd[i].code, j.message = odd[i].message;
+    program_must("rm -rf odd");
+    go(j, 4);
+    program_must("! test -e odd/metrics.jsonl");
+  }
+  job j = job_of("expert_choice", "odd"); /* what all find wrong is told once */
+  j.config.train.shards = 4;
+  j.code = CHOIR_ERROR_ARGUMENT, j.message = "train.shards is 4, which 8 processes cannot share evenly";
+  go(j, 8);
+}
+
+/* The first rank's files may grow no more: it cannot write a checkpoint, and the others send theirs all the same. */
+static int no_more_bytes(void *context, const choir_train_event *e) {
+  const struct rlimit limit = {20000, 20000};
+  if (*(const int *)context && e->kind == CHOIR_EVENT_STEP) {
+    signal(SIGXFSZ, SIG_IGN);
+    if (setrlimit(RLIMIT_FSIZE, &limit)) return -1;
+  }
+  return 0;
+}
+
+static int cannot_write(const ch_comm *comm, void *context) {
+  const job *j = context;
+  const choir_ranks ranks = {comm};
+  int first = !comm->rank;
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  o.config = &j->config, o.data = j->data, o.out = j->out, o.run.threads = 1, o.ranks = &ranks;
+  o.event = no_more_bytes, o.context = &first;
+  int code = choir_train(&o);
+  if (code == CHOIR_ERROR_IO && strstr(choir_error_message(), "checkpoint of step 2 not saved")) return 0;
+  fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
+  return 1;
+}
+
+static void the_writer_fails(void **state) {
+  (void)state;
+  job j = job_of("expert_choice", "short");
+  if (forked_run(4, 0, cannot_write, &j)) fail_msg("4 ranks");
+  program_must("! ls short/checkpoints | grep .");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_files), cmocka_unit_test(any_number_goes_on),
+                                     cmocka_unit_test(one_fails_all_end), cmocka_unit_test(the_writer_fails)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
