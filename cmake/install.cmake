@@ -15,14 +15,14 @@ write_basic_package_version_file(choirConfigVersion.cmake COMPATIBILITY SameMino
 
 install(TARGETS choir choir_static choir_program)
 install(DIRECTORY include/choir DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-install(FILES ${CMAKE_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/choir)
-install(FILES ${CMAKE_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(FILES ${CMAKE_BINARY_DIR}/choirConfig.cmake ${CMAKE_BINARY_DIR}/choirConfigVersion.cmake
+install(FILES ${PROJECT_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/choir)
+install(FILES ${PROJECT_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choirConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir)
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
 
 # Manual pages come from the program's own option tables.
-set(CHOIR_MAN ${CMAKE_BINARY_DIR}/man)
+set(CHOIR_MAN ${PROJECT_BINARY_DIR}/man)
 add_custom_command(OUTPUT ${CHOIR_MAN}/choir.1 COMMAND ${CMAKE_COMMAND} -E make_directory ${CHOIR_MAN}
                    COMMAND choir_program help --man ${CHOIR_MAN} DEPENDS choir_program VERBATIM)
 add_custom_target(choir_man ALL DEPENDS ${CHOIR_MAN}/choir.1)

@@ -18,6 +18,7 @@ typedef struct choir_npy {
   int dims; /* at most 8 */
   int64_t shape[8];
   void *data; /* malloc'd; choir_npy_free */
+  int64_t reserved[4];
 } choir_npy;
 
 /* Reads a whole file. float64 is narrowed and int64 range-checked when `as` asks for the 32-bit type; any other

@@ -103,6 +103,16 @@ int choir_checkpoint_load(const char *path, const choir_run_options *options, ch
   return load_newest(&l, path);
 }
 
+int choir_checkpoint_find(const char *path, char *out, size_t room) {
+  char found[PATH_MAX];
+  CH_TRY(ch_checkpoint_resolve(path, found));
+  if (strlen(found) >= room)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: the name needs %zu bytes, there are %zu", found, strlen(found) + 1,
+                    room);
+  strcpy(out, found);
+  return CHOIR_OK;
+}
+
 int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {
   return choir_checkpoint_load(checkpoint, options, model, NULL);
 }

@@ -8,6 +8,7 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/reserved.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/loop.h"
@@ -176,6 +177,7 @@ static int run_locked(ch_run *run, const choir_train_options *o) {
 
 int choir_train(const choir_train_options *options) {
   int lock;
+  CH_CHECK_RESERVED(options, "choir_train_options");
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
   CH_TRY(ch_dir_make(options->out));
   CH_TRY(ch_lock_take(options->out, &lock));
