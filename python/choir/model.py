@@ -185,8 +185,8 @@ class Model(native.Handle):
 
     @property
     def routing(self) -> str:
-        """ "batch" or another pool, in which tokens compete, or "threshold", which looks at no other token. Setting it: see
-        docs/causality.md. UnsupportedError: thresholds that no training has set."""
+        """What passes route by: "batch" or another pool, in which tokens compete, or "threshold", which looks at no other
+        token (docs/causality.md). UnsupportedError: thresholds that no training has set."""
         return lib.choir_model_routing(self.address).decode()
 
     @routing.setter
