@@ -9,9 +9,11 @@
 extern "C" {
 #endif
 
-/* Names of the routers, NULL-terminated, and whether one looks across tokens ("expert_choice": 1). -1: unknown name. */
+/* Names of the routers, NULL-terminated, and whether one looks across tokens, by its own rule in evaluation
+ * ("expert_choice": 1, "base": 0) and in training ("base": 1). -1: unknown name. */
 CHOIR_API const char *const *choir_router_names(void);
 CHOIR_API int choir_router_looks_across_tokens(const char *name);
+CHOIR_API int choir_router_looks_in_training(const char *name);
 
 /* What a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
 typedef struct choir_routing_properties {

@@ -39,7 +39,7 @@ def table(objects: list[dict[str, Any]]) -> np.ndarray:
 
 def metrics(run: Path) -> np.ndarray:
     """The steps of a run, a row each: step, loss, rate, gradient_norm, ... (docs/training.md)."""
-    return table([one for one in lines(run) if "rate" in one])
+    return table([one for one in lines(run) if one.get("event") == "step"])
 
 
 def evaluations(run: Path) -> np.ndarray:
@@ -47,7 +47,13 @@ def evaluations(run: Path) -> np.ndarray:
     threshold_loss is the causal one where the other looks across tokens."""
     found = []
     for one in lines(run):
-        if "rate" not in one and "loss" in one:
+        if one.get("event") == "eval":
             causal = one.get("threshold")
             found.append({**one, **({"threshold_loss": causal["loss"]} if isinstance(causal, dict) else {})})
     return table(found)
+
+
+def timing(run: Path) -> np.ndarray:
+    """When and how fast the steps of a run were made, a row each: step, time (seconds since 1970), seconds,
+    tokens_per_second, gflops, peak_gflops. Steps that were made again after a kill stand there twice."""
+    return table([one for one in lines(run, "timing.jsonl") if "seconds" in one])

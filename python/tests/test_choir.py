@@ -285,6 +285,9 @@ class Models(unittest.TestCase):
         self.assertTrue(np.isfinite(steps["loss"]).all())
         self.assertEqual(evaluations["step"][-1], 20)
         self.assertTrue(np.isfinite(evaluations["threshold_loss"]).all())
+        self.assertTrue((np.diff(choir.runs.timing(self.at)["time"]) > 0).all())
+        process = choir.runs.lines(self.at, "timing.jsonl")[0]
+        self.assertEqual((process["event"], process["version"]), ("process", choir.__version__))
 
     def test_examples(self):
         examples = testing.SOURCE / "examples"

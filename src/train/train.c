@@ -175,10 +175,31 @@ static int run_locked(ch_run *run, const choir_train_options *o) {
   return ch_run_loop(run, o);
 }
 
+static int check_directory(const char *out) {
+  char path[PATH_MAX];
+  if (!out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
+  snprintf(path, sizeof path, "%s/data.json", out);
+  if (access(path, F_OK)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s holds built data; train into another directory", out);
+}
+
+/* A run that never came to be leaves no directory behind that was not there before it. */
+static void leave_nothing(const char *out) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/config.json", out);
+  if (!access(path, F_OK)) return;
+  snprintf(path, sizeof path, "%s/checkpoints", out);
+  rmdir(path);
+  snprintf(path, sizeof path, "%s/lock", out);
+  unlink(path);
+  rmdir(out);
+}
+
 int choir_train(const choir_train_options *options) {
   int lock;
   CH_CHECK_RESERVED(options, "choir_train_options");
-  if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
+  CH_TRY(check_directory(options->out));
+  int fresh = access(options->out, F_OK) != 0;
   CH_TRY(ch_dir_make(options->out));
   CH_TRY(ch_lock_take(options->out, &lock));
   ch_run run = {.out = options->out};
@@ -188,6 +209,7 @@ int choir_train(const choir_train_options *options) {
   choir_data_close(run.data);
   free(run.batch);
   free(run.unigram);
+  if (code && fresh) leave_nothing(options->out);
   ch_lock_release(lock);
   return code;
 }

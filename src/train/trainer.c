@@ -113,7 +113,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
 }
 
 int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *tokenizer, const char *checkpoint) {
-  const ch_counter step = {"run.step", trainer->t.step};
+  const ch_counter step = {.name = "run.step", .value = trainer->t.step};
   char path[PATH_MAX];
   ch_dir directory;
   CH_TRY(ch_dir_begin(&directory, checkpoint));
@@ -126,7 +126,7 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
 }
 
 int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {
-  ch_counter step = {"run.step", 0};
+  ch_counter step = {.name = "run.step"};
   CH_TRY(ch_state_load(checkpoint, &trainer->t, &step, 1));
   if (step.value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: run.step is %lld", checkpoint, (long long)step.value);
   trainer->t.step = step.value;
