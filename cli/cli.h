@@ -83,6 +83,9 @@ void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
 void cli_help_routers(FILE *out);                    /* all routers and their options */
 
+/* completion.c */
+int cli_completion(const char *shell); /* prints a script for "bash" or "zsh" */
+
 /* manual.c */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
 

@@ -3,7 +3,7 @@
 #include "choir/router.h"
 #include "moe_testing.h"
 
-enum { N = 48, E = 6, CELLS = N * E };
+enum { N = 24, E = 4, CELLS = N * E };
 static const double STEP = 1e-2; /* float noise over a smaller step would drown curvature */
 
 typedef struct {

@@ -62,9 +62,9 @@ _ERRORS = (
 
 
 def _path():
-    """choir/libchoir.so beside this file (a wheel has it), or what CHOIR_LIBRARY names."""
-    named = os.environ.get("CHOIR_LIBRARY")
-    return named or str(pathlib.Path(__file__).with_name("libchoir.so"))
+    """What CHOIR_LIBRARY names, libchoir.so beside this file (a wheel has it), or that of the system."""
+    beside = pathlib.Path(__file__).with_name("libchoir.so")
+    return os.environ.get("CHOIR_LIBRARY") or (str(beside) if beside.exists() else "libchoir.so.0")
 
 
 def _load():
