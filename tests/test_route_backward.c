@@ -204,8 +204,8 @@ static void refuses(void **state) {
   o.reserved[0] = 1;
   refused(choir_route_backward(&x.request, x.dgates, 0, dscores), CHOIR_ERROR_UNSUPPORTED, "choir_router_options");
   o.reserved[0] = 0;
-  x.scores[4] = NAN;
-  refused(choir_route_backward(&x.request, x.dgates, 0, dscores), CHOIR_ERROR_NUMERIC, "scores[0,4]");
+  x.scores[3] = NAN;
+  refused(choir_route_backward(&x.request, x.dgates, 0, dscores), CHOIR_ERROR_NUMERIC, "scores[0,3]");
 }
 
 int main(void) {

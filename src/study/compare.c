@@ -6,6 +6,7 @@
 #include "choir/version.h"
 #include "study/chart.h"
 #include "study/page.h"
+#include "study/study_statistics.h"
 #include "study/study_values.h"
 
 /* The runs, and the fields of all their configs by dotted name: {"train.rate": ["0.01", null, ...]}. */
@@ -72,7 +73,8 @@ static void results(const comparison *c) {
   result_row(c, "active per token", "%.0f", active);
   result_row(c, "tokens a second, median", "%.0f", speed);
   fputs(
-      "</table></div>\n<p>Where a router looks across tokens its held-out loss is not that of writing text; the causal one "
+      "</table></div>\n<p>Where a router looks across tokens its held-out loss is not that of writing text; the causal "
+      "one "
       "is. Losses compare only where data and tokenizer are the same.</p>\n",
       c->out);
 }

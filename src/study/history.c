@@ -1,13 +1,11 @@
 #include "study/history.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "study/study_statistics.h"
 
 /* Appends a point. Points at or behind x are dropped first: timing.jsonl repeats the steps that a resumed run repeats.
  */
@@ -146,16 +144,6 @@ int ch_history_read(const char *run_directory, ch_history *history) {
   if (!code) code = read_file(path, 0, take_timing, history);
   if (code) ch_history_free(history);
   return code;
-}
-
-double ch_curve_median(const ch_curve *c) {
-  if (!c->count) return (double)NAN;
-  double *sorted = malloc((size_t)c->count * sizeof *sorted);
-  if (!sorted) return (double)NAN;
-  memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
-  double middle = ch_median(sorted, c->count);
-  free(sorted);
-  return middle;
 }
 
 void ch_history_free(ch_history *history) {

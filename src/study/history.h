@@ -48,7 +48,4 @@ void ch_report_page(FILE *out, const char *run_directory, const ch_history *hist
 /* The page that lays several beside each other (compare.c). */
 void ch_compare_page(FILE *out, const char *const *run_directories, const ch_history *histories, int count);
 
-/* The middle one of a curve's values: what a step usually takes; the mean would count every pause. NaN: none. */
-double ch_curve_median(const ch_curve *curve);
-
 #endif
