@@ -9,7 +9,7 @@
 
 #include "choir/choir.h"
 
-enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3 /* and what was done is saved */ }; /* exit statuses beside 0 */
+enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3 }; /* exit statuses beside 0; the last: and saved */
 
 /* An option that may be given several times. `at` is the number of operands inspection before each, so that `--source A
  * x y
@@ -125,8 +125,8 @@ void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what wa
 int cli_stop_requested(void);
 
 /* pipes.c: operands and options of kind CLI_INPUT and CLI_OUTPUT go through these. */
-const char *cli_input(const char *path);  /* a path to read as often as one likes; NULL: reported */
-const char *cli_output(const char *path); /* a path to write to, while stdout is standard error; NULL: reported */
+const char *cli_input(const char *path);      /* a path to read as often as one likes; NULL: reported */
+const char *cli_output(const char *path);     /* a path to write to, while stdout is standard error; NULL: reported */
 void cli_hide_pipes(char *text, size_t room); /* messages name what the user named */
 int cli_pipes_end(int status);                /* writes what goes to standard output; the exit status */
 
