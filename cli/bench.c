@@ -132,10 +132,28 @@ static int all(bench_run *run, int count, const char *const *operands) {
   return status;
 }
 
+/* Refuses what is no case and no group before anything is measured; what is wrong with a case is found when it runs. */
+static int check_names(int count, const char *const *operands) {
+  char problem[CHOIR_BENCH_TEXT], word[CHOIR_BENCH_TEXT];
+  int at = 0;
+  while (next_problem(count, operands, &at, problem, sizeof problem)) {
+    const char *const *name = choir_bench_names();
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(problem, " \t\n"), problem);
+    while (*name && strcmp(*name, word)) name++;
+    choir_bench_result unused;
+    const choir_bench_options options = CHOIR_BENCH_OPTIONS_INIT;
+    if (*name || find_group(problem)) continue;
+    return choir_bench(word, &options, &unused) ? cli_usage("%s", choir_error_message()) : 0;
+  }
+  return 0;
+}
+
 static int run(int count, const char *const *operands) {
   choir_machine_peak peak;
   if (!count)
     for (operands = choir_bench_defaults(); operands[count];) count++;
+  int wrong = check_names(count, operands);
+  if (wrong) return wrong;
   if (choir_machine_measure(o.threads, 0, &peak)) return cli_fail();
   bench_run run = {.options = {.threads = o.threads,
                                .repetitions = o.repetitions,

@@ -9,7 +9,7 @@
 
 #include "choir/choir.h"
 
-enum { CLI_FAILED = 1, CLI_USAGE = 2 }; /* exit statuses beside 0 */
+enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3 }; /* exit statuses beside 0; the last: and saved */
 
 /* An option that may be given several times. `at` is the number of operands inspection before each, so that `--source A
  * x y
@@ -24,6 +24,8 @@ typedef struct cli_list {
 typedef enum {
   CLI_FLAG,   /* int: 1 when given */
   CLI_TEXT,   /* const char * */
+  CLI_INPUT,  /* const char *, a file that is read; "-": standard input */
+  CLI_OUTPUT, /* const char *, a file that is written; "-": standard output */
   CLI_CHOICE, /* const char *; the argument's name lists the choices, "fp32|bf16" */
   CLI_INT,    /* int, not negative */
   CLI_INT64,  /* int64_t, not negative */
@@ -82,6 +84,9 @@ void cli_help_usage(FILE *out, const cli_verb *verb);
 void cli_help_family(FILE *out, const char *family); /* "data": its verbs */
 void cli_help_routers(FILE *out);                    /* all routers and their options */
 
+/* completion.c */
+int cli_completion(const char *shell); /* prints a script for "bash" or "zsh" */
+
 /* manual.c */
 int cli_manual(const char *directory); /* writes choir.1 and choir-VERB.1 for every verb */
 
@@ -120,6 +125,12 @@ void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_re
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 
+/* pipes.c: operands and options of kind CLI_INPUT and CLI_OUTPUT go through these. */
+const char *cli_input(const char *path);      /* a path to read as often as one likes; NULL: reported */
+const char *cli_output(const char *path);     /* a path to write to, while stdout is standard error; NULL: reported */
+void cli_hide_pipes(char *text, size_t room); /* messages name what the user named */
+int cli_pipes_end(int status);                /* writes what goes to standard output; the exit status */
+
 /* input.c */
 char *cli_read_file(const char *path,
                     size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
@@ -150,7 +161,7 @@ typedef struct cli_inspect_options {
 /* Their rows in the option table; `tokens` is the default limit. */
 /* clang-format off */
 #define CLI_SEEING_OPTIONS(o, limit)                                                                                   \
-  {"text", "FILE", CLI_TEXT, &o.options.text, NULL, "the UTF-8 text", 1},                                              \
+  {"text", "FILE", CLI_INPUT, &o.options.text, NULL, "the UTF-8 text", 1},                                              \
   {"tokens", "N", CLI_INT64, &o.options.tokens, limit, "of the beginning of the text, at most; 0: all", 0},            \
   {"routing", "NAME", CLI_TEXT, &o.options.routing, NULL,                                                              \
    "batch, sequence, position, group or threshold; as trained otherwise", 0},                                          \

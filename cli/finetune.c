@@ -123,7 +123,7 @@ static int finetune(const choir_config *config, choir_task *task) {
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   if (!code) return show_result();
   printf("stopped after step %lld and saved; go on with: choir finetune --resume --out %s\n", (long long)w.last, o.out);
-  return 0;
+  return CLI_INTERRUPTED;
 }
 
 static int run(int count, const char *const *operands) {
@@ -170,6 +170,6 @@ const cli_verb cli_finetune = {
     "likeliest, each text by itself (threshold routing) and, beside it, by batch routing. The checkpoint with the best "
     "dev accuracy stays, and is the one that choir score RUN takes.\n\n"
     "Settings are the checkpoint's but for batches of 32 texts and those of the recipe; --set changes any of them. "
-    "Ctrl-C finishes the step, saves and exits 0.",
+    "Ctrl-C finishes the step, saves and exits with status 3.",
     options,
     run};

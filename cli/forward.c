@@ -103,8 +103,8 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"logits", "OUT.npy", CLI_TEXT, &o.logits, NULL, "write float32 logits, shape [B,T,V]", 0},
-    {"gradients", "OUT.safetensors", CLI_TEXT, &o.gradients, NULL, "write the gradient of the loss by parameter name",
+    {"logits", "OUT.npy", CLI_OUTPUT, &o.logits, NULL, "write float32 logits, shape [B,T,V]", 0},
+    {"gradients", "OUT.safetensors", CLI_OUTPUT, &o.gradients, NULL, "write the gradient of the loss by parameter name",
      0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},

@@ -16,7 +16,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    CLI_SEEING_OPTIONS(o, "4096"), {"out", "FILE.html", CLI_TEXT, &out, NULL, "the file to write", 1}, {0}};
+    CLI_SEEING_OPTIONS(o, "4096"), {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "the file to write", 1}, {0}};
 
 const cli_verb cli_inspect = {
     "inspect",

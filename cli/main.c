@@ -69,11 +69,13 @@ static int unknown_verb(int count, char **words) {
 
 /* choir help [VERB], choir help routers, or choir help --man DIR: writes the manual pages that the build installs. */
 static int help(int count, char **words) {
-  int used;
+  int used = 0;
   const cli_verb *verb = find_verb(count, words, &used);
   if (count == 2 && !strcmp(words[0], "--man")) return cli_manual(words[1]);
+  if (count == 2 && !strcmp(words[0], "--completion")) return cli_completion(words[1]);
   if (count == 1 && !strcmp(words[0], "routers")) return cli_help_routers(stdout), 0;
   if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
+  if (count > (verb ? used : 1)) return cli_usage("help %s: one word too many: '%s'", words[0], words[verb ? used : 1]);
   if (verb)
     cli_help_verb(stdout, verb);
   else if (count > 0)

@@ -20,6 +20,7 @@ static void say(const char *format, va_list args) {
   if (silent) return;
   char text[4096], shown[4096];
   vsnprintf(text, sizeof text, format, args);
+  cli_hide_pipes(text, sizeof text);
   choir_printable(text, strlen(text), 0, shown, sizeof shown);
   fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", shown);
 }
@@ -127,6 +128,8 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
       *(const char **)option->target = text;
       return 0;
     case CLI_TEXT:
+    case CLI_INPUT: /* opened when all words have been read */
+    case CLI_OUTPUT:
       *(const char **)option->target = text;
       return 0;
     case CLI_LIST: {
@@ -168,6 +171,18 @@ static int parse_option(const cli_verb *verb, char **words, int left, int operan
   return store(option, value, operands_seen);
 }
 
+/* Pipes become files, once nothing is wrong with the words. */
+static int open_pipes(const cli_verb *verb, int count, const char **operands) {
+  for (int i = 0; i < count; i++)
+    if (!(operands[i] = cli_input(operands[i]))) return CLI_FAILED;
+  for (const cli_option *o = verb->options; o->name; o++) {
+    const char **path = o->target;
+    if ((o->kind != CLI_INPUT && o->kind != CLI_OUTPUT) || !*path) continue;
+    if (!(*path = o->kind == CLI_INPUT ? cli_input(*path) : cli_output(*path))) return CLI_FAILED;
+  }
+  return 0;
+}
+
 /* Defaults first, then the words; options and operands may stand in any order, "--" ends the options. */
 int cli_parse(const cli_verb *verb, int count, char **words) {
   char given[OPTIONS_MOST] = {0};
@@ -200,7 +215,9 @@ int cli_parse(const cli_verb *verb, int count, char **words) {
     status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
   if (!status && verb->most >= 0 && seen > verb->most)
     status = cli_usage("unexpected operand '%s'", operands[verb->most]);
+  if (!status) status = open_pipes(verb, seen, operands);
   if (!status) status = verb->run(seen, operands);
+  status = cli_pipes_end(status);
   cli_print_notices(choir_notices());
   free(operands);
   return status;

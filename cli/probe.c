@@ -138,8 +138,8 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"routing", "NAME", CLI_LIST, &o.routings, NULL, "routing to probe, may be repeated; otherwise all", 0},
-    {"text", "FILE", CLI_TEXT, &o.text, NULL, "windows from the beginning of a UTF-8 text", 0},
-    {"tokens", "TOKENS.npy", CLI_TEXT, &o.tokens, NULL, "or tokens, int32 [B,T]; random ones otherwise", 0},
+    {"text", "FILE", CLI_INPUT, &o.text, NULL, "windows from the beginning of a UTF-8 text", 0},
+    {"tokens", "TOKENS.npy", CLI_INPUT, &o.tokens, NULL, "or tokens, int32 [B,T]; random ones otherwise", 0},
     {"batch", "B", CLI_INT, &o.sequences, "0", "sequences of the batch; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
     {"positions", "N", CLI_INT, &o.positions, "4", "places in the sequence to change tokens after", 0},

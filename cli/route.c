@@ -27,6 +27,7 @@ static int read_beside(const char *path, choir_npy_type type, int64_t n, const c
 static int looks(const choir_router_options *options) {
   choir_routing_properties p = {0};
   if (o.thresholds) return 0;
+  if (o.training) return choir_router_looks_in_training(o.router);
   if (choir_router_properties(o.router, options->pool, &p)) choir_router_properties(o.router, "batch", &p);
   return p.looks_ahead || p.depends_on_batch;
 }
@@ -117,18 +118,18 @@ static const cli_option options[] = {
      "experts per token on average; -1: the router's own default", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "another option of the router, as router.cap=3", 0},
     {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: softmax each row first", 0},
-    {"tokens", "T.npy", CLI_TEXT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
-    {"valid", "V.npy", CLI_TEXT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
+    {"tokens", "T.npy", CLI_INPUT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
+    {"valid", "V.npy", CLI_INPUT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
     {"pool", "batch|sequence|position|group", CLI_CHOICE, &o.pool, NULL,
      "tokens that experts choose among; group: of router.group_size tokens", 0},
     {"sequence-length", "T", CLI_INT, &o.sequence_length, NULL, "of pools sequence and position", 0},
-    {"thresholds", "B.npy", CLI_TEXT, &o.thresholds, NULL,
+    {"thresholds", "B.npy", CLI_INPUT, &o.thresholds, NULL,
      "float32 [e]: experts take every token that reaches these scores, and no pool matters", 0},
     {"training", NULL, CLI_FLAG, &o.training, NULL, "route as in training: sampling is on", 0},
     {"random-second", NULL, CLI_FLAG, &o.random_second, NULL, "gshard_top2 draws its second expert; with --training",
      0},
     {"seed", "S", CLI_INT64, &o.seed, "0", "of what is drawn", 0},
-    {"out", "GATES.npy", CLI_TEXT, &o.out, NULL, "write float32 [n,e]: the combine weight, 0 where not routed", 0},
+    {"out", "GATES.npy", CLI_OUTPUT, &o.out, NULL, "write float32 [n,e]: the combine weight, 0 where not routed", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the statistics as JSON", 0},
     {0}};
 

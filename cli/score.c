@@ -30,7 +30,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"requests", "FILE", CLI_TEXT, &o.requests, NULL,
+    {"requests", "FILE", CLI_INPUT, &o.requests, NULL,
      "JSON lines with \"context\" and \"continuation\"; - reads standard input", 0},
     {"tokens", NULL, CLI_FLAG, &o.tokens, NULL, "with --requests: every token and its log-probability", 0},
     {"task", "NAME|FILE", CLI_TEXT, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},

@@ -71,6 +71,7 @@ static int add_request(work *w, int64_t line, const char *text, size_t size) {
   int64_t i = w->count;
   if (!object) return refuse(w, line, error.text);
   w->line[w->count++] = object;
+  w->request[i] = (choir_score_request){0};
   if (!json_is_object(object)) return refuse(w, line, "no JSON object {...}");
   int status = check_keys(w, line, object);
   if (!status) status = read_side(w, line, object, "context", &w->tokens[2 * i], &w->request[i].context);

@@ -18,9 +18,12 @@ void cli_put_text(FILE *out, const char *text, size_t size) {
 const char *cli_shown(const char *name) {
   static char ring[4][4096];
   static unsigned next;
-  if (!isatty(STDOUT_FILENO)) return name;
   char *text = ring[next++ % 4];
-  choir_printable(name, strlen(name), 0, text, sizeof ring[0]);
+  if (isatty(STDOUT_FILENO))
+    choir_printable(name, strlen(name), 0, text, sizeof ring[0]);
+  else
+    snprintf(text, sizeof ring[0], "%s", name);
+  cli_hide_pipes(text, sizeof ring[0]);
   return text;
 }
 

@@ -83,7 +83,7 @@ static int run_one(const char *recipe) {
   if (status) return status;
   if (code) printf("stopped, and saved; the same command goes on\n");
   if (failed) return cli_fail_with("%d runs failed; what they said is in %s/logs", failed, o.out);
-  return 0;
+  return code && cli_stop_requested() ? CLI_INTERRUPTED : 0;
 }
 
 static int run(int count, const char *const *operands) {

@@ -153,7 +153,7 @@ static int decode(int count, const char *const *files) {
 }
 
 static const cli_option train_options[] = {
-    {"out", "FILE", CLI_TEXT, &o.out, NULL, "the .model file to write", 1},
+    {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the .model file to write", 1},
     {"vocab-size", "V", CLI_INT, &o.vocab_size, "8192", "number of pieces, up to 256,000", 0},
     {"field", "NAME", CLI_TEXT, &o.field, NULL, "inputs are JSON lines; this field holds the text", 0},
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f' or '%%'", 0},
@@ -164,7 +164,7 @@ static const cli_option train_options[] = {
     {0}};
 static const cli_option encode_options[] = {
     {"tokenizer", "FILE", CLI_TEXT, &o.model, NULL, "the .model file", 1},
-    {"out", "IDS.npy", CLI_TEXT, &o.out, NULL, "write int32 ids to a NumPy file instead of standard output", 0},
+    {"out", "IDS.npy", CLI_OUTPUT, &o.out, NULL, "write int32 ids to a NumPy file instead of standard output", 0},
     {"length", "T", CLI_INT, &o.length, NULL, "with --out: rows of T tokens, shape [B,T]; the rest is left out", 0},
     {"pieces", NULL, CLI_FLAG, &o.pieces, NULL, "print each id with the text of its piece", 0},
     {0}};

@@ -149,7 +149,7 @@ static int train(const choir_ranks *ranks) {
            cli_shown(o.out));
   else
     printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, cli_shown(o.out));
-  return 0;
+  return code && cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
 }
 
 /* Started by mpirun or srun, this process is one of several; the first one speaks. */
@@ -165,7 +165,7 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"out", "RUN", CLI_TEXT, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
-    {"config", "FILE", CLI_TEXT, &o.config, NULL, "JSON config; with --resume the run's own otherwise", 0},
+    {"config", "FILE", CLI_INPUT, &o.config, NULL, "JSON config; with --resume the run's own otherwise", 0},
     {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made; with --resume the run's own otherwise", 0},
     {"from", "RUN|CHECKPOINT", CLI_TEXT, &o.from, NULL,
      "begin with its weights (and its config, where none is given); a model with one expert a layer gives it to all",
@@ -190,9 +190,8 @@ const cli_verb cli_train = {
     "First the memory that the run needs, by purpose. On a terminal one line is kept up to date; elsewhere a line is "
     "printed every ten seconds. "
     "metrics.jsonl in RUN has every step. "
-    "Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the step, saves and exits 0; a second one ends at once. "
+    "Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the step, saves and exits with status 3; a second one ends at once. "
     "Started by mpirun or srun, all processes train one model together, of which the first one speaks; their number "
-    "must "
-    "divide train.shards (docs/clusters.md).",
+    "must divide train.shards (docs/clusters.md).",
     options,
     run};

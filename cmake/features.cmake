@@ -2,11 +2,13 @@
 find_package(PkgConfig REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(Threads REQUIRED)
-pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
-pkg_check_modules(ARCHIVE REQUIRED IMPORTED_TARGET libarchive)
-pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
-pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET zlib)
-pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
+# A project around this one links choir_static, and with it these.
+set_target_properties(OpenMP::OpenMP_C Threads::Threads PROPERTIES IMPORTED_GLOBAL TRUE)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET GLOBAL jansson)
+pkg_check_modules(ARCHIVE REQUIRED IMPORTED_TARGET GLOBAL libarchive)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
+pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET GLOBAL zlib)
+pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET GLOBAL sentencepiece)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.h REQUIRED)
 find_path(RANDOM123_INCLUDE Random123/philox.h REQUIRED)
@@ -18,8 +20,8 @@ elseif(CHOIR_MPI STREQUAL "AUTO")
 endif()
 
 add_library(choir_features INTERFACE)
-target_include_directories(choir_features INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_BINARY_DIR}/include
-                           ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(choir_features INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include
+                           ${PROJECT_SOURCE_DIR}/src)
 target_include_directories(choir_features SYSTEM INTERFACE ${DNNL_INCLUDE} ${RANDOM123_INCLUDE})
 target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::ZLIB
                       PkgConfig::XXHASH PkgConfig::SENTENCEPIECE ${DNNL_LIBRARY} m)

@@ -16,17 +16,29 @@ configure_package_config_file(cmake/choirConfig.cmake.in choirConfig.cmake
                               PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
 write_basic_package_version_file(choirConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 
-install(TARGETS choir choir_static choir_program)
-install(DIRECTORY include/choir DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
-install(FILES ${CMAKE_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/choir)
-install(FILES ${CMAKE_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(FILES ${CMAKE_BINARY_DIR}/choirConfig.cmake ${CMAKE_BINARY_DIR}/choirConfigVersion.cmake
-        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir)
-install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
+install(TARGETS choir LIBRARY COMPONENT library NAMELINK_COMPONENT dev)
+install(TARGETS choir_static ARCHIVE COMPONENT dev)
+install(TARGETS choir_program RUNTIME COMPONENT program)
+install(DIRECTORY include/choir DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev FILES_MATCHING PATTERN "*.h")
+install(FILES ${PROJECT_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/choir COMPONENT dev)
+install(FILES ${PROJECT_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
+install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choirConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir COMPONENT dev)
+install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/choir COMPONENT program)
+install(DIRECTORY python/choir DESTINATION lib/python3/dist-packages COMPONENT python3 EXCLUDE_FROM_ALL
+        PATTERN "__pycache__" EXCLUDE PATTERN "libchoir.so" EXCLUDE)
 
-# Manual pages come from the program's own option tables.
-set(CHOIR_MAN ${CMAKE_BINARY_DIR}/man)
+# Manual pages and completion come from the program's own option tables.
+set(CHOIR_MAN ${PROJECT_BINARY_DIR}/man)
 add_custom_command(OUTPUT ${CHOIR_MAN}/choir.1 COMMAND ${CMAKE_COMMAND} -E make_directory ${CHOIR_MAN}
-                   COMMAND choir_program help --man ${CHOIR_MAN} DEPENDS choir_program VERBATIM)
+                   COMMAND choir_program help --man ${CHOIR_MAN}
+                   COMMAND choir_program help --completion bash > ${CHOIR_MAN}/choir.bash
+                   COMMAND choir_program help --completion zsh > ${CHOIR_MAN}/choir.zsh
+                   DEPENDS choir_program VERBATIM)
 add_custom_target(choir_man ALL DEPENDS ${CHOIR_MAN}/choir.1)
-install(DIRECTORY ${CHOIR_MAN}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 FILES_MATCHING PATTERN "*.1")
+install(DIRECTORY ${CHOIR_MAN}/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program FILES_MATCHING PATTERN "*.1")
+install(FILES ${CHOIR_MAN}/choir.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME choir
+        COMPONENT program)
+install(FILES ${CHOIR_MAN}/choir.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _choir
+        COMPONENT program)
+include(cmake/package.cmake)

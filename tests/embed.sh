@@ -27,8 +27,18 @@ cmake --build "$work/cmake" >>"$work/cmake.log"
 "$work/cmake/route_shared"
 env -u LD_LIBRARY_PATH "$work/cmake/route_static"
 
+echo "C++17"
+for header in "$prefix"/include/choir/*.h; do
+  echo "#include <choir/$(basename "$header")>" >"$work/one.cc"
+  ${CXX:-c++} -std=c++17 -Wall -Wextra -pedantic -Werror -fsyntax-only "-I$prefix/include" "$work/one.cc"
+done
+# shellcheck disable=SC2046
+${CXX:-c++} -std=c++17 -Wall -Wextra -pedantic -Werror "$source/tests/embed/defaults.cc" \
+  $(pkg-config --cflags --libs choir) -o "$work/defaults"
+"$work/defaults"
+
 echo "hidden symbols"
-if nm -D --defined-only "$library/libchoir.so" | awk '{ print $NF }' | grep -v '^choir_'; then
+if nm -D --defined-only "$library/libchoir.so" | awk '{ print $NF }' | grep -vE '^(choir_.*@@)?CHOIR_0$'; then
   echo "the shared library must export choir_* only" >&2
   exit 1
 fi

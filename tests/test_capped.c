@@ -113,7 +113,23 @@ static void its_prices_repeat_the_choice(void **state) {
 /* Sums of counts, largest of the rest; what no solver routed changes nothing. */
 static void certificates_add_up(void **state) {
   (void)state;
-  choir_certificate sum = {0}, none = {0}, a = {1, 10, -0.2, 3, 0.5, 0, 1, 7}, b = {2, 5, -0.1, 1, 0.7, 4, 0, 1};
+  choir_certificate sum = {0}, none = {0},
+                    a = {.assignments = 1,
+                         .iterations = 10,
+                         .gap = -0.2,
+                         .expert_before = 3,
+                         .token_before = 0.5,
+                         .expert_after = 0,
+                         .token_after = 1,
+                         .over_cap = 7},
+                    b = {.assignments = 2,
+                         .iterations = 5,
+                         .gap = -0.1,
+                         .expert_before = 1,
+                         .token_before = 0.7,
+                         .expert_after = 4,
+                         .token_after = 0,
+                         .over_cap = 1};
   ch_certificate_add(&sum, &a);
   ch_certificate_add(&sum, &none);
   assert_true(sum.gap == -0.2);

@@ -152,11 +152,44 @@ static void every_op_has_a_row(void **state) {
   free(text);
 }
 
+/* The lines of four spaces behind a heading, as the body of main. */
+static void write_example(const char *page, const char *heading, const char *file) {
+  char *text = read_page(page), *line = strstr(text, heading);
+  FILE *f = fopen(file, "w");
+  assert_non_null(line);
+  assert_non_null(f);
+  fprintf(f, "#include <choir/choir.h>\n#include <stdio.h>\nint main(void) {\n");
+  line = strstr(line, "\n    ") + 1;
+  for (char *end; !strncmp(line, "    ", 4); line = end + 1) {
+    end = strchrnul(line, '\n');
+    fprintf(f, "%.*s\n", (int)(end - line), line);
+    if (!*end) break;
+  }
+  fprintf(f, "return 0;\n}\n");
+  fclose(f);
+  free(text);
+}
+
+static void the_example_in_c_runs(void **state) {
+  (void)state;
+#ifdef CHOIR_SANITIZED
+  test_skip("the example in C of docs/generation.md: its program would need the sanitizer of the library, too");
+#endif
+  char build[512];
+  snprintf(build, sizeof build, "%s", CHOIR_PROGRAM);
+  *strrchr(build, '/') = 0;
+  write_example("docs/generation.md", "## The library", "example.c");
+  program_must(
+      "cc -Wall -Wextra -Werror -I'%s/include' -I'%s/include' example.c -L'%s' -lchoir -Wl,-rpath,'%s' -o "
+      "example && ./example",
+      CHOIR_SOURCE_DIR, build, build, build);
+  assert_true(strlen(program_output) > 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(commands_run),
-      cmocka_unit_test(verbs_exist),
-      cmocka_unit_test(the_map_has_every_router),
+      cmocka_unit_test(commands_run),       cmocka_unit_test(the_example_in_c_runs),
+      cmocka_unit_test(verbs_exist),        cmocka_unit_test(the_map_has_every_router),
       cmocka_unit_test(every_op_has_a_row),
   };
   return cmocka_run_group_tests(tests, setup, program_directory_remove);

@@ -91,7 +91,8 @@ static void run_layer(const char *router, layer_arrays *a, int equal, int paddin
   if (equal) memset(a->router, 0, sizeof a->router);
   for (int t = 0; t < N; t++) a->tokens[t] = t, a->valid[t] = !padding;
   for (int i = 0; i < N * D; i++) a->out[i] = a->dx[i] = NAN;
-  const choir_layer_weights w = {a->router, a->w1, a->w2, NULL}, g = {a->g_router, a->g_w1, a->g_w2, NULL};
+  const choir_layer_weights w = {.router = a->router, .w1 = a->w1, .w2 = a->w2},
+                            g = {.router = a->g_router, .w1 = a->g_w1, .w2 = a->g_w2};
   test_ok(choir_layer_create(&o, &layer));
   test_ok(choir_layer_forward(layer, &w, N, a->x, a->tokens, a->valid, 1, a->out));
   test_ok(choir_layer_stats(layer, stats));

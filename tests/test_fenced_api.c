@@ -149,7 +149,8 @@ static void use_layer(const char *router, const char *backend, layer_values *v) 
   o.tokens = N, o.d_model = D, o.d_hidden = H, o.experts = e, o.causal = 1, o.backend = backend, o.seed = 8;
   test_ok(choir_router_default(router, &o.router));
   test_ok(choir_layer_create(&o, &layer));
-  choir_layer_weights w = {v->router, v->w1, v->w2, v->thresholds}, g = {v->drouter, v->dw1, v->dw2, NULL};
+  choir_layer_weights w = {.router = v->router, .w1 = v->w1, .w2 = v->w2, .thresholds = v->thresholds},
+                      g = {.router = v->drouter, .w1 = v->dw1, .w2 = v->dw2};
   for (uint64_t call = 0; call < 2; call++) {
     test_ok(choir_layer_forward(layer, &w, N - (int)call, v->x, token, valid, 1, v->out));
     test_ok(choir_layer_backward(layer, &w, v->x, v->dout, v->dx, &g));

@@ -81,7 +81,7 @@ static void a_layer_serves_by_thresholds(void **state) {
   choir_layer *layer = causal_layer("expert_choice");
   float given[E], out[N * D], one[D], *want = test_new(N * D), score[E];
   memcpy(given, thresholds, sizeof given);
-  choir_layer_weights w = {c.router, c.w1, c.w2, given};
+  choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2, .thresholds = given};
   test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 0, out));
   for (int t = 0; t < N; t++) {
     naive_scores(&c, t, score);
@@ -93,7 +93,7 @@ static void a_layer_serves_by_thresholds(void **state) {
   test_close(out, want, N * D, 2e-6);
   free(want);
 
-  choir_layer_weights gradients = {c.drouter, c.dw1, c.dw2, NULL};
+  choir_layer_weights gradients = {.router = c.drouter, .w1 = c.dw1, .w2 = c.dw2};
   float dx[N * D];
   test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out));
   test_ok(choir_layer_backward(layer, &w, c.x, c.dout, dx, &gradients));
@@ -110,7 +110,7 @@ static void a_layer_learns_thresholds(void **state) {
   (void)state;
   layer_case c = layer_case_new("expert_choice", N, D, H, E);
   choir_layer *layer = causal_layer("expert_choice");
-  choir_layer_weights w = {c.router, c.w1, c.w2, NULL};
+  choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2};
   float out[N * D], kept[E] = {9, 9, 9, 9, 9, 9}, causal[E] = {0};
   double sum[E] = {0}, weight = 0, decay = c.options.decay;
   refused(choir_layer_observe(layer, 0, kept), CHOIR_ERROR_ARGUMENT, "forward");
@@ -145,7 +145,8 @@ static void every_router_can_serve(void **state) {
     layer_case c = layer_case_new(ch_router_names[r], N, D, H, E);
     choir_layer *layer = causal_layer(ch_router_names[r]);
     float given[E] = {0}, all[N * D], one[D];
-    choir_layer_weights w = {c.router, c.w1, c.w2, ch_router_has_thresholds(router) ? given : NULL};
+    choir_layer_weights w = {
+        .router = c.router, .w1 = c.w1, .w2 = c.w2, .thresholds = ch_router_has_thresholds(router) ? given : NULL};
     test_ok(choir_layer_forward(layer, &w, N, c.x, ids, NULL, 0, all));
     for (int t = 0; t < N; t += 7) {
       test_ok(choir_layer_forward(layer, &w, 1, c.x + t * D, ids + t, NULL, 0, one));
@@ -169,7 +170,7 @@ static void all_tokens_to_all_experts(void **state) {
   o.router.capacity_factor = 8;
   for (int i = 0; i < 256; i++) given[i] = -1;
   test_ok(choir_layer_create(&o, &layer));
-  choir_layer_weights w = {c.router, c.w1, c.w2, given};
+  choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2, .thresholds = given};
   test_ok(choir_layer_forward(layer, &w, 2048, c.x, NULL, NULL, 0, out));
   test_ok(choir_layer_stats(layer, &stats));
   assert_int_equal(stats.assignments, 2048 * 256);

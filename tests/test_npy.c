@@ -98,6 +98,39 @@ static void narrowing(void **state) {
           "its elements are int64: float32 is wanted");
 }
 
+/* The first index fastest in the file, the last one in memory; with one dimension there is no difference. */
+static void fortran_order(void **state) {
+  (void)state;
+  const int32_t stored[12] = {0, 100, 10, 110, 20, 120,
+                              1, 101, 11, 111, 21, 121}; /* [2,3,2], value = 100 a + 10 b + c */
+  choir_npy array;
+  test_ok(parse(1, "{'descr': '<i4', 'fortran_order': True, 'shape': (2,3,2), }", stored, 48, CHOIR_NPY_INT32, &array));
+  for (int i = 0; i < 12; i++) assert_int_equal(((int32_t *)array.data)[i], 100 * (i / 6) + 10 * (i / 2 % 3) + i % 2);
+  choir_npy_free(&array);
+  const double wide[4] = {1, 3, 2, 4};
+  test_ok(parse(1, "{'descr': '<f8', 'fortran_order': True, 'shape': (2,2), }", wide, 32, CHOIR_NPY_FLOAT32, &array));
+  for (int i = 0; i < 4; i++) assert_true(((float *)array.data)[i] == (float)(i + 1));
+  choir_npy_free(&array);
+  test_ok(parse(1, "{'descr': '<f4', 'fortran_order': True, 'shape': (0,3), }", stored, 0, CHOIR_NPY_FLOAT32, &array));
+  choir_npy_free(&array);
+}
+
+/* 1, -2, the largest, the smallest normal and subnormal, infinity, NaN, 1/3 as it rounds. */
+static void half_precision(void **state) {
+  (void)state;
+  const uint16_t stored[8] = {0x3C00, 0xC000, 0x7BFF, 0x0400, 0x8001, 0xFC00, 0x7E00, 0x3555};
+  const float want[8] = {1, -2, 65504, 0x1p-14f, -0x1p-24f, -INFINITY, NAN, 0.333251953125f};
+  choir_npy array;
+  test_ok(parse(1, "{'descr': '<f2', 'fortran_order': False, 'shape': (8,), }", stored, 16, CHOIR_NPY_FLOAT32, &array));
+  for (int i = 0; i < 8; i++) {
+    float got = ((float *)array.data)[i];
+    assert_true(isnan(want[i]) ? isnan(got) : got == want[i]);
+  }
+  choir_npy_free(&array);
+  refused(parse(1, "{'descr': '<f2', 'fortran_order': False, 'shape': (8,), }", stored, 16, CHOIR_NPY_INT32, &array),
+          "its elements are float16: int32 is wanted");
+}
+
 static void malformed(void **state) {
   (void)state;
   static const struct {
@@ -106,9 +139,10 @@ static void malformed(void **state) {
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }", "needs 12 bytes of float32, it has 8: truncated"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", "needs 4 bytes of float32, it has 8"},
       {"{'descr': '>f4', 'fortran_order': False, 'shape': (2,), }", "'>f4'"},
-      {"{'descr': '<f2', 'fortran_order': False, 'shape': (4,), }", "'<f2'"},
+      {"{'descr': '<c8', 'fortran_order': False, 'shape': (1,), }", "'<c8'"},
+      {"{'descr': '<f2', 'fortran_order': False, 'shape': (3,), }", "needs 6 bytes of float16, it has 8"},
       {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,), }", "malformed"},
-      {"{'descr': '<f4', 'fortran_order': True, 'shape': (2,1), }", "Fortran"},
+      {"{'descr': '<f4', 'fortran_order': True, 'shape': (2,2), }", "needs 16 bytes"},
       {"{'descr': '<f4', 'fortran_order': 1, 'shape': (2,), }", "malformed"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (2), }", "malformed"},
       {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,), }", "malformed"},
@@ -165,6 +199,8 @@ int main(void) {
       cmocka_unit_test_setup_teardown(header_is_numpys, make_path, drop_path),
       cmocka_unit_test(headers_of_other_programs),
       cmocka_unit_test(narrowing),
+      cmocka_unit_test(fortran_order),
+      cmocka_unit_test(half_precision),
       cmocka_unit_test(malformed),
       cmocka_unit_test_setup_teardown(every_truncation_is_refused, make_path, drop_path),
   };

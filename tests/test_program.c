@@ -59,16 +59,22 @@ static void route(void **state) {
   choir_tensors *file;
   test_ok(choir_tensors_open(VECTORS "routers.safetensors", 1, &file));
   const choir_tensor *ids = choir_tensors_find(file, "ids"), *valid = choir_tensors_find(file, "masked.valid");
-  test_ok(choir_npy_write("ids.npy", &(choir_npy){CHOIR_NPY_INT32, 1, {ids->shape[0]}, (void *)(uintptr_t)ids->data}));
-  test_ok(choir_npy_write("valid.npy",
-                          &(choir_npy){CHOIR_NPY_UINT8, 1, {valid->shape[0]}, (void *)(uintptr_t)valid->data}));
+  test_ok(choir_npy_write(
+      "ids.npy",
+      &(choir_npy){
+          .type = CHOIR_NPY_INT32, .dims = 1, .shape = {ids->shape[0]}, .data = (void *)(uintptr_t)ids->data}));
+  test_ok(choir_npy_write(
+      "valid.npy",
+      &(choir_npy){
+          .type = CHOIR_NPY_UINT8, .dims = 1, .shape = {valid->shape[0]}, .data = (void *)(uintptr_t)valid->data}));
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[256];
     snprintf(text, sizeof text, "%s.scores", cases[i].matrix);
     const choir_tensor *scores = choir_tensors_find(file, text);
-    test_ok(choir_npy_write(
-        "scores.npy",
-        &(choir_npy){CHOIR_NPY_FLOAT32, 2, {scores->shape[0], scores->shape[1]}, (void *)(uintptr_t)scores->data}));
+    test_ok(choir_npy_write("scores.npy", &(choir_npy){.type = CHOIR_NPY_FLOAT32,
+                                                       .dims = 2,
+                                                       .shape = {scores->shape[0], scores->shape[1]},
+                                                       .data = (void *)(uintptr_t)scores->data}));
     snprintf(text, sizeof text, "choir route scores.npy --out gates.npy --json %s", cases[i].options);
     program_must("%s", text);
     snprintf(text, sizeof text, "%s.gates", cases[i].name);

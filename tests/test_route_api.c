@@ -130,8 +130,8 @@ static void layer_on_own_arrays(void **state) {
     size_t router_bytes = sizeof(float) * (size_t)(D * e), weights = sizeof(float) * (size_t)(e * D * H);
     layer_case c = layer_case_new(ch_router_names[router], N, D, H, e);
     choir_layer *layer = make_layer(&c.options, e, "fp32");
-    choir_layer_weights w = {c.router, c.w1, c.w2, NULL},
-                        g = {test_new(D * e), test_new(e * D * H), test_new(e * D * H), NULL};
+    choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2},
+                        g = {.router = test_new(D * e), .w1 = test_new(e * D * H), .w2 = test_new(e * D * H)};
     float out[N * D], dx[N * D];
     const int sizes[] = {N, 40, 61, N};
     c.backend = "cpu";
@@ -172,7 +172,7 @@ static void layer_on_own_arrays(void **state) {
 static void randomness_goes_on(void **state) {
   (void)state;
   layer_case c = layer_case_new("switch_top1", N, D, H, E);
-  choir_layer_weights w = {c.router, c.w1, c.w2, NULL};
+  choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2};
   float out[2][2][N * D];
   c.options.jitter = 0.1;
   for (int run = 0; run < 2; run++) {
@@ -205,7 +205,7 @@ static void layer_refuses(void **state) {
   assert_null(layer);
 
   layer = make_layer(&c.options, E, "fp32");
-  choir_layer_weights w = {NULL, c.w1, c.w2, NULL}, none = {NULL, c.w1, NULL, NULL}; /* hash has no router weight */
+  choir_layer_weights w = {.w1 = c.w1, .w2 = c.w2}, none = {.w1 = c.w1}; /* hash has no router weight */
   choir_route_stats stats;
   int32_t ids[N] = {0};
   refused(choir_layer_stats(layer, &stats), CHOIR_ERROR_ARGUMENT, "forward first");

@@ -308,6 +308,11 @@ static void refuses_by_name_and_value(void **state) {
   assert_int_equal(choir_router_looks_across_tokens("nobody"), -1);
   assert_int_equal(choir_router_looks_across_tokens("expert_choice"), 1);
   assert_int_equal(choir_router_looks_across_tokens("hash"), 0);
+  assert_int_equal(choir_router_looks_across_tokens("switch_top1"), 1);
+  assert_int_equal(choir_router_looks_across_tokens("base"), 0);
+  assert_int_equal(choir_router_looks_in_training("base"), 1);
+  assert_int_equal(choir_router_looks_in_training("hash"), 0);
+  assert_int_equal(choir_router_looks_in_training("nobody"), -1);
 }
 
 int main(void) {

@@ -147,14 +147,15 @@ static void check_layer(const choir_tensors *file, const char *name) {
   choir_layer *layer;
   test_ok(choir_layer_create(&options, &layer));
 
-  choir_layer_weights w = {(float *)data_of(file, input, "router"), (float *)w1->data,
-                           (float *)data_of(file, input, "w2"), NULL};
+  choir_layer_weights w = {.router = (float *)data_of(file, input, "router"),
+                           .w1 = (float *)w1->data,
+                           .w2 = (float *)data_of(file, input, "w2")};
   float *out = test_new(n * d), *dx = test_new(n * d), *gradient[3];
   for (int i = 0; i < 3; i++) {
     gradient[i] = test_new(sizes[i]);
     for (int64_t j = 0; j < sizes[i]; j++) gradient[i][j] = 1;
   }
-  choir_layer_weights dw = {gradient[0], gradient[1], gradient[2], NULL};
+  choir_layer_weights dw = {.router = gradient[0], .w1 = gradient[1], .w2 = gradient[2]};
   test_poison(out, n * d), test_poison(dx, n * d);
   test_ok(choir_layer_forward(layer, &w, (int)n, x->data, choir_tensors_find(file, "ids")->data,
                               o.mask ? choir_tensors_find(file, "mask")->data : NULL, 1, out));
@@ -204,7 +205,7 @@ static void check_model(const char *router, const char *backend, const choir_npy
   const choir_tensor *logits = choir_tensors_find(expected, "logits");
   int64_t count = logits->shape[0] * logits->shape[1] * logits->shape[2];
   float *got = test_new(count);
-  choir_forward_result result = {NAN, NAN};
+  choir_forward_result result = {.loss = NAN, .aux_loss = NAN};
   for (int gradients = 0; gradients < 2; gradients++) {
     test_poison(got, count);
     test_ok(choir_model_forward(model, (int)tokens->shape[0], (int)tokens->shape[1], tokens->data, got, gradients,

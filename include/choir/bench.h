@@ -18,9 +18,11 @@ typedef struct choir_bench_options {
   double seconds;                 /* repeats for at least this long, too; 0: 0.2 */
   const choir_machine_peak *peak; /* from choir_machine_measure in the same run; NULL: no shares of peak */
   const char *backend;            /* that is measured; NULL: "cpu" */
+  int64_t reserved[8];
 } choir_bench_options;
 #define CHOIR_BENCH_OPTIONS_INIT \
   { 0 }
+CHOIR_API void choir_bench_options_default(choir_bench_options *options); /* the same, as a function */
 
 typedef struct choir_bench_part {
   const char *name;
@@ -51,6 +53,7 @@ typedef struct choir_bench_result {
   int figures; /* whatever else was measured */
   choir_bench_figure figure[CHOIR_BENCH_FIGURES];
   char note[CHOIR_BENCH_TEXT]; /* what the error was measured on, what is not timed */
+  int64_t reserved[16];
 } choir_bench_result;
 
 /* Measures one case, "NAME key=value ...": for example
@@ -80,6 +83,7 @@ CHOIR_API const char *const *choir_bench_defaults(void);
 typedef struct choir_bench_group {
   const char *name, *what;
   const char *const *problems; /* NULL-terminated */
+  int64_t reserved[2];
 } choir_bench_group;
 
 /* The groups; behind the last, one without name. */

@@ -38,6 +38,7 @@ typedef struct choir_router_options {
   double decay;                  /* "decay": of the running means that a router keeps: cut-offs, centroids */
   int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */
   int normalize_gates;           /* "normalize_gates": a token's gates are scaled to sum 1, as upcycling wants them */
+  int64_t reserved[16];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */
@@ -55,6 +56,7 @@ typedef struct choir_model_config { /* JSON object "model" */
   int rel_max_distance;             /* 128 */
   double norm_eps;                  /* 1e-6 */
   choir_router_options router;
+  int64_t reserved[16];
 } choir_model_config;
 
 typedef struct choir_train_config { /* JSON object "train" */
@@ -78,11 +80,13 @@ typedef struct choir_train_config { /* JSON object "train" */
   int64_t eval_sequences;         /* held-out sequences per evaluation; 0: all */
   int64_t checkpoint_every;       /* steps; 0: only at the end */
   int keep_checkpoints;           /* newest that stay; 0: all */
+  int64_t reserved[16];
 } choir_train_config;
 
 typedef struct choir_config {
   choir_model_config model;
   choir_train_config train;
+  int64_t reserved[8];
 } choir_config;
 
 /* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given. */
@@ -112,6 +116,7 @@ typedef struct choir_memory {
   int64_t process; /* the program, its libraries and what these ask for */
   int64_t data;    /* files of tokens, mapped: the system may take these pages back. 0 where no data is known */
   int64_t total;
+  int64_t reserved[8];
 } choir_memory;
 
 /* What a config costs. FLOPs count multiplications and additions of matrix products, attention over the causal half,
@@ -123,6 +128,7 @@ typedef struct choir_config_costs {
   choir_memory train_memory; /* of one process, without data */
   int64_t train_bytes;       /* its total */
   int64_t serve_bytes;       /* fp32 weights and one sequence's KV cache */
+  int64_t reserved[8];
 } choir_config_costs;
 CHOIR_API int choir_config_cost(const choir_config *config, choir_config_costs *costs);
 

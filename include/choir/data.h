@@ -13,6 +13,7 @@ typedef struct choir_data_source {
   const char *name;          /* "wikipedia"; letters, digits, '-', '_' */
   const char *const *inputs; /* files; plain text or JSON lines, plain or gz, xz, zst, bz2; NULL-terminated */
   double weight; /* share of training samples, relative; 0 (then for all sources): by its number of tokens */
+  int64_t reserved[4];
 } choir_data_source;
 
 typedef struct choir_data_progress {
@@ -36,9 +37,11 @@ typedef struct choir_data_build_options {
   int (*progress)(void *context,
                   const choir_data_progress *progress); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
   void *context;
+  int64_t reserved[8];
 } choir_data_build_options;
 #define CHOIR_DATA_BUILD_OPTIONS_INIT \
   { .holdout = 0.01 }
+CHOIR_API void choir_data_build_options_default(choir_data_build_options *options); /* the same, as a function */
 
 /* Tokenizes all sources into `output`: data.json (sources, weights, counts), tokenizer.model, and per source
  * NAME.train.shard and NAME.heldout.shard; all of it or, on any error, nothing. Streams: memory does not grow with the
@@ -58,6 +61,7 @@ typedef struct choir_data_info {
   uint64_t train_tokens, heldout_tokens; /* ends of documents included */
   uint64_t train_bytes, heldout_bytes;   /* of text */
   uint64_t documents;                    /* a document with text in both shares counts in each */
+  int64_t reserved[8];
 } choir_data_info;
 CHOIR_API void choir_data_get_info(const choir_data *data, choir_data_info *info);
 

@@ -40,9 +40,11 @@ typedef struct choir_finetune_options {
   choir_run_options run;
   int (*event)(void *context, const choir_finetune_event *event); /* or NULL; nonzero: finish the step, save, stop */
   void *context;
+  int64_t reserved[8];
 } choir_finetune_options;
 #define CHOIR_FINETUNE_OPTIONS_INIT \
   { .batch_sequences = 32, .run = CHOIR_RUN_OPTIONS_INIT }
+CHOIR_API void choir_finetune_options_default(choir_finetune_options *options); /* the same, as a function */
 
 /* The names of recipes, NULL-terminated: "constant" (a constant rate), "continued" (the pre-training's schedule goes
  * on from the checkpoint's step). */

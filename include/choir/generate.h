@@ -15,6 +15,7 @@ typedef struct choir_prompt {
   size_t size;
   const int32_t *tokens; /* [count] */
   int count;
+  int64_t reserved[4];
 } choir_prompt;
 
 /* Why a sequence ended. */
@@ -32,6 +33,7 @@ typedef struct choir_generated {
   int count;
   int prompt_count; /* tokens of the prompt */
   choir_end end;
+  int64_t reserved[4];
 } choir_generated;
 
 typedef struct choir_generate_options {
@@ -49,9 +51,11 @@ typedef struct choir_generate_options {
   void (*done)(void *context, int sequence, const choir_generated *generated);
   int (*stop)(void *context); /* asked between passes of the model; nonzero ends it all */
   void *context;              /* for these three, each of which may be NULL */
+  int64_t reserved[8];
 } choir_generate_options;
 #define CHOIR_GENERATE_OPTIONS_INIT \
   { .max_tokens = 256, .temperature = 1, .top_p = 1, .batch = 8, .chunk = 512 }
+CHOIR_API void choir_generate_options_default(choir_generate_options *options); /* the same, as a function */
 
 typedef struct choir_generate_result {
   choir_generated *sequences; /* [count] in the order of the prompts */
@@ -59,6 +63,7 @@ typedef struct choir_generate_result {
   int64_t prompt_tokens, tokens; /* that went in, that came out */
   double prompt_seconds;         /* of passes over prompts, each of which also gives a first token */
   double seconds;                /* of passes over one new token a sequence */
+  int64_t reserved[8];
 } choir_generate_result;
 
 /* "length", "eos", "stop", "interrupted". */
@@ -82,9 +87,11 @@ typedef struct choir_session_options {
   int slots;  /* sequences */
   int length; /* tokens that a sequence may have; may be more than the model was trained with */
   int chunk;  /* tokens that go through the model at once; a longer call is cut */
+  int64_t reserved[8];
 } choir_session_options;
 #define CHOIR_SESSION_OPTIONS_INIT \
   { .slots = 1, .length = 1024, .chunk = 512 }
+CHOIR_API void choir_session_options_default(choir_session_options *options); /* the same, as a function */
 
 /* Plans and allocates everything. The model must outlive the session and its weights stay as they are. options NULL:
  * the defaults. CHOIR_ERROR_ARGUMENT: sizes; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens;

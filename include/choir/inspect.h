@@ -17,9 +17,11 @@ typedef struct choir_inspect_options {
   const char *checkpoint;               /* its name, for people; or NULL */
   int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
+  int64_t reserved[8];
 } choir_inspect_options;
 #define CHOIR_INSPECT_OPTIONS_INIT \
   { .top = 8 }
+CHOIR_API void choir_inspect_options_default(choir_inspect_options *options); /* the same, as a function */
 
 /* What the model made of a text. The last token of the text has nothing to predict: it is not counted. */
 typedef struct choir_inspection {
@@ -28,6 +30,7 @@ typedef struct choir_inspection {
   int cut;                              /* the text goes on */
   int layers;                           /* MoE layers */
   choir_route_stats *layer;             /* [layers] */
+  int64_t reserved[8];
 } choir_inspection;
 
 /* Evaluates the text and counts how it was routed; choir_inspection_free in any case. The model has its own routing,

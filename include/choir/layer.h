@@ -23,9 +23,11 @@ typedef struct choir_layer_options {
   const char *backend; /* "cpu" (NULL too) or "reference" */
   int threads;         /* 0: all */
   uint64_t seed;       /* of jitter and of sampled second experts, which go on from one training call to the next */
+  int64_t reserved[8];
 } choir_layer_options;
 #define CHOIR_LAYER_OPTIONS_INIT \
   { .compute = "fp32", .backend = "cpu" }
+CHOIR_API void choir_layer_options_default(choir_layer_options *options); /* the same, as a function */
 
 /* Weights of the layer, all fp32 and row-major: router [d,e] (unused by hash, random and dense; of kmeans the
  * centroids), w1 and w2 [e,d,h]; thresholds [e] for a layer made `causal` whose experts choose, else not read. The
@@ -33,6 +35,7 @@ typedef struct choir_layer_options {
 typedef struct choir_layer_weights {
   float *router, *w1, *w2;
   float *thresholds;
+  int64_t reserved[4];
 } choir_layer_weights;
 
 /* Plans and allocates everything; forward and backward then allocate nothing (but once where a smaller n than `tokens`

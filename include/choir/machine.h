@@ -2,6 +2,8 @@
 #ifndef CHOIR_MACHINE_H
 #define CHOIR_MACHINE_H
 
+#include <stdint.h>
+
 #include "choir/error.h"
 
 #ifdef __cplusplus
@@ -16,6 +18,7 @@ typedef struct choir_machine_peak {
   double triad_gbs;      /* main memory, a = b + s c */
   const char *isa;       /* generic, avx2, avx512 */
   const char *bf16_unit; /* none, avx512_bf16, amx */
+  int64_t reserved[8];
 } choir_machine_peak;
 
 /* Measures for about `seconds` in all (0: 0.5). threads 0: all CPUs of the process. CHOIR_ERROR_MEMORY. */

@@ -19,9 +19,11 @@ typedef struct choir_run_options {
   int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
   int threads;         /* 0: all */
   int unchecked;       /* take weights that are not finite, too: to look at them */
+  int64_t reserved[8];
 } choir_run_options;
 #define CHOIR_RUN_OPTIONS_INIT \
   { .backend = "cpu" }
+CHOIR_API void choir_run_options_default(choir_run_options *options); /* the same, as a function */
 
 /* A fresh model: weights from `seed`, the same on every machine: embedding N(0,1), matrices N(0,1/fan_in), rel_bias
  * N(0,0.1^2), norms 1. options NULL: the defaults. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_MEMORY.
@@ -38,7 +40,12 @@ CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const 
 CHOIR_API int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
                                     choir_tokenizer **tokenizer);
 
-/* The same without a tokenizer. */
+/* The checkpoint that a path stands for: itself, or of a run directory the newest one, of a fine-tuned run the best.
+ * None of its files is read. out has room for `room` bytes, 4096 are always enough. CHOIR_ERROR_IO: none;
+ * CHOIR_ERROR_ARGUMENT: no room. */
+CHOIR_API int choir_checkpoint_find(const char *path, char *out, size_t room);
+
+/* choir_checkpoint_load without a tokenizer. */
 CHOIR_API int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model);
 CHOIR_API void choir_model_free(choir_model *model);
 
@@ -57,6 +64,7 @@ typedef struct choir_parameter {
   float *data;
   float *gradient; /* NULL until choir_model_forward computed gradients, and for what routers keep by themselves */
   int trained;     /* 0: what a router keeps by itself, without a gradient */
+  int64_t reserved[4];
 } choir_parameter;
 CHOIR_API int choir_model_parameter_count(const choir_model *model);
 CHOIR_API int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter);
@@ -69,6 +77,7 @@ CHOIR_API int choir_model_set_parameter(choir_model *model, int index, const flo
 typedef struct choir_forward_result {
   double loss;     /* mean cross-entropy of position t predicting t+1, over the B*(T-1) positions that have one */
   double aux_loss; /* weighted sum over layers; not in `loss`, but in the gradients */
+  int64_t reserved[8];
 } choir_forward_result;
 
 /* Which routing the passes from now on use. "batch" and the other pools ("sequence", "position", "group"): each expert

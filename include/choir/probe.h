@@ -16,9 +16,11 @@ typedef struct choir_probe_options {
   int sequences, length; /* B and T; 0: as in training. A short text gives fewer */
   int positions, draws;  /* places to change tokens after, spread over the sequence, and changes of each; at least 1 */
   uint64_t seed;         /* of places, sequences and new tokens */
+  int64_t reserved[8];
 } choir_probe_options;
 #define CHOIR_PROBE_OPTIONS_INIT \
   { .positions = 4, .draws = 2, .seed = 1 }
+CHOIR_API void choir_probe_options_default(choir_probe_options *options); /* the same, as a function */
 
 typedef enum {
   CHOIR_PROBE_UNTRIED, /* there is no other sequence, or the router refuses the size */
@@ -35,6 +37,7 @@ typedef struct choir_probe_effect {
   int first;        /* the first such position in its sequence; -1: none */
   double largest;   /* change of a logit, absolute; infinite where one was not a number */
   double loss;      /* change of the mean cross-entropy, nats a token */
+  int64_t reserved[4];
 } choir_probe_effect;
 
 typedef struct choir_probe_result {
@@ -47,6 +50,7 @@ typedef struct choir_probe_result {
   choir_probe_effect others; /* on a sequence, when every other sequence of the batch changes */
   choir_probe_effect alone;  /* on positions up to t, when the sequence runs by itself and ends there */
   int leaks;                 /* nonzero: what is declared not to matter changed logits by more than rounding */
+  int64_t reserved[8];
 } choir_probe_result;
 
 /* tokenizer: the checkpoint's, for `text`; else may be NULL. CHOIR_ERROR_ARGUMENT: no such routing, impossible sizes;

@@ -15,6 +15,10 @@ extern "C" {
  * CHOIR_ERROR_MEMORY. */
 CHOIR_API int choir_report_write(const char *run_directory, const char *output);
 
+/* The same about 2 to 16 runs: a table of their results, the fields in which their configs differ, and their curves
+ * laid over each other. CHOIR_ERROR_ARGUMENT: another number of runs; otherwise as choir_report_write. */
+CHOIR_API int choir_report_compare(const char *const *run_directories, int count, const char *output);
+
 #ifdef __cplusplus
 }
 #endif

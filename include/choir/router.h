@@ -9,14 +9,17 @@
 extern "C" {
 #endif
 
-/* Names of the routers, NULL-terminated, and whether one looks across tokens ("expert_choice": 1). -1: unknown name. */
+/* Names of the routers, NULL-terminated, and whether one looks across tokens, by its own rule in evaluation
+ * ("expert_choice": 1, "base": 0) and in training ("base": 1). -1: unknown name. */
 CHOIR_API const char *const *choir_router_names(void);
 CHOIR_API int choir_router_looks_across_tokens(const char *name);
+CHOIR_API int choir_router_looks_in_training(const char *name);
 
 /* What a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
 typedef struct choir_routing_properties {
   int looks_ahead;      /* on later tokens of its sequence */
   int depends_on_batch; /* on other sequences of the batch */
+  int reserved[2];
 } choir_routing_properties;
 
 /* The routings that a router has (choir_model_set_routing), by number from 0; NULL behind the last, or for an unknown
@@ -39,6 +42,7 @@ typedef struct choir_router_option {
   const char *name;             /* as in choir_router_options and in a config's "router" */
   const char *help;             /* in lower case, no full stop */
   char value[CHOIR_NAME_BYTES]; /* the router's default */
+  int64_t reserved[4];
 } choir_router_option;
 
 /* The options of a router by number from 0. CHOIR_ERROR_ARGUMENT: behind the last, or an unknown router. */
@@ -54,7 +58,29 @@ CHOIR_API int choir_route(const choir_router_options *options, int n, int e, con
                           const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                           float *gates, choir_route_stats *stats);
 
-/* The same without a look at any other token: t goes to i where its score reaches thresholds[i] ([e], any numbers),
+/* The arguments of choir_route as a struct. */
+typedef struct choir_route_request {
+  const choir_router_options *options;
+  int n, e;
+  const float *scores;   /* [n,e] */
+  const int32_t *tokens; /* [n] or NULL */
+  const uint8_t *valid;  /* [n] or NULL */
+  int is_logits, sequence_length, training;
+  uint64_t seed;
+  int64_t reserved[8];
+} choir_route_request;
+
+/* choir_route that shows the routing itself, once: slots, cut-offs, certificate (routing.h). Errors as choir_route. */
+CHOIR_API int choir_route_show(const choir_route_request *request, choir_routing_callback callback, void *context);
+
+/* Backward of choir_route with the same request, which it routes again. dscores [n,e] is set to the gradient of
+ * <dgates, gates> + aux_weight * aux_loss by `scores` (by the logits, where they are that); aux_loss is the unweighted
+ * one of the stats. What is chosen is constant: dgates [n,e] (NULL: 0) counts only where a token is routed. Routers
+ * whose gates do not depend on scores give 0. Errors as choir_route. */
+CHOIR_API int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight,
+                                   float *dscores);
+
+/* choir_route without a look at any other token: t goes to i where its score reaches thresholds[i] ([e], any numbers),
  * under options->cap b to the b of largest margin only. Pools and capacity do not matter. CHOIR_ERROR_ARGUMENT: also a
  * router that keeps no thresholds. */
 CHOIR_API int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores,

@@ -23,6 +23,7 @@ typedef struct choir_certificate {
   int expert_after;     /* the same of the experts' tokens that are used ... */
   int token_after;      /* ... and of the tokens' experts */
   int64_t over_cap;     /* tokens that have more experts than their cap allows */
+  int64_t reserved[8];
 } choir_certificate;
 
 /* One layer's routing of one batch: see choir_model_on_routing. A slot is one token at one expert. */
@@ -82,6 +83,7 @@ typedef struct choir_route_stats {
   int64_t *shared;      /* [e,e] tokens that both experts hold; the diagonal is the load */
   int64_t *text;        /* [V] how often each token stands in the text */
   int64_t *held;        /* [e,V] how often the expert holds it */
+  int64_t reserved[16];
 } choir_route_stats;
 
 /* Empty statistics of one layer, for choir_route_stats_count. vocab_size 0: neither tokens nor overlap are counted,
@@ -104,6 +106,7 @@ typedef struct choir_favourite {
   int32_t token;
   int64_t held, text;
   double lift; /* (held / load) / (text / tokens) */
+  int64_t reserved[2];
 } choir_favourite;
 
 /* An expert's favourites, best first, at most `most`; gives their number. Most frequent: by `held`. Most typical: by

@@ -14,6 +14,7 @@ extern "C" {
  * context is the beginning of a document: the continuation follows an end of text. */
 typedef struct choir_score_request {
   choir_prompt context, continuation;
+  int64_t reserved[2];
 } choir_score_request;
 
 typedef struct choir_score {
@@ -23,6 +24,7 @@ typedef struct choir_score {
   int count;              /* tokens of the continuation */
   int32_t *tokens;        /* [count] */
   float *log_probability; /* [count] of each */
+  int64_t reserved[2];
 } choir_score;
 
 typedef struct choir_score_options {
@@ -30,15 +32,18 @@ typedef struct choir_score_options {
   int chunk; /* tokens that do: memory for speed */
   int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED */
   void *context;
+  int64_t reserved[8];
 } choir_score_options;
 #define CHOIR_SCORE_OPTIONS_INIT \
   { .batch = 16, .chunk = 512 }
+CHOIR_API void choir_score_options_default(choir_score_options *options); /* the same, as a function */
 
 typedef struct choir_score_result {
   choir_score *score; /* [count] in the order of the requests */
   int64_t count;
   int64_t tokens; /* that went through the model: what requests begin with in common goes once */
   double seconds;
+  int64_t reserved[8];
 } choir_score_result;
 
 /* Scores `count` requests. The model's routing must not look at other tokens (choir_model_set_routing "threshold"):
@@ -62,9 +67,11 @@ typedef struct choir_task_options {
   int batch_sequences; /* texts that batch routing routes together; 0: none of that */
   double capacity_factor; /* of batch routing; 0: the config's */
   choir_score_options score;
+  int64_t reserved[8];
 } choir_task_options;
 #define CHOIR_TASK_OPTIONS_INIT \
   { .batch_sequences = 32, .score = CHOIR_SCORE_OPTIONS_INIT }
+CHOIR_API void choir_task_options_default(choir_task_options *options); /* the same, as a function */
 
 /* How good predictions are, over the rows that have a label. NaN: not defined, or not asked of the task. */
 typedef struct choir_task_measure {
@@ -72,6 +79,7 @@ typedef struct choir_task_measure {
   int64_t labelled, correct;
   double accuracy;
   double matthews, f1; /* of two labels, the second being the positive one */
+  int64_t reserved[8];
 } choir_task_measure;
 
 typedef struct choir_task_result {
@@ -85,6 +93,7 @@ typedef struct choir_task_result {
   const char *majority_label; /* the task's own; NULL: none */
   char file[4096];
   double seconds;
+  int64_t reserved[16];
 } choir_task_result;
 
 /* Predicts the label of every row of a set: the one whose word is likeliest behind the task's template, by the mean

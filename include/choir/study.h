@@ -34,7 +34,11 @@ typedef struct choir_study_options {
   double minutes;      /* stop after so many; 0: never */
   int (*event)(void *context, const choir_study_event *event); /* or NULL; nonzero: save and stop */
   void *context;
+  int64_t reserved[8];
 } choir_study_options;
+#define CHOIR_STUDY_OPTIONS_INIT \
+  { 0 }
+CHOIR_API void choir_study_options_default(choir_study_options *options);
 
 /* Runs a recipe: searches rates, trains every arm with every seed, measures, writes OUT/NAME-SCALE/summary.json and
  * report.html. What is there already is used: finished runs are skipped, cut-off ones resumed. A run that fails is told
@@ -54,6 +58,7 @@ CHOIR_API int choir_study_status(const char *directory, char **json);
 typedef struct choir_study_recipe_info {
   char name[64], title[128], question[512], figure[128];
   int arms, claims;
+  int64_t reserved[16];
 } choir_study_recipe_info;
 CHOIR_API int choir_study_recipe(int index, choir_study_recipe_info *info); /* 0: none of this number */
 
@@ -63,7 +68,11 @@ typedef struct choir_study_measure_options {
   const char *out;   /* the JSON file to write */
   int64_t sequences; /* at most; 0: all */
   int threads;
+  int64_t reserved[8];
 } choir_study_measure_options;
+#define CHOIR_STUDY_MEASURE_OPTIONS_INIT \
+  { 0 }
+CHOIR_API void choir_study_measure_options_default(choir_study_measure_options *options);
 
 /* Evaluates a run by every routing that looks across tokens, in pools of several sizes, of neighbouring and of
  * scattered sequences, and causally; and counts which kinds of tokens got how many experts. */

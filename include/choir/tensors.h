@@ -20,6 +20,7 @@ typedef struct choir_tensor {
   int64_t shape[4];
   const void *data; /* in the mapping when read; the caller's when written */
   size_t bytes;
+  int64_t reserved[4];
 } choir_tensor;
 
 typedef struct choir_tensors choir_tensors;

@@ -25,16 +25,20 @@ typedef struct choir_tokenizer_train_options {
   int (*progress)(void *context,
                   const char *line); /* or NULL; nonzero stops (at the latest when the search for pieces ends) */
   void *context;
+  int64_t reserved[8];
 } choir_tokenizer_train_options;
 #define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT \
   { .vocab_size = 8192 }
+CHOIR_API void choir_tokenizer_train_options_default(
+    choir_tokenizer_train_options *options); /* the same, as a function */
 
 /* Trains a unigram model with byte fallback (Kudo 2018): every text round-trips exactly, white space and line ends
  * included. CHOIR_ERROR_ARGUMENT: also a vocabulary too large or too small for the text; CHOIR_ERROR_IO,
  * CHOIR_ERROR_FORMAT, CHOIR_ERROR_INTERRUPTED. */
 CHOIR_API int choir_tokenizer_train(const choir_tokenizer_train_options *options);
 
-/* Loads a .model file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no SentencePiece model, or one that changes text. */
+/* Loads a .model file, or the tokenizer.model in a directory: a checkpoint, a run (choir_checkpoint_find), built data.
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no SentencePiece model, or one that changes text. */
 CHOIR_API int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer);
 CHOIR_API void choir_tokenizer_free(choir_tokenizer *tokenizer);
 CHOIR_API int choir_tokenizer_vocab_size(const choir_tokenizer *tokenizer);

@@ -52,9 +52,11 @@ typedef struct choir_train_options {
   int (*event)(void *context,
                const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;
+  int64_t reserved[8];
 } choir_train_options;
 #define CHOIR_TRAIN_OPTIONS_INIT \
   { .run = CHOIR_RUN_OPTIONS_INIT, .disk_minutes = 60 }
+CHOIR_API void choir_train_options_default(choir_train_options *options); /* the same, as a function */
 
 /* Trains to the config's number of steps. With `from` only weights come from the checkpoint, into a config of the same
  * shapes, or of more experts where the checkpoint's layers have one ("upcycling"); its tokenizer must be the data's.
@@ -75,7 +77,11 @@ typedef struct choir_eval_options {
   int batch_sequences, sequence_length; /* 0: the config's */
   int (*progress)(void *context, int64_t done, int64_t total);
   void *context;
+  int64_t reserved[8];
 } choir_eval_options;
+#define CHOIR_EVAL_OPTIONS_INIT \
+  { 0 }
+CHOIR_API void choir_eval_options_default(choir_eval_options *options);
 
 typedef struct choir_eval_result {
   double loss; /* nats per token */
@@ -85,6 +91,7 @@ typedef struct choir_eval_result {
   int64_t tokens, bytes;
   const char *routing;     /* "batch", "threshold", ...: which routing gave the loss */
   int looks_across_tokens; /* nonzero: the loss is not that of causal use */
+  int64_t reserved[8];
 } choir_eval_result;
 
 /* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over

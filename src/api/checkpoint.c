@@ -4,10 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/threads.h"
+#include "choir/tensors.h"
 #include "model/weights.h"
 
 /* What is to be loaded, and how. */
@@ -50,6 +53,49 @@ static int load_one(const load *l, const char *directory) {
   return code;
 }
 
+/* A file in the place of its directory, and a damaged checkpoint beside a good one: what to do. */
+static int not_a_directory(const char *path) {
+  char directory[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a file; name the directory that holds the checkpoint: %s", path,
+                  directory);
+}
+
+static int whole(const char *directory) {
+  static const char *const files[] = {"model.safetensors", "state.safetensors"};
+  char path[PATH_MAX + 32];
+  for (int i = 0; i < 2; i++) {
+    choir_tensors *tensors;
+    snprintf(path, sizeof path, "%s/%s", directory, files[i]);
+    if (choir_tensors_open(path, 1, &tensors)) return 0;
+    choir_tensors_close(tensors);
+  }
+  return 1;
+}
+
+/* Adds to the message about RUN/checkpoints/STEP which older one is whole, and how the run goes on from there. */
+static int name_older(int code, const char *path) {
+  char run[PATH_MAX], message[1024], older[PATH_MAX];
+  const char *name = strrchr(path, '/');
+  int64_t *steps, step = name ? ch_checkpoint_step(name + 1) : -1;
+  size_t length = name ? (size_t)(name - path) : 0, parent = strlen("/checkpoints");
+  int count;
+  if (step < 0 || length < parent || strncmp(name - parent, "/checkpoints", parent)) return code;
+  snprintf(message, sizeof message, "%s", choir_error_message());
+  snprintf(run, sizeof run, "%.*s", (int)(length - parent), path);
+  if (ch_checkpoint_list(run, &steps, &count)) count = 0, steps = NULL;
+  *older = 0;
+  for (int i = 0; i < count && !*older; i++) {
+    ch_checkpoint_path(run, steps[i], older);
+    if (steps[i] >= step || !whole(older)) *older = 0;
+  }
+  free(steps);
+  if (!*older) return ch_error(code, "%s", message);
+  return ch_error(code, "%s; %s is whole, and 'choir train --resume --out %s' goes on from the newest that is", message,
+                  older, run);
+}
+
 /* Errors that lie in the files, and not in what the caller asks for or the machine has. */
 static int files_fault(int code) {
   return code == CHOIR_ERROR_IO || code == CHOIR_ERROR_FORMAT || code == CHOIR_ERROR_NUMERIC;
@@ -62,6 +108,7 @@ static int load_listed(const load *l, const char *run, const int64_t *steps, int
   for (int i = 0; i < count; i++) {
     ch_checkpoint_path(run, steps[i], path);
     int code = load_one(l, path);
+    if (!code && i) ch_notice("%s is taken, the newest that is whole", path);
     if (!code || !files_fault(code)) return code;
     if ((*gone = access(path, F_OK) && errno == ENOENT)) return code;
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());
@@ -90,11 +137,18 @@ int choir_checkpoint_load(const char *path, const choir_run_options *options, ch
                           choir_tokenizer **tokenizer) {
   const load l = {.options = options, .model = model, .tokenizer = tokenizer};
   char part[PATH_MAX];
+  struct stat status;
+  int threads;
   *model = NULL;
   if (tokenizer) *tokenizer = NULL;
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  if (!access(part, F_OK)) return load_one(&l, path);
+  if (options) CH_TRY(ch_threads_resolve(options->threads, &threads)); /* no fault of the checkpoint's */
+  if (!access(part, F_OK)) {
+    int code = load_one(&l, path);
+    return code && files_fault(code) ? name_older(code, path) : code;
+  }
+  if (!stat(path, &status) && !S_ISDIR(status.st_mode)) return not_a_directory(path);
   if (access(path, F_OK)) return ch_error_errno("%s: cannot open checkpoint", path);
   if (ch_checkpoint_best(path, part)) {
     int code = load_one(&l, part);
@@ -102,6 +156,16 @@ int choir_checkpoint_load(const char *path, const choir_run_options *options, ch
     ch_notice("%s; passed over", choir_error_message());
   }
   return load_newest(&l, path);
+}
+
+int choir_checkpoint_find(const char *path, char *out, size_t room) {
+  char found[PATH_MAX];
+  CH_TRY(ch_checkpoint_resolve(path, found));
+  if (strlen(found) >= room)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: the name needs %zu bytes, there are %zu", found, strlen(found) + 1,
+                    room);
+  strcpy(out, found);
+  return CHOIR_OK;
 }
 
 int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {

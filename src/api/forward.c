@@ -118,6 +118,10 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
                         choir_forward_result *result) {
   if (gradients && model->causal)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
+  if (gradients && model->share_gradients)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "a trainer updates this model within its backward pass, and keeps no "
+                    "gradients: free it first");
   CH_TRY(ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
   if (gradients) CH_TRY(ch_model_make_gradients(model));
@@ -139,7 +143,6 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   ch_transformer_clear_stats(&model->net);
   ch_transformer_run(&model->x, &model->net, &pass);
   free(target);
-  result->loss = targets ? pass.loss_sum / (double)targets : 0;
-  result->aux_loss = pass.aux_loss;
+  *result = (choir_forward_result){.loss = targets ? pass.loss_sum / (double)targets : 0, .aux_loss = pass.aux_loss};
   return ch_model_check_loss(model, result->loss);
 }

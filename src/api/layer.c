@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"
@@ -81,7 +82,7 @@ static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
   static float some;
   static const int32_t token;
   static const uint8_t valid;
-  const choir_layer_weights all = {&some, &some, &some, &some};
+  const choir_layer_weights all = {.router = &some, .w1 = &some, .w2 = &some, .thresholds = &some};
   const call c = {&all, &all, &some, &some, &token, &valid, &some, &some};
   ch_moe_saved saved;
   ch_moe_args a = *args;
@@ -168,6 +169,7 @@ static int set_up(choir_layer *layer, ch_compute compute) {
 int choir_layer_create(const choir_layer_options *options, choir_layer **layer) {
   *layer = NULL;
   ch_compute compute;
+  CH_CHECK_RESERVED(options, "choir_layer_options");
   CH_TRY(check_options(options));
   CH_TRY(ch_compute_find(options->compute ? options->compute : "fp32", &compute));
   choir_layer *made = calloc(1, sizeof *made);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/reserved.h"
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "model/weights.h"
@@ -18,6 +19,7 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
   const choir_run_options *o = options ? options : &defaults;
   ch_compute compute = CH_COMPUTE_FP32;
+  CH_CHECK_RESERVED(o, "choir_run_options");
   model->config = *config;
   CH_TRY(choir_config_check(config));
   CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
@@ -114,6 +116,16 @@ int ch_model_make_gradients(choir_model *model) {
   CH_TRY(ch_arena_commit(&model->gradients));
   ch_params_alloc_gradients(&model->net.params, &model->gradients, model->share_gradients);
   return CHOIR_OK;
+}
+
+void ch_model_end_training(choir_model *model) {
+  model->reserved_scratch = 0;
+  ch_model_drop_plan(model);
+  if (!model->share_gradients) return;
+  model->share_gradients = 0;
+  ch_arena_free(&model->gradients);
+  ch_arena_init(&model->gradients, "gradients", model->x.memory);
+  for (int i = 0; i < model->net.params.count; i++) model->net.params.p[i].g = NULL;
 }
 
 int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options, choir_model **model) {

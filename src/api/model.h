@@ -46,6 +46,9 @@ int ch_model_check_loss(choir_model *model, double loss);
 void ch_model_count_gradients(choir_model *model);
 int ch_model_make_gradients(choir_model *model);
 
+/* Undoes what planning a trainer did: memory for gradients, where layers shared it, and room for the optimizer. */
+void ch_model_end_training(choir_model *model);
+
 /* Shards of a pass over B sequences: as the config has it where that divides B, else 1. */
 int ch_model_shards(const choir_model *model, int B);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "model/config.h"
 #include "moe/router.h"
 #include "op/backend.h"
@@ -17,7 +18,11 @@ typedef struct {
   int is_logits, causal;
   ch_record record;
   ch_route_counts counts;
-  ch_route_tally tally; /* where statistics are asked for */
+  ch_route_tally tally;  /* where statistics are asked for */
+  real CH_DEV *softmax;  /* [n,e] of logits; NULL: scores were given */
+  real CH_DEV *gate_sum; /* [n] of gates that are normalized; NULL: they are not */
+  const float *dgates;   /* [n,e] or NULL: 0. With dscores, for backward only */
+  float *dscores;        /* [n,e] or NULL: forward only */
 } request;
 
 /* Every row must be able to say which expert is best: finite scores; of logits -inf may stand for "never", but not
@@ -89,6 +94,41 @@ static void tally(ch_exec *x, request *q) {
                                     .counts = q->tally.counts});
 }
 
+/* The gradient of gates, slot by slot. */
+static void gather_dgates(const request *q, float *dgate) {
+  const ch_record *r = &q->record;
+  const int *begin = CH_AS_HOST(const int, r->expert_begin), *token = CH_AS_HOST(const int, r->slot_token);
+  for (int i = 0; i < r->experts; i++)
+    for (int s = begin[i]; s < begin[i + 1]; s++)
+      dgate[s] = q->dgates ? q->dgates[(int64_t)token[s] * r->experts + i] : 0;
+}
+
+/* Padding may hold anything, NaN too: it has no gradient. */
+static void clear_padding(const request *q) {
+  const ch_route_args *a = &q->args;
+  for (int t = 0; a->mask && t < a->n; t++)
+    if (!a->mask[t]) memset(q->dscores + (int64_t)t * a->e, 0, (size_t)a->e * sizeof *q->dscores);
+}
+
+/* forward's steps in reverse, on the caller's array. */
+static void run_backward(ch_exec *x, request *q) {
+  ch_route_args *a = &q->args;
+  real CH_DEV *dgate = CH_NEW(&x->tape, real, q->record.max_slots);
+  a->dgate = dgate;
+  a->dscores = CH_AS_DEV(real, q->dscores);
+  if (!ch_counting(x)) gather_dgates(q, CH_AS_HOST(float, dgate));
+  if (q->gate_sum)
+    x->ops->normalize_gates_backward(x, &(ch_normalize_args){.record = &q->record, .sum = q->gate_sum, .dgate = dgate});
+  if (q->router->backward)
+    q->router->backward(x, a);
+  else if (!ch_counting(x))
+    memset(q->dscores, 0, (size_t)a->n * (size_t)a->e * sizeof *q->dscores);
+  if (q->softmax && ch_router_scored(q->router))
+    x->ops->softmax_backward(
+        x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = q->softmax, .dy = a->dscores, .dx = a->dscores});
+  if (!ch_counting(x)) clear_padding(q);
+}
+
 static void run(ch_exec *x, request *q, int count) {
   ch_route_args *a = &q->args;
   const float CH_DEV *in = CH_AS_DEV(const float, q->in);
@@ -96,10 +136,10 @@ static void run(ch_exec *x, request *q, int count) {
   ch_route_counts_alloc(x, &x->tape, &q->counts, a->e);
   a->scores = in;
   if (q->is_logits) {
-    real CH_DEV *scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
-    x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = in, .y = scores});
+    q->softmax = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
+    x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = in, .y = q->softmax});
     a->logits = in;
-    a->scores = scores;
+    a->scores = q->softmax;
   }
   if (q->causal)
     q->router->causal(x, a);
@@ -107,10 +147,11 @@ static void run(ch_exec *x, request *q, int count) {
     ch_route(x, q->router, a);
   x->ops->index(x, &(ch_index_args){.record = &q->record});
   if (a->options->normalize_gates) {
-    real CH_DEV *sum = CH_NEW(&x->tape, real, a->n);
-    x->ops->normalize_gates(x, &(ch_normalize_args){.record = &q->record, .sum = sum});
+    q->gate_sum = CH_NEW(&x->tape, real, a->n);
+    x->ops->normalize_gates(x, &(ch_normalize_args){.record = &q->record, .sum = q->gate_sum});
   }
   if (count) tally(x, q);
+  if (q->dscores) run_backward(x, q);
 }
 
 static void write_gates(const ch_record *r, float *gates) {
@@ -121,26 +162,62 @@ static void write_gates(const ch_record *r, float *gates) {
     for (int s = begin[i]; s < begin[i + 1]; s++) gates[(int64_t)token[s] * r->experts + i] = gate[s];
 }
 
-/* Plans, runs and hands out, on an executor that the caller frees. */
-static int run_planned(ch_exec *x, request *q, float *gates, choir_route_stats *stats) {
+/* The routing as choir_model_on_routing has it; everything is in the host's memory. */
+static void show(const request *q, choir_routing_callback callback, void *context) {
   const ch_route_args *a = &q->args;
-  run(x, q, stats != NULL);
+  const ch_record *r = &q->record;
+  int choices = ch_router_choices(a->options), n = ch_valid_count(a->mask, a->n);
+  choir_routing view = {
+      .tokens = a->n,
+      .experts = a->e,
+      .token = CH_AS_HOST(const int32_t, a->token),
+      .valid = a->mask,
+      .expert_begin = CH_AS_HOST(const int, r->expert_begin),
+      .slot_token = CH_AS_HOST(const int, r->slot_token),
+      .slot_gate = CH_AS_HOST(const float, r->slot_gate),
+      .token_begin = CH_AS_HOST(const int, r->token_begin),
+      .token_slot = CH_AS_HOST(const int, r->token_slot),
+      .scores = ch_router_scored(q->router) ? CH_AS_HOST(const float, a->scores) : NULL,
+      .cutoffs = ch_router_has_thresholds(q->router) ? CH_AS_HOST(const float, q->counts.cutoff) : NULL,
+      .demand = CH_AS_HOST(const int, q->counts.demand),
+      .capacity = q->counts.capacity,
+      .dropped = *CH_AS_HOST(const int64_t, q->counts.dropped),
+      .aux_loss = *CH_AS_HOST(const double, q->counts.aux_loss),
+      .certificate = q->counts.certificate,
+      .target = choices ? (double)n * choices / a->e : q->counts.capacity};
+  callback(context, &view);
+}
+
+/* Where a routing goes. */
+typedef struct {
+  float *gates;
+  choir_route_stats *stats;
+  choir_routing_callback callback;
+  void *context;
+} results;
+
+/* Plans, runs and hands out, on an executor that the caller frees. */
+static int run_planned(ch_exec *x, request *q, const results *to) {
+  const ch_route_args *a = &q->args;
+  run(x, q, to->stats != NULL);
   CH_TRY(ch_exec_commit(x));
-  run(x, q, stats != NULL);
-  if (stats) CH_TRY(ch_route_stats_make(x->memory, a->e, ch_valid_count(a->mask, a->n), &q->counts, &q->tally, stats));
-  write_gates(&q->record, gates);
+  run(x, q, to->stats != NULL);
+  int n = ch_valid_count(a->mask, a->n);
+  if (to->stats) CH_TRY(ch_route_stats_make(x->memory, a->e, n, &q->counts, &q->tally, to->stats));
+  if (to->gates) write_gates(&q->record, to->gates);
+  if (to->callback) show(q, to->callback, to->context);
   return CHOIR_OK;
 }
 
-/* What both calls share: everything of the request but router, record and counts is set. */
-static int route(request *q, float *gates, choir_route_stats *stats) {
+/* What all calls share: everything of the request but router, record and counts is set. */
+static int route(request *q, const results *to) {
   ch_exec x;
-  if (!q->args.options || !q->in || !gates || (q->causal && !q->args.thresholds))
+  if (!q->args.options || !q->in || (!to->gates && !to->callback && !q->dscores) || (q->causal && !q->args.thresholds))
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
-                    !q->args.options ? "options"
-                    : !q->in         ? "scores"
-                    : !gates         ? "gates"
-                                     : "thresholds");
+                    !q->args.options                             ? "options"
+                    : !q->in                                     ? "scores"
+                    : !to->gates && !to->callback && !q->dscores ? "what is to receive the result"
+                                                                 : "thresholds");
   q->router = ch_router_find(q->args.options->name);
   if (!q->router) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_options_check_router(q->args.options));
@@ -148,37 +225,63 @@ static int route(request *q, float *gates, choir_route_stats *stats) {
   q->args.counts = &q->counts;
   CH_TRY(q->causal ? check_thresholds(q) : check(q));
   CH_TRY(ch_exec_init(&x, ch_backend_of_host()->name, CH_COMPUTE_FP32, 0, 0));
-  int code = run_planned(&x, q, gates, stats);
+  int code = run_planned(&x, q, to);
   ch_exec_free(&x);
   return code;
+}
+
+static request request_of(const choir_route_request *r) {
+  return (request){.in = r->scores,
+                   .is_logits = r->is_logits,
+                   .args = {.options = r->options,
+                            .n = r->n,
+                            .e = r->e,
+                            .sequence_length = r->sequence_length,
+                            .mask = r->valid,
+                            .valid = CH_AS_DEV(const uint8_t, r->valid),
+                            .token = CH_AS_DEV(const int32_t, r->tokens),
+                            .training = r->training,
+                            .rng = ch_rng_make(r->seed, CH_STREAM_SECOND_EXPERT, 0)}};
 }
 
 int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                 const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                 float *gates, choir_route_stats *stats) {
-  request q = {.in = scores, .is_logits = is_logits};
-  q.args = (ch_route_args){.options = options,
-                           .n = n,
-                           .e = e,
-                           .sequence_length = sequence_length,
-                           .mask = valid,
-                           .valid = CH_AS_DEV(const uint8_t, valid),
-                           .token = CH_AS_DEV(const int32_t, tokens),
-                           .training = training,
-                           .rng = ch_rng_make(seed, CH_STREAM_SECOND_EXPERT, 0)};
-  return route(&q, gates, stats);
+  request q = request_of(&(choir_route_request){.options = options,
+                                                .n = n,
+                                                .e = e,
+                                                .scores = scores,
+                                                .is_logits = is_logits,
+                                                .tokens = tokens,
+                                                .valid = valid,
+                                                .sequence_length = sequence_length,
+                                                .training = training,
+                                                .seed = seed});
+  return route(&q, &(results){.gates = gates, .stats = stats});
+}
+
+int choir_route_show(const choir_route_request *r, choir_routing_callback callback, void *context) {
+  CH_CHECK_RESERVED(r, "choir_route_request");
+  request q = request_of(r);
+  return route(&q, &(results){.callback = callback, .context = context});
+}
+
+int choir_route_backward(const choir_route_request *r, const float *dgates, double aux_weight, float *dscores) {
+  CH_CHECK_RESERVED(r, "choir_route_request");
+  request q = request_of(r);
+  q.args.aux_scale = (real)aux_weight;
+  q.dgates = dgates;
+  q.dscores = dscores;
+  return route(&q, &(results){0});
 }
 
 int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                               const uint8_t *valid, const float *thresholds, float *gates, choir_route_stats *stats) {
-  request q = {.in = scores, .is_logits = is_logits, .causal = 1};
-  q.args = (ch_route_args){.options = options,
-                           .n = n,
-                           .e = e,
-                           .mask = valid,
-                           .valid = CH_AS_DEV(const uint8_t, valid),
-                           .thresholds = CH_AS_DEV(const float, thresholds)};
-  return route(&q, gates, stats);
+  request q = request_of(&(choir_route_request){
+      .options = options, .n = n, .e = e, .scores = scores, .is_logits = is_logits, .valid = valid});
+  q.causal = 1;
+  q.args.thresholds = CH_AS_DEV(const float, thresholds);
+  return route(&q, &(results){.gates = gates, .stats = stats});
 }
 
 #endif

@@ -23,8 +23,9 @@ static const struct {
              [CHOIR_NPY_FLOAT64] = {"<f8", "float64", 8},
              [CHOIR_NPY_INT32] = {"<i4", "int32", 4},
              [CHOIR_NPY_INT64] = {"<i8", "int64", 8},
-             [CHOIR_NPY_UINT8] = {"|u1", "uint8", 1}};
-enum { TYPES = sizeof types / sizeof *types };
+             [CHOIR_NPY_UINT8] = {"|u1", "uint8", 1},
+             [CHOIR_NPY_UINT8 + 1] = {"<f2", "float16", 2}}; /* read as float32 only */
+enum { TYPES = sizeof types / sizeof *types, FLOAT16 = CHOIR_NPY_UINT8 + 1, WRITTEN = FLOAT16 };
 
 /* ---- the header: a Python dict literal of known keys ---- */
 
@@ -138,9 +139,10 @@ static int find_type(header *h) {
       h->array.type = (choir_npy_type)i;
       return CHOIR_OK;
     }
-  return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "%s: elements are '%s': supported are float32, float64, int32, int64 (little-endian) and uint8",
-                  h->name, h->descr);
+  return ch_error(
+      CHOIR_ERROR_UNSUPPORTED,
+      "%s: elements are '%s': supported are float16, float32, float64, int32, int64 (little-endian) and uint8", h->name,
+      h->descr);
 }
 
 /* The number of elements, when the shape is one that memory can hold and the rest of the file is exactly that. */
@@ -154,6 +156,23 @@ static int count_elements(header *h) {
     return ch_error(CHOIR_ERROR_FORMAT, "%s: its shape needs %zu bytes of %s, it has %zu%s", h->name, bytes,
                     types[h->array.type].name, h->element_bytes, h->element_bytes < bytes ? ": truncated" : "");
   h->count = bytes / size;
+  return CHOIR_OK;
+}
+
+/* IEEE's half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
+static float from_half(uint16_t half) {
+  int exponent = half >> 10 & 31, fraction = half & 1023;
+  float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+                              : ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
+  return half >> 15 ? -size : size;
+}
+
+static int widen(const header *h, choir_npy *array) {
+  for (size_t i = 0; i < h->count; i++) {
+    uint16_t half;
+    memcpy(&half, h->elements + 2 * i, 2);
+    ((float *)array->data)[i] = from_half(half);
+  }
   return CHOIR_OK;
 }
 
@@ -180,6 +199,7 @@ static int read_elements(const header *h, choir_npy *array) {
   size_t bytes = h->count * types[array->type].size;
   array->data = malloc(bytes + 1);
   if (!array->data) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu bytes", h->name, bytes);
+  if ((int)h->array.type == FLOAT16) return widen(h, array);
   if (h->array.type != array->type) return narrow(h, array);
   memcpy(array->data, h->elements, bytes);
   return CHOIR_OK;
@@ -187,16 +207,27 @@ static int read_elements(const header *h, choir_npy *array) {
 
 static int check_wanted(const header *h, choir_npy_type as, int dims) {
   choir_npy_type type = h->array.type;
-  int narrows =
-      (type == CHOIR_NPY_FLOAT64 && as == CHOIR_NPY_FLOAT32) || (type == CHOIR_NPY_INT64 && as == CHOIR_NPY_INT32);
-  if (type != as && !narrows)
+  int converts = ((type == CHOIR_NPY_FLOAT64 || (int)type == FLOAT16) && as == CHOIR_NPY_FLOAT32) ||
+                 (type == CHOIR_NPY_INT64 && as == CHOIR_NPY_INT32);
+  if (type != as && !converts)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: its elements are %s: %s is wanted", h->name, types[type].name,
                     types[as].name);
   if (dims && h->array.dims != dims)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: it has %d dimensions: %d are wanted", h->name, h->array.dims, dims);
-  if (h->fortran && h->array.dims > 1)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: in Fortran order: save numpy.ascontiguousarray(x) instead", h->name);
   return CHOIR_OK;
+}
+
+/* Elements in Fortran order, the first index fastest, into C order, the last one fastest. */
+static char *reordered(const header *h) {
+  size_t size = types[h->array.type].size, index[MOST_DIMS] = {0};
+  char *elements = malloc(h->count * size + 1);
+  for (size_t i = 0; elements && i < h->count; i++) {
+    size_t at = 0, stride = 1;
+    for (int d = 0; d < h->array.dims; d++) at += index[d] * stride, stride *= (size_t)h->array.shape[d];
+    memcpy(elements + i * size, h->elements + at * size, size);
+    for (int d = h->array.dims - 1; d >= 0 && ++index[d] == (size_t)h->array.shape[d]; d--) index[d] = 0;
+  }
+  return elements;
 }
 
 int ch_npy_parse(const void *data, size_t size, const char *name, choir_npy_type as, int dims, choir_npy *array) {
@@ -209,7 +240,12 @@ int ch_npy_parse(const void *data, size_t size, const char *name, choir_npy_type
   CH_TRY(check_wanted(&h, as, dims));
   *array = h.array;
   array->type = as;
-  int code = read_elements(&h, array);
+  char *turned = h.fortran && h.array.dims > 1 ? reordered(&h) : NULL;
+  if (turned) h.elements = turned;
+  int code = h.fortran && h.array.dims > 1 && !turned
+                 ? ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu bytes", name, h.element_bytes)
+                 : read_elements(&h, array);
+  free(turned);
   if (code) choir_npy_free(array);
   return code;
 }
@@ -253,7 +289,7 @@ static size_t make_header(const choir_npy *array, char *text, size_t size) {
 int choir_npy_write(const char *path, const choir_npy *array) {
   char header[512]; /* 8 dimensions of 20 digits fit */
   ch_file file;
-  int fits = (int)array->type >= 0 && (int)array->type < TYPES && array->dims >= 0 && array->dims <= MOST_DIMS;
+  int fits = (int)array->type >= 0 && (int)array->type < WRITTEN && array->dims >= 0 && array->dims <= MOST_DIMS;
   size_t bytes = fits ? types[array->type].size : 0;
   for (int i = 0; fits && i < array->dims; i++)
     fits = array->shape[i] >= 0 && !__builtin_mul_overflow(bytes, (size_t)array->shape[i], &bytes);

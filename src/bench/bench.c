@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "base/suggest.h"
 
 /* The cases that measure themselves. */
@@ -184,6 +185,7 @@ int ch_bench_against_reference(ch_bench *b) {
 
 int choir_bench(const char *problem, const choir_bench_options *options, choir_bench_result *result) {
   char text[CHOIR_BENCH_TEXT], *rest = text;
+  CH_CHECK_RESERVED(options, "choir_bench_options");
   if (strlen(problem) >= sizeof text)
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench: a problem of %zu letters is too long", strlen(problem));
   strcpy(text, problem + strspn(problem, " \t"));

@@ -45,11 +45,14 @@ static const char *const router_steps[] = {"step config=configs/0.1b-16e.json c=
                                            "step config=configs/0.1b-16e.json c=2 router=switch_top1", NULL};
 
 static const choir_bench_group groups[] = {
-    {"flat", "what more experts cost a layer, tokens and c being the same", flat},
-    {"linear", "what a token costs a layer, from few tokens to many", linear},
-    {"routers", "a layer where tokens choose beside one where experts do, with the same room in every expert", routers},
-    {"router-steps", "a training step where tokens choose beside one where experts do, with the same room",
-     router_steps},
+    {.name = "flat", .what = "what more experts cost a layer, tokens and c being the same", .problems = flat},
+    {.name = "linear", .what = "what a token costs a layer, from few tokens to many", .problems = linear},
+    {.name = "routers",
+     .what = "a layer where tokens choose beside one where experts do, with the same room in every expert",
+     .problems = routers},
+    {.name = "router-steps",
+     .what = "a training step where tokens choose beside one where experts do, with the same room",
+     .problems = router_steps},
     {0},
 };
 

@@ -5,6 +5,7 @@
 #include "base/dir.h"
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/reserved.h"
 #include "base/threads.h"
 #include "data/buffer.h"
 #include "data/build_check.h"
@@ -258,6 +259,7 @@ static void release(build *b) {
 }
 
 int choir_data_build(const choir_data_build_options *o) {
+  CH_CHECK_RESERVED(o, "choir_data_build_options");
   CH_TRY(ch_build_check(o));
   build b = {.o = o, .started = ch_machine_seconds()};
   int code = check_inputs(&b);

@@ -3,11 +3,14 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "base/reserved.h"
 #include "base/threads.h"
 #include "data/data.h"
 
 static int check_source(const choir_data_build_options *o, int i) {
   const choir_data_source *s = &o->sources[i];
+  CH_CHECK_RESERVED(s, "choir_data_source");
   CH_TRY(ch_source_name_check(s->name));
   for (int k = 0; k < i; k++)
     if (!strcmp(o->sources[k].name, s->name))

@@ -1,9 +1,13 @@
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "choir/model.h"
 #include "data/buffer.h"
 #include "data/encoder.h"
 #include "data/spm_spec.h"
@@ -114,8 +118,26 @@ static int build(choir_tokenizer *t) {
   return keeps_text(t);
 }
 
+/* The file that a path stands for: `path` itself, or that of a directory into `file` (PATH_MAX bytes). */
+static int find_file(const char **path, char *file) {
+  static const char name[] = "/tokenizer.model";
+  struct stat status;
+  if (stat(*path, &status) || !S_ISDIR(status.st_mode)) return CHOIR_OK;
+  if (strlen(*path) + sizeof name > PATH_MAX)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", *path);
+  strcat(strcpy(file, *path), name);
+  if (access(file, F_OK)) {
+    CH_TRY(choir_checkpoint_find(*path, file, PATH_MAX - sizeof name));
+    strcat(file, name);
+  }
+  *path = file;
+  return CHOIR_OK;
+}
+
 int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
+  char file[PATH_MAX];
   *tokenizer = NULL;
+  CH_TRY(find_file(&path, file));
   choir_tokenizer *t = calloc(1, sizeof *t);
   if (!t) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
   int code = ch_file_read(path, FILE_LIMIT, &t->bytes, &t->size);

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/machine.h"
+#include "base/reserved.h"
 #include "base/signals.h"
 #include "base/threads.h"
 #include "data/encoder.h"
@@ -182,6 +183,7 @@ static int make_and_save(trainer *t) {
 }
 
 int choir_tokenizer_train(const choir_tokenizer_train_options *o) {
+  CH_CHECK_RESERVED(o, "choir_tokenizer_train_options");
   if (!o->inputs || !o->inputs[0]) return ch_error(CHOIR_ERROR_ARGUMENT, "inputs: name at least one text file");
   if (!o->output) return ch_error(CHOIR_ERROR_ARGUMENT, "output: name the file to write");
   if (o->vocab_size < LOWEST_VOCAB || o->vocab_size > CH_VOCAB_LIMIT)

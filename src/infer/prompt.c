@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 
 static int check_numbers(const choir_generate_options *o) {
   if (o->max_tokens < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "max_tokens is %d; must be at least 1", o->max_tokens);
@@ -18,6 +19,7 @@ static int check_numbers(const choir_generate_options *o) {
 }
 
 int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer, const choir_generate_options *o) {
+  CH_CHECK_RESERVED(o, "choir_generate_options");
   CH_TRY(check_numbers(o));
   for (const char *const *stop = o->stops; stop && *stop; stop++) {
     if (!**stop) return ch_error(CHOIR_ERROR_ARGUMENT, "a stop text is empty: it would end every sequence at once");
@@ -50,6 +52,7 @@ static int copy(const choir_prompt *from, ch_prompt *to) {
 }
 
 static int make(const choir_tokenizer *tokenizer, int V, const choir_prompt *from, ch_prompt *to) {
+  CH_CHECK_RESERVED(from, "choir_prompt");
   CH_TRY(from->text ? encode(tokenizer, from, to) : copy(from, to));
   if (!to->count) return ch_error(CHOIR_ERROR_ARGUMENT, "empty: there is nothing to go on from");
   for (int i = 0; i < to->count; i++)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "data/encoder.h"
 
 ch_summary ch_summarize(const float *logits, int V) {
@@ -26,6 +27,7 @@ typedef struct {
 
 static int check_options(const choir_model *model, const choir_tokenizer *tokenizer, const choir_score_options *o) {
   int V = choir_model_config_of(model)->model.vocab_size;
+  CH_CHECK_RESERVED(o, "choir_score_options");
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
   if (tokenizer && choir_tokenizer_vocab_size(tokenizer) != V)
@@ -81,6 +83,7 @@ static int encode_continuation(work *w, const choir_tokenizer *t, const choir_pr
 
 static int make_item(work *w, const choir_tokenizer *t, int V, const choir_score_request *r, ch_score_item *item) {
   size_t spaces = 0;
+  CH_CHECK_RESERVED(r, "choir_score_request");
   *item = (ch_score_item){.context = r->context.tokens,
                           .continuation = r->continuation.tokens,
                           .contexts = r->context.count,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "base/threads.h"
 
 static int check_options(const choir_model *model, const choir_session_options *o) {
@@ -63,6 +64,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   const choir_model *model = s->model;
   ch_arena_init(&s->memory, "caches of keys and values", model->x.memory);
   CH_TRY(choir_model_check_causal(model));
+  CH_CHECK_RESERVED(o, "choir_session_options");
   CH_TRY(check_options(model, o));
   s->causal = model->causal;
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))

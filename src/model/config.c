@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/reserved.h"
 #include "base/suggest.h"
 #include "model/config.h"
 #include "model/param.h"
@@ -261,6 +262,9 @@ static int check_routing(const choir_config *config) {
 
 int choir_config_check(const choir_config *config) {
   ch_params params;
+  CH_CHECK_RESERVED(config, "choir_config");
+  CH_CHECK_RESERVED(&config->model, "choir_model_config");
+  CH_CHECK_RESERVED(&config->train, "choir_train_config");
   for (int i = 0; i < CH_FIELDS; i++) CH_TRY(ch_field_check(config, &ch_fields[i]));
   CH_TRY(ch_options_check_router(&config->model.router));
   CH_TRY(ch_options_check_optimizer(config));

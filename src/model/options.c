@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "model/config.h"
 #include "moe/router.h"
 #include "optim/optim.h"
@@ -51,6 +52,7 @@ static taker router_taker(const ch_router *router) {
 int ch_options_check_router(const choir_router_options *options) {
   const ch_router *router = ch_router_find(options->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
+  CH_CHECK_RESERVED(options, "choir_router_options");
   taker t = router_taker(router);
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
   return check(&t, &config, &defaults);

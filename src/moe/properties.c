@@ -74,5 +74,12 @@ int choir_router_properties(const char *router, const char *routing, choir_routi
 
 int choir_router_looks_across_tokens(const char *name) {
   const ch_router *router = ch_router_find(name);
-  return router ? ch_router_properties(router, pools[0].name).looks_ahead : -1;
+  if (!router) return -1;
+  choir_routing_properties p = ch_router_properties(router, pools[0].name);
+  return p.looks_ahead || p.depends_on_batch;
+}
+
+int choir_router_looks_in_training(const char *name) {
+  const ch_router *router = ch_router_find(name);
+  return router ? router->looks != CH_LOOKS_NOWHERE : -1;
 }

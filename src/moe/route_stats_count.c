@@ -156,7 +156,8 @@ static int favourites(const choir_route_stats *s, int expert, int most, int typi
     double lift = ((double)held / (double)s->load[expert]) / ((double)s->text[v] / (double)s->tokens);
     double worth = typical ? (double)held * log(lift) : (double)held;
     if (typical && !(lift > 1)) continue;
-    count = insert(best, value, count, most, (choir_favourite){v, held, s->text[v], lift}, worth);
+    count = insert(best, value, count, most,
+                   (choir_favourite){.token = v, .held = held, .text = s->text[v], .lift = lift}, worth);
   }
   free(value);
   return count;

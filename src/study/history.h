@@ -45,4 +45,7 @@ void ch_history_free(ch_history *history);
 /* The page that shows it (report.c); run_directory is a title here. */
 void ch_report_page(FILE *out, const char *run_directory, const ch_history *history);
 
+/* The page that lays several beside each other (compare.c). */
+void ch_compare_page(FILE *out, const char *const *run_directories, const ch_history *histories, int count);
+
 #endif

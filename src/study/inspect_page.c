@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/reserved.h"
 #include "choir/version.h"
 #include "data/encoder.h"
 #include "data/utf8.h"
@@ -151,6 +152,7 @@ int choir_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, con
                        const char *output) {
   ch_text_tokens text;
   size_t most = options->tokens && options->tokens < MOST_TOKENS ? (size_t)options->tokens : MOST_TOKENS;
+  CH_CHECK_RESERVED(options, "choir_inspect_options");
   CH_TRY(ch_text_tokens_read(tokenizer, options->text, most + 1, &text)); /* the last one is only predicted */
   int code = inspect(model, tokenizer, options, &text, output);
   free(text.ids);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "study/inspect.h"
 #include "train/evaluate.h"
 #include "train/layer_stats.h"
@@ -75,6 +76,7 @@ int choir_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, con
   ch_text_tokens text;
   *inspection = (choir_inspection){0};
   size_t most = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
+  CH_CHECK_RESERVED(options, "choir_inspect_options");
   CH_TRY(ch_text_tokens_read(tokenizer, options->text, most, &text));
   int code = ch_inspect_text(model, &text, options, NULL, NULL, inspection);
   free(text.ids);

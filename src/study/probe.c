@@ -8,6 +8,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/reserved.h"
 #include "base/rng.h"
 #include "data/text_tokens.h"
 
@@ -221,6 +222,7 @@ int choir_probe(choir_model *model, const choir_tokenizer *tokenizer, const choi
              .T = options->length ? options->length : config->train.sequence_length,
              .V = config->model.vocab_size,
              .rng = ch_rng_make(options->seed, CH_STREAM_PROBE, 0)};
+  CH_CHECK_RESERVED(options, "choir_probe_options");
   CH_TRY(check(&p));
   *result = (choir_probe_result){0};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));

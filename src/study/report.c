@@ -33,17 +33,6 @@ static void card_count(FILE *out, const char *label, double value) {
     card(out, label, "%.0f", value, "");
 }
 
-/* The median says what a step usually takes; the mean would count every pause. */
-static double median(const ch_curve *c) {
-  if (!c->count) return NAN;
-  double *sorted = malloc((size_t)c->count * sizeof *sorted);
-  if (!sorted) return NAN;
-  memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
-  double middle = ch_median(sorted, c->count);
-  free(sorted);
-  return middle;
-}
-
 static void cards(FILE *out, const ch_history *h) {
   const ch_curve *loss = &h->curve[CH_LOSS];
   fputs("<div class=cards>\n", out);
@@ -57,8 +46,8 @@ static void cards(FILE *out, const ch_history *h) {
   card_count(out, "training tokens", h->tokens);
   card_count(out, "parameters", ch_number_at(h->run, "parameters"));
   card_count(out, "active per token", ch_number_at(h->run, "active_parameters"));
-  card_count(out, "tokens a second (median)", median(&h->curve[CH_TOKENS_PER_SECOND]));
-  card(out, "of the machine's peak (median)", "%.0f", median(&h->curve[CH_PEAK_SHARE]), " %");
+  card_count(out, "tokens a second (median)", ch_curve_median(&h->curve[CH_TOKENS_PER_SECOND]));
+  card(out, "of the machine's peak (median)", "%.0f", ch_curve_median(&h->curve[CH_PEAK_SHARE]), " %");
   fputs("</div>\n", out);
 }
 
@@ -221,18 +210,36 @@ void ch_report_page(FILE *out, const char *run_directory, const ch_history *h) {
   fputs("</div></html>\n", out);
 }
 
-int choir_report_write(const char *run_directory, const char *output) {
-  ch_history history;
+/* The page about one run, or several, into a file. */
+static int write_page(const char *const *runs, const ch_history *histories, int count, const char *output) {
   char *text = NULL;
   size_t bytes = 0;
-  CH_TRY(ch_history_read(run_directory, &history));
   FILE *out = open_memstream(&text, &bytes);
-  if (out) ch_report_page(out, run_directory, &history);
+  if (out && count == 1)
+    ch_report_page(out, runs[0], histories);
+  else if (out)
+    ch_compare_page(out, runs, histories, count);
   int failed = !out || ferror(out);
   if (out && fclose(out)) failed = 1;
-  ch_history_free(&history);
   int code =
       failed ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the report", output) : ch_file_save(output, text, bytes);
   free(text);
   return code;
+}
+
+static int report(const char *const *runs, int count, const char *output) {
+  ch_history history[CH_SERIES_MOST] = {{.tokens = 0}};
+  int read = 0, code = CHOIR_OK;
+  while (read < count && !(code = ch_history_read(runs[read], &history[read]))) read++;
+  if (!code) code = write_page(runs, history, count, output);
+  while (read > 0) ch_history_free(&history[--read]);
+  return code;
+}
+
+int choir_report_write(const char *run_directory, const char *output) { return report(&run_directory, 1, output); }
+
+int choir_report_compare(const char *const *run_directories, int count, const char *output) {
+  if (count < 2 || count > CH_SERIES_MOST)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%d runs; a comparison takes 2 to %d", count, CH_SERIES_MOST);
+  return report(run_directories, count, output);
 }

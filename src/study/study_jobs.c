@@ -128,7 +128,8 @@ static void start(ch_jobs *j, ch_job *job, int slot, int *stop) {
 
 /* A child has ended. One that was killed, or stopped by somebody else, goes on from its last checkpoint. */
 static void end(ch_jobs *j, ch_job *job, int status, int *stop) {
-  int well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  enum { INTERRUPTED = 3 }; /* exit status of choir train: stopped by a signal, and saved */
+  int well = WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == INTERRUPTED);
   char line[300];
   if (well && (!job->steps || ch_job_saved_steps(job->run) >= job->steps)) {
     if (!job->steps)

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/reserved.h"
 #include "choir/train.h"
 #include "model/weights.h"
 #include "study/study.h"
@@ -201,6 +202,7 @@ static int measure(measuring *m) {
 
 int choir_study_measure(const choir_study_measure_options *options) {
   char checkpoint[PATH_MAX] = "", path[PATH_MAX + 32];
+  CH_CHECK_RESERVED(options, "choir_study_measure_options");
   int64_t step = ch_checkpoint_newest_step(options->run);
   if (step < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: has no checkpoint", options->run);
   ch_checkpoint_path(options->run, step, checkpoint);

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/reserved.h"
 #include "study/study.h"
 #include "study/study_jobs.h"
 
@@ -224,6 +225,7 @@ int choir_study_run(const choir_study_options *options, int *failed) {
   work w = {.options = options};
   int lock;
   *failed = 0;
+  CH_CHECK_RESERVED(options, "choir_study_options");
   if (!options->out || !options->data || !options->recipe || !options->program)
     return ch_error(CHOIR_ERROR_ARGUMENT, "a study needs a recipe, data, a directory and the program");
   CH_TRY(ch_dir_make(options->out));

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* P(|T| <= t), by the finite sums for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4). */
 static double within(double t, int degrees) {
@@ -54,6 +55,16 @@ double ch_median(double *values, int count) {
   if (count < 1) return (double)NAN;
   qsort(values, (size_t)count, sizeof *values, by_value);
   return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+double ch_curve_median(const ch_curve *c) {
+  if (!c->count) return (double)NAN;
+  double *sorted = malloc((size_t)c->count * sizeof *sorted);
+  if (!sorted) return (double)NAN;
+  memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
+  double middle = ch_median(sorted, c->count);
+  free(sorted);
+  return middle;
 }
 
 /* Least squares of a line through the points, weighted by (1 - |d|^3)^3, at x = at. */

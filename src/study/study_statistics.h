@@ -22,6 +22,10 @@ double ch_student(double level, int degrees);
 /* The middle value, or the mean of the two in the middle; NaN of none. Sorts the values. */
 double ch_median(double *values, int count);
 
+/* The same of a curve's values: what a step usually takes, where the mean would count every pause. NaN: no memory, too.
+ */
+double ch_curve_median(const ch_curve *curve);
+
 /* The curve's points smoothed: at each a straight line fitted by least squares, tricube weights over `reach` times the
  * mean distance of points (at least 1; 1 leaves the points as they are). Ends are not bent, as a running mean would.
  * y: [count]. */

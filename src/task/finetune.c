@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/dir.h"
+#include "base/reserved.h"
 #include "base/suggest.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -196,6 +197,7 @@ static int run_locked(ch_tune *t) {
 
 int choir_finetune(const choir_finetune_options *options) {
   int lock;
+  CH_CHECK_RESERVED(options, "choir_finetune_options");
   CH_TRY(check(options));
   CH_TRY(ch_dir_make(options->out));
   CH_TRY(ch_lock_take(options->out, &lock));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/machine.h"
+#include "base/reserved.h"
 #include "task/set.h"
 
 static int check(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
@@ -62,6 +63,7 @@ int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const
                      const choir_task_options *o, choir_task_result *result) {
   ch_set set;
   *result = (choir_task_result){0};
+  CH_CHECK_RESERVED(o, "choir_task_options");
   CH_TRY(check(model, tokenizer, o));
   int length = o->sequence_length ? o->sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();

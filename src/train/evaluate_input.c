@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/reserved.h"
 #include "data/reader.h"
 #include "data/text_tokens.h"
 #include "train/evaluate.h"
@@ -83,6 +84,7 @@ static int eval_text(choir_model *model, const choir_tokenizer *tokenizer, const
 int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                choir_eval_result *result) {
   int T = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
+  CH_CHECK_RESERVED(options, "choir_eval_options");
   if (!options->data == !options->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
   return options->data ? eval_data(model, tokenizer, options, T, result)
                        : eval_text(model, tokenizer, options, T, result);

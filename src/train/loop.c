@@ -276,6 +276,7 @@ int ch_run_loop(ch_run *run, const choir_train_options *options) {
   int code = CHOIR_OK;
   if (run->trainer.step < run->config.train.steps) {
     if (!run->metrics_bytes || run->config_changed) ch_metrics_run(&d.metrics, run);
+    ch_metrics_process(&d.metrics, run);
     code = ch_comm_agree(comm_of(run), prepare(&d));
     tell_memory(&d);
     if (!code) code = loop(&d);

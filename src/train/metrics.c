@@ -6,6 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -79,6 +81,30 @@ static void write_timing(ch_metrics *m, const char *line, int length) {
   ch_log_add(&m->timing, line, (size_t)length);
 }
 
+/* Seconds since 1970, by which logs of other programs are laid beside this one. */
+static double wall_clock(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void ch_metrics_process(ch_metrics *m, const ch_run *run) {
+  char line[512], host[128] = "", zone[] = "0000-00-00T00:00:00Z";
+  time_t now = time(NULL);
+  struct tm date;
+  gethostname(host, sizeof host - 1);
+  for (char *at = host; *at; at++) /* a name of the network; whatever else it may be goes into no string */
+    if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\') *at = '?';
+  if (gmtime_r(&now, &date)) strftime(zone, sizeof zone, "%Y-%m-%dT%H:%M:%SZ", &date);
+  int length = snprintf(line, sizeof line,
+                        "{\"event\":\"process\",\"step\":%" PRId64
+                        ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,"
+                        "\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
+                        run->trainer.step, wall_clock(), zone, host, (long)getpid(), run->trainer.model->x.threads,
+                        choir_version(), ch_data_hash(run->data));
+  write_timing(m, line, length);
+}
+
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds, const ch_rank_times *ranks) {
   char line[512], more[256] = "";
   if (ranks->ranks > 1)
@@ -86,10 +112,11 @@ void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds
              ",\"ranks\":%d,\"sent_bytes\":%" PRId64 ",\"sent_messages\":%" PRId64
              ",\"waited\":%.6g,\"waited_least\":%.6g,\"slowest_rank\":%d",
              ranks->ranks, ranks->bytes, ranks->messages, ranks->waited, ranks->least, ranks->slowest);
-  int length = snprintf(line, sizeof line,
-                        "{\"step\":%" PRId64
-                        ",\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g%s}\n",
-                        e->step, seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
+  int length =
+      snprintf(line, sizeof line,
+               "{\"step\":%" PRId64
+               ",\"time\":%.3f,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g%s}\n",
+               e->step, wall_clock(), seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
   write_timing(m, line, length);
 }
 

@@ -24,6 +24,8 @@ void ch_metrics_close(ch_metrics *m);
 void ch_metrics_line(ch_metrics *m, json_t *object);
 
 void ch_metrics_run(ch_metrics *m, const ch_run *run);
+/* The process that goes on from here: when, on which machine and data, with how many threads. */
+void ch_metrics_process(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds, const ch_rank_times *ranks);
 

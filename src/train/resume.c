@@ -73,6 +73,7 @@ int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
     int code = load(context, steps[i]);
     if (!code && trainer->step != steps[i])
       code = ch_error(CHOIR_ERROR_FORMAT, "checkpoint %" PRId64 ": holds step %" PRId64, steps[i], trainer->step);
+    if (!code && i) ch_notice("goes on from step %" PRId64 ", the newest checkpoint that is whole", steps[i]);
     if (!code) return CHOIR_OK;
     if (code == CHOIR_ERROR_ARGUMENT || code == CHOIR_ERROR_MEMORY) return code;
     if (!i) worst = code, snprintf(first, sizeof first, "%s", choir_error_message());

@@ -126,11 +126,17 @@ int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, 
   return finish_step(t, &s, r);
 }
 
+/* Positions that have a target. */
+static int64_t targets_of(const choir_train_config *c, const ch_batch *b) {
+  int64_t rows = b->row ? b->rows : (int64_t)c->batch_sequences * b->T, count = 0;
+  for (int64_t r = 0; r < rows; r++) count += b->target[r] >= 0;
+  return count;
+}
+
 int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r) {
   const choir_train_config *c = &t->model->config.train;
   int64_t targets = 0;
-  for (int a = 0; a < c->accumulate; a++)
-    targets += batches[a].row ? batches[a].rows : (int64_t)c->batch_sequences * batches[a].T;
+  for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
   int64_t all = targets * (t->twice ? 2 : 1);
   weights w = {(double)(all > 0 ? all : 1), 1, 1.0 / c->accumulate};
   step_state s = begin_step(t);

@@ -28,7 +28,7 @@ typedef struct ch_batch {
   const int32_t *token; /* [batch_sequences,T]; negative: padding */
   const int32_t *row;   /* [rows] positions with a target, ascending; NULL: all */
   int rows;
-  const int32_t *target; /* [rows or batch_sequences,T] */
+  const int32_t *target; /* [rows or batch_sequences,T]; negative: none */
 } ch_batch;
 
 /* Tokens of a step, of all ranks: accumulate x batch_sequences x sequence_length. */

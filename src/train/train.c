@@ -9,6 +9,7 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/reserved.h"
 #include "comm/collective.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -172,6 +173,9 @@ enum { NO_LOCK = -1 };
 /* The directory is the first rank's to make, to lock and to clean. */
 static int take_directory(const char *out, int *lock) {
   char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/data.json", out);
+  if (!access(path, F_OK))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s holds built data; train into another directory", out);
   CH_TRY(ch_dir_make(out));
   CH_TRY(ch_lock_take(out, lock));
   snprintf(path, sizeof path, "%s/checkpoints", out);
@@ -191,9 +195,23 @@ static int run_ranks(ch_run *run, const choir_train_options *o, int *lock) {
   return ch_run_loop(run, o);
 }
 
+/* A run that never came to be leaves no directory behind that was not there before it. */
+static void leave_nothing(const char *out) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/config.json", out);
+  if (!access(path, F_OK)) return;
+  snprintf(path, sizeof path, "%s/checkpoints", out);
+  rmdir(path);
+  snprintf(path, sizeof path, "%s/lock", out);
+  unlink(path);
+  rmdir(out);
+}
+
 int choir_train(const choir_train_options *options) {
   int lock = NO_LOCK;
+  CH_CHECK_RESERVED(options, "choir_train_options");
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
+  int fresh = access(options->out, F_OK) != 0;
   ch_run run = {.out = options->out};
   int code = run_ranks(&run, options, &lock);
   ch_trainer_free(&run.trainer);
@@ -201,6 +219,8 @@ int choir_train(const choir_train_options *options) {
   choir_data_close(run.data);
   free(run.batch);
   free(run.unigram);
-  if (lock != NO_LOCK) ch_lock_release(lock);
+  if (lock == NO_LOCK) return code;
+  if (code && fresh) leave_nothing(options->out);
+  ch_lock_release(lock);
   return code;
 }

@@ -1,0 +1,78 @@
+/* choir help --completion bash | zsh: what a shell completes, from the option tables. */
+#include <string.h>
+
+#include "cli.h"
+
+/* The words behind which a file is meant. */
+static int takes_files(const cli_option *o) { return o->argument && o->kind != CLI_CHOICE; }
+
+static void print_choices(const char *choices) {
+  for (; *choices; choices++) putchar(*choices == '|' ? ' ' : *choices);
+}
+
+/* Every second word of verbs like "data build", for a first one; and all first words. */
+static void print_words(const char *first) {
+  const char *before = "";
+  for (int i = 0; cli_verbs[i]; i++) {
+    const char *name = cli_verbs[i]->name, *space = strchr(name, ' ');
+    size_t length = space ? (size_t)(space - name) : strlen(name);
+    if (first) {
+      if (space && !strncmp(name, first, length) && !first[length]) printf(" %s", space + 1);
+      continue;
+    }
+    if (strlen(before) < length || strncmp(before, name, length)) printf(" %.*s", (int)length, name);
+    before = name;
+  }
+}
+
+static void print_verb(const cli_verb *verb) {
+  printf("    '%s')\n      options='--help", verb->name);
+  for (const cli_option *o = verb->options; o->name; o++) printf(" --%s", o->name);
+  printf("'\n      case $previous in\n");
+  for (const cli_option *o = verb->options; o->name; o++) {
+    if (o->kind == CLI_CHOICE) {
+      printf("        --%s) words='", o->name);
+      print_choices(o->argument);
+      printf("' ;;\n");
+    } else if (takes_files(o)) {
+      printf("        --%s) files=1 ;;\n", o->name);
+    }
+  }
+  printf("      esac ;;\n");
+}
+
+int cli_completion(const char *shell) {
+  int zsh = !strcmp(shell, "zsh");
+  if (!zsh && strcmp(shell, "bash")) return cli_usage("help --completion %s: must be bash or zsh", shell);
+  if (zsh) printf("#compdef choir\nautoload -U +X bashcompinit && bashcompinit\n");
+  printf("# Completion for choir %s; choir help --completion %s makes it.\n_choir() {\n", choir_version(), shell);
+  printf(
+      "  local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]}\n"
+      "  local options= words= files=\n"
+      "  COMPREPLY=()\n"
+      "  if [ \"$COMP_CWORD\" = 1 ]; then\n    COMPREPLY=($(compgen -W 'help");
+  print_words(NULL);
+  printf("' -- \"$word\"))\n    return\n  fi\n  case $verb in\n");
+  const char *last = "";
+  for (int i = 0; cli_verbs[i]; i++) {
+    char family[32];
+    const char *space = strchr(cli_verbs[i]->name, ' ');
+    if (!space) continue;
+    snprintf(family, sizeof family, "%.*s", (int)(space - cli_verbs[i]->name), cli_verbs[i]->name);
+    if (!strncmp(last, cli_verbs[i]->name, strlen(family) + 1)) continue;
+    last = cli_verbs[i]->name;
+    printf("    %s)\n      if [ \"$COMP_CWORD\" = 2 ]; then\n        COMPREPLY=($(compgen -W '", family);
+    print_words(family);
+    printf("' -- \"$word\"))\n        return\n      fi\n      verb=\"$verb ${COMP_WORDS[2]}\" ;;\n");
+  }
+  printf("  esac\n  case $verb in\n");
+  for (int i = 0; cli_verbs[i]; i++) print_verb(cli_verbs[i]);
+  printf(
+      "  esac\n"
+      "  if [ -n \"$words\" ]; then\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+      "  elif [ -z \"$files\" ] && [ \"${word#-}\" != \"$word\" ]; then\n"
+      "    COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
+      "  else\n    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\n"
+      "complete -o filenames -F _choir choir\n");
+  return 0;
+}

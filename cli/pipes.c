@@ -1,0 +1,116 @@
+/* Pipes where files are wanted. The library reads files more than once and writes them beside their names; so what
+ * comes through a pipe is first copied to a file without a name, and what goes to standard output is made in a
+ * temporary directory and copied at the end. TMPDIR says where. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+enum { INPUTS_MOST = 16, PIECE = 1 << 16 };
+
+static struct {
+  char path[INPUTS_MOST][32]; /* /proc/self/fd/N of what has been copied */
+  const char *name[INPUTS_MOST];
+  int inputs, standard_input_read;
+  char directory[4096], result[4200]; /* of what goes to standard output; "": nothing does */
+  int standard_output;                /* the real one */
+} pipes;
+
+static const char *temporary_place(void) {
+  const char *place = getenv("TMPDIR");
+  return place && *place ? place : "/tmp";
+}
+
+static int write_all(int to, const char *data, size_t bytes) {
+  while (bytes) {
+    ssize_t n = write(to, data, bytes);
+    if (n < 0 && errno != EINTR) return -1;
+    if (n > 0) data += n, bytes -= (size_t)n;
+  }
+  return 0;
+}
+
+/* Everything from one descriptor to another; -1 with errno. */
+static int copy(int from, int to) {
+  char piece[PIECE];
+  for (ssize_t n; (n = read(from, piece, sizeof piece)) != 0;) {
+    if (n < 0 && errno != EINTR) return -1;
+    if (n > 0 && write_all(to, piece, (size_t)n)) return -1;
+  }
+  return 0;
+}
+
+/* An open file without a name, as a path; NULL after a message. */
+static const char *spool(int from, const char *name) {
+  char pattern[4096];
+  snprintf(pattern, sizeof pattern, "%s/choir-XXXXXX", temporary_place());
+  int to = mkostemp(pattern, O_CLOEXEC);
+  if (to >= 0) unlink(pattern);
+  if (to < 0 || copy(from, to)) {
+    cli_fail_with("%s: cannot be copied to %s: %s", name, temporary_place(), strerror(errno));
+    if (to >= 0) close(to);
+    return NULL;
+  }
+  char *path = pipes.path[pipes.inputs];
+  pipes.name[pipes.inputs++] = name;
+  snprintf(path, sizeof pipes.path[0], "/proc/self/fd/%d", to);
+  return path;
+}
+
+const char *cli_input(const char *path) {
+  struct stat status;
+  int standard = !strcmp(path, "-");
+  if (!standard && (stat(path, &status) || S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))) return path;
+  const char *name = standard ? "standard input" : path;
+  if (pipes.inputs == INPUTS_MOST) return cli_fail_with("more than %d pipes", INPUTS_MOST), NULL;
+  if (standard && pipes.standard_input_read++)
+    return cli_fail_with("standard input is wanted twice: it can be read once"), NULL;
+  int from = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+  if (from < 0) return cli_fail_with("%s: %s", name, strerror(errno)), NULL;
+  const char *made = spool(from, name);
+  if (!standard) close(from);
+  return made;
+}
+
+const char *cli_output(const char *path) {
+  if (strcmp(path, "-")) return path;
+  if (*pipes.directory) return cli_fail_with("standard output is wanted twice"), NULL;
+  snprintf(pipes.directory, sizeof pipes.directory, "%s/choir-XXXXXX", temporary_place());
+  if (!mkdtemp(pipes.directory)) {
+    cli_fail_with("%s: %s", pipes.directory, strerror(errno));
+    *pipes.directory = 0;
+    return NULL;
+  }
+  snprintf(pipes.result, sizeof pipes.result, "%s/standard-output", pipes.directory);
+  fflush(stdout);
+  pipes.standard_output = dup(STDOUT_FILENO);
+  dup2(STDERR_FILENO, STDOUT_FILENO); /* what verbs tell people must not stand between the bytes */
+  return pipes.result;
+}
+
+static void replace(char *text, size_t room, const char *path, const char *name) {
+  char *at = strstr(text, path), *rest = at ? strdup(at + strlen(path)) : NULL;
+  if (rest) snprintf(at, room - (size_t)(at - text), "%s%s", name, rest);
+  free(rest);
+}
+
+void cli_hide_pipes(char *text, size_t room) {
+  for (int i = 0; i < pipes.inputs; i++) replace(text, room, pipes.path[i], pipes.name[i]);
+  if (*pipes.directory) replace(text, room, pipes.result, "standard output");
+}
+
+int cli_pipes_end(int status) {
+  if (!*pipes.directory) return status;
+  fflush(stdout);
+  int from = status ? -1 : open(pipes.result, O_RDONLY | O_CLOEXEC);
+  if (!status && (from < 0 || copy(from, pipes.standard_output)))
+    status = cli_fail_with("standard output: %s", strerror(errno));
+  if (from >= 0) close(from);
+  unlink(pipes.result);
+  rmdir(pipes.directory);
+  return status;
+}

@@ -1,0 +1,62 @@
+/* Training steps on the caller's own batches. */
+#ifndef CHOIR_TRAINER_H
+#define CHOIR_TRAINER_H
+
+#include "choir/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A model being trained: the optimizer's state, the number of steps, and the memory of a step. */
+typedef struct choir_trainer choir_trainer;
+
+/* What a step did. */
+typedef struct choir_trainer_result {
+  int64_t step;         /* that this one was, from 1 */
+  int64_t targets;      /* that the loss is a mean over */
+  double loss;          /* cross-entropy in nats, of batch routing unless router.threshold_after has come */
+  double aux_loss;      /* of routers that balance, weighted and summed over layers; in the gradients */
+  double rate;          /* learning rate, by the config's schedule */
+  double gradient_norm; /* before clipping */
+  double dropped;       /* share of choices that found their expert full */
+  double unrouted;      /* share of tokens without an expert */
+  double imbalance;     /* largest load over the mean, worst layer */
+  int64_t reserved[8];
+} choir_trainer_result;
+
+/* Makes a trainer for a model, and everything that steps need; they then allocate nothing. Batches, optimizer, rate and
+ * dropout are those of model's config, or of `train` (which then becomes the model's) where it is not NULL. The model
+ * must outlive the trainer; it may be evaluated, saved and run between steps, though not with gradients. A step sets
+ * the model's routing back to the config's; after that, or passes of other sizes, it plans again. CHOIR_ERROR_ARGUMENT:
+ * the config; CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer);
+CHOIR_API void choir_trainer_free(choir_trainer *trainer);
+
+/* Sequences of one step, train.accumulate x train.batch_sequences, and tokens of each, train.sequence_length. */
+CHOIR_API int choir_trainer_sequences(const choir_trainer *trainer);
+CHOIR_API int choir_trainer_length(const choir_trainer *trainer);
+
+/* One step: forward and backward of every micro-batch, update of the weights and of what routers keep. tokens int32
+ * [sequences,length]; targets int32 [sequences,length], what each position is to predict, negative: nothing; NULL: the
+ * next token of the sequence, and nothing at its end. Statistics of the routing are then those of
+ * choir_model_route_stats. CHOIR_ERROR_ARGUMENT, with nothing done: a token or target outside the vocabulary, no target
+ * at all; CHOIR_ERROR_NUMERIC, naming the tensor: a loss or gradient that is not finite, which updates nothing from
+ * there on; CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *targets,
+                                 choir_trainer_result *result);
+
+/* Writes a checkpoint directory as choir_model_save does, and in it the optimizer's state: what `choir eval` reads, and
+ * choir_trainer_resume. tokenizer may be NULL. */
+CHOIR_API int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *tokenizer,
+                                 const char *checkpoint);
+
+/* Takes weights, optimizer and number of steps from a checkpoint of choir_trainer_save: the next step gives the bits
+ * that it would have given there. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: also a checkpoint of `choir train`, which is
+ * resumed with its data. After an error the trainer is of no use. */
+CHOIR_API int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

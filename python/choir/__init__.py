@@ -1,0 +1,57 @@
+"""choir in Python: Mixture-of-Experts routing, models and training (docs/python.md).
+
+    import choir
+    chosen = choir.route(scores, router="capped_expert_choice", cap=3)   # NumPy in, NumPy out
+    model = choir.Model.load("run")
+
+`choir.torch` has routers for PyTorch models, and needs PyTorch; nothing else here does.
+"""
+
+from . import runs
+from ._native import (
+    ArgumentError,
+    BusyError,
+    Error,
+    FileError,
+    FormatError,
+    InterruptedRun,
+    NumericError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from ._native import lib as _lib
+from .config import Config
+from .model import Evaluation, Forward, Model, Scored, Session, Text
+from .routing import Certificate, Routing, route, route_backward, routers
+from .tokenizer import Tokenizer
+from .trainer import Step, Trainer, train_step
+
+__version__ = _lib.choir_version().decode()
+__all__ = [
+    "ArgumentError",
+    "BusyError",
+    "Certificate",
+    "Config",
+    "Error",
+    "Evaluation",
+    "FileError",
+    "FormatError",
+    "Forward",
+    "InterruptedRun",
+    "Model",
+    "NumericError",
+    "OutOfMemoryError",
+    "Routing",
+    "Scored",
+    "Session",
+    "Step",
+    "Text",
+    "Tokenizer",
+    "Trainer",
+    "UnsupportedError",
+    "route",
+    "route_backward",
+    "routers",
+    "runs",
+    "train_step",
+]

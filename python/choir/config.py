@@ -1,0 +1,79 @@
+"""Configs: every hyperparameter of a model and its training."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any, Optional, Union
+
+from . import _native as native
+from ._native import c, lib
+
+Path = Union[str, os.PathLike]
+
+
+class Config:
+    """A config, read from a JSON file or made of the defaults; docs/formats.md has all fields.
+
+    >>> config = Config(layers=4, d_model=64, d_hidden=128, heads=4, experts=8, vocab_size=320)
+    >>> config.set("router.capacity_factor", 2)
+    >>> config["train.rate"]
+    0.01
+
+    Keys are dotted paths, of which `model.` and `train.` may be left out where the rest is unambiguous."""
+
+    def __init__(self, path: Optional[Path] = None, **fields: Any):
+        self.struct = native.Config()
+        if path is None:
+            lib.choir_config_default(c.byref(self.struct))
+        else:
+            native.check(lib.choir_config_load(native.text(path), c.byref(self.struct)))
+        for key, value in fields.items():
+            self.set(key, value)
+
+    @classmethod
+    def _copy(cls, struct) -> Config:
+        made = cls()
+        c.memmove(c.byref(made.struct), c.byref(struct), c.sizeof(made.struct))
+        return made
+
+    def set(self, key: str, value: Any) -> None:
+        """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
+        written = str(value).lower() if isinstance(value, bool) else str(value)
+        native.check(lib.choir_config_set(c.byref(self.struct), key.encode(), written.encode()))
+
+    def check(self) -> None:
+        """Raises ArgumentError where values do not go together. vocab_size 0 passes."""
+        native.check(lib.choir_config_check(c.byref(self.struct)))
+
+    def save(self, path: Path) -> None:
+        """Writes every field as JSON."""
+        native.check(lib.choir_config_save(c.byref(self.struct), native.text(path)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """{"model": {..., "router": {...}}, "train": {...}}, as the JSON file has it."""
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "config.json")
+            self.save(path)
+            with open(path, encoding="utf-8") as file:
+                return json.load(file)
+
+    def __getitem__(self, key: str) -> Any:
+        """A field by its dotted path: config["model.router.name"]."""
+        found = self.struct
+        for name in key.split("."):
+            if not isinstance(found, c.Structure) or name == "reserved" or not hasattr(found, name):
+                if key.split(".")[0] not in ("model", "train"):
+                    return (
+                        self["model." + key]
+                        if hasattr(self.struct.model, key.split(".")[0])
+                        else self["train." + key]
+                    )
+                raise KeyError(key)
+            found = getattr(found, name)
+        return found.decode() if isinstance(found, bytes) else found
+
+    def __repr__(self) -> str:
+        m = self.struct.model
+        return f"Config({m.layers} layers, d {m.d_model}, {m.experts} experts, {m.router.name.decode()})"

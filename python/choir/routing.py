@@ -1,0 +1,206 @@
+"""Any matrix of scores through any router."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Optional
+
+import numpy as np
+
+from . import _native as native
+from ._native import c, lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+    """What proves an assignment under caps (docs/assignment.md). gap 0: nothing better exists, where over_cap is 0."""
+
+    assignments: int
+    iterations: int
+    gap: float
+    expert_before: float
+    token_before: float
+    expert_after: int
+    token_after: int
+    over_cap: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Routing:
+    """What a router chose for n tokens and e experts. A slot is one token at one expert."""
+
+    gates: np.ndarray
+    """[n,e] float32, the combine weight; 0 where a token is not routed"""
+    begin: np.ndarray
+    """[e+1] int64; the slots of expert i are begin[i]:begin[i+1]"""
+    token: np.ndarray
+    """[slots] int64, ascending within an expert"""
+    gate: np.ndarray
+    """[slots] float32"""
+    demand: np.ndarray
+    """[e] int64, tokens that asked for the expert"""
+    cutoffs: Optional[np.ndarray]
+    """[e] float32, the lowest score that each expert took; None: the router does not cut by rank"""
+    capacity: int
+    """tokens that an expert may hold"""
+    dropped: int
+    """choices that found their expert full"""
+    aux_loss: float
+    """of routers that balance, unweighted"""
+    certificate: Optional[Certificate]
+    """None: no solver assigned"""
+
+    @property
+    def indices(self) -> tuple[np.ndarray, ...]:
+        """The tokens of each expert, [load] int64 each, ascending; views of `token`."""
+        return tuple(self.token[a:b] for a, b in zip(self.begin[:-1], self.begin[1:]))
+
+    @property
+    def expert(self) -> np.ndarray:
+        """[slots] int64, the expert of each slot"""
+        return np.repeat(np.arange(len(self.begin) - 1), self.load)
+
+    @property
+    def load(self) -> np.ndarray:
+        """[e] int64, tokens that each expert holds"""
+        return np.diff(self.begin)
+
+    @property
+    def histogram(self) -> np.ndarray:
+        """[e+1] int64, tokens held by 0, 1, ..., e experts (padding counts as held by none)"""
+        held = np.bincount(self.token, minlength=len(self.gates))
+        return np.bincount(held, minlength=len(self.begin))
+
+
+def routers() -> list[str]:
+    """The names of all routers."""
+    names, found = lib.choir_router_names(), []
+    while names[len(found)]:
+        found.append(names[len(found)].decode())
+    return found
+
+
+def router_options(router: str = "expert_choice", **options: Any):
+    """The options of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
+    router does not take, or the nearest name of one that does not exist."""
+    config = native.Config()
+    lib.choir_config_default(c.byref(config))
+    native.check(lib.choir_router_default(native.text(router), c.byref(config.model.router)))
+    for key, value in options.items():
+        written = str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
+        native.check(lib.choir_config_set(c.byref(config), f"model.router.{key}".encode(), written.encode()))
+    made = native.RouterOptions()
+    c.memmove(c.byref(made), c.byref(config.model.router), c.sizeof(made))
+    return made
+
+
+class Request:
+    """The arguments of a routing, kept alive for as long as C may read them."""
+
+    def __init__(self, scores, router, logits, tokens, valid, sequence_length, training, seed, options):
+        self.scores = native.array(scores, np.float32, -1, -1)
+        n, e = self.scores.shape
+        self.tokens = None if tokens is None else native.ids(tokens, n)
+        self.valid = None if valid is None else native.array(np.asarray(valid) != 0, np.uint8, n)
+        self.options = router_options(router, **options)
+        self.struct = native.RouteRequest(
+            options=c.pointer(self.options),
+            n=n,
+            e=e,
+            scores=native.pointer(self.scores),
+            tokens=native.pointer(self.tokens),
+            valid=native.pointer(self.valid),
+            is_logits=bool(logits),
+            sequence_length=sequence_length,
+            training=bool(training),
+            seed=seed,
+        )
+
+    def route(self) -> Routing:
+        made = []
+        with native.Guard() as guard:
+            show = native.RoutingCallback(lambda _, shown: guard.call(lambda: made.append(_copy(shown.contents))))
+            native.check(lib.choir_route_show(c.byref(self.struct), show, None))
+        return made[0]
+
+    def backward(self, dgates: Optional[np.ndarray], aux_weight: float = 0.0) -> np.ndarray:
+        dscores = np.empty_like(self.scores)
+        dgates = None if dgates is None else native.array(dgates, np.float32, *self.scores.shape)
+        native.check(
+            lib.choir_route_backward(
+                c.byref(self.struct), native.pointer(dgates), aux_weight, native.pointer(dscores)
+            )
+        )
+        return dscores
+
+
+def _copy(shown) -> Routing:
+    n, e = shown.tokens, shown.experts
+    begin = native.copied(shown.expert_begin, e + 1, np.int64)
+    slots = int(begin[e])
+    token = native.copied(shown.slot_token, slots, np.int64)
+    gate = native.copied(shown.slot_gate, slots, np.float32)
+    gates = np.zeros((n, e), np.float32)
+    gates[token, np.repeat(np.arange(e), np.diff(begin))] = gate
+    names = [field.name for field in dataclasses.fields(Certificate)]
+    certificate = Certificate(*(getattr(shown.certificate, name) for name in names))
+    return Routing(
+        gates=gates,
+        begin=begin,
+        token=token,
+        gate=gate,
+        demand=native.copied(shown.demand, e, np.int64),
+        cutoffs=native.copied(shown.cutoffs, e, np.float32),
+        capacity=shown.capacity,
+        dropped=shown.dropped,
+        aux_loss=shown.aux_loss,
+        certificate=certificate if certificate.assignments else None,
+    )
+
+
+def route(
+    scores,
+    router: str = "expert_choice",
+    *,
+    logits: bool = False,
+    tokens=None,
+    valid=None,
+    sequence_length: int = 0,
+    training: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> Routing:
+    """Routes scores [n,e] as `choir route` does.
+
+    scores: float32 [n,e], not copied where it is contiguous; with `logits` they are softmaxed over experts first, and -inf
+    means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part. sequence_length:
+    for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of sampling. Options are
+    the router's, by name: `choir help routers` lists them.
+
+    Raises ArgumentError, NumericError (NaN, by row and column), OutOfMemoryError.
+
+    >>> route([[.9, .1], [.8, .2], [.3, .7], [.4, .6], [.5, .5]], capacity_factor=0.8).indices
+    (array([0, 1]), array([2, 3]))
+    """
+    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, options).route()
+
+
+def route_backward(
+    scores,
+    dgates,
+    router: str = "expert_choice",
+    *,
+    aux_weight: float = 0.0,
+    logits: bool = False,
+    tokens=None,
+    valid=None,
+    sequence_length: int = 0,
+    training: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> np.ndarray:
+    """The gradient [n,e] float32 of <dgates, gates> + aux_weight * aux_loss by `scores`, with the arguments of `route`.
+    What is chosen is constant. dgates: [n,e], or None for 0."""
+    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, options).backward(
+        dgates, aux_weight
+    )

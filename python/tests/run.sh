@@ -1,0 +1,13 @@
+#!/bin/sh
+# run.sh SOURCE BUILD: the tests of the Python package, by whichever Python has NumPy; those of choir.torch where it has
+# PyTorch, too. CHOIR_PYTHON names another interpreter.
+set -eu
+source=$1 build=$2
+python=${CHOIR_PYTHON:-/usr/bin/python3}
+"$python" -c 'import numpy' 2>/dev/null || {
+  echo "NOT TESTED: python3 with NumPy (Debian: python3-numpy) is not installed"
+  exit 77
+}
+export CHOIR_LIBRARY="$build/libchoir.so" CHOIR_PROGRAM="$build/choir" PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1
+"$python" -c 'import torch' 2>/dev/null || echo "NOT TESTED: choir.torch: PyTorch (Debian: python3-torch) is not installed"
+exec "$python" -m unittest discover -s "$source/python/tests"

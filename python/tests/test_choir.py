@@ -1,0 +1,312 @@
+"""choir in Python, with NumPy alone: ctest runs it, or `CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir python3 -m
+unittest discover python/tests`."""
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+
+import choir
+import testing
+from choir import _native
+
+
+def softmax(x):
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+class Layouts(unittest.TestCase):
+    """The structs of _native.py are those of tests/libchoir.abi."""
+
+    def test_layouts(self):
+        tree = ElementTree.parse(testing.SOURCE / "tests" / "libchoir.abi")
+        found = {}
+        for one in tree.iter("class-decl"):
+            name = one.get("name", "")
+            if name.startswith("choir_") and one.get("size-in-bits"):
+                found[name] = one
+        compared = 0
+        for python_name, kind in vars(_native).items():
+            if not (isinstance(kind, type) and issubclass(kind, ctypes.Structure)):
+                continue
+            snake = "".join("_" + x.lower() if x.isupper() else x for x in python_name)[1:]
+            one = found["choir_" + snake]
+            self.assertEqual(ctypes.sizeof(kind) * 8, int(one.get("size-in-bits")), python_name)
+            members = [
+                (int(m.get("layout-offset-in-bits")), m.find("var-decl").get("name"))
+                for m in one.findall("data-member")
+            ]
+            mine = [(getattr(kind, field[0]).offset * 8, field[0]) for field in kind._fields_]
+            self.assertEqual(members, mine, python_name)
+            compared += 1
+        self.assertGreater(compared, 15)
+
+
+class Route(unittest.TestCase):
+    def setUp(self):
+        self.logits = np.random.default_rng(1).standard_normal((64, 8)).astype(np.float32)
+
+    def test_expert_choice_is_top_k(self):
+        scores = softmax(self.logits)
+        chosen = choir.route(scores, capacity_factor=2)
+        for i, tokens in enumerate(chosen.indices):
+            best = np.sort(np.argsort(-scores[:, i], kind="stable")[:16])
+            np.testing.assert_array_equal(tokens, best)
+            np.testing.assert_array_equal(chosen.gates[tokens, i], scores[tokens, i])
+        self.assertEqual((chosen.gates != 0).sum(), 128)
+        self.assertEqual(chosen.capacity, 16)
+        self.assertIsNone(chosen.certificate)
+        np.testing.assert_array_equal(chosen.load, np.full(8, 16))
+        np.testing.assert_array_equal(chosen.cutoffs, [scores[t, i].min() for i, t in enumerate(chosen.indices)])
+
+    def test_a_cap_is_proved(self):
+        chosen = choir.route(self.logits, "capped_expert_choice", logits=True, cap=2, capacity_factor=1)
+        self.assertEqual(chosen.histogram[3:].sum(), 0)
+        self.assertEqual(chosen.certificate.assignments, 1)
+        self.assertEqual(chosen.certificate.over_cap, 0)
+        self.assertAlmostEqual(chosen.certificate.gap, 0, places=6)
+
+    def test_every_router(self):
+        for router in choir.routers():
+            scores = self.logits[:, :1] if router == "dense" else self.logits
+            chosen = choir.route(
+                scores, router, logits=True, tokens=np.arange(64), valid=np.arange(64) != 5, training=True
+            )
+            self.assertEqual(chosen.gates.shape, scores.shape)
+            self.assertTrue((chosen.gates[5] == 0).all())
+            self.assertEqual(chosen.begin[-1], len(chosen.token))
+            self.assertEqual(chosen.histogram.sum(), 64)
+
+    def test_backward_is_a_difference(self):
+        rng = np.random.default_rng(2)
+        dgates = rng.standard_normal(self.logits.shape).astype(np.float32)
+        gradient = choir.route_backward(self.logits, dgates, "gshard_top2", logits=True, aux_weight=0.3)
+
+        def loss(x):
+            r = choir.route(x, "gshard_top2", logits=True)
+            return float((dgates * r.gates).sum()) + 0.3 * r.aux_loss
+
+        way = 1e-2 * rng.standard_normal(self.logits.shape).astype(np.float32) * (np.arange(64) % 8 == 0)[:, None]
+        numeric = loss(self.logits + way) - loss(self.logits - way)
+        self.assertAlmostEqual(numeric, 2 * float((gradient * way).sum()), delta=2e-3 * abs(numeric) + 1e-5)
+
+    def test_refuses_with_the_library_s_words(self):
+        for words, call in {
+            "no router 'expert_choise'": lambda: choir.route(self.logits, "expert_choise"),
+            "does not take it": lambda: choir.route(self.logits, "hash", cap=3, tokens=np.arange(64)),
+            "unknown key": lambda: choir.route(self.logits, captain=3),
+            "where (-1, -1) is wanted": lambda: choir.route(self.logits[0]),
+            "where (64,) is wanted": lambda: choir.route(self.logits, "hash", tokens=np.arange(63)),
+            "must be integers": lambda: choir.route(self.logits, "hash", tokens=np.full(64, 0.5)),
+            "32 bits": lambda: choir.route(self.logits, "hash", tokens=np.full(64, 1 << 40)),
+        }.items():
+            with self.assertRaises(choir.ArgumentError) as caught:
+                call()
+            self.assertIn(words, str(caught.exception))
+        self.logits[7, 3] = np.nan
+        with self.assertRaisesRegex(choir.NumericError, r"scores\[7,3\]"):
+            choir.route(self.logits)
+
+    def test_scores_are_not_copied(self):
+        request = choir.routing.Request(self.logits, "expert_choice", True, None, None, 0, False, 0, {})
+        self.assertIs(request.scores, self.logits)
+        choir.route(self.logits.astype(np.float64)[:, ::-1].T.copy().T, logits=True)  # any other array is
+
+
+class Configs(unittest.TestCase):
+    def test_fields(self):
+        config = choir.Config(vocab_size=320, **testing.CONFIG)
+        self.assertEqual(config["model.layers"], 2)
+        self.assertEqual(config["layers"], 2)
+        self.assertEqual(config["router.name"], "expert_choice")
+        config.set("router.normalize_gates", True)
+        self.assertEqual(config.as_dict()["model"]["router"]["normalize_gates"], True)
+        with self.assertRaisesRegex(choir.ArgumentError, "layer"):
+            config.set("model.layer", 3)
+        with self.assertRaises(KeyError):
+            config["model.layer"]
+        config.set("model.heads", 5)
+        with self.assertRaises(choir.ArgumentError):
+            config.check()
+
+
+class Models(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.at = testing.run()
+        cls.model = choir.Model.load(cls.at, threads=2)
+
+    def setUp(self):
+        self.model.routing = None
+
+    def test_tokenizer(self):
+        for path in (self.at, testing.directory() / "en.model", testing.directory() / "data"):
+            with choir.Tokenizer(path) as words:
+                self.assertEqual(words.decode(words.encode("kalo miten ä\0b")), "kalo miten ä\0b")
+                self.assertEqual(words.vocab_size, 320)
+                self.assertIn("ka", [words.piece(i) for i in range(320)])
+        with self.assertRaises(ValueError):
+            words.encode("closed")
+        with self.assertRaisesRegex(choir.FileError, "nowhere"):
+            choir.Tokenizer("nowhere")
+
+    def test_forward_is_the_program_s(self):
+        tokens = self.model.tokenizer.encode("kalo miten sur ape rin do. " * 4)[:16].reshape(1, 16)
+        out = self.model.forward(tokens, gradients=True)
+        self.assertEqual(out.logits.shape, (1, 16, 320))
+        logp = np.log(softmax(out.logits[0].astype(np.float64)))
+        self.assertAlmostEqual(out.loss, -logp[np.arange(15), tokens[0, 1:]].mean(), places=5)
+        self.assertEqual(self.model.get("embed.weight", gradient=True).shape, (320, 32))
+        with self.assertRaisesRegex(choir.ArgumentError, "outside the vocabulary"):
+            self.model.forward(np.full((1, 16), 400))
+
+    def test_evaluate_is_the_program_s(self):
+        told = json.loads(testing.program("eval", self.at, "--data", testing.directory() / "data", "--json"))
+        found = self.model.evaluate(testing.directory() / "data")
+        self.assertTrue(found.looks_across_tokens)
+        losses = [x for x in _numbers(told)]
+        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in losses), (found, told))
+
+        def stop(done, total):
+            raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt):
+            self.model.evaluate(testing.directory() / "data", progress=stop)
+
+    def test_generate_and_score(self):
+        with self.assertRaisesRegex(choir.UnsupportedError, "later tokens"):
+            self.model.generate("kalo")
+        self.model.routing = "threshold"
+        self.assertFalse(self.model.looks_across_tokens)
+        heard = []
+        one, two = self.model.generate(
+            ["kalo miten", self.model.tokenizer.encode("sur")],
+            max_tokens=12,
+            temperature=0,
+            stream=lambda number, text: heard.append((number, text)),
+        )
+        self.assertEqual("".join(t for n, t in heard if n == 0), one.text)
+        self.assertEqual(two.end, "length")
+        self.assertEqual(len(two.tokens), 12)
+        (scored,) = self.model.score([(self.model.tokenizer.encode("sur"), two.tokens)])
+        self.assertTrue(scored.greedy)
+        self.assertAlmostEqual(scored.log_likelihood, float(scored.log_probability.sum()), places=4)
+
+        def fail(number, text):
+            raise ZeroDivisionError("stream")
+
+        with self.assertRaises(ZeroDivisionError):
+            self.model.generate("kalo", stream=fail)
+
+    def test_sessions(self):
+        self.model.routing = "threshold"
+        tokens = self.model.tokenizer.encode("kalo miten sur ape. " * 4)[:8]
+        whole = self.model.forward(tokens[None]).logits[0]
+        with self.model.session(length=16) as session:
+            first = session.advance(tokens[:5], every=True)
+            last = session.advance(tokens[5:])
+            np.testing.assert_allclose(first, whole[:5], atol=1e-4)
+            np.testing.assert_allclose(last[0], whole[7], atol=1e-4)
+            self.assertEqual(session.length(), 8)
+            session.rewind(5)
+            np.testing.assert_array_equal(session.advance(tokens[5:]), last)
+            with self.assertRaises(choir.ArgumentError):
+                session.advance(np.zeros(20, np.int32))
+
+    def test_ctrl_c(self):
+        """A signal in the midst of a long text ends it, within tokens and not at its end."""
+        self.model.routing = "threshold"
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with self.assertRaises(KeyboardInterrupt):
+            for _ in range(100):
+                self.model.generate(["kalo"] * 8, max_tokens=2000, seed=3)
+
+    def test_training(self):
+        config = choir.Config(vocab_size=320, **testing.CONFIG)
+        model = choir.Model(config, seed=3, threads=2)
+        trainer = choir.Trainer(model, optimizer="adamw", rate=3e-3, beta1=0.9)
+        self.assertEqual(trainer.shape, (8, 32))
+        tokens = np.random.default_rng(1).integers(0, 320, trainer.shape)
+        first = choir.train_step(trainer, tokens)
+        for _ in range(20):
+            last = trainer.step(tokens)
+        self.assertEqual(last.step, 21)
+        self.assertLess(last.loss, first.loss - 0.5)
+        path = testing.directory() / "own"
+        trainer.save(path, self.model.tokenizer)
+        other = choir.Trainer(choir.Model(config, threads=2), optimizer="adamw", rate=3e-3, beta1=0.9)
+        other.resume(path)
+        self.assertEqual(other.step(tokens), trainer.step(tokens))
+        told = testing.program("eval", path, "--data", testing.directory() / "data", "--json")
+        with choir.Model.load(path) as read:
+            found = read.evaluate(testing.directory() / "data")
+        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in _numbers(json.loads(told))))
+        with self.assertRaises(choir.ArgumentError):
+            trainer.step(tokens[:4])
+
+    def test_weights(self):
+        shapes = self.model.parameters()
+        self.assertEqual(shapes["layers.1.moe.experts.w1"], (8, 32, 48))
+        kept = self.model.get("layers.1.moe.experts.w1")
+        before = self.model.forward([[1, 2, 3, 4, 5, 6, 7, 8]]).loss
+        self.model.set("layers.1.moe.experts.w1", kept * 2)
+        self.assertNotEqual(self.model.forward([[1, 2, 3, 4, 5, 6, 7, 8]]).loss, before)
+        self.model.set("layers.1.moe.experts.w1", kept)
+        self.assertEqual(self.model.forward([[1, 2, 3, 4, 5, 6, 7, 8]]).loss, before)
+        with self.assertRaises(KeyError):
+            self.model.get("layers.9.w")
+        with self.assertRaises(choir.ArgumentError):
+            self.model.set("final_norm.weight", [1, 2])
+
+    def test_handles_are_given_back(self):
+        for _ in range(50):
+            model = choir.Model(self.model.config, threads=1)
+            trainer = choir.Trainer(model)
+            del model, trainer
+        gc.collect()
+        model = choir.Model(self.model.config, threads=1)
+        model.close()
+        model.close()
+        with self.assertRaises(ValueError):
+            model.forward([[1]])
+
+    def test_runs(self):
+        steps, evaluations = choir.runs.metrics(self.at), choir.runs.evaluations(self.at)
+        np.testing.assert_array_equal(steps["step"], np.arange(1, 21))
+        self.assertTrue(np.isfinite(steps["loss"]).all())
+        self.assertEqual(evaluations["step"][-1], 20)
+        self.assertTrue(np.isfinite(evaluations["threshold_loss"]).all())
+        self.assertTrue((np.diff(choir.runs.timing(self.at)["time"]) > 0).all())
+        process = choir.runs.lines(self.at, "timing.jsonl")[0]
+        self.assertEqual((process["event"], process["version"]), ("process", choir.__version__))
+
+    def test_examples(self):
+        examples = testing.SOURCE / "examples"
+        for words in (["route.py"], ["compare_runs.py", str(self.at)]):
+            told = subprocess.run(
+                [sys.executable, str(examples / words[0]), *words[1:]], check=True, capture_output=True
+            )
+            self.assertGreater(len(told.stdout.splitlines()), 1)
+
+
+def _numbers(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _numbers(one)
+    elif isinstance(value, (int, float)):
+        yield float(value)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,134 @@
+/* choir_trainer_*: the step of training on the caller's batches. */
+#include "choir/trainer.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/dir.h"
+#include "base/error.h"
+#include "train/state.h"
+
+struct choir_trainer {
+  ch_trainer t; /* whose model is the caller's */
+  ch_batch *batch;
+  int32_t *target; /* [sequences,length] where the caller has none */
+};
+
+static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&trainer->t.model->config.train); }
+
+static int create(choir_trainer *made, choir_model *model, const choir_train_config *train) {
+  choir_config config = model->config;
+  choir_memory memory;
+  if (train) config.train = *train;
+  CH_TRY(choir_config_check(&config));
+  model->config.train = config.train;
+  CH_TRY(ch_trainer_plan(model, &made->t));
+  ch_trainer_memory(&made->t, &memory);
+  CH_TRY(ch_trainer_check_memory(&made->t, &memory));
+  CH_TRY(ch_trainer_commit(&made->t));
+  made->batch = calloc((size_t)config.train.accumulate, sizeof *made->batch);
+  made->target = malloc((size_t)tokens_of(made) * sizeof *made->target);
+  if (!made->batch || !made->target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch");
+  return CHOIR_OK;
+}
+
+int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer) {
+  *trainer = calloc(1, sizeof **trainer);
+  if (!*trainer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a trainer");
+  int code = create(*trainer, model, train);
+  if (code) {
+    choir_trainer_free(*trainer);
+    *trainer = NULL;
+  }
+  return code;
+}
+
+void choir_trainer_free(choir_trainer *trainer) {
+  if (!trainer) return;
+  if (trainer->t.model) ch_model_end_training(trainer->t.model);
+  trainer->t.model = NULL; /* the caller's */
+  ch_trainer_free(&trainer->t);
+  free(trainer->batch);
+  free(trainer->target);
+  free(trainer);
+}
+
+int choir_trainer_sequences(const choir_trainer *trainer) {
+  const choir_train_config *c = &trainer->t.model->config.train;
+  return c->accumulate * c->batch_sequences;
+}
+
+int choir_trainer_length(const choir_trainer *trainer) { return trainer->t.model->config.train.sequence_length; }
+
+static int check(const choir_trainer *trainer, const char *what, const int32_t *ids, int lowest) {
+  int V = trainer->t.model->config.model.vocab_size, T = choir_trainer_length(trainer);
+  for (int64_t i = 0; i < tokens_of(trainer); i++)
+    if (ids[i] < lowest || ids[i] >= V)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "%s %d at sequence %lld, position %lld is outside the vocabulary of %d",
+                      what, ids[i], (long long)(i / T), (long long)(i % T), V);
+  return CHOIR_OK;
+}
+
+/* The next token of each sequence. */
+static const int32_t *next_tokens(choir_trainer *trainer, const int32_t *tokens) {
+  int64_t T = choir_trainer_length(trainer);
+  for (int64_t i = 0; i < tokens_of(trainer); i++) trainer->target[i] = i % T == T - 1 ? -1 : tokens[i + 1];
+  return trainer->target;
+}
+
+/* Training goes by the config's pool, whatever the model was last evaluated with. */
+static int own_routing(choir_model *model) {
+  int same = !model->causal && !strcmp(model->net.config.router.pool, model->config.model.router.pool);
+  return same ? CHOIR_OK : choir_model_set_routing(model, NULL);
+}
+
+int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *targets,
+                       choir_trainer_result *result) {
+  ch_trainer *t = &trainer->t;
+  const choir_train_config *c = &t->model->config.train;
+  int64_t once = (int64_t)c->batch_sequences * c->sequence_length, count = 0;
+  ch_step_result r;
+  CH_TRY(check(trainer, "token", tokens, 0));
+  if (targets) CH_TRY(check(trainer, "target", targets, INT_MIN));
+  const int32_t *target = targets ? targets : next_tokens(trainer, tokens);
+  for (int64_t i = 0; i < tokens_of(trainer); i++) count += target[i] >= 0;
+  if (!count) return ch_error(CHOIR_ERROR_ARGUMENT, "no position has a target: there is nothing to learn");
+  CH_TRY(own_routing(t->model));
+  CH_TRY(ch_model_plan(t->model, ch_pass_sequences(&t->model->config), c->sequence_length, 1));
+  for (int a = 0; a < c->accumulate; a++)
+    trainer->batch[a] = (ch_batch){.T = c->sequence_length, .token = tokens + a * once, .target = target + a * once};
+  CH_TRY(ch_trainer_step_on(t, trainer->batch, &r));
+  *result = (choir_trainer_result){.step = t->step,
+                                   .targets = count,
+                                   .loss = r.loss,
+                                   .aux_loss = r.aux_loss,
+                                   .rate = r.rate,
+                                   .gradient_norm = r.gradient_norm,
+                                   .dropped = r.routing.dropped,
+                                   .unrouted = r.routing.unrouted,
+                                   .imbalance = r.routing.imbalance};
+  return CHOIR_OK;
+}
+
+int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *tokenizer, const char *checkpoint) {
+  const ch_counter step = {.name = "run.step", .value = trainer->t.step};
+  char path[PATH_MAX];
+  ch_dir directory;
+  CH_TRY(ch_dir_begin(&directory, checkpoint));
+  int code = ch_model_save_into(trainer->t.model, tokenizer, directory.temporary);
+  snprintf(path, sizeof path, "%s/state.safetensors", directory.temporary);
+  if (!code) code = ch_state_write(&trainer->t, &step, 1, path);
+  if (!code) return ch_dir_commit(&directory);
+  ch_dir_abandon(&directory);
+  return code;
+}
+
+int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {
+  ch_counter step = {.name = "run.step"};
+  CH_TRY(ch_state_load(checkpoint, &trainer->t, &step, 1));
+  if (step.value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: run.step is %lld", checkpoint, (long long)step.value);
+  trainer->t.step = step.value;
+  return CHOIR_OK;
+}

@@ -1,0 +1,17 @@
+// What a C++17 program does instead of CHOIR_..._INIT.
+#include <choir/choir.h>
+
+#include <cstdio>
+
+int main() {
+  choir_train_options train;
+  choir_generate_options generate;
+  choir_run_options run;
+  choir_train_options_default(&train);
+  choir_generate_options_default(&generate);
+  choir_run_options_default(&run);
+  bool as_in_c = train.disk_minutes == 60 && train.run.backend && generate.max_tokens == 256 && generate.top_p == 1 &&
+                 run.reserved[0] == 0;
+  if (!as_in_c) std::fprintf(stderr, "defaults are not those of the initialisers\n");
+  return as_in_c ? 0 : 1;
+}

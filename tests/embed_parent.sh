@@ -1,0 +1,18 @@
+#!/bin/sh
+# embed_parent.sh SOURCE: choir as a part of another project, by add_subdirectory and FetchContent: tests and install off,
+# and a program linked with it. Without optimization, which takes a minute for the whole library.
+set -eu
+source=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for way in subdirectory fetch; do
+  cmake -G Ninja -S "$source/tests/embed/parent" -B "$work/$way" -DWAY=$way -DCHOIR="$source" -DCMAKE_BUILD_TYPE=Debug \
+    >"$work/$way.log" || { cat "$work/$way.log"; exit 1; }
+  grep -q 'choir: tests OFF' "$work/$way.log"
+done
+if ninja -C "$work/fetch" -t targets all | grep -E '^(.*/)?(install|test_[a-z]*|choir_man):.*choir'; then
+  echo "tests or manual are built in a project that did not ask" >&2
+  exit 1
+fi
+ninja -C "$work/subdirectory" route_static >"$work/log" || { tail -n 30 "$work/log"; exit 1; }
+"$work/subdirectory/route_static"

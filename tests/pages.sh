@@ -1,0 +1,92 @@
+#!/bin/sh
+# pages.sh BUILD: the pages that choir writes, in a real browser: no error in its console, markup in names and texts does
+# not run, nothing is wider than the window, keyboard and addresses work.
+set -eu
+build=$1
+browser=$(command -v chromium || command -v chromium-browser || true)
+[ -n "$browser" ] || {
+  echo "NOT TESTED: pages in a browser: chromium (Debian: chromium) is not installed"
+  exit 77
+}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+choir() { "$build/choir" "$@" >log 2>&1 || { cat log; exit 1; }; }
+
+# Two runs of two MoE layers each, one under a name that is markup; a text full of it.
+evil='<img src=x onerror=document.title="ran">'
+awk 'BEGIN { srand(1); split("ka lo mi ten sur ape rin do", s)
+  for (i = 0; i < 3000; i++) { line = ""; for (w = 0; w < 9; w++) line = line s[int(rand() * 8) + 1] s[int(rand() * 8) + 1] " "; print line } }' >book.txt
+cat >config.json <<'J'
+{"model": {"layers": 4, "d_model": 32, "d_hidden": 48, "heads": 2, "experts": 4},
+ "train": {"sequence_length": 32, "batch_sequences": 8, "steps": 8, "rate": 0.05}}
+J
+choir tokenizer train --out en.model --vocab-size 280 book.txt
+choir data build --out data --tokenizer en.model --holdout 0.1 book.txt
+choir train --config config.json --data data --out "$evil" --set "model.name=<img src=x onerror=alert()>"
+choir train --config config.json --data data --out other --set rate=0.01
+{ head -n 20 book.txt; echo "</script><script>document.title='ran'</script><b onclick=x>$evil"; } >page.txt
+choir inspect "$evil" --text page.txt --out inspect.html
+choir report "$evil" --out report.html
+choir report "$evil" other --out compare.html
+
+# show WIDTH PAGE: the page as the browser made it, into dom; what its console said, into console.
+show() {
+  timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --window-size="$1,900" \
+    --virtual-time-budget=3000 --enable-logging=stderr --dump-dom "file://$work/$2" >dom 2>console || {
+    cat console
+    exit 1
+  }
+}
+failures=0
+fail() {
+  echo "$*" >&2
+  failures=$((failures + 1))
+}
+
+# A copy that may run one more script, whose findings become the title: the page's own policy allows none.
+probed() {
+  sed 's/<meta http-equiv=Content-Security-Policy[^>]*>//' "$1" >"$2"
+  cat >>"$2" <<'J'
+<script>
+setTimeout(() => {
+  const found = [], key = (node, key) => node.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window: " + document.documentElement.scrollWidth);
+  for (const a of document.querySelectorAll("a[href^='#']")) if (!document.getElementById(a.hash.slice(1))) found.push("a link to nowhere: " + a.href);
+  if (document.querySelector("img, iframe, object")) found.push("markup came to life");
+  const tokens = document.querySelectorAll(".t");
+  if (tokens.length) {
+    tokens[0].focus();
+    key(tokens[0], "ArrowRight");
+    if (document.activeElement !== tokens[1]) found.push("the arrow key does not walk");
+    key(tokens[1], "Enter");
+    if (document.getElementById("tip").hidden) found.push("Enter opens no note");
+    if (!location.hash.includes("token=1")) found.push("the address does not say which token: " + location.hash);
+    key(document, "Escape");
+    if (!document.getElementById("tip").hidden) found.push("Escape closes no note");
+    const tabs = document.querySelectorAll("[role=tab]");
+    tabs[0].focus();
+    key(tabs[0], "ArrowRight");
+    if (document.activeElement !== tabs[1]) found.push("the arrow key does not change tabs");
+  }
+  document.title = found.length ? "FOUND " + found.join("; ") : "FOUND nothing";
+}, 200);
+</script>
+J
+}
+
+for page in inspect report compare; do
+  show 1280 $page.html
+  grep -E 'CONSOLE|Uncaught|Refused' console | cut -c1-300 | head -n 3 | grep . && fail "$page: its console is not silent"
+  grep -q '<title>choir: ' dom || fail "$page: markup ran: $(grep -o '<title>[^<]*' dom | head -n 1)"
+  grep -qE '<svg|class="t' dom || fail "$page: shows nothing"
+  probed $page.html probed.html
+  for width in 400 1600; do
+    show $width probed.html
+    grep -q '<title>FOUND nothing' dom || fail "$page, $width wide: $(grep -o '<title>[^<]*' dom | head -n 1)"
+  done
+done
+# An address of a token opens it.
+show 1280 'inspect.html#layer=3&token=5'
+grep -q 'id="tip" role="tooltip" hidden' dom && fail "inspect: #token=5 opens no note"
+[ $failures = 0 ]

@@ -1,0 +1,113 @@
+/* "-" and pipes where files are wanted, and what is said about them; words that are wrong are refused before any work.
+ */
+#include "choir/npy.h"
+#include "program.h"
+
+static void write_scores(const char *path) {
+  float score[64 * 4];
+  for (int i = 0; i < 64 * 4; i++) score[i] = (float)sin(i * i);
+  test_ok(choir_npy_write(path, &(choir_npy){.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
+}
+
+static void routes_through_pipes(void **state) {
+  (void)state;
+  write_scores("scores.npy");
+  program_must("choir route scores.npy --router expert_choice --out gates.npy --json >stats.json");
+  program_must(
+      "cat scores.npy | choir route - --router expert_choice --out - --json 2>told.json >piped.npy && "
+      "cmp gates.npy piped.npy && cmp stats.json told.json");
+  program_must("choir route /dev/stdin --router expert_choice --json <scores.npy | cmp - stats.json");
+  program_must(
+      "mkfifo fifo && (cat scores.npy >fifo &) && choir route fifo --router expert_choice --json | cmp - "
+      "stats.json");
+  program_must("cat scores.npy | TMPDIR=$PWD choir route - --router expert_choice && ! ls | grep '^choir-'");
+  program_refuses(1, "standard input: not a .npy file", "echo no | choir route - --router expert_choice");
+  program_refuses(1, "wanted twice", "choir route - --router hash --tokens - <scores.npy");
+  program_refuses(1, "cannot be copied to /nowhere", "cat scores.npy | TMPDIR=/nowhere choir route - --router hash");
+  program_refuses(1, "standard output", "choir route scores.npy --router expert_choice --out - >/dev/full");
+}
+
+static void text_through_pipes(void **state) {
+  (void)state;
+  program_corpus("book.txt", 40, 3);
+  program_must(
+      "choir data build --out files --tokenizer tokenizer.model book.txt && "
+      "cat book.txt | choir data build --out piped --tokenizer tokenizer.model - && "
+      "for file in text.train.shard text.heldout.shard; do cmp files/$file piped/$file; done");
+  program_must(
+      "choir tokenizer train --vocab-size 300 --out a.model book.txt && "
+      "cat book.txt | choir tokenizer train --vocab-size 300 --out - - | cmp - a.model");
+  program_must(
+      "choir tokenizer encode --tokenizer a.model --out ids.npy book.txt && "
+      "cat book.txt | choir tokenizer encode --tokenizer a.model --out - - | cmp - ids.npy && "
+      "choir tokenizer encode --tokenizer a.model - <book.txt | choir tokenizer decode --tokenizer a.model - | "
+      "cmp - book.txt");
+}
+
+static void wrong_words(void **state) {
+  (void)state;
+  program_refuses(2, "one word too many: 'eval'", "choir help train eval");
+  program_refuses(2, "one word too many: 'now'", "choir help data build now");
+  program_must("choir help data build && choir help data");
+  program_refuses(2, "no bench case 'nonsense'", "choir bench gelu count=64 nonsense");
+  assert_null(strstr(program_output, "peak")); /* nothing has been measured */
+  write_scores("scores.npy");
+  program_must("choir route scores.npy --router base --training | grep -q ' looks across tokens'");
+  program_must("choir route scores.npy --router base | grep -q 'does not look'");
+}
+
+/* A run that cannot begin leaves nothing behind, and goes into no data directory. */
+static void nothing_is_left(void **state) {
+  (void)state;
+  program_refuses(1, "vocab_size is 99", "choir train --config config.json --data data --out r --set vocab_size=99");
+  program_refuses(1, "nodata: cannot open", "choir train --config config.json --data nodata --out r");
+  program_refuses(1, "threads is 100000", "choir train --config config.json --data data --out r --threads 100000");
+  program_must("! ls -d r");
+  program_must("mkdir r && ! choir train --config config.json --data nodata --out r && ls -d r");
+  program_must("ls data >before");
+  program_refuses(1, "holds built data", "choir train --config config.json --data data --out data");
+  program_must("ls data | cmp - before");
+}
+
+static void damage_and_what_to_do(void **state) {
+  (void)state;
+  program_must(
+      "choir train --config config.json --data data --out run --set steps=9 --set checkpoint_every=3 --set "
+      "keep_checkpoints=0 --set eval_every=0");
+  program_refuses(1, "name the directory that holds the checkpoint: run/checkpoints/00000009",
+                  "choir eval run/checkpoints/00000009/model.safetensors --data data");
+  program_refuses(1, "choir eval: threads is 100000", "choir eval run --data data --threads 100000");
+  program_must(
+      "printf x | dd of=run/checkpoints/00000009/model.safetensors bs=1 seek=9000 conv=notrunc;"
+      "printf x | dd of=run/checkpoints/00000006/state.safetensors bs=1 seek=9000 conv=notrunc");
+  program_refuses(1, "run/checkpoints/00000003 is whole, and 'choir train --resume --out run' goes on",
+                  "choir eval run/checkpoints/00000009 --data data");
+  program_must("choir eval run --data data");
+  assert_non_null(strstr(program_output, "run/checkpoints/00000006 is taken"));
+  program_must("choir train --resume --out run");
+  assert_non_null(strstr(program_output, "goes on from step 3"));
+}
+
+/* Runs beside each other: results, what differs, and nothing of what does not. */
+static void compares_runs(void **state) {
+  (void)state;
+  program_must(
+      "for cap in 2 3; do choir train --config config.json --data data --out cap$cap --set steps=6 --set "
+      "router.name=capped_expert_choice --set router.cap=$cap; done; choir report cap2 cap3 --out both.html");
+  program_must(
+      "grep -q '<td>model.router.cap<td class=n>2<td class=n>3' both.html && ! grep -q 'train.rate' both.html "
+      "&& grep -q 'Held-out loss, causal' both.html");
+  program_refuses(2, "--out FILE.html is missing", "choir report cap2 cap3");
+  program_refuses(1, "17 runs; a comparison takes 2 to 16",
+                  "choir report --out x.html cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 "
+                  "cap2 cap2 cap2");
+  program_must("choir report cap2 --out - 2>told | grep -q '</html>' && grep -q 'standard output' told");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(routes_through_pipes), cmocka_unit_test(text_through_pipes),    cmocka_unit_test(wrong_words),
+      cmocka_unit_test(nothing_is_left),      cmocka_unit_test(damage_and_what_to_do), cmocka_unit_test(compares_runs),
+  };
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
