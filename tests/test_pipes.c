@@ -78,8 +78,8 @@ static void damage_and_what_to_do(void **state) {
                   "choir eval run/checkpoints/00000009/model.safetensors --data data");
   program_refuses(1, "choir eval: threads is 100000", "choir eval run --data data --threads 100000");
   program_must(
-      "printf x | dd of=run/checkpoints/00000009/model.safetensors bs=1 seek=9000 conv=notrunc;"
-      "printf x | dd of=run/checkpoints/00000006/state.safetensors bs=1 seek=9000 conv=notrunc");
+      "printf damaged | dd of=run/checkpoints/00000009/model.safetensors bs=1 seek=9000 conv=notrunc;"
+      "printf damaged | dd of=run/checkpoints/00000006/state.safetensors bs=1 seek=9000 conv=notrunc");
   program_refuses(1, "run/checkpoints/00000003 is whole, and 'choir train --resume --out run' goes on",
                   "choir eval run/checkpoints/00000009 --data data");
   program_must("choir eval run --data data");
