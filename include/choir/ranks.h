@@ -25,6 +25,7 @@ CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
 typedef struct choir_ranks_traffic {
   int64_t bytes, messages;
   double seconds;
+  int64_t reserved[4];
 } choir_ranks_traffic;
 CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
 
