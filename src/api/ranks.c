@@ -29,5 +29,6 @@ int choir_ranks_size(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->si
 
 choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks) {
   const ch_traffic *t = ch_ranks_comm(ranks)->traffic;
-  return t ? (choir_ranks_traffic){t->bytes, t->messages, t->seconds} : (choir_ranks_traffic){0};
+  return t ? (choir_ranks_traffic){.bytes = t->bytes, .messages = t->messages, .seconds = t->seconds}
+           : (choir_ranks_traffic){0};
 }
