@@ -98,7 +98,7 @@ int ch_comm_pieces(int shards, int rank, int size, ch_piece *pieces) {
 enum { AT_ONCE = 1 << 16 }; /* elements of every piece that a rank adds at a time */
 
 static int all_pieces(const ch_comm *comm, int shards, int *of) {
-  ch_piece pieces[CH_PIECES];
+  ch_piece pieces[CH_SUM_PIECES];
   int total = 0;
   for (int r = 0; r < comm->size; r++) total += of[r] = ch_comm_pieces(shards, r, comm->size, pieces);
   return total;

@@ -29,7 +29,7 @@ int ch_comm_agree(const ch_comm *comm, int code);
 /* Sums over shards in a fixed binary tree (op/shards.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi)
  * / 2. Every rank has as many shards, one behind the other. What it has of the tree by itself are pieces: the largest
  * nodes whose shards are all its own, in order. */
-enum { CH_PIECES = 64 }; /* of one rank, at most */
+enum { CH_SUM_PIECES = 64 }; /* of one rank, at most */
 typedef struct ch_piece {
   int lo, hi;
 } ch_piece;

@@ -42,9 +42,9 @@ static void tree(ch_exec *x, const task *t, int lo, int hi, real CH_DEV *const *
 static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *total) {
   const ch_comm *comm = x->comm;
   int shards = own * comm->size;
-  ch_piece pieces[CH_PIECES];
+  ch_piece pieces[CH_SUM_PIECES];
   int count = ch_comm_pieces(shards, comm->rank, comm->size, pieces);
-  real CH_DEV *y[CH_PIECES][CH_SUMS];
+  real CH_DEV *y[CH_SUM_PIECES][CH_SUMS];
   for (int i = 0; i < count; i++) {
     if (i) new_arrays(x, t, y[i]);
     if (!i) memcpy(y[i], total, sizeof y[i]);
@@ -52,7 +52,7 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
   }
   real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(comm, shards));
   for (int j = 0; j < t->count && !ch_counting(x); j++) {
-    real *piece[CH_PIECES];
+    real *piece[CH_SUM_PIECES];
     for (int i = 0; i < count; i++) piece[i] = CH_AS_HOST(real, y[i][j]);
     ch_comm_sum(comm, shards, piece, t->sum[j].count, room);
   }
