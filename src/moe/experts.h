@@ -3,7 +3,7 @@
 #ifndef CH_MOE_EXPERTS_H
 #define CH_MOE_EXPERTS_H
 
-#include "moe/layer.h"
+#include "moe/args.h"
 
 /* y [slots,d], in place of the dispatched rows that stand there; pre [slots,h] keeps the pre-activations. */
 void ch_experts_forward(ch_exec *x, const ch_moe_args *a, const ch_exchange *ex, real CH_DEV *pre, real CH_DEV *y);
