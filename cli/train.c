@@ -121,6 +121,7 @@ static int train(const choir_ranks *ranks) {
   int use, status = prepare(&config, &use);
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);
+  if (choir_ranks_size(ranks) > 1) w.progress.terminal = 0; /* mpirun's own, wherever its output goes */
   cli_catch_signals();
   cli_catch_closed_output();
   choir_train_options options = CHOIR_TRAIN_OPTIONS_INIT;
