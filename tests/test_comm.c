@@ -123,8 +123,8 @@ static real naive(int lo, int hi, int64_t i) {
 }
 
 static int sums_of(const ch_comm *comm, int shards, int64_t count) {
-  ch_piece pieces[CH_PIECES];
-  real *piece[CH_PIECES], *room = calloc((size_t)ch_comm_sum_room(comm, shards) + 1, sizeof *room);
+  ch_piece pieces[CH_SUM_PIECES];
+  real *piece[CH_SUM_PIECES], *room = calloc((size_t)ch_comm_sum_room(comm, shards) + 1, sizeof *room);
   int of = ch_comm_pieces(shards, comm->rank, comm->size, pieces), at = shards / comm->size * comm->rank;
   for (int p = 0; p < of; p++) {
     must(pieces[p].lo == at && pieces[p].hi > at); /* they cover the rank's shards */
