@@ -55,10 +55,13 @@ static void killed_at_random_instants(void **state) {
   double interval = (seconds() - first) / (STEPS / 7 - 1),
          startup = first - begin - interval; /* a checkpoint every 7 steps */
 
-  int kills = 0, attempt = 0;
-  for (; program_newest("killed") < STEPS && kills < 5; attempt++)
+  int kills = 0;
+  for (int attempt = 0; kills < 5 && attempt < 40; attempt++) {
+    /* A machine that has less to do now than when it was timed comes to the end before it is killed: once more. */
+    if (program_newest("killed") >= STEPS) program_must("rm -r killed");
     kills += kill_at_random(program_start(access("killed/config.json", F_OK) ? FRESH "killed" : RESUME, "killed.txt"),
                             attempt, startup, interval);
+  }
   assert_in_range(kills, 3, 100);
   program_must("choir train --threads 2 --resume --out killed");
   same_results("whole", "killed");
