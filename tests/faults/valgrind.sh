@@ -1,0 +1,68 @@
+#!/bin/sh
+# valgrind.sh CHOIR: every verb once under valgrind's memcheck, on small inputs. Fails where it finds a use of memory
+# that is not there or not set, or memory that is definitely lost. Needs valgrind; takes half an hour beside other work.
+set -eu
+choir=$1
+cd "$(mktemp -d)"
+trap 'rm -rf "$PWD"' EXIT
+# valgrind knows AVX2 and no AVX-512. OpenMP's threads and oneDNN's generated code live until the end.
+export CHOIR_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 DNNL_MAX_CPU_ISA=AVX2 GOMP_SPINCOUNT=1000
+verbs=0
+run() {
+  verbs=$((verbs + 1))
+  valgrind -q --error-exitcode=99 --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite \
+    --log-file=log "$choir" "$@" >out 2>err || { status=$?; echo "choir $*: status $status"; cat err log; exit 1; }
+}
+
+for i in 1 2 3 4 5 6 7 8 9 10; do echo "kalo revo ten vo pel dor ni sur miten vosu $i na ka lo"; done >corpus.txt
+for i in 1 2 3 4 5; do cat corpus.txt corpus.txt >more && mv more corpus.txt; done
+run tokenizer train --threads 1 --vocab-size 285 --out tok corpus.txt
+run tokenizer encode --tokenizer tok corpus.txt
+head -c 3000 out >ids
+run tokenizer decode --tokenizer tok ids
+run data build --tokenizer tok --holdout 0.1 --out data corpus.txt
+run data info data
+cat >config.json <<'END'
+{"model": {"layers": 2, "d_model": 16, "d_hidden": 16, "heads": 2, "experts": 2},
+ "train": {"sequence_length": 16, "batch_sequences": 2, "steps": 4, "checkpoint_every": 2, "eval_every": 2, "eval_sequences": 2}}
+END
+run info config.json
+run init config.json --tokenizer tok --out fresh
+for router in expert_choice gshard_top2 switch_top1 hash quantile_balanced random kmeans global_topk capped_expert_choice base; do
+  run train --config config.json --data data --out "run-$router" --set router.name=$router
+done
+mv run-expert_choice run
+run train --resume --out run --set steps=6
+run train --config config.json --data data --out run-16 --set compute=bf16 --emulate-bf16
+run eval run --data data
+run generate run --prompt ka --max-tokens 5
+printf '{"context": "ka", "continuation": " lo"}\n' >requests
+run score run --requests requests
+printf 'text\tlabel\nku\tgood\nle\tbad\nmi\tgood\nno\tbad\n' >rows.tsv
+cat >mine.json <<'END'
+{"name": "mine", "format": "tsv", "splits": {"train": ["rows.tsv"], "dev": ["rows.tsv"]}, "columns": {"text": ["text"]},
+ "label": ["label"], "labels": [{"word": " a", "values": ["bad"]}, {"word": " e", "values": ["good"]}],
+ "template": "{text}:", "cut": "text"}
+END
+run finetune --from run --task mine.json --data . --set batch_sequences=2 --set steps=2 --out tuned
+run score tuned --task mine.json --data . --out predictions.tsv
+python3 - <<'END'
+import struct
+def save(path, descr, shape, format, values):
+    head = "{'descr': '%s', 'fortran_order': False, 'shape': %s, }" % (descr, shape)
+    head += " " * (63 - (len(head) + 10) % 64) + "\n"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack(format, *values))
+save("scores.npy", "<f4", (6, 4), "<24f", [(i * 7 % 24) / 24 for i in range(24)])
+save("tokens.npy", "<i4", (2, 8), "<16i", [i % 9 + 2 for i in range(16)])
+END
+run forward run tokens.npy --logits logits.npy --gradients gradients.safetensors
+run route scores.npy --router expert_choice
+run probe run --draws 1 --positions 1
+run report run
+run stats run --text corpus.txt
+run inspect run --text corpus.txt --out page.html
+run bench --repetitions 1 --seconds 0.001 rmsnorm n=8 d=16
+run study list
+run help routers
+echo "$verbs commands under valgrind: no error, nothing lost"
