@@ -91,6 +91,25 @@ const char *ch_json_show(const json_t *value, char *text, size_t size) {
   return text;
 }
 
+void ch_json_leaves(const json_t *object, const char *prefix,
+                    void (*visit)(void *context, const char *name, json_t *value), void *context) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)object, key, value) {
+    char name[256];
+    snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", key);
+    if (json_is_object(value))
+      ch_json_leaves(value, name, visit, context);
+    else
+      visit(context, name, value);
+  }
+}
+
+char *ch_json_text(const json_t *value) {
+  return json_is_string(value) ? strdup(json_string_value(value))
+                               : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+}
+
 /* The member, or NULL with a message that says what was wanted. */
 static json_t *member(const json_t *object, const char *name, const char *key, const char *wanted) {
   json_t *value = json_object_get(object, key);

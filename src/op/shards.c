@@ -46,8 +46,10 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
   int count = ch_comm_pieces(shards, comm->rank, comm->size, pieces);
   real CH_DEV *y[CH_SUM_PIECES][CH_SUMS];
   for (int i = 0; i < count; i++) {
-    if (i) new_arrays(x, t, y[i]);
-    if (!i) memcpy(y[i], total, sizeof y[i]);
+    if (i == 0)
+      memcpy(y[i], total, sizeof y[i]);
+    else
+      new_arrays(x, t, y[i]);
     tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
   }
   real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(comm, shards));

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "choir/version.h"
 #include "study/chart.h"
 #include "study/page.h"
@@ -79,24 +80,21 @@ static void results(const comparison *c) {
       c->out);
 }
 
-/* Every leaf of one run's config into its place among the others'. */
-static void collect(const comparison *c, int run, const json_t *object, const char *prefix) {
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)object, key, value) {
-    char name[256];
-    snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", key);
-    if (json_is_object(value)) {
-      collect(c, run, value, name);
-      continue;
-    }
-    json_t *row = json_object_get(c->fields, name);
-    if (!row) {
-      json_object_set_new(c->fields, name, row = json_array());
-      for (int i = 0; i < c->count; i++) json_array_append_new(row, json_null());
-    }
-    json_array_set(row, (size_t)run, value);
+/* A leaf of the config of one run. */
+typedef struct column {
+  const comparison *c;
+  int run;
+} column;
+
+/* Into its place among the others'. */
+static void collect(void *context, const char *name, json_t *value) {
+  const column *at = context;
+  json_t *row = json_object_get(at->c->fields, name);
+  if (!row) {
+    json_object_set_new(at->c->fields, name, row = json_array());
+    for (int i = 0; i < at->c->count; i++) json_array_append_new(row, json_null());
   }
+  json_array_set(row, (size_t)at->run, value);
 }
 
 static int differs(const json_t *row) {
@@ -110,8 +108,7 @@ static void field_row(const comparison *c, const char *name, const json_t *row) 
   ch_html_text(c->out, name);
   for (int i = 0; i < c->count; i++) {
     const json_t *value = json_array_get(row, (size_t)i);
-    char *text = json_is_string(value) ? strdup(json_string_value(value))
-                                       : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    char *text = ch_json_text(value);
     cell(c->out, json_is_null(value) || !text ? "" : text);
     free(text);
   }
@@ -122,7 +119,8 @@ static void differences(const comparison *c) {
   const char *name;
   json_t *row;
   int found = 0;
-  for (int i = 0; i < c->count; i++) collect(c, i, json_object_get(c->history[i].run, "config"), "");
+  for (int i = 0; i < c->count; i++)
+    ch_json_leaves(json_object_get(c->history[i].run, "config"), "", collect, &(column){c, i});
   json_object_foreach(c->fields, name, row) found += differs(row);
   fputs("<h2>What differs in their configs</h2>\n", c->out);
   if (!found) fputs("<p>Nothing.</p>\n", c->out);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "choir/version.h"
 #include "study/chart.h"
 #include "study/page.h"
@@ -165,25 +166,15 @@ static void routing(FILE *out, const ch_history *h) {
   if (i < json_array_size(layers)) fprintf(out, "<p>Left out: %zu more layers.</p>\n", json_array_size(layers) - i);
 }
 
-static void settings(FILE *out, const json_t *object, const char *prefix) {
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)object, key, value) {
-    char name[256];
-    snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", key);
-    if (json_is_object(value)) {
-      settings(out, value, name);
-      continue;
-    }
-    char *text = json_is_string(value) ? strdup(json_string_value(value))
-                                       : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
-    fputs("<tr><td>", out);
-    ch_html_text(out, name);
-    fputs("<td class=n>", out);
-    ch_html_text(out, text ? text : "");
-    fputs("</tr>\n", out);
-    free(text);
-  }
+static void setting(void *context, const char *name, json_t *value) {
+  FILE *out = context;
+  char *text = ch_json_text(value);
+  fputs("<tr><td>", out);
+  ch_html_text(out, name);
+  fputs("<td class=n>", out);
+  ch_html_text(out, text ? text : "");
+  fputs("</tr>\n", out);
+  free(text);
 }
 
 void ch_report_page(FILE *out, const char *run_directory, const ch_history *h) {
@@ -204,7 +195,7 @@ void ch_report_page(FILE *out, const char *run_directory, const ch_history *h) {
   json_t *part;
   json_object_foreach((json_t *)config, key, part) {
     fputs("<table>\n", out);
-    settings(out, part, key);
+    ch_json_leaves(part, key, setting, out);
     fputs("</table>\n", out);
   }
   fputs("</div></html>\n", out);

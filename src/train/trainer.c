@@ -128,7 +128,6 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
 int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {
   ch_counter step = {.name = "run.step"};
   CH_TRY(ch_state_load(checkpoint, &trainer->t, &step, 1));
-  if (step.value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: run.step is %lld", checkpoint, (long long)step.value);
   trainer->t.step = step.value;
   return CHOIR_OK;
 }
