@@ -4,6 +4,7 @@
 #define CH_TESTS_PROGRAM_H
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
@@ -24,7 +25,8 @@ static char program_output[1 << 18];                        /* what the last com
 #define CHOIR_SHIM "" /* a sanitizer wants to be the first library itself: tests that preload one are left out */
 #endif
 
-/* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. `faulty FAULT ...` is
+/* A child in which `sh` runs the command; a command that begins with "exec" is that child itself. What an earlier one
+ * wrote into `output` is gone, however early the child is killed. `faulty FAULT ...` is
  * choir with calls that fail (faults/shim.h). */
 static inline pid_t program_start(const char *command, const char *output) {
   char line[4096];
@@ -32,7 +34,7 @@ static inline pid_t program_start(const char *command, const char *output) {
                         "choir() { '%s' \"$@\"; }; faulty() { fault=$1; shift; FAULT=$fault GOMP_SPINCOUNT=1000 "
                         "LD_PRELOAD='%s' '%s' \"$@\"; }; exec >'%s' 2>&1; %s",
                         CHOIR_PROGRAM, CHOIR_SHIM, CHOIR_PROGRAM, output, command);
-  if (length >= (int)sizeof line) abort();
+  if (length >= (int)sizeof line || (truncate(output, 0) && errno != ENOENT)) abort();
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
