@@ -77,31 +77,48 @@ static int take_timing(ch_history *h, json_t *line) {
   return add_point(&h->curve[CH_PEAK_SHARE], json_number_value(step), 100 * json_number_value(gflops) / peak);
 }
 
-enum { LONGEST_LINE = 16 << 20 };
+enum { SHORTEST_ROOM = 4096, LONGEST_LINE = 16 << 20 };
 
-/* The next line into `line` of LONGEST_LINE bytes; *size is what there was, more where it did not fit. 0: no whole line
- * is left; the rest is still being written. */
-static int next_line(FILE *file, char *line, size_t *size) {
+typedef struct text_line {
+  char *text;
+  size_t size, room; /* a line of more than LONGEST_LINE bytes has its size, and its beginning */
+} text_line;
+
+static int has_room(text_line *line) {
+  if (line->size < line->room) return 1;
+  size_t room = line->room ? 2 * line->room : SHORTEST_ROOM;
+  char *text = room > LONGEST_LINE ? NULL : realloc(line->text, room);
+  if (!text) return 0;
+  line->text = text, line->room = room;
+  return 1;
+}
+
+/* The next line. *more is 0 where no whole one is left; the rest is still being written. */
+static int next_line(FILE *file, text_line *line, int *more) {
   int c;
-  *size = 0;
+  line->size = 0;
   while ((c = getc_unlocked(file)) != EOF && c != '\n') {
-    if (*size < LONGEST_LINE) line[*size] = (char)c;
-    ++*size;
+    if (has_room(line))
+      line->text[line->size] = (char)c;
+    else if (line->room < LONGEST_LINE)
+      return ch_error(CHOIR_ERROR_MEMORY, "no memory for a line");
+    line->size++;
   }
-  return c == '\n';
+  *more = c == '\n';
+  return CHOIR_OK;
 }
 
 /* Hands every line of JSON to `take`. What is none (a process was killed, or the machine, while it wrote) is left out,
  * with a notice of the first. */
 static int read_lines(FILE *file, const char *name, int (*take)(ch_history *, json_t *), ch_history *history) {
-  char why[160] = "", *text = malloc(LONGEST_LINE);
-  size_t size;
+  char why[160] = "";
+  text_line text = {NULL, 0, 0};
   long number = 0, first = 0, broken = 0;
-  int code = text ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for its lines", name);
-  while (!code && next_line(file, text, &size)) {
+  int more = 1, code = CHOIR_OK;
+  while (!code && !(code = next_line(file, &text, &more)) && more) {
     number++;
     json_error_t error = {.text = "too long"};
-    json_t *line = size <= LONGEST_LINE ? json_loadb(text, size, 0, &error) : NULL;
+    json_t *line = text.size <= LONGEST_LINE ? json_loadb(text.text ? text.text : "", text.size, 0, &error) : NULL;
     if (json_is_object(line)) {
       code = take(history, line);
     } else if (!broken++) {
@@ -111,7 +128,7 @@ static int read_lines(FILE *file, const char *name, int (*take)(ch_history *, js
     json_decref(line);
   }
   if (!code && ferror(file)) code = ch_error_errno("%s: cannot read", name);
-  free(text);
+  free(text.text);
   if (!code && broken)
     ch_notice("%s: %ld lines that are not JSON are left out; the first is line %ld: %s", name, broken, first, why);
   return code;
