@@ -3,11 +3,11 @@
  * A primitive is shared by all threads; what one execution needs for itself (handles of its operands, a scratchpad:
  * with the library's own scratchpad concurrent executions give wrong results) is a run, taken from the primitive's
  * pool. */
-#include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
+#include "cpu/threaded/onednn.h"
 #include "cpu/threaded/product.h"
 
 enum { TABLE = 4096, MOST = 1024, POOL = 16 };
@@ -26,8 +26,8 @@ typedef struct {
 typedef struct {
   shape key;
   dnnl_primitive_t primitive;
-  dnnl_memory_desc_t a, b, c;
-  const dnnl_memory_desc_t *scratch;
+  ch_onednn_desc a, b, c;
+  ch_onednn_view scratch;
   dnnl_primitive_desc_t desc; /* holds `scratch` */
   size_t scratch_bytes;
   _Atomic(run *) pool[POOL];
@@ -64,21 +64,15 @@ static int describe(const ch_product *p, matmul *m) {
   dnnl_dims_t step_a = {p->trans_a ? 1 : p->lda, p->trans_a ? p->lda : 1};
   dnnl_dims_t step_b = {p->trans_b ? 1 : p->ldb, p->trans_b ? p->ldb : 1};
   dnnl_dims_t step_c = {p->ldc, 1};
-  return dnnl_memory_desc_init_by_strides(&m->a, 2, a, type, step_a) ||
-         dnnl_memory_desc_init_by_strides(&m->b, 2, b, type, step_b) ||
-         dnnl_memory_desc_init_by_strides(&m->c, 2, c, dnnl_f32, step_c);
+  return ch_onednn_describe(&m->a, type, a, step_a) || ch_onednn_describe(&m->b, type, b, step_b) ||
+         ch_onednn_describe(&m->c, dnnl_f32, c, step_c);
 }
 
-/* User scratchpad, alpha as output scale, += as a sum appended to the product. */
+/* User scratchpad; alpha and += are part of the product. */
 static int make_attributes(const ch_product *p, dnnl_primitive_attr_t *attributes) {
   if (dnnl_primitive_attr_create(attributes)) return 1;
-  int failed = dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user) != dnnl_success;
-  if (p->alpha != 1) failed |= dnnl_primitive_attr_set_output_scales(*attributes, 1, 0, &p->alpha) != dnnl_success;
-  dnnl_post_ops_t sum;
-  if (p->accumulate && !failed && !(failed = dnnl_post_ops_create(&sum) != dnnl_success)) {
-    failed = dnnl_post_ops_append_sum(sum, 1) || dnnl_primitive_attr_set_post_ops(*attributes, sum);
-    dnnl_post_ops_destroy(sum);
-  }
+  int failed = dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user) ||
+               ch_onednn_epilogue(*attributes, p->alpha, p->accumulate);
   if (failed) dnnl_primitive_attr_destroy(*attributes);
   return failed;
 }
@@ -96,6 +90,7 @@ static void destroy(matmul *m) {
     if (m->pool[i]) destroy_run(m->pool[i]);
   if (m->primitive) dnnl_primitive_destroy(m->primitive);
   if (m->desc) dnnl_primitive_desc_destroy(m->desc);
+  ch_onednn_forget(&m->a), ch_onednn_forget(&m->b), ch_onednn_forget(&m->c);
   free(m);
 }
 
@@ -104,14 +99,13 @@ static matmul *make(const ch_product *p) {
       (dnnl_engine_create(&engine, dnnl_cpu, 0) || dnnl_stream_create(&stream, engine, dnnl_stream_default_flags)))
     return NULL;
   matmul *m = calloc(1, sizeof *m);
-  dnnl_matmul_desc_t desc;
   dnnl_primitive_attr_t attributes;
   if (!m) return NULL;
   m->key = shape_of(p);
-  if (describe(p, m) || dnnl_matmul_desc_init(&desc, &m->a, &m->b, NULL, &m->c) || make_attributes(p, &attributes))
-    return free(m), NULL;
-  int failed = dnnl_primitive_desc_create(&m->desc, &desc, attributes, engine, NULL) != dnnl_success ||
-               dnnl_primitive_create(&m->primitive, m->desc) != dnnl_success;
+  if (describe(p, m) || make_attributes(p, &attributes)) return destroy(m), NULL;
+  int failed = ch_onednn_matmul(&m->desc, engine, ch_onednn_see(&m->a), ch_onednn_see(&m->b), ch_onednn_see(&m->c),
+                                attributes) ||
+               dnnl_primitive_create(&m->primitive, m->desc);
   dnnl_primitive_attr_destroy(attributes);
   if (failed) return destroy(m), NULL;
   m->scratch = dnnl_primitive_desc_query_md(m->desc, dnnl_query_scratchpad_md, 0);
@@ -149,9 +143,9 @@ static run *take_run(matmul *m) {
   if (!r) return NULL;
   if (m->scratch_bytes > CH_MATMUL_SCRATCH && !(r->own = aligned_alloc(64, (m->scratch_bytes + 63) & ~(size_t)63)))
     return free(r), NULL;
-  if (dnnl_memory_create(&r->a, &m->a, engine, DNNL_MEMORY_NONE) ||
-      dnnl_memory_create(&r->b, &m->b, engine, DNNL_MEMORY_NONE) ||
-      dnnl_memory_create(&r->c, &m->c, engine, DNNL_MEMORY_NONE) ||
+  if (dnnl_memory_create(&r->a, ch_onednn_see(&m->a), engine, DNNL_MEMORY_NONE) ||
+      dnnl_memory_create(&r->b, ch_onednn_see(&m->b), engine, DNNL_MEMORY_NONE) ||
+      dnnl_memory_create(&r->c, ch_onednn_see(&m->c), engine, DNNL_MEMORY_NONE) ||
       dnnl_memory_create(&r->scratch, m->scratch, engine, DNNL_MEMORY_NONE))
     return destroy_run(r), NULL;
   return r;
