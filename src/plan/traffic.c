@@ -5,9 +5,9 @@
 #include "comm/collective.h"
 #include "moe/router.h"
 
-static const char *const names[] = {"scores",      "expert rows",     "hidden shards",    "gradients of gates",
-                                    "centroids",   "dense gradients", "expert gradients", "numbers",
-                                    "dense, whole"};
+static const char *const names[] = {"scores",        "expert rows",     "hidden shards",    "gradients of gates",
+                                    "centroids",     "dense gradients", "expert gradients", "numbers",
+                                    "dense matrices"};
 
 enum { TRIPS = 5 }; /* of a row: to its expert and back; in backward its gradient there, the row again, and one back */
 

@@ -11,7 +11,7 @@ double ch_experts_per_token(const choir_model_config *m) {
   return choices ? choices : m->router.capacity_factor;
 }
 
-static ch_flops_part part_of(const ch_param *p) {
+ch_flops_part ch_flops_part_of(const ch_param *p) {
   if (p->expert) return CH_FLOPS_EXPERTS;
   if (p->layer < 0) return CH_FLOPS_HEAD;
   if (strstr(p->name, ".attn.")) return CH_FLOPS_ATTENTION;
@@ -27,7 +27,7 @@ void ch_count_flops(const choir_config *config, const ch_params *params, double 
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
     double share = p->expert ? ch_experts_per_token(m) / m->experts : 1;
-    if (p->product) flops[part_of(p)] += 2 * (double)p->whole * share;
+    if (p->product) flops[ch_flops_part_of(p)] += 2 * (double)p->whole * share;
   }
   flops[CH_FLOPS_ATTENTION] += m->layers * 2 * (2.0 * seen * m->heads * ch_config_d_head(m));
 }

@@ -13,6 +13,9 @@ typedef enum {
   CH_FLOPS_PARTS
 } ch_flops_part;
 
+/* Which part a weight that is a factor of products (p->product) belongs to. */
+ch_flops_part ch_flops_part_of(const ch_param *p);
+
 /* Of one token, forward: multiplications and additions. Training is three times that, of every draw
  * (ch_pass_sequences). */
 void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]);
