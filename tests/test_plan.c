@@ -135,6 +135,8 @@ static void ranks_plan_what_the_plan_says(void **state) {
     int ranks = i % 2 ? 8 : 4;
     int64_t most = 0;
     job.config.train.shards = 8;
+    job.config.model.d_model = 256, job.config.model.d_expert = 1024; /* above the rounding to whole pages */
+    if (job.config.model.experts > 1) job.config.model.experts = 6;   /* some ranks have one more than others */
     snprintf(job.config.train.compute, sizeof job.config.train.compute, i % 3 ? "fp32" : "bf16");
     job.bytes = mmap(NULL, FORKED_MOST * sizeof *job.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_int_equal(forked_run(ranks, 0, plan_really, &job), 0);
@@ -247,6 +249,23 @@ static void topologies_by_hand(void **state) {
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 0.8 - 3 * (5 + 7 * 0.25)) < 1e-12);
 }
 
+/* Six experts on eight ranks: who has one has 8 / 6 of the mean, and its weights to read. */
+static void the_fullest_rank_counts(void **state) {
+  (void)state;
+  choir_config c = model_config("expert_choice");
+  const double tokens = MODEL_B * MODEL_T / 8, weights = 2 * 2 * 32 * 40, rate = 0.6 * 100e9;
+  for (int wide = 0; wide < 2; wide++) { /* once bound by arithmetic, once by memory */
+    c.model.experts = 6;
+    c.model.router.capacity_factor = wide ? 0.125 : 2;
+    choir_plan *plan = plan_on_pairs(&c, 1000, 1);
+    double products = 3 * tokens * c.model.router.capacity_factor * 2 * weights * 8 / 6 / rate;
+    const choir_plan_part *experts = part_of(find(plan, 1, 8, 1), "experts");
+    assert_string_equal(experts->limit, wide ? "memory" : "arithmetic");
+    assert_true(fabs(experts->seconds - fmax(products, 3 * 4 * weights / 20e9)) < 1e-12);
+    choir_plan_free(plan);
+  }
+}
+
 /* ---- what cannot be ---- */
 
 static void refusals_say_why(void **state) {
@@ -348,6 +367,7 @@ int main(void) {
       cmocka_unit_test(half_the_bandwidth_twice_the_time),
       cmocka_unit_test(rows_by_hand),
       cmocka_unit_test(topologies_by_hand),
+      cmocka_unit_test(the_fullest_rank_counts),
       cmocka_unit_test(refusals_say_why),
       cmocka_unit_test(the_papers_sizes),
       cmocka_unit_test(the_verb),
