@@ -57,7 +57,7 @@ typedef struct cli_verb {
 extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
     cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_report, cli_stats,
     cli_inspect, cli_probe, cli_study_run, cli_study_list, cli_study_status, cli_study_report, cli_study_measure,
-    cli_score, cli_finetune;
+    cli_score, cli_finetune, cli_plan;
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 
 /* options.c */
@@ -101,6 +101,7 @@ const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
 void cli_bar(FILE *out, double share, int width);
 char *cli_unescape(const char *text);                    /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
 int cli_json_print(json_t *object);                      /* to standard output, and releases it */
+int cli_json_line(json_t *object);                       /* the same on one line */
 json_t *cli_json_real(double number);                    /* null where JSON has no such number */
 json_t *cli_json_stats(const choir_route_stats *stats);  /* NULL: no memory */
 int cli_layer_number(const choir_model *model, int moe); /* of the moe-th MoE layer, 0-based */
@@ -144,6 +145,14 @@ char *cli_read_file(const char *path,
 /* clang-format on */
 
 /* settings.c */
+/* CONFIG itself, or the config.json of a checkpoint or run directory, with settings; an exit status. */
+int cli_load_config(const char *path, const cli_list *settings, choir_config *config);
+/* Sets the vocabulary where it is given, or where the config leaves it to the data: then 32,000, and nonzero. */
+int cli_vocabulary(choir_config *config, int given);
+/* clang-format off */
+#define CLI_VOCABULARY(target)                                                                                         \
+  {"vocab-size", "V", CLI_INT, target, NULL, "vocabulary to reckon with; a config may leave it to the data", 0}
+/* clang-format on */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 

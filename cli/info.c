@@ -1,6 +1,5 @@
 /* choir info: what a model costs, beside the paper's figures. */
 #include <string.h>
-#include <sys/stat.h>
 
 #include "cli.h"
 
@@ -32,18 +31,6 @@ static const paper_size *find_paper_size(const choir_model_config *m) {
       return p;
   }
   return NULL;
-}
-
-/* CONFIG itself, or the config.json of a checkpoint or run directory. */
-static int load(const char *path, choir_config *config) {
-  char file[4096];
-  struct stat status;
-  if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
-    snprintf(file, sizeof file, "%s/config.json", path);
-    path = file;
-  }
-  if (choir_config_load(path, config)) return cli_fail();
-  return cli_apply_settings(config, &o.set);
 }
 
 static int print_json(const choir_config *config, const choir_config_costs *c, const paper_size *paper) {
@@ -92,11 +79,9 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_config config;
   choir_config_costs costs;
-  int status = load(operands[0], &config);
+  int status = cli_load_config(operands[0], &o.set, &config);
   if (status) return status;
-  if (o.vocab_size) config.model.vocab_size = o.vocab_size;
-  int assumed = !config.model.vocab_size;
-  if (assumed) config.model.vocab_size = 32000;
+  int assumed = cli_vocabulary(&config, o.vocab_size);
   if (choir_config_check(&config) || choir_config_cost(&config, &costs)) return cli_fail();
   const paper_size *paper = find_paper_size(&config.model);
   if (o.json) return print_json(&config, &costs, paper);
@@ -105,8 +90,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"vocab-size", "V", CLI_INT, &o.vocab_size, NULL, "vocabulary to reckon with; a config may leave it to the data",
-     0},
+    CLI_VOCABULARY(&o.vocab_size),
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field, as train --set does", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};

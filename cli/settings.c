@@ -1,5 +1,6 @@
-/* --set KEY=VALUE on a config. */
+/* Configs as verbs take them: from a file or a directory, with --set KEY=VALUE. */
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 
@@ -38,4 +39,22 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings) {
     if (choir_config_set(config, key, value)) return cli_fail();
   }
   return 0;
+}
+
+int cli_load_config(const char *path, const cli_list *settings, choir_config *config) {
+  char file[4096];
+  struct stat status;
+  if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
+    snprintf(file, sizeof file, "%s/config.json", path);
+    path = file;
+  }
+  if (choir_config_load(path, config)) return cli_fail();
+  return cli_apply_settings(config, settings);
+}
+
+int cli_vocabulary(choir_config *config, int given) {
+  if (given) config->model.vocab_size = given;
+  if (config->model.vocab_size) return 0;
+  config->model.vocab_size = 32000;
+  return 1;
 }

@@ -108,12 +108,16 @@ char *cli_unescape(const char *text) {
   return result;
 }
 
-int cli_json_print(json_t *object) {
-  int failed = !object || json_dumpf(object, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(10) | cli_json_flags());
+static int print_json(json_t *object, size_t shape) {
+  int failed = !object || json_dumpf(object, stdout, shape | JSON_REAL_PRECISION(10) | cli_json_flags());
   putchar('\n');
   json_decref(object);
   return failed ? cli_fail_with("the JSON could not be written") : 0;
 }
+
+int cli_json_print(json_t *object) { return print_json(object, JSON_INDENT(2)); }
+
+int cli_json_line(json_t *object) { return print_json(object, JSON_COMPACT); }
 
 json_t *cli_json_real(double number) { return isfinite(number) ? json_real(number) : json_null(); }
 

@@ -92,14 +92,4 @@ static inline int corpus_end(void **state) {
   return ch_dir_remove(corpus_home);
 }
 
-/* The call fails with `code`, and its message has `part` in it. */
-#define test_fails(call, code, part)                                                                       \
-  do {                                                                                                     \
-    int got_ = (call);                                                                                     \
-    if (got_ != (code) || !strstr(choir_error_message(), (part))) {                                        \
-      fprintf(stderr, "%s:%d: %s: got %d (%s)\n", __FILE__, __LINE__, #call, got_, choir_error_message()); \
-      _fail(__FILE__, __LINE__);                                                                           \
-    }                                                                                                      \
-  } while (0)
-
 #endif

@@ -29,6 +29,12 @@ choir train --config config.json --data data --out other --set rate=0.01
 choir inspect "$evil" --text page.txt --out inspect.html
 choir report "$evil" --out report.html
 choir report "$evil" other --out compare.html
+cat >cluster.json <<'J'
+{"name": "<img src=x onerror=alert()>", "notes": "</script><b onclick=x>", "currency": "<b>x", "ranks": 8,
+ "fp32_gflops": 1, "memory_gib": 1, "memory_gbs": 1, "price_per_rank_hour": 1,
+ "levels": [{"name": "<img src=x onerror=alert()>", "ranks": 8, "bandwidth_gbs": 1, "latency_us": 1}]}
+J
+choir plan config.json --cluster cluster.json --out plan.html
 
 # show WIDTH PAGE: the page as the browser made it, into dom; what its console said, into console.
 show() {
@@ -75,11 +81,11 @@ setTimeout(() => {
 J
 }
 
-for page in inspect report compare; do
+for page in inspect report compare plan; do
   show 1280 $page.html
   grep -E 'CONSOLE|Uncaught|Refused' console | cut -c1-300 | head -n 3 | grep . && fail "$page: its console is not silent"
   grep -q '<title>choir: ' dom || fail "$page: markup ran: $(grep -o '<title>[^<]*' dom | head -n 1)"
-  grep -qE '<svg|class="t' dom || fail "$page: shows nothing"
+  grep -qE '<svg|class="(t|bar)' dom || fail "$page: shows nothing"
   probed $page.html probed.html
   for width in 400 1600; do
     show $width probed.html

@@ -39,7 +39,8 @@ static int setup(void **state) {
       "done; printf 'One prompt.\\nAnother.\\n' >lines.txt;"
       "choir tokenizer encode --tokenizer en.model --length 128 --out tokens.npy page.txt;"
       "choir train --config configs/nano.json --data data --out run;"
-      "mkdir -p glue/RTE tasks/CB; for part in train dev; do"
+      "mkdir -p glue/RTE tasks/CB examples; cp -r '" CHOIR_SOURCE_DIR
+      "/examples/clusters' examples; for part in train dev; do"
       "  printf 'index\\tsentence1\\tsentence2\\tlabel\\n0\\tIt rains.\\tIt is wet.\\tentailment\\n"
       "1\\tIt rains.\\tIt is dry.\\tnot_entailment\\n' >glue/RTE/$part.tsv; done; for part in train val; do"
       "  printf '%%s\\n%%s\\n' '{\"premise\":\"It rains.\",\"hypothesis\":\"It is "

@@ -4,6 +4,7 @@
 #include "forked_comm.h"
 #include "model_testing.h"
 #include "moe_testing.h"
+#include "plan/traffic.h"
 #include "train/step.h"
 
 enum { STEPS = 2, RANKS_T = 12, RANKS_B = 24, MOST_TOKENS = 3 * RANKS_B * RANKS_T };
@@ -197,44 +198,58 @@ static int count_step(const ch_comm *comm, void *context) {
   return 0;
 }
 
-/* What all ranks together send in a step, but for rows: docs/clusters.md has the formula. A gather of x bytes, and each
- * half of a sum, is (P - 1) x. */
-static int64_t but_for_rows(const choir_config *c, int P, int scored, int64_t slots) {
-  choir_model *model;
-  test_ok(ch_model_prepare(c, NULL, &model));
-  const ch_transformer *net = &model->net;
-  int64_t n = (int64_t)RANKS_B * RANKS_T, e = c->model.experts, bytes = 8 * c->train.shards;
-  for (int i = 0; i < net->params.count; i++) {
-    const ch_param *p = &net->params.p[i];
-    if (p->expert)
-      bytes += 8 * e; /* squares */
-    else
-      bytes += 2 * 4 * p->count * (p == net->embed ? 2 : 1); /* of the head, and of the lookup */
-  }
-  if (scored) bytes += net->moe_layers * 4 * (n * e + slots);
-  choir_model_free(model);
-  return (P - 1) * bytes;
+static int64_t counted(choir_config config, int P) {
+  count_job j = {.config = config};
+  int64_t total = 0;
+  j.sent = mmap(NULL, FORKED_MOST * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_int_equal(forked_run(P, 0, count_step, &j), 0);
+  for (int r = 0; r < P; r++) total += j.sent[r];
+  munmap(j.sent, FORKED_MOST * sizeof *j.sent);
+  return total;
 }
 
-/* Rows that leave their rank, five times a layer: by the ids of the tokens, or whatever is left. */
+/* What all ranks together send in a step, by the formula that choir plan goes by; how many rows leave their rank
+ * depends on the tokens. */
+static int64_t by_formula(const choir_config *c, int P, ch_flow *rows) {
+  const ch_layout layout = {.ranks = P, .replicas = 1, .experts = P, .hidden = 1};
+  ch_params params;
+  double bytes = 0;
+  test_ok(ch_params_build(&c->model, &params));
+  for (int kind = 0; kind < CH_FLOWS; kind++)
+    if (kind != CH_FLOW_ROWS) bytes += ch_flow_of(c, &params, &layout, (ch_flow_kind)kind).bytes;
+  *rows = ch_flow_of(c, &params, &layout, CH_FLOW_ROWS);
+  ch_params_free(&params);
+  return (int64_t)bytes;
+}
+
+/* Hash routing goes by the ids of tokens, so rows are known, too. */
 static void traffic_is_the_formula(void **state) {
   (void)state;
-  enum { P = 4, MOE = 2, ROW = 5 * 4 * 32 * MOE };
-  int64_t n = (int64_t)RANKS_B * RANKS_T, total[2] = {0}, away = 0;
+  enum { P = 4 };
+  const int64_t n = (int64_t)RANKS_B * RANKS_T;
+  choir_config c = config_of("hash", 8, 1);
   int32_t token[RANKS_B * RANKS_T];
-  for (int k = 0; k < 2; k++) {
-    count_job j = {.config = config_of(k ? "expert_choice" : "hash", 8, 1)};
-    j.sent = mmap(NULL, FORKED_MOST * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_int_equal(forked_run(P, 0, count_step, &j), 0);
-    for (int r = 0; r < P; r++) total[k] += j.sent[r];
-    munmap(j.sent, FORKED_MOST * sizeof *j.sent);
-    total[k] -= but_for_rows(&j.config, P, k, 2 * n);
-  }
+  int64_t away = 0;
+  ch_flow rows;
   model_tokens(token, (int)n, 1);
   for (int64_t t = 0; t < n; t++) away += token[t] % MODEL_E / (MODEL_E / P) != t / (n / P);
-  assert_int_equal(total[0], away * ROW);
-  assert_int_equal(total[1] % (5 * 4 * 32), 0);
-  assert_in_range(total[1], n * ROW, 2 * n * ROW); /* three of four rows in the mean */
+  assert_int_equal(counted(c, P) - by_formula(&c, P, &rows), away * ch_flow_slot_bytes(&c));
+}
+
+/* Rows are whatever the rest leaves: whole ones, and about as many as in the mean. All slots are filled by these. */
+static void traffic_of_every_kind(void **state) {
+  (void)state;
+  static const char *const filled[] = {"expert_choice", "kmeans", "base", "random", "quantile_balanced"};
+  for (size_t i = 0; i < sizeof filled / sizeof *filled; i++)
+    for (int P = 3; P <= 4; P++) {
+      choir_config c = config_of(filled[i], 24, P == 3 ? 2 : 1);
+      ch_flow rows;
+      int64_t left = counted(c, P) - by_formula(&c, P, &rows);
+      if (left % (ch_flow_slot_bytes(&c) / c.train.accumulate / ch_flow_moe_layers(&c)))
+        fail_msg("%s, %d ranks: %lld bytes of rows", filled[i], P, (long long)left);
+      if (!((double)left > 0.8 * rows.bytes && (double)left < 1.2 * rows.bytes))
+        fail_msg("%s, %d ranks: %lld bytes of rows, in the mean %g", filled[i], P, (long long)left, rows.bytes);
+    }
 }
 
 static int refused(const ch_comm *comm, void *context) {
@@ -262,6 +277,7 @@ int main(void) {
                                      cmocka_unit_test(every_pool),
                                      cmocka_unit_test(every_option),
                                      cmocka_unit_test(traffic_is_the_formula),
+                                     cmocka_unit_test(traffic_of_every_kind),
                                      cmocka_unit_test(refuses_ranks_that_do_not_divide)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,6 +42,16 @@ static inline void test_poison(real *x, int64_t count) {
   for (int64_t i = 0; i < count; i++) x[i] = (real)NAN;
 }
 
+/* The call fails with `code`, and its message has `part` in it. */
+#define test_fails(call, code, part)                                                                       \
+  do {                                                                                                     \
+    int got_ = (call);                                                                                     \
+    if (got_ != (code) || !strstr(choir_error_message(), (part))) {                                        \
+      fprintf(stderr, "%s:%d: %s: got %d (%s)\n", __FILE__, __LINE__, #call, got_, choir_error_message()); \
+      _fail(__FILE__, __LINE__);                                                                           \
+    }                                                                                                      \
+  } while (0)
+
 /* Largest difference over the largest wanted magnitude. NaN when either side is not finite. */
 static inline double test_error(const real *got, const real *want, int64_t count) {
   double difference = 0, size = 1e-30;

@@ -27,6 +27,7 @@
 #include "choir/machine.h"
 #include "choir/model.h"
 #include "choir/npy.h"
+#include "choir/plan.h"
 #include "choir/printable.h"
 #include "choir/probe.h"
 #include "choir/ranks.h"

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/suggest.h"
 
 enum { FILE_LIMIT = 16 << 20 };
 
@@ -160,6 +161,20 @@ int ch_json_get_array(const json_t *object, const char *name, const char *key, j
   *value = member(object, name, key, "an array");
   if (!*value) return CHOIR_ERROR_FORMAT;
   return json_is_array(*value) ? CHOIR_OK : wrong(*value, name, key, "an array");
+}
+
+int ch_json_check_keys(const json_t *object, const char *name, const char *const *known) {
+  const char *key;
+  json_t *value;
+  char suggestion[100];
+  json_object_foreach((json_t *)object, key, value) {
+    int found = 0;
+    for (int i = 0; known[i]; i++) found |= !strcmp(known[i], key);
+    if (!found)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: unknown key '%.80s'%s", name, key,
+                      ch_did_you_mean(suggestion, sizeof suggestion, key, known));
+  }
+  return CHOIR_OK;
 }
 
 json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }

@@ -31,6 +31,9 @@ int ch_json_get_string(const json_t *object, const char *name, const char *key, 
 int ch_json_get_object(const json_t *object, const char *name, const char *key, json_t **value);
 int ch_json_get_array(const json_t *object, const char *name, const char *key, json_t **value);
 
+/* CHOIR_ERROR_FORMAT, with the nearest known one, for a key that is not among `known` (NULL-terminated). */
+int ch_json_check_keys(const json_t *object, const char *name, const char *const *known);
+
 /* null where JSON has no such number (NaN, infinity); an array of counts, empty where there are none. */
 json_t *ch_json_number(double value);
 json_t *ch_json_integers(const int64_t *values, int count);

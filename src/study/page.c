@@ -1,6 +1,10 @@
 #include "study/page.h"
 
+#include <math.h>
 #include <stdlib.h>
+
+#include "base/error.h"
+#include "base/file.h"
 
 void ch_html_text(FILE *out, const char *text) {
   for (; *text; text++) {
@@ -24,6 +28,28 @@ void ch_html_text(FILE *out, const char *text) {
         fputc(*text, out);
     }
   }
+}
+
+void ch_page_card(FILE *out, const char *label, const char *format, double value, const char *unit) {
+  if (!isfinite(value)) return;
+  fputs("<div><b>", out);
+  fprintf(out, format, value);
+  ch_html_text(out, unit);
+  fputs("</b><span>", out);
+  ch_html_text(out, label);
+  fputs("</span></div>\n", out);
+}
+
+int ch_page_save(const char *output, int (*write)(FILE *out, const void *context), const void *context) {
+  char *text = NULL;
+  size_t bytes = 0;
+  FILE *out = open_memstream(&text, &bytes);
+  int code = out ? write(out, context) : CHOIR_OK, failed = !out || ferror(out);
+  if (out && fclose(out)) failed = 1;
+  if (!code && failed) code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the page", output);
+  if (!code) code = ch_file_save(output, text, bytes);
+  free(text);
+  return code;
 }
 
 int ch_html_json(FILE *out, const json_t *json) {

@@ -17,6 +17,13 @@ void ch_page_begin(FILE *out, const char *title, const char *style, int scripts)
 /* Text with what HTML would interpret escaped. */
 void ch_html_text(FILE *out, const char *text);
 
+/* A key figure among <div class=cards>; nothing where it is not finite. */
+void ch_page_card(FILE *out, const char *label, const char *format, double value, const char *unit);
+
+/* What `write` writes, as a file that is whole or not there. The error of `write`, CHOIR_ERROR_MEMORY, CHOIR_ERROR_IO.
+ */
+int ch_page_save(const char *output, int (*write)(FILE *out, const void *context), const void *context);
+
 /* JSON that may stand in a script element: no "<" and nothing but ASCII. 0, or -1: no memory. */
 int ch_html_json(FILE *out, const json_t *json);
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "choir/version.h"
 #include "study/chart.h"
@@ -15,40 +14,32 @@
 
 static double last(const ch_curve *c) { return c->count ? c->y[c->count - 1] : NAN; }
 
-/* A key figure; nothing where it is not known. */
-static void card(FILE *out, const char *label, const char *format, double value, const char *unit) {
-  if (!isfinite(value)) return;
-  fputs("<div><b>", out);
-  fprintf(out, format, value);
-  fprintf(out, "%s</b><span>%s</span></div>\n", unit, label);
-}
-
 static void card_count(FILE *out, const char *label, double value) {
   if (value >= 1e9)
-    card(out, label, "%.2f", value / 1e9, " B");
+    ch_page_card(out, label, "%.2f", value / 1e9, " B");
   else if (value >= 1e6)
-    card(out, label, "%.1f", value / 1e6, " M");
+    ch_page_card(out, label, "%.1f", value / 1e6, " M");
   else if (value >= 1e4)
-    card(out, label, "%.1f", value / 1e3, " k");
+    ch_page_card(out, label, "%.1f", value / 1e3, " k");
   else
-    card(out, label, "%.0f", value, "");
+    ch_page_card(out, label, "%.0f", value, "");
 }
 
 static void cards(FILE *out, const ch_history *h) {
   const ch_curve *loss = &h->curve[CH_LOSS];
   fputs("<div class=cards>\n", out);
-  card(out, "held-out perplexity", "%.2f", ch_number_at(h->eval, "perplexity"), "");
-  card(out, "perplexity of unigrams", "%.1f", exp(ch_number_at(h->eval, "unigram_loss")), "");
-  card(out, "bits per byte, held out", "%.3f", last(&h->curve[CH_BITS_PER_BYTE]), "");
-  card(out, "held-out loss, nats a token", "%.4f", last(&h->curve[CH_HELDOUT_LOSS]), "");
+  ch_page_card(out, "held-out perplexity", "%.2f", ch_number_at(h->eval, "perplexity"), "");
+  ch_page_card(out, "perplexity of unigrams", "%.1f", exp(ch_number_at(h->eval, "unigram_loss")), "");
+  ch_page_card(out, "bits per byte, held out", "%.3f", last(&h->curve[CH_BITS_PER_BYTE]), "");
+  ch_page_card(out, "held-out loss, nats a token", "%.4f", last(&h->curve[CH_HELDOUT_LOSS]), "");
   if (h->curve[CH_THRESHOLD_LOSS].count)
-    card(out, "the same, causal (by thresholds)", "%.4f", last(&h->curve[CH_THRESHOLD_LOSS]), "");
+    ch_page_card(out, "the same, causal (by thresholds)", "%.4f", last(&h->curve[CH_THRESHOLD_LOSS]), "");
   card_count(out, "steps", loss->x[loss->count - 1]);
   card_count(out, "training tokens", h->tokens);
   card_count(out, "parameters", ch_number_at(h->run, "parameters"));
   card_count(out, "active per token", ch_number_at(h->run, "active_parameters"));
   card_count(out, "tokens a second (median)", ch_curve_median(&h->curve[CH_TOKENS_PER_SECOND]));
-  card(out, "of the machine's peak (median)", "%.0f", ch_curve_median(&h->curve[CH_PEAK_SHARE]), " %");
+  ch_page_card(out, "of the machine's peak (median)", "%.0f", ch_curve_median(&h->curve[CH_PEAK_SHARE]), " %");
   fputs("</div>\n", out);
 }
 
@@ -201,28 +192,27 @@ void ch_report_page(FILE *out, const char *run_directory, const ch_history *h) {
   fputs("</div></html>\n", out);
 }
 
-/* The page about one run, or several, into a file. */
-static int write_page(const char *const *runs, const ch_history *histories, int count, const char *output) {
-  char *text = NULL;
-  size_t bytes = 0;
-  FILE *out = open_memstream(&text, &bytes);
-  if (out && count == 1)
-    ch_report_page(out, runs[0], histories);
-  else if (out)
-    ch_compare_page(out, runs, histories, count);
-  int failed = !out || ferror(out);
-  if (out && fclose(out)) failed = 1;
-  int code =
-      failed ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the report", output) : ch_file_save(output, text, bytes);
-  free(text);
-  return code;
+/* Runs that a page is about. */
+typedef struct {
+  const char *const *runs;
+  const ch_history *history;
+  int count;
+} pages;
+
+static int write_page(FILE *out, const void *context) {
+  const pages *p = context;
+  if (p->count == 1)
+    ch_report_page(out, p->runs[0], p->history);
+  else
+    ch_compare_page(out, p->runs, p->history, p->count);
+  return CHOIR_OK;
 }
 
 static int report(const char *const *runs, int count, const char *output) {
   ch_history history[CH_SERIES_MOST] = {{.tokens = 0}};
   int read = 0, code = CHOIR_OK;
   while (read < count && !(code = ch_history_read(runs[read], &history[read]))) read++;
-  if (!code) code = write_page(runs, history, count, output);
+  if (!code) code = ch_page_save(output, write_page, &(pages){runs, history, count});
   while (read > 0) ch_history_free(&history[--read]);
   return code;
 }

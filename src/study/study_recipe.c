@@ -1,4 +1,5 @@
 /* Recipes and scales as JSON: found, read, checked. */
+#include <limits.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -15,30 +16,15 @@ const char *ch_embedded_find(const ch_embedded *table, const char *name) {
   return NULL;
 }
 
-/* Keys of an object must be among `known`. */
-static int check_keys(const char *file, const char *where, const json_t *object, const char *const *known) {
-  const char *key;
-  json_t *value;
-  char suggestion[100];
-  json_object_foreach((json_t *)object, key, value) {
-    int found = 0;
-    for (int i = 0; known[i]; i++) found |= !strcmp(known[i], key);
-    if (!found)
-      return ch_error(CHOIR_ERROR_FORMAT, "%s: %sunknown key '%.80s'%s", file, where, key,
-                      ch_did_you_mean(suggestion, sizeof suggestion, key, known));
-  }
-  return CHOIR_OK;
-}
-
 static int check_list(const char *file, const json_t *recipe, const char *list, const char *const *known) {
   json_t *array, *item;
   size_t i;
   CH_TRY(ch_json_get_array(recipe, file, list, &array));
   json_array_foreach(array, i, item) {
-    char where[64];
-    snprintf(where, sizeof where, "%s[%zu]: ", list, i);
-    if (!json_is_object(item)) return ch_error(CHOIR_ERROR_FORMAT, "%s: %smust be an object {...}", file, where);
-    CH_TRY(check_keys(file, where, item, known));
+    char where[PATH_MAX];
+    snprintf(where, sizeof where, "%s: %s[%zu]", file, list, i);
+    if (!json_is_object(item)) return ch_error(CHOIR_ERROR_FORMAT, "%s: must be an object {...}", where);
+    CH_TRY(ch_json_check_keys(item, where, known));
   }
   return CHOIR_OK;
 }
@@ -51,7 +37,7 @@ int ch_recipe_check(const char *file, const json_t *recipe) {
                                            "from", "to",    "null", "about", "than_arm", "than_rival", NULL};
   static const char *const sweep_keys[] = {"label", "set", "times", "values", "rate_of", NULL};
   const char *text;
-  CH_TRY(check_keys(file, "", recipe, keys));
+  CH_TRY(ch_json_check_keys(recipe, file, keys));
   CH_TRY(ch_json_get_string(recipe, file, "name", &text));
   if (!*text || strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") != strlen(text) ||
       strlen(text) >= CH_STUDY_NAME / 2)
@@ -62,7 +48,9 @@ int ch_recipe_check(const char *file, const json_t *recipe) {
   CH_TRY(check_list(file, recipe, "arms", arm_keys));
   CH_TRY(check_list(file, recipe, "claims", claim_keys));
   json_t *sweep = json_object_get(recipe, "sweep");
-  return sweep ? check_keys(file, "sweep: ", sweep, sweep_keys) : CHOIR_OK;
+  char where[PATH_MAX];
+  snprintf(where, sizeof where, "%s: sweep", file);
+  return sweep ? ch_json_check_keys(sweep, where, sweep_keys) : CHOIR_OK;
 }
 
 int ch_recipe_load(const char *name, json_t **recipe) {
@@ -100,7 +88,7 @@ int ch_scale_load(const char *name, json_t **scale) {
   static const char *const keys[] = {"config", "set", "tokens", "seeds", "rates", "rate_tokens", "eval_tokens", NULL};
   CH_TRY(access(name, R_OK) == 0 && strchr(name, '.') && strcmp(name, "0.1b") ? ch_json_load(name, scale)
                                                                               : scale_named(name, scale));
-  int code = check_keys(name, "", *scale, keys);
+  int code = ch_json_check_keys(*scale, name, keys);
   if (!code) return CHOIR_OK;
   json_decref(*scale);
   *scale = NULL;

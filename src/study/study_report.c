@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "study/page.h"
 #include "study/study.h"
 #include "study/study_tables.h"
@@ -99,7 +98,8 @@ static void notes(FILE *out) {
       out);
 }
 
-static int page(FILE *out, const json_t *summary) {
+static int page(FILE *out, const void *context) {
+  const json_t *summary = context;
   const json_t *claim;
   size_t i;
   ch_page_begin(out, text(summary, "title"), ch_study_css, 1);
@@ -115,14 +115,8 @@ static int page(FILE *out, const json_t *summary) {
 }
 
 int ch_study_page(const ch_study *s, const json_t *summary, const char *path) {
-  char *html = NULL, figures[PATH_MAX + 16];
-  size_t bytes = 0;
-  FILE *out = open_memstream(&html, &bytes);
-  int code = out ? page(out, summary) : CHOIR_OK, failed = !out || ferror(out);
-  if (out && fclose(out)) failed = 1;
-  if (!code)
-    code = failed ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the page", path) : ch_file_save(path, html, bytes);
-  free(html);
+  char figures[PATH_MAX + 16];
+  CH_TRY(ch_page_save(path, page, summary));
   snprintf(figures, sizeof figures, "%s/figures", s->own);
-  return code ? code : ch_study_write_charts(NULL, summary, figures);
+  return ch_study_write_charts(NULL, summary, figures);
 }

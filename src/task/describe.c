@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "base/suggest.h"
 #include "task/task.h"
 
 /* A list of at least `least` texts, and of numbers too where `numbers` says so. */
@@ -143,17 +142,7 @@ static int read_metrics(choir_task *t, const char *name) {
 static int check_keys(const choir_task *t, const char *name) {
   static const char *const known[] = {"name",   "format",     "splits",   "columns", "label",   "index",
                                       "labels", "unlabelled", "template", "cut",     "metrics", NULL};
-  const char *key;
-  json_t *value;
-  json_object_foreach(t->json, key, value) {
-    int i = 0;
-    char suggestion[100];
-    while (known[i] && strcmp(known[i], key)) i++;
-    if (!known[i])
-      return ch_error(CHOIR_ERROR_FORMAT, "%s: unknown key \"%.80s\"%s", name, key,
-                      ch_did_you_mean(suggestion, sizeof suggestion, key, known));
-  }
-  return CHOIR_OK;
+  return ch_json_check_keys(t->json, name, known);
 }
 
 int ch_task_describe(choir_task *t, const char *name) {

@@ -1,30 +1,35 @@
 /* What a config costs: read off the parameter table, which knows every weight and its shape. */
+#include "train/cost.h"
+
+#include <string.h>
+
 #include "base/error.h"
 #include "train/step.h"
 
-/* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
- * chooses per token. */
-static double experts_per_token(const choir_model_config *m) {
+double ch_experts_per_token(const choir_model_config *m) {
   int choices = ch_router_choices(&m->router);
   return choices ? choices : m->router.capacity_factor;
 }
 
-/* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the
- * logits. */
-static double product_flops(const ch_params *params, double share) {
-  double flops = 0;
-  for (int i = 0; i < params->count; i++) {
-    const ch_param *p = &params->p[i];
-    if (p->product) flops += 2 * (double)p->count * (p->expert ? share : 1);
-  }
-  return flops;
+ch_flops_part ch_flops_part_of(const ch_param *p) {
+  if (p->expert) return CH_FLOPS_EXPERTS;
+  if (p->layer < 0) return CH_FLOPS_HEAD;
+  if (strstr(p->name, ".attn.")) return CH_FLOPS_ATTENTION;
+  return strstr(p->name, ".moe.") ? CH_FLOPS_ROUTER : CH_FLOPS_DENSE;
 }
 
-/* Scores and their weighted sum, over the (T+1)/2 positions that a token sees on average. */
-static double attention_flops(const choir_config *config) {
+/* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the
+ * logits. Attention sees (T+1)/2 positions of a token on average. */
+void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]) {
   const choir_model_config *m = &config->model;
   double seen = (config->train.sequence_length + 1) / 2.0;
-  return m->layers * 2 * (2.0 * seen * m->heads * ch_config_d_head(m));
+  for (int i = 0; i < CH_FLOPS_PARTS; i++) flops[i] = 0;
+  for (int i = 0; i < params->count; i++) {
+    const ch_param *p = &params->p[i];
+    double share = p->expert ? ch_experts_per_token(m) / m->experts : 1;
+    if (p->product) flops[ch_flops_part_of(p)] += 2 * (double)p->whole * share;
+  }
+  flops[CH_FLOPS_ATTENTION] += m->layers * 2 * (2.0 * seen * m->heads * ch_config_d_head(m));
 }
 
 static void count_parameters(const ch_transformer *net, double share, choir_config_costs *costs) {
@@ -40,9 +45,11 @@ static void count_parameters(const ch_transformer *net, double share, choir_conf
 static void count_all(const ch_trainer *t, choir_config_costs *costs) {
   const choir_config *config = &t->model->config;
   const ch_transformer *net = &t->model->net;
-  double share = config->model.moe_every ? experts_per_token(&config->model) / config->model.experts : 0;
+  double share = config->model.moe_every ? ch_experts_per_token(&config->model) / config->model.experts : 0;
+  double flops[CH_FLOPS_PARTS];
   count_parameters(net, share, costs);
-  costs->forward_flops_per_token = product_flops(&net->params, share) + attention_flops(config);
+  ch_count_flops(config, &net->params, flops);
+  for (int i = 0; i < CH_FLOPS_PARTS; i++) costs->forward_flops_per_token += flops[i];
   costs->train_flops_per_token =
       3.0 * ch_pass_sequences(config) / config->train.batch_sequences * costs->forward_flops_per_token;
   ch_trainer_memory(t, &costs->train_memory);

@@ -27,6 +27,11 @@ cat >config.json <<'END'
  "train": {"sequence_length": 16, "batch_sequences": 2, "steps": 4, "checkpoint_every": 2, "eval_every": 2, "eval_sequences": 2}}
 END
 run info config.json
+cat >cluster.json <<'END'
+{"name": "two", "ranks": 2, "fp32_gflops": 1, "memory_gib": 1, "memory_gbs": 1,
+ "levels": [{"name": "net", "ranks": 2, "bandwidth_gbs": 1, "latency_us": 1}]}
+END
+run plan config.json --cluster cluster.json --out plan.html
 run init config.json --tokenizer tok --out fresh
 for router in expert_choice gshard_top2 switch_top1 hash quantile_balanced random kmeans global_topk capped_expert_choice base; do
   run train --config config.json --data data --out "run-$router" --set router.name=$router

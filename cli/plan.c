@@ -1,0 +1,241 @@
+/* choir plan: what training on a cluster would take, for every way to lay it out. */
+#include "choir/plan.h"
+
+#include <string.h>
+
+#include "cli.h"
+
+static struct {
+  const char *cluster, *layout, *out;
+  int ranks, vocab_size, json;
+  cli_list set;
+} o;
+
+static const char how[] = "estimates by formulas, no measurements (docs/planning.md)";
+
+static const char *runs(const choir_plan_layout *l) {
+  return l->runs ? "run by choir train" : "planned, not yet run by choir train";
+}
+
+static const char *dense(const choir_plan_layout *l) { return l->dense_sharded ? "sharded" : "whole"; }
+
+/* ---- JSON lines ---- */
+
+static json_t *levels_json(const choir_plan_about *a, const double *bytes) {
+  json_t *object = json_object();
+  for (int i = 0; i < a->levels; i++) json_object_set_new(object, a->level[i], json_real(bytes[i]));
+  return object;
+}
+
+static json_t *about_json(const choir_plan_about *a, const char *config) {
+  json_t *levels = json_array();
+  for (int i = 0; i < a->levels; i++) json_array_append_new(levels, json_string(a->level[i]));
+  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:I, s:i, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:s}",
+                   "event", "plan", "basis", how, "config", config, "cluster", a->cluster, "notes", a->notes, "ranks",
+                   a->ranks, "levels", levels, "tokens", (json_int_t)a->tokens, "shards", a->shards, "shards_set",
+                   a->shards_set, "parameters", (json_int_t)a->parameters, "active_parameters",
+                   (json_int_t)a->active_parameters, "train_flops_per_token", a->train_flops_per_token, "peak_gflops",
+                   a->peak / 1e9, "memory", a->memory, "price_per_rank_hour", a->price, "currency", a->currency,
+                   "assumed", a->assumed);
+}
+
+static json_t *part_json(const choir_plan_about *a, const choir_plan_part *p) {
+  json_t *row =
+      json_pack("{s:s, s:f, s:s, s:b}", "name", p->name, "seconds", p->seconds, "limit", p->limit, "sent", p->sent);
+  if (!p->sent) return row;
+  json_object_set_new(row, "bytes", json_real(p->bytes));
+  json_object_set_new(row, "level_bytes", levels_json(a, p->level_bytes));
+  return row;
+}
+
+static json_t *layout_json(const choir_plan_about *a, const choir_plan_layout *l) {
+  json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:s, s:b, s:s}", "event", *l->refused ? "refused" : "layout",
+                          "replicas", l->replicas, "experts", l->experts, "hidden", l->hidden, "dense", dense(l),
+                          "runs", l->runs, "mark", runs(l));
+  json_t *memory = json_object(), *parts = json_array();
+  for (int i = 0; i < l->purposes; i++)
+    json_object_set_new(memory, l->memory[i].name, json_integer(l->memory[i].bytes));
+  json_object_set_new(row, "memory", memory);
+  json_object_set_new(row, "bytes", json_integer(l->bytes));
+  if (*l->refused) {
+    json_decref(parts);
+    json_object_set_new(row, "refused", json_string(l->refused));
+    return row;
+  }
+  for (int i = 0; i < l->parts; i++) json_array_append_new(parts, part_json(a, &l->part[i]));
+  json_object_set_new(row, "parts", parts);
+  json_object_set_new(row, "sent", json_real(l->sent));
+  json_object_set_new(row, "level_bytes", levels_json(a, l->level_bytes));
+  json_object_set_new(row, "seconds", json_real(l->seconds));
+  json_object_set_new(row, "seconds_overlapped", json_real(l->overlapped));
+  json_object_set_new(row, "tokens_per_second", json_real(l->tokens_per_second));
+  json_object_set_new(row, "share", json_real(l->share));
+  json_object_set_new(row, "cost_per_billion_tokens", l->cost > 0 ? json_real(l->cost) : json_null());
+  json_object_set_new(row, "bound", json_string(l->bound));
+  return row;
+}
+
+static int print_json(const choir_plan *plan, const char *config) {
+  const choir_plan_about *a = choir_plan_common(plan);
+  const choir_plan_layout *l;
+  int status = cli_json_line(about_json(a, config));
+  for (int i = 0; !status && (l = choir_plan_layout_at(plan, i)); i++) status = cli_json_line(layout_json(a, l));
+  return status;
+}
+
+/* ---- text ---- */
+
+static void print_head(const choir_plan_about *a, const char *config, int assumed) {
+  printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model", cli_shown(a->cluster),
+         a->ranks, cli_grouped(a->tokens), how);
+  printf("  %s parameters, %s active, %s FLOPs a token; peak of a rank %s GFLOP/s, memory %s\n",
+         cli_count((double)a->parameters), cli_count((double)a->active_parameters), cli_count(a->train_flops_per_token),
+         cli_grouped((int64_t)(a->peak / 1e9)), cli_bytes(a->memory));
+  if (assumed) printf("  assumed: a vocabulary of 32,000: the config leaves it to the data\n");
+  if (*a->assumed) printf("  assumed: %s\n", a->assumed);
+  if (*a->notes) printf("  notes of the cluster: %s\n", cli_shown(a->notes));
+  if (a->shards_set) printf("  train.shards is planned as %d; training on so many ranks needs it\n", a->shards);
+}
+
+static void print_name(const choir_plan_layout *l) {
+  printf("%4d x %4d x %2d %c", l->replicas, l->experts, l->hidden, l->dense_sharded ? 's' : ' ');
+}
+
+static void print_row(const choir_plan_about *a, const choir_plan_layout *l) {
+  char cost[32] = "-";
+  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(a->currency));
+  print_name(l);
+  printf(" %10s %10.4g s %10.4g s %9s %6.1f %%  %14s  %-8s %s\n", cli_bytes((double)l->bytes), l->seconds,
+         l->overlapped, cli_count(l->tokens_per_second), 100 * l->share, cost, l->runs ? "runs" : "planned", l->bound);
+}
+
+enum { SHOWN = 12 }; /* rows of either list; JSON and the page have all */
+
+static void print_table(const choir_plan *plan) {
+  const choir_plan_about *a = choir_plan_common(plan);
+  const choir_plan_layout *l;
+  printf(
+      "\nreplicas x experts x hidden (s: dense matrices sharded), the fastest first; planned: not yet run by choir "
+      "train\n");
+  printf("%16s   %10s %12s %12s %9s %8s  %14s\n", "R x E x H", "memory", "step", "overlapped", "tokens/s", "of peak",
+         "10^9 tokens");
+  int i = 0;
+  for (; (l = choir_plan_layout_at(plan, i)) && !*l->refused; i++)
+    if (i < SHOWN) print_row(a, l);
+  if (i > SHOWN) printf("  and %d more\n", i - SHOWN);
+}
+
+/* Dense matrices may be whole or sharded: whether the other way is the one to tell about. */
+static int another_way(const choir_plan *plan, const choir_plan_layout *l) {
+  const choir_plan_layout *other;
+  for (int i = 0; !l->runs && !l->dense_sharded && (other = choir_plan_layout_at(plan, i)); i++)
+    if (other->dense_sharded && other->replicas == l->replicas && other->hidden == l->hidden) return 1;
+  return 0;
+}
+
+static void print_refused(const choir_plan *plan) {
+  const choir_plan_layout *l;
+  int some = 0;
+  for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++) {
+    if (!*l->refused || another_way(plan, l)) continue;
+    if (!some++) printf("\nrefused\n");
+    if (some > SHOWN) continue;
+    print_name(l);
+    printf("  %s%s\n", l->refused, l->runs ? "; this is what choir train would run" : "");
+  }
+  if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
+}
+
+static void print_part(const choir_plan_about *a, const choir_plan_layout *l, const choir_plan_part *p) {
+  if (p->seconds <= 0 && p->bytes <= 0) return;
+  printf("    %-20s %10.4g s %5.1f %%  ", p->name, p->seconds, 100 * p->seconds / l->seconds);
+  if (!p->sent) {
+    printf("by %s\n", p->limit);
+    return;
+  }
+  printf("%9s a rank", cli_bytes(p->bytes / a->ranks));
+  for (int i = 0; i < a->levels; i++) printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(a->level[i]));
+  putchar('\n');
+}
+
+static void print_details(const choir_plan_about *a, const choir_plan_layout *l) {
+  printf("\n%d x %d x %d, dense matrices %s: %s\n  memory of a rank: %s\n", l->replicas, l->experts, l->hidden,
+         dense(l), runs(l), cli_bytes((double)l->bytes));
+  for (int i = 0; i < l->purposes; i++)
+    if (l->memory[i].bytes) printf("    %-20s %10s\n", l->memory[i].name, cli_bytes((double)l->memory[i].bytes));
+  printf("  a step: %.4g s, %.4g s where traffic is hidden behind products; bytes by level are of all ranks\n",
+         l->seconds, l->overlapped);
+  for (int i = 0; i < l->parts; i++) print_part(a, l, &l->part[i]);
+  printf("  the longest part: %s\n", l->bound);
+}
+
+/* The layout that --layout names, or the fastest; NULL: there is none. */
+static const choir_plan_layout *chosen(const choir_plan *plan) {
+  const choir_plan_layout *l = choir_plan_layout_at(plan, 0);
+  char name[64];
+  for (int i = 0; o.layout && (l = choir_plan_layout_at(plan, i)); i++) {
+    snprintf(name, sizeof name, "%dx%dx%d", l->replicas, l->experts, l->hidden);
+    if (!strcmp(name, o.layout) && !*l->refused) break;
+  }
+  return l && !*l->refused ? l : NULL;
+}
+
+static int print_text(const choir_plan *plan, const choir_config *config, int assumed) {
+  const choir_plan_about *a = choir_plan_common(plan);
+  const choir_plan_layout *l = chosen(plan);
+  if (!l && o.layout) return cli_usage("--layout %s: none of the layouts that can be is called so", o.layout);
+  print_head(a, config->model.name, assumed);
+  if (l) print_table(plan);
+  if (l) print_details(a, l);
+  print_refused(plan);
+  return l ? 0 : cli_fail_with("no layout of %d ranks can be", a->ranks);
+}
+
+static int show(const choir_plan *plan, const choir_config *config, int assumed) {
+  if (o.out && choir_plan_page(plan, o.out)) return cli_fail();
+  if (o.json) return print_json(plan, config->model.name);
+  return print_text(plan, config, assumed);
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  choir_config config;
+  choir_plan *plan;
+  const choir_plan_options options = {.cluster = o.cluster, .ranks = o.ranks};
+  int status = cli_load_config(operands[0], &o.set, &config);
+  if (status) return status;
+  int assumed = cli_vocabulary(&config, o.vocab_size);
+  if (choir_plan_create(&config, &options, &plan)) return cli_fail();
+  status = show(plan, &config, assumed);
+  choir_plan_free(plan);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"cluster", "FILE", CLI_INPUT, &o.cluster, NULL, "what describes the cluster (JSON; docs/formats.md)", 1},
+    {"ranks", "N", CLI_INT, &o.ranks, "0", "of the cluster's ranks, so many train; 0: all", 0},
+    {"layout", "RxExH", CLI_TEXT, &o.layout, NULL, "the layout to show in detail; the fastest otherwise", 0},
+    CLI_VOCABULARY(&o.vocab_size),
+    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field of the config, as train --set does", 0},
+    {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON lines: what all have in common, then a layout each", 0},
+    {"out", "FILE.html", CLI_OUTPUT, &o.out, NULL, "write the plan as a page, too", 0},
+    {0}};
+
+const cli_verb cli_plan = {
+    "plan",
+    "CONFIG|CHECKPOINT|RUN",
+    1,
+    1,
+    "estimate what training on a cluster would take, layout by layout",
+    "A layout shares a model over R x E x H ranks: R copies of the experts, E groups that share the experts of a copy, "
+    "and H parts of the hidden width of an expert. For each the memory of a rank by purpose, the time of a step by "
+    "part, "
+    "bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the layouts that "
+    "cannot "
+    "be, and why. choir train runs R = H = 1; the others are marked.\n\n"
+    "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, rates "
+    "are "
+    "the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json --set "
+    "batch_sequences=64",
+    options,
+    run};

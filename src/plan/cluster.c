@@ -1,0 +1,174 @@
+#include "plan/cluster.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/suggest.h"
+#include "comm/collective.h"
+
+static const double assumed_share = 0.6; /* what products of a training step reach in docs/performance.md, about */
+
+static const char *const share_names[CH_FLOPS_PARTS + 1] = {"attention", "dense", "router", "experts", "head", NULL};
+
+/* What is being read: an object, and the words that messages about it begin with. */
+typedef struct {
+  const json_t *object;
+  const char *where;
+} place;
+
+/* A number, or `fallback` where the file does not say it. */
+static int number(place at, const char *key, double low, double high, double fallback, double *value) {
+  *value = fallback;
+  return json_object_get(at.object, key) ? ch_json_get_number(at.object, at.where, key, low, high, value) : CHOIR_OK;
+}
+
+static int text(place at, const char *key, size_t size, char *to) {
+  const char *value;
+  if (!json_object_get(at.object, key)) return CHOIR_OK;
+  CH_TRY(ch_json_get_string(at.object, at.where, key, &value));
+  if (strlen(value) >= size)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" has %zu bytes: at most %zu", at.where, key, strlen(value),
+                    size - 1);
+  strcpy(to, value);
+  return CHOIR_OK;
+}
+
+/* ---- levels ---- */
+
+static int read_torus(place at, int units, ch_level *l) {
+  json_t *dims, *dim;
+  size_t i;
+  int64_t product = 1;
+  CH_TRY(ch_json_get_array(at.object, at.where, "dimensions", &dims));
+  if (json_array_size(dims) < 1 || json_array_size(dims) > CH_TORUS_DIMS)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"dimensions\" has %zu numbers: must be 1 to %d", at.where,
+                    json_array_size(dims), CH_TORUS_DIMS);
+  json_array_foreach(dims, i, dim) {
+    if (!json_is_integer(dim) || json_integer_value(dim) < 1 || json_integer_value(dim) > CH_RANKS)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"dimensions\"[%zu] must be an integer from 1 to %d", at.where, i,
+                      CH_RANKS);
+    l->dim[l->dims++] = (int)json_integer_value(dim);
+    product *= json_integer_value(dim);
+  }
+  if (product == units) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: \"dimensions\" make %lld places for %d units below this level", at.where,
+                  (long long)product, units);
+}
+
+/* What belongs to one topology only. */
+static int read_topology(place at, int units, ch_level *l) {
+  static const char *const topologies[] = {"flat", "fat_tree", "torus", NULL};
+  char word[16] = "flat", known[64];
+  int t = 0;
+  CH_TRY(text(at, "topology", sizeof word, word));
+  while (topologies[t] && strcmp(topologies[t], word)) t++;
+  if (!topologies[t])
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"topology\" is \"%s\": must be one of: %s", at.where, word,
+                    ch_word_list(known, sizeof known, topologies));
+  l->topology = (ch_topology)t;
+  if (t != CH_FAT_TREE && json_object_get(at.object, "oversubscription"))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"oversubscription\" belongs to a fat_tree, and this is \"%s\"", at.where,
+                    word);
+  if (t != CH_TORUS && json_object_get(at.object, "dimensions"))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"dimensions\" belong to a torus, and this is \"%s\"", at.where, word);
+  CH_TRY(number(at, "oversubscription", 1, 1000, 1, &l->oversubscription));
+  return t == CH_TORUS ? read_torus(at, units, l) : CHOIR_OK;
+}
+
+static int read_level(place at, const ch_cluster *c, int below, ch_level *l) {
+  static const char *const keys[] = {
+      "name", "ranks", "bandwidth_gbs", "latency_us", "oversubscription", "topology", "dimensions", NULL};
+  const char *name;
+  int64_t ranks;
+  double gbs, us;
+  CH_TRY(ch_json_check_keys(at.object, at.where, keys));
+  CH_TRY(ch_json_get_string(at.object, at.where, "name", &name));
+  CH_TRY(text(at, "name", sizeof l->name, l->name));
+  CH_TRY(ch_json_get_integer(at.object, at.where, "ranks", 1, c->ranks, &ranks));
+  if (ranks <= below || ranks % below)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"ranks\" is %lld: must be a multiple of the %d of the level before",
+                    at.where, (long long)ranks, below);
+  CH_TRY(ch_json_get_number(at.object, at.where, "bandwidth_gbs", 1e-6, 1e6, &gbs));
+  CH_TRY(ch_json_get_number(at.object, at.where, "latency_us", 0, 1e9, &us));
+  l->ranks = (int)ranks;
+  l->bandwidth = gbs * 1e9;
+  l->latency = us * 1e-6;
+  return read_topology(at, l->ranks / below, l);
+}
+
+static int read_levels(place at, ch_cluster *c) {
+  json_t *levels = NULL, *level;
+  size_t i;
+  int below = 1;
+  if (c->ranks == 1 && !json_object_get(at.object, "levels")) return CHOIR_OK;
+  CH_TRY(ch_json_get_array(at.object, at.where, "levels", &levels));
+  if (json_array_size(levels) > CH_LEVELS)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu levels: at most %d", at.where, json_array_size(levels), CH_LEVELS);
+  json_array_foreach(levels, i, level) {
+    char where[PATH_MAX];
+    snprintf(where, sizeof where, "%s: levels[%zu]", at.where, i);
+    if (!json_is_object(level)) return ch_error(CHOIR_ERROR_FORMAT, "%s: must be an object {...}", where);
+    CH_TRY(read_level((place){level, where}, c, below, &c->level[i]));
+    below = c->level[i].ranks;
+    c->levels++;
+  }
+  if (below == c->ranks) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: the levels tie %d ranks together, and there are %d: add a level of %d",
+                  at.where, below, c->ranks, c->ranks);
+}
+
+/* ---- the rest ---- */
+
+static int read_shares(place at, ch_cluster *c) {
+  json_t *shares = json_object_get(at.object, "shares");
+  char where[PATH_MAX];
+  snprintf(where, sizeof where, "%s: shares", at.where);
+  if (shares) CH_TRY(ch_json_get_object(at.object, at.where, "shares", &shares));
+  if (shares) CH_TRY(ch_json_check_keys(shares, where, share_names));
+  for (int p = 0; p < CH_FLOPS_PARTS; p++) {
+    if (!json_object_get(shares, share_names[p])) c->assumed |= 1u << p;
+    CH_TRY(number((place){shares, where}, share_names[p], 1e-4, 1, assumed_share, &c->share[p]));
+  }
+  return CHOIR_OK;
+}
+
+static int read_cluster(place at, ch_cluster *c) {
+  static const char *const keys[] = {
+      "name",       "notes",      "ranks",      "bench",  "fp32_gflops",         "bf16_gflops", "shares",
+      "memory_gib", "memory_gbs", "message_us", "levels", "price_per_rank_hour", "currency",    NULL};
+  const char *name;
+  int64_t ranks;
+  double gib;
+  CH_TRY(ch_json_check_keys(at.object, at.where, keys));
+  CH_TRY(ch_json_get_string(at.object, at.where, "name", &name));
+  CH_TRY(text(at, "name", sizeof c->name, c->name));
+  CH_TRY(text(at, "notes", sizeof c->notes, c->notes));
+  CH_TRY(text(at, "bench", sizeof c->bench, c->bench));
+  CH_TRY(text(at, "currency", sizeof c->currency, c->currency));
+  CH_TRY(ch_json_get_integer(at.object, at.where, "ranks", 1, CH_RANKS, &ranks));
+  CH_TRY(ch_json_get_number(at.object, at.where, "memory_gib", 1e-3, 1e6, &gib));
+  CH_TRY(number(at, "fp32_gflops", 1e-3, 1e9, 0, &c->fp32));
+  CH_TRY(number(at, "bf16_gflops", 0, 1e9, 0, &c->bf16));
+  CH_TRY(number(at, "memory_gbs", 1e-3, 1e6, 0, &c->memory_bandwidth));
+  CH_TRY(number(at, "message_us", 0, 1e6, 0, &c->message));
+  CH_TRY(number(at, "price_per_rank_hour", 0, 1e9, 0, &c->price));
+  c->ranks = (int)ranks;
+  c->memory = gib * 0x1p30;
+  c->fp32 *= 1e9;
+  c->bf16 *= 1e9;
+  c->memory_bandwidth *= 1e9;
+  c->message *= 1e-6;
+  CH_TRY(read_shares(at, c));
+  return read_levels(at, c);
+}
+
+int ch_cluster_parse(const char *text, size_t length, const char *name, ch_cluster *cluster) {
+  json_t *root;
+  *cluster = (ch_cluster){0};
+  CH_TRY(ch_json_parse(text, length, name, &root));
+  int code = read_cluster((place){root, name}, cluster);
+  json_decref(root);
+  return code;
+}

@@ -1,0 +1,54 @@
+/* Every exchange is spread evenly over a group of ranks, so what a level has to carry follows from how many of the
+ * group stand below one of its units. docs/planning.md has the formulas. */
+#include "plan/network.h"
+
+static double least(double a, double b) { return a < b ? a : b; }
+
+/* Members of a group that stand in one unit of `ranks` ranks, the first being a member. */
+static int members(const ch_flow *f, int ranks) {
+  int count = (ranks + f->stride - 1) / f->stride;
+  return count < f->size ? count : f->size;
+}
+
+/* How many times a unit's bytes pass the fullest link of a torus, where each of `count` units that stand `stride` apart
+ * sends evenly to all of them, itself included: in each dimension a ring of k links, k/8; a line of k places, k/4. */
+static double torus_load(const ch_level *l, int count, int stride) {
+  double worst = 0, inner = 1;
+  for (int i = 0; i < l->dims; i++) {
+    double k = l->dim[i], from = least((double)stride / inner, k), to = least((double)stride * count / inner, k);
+    if (from < 1) from = 1;
+    double load = to <= from ? 0 : to == k && k > 2 ? k / 8 : to / 4;
+    if (load > worst) worst = load;
+    inner *= k;
+  }
+  return worst;
+}
+
+/* Seconds that the links of level `i` are busy, where each rank sends `bytes` to the others of its group. */
+static double busy(const ch_cluster *c, int i, int ranks, const ch_flow *f, double bytes) {
+  const ch_level *l = &c->level[i];
+  int unit = i ? c->level[i - 1].ranks : 1, below = members(f, unit), within = members(f, l->ranks);
+  double senders = least(unit, ranks), others = f->size - 1;
+  double leaving = senders * bytes * (f->size - below) / others;
+  if (l->topology != CH_TORUS) return leaving * l->oversubscription / l->bandwidth;
+  if (within == below) return 0;
+  int units = (within + below - 1) / below, stride = f->stride > unit ? f->stride / unit : 1;
+  double inside = senders * bytes * (within - below) / others; /* and as much again for those who send to themselves */
+  return inside * units / (units - 1) * torus_load(l, units, stride) / l->bandwidth;
+}
+
+ch_passage ch_passage_of(const ch_cluster *c, int ranks, const ch_flow *f) {
+  ch_passage p = {.level = 0};
+  double longest = 0, latency = 0, each = f->bytes / ranks;
+  if (f->size < 2 || f->bytes <= 0) return p;
+  for (int i = 0, below = 1; i < c->levels; i++) {
+    int within = members(f, c->level[i].ranks);
+    double seconds = busy(c, i, ranks, f, each);
+    p.bytes[i] = f->bytes * (within - below) / (f->size - 1);
+    if (within > below) latency = c->level[i].latency; /* of the farthest */
+    if (seconds > longest) longest = seconds, p.level = i;
+    below = within;
+  }
+  p.seconds = longest + (double)f->exchanges * (latency + (f->size - 1) * c->message);
+  return p;
+}

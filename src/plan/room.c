@@ -1,0 +1,174 @@
+#include "plan/room.h"
+
+#include "base/error.h"
+#include "train/step.h"
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t split(int64_t count, int64_t parts) { return (count + parts - 1) / parts; }
+
+/* ---- what the engine plans ---- */
+
+/* Elements of experts, or of everything else, in a layer. */
+static int64_t in_layer(const ch_params *params, int layer, int expert) {
+  int64_t count = 0;
+  for (int i = 0; i < params->count; i++)
+    if (params->p[i].layer == layer && params->p[i].expert == expert) count += params->p[i].count;
+  return count;
+}
+
+/* The experts' part of the gradients: with `share_gradients` there is room for the largest layer's only. */
+static int64_t gradients_of_experts(const choir_model *model) {
+  int64_t largest = 0, all = 0, of_largest = 0;
+  for (int l = 0; l < model->config.model.layers; l++) {
+    int64_t experts = in_layer(&model->net.params, l, 1), layer = experts + in_layer(&model->net.params, l, 0);
+    all += experts;
+    if (layer > largest) largest = layer, of_largest = experts;
+  }
+  return (model->share_gradients ? of_largest : all) * (int64_t)sizeof(real);
+}
+
+static void read_off(const ch_trainer *t, ch_engine_plan *p) {
+  const choir_model *model = t->model;
+  const ch_params *params = &model->net.params;
+  ch_trainer_memory(t, &p->memory);
+  for (int i = 0; i < params->count; i++) {
+    const ch_param *q = &params->p[i];
+    if (!q->expert) p->dense += q->count;
+    if (!q->expert) continue;
+    p->expert_weights += q->count * (int64_t)(sizeof(real) + (q->w16 ? sizeof(ch_bf16) : 0));
+    for (int s = 0; s < CH_OPTIM_STATES; s++)
+      p->expert_state += t->optimizer.tensor[i].state_count[s] * (int64_t)sizeof(real);
+  }
+  p->outside = in_layer(params, -1, 0);
+  for (int l = 0; l < model->config.model.layers; l++) p->layer = most(p->layer, in_layer(params, l, 0));
+  p->expert_gradients = gradients_of_experts(model);
+  p->gradients_of_a_layer = model->share_gradients;
+  for (int l = 0; l < model->config.model.layers; l++) {
+    const ch_block *b = &model->net.block[l];
+    if (b->moe < 0 || model->x.comm->size == 1) continue;
+    p->local = b->saved.exchange.local.max_slots;
+    p->owned = b->saved.exchange.owned.max_slots;
+  }
+}
+
+/* Nobody is there: a dry run sends nothing. */
+static void send_nothing(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive) {
+  (void)comm, (void)send, (void)receive;
+}
+
+int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine_plan *plan) {
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  choir_model *model;
+  ch_trainer trainer;
+  ch_traffic traffic = {0};
+  const ch_comm others = {.name = "planned",
+                          .rank = rank,
+                          .size = ranks,
+                          .piece = INT64_C(1) << 28,
+                          .traffic = &traffic,
+                          .exchange = send_nothing};
+  *plan = (ch_engine_plan){.local = 0};
+  options.emulate_bf16 = 1; /* the cluster is another machine */
+  CH_TRY(ch_model_prepare(config, &options, &model));
+  if (ranks > 1) ch_model_share(model, &others);
+  int code = ch_trainer_plan(model, &trainer);
+  if (!code) read_off(&trainer, plan);
+  ch_trainer_free(&trainer);
+  return code;
+}
+
+/* ---- by purpose ---- */
+
+typedef enum {
+  DENSE_WEIGHTS,
+  EXPERT_WEIGHTS,
+  DENSE_GRADIENTS,
+  EXPERT_GRADIENTS,
+  DENSE_STATE,
+  EXPERT_STATE,
+  ACTIVATIONS,
+  EXCHANGE,
+  SCRATCH,
+  PROCESS,
+  PURPOSES
+} purpose;
+
+static const char *const purpose_names[PURPOSES] = {
+    "dense weights", "expert weights", "dense gradients",  "expert gradients", "dense state",
+    "expert state",  "activations",    "exchange buffers", "scratch",          "process"};
+
+/* Rows under way: of the rank's tokens, and as they come from all ranks. */
+static int64_t staging(int64_t d, int64_t local, int64_t owned) { return (local + owned) * d * (int64_t)sizeof(real); }
+
+/* The engine's own plan, cut by purpose. */
+static void cut(const choir_config *config, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
+  int64_t staged = staging(config->model.d_model, p->local, p->owned);
+  if (staged > p->memory.scratch) staged = p->memory.scratch;
+  bytes[EXPERT_WEIGHTS] = p->expert_weights;
+  bytes[DENSE_WEIGHTS] = p->memory.weights - p->expert_weights;
+  bytes[EXPERT_GRADIENTS] = p->expert_gradients;
+  bytes[DENSE_GRADIENTS] = p->memory.gradients - p->expert_gradients;
+  bytes[EXPERT_STATE] = p->expert_state;
+  bytes[DENSE_STATE] = p->memory.optimizer - p->expert_state;
+  bytes[ACTIVATIONS] = p->memory.activations;
+  bytes[EXCHANGE] = staged;
+  bytes[SCRATCH] = p->memory.scratch - staged;
+  bytes[PROCESS] = p->memory.process;
+}
+
+/* What the engine does not do yet: the same tokens and pool as with all ranks as expert groups, but other slots. A rank
+ * has its own tokens' slots in rounds of the mean, and of its experts' an equal share of every replica. */
+static void move_slots(const choir_config *config, const ch_layout *l, const ch_engine_plan *all,
+                       int64_t bytes[PURPOSES]) {
+  const choir_model_config *m = &config->model;
+  int64_t layers = ch_flow_moe_layers(config), word = sizeof(real), d = m->d_model, h = ch_config_d_expert(m);
+  int64_t slots = layers ? ch_flow_slots(config) : 0, local = split(slots, l->ranks),
+          owned = split(split(slots, m->experts) * split(m->experts, l->experts), l->replicas);
+  int64_t hidden = (owned * (h / l->hidden) - all->owned * h) * word;
+  bytes[ACTIVATIONS] += layers * ((local - all->local) * d * word + hidden);
+  bytes[EXCHANGE] = staging(d, local, owned);
+  bytes[SCRATCH] += most(0, (owned - all->owned) * d * word + hidden);
+}
+
+/* Of every dense matrix its own, and whole those of the layer that runs and of what stands outside. */
+static void shard_dense(const ch_layout *l, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
+  double present = (double)(p->layer + p->outside) / (double)(p->dense > 0 ? p->dense : 1);
+  bytes[DENSE_WEIGHTS] = split(bytes[DENSE_WEIGHTS], l->ranks) + (int64_t)(present * (double)bytes[DENSE_WEIGHTS]);
+  if (!p->gradients_of_a_layer)
+    bytes[DENSE_GRADIENTS] = split(bytes[DENSE_GRADIENTS], l->ranks) + (p->layer + p->outside) * (int64_t)sizeof(real);
+  bytes[DENSE_STATE] = split(bytes[DENSE_STATE], l->ranks);
+}
+
+static int planned(const choir_config *config, const ch_layout *l, int64_t bytes[PURPOSES]) {
+  choir_config one = *config; /* an expert group, whose experts are as narrow as the shards */
+  ch_engine_plan group, all;
+  int64_t own[PURPOSES];
+  one.model.d_expert = ch_config_d_expert(&config->model) / l->hidden;
+  one.train.shards = l->experts;
+  CH_TRY(ch_engine_plan_of(&one, l->experts - 1, l->experts, &group));
+  CH_TRY(ch_engine_plan_of(config, 0, l->ranks, &all));
+  cut(config, &group, own);
+  cut(config, &all, bytes);
+  move_slots(config, l, &all, bytes);
+  for (int i = DENSE_WEIGHTS; i <= EXPERT_STATE; i++) bytes[i] = own[i];
+  if (l->dense_sharded) shard_dense(l, &group, bytes);
+  return CHOIR_OK;
+}
+
+int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_layout *out) {
+  int64_t bytes[PURPOSES];
+  ch_engine_plan engine;
+  if (out->runs) {
+    CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout->ranks, &engine));
+    cut(config, &engine, bytes);
+  } else {
+    CH_TRY(planned(config, layout, bytes));
+  }
+  out->purposes = PURPOSES;
+  out->bytes = 0;
+  for (int i = 0; i < PURPOSES; i++) {
+    out->memory[i] = (choir_plan_purpose){purpose_names[i], bytes[i]};
+    out->bytes += bytes[i];
+  }
+  return CHOIR_OK;
+}

@@ -1,0 +1,167 @@
+#include "plan/traffic.h"
+
+#include <string.h>
+
+#include "comm/collective.h"
+#include "moe/router.h"
+
+static const char *const names[] = {"scores",        "expert rows",     "hidden shards",    "gradients of gates",
+                                    "centroids",     "dense gradients", "expert gradients", "numbers",
+                                    "dense matrices"};
+
+enum { TRIPS = 5 }; /* of a row: to its expert and back; in backward its gradient there, the row again, and one back */
+
+/* What everything is counted from. */
+typedef struct {
+  const choir_config *config;
+  const ch_params *params;
+  const ch_layout *layout;
+  const ch_router *router;
+  int64_t n, e, d;
+  int64_t passes;  /* micro-batches of a step */
+  int64_t layers;  /* passes x MoE layers */
+  int64_t to_rest; /* ranks but one: what each sends to all is sent so often */
+} job;
+
+int ch_flow_moe_layers(const choir_config *config) {
+  return config->model.moe_every ? config->model.layers / config->model.moe_every : 0;
+}
+
+static int64_t tokens(const choir_config *config) {
+  return (int64_t)config->train.batch_sequences * config->train.sequence_length;
+}
+
+int64_t ch_flow_slots(const choir_config *config) {
+  const choir_router_options *o = &config->model.router;
+  int choices = ch_router_choices(o);
+  int64_t n = tokens(config);
+  if (choices) return choices * n;
+  return ch_router_find(o->name)->max_slots(o, (int)n, config->model.experts, config->train.sequence_length);
+}
+
+int64_t ch_flow_slot_bytes(const choir_config *config) {
+  return TRIPS * config->model.d_model * (int64_t)sizeof(real) * ch_flow_moe_layers(config) * config->train.accumulate;
+}
+
+int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
+  (void)layout; /* every rank selects for all experts */
+  return tokens(config) * config->model.experts;
+}
+
+/* ---- gradients of what every rank has: ch_comm_sum ---- */
+
+/* Elements of one tensor, in slices of at_once a rank: each rank sends every piece that it has of the tree but for its
+ * own share, and then its share of the sum to all. */
+static int64_t summed(const job *j, const int *pieces, int64_t at_once, int64_t count) {
+  int ranks = j->layout->ranks;
+  int64_t slices = count / (at_once * ranks), rest = count % (at_once * ranks), sent = j->to_rest * count;
+  for (int r = 0; r < ranks; r++) {
+    int64_t share = slices * at_once + ch_share(rest, r + 1, ranks) - ch_share(rest, r, ranks);
+    sent += pieces[r] * (count - share);
+  }
+  return sent;
+}
+
+static void sums(const job *j, ch_flow *f) {
+  int ranks = j->layout->ranks, shards = j->config->train.shards, pieces[CH_RANKS], most = 0, all = 0;
+  ch_piece unused[CH_SUM_PIECES];
+  for (int r = 0; r < ranks; r++) {
+    all += pieces[r] = ch_comm_pieces(shards, r, ranks, unused);
+    if (pieces[r] > most) most = pieces[r];
+  }
+  int64_t at_once = ch_comm_sum_room(&(ch_comm){.size = ranks}, shards) / all;
+  for (int i = 0; i < j->params->count; i++) {
+    const ch_param *p = &j->params->p[i];
+    if (p->expert) continue;
+    int64_t times = j->passes * (p->layer < 0 && p->matrix ? 2 : 1); /* the embedding: of the head, of the lookup */
+    f->bytes += (double)(times * (int64_t)sizeof(real) * summed(j, pieces, at_once, p->whole));
+    f->exchanges += times * (most + 1) * ((p->whole + at_once * ranks - 1) / (at_once * ranks));
+  }
+}
+
+/* Dense matrices that live on one rank each: every layer's weights go to all before forward and before backward, and
+ * gradients to their owners. */
+static void gathered(const job *j, ch_flow *f) {
+  enum { TIMES = 3 };
+  f->name = names[CH_FLOWS];
+  for (int i = 0; i < j->params->count; i++)
+    if (!j->params->p[i].expert)
+      f->bytes += (double)(TIMES * j->passes * (int64_t)sizeof(real) * j->to_rest * j->params->p[i].whole);
+  f->exchanges = TIMES * j->passes * (j->config->model.layers + 1);
+}
+
+/* ---- the rest ---- */
+
+static int64_t expert_elements(const job *j, int *tensors) {
+  int64_t elements = 0;
+  *tensors = 0;
+  for (int i = 0; i < j->params->count; i++) {
+    elements += j->params->p[i].expert ? j->params->p[i].whole : 0;
+    *tensors += j->params->p[i].expert;
+  }
+  return elements;
+}
+
+/* What every rank sends to all others: `bytes` of all ranks together. */
+static void to_all(const job *j, int64_t bytes, int64_t exchanges, ch_flow *f) {
+  f->bytes = (double)(j->to_rest * bytes);
+  f->exchanges = exchanges;
+}
+
+static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
+  const ch_layout *l = j->layout;
+  const int64_t word = sizeof(real);
+  int64_t slots = j->layers ? ch_flow_slots(j->config) : 0;
+  int tensors;
+  int64_t experts = expert_elements(j, &tensors);
+  switch (kind) {
+    case CH_FLOW_SCORES:
+      if (ch_router_learned(j->router)) to_all(j, j->layers * word * j->n * j->e, j->layers, f);
+      break;
+    case CH_FLOW_ROWS: /* a row goes in `hidden` pieces to as many ranks; one of all that there are is the sender */
+      f->size = l->experts * l->hidden;
+      f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * (1 - 1.0 / f->size);
+      f->exchanges = TRIPS * j->layers;
+      break;
+    case CH_FLOW_HIDDEN: /* each brings its piece of a row to the others, or adds what they have of it */
+      f->size = l->hidden;
+      f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * (l->hidden - 1);
+      f->exchanges = TRIPS * j->layers;
+      break;
+    case CH_FLOW_GATES:
+      if (j->router->backward) to_all(j, j->layers * word * slots, j->layers, f);
+      break;
+    case CH_FLOW_CENTROIDS:
+      if (ch_router_has_centroids(j->router)) to_all(j, j->layers * word * j->n * j->d, j->layers, f);
+      break;
+    case CH_FLOW_DENSE:
+      if (l->dense_sharded)
+        gathered(j, f);
+      else
+        sums(j, f);
+      break;
+    case CH_FLOW_EXPERTS: /* every replica sends of each gradient all but its share, and then the sum of that */
+      f->size = l->replicas;
+      f->stride = l->experts * l->hidden;
+      f->bytes = 2.0 * (double)(word * experts) * (l->replicas - 1);
+      f->exchanges = 2 * tensors;
+      break;
+    default:
+      to_all(j, 8 * (j->passes * j->config->train.shards + tensors * j->e), j->passes + 1, f);
+  }
+}
+
+ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind) {
+  const choir_model_config *m = &config->model;
+  job j = {.config = config, .params = params, .layout = layout, .router = ch_router_find(m->router.name)};
+  ch_flow f = {.name = names[kind], .size = layout->ranks, .stride = 1};
+  j.n = tokens(config);
+  j.e = m->experts;
+  j.d = m->d_model;
+  j.passes = config->train.accumulate;
+  j.layers = j.passes * ch_flow_moe_layers(config);
+  j.to_rest = layout->ranks - 1;
+  if (layout->ranks > 1) count(&j, kind, &f);
+  if (f.size == 1 || f.bytes == 0) f.bytes = 0, f.exchanges = 0;
+  return f;
+}

@@ -1,0 +1,49 @@
+/* What ranks send each other in a training step, counted from the config: the formulas of docs/clusters.md. One process
+ * sends nothing. tests/test_ranks.c compares with bytes that the engine has counted. */
+#ifndef CH_PLAN_TRAFFIC_H
+#define CH_PLAN_TRAFFIC_H
+
+#include "model/param.h"
+
+/* How ranks = replicas x experts x hidden share a model: rank ((r * experts) + g) * hidden + j has the hidden shard j
+ * of the experts of group g, of replica r. All ranks have tokens of their own. choir train runs experts = ranks. */
+typedef struct ch_layout {
+  int ranks, replicas, experts, hidden;
+  int dense_sharded; /* every dense matrix lives on one rank, and is sent to all when a layer needs it */
+} ch_layout;
+
+typedef enum {
+  CH_FLOW_SCORES,    /* S or logits of all tokens, to all ranks: every one selects */
+  CH_FLOW_ROWS,      /* rows of tokens to their experts and back */
+  CH_FLOW_HIDDEN,    /* the same between the hidden shards of an expert */
+  CH_FLOW_GATES,     /* gradients of gates, to all */
+  CH_FLOW_CENTROIDS, /* rows of all tokens, to all, for a router that keeps their means */
+  CH_FLOW_DENSE,     /* gradients of what every rank has; with dense_sharded the weights, too */
+  CH_FLOW_EXPERTS,   /* gradients of experts, between replicas */
+  CH_FLOW_NUMBERS,   /* losses of shards, squares of experts' gradients */
+  CH_FLOWS
+} ch_flow_kind;
+
+typedef struct ch_flow {
+  const char *name;  /* for people */
+  double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
+  int64_t exchanges; /* of one rank in a step, one after the other */
+  int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */
+} ch_flow;
+
+/* A config whose train.shards is a multiple of layout->ranks, with the parameter table of its model. */
+ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind);
+
+/* Bytes that a slot costs in a step whose token is of another rank than its expert. */
+int64_t ch_flow_slot_bytes(const choir_config *config);
+
+/* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
+int64_t ch_flow_slots(const choir_config *config);
+
+/* Scores that one rank selects from in a micro-batch and MoE layer. */
+int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout);
+
+/* Layers that are MoE. */
+int ch_flow_moe_layers(const choir_config *config);
+
+#endif
