@@ -79,7 +79,7 @@ static void print_expert(const choir_route_stats *s, int i, double most) {
 static void print_experts(const choir_route_stats *s) {
   double most = 1;
   for (int i = 0; i < s->experts; i++)
-    if (s->target > 0 && (double)s->load[i] > most * s->target) most = (double)s->load[i] / s->target;
+    if (s->target > 0) most = fmax(most, (double)s->load[i] / s->target);
   printf("\n  expert     load  of target                over    gate  cut-off    kept  most shared with\n");
   for (int i = 0; i < s->experts; i++) print_expert(s, i, most);
 }

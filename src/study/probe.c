@@ -48,8 +48,7 @@ static int place(probe *p, int index) {
 
 static double cross_entropy(const float *logit, int V, int32_t target) {
   double most = (double)logit[0], sum = 0;
-  for (int v = 1; v < V; v++)
-    if ((double)logit[v] > most) most = (double)logit[v]; /* by fmax gcc 12 breaks off for arm64 */
+  for (int v = 1; v < V; v++) most = fmax(most, (double)logit[v]);
   for (int v = 0; v < V; v++) sum += exp((double)logit[v] - most);
   return most + log(sum) - (double)logit[target];
 }
