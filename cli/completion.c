@@ -50,7 +50,7 @@ int cli_completion(const char *shell) {
       "  local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]}\n"
       "  local options= words= files=\n"
       "  COMPREPLY=()\n"
-      "  if [ \"$COMP_CWORD\" = 1 ]; then\n    COMPREPLY=($(compgen -W 'help");
+      "  if [ \"$COMP_CWORD\" = 1 ] || [ \"$verb\" = help ]; then\n    COMPREPLY=($(compgen -W 'help");
   print_words(NULL);
   printf("' -- \"$word\"))\n    return\n  fi\n  case $verb in\n");
   const char *last = "";
@@ -74,5 +74,7 @@ int cli_completion(const char *shell) {
       "    COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
       "  else\n    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\n"
       "complete -o filenames -F _choir choir\n");
+  /* zsh reads the file when something is completed for the first time, and in place of doing so */
+  if (zsh) printf("[ \"${funcstack[1]}\" != _choir ] || _bash_complete -o filenames -F _choir\n");
   return 0;
 }

@@ -1,14 +1,17 @@
 """A choir model for lm-evaluation-harness (pip install lm-eval): log-likelihoods and texts, routed causally.
 
-python3 examples/lm_eval_choir.py CHECKPOINT TASK...       # tasks that are on this machine, or reachable from it
+python3 examples/lm_eval_choir.py CHECKPOINT TASK...              # tasks that come with it
+python3 examples/lm_eval_choir.py CHECKPOINT DIRECTORY TASK...    # and those described in DIRECTORY/*.yaml
 """
 
+import os
 import sys
 
 import choir
 from lm_eval import simple_evaluate
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
+from lm_eval.tasks import TaskManager
 
 
 @register_model("choir")
@@ -44,6 +47,13 @@ class Choir(LM):
 
 
 if __name__ == "__main__":
-    found = simple_evaluate(model="choir", model_args=f"checkpoint={sys.argv[1]}", tasks=sys.argv[2:])
+    checkpoint, *words = sys.argv[1:]
+    own = [word for word in words if os.path.isdir(word)]
+    found = simple_evaluate(
+        model="choir",
+        model_args=f"checkpoint={checkpoint}",
+        tasks=[word for word in words if word not in own],
+        task_manager=TaskManager(include_path=own or None),
+    )
     for task, results in found["results"].items():
         print(task, {name: value for name, value in results.items() if isinstance(value, float)})

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "choir/tokenizer.h"
 #include "data/buffer.h"
+#include "data/encoder.h"
 #include "testing.h"
 
 static char corpus_home[64];
@@ -90,6 +91,22 @@ static inline int corpus_begin(void **state) {
 static inline int corpus_end(void **state) {
   (void)state;
   return ch_dir_remove(corpus_home);
+}
+
+/* Text to tokens and back; neither unknown nor an end of text is among them. */
+static inline void corpus_round_trip(const choir_tokenizer *t, const char *text, size_t size) {
+  int32_t *ids;
+  size_t count, length;
+  char *back;
+  test_ok(choir_tokenizer_encode(t, text, size, &ids, &count));
+  test_ok(choir_tokenizer_decode(t, ids, count, &back, &length));
+  assert_int_equal(length, size);
+  assert_memory_equal(back, text, size);
+  assert_int_equal(back[length], 0);
+  for (size_t i = 0; i < count; i++)
+    assert_true(ids[i] < choir_tokenizer_vocab_size(t) && t->surface[ids[i]].size); /* control pieces have no text */
+  free(ids);
+  free(back);
 }
 
 #endif

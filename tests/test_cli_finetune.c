@@ -155,6 +155,7 @@ static void refusals(void **state) {
   program_refuses(1, "freeze", TUNE "--set train.freeze=nothing --out no");
   program_refuses(1, "have no room", TUNE "--set sequence_length=1 --out no");
   program_refuses(1, "train.rate", TUNE "--set train.rate=-1 --out no");
+  program_must("test ! -e no");
   program_must(TUNE
                "--set sequence_length=6 --set train.steps=1 --out short; "
                "grep -q '\"cut\":[1-9]' short/metrics.jsonl");

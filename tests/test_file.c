@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/claim.h"
 #include "base/dir.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -175,6 +176,35 @@ static void one_run_per_directory(void **state) {
   refused(ch_lock_take("/nonexistent", &lock), CHOIR_ERROR_IO, "/nonexistent/lock");
 }
 
+static int is_there(const char *name) { return !access(in_base(name), F_OK); }
+
+/* What a run that never came to be had made goes, parents too; a file in it, or that it was there before, keeps it. */
+static void claims_leave_nothing(void **state) {
+  (void)state;
+  ch_claim claim, second;
+  test_ok(ch_dir_make(in_base("there")));
+  for (int failed = 0; failed < 2; failed++)
+    for (int file = 0; file < 2; file++) {
+      test_ok(ch_claim_take(&claim, in_base("there/new//run/")));
+      refused(ch_claim_take(&second, in_base("there/new/run")), CHOIR_ERROR_BUSY, "is using it");
+      test_ok(ch_dir_make(in_base("there/new/run/checkpoints")));
+      if (file) test_ok(ch_file_save(in_base("there/new/run/config.json"), "x", 1));
+      ch_claim_release(&claim, failed);
+      assert_int_equal(is_there("there/new"), !failed || file);
+      assert_int_equal(is_there("there/new/run/checkpoints"), !failed || file);
+      assert_true(is_there("there"));
+      if (is_there("there/new")) test_ok(ch_dir_remove(in_base("there/new")));
+    }
+  test_ok(ch_claim_take(&claim, in_base("there")));
+  ch_claim_release(&claim, 1);
+  assert_true(is_there("there"));
+  refused(ch_claim_take(&claim, in_base("there/lock/x")), CHOIR_ERROR_IO, "Not a directory");
+  test_ok(ch_dir_make(in_base("there/lock-is-no-file/lock")));
+  refused(ch_claim_take(&claim, in_base("there/lock-is-no-file")), CHOIR_ERROR_IO, "lock");
+  ch_claim_release(&claim, 1);
+  test_ok(ch_dir_remove(in_base("there")));
+}
+
 static void nearest_words(void **state) {
   (void)state;
   static const char *const known[] = {"rate", "steps", "experts", "capacity_factor", "heads", NULL};
@@ -233,6 +263,7 @@ int main(void) {
       IN_BASE(a_full_disk_says_how_much),
       IN_BASE(directories_are_whole_or_not_there),
       IN_BASE(one_run_per_directory),
+      IN_BASE(claims_leave_nothing),
       cmocka_unit_test(nearest_words),
       IN_BASE(json_is_strict),
   };

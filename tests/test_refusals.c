@@ -74,6 +74,28 @@ static const refusal refusals[] = {
      "choir data build --tokenizer tokenizer.model --out new one.txt",
      1,
      {"text", "holdout"}},
+    {"data as a run's directory",
+     "",
+     "choir train --config config.json --data data --out data",
+     1,
+     {"data holds built"}},
+    {"data as a study's directory", "", "choir study run efficiency --data data --out data", 1, {"data holds built"}},
+    {"data as a fine-tuned run's directory",
+     "",
+     "choir finetune --from run --task RTE --data . --out data",
+     1,
+     {"data holds built"}},
+    {"missing data", "", "choir train --config config.json --data absent --out new/run", 1, {"absent"}},
+    {"missing data of a study", "", "choir study run efficiency --data absent --out new/study", 1, {"absent"}},
+    {"missing data of a task", "", "choir finetune --from run --task RTE --data absent --out new/run", 1, {"absent"}},
+    {"files of a task that are missing",
+     "",
+     "choir finetune --from run --task RTE --data . --out new/run",
+     1,
+     {"train.tsv"}},
+    {"unknown study", "", "choir study run eficiency --data data --out new", 1, {"eficiency"}},
+    {"unknown scale", "", "choir study run efficiency --scale absent --data data --out new", 1, {"absent"}},
+    {"unknown task", "", "choir finetune --from run --task absent --data . --out new", 1, {"absent"}},
     {"too few tokens for one sequence",
      "choir data build --tokenizer tokenizer.model --holdout 0 --out few one.txt",
      "choir train --threads 1 --config config.json --data few --out new",
@@ -188,6 +210,8 @@ static int check(const refusal *r) {
   if (failures) fprintf(stderr, "  %s\n  said: %s\n", r->command, program_output);
   if (program_run(INVENTORY " | diff before.txt -"))
     failures++, fprintf(stderr, "%s: earlier results have changed:\n%s", r->what, program_output);
+  if (program_run("test ! -e new || test -e new/config.json || { find new; exit 1; }")) /* a run, or nothing */
+    failures++, fprintf(stderr, "%s: leaves\n%s", r->what, program_output);
   return failures;
 }
 

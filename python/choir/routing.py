@@ -97,7 +97,18 @@ def router_options(router: str = "expert_choice", **options: Any):
 class Request:
     """The arguments of a routing, kept alive for as long as C may read them."""
 
-    def __init__(self, scores, router, logits, tokens, valid, sequence_length, training, seed, options):
+    def __init__(
+        self,
+        scores,
+        router="expert_choice",
+        logits=False,
+        tokens=None,
+        valid=None,
+        sequence_length=0,
+        training=False,
+        seed=0,
+        **options,
+    ):
         self.scores = native.array(scores, np.float32, -1, -1)
         n, e = self.scores.shape
         self.tokens = None if tokens is None else native.ids(tokens, n)
@@ -182,25 +193,12 @@ def route(
     >>> route([[.9, .1], [.8, .2], [.3, .7], [.4, .6], [.5, .5]], capacity_factor=0.8).indices
     (array([0, 1]), array([2, 3]))
     """
-    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, options).route()
+    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, **options).route()
 
 
 def route_backward(
-    scores,
-    dgates,
-    router: str = "expert_choice",
-    *,
-    aux_weight: float = 0.0,
-    logits: bool = False,
-    tokens=None,
-    valid=None,
-    sequence_length: int = 0,
-    training: bool = False,
-    seed: int = 0,
-    **options: Any,
+    scores, dgates, router: str = "expert_choice", *, aux_weight: float = 0.0, **arguments: Any
 ) -> np.ndarray:
-    """The gradient [n,e] float32 of <dgates, gates> + aux_weight * aux_loss by `scores`, with the arguments of `route`.
-    What is chosen is constant. dgates: [n,e], or None for 0."""
-    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, options).backward(
-        dgates, aux_weight
-    )
+    """The gradient [n,e] float32 of <dgates, gates> + aux_weight * aux_loss by `scores`, with the further arguments of
+    `route`. What is chosen is constant. dgates: [n,e], or None for 0."""
+    return Request(scores, router, **arguments).backward(dgates, aux_weight)

@@ -37,34 +37,16 @@ class _Route(torch.autograd.Function):
 
 
 def route(
-    scores: torch.Tensor,
-    router: str = "expert_choice",
-    *,
-    logits: bool = False,
-    tokens=None,
-    valid=None,
-    sequence_length: int = 0,
-    training: bool = False,
-    seed: int = 0,
-    **options: Any,
+    scores: torch.Tensor, router: str = "expert_choice", **arguments: Any
 ) -> tuple[torch.Tensor, torch.Tensor, Routing]:
-    """choir.route as an autograd function: scores [n,e] to (gates [n,e], aux_loss [], what was chosen).
+    """choir.route as an autograd function: scores [n,e] to (gates [n,e], aux_loss [], what was chosen). Its
+    further arguments are those of choir.route; tokens and valid may be tensors.
 
     Gradients flow through gates and auxiliary loss into scores; the choice is constant. float32 scores on the CPU are not
     copied; they must not be written to before backward. Others pass through the CPU. The auxiliary loss is unweighted:
     add it with a weight of your own."""
-    given = scores.detach().float()
-    request = Request(
-        _numpy(given),
-        router,
-        logits,
-        _numpy(tokens) if isinstance(tokens, torch.Tensor) else tokens,
-        _numpy(valid) if isinstance(valid, torch.Tensor) else valid,
-        sequence_length,
-        training,
-        seed,
-        options,
-    )
+    plain = {key: _numpy(value) if isinstance(value, torch.Tensor) else value for key, value in arguments.items()}
+    request = Request(_numpy(scores.detach().float()), router, **plain)
     made: list[Routing] = []
     gates, aux_loss = _Route.apply(scores, request, made)
     return gates, aux_loss, made[0]
@@ -99,9 +81,7 @@ class ExpertChoice(nn.Module):
         self.w2 = nn.Parameter(torch.randn(experts, d_model, d_hidden) / math.sqrt(d_hidden))
         self.register_buffer("thresholds", torch.zeros(experts))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64))
-        made = Request(
-            np.ones((experts, experts), np.float32), router, True, None, None, 0, False, 0, options
-        ).options
+        made = router_options(router, **options)
         self._aux_weight, self._decay, self._cap = made.aux_loss_weight, made.decay, made.cap
         self.routing: Optional[Routing] = None
         self.aux_loss: Optional[torch.Tensor] = None

@@ -117,7 +117,7 @@ class Route(unittest.TestCase):
             choir.route(self.logits)
 
     def test_scores_are_not_copied(self):
-        request = choir.routing.Request(self.logits, "expert_choice", True, None, None, 0, False, 0, {})
+        request = choir.routing.Request(self.logits, logits=True)
         self.assertIs(request.scores, self.logits)
         choir.route(self.logits.astype(np.float64)[:, ::-1].T.copy().T, logits=True)  # any other array is
 
@@ -173,7 +173,7 @@ class Models(unittest.TestCase):
         told = json.loads(testing.program("eval", self.at, "--data", testing.directory() / "data", "--json"))
         found = self.model.evaluate(testing.directory() / "data")
         self.assertTrue(found.looks_across_tokens)
-        losses = [x for x in _numbers(told)]
+        losses = [x for x in testing.numbers(told)]
         self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in losses), (found, told))
 
         def stop(done, total):
@@ -249,7 +249,7 @@ class Models(unittest.TestCase):
         told = testing.program("eval", path, "--data", testing.directory() / "data", "--json")
         with choir.Model.load(path) as read:
             found = read.evaluate(testing.directory() / "data")
-        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in _numbers(json.loads(told))))
+        self.assertTrue(any(abs(x - found.loss) < 1e-6 for x in testing.numbers(json.loads(told))))
         with self.assertRaises(choir.ArgumentError):
             trainer.step(tokens[:4])
 
@@ -296,16 +296,6 @@ class Models(unittest.TestCase):
                 [sys.executable, str(examples / words[0]), *words[1:]], check=True, capture_output=True
             )
             self.assertGreater(len(told.stdout.splitlines()), 1)
-
-
-def _numbers(value):
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for one in value:
-            yield from _numbers(one)
-    elif isinstance(value, (int, float)):
-        yield float(value)
 
 
 if __name__ == "__main__":

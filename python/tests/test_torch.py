@@ -1,8 +1,12 @@
 """choir.torch against PyTorch: routes are torch.topk's, gradients autograd's, a model is the same in both."""
 
+import contextlib
+import io
 import json
 import math
+import runpy
 import unittest
+import unittest.mock
 
 import numpy as np
 
@@ -150,25 +154,15 @@ class Torch(unittest.TestCase):
     def test_trained_in_pytorch_evaluated_by_choir(self):
         """Trains with capped routing, exports, and `choir eval` gives PyTorch's loss, by the batch and by thresholds."""
         testing.run()
-        model = self._model(**{"router.name": "capped_expert_choice", "router.cap": 2})
-        with choir.Tokenizer(testing.directory() / "en.model") as words:
-            text = (testing.directory() / "book.txt").read_text()
-            ids = torch.from_numpy(words.encode(text[:200000])).long()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-            losses = []
-            for step in range(30):
-                at = torch.randint(0, len(ids) - 33, (8,))
-                batch = torch.stack([ids[i : i + 32] for i in at])
-                loss = model.loss(batch)
-                optimizer.zero_grad()
-                (loss + model.aux_loss).backward()
-                optimizer.step()
-                losses.append(float(loss.detach()))
-            self.assertLess(losses[-1], losses[0] - 0.5)
-            path = testing.directory() / "from_pytorch"
-            model.export(path, words)
+        book, path = testing.directory() / "book.txt", testing.directory() / "from_pytorch"
+        example = testing.SOURCE / "examples" / "train_in_pytorch.py"
+        words = [str(example), str(testing.directory() / "en.model"), str(book), str(path), "40"]
+        with unittest.mock.patch("sys.argv", words), contextlib.redirect_stdout(io.StringIO()):
+            made = runpy.run_path(str(example))
+        model = made["model"]
+        self.assertLess(made["loss"].item(), math.log(320) - 0.5)
         page = testing.directory() / "page.txt"
-        page.write_text(text[-3000:])
+        page.write_text(book.read_text()[-3000:])
         told = json.loads(testing.program("eval", path, "--text", page, "--json"))
         with choir.Model.load(path) as twin:
             found = twin.evaluate(text=page)
@@ -185,17 +179,7 @@ class Torch(unittest.TestCase):
                 if block.moe is not None:
                     block.moe.causal = True
             self.assertAlmostEqual(causal, float(model.loss(batch).detach()), places=4)
-        self.assertIn(round(found.loss, 6), [round(x, 6) for x in _numbers(told)])
-
-
-def _numbers(value):
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for one in value:
-            yield from _numbers(one)
-    elif isinstance(value, (int, float)):
-        yield float(value)
+        self.assertIn(round(found.loss, 6), [round(x, 6) for x in testing.numbers(told)])
 
 
 if __name__ == "__main__":

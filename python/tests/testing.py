@@ -51,3 +51,14 @@ def run() -> pathlib.Path:
     config.save(at / "config.json")
     program("train", "--config", at / "config.json", "--data", at / "data", "--out", at / "run")
     return at / "run"
+
+
+def numbers(value):
+    """All numbers of a JSON value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from numbers(one)
+    elif isinstance(value, (int, float)):
+        yield float(value)

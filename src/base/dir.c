@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -135,55 +134,3 @@ int ch_dir_remove(const char *path) {
   ch_temporary_remove(&dir.place);
   return failed ? ch_error_errno("%s: cannot be removed", dir.path) : CHOIR_OK;
 }
-
-/* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
-static int busy(const char *directory, int fd) {
-  char text[32] = {0};
-  long pid = read(fd, text, sizeof text - 1) > 0 ? strtol(text, NULL, 10) : 0;
-  if (pid <= 0) return ch_error(CHOIR_ERROR_BUSY, "%s: another process is using it", directory);
-  return ch_error(CHOIR_ERROR_BUSY, "%s: process %ld is using it; wait for it, stop it, or choose another directory",
-                  directory, pid);
-}
-
-static int cannot_lock(const char *path, int number) {
-  if (number == ENOSPC || number == EDQUOT) return ch_write_error(number, path, 0);
-  errno = number;
-  return ch_error_errno("%s: cannot be written", path);
-}
-
-/* A number and a line end, or what a power failure left of it (a part, zeros, nothing): anything else is somebody
- * else's file. */
-static int is_lock(int fd) {
-  char text[32];
-  ssize_t n = pread(fd, text, sizeof text, 0);
-  for (ssize_t i = 0; i < n; i++)
-    if (text[i] && (text[i] < '0' || text[i] > '9') && (text[i] != '\n' || i < n - 1)) return 0;
-  return n >= 0 && n < (ssize_t)sizeof text;
-}
-
-int ch_lock_take(const char *directory, int *lock) {
-  char path[4096], text[32];
-  if (snprintf(path, sizeof path, "%s/lock", directory) >= (int)sizeof path)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
-  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return cannot_lock(path, errno);
-  if (flock(fd, LOCK_EX | LOCK_NB)) {
-    int code = errno == EWOULDBLOCK ? busy(directory, fd) : ch_error_errno("%s: cannot be locked", path);
-    close(fd);
-    return code;
-  }
-  if (!is_lock(fd)) {
-    close(fd);
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
-  }
-  int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-  if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length) {
-    int number = errno;
-    close(fd);
-    return cannot_lock(path, number);
-  }
-  *lock = fd;
-  return CHOIR_OK;
-}
-
-void ch_lock_release(int lock) { close(lock); }

@@ -1,4 +1,4 @@
-/* Directories that are either whole or not there, and the lock of a run. */
+/* Directories that are either whole or not there. */
 #ifndef CH_BASE_DIR_H
 #define CH_BASE_DIR_H
 
@@ -25,10 +25,5 @@ int ch_dir_make(const char *path);
 /* Removes a directory with the files in it, subdirectories too; never follows links. Moved into a temporary first, so
  * that what stays after a crash is a leftover and never half a checkpoint. */
 int ch_dir_remove(const char *path);
-
-/* Takes DIRECTORY/lock for this process; CHOIR_ERROR_BUSY names the process that holds it. The kernel lets go when the
- * process ends. */
-int ch_lock_take(const char *directory, int *lock);
-void ch_lock_release(int lock);
 
 #endif

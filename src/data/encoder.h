@@ -38,12 +38,14 @@ typedef struct ch_encoder ch_encoder;
 ch_encoder *ch_encoder_new(void); /* NULL: no memory */
 void ch_encoder_free(ch_encoder *encoder);
 
+static inline int ch_is_control(char c) { return (unsigned char)c < 0x20 || c == 0x7F; }
+
 /* Bytes of the character at p if it never shares a piece with others but is encoded byte for byte: control characters,
  * and U+2581, which SentencePiece uses for the space and so cannot keep. 0 otherwise. */
 static inline size_t ch_stands_alone(const char *p, const char *end) {
-  unsigned char c = (unsigned char)*p;
-  if (c < 0x20 || c == 0x7F) return 1;
-  return c == 0xE2 && end - p >= 3 && (unsigned char)p[1] == 0x96 && (unsigned char)p[2] == 0x81 ? 3 : 0;
+  if (ch_is_control(*p)) return 1;
+  return (unsigned char)*p == 0xE2 && end - p >= 3 && (unsigned char)p[1] == 0x96 && (unsigned char)p[2] == 0x81 ? 3
+                                                                                                                 : 0;
 }
 
 /* Appends the tokens of text, which must be well-formed UTF-8. encoder NULL: without memory of words (short texts).

@@ -1,6 +1,8 @@
 #include "data/spm_spec.h"
 
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* A protocol buffer: fields of a number and a type, one behind the other. */
 typedef struct reader {
@@ -45,15 +47,16 @@ static int next_field(reader *r, field *f) {
 
 /* The settings that matter, with the defaults of sentencepiece_model.proto. A message that comes twice is merged. */
 typedef struct spec {
-  uint64_t pieces, map_bytes, denormalizer_bytes, dummy_prefix, remove_spaces, escape_spaces, space_as_suffix,
-      byte_fallback;
+  uint64_t pieces, map_bytes, denormalizer_bytes, escape_spaces, type, space_as_suffix, byte_fallback;
+  reader rule; /* the name of the normalization */
 } spec;
+
+enum { WORD = 3 }; /* TrainerSpec.model_type */
 
 static int read_normalizer(reader r, uint64_t *map_bytes, spec *s) {
   for (field f; next_field(&r, &f);) {
+    if (s && f.number == 1) s->rule = f.bytes;
     if (f.number == 2 && f.value > *map_bytes) *map_bytes = f.value;
-    if (s && f.number == 3) s->dummy_prefix = f.value;
-    if (s && f.number == 4) s->remove_spaces = f.value;
     if (s && f.number == 5) s->escape_spaces = f.value;
   }
   return r.whole;
@@ -61,6 +64,7 @@ static int read_normalizer(reader r, uint64_t *map_bytes, spec *s) {
 
 static int read_trainer(reader r, spec *s) {
   for (field f; next_field(&r, &f);) {
+    if (f.number == 3) s->type = f.value;
     if (f.number == 24) s->space_as_suffix = f.value;
     if (f.number == 35) s->byte_fallback = f.value;
   }
@@ -78,20 +82,57 @@ static int read_model(reader r, spec *s) {
   return whole && r.whole && s->pieces;
 }
 
-static int refuse(const char *what) {
-  return ch_error(CHOIR_ERROR_FORMAT, "the model changes text (%s); choir needs one that does not", what);
-}
+/* What others give their trainer, so that no text is changed or lost. */
+#define ADVICE \
+  "train it with --normalization_rule_name=identity --byte_fallback=true, or make one by choir tokenizer train"
 
 int ch_spm_spec_check(const void *bytes, size_t size) {
-  spec s = {.dummy_prefix = 1, .remove_spaces = 1, .escape_spaces = 1};
+  spec s = {.escape_spaces = 1};
   if (!read_model((reader){bytes, (const unsigned char *)bytes + size, 1}, &s))
     return ch_error(CHOIR_ERROR_FORMAT, "not a SentencePiece model, or a damaged one");
-  if (s.map_bytes) return refuse("it has a normalization map");
-  if (s.denormalizer_bytes) return refuse("it has a map for decoding");
-  if (s.dummy_prefix) return refuse("it puts a space in front: add_dummy_prefix");
-  if (s.remove_spaces) return refuse("it removes spaces: remove_extra_whitespaces");
-  if (!s.escape_spaces) return refuse("it leaves spaces as they are: escape_whitespaces is off");
-  if (s.space_as_suffix) return refuse("spaces end words: treat_whitespace_as_suffix");
-  if (!s.byte_fallback) return ch_error(CHOIR_ERROR_FORMAT, "the model has no byte fallback: some text has no tokens");
+  int shown = s.rule.end - s.rule.at < 40 ? (int)(s.rule.end - s.rule.at) : 40;
+  if (s.map_bytes)
+    return ch_error(
+        CHOIR_ERROR_FORMAT,
+        "normalizer_spec.name is \"%.*s\": the model changes text by a normalization map of %llu bytes; " ADVICE, shown,
+        (const char *)s.rule.at, (unsigned long long)s.map_bytes);
+  if (s.denormalizer_bytes)
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "denormalizer_spec: the model changes text by a map for decoding of %llu bytes; " ADVICE,
+                    (unsigned long long)s.denormalizer_bytes);
+  if (!s.escape_spaces)
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "normalizer_spec.escape_whitespaces is false: spaces in pieces are not marked; make one by choir "
+                    "tokenizer train");
+  if (s.space_as_suffix)
+    return ch_error(
+        CHOIR_ERROR_FORMAT,
+        "trainer_spec.treat_whitespace_as_suffix is true: spaces end words, and choir's begin them; train it without");
+  if (s.type == WORD)
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "trainer_spec.model_type is word: what is not in its list is no word; use unigram, bpe or char");
+  if (!s.byte_fallback)
+    return ch_error(CHOIR_ERROR_FORMAT, "trainer_spec.byte_fallback is false: some text has no tokens; " ADVICE);
   return CHOIR_OK;
+}
+
+/* A field of the whole file that a copy leaves out: samples that were encoded with the settings that change. */
+enum { SELF_TEST = 4 };
+
+void *ch_spm_spec_keep_spaces(const void *bytes, size_t size, size_t *kept) {
+  /* normalizer_spec { add_dummy_prefix: false, remove_extra_whitespaces: false } */
+  static const char settings[] = {0x1A, 4, 0x18, 0, 0x20, 0};
+  char *copy = malloc(size + sizeof settings);
+  reader r = {bytes, (const unsigned char *)bytes + size, 1};
+  *kept = 0;
+  if (!copy) return NULL;
+  field f;
+  for (const unsigned char *begin = r.at; next_field(&r, &f); begin = r.at) {
+    if (f.number == SELF_TEST) continue;
+    memcpy(copy + *kept, begin, (size_t)(r.at - begin));
+    *kept += (size_t)(r.at - begin);
+  }
+  memcpy(copy + *kept, settings, sizeof settings);
+  *kept += sizeof settings;
+  return copy;
 }

@@ -6,9 +6,13 @@
 
 #include "base/error.h"
 
-/* CHOIR_ERROR_FORMAT, naming the setting, or because this is no such file, unless decoding what was encoded gives back
- * every text: no normalization map, no space put in front, none removed, spaces as spaces, bytes for what has no piece.
- */
+/* CHOIR_ERROR_FORMAT, naming field and value, or because this is no such file, unless decoding what was encoded gives
+ * back every text once spaces are kept: no map, spaces as the beginnings of words, bytes for what has no piece. */
 int ch_spm_spec_check(const void *bytes, size_t size);
+
+/* A copy [*kept] of a model that passed, which keeps spaces: none is put in front (add_dummy_prefix) and none removed
+ * (remove_extra_whitespaces), for both change text. A message that comes twice is merged, so that settings at the end
+ * rule. NULL: no memory. */
+void *ch_spm_spec_keep_spaces(const void *bytes, size_t size, size_t *kept);
 
 #endif

@@ -37,13 +37,15 @@ static size_t plain(const char *piece, size_t size, char *text) {
   return n;
 }
 
-/* What encoding word by word rests on: no piece reaches over the end of a word. */
+/* What encoding word by word rests on: no piece reaches over the end of a word. One of nothing but control characters
+ * does no harm: these are always encoded byte for byte, and it is never used. */
 static int within_word(const char *text, size_t size) {
+  size_t controls = 0, ends = 0;
   for (size_t i = 0; i < size; i++) {
-    unsigned char c = (unsigned char)text[i];
-    if (c < 0x20 || c == 0x7F || (i && c == ' ' && text[i - 1] != ' ')) return 0;
+    controls += ch_is_control(text[i]);
+    ends += i && text[i] == ' ' && text[i - 1] != ' ';
   }
-  return 1;
+  return controls == size || !(controls || ends);
 }
 
 static int add_piece(choir_tokenizer *t, int id, char *name) {
@@ -57,9 +59,11 @@ static int add_piece(choir_tokenizer *t, int id, char *name) {
   if (kind == CH_PIECE_NORMAL) {
     t->surface[id].size = length;
     if (!within_word(name, length))
-      return ch_error(CHOIR_ERROR_FORMAT,
-                      "piece %d (\"%s\") reaches over the end of a word; choir tokenizers have no such pieces", id,
-                      name);
+      return ch_error(
+          CHOIR_ERROR_FORMAT,
+          "piece %d (\"%s\") reaches over the end of a word, and choir encodes word by word; train the model "
+          "with --split_by_whitespace=true",
+          id, name);
   } else if (kind == CH_PIECE_BYTE && sscanf(name, "<0x%2X>", &byte) == 1) {
     t->byte[byte] = (char)byte;
     t->surface[id] = (ch_surface){&t->byte[byte], 1};
@@ -85,7 +89,7 @@ static int add_pieces(choir_tokenizer *t) {
   }
   for (int b = 0; b < 256; b++)
     if (t->byte_id[b] < 0)
-      return ch_error(CHOIR_ERROR_FORMAT, "no piece for byte 0x%02X: the model has no byte fallback", b);
+      return ch_error(CHOIR_ERROR_FORMAT, "no piece for byte 0x%02X, although trainer_spec.byte_fallback is true", b);
   return CHOIR_OK;
 }
 
@@ -99,21 +103,32 @@ static int keeps_text(choir_tokenizer *t) {
   if (!code) code = choir_tokenizer_decode(t, ids, count, &text, &length);
   if (!code && (length != sizeof probe - 1 || memcmp(text, probe, length)))
     code = ch_error(CHOIR_ERROR_FORMAT,
-                    "the model changes text (normalization or an added space); choir needs one that does not");
+                    "the model changes text: a probe does not come back; make one by choir tokenizer train");
   free(ids);
   free(text);
   return code;
 }
 
-static int build(choir_tokenizer *t) {
+static int load(choir_tokenizer *t) {
+  size_t size;
   CH_TRY(ch_spm_spec_check(t->bytes, t->size)); /* first: SentencePiece believes its maps */
-  CH_TRY(ch_spm_load(t->bytes, t->size, &t->spm));
+  void *copy = ch_spm_spec_keep_spaces(t->bytes, t->size, &size);
+  if (!copy) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the tokenizer");
+  int code = ch_spm_load(copy, size, &t->spm);
+  free(copy);
+  return code;
+}
+
+static int build(choir_tokenizer *t) {
+  CH_TRY(load(t));
   t->hash = XXH64(t->bytes, t->size, 0);
   t->vocab = ch_spm_vocab(t->spm);
   t->eos = ch_spm_eos(t->spm);
   if (t->vocab < 1 || t->vocab > CH_VOCAB_LIMIT)
     return ch_error(CHOIR_ERROR_FORMAT, "%d pieces; choir takes at most %d", t->vocab, CH_VOCAB_LIMIT);
-  if (t->eos < 0 || t->eos >= t->vocab) return ch_error(CHOIR_ERROR_FORMAT, "the model has no end-of-text piece");
+  if (t->eos < 0 || t->eos >= t->vocab)
+    return ch_error(CHOIR_ERROR_FORMAT,
+                    "trainer_spec.eos_id is -1: the model has no piece that ends a text; train it with one");
   CH_TRY(add_pieces(t));
   return keeps_text(t);
 }

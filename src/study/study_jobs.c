@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/dir.h"
+#include "base/claim.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "model/weights.h"

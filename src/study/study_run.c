@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/dir.h"
-#include "base/error.h"
+#include "base/claim.h"
 #include "base/json.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "study/study.h"
 #include "study/study_jobs.h"
+#include "train/directory.h"
 
 typedef struct work {
   ch_study study;
@@ -223,19 +223,19 @@ static int run_locked(work *w) {
 
 int choir_study_run(const choir_study_options *options, int *failed) {
   work w = {.options = options};
-  int lock;
+  ch_claim claim;
   *failed = 0;
   CH_CHECK_RESERVED(options, "choir_study_options");
   if (!options->out || !options->data || !options->recipe || !options->program)
     return ch_error(CHOIR_ERROR_ARGUMENT, "a study needs a recipe, data, a directory and the program");
-  CH_TRY(ch_dir_make(options->out));
-  if (!realpath(options->out, w.study.directory)) return ch_error_errno("%s: cannot open", options->out);
-  CH_TRY(ch_lock_take(w.study.directory, &lock));
-  int code = run_locked(&w);
+  CH_TRY(ch_run_directory_check(options->out));
+  CH_TRY(ch_claim_take(&claim, options->out));
+  int code =
+      realpath(options->out, w.study.directory) ? run_locked(&w) : ch_error_errno("%s: cannot open", options->out);
   *failed = w.failed;
   free(w.jobs.job);
   ch_study_free(&w.study);
-  ch_lock_release(lock);
+  ch_claim_release(&claim, code != CHOIR_OK);
   return code;
 }
 

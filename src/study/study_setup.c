@@ -50,9 +50,9 @@ static int make_directories(const ch_study *s) {
 
 int ch_study_set_up(const choir_study_options *o, ch_study *s) {
   CH_TRY(name_study(s, o));
-  CH_TRY(make_directories(s));
   CH_TRY(open_data(s, o->data));
   CH_TRY(ch_study_plan(s, o->tokens));
+  CH_TRY(make_directories(s));
   return ch_study_save(s);
 }
 

@@ -5,12 +5,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/dir.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "task/tune.h"
+#include "train/directory.h"
 #include "train/resume.h"
 
 enum { CONSTANT, CONTINUED };
@@ -181,12 +181,8 @@ static int set_up(ch_tune *t, const int64_t *steps, int count) {
   return ch_tune_settings_save(t);
 }
 
-static int run_locked(ch_tune *t) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/checkpoints", t->out);
-  CH_TRY(ch_dir_make(path));
-  ch_temporary_clean(t->out);
-  ch_temporary_clean(path);
+static int run_in(ch_tune *t, ch_claim *claim) {
+  CH_TRY(ch_run_directory_take(claim, t->out));
   int64_t *steps = NULL;
   int count = 0;
   if (t->options->resume) CH_TRY(ch_checkpoint_list(t->out, &steps, &count));
@@ -196,13 +192,11 @@ static int run_locked(ch_tune *t) {
 }
 
 int choir_finetune(const choir_finetune_options *options) {
-  int lock;
+  ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_finetune_options");
   CH_TRY(check(options));
-  CH_TRY(ch_dir_make(options->out));
-  CH_TRY(ch_lock_take(options->out, &lock));
   ch_tune t = {.options = options, .out = options->out};
-  int code = run_locked(&t);
+  int code = run_in(&t, &claim);
   ch_trainer_free(&t.trainer);
   ch_sampler_free(&t.sampler);
   ch_set_close(&t.train);
@@ -210,6 +204,6 @@ int choir_finetune(const choir_finetune_options *options) {
   choir_tokenizer_free(t.tokenizer);
   choir_task_free(t.task);
   json_decref(t.settings.task);
-  ch_lock_release(lock);
+  ch_claim_release(&claim, code != CHOIR_OK);
   return code;
 }

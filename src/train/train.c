@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include "api/ranks.h"
-#include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/reserved.h"
 #include "comm/collective.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "train/directory.h"
 #include "train/loop.h"
 #include "train/ranks.h"
 #include "train/resume.h"
@@ -168,59 +168,28 @@ static int set_up(ch_run *run, const choir_train_options *o) {
   return code;
 }
 
-enum { NO_LOCK = -1 };
-
-/* The directory is the first rank's to make, to lock and to clean. */
-static int take_directory(const char *out, int *lock) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/data.json", out);
-  if (!access(path, F_OK))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s holds built data; train into another directory", out);
-  CH_TRY(ch_dir_make(out));
-  CH_TRY(ch_lock_take(out, lock));
-  snprintf(path, sizeof path, "%s/checkpoints", out);
-  CH_TRY(ch_dir_make(path));
-  ch_temporary_clean(out);
-  ch_temporary_clean(path);
-  return CHOIR_OK;
-}
-
-/* Every rank reads for itself; nobody writes before all have read. */
-static int run_ranks(ch_run *run, const choir_train_options *o, int *lock) {
+/* The directory is the first rank's to make, to lock and to clean. Every rank reads for itself; nobody writes before
+ * all have read. */
+static int run_ranks(ch_run *run, const choir_train_options *o, ch_claim *claim) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : take_directory(o->out, lock)));
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_run_directory_take(claim, o->out)));
   CH_TRY(ch_comm_agree(comm, set_up(run, o)));
   CH_TRY(ch_run_same(run));
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(run)));
   return ch_run_loop(run, o);
 }
 
-/* A run that never came to be leaves no directory behind that was not there before it. */
-static void leave_nothing(const char *out) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/config.json", out);
-  if (!access(path, F_OK)) return;
-  snprintf(path, sizeof path, "%s/checkpoints", out);
-  rmdir(path);
-  snprintf(path, sizeof path, "%s/lock", out);
-  unlink(path);
-  rmdir(out);
-}
-
 int choir_train(const choir_train_options *options) {
-  int lock = NO_LOCK;
+  ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_train_options");
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");
-  int fresh = access(options->out, F_OK) != 0;
   ch_run run = {.out = options->out};
-  int code = run_ranks(&run, options, &lock);
+  int code = run_ranks(&run, options, &claim);
   ch_trainer_free(&run.trainer);
   choir_tokenizer_free(run.tokenizer);
   choir_data_close(run.data);
   free(run.batch);
   free(run.unigram);
-  if (lock == NO_LOCK) return code;
-  if (code && fresh) leave_nothing(options->out);
-  ch_lock_release(lock);
+  ch_claim_release(&claim, code != CHOIR_OK);
   return code;
 }

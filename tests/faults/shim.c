@@ -220,14 +220,15 @@ int fsync(int fd) {
 int rename(const char *from, const char *to) {
   struct stat status;
   if (fails(SHIM_RENAME)) return -1;
-  int known = shim.trace >= 0 && !lstat(from, &status), failed = (int)syscall(SYS_rename, from, to);
+  int known = shim.trace >= 0 && !lstat(from, &status),
+      failed = (int)syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to);
   if (!failed && known) record_path(SHIM_T_RENAME, status.st_ino, from, to);
   return failed;
 }
 
 int mkdir(const char *path, mode_t mode) {
   if (fails(SHIM_MKDIR)) return -1;
-  int failed = (int)syscall(SYS_mkdir, path, mode);
+  int failed = (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
   if (!failed && shim.trace >= 0) record_path(SHIM_T_MKDIR, 0, path, NULL);
   return failed;
 }
@@ -238,11 +239,12 @@ static int removed(int failed, shim_change change, const char *path) {
 }
 
 int unlink(const char *path) {
-  return fails(SHIM_UNLINK) ? -1 : removed((int)syscall(SYS_unlink, path), SHIM_T_UNLINK, path);
+  return fails(SHIM_UNLINK) ? -1 : removed((int)syscall(SYS_unlinkat, AT_FDCWD, path, 0), SHIM_T_UNLINK, path);
 }
 
 int rmdir(const char *path) {
-  return fails(SHIM_UNLINK) ? -1 : removed((int)syscall(SYS_rmdir, path), SHIM_T_RMDIR, path);
+  return fails(SHIM_UNLINK) ? -1
+                            : removed((int)syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR), SHIM_T_RMDIR, path);
 }
 
 int remove(const char *path) {

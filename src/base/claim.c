@@ -1,0 +1,126 @@
+#include "base/claim.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/dir.h"
+#include "base/sync.h"
+
+/* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
+static int busy(const char *directory, int fd) {
+  char text[32] = {0};
+  long pid = read(fd, text, sizeof text - 1) > 0 ? strtol(text, NULL, 10) : 0;
+  if (pid <= 0) return ch_error(CHOIR_ERROR_BUSY, "%s: another process is using it", directory);
+  return ch_error(CHOIR_ERROR_BUSY, "%s: process %ld is using it; wait for it, stop it, or choose another directory",
+                  directory, pid);
+}
+
+static int cannot_lock(const char *path, int number) {
+  if (number == ENOSPC || number == EDQUOT) return ch_write_error(number, path, 0);
+  errno = number;
+  return ch_error_errno("%s: cannot be written", path);
+}
+
+/* A number and a line end, or what a power failure left of it (a part, zeros, nothing): anything else is somebody
+ * else's file. */
+static int is_lock(int fd) {
+  char text[32];
+  ssize_t n = pread(fd, text, sizeof text, 0);
+  for (ssize_t i = 0; i < n; i++)
+    if (text[i] && (text[i] < '0' || text[i] > '9') && (text[i] != '\n' || i < n - 1)) return 0;
+  return n >= 0 && n < (ssize_t)sizeof text;
+}
+
+int ch_lock_take(const char *directory, int *lock) {
+  char path[4096], text[32];
+  if (snprintf(path, sizeof path, "%s/lock", directory) >= (int)sizeof path)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
+  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return cannot_lock(path, errno);
+  if (flock(fd, LOCK_EX | LOCK_NB)) {
+    int code = errno == EWOULDBLOCK ? busy(directory, fd) : ch_error_errno("%s: cannot be locked", path);
+    close(fd);
+    return code;
+  }
+  if (!is_lock(fd)) {
+    close(fd);
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);
+  }
+  int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+  if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length) {
+    int number = errno;
+    close(fd);
+    return cannot_lock(path, number);
+  }
+  *lock = fd;
+  return CHOIR_OK;
+}
+
+void ch_lock_release(int lock) { close(lock); }
+
+/* How much of the path is there already. */
+static size_t standing(const char *path) {
+  char part[4096];
+  size_t size = (size_t)snprintf(part, sizeof part, "%s", path);
+  while (size && access(part, F_OK)) {
+    while (size && part[size - 1] == '/') size--; /* at the end, or twice */
+    while (size && part[size - 1] != '/') size--;
+    part[size] = 0;
+  }
+  return size;
+}
+
+/* Removes what is empty of the directories from `path` up to those that were there before. */
+static void remove_made(char *path, size_t kept) {
+  for (size_t size = strlen(path); size > kept && !rmdir(path);) {
+    while (size && path[size - 1] == '/') size--;
+    while (size && path[size - 1] != '/') size--;
+    path[size] = 0;
+  }
+}
+
+/* Counts what is in the directory but the lock and directories; with `remove`, empty directories go. -1: no telling. */
+static int count_files(const char *directory, int remove) {
+  DIR *stream = opendir(directory);
+  struct stat status;
+  int files = 0;
+  if (!stream) return -1;
+  for (struct dirent *entry; (entry = readdir(stream));) {
+    const char *name = entry->d_name;
+    if (!strcmp(name, ".") || !strcmp(name, "..") || !strcmp(name, "lock")) continue;
+    files += fstatat(dirfd(stream), name, &status, AT_SYMLINK_NOFOLLOW) || !S_ISDIR(status.st_mode);
+    if (remove) files += unlinkat(dirfd(stream), name, AT_REMOVEDIR) != 0;
+  }
+  closedir(stream);
+  return files;
+}
+
+int ch_claim_take(ch_claim *claim, const char *path) {
+  *claim = CH_CLAIM_NONE;
+  if (snprintf(claim->path, sizeof claim->path, "%s", path) >= (int)sizeof claim->path)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
+  claim->stood = standing(path);
+  int code = ch_dir_make(path);
+  if (!code) code = ch_lock_take(path, &claim->lock);
+  if (code) remove_made(claim->path, claim->stood);
+  return code;
+}
+
+void ch_claim_release(ch_claim *claim, int failed) {
+  if (claim->lock < 0) return;
+  if (failed && claim->stood < strlen(claim->path) && !count_files(claim->path, 0) && !count_files(claim->path, 1)) {
+    char lock[4104];
+    snprintf(lock, sizeof lock, "%s/lock", claim->path);
+    unlink(lock);
+    remove_made(claim->path, claim->stood);
+  }
+  ch_lock_release(claim->lock);
+  claim->lock = -1;
+}

@@ -1,0 +1,128 @@
+/* SentencePiece models of others: those that keep every text are taken, and others refused by field and value. */
+#include "corpus.h"
+
+static choir_tokenizer *small;
+
+static int begin(void **state) {
+  return corpus_begin(state) || choir_tokenizer_load(corpus_path("small.model"), &small);
+}
+
+static int end(void **state) {
+  choir_tokenizer_free(small);
+  return corpus_end(state);
+}
+
+static int load(const void *bytes, size_t size) {
+  choir_tokenizer *t;
+  corpus_save(corpus_path("odd.model"), bytes, size);
+  int code = choir_tokenizer_load(corpus_path("odd.model"), &t);
+  choir_tokenizer_free(t);
+  return code;
+}
+
+/* The place of a byte string in the model file. */
+static char *find(ch_buffer *model, const char *bytes, size_t size) {
+  char *place = memmem(model->data, model->size, bytes, size);
+  assert_non_null(place);
+  return place;
+}
+
+static void refuses_other_models(void **state) {
+  (void)state;
+  choir_tokenizer *t;
+  ch_buffer model = corpus_load(corpus_path("small.model"));
+  test_fails(choir_tokenizer_load(corpus_path("none.model"), &t), CHOIR_ERROR_IO, "none.model");
+  test_fails(load("", 0), CHOIR_ERROR_FORMAT, "odd.model");
+  test_fails(load("kato mire", 9), CHOIR_ERROR_FORMAT, "odd.model");
+  test_fails(load(model.data, model.size / 2), CHOIR_ERROR_FORMAT, "odd.model");
+  int id = 300;
+  while (small->surface[id].size != 5 || memchr(small->surface[id].text, ' ', 5)) id++;
+  memcpy(find(&model, small->surface[id].text, 5), "a\xE2\x96\x81z", 5);
+  test_fails(load(model.data, model.size), CHOIR_ERROR_FORMAT, "reaches over the end of a word");
+  free(model.data);
+}
+
+/* The model's file with more bytes behind it: a protocol buffer's fields that come twice are merged. */
+static int load_with(const char *more, size_t size) {
+  ch_buffer model = corpus_load(corpus_path("small.model"));
+  test_ok(ch_buffer_append(&model, more, size));
+  int code = load(model.data, model.size);
+  free(model.data);
+  return code;
+}
+#define LOAD_WITH(more) load_with(more, sizeof(more) - 1)
+
+/* By what the file says of itself, and not by a text that happens to show it. */
+static void refuses_models_that_change_text(void **state) {
+  (void)state;
+  choir_tokenizer *t;
+  test_fails(choir_tokenizer_load(CHOIR_SOURCE_DIR "/tests/vectors/changes_text.model", &t), CHOIR_ERROR_FORMAT,
+             "changes_text.model: normalizer_spec.name is \"user_defined\": the model changes text"); /* q becomes Q */
+  test_ok(LOAD_WITH(""));
+  test_ok(LOAD_WITH("\x1A\x02\x18\x00"));
+  test_ok(LOAD_WITH("\x22\x0A\x0A\x08\x0A\x01k\x12\x03k a")); /* of a sample that is encoded with other settings */
+  test_fails(LOAD_WITH("\x1A\x05\x12\x03xyz"), CHOIR_ERROR_FORMAT, "normalization map");
+  test_fails(LOAD_WITH("\x1A\x05\x12\x03xyz\x1A\x02\x12\x00"), CHOIR_ERROR_FORMAT, "normalization map");
+  test_fails(LOAD_WITH("\x2A\x05\x12\x03xyz"), CHOIR_ERROR_FORMAT, "a map for decoding");
+  test_fails(LOAD_WITH("\x1A\x0A\x0A\x08nmt_nfkc\x1A\x05\x12\x03xyz"), CHOIR_ERROR_FORMAT,
+             "normalizer_spec.name is \"nmt_nfkc\": the model changes text by a normalization map of 3 bytes; train it "
+             "with --normalization_rule_name=identity --byte_fallback=true");
+  test_fails(LOAD_WITH("\x1A\x02\x28\x00"), CHOIR_ERROR_FORMAT, "normalizer_spec.escape_whitespaces is false");
+  test_fails(LOAD_WITH("\x12\x03\xC0\x01\x01"), CHOIR_ERROR_FORMAT, "trainer_spec.treat_whitespace_as_suffix is true");
+  test_fails(LOAD_WITH("\x12\x03\x98\x02\x00"), CHOIR_ERROR_FORMAT, "trainer_spec.byte_fallback is false");
+  test_fails(LOAD_WITH("\x12\x02\x18\x03"), CHOIR_ERROR_FORMAT, "trainer_spec.model_type is word");
+  test_fails(LOAD_WITH("\x1A\x7F"), CHOIR_ERROR_FORMAT, "not a SentencePiece model");
+  test_fails(LOAD_WITH("\x1B\x1C"), CHOIR_ERROR_FORMAT, "not a SentencePiece model"); /* a group hides nothing */
+  test_fails(LOAD_WITH("\x12\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01"), CHOIR_ERROR_FORMAT,
+             "not a SentencePiece model");
+}
+
+/* Models as others train them (vectors/make_foreign.py) keep every text, and give SentencePiece's own tokens of a line;
+ * the space that three of them put in front of it stands in the text here. */
+static void takes_models_of_others(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    size_t count;
+    int32_t ids[41];
+  } others[] = {
+      {"unigram", 38, {259, 320, 297, 270, 259, 287, 266, 284, 270, 286, 262, 270, 272, 259, 301, 285, 269, 322, 263,
+                       259, 332, 298, 298, 325, 259, 311, 282, 259, 322, 273, 297, 198, 172, 272, 269, 282, 279, 265}},
+      {"char", 41, {259, 294, 269, 260, 259, 271, 262, 268, 260, 264, 267, 260, 270, 259,
+                    280, 263, 265, 282, 259, 263, 273, 259, 310, 307, 307, 319, 259, 297,
+                    266, 259, 282, 266, 261, 269, 198, 172, 270, 265, 266, 298, 283}},
+      {"llama", 40, {270, 305, 280, 271, 270, 282, 273, 279, 271, 275, 278, 271, 281, 270,
+                     291, 262, 293, 270, 274, 284, 270, 321, 318, 318, 330, 270, 308, 277,
+                     270, 293, 277, 272, 280, 198, 172, 281, 276, 277, 309, 294}},
+      {"gemma", 38, {305, 280, 271, 270, 282, 273, 279, 271, 275, 278, 271, 281, 270, 291, 266, 293, 270, 274, 284,
+                     270, 321, 318, 318, 330, 270, 308, 277, 270, 293, 277, 267, 203, 177, 281, 276, 277, 309, 294}}};
+  static const char line[] =
+      " The licensed work of 2004 (a kath\xC3\xA9"
+      "dra).";
+  static const char odd[] =
+      "  a  b \n\n\t \r\n <mask> </s> <0x0A>\xE2\x96\x81x \xEF\xAC\x81 e\xCC\x81 \xF4\x8F\xBF\xBD \n";
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    char path[256];
+    choir_tokenizer *t;
+    int32_t *ids;
+    size_t count, own_space = strcmp(others[i].name, "gemma") != 0;
+    snprintf(path, sizeof path, CHOIR_SOURCE_DIR "/tests/vectors/foreign/%s.model", others[i].name);
+    test_ok(choir_tokenizer_load(path, &t));
+    test_ok(choir_tokenizer_encode(t, line + !own_space, sizeof line - 1 - !own_space, &ids, &count));
+    assert_int_equal(count, others[i].count);
+    assert_memory_equal(ids, others[i].ids, count * sizeof *ids);
+    free(ids);
+    corpus_round_trip(t, odd, sizeof odd - 1);
+    corpus_round_trip(t, line + 1, sizeof line - 2);
+    choir_tokenizer_free(t);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(refuses_other_models),
+      cmocka_unit_test(refuses_models_that_change_text),
+      cmocka_unit_test(takes_models_of_others),
+  };
+  return cmocka_run_group_tests(tests, begin, end);
+}
