@@ -184,12 +184,20 @@ static int with_model(const char *checkpoint, work *w, const char *const *stops)
   return status;
 }
 
+/* Nothing is drawn at temperature 0. */
+static int check_draws(void) {
+  const char *given = o.top_k ? "top-k" : o.top_p != 1 ? "top-p" : o.seed ? "seed" : NULL;
+  if (o.temperature != 0 || !given) return 0;
+  return cli_usage("--%s has no effect at --temperature 0, which takes the likeliest token always", given);
+}
+
 static int run(int count, const char *const *operands) {
   (void)count;
   work w = {0};
   char *stops[CLI_LIST_MOST + 1] = {0};
   cli_catch_signals();
-  int status = read_prompts(&w);
+  int status = check_draws();
+  if (!status) status = read_prompts(&w);
   for (int i = 0; i < o.stops.count && !status; i++)
     if (!(stops[i] = cli_unescape(o.stops.values[i])))
       status = cli_usage("--stop %s: knows \\f, \\n, \\r, \\t and \\\\", o.stops.values[i]);

@@ -163,12 +163,13 @@ static const cli_option train_options[] = {
     CLI_THREADS(&o.threads),
     {0}};
 static const cli_option encode_options[] = {
-    {"tokenizer", "FILE", CLI_TEXT, &o.model, NULL, "the .model file", 1},
+    {"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the .model file", 1},
     {"out", "IDS.npy", CLI_OUTPUT, &o.out, NULL, "write int32 ids to a NumPy file instead of standard output", 0},
     {"length", "T", CLI_INT, &o.length, NULL, "with --out: rows of T tokens, shape [B,T]; the rest is left out", 0},
     {"pieces", NULL, CLI_FLAG, &o.pieces, NULL, "print each id with the text of its piece", 0},
     {0}};
-static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_TEXT, &o.model, NULL, "the .model file", 1}, {0}};
+static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the .model file", 1},
+                                            {0}};
 
 const cli_verb cli_tokenizer_train = {"tokenizer train",
                                       "FILE...",

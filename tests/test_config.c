@@ -52,7 +52,7 @@ static void defaults_are_the_design(void **state) {
   refused(choir_config_check(&fresh), "model.layers", "missing");
 }
 
-/* A router and an optimizer that take the field, if it is an option of some. */
+/* A router, its solver, and an optimizer that take the field, if it is an option of some. */
 static void choose_takers(choir_config *c, const ch_field *f) {
   const char *name = strrchr(f->path, '.') + 1;
   for (int i = 0; ch_router_option_names[i]; i++)
@@ -61,6 +61,7 @@ static void choose_takers(choir_config *c, const ch_field *f) {
   for (int i = 0; ch_optim_option_names[i]; i++)
     for (int k = 0; ch_optims[k] && !strcmp(name, ch_optim_option_names[i]); k++)
       if (ch_optims[k]->options >> i & 1) test_ok(choir_config_set(c, "optimizer", ch_optims[k]->name));
+  if (!strncmp(name, "solver_", 7)) test_ok(choir_config_set(c, "solver", "dykstra"));
 }
 
 /* Another value than the default, within the limits, for any field. */
@@ -239,7 +240,7 @@ static void check_router_option(const ch_router *router, int number) {
   choir_layer_options o = {.tokens = 32, .d_model = 2, .d_hidden = 2, .experts = 2, .router = c.model.router};
   int codes[] = {choir_config_check(&c), CHOIR_OK, CHOIR_OK};
   if (taken) {
-    if (codes[0]) assert_null(strstr(choir_error_message(), "does not take"));
+    if (codes[0]) assert_null(strstr(choir_error_message(), "but router"));
     return;
   }
   refused(codes[0], option, value, router->name, "does not take it");
@@ -250,6 +251,12 @@ static void check_router_option(const ch_router *router, int number) {
 
 static void options_that_do_nothing(void **state) {
   (void)state;
+  choir_config exact = config_with("capped_expert_choice");
+  test_ok(choir_config_set(&exact, "solver_lambda", "0.5"));
+  refused(choir_config_check(&exact), "model.router.solver_lambda is 0.5, but solver 'exact' does not take it",
+          "dykstra");
+  test_ok(choir_config_set(&exact, "solver", "dykstra"));
+  test_ok(choir_config_check(&exact));
   for (int i = 0; ch_routers[i]; i++)
     for (int j = 0; ch_router_option_names[j]; j++) check_router_option(ch_routers[i], j);
   for (int i = 0; ch_optims[i]; i++)

@@ -42,6 +42,11 @@ static void text_through_pipes(void **state) {
       "cat book.txt | choir tokenizer encode --tokenizer a.model --out - - | cmp - ids.npy && "
       "choir tokenizer encode --tokenizer a.model - <book.txt | choir tokenizer decode --tokenizer a.model - | "
       "cmp - book.txt");
+  program_must(
+      "cat a.model | choir tokenizer encode --tokenizer - --out - book.txt | cmp - ids.npy && "
+      "cat tokenizer.model | choir data build --out from --tokenizer - book.txt && cmp from/tokenizer.model "
+      "tokenizer.model && cat tokenizer.model | choir init config.json --tokenizer - --out init && "
+      "choir tokenizer encode --tokenizer init book.txt >/dev/null");
 }
 
 static void wrong_words(void **state) {
@@ -51,6 +56,8 @@ static void wrong_words(void **state) {
   program_must("choir help data build && choir help data");
   program_refuses(2, "no bench case 'nonsense'", "choir bench gelu count=64 nonsense");
   assert_null(strstr(program_output, "peak")); /* nothing has been measured */
+  program_refuses(2, "--top-k has no effect at --temperature 0",
+                  "choir generate x --prompt x --top-k 2 --temperature 0");
   write_scores("scores.npy");
   program_must("choir route scores.npy --router base --training | grep -q ' looks across tokens'");
   program_must("choir route scores.npy --router base | grep -q 'does not look'");

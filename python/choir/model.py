@@ -381,7 +381,7 @@ class Session(native.Handle):
                 native.pointer(behind),
             )
         )
-        return behind if every else last
+        return last if behind is None else behind
 
     def rewind(self, length: int = 0, slot: int = 0) -> None:
         """Forgets what follows the first `length` tokens of a slot."""

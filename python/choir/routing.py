@@ -74,7 +74,8 @@ class Routing:
 
 def routers() -> list[str]:
     """The names of all routers."""
-    names, found = lib.choir_router_names(), []
+    names = lib.choir_router_names()
+    found: list[str] = []
     while names[len(found)]:
         found.append(names[len(found)].decode())
     return found

@@ -49,13 +49,27 @@ static taker router_taker(const ch_router *router) {
   return (taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
 }
 
+/* What only one of the solvers reads. */
+static int check_solver(const choir_config *config, const choir_config *defaults) {
+  char value[80];
+  if (!strcmp(config->model.router.solver, "dykstra")) return CHOIR_OK;
+  for (int i = 0; i < CH_FIELDS; i++) {
+    const ch_field *f = &ch_fields[i];
+    if (strncmp(f->path, "model.router.solver_", 20) || ch_field_same(config, defaults, f)) continue;
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s, but solver '%s' does not take it (dykstra does): leave it out",
+                    f->path, ch_field_text(config, f, value, sizeof value), config->model.router.solver);
+  }
+  return CHOIR_OK;
+}
+
 int ch_options_check_router(const choir_router_options *options) {
   const ch_router *router = ch_router_find(options->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_CHECK_RESERVED(options, "choir_router_options");
   taker t = router_taker(router);
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
-  return check(&t, &config, &defaults);
+  CH_TRY(check(&t, &config, &defaults));
+  return check_solver(&config, &defaults);
 }
 
 int ch_options_check_optimizer(const choir_config *config) {
