@@ -69,6 +69,13 @@ void cli_print_notices(const char *lines); /* on standard error, each behind the
 int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 
+/* ranks.c: of several processes that mpirun or srun started */
+const choir_ranks *cli_ranks(void);       /* this one's; NULL: alone */
+int cli_ranks_first(void);                /* nonzero: it speaks, and writes what is to be written */
+int cli_ranks_join(const cli_verb *verb); /* refuses verbs that are for one process; an exit status */
+void cli_ranks_leave(void);
+int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
+
 /* shown.c */
 void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
 const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */

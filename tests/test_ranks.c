@@ -1,5 +1,6 @@
 /* Several ranks train what one process trains: the same weights, results and statistics, bit for bit, whatever the
  * router, with as many ranks as divide train.shards. */
+#include "api/ranks.h"
 #include "comm/collective.h"
 #include "forked_comm.h"
 #include "model_testing.h"
@@ -66,10 +67,10 @@ static uint64_t hash_result(const ch_step_result *r) {
 }
 
 static void new_trainer(const ch_comm *comm, const choir_config *config, ch_trainer *t) {
-  choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1};
+  const choir_ranks ranks = {comm};
+  choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
-  ch_model_share(model, comm);
   test_ok(ch_trainer_plan(model, t));
   test_ok(ch_trainer_commit(t));
   test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 1));
@@ -154,28 +155,32 @@ static void every_pool(void **state) {
   }
 }
 
+static void drop(choir_config *c) { c->train.dropout = 0.1; }
+static void normalize(choir_config *c) { c->model.router.normalize_gates = 1; }
+static void by_threshold(choir_config *c) { c->model.router.threshold_after = 1; }
+static void draw_second(choir_config *c) { c->model.router.random_second = 1; }
+static void adamw_in_bf16(choir_config *c) {
+  snprintf(c->train.optimizer, sizeof c->train.optimizer, "adamw");
+  snprintf(c->train.compute, sizeof c->train.compute, "bf16");
+}
+
 /* What a layer may do beside, with random numbers that belong to tokens. */
 static void every_option(void **state) {
   (void)state;
-  choir_config c = config_of("switch_top1", 8, 1);
-  c.train.dropout = 0.1;
-  same_with("dropout", c, some_ranks);
-  c = config_of("expert_choice", 8, 1);
-  c.model.router.normalize_gates = 1;
-  same_with("normalized gates", c, some_ranks);
-  c = config_of("expert_choice", 8, 1);
-  c.model.router.threshold_after = 1;
-  same_with("threshold_after", c, some_ranks);
-  c = config_of("quantile_balanced", 8, 1);
-  c.model.router.threshold_after = 1;
-  same_with("quantile threshold_after", c, some_ranks);
-  c = config_of("gshard_top2", 8, 1);
-  c.model.router.random_second = 1;
-  same_with("random second", c, some_ranks);
-  c = config_of("expert_choice", 8, 1);
-  snprintf(c.train.optimizer, sizeof c.train.optimizer, "adamw");
-  snprintf(c.train.compute, sizeof c.train.compute, "bf16");
-  same_with("adamw, bf16", c, some_ranks);
+  const struct {
+    const char *what, *router;
+    void (*set)(choir_config *c);
+  } option[] = {{"dropout", "switch_top1", drop},
+                {"normalized gates", "expert_choice", normalize},
+                {"threshold_after", "expert_choice", by_threshold},
+                {"quantile threshold_after", "quantile_balanced", by_threshold},
+                {"random second", "gshard_top2", draw_second},
+                {"adamw, bf16", "expert_choice", adamw_in_bf16}};
+  for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
+    choir_config c = config_of(option[i].router, 8, 1);
+    option[i].set(&c);
+    same_with(option[i].what, c, some_ranks);
+  }
 }
 
 /* ---- traffic ---- */
@@ -254,11 +259,11 @@ static void traffic_of_every_kind(void **state) {
 
 static int refused(const ch_comm *comm, void *context) {
   const choir_config *config = context;
-  choir_run_options run = {.backend = "cpu", .threads = 1};
+  const choir_ranks ranks = {comm};
+  choir_run_options run = {.backend = "cpu", .threads = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;
   test_ok(ch_model_prepare(config, &run, &model));
-  ch_model_share(model, comm);
   int code = ch_trainer_plan(model, &t),
       told = strstr(choir_error_message(), "train.shards is 4, which 3 processes") != NULL;
   ch_trainer_free(&t);

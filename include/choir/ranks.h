@@ -29,6 +29,10 @@ typedef struct choir_ranks_traffic {
 } choir_ranks_traffic;
 CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
 
+/* The largest code over ranks, so that what went wrong for one is an error of all before they go on:
+ * choir_error_message then says what, and on which rank. All must call it; alone, the code itself. */
+CHOIR_API int choir_ranks_agree(const choir_ranks *ranks, int code);
+
 /* Leaves: all must, and none may have a call of the library under way. */
 CHOIR_API void choir_ranks_leave(choir_ranks *ranks);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "comm/collective.h"
 #include "comm/launch.h"
 
 const ch_comm *ch_ranks_comm(const choir_ranks *ranks) { return ranks ? ranks->comm : &ch_comm_single; }
@@ -22,6 +23,8 @@ void choir_ranks_leave(choir_ranks *ranks) {
   ch_comm_leave(ranks->comm);
   free(ranks);
 }
+
+int choir_ranks_agree(const choir_ranks *ranks, int code) { return ch_comm_agree(ch_ranks_comm(ranks), code); }
 
 int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->rank; }
 

@@ -48,11 +48,10 @@ int64_t ch_comm_max(const ch_comm *comm, int64_t value) {
   return value;
 }
 
-/* One rank's text to all. */
-static void broadcast(const ch_comm *comm, int root, char *text, int64_t bytes) {
+void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes) {
   ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
-  for (int r = 0; r < comm->size && comm->rank == root; r++) send[r] = (ch_bytes){text, bytes};
-  receive[root] = (ch_bytes){text, bytes};
+  for (int r = 0; r < comm->size && comm->rank == root; r++) send[r] = (ch_bytes){data, bytes};
+  receive[root] = (ch_bytes){data, bytes};
   ch_comm_exchange(comm, send, receive);
 }
 
@@ -68,9 +67,23 @@ int ch_comm_agree(const ch_comm *comm, int code) {
   if (!all[worst]) return CHOIR_OK;
   memset(text, 0, sizeof text);
   strncpy(text, choir_error_message(), sizeof text - 1);
-  broadcast(comm, worst, text, sizeof text);
+  ch_comm_broadcast(comm, worst, text, sizeof text);
   if (!worst) return ch_error((int)all[worst], "%s", text);
   return ch_error((int)all[worst], "rank %d of %d: %s", worst, comm->size, text);
+}
+
+int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact) {
+  uint64_t all[CH_RANKS][CH_FACTS] = {{0}};
+  if (comm->size == 1) return CHOIR_OK;
+  memcpy(all[comm->rank], fact, (size_t)count * sizeof *fact);
+  ch_comm_gather(comm, all, sizeof *all);
+  for (int r = 1; r < comm->size; r++)
+    for (int i = 0; i < count; i++)
+      if (all[r][i] != all[0][i])
+        return ch_error(CHOIR_ERROR_ARGUMENT,
+                        "rank %d of %d has another %s than rank 0: all must be the same, for the same results", r,
+                        comm->size, name[i]);
+  return CHOIR_OK;
 }
 
 /* ---- sums over shards ---- */

@@ -26,6 +26,13 @@ int64_t ch_comm_max(const ch_comm *comm, int64_t value);
  * that of the lowest rank that has the code, and says which it is. */
 int ch_comm_agree(const ch_comm *comm, int code);
 
+/* One rank's bytes to all. */
+void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes);
+
+/* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
+enum { CH_FACTS = 8 };
+int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact);
+
 /* Sums over shards in a fixed binary tree (op/shards.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi)
  * / 2. Every rank has as many shards, one behind the other. What it has of the tree by itself are pieces: the largest
  * nodes whose shards are all its own, in order. */
