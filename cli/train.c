@@ -168,6 +168,7 @@ static const cli_option options[] = {
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "go on in memory for M minutes at most while the disk has no room; then stop", 0},
     CLI_BACKEND(&o.backend),
+    CLI_RANK_TIMEOUT,
     CLI_THREADS(&o.threads),
     CLI_EMULATE_BF16(&o.emulate),
     {0}};

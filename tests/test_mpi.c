@@ -1,22 +1,6 @@
 /* The program under mpirun: the files of one process, one voice, and an end for all when one dies. */
 #include "choir/npy.h"
-#include "program.h"
-
-/* As many processes as asked for, on whatever there is. What MPI does not give back is not for a sanitizer to tell. */
-#define MPIRUN                                                                                                       \
-  "export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0; mpirun --oversubscribe --allow-run-as-root --bind-to none " \
-  "--mca btl self,vader --mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1 "
-#define TRAIN "\"$CHOIR\" train --threads 1 "
-#define FRESH TRAIN "--config config.json --data data --set batch_sequences=8 --set shards=8 --set checkpoint_every=3 "
-
-/* Nonzero, having said why: nothing here can be tried. */
-static int without_mpi(void) {
-  if (program_run("command -v mpirun")) return 1;
-  program_run(MPIRUN "-n 2 " TRAIN "--out nothing --data data --config config.json");
-  return strstr(program_output, "has no MPI") != NULL;
-}
-#define needs_mpi() \
-  if (without_mpi()) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
+#include "mpi.h"
 
 static int times(const char *word) {
   int count = 0;
@@ -127,12 +111,35 @@ static void one_dies_all_end(void **state) {
                step + 3);
 }
 
+/* A process that is stopped says nothing: the others say where it was heard last, and end, and it with them. */
+static void one_is_silent(void **state) {
+  (void)state;
+  needs_mpi();
+  for (int rank = 0; rank < 3; rank += 2) {
+    program_must("rm -rf stopped");
+    pid_t job = program_start(MPIRUN "-n 4 " FRESH "--set steps=100000 --rank-timeout 2 --out stopped", "stopped.txt");
+    program_wait_for_checkpoint(job, "stopped", 0);
+    pid_t process = mpi_process(rank);
+    assert_true(process > 0);
+    assert_int_equal(kill(process, SIGSTOP), 0);
+    int status = program_wait(job);
+    program_must("cat stopped.txt");
+    if (status != 4) fail_msg("status %d: %s", status, program_output);
+    char want[64];
+    snprintf(want, sizeof want, " for rank %d (", rank);
+    const char *said = strstr(program_output, " has waited for 2 s in "), *whom = said ? strstr(said, want) : NULL;
+    if (!whom || !strstr(whom, "last heard in ")) fail_msg("%s", program_output);
+    for (int r = 0; r < 4; r++) assert_int_equal(mpi_process(r), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
                                      cmocka_unit_test(another_number_goes_on),
                                      cmocka_unit_test(refuses_once),
                                      cmocka_unit_test(same_numbers),
                                      cmocka_unit_test(refuses_what_is_for_one),
-                                     cmocka_unit_test(one_dies_all_end)};
+                                     cmocka_unit_test(one_dies_all_end),
+                                     cmocka_unit_test(one_is_silent)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

@@ -37,7 +37,7 @@ static uint64_t hash_weights(const choir_model *model) {
     real *whole = test_new(p->whole);
     memcpy(whole + p->first, p->w, (size_t)p->count * sizeof *whole);
     if (p->expert)
-      ch_comm_gather_shares(model->x.comm, whole, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *whole);
+      ch_comm_gather_shares(model->x.comm, "test", whole, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *whole);
     h = hash(h, whole, (size_t)p->whole * sizeof *whole);
     free(whole);
   }

@@ -165,7 +165,7 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   ch_transformer_run(&model->x, &model->net, &pass);
   free(target);
   if (logits)
-    ch_comm_gather_shares(model->x.comm, logits, B,
+    ch_comm_gather_shares(model->x.comm, "logits", logits, B,
                           (int64_t)T * model->config.model.vocab_size * (int64_t)sizeof *logits);
   *result = (choir_forward_result){.loss = targets ? pass.loss_sum / (double)targets : 0, .aux_loss = pass.aux_loss};
   return ch_model_check_loss(model, result->loss);

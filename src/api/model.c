@@ -194,7 +194,8 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
                     p->name, index < model->net.params.count ? "" : "; no gradient trains it");
   model->x.memory->get(values + p->first, gradient ? p->g : p->w, (size_t)p->count * sizeof *values);
   if (p->expert)
-    ch_comm_gather_shares(model->x.comm, values, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *values);
+    ch_comm_gather_shares(model->x.comm, "values of experts", values, p->shape[0],
+                          p->whole / p->shape[0] * (int64_t)sizeof *values);
   return CHOIR_OK;
 }
 

@@ -5,19 +5,18 @@
 #include "base/real.h"
 #include "comm/comm.h"
 
-enum { CH_RANKS = 1024 }; /* at most */
-
 /* The share of rank r of `count` things in a row: from ch_share(count, r, size) to ch_share(count, r + 1, size). */
 static inline int64_t ch_share(int64_t count, int64_t rank, int64_t size) { return count * rank / size; }
 
-/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. */
-void ch_comm_exchange(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive);
+/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. what: for
+ * messages about ranks that are not heard. */
+void ch_comm_exchange(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive);
 
 /* all [size * bytes]: every rank brings its part, which stands in its place, and gets those of all. */
-void ch_comm_gather(const ch_comm *comm, void *all, int64_t bytes);
+void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes);
 
 /* The same of parts of a row of `count` things of `bytes` each, by ch_share. */
-void ch_comm_gather_shares(const ch_comm *comm, void *all, int64_t count, int64_t bytes);
+void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes);
 
 /* The largest of all ranks' values. */
 int64_t ch_comm_max(const ch_comm *comm, int64_t value);

@@ -13,9 +13,9 @@ static int all_tokens(const ch_exec *x, const ch_moe_args *a) { return a->n * x-
 static int64_t first_token(const ch_exec *x, const ch_moe_args *a) { return (int64_t)a->n * x->comm->rank; }
 
 /* An array [tokens of all, width] of which every rank has written its rows: all of it on all ranks. */
-static void gather_rows(const ch_exec *x, const ch_moe_args *a, real CH_DEV *all, int width) {
+static void gather_rows(const ch_exec *x, const ch_moe_args *a, const char *what, real CH_DEV *all, int width) {
   if (!ch_counting(x) && x->comm->size > 1)
-    ch_comm_gather(x->comm, CH_AS_HOST(real, all), (int64_t)a->n * width * (int64_t)sizeof(real));
+    ch_comm_gather(x->comm, what, CH_AS_HOST(real, all), (int64_t)a->n * width * (int64_t)sizeof(real));
 }
 
 /* Slots that the record must have room for. */
@@ -97,7 +97,7 @@ static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   int64_t own = first_token(x, a) * a->e;
   score_rows(x, a, in, s->scores ? s->logits : s->logits + own);
   if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores + own});
-  gather_rows(x, a, s->scores ? s->scores : s->logits, a->e);
+  gather_rows(x, a, "scores", s->scores ? s->scores : s->logits, a->e);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -133,7 +133,7 @@ static void observe(ch_exec *x, const ch_moe_args *a, ch_route_args *routing) {
   if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
     real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
     x->ops->copy(x, &(ch_copy_args){.count = count, .x = a->x, .y = rows + x->comm->rank * count});
-    gather_rows(x, a, rows, a->d);
+    gather_rows(x, a, "tokens of all", rows, a->d);
     routing->x = rows;
   }
   a->router->observe(x, routing);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/collective.h"
+#include "comm/watch.h"
 #include "data/reader.h"
 
 static void get_heldout(const ch_windows *w, int64_t index, int32_t *tokens) {
@@ -138,6 +139,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   ch_transformer_clear_stats(&model->net);
   for (int64_t begin = 0, next; begin < end && !code; begin = next) {
     next = begin + B < end ? begin + B : end;
+    ch_watch_section(comm, "evaluation, sequence", begin);
     result->tokens += fill_batch(windows, begin, next, rows, row, token, target);
     ch_pass pass = {.B = rows,
                     .T = windows->length,

@@ -16,7 +16,7 @@ ch_rank_times ch_rank_times_since(const ch_comm *comm, ch_traffic *before) {
   ch_rank_times t = {
       .ranks = comm->size, .bytes = now.bytes - before->bytes, .messages = now.messages - before->messages};
   waited[comm->rank] = t.waited = now.seconds - before->seconds;
-  ch_comm_gather(comm, waited, sizeof *waited);
+  ch_comm_gather(comm, "seconds waited", waited, sizeof *waited);
   for (int r = 1; r < comm->size; r++)
     if (waited[r] < waited[t.slowest]) t.slowest = r;
   t.least = waited[t.slowest];
