@@ -18,6 +18,7 @@ typedef struct {
 typedef struct {
   choir_config config;
   const char *what;
+  int flat;  /* routers begin with zeros: all scores are equal, and ties fall by the tokens' order */
   trace *of; /* [FORKED_MOST + 1], by number of ranks */
 } job;
 
@@ -84,6 +85,10 @@ static int train(const ch_comm *comm, void *context) {
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
   static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
   new_trainer(comm, &j->config, &t);
+  for (int l = 0; l < j->config.model.layers && j->flat; l++) {
+    const ch_param *p = t.model->net.block[l].router;
+    if (p) memset(CH_AS_HOST(void, p->w), 0, (size_t)p->count * sizeof(real));
+  }
   for (int i = 0; i < STEPS; i++) {
     model_tokens(token, MOST_TOKENS, (uint32_t)i);
     model_tokens(target, MOST_TOKENS, 50 + (uint32_t)i);
@@ -109,9 +114,9 @@ static choir_config config_of(const char *router, int shards, int accumulate) {
   return c;
 }
 
-static void same_with(const char *what, choir_config config, const int *ranks) {
+static void same_from(const char *what, choir_config config, int flat, const int *ranks) {
   trace *of = mmap(NULL, (FORKED_MOST + 1) * sizeof *of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  job j = {.config = config, .what = what, .of = of};
+  job j = {.config = config, .what = what, .flat = flat, .of = of};
   if (forked_run(1, 0, train, &j)) fail_msg("%s: one process", what);
   for (int i = 0; ranks[i]; i++) {
     int size = ranks[i];
@@ -126,6 +131,8 @@ static void same_with(const char *what, choir_config config, const int *ranks) {
   munmap(of, (FORKED_MOST + 1) * sizeof *of);
 }
 
+static void same_with(const char *what, choir_config config, const int *ranks) { same_from(what, config, 0, ranks); }
+
 static const int all_ranks[] = {2, 3, 4, 6, 8, 0}, odd_ranks[] = {3, 8, 0}, some_ranks[] = {2, 4, 0};
 
 static void every_router(void **state) {
@@ -133,6 +140,16 @@ static void every_router(void **state) {
   same_with("expert_choice", config_of("expert_choice", 24, 1), all_ranks);
   for (int i = 0; ch_router_names[i]; i++)
     same_with(ch_router_names[i], config_of(ch_router_names[i], 24, 1), odd_ranks);
+}
+
+static void ties(void **state) {
+  (void)state;
+  for (int i = 0; ch_router_pools[i]; i++) {
+    choir_config c = config_of("expert_choice", 8, 1);
+    snprintf(c.model.router.pool, sizeof c.model.router.pool, "%s", ch_router_pools[i]);
+    c.model.router.group_size = 40;
+    same_from("ties", c, 1, (const int[]){i % 2 ? 8 : 4, 0});
+  }
 }
 
 /* Micro-batches add up on the owners of experts, and everywhere else. Clipping needs the norm of all. */
@@ -277,12 +294,10 @@ static void refuses_ranks_that_do_not_divide(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router),
-                                     cmocka_unit_test(accumulated),
-                                     cmocka_unit_test(every_pool),
-                                     cmocka_unit_test(every_option),
-                                     cmocka_unit_test(traffic_is_the_formula),
-                                     cmocka_unit_test(traffic_of_every_kind),
-                                     cmocka_unit_test(refuses_ranks_that_do_not_divide)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_router),          cmocka_unit_test(ties),
+      cmocka_unit_test(accumulated),           cmocka_unit_test(every_pool),
+      cmocka_unit_test(every_option),          cmocka_unit_test(traffic_is_the_formula),
+      cmocka_unit_test(traffic_of_every_kind), cmocka_unit_test(refuses_ranks_that_do_not_divide)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
