@@ -20,14 +20,15 @@ static inline int without_mpi(void) {
 #define needs_mpi() \
   if (without_mpi()) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
 
-/* Whether a process works in this test's directory and has the line in its environment. */
+/* Whether a process works in this test's directory, or below it, and has the line in its environment. */
 static inline int mpi_is_ours(const char *process, const char *line) {
   char path[64], at[PATH_MAX], text[1 << 15];
   snprintf(path, sizeof path, "/proc/%.20s/cwd", process);
   ssize_t length = readlink(path, at, sizeof at - 1);
   if (length < 0) return 0;
   at[length] = 0;
-  if (strcmp(at, program_directory)) return 0;
+  size_t own = strlen(program_directory);
+  if (strncmp(at, program_directory, own) || (at[own] && at[own] != '/')) return 0;
   snprintf(path, sizeof path, "/proc/%.20s/environ", process);
   int file = open(path, O_RDONLY);
   if (file < 0) return 0;
