@@ -9,7 +9,8 @@
 
 #include "choir/choir.h"
 
-enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3 }; /* exit statuses beside 0; the last: and saved */
+/* Exit statuses beside 0. INTERRUPTED: and saved; SILENT: another process of several was not heard from. */
+enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };
 
 /* An option that may be given several times. `at` is the number of operands inspection before each, so that `--source A
  * x y
@@ -68,6 +69,15 @@ void cli_be_silent(void);                  /* from here on: of several ranks one
 void cli_print_notices(const char *lines); /* on standard error, each behind the verb's name */
 int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
+
+/* ranks.c: of several processes that mpirun or srun started */
+const choir_ranks *cli_ranks(void);       /* this one's; NULL: alone */
+int cli_ranks_first(void);                /* nonzero: it speaks, and writes what is to be written */
+int cli_ranks_join(const cli_verb *verb); /* refuses verbs that are for one process; an exit status */
+void cli_ranks_leave(void);
+extern double cli_rank_timeout; /* seconds; --rank-timeout */
+int cli_ranks_watch(void);      /* ends the process when it has waited for another one for so long; an exit status */
+int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
 
 /* shown.c */
 void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
@@ -140,6 +150,9 @@ char *cli_read_file(const char *path,
 #define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads; 0 means all CPUs; what is computed does not depend on it", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
   {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none, slowly", 0}
+#define CLI_RANK_TIMEOUT                                                                                               \
+  {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
+   "of several processes: end with status 4 when one has not been heard from for S seconds; 0: never", 0}
 #define CLI_BACKEND(target)                                                                                            \
   {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it: cpu, or reference (plain C: slow)", 0}
 /* clang-format on */

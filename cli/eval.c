@@ -73,7 +73,8 @@ static int evaluate_both(choir_model *model, const choir_tokenizer *tokenizer, c
   json_t *causal = NULL;
   int status = evaluate(model, tokenizer, &results[1]);
   if (status) return status;
-  if (o.json && !(causal = result_json(model, &results[1]))) return cli_fail();
+  if (o.json) causal = result_json(model, &results[1]);
+  if (choir_ranks_agree(cli_ranks(), o.json && !causal ? CHOIR_ERROR_MEMORY : CHOIR_OK)) return cli_fail();
   status = choir_model_set_routing(model, NULL) ? cli_fail() : evaluate(model, tokenizer, &results[0]);
   if (!status && o.json && !(*json = result_json(model, &results[0]))) status = cli_fail();
   if (status || !o.json) {
@@ -96,7 +97,7 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *json = NULL;
   int both = !o.routing && choir_model_looks_across_tokens(model);
   if (both && choir_model_set_routing(model, "threshold")) {
-    fprintf(stderr, "no causal loss: %s\n", choir_error_message());
+    if (cli_ranks_first()) fprintf(stderr, "no causal loss: %s\n", choir_error_message());
     both = 0;
   }
   int status = both ? evaluate_both(model, tokenizer, results, &json) : evaluate_one(model, tokenizer, results, &json);
@@ -115,6 +116,7 @@ static int run(int count, const char *const *operands) {
   options.backend = o.backend;
   options.threads = o.threads;
   options.unchecked = o.unchecked;
+  options.ranks = cli_ranks();
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
   int status = cli_checkpoint_open(operands[0], &options, o.routing, &tokenizer, &model);
@@ -139,19 +141,23 @@ static const cli_option options[] = {
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
+    CLI_RANK_TIMEOUT,
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
-const cli_verb cli_eval = {"eval",
-                           "RUN|CHECKPOINT",
-                           1,
-                           1,
-                           "evaluate a model: loss, perplexity, bits per byte, routing",
-                           "A run directory stands for its newest checkpoint. The unigram baseline predicts every "
-                           "token by its frequency in the training "
-                           "data. A router that looks across tokens sees the whole batch at once, so its loss is not "
-                           "that of writing text token by token: that one is measured too, with routing by the "
-                           "thresholds that training left, and stands beside it.",
-                           options,
-                           run};
+const cli_verb cli_eval = {
+    "eval",
+    "RUN|CHECKPOINT",
+    1,
+    1,
+    "evaluate a model: loss, perplexity, bits per byte, routing",
+    "A run directory stands for its newest checkpoint. The unigram baseline predicts every "
+    "token by its frequency in the training "
+    "data. A router that looks across tokens sees the whole batch at once, so its loss is not "
+    "that of writing text token by token: that one is measured too, with routing by the "
+    "thresholds that training left, and stands beside it. Started by mpirun or srun, all processes "
+    "evaluate together, and the first one prints what one would; their number must divide "
+    "train.shards (docs/clusters.md).",
+    options,
+    run};

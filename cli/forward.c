@@ -14,33 +14,46 @@ static int write_logits(int B, int T, int V, float *logits) {
   return choir_npy_write(o.logits, &array) ? cli_fail() : 0;
 }
 
-/* A copy of a parameter's gradient. */
-static int copy_gradient(const choir_model *model, int index, const choir_parameter *p, choir_tensor *t) {
-  snprintf(t->name, sizeof t->name, "%s", p->name);
-  t->dtype = CHOIR_F32;
-  t->dims = p->dims;
-  t->bytes = sizeof(float);
-  for (int d = 0; d < p->dims; d++) t->bytes *= (size_t)(t->shape[d] = p->shape[d]);
-  float *values = malloc(t->bytes);
-  t->data = values;
-  if (!values) return cli_fail_with("out of memory");
-  return choir_model_get_parameter(model, index, 1, values) ? cli_fail() : 0;
+/* Gradients under the names of their parameters. */
+typedef struct {
+  choir_tensor *tensor;
+  int count;
+} gradients;
+
+/* Room for that of every parameter that has one; 0: there was none. */
+static int make_room(const choir_model *model, gradients *g) {
+  int count = choir_model_parameter_count(model);
+  g->tensor = calloc((size_t)count + 1, sizeof *g->tensor);
+  for (int i = 0; i < count && g->tensor; i++) {
+    choir_parameter p;
+    choir_tensor *t = &g->tensor[g->count];
+    if (choir_model_parameter(model, i, &p) || !p.trained) continue;
+    snprintf(t->name, sizeof t->name, "%s", p.name);
+    t->dtype = CHOIR_F32;
+    t->dims = p.dims;
+    t->bytes = sizeof(float);
+    for (int d = 0; d < p.dims; d++) t->bytes *= (size_t)(t->shape[d] = p.shape[d]);
+    if (!(t->data = malloc(t->bytes))) return 0;
+    g->count++;
+  }
+  return g->tensor != NULL;
 }
 
-/* Every parameter that has a gradient, under its name. */
-static int write_gradients(const choir_model *model) {
-  int count = choir_model_parameter_count(model), used = 0, status = 0;
-  choir_tensor *tensors = calloc((size_t)count + 1, sizeof *tensors);
-  if (!tensors) return cli_fail_with("out of memory");
-  for (int i = 0; i < count && !status; i++) {
+/* Of several processes all must: they send each other what they have. */
+static int collect(const choir_model *model, gradients *g) {
+  int code = choir_ranks_agree(cli_ranks(), make_room(model, g) ? CHOIR_OK : CHOIR_ERROR_MEMORY);
+  if (code) return cli_fail_with("no memory for a copy of the gradients");
+  for (int i = 0, t = 0; t < g->count; i++) {
     choir_parameter p;
-    if (choir_model_parameter(model, i, &p)) status = cli_fail();
-    if (!status && p.trained) status = copy_gradient(model, i, &p, &tensors[used++]);
+    if (choir_model_parameter(model, i, &p) || !p.trained) continue;
+    if (choir_model_get_parameter(model, i, 1, (float *)(uintptr_t)g->tensor[t++].data)) return cli_fail();
   }
-  if (!status && choir_tensors_write(o.gradients, tensors, used, NULL)) status = cli_fail();
-  for (int i = 0; i < used; i++) free((void *)(uintptr_t)tensors[i].data);
-  free(tensors);
-  return status;
+  return 0;
+}
+
+static void release(gradients *g) {
+  for (int i = 0; i < g->count; i++) free((void *)(uintptr_t)g->tensor[i].data);
+  free(g->tensor);
 }
 
 static int print_json(const choir_model *model, int B, int T, const choir_forward_result *result) {
@@ -72,21 +85,25 @@ static int forward(choir_model *model, const choir_npy *tokens) {
   int B = (int)tokens->shape[0], T = (int)tokens->shape[1], V = choir_model_config_of(model)->model.vocab_size;
   float *logits = o.logits ? malloc((size_t)B * (size_t)T * (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
-  if (o.logits && !logits)
+  gradients g = {0};
+  if (choir_ranks_agree(cli_ranks(), o.logits && !logits ? CHOIR_ERROR_MEMORY : CHOIR_OK))
     return cli_fail_with("no memory for the logits: %s", cli_bytes((double)B * T * V * (double)sizeof *logits));
   double start = cli_seconds();
   int status = choir_model_forward(model, B, T, tokens->data, logits, o.gradients != NULL, &result) ? cli_fail() : 0;
   double seconds = cli_seconds() - start;
-  if (!status && o.logits) status = write_logits(B, T, V, logits);
-  if (!status && o.gradients) status = write_gradients(model);
+  if (!status && o.gradients) status = collect(model, &g);
+  if (!status && o.logits && cli_ranks_first()) status = write_logits(B, T, V, logits);
+  if (!status && o.gradients && cli_ranks_first() && choir_tensors_write(o.gradients, g.tensor, g.count, NULL))
+    status = cli_fail();
   if (!status) status = o.json ? print_json(model, B, T, &result) : print_text(model, B, T, &result, seconds);
+  release(&g);
   free(logits);
   return status;
 }
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  choir_npy tokens;
+  choir_npy tokens = {0};
   choir_model *model;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.compute = o.compute;
@@ -94,7 +111,11 @@ static int run(int count, const char *const *operands) {
   options.emulate_bf16 = o.emulate;
   options.threads = o.threads;
   options.unchecked = o.unchecked;
-  if (choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
+  options.ranks = cli_ranks();
+  if (choir_ranks_agree(options.ranks, choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens))) {
+    choir_npy_free(&tokens);
+    return cli_fail();
+  }
   int status = cli_checkpoint_open(operands[0], &options, o.routing, NULL, &model);
   if (!status) status = forward(model, &tokens);
   choir_model_free(model);
@@ -112,6 +133,7 @@ static const cli_option options[] = {
     CLI_EMULATE_BF16(&o.emulate),
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
+    CLI_RANK_TIMEOUT,
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
     {0}};
@@ -125,6 +147,8 @@ const cli_verb cli_forward = {"forward",
                               "pool, unless --routing says otherwise. The loss is the mean cross-entropy of "
                               "position t predicting token t+1, over the B*(T-1) positions that have one. Gradients "
                               "are those of this loss plus the router's "
-                              "weighted auxiliary loss where it has one, which is reported apart.",
+                              "weighted auxiliary loss where it has one, which is reported apart. Started by mpirun "
+                              "or srun, all processes share the work; their number must divide train.shards, and that "
+                              "B (docs/clusters.md).",
                               options,
                               run};

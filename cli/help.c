@@ -118,5 +118,6 @@ void cli_help(FILE *out) {
   fprintf(out, "  choir %-18s %s\n", "help routers", "list the routers and the options of each");
   fprintf(out, "  choir %-18s %s\n\n", "--version", "print the version");
   fprintf(out,
-          "Exit status: 0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left.\n");
+          "Exit status: 0 success, 1 failure, 2 wrong usage, 3 a run that a signal stopped, saved, with steps left, "
+          "4 another of several processes was not heard from (--rank-timeout).\n");
 }

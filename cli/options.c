@@ -174,21 +174,21 @@ static int parse_option(const cli_verb *verb, char **words, int left, int operan
 /* Pipes become files, once nothing is wrong with the words. */
 static int open_pipes(const cli_verb *verb, int count, const char **operands) {
   for (int i = 0; i < count; i++)
-    if (!(operands[i] = cli_input(operands[i]))) return CLI_FAILED;
+    if (cli_ranks_no_pipe(operands[i]) || !(operands[i] = cli_input(operands[i]))) return CLI_FAILED;
   for (const cli_option *o = verb->options; o->name; o++) {
     const char **path = o->target;
     if ((o->kind != CLI_INPUT && o->kind != CLI_OUTPUT) || !*path) continue;
+    if (cli_ranks_no_pipe(*path)) return CLI_FAILED;
     if (!(*path = o->kind == CLI_INPUT ? cli_input(*path) : cli_output(*path))) return CLI_FAILED;
   }
   return 0;
 }
 
 /* Defaults first, then the words; options and operands may stand in any order, "--" ends the options. */
-int cli_parse(const cli_verb *verb, int count, char **words) {
+static int parse(const cli_verb *verb, int count, char **words) {
   char given[OPTIONS_MOST] = {0};
   const char **operands = calloc((size_t)count + 1, sizeof *operands);
   int seen = 0, only_operands = 0, status = 0;
-  current = verb;
   if (!operands) return cli_fail_with("out of memory");
   for (const cli_option *o = verb->options; o->name && !status; o++)
     if (o->fallback) status = store(o, o->fallback, 0);
@@ -215,10 +215,19 @@ int cli_parse(const cli_verb *verb, int count, char **words) {
     status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
   if (!status && verb->most >= 0 && seen > verb->most)
     status = cli_usage("unexpected operand '%s'", operands[verb->most]);
+  if (!status) status = cli_ranks_watch();
   if (!status) status = open_pipes(verb, seen, operands);
   if (!status) status = verb->run(seen, operands);
   status = cli_pipes_end(status);
   cli_print_notices(choir_notices());
   free(operands);
+  return status;
+}
+
+int cli_parse(const cli_verb *verb, int count, char **words) {
+  current = verb;
+  int status = cli_ranks_join(verb);
+  if (!status) status = parse(verb, count, words);
+  cli_ranks_leave();
   return status;
 }

@@ -15,13 +15,14 @@ double cli_seconds(void) {
 }
 
 void cli_progress_begin(cli_progress *progress, FILE *out) {
-  *progress = (cli_progress){.out = out, .terminal = isatty(fileno(out)), .started = cli_seconds()};
+  int terminal = isatty(fileno(out)) && choir_ranks_size(cli_ranks()) == 1; /* mpirun gives one, wherever it prints */
+  *progress = (cli_progress){.out = out, .terminal = terminal, .started = cli_seconds()};
   progress->shown = progress->started;
 }
 
 int cli_progress_due(cli_progress *progress) {
   double now = cli_seconds();
-  if (now - progress->shown < (progress->terminal ? 0.2 : 10)) return 0;
+  if (now - progress->shown < (progress->terminal ? 0.2 : 10) || !cli_ranks_first()) return 0;
   progress->shown = now;
   return 1;
 }

@@ -91,7 +91,8 @@ static int on_event(void *context, const choir_train_event *e) {
 }
 
 /* Of several ranks: what the first one sent, and for how long it was at that. */
-static void show_exchange(const display *w, const choir_ranks *ranks) {
+static void show_exchange(const display *w) {
+  const choir_ranks *ranks = cli_ranks();
   choir_ranks_traffic sent = choir_ranks_sent(ranks);
   double seconds = cli_seconds() - w->progress.started, steps = (double)(w->last - w->first + 1);
   if (choir_ranks_size(ranks) == 1 || !w->first) return;
@@ -115,13 +116,13 @@ static int prepare(choir_config *config, int *use) {
   return cli_apply_settings(config, &o.set);
 }
 
-static int train(const choir_ranks *ranks) {
+static int run(int count, const char *const *operands) {
+  (void)count, (void)operands;
   choir_config config;
   display w = {0};
   int use, status = prepare(&config, &use);
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);
-  if (choir_ranks_size(ranks) > 1) w.progress.terminal = 0; /* mpirun's own, wherever its output goes */
   cli_catch_signals();
   cli_catch_closed_output();
   choir_train_options options = CHOIR_TRAIN_OPTIONS_INIT;
@@ -134,13 +135,13 @@ static int train(const choir_ranks *ranks) {
   options.run.backend = o.backend;
   options.run.emulate_bf16 = o.emulate;
   options.disk_minutes = o.disk_minutes;
-  options.ranks = ranks;
+  options.ranks = cli_ranks();
   options.event = on_event;
   options.context = &w;
   int code = choir_train(&options);
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
-  show_exchange(&w, ranks);
+  show_exchange(&w);
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)
     printf("stopped after step %lld (%s) and saved; go on with: choir train --resume --out %s\n", (long long)w.last,
@@ -151,17 +152,6 @@ static int train(const choir_ranks *ranks) {
   else
     printf("done: %lld steps in %s; look at it with: choir report %s\n", (long long)w.last, seconds, cli_shown(o.out));
   return code && cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
-}
-
-/* Started by mpirun or srun, this process is one of several; the first one speaks. */
-static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
-  choir_ranks *ranks;
-  if (choir_ranks_join(&ranks)) return cli_fail();
-  if (choir_ranks_rank(ranks)) cli_be_silent();
-  int status = train(ranks);
-  choir_ranks_leave(ranks);
-  return status;
 }
 
 static const cli_option options[] = {
@@ -178,6 +168,7 @@ static const cli_option options[] = {
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "go on in memory for M minutes at most while the disk has no room; then stop", 0},
     CLI_BACKEND(&o.backend),
+    CLI_RANK_TIMEOUT,
     CLI_THREADS(&o.threads),
     CLI_EMULATE_BF16(&o.emulate),
     {0}};

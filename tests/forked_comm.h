@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/comm.h"
+#include "comm/watch.h"
 
 enum { FORKED_MOST = 8, FORKED_PIECE = 1 << 14 };
 
@@ -40,12 +40,14 @@ static inline int forked_some(const ch_comm *comm, ch_bytes *send, ch_bytes *rec
       out->bytes = send[r].bytes < comm->piece ? send[r].bytes : comm->piece;
       memcpy(out->data, send[r].at, (size_t)out->bytes);
       send[r] = (ch_bytes){(char *)send[r].at + out->bytes, send[r].bytes - out->bytes};
+      send[r].bytes ? ch_watch_moved(comm) : ch_watch_sent(comm, r);
       atomic_store_explicit(&out->full, 1, memory_order_release);
     }
     if (receive[r].bytes && atomic_load_explicit(&in->full, memory_order_acquire)) {
       if (in->bytes > receive[r].bytes) abort(); /* counts differ */
       memcpy(receive[r].at, in->data, (size_t)in->bytes);
       receive[r] = (ch_bytes){(char *)receive[r].at + in->bytes, receive[r].bytes - in->bytes};
+      receive[r].bytes ? ch_watch_moved(comm) : ch_watch_heard(comm, r);
       atomic_store_explicit(&in->full, 0, memory_order_release);
     }
     left += send[r].bytes || receive[r].bytes;
@@ -81,9 +83,11 @@ static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm 
                     .size = size,
                     .piece = piece > 0 && piece < FORKED_PIECE ? piece : FORKED_PIECE,
                     .traffic = &traffic,
+                    .watch = ch_watch_new(),
                     .context = shared,
                     .exchange = forked_exchange};
     int code = body(size > 1 ? &comm : &ch_comm_single, context);
+    ch_watch_free(comm.watch);
     fflush(NULL);
     _exit(code);
   }

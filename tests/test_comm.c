@@ -45,7 +45,7 @@ static int ragged(const ch_comm *comm, void *context) {
       sent += r == comm->rank ? 0 : send[r].bytes;
     }
     int64_t before = comm->traffic ? comm->traffic->bytes : 0;
-    ch_comm_exchange(comm, send, receive);
+    ch_comm_exchange(comm, "test", send, receive);
     must(!comm->traffic || comm->traffic->bytes - before == sent);
     for (int r = 0; r < comm->size; r++) {
       const int32_t *got = receive[r].at;
@@ -70,9 +70,9 @@ static int transposed_twice(const ch_comm *comm, void *context) {
     b[r] = (ch_bytes){y + r * COUNT, sizeof *y * COUNT};
     c[r] = (ch_bytes){z + r * COUNT, sizeof *z * COUNT};
   }
-  ch_comm_exchange(comm, a, b);
+  ch_comm_exchange(comm, "test", a, b);
   for (int r = 0; r < comm->size; r++) must(y[r * COUNT] == number(r, 0, comm->rank * COUNT));
-  ch_comm_exchange(comm, b, c);
+  ch_comm_exchange(comm, "test", b, c);
   must(!memcmp(x, z, sizeof *x * COUNT * (size_t)comm->size));
   return 0;
 }
@@ -84,7 +84,7 @@ static int gathers(const ch_comm *comm, void *context) {
     double all[COUNT] = {0};
     for (int64_t i = ch_share(count, comm->rank, comm->size); i < ch_share(count, comm->rank + 1, comm->size); i++)
       all[i] = 1.5 * (double)(i + 1);
-    ch_comm_gather_shares(comm, all, count, sizeof *all);
+    ch_comm_gather_shares(comm, "test", all, count, sizeof *all);
     for (int i = 0; i < COUNT; i++) must(all[i] == (i < count ? 1.5 * (i + 1) : 0));
   }
   must(ch_comm_max(comm, 3 + comm->rank % 5) == 3 + (comm->size < 5 ? comm->size - 1 : 4));
@@ -150,6 +150,73 @@ static int sums(const ch_comm *comm, void *context) {
   return comm->piece == 7 ? 0 : sums_of(comm, SHARDS / comm->size * comm->size, MANY);
 }
 
+/* ---- the watch ---- */
+
+typedef struct {
+  atomic_int told;
+  pid_t process[FORKED_MOST];
+  char text[FORKED_MOST][1024];
+} silence;
+
+enum { STOPPED = 2, WATCHERS = 4 };
+
+/* The last of the others ends itself, and so all. */
+static void tell(void *context, const char *text) {
+  silence *s = context;
+  int at = atomic_fetch_add(&s->told, 1);
+  snprintf(s->text[at], sizeof s->text[at], "%s", text);
+  if (at == WATCHERS - 2) _exit(3);
+}
+
+/* Whoever comes too late to a later exchange was last heard in the one before. */
+static int stops(const ch_comm *comm, void *context) {
+  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  ch_watch_section(comm, "step", 17);
+  must(ch_comm_max(comm, comm->rank) == comm->size - 1);
+  if (comm->rank == STOPPED) raise(SIGSTOP);
+  ch_watch_section(comm, "step", 18);
+  test_ok(ch_comm_agree(comm, CHOIR_OK));
+  return 0;
+}
+
+static void says_who_is_silent(void **state) {
+  (void)state;
+  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_int_equal(forked_run(WATCHERS, 0, stops, s), 1);
+  assert_int_equal(atomic_load(&s->told), WATCHERS - 1);
+  for (int i = 0; i < WATCHERS - 1; i++)
+    if (!strstr(s->text[i], "has waited for 0.5 s in step 18, exchange 3 (agreement) for rank 2 (") ||
+        !strstr(s->text[i], "last heard in step 17, exchange 2 (maximum)") || strchr(s->text[i], ';'))
+      fail_msg("%s", s->text[i]);
+  munmap(s, sizeof *s);
+}
+
+/* Both are stopped for longer than the limit and go on: nobody was silent. */
+static int pauses(const ch_comm *comm, void *context) {
+  silence *s = context;
+  s->process[comm->rank] = getpid();
+  test_ok(ch_watch_start(comm, 1, tell, context));
+  if (comm->rank == 0 && fork() == 0) {
+    usleep(200000);
+    for (int r = 0; r < 2; r++) kill(s->process[r], SIGSTOP);
+    usleep(2000000);
+    for (int r = 0; r < 2; r++) kill(s->process[r], SIGCONT);
+    _exit(0);
+  }
+  for (int i = 0; i < 10 && comm->rank == 1; i++) usleep(50000); /* most of them after the pause */
+  test_ok(ch_comm_agree(comm, CHOIR_OK));
+  must(atomic_load(&s->told) == 0);
+  if (comm->rank == 0) must(wait(NULL) > 0);
+  return 0;
+}
+
+static void a_pause_of_all_is_no_silence(void **state) {
+  (void)state;
+  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_int_equal(forked_run(2, 0, pauses, s), 0);
+  munmap(s, sizeof *s);
+}
+
 static void exchanges_ragged(void **state) { (void)state, on_all(ragged); }
 static void transposes(void **state) { (void)state, on_all(transposed_twice); }
 static void gathers_shares(void **state) { (void)state, on_all(gathers); }
@@ -157,8 +224,12 @@ static void agrees_on_errors(void **state) { (void)state, on_all(agrees); }
 static void sums_are_of_one(void **state) { (void)state, on_all(sums); }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged), cmocka_unit_test(transposes),
-                                     cmocka_unit_test(gathers_shares), cmocka_unit_test(agrees_on_errors),
-                                     cmocka_unit_test(sums_are_of_one)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged),
+                                     cmocka_unit_test(transposes),
+                                     cmocka_unit_test(gathers_shares),
+                                     cmocka_unit_test(agrees_on_errors),
+                                     cmocka_unit_test(sums_are_of_one),
+                                     cmocka_unit_test(says_who_is_silent),
+                                     cmocka_unit_test(a_pause_of_all_is_no_silence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,26 +1,18 @@
 /* The program under mpirun: the files of one process, one voice, and an end for all when one dies. */
-#include "program.h"
-
-/* As many processes as asked for, on whatever there is. What MPI does not give back is not for a sanitizer to tell. */
-#define MPIRUN                                                                                                       \
-  "export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0; mpirun --oversubscribe --allow-run-as-root --bind-to none " \
-  "--mca btl self,vader --mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1 "
-#define TRAIN "\"$CHOIR\" train --threads 1 "
-#define FRESH TRAIN "--config config.json --data data --set batch_sequences=8 --set shards=8 --set checkpoint_every=3 "
-
-/* Nonzero, having said why: nothing here can be tried. */
-static int without_mpi(void) {
-  if (program_run("command -v mpirun")) return 1;
-  program_run(MPIRUN "-n 2 " TRAIN "--out nothing --data data --config config.json");
-  return strstr(program_output, "has no MPI") != NULL;
-}
-#define needs_mpi() \
-  if (without_mpi()) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
+#include "choir/npy.h"
+#include "mpi.h"
 
 static int times(const char *word) {
   int count = 0;
   for (const char *at = program_output; (at = strstr(at, word)); at++) count++;
   return count;
+}
+
+/* int32 [8,16] */
+static void save_tokens(const char *path) {
+  int32_t token[8 * 16];
+  for (int i = 0; i < 8 * 16; i++) token[i] = i * 37 % 320;
+  test_ok(choir_npy_write(path, &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {8, 16}, .data = token}));
 }
 
 static void same_files_and_one_voice(void **state) {
@@ -56,6 +48,49 @@ static void refuses_once(void **state) {
   assert_int_equal(times("rank 1 of 2 has another config than rank 0"), 1);
 }
 
+/* Verbs that only look at a model: the bytes of one process, from the first process alone. */
+static void same_numbers(void **state) {
+  (void)state;
+  needs_mpi();
+  static const char *const verbs[] = {"eval --data data --json",
+                                      "eval --text page.txt --batch 3 --json",
+                                      "eval --data data",
+                                      "stats --text page.txt --json",
+                                      "stats --text page.txt --routing threshold",
+                                      "forward --json --logits L.npy --gradients G.safetensors"};
+  program_must(FRESH "--set steps=3 --out looked && head -c 2000 corpus.txt >page.txt");
+  save_tokens("tokens.npy");
+  for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+    const char *tokens = strstr(verbs[i], "forward") ? "tokens.npy" : "", *rest = strchr(verbs[i], ' ');
+    for (int ranks = 1; ranks <= 4; ranks *= 2) {
+      char start[400] = "";
+      if (ranks > 1) snprintf(start, sizeof start, MPIRUN "-n %d ", ranks);
+      program_must("%s \"$CHOIR\" %.*s looked %s --threads 1 %s >out.%d 2>err.%d", start, (int)(rest - verbs[i]),
+                   verbs[i], tokens, rest, ranks, ranks);
+      program_must("test -s out.%d && ! test -s err.%d", ranks, ranks);
+      if (ranks > 1 && !program_same("out.1", ranks == 2 ? "out.2" : "out.4"))
+        fail_msg("%s: %d ranks", verbs[i], ranks);
+      if (!*tokens) continue;
+      if (ranks == 1) program_must("mv L.npy L1.npy && mv G.safetensors G1.safetensors");
+      if (ranks > 1) program_must("cmp L.npy L1.npy && cmp G.safetensors G1.safetensors");
+    }
+  }
+}
+
+static void refuses_what_is_for_one(void **state) {
+  (void)state;
+  needs_mpi();
+  static const char *const verbs[] = {"generate looked --prompt ka", "info config.json", "data info data",
+                                      "train --help --out", "inspect looked --text page.txt --out page.html"};
+  for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+    int helps = strstr(verbs[i], "--help") != NULL, status = program_run(MPIRUN "-n 3 \"$CHOIR\" %s", verbs[i]);
+    assert_int_equal(status, !helps);
+    assert_int_equal(times(helps ? "Usage: choir train" : "is for one process, and 3 were started together"), 1);
+  }
+  program_refuses(1, "'-' stands for a pipe, which reaches one of 3 processes",
+                  "echo ka | " MPIRUN "-n 3 \"$CHOIR\" eval looked --text -");
+}
+
 /* kill -9 of one: the launcher ends the rest, and nothing but the steps since the last checkpoint is lost. */
 static void one_dies_all_end(void **state) {
   (void)state;
@@ -76,9 +111,35 @@ static void one_dies_all_end(void **state) {
                step + 3);
 }
 
+/* A process that is stopped says nothing: the others say where it was heard last, and end, and it with them. */
+static void one_is_silent(void **state) {
+  (void)state;
+  needs_mpi();
+  for (int rank = 0; rank < 3; rank += 2) {
+    program_must("rm -rf stopped");
+    pid_t job = program_start(MPIRUN "-n 4 " FRESH "--set steps=100000 --rank-timeout 2 --out stopped", "stopped.txt");
+    program_wait_for_checkpoint(job, "stopped", 0);
+    pid_t process = mpi_process(rank);
+    assert_true(process > 0);
+    assert_int_equal(kill(process, SIGSTOP), 0);
+    int status = program_wait(job);
+    program_must("cat stopped.txt");
+    if (status != 4) fail_msg("status %d: %s", status, program_output);
+    char want[64];
+    snprintf(want, sizeof want, " for rank %d (", rank);
+    const char *said = strstr(program_output, " has waited for 2 s in "), *whom = said ? strstr(said, want) : NULL;
+    if (!whom || !strstr(whom, "last heard in ")) fail_msg("%s", program_output);
+    for (int r = 0; r < 4; r++) assert_int_equal(mpi_process(r), 0);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
-                                     cmocka_unit_test(another_number_goes_on), cmocka_unit_test(refuses_once),
-                                     cmocka_unit_test(one_dies_all_end)};
+                                     cmocka_unit_test(another_number_goes_on),
+                                     cmocka_unit_test(refuses_once),
+                                     cmocka_unit_test(same_numbers),
+                                     cmocka_unit_test(refuses_what_is_for_one),
+                                     cmocka_unit_test(one_dies_all_end),
+                                     cmocka_unit_test(one_is_silent)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

@@ -1,5 +1,6 @@
 /* Several ranks train what one process trains: the same weights, results and statistics, bit for bit, whatever the
  * router, with as many ranks as divide train.shards. */
+#include "api/ranks.h"
 #include "comm/collective.h"
 #include "forked_comm.h"
 #include "model_testing.h"
@@ -17,6 +18,7 @@ typedef struct {
 typedef struct {
   choir_config config;
   const char *what;
+  int flat;  /* routers begin with zeros: all scores are equal, and ties fall by the tokens' order */
   trace *of; /* [FORKED_MOST + 1], by number of ranks */
 } job;
 
@@ -36,7 +38,7 @@ static uint64_t hash_weights(const choir_model *model) {
     real *whole = test_new(p->whole);
     memcpy(whole + p->first, p->w, (size_t)p->count * sizeof *whole);
     if (p->expert)
-      ch_comm_gather_shares(model->x.comm, whole, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *whole);
+      ch_comm_gather_shares(model->x.comm, "test", whole, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *whole);
     h = hash(h, whole, (size_t)p->whole * sizeof *whole);
     free(whole);
   }
@@ -66,10 +68,10 @@ static uint64_t hash_result(const ch_step_result *r) {
 }
 
 static void new_trainer(const ch_comm *comm, const choir_config *config, ch_trainer *t) {
-  choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1};
+  const choir_ranks ranks = {comm};
+  choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
-  ch_model_share(model, comm);
   test_ok(ch_trainer_plan(model, t));
   test_ok(ch_trainer_commit(t));
   test_ok(ch_params_init(&model->net.params, model->x.memory, 5, 1));
@@ -83,6 +85,10 @@ static int train(const ch_comm *comm, void *context) {
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
   static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
   new_trainer(comm, &j->config, &t);
+  for (int l = 0; l < j->config.model.layers && j->flat; l++) {
+    const ch_param *p = t.model->net.block[l].router;
+    if (p) memset(CH_AS_HOST(void, p->w), 0, (size_t)p->count * sizeof(real));
+  }
   for (int i = 0; i < STEPS; i++) {
     model_tokens(token, MOST_TOKENS, (uint32_t)i);
     model_tokens(target, MOST_TOKENS, 50 + (uint32_t)i);
@@ -108,9 +114,9 @@ static choir_config config_of(const char *router, int shards, int accumulate) {
   return c;
 }
 
-static void same_with(const char *what, choir_config config, const int *ranks) {
+static void same_from(const char *what, choir_config config, int flat, const int *ranks) {
   trace *of = mmap(NULL, (FORKED_MOST + 1) * sizeof *of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  job j = {.config = config, .what = what, .of = of};
+  job j = {.config = config, .what = what, .flat = flat, .of = of};
   if (forked_run(1, 0, train, &j)) fail_msg("%s: one process", what);
   for (int i = 0; ranks[i]; i++) {
     int size = ranks[i];
@@ -125,6 +131,8 @@ static void same_with(const char *what, choir_config config, const int *ranks) {
   munmap(of, (FORKED_MOST + 1) * sizeof *of);
 }
 
+static void same_with(const char *what, choir_config config, const int *ranks) { same_from(what, config, 0, ranks); }
+
 static const int all_ranks[] = {2, 3, 4, 6, 8, 0}, odd_ranks[] = {3, 8, 0}, some_ranks[] = {2, 4, 0};
 
 static void every_router(void **state) {
@@ -132,6 +140,16 @@ static void every_router(void **state) {
   same_with("expert_choice", config_of("expert_choice", 24, 1), all_ranks);
   for (int i = 0; ch_router_names[i]; i++)
     same_with(ch_router_names[i], config_of(ch_router_names[i], 24, 1), odd_ranks);
+}
+
+static void ties(void **state) {
+  (void)state;
+  for (int i = 0; ch_router_pools[i]; i++) {
+    choir_config c = config_of("expert_choice", 8, 1);
+    snprintf(c.model.router.pool, sizeof c.model.router.pool, "%s", ch_router_pools[i]);
+    c.model.router.group_size = 40;
+    same_from("ties", c, 1, (const int[]){i % 2 ? 8 : 4, 0});
+  }
 }
 
 /* Micro-batches add up on the owners of experts, and everywhere else. Clipping needs the norm of all. */
@@ -154,28 +172,32 @@ static void every_pool(void **state) {
   }
 }
 
+static void drop(choir_config *c) { c->train.dropout = 0.1; }
+static void normalize(choir_config *c) { c->model.router.normalize_gates = 1; }
+static void by_threshold(choir_config *c) { c->model.router.threshold_after = 1; }
+static void draw_second(choir_config *c) { c->model.router.random_second = 1; }
+static void adamw_in_bf16(choir_config *c) {
+  snprintf(c->train.optimizer, sizeof c->train.optimizer, "adamw");
+  snprintf(c->train.compute, sizeof c->train.compute, "bf16");
+}
+
 /* What a layer may do beside, with random numbers that belong to tokens. */
 static void every_option(void **state) {
   (void)state;
-  choir_config c = config_of("switch_top1", 8, 1);
-  c.train.dropout = 0.1;
-  same_with("dropout", c, some_ranks);
-  c = config_of("expert_choice", 8, 1);
-  c.model.router.normalize_gates = 1;
-  same_with("normalized gates", c, some_ranks);
-  c = config_of("expert_choice", 8, 1);
-  c.model.router.threshold_after = 1;
-  same_with("threshold_after", c, some_ranks);
-  c = config_of("quantile_balanced", 8, 1);
-  c.model.router.threshold_after = 1;
-  same_with("quantile threshold_after", c, some_ranks);
-  c = config_of("gshard_top2", 8, 1);
-  c.model.router.random_second = 1;
-  same_with("random second", c, some_ranks);
-  c = config_of("expert_choice", 8, 1);
-  snprintf(c.train.optimizer, sizeof c.train.optimizer, "adamw");
-  snprintf(c.train.compute, sizeof c.train.compute, "bf16");
-  same_with("adamw, bf16", c, some_ranks);
+  const struct {
+    const char *what, *router;
+    void (*set)(choir_config *c);
+  } option[] = {{"dropout", "switch_top1", drop},
+                {"normalized gates", "expert_choice", normalize},
+                {"threshold_after", "expert_choice", by_threshold},
+                {"quantile threshold_after", "quantile_balanced", by_threshold},
+                {"random second", "gshard_top2", draw_second},
+                {"adamw, bf16", "expert_choice", adamw_in_bf16}};
+  for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
+    choir_config c = config_of(option[i].router, 8, 1);
+    option[i].set(&c);
+    same_with(option[i].what, c, some_ranks);
+  }
 }
 
 /* ---- traffic ---- */
@@ -254,11 +276,11 @@ static void traffic_of_every_kind(void **state) {
 
 static int refused(const ch_comm *comm, void *context) {
   const choir_config *config = context;
-  choir_run_options run = {.backend = "cpu", .threads = 1};
+  const choir_ranks ranks = {comm};
+  choir_run_options run = {.backend = "cpu", .threads = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;
   test_ok(ch_model_prepare(config, &run, &model));
-  ch_model_share(model, comm);
   int code = ch_trainer_plan(model, &t),
       told = strstr(choir_error_message(), "train.shards is 4, which 3 processes") != NULL;
   ch_trainer_free(&t);
@@ -272,12 +294,10 @@ static void refuses_ranks_that_do_not_divide(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router),
-                                     cmocka_unit_test(accumulated),
-                                     cmocka_unit_test(every_pool),
-                                     cmocka_unit_test(every_option),
-                                     cmocka_unit_test(traffic_is_the_formula),
-                                     cmocka_unit_test(traffic_of_every_kind),
-                                     cmocka_unit_test(refuses_ranks_that_do_not_divide)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_router),          cmocka_unit_test(ties),
+      cmocka_unit_test(accumulated),           cmocka_unit_test(every_pool),
+      cmocka_unit_test(every_option),          cmocka_unit_test(traffic_is_the_formula),
+      cmocka_unit_test(traffic_of_every_kind), cmocka_unit_test(refuses_ranks_that_do_not_divide)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

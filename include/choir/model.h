@@ -3,6 +3,7 @@
 #define CHOIR_MODEL_H
 
 #include "choir/config.h"
+#include "choir/ranks.h"
 #include "choir/router.h"
 #include "choir/routing.h"
 #include "choir/tokenizer.h"
@@ -14,12 +15,13 @@ extern "C" {
 typedef struct choir_model choir_model;
 
 typedef struct choir_run_options {
-  const char *compute; /* "fp32", "bf16", or NULL: the config's */
-  const char *backend; /* "cpu" (NULL too), "reference" */
-  int emulate_bf16;    /* run bf16 even where the CPU has none, slowly */
-  int threads;         /* 0: all */
-  int unchecked;       /* take weights that are not finite, too: to look at them */
-  int64_t reserved[8];
+  const char *compute;      /* "fp32", "bf16", or NULL: the config's */
+  const char *backend;      /* "cpu" (NULL too), "reference" */
+  int emulate_bf16;         /* run bf16 even where the CPU has none, slowly */
+  int threads;              /* 0: all */
+  int unchecked;            /* take weights that are not finite, too: to look at them */
+  const choir_ranks *ranks; /* who shares the model (choir/ranks.h); NULL: it is this process's alone */
+  int64_t reserved[7];
 } choir_run_options;
 #define CHOIR_RUN_OPTIONS_INIT \
   { .backend = "cpu" }
@@ -36,7 +38,10 @@ CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const 
  * are errors. A run directory stands for its newest checkpoint that can be read: damaged ones and what is none are
  * passed over, each with a line in choir_notices, and where one vanishes meanwhile (a run removes its old ones) the
  * newest is looked for again. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and
- * as choir_model_init. */
+ * as choir_model_init. Ranks load together, which checkpoint the first one says: each has the experts that are its own,
+ * and CHOIR_ERROR_ARGUMENT names a rank that has another build or other files. choir_eval, choir_model_forward,
+ * choir_inspect_text and choir_model_get_parameter are then called by all of them alike; what writes text, trains or
+ * saves such a model is CHOIR_ERROR_UNSUPPORTED (choir_train goes by its own options). */
 CHOIR_API int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
                                     choir_tokenizer **tokenizer);
 
@@ -56,7 +61,8 @@ CHOIR_API int choir_model_save(const choir_model *model, const choir_tokenizer *
 CHOIR_API const choir_config *choir_model_config_of(const choir_model *model);
 
 /* Parameters by number, 0 <= index < count (else CHOIR_ERROR_ARGUMENT): name and shape as in the checkpoint. Pointers
- * are the model's own and live as long as it does; they are NULL where its backend's memory is not the host's. */
+ * are the model's own and live as long as it does; they are NULL where its backend's memory is not the host's, and of
+ * experts that ranks share. */
 typedef struct choir_parameter {
   const char *name;
   int dims;
@@ -98,10 +104,10 @@ CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
 CHOIR_API int choir_model_check_causal(const choir_model *model);
 
 /* tokens int32 [B,T]; all B*T positions form the routing pool, unless choir_model_set_routing says otherwise. logits:
- * float [B,T,V] or NULL. gradients: nonzero computes them (read by choir_model_parameter), of loss + aux_loss. Capacity
- * is that of evaluation and nothing is sampled, with gradients too; "threshold" has none (CHOIR_ERROR_UNSUPPORTED). The
- * first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside the vocabulary;
- * CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the loss is not finite. */
+ * float [B,T,V] or NULL, whole on every rank. gradients: nonzero computes them (read by choir_model_parameter), of loss
+ * + aux_loss. Capacity is that of evaluation and nothing is sampled, with gradients too; "threshold" has none
+ * (CHOIR_ERROR_UNSUPPORTED). The first call of a size plans memory. CHOIR_ERROR_ARGUMENT: sizes, or a token outside the
+ * vocabulary; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC, with everything written, when the loss is not finite. */
 CHOIR_API int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                                   choir_forward_result *result);
 

@@ -29,6 +29,16 @@ typedef struct choir_ranks_traffic {
 } choir_ranks_traffic;
 CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
 
+/* The largest code over ranks, so that what went wrong for one is an error of all before they go on:
+ * choir_error_message then says what, and on which rank. All must call it; alone, the code itself. */
+CHOIR_API int choir_ranks_agree(const choir_ranks *ranks, int code);
+
+/* From now on a thread looks on: when this rank has waited for another one for `seconds` within one exchange, it calls
+ * `silent`, once, with who is waited for and where that rank was last heard. Nothing but the end of the process helps
+ * then. All ranks must call it, before anything else; seconds 0: nobody looks. CHOIR_ERROR_MEMORY: no thread. */
+CHOIR_API int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *context, const char *text),
+                                void *context);
+
 /* Leaves: all must, and none may have a call of the library under way. */
 CHOIR_API void choir_ranks_leave(choir_ranks *ranks);
 

@@ -46,9 +46,9 @@ typedef struct choir_train_options {
   const char *out;            /* run directory */
   const char *from;           /* a checkpoint, or a run's, whose weights a fresh run begins with; NULL: random ones */
   int resume;                 /* continue the newest checkpoint of `out`, bit for bit */
-  choir_run_options run;
-  const choir_ranks *ranks; /* who trains together (choir/ranks.h); NULL: this process alone */
-  double disk_minutes;      /* that the run goes on without room on the disk */
+  choir_run_options run;      /* but for its ranks: */
+  const choir_ranks *ranks;   /* who trains together (choir/ranks.h); NULL: this process alone */
+  double disk_minutes;        /* that the run goes on without room on the disk */
   int (*event)(void *context,
                const choir_train_event *event); /* or NULL; nonzero: finish the step, save, CHOIR_ERROR_INTERRUPTED */
   void *context;

@@ -98,7 +98,11 @@ RouteRequest = struct(
 RouterOption = struct("RouterOption", *_all(c.c_char_p, "name help"), ("value", _NAME), reserved=4)
 
 RunOptions = struct(
-    "RunOptions", *_all(c.c_char_p, "compute backend"), *_all(c.c_int, "emulate_bf16 threads unchecked"), reserved=8
+    "RunOptions",
+    *_all(c.c_char_p, "compute backend"),
+    *_all(c.c_int, "emulate_bf16 threads unchecked"),
+    ("ranks", c.c_void_p),
+    reserved=7,
 )
 Parameter = struct(
     "Parameter",

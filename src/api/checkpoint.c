@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include "api/model.h"
+#include "api/ranks.h"
 #include "base/error.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
+#include "comm/collective.h"
 #include "model/weights.h"
 
 /* What is to be loaded, and how. */
@@ -18,6 +20,7 @@ typedef struct load {
   const choir_run_options *options;
   choir_model **model;
   choir_tokenizer **tokenizer; /* NULL: not wanted */
+  char *taken;                 /* [PATH_MAX] out: the directory that was loaded */
 } load;
 
 static void drop(const load *l) {
@@ -44,6 +47,7 @@ static int load_parts(const load *l, const char *directory) {
   CH_TRY(ch_weights_load(&(*l->model)->net.params, (*l->model)->x.memory, (*l->model)->x.comm, path,
                          l->options && l->options->unchecked));
   ch_model_weights_changed(*l->model);
+  snprintf(l->taken, PATH_MAX, "%s", directory);
   return CHOIR_OK;
 }
 
@@ -133,29 +137,46 @@ static int load_newest(const load *l, const char *run) {
   return code;
 }
 
-int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
-                          choir_tokenizer **tokenizer) {
-  const load l = {.options = options, .model = model, .tokenizer = tokenizer};
+static int load_path(const load *l, const char *path) {
   char part[PATH_MAX];
   struct stat status;
   int threads;
-  *model = NULL;
-  if (tokenizer) *tokenizer = NULL;
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  if (options) CH_TRY(ch_threads_resolve(options->threads, &threads)); /* no fault of the checkpoint's */
+  if (l->options) CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* no fault of the checkpoint's */
   if (!access(part, F_OK)) {
-    int code = load_one(&l, path);
+    int code = load_one(l, path);
     return code && files_fault(code) ? name_older(code, path) : code;
   }
   if (!stat(path, &status) && !S_ISDIR(status.st_mode)) return not_a_directory(path);
   if (access(path, F_OK)) return ch_error_errno("%s: cannot open checkpoint", path);
   if (ch_checkpoint_best(path, part)) {
-    int code = load_one(&l, part);
+    int code = load_one(l, part);
     if (!code || !files_fault(code)) return code;
     ch_notice("%s; passed over", choir_error_message());
   }
-  return load_newest(&l, path);
+  return load_newest(l, path);
+}
+
+/* Which checkpoint a path stands for the first rank finds out, by loading it: a run that goes on may save another one
+ * meanwhile. */
+static int load_shared(const load *l, const ch_comm *comm, const char *path) {
+  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : load_path(l, path)));
+  ch_comm_broadcast(comm, 0, l->taken, PATH_MAX);
+  CH_TRY(ch_comm_agree(comm, comm->rank ? load_one(l, l->taken) : CHOIR_OK));
+  return ch_model_same(*l->model);
+}
+
+int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
+                          choir_tokenizer **tokenizer) {
+  char taken[PATH_MAX] = "";
+  const load l = {.options = options, .model = model, .tokenizer = tokenizer, .taken = taken};
+  const ch_comm *comm = ch_ranks_comm(options ? options->ranks : NULL);
+  *model = NULL;
+  if (tokenizer) *tokenizer = NULL;
+  int code = comm->size > 1 ? load_shared(&l, comm, path) : load_path(&l, path);
+  if (code) drop(&l);
+  return code;
 }
 
 int choir_checkpoint_find(const char *path, char *out, size_t room) {

@@ -1,10 +1,13 @@
 /* Planning a handle's executor, and the public forward pass. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/threads.h"
+#include "comm/collective.h"
 
 int ch_model_shards(const choir_model *model, int B) {
   int shards = model->config.train.shards;
@@ -46,6 +49,7 @@ static int check_sizes(const choir_model *model, int B, int T) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d x %d tokens and %d experts is too large for one pass", B, T,
                     c->experts);
   const choir_router_options *router = &model->net.config.router;
+  CH_TRY(ch_model_check_ranks(model, B));
   if (model->net.moe_layers && !model->causal) CH_TRY(model->net.router->check(router, B * T, c->experts, T));
   return CHOIR_OK;
 }
@@ -114,6 +118,23 @@ static int check_tokens(const choir_model *model, int B, int T, const int32_t *t
   return CHOIR_OK;
 }
 
+/* Whatever may fail on one rank alone. */
+static int prepare(choir_model *model, int B, int T, const int32_t *tokens, int gradients, int32_t **target) {
+  CH_TRY(ch_model_plan(model, B, T, gradients));
+  CH_TRY(check_tokens(model, B, T, tokens));
+  if (gradients) CH_TRY(ch_model_make_gradients(model));
+  *target = malloc((size_t)B * (size_t)T * sizeof **target);
+  return *target ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld targets", (long long)B * T);
+}
+
+static int same_batch(const choir_model *model, int B, int T, const int32_t *tokens, int wanted) {
+  static const char *const name[] = {"shape of tokens", "batch of tokens", "routing", "wish for logits or gradients"};
+  const char *routing = choir_model_routing(model);
+  const uint64_t fact[] = {(uint64_t)B << 32 | (uint64_t)T, XXH64(tokens, (size_t)B * (size_t)T * sizeof *tokens, 0),
+                           XXH64(routing, strlen(routing), 0), (uint64_t)wanted};
+  return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
+}
+
 int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                         choir_forward_result *result) {
   if (gradients && model->causal)
@@ -122,12 +143,12 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "a trainer updates this model within its backward pass, and keeps no "
                     "gradients: free it first");
-  CH_TRY(ch_model_plan(model, B, T, gradients));
-  CH_TRY(check_tokens(model, B, T, tokens));
-  if (gradients) CH_TRY(ch_model_make_gradients(model));
   int64_t n = (int64_t)B * T, targets = (int64_t)B * (T - 1);
-  int32_t *target = malloc((size_t)n * sizeof *target);
-  if (!target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld targets", (long long)n);
+  int32_t *target = NULL;
+  int code = ch_comm_agree(model->x.comm, prepare(model, B, T, tokens, gradients, &target));
+  if (!code) code = same_batch(model, B, T, tokens, (gradients != 0) + 2 * (logits != NULL));
+  if (code) free(target);
+  CH_TRY(code);
   for (int64_t t = 0; t < n; t++) target[t] = t % T == T - 1 ? -1 : tokens[t + 1];
   ch_pass pass = {.B = B,
                   .T = T,
@@ -143,6 +164,9 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
   ch_transformer_clear_stats(&model->net);
   ch_transformer_run(&model->x, &model->net, &pass);
   free(target);
+  if (logits)
+    ch_comm_gather_shares(model->x.comm, "logits", logits, B,
+                          (int64_t)T * model->config.model.vocab_size * (int64_t)sizeof *logits);
   *result = (choir_forward_result){.loss = targets ? pass.loss_sum / (double)targets : 0, .aux_loss = pass.aux_loss};
   return ch_model_check_loss(model, result->loss);
 }

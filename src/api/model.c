@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/ranks.h"
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -27,6 +28,8 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   ch_arena_init(&model->weights, "weights", model->x.memory);
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&config->model, &model->net));
+  model->x.comm = ch_ranks_comm(o->ranks);
+  ch_params_share(&model->net.params, model->x.comm);
   ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
 }
@@ -44,13 +47,6 @@ int ch_model_prepare(const choir_config *config, const choir_run_options *option
   *model = calloc(1, sizeof **model);
   if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
   return keep(prepare(config, options, *model), model);
-}
-
-void ch_model_share(choir_model *model, const ch_comm *comm) {
-  model->x.comm = comm;
-  ch_params_share(&model->net.params, comm);
-  ch_arena_free(&model->weights); /* counts again */
-  ch_params_alloc_weights(&model->net.params, &model->weights, model->x.compute == CH_COMPUTE_BF16);
 }
 
 int ch_model_commit_weights(choir_model *model) {
@@ -151,6 +147,7 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
 
 int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint) {
   ch_dir directory;
+  CH_TRY(ch_model_alone(model, "choir_model_save"));
   CH_TRY(ch_dir_begin(&directory, checkpoint));
   int code = ch_model_save_into(model, tokenizer, directory.temporary);
   if (code) {
@@ -177,7 +174,7 @@ int choir_model_parameter(const choir_model *model, int index, choir_parameter *
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .trained = index < model->net.params.count};
-  if (model->x.memory->host) {
+  if (model->x.memory->host && p->count == p->whole) {
     parameter->data = CH_AS_HOST(float, p->w);
     parameter->gradient = CH_AS_HOST(float, p->g);
   }
@@ -195,14 +192,17 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
   if (gradient && !has_gradient(model, index))
     return ch_error(CHOIR_ERROR_ARGUMENT, "parameter '%s' has no gradient: run a forward with gradients first%s",
                     p->name, index < model->net.params.count ? "" : "; no gradient trains it");
-  model->x.memory->get(values, gradient ? p->g : p->w, (size_t)p->count * sizeof *values);
+  model->x.memory->get(values + p->first, gradient ? p->g : p->w, (size_t)p->count * sizeof *values);
+  if (p->expert)
+    ch_comm_gather_shares(model->x.comm, "values of experts", values, p->shape[0],
+                          p->whole / p->shape[0] * (int64_t)sizeof *values);
   return CHOIR_OK;
 }
 
 int choir_model_set_parameter(choir_model *model, int index, const float *values) {
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
-  model->x.memory->put(p->w, values, (size_t)p->count * sizeof *values);
+  model->x.memory->put(p->w, values + p->first, (size_t)p->count * sizeof *values);
   ch_model_weights_changed(model);
   return CHOIR_OK;
 }

@@ -26,8 +26,14 @@ int ch_model_prepare(const choir_config *config, const choir_run_options *option
 int ch_model_commit_weights(choir_model *model);
 int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);
 
-/* Shares the work, and the experts, of a model that has counted its weights and has no memory for them yet. */
-void ch_model_share(choir_model *model, const ch_comm *comm);
+/* CHOIR_ERROR_ARGUMENT on all ranks, naming the first one that has another version of choir, config, compute type,
+ * instruction set or weights than rank 0. Collective. */
+int ch_model_same(const choir_model *model);
+
+/* Refuses, by its name, what one process alone does with a model, where several share it; and batches that these cannot
+ * share. */
+int ch_model_alone(const choir_model *model, const char *what);
+int ch_model_check_ranks(const choir_model *model, int B);
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);

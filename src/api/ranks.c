@@ -3,7 +3,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "comm/collective.h"
 #include "comm/launch.h"
+#include "comm/watch.h"
 
 const ch_comm *ch_ranks_comm(const choir_ranks *ranks) { return ranks ? ranks->comm : &ch_comm_single; }
 
@@ -21,6 +23,12 @@ void choir_ranks_leave(choir_ranks *ranks) {
   if (!ranks) return;
   ch_comm_leave(ranks->comm);
   free(ranks);
+}
+
+int choir_ranks_agree(const choir_ranks *ranks, int code) { return ch_comm_agree(ch_ranks_comm(ranks), code); }
+
+int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *, const char *), void *context) {
+  return ch_watch_start(ch_ranks_comm(ranks), seconds, silent, context);
 }
 
 int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->rank; }

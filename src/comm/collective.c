@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/machine.h"
+#include "comm/watch.h"
 
 static void count_traffic(const ch_comm *comm, const ch_bytes *send, double begin) {
   for (int r = 0; r < comm->size; r++) {
@@ -14,17 +15,19 @@ static void count_traffic(const ch_comm *comm, const ch_bytes *send, double begi
   comm->traffic->seconds += ch_machine_seconds() - begin;
 }
 
-void ch_comm_exchange(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive) {
+void ch_comm_exchange(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive) {
   const ch_bytes *from = &send[comm->rank], *to = &receive[comm->rank];
   if (from->bytes && from->at != to->at) memcpy(to->at, from->at, (size_t)from->bytes);
   if (comm->size == 1) return;
   double begin = ch_machine_seconds();
+  ch_watch_enter(comm, what, send, receive);
   comm->exchange(comm, send, receive);
+  ch_watch_leave(comm);
   count_traffic(comm, send, begin);
 }
 
 /* Every rank brings all[begin of its own .. end]. */
-void ch_comm_gather_shares(const ch_comm *comm, void *all, int64_t count, int64_t bytes) {
+void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (comm->size == 1) return;
   for (int r = 0; r < comm->size; r++) {
@@ -32,28 +35,27 @@ void ch_comm_gather_shares(const ch_comm *comm, void *all, int64_t count, int64_
     receive[r] = (ch_bytes){(char *)all + first * bytes, (last - first) * bytes};
   }
   for (int r = 0; r < comm->size; r++) send[r] = receive[comm->rank];
-  ch_comm_exchange(comm, send, receive);
+  ch_comm_exchange(comm, what, send, receive);
 }
 
-void ch_comm_gather(const ch_comm *comm, void *all, int64_t bytes) {
-  ch_comm_gather_shares(comm, all, comm->size, bytes);
+void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes) {
+  ch_comm_gather_shares(comm, what, all, comm->size, bytes);
 }
 
 int64_t ch_comm_max(const ch_comm *comm, int64_t value) {
   int64_t all[CH_RANKS];
   all[comm->rank] = value;
-  ch_comm_gather(comm, all, sizeof *all);
+  ch_comm_gather(comm, "maximum", all, sizeof *all);
   for (int r = 0; r < comm->size; r++)
     if (all[r] > value) value = all[r];
   return value;
 }
 
-/* One rank's text to all. */
-static void broadcast(const ch_comm *comm, int root, char *text, int64_t bytes) {
+void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes) {
   ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
-  for (int r = 0; r < comm->size && comm->rank == root; r++) send[r] = (ch_bytes){text, bytes};
-  receive[root] = (ch_bytes){text, bytes};
-  ch_comm_exchange(comm, send, receive);
+  for (int r = 0; r < comm->size && comm->rank == root; r++) send[r] = (ch_bytes){data, bytes};
+  receive[root] = (ch_bytes){data, bytes};
+  ch_comm_exchange(comm, "what one rank says", send, receive);
 }
 
 int ch_comm_agree(const ch_comm *comm, int code) {
@@ -62,15 +64,29 @@ int ch_comm_agree(const ch_comm *comm, int code) {
   int worst = 0;
   if (comm->size == 1) return code;
   all[comm->rank] = code;
-  ch_comm_gather(comm, all, sizeof *all);
+  ch_comm_gather(comm, "agreement", all, sizeof *all);
   for (int r = 1; r < comm->size; r++)
     if (all[r] > all[worst]) worst = r;
   if (!all[worst]) return CHOIR_OK;
   memset(text, 0, sizeof text);
   strncpy(text, choir_error_message(), sizeof text - 1);
-  broadcast(comm, worst, text, sizeof text);
+  ch_comm_broadcast(comm, worst, text, sizeof text);
   if (!worst) return ch_error((int)all[worst], "%s", text);
   return ch_error((int)all[worst], "rank %d of %d: %s", worst, comm->size, text);
+}
+
+int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact) {
+  uint64_t all[CH_RANKS][CH_FACTS] = {{0}};
+  if (comm->size == 1) return CHOIR_OK;
+  memcpy(all[comm->rank], fact, (size_t)count * sizeof *fact);
+  ch_comm_gather(comm, "what must be the same", all, sizeof *all);
+  for (int r = 1; r < comm->size; r++)
+    for (int i = 0; i < count; i++)
+      if (all[r][i] != all[0][i])
+        return ch_error(CHOIR_ERROR_ARGUMENT,
+                        "rank %d of %d has another %s than rank 0: all must be the same, for the same results", r,
+                        comm->size, name[i]);
+  return CHOIR_OK;
 }
 
 /* ---- sums over shards ---- */
@@ -124,7 +140,7 @@ static void collect(const ch_comm *comm, const int *of, real *const *piece, int6
       if (i < of[r]) receive[r] = (ch_bytes){room + (before + i) * AT_ONCE, own * (int64_t)sizeof(real)};
       more |= i + 1 < of[r];
     }
-    ch_comm_exchange(comm, send, receive);
+    ch_comm_exchange(comm, "pieces of gradients", send, receive);
   }
 }
 
@@ -153,7 +169,7 @@ void ch_comm_sum(const ch_comm *comm, int shards, real *const *piece, int64_t co
     real *next = room;
     const real *sum = add_node(0, shards, shards / comm->size, &next, last - first);
     memcpy(piece[0] + from + first, sum, (size_t)(last - first) * sizeof(real));
-    ch_comm_gather_shares(comm, piece[0] + from, some, sizeof(real));
+    ch_comm_gather_shares(comm, "sums of gradients", piece[0] + from, some, sizeof(real));
   }
 }
 

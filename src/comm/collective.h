@@ -5,19 +5,18 @@
 #include "base/real.h"
 #include "comm/comm.h"
 
-enum { CH_RANKS = 1024 }; /* at most */
-
 /* The share of rank r of `count` things in a row: from ch_share(count, r, size) to ch_share(count, r + 1, size). */
 static inline int64_t ch_share(int64_t count, int64_t rank, int64_t size) { return count * rank / size; }
 
-/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. */
-void ch_comm_exchange(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive);
+/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. what: for
+ * messages about ranks that are not heard. */
+void ch_comm_exchange(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive);
 
 /* all [size * bytes]: every rank brings its part, which stands in its place, and gets those of all. */
-void ch_comm_gather(const ch_comm *comm, void *all, int64_t bytes);
+void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes);
 
 /* The same of parts of a row of `count` things of `bytes` each, by ch_share. */
-void ch_comm_gather_shares(const ch_comm *comm, void *all, int64_t count, int64_t bytes);
+void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes);
 
 /* The largest of all ranks' values. */
 int64_t ch_comm_max(const ch_comm *comm, int64_t value);
@@ -25,6 +24,13 @@ int64_t ch_comm_max(const ch_comm *comm, int64_t value);
 /* The largest code over ranks, so that a failure of one is an error of all before any of them leaves; its message is
  * that of the lowest rank that has the code, and says which it is. */
 int ch_comm_agree(const ch_comm *comm, int code);
+
+/* One rank's bytes to all. */
+void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes);
+
+/* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
+enum { CH_FACTS = 8 };
+int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact);
 
 /* Sums over shards in a fixed binary tree (op/shards.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi)
  * / 2. Every rank has as many shards, one behind the other. What it has of the tree by itself are pieces: the largest

@@ -10,6 +10,8 @@
 
 #include <stdint.h>
 
+enum { CH_RANKS = 1024 }; /* at most */
+
 /* Bytes in the host's memory. */
 typedef struct ch_bytes {
   void *at;
@@ -22,14 +24,17 @@ typedef struct ch_traffic {
   double seconds;
 } ch_traffic;
 
+struct ch_watch;
+
 typedef struct ch_comm {
   const char *name;
   int rank, size;
-  int64_t piece;       /* bytes of one message at most: longer spans go in several */
-  ch_traffic *traffic; /* NULL where there are no others */
-  void *context;       /* the table's own */
+  int64_t piece;          /* bytes of one message at most: longer spans go in several */
+  ch_traffic *traffic;    /* NULL where there are no others */
+  struct ch_watch *watch; /* who is heard, and where (watch.h); NULL: nobody looks */
+  void *context;          /* the table's own */
   /* send[r] goes to rank r, receive[r] comes from it; nothing is done for the rank itself. Returns when all that is
-   * sent may be changed and all that is received is there. */
+   * sent may be changed and all that is received is there; tells the watch what has come and gone meanwhile. */
   void (*exchange)(const struct ch_comm *comm, const ch_bytes *send, const ch_bytes *receive);
 } ch_comm;
 

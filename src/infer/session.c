@@ -63,8 +63,9 @@ static void allocate(choir_session *s) {
 static int create(choir_session *s, const choir_session_options *o) {
   const choir_model *model = s->model;
   ch_arena_init(&s->memory, "caches of keys and values", model->x.memory);
-  CH_TRY(choir_model_check_causal(model));
   CH_CHECK_RESERVED(o, "choir_session_options");
+  CH_TRY(ch_model_alone(model, "choir_session_create"));
+  CH_TRY(choir_model_check_causal(model));
   CH_TRY(check_options(model, o));
   s->causal = model->causal;
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))

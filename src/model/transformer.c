@@ -169,7 +169,7 @@ static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass 
 static void share_losses(const ch_exec *x, const ch_pass *p) {
   if (x->comm->size == 1 || ch_counting(x)) return;
   double *loss = CH_AS_HOST(double, p->shard_loss);
-  ch_comm_gather_shares(x->comm, loss, ch_pass_shards(p), sizeof *loss);
+  ch_comm_gather_shares(x->comm, "losses of shards", loss, ch_pass_shards(p), sizeof *loss);
   CH_AS_HOST(double, p->sums)[CH_PASS_GUARD] = ch_add_shards(ch_pass_shards(p), loss);
 }
 

@@ -58,7 +58,7 @@ static void collect(stage *s, const ch_stored *t) {
     part p = part_of(t, s->comm, r);
     receive[r] = (ch_bytes){s->bytes + p.first, p.bytes};
   }
-  ch_comm_exchange(s->comm, send, receive);
+  ch_comm_exchange(s->comm, "experts for a file", send, receive);
   s->collected++;
 }
 

@@ -69,7 +69,8 @@ typedef struct ch_moe_saved {
   ch_exchange exchange;         /* who has what of the record */
   real CH_DEV *jitter;          /* [n,d] factors of the router's input, of this rank's rows; or NULL: none */
   real CH_DEV *gate_sum;        /* [n] of each token's gates before they were scaled, or NULL: they were not */
-  real CH_DEV *logits, *scores; /* [n,e], or NULL: the router has no weight; logits behind scores of this rank only */
+  real CH_DEV *logits, *scores; /* [n,e], or NULL: the router has no weight; of this rank's tokens alone are logits
+                                   behind scores, and scores where experts choose at their owners (at_owners.h) */
   int chunk_slots;              /* slots that go through the experts at once: all, but for causal routing perhaps */
   real CH_DEV *pre;             /* [slots,h] pre-activations of GELU, of this rank's experts */
   real CH_DEV *expert_y;        /* [slots,d] what experts made of this rank's tokens */

@@ -100,8 +100,8 @@ static void reorder(const ch_exec *x, const ch_exchange *ex, run own, int64_t by
 }
 
 /* Rows of width d from the local view to the owned one, or back. */
-static void travel(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *local, const real CH_DEV *owned,
-                   int back) {
+static void travel(ch_exec *x, const char *what, const ch_exchange *ex, int d, const real CH_DEV *local,
+                   const real CH_DEV *owned, int back) {
   size_t mark = ch_arena_mark(&x->scratch);
   int64_t bytes = d * (int64_t)sizeof(real);
   char *stage = CH_NEW_HOST(&x->scratch, char, ex->owned.max_slots *bytes);
@@ -112,7 +112,7 @@ static void travel(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *
     local_spans(x, ex, bytes, CH_AS_HOST(void, local), here);
     owned_spans(x, ex, own, bytes, stage, there);
     if (back) reorder(x, ex, own, bytes, rows, stage, 0);
-    ch_comm_exchange(x->comm, back ? there : here, back ? here : there);
+    ch_comm_exchange(x->comm, what, back ? there : here, back ? here : there);
     if (!back) reorder(x, ex, own, bytes, rows, stage, 1);
   }
   ch_arena_release(&x->scratch, mark);
@@ -123,13 +123,13 @@ void ch_exchange_dispatch(ch_exec *x, const ch_exchange *ex, int d, const real C
   real CH_DEV *sent = ex->slots ? CH_NEW(&x->scratch, real, (int64_t)ex->local.max_slots * d) : rows;
   x->ops->gather(x,
                  &(ch_gather_args){.record = &ex->local, .d = d, .x = tokens + (int64_t)ex->first_row * d, .y = sent});
-  if (ex->slots) travel(x, ex, d, sent, rows, 0);
+  if (ex->slots) travel(x, "rows to experts", ex, d, sent, rows, 0);
   ch_arena_release(&x->scratch, mark);
 }
 
 void ch_exchange_combine(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *rows, real CH_DEV *y,
                          real CH_DEV *tokens, int accumulate) {
-  if (ex->slots) travel(x, ex, d, y, rows, 1);
+  if (ex->slots) travel(x, "rows from experts", ex, d, y, rows, 1);
   x->ops->combine(x, &(ch_combine_args){.record = &ex->local,
                                         .d = d,
                                         .gated = 1,
@@ -143,7 +143,7 @@ void ch_exchange_combine_backward(ch_exec *x, const ch_exchange *ex, int d, real
   x->ops->combine_backward(
       x,
       &(ch_combine_args){.record = &ex->local, .d = d, .gated = 1, .y = y, .dout = dtokens, .dy = y, .dgate = dgate});
-  if (ex->slots) travel(x, ex, d, y, drows, 0);
+  if (ex->slots) travel(x, "gradients to experts", ex, d, y, drows, 0);
 }
 
 void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *rows, real CH_DEV *tokens) {
@@ -151,7 +151,7 @@ void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, const real CH_
   const real CH_DEV *y = rows;
   if (ex->slots) {
     y = CH_NEW(&x->scratch, real, (int64_t)ex->local.max_slots * d);
-    travel(x, ex, d, y, rows, 1);
+    travel(x, "gradients from experts", ex, d, y, rows, 1);
   }
   x->ops->combine(x, &(ch_combine_args){.record = &ex->local, .d = d, .y = y, .out = tokens});
   ch_arena_release(&x->scratch, mark);
@@ -167,7 +167,7 @@ void ch_exchange_gather_slots(ch_exec *x, const ch_exchange *ex, const ch_record
   if (!ch_counting(x)) {
     owned_spans(x, ex, everyone, sizeof(real), stage, receive);
     for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_AS_HOST(void, local), receive[x->comm->rank].bytes};
-    ch_comm_exchange(x->comm, send, receive);
+    ch_comm_exchange(x->comm, "gradients of gates", send, receive);
     reorder(x, ex, everyone, sizeof(real), CH_AS_HOST(char, of_all), stage, 1);
   }
   ch_arena_release(&x->scratch, mark);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
+#include "moe/at_owners.h"
 #include "moe/experts.h"
 #include "op/shards.h"
 
@@ -13,9 +14,19 @@ static int all_tokens(const ch_exec *x, const ch_moe_args *a) { return a->n * x-
 static int64_t first_token(const ch_exec *x, const ch_moe_args *a) { return (int64_t)a->n * x->comm->rank; }
 
 /* An array [tokens of all, width] of which every rank has written its rows: all of it on all ranks. */
-static void gather_rows(const ch_exec *x, const ch_moe_args *a, real CH_DEV *all, int width) {
+static void gather_rows(const ch_exec *x, const ch_moe_args *a, const char *what, real CH_DEV *all, int width) {
   if (!ch_counting(x) && x->comm->size > 1)
-    ch_comm_gather(x->comm, CH_AS_HOST(real, all), (int64_t)a->n * width * (int64_t)sizeof(real));
+    ch_comm_gather(x->comm, what, CH_AS_HOST(real, all), (int64_t)a->n * width * (int64_t)sizeof(real));
+}
+
+/* Whether experts choose where they live: then a rank has the scores of its own tokens only. */
+static int at_owners(const ch_exec *x, const ch_moe_args *a) {
+  return ch_chooses_at_owners(x, a->router) && !(a->causal && a->router->causal);
+}
+
+/* The scores of this rank's tokens. */
+static real CH_DEV *own_scores(const ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
+  return at_owners(x, a) ? s->scores : s->scores + first_token(x, a) * a->e;
 }
 
 /* Slots that the record must have room for. */
@@ -50,7 +61,7 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   if (jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
   if (ch_router_learned(a->router)) {
     s->logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(a->router) ? a->n : n) * a->e);
-    if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)n * a->e);
+    if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)(at_owners(x, a) ? a->n : n) * a->e);
   }
   s->chunk_slots = expert_slots(x, a, slots);
   int most = a->router->even && !a->causal ? slots / a->e : n;
@@ -94,10 +105,9 @@ static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
   if (s->jitter) draw_jitter(x, a, s->jitter);
   const real CH_DEV *in = router_input(x, a, s, jittered);
-  int64_t own = first_token(x, a) * a->e;
-  score_rows(x, a, in, s->scores ? s->logits : s->logits + own);
-  if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = s->scores + own});
-  gather_rows(x, a, s->scores ? s->scores : s->logits, a->e);
+  score_rows(x, a, in, s->scores ? s->logits : s->logits + first_token(x, a) * a->e);
+  if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = own_scores(x, a, s)});
+  if (!at_owners(x, a)) gather_rows(x, a, "scores", s->scores ? s->scores : s->logits, a->e);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -133,7 +143,7 @@ static void observe(ch_exec *x, const ch_moe_args *a, ch_route_args *routing) {
   if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
     real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
     x->ops->copy(x, &(ch_copy_args){.count = count, .x = a->x, .y = rows + x->comm->rank * count});
-    gather_rows(x, a, rows, a->d);
+    gather_rows(x, a, "tokens of all", rows, a->d);
     routing->x = rows;
   }
   a->router->observe(x, routing);
@@ -145,6 +155,8 @@ static void assign(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_route_args routing = route_args(x, a, s);
   if (a->causal && a->router->causal)
     a->router->causal(x, &routing);
+  else if (at_owners(x, a))
+    ch_route_at_owners(x, a->router, &routing);
   else
     ch_route(x, a->router, &routing);
   if (a->observe) observe(x, a, &routing);
@@ -196,11 +208,20 @@ static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_scratch_release(x, mark);
 }
 
-/* Whoever looks sees all tokens. */
+/* Whoever looks sees all tokens, and their scores. */
 static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
+  size_t mark = ch_arena_mark(&x->scratch);
   ch_moe_args all = *a;
+  ch_moe_saved shown = *saved;
   all.n = all_tokens(x, a);
-  a->hook->call(a->hook->context, x, &all, saved);
+  if (at_owners(x, a)) {
+    int64_t own = (int64_t)a->n * a->e;
+    shown.scores = CH_NEW(&x->scratch, real, own * x->comm->size);
+    x->ops->copy(x, &(ch_copy_args){.count = own, .x = saved->scores, .y = shown.scores + own * x->comm->rank});
+    gather_rows(x, a, "scores to be shown", shown.scores, a->e);
+  }
+  a->hook->call(a->hook->context, x, &all, &shown);
+  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
@@ -259,8 +280,7 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   real CH_DEV *dlogits = dscores;
   if (s->scores)
     x->ops->softmax_backward(
-        x, &(ch_softmax_args){
-               .n = a->n, .m = a->e, .y = s->scores + first_token(x, a) * a->e, .dy = dscores, .dx = dlogits});
+        x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = own_scores(x, a, s), .dy = dscores, .dx = dlogits});
 
   real CH_DEV *din = s->jitter ? jittered : a->dx; /* where a shard's jittered input is done with */
   score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};
@@ -271,16 +291,22 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   ch_arena_release(&x->scratch, mark);
 }
 
-/* From dgate of this rank's tokens to the gradients of X Wg. The router sees the gates of all tokens. */
+/* From dgate of this rank's tokens to the gradients of X Wg. A router whose gates are scores and nothing else needs no
+ * more than that; any other one sees the gates of all tokens. */
 static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dgate) {
   ch_route_args routing = route_args(x, a, s);
+  int alone = ch_router_gates_are_scores(a->router) && s->exchange.slots;
+  if (alone) {
+    routing.n = a->n;
+    routing.record = &s->exchange.local;
+  }
   real CH_DEV *dscores = CH_NEW(&x->scratch, real, (int64_t)routing.n * a->e);
-  real CH_DEV *of_all = s->exchange.slots ? CH_NEW(&x->scratch, real, s->record.max_slots) : dgate;
-  ch_exchange_gather_slots(x, &s->exchange, &s->record, dgate, of_all);
+  real CH_DEV *of_all = s->exchange.slots && !alone ? CH_NEW(&x->scratch, real, s->record.max_slots) : dgate;
+  if (!alone) ch_exchange_gather_slots(x, &s->exchange, &s->record, dgate, of_all);
   routing.dgate = of_all;
   routing.dscores = dscores;
   a->router->backward(x, &routing);
-  score_backward(x, a, s, dscores + first_token(x, a) * a->e);
+  score_backward(x, a, s, alone ? dscores : dscores + first_token(x, a) * a->e);
 }
 
 /* forward's steps in reverse. */

@@ -50,6 +50,7 @@ typedef struct ch_route_counts {
 typedef struct ch_route_args {
   const choir_router_options *options;
   int n, e;
+  int of;                      /* experts of all ranks, where these e are one rank's (choose_alone); 0: e */
   int sequence_length;         /* T of pool "sequence"; 0: one sequence of n */
   const uint8_t *mask;         /* [n] or NULL: `valid` on the host, what shapes depend on */
   const uint8_t CH_DEV *valid; /* [n] or NULL: the tokens that take part, for ops */
@@ -82,6 +83,8 @@ typedef struct ch_router {
   int choices;      /* experts that every token asks for, unless experts_per_token says it; 0: experts choose,
                        capacity_factor a token on average */
   int even;         /* no expert ever holds more than its even share of max_slots, but for causal routing */
+  int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
+                       even shares */
   int on_host; /* `route` is a solver for the host: called by ch_route, on an executor whose memory is the host's */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
@@ -142,8 +145,14 @@ int ch_router_can_be_causal(const ch_router *router);
 int ch_router_check_routing(const ch_router *router, const char *routing);
 choir_routing_properties ch_router_properties(const ch_router *router, const char *routing);
 
+/* Whether gates are scores and nothing else: their gradients then need no more than the token's own. */
+int ch_router_gates_are_scores(const ch_router *router);
+
 /* Experts that one token can meet at most in causal use. */
 int ch_router_most_experts(const choir_router_options *o, int e);
+
+/* Experts that share the capacity. */
+static inline int ch_route_experts(const ch_route_args *a) { return a->of ? a->of : a->e; }
 
 /* k = n c / e: nearest, halves up, at least 1, at most n (0 when n is 0). */
 int ch_router_k(double capacity_factor, int n, int e);

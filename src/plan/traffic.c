@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/router.h"
+#include "moe/at_owners.h"
 
-static const char *const names[] = {"scores",        "expert rows",     "hidden shards",    "gradients of gates",
-                                    "centroids",     "dense gradients", "expert gradients", "numbers",
-                                    "dense matrices"};
+static const char *const names[] = {
+    "scores",    "what experts took", "expert rows",      "hidden shards", "gradients of gates",
+    "centroids", "dense gradients",   "expert gradients", "numbers",       "dense matrices"};
 
 enum { TRIPS = 5 }; /* of a row: to its expert and back; in backward its gradient there, the row again, and one back */
 
@@ -44,8 +44,8 @@ int64_t ch_flow_slot_bytes(const choir_config *config) {
 }
 
 int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
-  (void)layout; /* every rank selects for all experts */
-  return tokens(config) * config->model.experts;
+  int64_t all = tokens(config) * config->model.experts;
+  return ch_router_find(config->model.router.name)->choose_alone ? all / layout->ranks : all;
 }
 
 /* ---- gradients of what every rank has: ch_comm_sum ---- */
@@ -116,7 +116,12 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
   int64_t experts = expert_elements(j, &tensors);
   switch (kind) {
     case CH_FLOW_SCORES:
-      if (ch_router_learned(j->router)) to_all(j, j->layers * word * j->n * j->e, j->layers, f);
+      if (ch_router_learned(j->router))
+        to_all(j, j->layers * word * j->n * j->e / (j->router->choose_alone ? l->ranks : 1), j->layers, f);
+      break;
+    case CH_FLOW_CHOSEN:
+      if (j->router->choose_alone)
+        to_all(j, j->layers * (CH_CHOSEN_EXPERT_BYTES * j->e + CH_CHOSEN_SLOT_BYTES * slots), 3 * j->layers, f);
       break;
     case CH_FLOW_ROWS: /* a row goes in `hidden` pieces to as many ranks; one of all that there are is the sender */
       f->size = l->experts * l->hidden;
@@ -129,7 +134,8 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
       f->exchanges = TRIPS * j->layers;
       break;
     case CH_FLOW_GATES:
-      if (j->router->backward) to_all(j, j->layers * word * slots, j->layers, f);
+      if (j->router->backward && !ch_router_gates_are_scores(j->router))
+        to_all(j, j->layers * word * slots, j->layers, f);
       break;
     case CH_FLOW_CENTROIDS:
       if (ch_router_has_centroids(j->router)) to_all(j, j->layers * word * j->n * j->d, j->layers, f);

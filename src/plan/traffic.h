@@ -13,10 +13,11 @@ typedef struct ch_layout {
 } ch_layout;
 
 typedef enum {
-  CH_FLOW_SCORES,    /* S or logits of all tokens, to all ranks: every one selects */
+  CH_FLOW_SCORES,    /* S or logits of all tokens, to all ranks: every one selects; or to the experts' owners */
+  CH_FLOW_CHOSEN,    /* what experts took at their owners, to all */
   CH_FLOW_ROWS,      /* rows of tokens to their experts and back */
   CH_FLOW_HIDDEN,    /* the same between the hidden shards of an expert */
-  CH_FLOW_GATES,     /* gradients of gates, to all */
+  CH_FLOW_GATES,     /* gradients of gates, to all, where they are more than scores */
   CH_FLOW_CENTROIDS, /* rows of all tokens, to all, for a router that keeps their means */
   CH_FLOW_DENSE,     /* gradients of what every rank has; with dense_sharded the weights, too */
   CH_FLOW_EXPERTS,   /* gradients of experts, between replicas */

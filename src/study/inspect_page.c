@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/model.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/reserved.h"
@@ -153,6 +154,7 @@ int choir_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, con
   ch_text_tokens text;
   size_t most = options->tokens && options->tokens < MOST_TOKENS ? (size_t)options->tokens : MOST_TOKENS;
   CH_CHECK_RESERVED(options, "choir_inspect_options");
+  CH_TRY(ch_model_alone(model, "choir_inspect_page"));
   CH_TRY(ch_text_tokens_read(tokenizer, options->text, most + 1, &text)); /* the last one is only predicted */
   int code = inspect(model, tokenizer, options, &text, output);
   free(text.ids);

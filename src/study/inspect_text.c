@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/reserved.h"
+#include "comm/collective.h"
 #include "study/inspect.h"
 #include "train/evaluate.h"
 #include "train/layer_stats.h"
@@ -45,9 +46,11 @@ static int evaluate(choir_model *model, const ch_text_tokens *text, const choir_
   for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
   double *unigram = counts ? ch_unigram_log(counts, V) : NULL;
   ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
-  int code = unigram ? ch_evaluate(model, &windows, inspection->batch_sequences, 0, unigram, o->progress, o->context,
-                                   &inspection->eval)
-                     : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  int code = unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  code = ch_comm_agree(model->x.comm, code);
+  if (!code)
+    code = ch_evaluate(model, &windows, inspection->batch_sequences, 0, unigram, o->progress, o->context,
+                       &inspection->eval);
   free(unigram);
   free(counts);
   if (!code) ch_eval_bytes(&inspection->eval, (double)text->bytes);
@@ -58,10 +61,11 @@ int ch_inspect_text(choir_model *model, const ch_text_tokens *text, const choir_
                     choir_routing_callback also, void *context, choir_inspection *inspection) {
   char own[CHOIR_NAME_BYTES];
   ch_layer_stats w = {.also = also, .context = context};
-  CH_TRY(begin(model, text, o, inspection));
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
-  if (o->routing) CH_TRY(choir_model_set_routing(model, o->routing));
-  int code = ch_layer_stats_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
+  int code = begin(model, text, o, inspection);
+  if (!code && o->routing) code = choir_model_set_routing(model, o->routing);
+  if (!code) code = ch_layer_stats_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
+  code = ch_comm_agree(model->x.comm, code);
   if (!code) code = evaluate(model, text, o, inspection);
   ch_layer_stats_end(model);
   inspection->layers = w.layers;
@@ -73,12 +77,12 @@ int ch_inspect_text(choir_model *model, const ch_text_tokens *text, const choir_
 
 int choir_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *options,
                        choir_inspection *inspection) {
-  ch_text_tokens text;
+  ch_text_tokens text = {0};
   *inspection = (choir_inspection){0};
   size_t most = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
   CH_CHECK_RESERVED(options, "choir_inspect_options");
-  CH_TRY(ch_text_tokens_read(tokenizer, options->text, most, &text));
-  int code = ch_inspect_text(model, &text, options, NULL, NULL, inspection);
+  int code = ch_comm_agree(model->x.comm, ch_text_tokens_read(tokenizer, options->text, most, &text));
+  if (!code) code = ch_inspect_text(model, &text, options, NULL, NULL, inspection);
   free(text.ids);
   return code;
 }

@@ -223,6 +223,7 @@ int choir_probe(choir_model *model, const choir_tokenizer *tokenizer, const choi
              .V = config->model.vocab_size,
              .rng = ch_rng_make(options->seed, CH_STREAM_PROBE, 0)};
   CH_CHECK_RESERVED(options, "choir_probe_options");
+  CH_TRY(ch_model_alone(model, "choir_probe"));
   CH_TRY(check(&p));
   *result = (choir_probe_result){0};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));

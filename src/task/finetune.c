@@ -144,6 +144,7 @@ static int make_trainer(ch_tune *t) {
   if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
   if (count) ch_predict_passes(&t->dev.examples, B, passes);
   int code = ch_model_prepare(&t->config, &t->options->run, &model);
+  if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
   if (!code) code = ch_trainer_plan(model, &t->trainer);
   if (!code)
     code = ch_trainer_plan_batches(&t->trainer, CH_LENGTH_STEP, (int)(t->sampler.tokens / t->sampler.B),

@@ -64,6 +64,7 @@ int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const
   ch_set set;
   *result = (choir_task_result){0};
   CH_CHECK_RESERVED(o, "choir_task_options");
+  CH_TRY(ch_model_alone(model, "choir_score_task"));
   CH_TRY(check(model, tokenizer, o));
   int length = o->sequence_length ? o->sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();

@@ -2,9 +2,12 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "comm/collective.h"
+#include "comm/watch.h"
 #include "data/reader.h"
 
 static void get_heldout(const ch_windows *w, int64_t index, int32_t *tokens) {
@@ -64,12 +67,12 @@ void ch_eval_bytes(choir_eval_result *r, double bytes) {
   r->bits_per_byte = bytes > 0 ? r->loss * (double)r->tokens / bytes / log(2) : 0;
 }
 
-/* Windows begin .. begin+B-1 as tokens and targets; rows beyond the last window are padding. Returns the targets. */
-static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int B, int32_t *row, int32_t *token,
+/* Windows begin .. end-1 as tokens and targets in `rows` rows, those beyond them padding. Gives how many targets. */
+static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int rows, int32_t *row, int32_t *token,
                           int32_t *target) {
   int T = w->length;
   int64_t targets = 0;
-  for (int64_t b = 0; b < B; b++) {
+  for (int64_t b = 0; b < rows; b++) {
     if (begin + b < end)
       w->get(w, (begin + b) * w->stride % w->count, row);
     else
@@ -90,24 +93,57 @@ static double unigram_sum(const double *unigram, const int32_t *target, int64_t 
   return sum;
 }
 
+/* Rows of padding change nothing but the time: as many as make whole shards, and so the same numbers on any number of
+ * ranks. */
+static int rows_of(const choir_model *model, int B) {
+  int shards = model->config.train.shards;
+  return shards > 1 ? (B + shards - 1) / shards * shards : B;
+}
+
+/* Ranks that evaluate together take the same windows. */
+static int same_windows(const choir_model *model, const ch_windows *w, int B, int64_t end) {
+  static const char *const name[] = {"batch size",         "sequence length",  "number of sequences",
+                                     "order of sequences", "text to evaluate", "routing"};
+  const char *routing = choir_model_routing(model);
+  uint64_t text = w->data ? ch_data_hash(w->data) : XXH64(w->text, (size_t)w->text_tokens * sizeof *w->text, 0);
+  const uint64_t fact[] = {
+      (uint64_t)B, (uint64_t)w->length, (uint64_t)end, (uint64_t)w->stride, text, XXH64(routing, strlen(routing), 0)};
+  return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
+}
+
+/* Whatever may fail on one rank alone. */
+static int prepare(choir_model *model, int rows, int T, int32_t **buffer) {
+  int64_t n = (int64_t)rows * T;
+  CH_TRY(ch_model_plan(model, rows, T, 0));
+  *buffer = malloc((size_t)(2 * n + T + 1) * sizeof **buffer);
+  return *buffer ? CHOIR_OK
+                 : ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
+}
+
 int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
                 int (*progress)(void *, int64_t, int64_t), void *context, choir_eval_result *result) {
-  int64_t n = (int64_t)B * windows->length, end = limit > 0 && limit < windows->count ? limit : windows->count;
-  CH_TRY(ch_model_plan(model, B, windows->length, 0));
-  int32_t *buffer = malloc((size_t)(2 * n + windows->length + 1) * sizeof *buffer);
-  int code = CHOIR_OK;
-  if (!buffer) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
-  code = ch_comm_agree(model->x.comm, code);
+  const ch_comm *comm = model->x.comm;
+  int rows = rows_of(model, B);
+  int64_t n = (int64_t)rows * windows->length, end = limit > 0 && limit < windows->count ? limit : windows->count;
+  int32_t *buffer = NULL;
+  int code = ch_comm_agree(comm, prepare(model, rows, windows->length, &buffer));
+  if (!code) code = same_windows(model, windows, B, end);
+  if (code) {
+    free(buffer);
+    return code;
+  }
   int32_t *token = buffer, *target = buffer + n, *row = buffer + 2 * n;
   double loss = 0, baseline = 0;
   *result = (choir_eval_result){.routing = choir_model_routing(model),
                                 .looks_across_tokens = choir_model_looks_across_tokens(model)};
   ch_transformer_clear_stats(&model->net);
-  for (int64_t begin = 0; begin < end && !code; begin += B) {
-    result->tokens += fill_batch(windows, begin, end, B, row, token, target);
-    ch_pass pass = {.B = B,
+  for (int64_t begin = 0, next; begin < end && !code; begin = next) {
+    next = begin + B < end ? begin + B : end;
+    ch_watch_section(comm, "evaluation, sequence", begin);
+    result->tokens += fill_batch(windows, begin, next, rows, row, token, target);
+    ch_pass pass = {.B = rows,
                     .T = windows->length,
-                    .shards = ch_model_shards(model, B),
+                    .shards = ch_model_shards(model, rows),
                     .token = token,
                     .target = target,
                     .causal = model->causal,
@@ -115,9 +151,10 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;
     baseline += unigram_sum(unigram, target, n);
-    if (progress && progress(context, begin + B < end ? begin + B : end, end))
+    if (progress && progress(context, next, end))
       code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)begin,
                       (long long)end);
+    code = ch_comm_agree(comm, code);
   }
   free(buffer);
   if (code) return code;

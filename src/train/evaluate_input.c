@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/reserved.h"
+#include "comm/collective.h"
 #include "data/reader.h"
 #include "data/text_tokens.h"
 #include "train/evaluate.h"
@@ -11,72 +12,79 @@
 /* A window holds T tokens and one more: no longer than what there is. */
 static int shorter(int T, int64_t tokens) { return tokens > 1 && T > tokens - 1 ? (int)(tokens - 1) : T; }
 
-static int eval_windows(choir_model *model, const choir_eval_options *o, const ch_windows *w, const uint64_t *counts,
-                        choir_eval_result *result) {
+/* code: of what came before, which may have gone wrong on one rank alone. */
+static int eval_windows(int code, choir_model *model, const choir_eval_options *o, const ch_windows *w,
+                        const uint64_t *counts, choir_eval_result *result) {
   int V = model->config.model.vocab_size;
   int64_t B = o->batch_sequences ? o->batch_sequences : model->config.train.batch_sequences;
   if (B > w->count && w->count) B = w->count; /* rows of padding alone change nothing but the time */
   ch_windows windows = *w;
   if (o->in_order) windows.stride = 1;
-  double *unigram = ch_unigram_log(counts, V);
-  if (!unigram) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
-  int code = ch_evaluate(model, &windows, (int)B, o->sequences, unigram, o->progress, o->context, result);
+  double *unigram = code ? NULL : ch_unigram_log(counts, V);
+  if (!code && !unigram) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
+  code = ch_comm_agree(model->x.comm, code);
+  if (!code) code = ch_evaluate(model, &windows, (int)B, o->sequences, unigram, o->progress, o->context, result);
   free(unigram);
   return code ? code : ch_model_check_loss(model, result->loss);
 }
 
-static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
-                     choir_eval_result *result) {
-  choir_data *data;
+static int open_heldout(const choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+                        choir_data **data, uint64_t **counts, ch_windows *w) {
   choir_data_info info;
-  CH_TRY(choir_data_open(o->data, &data));
-  choir_data_get_info(data, &info);
-  int V = model->config.model.vocab_size, code;
-  uint64_t *counts = calloc((size_t)info.vocab_size, sizeof *counts);
-  if (!counts)
-    code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
-  else if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != ch_data_tokenizer_hash(data)))
-    code = ch_error(CHOIR_ERROR_FORMAT,
+  CH_TRY(choir_data_open(o->data, data));
+  choir_data_get_info(*data, &info);
+  int V = model->config.model.vocab_size;
+  if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != ch_data_tokenizer_hash(*data)))
+    return ch_error(CHOIR_ERROR_FORMAT,
                     "%s: built with another tokenizer (%d pieces) than the checkpoint's (%d pieces); "
                     "build the data with the checkpoint's tokenizer.model",
                     o->data, info.vocab_size, V);
-  else {
-    ch_windows w = ch_windows_heldout(data, shorter(T, (int64_t)info.heldout_tokens));
-    ch_data_unigram(data, counts);
-    code = eval_windows(model, o, &w, counts, result);
-  }
+  *counts = calloc((size_t)V, sizeof **counts);
+  if (!*counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  *w = ch_windows_heldout(*data, shorter(T, (int64_t)info.heldout_tokens));
+  ch_data_unigram(*data, *counts);
+  return CHOIR_OK;
+}
+
+static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+                     choir_eval_result *result) {
+  choir_data *data = NULL;
+  uint64_t *counts = NULL;
+  ch_windows w = {0};
+  int code = open_heldout(model, tokenizer, o, T, &data, &counts, &w);
+  code = eval_windows(code, model, o, &w, counts, result);
   if (!code) ch_eval_bytes(result, ch_heldout_bytes(data, result->tokens));
   free(counts);
   choir_data_close(data);
   return code;
 }
 
-static int eval_tokens(choir_model *model, const choir_eval_options *o, int T, const int32_t *ids, size_t count,
-                       size_t bytes, choir_eval_result *result) {
+static int open_text(const choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+                     ch_text_tokens *text, uint64_t **counts, ch_windows *w) {
   int V = model->config.model.vocab_size;
-  if (count < 2)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, count);
-  uint64_t *counts = calloc((size_t)V, sizeof *counts);
-  if (!counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
-  int code = CHOIR_OK;
-  for (size_t i = 0; i < count && !code; i++) {
-    if (ids[i] >= V)
-      code = ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has pieces beyond the model's %d", o->text, V);
-    else
-      counts[ids[i]]++;
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, text));
+  if (text->count < 2)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
+  *counts = calloc((size_t)V, sizeof **counts);
+  if (!*counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  for (size_t i = 0; i < text->count; i++) {
+    if (text->ids[i] >= V)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has pieces beyond the model's %d", o->text, V);
+    (*counts)[text->ids[i]]++;
   }
-  ch_windows w = ch_windows_text(ids, (int64_t)count, shorter(T, (int64_t)count));
-  if (!code) code = eval_windows(model, o, &w, counts, result);
-  free(counts);
-  if (!code) ch_eval_bytes(result, (double)bytes);
-  return code;
+  *w = ch_windows_text(text->ids, (int64_t)text->count, shorter(T, (int64_t)text->count));
+  return CHOIR_OK;
 }
 
 static int eval_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                      choir_eval_result *result) {
-  ch_text_tokens text;
-  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, &text));
-  int code = eval_tokens(model, o, T, text.ids, text.count, text.bytes, result);
+  ch_text_tokens text = {0};
+  uint64_t *counts = NULL;
+  ch_windows w = {0};
+  int code = open_text(model, tokenizer, o, T, &text, &counts, &w);
+  code = eval_windows(code, model, o, &w, counts, result);
+  if (!code) ch_eval_bytes(result, (double)text.bytes);
+  free(counts);
   free(text.ids);
   return code;
 }

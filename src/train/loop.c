@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "choir/machine.h"
 #include "comm/collective.h"
+#include "comm/watch.h"
 #include "train/metrics.h"
 #include "train/ranks.h"
 #include "train/room.h"
@@ -161,6 +162,7 @@ static int checkpoint(loop_state *d, choir_train_event e) {
   const ch_comm *comm = comm_of(d->run);
   CH_TRY(ch_comm_agree(comm, ch_trainer_check_weights(&d->run->trainer, e.loss))); /* what is kept must be good */
   double begin = ch_machine_seconds();
+  ch_watch_section(comm, "checkpoint of step", d->run->trainer.step);
   int code = ch_comm_agree(comm, save(d, path));
   if (code == CHOIR_ERROR_FULL) ch_room_owe(&d->room, ch_machine_seconds() - begin);
   if (code) return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
@@ -194,6 +196,7 @@ static int step(loop_state *d, choir_train_event *e) {
   const choir_train_config *c = &run->config.train;
   double begin = ch_machine_seconds();
   *e = (choir_train_event){.kind = CHOIR_EVENT_STEP, .steps = c->steps};
+  ch_watch_section(comm_of(run), "step", run->trainer.step + 1);
   CH_TRY(ch_run_step(run, e));
   double seconds = ch_machine_seconds() - begin;
   measure(d, seconds, e);

@@ -133,7 +133,8 @@ const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
   double *sums = CH_NEW_HOST(&ch_host(x)->scratch, double, count);
   double *all = (double *)(uintptr_t)ch_get(x, o->squares, (size_t)cells(o) * sizeof *all);
   if (ch_counting(x)) return sums;
-  if (o->experts) ch_comm_gather_shares(x->comm, all + count, o->experts, o->tensors * (int64_t)sizeof *all);
+  if (o->experts)
+    ch_comm_gather_shares(x->comm, "squares of gradients", all + count, o->experts, o->tensors * (int64_t)sizeof *all);
   for (int i = 0, tensor = 0; i < count; i++) {
     sums[i] = all[i];
     if (!o->params->p[i].expert) continue;

@@ -18,26 +18,11 @@ static int64_t pass_tokens(const choir_config *config) {
   return (int64_t)ch_pass_sequences(config) * config->train.sequence_length;
 }
 
-/* Ranks share a micro-batch by whole shards. */
-static int check_ranks(const choir_model *model) {
-  int ranks = model->x.comm->size, shards = model->config.train.shards;
-  if (ranks == 1) return CHOIR_OK;
-  if (!model->x.memory->host)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "%d processes: backend '%s' has a memory of its own, which they cannot exchange yet; start one",
-                    ranks, model->x.ops->name);
-  if (shards % ranks == 0) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "train.shards is %d, which %d processes cannot share evenly; set it to a multiple of %d, or start "
-                  "another number of processes",
-                  shards, ranks, ranks);
-}
-
 int ch_trainer_plan(choir_model *model, ch_trainer *t) {
   const choir_train_config *c = &model->config.train;
   *t = (ch_trainer){.model = model};
   ch_arena_init(&t->state, "optimizer state", model->x.memory);
-  CH_TRY(check_ranks(model));
+  CH_TRY(ch_model_check_ranks(model, c->batch_sequences));
   model->share_gradients = ch_update_in_backward(c);
   ch_model_count_gradients(model);
   ch_model_drop_plan(model);

@@ -4,8 +4,8 @@
 
 #include "train/run.h"
 
-/* CHOIR_ERROR_ARGUMENT on all ranks, naming the first one that has another version of choir, config, compute type,
- * data, instruction set or checkpoint than rank 0. Collective. */
+/* CHOIR_ERROR_ARGUMENT on all ranks, naming the first one that has other data, another checkpoint or another model
+ * (ch_model_same) than rank 0. Collective. */
 int ch_run_same(const ch_run *run);
 
 /* Of one step: what this rank sent, and how long it was in exchanges. The rank that was there least is the one that the

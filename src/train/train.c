@@ -46,8 +46,9 @@ static int check_memory(ch_run *run) {
 /* Weights, gradients, optimizer state, activations: all memory of the run. */
 static int make_model(ch_run *run, const choir_train_options *o) {
   choir_model *model;
-  CH_TRY(ch_model_prepare(&run->config, &o->run, &model));
-  ch_model_share(model, ch_ranks_comm(o->ranks));
+  choir_run_options with = o->run;
+  with.ranks = o->ranks;
+  CH_TRY(ch_model_prepare(&run->config, &with, &model));
   CH_TRY(ch_trainer_plan(model, &run->trainer));
   CH_TRY(check_memory(run));
   CH_TRY(ch_trainer_commit(&run->trainer));

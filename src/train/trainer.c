@@ -21,6 +21,7 @@ static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&
 static int create(choir_trainer *made, choir_model *model, const choir_train_config *train) {
   choir_config config = model->config;
   choir_memory memory;
+  CH_TRY(ch_model_alone(model, "choir_trainer_create"));
   if (train) config.train = *train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;

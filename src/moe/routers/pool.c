@@ -91,7 +91,7 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a) {
     int size = p == s.count ? s.rest : s.size + (p < s.large), valid = 0;
     pools.begin[p + 1] = pools.begin[p] + size;
     for (int j = 0; j < size; j++) valid += !a->mask || a->mask[token_at(&pools, p, j)];
-    pools.total += pools.k[p] = ch_router_k(c, valid, a->e);
+    pools.total += pools.k[p] = ch_router_k(c, valid, ch_route_experts(a));
   }
   return pools;
 }

@@ -29,8 +29,9 @@ static best select_best(ch_exec *x, const ch_route_args *a, int most, int k, rea
 
 void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int valid = ch_valid_count(a->mask, a->n), planned = ch_router_k(a->options->capacity_factor, a->n, a->e);
-  int k = ch_router_k(a->options->capacity_factor, valid, a->e), most = most_of(planned, a->n);
+  int valid = ch_valid_count(a->mask, a->n), e = ch_route_experts(a);
+  int planned = ch_router_k(a->options->capacity_factor, a->n, e);
+  int k = ch_router_k(a->options->capacity_factor, valid, e), most = most_of(planned, a->n);
   best few = select_best(x, a, most, least_of(k), CH_NEW(&x->scratch, real, a->e)),
        many = select_best(x, a, most, most_of(k, valid), NULL);
   select_best(x, a, most, k, a->counts->cutoff); /* what thresholds follow */

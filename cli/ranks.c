@@ -1,0 +1,55 @@
+/* Several processes at one verb: started by mpirun or srun, this one is one of them. The first one speaks. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+double cli_rank_timeout;
+static choir_ranks *ranks;
+
+const choir_ranks *cli_ranks(void) { return ranks; }
+
+/* What several processes do together; of every other verb each would do the same work again. */
+static int is_shared(const cli_verb *verb) {
+  const cli_verb *const shared[] = {&cli_train, &cli_eval, &cli_forward, &cli_stats};
+  for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+    if (verb == shared[i]) return 1;
+  return 0;
+}
+
+int cli_ranks_join(const cli_verb *verb) {
+  if (choir_ranks_join(&ranks)) return cli_fail();
+  int size = choir_ranks_size(ranks);
+  if (choir_ranks_rank(ranks)) cli_be_silent();
+  if (size == 1 || is_shared(verb)) return 0;
+  return cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size);
+}
+
+/* Not the first process alone: it may be the silent one. */
+static void on_silence(void *context, const char *text) {
+  (void)context;
+  fflush(stdout);
+  fprintf(stderr, "choir: %s: it is dead or stopped, or its machine is, or it needs longer than --rank-timeout\n",
+          text);
+  _exit(CLI_SILENT);
+}
+
+int cli_ranks_watch(void) {
+  if (choir_ranks_size(ranks) == 1) return 0;
+  if (cli_rank_timeout < 0) return cli_usage("--rank-timeout %g: must be seconds, or 0 for never", cli_rank_timeout);
+  int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
+  return choir_ranks_agree(ranks, code) ? cli_fail() : 0;
+}
+
+void cli_ranks_leave(void) {
+  choir_ranks_leave(ranks);
+  ranks = NULL;
+}
+
+int cli_ranks_first(void) { return choir_ranks_rank(ranks) == 0; }
+
+int cli_ranks_no_pipe(const char *path) {
+  if (choir_ranks_size(ranks) == 1 || path[0] != '-' || path[1]) return 0;
+  return cli_fail_with("'-' stands for a pipe, which reaches one of %d processes: name a file",
+                       choir_ranks_size(ranks));
+}

@@ -1,0 +1,64 @@
+/* A model that several ranks share: what must be the same, and what it cannot do. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/model.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/machine.h"
+#include "choir/version.h"
+#include "comm/collective.h"
+#include "model/config.h"
+
+static uint64_t hash_of(const char *text) { return text ? XXH64(text, strlen(text), 0) : 0; }
+
+/* Of what every rank has. */
+static uint64_t hash_weights(const choir_model *model) {
+  const ch_params *params = &model->net.params;
+  uint64_t hash = 0;
+  for (int i = 0; i < params->count + params->buffers; i++) {
+    const ch_param *p = &params->p[i];
+    if (!p->expert) hash = XXH64(CH_AS_HOST(const void, p->w), (size_t)p->count * sizeof(real), hash);
+  }
+  return hash;
+}
+
+int ch_model_same(const choir_model *model) {
+  static const char *const name[] = {"version of choir", "config", "compute type", "instruction set", "set of weights"};
+  if (model->x.comm->size == 1) return CHOIR_OK;
+  json_t *config = ch_config_json(&model->config);
+  char *text = config ? json_dumps(config, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+  const uint64_t fact[] = {hash_of(choir_version()), hash_of(text), (uint64_t)model->x.compute,
+                           (uint64_t)ch_machine_isa(), hash_weights(model)};
+  free(text);
+  json_decref(config);
+  return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
+}
+
+int ch_model_alone(const choir_model *model, const char *what) {
+  int ranks = model->x.comm->size;
+  if (ranks == 1) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s is for a model of one process; %d processes share this one", what,
+                  ranks);
+}
+
+/* Ranks share a batch by whole shards. */
+int ch_model_check_ranks(const choir_model *model, int B) {
+  int ranks = model->x.comm->size, shards = model->config.train.shards;
+  if (ranks == 1) return CHOIR_OK;
+  if (!model->x.memory->host)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "%d processes: backend '%s' has a memory of its own, which they cannot exchange yet; start one",
+                    ranks, model->x.ops->name);
+  if (shards % ranks)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "train.shards is %d, which %d processes cannot share evenly; set it to a multiple of %d, or start "
+                    "another number of processes",
+                    shards, ranks, ranks);
+  if (B % shards == 0) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "a batch of %d sequences, which %d processes share by shards: there must be a multiple of "
+                  "train.shards, %d",
+                  B, ranks, shards);
+}

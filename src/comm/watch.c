@@ -1,0 +1,205 @@
+#include "comm/watch.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+enum { HOST_BYTES = 64 };
+
+/* Where in a run: what all ranks pass in the same order. */
+typedef struct {
+  const char *section;
+  int64_t number;
+  const char *what;
+  int64_t exchange;
+} place;
+
+typedef struct {
+  int spans; /* that are still to come from it or to go to it, in this exchange */
+  place heard;
+  char host[HOST_BYTES];
+} peer;
+
+/* The lock is held for a few instructions, a few times an exchange. */
+struct ch_watch {
+  pthread_mutex_t lock;
+  pthread_cond_t changed; /* `ending` has */
+  pthread_t thread;
+  int started, ending;
+  const ch_comm *comm;
+  double seconds;
+  void (*silent)(void *context, const char *text);
+  void *context;
+  int waiting;    /* in an exchange */
+  uint64_t moves; /* whatever went on */
+  place now;
+  peer peer[CH_RANKS];
+};
+
+ch_watch *ch_watch_new(void) {
+  ch_watch *w = calloc(1, sizeof *w);
+  pthread_condattr_t attributes;
+  if (!w) return NULL;
+  pthread_condattr_init(&attributes);
+  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+  pthread_mutex_init(&w->lock, NULL);
+  pthread_cond_init(&w->changed, &attributes);
+  pthread_condattr_destroy(&attributes);
+  w->now = (place){.section = "set-up", .number = -1};
+  return w;
+}
+
+/* ---- what the rank says of itself ---- */
+
+void ch_watch_section(const ch_comm *comm, const char *name, int64_t number) {
+  ch_watch *w = comm->watch;
+  if (!w) return;
+  pthread_mutex_lock(&w->lock);
+  w->now.section = name;
+  w->now.number = number;
+  pthread_mutex_unlock(&w->lock);
+}
+
+void ch_watch_enter(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive) {
+  ch_watch *w = comm->watch;
+  if (!w) return;
+  pthread_mutex_lock(&w->lock);
+  w->now.what = what;
+  w->now.exchange++;
+  for (int r = 0; r < comm->size; r++)
+    w->peer[r].spans = r == comm->rank ? 0 : (send[r].bytes > 0) + (receive[r].bytes > 0);
+  w->waiting = 1;
+  w->moves++;
+  pthread_mutex_unlock(&w->lock);
+}
+
+void ch_watch_leave(const ch_comm *comm) {
+  ch_watch *w = comm->watch;
+  if (!w) return;
+  pthread_mutex_lock(&w->lock);
+  w->waiting = 0;
+  pthread_mutex_unlock(&w->lock);
+}
+
+static void note(const ch_comm *comm, int rank, int spans, int heard) {
+  ch_watch *w = comm->watch;
+  if (!w) return;
+  pthread_mutex_lock(&w->lock);
+  w->peer[rank].spans -= spans;
+  if (heard) w->peer[rank].heard = w->now;
+  w->moves++;
+  pthread_mutex_unlock(&w->lock);
+}
+
+void ch_watch_moved(const ch_comm *comm) { note(comm, 0, 0, 0); }
+void ch_watch_sent(const ch_comm *comm, int rank) { note(comm, rank, 1, 0); }
+void ch_watch_heard(const ch_comm *comm, int rank) { note(comm, rank, 1, 1); }
+
+/* ---- the thread ---- */
+
+static void place_text(const place *p, char *text, size_t size) {
+  char number[32] = "";
+  if (p->number >= 0) snprintf(number, sizeof number, " %lld", (long long)p->number);
+  snprintf(text, size, "%s%s, exchange %lld (%s)", p->section, number, (long long)p->exchange, p->what);
+}
+
+/* "rank 0 of 4 (here) has waited 60 s for rank 2 (there), last heard in step 17, exchange 1234 (rows to experts)". */
+static void describe(const ch_watch *w, char *text, size_t size) {
+  enum { NAMED = 4 };
+  char where[160];
+  const ch_comm *comm = w->comm;
+  place_text(&w->now, where, sizeof where);
+  size_t used = (size_t)snprintf(text, size, "rank %d of %d (%s) has waited for %g s in %s", comm->rank, comm->size,
+                                 w->peer[comm->rank].host, w->seconds, where);
+  int others = 0;
+  for (int r = 0; r < comm->size && used < size; r++) {
+    const peer *p = &w->peer[r];
+    if (!p->spans || others++ >= NAMED) continue;
+    place_text(&p->heard, where, sizeof where);
+    used += (size_t)snprintf(text + used, size - used, "%s rank %d (%s), %s%s", others == 1 ? " for" : ";", r, p->host,
+                             p->heard.exchange ? "last heard in " : "not heard yet", p->heard.exchange ? where : "");
+  }
+  if (others > NAMED && used < size) snprintf(text + used, size - used, "; and %d more", others - NAMED);
+}
+
+static double seconds_now(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void sleep_locked(ch_watch *w, double seconds) {
+  double until = seconds_now() + seconds, whole = (double)(time_t)until;
+  const struct timespec end = {(time_t)until, (long)(1e9 * (until - whole))};
+  pthread_cond_timedwait(&w->changed, &w->lock, &end);
+}
+
+static void *look_on(void *context) {
+  ch_watch *w = context;
+  char text[1024] = "";
+  double tick = w->seconds / 8 < 1 ? w->seconds / 8 : 1, waited = 0, before = seconds_now();
+  uint64_t moves = 0;
+  pthread_mutex_lock(&w->lock);
+  while (!w->ending && waited < w->seconds) {
+    sleep_locked(w, tick);
+    double now = seconds_now(), passed = now - before;
+    before = now;
+    waited += passed < 2 * tick ? passed : 2 * tick; /* more: this process, too, was stopped */
+    if (!w->waiting || w->moves != moves) waited = 0;
+    moves = w->moves;
+  }
+  if (!w->ending) describe(w, text, sizeof text);
+  pthread_mutex_unlock(&w->lock);
+  if (*text) w->silent(w->context, text);
+  return NULL;
+}
+
+/* By the table itself: what is made of it stands above this file. */
+static void share_hosts(const ch_comm *comm, ch_watch *w) {
+  char host[CH_RANKS][HOST_BYTES] = {{0}};
+  ch_bytes send[CH_RANKS], receive[CH_RANKS];
+  gethostname(host[comm->rank], HOST_BYTES - 1);
+  for (int r = 0; r < comm->size; r++) {
+    send[r] = (ch_bytes){host[comm->rank], HOST_BYTES};
+    receive[r] = (ch_bytes){host[r], HOST_BYTES};
+  }
+  ch_watch_enter(comm, "names of hosts", send, receive);
+  comm->exchange(comm, send, receive);
+  ch_watch_leave(comm);
+  for (int r = 0; r < comm->size; r++) memcpy(w->peer[r].host, host[r], HOST_BYTES);
+}
+
+int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *, const char *), void *context) {
+  ch_watch *w = comm->watch;
+  sigset_t all, before;
+  if (!w || w->started) return CHOIR_OK;
+  share_hosts(comm, w);
+  w->comm = comm;
+  w->seconds = seconds;
+  w->silent = silent;
+  w->context = context;
+  sigfillset(&all); /* signals are for the threads that work */
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  w->started = seconds > 0 && !pthread_create(&w->thread, NULL, look_on, w);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (seconds > 0 && !w->started) return ch_error(CHOIR_ERROR_MEMORY, "no thread to watch over other ranks");
+  return CHOIR_OK;
+}
+
+void ch_watch_free(ch_watch *w) {
+  if (!w) return;
+  pthread_mutex_lock(&w->lock);
+  w->ending = 1;
+  pthread_cond_signal(&w->changed);
+  pthread_mutex_unlock(&w->lock);
+  if (w->started) pthread_join(w->thread, NULL);
+  pthread_cond_destroy(&w->changed);
+  pthread_mutex_destroy(&w->lock);
+  free(w);
+}

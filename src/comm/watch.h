@@ -1,0 +1,31 @@
+/* The watchdog: a dead or stopped process leaves the others waiting for ever, for MPI says nothing. Every rank notes
+ * where it last heard of each other one, and a thread of its own, which calls nothing of MPI, looks how long the rank
+ * has waited in one exchange, and for whom. Time in which the process itself did not run does not count: a job that was
+ * suspended as a whole goes on. */
+#ifndef CH_COMM_WATCH_H
+#define CH_COMM_WATCH_H
+
+#include "comm/comm.h"
+
+typedef struct ch_watch ch_watch;
+
+/* A watch over ranks, to be put where comm->watch is; NULL: no memory. From `start` on, which exchanges the names of
+ * hosts, `silent` is called once, from the watch's thread, when the rank has waited for `seconds`: with who is waited
+ * for and where it was last heard. CHOIR_ERROR_MEMORY: no thread. */
+ch_watch *ch_watch_new(void);
+int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *context, const char *text), void *context);
+void ch_watch_free(ch_watch *watch); /* ends the thread */
+
+/* What the rank is at, for messages: "step" 17, "set-up" -1. */
+void ch_watch_section(const ch_comm *comm, const char *name, int64_t number);
+
+/* An exchange begins, with these spans to come and go, and ends. */
+void ch_watch_enter(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive);
+void ch_watch_leave(const ch_comm *comm);
+
+/* For tables, within it: something has moved; a whole span has gone to that rank, or come from it. */
+void ch_watch_moved(const ch_comm *comm);
+void ch_watch_sent(const ch_comm *comm, int rank);
+void ch_watch_heard(const ch_comm *comm, int rank);
+
+#endif

@@ -1,0 +1,243 @@
+/* What several processes do when one of them is killed, when a call of one fails, when two jobs want one directory and
+ * when the disk is full: all end, soon and with a word, and going on, on any number of them, leads to the bytes that
+ * one process leaves. faults_ranks KILLS CALLS: how many processes are killed; how many calls of each class fail on a
+ * rank. */
+#include "../mpi.h"
+#include "faults.h"
+
+static int kills = 6, calls = 1, every = 1, there, failed, hung;
+#define needs_ranks() \
+  if (!there) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
+
+#define ON " --set batch_sequences=4 --set shards=4 --set eval_every=0 --set keep_checkpoints=2 "
+#define OFTEN ON "--set checkpoint_every=1 --set steps=24 "
+#define BEGIN "train --threads 1 --config ../config.json --data ../data --out run" OFTEN
+#define END                                                                          \
+  "run/metrics.jsonl run/config.json run/checkpoints/00000024/model.safetensors "    \
+  "run/checkpoints/00000024/state.safetensors run/checkpoints/00000024/config.json " \
+  "run/checkpoints/00000024/tokenizer.model"
+
+/* `again` is made for a number of ranks. */
+static faults_job jobs[] = {{"train", "", BEGIN, NULL, END},
+                            {"resume", "choir " BEGIN "--set steps=12 >/dev/null",
+                             "train --threads 1 --resume --set steps=24 --out run", NULL, END}};
+enum { JOBS = sizeof jobs / sizeof *jobs };
+
+static double drawn(uint32_t sub, int number) {
+  static uint64_t seed;
+  if (!seed) seed = getenv("FAULTS_SEED") ? strtoull(getenv("FAULTS_SEED"), NULL, 10) : (uint64_t)getpid();
+  return ch_rng_uniform(ch_rng_make(seed, CH_STREAM_TEST, sub), (uint64_t)number);
+}
+
+/* Goes on with what is there, or begins: on so many ranks. */
+static const char *again_on(int ranks) {
+  static char text[2048];
+  char start[512] = "";
+  if (ranks > 1) snprintf(start, sizeof start, MPIRUN "-n %d ", ranks);
+  snprintf(text, sizeof text,
+           "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then %s \"$CHOIR\" train "
+           "--threads 1 --resume --set steps=24 --out run; else %s \"$CHOIR\" " BEGIN "; fi",
+           start, start);
+  return text;
+}
+
+static pid_t start(const faults_job *job, int ranks) {
+  char command[1024];
+  snprintf(command, sizeof command, "cd spoilt && " MPIRUN "--timeout 240 -n %d \"$CHOIR\" %s", ranks, job->words);
+  return program_start(command, "struck.txt");
+}
+
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* The process of a rank, once it is there; 0: the job has ended. */
+static pid_t find(pid_t job, int rank) {
+  siginfo_t ended = {.si_pid = 0};
+  for (;;) {
+    pid_t process = mpi_process(rank);
+    if (process) return process;
+    if (waitid(P_PID, (id_t)job, &ended, WEXITED | WNOHANG | WNOWAIT) || ended.si_pid) return 0;
+    program_nap(0.002);
+  }
+}
+
+/* From the first sight of a process to the end of the job. */
+static double duration(const faults_job *job, int ranks) {
+  faults_prepare(job, "spoilt");
+  pid_t child = start(job, ranks);
+  find(child, 0);
+  double begin = seconds();
+  assert_int_equal(program_wait(child), 0);
+  return seconds() - begin;
+}
+
+static void what_was_said(void) {
+  size_t size;
+  char *text = program_read("struck.txt", &size);
+  snprintf(program_output, sizeof program_output, "%s", text ? text : "");
+  free(text);
+}
+
+static void killed_at_random_instants(void **state) {
+  (void)state;
+  needs_ranks();
+  static const int numbers[] = {2, 4}, others[] = {4, 1, 2};
+  double length[JOBS][2];
+  int done = 0, tries = 0, at_step[3] = {0};
+  for (int i = 0; i < 2 * JOBS; i++) length[i / 2][i % 2] = duration(&jobs[i / 2], numbers[i % 2]);
+  for (; done < kills; tries++) {
+    int k = tries / JOBS % 2, ranks = numbers[k], rank = (int)(ranks * drawn(1, tries)), next = others[tries % 3];
+    faults_job *job = &jobs[tries % JOBS];
+    char what[96];
+    faults_prepare(job, "spoilt");
+    pid_t child = start(job, ranks), process = find(child, rank);
+    program_nap(length[tries % JOBS][k] * drawn(2, tries));
+    int struck = process && mpi_process(rank) == process && !kill(process, SIGKILL);
+    int status = program_wait(child), step = program_newest("spoilt/run");
+    what_was_said();
+    snprintf(what, sizeof what, "rank %d of %d killed after step %d, then %d", rank, ranks, step, next);
+    if (!status != !struck && !(struck && step == 24)) fail_msg("%s: status %d: %s", what, status, program_output);
+    for (int r = 0; r < ranks; r++) assert_int_equal(mpi_process(r), 0);
+    done += struck;
+    at_step[step == 0 ? 0 : step < 24 ? 1 : 2] += struck;
+    job->again = again_on(next);
+    faults_repair(job, "spoilt", what);
+    faults_nothing_left(job, "spoilt", what);
+  }
+  print_message(
+      "%d kills of %d jobs (%d before the first checkpoint, %d after the last): going on led to the same bytes\n", done,
+      tries, at_step[0], at_step[2]);
+}
+
+/* ---- a call of one rank fails ---- */
+
+static const struct {
+  shim_class class;
+  int number;
+} errors[] = {{SHIM_WRITE, EIO},    {SHIM_FSYNC, EIO},     {SHIM_RENAME, EACCES}, {SHIM_OPEN, EACCES},
+              {SHIM_MKDIR, EACCES}, {SHIM_MMAP, ENOMEM},   {SHIM_READ, EIO},      {SHIM_MALLOC, ENOMEM},
+              {SHIM_FLOCK, ENOLCK}, {SHIM_FTRUNCATE, EIO}, {SHIM_THREAD, EAGAIN}};
+static const char *const names[] = SHIM_NAMES;
+
+/* Two ranks, of which `bad` runs under a fault; what the shim counted. */
+static int run_faulty(const char *words, const char *fault, int bad, shim_counts *counts) {
+  const char *const healthy = "-n 1 \"$CHOIR\" ";
+  char faulty[512];
+  size_t size = 0;
+  snprintf(faulty, sizeof faulty, "-n 1 env FAULT=%s FAULT_COUNTS=../counts LD_PRELOAD='%s' \"$CHOIR\" ", fault,
+           CHOIR_SHIM);
+  memset(counts, 0, sizeof *counts);
+  unlink("counts");
+  int status = program_run("cd spoilt && " MPIRUN "--timeout 90 %s %s : %s %s", bad ? healthy : faulty, words,
+                           bad ? faulty : healthy, words);
+  char *bytes = program_read("counts", &size);
+  if (bytes && size == sizeof *counts) memcpy(counts, bytes, sizeof *counts);
+  free(bytes);
+  return status;
+}
+
+/* Where a call of MPI's own libraries failed, it may hang in them; that is not choir's to mend, and loses nothing. */
+static void fails_once(faults_job *job, int bad, const char *fault) {
+  char what[96], words[512];
+  shim_counts counts;
+  snprintf(what, sizeof what, "%s on rank %d", fault, bad);
+  snprintf(words, sizeof words, "%s --rank-timeout 30", job->words);
+  faults_prepare(job, "spoilt");
+  int status = run_faulty(words, fault, bad, &counts);
+  int hang = strstr(program_output, "has waited for") || strstr(program_output, "Timeout: ");
+  int own = !strcmp(counts.caller, "choir") || !strncmp(counts.caller, "libchoir", 8);
+  if (hang && own) fail_msg("%s, %s: the others hang: %s", job->name, what, program_output);
+  hung += hang;
+  if (status && !*program_output) fail_msg("%s, %s: status %d without a word", job->name, what, status);
+  if (!status && !faults_same(job, job->name, "spoilt"))
+    fail_msg("%s, %s: says that it succeeded: %s", job->name, what, program_output);
+  job->again = again_on(1);
+  faults_repair(job, "spoilt", what);
+}
+
+static void fail_calls(faults_job *job, int bad, const shim_counts *counts) {
+  static int classes;
+  for (size_t e = 0; e < sizeof errors / sizeof *errors; e++) {
+    uint64_t most = counts->calls[errors[e].class];
+    if (classes++ % every) continue;
+    for (int i = 0; i < calls && most; i++, failed++) {
+      char fault[64];
+      int at = 1 + (int)(drawn(3, failed) * (double)most);
+      snprintf(fault, sizeof fault, "%s:%d:%d", names[errors[e].class], errors[e].number, at);
+      fails_once(job, bad, fault);
+    }
+  }
+}
+
+static void a_call_fails_on_one_rank(void **state) {
+  (void)state;
+  needs_ranks();
+  shim_counts counts;
+  for (int bad = 0; bad < 2; bad++)
+    for (int j = 0; j < JOBS; j++) {
+      faults_prepare(&jobs[j], "spoilt");
+      assert_int_equal(run_faulty(jobs[j].words, "none:0:1", bad, &counts), 0);
+      assert_true(counts.calls[SHIM_OPEN] > 0);
+      fail_calls(&jobs[j], bad, &counts);
+    }
+  print_message(
+      "%d calls failed on one of two ranks: MPI hung in %d of its own, none of choir's left the other waiting\n",
+      failed, hung);
+}
+
+/* ---- what is there already, and what is not ---- */
+
+static void two_jobs_want_one_directory(void **state) {
+  (void)state;
+  needs_ranks();
+  program_must("rm -rf spoilt && mkdir spoilt");
+  pid_t first = program_start("cd spoilt && " MPIRUN "-n 2 \"$CHOIR\" " BEGIN "--set steps=100000", "first.txt");
+  program_wait_for_checkpoint(first, "spoilt/run", 0);
+  program_refuses(1, "is using it", "cd spoilt && " MPIRUN "-n 2 \"$CHOIR\" train --threads 1 --resume --out run");
+  program_refuses(1, "is using it", "cd spoilt && \"$CHOIR\" train --threads 1 --resume --out run");
+  kill(mpi_process(0), SIGKILL);
+  program_wait(first);
+}
+
+/* The first rank's disk has no room, for a while or for ever: the run goes on in memory on all ranks, or all end with
+ * one message. */
+static void full_disk_of_the_writer(void **state) {
+  (void)state;
+  needs_ranks();
+  shim_counts counts;
+  faults_prepare(&jobs[0], "spoilt");
+  int status = run_faulty(jobs[0].words, "fsync:28:40:12", 0, &counts);
+  if (status || !strstr(program_output, "until there is room the run goes on in memory") ||
+      !faults_same(&jobs[0], jobs[0].name, "spoilt"))
+    fail_msg("status %d: %s", status, program_output);
+  faults_prepare(&jobs[0], "spoilt");
+  status = run_faulty(BEGIN "--disk-minutes 0.01", "fsync:28:40:1000000", 0, &counts);
+  const char *said = strstr(program_output, "which could not be saved");
+  if (status != 1 || !said || strstr(said + 1, "which could not be saved"))
+    fail_msg("status %d: %s", status, program_output);
+  jobs[0].again = again_on(2);
+  faults_repair(&jobs[0], "spoilt", "no room");
+}
+
+static int setup(void **state) {
+  if (faults_setup(state)) return -1;
+  there = !without_mpi();
+  for (int j = 0; j < JOBS; j++) { /* in the places of those of one process that faults_setup has made */
+    faults_prepare(&jobs[j], jobs[j].name);
+    program_must("cd %s && choir %s", jobs[j].name, jobs[j].words);
+  }
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(a_call_fails_on_one_rank),
+      cmocka_unit_test(two_jobs_want_one_directory), cmocka_unit_test(full_disk_of_the_writer)};
+  if (argc > 1) kills = atoi(argv[1]);
+  if (argc > 2) calls = atoi(argv[2]);
+  if (argc > 3) every = atoi(argv[3]);
+  return kills < 0 || calls < 0 || every < 1 ? 2 : cmocka_run_group_tests(tests, setup, program_directory_remove);
+}

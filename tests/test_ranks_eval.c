@@ -1,0 +1,267 @@
+/* Evaluation, forward passes and statistics of a model that ranks share: the numbers of one process, whatever the
+ * router; and what fails on one rank, or is for one process, ends for all with one message. */
+#include "api/ranks.h"
+#include "choir/choir.h"
+#include "forked_comm.h"
+#include "program.h"
+
+enum { B = 16, T = 24, MOST_REPORT = 1 << 16 };
+
+/* What a rank has found out: a JSON of every number, and hashes of what is long. */
+typedef struct {
+  char text[MOST_REPORT];
+  size_t used;
+} report;
+
+typedef struct {
+  const char *run;
+  report *of; /* [FORKED_MOST + 1], by number of ranks: the first one's, in memory that they share */
+} job;
+
+static void add(report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(report *r, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  r->used += (size_t)vsnprintf(r->text + r->used, sizeof r->text - r->used, format, args);
+  va_end(args);
+  if (r->used >= sizeof r->text) abort();
+}
+
+/* FNV-1a: one bit off is another number. */
+static uint64_t hash(const void *data, size_t bytes) {
+  uint64_t h = 1;
+  for (size_t i = 0; i < bytes; i++) h = (h ^ ((const unsigned char *)data)[i]) * UINT64_C(1099511628211);
+  return h;
+}
+
+static void add_stats(report *r, const choir_model *model) {
+  for (int i = 0; i < choir_model_moe_layers(model); i++) {
+    choir_route_stats s;
+    test_ok(choir_model_route_stats(model, i, &s));
+    add(r, "layer %d: %lld slots, %lld dropped, gates %a, loss %a, load %llx\n", i, (long long)s.assignments,
+        (long long)s.dropped, s.gate_mass, s.aux_loss,
+        (unsigned long long)hash(s.load, (size_t)s.experts * sizeof *s.load));
+    choir_route_stats_free(&s);
+  }
+}
+
+/* 5 sequences are no multiple of train.shards, and the last batch is not full. */
+static void evaluate(report *r, choir_model *model, const choir_tokenizer *tokenizer, const char *routing) {
+  const choir_eval_options options[] = {
+      {.data = "data"}, {.data = "data", .batch_sequences = 5, .sequences = 13}, {.text = "page.txt"}};
+  test_ok(choir_model_set_routing(model, routing));
+  for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+    choir_eval_result e;
+    test_ok(choir_eval(model, tokenizer, &options[i], &e));
+    add(r, "%s %zu: %a %a %a, %lld tokens\n", e.routing, i, e.loss, e.bits_per_byte, e.unigram_loss,
+        (long long)e.tokens);
+    add_stats(r, model);
+  }
+  test_ok(choir_model_set_routing(model, NULL));
+}
+
+static void forward(report *r, choir_model *model) {
+  static int32_t token[B * T];
+  int V = choir_model_config_of(model)->model.vocab_size;
+  float *logits = malloc((size_t)B * T * (size_t)V * sizeof *logits);
+  choir_forward_result f;
+  for (int i = 0; i < B * T; i++) token[i] = (i * 37 + i / 7) % V;
+  test_ok(choir_model_forward(model, B, T, token, logits, 1, &f));
+  add(r, "forward: %a %a, logits %llx\n", f.loss, f.aux_loss,
+      (unsigned long long)hash(logits, (size_t)B * T * (size_t)V * sizeof *logits));
+  free(logits);
+  add_stats(r, model);
+  for (int i = 0; i < choir_model_parameter_count(model); i++) {
+    choir_parameter p;
+    test_ok(choir_model_parameter(model, i, &p));
+    size_t count = 1;
+    for (int d = 0; d < p.dims; d++) count *= (size_t)p.shape[d];
+    float *values = malloc(count * sizeof *values);
+    test_ok(choir_model_get_parameter(model, i, p.trained, values));
+    add(r, "%s %llx\n", p.name, (unsigned long long)hash(values, count * sizeof *values));
+    free(values);
+  }
+}
+
+static void inspect(report *r, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_inspect_options o = CHOIR_INSPECT_OPTIONS_INIT;
+  choir_inspection inspection;
+  char *text;
+  o.text = "page.txt";
+  o.top = 3;
+  test_ok(choir_inspect_text(model, tokenizer, &o, &inspection));
+  test_ok(choir_inspection_json(model, tokenizer, &o, &inspection, &text));
+  add(r, "%s\n", text);
+  free(text);
+  choir_inspection_free(&inspection);
+}
+
+static int look(const ch_comm *comm, void *context) {
+  const job *j = context;
+  const choir_ranks ranks = {comm};
+  choir_run_options o = {.threads = 1, .ranks = &ranks};
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  report *r = comm->rank ? calloc(1, sizeof *r) : &j->of[comm->size];
+  test_ok(choir_checkpoint_load(j->run, &o, &model, &tokenizer));
+  evaluate(r, model, tokenizer, NULL);
+  if (!choir_model_set_routing(model, "threshold")) evaluate(r, model, tokenizer, "threshold");
+  forward(r, model);
+  inspect(r, model, tokenizer);
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  if (comm->rank) free(r);
+  return 0;
+}
+
+/* Trains for two steps, so that there are thresholds. */
+static void make_run(const char *router, const char *out) {
+  program_must(
+      "choir train --threads 1 --config config.json --data data --set router.name=%s --set experts=%d --set "
+      "batch_sequences=16 --set shards=8 --set sequence_length=24 --set steps=2 --set eval_every=0 --out %s",
+      router, strcmp(router, "dense") ? 4 : 1, out);
+}
+
+static void numbers_of_one_process(void **state) {
+  (void)state;
+  const char *const *names = choir_router_names();
+  for (int i = 0; names[i]; i++) {
+    size_t bytes = (FORKED_MOST + 1) * sizeof(report);
+    job j = {names[i], mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
+    make_run(names[i], names[i]);
+    const int ranks[] = {1, 2 << i % 3, i ? 0 : 8};
+    for (int s = 0, size; s < 3 && (size = ranks[s]); s++) {
+      if (forked_run(size, 0, look, &j)) fail_msg("%s: %d ranks", names[i], size);
+      assert_true(j.of[size].used > 2000);
+      if (strcmp(j.of[1].text, j.of[size].text))
+        fail_msg("%s: %d ranks: other numbers\n%s\nand of one process\n%s", names[i], size, j.of[size].text,
+                 j.of[1].text);
+    }
+    munmap(j.of, bytes);
+  }
+}
+
+/* ---- what ends for all ---- */
+
+typedef struct {
+  int (*body)(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer);
+  const char *message;
+  int code;
+} odd_job;
+
+static int odd_text(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  return choir_eval(model, tokenizer, &(choir_eval_options){.text = comm->rank == 1 ? "nowhere.txt" : "page.txt"}, &r);
+}
+
+static int odd_batch(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  return choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .batch_sequences = 8 + comm->rank / 3 * 8},
+                    &r);
+}
+
+static int stop(void *context, int64_t done, int64_t total) { return (void)total, *(const int *)context && done > 10; }
+
+static int odd_wish(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result r;
+  int asks = comm->rank == 2;
+  return choir_eval(model, tokenizer,
+                    &(choir_eval_options){.data = "data", .batch_sequences = 8, .progress = stop, .context = &asks},
+                    &r);
+}
+
+static int odd_inspection(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_inspect_options o = CHOIR_INSPECT_OPTIONS_INIT;
+  choir_inspection inspection = {0};
+  o.text = comm->rank == 3 ? "nowhere.txt" : "page.txt";
+  return choir_inspect_text(model, tokenizer, &o, &inspection);
+}
+
+static int odd_tokens(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  (void)tokenizer;
+  int32_t token[B * T] = {0};
+  choir_forward_result f;
+  token[5] = comm->rank == 1;
+  return choir_model_forward(model, B, T, token, NULL, 0, &f);
+}
+
+static int outside_the_vocabulary(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  (void)tokenizer;
+  int32_t token[B * T] = {0};
+  choir_forward_result f;
+  token[5] = comm->rank == 1 ? -1 : 0;
+  return choir_model_forward(model, B, T, token, NULL, 1, &f);
+}
+
+static int part_of_a_shard(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  (void)comm, (void)tokenizer;
+  int32_t token[B * T] = {0};
+  choir_forward_result f;
+  return choir_model_forward(model, B - 1, T, token, NULL, 0, &f);
+}
+
+static int alone(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
+  (void)comm, (void)tokenizer;
+  choir_session *session;
+  return choir_session_create(model, NULL, &session);
+}
+
+static int ends(const ch_comm *comm, void *context) {
+  const odd_job *j = context;
+  const choir_ranks ranks = {comm};
+  choir_run_options o = {.threads = 1, .ranks = &ranks};
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  test_ok(choir_checkpoint_load("expert_choice", &o, &model, &tokenizer));
+  int code = j->body(comm, model, tokenizer);
+  const char *message = choir_error_message();
+  if (code != j->code || !strstr(message, j->message)) {
+    fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, message);
+    return 1;
+  }
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  return 0;
+}
+
+static void one_fails_all_end(void **state) {
+  (void)state;
+  const odd_job odd[] = {
+      {odd_text, "rank 1 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
+      {odd_batch, "rank 3 of 4 has another batch size than rank 0", CHOIR_ERROR_ARGUMENT},
+      {odd_wish, "rank 2 of 4: evaluation stopped after ", CHOIR_ERROR_INTERRUPTED},
+      {odd_inspection, "rank 3 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
+      {odd_tokens, "rank 1 of 4 has another batch of tokens than rank 0", CHOIR_ERROR_ARGUMENT},
+      {outside_the_vocabulary, "rank 1 of 4: token -1 at sequence 0, position 5", CHOIR_ERROR_ARGUMENT},
+      {part_of_a_shard, "a batch of 15 sequences, which 4 processes share by shards", CHOIR_ERROR_ARGUMENT},
+      {alone, "choir_session_create is for a model of one process; 4 processes share this one",
+       CHOIR_ERROR_UNSUPPORTED}};
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+    odd_job j = odd[i];
+    if (forked_run(4, 0, ends, &j)) fail_msg("%s", j.message);
+  }
+}
+
+static int another_compute_type(const ch_comm *comm, void *context) {
+  (void)context;
+  const choir_ranks ranks = {comm};
+  choir_run_options o = {.threads = 1, .ranks = &ranks, .compute = comm->rank == 2 ? "bf16" : NULL, .emulate_bf16 = 1};
+  choir_model *model;
+  int code = choir_checkpoint_load("expert_choice", &o, &model, NULL);
+  if (code && !model && strstr(choir_error_message(), "rank 2 of 4 has another compute type than rank 0")) return 0;
+  fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
+  return 1;
+}
+
+static void other_models_are_refused(void **state) {
+  (void)state;
+  assert_int_equal(forked_run(4, 0, another_compute_type, NULL), 0);
+}
+
+static int setup(void **state) { return program_setup(state) || program_run("head -c 3000 corpus.txt >page.txt"); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_of_one_process), cmocka_unit_test(one_fails_all_end),
+                                     cmocka_unit_test(other_models_are_refused)};
+  return cmocka_run_group_tests(tests, setup, program_directory_remove);
+}
