@@ -2,6 +2,7 @@
  * small cases reckoned by hand. */
 #include <glob.h>
 
+#include "api/ranks.h"
 #include "choir/plan.h"
 #include "forked_comm.h"
 #include "model_testing.h"
@@ -113,12 +114,12 @@ typedef struct {
 
 static int plan_really(const ch_comm *comm, void *context) {
   const planning *job = context;
-  choir_run_options run = {.emulate_bf16 = 1};
+  const choir_ranks ranks = {comm};
+  choir_run_options run = {.emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;
   choir_memory memory;
   test_ok(ch_model_prepare(&job->config, &run, &model));
-  ch_model_share(model, comm);
   test_ok(ch_trainer_plan(model, &t));
   ch_trainer_memory(&t, &memory);
   job->bytes[comm->rank] = memory.total;
