@@ -85,6 +85,12 @@ static void on_fault(int number, siginfo_t *info, void *context) {
   raise(number); /* its usual effect, now that the handler is gone */
 }
 
+#ifdef CHOIR_SANITIZED
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* On a stack of their own: where the usual one has no room there must still be a word. */
 static void catch_faults(void) {
   static char stack[1 << 16];
@@ -100,8 +106,6 @@ static void catch_faults(void) {
 int cli_start(void) {
   if (fill_standard_streams()) return CLI_FAILED; /* and nowhere to say so */
   signal(SIGXFSZ, SIG_IGN);                       /* a file that may not grow is an error of the write */
-#ifndef CHOIR_SANITIZED                           /* which say more */
-  catch_faults();
-#endif
+  if (!SANITIZED) catch_faults();                 /* sanitizers say more */
   return check_stack();
 }
