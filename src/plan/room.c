@@ -1,5 +1,6 @@
 #include "plan/room.h"
 
+#include "api/ranks.h"
 #include "base/error.h"
 #include "train/step.h"
 
@@ -67,10 +68,11 @@ int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine
                           .piece = INT64_C(1) << 28,
                           .traffic = &traffic,
                           .exchange = send_nothing};
+  const choir_ranks planned_ranks = {&others};
   *plan = (ch_engine_plan){.local = 0};
   options.emulate_bf16 = 1; /* the cluster is another machine */
+  if (ranks > 1) options.ranks = &planned_ranks;
   CH_TRY(ch_model_prepare(config, &options, &model));
-  if (ranks > 1) ch_model_share(model, &others);
   int code = ch_trainer_plan(model, &trainer);
   if (!code) read_off(&trainer, plan);
   ch_trainer_free(&trainer);
