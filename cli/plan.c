@@ -75,12 +75,18 @@ static json_t *layout_json(const choir_plan_about *a, const choir_plan_layout *l
   return row;
 }
 
+/* An exit status: whether no layout can be. */
+static int none(const choir_plan *plan) {
+  if (!*choir_plan_layout_at(plan, 0)->refused) return 0;
+  return cli_fail_with("no layout of %d ranks can be", choir_plan_common(plan)->ranks);
+}
+
 static int print_json(const choir_plan *plan, const char *config) {
   const choir_plan_about *a = choir_plan_common(plan);
   const choir_plan_layout *l;
   int status = cli_json_line(about_json(a, config));
   for (int i = 0; !status && (l = choir_plan_layout_at(plan, i)); i++) status = cli_json_line(layout_json(a, l));
-  return status;
+  return status ? status : none(plan);
 }
 
 /* ---- text ---- */
@@ -188,7 +194,7 @@ static int print_text(const choir_plan *plan, const choir_config *config, int as
   if (l) print_table(plan);
   if (l) print_details(a, l);
   print_refused(plan);
-  return l ? 0 : cli_fail_with("no layout of %d ranks can be", a->ranks);
+  return none(plan);
 }
 
 static int show(const choir_plan *plan, const choir_config *config, int assumed) {

@@ -308,7 +308,7 @@ static void the_papers_sizes(void **state) {
   } want[] = {{"0.1b-dense", "ethernet-8", "fp32", 64},  {"0.1b-16e", "ethernet-8", "fp32", 64},
               {"0.1b-32e", "ethernet-8", "fp32", 64},    {"0.1b-64e", "fat-tree-64", "fp32", 512},
               {"0.1b-128e", "fat-tree-64", "bf16", 512}, {"8b-dense", "fat-tree-64", "fp32", 64},
-              {"8b-64e", "torus-512", "bf16", 1024}};
+              {"8b-dense", "torus-512", "bf16", 512},    {"8b-64e", "torus-512", "bf16", 1024}};
   for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
     char path[512], cluster[512];
     choir_config c;
@@ -352,6 +352,8 @@ static void the_verb(void **state) {
   program_must("choir plan config.json --cluster cluster.json --ranks 2 --json | head -1 | grep -q '\"ranks\":2,'");
   program_refuses(2, "--layout 3x1x1", "choir plan config.json --cluster cluster.json --layout 3x1x1");
   program_refuses(2, "--cluster FILE is missing", "choir plan config.json");
+  program_refuses(1, "no layout of 8 ranks can be",
+                  "sed s/1000/0.01/ cluster.json >small.json; choir plan config.json --json --cluster small.json");
   program_refuses(1, "no layout of 8 ranks can be",
                   "sed s/1000/0.01/ cluster.json >small.json; choir plan config.json --cluster small.json");
   program_refuses(1, "did you mean 'ranks'",

@@ -42,9 +42,9 @@ static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
 
 /* Why the sizes do not go together; 0: they do. What choir train does is never refused here. */
 static int refuse_sizes(const choir_config *config, const ch_layout *l, choir_plan_layout *out) {
-  int e = config->model.experts, h = ch_config_d_expert(&config->model);
-  if (out->runs) return 0;
-  if (!ch_flow_moe_layers(config))
+  int e = config->model.experts, h = ch_config_d_expert(&config->model), moe = ch_flow_moe_layers(config) > 0;
+  if (out->runs || (!moe && l->experts == l->ranks)) return 0; /* without experts ranks share data alone */
+  if (!moe)
     snprintf(out->refused, sizeof out->refused, "the model has no experts to lay out");
   else if (l->experts > e)
     snprintf(out->refused, sizeof out->refused, "%d experts do not make %d groups", e, l->experts);
@@ -92,7 +92,7 @@ static int add_both(choir_plan *plan, int replicas, int experts, int hidden) {
   ch_layout l = {.ranks = plan->about.ranks, .replicas = replicas, .experts = experts, .hidden = hidden};
   CH_TRY(add(plan, &l, l.experts == l.ranks));
   const choir_plan_layout *last = &plan->layout[plan->count - 1];
-  if (!*last->refused || !last->bytes || l.ranks == 1 || experts > plan->config.model.experts) return CHOIR_OK;
+  if (!*last->refused || !last->bytes || l.ranks == 1) return CHOIR_OK;
   l.dense_sharded = 1;
   return add(plan, &l, 0);
 }
