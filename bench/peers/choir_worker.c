@@ -118,7 +118,7 @@ static void open_layer(worker *w, char **argv) {
   a->options = &w->options;
   a->router = ch_router_find("expert_choice");
   check(a->router->check(&w->options, a->n, a->e, 0));
-  a->training = a->keep = 1;
+  a->training = a->keep = a->shards = 1;
   int64_t nd = (int64_t)a->n * a->d, de = (int64_t)a->d * a->e, weights = (int64_t)a->e * a->d * a->h;
   add(w, "out", a->out = memory(nd * 4), nd);
   add(w, "dx", a->dx = memory(nd * 4), nd);
