@@ -80,7 +80,14 @@ static int check_flags(const choir_router_options *options) {
                {"tokens", o.tokens != NULL}, {"seed", o.seed != 0}};
   for (size_t i = 0; o.thresholds && i < sizeof flags / sizeof *flags; i++)
     if (flags[i].given) return cli_usage("--%s has no effect with --thresholds", flags[i].name);
+  int by_id = !strcmp(o.router, "hash") || !strcmp(o.router, "random");
+  int draws = o.training && (options->random_second || !strcmp(o.router, "random"));
   if (o.random_second && !o.training) return cli_usage("--random-second has no effect without --training");
+  if (o.tokens && !by_id) return cli_usage("--tokens has no effect with --router %s", o.router);
+  if (o.seed && !draws)
+    return cli_usage(
+        "--seed has no effect: this draws nothing; random does, and gshard_top2 with --random-second, both "
+        "with --training");
   if (o.sequence_length && strcmp(options->pool, "sequence") && strcmp(options->pool, "position"))
     return cli_usage("--sequence-length has no effect but with --pool sequence or position");
   return 0;

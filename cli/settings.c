@@ -26,6 +26,14 @@ int cli_apply_settings(choir_config *config, const cli_list *settings) {
   return 0;
 }
 
+/* Options of a layer that trains; routing by itself does not look at them. */
+static int is_of_layers(const char *option) {
+  static const char *const names[] = {"aux_loss_weight", "consistency_weight", "decay", "jitter", "threshold_after"};
+  int found = 0;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) found |= !strcmp(option, names[i]);
+  return found;
+}
+
 int cli_apply_router_settings(choir_config *config, const cli_list *settings) {
   for (int i = 0; i < settings->count; i++) {
     char name[128], key[160];
@@ -35,6 +43,8 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings) {
     const char *dot = strrchr(name, '.');
     if (dot && strncmp(name, "router.", 7) && strncmp(name, "model.router.", 13))
       return cli_usage("--set %s: only options of the router matter here, router.NAME", settings->values[i]);
+    if (is_of_layers(dot ? dot + 1 : name))
+      return cli_usage("--set %s: has no effect here, only in a layer that is trained", settings->values[i]);
     snprintf(key, sizeof key, "router.%s", dot ? dot + 1 : name);
     if (choir_config_set(config, key, value)) return cli_fail();
   }
