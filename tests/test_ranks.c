@@ -142,12 +142,17 @@ static void every_router(void **state) {
     same_with(ch_router_names[i], config_of(ch_router_names[i], 24, 1), odd_ranks);
 }
 
+static choir_config config_of_pool(const char *pool, int shards) {
+  choir_config c = config_of("expert_choice", shards, 1);
+  snprintf(c.model.router.pool, sizeof c.model.router.pool, "%s", pool);
+  c.model.router.group_size = 40;
+  return c;
+}
+
 static void ties(void **state) {
   (void)state;
   for (int i = 0; ch_router_pools[i]; i++) {
-    choir_config c = config_of("expert_choice", 8, 1);
-    snprintf(c.model.router.pool, sizeof c.model.router.pool, "%s", ch_router_pools[i]);
-    c.model.router.group_size = 40;
+    choir_config c = config_of_pool(ch_router_pools[i], 8);
     same_from("ties", c, 1, (const int[]){i % 2 ? 8 : 4, 0});
   }
 }
@@ -165,9 +170,7 @@ static void accumulated(void **state) {
 static void every_pool(void **state) {
   (void)state;
   for (int i = 0; ch_router_pools[i]; i++) {
-    choir_config c = config_of("expert_choice", 12, 1);
-    snprintf(c.model.router.pool, sizeof c.model.router.pool, "%s", ch_router_pools[i]);
-    c.model.router.group_size = 40;
+    choir_config c = config_of_pool(ch_router_pools[i], 12);
     same_with(ch_router_pools[i], c, (const int[]){2, 3, 0});
   }
 }
