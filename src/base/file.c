@@ -68,6 +68,20 @@ void ch_file_write(ch_file *file, const void *data, size_t bytes) {
   }
 }
 
+void ch_file_rewrite(ch_file *file, uint64_t offset, const void *data, size_t bytes) {
+  const char *from = data;
+  while (bytes && !file->error) {
+    ssize_t n = pwrite(file->fd, from, bytes, (off_t)offset);
+    if (n < 0) {
+      if (errno != EINTR) file->error = errno;
+      continue;
+    }
+    from += n;
+    bytes -= (size_t)n;
+    offset += (uint64_t)n;
+  }
+}
+
 void ch_file_abandon(ch_file *file) {
   if (file->fd < 0) return;
   close(file->fd);

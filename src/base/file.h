@@ -26,6 +26,8 @@ typedef struct ch_file {
  * looks there. */
 int ch_file_begin(ch_file *file, const char *path);
 void ch_file_write(ch_file *file, const void *data, size_t bytes);
+/* Bytes that were written already, anew; `offset` counts from the file's begin. */
+void ch_file_rewrite(ch_file *file, uint64_t offset, const void *data, size_t bytes);
 /* fsync, rename over `path`, fsync of the directory; or, when anything failed, removal and the error. */
 int ch_file_commit(ch_file *file);
 /* Removes what was written; nothing happened. */

@@ -228,7 +228,7 @@ static int check_hashes(const reader *r, const choir_tensors *t, int verify) {
   XXH64_state_t state;
   XXH64_reset(&state, 0);
   XXH64_update(&state, r->header - CH_TENSORS_LENGTH_BYTES, CH_TENSORS_LENGTH_BYTES + opening);
-  XXH64_update(&state, "0000000000000000", CH_TENSORS_DIGITS);
+  XXH64_update(&state, CH_TENSORS_ZEROS, CH_TENSORS_DIGITS);
   size_t done = opening + CH_TENSORS_DIGITS;
   XXH64_update(&state, r->header + done, r->header_bytes - done);
   if (!same_hash(XXH64_digest(&state), header)) return damaged(r, "header");

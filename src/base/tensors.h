@@ -8,7 +8,7 @@
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
 
 /* choir_tensors_write of data that is not at hand: `fetch` gives a tensor's bytes, which are good until it is called
- * again. It is asked for every tensor twice. */
+ * again. It is asked for every tensor once, the larger elements first, unless the file cannot be begun. */
 typedef const void *(*ch_tensor_fetch)(void *context, const choir_tensor *tensor);
 int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata,
                      ch_tensor_fetch fetch, void *context);
@@ -29,6 +29,8 @@ int ch_tensor_bytes(choir_dtype dtype, int dims, const int64_t *shape, size_t *b
 #define CH_TENSORS_OPENING "{\"__metadata__\":{\"choir_header\":\""
 #define CH_TENSORS_HEADER_KEY "choir_header"
 #define CH_TENSORS_DATA_KEY "choir_data"
+#define CH_TENSORS_BETWEEN "\",\"" CH_TENSORS_DATA_KEY "\":\""
+#define CH_TENSORS_ZEROS "0000000000000000"
 enum { CH_TENSORS_DIGITS = 16, CH_TENSORS_LENGTH_BYTES = 8 };
 
 #endif

@@ -55,16 +55,12 @@ static int put(const plan *p, json_t *object, const char *key, json_t *value) {
   return CHOIR_OK;
 }
 
+/* Both checksums first, as zeros: they are known when all is written. */
 static int put_metadata(const plan *p, json_t *root, const char *const *metadata) {
-  char digits[CH_TENSORS_DIGITS + 1];
-  XXH64_state_t state;
-  XXH64_reset(&state, 0);
-  for (int i = 0; i < p->count; i++) XXH64_update(&state, p->fetch(p->context, p->tensor[i]), p->tensor[i]->bytes);
-  snprintf(digits, sizeof digits, "%016" PRIx64, XXH64_digest(&state));
   json_t *object = json_object();
   CH_TRY(put(p, root, "__metadata__", object));
-  CH_TRY(put(p, object, CH_TENSORS_HEADER_KEY, json_string("0000000000000000")));
-  CH_TRY(put(p, object, CH_TENSORS_DATA_KEY, json_string(digits)));
+  CH_TRY(put(p, object, CH_TENSORS_HEADER_KEY, json_string(CH_TENSORS_ZEROS)));
+  CH_TRY(put(p, object, CH_TENSORS_DATA_KEY, json_string(CH_TENSORS_ZEROS)));
   for (; metadata && metadata[0]; metadata += 2) CH_TRY(put(p, object, metadata[0], json_string(metadata[1])));
   return CHOIR_OK;
 }
@@ -83,7 +79,7 @@ static int put_tensors(const plan *p, json_t *root) {
   return CHOIR_OK;
 }
 
-/* The header's text, with its length, padding and checksum. */
+/* The header's text, with its length and padding. */
 static int lay_out(plan *p, const json_t *root) {
   size_t length = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = (length + 7) & ~(size_t)7;
   p->header_bytes = CH_TENSORS_LENGTH_BYTES + padded;
@@ -94,10 +90,20 @@ static int lay_out(plan *p, const json_t *root) {
   char *text = p->header + CH_TENSORS_LENGTH_BYTES;
   memset(text, ' ', padded);
   json_dumpb(root, text, length, JSON_COMPACT);
-  char digits[CH_TENSORS_DIGITS + 1];
-  snprintf(digits, sizeof digits, "%016" PRIx64, XXH64(p->header, p->header_bytes, 0));
-  memcpy(text + sizeof CH_TENSORS_OPENING - 1, digits, CH_TENSORS_DIGITS);
   return CHOIR_OK;
+}
+
+static void put_digits(char *at, uint64_t hash) {
+  char digits[CH_TENSORS_DIGITS + 1];
+  snprintf(digits, sizeof digits, "%016" PRIx64, hash);
+  memcpy(at, digits, CH_TENSORS_DIGITS);
+}
+
+/* The checksums in the header, the data's and then its own. */
+static void seal(const plan *p, uint64_t data) {
+  char *first = p->header + CH_TENSORS_LENGTH_BYTES + sizeof CH_TENSORS_OPENING - 1;
+  put_digits(first + CH_TENSORS_DIGITS + sizeof CH_TENSORS_BETWEEN - 1, data);
+  put_digits(first, XXH64(p->header, p->header_bytes, 0));
 }
 
 static int make_header(plan *p, const char *const *metadata) {
@@ -111,11 +117,19 @@ static int make_header(plan *p, const char *const *metadata) {
 
 static int write_all(const plan *p) {
   ch_file file;
+  XXH64_state_t state;
+  XXH64_reset(&state, 0);
   CH_TRY(ch_file_begin(&file, p->path));
   file.needed = p->header_bytes;
   for (int i = 0; i < p->count; i++) file.needed += p->tensor[i]->bytes;
   ch_file_write(&file, p->header, p->header_bytes);
-  for (int i = 0; i < p->count; i++) ch_file_write(&file, p->fetch(p->context, p->tensor[i]), p->tensor[i]->bytes);
+  for (int i = 0; i < p->count; i++) {
+    const void *data = p->fetch(p->context, p->tensor[i]);
+    XXH64_update(&state, data, p->tensor[i]->bytes);
+    ch_file_write(&file, data, p->tensor[i]->bytes);
+  }
+  seal(p, XXH64_digest(&state));
+  ch_file_rewrite(&file, 0, p->header, p->header_bytes);
   return ch_file_commit(&file);
 }
 

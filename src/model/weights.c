@@ -74,12 +74,11 @@ static const void *fetch(void *context, const choir_tensor *t) {
   return s->bytes;
 }
 
-/* The rest of what a file takes, which asks for every tensor twice, in this order: of the first rank, when it could not
- * write all of it and the others do not know; of the others, all. */
+/* The rest of what a file takes: of the first rank, when it could not begin the file and the others do not know; of the
+ * others, all. */
 static void collect_rest(stage *s, int count) {
-  for (int round = 0, number = 0, before = s->collected; round < 2; round++)
-    for (int i = 0; i < count; i++)
-      if (is_shared(&s->stored[i], s->comm) && number++ >= before) collect(s, &s->stored[i]);
+  for (int i = 0, number = 0, before = s->collected; i < count; i++)
+    if (is_shared(&s->stored[i], s->comm) && number++ >= before) collect(s, &s->stored[i]);
 }
 
 static int make_room(stage *s, const char *path, int count) {
