@@ -109,10 +109,11 @@ json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number);  /* 1,234,567 */
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
 void cli_bar(FILE *out, double share, int width);
-char *cli_unescape(const char *text);                    /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
-int cli_json_print(json_t *object);                      /* to standard output, and releases it */
-int cli_json_line(json_t *object);                       /* the same on one line */
-json_t *cli_json_real(double number);                    /* null where JSON has no such number */
+char *cli_unescape(const char *text); /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
+void cli_json_watch(void);            /* from now on an object that lacks something for want of memory is not printed */
+int cli_json_print(json_t *object);   /* to standard output, and releases it */
+int cli_json_line(json_t *object);    /* the same on one line */
+json_t *cli_json_real(double number); /* null where JSON has no such number */
 json_t *cli_json_stats(const choir_route_stats *stats);  /* NULL: no memory */
 int cli_layer_number(const choir_model *model, int moe); /* of the moe-th MoE layer, 0-based */
 json_t *cli_json_layers(const choir_model *model);       /* statistics of every MoE layer; NULL: the library's error */

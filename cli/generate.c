@@ -91,26 +91,22 @@ static int show_text(void *context, int sequence, const char *text, size_t size)
   return w->broken;
 }
 
-static void print_json(const choir_prompt *p, const choir_generated *g) {
+static int print_json(const choir_prompt *p, const choir_generated *g) {
   json_t *row = json_pack("{s:s%, s:s%, s:i, s:i, s:s}", "prompt", p->text, p->size, "text", g->text, g->size,
                           "prompt_tokens", g->prompt_count, "tokens", g->count, "end", choir_end_name(g->end));
-  json_dumpf(row, stdout, JSON_COMPACT | cli_json_flags());
-  putchar('\n');
-  json_decref(row);
+  return cli_json_line(row);
 }
 
-static void print_done(const work *w, int i) {
+static int print_done(const work *w, int i) {
   const choir_generated *g = w->ready[i];
-  if (o.json) {
-    print_json(&w->prompt[i], g);
-  } else {
-    if (w->count > 1) {
-      printf("%s", i ? "---\n" : "");
-      cli_put_text(stdout, w->prompt[i].text, w->prompt[i].size);
-      cli_put_text(stdout, g->text, g->size);
-    }
-    if (!g->size || g->text[g->size - 1] != '\n') putchar('\n');
+  if (o.json) return print_json(&w->prompt[i], g);
+  if (w->count > 1) {
+    printf("%s", i ? "---\n" : "");
+    cli_put_text(stdout, w->prompt[i].text, w->prompt[i].size);
+    cli_put_text(stdout, g->text, g->size);
   }
+  if (!g->size || g->text[g->size - 1] != '\n') putchar('\n');
+  return 0;
 }
 
 /* In the order of the prompts, as soon as those before have ended too. */
@@ -119,7 +115,7 @@ static void sequence_done(void *context, int sequence, const choir_generated *ge
   w->ready[sequence] = generated;
   w->done++;
   cli_progress_clear(&w->progress);
-  while (w->printed < w->count && w->ready[w->printed]) print_done(w, w->printed++);
+  while (w->printed < w->count && w->ready[w->printed]) w->broken |= print_done(w, w->printed++) != 0;
   w->broken |= fflush(stdout) != 0;
 }
 
@@ -207,7 +203,7 @@ static int run(int count, const char *const *operands) {
   for (int i = 0; i < w.count; i++) free((char *)w.prompt[i].text);
   free(w.prompt);
   free(w.ready);
-  return status;
+  return status || !w.broken ? status : CLI_FAILED;
 }
 
 static const cli_option options[] = {

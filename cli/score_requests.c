@@ -131,9 +131,7 @@ static int print_score(const work *w, const choir_tokenizer *tokenizer, int64_t 
     json_object_set(object, "log_probabilities", values);
   }
   json_decref(ids), json_decref(pieces), json_decref(values);
-  int failed = json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(10)) || putchar('\n') == EOF;
-  json_decref(object);
-  return failed ? CLI_FAILED : 0; /* main says why */
+  return cli_json_line(object);
 }
 
 static int show_progress(void *context, int64_t done, int64_t total) {

@@ -106,6 +106,7 @@ static void catch_faults(void) {
 int cli_start(void) {
   if (fill_standard_streams()) return CLI_FAILED; /* and nowhere to say so */
   signal(SIGXFSZ, SIG_IGN);                       /* a file that may not grow is an error of the write */
-  if (!SANITIZED) catch_faults();                 /* sanitizers say more */
+  cli_json_watch();
+  if (!SANITIZED) catch_faults(); /* sanitizers say more */
   return check_stack();
 }

@@ -1,5 +1,6 @@
 /* Numbers and small charts for people, and the pieces of JSON that several verbs print. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,11 +109,21 @@ char *cli_unescape(const char *text) {
   return result;
 }
 
+static atomic_int json_lost; /* memory ran out: an object may lack what was put into it */
+
+static void *json_memory(size_t bytes) {
+  void *memory = malloc(bytes);
+  if (!memory) json_lost = 1;
+  return memory;
+}
+
+void cli_json_watch(void) { json_set_alloc_funcs(json_memory, free); }
+
 static int print_json(json_t *object, size_t shape) {
-  int failed = !object || json_dumpf(object, stdout, shape | JSON_REAL_PRECISION(10) | cli_json_flags());
+  int failed = json_lost || !object || json_dumpf(object, stdout, shape | JSON_REAL_PRECISION(10) | cli_json_flags());
   putchar('\n');
   json_decref(object);
-  return failed ? cli_fail_with("the JSON could not be written") : 0;
+  return failed ? cli_fail_with(json_lost ? "no memory for the JSON" : "the JSON could not be written") : 0;
 }
 
 int cli_json_print(json_t *object) { return print_json(object, JSON_INDENT(2)); }

@@ -256,6 +256,24 @@ static void json_is_strict(void **state) {
   refused(ch_json_save(NULL, in_base("x.json")), CHOIR_ERROR_MEMORY, "x.json");
 }
 
+/* What memory ran out for is not left out: the text is refused, once. */
+static void incomplete_json(void **state) {
+  (void)state;
+  json_t *object = json_object(), *array = json_array();
+  ch_json_put(object, "a", json_integer(1));
+  char *text = ch_json_dump(object, JSON_COMPACT);
+  assert_string_equal(text, "{\"a\":1}");
+  free(text);
+  ch_json_put(object, "b", NULL);
+  assert_null(ch_json_dump(object, JSON_COMPACT));
+  ch_json_add(array, NULL);
+  assert_null(ch_json_dump(object, JSON_COMPACT));
+  text = ch_json_dump(object, JSON_COMPACT);
+  assert_non_null(text);
+  free(text);
+  json_decref(object), json_decref(array);
+}
+
 #define IN_BASE(test) cmocka_unit_test_setup_teardown(test, make_base, drop_base)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -265,6 +283,7 @@ int main(void) {
       IN_BASE(one_run_per_directory),
       IN_BASE(claims_leave_nothing),
       cmocka_unit_test(nearest_words),
+      cmocka_unit_test(incomplete_json),
       IN_BASE(json_is_strict),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,20 @@ int ch_json_load(const char *path, json_t **root) {
   return code;
 }
 
+static _Thread_local int incomplete; /* something could not be put into an object or array */
+
+void ch_json_put(json_t *object, const char *key, json_t *value) {
+  incomplete |= json_object_set_new(object, key, value) != 0;
+}
+
+void ch_json_add(json_t *array, json_t *value) { incomplete |= json_array_append_new(array, value) != 0; }
+
+char *ch_json_dump(const json_t *root, size_t flags) {
+  int refused = incomplete || !root;
+  incomplete = 0;
+  return refused ? NULL : json_dumps(root, flags);
+}
+
 /* The digits that one real needs to read back exactly. */
 static int digits(double value) {
   char text[64];
@@ -61,9 +75,7 @@ static int most_digits(json_t *value) {
 }
 
 /* As it is saved, malloc'd, with room for the NUL's place to become a line end; NULL: no memory. */
-static char *dump(json_t *root) {
-  return root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(most_digits(root))) : NULL;
-}
+static char *dump(json_t *root) { return ch_json_dump(root, JSON_INDENT(2) | JSON_REAL_PRECISION(most_digits(root))); }
 
 int ch_json_save(json_t *root, const char *path) {
   char *text = dump(root);
@@ -181,6 +193,6 @@ json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value)
 
 json_t *ch_json_integers(const int64_t *values, int count) {
   json_t *array = json_array();
-  for (int i = 0; values && i < count; i++) json_array_append_new(array, json_integer(values[i]));
+  for (int i = 0; values && i < count; i++) ch_json_add(array, json_integer(values[i]));
   return array;
 }

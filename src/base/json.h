@@ -15,6 +15,14 @@ int ch_json_parse(const char *text, size_t length, const char *name, json_t **ro
 /* Reads and parses a file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 int ch_json_load(const char *path, json_t **root);
 
+/* Sets a member, appends an element: takes over `value`, where NULL stands for memory that ran out. What could not be
+ * put is remembered, by thread, and the next ch_json_dump refuses: jansson would leave it out without a word. */
+void ch_json_put(json_t *object, const char *key, json_t *value);
+void ch_json_add(json_t *array, json_t *value);
+
+/* json_dumps; NULL: no memory, now or for what was put before, by this thread. */
+char *ch_json_dump(const json_t *root, size_t flags);
+
 /* Writes atomically, indented, keys in insertion order, reals with the fewest digits that read back exactly. Takes over
  * (and drops) the reference to `root`; NULL stands for memory that ran out while it was built. */
 int ch_json_save(json_t *root, const char *path);

@@ -70,7 +70,7 @@ static int put_tensors(const plan *p, json_t *root) {
   for (int i = 0; i < p->count; i++) {
     const choir_tensor *t = p->tensor[i];
     json_t *shape = json_array();
-    for (int k = 0; k < t->dims; k++) json_array_append_new(shape, json_integer(t->shape[k]));
+    for (int k = 0; k < t->dims; k++) ch_json_add(shape, json_integer(t->shape[k]));
     CH_TRY(put(p, root, t->name,
                json_pack("{s:s, s:o, s:[I,I]}", "dtype", ch_dtype_name(t->dtype), "shape", shape, "data_offsets",
                          (json_int_t)begin, (json_int_t)(begin + t->bytes))));
@@ -81,16 +81,18 @@ static int put_tensors(const plan *p, json_t *root) {
 
 /* The header's text, with its length and padding. */
 static int lay_out(plan *p, const json_t *root) {
-  size_t length = json_dumpb(root, NULL, 0, JSON_COMPACT), padded = (length + 7) & ~(size_t)7;
+  char *text = ch_json_dump(root, JSON_COMPACT);
+  size_t length = text ? strlen(text) : 0, padded = (length + 7) & ~(size_t)7;
   p->header_bytes = CH_TENSORS_LENGTH_BYTES + padded;
-  p->header = malloc(p->header_bytes + 1);
-  if (!length || !p->header) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for its header", p->path);
-  uint64_t little = htole64(padded);
-  memcpy(p->header, &little, sizeof little);
-  char *text = p->header + CH_TENSORS_LENGTH_BYTES;
-  memset(text, ' ', padded);
-  json_dumpb(root, text, length, JSON_COMPACT);
-  return CHOIR_OK;
+  p->header = text ? malloc(p->header_bytes + 1) : NULL;
+  if (p->header) {
+    uint64_t little = htole64(padded);
+    memcpy(p->header, &little, sizeof little);
+    memset(p->header + CH_TENSORS_LENGTH_BYTES, ' ', padded);
+    memcpy(p->header + CH_TENSORS_LENGTH_BYTES, text, length);
+  }
+  free(text);
+  return p->header ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for its header", p->path);
 }
 
 static void put_digits(char *at, uint64_t hash) {

@@ -132,7 +132,7 @@ static json_t *name_json(const char *name) {
 static int describe(build *b, int source, uint64_t replaced) {
   const choir_data_source *s = &b->o->sources[source];
   json_t *inputs = json_array();
-  for (const char *const *path = s->inputs; *path; path++) json_array_append_new(inputs, name_json(*path));
+  for (const char *const *path = s->inputs; *path; path++) ch_json_add(inputs, name_json(*path));
   double weight = s->weight > 0 ? s->weight : (double)b->shard[0].info.tokens;
   json_t *object =
       json_pack("{s:s, s:f, s:I, s:I, s:s, s:o?, s:o?, s:o?}", "name", s->name, "weight", weight, "documents",
@@ -140,7 +140,7 @@ static int describe(build *b, int source, uint64_t replaced) {
                 b->holdout.by_blocks ? "blocks" : "documents", "train", ch_shard_describe(&b->shard[0].info), "heldout",
                 ch_shard_describe(&b->shard[1].info), "inputs", inputs);
   if (object && b->holdout.by_blocks)
-    json_object_set_new(object, "block_bytes", json_integer((json_int_t)b->holdout.block_bytes));
+    ch_json_put(object, "block_bytes", json_integer((json_int_t)b->holdout.block_bytes));
   if (!object || json_array_append_new(b->sources, object))
     return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for data.json");
   return CHOIR_OK;

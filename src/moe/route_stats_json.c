@@ -21,7 +21,7 @@ json_t *ch_route_stats_json(const choir_route_stats *s) {
 
 int choir_route_stats_json(const choir_route_stats *stats, char **json) {
   json_t *root = ch_route_stats_json(stats);
-  *json = root ? json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+  *json = ch_json_dump(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
   json_decref(root);
   return *json ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics as JSON");
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/json.h"
 
 /* Matthews' correlation and F1 of two labels; both are 0 where everything is one label. */
 static void binary(const int64_t table[2][2], choir_task_measure *m) { /* [label][prediction] */
@@ -60,7 +61,7 @@ static json_t *index_json(ch_value index) {
 
 static void write_json(ch_file *file, ch_value index, const char *label) {
   json_t *line = json_pack("{s:o, s:s}", "idx", index_json(index), "label", label);
-  char *text = line ? json_dumps(line, 0) : NULL;
+  char *text = ch_json_dump(line, 0);
   json_decref(line);
   if (!text) {
     file->error = ENOMEM;

@@ -95,8 +95,8 @@ static int measure(ch_tune *t, choir_task_measure *m, int *measures) {
 
 static void write_evaluation(ch_tune *t, const choir_task_measure *m, int measures) {
   json_t *line = json_pack("{s:s, s:I}", "event", "dev", "step", (json_int_t)t->trainer.step);
-  for (int i = 0; i < measures; i++) json_object_set_new(line, i ? "batch" : "own", ch_measure_json(&m[i]));
-  json_object_set_new(line, "best_step", json_integer(t->state.best_step));
+  for (int i = 0; i < measures; i++) ch_json_put(line, i ? "batch" : "own", ch_measure_json(&m[i]));
+  ch_json_put(line, "best_step", json_integer(t->state.best_step));
   ch_metrics_line(&t->metrics, line);
 }
 
@@ -162,14 +162,13 @@ static void write_head(ch_tune *t) {
   const ch_set *set[2] = {&t->train, &t->dev};
   json_t *line =
       json_pack("{s:s, s:s, s:s}", "event", "finetune", "task", choir_task_name(t->task), "from", t->settings.from);
-  json_object_set_new(line, "majority", json_real(majority));
+  ch_json_put(line, "majority", json_real(majority));
   for (int i = 0; i < 2; i++)
-    json_object_set_new(
-        line, i ? "dev" : "train",
-        json_pack("{s:I, s:I, s:I, s:I, s:i}", "examples", (json_int_t)set[i]->examples.count, "malformed",
-                  (json_int_t)set[i]->rows.malformed, "unlabelled", (json_int_t)set[i]->examples.unlabelled, "cut",
-                  (json_int_t)set[i]->examples.cut, "longest", set[i]->examples.longest));
-  json_object_set_new(line, "config", ch_config_json(&t->config));
+    ch_json_put(line, i ? "dev" : "train",
+                json_pack("{s:I, s:I, s:I, s:I, s:i}", "examples", (json_int_t)set[i]->examples.count, "malformed",
+                          (json_int_t)set[i]->rows.malformed, "unlabelled", (json_int_t)set[i]->examples.unlabelled,
+                          "cut", (json_int_t)set[i]->examples.cut, "longest", set[i]->examples.longest));
+  ch_json_put(line, "config", ch_config_json(&t->config));
   ch_metrics_line(&t->metrics, line);
 }
 

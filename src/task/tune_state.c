@@ -36,7 +36,7 @@ static int read_settings(ch_tune *t, const json_t *root, const char *path) {
   json_incref(s->task);
   snprintf(s->from, sizeof s->from, "%s", from);
   snprintf(s->data, sizeof s->data, "%s", data);
-  if (!(text = json_dumps(s->task, 0))) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the task", path);
+  if (!(text = ch_json_dump(s->task, 0))) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the task", path);
   int code = ch_task_parse(text, strlen(text), path, &t->task);
   free(text);
   return code;
@@ -108,7 +108,7 @@ int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) 
                 "train", (json_int_t)t->train.examples.count, "dev", (json_int_t)t->dev.examples.count, "majority",
                 real_json(majority), "majority_label", most < 0 ? "" : choir_task_label(t->task, most), "router",
                 t->config.model.router.name, "batch_sequences", (json_int_t)t->settings.batch_sequences);
-  for (int i = 0; i < measures; i++) json_object_set_new(root, i ? "batch" : "own", ch_measure_json(&m[i]));
+  for (int i = 0; i < measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&m[i]));
   snprintf(path, sizeof path, "%s/result.json", t->out);
   return ch_json_save(root, path);
 }

@@ -35,7 +35,7 @@ void ch_metrics_close(ch_metrics *m) {
 
 /* One object as one line; drops the reference. */
 static void write_line(ch_log *log, json_t *object) {
-  char *text = json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
+  char *text = ch_json_dump(object, JSON_COMPACT | JSON_REAL_PRECISION(9));
   json_decref(object);
   if (!text) {
     log->error = ENOMEM;
@@ -53,13 +53,13 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run) {
   choir_config_costs costs = {0};
   choir_config_cost(&run->config, &costs);
   json_t *line = json_object();
-  json_object_set_new(line, "event", json_string("run"));
-  json_object_set_new(line, "version", json_string(choir_version()));
-  json_object_set_new(line, "parameters", json_integer(costs.parameters));
-  json_object_set_new(line, "active_parameters", json_integer(costs.active_parameters));
-  json_object_set_new(line, "train_flops_per_token", json_real(costs.train_flops_per_token));
-  if (*run->from) json_object_set_new(line, "from", json_string(run->from));
-  json_object_set_new(line, "config", ch_config_json(&run->config));
+  ch_json_put(line, "event", json_string("run"));
+  ch_json_put(line, "version", json_string(choir_version()));
+  ch_json_put(line, "parameters", json_integer(costs.parameters));
+  ch_json_put(line, "active_parameters", json_integer(costs.active_parameters));
+  ch_json_put(line, "train_flops_per_token", json_real(costs.train_flops_per_token));
+  if (*run->from) ch_json_put(line, "from", json_string(run->from));
+  ch_json_put(line, "config", ch_config_json(&run->config));
   write_line(&m->results, line);
 }
 
@@ -122,43 +122,45 @@ void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds
 
 static json_t *layer_json(const choir_route_stats *s) {
   json_t *layer = json_object();
-  json_object_set_new(layer, "layer", json_integer(s->layer));
-  json_object_set_new(layer, "tokens", json_integer(s->tokens));
-  json_object_set_new(layer, "capacity", json_integer(s->capacity));
-  json_object_set_new(layer, "assignments", json_integer(s->assignments));
-  json_object_set_new(layer, "dropped", json_integer(s->dropped));
-  json_object_set_new(layer, "gate_mass", json_real(s->gate_mass));
-  json_object_set_new(layer, "token_entropy", ch_json_number(s->token_entropy));
-  json_object_set_new(layer, "load_entropy", ch_json_number(s->load_entropy));
-  json_object_set_new(layer, "drift", ch_json_number(s->drift));
-  json_object_set_new(layer, "load", ch_json_integers(s->load, s->experts));
-  json_object_set_new(layer, "demand", ch_json_integers(s->demand, s->experts));
-  json_object_set_new(layer, "certificate", ch_certificate_json(&s->certificate));
-  json_object_set_new(layer, "histogram", ch_json_integers(s->histogram, s->experts + 1));
+  ch_json_put(layer, "layer", json_integer(s->layer));
+  ch_json_put(layer, "tokens", json_integer(s->tokens));
+  ch_json_put(layer, "capacity", json_integer(s->capacity));
+  ch_json_put(layer, "assignments", json_integer(s->assignments));
+  ch_json_put(layer, "dropped", json_integer(s->dropped));
+  ch_json_put(layer, "gate_mass", json_real(s->gate_mass));
+  ch_json_put(layer, "token_entropy", ch_json_number(s->token_entropy));
+  ch_json_put(layer, "load_entropy", ch_json_number(s->load_entropy));
+  ch_json_put(layer, "drift", ch_json_number(s->drift));
+  ch_json_put(layer, "load", ch_json_integers(s->load, s->experts));
+  ch_json_put(layer, "demand", ch_json_integers(s->demand, s->experts));
+  ch_json_put(layer, "certificate", ch_certificate_json(&s->certificate));
+  ch_json_put(layer, "histogram", ch_json_integers(s->histogram, s->experts + 1));
   return layer;
 }
 
 json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats) {
   json_t *result = json_object(), *layers = json_array();
-  json_object_set_new(result, "loss", json_real(r->loss));
-  json_object_set_new(result, "perplexity", json_real(r->perplexity));
-  json_object_set_new(result, "bits_per_byte", json_real(r->bits_per_byte));
-  json_object_set_new(result, "unigram_loss", json_real(r->unigram_loss));
-  json_object_set_new(result, "tokens", json_integer(r->tokens));
-  json_object_set_new(result, "routing", json_string(r->routing));
-  json_object_set_new(result, "looks_across_tokens", json_boolean(r->looks_across_tokens));
-  for (int i = 0; i < stats->layers; i++) json_array_append_new(layers, layer_json(&stats->layer[i]));
-  json_object_set_new(result, "layers", layers);
+  ch_json_put(result, "loss", json_real(r->loss));
+  ch_json_put(result, "perplexity", json_real(r->perplexity));
+  ch_json_put(result, "bits_per_byte", json_real(r->bits_per_byte));
+  ch_json_put(result, "unigram_loss", json_real(r->unigram_loss));
+  ch_json_put(result, "tokens", json_integer(r->tokens));
+  ch_json_put(result, "routing", json_string(r->routing));
+  ch_json_put(result, "looks_across_tokens", json_boolean(r->looks_across_tokens));
+  for (int i = 0; i < stats->layers; i++) ch_json_add(layers, layer_json(&stats->layer[i]));
+  ch_json_put(result, "layers", layers);
   return result;
 }
 
 void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
   json_t *line = json_pack("{s:s, s:I}", "event", "eval", "step", (json_int_t)step);
-  json_object_update(line, own);
+  const char *key;
+  json_t *value;
+  json_object_foreach(own, key, value) ch_json_put(line, key, json_incref(value));
   if (causal) {
     double gap = json_number_value(json_object_get(causal, "loss")) - json_number_value(json_object_get(own, "loss"));
-    json_object_set_new(line, "causal_gap", json_real(gap));
-    json_object_set(line, "threshold", causal);
+    ch_json_put(line, "causal_gap", json_real(gap));
+    ch_json_put(line, "threshold", json_incref(causal));
   }
   write_line(&m->results, line);
 }

@@ -3,10 +3,12 @@
  * the job ends with a word and not by a signal, one that says it succeeded has, and going on leads to the same bytes.
  * faults_sweep MOST [EVERY]: that many calls of each job, class and errno at most, spread over all of them (0: every
  * call); of the pairs of a class and an errno every EVERY-th, not the same for each job. */
+#include <math.h>
+
 #include "faults.h"
 
 static int most = 3, every = 1;
-static long faults, succeeded, killed, given_up;
+static long faults, succeeded, killed, given_up, otherwise;
 
 static const struct {
   shim_class class;
@@ -38,6 +40,26 @@ static int gave_up(const char *caller, int status) {
     return strstr(program_output, "choir: a library that it uses gave up") != NULL;
   return status == 128 + SIGSEGV && dnnl &&
          strstr(program_output, "choir: a fault in choir or a library that it uses") != NULL;
+}
+
+/* The last loss in a run's metrics. */
+static double last_loss(const char *directory) {
+  char path[512];
+  size_t size;
+  snprintf(path, sizeof path, "%s/run/metrics.jsonl", directory);
+  char *text = program_read(path, &size), *at = NULL;
+  for (char *next = text; next && (next = strstr(next, "\"loss\":")); next++) at = next;
+  double loss = at ? strtod(at + strlen("\"loss\":"), NULL) : NAN;
+  free(text);
+  return loss;
+}
+
+/* Without memory to pack a matrix oneDNN multiplies by another algorithm, without a word: the last bits differ, and
+ * nothing else may. */
+static int computed_otherwise(const faults_job *job, const char *class, const char *caller) {
+  if (strcmp(class, names[SHIM_MALLOC]) || strncmp(caller, "libdnnl.", 8)) return 0;
+  double want = last_loss(job->name), have = last_loss("spoilt");
+  return fabs(have - want) <= 1e-4 * want;
 }
 
 /* Runs the job under a fault; what the shim counted, if it came to that. The exit status. */
@@ -73,10 +95,12 @@ static void fail_once(const faults_job *job, const char *class, int number, uint
              program_output);
   given_up += status > 1 && !was_killed;
   if (status == 1 && !*program_output) fail_msg("%s, %s: status 1 without a word", job->name, what);
-  if (!status && !faults_same(job, job->name, "spoilt"))
-    fail_msg("%s, %s: says that it succeeded: %s", job->name, what, program_output);
-  faults++, succeeded += !status, killed += was_killed;
-  faults_repair(job, "spoilt", what);
+  int differs = !status && !faults_same(job, job->name, "spoilt");
+  if (differs && !computed_otherwise(job, class, counts.caller))
+    fail_msg("%s, %s: a call of %s failed; it says that it succeeded: %s", job->name, what, counts.caller,
+             program_output);
+  faults++, succeeded += !status, killed += was_killed, otherwise += differs;
+  if (!differs) faults_repair(job, "spoilt", what);
   faults_nothing_left(job, "spoilt", what);
 }
 
@@ -103,9 +127,9 @@ static void all_jobs(void **state) {
   for (int i = 0; i < FAULTS_JOBS; i++)
     if (!getenv("FAULTS_JOB") || !strcmp(getenv("FAULTS_JOB"), faults_jobs[i].name)) sweep(&faults_jobs[i]);
   print_message(
-      "%ld calls failed: %ld jobs succeeded all the same, %ld were killed, in %ld oneDNN or SentencePiece gave up, the "
-      "others said why not\n",
-      faults, succeeded, killed, given_up);
+      "%ld calls failed: %ld jobs succeeded all the same (%ld with oneDNN's other algorithm), %ld were killed, in %ld "
+      "oneDNN or SentencePiece gave up, the others said why not\n",
+      faults, succeeded, otherwise, killed, given_up);
 }
 
 int main(int argc, char **argv) {
