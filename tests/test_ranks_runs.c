@@ -69,6 +69,33 @@ static void same_files(void **state) {
   }
 }
 
+/* A checkpoint in several files, each written by another rank: as one process writes it, and anybody goes on with it.
+ */
+static void same_sets_of_files(void **state) {
+  (void)state;
+  job j = job_of("expert_choice", "one");
+  program_must("rm -rf one");
+  j.config.train.file_bytes = 6000;
+  j.config.train.keep_checkpoints = 1;
+  j.config.train.steps = 2;
+  snprintf(j.config.train.optimizer, sizeof j.config.train.optimizer, "adamw");
+  go(j, 1);
+  program_must(
+      "test $(ls one/checkpoints/*/model-*-of-*.safetensors one/checkpoints/*/state-*.safetensors | wc -l) -gt 9");
+  for (int ranks = 2; ranks <= 8; ranks *= 2) {
+    program_must("rm -rf many");
+    j.out = "many";
+    go(j, ranks);
+    program_must("diff -r one/checkpoints many/checkpoints");
+  }
+  program_must("sed -i 's/\"steps\": 2/\"steps\": 4/' one/config.json many/config.json");
+  j.resume = 1;
+  go(j, 4);
+  j.out = "one";
+  go(j, 1);
+  program_must("diff -r one/checkpoints many/checkpoints && test \"$(ls one/checkpoints)\" = 00000004");
+}
+
 /* Stopped after two steps by one rank's wish, and gone on with by another number of ranks. */
 static void any_number_goes_on(void **state) {
   (void)state;
@@ -147,7 +174,8 @@ static void the_writer_fails(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(same_files), cmocka_unit_test(any_number_goes_on),
-                                     cmocka_unit_test(one_fails_all_end), cmocka_unit_test(the_writer_fails)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_files), cmocka_unit_test(same_sets_of_files),
+                                     cmocka_unit_test(any_number_goes_on), cmocka_unit_test(one_fails_all_end),
+                                     cmocka_unit_test(the_writer_fails)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

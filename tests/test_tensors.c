@@ -1,7 +1,8 @@
 /* safetensors: what is written is read; whatever is damaged or hostile is refused. */
 #include "base/file.h"
-#include "base/tensors.h"
+#include "base/tensors_set.h"
 #include "one_file.h"
+#include "program.h"
 
 static choir_tensor tensor(const char *name, choir_dtype dtype, int dims, int64_t a, int64_t b, const void *data) {
   choir_tensor t = {.dtype = dtype, .dims = dims, .shape = {a, b}, .data = data};
@@ -241,6 +242,109 @@ static void impossible_writes(void **state) {
   refused(choir_tensors_open("/tmp", 1, &back), "not a regular file");
 }
 
+/* ---- several files that stand for one ---- */
+
+enum { SET = 5 };
+static const float numbers[16] = {1, 2, 3, 4, 5, 6, 7, 8};
+
+/* Tensors of 4, 8, 12, 40 and 4 bytes, in files of at most `most`. */
+static int write_set(float first, int64_t most) {
+  static float own[4];
+  choir_tensor t[SET];
+  char file[PATH_MAX], name[8];
+  int begin[SET + 1];
+  own[0] = first;
+  const int64_t length[SET] = {1, 2, 3, 10, 1};
+  for (int i = 0; i < SET; i++) {
+    snprintf(name, sizeof name, "t%d", i);
+    t[i] = tensor(name, CHOIR_F32, 1, length[i], 0, i ? numbers : own);
+  }
+  int files = ch_tensors_cut(t, SET, most, begin);
+  for (int f = 0; f < files; f++) {
+    ch_tensors_file_path("x.safetensors", f, files, file);
+    test_ok(choir_tensors_write(file, t + begin[f], begin[f + 1] - begin[f], NULL));
+  }
+  if (files > 1) test_ok(ch_tensors_index_write("x.safetensors", t, begin, files));
+  return files;
+}
+
+static void check_set(float first) {
+  choir_tensors *t;
+  test_ok(choir_tensors_open("x.safetensors", 1, &t));
+  assert_int_equal(choir_tensors_count(t), SET);
+  assert_memory_equal(choir_tensors_find(t, "t0")->data, &first, sizeof first);
+  assert_memory_equal(choir_tensors_find(t, "t3")->data, numbers, 40);
+  assert_int_equal(choir_tensors_find(t, "t2")->bytes, 12);
+  choir_tensors_close(t);
+}
+
+static void several_files(void **state) {
+  (void)state;
+  const struct {
+    int64_t most;
+    int files;
+  } cuts[] = {{0, 1}, {68, 1}, {67, 2}, {44, 2}, {40, 3}, {24, 3}, {12, 4}, {1, 5}};
+  for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+    program_must("rm -f x*");
+    assert_int_equal(write_set(9, cuts[i].most), cuts[i].files);
+    check_set(9);
+    assert_true(ch_tensors_there("x.safetensors"));
+  }
+  write_set(8, 0); /* beside an index the file itself is taken */
+  check_set(8);
+}
+
+static void set_refused(const char *change, const char *word) {
+  choir_tensors *t;
+  program_must("rm -rf x* keep; mkdir keep");
+  write_set(7, 12);
+  program_must("cp x* keep");
+  write_set(9, 12);
+  program_must("%s", change);
+  refused(choir_tensors_open("x.safetensors", 1, &t), word);
+  assert_null(t);
+}
+
+#define INDEX "x.safetensors.index.json"
+static void wrong_sets(void **state) {
+  (void)state;
+  choir_tensors *t;
+  set_refused("rm x-00002-of-00004.safetensors", "x-00002-of-00004.safetensors");
+  set_refused("cp keep/x-00001-of-00004.safetensors .", "not the file that this index was written for");
+  set_refused("cp keep/" INDEX " .", "not the file that this index was written for");
+  set_refused("sed -i s/choir_files/files/ " INDEX, "not the file that this index was written for");
+  set_refused("sed -i 's/\"t1\"/\"t9\"/' " INDEX, "'t1' of x-00001-of-00004.safetensors is not in its");
+  set_refused("sed -i '/\"t3\"/d' " INDEX, "\"total_size\" is 68, its files have 28");
+  set_refused("sed -i 's/\"t1\": \\(.*\\)/\"t1\": \\1\\n\"t9\": \\1/' " INDEX, "names 6 tensors, and its files have 5");
+  set_refused("sed -i 's/size\": 68/size\": 69/' " INDEX, "\"total_size\" is 69");
+  set_refused("sed -i '/\"t2\"/s/x-/..\\/x-/' " INDEX, "'t2' must name a file");
+  set_refused("sed -i '/\"t2\"/s/: .*/: 3,/' " INDEX, "'t2' must name a file");
+  set_refused("sed -i '/\"t2\"/s/: .*/: \"x.safetensors\",/' " INDEX, "x.safetensors: No such file");
+  set_refused("sed -i '/\"t1\"/s/00001/00003/' " INDEX, "'t1' is in x-00001");
+  set_refused("truncate -s -1 x-00003-of-00004.safetensors", "x-00003-of-00004.safetensors");
+  set_refused("echo '{}' > " INDEX, "weight_map");
+  set_refused("echo '[]' > " INDEX, INDEX);
+  refused(choir_tensors_open("y.safetensors", 1, &t), "y.safetensors: No such file");
+}
+
+static void kinds_of_names(void **state) {
+  (void)state;
+  const char *whole = "model.safetensors";
+  assert_int_equal(ch_tensors_kind("model.safetensors", whole), CH_KIND_WHOLE);
+  assert_int_equal(ch_tensors_kind("model.safetensors.index.json", whole), CH_KIND_INDEX);
+  assert_int_equal(ch_tensors_kind("model-00002-of-00010.safetensors", whole), CH_KIND_PART);
+  const char *const others[] = {"state.safetensors",
+                                "model.safetensors.bak",
+                                "model-1-of.safetensors",
+                                "model-",
+                                "model-00002-of-00010.safetensorsx",
+                                "amodel.safetensors",
+                                "model",
+                                ""};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    assert_int_equal(ch_tensors_kind(others[i], whole), CH_KIND_OTHER);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(round_trip, make_path, drop_path),
@@ -250,6 +354,9 @@ int main(void) {
       cmocka_unit_test(other_programs_files_pass),
       cmocka_unit_test(hostile_headers),
       cmocka_unit_test_setup_teardown(impossible_writes, make_path, drop_path),
+      cmocka_unit_test(several_files),
+      cmocka_unit_test(wrong_sets),
+      cmocka_unit_test(kinds_of_names),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
 }

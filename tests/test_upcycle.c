@@ -17,7 +17,7 @@ static choir_model *fresh(const choir_config *config) {
 
 static void save(const choir_config *config) {
   choir_model *model = fresh(config);
-  test_ok(ch_weights_save(&model->net.params, model->x.memory, model->x.comm, file));
+  test_ok(ch_weights_save(&model->net.params, model->x.memory, model->x.comm, file, 0));
   choir_model_free(model);
 }
 

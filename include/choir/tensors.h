@@ -25,9 +25,10 @@ typedef struct choir_tensor {
 
 typedef struct choir_tensors choir_tensors;
 
-/* Opens and checks the whole header: sizes, overlaps, gaps, duplicate names, alignment, file length; `verify` also
- * reads all data and compares it with the checksum that choir writes in "__metadata__" (files of other tools have none
- * and pass). CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
+/* Opens a file, or the several files that stand for it: where NAME.safetensors is not there, and
+ * NAME.safetensors.index.json is, those that this names. Checks the whole header: sizes, overlaps, gaps, duplicate
+ * names, alignment, file length; `verify` also reads all data and compares it with the checksum that choir writes in
+ * "__metadata__" (files of other tools have none and pass). CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 CHOIR_API int choir_tensors_open(const char *path, int verify, choir_tensors **tensors);
 CHOIR_API void choir_tensors_close(choir_tensors *tensors);
 CHOIR_API int choir_tensors_count(const choir_tensors *tensors);

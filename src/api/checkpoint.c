@@ -10,6 +10,7 @@
 #include "api/model.h"
 #include "api/ranks.h"
 #include "base/error.h"
+#include "base/tensors_set.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
 #include "comm/collective.h"
@@ -144,7 +145,7 @@ static int load_path(const load *l, const char *path) {
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   if (l->options) CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* no fault of the checkpoint's */
-  if (!access(part, F_OK)) {
+  if (ch_tensors_there(part)) {
     int code = load_one(l, path);
     return code && files_fault(code) ? name_older(code, path) : code;
   }

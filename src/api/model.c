@@ -137,7 +137,7 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : choir_config_save(&model->config, path)));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  CH_TRY(ch_weights_save(&model->net.params, model->x.memory, comm, path));
+  CH_TRY(ch_weights_save(&model->net.params, model->x.memory, comm, path, model->config.train.file_bytes));
   if (!tokenizer || comm->rank) return CHOIR_OK;
   size_t size;
   const void *bytes = choir_tokenizer_bytes(tokenizer, &size);

@@ -1,3 +1,4 @@
+
 #include "base/tensors.h"
 
 #include <endian.h>
@@ -5,22 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/names.h"
+#include "base/tensors_set.h"
 
 enum { HEADER_LIMIT = 100000000 }; /* as in the specification's own reader */
-
-struct choir_tensors {
-  const void *map; /* NULL: the bytes belong to somebody else */
-  size_t map_bytes;
-  json_t *metadata; /* object of strings, or NULL */
-  int count;
-  choir_tensor *tensor; /* in the order of the data */
-  ch_names names;
-};
 
 /* What one call of the reader carries along. */
 typedef struct reader {
@@ -259,24 +253,35 @@ int ch_tensors_parse(const void *data, size_t size, const char *name, int verify
   return parse(data, size, name, 0, verify, tensors);
 }
 
-int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
-  const void *map;
-  size_t bytes;
+static int open_mapped(const char *path, int verify, ch_mapped *map, choir_tensors **tensors) {
+  CH_TRY(ch_file_map(path, &map->at, &map->bytes));
+  int code = parse(map->at, map->bytes, path, 1, verify, tensors);
+  if (code) ch_file_unmap(map->at, map->bytes);
+  return code;
+}
+
+int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors) {
+  ch_mapped *map = malloc(sizeof *map);
   *tensors = NULL;
-  CH_TRY(ch_file_map(path, &map, &bytes));
-  int code = parse(map, bytes, path, 1, verify, tensors);
+  int code = map ? open_mapped(path, verify, map, tensors) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", path);
   if (code) {
-    ch_file_unmap(map, bytes);
+    free(map);
     return code;
   }
   (*tensors)->map = map;
-  (*tensors)->map_bytes = bytes;
+  (*tensors)->maps = 1;
   return CHOIR_OK;
+}
+
+int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
+  int several = access(path, F_OK) && ch_tensors_there(path);
+  return several ? ch_tensors_set_open(path, verify, tensors) : ch_tensors_open_file(path, verify, tensors);
 }
 
 void choir_tensors_close(choir_tensors *tensors) {
   if (!tensors) return;
-  if (tensors->map) ch_file_unmap(tensors->map, tensors->map_bytes);
+  for (int i = 0; i < tensors->maps; i++) ch_file_unmap(tensors->map[i].at, tensors->map[i].bytes);
+  free(tensors->map);
   json_decref(tensors->metadata);
   ch_names_free(&tensors->names);
   free(tensors->tensor);
@@ -284,7 +289,7 @@ void choir_tensors_close(choir_tensors *tensors) {
 }
 
 void ch_tensors_forget(const choir_tensors *tensors, const choir_tensor *tensor) {
-  if (tensors->map) ch_file_forget(tensor->data, tensor->bytes);
+  if (tensors->maps) ch_file_forget(tensor->data, tensor->bytes);
 }
 
 int choir_tensors_count(const choir_tensors *tensors) { return tensors->count; }

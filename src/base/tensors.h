@@ -2,10 +2,30 @@
 #ifndef CH_BASE_TENSORS_H
 #define CH_BASE_TENSORS_H
 
+#include <jansson.h>
+
+#include "base/names.h"
 #include "choir/tensors.h"
+
+typedef struct ch_mapped {
+  const void *at;
+  size_t bytes;
+} ch_mapped;
+
+struct choir_tensors {
+  ch_mapped *map; /* [maps] files; none: the bytes belong to somebody else */
+  int maps;
+  json_t *metadata; /* object of strings, or NULL; of several files the first one's */
+  int count;
+  choir_tensor *tensor; /* in the order of the data, file by file */
+  ch_names names;
+};
 
 /* A whole file in memory, which must stay; `name` starts every message. choir_tensors_open on bytes: fuzzing. */
 int ch_tensors_parse(const void *data, size_t size, const char *name, int verify, choir_tensors **tensors);
+
+/* choir_tensors_open of a file that is there by itself. */
+int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors);
 
 /* choir_tensors_write of data that is not at hand: `fetch` gives a tensor's bytes, which are good until it is called
  * again. It is asked for every tensor once, the larger elements first, unless the file cannot be begun. */

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/tensors_set.h"
 #include "model/weights.h"
 
 void ch_checkpoint_path(const char *run, int64_t step, char *out) {
@@ -88,7 +89,7 @@ int ch_checkpoint_best(const char *run, char *out) {
 int ch_checkpoint_resolve(const char *path, char *out) {
   char model[PATH_MAX];
   snprintf(model, sizeof model, "%s/model.safetensors", path);
-  if (access(model, F_OK) == 0) {
+  if (ch_tensors_there(model)) {
     snprintf(out, PATH_MAX, "%s", path);
     return CHOIR_OK;
   }

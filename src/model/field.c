@@ -130,6 +130,8 @@ const ch_field ch_fields[] = {
      .help = "steps; 0: only at the end"},
     {"train.keep_checkpoints", CH_FIELD_INTEGER, TRAIN(keep_checkpoints), 2, 0, 1 << 30,
      .help = "newest that stay; 0: all"},
+    {"train.file_bytes", CH_FIELD_LONG, TRAIN(file_bytes), 5e9, 0, BIG,
+     .help = "of tensors in one file of a checkpoint, at most: more get several files and an index; 0: any"},
 };
 _Static_assert(sizeof ch_fields / sizeof *ch_fields == CH_FIELDS, "config.h counts the fields");
 

@@ -10,15 +10,10 @@
 #include "base/tensors.h"
 #include "comm/collective.h"
 
-/* The bytes of a whole tensor that a rank has. */
-typedef struct {
-  int64_t first, bytes;
-} part;
-
-static part part_of(const ch_stored *s, const ch_comm *comm, int rank) {
-  if (!s->experts) return (part){0, (int64_t)s->tensor.bytes};
+ch_part ch_stored_part(const ch_stored *s, const ch_comm *comm, int rank) {
+  if (!s->experts) return (ch_part){0, (int64_t)s->tensor.bytes};
   int64_t of_expert = (int64_t)s->tensor.bytes / s->experts, first = ch_share(s->experts, rank, comm->size);
-  return (part){first * of_expert, (ch_share(s->experts, rank + 1, comm->size) - first) * of_expert};
+  return (ch_part){first * of_expert, (ch_share(s->experts, rank + 1, comm->size) - first) * of_expert};
 }
 
 ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data) {
@@ -32,93 +27,9 @@ ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int e
   return s;
 }
 
-static ch_stored stored_param(const ch_param *p) {
+ch_stored ch_stored_param(const ch_param *p) {
   return ch_stored_real(p->name, p->dims, p->shape, p->expert ? (int)p->shape[0] : 0, p->w);
 }
-
-/* ---- saving ---- */
-
-/* What the first rank writes a file from. */
-typedef struct {
-  const ch_memory *memory;
-  const ch_comm *comm;
-  const ch_stored *stored;
-  choir_tensor *tensor; /* the same for the file, which all ranks have together */
-  char *bytes;          /* room for a tensor that is not at hand */
-  int collected;        /* how many came from all ranks */
-} stage;
-
-static int is_shared(const ch_stored *s, const ch_comm *comm) { return s->experts && comm->size > 1; }
-
-/* A tensor's parts, from all ranks to the first one. */
-static void collect(stage *s, const ch_stored *t) {
-  ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
-  send[0] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, part_of(t, s->comm, s->comm->rank).bytes};
-  for (int r = 0; r < s->comm->size && !s->comm->rank; r++) {
-    part p = part_of(t, s->comm, r);
-    receive[r] = (ch_bytes){s->bytes + p.first, p.bytes};
-  }
-  ch_comm_exchange(s->comm, "experts for a file", send, receive);
-  s->collected++;
-}
-
-static const void *fetch(void *context, const choir_tensor *t) {
-  stage *s = context;
-  const ch_stored *stored = &s->stored[t - s->tensor];
-  if (is_shared(stored, s->comm)) {
-    collect(s, stored);
-    return s->bytes;
-  }
-  if (s->memory->host || !t->dims) return t->data;
-  s->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
-  return s->bytes;
-}
-
-/* The rest of what a file takes: of the first rank, when it could not begin the file and the others do not know; of the
- * others, all. */
-static void collect_rest(stage *s, int count) {
-  for (int i = 0, number = 0, before = s->collected; i < count; i++)
-    if (is_shared(&s->stored[i], s->comm) && number++ >= before) collect(s, &s->stored[i]);
-}
-
-static int make_room(stage *s, const char *path, int count) {
-  size_t largest = 1;
-  int away = !s->memory->host;
-  s->tensor = malloc(((size_t)count + 1) * sizeof *s->tensor);
-  for (int i = 0; i < count && s->tensor; i++) {
-    s->tensor[i] = s->stored[i].tensor;
-    away |= is_shared(&s->stored[i], s->comm);
-    if (s->tensor[i].bytes > largest) largest = s->tensor[i].bytes;
-  }
-  if (s->tensor && (!away || s->comm->rank || (s->bytes = malloc(largest)))) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", path, largest);
-}
-
-int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors,
-                    int count) {
-  stage s = {.memory = memory, .comm = comm, .stored = tensors};
-  int code = ch_comm_agree(comm, make_room(&s, path, count));
-  if (!code) {
-    if (!comm->rank) code = ch_tensors_write(path, s.tensor, count, NULL, fetch, &s);
-    collect_rest(&s, count);
-  }
-  free(s.tensor);
-  free(s.bytes);
-  return code;
-}
-
-int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path) {
-  int count = params->count + params->buffers, code = CHOIR_OK;
-  ch_stored *stored = calloc((size_t)count, sizeof *stored);
-  if (!stored) code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
-  code = ch_comm_agree(comm, code);
-  for (int i = 0; i < count && !code; i++) stored[i] = stored_param(&params->p[i]);
-  if (!code) code = ch_tensors_save(memory, comm, path, stored, count);
-  free(stored);
-  return code;
-}
-
-/* ---- loading ---- */
 
 static void shape_text(int dims, const int64_t *shape, char *text, size_t size) {
   size_t used = (size_t)snprintf(text, size, "[");
@@ -162,7 +73,7 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored 
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  const part own = part_of(s, comm, comm->rank);
+  const ch_part own = ch_stored_part(s, comm, comm->rank);
   const int64_t size = sizeof(real);
   int code = copy(path, t, own.first / size, own.bytes / size, memory, unchecked, CH_AS_DEV(real, s->tensor.data));
   ch_tensors_forget(file, t);
@@ -172,7 +83,7 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored 
 static int load_open(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int unchecked,
                      const choir_tensors *file) {
   for (int i = 0; i < params->count + params->buffers; i++) {
-    const ch_stored s = stored_param(&params->p[i]);
+    const ch_stored s = ch_stored_param(&params->p[i]);
     CH_TRY(ch_tensor_read(file, path, &s, memory, comm, unchecked));
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
@@ -236,7 +147,7 @@ static int start_open(ch_params *params, const ch_memory *memory, const ch_comm 
     ch_param *p = &params->p[i];
     const choir_tensor *t = choir_tensors_find(file, p->name);
     if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
-    const ch_stored s = stored_param(p);
+    const ch_stored s = ch_stored_param(p);
     CH_TRY(is_dense_of(t, p) ? read_expert(file, path, memory, p) : ch_tensor_read(file, path, &s, memory, comm, 0));
     used++;
   }

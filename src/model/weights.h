@@ -15,15 +15,25 @@ typedef struct ch_stored {
   int experts;         /* of them all; 0: every rank has the whole tensor */
 } ch_stored;
 ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data);
+ch_stored ch_stored_param(const ch_param *param);
 
-/* Writes a file. Of several ranks the first one does, and the owners send it what it has not: one tensor at a time.
- * Collective; the first rank's code counts. */
-int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors,
-                    int count);
+/* The bytes of a whole tensor that a rank has. */
+typedef struct ch_part {
+  int64_t first, bytes;
+} ch_part;
+ch_part ch_stored_part(const ch_stored *stored, const ch_comm *comm, int rank);
+
+/* Writes a file, or where its tensors have more than `most` bytes several and an index (base/tensors_set.h). What the
+ * files hold does not depend on the number of ranks. Of several ranks number f writes the files f, f + P, ...; owners
+ * send it what it has not: one tensor a file at a time. The first rank looks into all files and writes the index.
+ * Collective; all ranks get the code. */
+int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors, int count,
+                    int64_t most);
 
 /* The same of all parameters. `memory` is where the weights are; a tensor after the other is copied between it and the
  * host. */
-int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path);
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path,
+                    int64_t most);
 
 /* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless
  * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus

@@ -12,6 +12,7 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/tensors_set.h"
 #include "comm/collective.h"
 #include "model/weights.h"
 
@@ -21,28 +22,42 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
   int code = tensor ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   code = ch_comm_agree(x->comm, code);
   int tensors = code ? 0 : ch_optimizer_tensors(&trainer->optimizer, tensor);
+  int64_t value[CH_COUNTERS];
   for (int i = 0; i < count && !code; i++) {
     choir_tensor *t = &tensor[tensors++].tensor;
-    *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &counters[i].value, .bytes = sizeof counters[i].value};
+    value[i] = counters[i].value;
+    *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &value[i], .bytes = sizeof value[i]};
     snprintf(t->name, sizeof t->name, "%s", counters[i].name);
   }
-  if (!code) code = ch_tensors_save(x->memory, x->comm, path, tensor, tensors);
+  /* Whoever writes the file: the first rank alone knows how long metrics.jsonl is. */
+  if (!code) ch_comm_broadcast(x->comm, 0, value, count * (int64_t)sizeof *value);
+  if (!code) code = ch_tensors_save(x->memory, x->comm, path, tensor, tensors, trainer->model->config.train.file_bytes);
   free(tensor);
   return code;
 }
 
+/* What stands for a whole of its own in a checkpoint counts 1, a part of it 0, anything else -1. */
+static int is_ours(const char *name) {
+  static const char *const plain[] = {"config.json", "tokenizer.model"};
+  static const char *const tensors[] = {"model.safetensors", "state.safetensors"};
+  for (int i = 0; i < 2; i++) {
+    int kind = ch_tensors_kind(name, tensors[i]);
+    if (!strcmp(name, plain[i]) || kind == CH_KIND_WHOLE || kind == CH_KIND_INDEX) return 1;
+    if (kind == CH_KIND_PART) return 0;
+  }
+  return -1;
+}
+
 /* A directory, and in it what choir writes and nothing else. */
 static int is_checkpoint(const char *path) {
-  static const char *const ours[] = {"config.json", "model.safetensors", "state.safetensors", "tokenizer.model"};
   struct stat status;
-  size_t found = 0, others = 0;
+  int found = 0, others = 0;
   DIR *d = lstat(path, &status) || !S_ISDIR(status.st_mode) ? NULL : opendir(path);
   if (!d) return 0;
   for (struct dirent *entry; (entry = readdir(d));) {
-    size_t i = 0;
-    while (i < 4 && strcmp(entry->d_name, ours[i])) i++;
-    found += i < 4;
-    others += i == 4 && strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+    int ours = is_ours(entry->d_name);
+    found += ours > 0;
+    others += ours < 0 && strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
   }
   closedir(d);
   return found == 4 && !others;
@@ -88,13 +103,14 @@ static int fill(const ch_trainer *trainer, const choir_tokenizer *tokenizer, con
   return ch_comm_agree(trainer->model->x.comm, ch_state_write(trainer, counters, count, file));
 }
 
-/* The directory is the first rank's. */
+/* The directory is the first rank's; others may write files in it. */
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path) {
   ch_dir directory = {0};
   const ch_comm *comm = trainer->model->x.comm;
   ch_checkpoint_path(out, trainer->step, path);
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : begin(path, &directory)));
+  ch_comm_broadcast(comm, 0, directory.temporary, sizeof directory.temporary);
   int code = fill(trainer, tokenizer, counters, count, directory.temporary);
   if (code) {
     if (!comm->rank) ch_dir_abandon(&directory);

@@ -12,10 +12,12 @@ typedef struct ch_counter {
   int64_t value;
   const char *of; /* "the data"; NULL: a count */
 } ch_counter;
+enum { CH_COUNTERS = 8 }; /* at most */
 
 /* Writes OUT/checkpoints/STEP (model, config, tokenizer, state.safetensors) and removes the oldest beyond the
  * `keep_checkpoints` of the config; that of step `best` stays (-1: none). `path` (PATH_MAX) gets its name. Of several
- * ranks the first one does so, with what the others have. Collective; the first rank's code counts. */
+ * ranks the first one makes the directory, each writes its share of the files, and the counters are the first one's.
+ * Collective; all ranks get the code, but for what the first one does last. */
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path);
 

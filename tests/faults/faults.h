@@ -22,13 +22,22 @@ typedef struct faults_job {
 #define FAULTS_TRAIN "train --threads 1 --config ../config.json --data ../data --out run"
 #define FAULTS_RESUME "train --threads 1 --resume --set steps=6 --out run"
 /* Resumes what there is to resume; a run that never began is begun. */
-#define FAULTS_GO_ON                                                                                                   \
+#define FAULTS_GO_ON(set)                                                                                              \
   "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then choir train --threads 1 --resume " \
-  "--config ../config.json --data ../data --out run; else choir " FAULTS_TRAIN "; fi"
+  "--config ../config.json --data ../data --out run" set "; else choir " FAULTS_TRAIN set "; fi"
 #define FAULTS_RUN                                                                   \
   "run/metrics.jsonl run/config.json run/checkpoints/00000006/model.safetensors "    \
   "run/checkpoints/00000006/state.safetensors run/checkpoints/00000006/config.json " \
   "run/checkpoints/00000006/tokenizer.model"
+/* The same where the weights of a checkpoint stand in several files. */
+#define FAULTS_FILES " --set file_bytes=8000 "
+#define FAULTS_FILES_RUN(step)                                                                                        \
+  "run/metrics.jsonl run/config.json run/checkpoints/" step                                                           \
+  "/model.safetensors.index.json"                                                                                     \
+  " run/checkpoints/" step "/model-00001-of-00004.safetensors run/checkpoints/" step                                  \
+  "/model-00002-of-00004.safetensors run/checkpoints/" step "/model-00003-of-00004.safetensors run/checkpoints/" step \
+  "/model-00004-of-00004.safetensors run/checkpoints/" step "/state.safetensors run/checkpoints/" step                \
+  "/config.json run/checkpoints/" step "/tokenizer.model"
 #define FAULTS_DATA "data build --threads 2 --tokenizer ../tokenizer.model --holdout 0.1 --out data ../corpus.txt"
 #define FAULTS_TOKENIZER "tokenizer train --threads 1 --vocab-size 290 --out new.model ../small.txt"
 
@@ -40,8 +49,9 @@ typedef struct faults_job {
   "--resume --out run; else choir " FAULTS_TUNE "; fi"
 
 static const faults_job faults_jobs[] = {
-    {"train", "", FAULTS_TRAIN, FAULTS_GO_ON, FAULTS_RUN},
-    {"resume", "choir " FAULTS_TRAIN " --set steps=3 >/dev/null", FAULTS_RESUME, FAULTS_GO_ON, FAULTS_RUN},
+    {"train", "", FAULTS_TRAIN, FAULTS_GO_ON(""), FAULTS_RUN},
+    {"resume", "choir " FAULTS_TRAIN FAULTS_FILES "--set steps=3 >/dev/null", FAULTS_RESUME FAULTS_FILES,
+     FAULTS_GO_ON(FAULTS_FILES), FAULTS_FILES_RUN("00000006")},
     {"build", "", FAULTS_DATA, "test -e data || choir " FAULTS_DATA,
      "data/data.json data/text.train.shard data/text.heldout.shard data/tokenizer.model"},
     {"finetune", "", FAULTS_TUNE, FAULTS_TUNE_ON, "run/result.json run/best " FAULTS_RUN},

@@ -9,13 +9,10 @@ static int kills = 6, calls = 1, every = 1, there, failed, hung;
 #define needs_ranks() \
   if (!there) test_skip("choir under mpirun: no mpirun here, or a build without MPI")
 
-#define ON " --set batch_sequences=4 --set shards=4 --set eval_every=0 --set keep_checkpoints=2 "
+#define ON " --set batch_sequences=4 --set shards=4 --set eval_every=0 --set keep_checkpoints=2 " FAULTS_FILES
 #define OFTEN ON "--set checkpoint_every=1 --set steps=24 "
 #define BEGIN "train --threads 1 --config ../config.json --data ../data --out run" OFTEN
-#define END                                                                          \
-  "run/metrics.jsonl run/config.json run/checkpoints/00000024/model.safetensors "    \
-  "run/checkpoints/00000024/state.safetensors run/checkpoints/00000024/config.json " \
-  "run/checkpoints/00000024/tokenizer.model"
+#define END FAULTS_FILES_RUN("00000024")
 
 /* `again` is made for a number of ranks. */
 static faults_job jobs[] = {{"train", "", BEGIN, NULL, END},

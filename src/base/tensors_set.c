@@ -1,0 +1,175 @@
+#include "base/tensors_set.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+
+enum { SUFFIX_BYTES = sizeof CH_TENSORS_SUFFIX - 1 };
+
+void ch_tensors_index_path(const char *path, char *out) { snprintf(out, PATH_MAX, "%s%s", path, CH_TENSORS_INDEX); }
+
+int ch_tensors_there(const char *path) {
+  char index[PATH_MAX];
+  ch_tensors_index_path(path, index);
+  return !access(path, F_OK) || !access(index, F_OK);
+}
+
+int ch_tensors_kind(const char *name, const char *whole) {
+  size_t stem = strlen(whole) - SUFFIX_BYTES;
+  int f, files, end = 0;
+  if (!strcmp(name, whole)) return CH_KIND_WHOLE;
+  if (!strncmp(name, whole, stem + SUFFIX_BYTES) && !strcmp(name + stem + SUFFIX_BYTES, CH_TENSORS_INDEX))
+    return CH_KIND_INDEX;
+  if (strncmp(name, whole, stem) || sscanf(name + stem, "-%5d-of-%5d%n", &f, &files, &end) != 2 || !end)
+    return CH_KIND_OTHER;
+  return strcmp(name + stem + end, CH_TENSORS_SUFFIX) ? CH_KIND_OTHER : CH_KIND_PART;
+}
+
+/* What an index is read with. */
+typedef struct set {
+  const char *name; /* of the index */
+  const json_t *map;
+  json_t *files; /* their names, each once, in the order of the map */
+  int count;
+  choir_tensors **file;
+} set;
+
+/* A name without directories: an index cannot make choir read elsewhere. */
+static int check_name(const set *s, const char *tensor, const char *file) {
+  size_t length = file ? strlen(file) : 0;
+  if (length > SUFFIX_BYTES && !strchr(file, '/') && !strcmp(file + length - SUFFIX_BYTES, CH_TENSORS_SUFFIX))
+    return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: \"weight_map\": '%.127s' must name a file NAME%s beside the index", s->name,
+                  tensor, CH_TENSORS_SUFFIX);
+}
+
+static int list_files(set *s) {
+  const char *tensor;
+  json_t *value;
+  s->files = json_object();
+  json_object_foreach((json_t *)(uintptr_t)s->map, tensor, value) {
+    const char *file = json_string_value(value);
+    CH_TRY(check_name(s, tensor, file));
+    if (json_object_set_new(s->files, file, json_null()))
+      return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of files", s->name);
+  }
+  s->file = calloc(json_object_size(s->files) + 1, sizeof *s->file);
+  return s->file ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of files", s->name);
+}
+
+/* The map says of every tensor of a file that it is there. */
+static int check_file(const set *s, const char *file, const choir_tensors *tensors) {
+  for (int i = 0; i < tensors->count; i++) {
+    const char *tensor = tensors->tensor[i].name, *said = json_string_value(json_object_get(s->map, tensor));
+    if (!said)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' of %s is not in its \"weight_map\"", s->name, tensor, file);
+    if (strcmp(said, file))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is in %s, and by its \"weight_map\" in %s", s->name, tensor, file,
+                      said);
+  }
+  return CHOIR_OK;
+}
+
+/* Files of choir belong to one index: those of two checkpoints do not mix. */
+static int check_header(const set *s, const json_t *headers, const char *file, const choir_tensors *tensors) {
+  const char *have = choir_tensors_metadata(tensors, CH_TENSORS_HEADER_KEY);
+  const char *want = json_string_value(json_object_get(headers, file));
+  if (!have && !want && !headers) return CHOIR_OK;
+  if (have && want && !strcmp(have, want)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: %s is not the file that this index was written for", s->name, file);
+}
+
+static int open_files(set *s, const json_t *headers, ch_tensors_opener open, void *context) {
+  const char *file;
+  json_t *none;
+  size_t tensors = 0;
+  json_object_foreach(s->files, file, none) {
+    choir_tensors **t = &s->file[s->count];
+    CH_TRY(open(context, file, t));
+    s->count++;
+    CH_TRY(check_file(s, file, *t));
+    CH_TRY(check_header(s, headers, file, *t));
+    tensors += (size_t)(*t)->count;
+  }
+  if (tensors == json_object_size(s->map)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: \"weight_map\" names %zu tensors, and its files have %zu", s->name,
+                  json_object_size(s->map), tensors);
+}
+
+/* Takes all that the files have. */
+static int merge(const set *s, choir_tensors *all) {
+  int maps = 0, count = 0;
+  for (int f = 0; f < s->count; f++) maps += s->file[f]->maps, count += s->file[f]->count;
+  all->map = calloc((size_t)maps + 1, sizeof *all->map);
+  all->tensor = calloc((size_t)count + 1, sizeof *all->tensor);
+  if (!all->map || !all->tensor)
+    return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", s->name, count);
+  for (int f = 0; f < s->count; f++) {
+    choir_tensors *part = s->file[f];
+    for (int i = 0; i < part->maps; i++) all->map[all->maps++] = part->map[i];
+    for (int i = 0; i < part->count; i++) all->tensor[all->count++] = part->tensor[i];
+    part->maps = 0;
+  }
+  if (s->count) all->metadata = json_incref(s->file[0]->metadata);
+  return ch_names_build(&all->names, all->count, all->tensor->name, sizeof *all->tensor);
+}
+
+static int check_total(const choir_tensors *all, const char *name, const json_t *total) {
+  json_int_t bytes = 0;
+  for (int i = 0; i < all->count; i++) bytes += (json_int_t)all->tensor[i].bytes;
+  if (!json_is_integer(total) || json_integer_value(total) == bytes) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT,
+                  "%s: \"total_size\" is %" JSON_INTEGER_FORMAT ", its files have %" JSON_INTEGER_FORMAT
+                  " bytes of tensors",
+                  name, json_integer_value(total), bytes);
+}
+
+int ch_tensors_set_join(const json_t *index, const char *name, ch_tensors_opener open, void *context,
+                        choir_tensors **tensors) {
+  set s = {.name = name};
+  json_t *map;
+  const json_t *metadata = json_object_get(index, "metadata");
+  choir_tensors *all = calloc(1, sizeof *all);
+  int code =
+      all ? ch_json_get_object(index, name, "weight_map", &map) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", name);
+  if (!code) s.map = map, code = list_files(&s);
+  if (!code) code = open_files(&s, json_object_get(metadata, CH_TENSORS_FILES_KEY), open, context);
+  if (!code) code = merge(&s, all);
+  if (!code) code = check_total(all, name, json_object_get(metadata, "total_size"));
+  for (int f = 0; f < s.count; f++) choir_tensors_close(s.file[f]);
+  free(s.file);
+  json_decref(s.files);
+  if (code) choir_tensors_close(all), all = NULL;
+  *tensors = all;
+  return code;
+}
+
+typedef struct {
+  const char *path;
+  int verify;
+} beside;
+
+static int open_beside(void *context, const char *file, choir_tensors **tensors) {
+  const beside *b = context;
+  char path[PATH_MAX];
+  const char *slash = strrchr(b->path, '/');
+  if (snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash + 1 - b->path) : 0, b->path, file) >= (int)sizeof path)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
+  return ch_tensors_open_file(path, b->verify, tensors);
+}
+
+int ch_tensors_set_open(const char *path, int verify, choir_tensors **tensors) {
+  char index[PATH_MAX];
+  json_t *root;
+  beside b = {path, verify};
+  ch_tensors_index_path(path, index);
+  CH_TRY(ch_json_load(index, &root));
+  int code = ch_tensors_set_join(root, index, open_beside, &b, tensors);
+  json_decref(root);
+  return code;
+}

@@ -1,0 +1,45 @@
+/* Several safetensors files that stand for one which would be too large, as Hugging Face has them: of NAME.safetensors
+ * there are NAME-00001-of-00003.safetensors, ..., and NAME.safetensors.index.json, which says where each tensor is. */
+#ifndef CH_BASE_TENSORS_SET_H
+#define CH_BASE_TENSORS_SET_H
+
+#include "base/tensors.h"
+
+#define CH_TENSORS_SUFFIX ".safetensors"
+#define CH_TENSORS_INDEX ".index.json"
+/* In the index's metadata: the checksum of every file's header, by the file's name. */
+#define CH_TENSORS_FILES_KEY "choir_files"
+void ch_tensors_index_path(const char *path, char *out); /* PATH_MAX bytes */
+
+/* ---- writing ---- */
+
+/* How tensors go into files of at most `most` bytes of data (0: any), in their order; a larger one has its own.
+ * first [count + 1] gets the tensors that files begin with, then `count`. Returns how many files, at least one. */
+int ch_tensors_cut(const choir_tensor *tensors, int count, int64_t most, int *first);
+
+/* The path of file f of so many; of one, `path` itself, which ends in .safetensors. `out` has PATH_MAX bytes. */
+void ch_tensors_file_path(const char *path, int f, int files, char *out);
+
+/* Writes the index of files that stand there, each as ch_tensors_write left it. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT
+ * where one is not as it was planned. */
+int ch_tensors_index_write(const char *path, const choir_tensor *tensors, const int *first, int files);
+
+/* ---- reading ---- */
+
+/* Nonzero: the file `path` is there, or the index of several that stand for it. */
+int ch_tensors_there(const char *path);
+
+/* What the file `name` is to `whole` (model.safetensors), without directories. */
+enum { CH_KIND_OTHER, CH_KIND_WHOLE, CH_KIND_INDEX, CH_KIND_PART };
+int ch_tensors_kind(const char *name, const char *whole);
+
+/* choir_tensors_open of several files. Every tensor must be in one of them, the one that the index says; the sizes must
+ * add up to its total; and files of choir must be those that the index was written for. */
+int ch_tensors_set_open(const char *path, int verify, choir_tensors **tensors);
+
+/* The same of an index that was read; `open` brings the files that it names. */
+typedef int (*ch_tensors_opener)(void *context, const char *file, choir_tensors **tensors);
+int ch_tensors_set_join(const json_t *index, const char *name, ch_tensors_opener open, void *context,
+                        choir_tensors **tensors);
+
+#endif

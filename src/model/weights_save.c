@@ -1,0 +1,134 @@
+/* Saving tensors, on one rank or many. Files are written a row at a time: as many as there are ranks, by each rank one.
+ * Within a row all ranks go through rounds together: round j brings every writer the j-th of its file's tensors that
+ * lie on several ranks. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/tensors_set.h"
+#include "comm/collective.h"
+#include "model/weights.h"
+
+typedef struct stage {
+  const ch_memory *memory;
+  const ch_comm *comm;
+  const char *path;
+  const ch_stored *stored;
+  choir_tensor *tensor; /* the same for files */
+  int count;
+  int *first, files; /* of ch_tensors_cut */
+  int row;           /* number of the row's first file */
+  int round;         /* how many the row has had */
+  char *bytes;       /* room for a tensor that is not at hand */
+} stage;
+
+static int is_shared(const stage *s, int i) { return s->stored[i].experts && s->comm->size > 1; }
+
+/* The tensor that rank `writer` is brought in this round; NULL: none. */
+static const ch_stored *brought(const stage *s, int writer) {
+  int f = s->row + writer, number = 0;
+  for (int i = f < s->files ? s->first[f] : s->count; f < s->files && i < s->first[f + 1]; i++)
+    if (is_shared(s, i) && number++ == s->round) return &s->stored[i];
+  return NULL;
+}
+
+static void play_round(stage *s) {
+  ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
+  const int size = s->comm->size, rank = s->comm->rank;
+  for (int r = 0; r < size; r++) {
+    const ch_stored *t = brought(s, r);
+    if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_stored_part(t, s->comm, rank).bytes};
+  }
+  const ch_stored *mine = brought(s, rank);
+  for (int r = 0; r < size && mine; r++) {
+    ch_part p = ch_stored_part(mine, s->comm, r);
+    receive[r] = (ch_bytes){s->bytes + p.first, p.bytes};
+  }
+  ch_comm_exchange(s->comm, "experts for a file", send, receive);
+  s->round++;
+}
+
+/* As the file asks for it. */
+static const void *fetch(void *context, const choir_tensor *t) {
+  stage *s = context;
+  if (is_shared(s, (int)(t - s->tensor))) {
+    play_round(s);
+    return s->bytes;
+  }
+  if (s->memory->host || !t->dims) return t->data;
+  s->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
+  return s->bytes;
+}
+
+/* Rounds of the row, as many as its longest file needs. */
+static int rounds(const stage *s) {
+  int most = 0;
+  for (int f = s->row; f < s->files && f < s->row + s->comm->size; f++) {
+    int number = 0;
+    for (int i = s->first[f]; i < s->first[f + 1]; i++) number += is_shared(s, i);
+    if (number > most) most = number;
+  }
+  return most;
+}
+
+/* Writes this rank's file of the row, if it has one, and brings the others theirs to the end: also where its own could
+ * not be begun, of which they do not know. */
+static int write_row(stage *s) {
+  const int f = s->row + s->comm->rank;
+  char path[PATH_MAX];
+  int code = CHOIR_OK;
+  s->round = 0;
+  if (f < s->files) {
+    ch_tensors_file_path(s->path, f, s->files, path);
+    code = ch_tensors_write(path, s->tensor + s->first[f], s->first[f + 1] - s->first[f], NULL, fetch, s);
+  }
+  while (s->round < rounds(s)) play_round(s);
+  return ch_comm_agree(s->comm, code);
+}
+
+static int prepare(stage *s, int64_t most) {
+  size_t largest = 1;
+  int away = !s->memory->host;
+  s->tensor = malloc(((size_t)s->count + 1) * sizeof *s->tensor);
+  s->first = malloc(((size_t)s->count + 2) * sizeof *s->first);
+  if (!s->tensor || !s->first) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", s->path);
+  for (int i = 0; i < s->count; i++) {
+    s->tensor[i] = s->stored[i].tensor;
+    away |= is_shared(s, i);
+    if (s->tensor[i].bytes > largest) largest = s->tensor[i].bytes;
+  }
+  s->files = ch_tensors_cut(s->tensor, s->count, most, s->first);
+  if (!away || s->comm->rank >= s->files || (s->bytes = malloc(largest))) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", s->path, largest);
+}
+
+static int write_files(stage *s) {
+  for (s->row = 0; s->row < s->files; s->row += s->comm->size) CH_TRY(write_row(s));
+  if (s->files == 1) return CHOIR_OK;
+  return ch_comm_agree(s->comm,
+                       s->comm->rank ? CHOIR_OK : ch_tensors_index_write(s->path, s->tensor, s->first, s->files));
+}
+
+int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors, int count,
+                    int64_t most) {
+  stage s = {.memory = memory, .comm = comm, .path = path, .stored = tensors, .count = count};
+  int code = ch_comm_agree(comm, prepare(&s, most));
+  if (!code) code = write_files(&s);
+  free(s.first);
+  free(s.tensor);
+  free(s.bytes);
+  return code;
+}
+
+int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path,
+                    int64_t most) {
+  int count = params->count + params->buffers, code = CHOIR_OK;
+  ch_stored *stored = calloc((size_t)count, sizeof *stored);
+  if (!stored) code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
+  code = ch_comm_agree(comm, code);
+  for (int i = 0; i < count && !code; i++) stored[i] = ch_stored_param(&params->p[i]);
+  if (!code) code = ch_tensors_save(memory, comm, path, stored, count, most);
+  free(stored);
+  return code;
+}
