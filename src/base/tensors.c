@@ -6,13 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/names.h"
-#include "base/tensors_set.h"
 
 enum { HEADER_LIMIT = 100000000 }; /* as in the specification's own reader */
 
@@ -271,11 +269,6 @@ int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors) 
   (*tensors)->map = map;
   (*tensors)->maps = 1;
   return CHOIR_OK;
-}
-
-int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
-  int several = access(path, F_OK) && ch_tensors_there(path);
-  return several ? ch_tensors_set_open(path, verify, tensors) : ch_tensors_open_file(path, verify, tensors);
 }
 
 void choir_tensors_close(choir_tensors *tensors) {

@@ -163,7 +163,7 @@ static int open_beside(void *context, const char *file, choir_tensors **tensors)
   return ch_tensors_open_file(path, b->verify, tensors);
 }
 
-int ch_tensors_set_open(const char *path, int verify, choir_tensors **tensors) {
+static int open_set(const char *path, int verify, choir_tensors **tensors) {
   char index[PATH_MAX];
   json_t *root;
   beside b = {path, verify};
@@ -172,4 +172,9 @@ int ch_tensors_set_open(const char *path, int verify, choir_tensors **tensors) {
   int code = ch_tensors_set_join(root, index, open_beside, &b, tensors);
   json_decref(root);
   return code;
+}
+
+int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
+  int several = access(path, F_OK) && ch_tensors_there(path);
+  return several ? open_set(path, verify, tensors) : ch_tensors_open_file(path, verify, tensors);
 }
