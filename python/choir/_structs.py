@@ -58,7 +58,10 @@ TrainConfig = struct(
     ("keep_checkpoints", c.c_int),
     reserved=16,
 )
-Config = struct("Config", ("model", ModelConfig), ("train", TrainConfig), reserved=8)
+ParallelConfig = struct("ParallelConfig", ("wire", _NAME), reserved=2)
+Config = struct(
+    "Config", ("model", ModelConfig), ("train", TrainConfig), ("parallel", ParallelConfig), reserved=2
+)
 
 Certificate = struct(
     "Certificate",

@@ -99,12 +99,17 @@ static const char *const purpose_names[PURPOSES] = {
     "dense weights", "expert weights", "dense gradients",  "expert gradients", "dense state",
     "expert state",  "activations",    "exchange buffers", "scratch",          "process"};
 
-/* Rows under way: of the rank's tokens, and as they come from all ranks. */
-static int64_t staging(int64_t d, int64_t local, int64_t owned) { return (local + owned) * d * (int64_t)sizeof(real); }
+/* Rows under way: of the rank's tokens, and as they come from all ranks; where they are rounded, of each side once
+ * more. */
+static int64_t staging(const choir_config *config, int64_t local, int64_t owned) {
+  int64_t word = ch_flow_element_bytes(config), rounded = word < (int64_t)sizeof(real);
+  int64_t bytes = local * (int64_t)sizeof(real) + owned * word + rounded * (local + owned) * word;
+  return bytes * config->model.d_model;
+}
 
 /* The engine's own plan, cut by purpose. */
 static void cut(const choir_config *config, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
-  int64_t staged = staging(config->model.d_model, p->local, p->owned);
+  int64_t staged = staging(config, p->local, p->owned);
   if (staged > p->memory.scratch) staged = p->memory.scratch;
   bytes[EXPERT_WEIGHTS] = p->expert_weights;
   bytes[DENSE_WEIGHTS] = p->memory.weights - p->expert_weights;
@@ -128,7 +133,7 @@ static void move_slots(const choir_config *config, const ch_layout *l, const ch_
           owned = split(split(slots, m->experts) * split(m->experts, l->experts), l->replicas);
   int64_t hidden = (owned * (h / l->hidden) - all->owned * h) * word;
   bytes[ACTIVATIONS] += layers * ((local - all->local) * d * word + hidden);
-  bytes[EXCHANGE] = staging(d, local, owned);
+  bytes[EXCHANGE] = staging(config, local, owned);
   bytes[SCRATCH] += most(0, (owned - all->owned) * d * word + hidden);
 }
 
