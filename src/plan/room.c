@@ -53,8 +53,10 @@ static void read_off(const ch_trainer *t, ch_engine_plan *p) {
 }
 
 /* Nobody is there: a dry run sends nothing. */
-static void send_nothing(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive) {
-  (void)comm, (void)send, (void)receive;
+static void begin_nothing(const ch_comm *comm, ch_transfer *t) { (void)comm, (void)t; }
+static int test_nothing(const ch_comm *comm, ch_transfer *t) { return (void)comm, (void)t, 1; }
+static void wait_for_nothing(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
+  (void)comm, (void)t, (void)until;
 }
 
 int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine_plan *plan) {
@@ -66,8 +68,11 @@ int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine
                           .rank = rank,
                           .size = ranks,
                           .piece = INT64_C(1) << 28,
+                          .worth = CH_COMM_WORTH,
                           .traffic = &traffic,
-                          .exchange = send_nothing};
+                          .begin = begin_nothing,
+                          .test = test_nothing,
+                          .wait = wait_for_nothing};
   const choir_ranks shared = {&others};
   *plan = (ch_engine_plan){.local = 0};
   options.emulate_bf16 = 1; /* the cluster is another machine */
