@@ -20,7 +20,7 @@ enum { FORKED_MOST = 8, FORKED_PIECE = 1 << 14 };
 
 typedef struct {
   atomic_int full;
-  int64_t bytes;
+  int64_t number, bytes; /* of the exchange; of this piece */
   char data[FORKED_PIECE];
 } forked_box;
 
@@ -29,41 +29,79 @@ typedef struct {
   forked_box box[FORKED_MOST][FORKED_MOST];
 } forked_shared;
 
-/* Sends and receives what can be: whether all is done. */
-static inline int forked_some(const ch_comm *comm, ch_bytes *send, ch_bytes *receive) {
-  forked_shared *shared = comm->context;
-  int left = 0;
-  for (int r = 0; r < comm->size; r++) {
-    forked_box *out = &shared->box[comm->rank][r], *in = &shared->box[r][comm->rank];
-    if (r == comm->rank) continue;
-    if (send[r].bytes && !atomic_load_explicit(&out->full, memory_order_acquire)) {
-      out->bytes = send[r].bytes < comm->piece ? send[r].bytes : comm->piece;
-      memcpy(out->data, send[r].at, (size_t)out->bytes);
-      send[r] = (ch_bytes){(char *)send[r].at + out->bytes, send[r].bytes - out->bytes};
-      send[r].bytes ? ch_watch_moved(comm) : ch_watch_sent(comm, r);
-      atomic_store_explicit(&out->full, 1, memory_order_release);
-    }
-    if (receive[r].bytes && atomic_load_explicit(&in->full, memory_order_acquire)) {
-      if (in->bytes > receive[r].bytes) abort(); /* counts differ */
-      memcpy(receive[r].at, in->data, (size_t)in->bytes);
-      receive[r] = (ch_bytes){(char *)receive[r].at + in->bytes, receive[r].bytes - in->bytes};
-      receive[r].bytes ? ch_watch_moved(comm) : ch_watch_heard(comm, r);
-      atomic_store_explicit(&in->full, 0, memory_order_release);
-    }
-    left += send[r].bytes || receive[r].bytes;
-  }
-  return !left;
+/* What this process has under way, in the order in which it began: a box takes pieces in that order, so the one that
+ * is looked at first is never behind another. */
+static ch_transfer *forked_under_way[CH_TRANSFERS];
+
+static inline void forked_send(const ch_comm *comm, ch_transfer *t, int r) {
+  forked_box *out = &((forked_shared *)comm->context)->box[comm->rank][r];
+  ch_bytes *span = &t->send[r];
+  if (atomic_load_explicit(&out->full, memory_order_acquire)) return;
+  out->number = t->number;
+  out->bytes = span->bytes < comm->piece ? span->bytes : comm->piece;
+  memcpy(out->data, span->at, (size_t)out->bytes);
+  *span = (ch_bytes){(char *)span->at + out->bytes, span->bytes - out->bytes};
+  ch_watch_moved(comm, t, r, 0);
+  atomic_store_explicit(&out->full, 1, memory_order_release);
 }
 
-static inline void forked_exchange(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive) {
-  ch_bytes out[FORKED_MOST], in[FORKED_MOST];
-  memcpy(out, send, (size_t)comm->size * sizeof *out);
-  memcpy(in, receive, (size_t)comm->size * sizeof *in);
-  for (int tries = 0; !forked_some(comm, out, in); tries++)
+static inline void forked_receive(const ch_comm *comm, ch_transfer *t, int r) {
+  forked_box *in = &((forked_shared *)comm->context)->box[r][comm->rank];
+  ch_bytes *span = &t->receive[r];
+  if (!atomic_load_explicit(&in->full, memory_order_acquire) || in->number != t->number) return;
+  if (in->bytes > span->bytes) abort(); /* counts differ */
+  memcpy(span->at, in->data, (size_t)in->bytes);
+  *span = (ch_bytes){(char *)span->at + in->bytes, span->bytes - in->bytes};
+  ch_watch_moved(comm, t, r, 1);
+  atomic_store_explicit(&in->full, 0, memory_order_release);
+}
+
+/* Moves what can be, of all that is under way. */
+static inline void forked_move(const ch_comm *comm) {
+  for (int r = 0; r < comm->size; r++) {
+    int sends = 1;
+    for (int i = 0; i < CH_TRANSFERS && forked_under_way[i]; i++) {
+      ch_transfer *t = forked_under_way[i];
+      if (sends && t->send[r].bytes) {
+        forked_send(comm, t, r);
+        sends = !t->send[r].bytes;
+      }
+      if (t->receive[r].bytes) forked_receive(comm, t, r);
+    }
+  }
+}
+
+static inline int forked_left(const ch_comm *comm, const ch_transfer *t, ch_transfer_state until) {
+  for (int r = 0; r < comm->size; r++)
+    if (t->receive[r].bytes || (until == CH_ENDED && t->send[r].bytes)) return 1;
+  return 0;
+}
+
+static inline void forked_begin(const ch_comm *comm, ch_transfer *t) {
+  int place = 0;
+  while (place < CH_TRANSFERS && forked_under_way[place]) place++;
+  if (place == CH_TRANSFERS) abort(); /* too many */
+  forked_under_way[place] = t;
+  t->place = 0;
+  forked_move(comm);
+}
+
+static inline int forked_test(const ch_comm *comm, ch_transfer *t) {
+  forked_move(comm);
+  return !forked_left(comm, t, CH_ENDED);
+}
+
+static inline void forked_wait(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
+  int place = 0;
+  for (int tries = 0; forked_move(comm), forked_left(comm, t, until); tries++)
     if (tries < 20)
       sched_yield();
     else
       usleep(50); /* there are more of them than cores */
+  if (until == CH_ARRIVED) return;
+  while (forked_under_way[place] != t) place++;
+  for (; place < CH_TRANSFERS; place++)
+    forked_under_way[place] = place + 1 < CH_TRANSFERS ? forked_under_way[place + 1] : NULL;
 }
 
 /* Runs `body` in `size` processes; 0 when all of them returned 0. One that fails or dies takes the rest along. */
@@ -82,10 +120,13 @@ static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm 
                     .rank = r,
                     .size = size,
                     .piece = piece > 0 && piece < FORKED_PIECE ? piece : FORKED_PIECE,
+                    .worth = 1,
                     .traffic = &traffic,
                     .watch = ch_watch_new(),
                     .context = shared,
-                    .exchange = forked_exchange};
+                    .begin = forked_begin,
+                    .test = forked_test,
+                    .wait = forked_wait};
     int code = body(size > 1 ? &comm : &ch_comm_single, context);
     ch_watch_free(comm.watch);
     fflush(NULL);

@@ -16,7 +16,7 @@ typedef struct {
   int causal, by_threshold;
   const real *thresholds;
   const char *backend;
-  ch_compute compute;
+  ch_compute compute, wire;
   uint64_t seed, rng_base;
   uint32_t sub;                      /* of the random numbers */
   real *x, *router, *w1, *w2, *dout; /* in */
@@ -163,6 +163,7 @@ static inline void layer_run(layer_case *c, int backward) {
   ch_moe_args a = layer_args(c);
   int64_t weights = (int64_t)c->e * c->d * c->h, in = (int64_t)c->n * c->d;
   test_ok(ch_exec_init(&x, c->backend, c->compute, 1, c->threads));
+  x.wire = c->wire;
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
       test_ok(ch_exec_commit(&x));

@@ -23,37 +23,92 @@ static void on_all(int (*body)(const ch_comm *, void *)) {
 /* Numbers that nobody else has. */
 static int32_t number(int from, int to, int64_t i) { return (int32_t)(from * 1000003 + to * 10007 + i); }
 
-/* Counts that both sides know: none, many, all to one. */
+/* Counts that both sides know: few, none or many, all to one; from FEWER on the same of fewer. */
+enum { FEWER = 3 };
 static int64_t count_of(int kind, int from, int to) {
+  if (kind >= FEWER) return count_of(kind - FEWER, from, to) / 100;
   if (kind == 0) return 5;
   if (kind == 1) return (int64_t)ch_rng_below(ch_rng_make(3, CH_STREAM_TEST, 5), (uint64_t)(from * 64 + to), 4) * 1000;
   return to == 0 ? 9000 : 0;
 }
 
+/* One exchange with numbers of its own, and what it must leave. */
+typedef struct {
+  ch_transfer transfer;
+  int kind, salt;
+  int32_t *to[FORKED_MOST], *from[FORKED_MOST];
+  ch_bytes send[FORKED_MOST], receive[FORKED_MOST];
+  int64_t sent; /* bytes */
+} numbers;
+
+static void prepare(const ch_comm *comm, int kind, int salt, numbers *x) {
+  *x = (numbers){.kind = kind, .salt = salt};
+  for (int r = 0; r < comm->size; r++) {
+    int64_t out = count_of(kind, comm->rank, r), in = count_of(kind, r, comm->rank);
+    x->to[r] = malloc((size_t)(out + 1) * sizeof **x->to);
+    x->from[r] = malloc((size_t)(in + 1) * sizeof **x->from);
+    for (int64_t i = 0; i < out; i++) x->to[r][i] = number(comm->rank, r, i) + salt;
+    for (int64_t i = 0; i <= in; i++) x->from[r][i] = 77;
+    x->send[r] = (ch_bytes){x->to[r], out * (int64_t)sizeof **x->to};
+    x->receive[r] = (ch_bytes){x->from[r], in * (int64_t)sizeof **x->from};
+    x->sent += r == comm->rank ? 0 : x->send[r].bytes;
+  }
+}
+
+static int check(const ch_comm *comm, const numbers *x) {
+  for (int r = 0; r < comm->size; r++) {
+    int64_t in = count_of(x->kind, r, comm->rank);
+    for (int64_t i = 0; i < in; i++) must(x->from[r][i] == number(r, comm->rank, i) + x->salt);
+    must(x->from[r][in] == 77);
+  }
+  return 0;
+}
+
+static void numbers_free(numbers *x) {
+  for (int r = 0; r < FORKED_MOST; r++) free(x->to[r]), free(x->from[r]);
+}
+
 static int ragged(const ch_comm *comm, void *context) {
   (void)context;
   for (int kind = 0; kind < 3; kind++) {
-    ch_bytes send[FORKED_MOST], receive[FORKED_MOST];
-    int64_t sent = 0;
-    for (int r = 0; r < comm->size; r++) {
-      int64_t out = count_of(kind, comm->rank, r), in = count_of(kind, r, comm->rank);
-      int32_t *to = malloc((size_t)(out + 1) * sizeof *to), *from = malloc((size_t)(in + 1) * sizeof *from);
-      for (int64_t i = 0; i < out; i++) to[i] = number(comm->rank, r, i);
-      from[in] = 77;
-      send[r] = (ch_bytes){to, out * (int64_t)sizeof *to};
-      receive[r] = (ch_bytes){from, in * (int64_t)sizeof *from};
-      sent += r == comm->rank ? 0 : send[r].bytes;
-    }
+    numbers x;
+    prepare(comm, kind, 0, &x);
     int64_t before = comm->traffic ? comm->traffic->bytes : 0;
-    ch_comm_exchange(comm, "test", send, receive);
-    must(!comm->traffic || comm->traffic->bytes - before == sent);
-    for (int r = 0; r < comm->size; r++) {
-      const int32_t *got = receive[r].at;
-      int64_t in = count_of(kind, r, comm->rank);
-      for (int64_t i = 0; i < in; i++) must(got[i] == number(r, comm->rank, i));
-      must(got[in] == 77);
-      free(send[r].at), free(receive[r].at);
-    }
+    ch_comm_exchange(comm, "test", x.send, x.receive);
+    must(!comm->traffic || comm->traffic->bytes - before == x.sent);
+    if (check(comm, &x)) return 1;
+    numbers_free(&x);
+  }
+  return 0;
+}
+
+/* As many as there may be, begun in one order and ended in another, which differs from rank to rank, with a whole
+ * exchange in between. What has arrived is there; what is sent may be changed when it has ended. */
+static int under_way(const ch_comm *comm, void *context) {
+  (void)context;
+  static numbers x[CH_TRANSFERS - 1];
+  enum { COUNT = sizeof x / sizeof *x };
+  for (int i = 0; i < COUNT; i++) {
+    prepare(comm, i % 3 + (comm->piece == 7 ? FEWER : 0), 1 + i, &x[i]);
+    ch_comm_begin(comm, &x[i].transfer, "test", x[i].send, x[i].receive);
+    if (i == COUNT / 2) must(ch_comm_max(comm, comm->rank) == comm->size - 1);
+    ch_comm_test(comm, &x[i / 2].transfer);
+  }
+  for (int i = 0; i < COUNT; i++) {
+    numbers *at = &x[(comm->rank + 2 * i) % COUNT]; /* COUNT is odd */
+    ch_comm_arrive(comm, &at->transfer);
+    if (check(comm, at)) return 1;
+    if (i % 3 == 0)
+      while (!ch_comm_test(comm, &at->transfer)) sched_yield();
+    ch_comm_finish(comm, &at->transfer);
+    must(ch_comm_test(comm, &at->transfer));
+    for (int r = 0; r < comm->size; r++)
+      for (int64_t k = 0; k < count_of(at->kind, comm->rank, r); k++) at->to[r][k] = -1;
+  }
+  must(ch_comm_max(comm, 5) == 5); /* nobody has anything left to send */
+  for (int i = 0; i < COUNT; i++) {
+    if (check(comm, &x[i])) return 1;
+    numbers_free(&x[i]);
   }
   return 0;
 }
@@ -72,6 +127,7 @@ static int transposed_twice(const ch_comm *comm, void *context) {
   }
   ch_comm_exchange(comm, "test", a, b);
   for (int r = 0; r < comm->size; r++) must(y[r * COUNT] == number(r, 0, comm->rank * COUNT));
+  for (int r = 0; r < comm->size; r++) b[r] = (ch_bytes){y + r * COUNT, sizeof *y * COUNT};
   ch_comm_exchange(comm, "test", b, c);
   must(!memcmp(x, z, sizeof *x * COUNT * (size_t)comm->size));
   return 0;
@@ -191,6 +247,36 @@ static void says_who_is_silent(void **state) {
   munmap(s, sizeof *s);
 }
 
+/* One that goes on, and stops before it takes part in the second of two exchanges that the others have begun: the first
+ * has come from it, the second has not. */
+static int stops_between(const ch_comm *comm, void *context) {
+  numbers x[2];
+  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  ch_watch_section(comm, "step", 19);
+  for (int i = 0; i < 2; i++) {
+    prepare(comm, 0, i, &x[i]);
+    if (i && comm->rank == STOPPED) {
+      ch_comm_finish(comm, &x[0].transfer);
+      raise(SIGSTOP);
+    }
+    ch_comm_begin(comm, &x[i].transfer, i ? "second" : "first", x[i].send, x[i].receive);
+  }
+  for (int i = 0; i < 2; i++) ch_comm_finish(comm, &x[i].transfer);
+  return 0;
+}
+
+static void says_who_is_silent_in_what_was_begun(void **state) {
+  (void)state;
+  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_int_equal(forked_run(WATCHERS, 0, stops_between, s), 1);
+  assert_int_equal(atomic_load(&s->told), WATCHERS - 1);
+  for (int i = 0; i < WATCHERS - 1; i++)
+    if (!strstr(s->text[i], "has waited for 0.5 s in step 19, exchange 3 (second) for rank 2 (") ||
+        !strstr(s->text[i], "last heard in step 19, exchange 2 (first)") || strchr(s->text[i], ';'))
+      fail_msg("%s", s->text[i]);
+  munmap(s, sizeof *s);
+}
+
 /* Both are stopped for longer than the limit and go on: nobody was silent. */
 static int pauses(const ch_comm *comm, void *context) {
   silence *s = context;
@@ -218,6 +304,7 @@ static void a_pause_of_all_is_no_silence(void **state) {
 }
 
 static void exchanges_ragged(void **state) { (void)state, on_all(ragged); }
+static void exchanges_under_way(void **state) { (void)state, on_all(under_way); }
 static void transposes(void **state) { (void)state, on_all(transposed_twice); }
 static void gathers_shares(void **state) { (void)state, on_all(gathers); }
 static void agrees_on_errors(void **state) { (void)state, on_all(agrees); }
@@ -225,11 +312,13 @@ static void sums_are_of_one(void **state) { (void)state, on_all(sums); }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged),
+                                     cmocka_unit_test(exchanges_under_way),
                                      cmocka_unit_test(transposes),
                                      cmocka_unit_test(gathers_shares),
                                      cmocka_unit_test(agrees_on_errors),
                                      cmocka_unit_test(sums_are_of_one),
                                      cmocka_unit_test(says_who_is_silent),
+                                     cmocka_unit_test(says_who_is_silent_in_what_was_begun),
                                      cmocka_unit_test(a_pause_of_all_is_no_silence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,7 +107,8 @@ static void run_sums(ch_exec *x, const void *context, real *out) {
   out[n] = (real)sum;
   ch_bf16 *rounded = calloc((size_t)n, sizeof *rounded);
   x->ops->round_bf16(x, &(ch_round_args){.count = n, .x = in, .y = rounded});
-  for (int64_t i = 0; i < n; i++) out[n + 1 + i] = ch_bf16_value(rounded[i]);
+  x->ops->widen_bf16(x, &(ch_widen_args){.count = n, .x = rounded, .y = out + n + 1});
+  for (int64_t i = 0; !ch_counting(x) && i < n; i++) assert_true(out[n + 1 + i] == ch_bf16_value(ch_bf16_round(in[i])));
   free(in), free(rounded);
 }
 
@@ -116,7 +117,7 @@ static void test_sums(void **state) {
   static const int64_t counts[] = {1, 15, 16384, 5 * 16384 + 77};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
     int64_t n = counts[i];
-    test_variants("copy, sumsq, round_bf16", run_sums, &(shape){.n = n}, TEST_PARTS(n, 1, n, n), 1e-7);
+    test_variants("copy, sumsq, round_bf16, widen_bf16", run_sums, &(shape){.n = n}, TEST_PARTS(n, 1, n, n), 1e-7);
   }
 }
 
@@ -332,6 +333,7 @@ static void test_counted_on_the_device(void **state) {
   enum { ROWS = 37, WIDTH = 21, MORE = 100 };
   const int rows = ROWS;
   real *in = test_new_normal(ROWS * WIDTH, 3), *want = test_new(ROWS * WIDTH), *got = test_new(ROWS * WIDTH + MORE);
+  real *wide = test_new(ROWS * WIDTH + MORE);
   ch_bf16 want16[ROWS * WIDTH], got16[ROWS * WIDTH + MORE];
   double sum[2], total = 5;
   static const char *const backends[] = {"reference", "cpu"};
@@ -344,6 +346,8 @@ static void test_counted_on_the_device(void **state) {
       x.ops->gelu(&x, &(ch_gelu_args){.count = WIDTH, .rows = &rows, .x = in, .y = got});
       x.ops->round_bf16(&x, &(ch_round_args){.count = ROWS * WIDTH, .x = in, .y = want16});
       x.ops->round_bf16(&x, &(ch_round_args){.count = WIDTH, .rows = &rows, .x = in, .y = got16});
+      test_poison(wide, ROWS * WIDTH + MORE);
+      x.ops->widen_bf16(&x, &(ch_widen_args){.count = WIDTH, .rows = &rows, .x = want16, .y = wide});
       x.ops->sumsq(&x, &(ch_sumsq_args){.count = 50, .x = in, .sum = &sum[0], .total = &total});
       x.ops->sumsq(&x, &(ch_sumsq_args){.count = 7, .x = in + 50, .sum = &sum[1], .total = &total});
     });
@@ -351,9 +355,11 @@ static void test_counted_on_the_device(void **state) {
     assert_true(isnan(got[ROWS * WIDTH]));
     assert_memory_equal(got16, want16, sizeof want16);
     assert_int_equal(got16[ROWS * WIDTH], 0xffff);
+    for (int i = 0; i < ROWS * WIDTH; i++) assert_true(wide[i] == ch_bf16_value(want16[i]));
+    assert_true(isnan(wide[ROWS * WIDTH]));
     assert_true(total == 5 + sum[0] + sum[1]);
   }
-  free(in), free(want), free(got);
+  free(in), free(want), free(got), free(wide);
 }
 
 int main(void) {

@@ -69,7 +69,7 @@ static uint64_t hash_result(const ch_step_result *r) {
 
 static void new_trainer(const ch_comm *comm, const choir_config *config, ch_trainer *t) {
   const choir_ranks ranks = {comm};
-  choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
+  choir_run_options run = {.backend = "cpu", .threads = 1 + comm->size % 2, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
   test_ok(ch_trainer_plan(model, t));
@@ -140,6 +140,16 @@ static void every_router(void **state) {
   same_with("expert_choice", config_of("expert_choice", 24, 1), all_ranks);
   for (int i = 0; ch_router_names[i]; i++)
     same_with(ch_router_names[i], config_of(ch_router_names[i], 24, 1), odd_ranks);
+}
+
+/* Rounded on their way, also where they stay. */
+static void every_router_on_a_bf16_wire(void **state) {
+  (void)state;
+  for (int i = 0; ch_router_names[i]; i++) {
+    choir_config c = config_of(ch_router_names[i], 12, 1);
+    test_ok(choir_config_set(&c, "parallel.wire", "bf16"));
+    same_with(ch_router_names[i], c, (const int[]){i % 2 ? 3 : 4, 0});
+  }
 }
 
 static choir_config config_of_pool(const char *pool, int shards) {
@@ -258,7 +268,11 @@ static void traffic_is_the_formula(void **state) {
   ch_flow rows;
   model_tokens(token, (int)n, 1);
   for (int64_t t = 0; t < n; t++) away += token[t] % MODEL_E / (MODEL_E / P) != t / (n / P);
-  assert_int_equal(counted(c, P) - by_formula(&c, P, &rows), away * ch_flow_slot_bytes(&c));
+  int64_t fp32 = away * ch_flow_slot_bytes(&c);
+  assert_int_equal(counted(c, P) - by_formula(&c, P, &rows), fp32);
+  test_ok(choir_config_set(&c, "parallel.wire", "bf16"));
+  assert_int_equal(away * ch_flow_slot_bytes(&c), fp32 / 2);
+  assert_int_equal(counted(c, P) - by_formula(&c, P, &rows), fp32 / 2);
 }
 
 /* Rows are whatever the rest leaves: whole ones, and about as many as in the mean. All slots are filled by these. */
@@ -268,6 +282,7 @@ static void traffic_of_every_kind(void **state) {
   for (size_t i = 0; i < sizeof filled / sizeof *filled; i++)
     for (int P = 3; P <= 4; P++) {
       choir_config c = config_of(filled[i], 24, P == 3 ? 2 : 1);
+      test_ok(choir_config_set(&c, "parallel.wire", P == 3 ? "fp32" : "bf16"));
       ch_flow rows;
       int64_t left = counted(c, P) - by_formula(&c, P, &rows);
       if (left % (ch_flow_slot_bytes(&c) / c.train.accumulate / ch_flow_moe_layers(&c)))
@@ -297,10 +312,14 @@ static void refuses_ranks_that_do_not_divide(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_router),          cmocka_unit_test(ties),
-      cmocka_unit_test(accumulated),           cmocka_unit_test(every_pool),
-      cmocka_unit_test(every_option),          cmocka_unit_test(traffic_is_the_formula),
-      cmocka_unit_test(traffic_of_every_kind), cmocka_unit_test(refuses_ranks_that_do_not_divide)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router),
+                                     cmocka_unit_test(every_router_on_a_bf16_wire),
+                                     cmocka_unit_test(ties),
+                                     cmocka_unit_test(accumulated),
+                                     cmocka_unit_test(every_pool),
+                                     cmocka_unit_test(every_option),
+                                     cmocka_unit_test(traffic_is_the_formula),
+                                     cmocka_unit_test(traffic_of_every_kind),
+                                     cmocka_unit_test(refuses_ranks_that_do_not_divide)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

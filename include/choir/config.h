@@ -84,10 +84,16 @@ typedef struct choir_train_config { /* JSON object "train" */
   int64_t reserved[15];
 } choir_train_config;
 
+typedef struct choir_parallel_config { /* JSON object "parallel" */
+  char wire[CHOIR_NAME_BYTES]; /* fp32, bf16: what rows between tokens and experts are rounded to, on one process too */
+  int64_t reserved[2];
+} choir_parallel_config;
+
 typedef struct choir_config {
   choir_model_config model;
   choir_train_config train;
-  int64_t reserved[8];
+  choir_parallel_config parallel;
+  int64_t reserved[2];
 } choir_config;
 
 /* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given. */

@@ -56,9 +56,13 @@ TrainConfig = struct(
     ("compute", _NAME),
     *_all(I64, "eval_every eval_sequences checkpoint_every"),
     ("keep_checkpoints", c.c_int),
-    reserved=16,
+    ("file_bytes", c.c_int64),
+    reserved=15,
 )
-Config = struct("Config", ("model", ModelConfig), ("train", TrainConfig), reserved=8)
+ParallelConfig = struct("ParallelConfig", ("wire", _NAME), reserved=2)
+Config = struct(
+    "Config", ("model", ModelConfig), ("train", TrainConfig), ("parallel", ParallelConfig), reserved=2
+)
 
 Certificate = struct(
     "Certificate",

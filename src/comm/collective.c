@@ -3,28 +3,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/machine.h"
-#include "comm/watch.h"
-
-static void count_traffic(const ch_comm *comm, const ch_bytes *send, double begin) {
-  for (int r = 0; r < comm->size; r++) {
-    if (r == comm->rank) continue;
-    comm->traffic->bytes += send[r].bytes;
-    comm->traffic->messages += (send[r].bytes + comm->piece - 1) / comm->piece;
-  }
-  comm->traffic->seconds += ch_machine_seconds() - begin;
-}
-
-void ch_comm_exchange(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive) {
-  const ch_bytes *from = &send[comm->rank], *to = &receive[comm->rank];
-  if (from->bytes && from->at != to->at) memcpy(to->at, from->at, (size_t)from->bytes);
-  if (comm->size == 1) return;
-  double begin = ch_machine_seconds();
-  ch_watch_enter(comm, what, send, receive);
-  comm->exchange(comm, send, receive);
-  ch_watch_leave(comm);
-  count_traffic(comm, send, begin);
-}
 
 /* Every rank brings all[begin of its own .. end]. */
 void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes) {

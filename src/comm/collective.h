@@ -3,14 +3,10 @@
 #define CH_COMM_COLLECTIVE_H
 
 #include "base/real.h"
-#include "comm/comm.h"
+#include "comm/transfer.h"
 
 /* The share of rank r of `count` things in a row: from ch_share(count, r, size) to ch_share(count, r + 1, size). */
 static inline int64_t ch_share(int64_t count, int64_t rank, int64_t size) { return count * rank / size; }
-
-/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. what: for
- * messages about ranks that are not heard. */
-void ch_comm_exchange(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive);
 
 /* all [size * bytes]: every rank brings its part, which stands in its place, and gets those of all. */
 void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes);

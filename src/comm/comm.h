@@ -1,6 +1,6 @@
-/* Ranks: processes that train one model together, and the table of how they reach each other. A table brings one
- * function, `exchange`; everything else (collective.h) is made of it, so it adds in one order whoever carries the
- * bytes.
+/* Ranks: processes that train one model together, and the table of how they reach each other. A table brings an
+ * exchange, which it begins, moves on and ends; everything else (transfer.h, collective.h) is made of it, so it adds in
+ * one order whoever carries the bytes.
  *
  * Every function is collective: all ranks call it, in the same order, and every count is known on both sides. None can
  * fail: a process that cannot reach another one ends, and its launcher ends the rest. One that has failed by itself
@@ -10,7 +10,11 @@
 
 #include <stdint.h>
 
-enum { CH_RANKS = 1024 }; /* at most */
+enum {
+  CH_RANKS = 1024,         /* at most */
+  CH_TRANSFERS = 16,       /* under way at a time, at most */
+  CH_COMM_WORTH = 64 << 10 /* bytes of a message over a network that are worth one of their own */
+};
 
 /* Bytes in the host's memory. */
 typedef struct ch_bytes {
@@ -18,9 +22,21 @@ typedef struct ch_bytes {
   int64_t bytes;
 } ch_bytes;
 
+/* An exchange that has begun and not ended: send[r] goes to rank r, receive[r] comes from it; nothing is done for the
+ * rank itself. The table takes off these spans what it has moved: what they say is what is left. */
+typedef struct ch_transfer {
+  const char *what;         /* for messages */
+  ch_bytes *send, *receive; /* [size], and the bytes they point to: the table's until it has ended */
+  int64_t number;           /* of all exchanges since the start: the same on all ranks */
+  int place;                /* the table's own; -1: it is not under way */
+} ch_transfer;
+
+/* What to wait for: that all that comes is there, or that also all that goes may be changed. */
+typedef enum { CH_ARRIVED, CH_ENDED } ch_transfer_state;
+
 /* What a rank has sent to others since it began, and how long it was in exchanges. */
 typedef struct ch_traffic {
-  int64_t bytes, messages;
+  int64_t bytes, messages, exchanges;
   double seconds;
 } ch_traffic;
 
@@ -30,12 +46,16 @@ typedef struct ch_comm {
   const char *name;
   int rank, size;
   int64_t piece;          /* bytes of one message at most: longer spans go in several */
+  int64_t worth;          /* bytes of a message that are worth one of their own: less is not cut */
   ch_traffic *traffic;    /* NULL where there are no others */
   struct ch_watch *watch; /* who is heard, and where (watch.h); NULL: nobody looks */
   void *context;          /* the table's own */
-  /* send[r] goes to rank r, receive[r] comes from it; nothing is done for the rank itself. Returns when all that is
-   * sent may be changed and all that is received is there; tells the watch what has come and gone meanwhile. */
-  void (*exchange)(const struct ch_comm *comm, const ch_bytes *send, const ch_bytes *receive);
+  /* Sets t->place. All ranks begin their exchanges in the same order; they may end in another. */
+  void (*begin)(const struct ch_comm *comm, ch_transfer *t);
+  /* Moves what can be moved, and does not wait: nonzero when all has come and gone. */
+  int (*test)(const struct ch_comm *comm, ch_transfer *t);
+  /* Waits. With CH_ENDED, which every exchange gets once, the place is free. All three tell the watch what moves. */
+  void (*wait)(const struct ch_comm *comm, ch_transfer *t, ch_transfer_state until);
 } ch_comm;
 
 /* One process. */

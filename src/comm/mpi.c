@@ -8,67 +8,95 @@
 #include "comm/launch.h"
 #include "comm/watch.h"
 
-enum { TAG = 1 };
 static const int64_t PIECE = INT64_C(1) << 28; /* counts of MPI are int */
+
+/* The messages of a transfer: a span is one at a time, for it may be more than a piece. Those that come stand first. */
+typedef struct {
+  MPI_Request request[2 * CH_RANKS];
+  int rank[2 * CH_RANKS]; /* of the other side */
+  int count, receives;    /* of spans */
+  int left, to_come;      /* of them */
+  int taken;
+} messages;
 
 /* A process is in one MPI world, once. */
 static MPI_Comm world;
 static ch_traffic traffic;
 static ch_comm table;
+static messages under_way[CH_TRANSFERS];
 
-/* Piece number `number` of a span. */
-static ch_bytes piece_of(const ch_comm *comm, ch_bytes whole, int64_t number) {
-  int64_t from = number * comm->piece, left = whole.bytes - from;
-  return (ch_bytes){(char *)whole.at + from, left < 0 ? 0 : left < comm->piece ? left : comm->piece};
+static ch_bytes *span_of(const messages *m, const ch_transfer *t, int i) {
+  return &(i < m->receives ? t->receive : t->send)[m->rank[i]];
 }
 
-/* Messages of one piece number that are under way. */
-typedef struct {
-  MPI_Request request[2 * CH_RANKS];
-  int rank[2 * CH_RANKS]; /* of the other side */
-  int count, received;    /* those that come stand first */
-} messages;
+static int64_t first_piece(const ch_comm *comm, const ch_bytes *span) {
+  return span->bytes < comm->piece ? span->bytes : comm->piece;
+}
 
-/* Waits for all, and tells the watch of each. */
-static void finish(const ch_comm *comm, messages *m, const ch_bytes *send, const ch_bytes *receive, int64_t number) {
+/* Several exchanges are under way at a time, which the tag tells apart; pieces of a span go one after the other. */
+static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) {
+  enum { TAGS = 1 << 14 }; /* MPI promises 2^15 */
+  const ch_bytes *span = span_of(m, t, i);
+  int bytes = (int)first_piece(comm, span), tag = (int)(t->number % TAGS);
+  if (i < m->receives)
+    MPI_Irecv(span->at, bytes, MPI_BYTE, m->rank[i], tag, world, &m->request[i]);
+  else
+    MPI_Isend(span->at, bytes, MPI_BYTE, m->rank[i], tag, world, &m->request[i]);
+}
+
+/* All receive first; each sends to the rank behind it first, so that not all begin with the same one. */
+static void begin(const ch_comm *comm, ch_transfer *t) {
+  int place = 0;
+  while (under_way[place].taken) place++; /* whoever begins more than CH_TRANSFERS does not know what it does */
+  messages *m = &under_way[t->place = place];
+  m->taken = 1;
+  m->count = 0;
+  for (int i = 1; i < comm->size; i++) {
+    int from = (comm->rank + comm->size - i) % comm->size;
+    if (t->receive[from].bytes) m->rank[m->count++] = from;
+  }
+  m->receives = m->to_come = m->count;
+  for (int i = 1; i < comm->size; i++) {
+    int to = (comm->rank + i) % comm->size;
+    if (t->send[to].bytes) m->rank[m->count++] = to;
+  }
+  m->left = m->count;
+  for (int i = 0; i < m->count; i++) post(comm, m, t, i);
+}
+
+/* A message has gone or come: what is next of its span. */
+static void moved(const ch_comm *comm, messages *m, const ch_transfer *t, int i) {
+  ch_bytes *span = span_of(m, t, i);
+  int64_t bytes = first_piece(comm, span);
+  *span = (ch_bytes){(char *)span->at + bytes, span->bytes - bytes};
+  ch_watch_moved(comm, t, m->rank[i], i < m->receives);
+  if (span->bytes) {
+    post(comm, m, t, i);
+  } else {
+    m->left--;
+    m->to_come -= i < m->receives;
+  }
+}
+
+static int test(const ch_comm *comm, ch_transfer *t) {
   int done[2 * CH_RANKS], some;
-  for (int left = m->count; left; left -= some) {
-    MPI_Waitsome(m->count, m->request, &some, done, MPI_STATUSES_IGNORE);
-    for (int i = 0; i < some; i++) {
-      int r = m->rank[done[i]], comes = done[i] < m->received;
-      if ((comes ? receive : send)[r].bytes > (number + 1) * comm->piece)
-        ch_watch_moved(comm);
-      else
-        (comes ? ch_watch_heard : ch_watch_sent)(comm, r);
-    }
-  }
+  messages *m = &under_way[t->place];
+  if (!m->left) return 1;
+  MPI_Testsome(m->count, m->request, &some, done, MPI_STATUSES_IGNORE);
+  for (int i = 0; i < some; i++) moved(comm, m, t, done[i]);
+  return !m->left;
 }
 
-/* All receive first; each sends to the rank behind it first, so that not all begin with the same one. Messages of a
- * pair arrive in order, so pieces need no numbers. */
-static void exchange(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive) {
-  for (int64_t number = 0, more = 1; more; number++) {
-    messages m = {.count = 0};
-    more = 0;
-    for (int i = 1; i < comm->size; i++) {
-      int from = (comm->rank + comm->size - i) % comm->size;
-      ch_bytes in = piece_of(comm, receive[from], number);
-      more |= receive[from].bytes > (number + 1) * comm->piece;
-      if (!in.bytes) continue;
-      MPI_Irecv(in.at, (int)in.bytes, MPI_BYTE, from, TAG, world, &m.request[m.count]);
-      m.rank[m.count++] = from;
-    }
-    m.received = m.count;
-    for (int i = 1; i < comm->size; i++) {
-      int to = (comm->rank + i) % comm->size;
-      ch_bytes out = piece_of(comm, send[to], number);
-      more |= send[to].bytes > (number + 1) * comm->piece;
-      if (!out.bytes) continue;
-      MPI_Isend(out.at, (int)out.bytes, MPI_BYTE, to, TAG, world, &m.request[m.count]);
-      m.rank[m.count++] = to;
-    }
-    finish(comm, &m, send, receive, number);
+static void wait(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
+  int done[2 * CH_RANKS], some;
+  messages *m = &under_way[t->place];
+  int count = until == CH_ARRIVED ? m->receives : m->count;
+  const int *left = until == CH_ARRIVED ? &m->to_come : &m->left;
+  while (*left) {
+    MPI_Waitsome(count, m->request, &some, done, MPI_STATUSES_IGNORE);
+    for (int i = 0; i < some; i++) moved(comm, m, t, done[i]);
   }
+  m->taken = until == CH_ARRIVED;
 }
 
 int ch_mpi_join(int expected, const ch_comm **comm) {
@@ -93,9 +121,12 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
                     .rank = rank,
                     .size = size,
                     .piece = PIECE,
+                    .worth = CH_COMM_WORTH,
                     .traffic = &traffic,
                     .watch = ch_watch_new(),
-                    .exchange = exchange};
+                    .begin = begin,
+                    .test = test,
+                    .wait = wait};
   *comm = &table;
   return CHOIR_OK;
 }

@@ -21,7 +21,7 @@ typedef struct {
 } place;
 
 typedef struct {
-  int spans; /* that are still to come from it or to go to it, in this exchange */
+  int spans; /* that are still to come from it or to go to it, of what is waited for */
   place heard;
   char host[HOST_BYTES];
 } peer;
@@ -36,7 +36,8 @@ struct ch_watch {
   double seconds;
   void (*silent)(void *context, const char *text);
   void *context;
-  int waiting;    /* in an exchange */
+  int64_t waiting; /* for the exchange of that number; 0: for none */
+  ch_transfer_state until;
   uint64_t moves; /* whatever went on */
   place now;
   peer peer[CH_RANKS];
@@ -66,15 +67,18 @@ void ch_watch_section(const ch_comm *comm, const char *name, int64_t number) {
   pthread_mutex_unlock(&w->lock);
 }
 
-void ch_watch_enter(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive) {
+static int spans_left(const ch_transfer *t, int rank, ch_transfer_state until) {
+  return (t->receive[rank].bytes > 0) + (until == CH_ENDED && t->send[rank].bytes > 0);
+}
+
+void ch_watch_enter(const ch_comm *comm, const ch_transfer *t, ch_transfer_state until) {
   ch_watch *w = comm->watch;
   if (!w) return;
   pthread_mutex_lock(&w->lock);
-  w->now.what = what;
-  w->now.exchange++;
-  for (int r = 0; r < comm->size; r++)
-    w->peer[r].spans = r == comm->rank ? 0 : (send[r].bytes > 0) + (receive[r].bytes > 0);
-  w->waiting = 1;
+  w->now.what = t->what;
+  w->now.exchange = w->waiting = t->number;
+  w->until = until;
+  for (int r = 0; r < comm->size; r++) w->peer[r].spans = spans_left(t, r, until);
   w->moves++;
   pthread_mutex_unlock(&w->lock);
 }
@@ -87,19 +91,16 @@ void ch_watch_leave(const ch_comm *comm) {
   pthread_mutex_unlock(&w->lock);
 }
 
-static void note(const ch_comm *comm, int rank, int spans, int heard) {
+void ch_watch_moved(const ch_comm *comm, const ch_transfer *t, int rank, int came) {
   ch_watch *w = comm->watch;
   if (!w) return;
   pthread_mutex_lock(&w->lock);
-  w->peer[rank].spans -= spans;
-  if (heard) w->peer[rank].heard = w->now;
+  peer *p = &w->peer[rank];
+  if (w->waiting == t->number) p->spans = spans_left(t, rank, w->until);
+  if (came) p->heard = (place){w->now.section, w->now.number, t->what, t->number};
   w->moves++;
   pthread_mutex_unlock(&w->lock);
 }
-
-void ch_watch_moved(const ch_comm *comm) { note(comm, 0, 0, 0); }
-void ch_watch_sent(const ch_comm *comm, int rank) { note(comm, rank, 1, 0); }
-void ch_watch_heard(const ch_comm *comm, int rank) { note(comm, rank, 1, 1); }
 
 /* ---- the thread ---- */
 
@@ -160,7 +161,6 @@ static void *look_on(void *context) {
   return NULL;
 }
 
-/* By the table itself: what is made of it stands above this file. */
 static void share_hosts(const ch_comm *comm, ch_watch *w) {
   char host[CH_RANKS][HOST_BYTES] = {{0}};
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
@@ -169,9 +169,7 @@ static void share_hosts(const ch_comm *comm, ch_watch *w) {
     send[r] = (ch_bytes){host[comm->rank], HOST_BYTES};
     receive[r] = (ch_bytes){host[r], HOST_BYTES};
   }
-  ch_watch_enter(comm, "names of hosts", send, receive);
-  comm->exchange(comm, send, receive);
-  ch_watch_leave(comm);
+  ch_comm_exchange(comm, "names of hosts", send, receive);
   for (int r = 0; r < comm->size; r++) memcpy(w->peer[r].host, host[r], HOST_BYTES);
 }
 

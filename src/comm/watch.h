@@ -19,13 +19,12 @@ void ch_watch_free(ch_watch *watch); /* ends the thread */
 /* What the rank is at, for messages: "step" 17, "set-up" -1. */
 void ch_watch_section(const ch_comm *comm, const char *name, int64_t number);
 
-/* An exchange begins, with these spans to come and go, and ends. */
-void ch_watch_enter(const ch_comm *comm, const char *what, const ch_bytes *send, const ch_bytes *receive);
+/* The rank waits for an exchange to come that far, and no longer. */
+void ch_watch_enter(const ch_comm *comm, const ch_transfer *t, ch_transfer_state until);
 void ch_watch_leave(const ch_comm *comm);
 
-/* For tables, within it: something has moved; a whole span has gone to that rank, or come from it. */
-void ch_watch_moved(const ch_comm *comm);
-void ch_watch_sent(const ch_comm *comm, int rank);
-void ch_watch_heard(const ch_comm *comm, int rank);
+/* For tables: bytes have gone to that rank, or come from it, of an exchange that is waited for or of another one; its
+ * spans say what is left. */
+void ch_watch_moved(const ch_comm *comm, const ch_transfer *t, int rank, int came);
 
 #endif

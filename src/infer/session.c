@@ -71,6 +71,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   if (model->net.moe_layers && !(s->causal && model->net.router->causal))
     CH_TRY(model->net.router->check(&model->config.model.router, o->chunk, model->config.model.experts, o->chunk));
   CH_TRY(ch_exec_init(&s->x, model->x.ops->name, model->x.compute, 1, model->x.threads));
+  s->x.wire = model->x.wire;
   s->x.batch_invariant = 1;
   s->slots = o->slots;
   s->positions = o->length;

@@ -25,7 +25,7 @@ void choir_config_default(choir_config *config) {
 
 /* ---- JSON: objects nest as the dots of the paths say ---- */
 
-static const char *const sections[] = {"model", "model.router", "train"};
+static const char *const sections[] = {"model", "model.router", "train", "parallel"};
 enum { SECTIONS = sizeof sections / sizeof *sections };
 
 /* The last part of `path` when the rest is `section` ("": the file itself), else NULL. */
@@ -265,6 +265,7 @@ int choir_config_check(const choir_config *config) {
   CH_CHECK_RESERVED(config, "choir_config");
   CH_CHECK_RESERVED(&config->model, "choir_model_config");
   CH_CHECK_RESERVED(&config->train, "choir_train_config");
+  CH_CHECK_RESERVED(&config->parallel, "choir_parallel_config");
   for (int i = 0; i < CH_FIELDS; i++) CH_TRY(ch_field_check(config, &ch_fields[i]));
   CH_TRY(ch_options_check_router(&config->model.router));
   CH_TRY(ch_options_check_optimizer(config));

@@ -18,6 +18,7 @@ static const char *const *solvers(void) { return ch_router_solvers; }
 #define MODEL(name) offsetof(choir_config, model.name)
 #define ROUTER(name) offsetof(choir_config, model.router.name)
 #define TRAIN(name) offsetof(choir_config, train.name)
+#define PARALLEL(name) offsetof(choir_config, parallel.name)
 const ch_field ch_fields[] = {
     {.path = "model.name", .kind = CH_FIELD_WORD, .offset = MODEL(name), .word = "", .help = "for people"},
     {"model.vocab_size", CH_FIELD_INTEGER, MODEL(vocab_size), 0, 0, 1 << 20, .help = "V; 0: the data's tokenizer says"},
@@ -132,6 +133,12 @@ const ch_field ch_fields[] = {
      .help = "newest that stay; 0: all"},
     {"train.file_bytes", CH_FIELD_LONG, TRAIN(file_bytes), 5e9, 0, BIG,
      .help = "of tensors in one file of a checkpoint, at most: more get several files and an index; 0: any"},
+    {.path = "parallel.wire",
+     .kind = CH_FIELD_WORD,
+     .offset = PARALLEL(wire),
+     .word = "fp32",
+     .words = computes,
+     .help = "what rows between tokens and experts, and their gradients, are rounded to; on one process, too"},
 };
 _Static_assert(sizeof ch_fields / sizeof *ch_fields == CH_FIELDS, "config.h counts the fields");
 

@@ -99,22 +99,51 @@ static void reorder(const ch_exec *x, const ch_exchange *ex, run own, int64_t by
     }
 }
 
-/* Rows of width d from the local view to the owned one, or back. */
-static void travel(ch_exec *x, const char *what, const ch_exchange *ex, int d, const real CH_DEV *local,
-                   const real CH_DEV *owned, int back) {
+/* How many slots are filled: only the device knows. */
+static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
+
+static void round_rows(ch_exec *x, const ch_record *r, int d, const real CH_DEV *rows, ch_bf16 CH_DEV *rounded) {
+  x->ops->round_bf16(x, &(ch_round_args){.count = d, .rows = filled(r), .x = rows, .y = rounded});
+}
+
+static void widen_rows(ch_exec *x, const ch_record *r, int d, const ch_bf16 CH_DEV *rounded, real CH_DEV *rows) {
+  x->ops->widen_bf16(x, &(ch_widen_args){.count = d, .rows = filled(r), .x = rounded, .y = rows});
+}
+
+/* Rows between the local view and the owned one, in the type that they travel in. */
+static void carry(ch_exec *x, const char *what, const ch_exchange *ex, int64_t bytes, void *local, void *owned,
+                  int back) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int64_t bytes = d * (int64_t)sizeof(real);
   char *stage = CH_NEW_HOST(&x->scratch, char, ex->owned.max_slots *bytes);
-  char *rows = CH_AS_HOST(char, owned);
   run own = experts_of(x, ex->e, x->comm->rank);
   ch_bytes here[CH_RANKS], there[CH_RANKS];
   if (!ch_counting(x)) {
-    local_spans(x, ex, bytes, CH_AS_HOST(void, local), here);
+    local_spans(x, ex, bytes, local, here);
     owned_spans(x, ex, own, bytes, stage, there);
-    if (back) reorder(x, ex, own, bytes, rows, stage, 0);
+    if (back) reorder(x, ex, own, bytes, owned, stage, 0);
     ch_comm_exchange(x->comm, what, back ? there : here, back ? here : there);
-    if (!back) reorder(x, ex, own, bytes, rows, stage, 1);
+    if (!back) reorder(x, ex, own, bytes, owned, stage, 1);
   }
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* Rows of width d from the local view to the owned one, or back. On one process they only become what they would have
+ * become on their way. */
+static void travel(ch_exec *x, const char *what, const ch_exchange *ex, int d, real CH_DEV *local, real CH_DEV *owned,
+                   int back) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  const ch_record *from = back ? &ex->owned : &ex->local, *to = back ? &ex->local : &ex->owned;
+  if (x->wire == CH_COMPUTE_FP32) {
+    if (ex->slots)
+      carry(x, what, ex, d * (int64_t)sizeof(real), CH_AS_HOST(void, local), CH_AS_HOST(void, owned), back);
+    return;
+  }
+  ch_bf16 CH_DEV *local16 = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->local.max_slots * d);
+  ch_bf16 CH_DEV *owned16 = ex->slots ? CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->owned.max_slots * d) : local16;
+  round_rows(x, from, d, back ? owned : local, back ? owned16 : local16);
+  if (ex->slots)
+    carry(x, what, ex, d * (int64_t)sizeof(ch_bf16), CH_AS_HOST(void, local16), CH_AS_HOST(void, owned16), back);
+  widen_rows(x, to, d, back ? local16 : owned16, back ? local : owned);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -123,13 +152,13 @@ void ch_exchange_dispatch(ch_exec *x, const ch_exchange *ex, int d, const real C
   real CH_DEV *sent = ex->slots ? CH_NEW(&x->scratch, real, (int64_t)ex->local.max_slots * d) : rows;
   x->ops->gather(x,
                  &(ch_gather_args){.record = &ex->local, .d = d, .x = tokens + (int64_t)ex->first_row * d, .y = sent});
-  if (ex->slots) travel(x, "rows to experts", ex, d, sent, rows, 0);
+  travel(x, "rows to experts", ex, d, sent, rows, 0);
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_exchange_combine(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *rows, real CH_DEV *y,
+void ch_exchange_combine(ch_exec *x, const ch_exchange *ex, int d, real CH_DEV *rows, real CH_DEV *y,
                          real CH_DEV *tokens, int accumulate) {
-  if (ex->slots) travel(x, "rows from experts", ex, d, y, rows, 1);
+  travel(x, "rows from experts", ex, d, y, rows, 1);
   x->ops->combine(x, &(ch_combine_args){.record = &ex->local,
                                         .d = d,
                                         .gated = 1,
@@ -143,16 +172,13 @@ void ch_exchange_combine_backward(ch_exec *x, const ch_exchange *ex, int d, real
   x->ops->combine_backward(
       x,
       &(ch_combine_args){.record = &ex->local, .d = d, .gated = 1, .y = y, .dout = dtokens, .dy = y, .dgate = dgate});
-  if (ex->slots) travel(x, "gradients to experts", ex, d, y, drows, 0);
+  travel(x, "gradients to experts", ex, d, y, drows, 0);
 }
 
-void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *rows, real CH_DEV *tokens) {
+void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, real CH_DEV *rows, real CH_DEV *tokens) {
   size_t mark = ch_arena_mark(&x->scratch);
-  const real CH_DEV *y = rows;
-  if (ex->slots) {
-    y = CH_NEW(&x->scratch, real, (int64_t)ex->local.max_slots * d);
-    travel(x, "gradients from experts", ex, d, y, rows, 1);
-  }
+  real CH_DEV *y = ex->slots ? CH_NEW(&x->scratch, real, (int64_t)ex->local.max_slots * d) : rows;
+  travel(x, "gradients from experts", ex, d, y, rows, 1);
   x->ops->combine(x, &(ch_combine_args){.record = &ex->local, .d = d, .y = y, .out = tokens});
   ch_arena_release(&x->scratch, mark);
 }

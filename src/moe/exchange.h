@@ -3,7 +3,11 @@
  *
  * A rank has a run of the tokens and a run of the experts. Everybody knows the whole routing record, and with it who
  * sends how many rows to whom: counts are never sent. An expert meets the rows of all tokens in the order of its slots,
- * as in one process. One process owns everything: dispatch is a gather, combine a sum over a token's slots. */
+ * as in one process. One process owns everything: dispatch is a gather, combine a sum over a token's slots.
+ *
+ * Where x->wire is bf16, every row is rounded on its way, once, wherever it goes: also those that stay on their rank,
+ * and on one process. So what is learned depends on the config, not on who has which row. Their gradients are those
+ * of rows that were not rounded. */
 #ifndef CH_MOE_EXCHANGE_H
 #define CH_MOE_EXCHANGE_H
 
@@ -30,7 +34,7 @@ void ch_exchange_dispatch(ch_exec *x, const ch_exchange *ex, int d, const real C
 
 /* tokens [n,d] (=|+=) the sum over a token's slots of gate * rows. y [local slots,d] keeps the rows for backward; in
  * one process it is `rows`. */
-void ch_exchange_combine(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *rows, real CH_DEV *y,
+void ch_exchange_combine(ch_exec *x, const ch_exchange *ex, int d, real CH_DEV *rows, real CH_DEV *y,
                          real CH_DEV *tokens, int accumulate);
 
 /* Its backward: from dtokens [n,d] and y, which it writes over, to drows [owned slots,d] and dgate [local slots]. */
@@ -38,7 +42,7 @@ void ch_exchange_combine_backward(ch_exec *x, const ch_exchange *ex, int d, real
                                   real CH_DEV *drows, real CH_DEV *dgate);
 
 /* tokens [n,d] = the sum over a token's slots of rows: the backward of dispatch. */
-void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *rows, real CH_DEV *tokens);
+void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, real CH_DEV *rows, real CH_DEV *tokens);
 
 /* One number a slot, of all ranks' slots: those of the record from those of every rank's local view, which in one
  * process are the same and may stand in the same place. */

@@ -16,6 +16,7 @@ typedef struct ch_exec {
   struct ch_exec *host;     /* where `memory` is not the host's: one of the host's own, else NULL */
   int threads;              /* of every parallel region; results do not depend on it */
   ch_compute compute;       /* what inputs of matrix products are rounded to */
+  ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/exchange.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   int batch_invariant;      /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;

@@ -252,6 +252,14 @@ typedef struct {
   ch_bf16 CH_DEV *y;
 } ch_round_args;
 
+/* The values of bf16 numbers. */
+typedef struct {
+  int64_t count;
+  const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements */
+  const ch_bf16 CH_DEV *x;
+  real CH_DEV *y;
+} ch_widen_args;
+
 /* Adafactor with beta1 = 0 (Shazeer & Stern 2018, algorithms 4 and 5, with parameter scaling): for a tensor of
  * `batch` matrices [rows, cols] (each expert's matrix is factored by itself),
  *   row = beta2 row + (1-beta2) mean_cols(g^2 + eps1);  col likewise over rows;  v = row col / mean(row)
@@ -293,8 +301,8 @@ typedef struct {
                           op(embedding, ch_embedding_args) op(embedding_backward, ch_embedding_args)                  \
                               op(head, ch_head_args) op(copy, ch_copy_args) op(dropout, ch_dropout_args)              \
                                   op(multiply, ch_multiply_args) op(sumsq, ch_sumsq_args)                             \
-                                      op(round_bf16, ch_round_args) op(adafactor, ch_adafactor_args)                  \
-                                          op(adamw, ch_adamw_args) /* routing */                                      \
+                                      op(round_bf16, ch_round_args) op(widen_bf16, ch_widen_args)                     \
+                                          op(adafactor, ch_adafactor_args) op(adamw, ch_adamw_args) /* routing */     \
       op(jitter, ch_jitter_args) op(select, ch_select_args) op(mean_cutoff, ch_mean_cutoff_args)                      \
           op(running_mean, ch_running_mean_args) op(best, ch_best_args) op(draw, ch_draw_args)                        \
               op(sample_second, ch_sample_second_args) op(place, ch_place_args) op(threshold, ch_threshold_args)      \

@@ -53,8 +53,10 @@ static void read_off(const ch_trainer *t, ch_engine_plan *p) {
 }
 
 /* Nobody is there: a dry run sends nothing. */
-static void send_nothing(const ch_comm *comm, const ch_bytes *send, const ch_bytes *receive) {
-  (void)comm, (void)send, (void)receive;
+static void begin_nothing(const ch_comm *comm, ch_transfer *t) { (void)comm, (void)t; }
+static int test_nothing(const ch_comm *comm, ch_transfer *t) { return (void)comm, (void)t, 1; }
+static void wait_for_nothing(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
+  (void)comm, (void)t, (void)until;
 }
 
 int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine_plan *plan) {
@@ -66,8 +68,11 @@ int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine
                           .rank = rank,
                           .size = ranks,
                           .piece = INT64_C(1) << 28,
+                          .worth = CH_COMM_WORTH,
                           .traffic = &traffic,
-                          .exchange = send_nothing};
+                          .begin = begin_nothing,
+                          .test = test_nothing,
+                          .wait = wait_for_nothing};
   const choir_ranks shared = {&others};
   *plan = (ch_engine_plan){.local = 0};
   options.emulate_bf16 = 1; /* the cluster is another machine */
@@ -99,12 +104,17 @@ static const char *const purpose_names[PURPOSES] = {
     "dense weights", "expert weights", "dense gradients",  "expert gradients", "dense state",
     "expert state",  "activations",    "exchange buffers", "scratch",          "process"};
 
-/* Rows under way: of the rank's tokens, and as they come from all ranks. */
-static int64_t staging(int64_t d, int64_t local, int64_t owned) { return (local + owned) * d * (int64_t)sizeof(real); }
+/* Rows under way: of the rank's tokens, and as they come from all ranks; where they are rounded, of each side once
+ * more. */
+static int64_t staging(const choir_config *config, int64_t local, int64_t owned) {
+  int64_t word = ch_flow_element_bytes(config), rounded = word < (int64_t)sizeof(real);
+  int64_t bytes = local * (int64_t)sizeof(real) + owned * word + rounded * (local + owned) * word;
+  return bytes * config->model.d_model;
+}
 
 /* The engine's own plan, cut by purpose. */
 static void cut(const choir_config *config, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
-  int64_t staged = staging(config->model.d_model, p->local, p->owned);
+  int64_t staged = staging(config, p->local, p->owned);
   if (staged > p->memory.scratch) staged = p->memory.scratch;
   bytes[EXPERT_WEIGHTS] = p->expert_weights;
   bytes[DENSE_WEIGHTS] = p->memory.weights - p->expert_weights;
@@ -128,7 +138,7 @@ static void move_slots(const choir_config *config, const ch_layout *l, const ch_
           owned = split(split(slots, m->experts) * split(m->experts, l->experts), l->replicas);
   int64_t hidden = (owned * (h / l->hidden) - all->owned * h) * word;
   bytes[ACTIVATIONS] += layers * ((local - all->local) * d * word + hidden);
-  bytes[EXCHANGE] = staging(d, local, owned);
+  bytes[EXCHANGE] = staging(config, local, owned);
   bytes[SCRATCH] += most(0, (owned - all->owned) * d * word + hidden);
 }
 

@@ -39,8 +39,13 @@ int64_t ch_flow_slots(const choir_config *config) {
   return ch_router_find(o->name)->max_slots(o, (int)n, config->model.experts, config->train.sequence_length);
 }
 
+int ch_flow_element_bytes(const choir_config *config) {
+  return strcmp(config->parallel.wire, ch_compute_names[CH_COMPUTE_BF16]) ? sizeof(real) : sizeof(ch_bf16);
+}
+
 int64_t ch_flow_slot_bytes(const choir_config *config) {
-  return TRIPS * config->model.d_model * (int64_t)sizeof(real) * ch_flow_moe_layers(config) * config->train.accumulate;
+  return (int64_t)TRIPS * config->model.d_model * ch_flow_element_bytes(config) * ch_flow_moe_layers(config) *
+         config->train.accumulate;
 }
 
 int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {

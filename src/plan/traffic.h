@@ -35,6 +35,9 @@ typedef struct ch_flow {
 /* A config whose train.shards is a multiple of layout->ranks, with the parameter table of its model. */
 ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind);
 
+/* Bytes of an element of a row that travels: 4, or 2 (parallel.wire). */
+int ch_flow_element_bytes(const choir_config *config);
+
 /* Bytes that a slot costs in a step whose token is of another rank than its expert. */
 int64_t ch_flow_slot_bytes(const choir_config *config);
 

@@ -90,6 +90,13 @@ static void round_bf16(ch_exec *x, const ch_round_args *a) {
   for (int64_t i = 0; i < count; i++) a->y[i] = ch_bf16_round((float)a->x[i]);
 }
 
+static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
+  if (ch_counting(x)) return;
+  int64_t count = ch_elements(a->count, a->rows);
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < count; i++) a->y[i] = ch_bf16_value(a->x[i]);
+}
+
 void ch_ref_fill_pointwise(ch_ops *ops) {
   ops->softmax = softmax;
   ops->softmax_backward = softmax_backward;
@@ -98,4 +105,5 @@ void ch_ref_fill_pointwise(ch_ops *ops) {
   ops->jitter = jitter;
   ops->sumsq = sumsq;
   ops->round_bf16 = round_bf16;
+  ops->widen_bf16 = widen_bf16;
 }

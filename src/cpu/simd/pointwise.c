@@ -69,9 +69,23 @@ static void round_bf16(ch_exec *x, const ch_round_args *a) {
   }
 }
 
+static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
+  if (ch_counting(x)) return;
+  int64_t all = ch_elements(a->count, a->rows), pieces = ch_pieces(all, CH_PIECE);
+#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
+  for (int64_t p = 0; p < pieces; p++) {
+    const ch_bf16 *in = a->x;
+    float *y = a->y;
+    int64_t end = ch_piece_end(p, all, CH_PIECE);
+#pragma omp simd
+    for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = ch_bf16_value(in[i]);
+  }
+}
+
 void CH_SIMD(ch_fill_pointwise)(ch_ops *ops) {
   ops->softmax = softmax;
   ops->softmax_backward = softmax_backward;
   ops->sumsq = sumsq;
   ops->round_bf16 = round_bf16;
+  ops->widen_bf16 = widen_bf16;
 }
