@@ -16,7 +16,7 @@
 
 #include "comm/watch.h"
 
-enum { FORKED_MOST = 8, FORKED_PIECE = 1 << 14 };
+enum { FORKED_MOST = 8, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
 
 typedef struct {
   atomic_int full;
@@ -120,7 +120,7 @@ static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm 
                     .rank = r,
                     .size = size,
                     .piece = piece > 0 && piece < FORKED_PIECE ? piece : FORKED_PIECE,
-                    .worth = 1,
+                    .worth = FORKED_WORTH,
                     .traffic = &traffic,
                     .watch = ch_watch_new(),
                     .context = shared,

@@ -114,7 +114,9 @@ typedef struct {
 
 static int plan_really(const ch_comm *comm, void *context) {
   const planning *job = context;
-  const choir_ranks ranks = {comm};
+  ch_comm network = *comm; /* as messages are cut there */
+  network.worth = CH_COMM_WORTH;
+  const choir_ranks ranks = {&network};
   choir_run_options run = {.emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;
@@ -207,14 +209,14 @@ static void half_the_bandwidth_twice_the_time(void **state) {
   choir_plan_free(slow);
 }
 
-/* Rows of 8 ranks, by hand: 2 MoE layers, 5 trips, n c rows of 32 floats, of which 7 in 8 leave their rank; 2 in 8 of
+/* Rows of 8 ranks, by hand: 2 MoE layers, 4 trips, n c rows of 32 floats, of which 7 in 8 leave their rank; 2 in 8 of
  * the ranks' neighbours being the pair. The link of a pair carries two ranks' bytes to the other six. */
 static void rows_by_hand(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
   choir_plan *plan = plan_on_pairs(&c, 1000, 1);
   const choir_plan_part *rows = part_of(find(plan, 1, 8, 1), "expert rows");
-  double slots = MODEL_B * MODEL_T * c.model.router.capacity_factor, bytes = 2 * 5 * slots * 32 * 4 * 7 / 8;
+  double slots = MODEL_B * MODEL_T * c.model.router.capacity_factor, bytes = 2 * 4 * slots * 32 * 4 * 7 / 8;
   assert_true(fabs(rows->bytes - bytes) < 1e-6);
   assert_true(fabs(rows->level_bytes[0] - bytes / 7) < 1e-6);
   assert_true(fabs(rows->seconds - 2 * (bytes / 8) * 6 / 7 / 1e9) < 1e-15);
@@ -222,9 +224,25 @@ static void rows_by_hand(void **state) {
   double gradients = 2.0 * 7 * 4 * (2 * MODEL_E * 2 * 32 * 40);
   assert_true(copies->bytes == gradients && part_of(find(plan, 8, 1, 1), "expert rows")->bytes == 0);
   const choir_plan_part *shards = part_of(find(plan, 1, 4, 2), "hidden shards");
-  assert_true(fabs(shards->bytes - 2 * 5 * slots * 32 * 4) < 1e-6 && shards->level_bytes[1] == 0);
+  assert_true(fabs(shards->bytes - 2 * 4 * slots * 32 * 4) < 1e-6 && shards->level_bytes[1] == 0);
   assert_string_equal(shards->limit, "pair");
   choir_plan_free(plan);
+}
+
+/* Four groups of experts: of each pass three quarters of the rows' time may pass beside products, one forward and two
+ * backward. Once links are the slower, once products. */
+static void rows_pass_beside_products(void **state) {
+  (void)state;
+  choir_config c = model_config("expert_choice");
+  c.model.experts = 32, c.train.sequence_length = 1024, c.train.batch_sequences = 128;
+  for (int fast = 0; fast < 2; fast++) {
+    choir_plan *plan = plan_on_pairs(&c, 1000, fast ? 100 : 0.1);
+    const choir_plan_layout *l = find(plan, 1, 8, 1);
+    double rows = part_of(l, "expert rows")->seconds, experts = part_of(l, "experts")->seconds, all = 0;
+    for (int p = 0; p < l->parts; p++) all += l->part[p].seconds;
+    assert_true(fabs(all - l->seconds - (fast ? rows * 3 / 4 : experts)) < 1e-9 * all && l->overlapped <= l->seconds);
+    choir_plan_free(plan);
+  }
 }
 
 /* What a rank sends to all others on a square torus takes bytes sqrt(P) / (8 b), on a line four times an eighth as the
@@ -232,7 +250,7 @@ static void rows_by_hand(void **state) {
 static void topologies_by_hand(void **state) {
   (void)state;
   ch_cluster c = {.ranks = 64, .levels = 1, .level = {{.ranks = 64, .bandwidth = 10}}};
-  ch_flow f = {.bytes = 64 * 63.0, .exchanges = 3, .size = 64, .stride = 1};
+  ch_flow f = {.bytes = 64 * 63.0, .exchanges = 3, .messages = 1, .size = 64, .stride = 1};
   c.level[0].oversubscription = 1;
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 6.3) < 1e-12);
   c.level[0].topology = CH_FAT_TREE, c.level[0].oversubscription = 4;
@@ -248,6 +266,8 @@ static void topologies_by_hand(void **state) {
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 8 * 8 / 8.0 / 10) < 1e-12);
   c.level[0].latency = 5, c.message = 0.25;
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 0.8 - 3 * (5 + 7 * 0.25)) < 1e-12);
+  f.messages = 4;
+  assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 0.8 - 3 * (5 + 4 * 7 * 0.25)) < 1e-12);
 }
 
 /* Six experts on eight ranks: who has one has 8 / 6 of the mean, and its weights to read. */
@@ -369,6 +389,7 @@ int main(void) {
       cmocka_unit_test(bytes_are_conserved),
       cmocka_unit_test(half_the_bandwidth_twice_the_time),
       cmocka_unit_test(rows_by_hand),
+      cmocka_unit_test(rows_pass_beside_products),
       cmocka_unit_test(topologies_by_hand),
       cmocka_unit_test(the_fullest_rank_counts),
       cmocka_unit_test(refusals_say_why),

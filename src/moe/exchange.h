@@ -5,6 +5,9 @@
  * sends how many rows to whom: counts are never sent. An expert meets the rows of all tokens in the order of its slots,
  * as in one process. One process owns everything: dispatch is a gather, combine a sum over a token's slots.
  *
+ * A rank's experts are cut into groups, each with an exchange of its own: while one is multiplied, the rows of the next
+ * come and the results of the last go. Messages make progress where ch_exchange_progress is called, between products.
+ *
  * Where x->wire is bf16, every row is rounded on its way, once, wherever it goes: also those that stay on their rank,
  * and on one process. So what is learned depends on the config, not on who has which row. Their gradients are those
  * of rows that were not rounded. */
@@ -13,36 +16,70 @@
 
 #include "op/op.h"
 
+/* Some of a rank's experts, one behind the other. */
+typedef struct ch_expert_group {
+  int first;        /* of this rank's experts */
+  int64_t slot;     /* of this rank's experts' slots */
+  ch_record record; /* their slots, from that one on: expert_begin and sizes only */
+} ch_expert_group;
+
+enum { CH_EXPERT_GROUPS = 4 }; /* at most */
+
 /* A record in two views. In one process both are the record itself. */
 typedef struct ch_exchange {
-  int n, e;        /* tokens of every rank; experts of all */
+  int n, e, d;     /* tokens of every rank; experts of all; width of a row */
   int first_row;   /* of this rank's tokens, the first that the record is about */
   ch_record local; /* the slots of this rank's tokens, with all experts; tokens count from first_row */
-  ch_record owned; /* the slots of this rank's experts, with all tokens: expert_begin and sizes only */
-  int64_t *slots;  /* [ranks,e] host: slots that the rank's tokens have of the expert; NULL: one process */
+  int64_t owned;   /* room for slots of this rank's experts, of all tokens; 0 in one process */
+  int groups;      /* that these experts are cut into: as many on every rank, some perhaps empty */
+  ch_expert_group group[CH_EXPERT_GROUPS];
+  /* The rest is NULL in one process. */
+  int64_t *slots;        /* [ranks,e] host: slots that the rank's tokens have of the expert */
+  ch_bytes *spans;       /* [groups,4,ranks] host: of the exchanges */
+  ch_transfer *transfer; /* [2,groups] host: to the experts, and back */
+  void CH_DEV *kept;     /* [owned,d] what experts read in forward, as it came */
+  /* From dispatch to combine, or to return: */
+  ch_bf16 CH_DEV *rounded; /* [local slots,d] scratch, where the wire is bf16 */
+  void CH_DEV *stage;      /* [owned,d] scratch, as they travel */
+  void CH_DEV *local_rows; /* where rows of this rank's tokens go from, and come back to */
+  void CH_DEV *arrivals;   /* where rows of its experts come to */
+  const char *answer;      /* what goes back */
 } ch_exchange;
+
+/* How many groups the experts of every rank are cut into: as many as there are messages worth one of their own, in the
+ * mean over ranks, each of which has a message to each other one for every group. */
+int ch_exchange_groups(int64_t ranks, int e, int64_t max_slots, int64_t row_bytes, int64_t worth);
 
 /* Room from an arena for records of `max_slots`, `most` of one expert, over the tokens of all ranks, of which this one
  * has n. */
-void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int max_slots, int most, ch_exchange *ex);
+void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slots, int most, ch_exchange *ex);
 
 /* Splits a record about tokens `begin` and following of all. It needs no index, unless there is one process. */
 void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange *ex);
 
-/* rows [owned slots,d] = x[slot_token]: what the experts read. tokens [n,d]. Its transpose is ch_exchange_return. */
-void ch_exchange_dispatch(ch_exec *x, const ch_exchange *ex, int d, const real CH_DEV *tokens, real CH_DEV *rows);
+/* Forward: y [local slots,d] = tokens[slot_token], for tokens [n,d], on their way to the experts. The rows that come
+ * back replace them. It takes scratch, which is the caller's to release after ch_exchange_combine. */
+void ch_exchange_dispatch(ch_exec *x, ch_exchange *ex, const real CH_DEV *tokens, real CH_DEV *y);
 
-/* tokens [n,d] (=|+=) the sum over a token's slots of gate * rows. y [local slots,d] keeps the rows for backward; in
- * one process it is `rows`. */
-void ch_exchange_combine(ch_exec *x, const ch_exchange *ex, int d, real CH_DEV *rows, real CH_DEV *y,
-                         real CH_DEV *tokens, int accumulate);
+/* tokens [n,d] (=|+=) the sum over a token's slots of gate * y, once all rows are back. */
+void ch_exchange_combine(ch_exec *x, ch_exchange *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate);
 
-/* Its backward: from dtokens [n,d] and y, which it writes over, to drows [owned slots,d] and dgate [local slots]. */
-void ch_exchange_combine_backward(ch_exec *x, const ch_exchange *ex, int d, real CH_DEV *y, const real CH_DEV *dtokens,
-                                  real CH_DEV *drows, real CH_DEV *dgate);
+/* Its backward: from dtokens [n,d] and y, which dy takes the place of on its way to the experts, dgate [local slots].
+ * Scratch as for dispatch, until ch_exchange_return. */
+void ch_exchange_combine_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y, const real CH_DEV *dtokens,
+                                  real CH_DEV *dgate);
 
-/* tokens [n,d] = the sum over a token's slots of rows: the backward of dispatch. */
-void ch_exchange_return(ch_exec *x, const ch_exchange *ex, int d, real CH_DEV *rows, real CH_DEV *tokens);
+/* tokens [n,d] = the sum over a token's slots of y, once all rows are back: the backward of dispatch. */
+void ch_exchange_return(ch_exec *x, ch_exchange *ex, real CH_DEV *y, real CH_DEV *tokens);
+
+/* Between the two, for one group after the other: waits for its rows, and has them in `rows` [group's slots,d]; the
+ * rows of forward again; and sends those that stand in `rows` back. In one process `rows` is y. */
+void ch_exchange_arrive(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *rows);
+void ch_exchange_read_again(ch_exec *x, ch_exchange *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows);
+void ch_exchange_send_back(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *rows);
+
+/* Moves on what is under way, and waits for nothing. */
+void ch_exchange_progress(ch_exec *x, ch_exchange *ex);
 
 /* One number a slot, of all ranks' slots: those of the record from those of every rank's local view, which in one
  * process are the same and may stand in the same place. */

@@ -65,8 +65,8 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   }
   s->chunk_slots = expert_slots(x, a, slots);
   int most = a->router->even && !a->causal ? slots / a->e : n;
-  ch_exchange_alloc(x, keep, a->n, a->e, s->chunk_slots, most, &s->exchange);
-  s->pre = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.owned.max_slots : (int64_t)s->chunk_slots) * a->h);
+  ch_exchange_alloc(x, keep, a->n, a->e, a->d, s->chunk_slots, most, &s->exchange);
+  s->pre = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.owned : s->chunk_slots) * a->h);
   s->expert_y = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.local.max_slots : (int64_t)s->chunk_slots) * a->d);
 }
 
@@ -171,20 +171,13 @@ static void assign(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
                                     .counts = s->tally.counts});
 }
 
-/* Rows of this rank's experts: where those of its tokens are, in one process. */
-static real CH_DEV *owned_rows(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
-  const ch_exchange *ex = &s->exchange;
-  return ex->slots ? CH_NEW(&x->scratch, real, (int64_t)ex->owned.max_slots * a->d) : s->expert_y;
-}
-
 /* `record` is about the tokens from `begin` on. */
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *record, int begin, ch_moe_saved *s) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_exchange_split(x, record, begin, &s->exchange);
-  real CH_DEV *rows = owned_rows(x, a, s);
-  ch_exchange_dispatch(x, &s->exchange, a->d, a->x, rows);
-  ch_experts_forward(x, a, &s->exchange, s->pre, rows);
-  ch_exchange_combine(x, &s->exchange, a->d, rows, s->expert_y, a->out, a->out_acc);
+  ch_exchange_dispatch(x, &s->exchange, a->x, s->expert_y);
+  ch_experts_forward(x, a, s);
+  ch_exchange_combine(x, &s->exchange, s->expert_y, a->out, a->out_acc);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -312,12 +305,11 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
 /* forward's steps in reverse. */
 void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
-  const ch_exchange *ex = &saved->exchange;
+  ch_exchange *ex = &saved->exchange;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
-  real CH_DEV *rows = owned_rows(x, a, saved); /* dy, then the gradient of what the experts read */
-  ch_exchange_combine_backward(x, ex, a->d, saved->expert_y, a->dout, rows, dgate);
-  ch_experts_backward(x, a, ex, saved->pre, rows);
-  ch_exchange_return(x, ex, a->d, rows, a->dx);
+  ch_exchange_combine_backward(x, ex, saved->expert_y, a->dout, dgate);
+  ch_experts_backward(x, a, saved);
+  ch_exchange_return(x, ex, saved->expert_y, a->dx);
   if (saved->gate_sum)
     x->ops->normalize_gates_backward(
         x, &(ch_normalize_args){.record = &ex->local, .sum = saved->gate_sum + first_token(x, a), .dgate = dgate});

@@ -48,7 +48,7 @@ static void read_off(const ch_trainer *t, ch_engine_plan *p) {
     const ch_block *b = &model->net.block[l];
     if (b->moe < 0 || model->x.comm->size == 1) continue;
     p->local = b->saved.exchange.local.max_slots;
-    p->owned = b->saved.exchange.owned.max_slots;
+    p->owned = b->saved.exchange.owned;
   }
 }
 
@@ -104,12 +104,11 @@ static const char *const purpose_names[PURPOSES] = {
     "dense weights", "expert weights", "dense gradients",  "expert gradients", "dense state",
     "expert state",  "activations",    "exchange buffers", "scratch",          "process"};
 
-/* Rows under way: of the rank's tokens, and as they come from all ranks; where they are rounded, of each side once
- * more. */
+/* Rows under way: of the rank's experts, all of them; of its tokens where they are rounded, else they stand where
+ * activations do. */
 static int64_t staging(const choir_config *config, int64_t local, int64_t owned) {
-  int64_t word = ch_flow_element_bytes(config), rounded = word < (int64_t)sizeof(real);
-  int64_t bytes = local * (int64_t)sizeof(real) + owned * word + rounded * (local + owned) * word;
-  return bytes * config->model.d_model;
+  int64_t bytes = ch_flow_element_bytes(config);
+  return (owned + (bytes < (int64_t)sizeof(real) ? local : 0)) * bytes * config->model.d_model;
 }
 
 /* The engine's own plan, cut by purpose. */
@@ -137,9 +136,10 @@ static void move_slots(const choir_config *config, const ch_layout *l, const ch_
   int64_t slots = layers ? ch_flow_slots(config) : 0, local = split(slots, l->ranks),
           owned = split(split(slots, m->experts) * split(m->experts, l->experts), l->replicas);
   int64_t hidden = (owned * (h / l->hidden) - all->owned * h) * word;
-  bytes[ACTIVATIONS] += layers * ((local - all->local) * d * word + hidden);
+  bytes[ACTIVATIONS] +=
+      layers * ((local - all->local) * d * word + (owned - all->owned) * d * ch_flow_element_bytes(config) + hidden);
   bytes[EXCHANGE] = staging(config, local, owned);
-  bytes[SCRATCH] += most(0, (owned - all->owned) * d * word + hidden);
+  bytes[SCRATCH] += most(0, ((owned - all->owned) * d * word + hidden) / ch_flow_groups(config, l));
 }
 
 /* Of every dense matrix its own, and whole those of the layer that runs and of what stands outside. */

@@ -90,17 +90,31 @@ static void send(const job *j, ch_flow_kind kind, choir_plan_layout *out) {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* Rows may travel while other experts compute. Gradients of weights may travel while the layers before compute their
- * own: the backward two thirds of all products but experts'; weights that are fetched, in all of them. Everything else
- * is waited for. */
-static double overlapped(const job *j, const choir_plan_layout *out) {
+/* What the engine hides: an exchange of rows is cut into groups of experts, so that of each pass the first group's way
+ * there and the last one's back are waited for, and between them the longer of the products, a third forward and two
+ * backward, and of the other ways. */
+static double hidden_rows(const job *j, const choir_plan_layout *out) {
+  double rows = out->part[COMPUTED + CH_FLOW_ROWS].seconds, experts = out->part[CH_FLOPS_EXPERTS].seconds, hidden = 0;
+  if (rows <= 0) return 0;
+  double ends = rows / 2 / ch_flow_groups(j->config, j->layout);
+  for (int pass = 1; pass < PRODUCTS; pass++) {
+    double products = experts * pass / PRODUCTS, between = rows / 2 - ends;
+    hidden += between < products ? between : products;
+  }
+  return hidden;
+}
+
+/* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
+ * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
+ * Everything else is waited for. */
+static double overlapped(const job *j, const choir_plan_layout *out, double all) {
   const choir_plan_part *p = out->part, *flow = p + COMPUTED;
   double rows = flow[CH_FLOW_ROWS].seconds + flow[CH_FLOW_HIDDEN].seconds;
   double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_EXPERTS].seconds;
   double dense = p[CH_FLOPS_ATTENTION].seconds + p[CH_FLOPS_DENSE].seconds + p[CH_FLOPS_HEAD].seconds;
   double beside = j->layout->dense_sharded ? dense : dense * 2 / 3;
-  return out->seconds - rows - p[CH_FLOPS_EXPERTS].seconds + larger(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients -
-         beside + larger(gradients, beside);
+  return all - rows - p[CH_FLOPS_EXPERTS].seconds + larger(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients - beside +
+         larger(gradients, beside);
 }
 
 static void find_bound(choir_plan_layout *out) {
@@ -130,7 +144,8 @@ void ch_step_of(const choir_config *config, const ch_params *params, const ch_cl
   for (int kind = 0; kind < CH_FLOWS; kind++) send(&j, (ch_flow_kind)kind, out);
   out->parts = COMPUTED + CH_FLOWS;
   for (int i = 0; i < out->parts; i++) out->seconds += out->part[i].seconds;
-  out->overlapped = overlapped(&j, out);
+  out->overlapped = overlapped(&j, out, out->seconds);
+  out->seconds -= hidden_rows(&j, out);
   out->tokens_per_second = tokens / out->seconds;
   out->share = model * out->tokens_per_second / (layout->ranks * ch_peak_of(config, cluster));
   out->cost = cluster->price * layout->ranks * 1e9 / out->tokens_per_second / 3600;

@@ -4,12 +4,13 @@
 
 #include "comm/collective.h"
 #include "moe/at_owners.h"
+#include "moe/exchange.h"
 
 static const char *const names[] = {
     "scores",    "what experts took", "expert rows",      "hidden shards", "gradients of gates",
     "centroids", "dense gradients",   "expert gradients", "numbers",       "dense matrices"};
 
-enum { TRIPS = 5 }; /* of a row: to its expert and back; in backward its gradient there, the row again, and one back */
+enum { TRIPS = 4 }; /* of a row: to its expert and back; in backward its gradient there, and one back */
 
 /* What everything is counted from. */
 typedef struct {
@@ -46,6 +47,14 @@ int ch_flow_element_bytes(const choir_config *config) {
 int64_t ch_flow_slot_bytes(const choir_config *config) {
   return (int64_t)TRIPS * config->model.d_model * ch_flow_element_bytes(config) * ch_flow_moe_layers(config) *
          config->train.accumulate;
+}
+
+int ch_flow_groups(const choir_config *config, const ch_layout *layout) {
+  const choir_router_options *o = &config->model.router;
+  int e = config->model.experts, n = (int)tokens(config);
+  int64_t slots = ch_router_find(o->name)->max_slots(o, n, e, config->train.sequence_length);
+  return ch_exchange_groups((int64_t)layout->experts * layout->hidden, e, slots,
+                            (int64_t)config->model.d_model * ch_flow_element_bytes(config), CH_COMM_WORTH);
 }
 
 int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
@@ -132,6 +141,7 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
       f->size = l->experts * l->hidden;
       f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * (1 - 1.0 / f->size);
       f->exchanges = TRIPS * j->layers;
+      f->messages = ch_flow_groups(j->config, l);
       break;
     case CH_FLOW_HIDDEN: /* each brings its piece of a row to the others, or adds what they have of it */
       f->size = l->hidden;
@@ -165,7 +175,7 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
 ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind) {
   const choir_model_config *m = &config->model;
   job j = {.config = config, .params = params, .layout = layout, .router = ch_router_find(m->router.name)};
-  ch_flow f = {.name = names[kind], .size = layout->ranks, .stride = 1};
+  ch_flow f = {.name = names[kind], .size = layout->ranks, .stride = 1, .messages = 1};
   j.n = tokens(config);
   j.e = m->experts;
   j.d = m->d_model;

@@ -29,6 +29,7 @@ typedef struct ch_flow {
   const char *name;  /* for people */
   double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
   int64_t exchanges; /* of one rank in a step, one after the other */
+  int messages;      /* of an exchange to each rank, at once */
   int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */
 } ch_flow;
 
@@ -43,6 +44,9 @@ int64_t ch_flow_slot_bytes(const choir_config *config);
 
 /* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
 int64_t ch_flow_slots(const choir_config *config);
+
+/* Groups of experts whose rows travel one after the other (moe/exchange.h). */
+int ch_flow_groups(const choir_config *config, const ch_layout *layout);
 
 /* Scores that one rank selects from in a micro-batch and MoE layer. */
 int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout);
