@@ -34,7 +34,11 @@ typedef struct choir_study_options {
   double minutes;      /* stop after so many; 0: never */
   int (*event)(void *context, const choir_study_event *event); /* or NULL; nonzero: save and stop */
   void *context;
-  int64_t reserved[8];
+  const char *tasks;  /* a folder for each labelled task; a recipe that fine-tunes needs it */
+  const char *words;  /* what `bench/bag_of_words --json` printed, to stand beside the accuracies; or NULL */
+  int64_t tune_steps; /* of fine-tuning on one task; 0: the scale's */
+  int64_t tune_rows;  /* of a dev set that are measured; 0: the scale's */
+  int64_t reserved[4];
 } choir_study_options;
 #define CHOIR_STUDY_OPTIONS_INIT \
   { 0 }
