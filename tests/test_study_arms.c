@@ -134,8 +134,39 @@ static void finetuning_trains_nothing(void **state) {
   ch_study_free(&tuned);
 }
 
+/* A fine-tuning run is another one wherever anything that it computes is. */
+static void names_of_tuned_runs(void **state) {
+  (void)state;
+  ch_study s;
+  ch_study_task task[2] = {{.name = "RTE", .hash = 1}, {.name = "RTE", .hash = 2}};
+  char one[CH_RUN_NAME], other[CH_RUN_NAME];
+  int64_t *const fields[] = {&s.tune.steps, &s.tune.eval_every, &s.tune.rows, &s.steps};
+  plan("finetune", "pico", 0, &s);
+  s.arm[3].rate = 0.04;
+  s.tune.task = task;
+  test_ok(ch_study_tuned_name(&s, 0, 3, 2, one));
+  test_ok(ch_study_tuned_name(&s, 0, 3, 2, other));
+  assert_string_equal(one, other);
+  test_ok(ch_study_tuned_name(&s, 1, 3, 2, other));
+  assert_string_not_equal(one, other);
+  test_ok(ch_study_tuned_name(&s, 0, 3, 1, other));
+  assert_string_not_equal(one, other);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    ++*fields[i];
+    test_ok(ch_study_tuned_name(&s, 0, 3, 2, other));
+    assert_string_not_equal(one, other);
+    --*fields[i];
+  }
+  json_object_set_new(json_object_get(s.recipe, "tune"), "set", json_pack("{s:f}", "train.dropout", 0.1));
+  test_ok(ch_study_tuned_name(&s, 0, 3, 2, other));
+  assert_string_not_equal(one, other);
+  s.tune.task = NULL;
+  ch_study_free(&s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(equal_costs), cmocka_unit_test(pairs_of_equal_cost),
-                                     cmocka_unit_test(names_of_runs), cmocka_unit_test(finetuning_trains_nothing)};
+                                     cmocka_unit_test(names_of_runs), cmocka_unit_test(finetuning_trains_nothing),
+                                     cmocka_unit_test(names_of_tuned_runs)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -145,6 +145,9 @@ static const char *verdict(const claim *c, const ch_estimate *e) {
          margin = ch_number_at(c->json, "margin"), about = ch_number_at(c->json, "about");
   if (e->count < 1) return "not measured";
   if (e->count < 2) return "one seed: no verdict";
+  if (!strcmp(c->kind, "accuracy") && !ch_tuned_learned(c->l->tuned, c->arm) &&
+      !ch_tuned_learned(c->l->tuned, c->rival))
+    return "nothing learned: no verdict";
   if (isfinite(margin)) return verdict_same(e, margin);
   if (isfinite(about)) return verdict_about(e, about);
   if (is_times(c->kind)) figure = log(figure);

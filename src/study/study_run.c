@@ -131,6 +131,16 @@ static int work_through(work *w) {
   return CHOIR_OK;
 }
 
+/* Tasks without files. */
+static void tell_missing(const work *w) {
+  const json_t *missing = w->study.tune.missing, *name;
+  char list[600] = "";
+  size_t i, used = 0;
+  json_array_foreach(missing, i, name) if (used < sizeof list) used +=
+      (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", json_string_value(name));
+  if (json_array_size(missing)) say(w, "warning: %s: no files of %s, left out", w->study.tune.directory, list);
+}
+
 /* What is equal in all arms, and what is not, before anything runs. */
 static void introduce(const work *w) {
   const ch_study *s = &w->study;
@@ -145,10 +155,7 @@ static void introduce(const work *w) {
   if (s->tune.tasks)
     say(w, "then %d runs of fine-tuning: %d tasks, %" PRId64 " steps of %d texts each",
         s->arms * s->seeds * s->tune.tasks, s->tune.tasks, s->tune.steps, s->tune.batch_sequences);
-  const json_t *missing;
-  size_t i;
-  json_array_foreach(s->tune.missing, i, missing)
-      say(w, "warning: %s has no files in %s and is left out", json_string_value(missing), s->tune.directory);
+  tell_missing(w);
   if (epochs > 2) say(w, "warning: tokens are seen %.1f times; above 2 runs learn the data by heart", epochs);
 }
 

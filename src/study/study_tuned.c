@@ -79,6 +79,23 @@ static ch_estimate over_seeds(const ch_tuned *t, int task, int arm, int causal) 
   return ch_estimate_of(values, count);
 }
 
+/* More above the commonest label than twice what chance does, in the rows of the dev set and over seeds. */
+static int is_above(const ch_tuned *t, int task, int arm) {
+  ch_estimate e = over_seeds(t, task, arm, 1);
+  const json_t *result = NULL; /* every seed has the same rows */
+  for (int seed = 1; seed <= t->study->seeds && !result; seed++) result = run_of(t, task, arm, seed)->result;
+  double p = e.mean / 100, rows = ch_number_at(json_object_get(result, "own"), "labelled"),
+         error = 1e4 * p * (1 - p) / rows;
+  if (e.count > 1) error += e.deviation * e.deviation / e.count;
+  return e.mean - 100 * ch_number_at(result, "majority") > 2 * sqrt(error);
+}
+
+int ch_tuned_learned(const ch_tuned *t, int arm) {
+  for (int task = 0; t && arm >= 0 && task < t->study->tune.tasks; task++)
+    if (is_above(t, task, arm)) return 1;
+  return 0;
+}
+
 /* Whether every arm that has a rate has the task with this seed: averages are over the same tasks in all arms. */
 static int is_whole(const ch_tuned *t, int task, int seed) {
   for (int arm = 0; arm < t->study->arms; arm++)
@@ -121,19 +138,10 @@ static int has_batch(const ch_tuned *t, int arm) {
   return 0;
 }
 
-/* More above the commonest label than twice what chance does, in the rows of the dev set and over seeds. */
-static int is_above(const json_t *result, const ch_estimate *e) {
-  double p = e->mean / 100, rows = ch_number_at(json_object_get(result, "own"), "labelled"),
-         error = 1e4 * p * (1 - p) / rows;
-  if (e->count > 1) error += e->deviation * e->deviation / e->count;
-  return e->mean - 100 * ch_number_at(result, "majority") > 2 * sqrt(error);
-}
-
 static json_t *cell_json(const ch_tuned *t, int task, int arm) {
-  ch_estimate own = over_seeds(t, task, arm, 1);
-  json_t *cell = both(own, over_seeds(t, task, arm, 0), has_batch(t, arm)), *runs = json_array();
+  json_t *cell = both(over_seeds(t, task, arm, 1), over_seeds(t, task, arm, 0), has_batch(t, arm)),
+         *runs = json_array();
   static const char *const measures[] = {"own", "batch", NULL};
-  int above = 0;
   for (int seed = 1; seed <= t->study->seeds; seed++) {
     const ch_tuned_run *r = run_of(t, task, arm, seed);
     json_t *run = json_pack("{s:i, s:s, s:o}", "seed", seed, "name", r->name, "best_step",
@@ -143,11 +151,23 @@ static json_t *cell_json(const ch_tuned *t, int task, int arm) {
       json_object_set_new(run, measures[i], measure ? json_incref(measure) : json_null());
     }
     json_array_append_new(runs, run);
-    if (r->result) above = is_above(r->result, &own);
   }
-  json_object_set_new(cell, "above", json_boolean(above));
+  json_object_set_new(cell, "above", json_boolean(is_above(t, task, arm)));
   json_object_set_new(cell, "runs", runs);
   return cell;
+}
+
+/* The paper's figures of an arm, its average over the tasks that are averaged here: its own where these are all. */
+static json_t *paper_json(const ch_tuned *t, const json_t *figures) {
+  const ch_study_tune *tune = &t->study->tune;
+  json_t *json = json_deep_copy(figures);
+  double sum = 0;
+  int count = 0;
+  for (int task = 0; task < tune->tasks; task++)
+    if (is_averaged(t, task)) sum += ch_number_at(figures, tune->task[task].name), count++;
+  if (count < tune->tasks || json_array_size(tune->missing))
+    json_object_set_new(json, "average", ch_number_json(count ? sum / count : (double)NAN));
+  return json;
 }
 
 static json_t *arm_json(const ch_tuned *t, int arm) {
@@ -157,7 +177,7 @@ static json_t *arm_json(const ch_tuned *t, int arm) {
   for (int task = 0; task < t->study->tune.tasks; task++) json_array_append_new(cells, cell_json(t, task, arm));
   return json_pack("{s:s, s:o, s:o, s:o}", "name", name, "tasks", cells, "average",
                    both(average(t, arm, 1), average(t, arm, 0), has_batch(t, arm)), "paper",
-                   figures ? json_incref(figures) : json_null());
+                   figures ? paper_json(t, figures) : json_null());
 }
 
 static json_t *task_json(const ch_tuned *t, int task) {

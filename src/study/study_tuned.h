@@ -24,6 +24,9 @@ void ch_tuned_free(ch_tuned *tuned);
  * causal 0: by batch routing where an arm looks across tokens. */
 double ch_tuned_advantage(const ch_tuned *tuned, int arm, int rival, int seed, int causal);
 
+/* Whether the arm is above the commonest label of any task, by more than two standard errors. */
+int ch_tuned_learned(const ch_tuned *tuned, int arm);
+
 /* "tuned" of summary.json. */
 json_t *ch_tuned_json(const ch_tuned *tuned);
 

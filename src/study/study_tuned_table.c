@@ -21,7 +21,8 @@ static void add_result(json_t *row, const json_t *cell) {
   char text[96];
   int used = snprintf(text, sizeof text, "%s", ch_number_text("%.1f", ch_number_at(own, "mean")));
   if (isfinite(ch_number_at(own, "deviation")))
-    used += snprintf(text + used, sizeof text - (size_t)used, " \xC2\xB1 %.1f", ch_number_at(own, "deviation"));
+    used += snprintf(text + used, sizeof text - (size_t)used, "\xC2\xA0\xC2\xB1\xC2\xA0%.1f",
+                     ch_number_at(own, "deviation"));
   if (isfinite(ch_number_at(batch, "mean")))
     snprintf(text + used, sizeof text - (size_t)used, " (%.1f)", ch_number_at(batch, "mean"));
   add(row, text);
@@ -128,25 +129,31 @@ static void say_pairs(FILE *out, const json_t *tuned) {
   }
 }
 
+static int is_above(const json_t *arm, size_t task) {
+  return json_is_true(json_object_get(json_array_get(json_object_get(arm, "tasks"), task), "above"));
+}
+
 /* Which tasks were learned at all. */
 static void say_above(FILE *out, const json_t *tuned) {
   const json_t *arms = json_object_get(tuned, "arms"), *task, *arm;
-  size_t i, a;
+  size_t i, a, learned = 0, others = 0;
   fputs("Above the commonest label, by more than two standard errors (of the dev set's rows and over seeds):", out);
   json_array_foreach(json_object_get(tuned, "tasks"), i, task) {
     size_t above = 0, named = 0;
-    json_array_foreach(arms, a, arm) above +=
-        json_is_true(json_object_get(json_array_get(json_object_get(arm, "tasks"), i), "above"));
-    fprintf(out, "%s %s with ", i ? ";" : "", ch_text_at(task, "name"));
-    if (!above || above == json_array_size(arms)) {
-      fputs(above ? "every arm" : "no arm", out);
-      continue;
-    }
-    json_array_foreach(
-        arms, a, arm) if (json_is_true(json_object_get(json_array_get(json_object_get(arm, "tasks"), i), "above")))
+    json_array_foreach(arms, a, arm) above += (size_t)is_above(arm, i);
+    if (!above) continue;
+    fprintf(out, "%s %s with ", learned++ ? ";" : "", ch_text_at(task, "name"));
+    if (above == json_array_size(arms)) fputs("every arm", out);
+    json_array_foreach(arms, a, arm) if (above < json_array_size(arms) && is_above(arm, i))
         fprintf(out, "%s%s", named++ ? ", " : "", ch_text_at(arm, "name"));
   }
-  fputs(".", out);
+  fputs(learned ? "." : " no task with any arm.", out);
+  json_array_foreach(json_object_get(tuned, "tasks"), i, task) {
+    size_t above = 0;
+    json_array_foreach(arms, a, arm) above += (size_t)is_above(arm, i);
+    if (learned && !above) fprintf(out, "%s %s", others++ ? "," : " With no arm:", ch_text_at(task, "name"));
+  }
+  if (others) fputs(".", out);
 }
 
 static void say_how(FILE *out, const json_t *tuned) {
