@@ -194,6 +194,8 @@ static void status_of(const json_t *study) {
         printf("  seed %.0f %.0f %%", at(run, "seed"), 100 * fmin(1, at(run, "step") / at(run, "steps")));
     putchar('\n');
   }
+  const json_t *tuned = json_object_get(study, "tuned");
+  if (json_is_object(tuned)) printf("  fine-tuning: %.0f of %.0f runs\n", at(tuned, "ended"), at(tuned, "runs"));
 }
 
 static int status(int count, const char *const *operands) {

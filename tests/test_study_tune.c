@@ -162,6 +162,7 @@ static void a_run_fails(void **state) {
       "mkdir -p hurt/tuned; cp -r whole/runs hurt; touch hurt/tuned/$(ls whole/tuned | grep 'other-exp.*-s2-')");
   program_refuses(1, "failed: other, EC, seed 2", TASKED "--out hurt");
   assert_non_null(strstr(program_output, "1 runs failed"));
+  program_must("choir study status hurt | grep -q 'fine-tuning: 7 of 8 runs'");
   program_must("grep -q '^| average of 1 | .* | 81.2 |$' hurt/two-tiny/table.md");
   json_t *summary = load("%s", "hurt/two-tiny/summary.json"),
          *dense = json_array_get(json_object_get(json_object_get(summary, "tuned"), "arms"), 1),
@@ -190,6 +191,7 @@ static void refusals(void **state) {
   WRONG("train.batch_sequences", "s/sequences\": 8/sequences\": -8/");
   WRONG("paper: 'dens'", "s/\"paper\": {\"EC\"/\"paper\": {\"dens\"/");
   WRONG("\"tasks\" has 0 entries", "s/\\[\"..mine.*WNLI\"\\]/[]/");
+  program_refuses(1, "fine-tunes nothing", "choir study run capacity --tasks tasks " REST);
   program_refuses(1, "the recipe has no \"tune\"",
                   "python3 -c \"import json; r = json.load(open('two.json')); del r['tune']; "
                   "json.dump(r, open('bad.json', 'w'))\"; choir study run bad.json " REST);

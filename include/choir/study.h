@@ -55,7 +55,8 @@ CHOIR_API int choir_study_run(const choir_study_options *options, int *failed);
 CHOIR_API int choir_study_report(const char *directory, void (*told)(void *context, const char *page), void *context);
 
 /* What stands in a directory, as JSON text to be freed by the caller: an array of {study, arms: [{name, rate, runs:
- * [{name, step, steps}]}], summary}. CHOIR_ERROR_FORMAT: no study there. */
+ * [{name, step, steps}]}], tuned: {ended, runs} of fine-tuning or null, summary}. CHOIR_ERROR_FORMAT: no study there.
+ */
 CHOIR_API int choir_study_status(const char *directory, char **json);
 
 /* The recipes that are built in, by number from 0: name, title and question; NULL behind the last. */

@@ -138,8 +138,6 @@ int ch_study_find_rates(ch_study *study); /* sets arm[].rate of all */
 int ch_study_tune_check(const char *file, const json_t *tune);
 /* Budgets: the scale's where none are set; and whether the settings suit every arm. ch_study_plan calls it. */
 int ch_study_tune_plan(ch_study *study);
-/* The tasks in the directory that the options name; those whose files are not there are left out. */
-int ch_study_tune_set_up(ch_study *study, const choir_study_options *options);
 /* Of study.json. */
 json_t *ch_study_tune_json(const ch_study *study);
 int ch_study_tune_read(ch_study *study, const json_t *json, const char *path);
@@ -148,6 +146,11 @@ void ch_study_tune_free(ch_study_tune *tune);
 /* DIRECTORY/tuned/NAME of a task on the run of an arm and a seed: the name says all that decides what it computes. */
 int ch_study_tuned_name(const ch_study *study, int task, int arm, int seed, char *name);
 void ch_study_tuned_path(const ch_study *study, const char *name, char *path);
+
+/* ---- study_tune_tasks.c ---- */
+
+/* The tasks in the directory that the options name; those whose files are not there are left out. */
+int ch_study_tune_set_up(ch_study *study, const choir_study_options *options);
 
 /* ---- study_measure.c, study_time.c ---- */
 

@@ -141,6 +141,16 @@ static void tell_missing(const work *w) {
   if (json_array_size(missing)) say(w, "warning: %s: no files of %s, left out", w->study.tune.directory, list);
 }
 
+/* What will be fine-tuned, and what room the weights of its newest and best checkpoints take. */
+static void introduce_tuning(const work *w) {
+  const ch_study *s = &w->study;
+  int runs = s->seeds * s->tune.tasks;
+  double bytes = 0;
+  for (int a = 0; a < s->arms; a++) bytes += 2.0 * sizeof(float) * (double)s->arm[a].costs.parameters * runs;
+  say(w, "then %d runs of fine-tuning: %d tasks, %" PRId64 " steps of %d texts each, up to %.1f GB of weights",
+      s->arms * runs, s->tune.tasks, s->tune.steps, s->tune.batch_sequences, 1e-9 * bytes);
+}
+
 /* What is equal in all arms, and what is not, before anything runs. */
 static void introduce(const work *w) {
   const ch_study *s = &w->study;
@@ -152,9 +162,7 @@ static void introduce(const work *w) {
     say(w, "  %-28s %8.3f M parameters, %7.3f M active, %8.3f MFLOP a token (x%.2f)", s->arm[a].name,
         1e-6 * (double)s->arm[a].costs.parameters, 1e-6 * (double)s->arm[a].costs.active_parameters,
         1e-6 * s->arm[a].costs.train_flops_per_token, s->arm[a].costs.train_flops_per_token / first);
-  if (s->tune.tasks)
-    say(w, "then %d runs of fine-tuning: %d tasks, %" PRId64 " steps of %d texts each",
-        s->arms * s->seeds * s->tune.tasks, s->tune.tasks, s->tune.steps, s->tune.batch_sequences);
+  if (s->tune.tasks) introduce_tuning(w);
   tell_missing(w);
   if (epochs > 2) say(w, "warning: tokens are seen %.1f times; above 2 runs learn the data by heart", epochs);
 }
