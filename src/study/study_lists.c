@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "model/weights.h"
 #include "study/study_jobs.h"
 #include "study/study_values.h"
@@ -141,7 +142,7 @@ static int add_settings(ch_job *job, int words, const ch_study *s, int seed) {
   const char *key;
   json_t *value;
   json_object_foreach(json_object_get(json_object_get(s->recipe, "tune"), "set"), key, value) {
-    char *text = json_is_string(value) ? strdup(json_string_value(value)) : json_dumps(value, JSON_ENCODE_ANY);
+    char *text = json_is_string(value) ? strdup(json_string_value(value)) : ch_json_dump(value, JSON_ENCODE_ANY);
     int code = text ? add_setting(&at, key, text) : ch_error(CHOIR_ERROR_MEMORY, "no memory for '%s'", key);
     free(text);
     CH_TRY(code);

@@ -97,8 +97,7 @@ json_t *ch_study_tune_json(const ch_study *s) {
   for (int i = 0; i < t->tasks; i++) {
     char hash[24];
     snprintf(hash, sizeof hash, "%016" PRIx64, t->task[i].hash);
-    json_array_append_new(
-        tasks, json_pack("{s:s, s:s, s:s}", "name", t->task[i].name, "given", t->task[i].given, "hash", hash));
+    ch_json_add(tasks, json_pack("{s:s, s:s, s:s}", "name", t->task[i].name, "given", t->task[i].given, "hash", hash));
   }
   return json_pack("{s:s, s:I, s:I, s:O, s:O, s:o}", "directory", t->directory, "steps", (json_int_t)t->steps, "rows",
                    (json_int_t)t->rows, "missing", t->missing, "words", t->words, "tasks", tasks);
@@ -147,7 +146,7 @@ int ch_study_tuned_name(const ch_study *s, int task, int arm, int seed, char *na
   json_t *all = json_pack("[s, I, I, I, I, s, o]", run, (json_int_t)s->steps, (json_int_t)s->tune.steps,
                           (json_int_t)s->tune.eval_every, (json_int_t)s->tune.rows, ch_text_at(tune_of(s), "recipe"),
                           set ? json_incref(set) : json_null());
-  char *text = all ? json_dumps(all, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+  char *text = ch_json_dump(all, JSON_COMPACT | JSON_SORT_KEYS);
   json_decref(all);
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the name of a run");
   uint64_t sum = XXH64(text, strlen(text), t->hash);

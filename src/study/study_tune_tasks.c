@@ -23,7 +23,7 @@ static int look_at(const char *path, uint64_t *hash, double *bytes, int64_t *lin
 }
 
 static int describe(const choir_task *task, const char *train, const char *dev, ch_study_task *out) {
-  char *text = json_dumps(task->json, JSON_COMPACT | JSON_SORT_KEYS);
+  char *text = ch_json_dump(task->json, JSON_COMPACT | JSON_SORT_KEYS);
   double bytes;
   int64_t lines;
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for task %s", task->name);
@@ -53,7 +53,7 @@ static int add_task(ch_study_tune *t, const char *given) {
   }
   int missing =
       !code && (ch_task_file(task, t->directory, "train", train) || ch_task_file(task, t->directory, "dev", dev));
-  if (missing) json_array_append_new(t->missing, json_string(new->name));
+  if (missing) ch_json_add(t->missing, json_string(new->name));
   if (!missing && !code) code = describe(task, train, dev, new);
   if (!missing && !code) t->tasks++;
   choir_task_free(task);
@@ -76,7 +76,7 @@ static int read_words(const char *path, json_t *words) {
     if ((code = ch_json_parse(at, strlen(at), path, &line))) break;
     if (!(code = ch_json_get_string(line, path, "task", &task)) &&
         !(code = ch_json_get_number(line, path, "accuracy", 0, 1, &accuracy)))
-      json_object_set_new(words, task, json_real(accuracy));
+      ch_json_put(words, task, json_real(accuracy));
     json_decref(line);
   }
   free(text);

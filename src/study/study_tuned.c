@@ -148,12 +148,12 @@ static json_t *cell_json(const ch_tuned *t, int task, int arm) {
                             ch_number_json(ch_number_at(r->result, "step")));
     for (int i = 0; measures[i]; i++) {
       json_t *measure = json_object_get(r->result, measures[i]);
-      json_object_set_new(run, measures[i], measure ? json_incref(measure) : json_null());
+      ch_json_put(run, measures[i], measure ? json_incref(measure) : json_null());
     }
-    json_array_append_new(runs, run);
+    ch_json_add(runs, run);
   }
-  json_object_set_new(cell, "above", json_boolean(is_above(t, task, arm)));
-  json_object_set_new(cell, "runs", runs);
+  ch_json_put(cell, "above", json_boolean(is_above(t, task, arm)));
+  ch_json_put(cell, "runs", runs);
   return cell;
 }
 
@@ -166,7 +166,7 @@ static json_t *paper_json(const ch_tuned *t, const json_t *figures) {
   for (int task = 0; task < tune->tasks; task++)
     if (is_averaged(t, task)) sum += ch_number_at(figures, tune->task[task].name), count++;
   if (count < tune->tasks || json_array_size(tune->missing))
-    json_object_set_new(json, "average", ch_number_json(count ? sum / count : (double)NAN));
+    ch_json_put(json, "average", ch_number_json(count ? sum / count : (double)NAN));
   return json;
 }
 
@@ -174,7 +174,7 @@ static json_t *arm_json(const ch_tuned *t, int arm) {
   const json_t *paper = json_object_get(json_object_get(t->study->recipe, "tune"), "paper");
   const char *name = t->study->arm[arm].name;
   json_t *figures = json_object_get(paper, name), *cells = json_array();
-  for (int task = 0; task < t->study->tune.tasks; task++) json_array_append_new(cells, cell_json(t, task, arm));
+  for (int task = 0; task < t->study->tune.tasks; task++) ch_json_add(cells, cell_json(t, task, arm));
   return json_pack("{s:s, s:o, s:o, s:o}", "name", name, "tasks", cells, "average",
                    both(average(t, arm, 1), average(t, arm, 0), has_batch(t, arm)), "paper",
                    figures ? paper_json(t, figures) : json_null());
@@ -189,8 +189,8 @@ static json_t *task_json(const ch_tuned *t, int task) {
   for (int i = 0; i < s->arms * s->seeds && !first; i++) first = t->run[task * s->arms * s->seeds + i].result;
   for (int i = 0; keys[i]; i++)
     if (json_object_get(first, keys[i])) json_object_set(json, keys[i], json_object_get(first, keys[i]));
-  json_object_set_new(json, "majority", ch_number_json(100 * ch_number_at(first, "majority")));
-  json_object_set_new(json, "words", ch_number_json(100 * ch_number_at(s->tune.words, name)));
+  ch_json_put(json, "majority", ch_number_json(100 * ch_number_at(first, "majority")));
+  ch_json_put(json, "words", ch_number_json(100 * ch_number_at(s->tune.words, name)));
   return json;
 }
 
@@ -206,8 +206,8 @@ static json_t *pairs_json(const ch_tuned *t) {
         if (isfinite(value)) values[count++] = value;
       }
       ch_estimate e = ch_estimate_of(values, count);
-      json_array_append_new(pairs, json_pack("{s:s, s:s, s:o}", "arm", t->study->arm[a].name, "rival",
-                                             t->study->arm[b].name, "points", ch_estimate_json(&e, 0)));
+      ch_json_add(pairs, json_pack("{s:s, s:s, s:o}", "arm", t->study->arm[a].name, "rival", t->study->arm[b].name,
+                                   "points", ch_estimate_json(&e, 0)));
     }
   return pairs;
 }
@@ -216,8 +216,8 @@ json_t *ch_tuned_json(const ch_tuned *t) {
   const ch_study *s = t->study;
   const json_t *tune = json_object_get(s->recipe, "tune");
   json_t *tasks = json_array(), *arms = json_array(), *note = json_object_get(tune, "paper_note");
-  for (int task = 0; task < s->tune.tasks; task++) json_array_append_new(tasks, task_json(t, task));
-  for (int arm = 0; arm < s->arms; arm++) json_array_append_new(arms, arm_json(t, arm));
+  for (int task = 0; task < s->tune.tasks; task++) ch_json_add(tasks, task_json(t, task));
+  for (int arm = 0; arm < s->arms; arm++) ch_json_add(arms, arm_json(t, arm));
   return json_pack(
       "{s:I, s:I, s:I, s:i, s:s, s:O, s:o, s:o, s:o, s:o}", "steps", (json_int_t)s->tune.steps, "eval_every",
       (json_int_t)s->tune.eval_every, "rows", (json_int_t)s->tune.rows, "batch_sequences", s->tune.batch_sequences,

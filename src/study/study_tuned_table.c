@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "study/page.h"
 #include "study/study_tuned.h"
 #include "study/study_values.h"
@@ -13,7 +14,7 @@ enum { COLUMNS = 64 };
 
 /* ---- the table as rows of texts ---- */
 
-static void add(json_t *row, const char *text) { json_array_append_new(row, json_string(text)); }
+static void add(json_t *row, const char *text) { ch_json_add(row, json_string(text)); }
 
 /* "52.1 ± 1.2 (53.0)": mean and deviation over seeds; in brackets the mean by batch routing. */
 static void add_result(json_t *row, const json_t *cell) {
@@ -90,9 +91,9 @@ static json_t *row_of(const json_t *tuned, int number) {
 json_t *ch_tuned_table(const json_t *tuned) {
   json_t *rows = json_array();
   int tasks = (int)json_array_size(json_object_get(tuned, "tasks"));
-  json_array_append_new(rows, head_row(tuned));
-  for (int i = 0; i < tasks; i++) json_array_append_new(rows, row_of(tuned, i));
-  json_array_append_new(rows, row_of(tuned, -1));
+  ch_json_add(rows, head_row(tuned));
+  for (int i = 0; i < tasks; i++) ch_json_add(rows, row_of(tuned, i));
+  ch_json_add(rows, row_of(tuned, -1));
   return rows;
 }
 
