@@ -85,6 +85,7 @@ static void end_to_end(void **state) {
         learned += value > 95;
       }
       assert_true(fabs(json_at(json_object_get(cell, "own"), "mean") - own) < 1e-9);
+      if (own > 95) assert_true(json_is_true(json_object_get(cell, "above")));
       if (!i) assert_true(fabs(json_at(json_object_get(cell, "batch"), "mean") - batch) < 1e-9);
       if (i) assert_true(json_is_null(json_object_get(cell, "batch"))); /* a dense model looks at nothing */
     }
@@ -121,12 +122,15 @@ static void runs_stand(void **state) {
       "ls -lR --time-style=full-iso whole/tuned | cmp - before.txt; cmp whole/two-tiny/summary.json before.json");
   program_must("rm whole/two-tiny/summary.json; choir study report whole; cmp whole/two-tiny/summary.json before.json");
   assert_int_equal(runs_of("whole"), ARMS * TASKS * SEEDS);
-  program_must("cp -r whole less; " STUDY "--tasks tasks --tune-steps 2 --tune-rows 7 --seeds 1 --out less");
-  assert_int_equal(runs_of("less"), ARMS * TASKS * (SEEDS + 1));
+  program_must("cp -r whole less; " STUDY "--tasks tasks --tune-steps 2 --tune-rows 20 --out less");
+  assert_int_equal(runs_of("less"), 2 * ARMS * TASKS * SEEDS);
   json_t *summary = load("%s", "less/two-tiny/summary.json"),
          *arm = json_array_get(json_object_get(json_object_get(summary, "tuned"), "arms"), 0),
          *run = json_array_get(json_object_get(json_array_get(json_object_get(arm, "tasks"), 0), "runs"), 0);
-  assert_true(json_at(json_object_get(run, "own"), "labelled") == 7 && json_at(run, "best_step") <= 2);
+  assert_true(json_at(json_object_get(run, "own"), "labelled") == 20 && json_at(run, "best_step") <= 2);
+  const json_t *claim = json_array_get(json_object_get(summary, "claims"), 0);
+  assert_string_equal(json_string_value(json_object_get(claim, "verdict")), "nothing learned: no verdict");
+  program_must("grep -q 'no task with any arm' less/two-tiny/table.md; grep -q 'mine with' whole/two-tiny/table.md");
   json_decref(summary);
 }
 
