@@ -122,6 +122,12 @@ static void runs_stand(void **state) {
       "ls -lR --time-style=full-iso whole/tuned | cmp - before.txt; cmp whole/two-tiny/summary.json before.json");
   program_must("rm whole/two-tiny/summary.json; choir study report whole; cmp whole/two-tiny/summary.json before.json");
   assert_int_equal(runs_of("whole"), ARMS * TASKS * SEEDS);
+  program_must(
+      "cp -r whole part; cd part/tuned/mine-dense-s1-*/checkpoints; rm -rf *30; mv *40 00000030; cd ../../../..;" /* not
+                                                                                                                     all
+                                                                                                                     steps
+                                                                                                                   */
+      "choir study report part; test $(grep -c '\"best_step\": [0-9]' part/two-tiny/summary.json) -eq 7");
   program_must("cp -r whole less; " STUDY "--tasks tasks --tune-steps 2 --tune-rows 20 --out less");
   assert_int_equal(runs_of("less"), 2 * ARMS * TASKS * SEEDS);
   json_t *summary = load("%s", "less/two-tiny/summary.json"),
@@ -193,6 +199,7 @@ static void refusals(void **state) {
   WRONG("did you mean 'continued'", "s/continued/continue/");
   WRONG("train.rat", "s/train.rate/train.rat/");
   WRONG("train.batch_sequences", "s/sequences\": 8/sequences\": -8/");
+  WRONG("arm 'den|se'", "s/\"train.rate\": 0.03/\"router.capacity_factor\": 3/");
   WRONG("paper: 'dens'", "s/\"paper\": {\"EC\"/\"paper\": {\"dens\"/");
   WRONG("\"tasks\" has 0 entries", "s/\\[\"..mine.*WNLI\"\\]/[]/");
   program_refuses(1, "fine-tunes nothing", "choir study run capacity --tasks tasks " REST);
