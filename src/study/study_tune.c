@@ -30,6 +30,20 @@ static int check_tasks(const char *file, const json_t *tune) {
   return CHOIR_OK;
 }
 
+/* What need not be there, and what the paper's figures are of. */
+static int check_types(const char *file, const json_t *tune) {
+  const char *name, *text;
+  json_t *object, *figures;
+  char where[PATH_MAX];
+  if (json_object_get(tune, "set")) CH_TRY(ch_json_get_object(tune, file, "set", &object));
+  if (json_object_get(tune, "paper_note")) CH_TRY(ch_json_get_string(tune, file, "paper_note", &text));
+  if (!json_object_get(tune, "paper")) return CHOIR_OK;
+  CH_TRY(ch_json_get_object(tune, file, "paper", &object));
+  snprintf(where, sizeof where, "%.3000s: paper", file);
+  json_object_foreach(object, name, figures) CH_TRY(ch_json_get_object(object, where, name, &figures));
+  return CHOIR_OK;
+}
+
 int ch_study_tune_check(const char *file, const json_t *tune) {
   static const char *const keys[] = {"tasks", "recipe", "set", "paper", "paper_note", NULL};
   char where[PATH_MAX], suggestion[100];
@@ -39,6 +53,7 @@ int ch_study_tune_check(const char *file, const json_t *tune) {
   if (!json_is_object(tune)) return ch_error(CHOIR_ERROR_FORMAT, "%s: must be an object {...}", where);
   CH_TRY(ch_json_check_keys(tune, where, keys));
   CH_TRY(check_tasks(where, tune));
+  CH_TRY(check_types(where, tune));
   for (const char *const *r = choir_finetune_recipes(); *r; r++) known |= !strcmp(*r, ch_text_at(tune, "recipe"));
   return known ? CHOIR_OK
                : ch_error(CHOIR_ERROR_FORMAT, "%s: recipe '%.80s': none of `choir finetune`%s", where,
@@ -112,8 +127,10 @@ int ch_study_tune_read(ch_study *s, const json_t *json, const char *path) {
   CH_TRY(ch_json_get_integer(json, path, "steps", 1, 1 << 30, &t->steps));
   CH_TRY(ch_json_get_integer(json, path, "rows", 0, INT64_MAX / 2, &t->rows));
   CH_TRY(ch_json_get_array(json, path, "tasks", &tasks));
-  t->missing = json_incref(json_object_get(json, "missing"));
-  t->words = json_incref(json_object_get(json, "words"));
+  CH_TRY(ch_json_get_array(json, path, "missing", &t->missing));
+  json_incref(t->missing);
+  CH_TRY(ch_json_get_object(json, path, "words", &t->words));
+  json_incref(t->words);
   t->task = calloc(json_array_size(tasks) + 1, sizeof *t->task);
   if (!t->task) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the tasks");
   json_array_foreach(tasks, i, task) {

@@ -59,16 +59,6 @@ void ch_tuned_free(ch_tuned *t) {
 /* An arm that looks at no other token has one accuracy. */
 static double accuracy(const ch_tuned_run *r, int causal) { return causal || isnan(r->batch) ? r->own : r->batch; }
 
-double ch_tuned_advantage(const ch_tuned *t, int arm, int rival, int seed, int causal) {
-  double sum = 0;
-  int count = 0;
-  for (int task = 0; t && arm >= 0 && rival >= 0 && task < t->study->tune.tasks; task++) {
-    double value = accuracy(run_of(t, task, arm, seed), causal) - accuracy(run_of(t, task, rival, seed), causal);
-    if (isfinite(value)) sum += value, count++;
-  }
-  return count ? sum / count : (double)NAN;
-}
-
 static ch_estimate over_seeds(const ch_tuned *t, int task, int arm, int causal) {
   double values[CH_STUDY_SEEDS];
   int count = 0;
@@ -96,29 +86,49 @@ int ch_tuned_learned(const ch_tuned *t, int arm) {
   return 0;
 }
 
-/* Whether every arm that has a rate has the task with this seed: averages are over the same tasks in all arms. */
+/* Whether every arm has the task with this seed, but for arms that have nothing at all. */
 static int is_whole(const ch_tuned *t, int task, int seed) {
-  for (int arm = 0; arm < t->study->arms; arm++)
-    if (t->study->arm[arm].rate > 0 && isnan(run_of(t, task, arm, seed)->own)) return 0;
-  return 1;
+  int whole = 0;
+  for (int arm = 0; arm < t->study->arms; arm++) {
+    int here = isfinite(run_of(t, task, arm, seed)->own), anywhere = 0;
+    for (int other = 0; other < t->study->tune.tasks; other++) anywhere |= over_seeds(t, other, arm, 1).count;
+    if (anywhere && !here) return 0;
+    whole |= here;
+  }
+  return whole;
 }
 
-/* A task that is whole with every seed. */
+/* Averages are over the same tasks in all arms and seeds: over tasks that are whole with some seed, */
 static int is_averaged(const ch_tuned *t, int task) {
-  for (int seed = 1; seed <= t->study->seeds; seed++)
-    if (!is_whole(t, task, seed)) return 0;
-  return 1;
+  int averaged = 0;
+  for (int seed = 1; seed <= t->study->seeds; seed++) averaged |= is_whole(t, task, seed);
+  return averaged;
+}
+
+/* and with seeds that have all of these. NaN: the seed has not, or the arm has nothing. */
+static double average_of(const ch_tuned *t, int arm, int seed, int causal) {
+  double sum = 0;
+  int count = 0;
+  for (int task = 0; task < t->study->tune.tasks; task++) {
+    if (!is_averaged(t, task)) continue;
+    if (!is_whole(t, task, seed)) return (double)NAN;
+    sum += accuracy(run_of(t, task, arm, seed), causal);
+    count++;
+  }
+  return count ? sum / count : (double)NAN;
+}
+
+double ch_tuned_advantage(const ch_tuned *t, int arm, int rival, int seed, int causal) {
+  if (!t || arm < 0 || rival < 0) return (double)NAN;
+  return average_of(t, arm, seed, causal) - average_of(t, rival, seed, causal);
 }
 
 static ch_estimate average(const ch_tuned *t, int arm, int causal) {
   double values[CH_STUDY_SEEDS];
   int count = 0;
   for (int seed = 1; seed <= t->study->seeds; seed++) {
-    double sum = 0;
-    int tasks = 0;
-    for (int task = 0; task < t->study->tune.tasks; task++)
-      if (is_averaged(t, task)) sum += accuracy(run_of(t, task, arm, seed), causal), tasks++;
-    if (tasks && isfinite(sum)) values[count++] = sum / tasks;
+    double value = average_of(t, arm, seed, causal);
+    if (isfinite(value)) values[count++] = value;
   }
   return ch_estimate_of(values, count);
 }

@@ -20,8 +20,8 @@ typedef struct ch_tuned {
 int ch_tuned_read(const ch_study *study, ch_tuned **tuned);
 void ch_tuned_free(ch_tuned *tuned);
 
-/* How many points the arm's average is above its rival's, with one seed, over the tasks that both have; NaN: none.
- * causal 0: by batch routing where an arm looks across tokens. */
+/* How many points the arm's average is above its rival's, with one seed; NaN where one has none. causal 0: by batch
+ * routing where an arm looks across tokens. */
 double ch_tuned_advantage(const ch_tuned *tuned, int arm, int rival, int seed, int causal);
 
 /* Whether the arm is above the commonest label of any task, by more than two standard errors. */
