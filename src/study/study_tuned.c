@@ -167,16 +167,17 @@ static json_t *cell_json(const ch_tuned *t, int task, int arm) {
   return cell;
 }
 
-/* The paper's figures of an arm, its average over the tasks that are averaged here: its own where these are all. */
+/* The paper's figures of an arm. Their average stays where it is over the tasks that are averaged here; an average
+ * without figures is over all tasks. Else it is that of the figures. */
 static json_t *paper_json(const ch_tuned *t, const json_t *figures) {
   const ch_study_tune *tune = &t->study->tune;
   json_t *json = json_deep_copy(figures);
+  int given = (int)json_object_size(figures) - (json_object_get(figures, "average") != NULL), count = 0;
   double sum = 0;
-  int count = 0;
   for (int task = 0; task < tune->tasks; task++)
     if (is_averaged(t, task)) sum += ch_number_at(figures, tune->task[task].name), count++;
-  if (count < tune->tasks || json_array_size(tune->missing))
-    ch_json_put(json, "average", ch_number_json(count ? sum / count : (double)NAN));
+  int same = given ? given == count && isfinite(sum) : count == tune->tasks && !json_array_size(tune->missing);
+  if (!same) ch_json_put(json, "average", ch_number_json(count ? sum / count : (double)NAN));
   return json;
 }
 

@@ -116,10 +116,11 @@ static void say_pairs(FILE *out, const json_t *tuned) {
     fputs("With fewer than two seeds nothing can be said about differences between arms.", out);
     return;
   }
-  fprintf(out,
-          "Averages: of %d pairs of arms %d differ by more than the standard deviation of their difference over seeds, "
-          "and %d by so much that its 95 %% interval leaves out 0 (of twenty pairs without any difference one would).",
-          pairs, larger, sure);
+  fprintf(
+      out,
+      "Averages: of %d pair%s of arms %d differ by more than the standard deviation of their difference over seeds, "
+      "and %d by so much that its 95 %% interval leaves out 0 (of twenty pairs without any difference one would).",
+      pairs, pairs == 1 ? "" : "s", larger, sure);
   json_array_foreach(json_object_get(tuned, "pairs"), i, pair) {
     const json_t *e = json_object_get(pair, "points");
     double mean = ch_number_at(e, "mean"), low = ch_number_at(e, "low"), high = ch_number_at(e, "high");
