@@ -10,9 +10,9 @@
 #include "cli.h"
 
 static struct {
-  const char *data, *out, *scale;
+  const char *data, *out, *scale, *tasks, *words;
   int seeds, jobs, json, threads;
-  int64_t tokens, sequences;
+  int64_t tokens, sequences, tune_steps, tune_rows;
   double minutes;
 } o;
 
@@ -74,6 +74,10 @@ static int run_one(const char *recipe) {
                                  .tokens = o.tokens,
                                  .jobs = o.jobs,
                                  .minutes = o.minutes,
+                                 .tasks = o.tasks,
+                                 .words = o.words,
+                                 .tune_steps = o.tune_steps,
+                                 .tune_rows = o.tune_rows,
                                  .event = on_event,
                                  .context = &progress};
   int code = choir_study_run(&options, &failed);
@@ -88,6 +92,7 @@ static int run_one(const char *recipe) {
 
 static int run(int count, const char *const *operands) {
   if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
+  if (o.tune_steps < 0 || o.tune_rows < 0) return cli_usage("--tune-steps and --tune-rows must not be negative");
   cli_catch_signals();
   int worst = 0;
   for (int i = 0; i < count && !cli_stop_requested(); i++) {
@@ -123,6 +128,7 @@ static void show_claim(const json_t *claim) {
   const json_t *e = json_object_get(claim, "causal");
   int share = !strcmp(text(claim, "unit"), "share");
   const char *format = share ? "%.3f" : !strcmp(text(claim, "unit"), "times") ? "%.2f" : "%+.4f";
+  if (!strcmp(text(claim, "unit"), "points")) format = "%+.2f";
   printf("  %-26s %s %s", text(claim, "verdict"), text(claim, "text"), figure(format, at(e, "mean")));
   if (isfinite(at(e, "low"))) printf(" (%s to %s)", figure(format, at(e, "low")), figure(format, at(e, "high")));
   printf(" %s%s%s\n", share ? "of tokens" : text(claim, "unit"), *text(claim, "paper") ? "; paper: " : "",
@@ -137,6 +143,19 @@ static void show_arm(const json_t *arm) {
          figure("%+.4f", at(difference, "mean")), figure("rate %g", at(arm, "rate")));
 }
 
+/* Averages of fine-tuning, where the recipe fine-tunes. */
+static void show_tuned(const json_t *tuned) {
+  const json_t *arm;
+  size_t i;
+  if (!tuned) return;
+  printf("  %-28s %9s   %-7s %9s\n", "accuracy in %, average", "causal", "", "by batch");
+  json_array_foreach(json_object_get(tuned, "arms"), i, arm) {
+    const json_t *average = json_object_get(arm, "average"), *own = json_object_get(average, "own");
+    printf("  %-28s %9s +-%-7s %9s\n", text(arm, "name"), figure("%.2f", at(own, "mean")),
+           figure("%.2f", at(own, "deviation")), figure("%.2f", at(json_object_get(average, "batch"), "mean")));
+  }
+}
+
 static void show_summary(const json_t *summary, const char *page) {
   enum { CLAIMS = 8, ARMS = 9 };
   const json_t *item;
@@ -149,6 +168,7 @@ static void show_summary(const json_t *summary, const char *page) {
   printf("  %-28s %9s   %-7s %9s  %9s\n", "held-out loss", "causal", "", "own", "to first");
   json_array_foreach(json_object_get(summary, "arms"), i, item) if (i < ARMS) show_arm(item);
   if (i > ARMS) printf("  and %zu more arms\n", i - ARMS);
+  show_tuned(json_object_get(summary, "tuned"));
   printf("%s\n", page);
 }
 
@@ -174,6 +194,8 @@ static void status_of(const json_t *study) {
         printf("  seed %.0f %.0f %%", at(run, "seed"), 100 * fmin(1, at(run, "step") / at(run, "steps")));
     putchar('\n');
   }
+  const json_t *tuned = json_object_get(study, "tuned");
+  if (json_is_object(tuned)) printf("  fine-tuning: %.0f of %.0f runs\n", at(tuned, "ended"), at(tuned, "runs"));
 }
 
 static int status(int count, const char *const *operands) {
@@ -219,6 +241,10 @@ static const cli_option run_options[] = {
     {"seeds", "N", CLI_INT, &o.seeds, "0", "runs of every arm; 0: the scale's number", 0},
     {"tokens", "M", CLI_INT64, &o.tokens, "0", "training tokens of a run; 0: the scale's number", 0},
     {"jobs", "J", CLI_INT, &o.jobs, "0", "runs at once, on disjoint CPUs; 0: one for every CPU", 0},
+    {"tasks", "DIR", CLI_TEXT, &o.tasks, NULL, "a folder for each labelled task, for a recipe that fine-tunes", 0},
+    {"tune-steps", "N", CLI_INT64, &o.tune_steps, "0", "steps of fine-tuning on a task; 0: the scale's number", 0},
+    {"tune-rows", "N", CLI_INT64, &o.tune_rows, "0", "rows of a dev set that are measured; 0: the scale's number", 0},
+    {"words", "FILE", CLI_INPUT, &o.words, NULL, "what 'bench/bag_of_words --json' printed, to stand in the table", 0},
     {"minutes", "T", CLI_REAL, &o.minutes, NULL, "stop after T minutes of a recipe, saved; 0: never", 0},
     {0}};
 static const cli_option list_options[] = {{0}};
@@ -243,7 +269,8 @@ const cli_verb cli_study_run = {
     "cut-off ones go on, more seeds or tokens add to what is there, and recipes share the runs that they have in "
     "common. A run that fails is told, and the others go on. Ctrl-C (or SIGTERM) saves everything and writes the "
     "report "
-    "of what there is; the same command goes on. DIR/RECIPE-SCALE gets report.html and summary.json.",
+    "of what there is; the same command goes on. DIR/RECIPE-SCALE gets report.html and summary.json. A recipe that "
+    "fine-tunes ('finetune') needs --tasks, goes on with every run on every task, and writes table.md as well.",
     run_options,
     run};
 const cli_verb cli_study_list = {"study list", "", 0, 0, "the experiments that are built in", NULL, list_options, list};

@@ -51,7 +51,7 @@ allow infer api model moe data op comm base
 allow task train infer api model moe data op comm base
 allow bench train infer api model moe data op comm base
 allow plan train api model moe optim op comm base
-allow study plan train infer api model moe data op comm base
+allow study task plan train infer api model moe data op comm base
 for folder in src/*/; do
   case $(basename "$folder") in
     base | op | comm | cpu | cuda | data | moe | optim | model | api | train | infer | task | bench | plan | study) ;;

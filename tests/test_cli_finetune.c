@@ -1,37 +1,15 @@
 /* choir finetune, as a user runs it: a task that can be learned is, runs go on bit for bit, the best checkpoint is what
  * choir score takes, and what is wrong is refused. */
-#include "program.h"
-
-static const char task[] =
-    "{\"name\": \"mine\", \"format\": \"tsv\", \"splits\": {\"train\": [\"train.tsv\"], \"dev\": [\"dev.tsv\"]},\n"
-    " \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"], \"metrics\": [\"f1\", \"matthews\"],\n"
-    " \"labels\": [{\"word\": \" ka\", \"values\": [\"bad\"]}, {\"word\": \" lo\", \"values\": [\"good\"]}],\n"
-    " \"template\": \"{text}\\nis\", \"cut\": \"text\"}\n";
-
-/* Rows of made-up words, good where the last but one is "miten" and bad where it is "sura". */
-static void write_rows(const char *path, int rows, uint32_t sub) {
-  static const char *const word[] = {"kalo", "revo", "ten", "vo", "pel", "dor", "ni", "sur"};
-  ch_rng rng = ch_rng_make(3, CH_STREAM_TEST, sub);
-  FILE *file = fopen(path, "w");
-  uint64_t at = 0;
-  fprintf(file, "text\tlabel\n");
-  for (int i = 0; i < rows; i++) {
-    for (uint64_t words = ch_rng_below(rng, at++, 4); words; words--)
-      fprintf(file, "%s ", word[ch_rng_below(rng, at++, 8)]);
-    int good = (int)ch_rng_below(rng, at++, 2);
-    fprintf(file, "%s %s\t%s\n", good ? "miten" : "sura", word[ch_rng_below(rng, at++, 8)], good ? "good" : "bad");
-  }
-  if (fclose(file)) abort();
-}
+#include "made_up_task.h"
 
 static int set_up(void **state) {
   if (program_setup(state)) return -1;
-  test_ok(ch_file_save("mine.json", task, sizeof task - 1));
+  test_ok(ch_file_save("mine.json", made_up_task, sizeof made_up_task - 1));
   if (program_run("set -e; mkdir set; choir train --config config.json --data data --out pre --threads 1 "
                   "--set train.steps=30 --set checkpoint_every=0"))
     return -1;
-  write_rows("set/train.tsv", 203, 1);
-  write_rows("set/dev.tsv", 60, 2);
+  made_up_rows("set/train.tsv", 203, 1);
+  made_up_rows("set/dev.tsv", 60, 2);
   return 0;
 }
 

@@ -195,9 +195,9 @@ static void refusals(void **state) {
 static void recipes(void **state) {
   (void)state;
   program_must("choir study list");
-  static const char *const names[] = {"efficiency", "experts",  "capacity", "dense", "capped",
-                                      "variable",   "balanced", "causal",   "pool",  "leak"};
-  for (int i = 0; i < 10; i++) {
+  static const char *const names[] = {"efficiency", "experts", "capacity", "dense", "capped",  "variable",
+                                      "balanced",   "causal",  "pool",     "leak",  "finetune"};
+  for (int i = 0; i < 11; i++) {
     if (!strstr(program_output, names[i])) fail_msg("no %s in: %s", names[i], program_output);
   }
 }

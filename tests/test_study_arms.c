@@ -16,8 +16,8 @@ static void plan(const char *recipe, const char *scale, int64_t tokens, ch_study
 /* Recipes whose arms differ in cost because that is their question; all others are within 4 %: routers' weights, and
  * experts that are a power of two many. */
 static int about_cost(const char *recipe) {
-  return !strcmp(recipe, "capacity") || !strcmp(recipe, "leak") || !strcmp(recipe, "dense") ||
-         !strcmp(recipe, "balanced");
+  return !strcmp(recipe, "finetune") || !strcmp(recipe, "capacity") || !strcmp(recipe, "leak") ||
+         !strcmp(recipe, "dense") || !strcmp(recipe, "balanced");
 }
 
 static void equal_costs(void **state) {
@@ -40,7 +40,7 @@ static void equal_costs(void **state) {
       assert_int_equal(s.rate_steps % s.eval_every, 0);
       ch_study_free(&s);
     }
-  assert_int_equal(recipes, 10);
+  assert_int_equal(recipes, 11);
 }
 
 /* The exceptions are meant: what stands for the same number of experts costs the same. */
@@ -51,6 +51,11 @@ static void pairs_of_equal_cost(void **state) {
                                          {"balanced", "EC c=2", "k-means, wide"},
                                          {"balanced", "EC c=1", "hash"},
                                          {"capacity", "EC c=1", "Switch"},
+                                         {"finetune", "EC c=1", "Switch"},
+                                         {"finetune", "EC c=1", "hash"},
+                                         {"finetune", "EC c=2", "top-2"},
+                                         {"finetune", "EC c=2", "cap 2"},
+                                         {"finetune", "EC c=2", "dense, wide"},
                                          {"dense", "EC c=2, 4 x expert size", "dense, 4 x expert size"},
                                          {"dense", "EC c=2, 1 x expert size", "dense, 1 x expert size"}};
   for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
@@ -102,8 +107,66 @@ static void names_of_runs(void **state) {
   ch_study_free(&c);
 }
 
+/* Who has run the other studies has all that fine-tuning begins with. */
+static void finetuning_trains_nothing(void **state) {
+  (void)state;
+  static const char *const same[][3] = {{"dense, wide", "efficiency", "dense, wide"},
+                                        {"Switch", "capacity", "Switch"},
+                                        {"top-2", "capped", "top-2"},
+                                        {"EC c=2", "efficiency", "EC c=2"},
+                                        {"EC c=1", "capacity", "EC c=1"},
+                                        {"EC c=0.5", "capacity", "EC c=0.5"},
+                                        {"cap 2", "capped", "cap 2"},
+                                        {"cap 3", "capped", "cap 3"},
+                                        {"hash", "balanced", "hash"}};
+  ch_study tuned, other;
+  char one[CH_RUN_NAME], two[CH_RUN_NAME];
+  plan("finetune", "pico", 0, &tuned);
+  assert_int_equal(tuned.arms, sizeof same / sizeof *same);
+  for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+    plan(same[i][1], "pico", 0, &other);
+    name_of(&tuned, same[i][0], 0.04, 2, 100, one);
+    name_of(&other, same[i][2], 0.04, 2, 100, two);
+    assert_string_equal(one, two);
+    assert_int_equal(tuned.steps, other.steps);
+    ch_study_free(&other);
+  }
+  ch_study_free(&tuned);
+}
+
+/* A fine-tuning run is another one wherever anything that it computes is. */
+static void names_of_tuned_runs(void **state) {
+  (void)state;
+  ch_study s;
+  ch_study_task task[2] = {{.name = "RTE", .hash = 1}, {.name = "RTE", .hash = 2}};
+  char one[CH_RUN_NAME], other[CH_RUN_NAME];
+  int64_t *const fields[] = {&s.tune.steps, &s.tune.eval_every, &s.tune.rows, &s.steps};
+  plan("finetune", "pico", 0, &s);
+  s.arm[3].rate = 0.04;
+  s.tune.task = task;
+  test_ok(ch_study_tuned_name(&s, 0, 3, 2, one));
+  test_ok(ch_study_tuned_name(&s, 0, 3, 2, other));
+  assert_string_equal(one, other);
+  test_ok(ch_study_tuned_name(&s, 1, 3, 2, other));
+  assert_string_not_equal(one, other);
+  test_ok(ch_study_tuned_name(&s, 0, 3, 1, other));
+  assert_string_not_equal(one, other);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    ++*fields[i];
+    test_ok(ch_study_tuned_name(&s, 0, 3, 2, other));
+    assert_string_not_equal(one, other);
+    --*fields[i];
+  }
+  json_object_set_new(json_object_get(s.recipe, "tune"), "set", json_pack("{s:f}", "train.dropout", 0.1));
+  test_ok(ch_study_tuned_name(&s, 0, 3, 2, other));
+  assert_string_not_equal(one, other);
+  s.tune.task = NULL;
+  ch_study_free(&s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(equal_costs), cmocka_unit_test(pairs_of_equal_cost),
-                                     cmocka_unit_test(names_of_runs)};
+                                     cmocka_unit_test(names_of_runs), cmocka_unit_test(finetuning_trains_nothing),
+                                     cmocka_unit_test(names_of_tuned_runs)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,7 +34,11 @@ typedef struct choir_study_options {
   double minutes;      /* stop after so many; 0: never */
   int (*event)(void *context, const choir_study_event *event); /* or NULL; nonzero: save and stop */
   void *context;
-  int64_t reserved[8];
+  const char *tasks;  /* a folder for each labelled task; a recipe that fine-tunes needs it */
+  const char *words;  /* what `bench/bag_of_words --json` printed, to stand beside the accuracies; or NULL */
+  int64_t tune_steps; /* of fine-tuning on one task; 0: the scale's */
+  int64_t tune_rows;  /* of a dev set that are measured; 0: the scale's */
+  int64_t reserved[4];
 } choir_study_options;
 #define CHOIR_STUDY_OPTIONS_INIT \
   { 0 }
@@ -51,7 +55,8 @@ CHOIR_API int choir_study_run(const choir_study_options *options, int *failed);
 CHOIR_API int choir_study_report(const char *directory, void (*told)(void *context, const char *page), void *context);
 
 /* What stands in a directory, as JSON text to be freed by the caller: an array of {study, arms: [{name, rate, runs:
- * [{name, step, steps}]}], summary}. CHOIR_ERROR_FORMAT: no study there. */
+ * [{name, step, steps}]}], tuned: {ended, runs} of fine-tuning or null, summary}. CHOIR_ERROR_FORMAT: no study there.
+ */
 CHOIR_API int choir_study_status(const char *directory, char **json);
 
 /* The recipes that are built in, by number from 0: name, title and question; NULL behind the last. */

@@ -17,6 +17,13 @@ void ch_page_begin(FILE *out, const char *title, const char *style, int scripts)
 /* Text with what HTML would interpret escaped. */
 void ch_html_text(FILE *out, const char *text);
 
+/* A table that copies as CSV (study.js): its head, rows that begin with a label and are closed by "</tr>", its end.
+ * columns: NULL-terminated. */
+void ch_table_begin(FILE *out, const char *title, const char *note, const char *const *columns);
+void ch_table_label(FILE *out, const char *name);
+void ch_table_cell(FILE *out, const char *value);
+void ch_table_end(FILE *out);
+
 /* A key figure among <div class=cards>; nothing where it is not finite. */
 void ch_page_card(FILE *out, const char *label, const char *format, double value, const char *unit);
 

@@ -17,6 +17,27 @@ extern const ch_embedded ch_studies[], ch_configs[]; /* behind the last a row of
 const char *ch_embedded_find(const ch_embedded *table, const char *name); /* NULL: no such file */
 
 enum { CH_STUDY_RATES = 8, CH_STUDY_NAME = 64, CH_STUDY_SEEDS = 32, CH_RUN_NAME = 128 };
+enum { CH_STUDY_TASKS = 32 };
+
+/* A labelled task that all runs are fine-tuned on. */
+typedef struct ch_study_task {
+  char name[CH_STUDY_NAME];
+  char given[PATH_MAX]; /* what `choir finetune --task` takes: a name, or the file of a description */
+  uint64_t hash;        /* of description, training set and dev set */
+  int64_t dev_rows;     /* about */
+  double text_bytes;    /* of a row, about */
+} ch_study_task;
+
+/* Fine-tuning of every run; no budget where the recipe has no "tune". */
+typedef struct ch_study_tune {
+  int64_t steps, eval_every, rows; /* of every task; rows of the dev set that are measured, 0: all */
+  int batch_sequences;
+  char directory[PATH_MAX]; /* of the tasks' files */
+  int tasks;                /* those whose files are there */
+  ch_study_task *task;
+  json_t *missing; /* array of the names of the others */
+  json_t *words;   /* {task: accuracy of a bag of words}, or NULL */
+} ch_study_tune;
 
 typedef struct ch_study_arm {
   char name[CH_STUDY_NAME];
@@ -43,6 +64,7 @@ typedef struct ch_study {
   double rate[CH_STUDY_RATES];
   int arms;
   ch_study_arm *arm;
+  ch_study_tune tune;
 } ch_study;
 
 /* ---- study_recipe.c ---- */
@@ -55,6 +77,9 @@ int ch_scale_load(const char *name, json_t **scale);
 int ch_recipe_check(const char *name, const json_t *recipe);
 
 /* ---- study_arms.c ---- */
+
+/* What "set" and "times" of a part of a recipe or scale change. */
+int ch_study_change(choir_config *config, const json_t *from);
 
 /* Fills arms and budgets of a study that has recipe, scale, vocab_size, seeds; tokens 0: the scale's budget. Budgets
  * are cut to whole intervals between evaluations, so that a run that goes on later computes what a long one would. */
@@ -106,6 +131,26 @@ void ch_study_curve_free(ch_study_curve *curve);
 /* The causal loss of each rate after the short budget ([rates], NaN: not there), and the best one, or 0. */
 int ch_study_best_rate(const ch_study *study, int arm, double *losses, double *best);
 int ch_study_find_rates(ch_study *study); /* sets arm[].rate of all */
+
+/* ---- study_tune.c: what is fine-tuned, and on what ---- */
+
+/* Refuses what is wrong with "tune" of a recipe. */
+int ch_study_tune_check(const char *file, const json_t *tune);
+/* Budgets: the scale's where none are set; and whether the settings suit every arm. ch_study_plan calls it. */
+int ch_study_tune_plan(ch_study *study);
+/* Of study.json. */
+json_t *ch_study_tune_json(const ch_study *study);
+int ch_study_tune_read(ch_study *study, const json_t *json, const char *path);
+void ch_study_tune_free(ch_study_tune *tune);
+
+/* DIRECTORY/tuned/NAME of a task on the run of an arm and a seed: the name says all that decides what it computes. */
+int ch_study_tuned_name(const ch_study *study, int task, int arm, int seed, char *name);
+void ch_study_tuned_path(const ch_study *study, const char *name, char *path);
+
+/* ---- study_tune_tasks.c ---- */
+
+/* The tasks in the directory that the options name; those whose files are not there are left out. */
+int ch_study_tune_set_up(ch_study *study, const choir_study_options *options);
 
 /* ---- study_measure.c, study_time.c ---- */
 

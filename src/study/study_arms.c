@@ -43,8 +43,7 @@ static int multiply(choir_config *config, const char *key, double factor) {
                   key);
 }
 
-/* What "set" and "times" of a recipe, an arm or a scale change. */
-static int change(choir_config *config, const json_t *from) {
+int ch_study_change(choir_config *config, const json_t *from) {
   const char *key;
   json_t *value;
   json_object_foreach(json_object_get(from, "set"), key, value) CH_TRY(set_value(config, key, value));
@@ -69,8 +68,8 @@ static int base_config(const ch_study *s, choir_config *config) {
     CH_TRY(code);
   }
   config->model.vocab_size = s->vocab_size;
-  CH_TRY(change(config, s->scale));
-  CH_TRY(change(config, s->recipe));
+  CH_TRY(ch_study_change(config, s->scale));
+  CH_TRY(ch_study_change(config, s->recipe));
   int64_t batch = json_integer_value(json_object_get(s->recipe, "batch_tokens"));
   if (batch) config->train.batch_sequences = (int)(batch / config->train.sequence_length);
   return CHOIR_OK;
@@ -81,7 +80,7 @@ static int arm_config(const ch_study *s, const json_t *row, const json_t *value,
   const json_t *sweep = json_object_get(s->recipe, "sweep");
   choir_config *c = &arm->config;
   CH_TRY(base_config(s, c));
-  CH_TRY(change(c, row));
+  CH_TRY(ch_study_change(c, row));
   if (value && *text_of(sweep, "set")) CH_TRY(set_value(c, text_of(sweep, "set"), value));
   if (value && *text_of(sweep, "times")) CH_TRY(multiply(c, text_of(sweep, "times"), json_number_value(value)));
   if (c->model.d_expert == c->model.d_hidden) c->model.d_expert = 0; /* the same model, the same run */
@@ -157,8 +156,8 @@ static int read_rates(ch_study *s) {
 
 /* Claims speak of arms that there are, and of what can be computed. */
 static int check_claims(const ch_study *s) {
-  static const char *const kinds[] = {"loss",      "steps",       "seconds",    "share", "gap",
-                                      "step_time", "device_time", "gap_growth", NULL};
+  static const char *const kinds[] = {"loss",      "steps",       "seconds",    "share",    "gap",
+                                      "step_time", "device_time", "gap_growth", "accuracy", NULL};
   static const char *const keys[] = {"arm", "rival", "than_arm", "than_rival", NULL};
   const json_t *claim;
   size_t i;
@@ -171,6 +170,8 @@ static int check_claims(const ch_study *s) {
       return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: kind '%s': one of %s", s->name, i, kind,
                       ch_word_list(list, sizeof list, kinds));
     }
+    if (!strcmp(kind, "accuracy") && !json_object_get(s->recipe, "tune"))
+      return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: accuracy: the recipe has no \"tune\"", s->name, i);
     for (int k = 0; keys[k]; k++) {
       const json_t *name = json_object_get(claim, keys[k]);
       if ((name || !k) && ch_study_arm_find(s, json_string_value(name)) < 0)
@@ -201,13 +202,14 @@ int ch_study_plan(ch_study *s, int64_t tokens) {
   s->steps = whole(s, tokens > 0 ? (double)tokens : budget);
   s->rate_steps = whole(s, rate_tokens);
   if (s->rate_steps > s->steps) s->rate_steps = s->steps;
-  return CHOIR_OK;
+  return ch_study_tune_plan(s);
 }
 
 void ch_study_free(ch_study *s) {
   json_decref(s->recipe);
   json_decref(s->scale);
   free(s->arm);
+  ch_study_tune_free(&s->tune);
   *s = (ch_study){0};
 }
 

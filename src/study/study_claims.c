@@ -7,14 +7,6 @@
 
 enum { ROUNDS_MOST = 64 };
 
-json_t *ch_estimate_json(const ch_estimate *e, int exponential) {
-  double v[5] = {e->mean, e->low, e->high, e->low80, e->high80};
-  for (int i = 0; exponential && i < 5; i++) v[i] = exp(v[i]);
-  return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "count", e->count, "mean", ch_number_json(v[0]), "deviation",
-                   ch_number_json(e->deviation), "low", ch_number_json(v[1]), "high", ch_number_json(v[2]), "low80",
-                   ch_number_json(v[3]), "high80", ch_number_json(v[4]));
-}
-
 /* ---- one number of one seed ---- */
 
 typedef struct claim {
@@ -92,6 +84,7 @@ static double seed_value(claim *c, int seed) {
   if (!strcmp(c->kind, "steps")) return c->rival < 0 ? (double)NAN : log_speedup(c, seed, 0);
   if (!strcmp(c->kind, "seconds")) return c->rival < 0 ? (double)NAN : log_speedup(c, seed, 1);
   if (!strcmp(c->kind, "share")) return share(c, seed);
+  if (!strcmp(c->kind, "accuracy")) return ch_tuned_advantage(c->l->tuned, c->arm, c->rival, seed, c->causal);
   if (!strcmp(c->kind, "gap")) return gap(c, seed, 0);
   if (!strcmp(c->kind, "gap_growth")) return gap(c, seed, 1);
   return (double)NAN;
@@ -152,6 +145,9 @@ static const char *verdict(const claim *c, const ch_estimate *e) {
          margin = ch_number_at(c->json, "margin"), about = ch_number_at(c->json, "about");
   if (e->count < 1) return "not measured";
   if (e->count < 2) return "one seed: no verdict";
+  if (!strcmp(c->kind, "accuracy") && !ch_tuned_learned(c->l->tuned, c->arm) &&
+      !ch_tuned_learned(c->l->tuned, c->rival))
+    return "nothing learned: no verdict";
   if (isfinite(margin)) return verdict_same(e, margin);
   if (isfinite(about)) return verdict_about(e, about);
   if (is_times(c->kind)) figure = log(figure);
@@ -203,6 +199,7 @@ static json_t *result(claim *c) {
 
 static const char *unit_of(const char *kind) {
   if (is_times(kind)) return "times";
+  if (!strcmp(kind, "accuracy")) return "points";
   return !strcmp(kind, "share") ? "share" : "nats";
 }
 
@@ -221,8 +218,8 @@ static json_t *claim_json(const ch_loaded *l, const json_t *from) {
   json_object_set_new(json, "timed", json_boolean(is_timed(c.kind)));
   json_object_set(json, "verdict", json_object_get(causal, "verdict"));
   json_object_set_new(json, "causal", causal);
-  int both =
-      !strcmp(c.kind, "loss") || !strcmp(c.kind, "steps") || !strcmp(c.kind, "seconds") || !strcmp(c.kind, "share");
+  int both = !strcmp(c.kind, "loss") || !strcmp(c.kind, "steps") || !strcmp(c.kind, "seconds") ||
+             !strcmp(c.kind, "share") || !strcmp(c.kind, "accuracy");
   c.causal = 0;
   if (both) json_object_set_new(json, "own", result(&c));
   return json;

@@ -13,11 +13,12 @@ int ch_study_save(const ch_study *s) {
   char path[PATH_MAX + 16], hash[24];
   snprintf(path, sizeof path, "%s/study.json", s->own);
   snprintf(hash, sizeof hash, "%016" PRIx64, s->data_hash);
-  return ch_json_save(json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:I, s:O, s:O}", "format", "choir-study",
-                                "scale_name", s->scale_name, "data", s->data, "data_hash", hash, "data_tokens",
-                                (json_int_t)s->data_tokens, "vocab_size", s->vocab_size, "seeds", s->seeds, "tokens",
-                                (json_int_t)(s->steps * s->step_tokens), "recipe", s->recipe, "scale", s->scale),
-                      path);
+  return ch_json_save(
+      json_pack("{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:I, s:O, s:O, s:o}", "format", "choir-study", "scale_name",
+                s->scale_name, "data", s->data, "data_hash", hash, "data_tokens", (json_int_t)s->data_tokens,
+                "vocab_size", s->vocab_size, "seeds", s->seeds, "tokens", (json_int_t)(s->steps * s->step_tokens),
+                "recipe", s->recipe, "scale", s->scale, "tune", ch_study_tune_json(s)),
+      path);
 }
 
 static int read_study(const json_t *root, const char *path, ch_study *s) {
@@ -43,6 +44,7 @@ static int read_study(const json_t *root, const char *path, ch_study *s) {
   s->data_hash = strtoull(hash, NULL, 16);
   s->vocab_size = (int)vocab;
   s->seeds = (int)seeds;
+  CH_TRY(ch_study_tune_read(s, json_object_get(root, "tune"), path));
   return ch_study_plan(s, tokens);
 }
 

@@ -112,11 +112,8 @@ static void start(ch_jobs *j, ch_job *job, int slot, int *stop) {
     if (now - job->held_since > PATIENCE) fail(j, job, stop, "another process trains there");
     return;
   }
-  int words = 0;
-  while (job->argument[words]) words++;
   snprintf(config, sizeof config, "%s/config.json", job->run);
-  int resumed = words > 0 && !strcmp(job->argument[words - 1], "--resume");
-  if (job->steps && !resumed && !access(config, R_OK)) job->argument[words++] = "--resume", job->argument[words] = NULL;
+  if (job->steps && !access(config, R_OK)) job->argument[job->kept] = "--resume", job->argument[job->kept + 1] = NULL;
   job->slot = slot;
   job->tries++;
   if (job->steps) job->done = fmin(1, (double)ch_job_saved_steps(job->run) / (double)job->steps);

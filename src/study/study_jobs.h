@@ -5,16 +5,17 @@
 #include <limits.h>
 #include <sys/types.h>
 
-#include "choir/study.h"
+#include "study/study.h"
 
 typedef enum { CH_JOB_WAITING, CH_JOB_RUNNING, CH_JOB_DONE, CH_JOB_FAILED } ch_job_state;
 
-enum { CH_JOB_WORDS = 20 };
+enum { CH_JOB_WORDS = 64 };
 
 typedef struct ch_job {
-  char name[128];                     /* for people: "EC c=2, seed 1" */
+  char name[160];                     /* for people: "EC c=2, seed 1" */
   char word[8][PATH_MAX];             /* arguments that are no literals */
-  const char *argument[CH_JOB_WORDS]; /* of the program, NULL-terminated; a job that trains resumes where it can */
+  const char *argument[CH_JOB_WORDS]; /* of the program, NULL-terminated */
+  int kept;                           /* so many of them, and --resume, go on with a run that is there */
   char run[PATH_MAX];                 /* the run directory: how far it is, whether another process has it; "": none */
   char log[PATH_MAX];                 /* takes what the child says */
   int64_t steps;                      /* of a job that trains, else 0: done when the child ends well */
@@ -44,6 +45,19 @@ int ch_jobs_run(ch_jobs *jobs);
 
 /* Steps of a run's newest checkpoint, 0 where there is none. */
 int64_t ch_job_saved_steps(const char *run);
+
+/* ---- study_lists.c: jobs that wait, but for what is there already ---- */
+
+/* A new list, with room for so many. */
+int ch_jobs_room(ch_jobs *jobs, int count);
+/* The run of an arm, a rate and a seed to so many steps. */
+int ch_jobs_add_run(ch_jobs *jobs, const ch_study *study, int arm, double rate, int seed, int64_t steps);
+/* What a recipe measures on a run that has ended. */
+int ch_jobs_add_measurement(ch_jobs *jobs, const ch_study *study, int arm, int seed);
+/* A task on the run of an arm and a seed; none where that run has not ended, or has gone on since. */
+int ch_jobs_add_tuning(ch_jobs *jobs, const ch_study *study, int task, int arm, int seed);
+/* The work of all that is fine-tuned, by guess. */
+double ch_study_tune_work(const ch_study *study);
 
 /* ---- study_child.c ---- */
 

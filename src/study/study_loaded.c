@@ -33,6 +33,7 @@ int ch_loaded_read(const ch_study *s, ch_loaded *l) {
   if (!l->curve || !l->measures || !l->name) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu runs", runs);
   for (int arm = 0; arm < s->arms; arm++)
     for (int seed = 1; seed <= s->seeds; seed++) CH_TRY(read_run(l, arm, seed));
+  CH_TRY(ch_tuned_read(s, &l->tuned));
   snprintf(path, sizeof path, "%s/time.json", s->own);
   return access(path, R_OK) ? CHOIR_OK : ch_json_load(path, &l->time);
 }
@@ -46,6 +47,7 @@ void ch_loaded_free(ch_loaded *l) {
   free(l->measures);
   free(l->name);
   json_decref(l->time);
+  ch_tuned_free(l->tuned);
 }
 
 int ch_loaded_times(const ch_loaded *l, int arm, const char *what, double *values, int most) {

@@ -4,6 +4,7 @@
 
 #include "study/study.h"
 #include "study/study_statistics.h"
+#include "study/study_tuned.h"
 
 typedef struct ch_loaded {
   const ch_study *study;
@@ -11,6 +12,7 @@ typedef struct ch_loaded {
   json_t **measures;         /* [arms * seeds] measures.json, or NULL */
   char (*name)[CH_RUN_NAME]; /* [arms * seeds] */
   json_t *time;              /* time.json, or NULL */
+  ch_tuned *tuned;           /* of all tasks, or NULL */
 } ch_loaded;
 
 int ch_loaded_read(const ch_study *study, ch_loaded *loaded);
@@ -43,8 +45,5 @@ json_t *ch_study_timing(const ch_loaded *loaded);
 
 /* Every claim of the recipe with what was measured and a verdict by the rule of docs/studies.md. */
 json_t *ch_study_claims(const ch_loaded *loaded);
-
-/* {mean, deviation, low, high, count, ...}; exponentials of them where asked for. */
-json_t *ch_estimate_json(const ch_estimate *estimate, int exponential);
 
 #endif

@@ -30,8 +30,8 @@ static int check_list(const char *file, const json_t *recipe, const char *list, 
 }
 
 int ch_recipe_check(const char *file, const json_t *recipe) {
-  static const char *const keys[] = {"name", "title",   "figure", "question", "set",          "times",
-                                     "arms", "measure", "claims", "sweep",    "batch_tokens", NULL};
+  static const char *const keys[] = {"name",    "title",  "figure", "question",     "set",  "times", "arms",
+                                     "measure", "claims", "sweep",  "batch_tokens", "tune", NULL};
   static const char *const arm_keys[] = {"name", "set", "times", "rate_of", NULL};
   static const char *const claim_keys[] = {"text", "paper", "kind", "arm",   "rival",    "figure",     "margin",
                                            "from", "to",    "null", "about", "than_arm", "than_rival", NULL};
@@ -47,7 +47,8 @@ int ch_recipe_check(const char *file, const json_t *recipe) {
   CH_TRY(ch_json_get_string(recipe, file, "question", &text));
   CH_TRY(check_list(file, recipe, "arms", arm_keys));
   CH_TRY(check_list(file, recipe, "claims", claim_keys));
-  json_t *sweep = json_object_get(recipe, "sweep");
+  json_t *sweep = json_object_get(recipe, "sweep"), *tune = json_object_get(recipe, "tune");
+  if (tune) CH_TRY(ch_study_tune_check(file, tune));
   char where[PATH_MAX];
   snprintf(where, sizeof where, "%s: sweep", file);
   return sweep ? ch_json_check_keys(sweep, where, sweep_keys) : CHOIR_OK;
@@ -85,7 +86,8 @@ static int scale_named(const char *name, json_t **scale) {
 }
 
 int ch_scale_load(const char *name, json_t **scale) {
-  static const char *const keys[] = {"config", "set", "tokens", "seeds", "rates", "rate_tokens", "eval_tokens", NULL};
+  static const char *const keys[] = {"config",      "set",         "tokens", "seeds", "rates",
+                                     "rate_tokens", "eval_tokens", "tune",   NULL};
   CH_TRY(access(name, R_OK) == 0 && strchr(name, '.') && strcmp(name, "0.1b") ? ch_json_load(name, scale)
                                                                               : scale_named(name, scale));
   int code = ch_json_check_keys(*scale, name, keys);

@@ -7,6 +7,7 @@
 #include "study/page.h"
 #include "study/study.h"
 #include "study/study_tables.h"
+#include "study/study_tuned.h"
 #include "study/study_values.h"
 
 #define number ch_number_at
@@ -16,6 +17,7 @@
 static void value(FILE *out, const json_t *claim, const json_t *e) {
   const char *unit = text(claim, "unit");
   const char *format = !strcmp(unit, "times") ? "%.2f" : !strcmp(unit, "share") ? "%.3f" : "%+.4f";
+  if (!strcmp(unit, "points")) format = "%+.2f";
   if (!isfinite(number(e, "mean"))) {
     fputs("not yet", out);
     return;
@@ -107,6 +109,7 @@ static int page(FILE *out, const void *context) {
   fputs("<div class=claims>\n", out);
   json_array_foreach(json_object_get(summary, "claims"), i, claim) write_claim(out, claim);
   fputs("</div>\n", out);
+  if (json_object_get(summary, "tuned")) ch_tuned_page(out, json_object_get(summary, "tuned"));
   CH_TRY(ch_study_write_charts(out, summary, NULL));
   ch_study_write_tables(out, summary);
   notes(out);

@@ -12,6 +12,7 @@
 #include "base/reserved.h"
 #include "study/study.h"
 #include "study/study_jobs.h"
+#include "study/study_tuned.h"
 #include "train/directory.h"
 
 typedef struct work {
@@ -33,75 +34,6 @@ static int say(const work *w, const char *format, ...) {
   return w->options->event ? w->options->event(w->options->context, &e) : 0;
 }
 
-/* ---- lists of jobs ---- */
-
-static int add_room(work *w, int count) {
-  free(w->jobs.job);
-  w->jobs.job = calloc((size_t)count + 1, sizeof *w->jobs.job);
-  w->jobs.count = 0;
-  return w->jobs.job ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d jobs", count);
-}
-
-/* A new job about a run; NULL where the run is in the list already. */
-static ch_job *add_job(work *w, const char *run, const char *ending) {
-  const ch_study *s = &w->study;
-  char path[PATH_MAX];
-  ch_study_run_path(s, run, path);
-  for (int i = 0; i < w->jobs.count; i++)
-    if (!strcmp(w->jobs.job[i].run, path)) return NULL;
-  ch_job *job = &w->jobs.job[w->jobs.count++];
-  memcpy(job->run, path, sizeof job->run);
-  snprintf(job->log, sizeof job->log, "%.3000s/logs/%s.%s", s->directory, run, ending);
-  snprintf(job->word[7], sizeof job->word[7], "%d", w->jobs.threads);
-  return job;
-}
-
-/* A run to so many steps; nothing where it has them. */
-static int add_run(work *w, int arm, double rate, int seed, int64_t steps) {
-  const ch_study *s = &w->study;
-  choir_config config;
-  char name[CH_RUN_NAME];
-  ch_study_config(s, arm, rate, seed, steps, &config);
-  CH_TRY(ch_study_run_name(s, &config, name));
-  ch_job *job = add_job(w, name, "train.txt");
-  if (!job) return CHOIR_OK;
-  int64_t saved = ch_job_saved_steps(job->run);
-  if (saved >= steps) {
-    job->state = CH_JOB_DONE;
-    job->done = 1;
-  }
-  int searching = !strcmp(w->jobs.phase, "rates");
-  snprintf(job->name, sizeof job->name, "%s, %s %g", s->arm[arm].name, searching ? "rate" : "seed",
-           searching ? rate : seed);
-  snprintf(job->word[0], sizeof job->word[0], "%.3000s/configs/%s.json", s->directory, name);
-  job->steps = steps;
-  job->done = fmin(1, (double)saved / (double)steps);
-  job->work = s->arm[arm].costs.train_flops_per_token * (double)(steps * s->step_tokens);
-  const char *words[] = {"train", "--config", job->word[0], "--data",    s->data,
-                         "--out", job->run,   "--threads",  job->word[7]};
-  memcpy(job->argument, words, sizeof words);
-  return job->state == CH_JOB_DONE ? CHOIR_OK : choir_config_save(&config, job->word[0]);
-}
-
-static int add_measurement(work *w, int arm, int seed) {
-  const ch_study *s = &w->study;
-  choir_config config;
-  char name[CH_RUN_NAME], path[PATH_MAX];
-  ch_study_config(s, arm, s->arm[arm].rate, seed, s->steps, &config);
-  CH_TRY(ch_study_run_name(s, &config, name));
-  ch_study_run_path(s, name, path);
-  if (ch_job_saved_steps(path) != s->steps || ch_study_measured(s, name)) return CHOIR_OK;
-  ch_job *job = add_job(w, name, "measure.txt");
-  if (!job) return CHOIR_OK;
-  snprintf(job->name, sizeof job->name, "%s, seed %d", s->arm[arm].name, seed);
-  ch_study_measure_path(s, name, job->word[0]);
-  job->work = s->arm[arm].costs.forward_flops_per_token * 12 * 1024 * config.train.sequence_length; /* evaluations */
-  const char *words[] = {"study", "measure",    job->run,    "--data",    s->data,
-                         "--out", job->word[0], "--threads", job->word[7]};
-  memcpy(job->argument, words, sizeof words);
-  return CHOIR_OK;
-}
-
 /* ---- phases ---- */
 
 static int run_phase(work *w) {
@@ -120,11 +52,11 @@ static double work_of_runs(const ch_study *s) {
 static int search_rates(work *w) {
   ch_study *s = &w->study;
   w->jobs.phase = "rates";
-  w->jobs.later = work_of_runs(s);
-  CH_TRY(add_room(w, s->arms * s->rates));
+  w->jobs.later = work_of_runs(s) + ch_study_tune_work(s);
+  CH_TRY(ch_jobs_room(&w->jobs, s->arms * s->rates));
   for (int r = 0; r < s->rates && s->rates > 1; r++)
     for (int i = 0; i < s->arms; i++)
-      if (s->arm[i].rate_of == i) CH_TRY(add_run(w, i, s->rate[r], 1, s->rate_steps));
+      if (s->arm[i].rate_of == i) CH_TRY(ch_jobs_add_run(&w->jobs, s, i, s->rate[r], 1, s->rate_steps));
   CH_TRY(run_phase(w));
   CH_TRY(ch_study_find_rates(s));
   for (int i = 0; i < s->arms; i++)
@@ -141,11 +73,11 @@ static int search_rates(work *w) {
 static int train_all(work *w) {
   const ch_study *s = &w->study;
   w->jobs.phase = "runs";
-  w->jobs.later = 0;
-  CH_TRY(add_room(w, s->arms * s->seeds));
+  w->jobs.later = ch_study_tune_work(s);
+  CH_TRY(ch_jobs_room(&w->jobs, s->arms * s->seeds));
   for (int seed = 1; seed <= s->seeds; seed++)
     for (int i = 0; i < s->arms; i++)
-      if (s->arm[i].rate > 0) CH_TRY(add_run(w, i, s->arm[i].rate, seed, s->steps));
+      if (s->arm[i].rate > 0) CH_TRY(ch_jobs_add_run(&w->jobs, s, i, s->arm[i].rate, seed, s->steps));
   return run_phase(w);
 }
 
@@ -153,10 +85,28 @@ static int measure_all(work *w) {
   const ch_study *s = &w->study;
   w->jobs.phase = "measuring";
   if (!ch_study_measures(s, "pools") && !ch_study_measures(s, "tokens")) return CHOIR_OK;
-  CH_TRY(add_room(w, s->arms * s->seeds));
+  CH_TRY(ch_jobs_room(&w->jobs, s->arms * s->seeds));
   for (int seed = 1; seed <= s->seeds; seed++)
     for (int i = 0; i < s->arms; i++)
-      if (s->arm[i].rate > 0) CH_TRY(add_measurement(w, i, seed));
+      if (s->arm[i].rate > 0) CH_TRY(ch_jobs_add_measurement(&w->jobs, s, i, seed));
+  return run_phase(w);
+}
+
+/* One seed of all arms and tasks before the next, as in training. */
+static int tune_all(work *w) {
+  const ch_study *s = &w->study;
+  w->jobs.phase = "fine-tuning";
+  w->jobs.later = 0;
+  if (!s->tune.tasks) return CHOIR_OK;
+  CH_TRY(ch_jobs_room(&w->jobs, s->arms * s->seeds * s->tune.tasks));
+  for (int seed = 1; seed <= s->seeds; seed++)
+    for (int task = 0; task < s->tune.tasks; task++)
+      for (int i = 0; i < s->arms; i++)
+        if (s->arm[i].rate > 0) CH_TRY(ch_jobs_add_tuning(&w->jobs, s, task, i, seed));
+  int left_out = s->arms * s->seeds * s->tune.tasks - w->jobs.count;
+  if (left_out)
+    say(w, "%d runs of fine-tuning have nothing to begin with: pre-training failed, or went on to more tokens",
+        left_out);
   return run_phase(w);
 }
 
@@ -172,12 +122,33 @@ static int work_through(work *w) {
   CH_TRY(search_rates(w));
   CH_TRY(train_all(w));
   CH_TRY(measure_all(w));
+  CH_TRY(tune_all(w));
   if (!ch_study_measures(&w->study, "time")) return CHOIR_OK;
   int code = ch_study_time(&w->study, w->jobs.threads, asked_to_stop, w);
   if (!code || code == CHOIR_ERROR_INTERRUPTED) return code;
   w->failed++;
   say(w, "failed: step times: %s", choir_error_message());
   return CHOIR_OK;
+}
+
+/* Tasks without files. */
+static void tell_missing(const work *w) {
+  const json_t *missing = w->study.tune.missing, *name;
+  char list[600] = "";
+  size_t i, used = 0;
+  json_array_foreach(missing, i, name) if (used < sizeof list) used +=
+      (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", json_string_value(name));
+  if (json_array_size(missing)) say(w, "warning: %s: no files of %s, left out", w->study.tune.directory, list);
+}
+
+/* What will be fine-tuned, and what room the weights of its newest and best checkpoints take. */
+static void introduce_tuning(const work *w) {
+  const ch_study *s = &w->study;
+  int runs = s->seeds * s->tune.tasks;
+  double bytes = 0;
+  for (int a = 0; a < s->arms; a++) bytes += 2.0 * sizeof(float) * (double)s->arm[a].costs.parameters * runs;
+  say(w, "then %d runs of fine-tuning: %d tasks, %" PRId64 " steps of %d texts each, up to %.1f GB of weights",
+      s->arms * runs, s->tune.tasks, s->tune.steps, s->tune.batch_sequences, 1e-9 * bytes);
 }
 
 /* What is equal in all arms, and what is not, before anything runs. */
@@ -187,10 +158,12 @@ static void introduce(const work *w) {
          epochs = (double)(s->steps * s->step_tokens) / (double)s->data_tokens;
   say(w, "%s at %s: %d arms, %d seeds, %" PRId64 " steps of %" PRId64 " tokens (%.1f M, %.2f times the data)", s->name,
       s->scale_name, s->arms, s->seeds, s->steps, s->step_tokens, 1e-6 * (double)(s->steps * s->step_tokens), epochs);
-  for (int i = 0; i < s->arms; i++)
-    say(w, "  %-28s %8.3f M parameters, %7.3f M active, %8.3f MFLOP a token (x%.2f)", s->arm[i].name,
-        1e-6 * (double)s->arm[i].costs.parameters, 1e-6 * (double)s->arm[i].costs.active_parameters,
-        1e-6 * s->arm[i].costs.train_flops_per_token, s->arm[i].costs.train_flops_per_token / first);
+  for (int a = 0; a < s->arms; a++)
+    say(w, "  %-28s %8.3f M parameters, %7.3f M active, %8.3f MFLOP a token (x%.2f)", s->arm[a].name,
+        1e-6 * (double)s->arm[a].costs.parameters, 1e-6 * (double)s->arm[a].costs.active_parameters,
+        1e-6 * s->arm[a].costs.train_flops_per_token, s->arm[a].costs.train_flops_per_token / first);
+  if (s->tune.tasks) introduce_tuning(w);
+  tell_missing(w);
   if (epochs > 2) say(w, "warning: tokens are seen %.1f times; above 2 runs learn the data by heart", epochs);
 }
 
@@ -200,6 +173,8 @@ static int write_results(ch_study *s) {
   if (!summary) return ch_error_in(CHOIR_ERROR_FORMAT, "%s: no summary", s->own);
   snprintf(path, sizeof path, "%s/report.html", s->own);
   int code = ch_study_page(s, summary, path);
+  snprintf(path, sizeof path, "%s/table.md", s->own);
+  if (!code && json_object_get(summary, "tuned")) code = ch_tuned_markdown(summary, path);
   snprintf(path, sizeof path, "%s/summary.json", s->own);
   if (code) json_decref(summary);
   return code ? code : ch_json_save(summary, path);

@@ -39,7 +39,7 @@ static int name_study(ch_study *s, const choir_study_options *o) {
 }
 
 static int make_directories(const ch_study *s) {
-  static const char *const names[] = {"runs", "configs", "logs", NULL};
+  static const char *const names[] = {"runs", "configs", "logs", "tuned", NULL};
   char path[PATH_MAX];
   for (int i = 0; names[i]; i++) {
     snprintf(path, sizeof path, "%.3000s/%s", s->directory, names[i]);
@@ -51,7 +51,10 @@ static int make_directories(const ch_study *s) {
 int ch_study_set_up(const choir_study_options *o, ch_study *s) {
   CH_TRY(name_study(s, o));
   CH_TRY(open_data(s, o->data));
+  s->tune.steps = o->tune_steps;
+  s->tune.rows = o->tune_rows;
   CH_TRY(ch_study_plan(s, o->tokens));
+  CH_TRY(ch_study_tune_set_up(s, o));
   CH_TRY(make_directories(s));
   return ch_study_save(s);
 }

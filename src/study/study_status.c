@@ -20,6 +20,20 @@ static json_t *runs_json(const ch_study *s, int arm) {
   return runs;
 }
 
+/* Runs of fine-tuning that have ended, and all of them. */
+static json_t *tuned_json(const ch_study *s) {
+  int ended = 0, all = s->tune.tasks * s->arms * s->seeds;
+  for (int i = 0; i < all; i++) {
+    int arm = i / s->seeds % s->arms;
+    char name[CH_RUN_NAME], path[PATH_MAX];
+    if (!(s->arm[arm].rate > 0)) continue;
+    if (ch_study_tuned_name(s, i / s->seeds / s->arms, arm, 1 + i % s->seeds, name)) continue;
+    ch_study_tuned_path(s, name, path);
+    ended += ch_job_saved_steps(path) >= s->tune.steps;
+  }
+  return all ? json_pack("{s:i, s:i}", "ended", ended, "runs", all) : json_null();
+}
+
 static int add_study(void *context, ch_study *s) {
   json_t *arms = json_array(), *summary = NULL;
   char path[PATH_MAX + 16];
@@ -30,8 +44,9 @@ static int add_study(void *context, ch_study *s) {
                         s->arm[i].rate > 0 ? json_real(s->arm[i].rate) : json_null(), "runs", runs_json(s, i)));
   snprintf(path, sizeof path, "%s/summary.json", s->own);
   if (ch_json_load(path, &summary)) summary = json_null();
-  return json_array_append_new(context, json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", s->name, "scale", s->scale_name,
-                                                  "directory", s->own, "arms", arms, "summary", summary))
+  return json_array_append_new(
+             context, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "name", s->name, "scale", s->scale_name, "directory",
+                                s->own, "arms", arms, "tuned", tuned_json(s), "summary", summary))
              ? ch_error(CHOIR_ERROR_MEMORY, "no memory for a study's status")
              : CHOIR_OK;
 }

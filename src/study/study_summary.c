@@ -270,6 +270,7 @@ json_t *ch_study_summary(ch_study *s) {
     json_object_set_new(json, "claims", ch_study_claims(&l));
     json_object_set_new(json, "arms", arms);
     json_object_set_new(json, "timing", ch_study_timing(&l));
+    if (l.tuned) json_object_set_new(json, "tuned", ch_tuned_json(l.tuned));
   }
   ch_loaded_free(&l);
   return json;

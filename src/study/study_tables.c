@@ -13,34 +13,6 @@
 
 /* ---- tables ---- */
 
-static void begin(FILE *out, const char *title, const char *note, const char *const *columns) {
-  fputs("<section class=table><header><strong>", out);
-  ch_html_text(out, title);
-  fputs("</strong><span>", out);
-  ch_html_text(out, note);
-  fputs("</span></header><div class=scroll><table><thead><tr>", out);
-  for (int i = 0; columns[i]; i++) {
-    fprintf(out, "<th%s>", i ? " class=n" : "");
-    ch_html_text(out, columns[i]);
-    fputs("</th>", out);
-  }
-  fputs("</tr></thead><tbody>\n", out);
-}
-
-static void end(FILE *out) { fputs("</tbody></table></div></section>\n", out); }
-
-static void label(FILE *out, const char *name) {
-  fputs("<tr><td>", out);
-  ch_html_text(out, name);
-  fputs("</td>", out);
-}
-
-static void cell(FILE *out, const char *value) {
-  fputs("<td class=n>", out);
-  ch_html_text(out, value);
-  fputs("</td>", out);
-}
-
 static void losses(FILE *out, const json_t *arms) {
   static const char *const columns[] = {"arm",
                                         "causal loss",
@@ -53,24 +25,24 @@ static void losses(FILE *out, const json_t *arms) {
                                         NULL};
   const json_t *arm;
   size_t i;
-  begin(out, "Held-out loss at the end", "nats a token; own routing: the router's, which may look at other tokens",
-        columns);
+  ch_table_begin(out, "Held-out loss at the end",
+                 "nats a token; own routing: the router's, which may look at other tokens", columns);
   json_array_foreach(arms, i, arm) {
     const json_t *causal = json_object_get(arm, "causal"), *own = json_object_get(arm, "own"),
                  *difference = json_object_get(arm, "difference");
-    label(out, text(arm, "name"));
-    cell(out, figure("%.4f", number(causal, "mean")));
-    cell(out, figure("%.4f", number(causal, "deviation")));
-    cell(out, figure("%.2f", exp(number(causal, "mean"))));
-    cell(out, figure("%.4f", number(own, "mean")));
-    cell(out, figure("%.4f", number(own, "deviation")));
-    cell(out, strcmp(text(difference, "from"), text(arm, "name"))
-                  ? interval("%+.4f", json_object_get(difference, "causal"))
-                  : "");
-    cell(out, figure("%.0f", number(causal, "count")));
+    ch_table_label(out, text(arm, "name"));
+    ch_table_cell(out, figure("%.4f", number(causal, "mean")));
+    ch_table_cell(out, figure("%.4f", number(causal, "deviation")));
+    ch_table_cell(out, figure("%.2f", exp(number(causal, "mean"))));
+    ch_table_cell(out, figure("%.4f", number(own, "mean")));
+    ch_table_cell(out, figure("%.4f", number(own, "deviation")));
+    ch_table_cell(out, strcmp(text(difference, "from"), text(arm, "name"))
+                           ? interval("%+.4f", json_object_get(difference, "causal"))
+                           : "");
+    ch_table_cell(out, figure("%.0f", number(causal, "count")));
     fputs("</tr>\n", out);
   }
-  end(out);
+  ch_table_end(out);
 }
 
 static void costs(FILE *out, const json_t *arms) {
@@ -78,30 +50,31 @@ static void costs(FILE *out, const json_t *arms) {
                                         "to the first", "experts",    "rate",   NULL};
   const json_t *arm;
   size_t i;
-  begin(out, "What a token costs", "training; equal in all arms unless the recipe means them to differ", columns);
+  ch_table_begin(out, "What a token costs", "training; equal in all arms unless the recipe means them to differ",
+                 columns);
   json_array_foreach(arms, i, arm) {
-    label(out, text(arm, "name"));
-    cell(out, figure("%.3f M", 1e-6 * number(arm, "parameters")));
-    cell(out, figure("%.3f M", 1e-6 * number(arm, "active_parameters")));
-    cell(out, figure("%.3f M", 1e-6 * number(arm, "train_flops_per_token")));
-    cell(out, figure("%.3f", number(arm, "flops_to_first")));
-    cell(out, figure("%.0f", number(arm, "experts")));
-    cell(out, figure("%g", number(arm, "rate")));
+    ch_table_label(out, text(arm, "name"));
+    ch_table_cell(out, figure("%.3f M", 1e-6 * number(arm, "parameters")));
+    ch_table_cell(out, figure("%.3f M", 1e-6 * number(arm, "active_parameters")));
+    ch_table_cell(out, figure("%.3f M", 1e-6 * number(arm, "train_flops_per_token")));
+    ch_table_cell(out, figure("%.3f", number(arm, "flops_to_first")));
+    ch_table_cell(out, figure("%.0f", number(arm, "experts")));
+    ch_table_cell(out, figure("%g", number(arm, "rate")));
     fputs("</tr>\n", out);
   }
-  end(out);
+  ch_table_end(out);
 }
 
 static void routing_rows(FILE *out, const json_t *arm, const char *key) {
   const json_t *r = json_object_get(arm, key);
   if (!json_is_object(r)) return;
-  label(out, text(arm, "name"));
-  cell(out, text(r, "routing"));
-  cell(out, figure("%.2f", number(r, "experts_per_token")));
-  cell(out, figure("%.2f %%", 100 * number(r, "none")));
-  cell(out, figure("%.2f %%", 100 * number(r, "dropped")));
-  cell(out, figure("%.2f", number(r, "fullest")));
-  cell(out, figure("%.2f %%", 100 * number(r, "over_capacity")));
+  ch_table_label(out, text(arm, "name"));
+  ch_table_cell(out, text(r, "routing"));
+  ch_table_cell(out, figure("%.2f", number(r, "experts_per_token")));
+  ch_table_cell(out, figure("%.2f %%", 100 * number(r, "none")));
+  ch_table_cell(out, figure("%.2f %%", 100 * number(r, "dropped")));
+  ch_table_cell(out, figure("%.2f", number(r, "fullest")));
+  ch_table_cell(out, figure("%.2f %%", 100 * number(r, "over_capacity")));
   fputs("</tr>\n", out);
 }
 
@@ -116,14 +89,14 @@ static void routing(FILE *out, const json_t *arms) {
                                         NULL};
   const json_t *arm;
   size_t i;
-  begin(out, "Who goes where, at the last evaluation", "means over layers and seeds", columns);
+  ch_table_begin(out, "Who goes where, at the last evaluation", "means over layers and seeds", columns);
   json_array_foreach(arms, i, arm) {
     routing_rows(out, arm, "routing");
     if (strcmp(text(json_object_get(arm, "routing"), "routing"),
                text(json_object_get(arm, "routing_causal"), "routing")))
       routing_rows(out, arm, "routing_causal");
   }
-  end(out);
+  ch_table_end(out);
 }
 
 static void timing(FILE *out, const json_t *summary, const json_t *arms) {
@@ -139,21 +112,21 @@ static void timing(FILE *out, const json_t *summary, const json_t *arms) {
   const json_t *timed = json_object_get(json_object_get(summary, "timing"), "arms"), *arm;
   size_t i;
   if (!json_array_size(timed)) return;
-  begin(out, "Time of a step",
-        "measured in turns; intervals over rounds. The last two: all wait for the fullest expert", columns);
+  ch_table_begin(out, "Time of a step",
+                 "measured in turns; intervals over rounds. The last two: all wait for the fullest expert", columns);
   json_array_foreach(arms, i, arm) {
     const json_t *t = json_array_get(timed, i);
-    label(out, text(arm, "name"));
-    cell(out, figure("%.2f ms", 1e3 * number(t, "step_seconds")));
-    cell(out, figure("%.2f ms", 1e3 * number(t, "expert_seconds")));
-    cell(out, interval("%.3f", json_object_get(t, "step_to_reference")));
-    cell(out, figure("%.2f", number(t, "fullest_holds")));
-    cell(out, figure("%.2f", number(t, "fullest_asked")));
-    cell(out, interval("%.3f", json_object_get(t, "device_to_reference")));
-    cell(out, interval("%.3f", json_object_get(t, "device_held_to_reference")));
+    ch_table_label(out, text(arm, "name"));
+    ch_table_cell(out, figure("%.2f ms", 1e3 * number(t, "step_seconds")));
+    ch_table_cell(out, figure("%.2f ms", 1e3 * number(t, "expert_seconds")));
+    ch_table_cell(out, interval("%.3f", json_object_get(t, "step_to_reference")));
+    ch_table_cell(out, figure("%.2f", number(t, "fullest_holds")));
+    ch_table_cell(out, figure("%.2f", number(t, "fullest_asked")));
+    ch_table_cell(out, interval("%.3f", json_object_get(t, "device_to_reference")));
+    ch_table_cell(out, interval("%.3f", json_object_get(t, "device_held_to_reference")));
     fputs("</tr>\n", out);
   }
-  end(out);
+  ch_table_end(out);
 }
 
 static void seeds(FILE *out, const json_t *arms) {
@@ -161,20 +134,20 @@ static void seeds(FILE *out, const json_t *arms) {
       "arm", "seed", "causal loss", "own routing", "dropped in training", "imbalance in training", "step", "run", NULL};
   const json_t *arm, *run;
   size_t i, j;
-  begin(out, "Every run", "dropped and imbalance: means of the last tenth of training steps", columns);
+  ch_table_begin(out, "Every run", "dropped and imbalance: means of the last tenth of training steps", columns);
   json_array_foreach(arms, i, arm) json_array_foreach(json_object_get(arm, "runs"), j, run) {
-    label(out, text(arm, "name"));
-    cell(out, figure("%.0f", number(run, "seed")));
-    cell(out, figure("%.4f", number(run, "causal")));
-    cell(out, figure("%.4f", number(run, "own")));
-    cell(out, figure("%.2f %%", 100 * number(run, "dropped")));
-    cell(out, figure("%.2f", number(run, "imbalance")));
-    cell(out,
-         figure(json_is_true(json_object_get(run, "complete")) ? "%.0f" : "%.0f, unfinished", number(run, "step")));
-    cell(out, text(run, "name"));
+    ch_table_label(out, text(arm, "name"));
+    ch_table_cell(out, figure("%.0f", number(run, "seed")));
+    ch_table_cell(out, figure("%.4f", number(run, "causal")));
+    ch_table_cell(out, figure("%.4f", number(run, "own")));
+    ch_table_cell(out, figure("%.2f %%", 100 * number(run, "dropped")));
+    ch_table_cell(out, figure("%.2f", number(run, "imbalance")));
+    ch_table_cell(
+        out, figure(json_is_true(json_object_get(run, "complete")) ? "%.0f" : "%.0f, unfinished", number(run, "step")));
+    ch_table_cell(out, text(run, "name"));
     fputs("</tr>\n", out);
   }
-  end(out);
+  ch_table_end(out);
 }
 
 static void rates(FILE *out, const json_t *summary, const json_t *arms) {
@@ -193,15 +166,15 @@ static void rates(FILE *out, const json_t *summary, const json_t *arms) {
   columns[count + 1] = "searched with";
   snprintf(note, sizeof note, "causal loss after %.1f M tokens, seed 1; the lowest is taken",
            1e-6 * number(summary, "rate_tokens"));
-  begin(out, "Rates", note, columns);
+  ch_table_begin(out, "Rates", note, columns);
   json_array_foreach(arms, i, arm) {
-    label(out, text(arm, "name"));
-    json_array_foreach(json_object_get(arm, "rates"), j, row) cell(out, figure("%.4f", number(row, "causal")));
-    cell(out, figure("%g", number(arm, "rate")));
-    cell(out, text(arm, "rate_of"));
+    ch_table_label(out, text(arm, "name"));
+    json_array_foreach(json_object_get(arm, "rates"), j, row) ch_table_cell(out, figure("%.4f", number(row, "causal")));
+    ch_table_cell(out, figure("%g", number(arm, "rate")));
+    ch_table_cell(out, text(arm, "rate_of"));
     fputs("</tr>\n", out);
   }
-  end(out);
+  ch_table_end(out);
 }
 
 static void pools(FILE *out, const json_t *arms) {
@@ -211,34 +184,35 @@ static void pools(FILE *out, const json_t *arms) {
   size_t i, j, rows = 0;
   json_array_foreach(arms, i, arm) rows += json_array_size(json_object_get(arm, "pools"));
   if (!rows) return;
-  begin(out, "What an evaluation by batch depends on",
-        "neighbours: pieces of one document; scattered: mixtures, as in training. Above 0: batch routing is worse than "
-        "thresholds",
-        columns);
+  ch_table_begin(
+      out, "What an evaluation by batch depends on",
+      "neighbours: pieces of one document; scattered: mixtures, as in training. Above 0: batch routing is worse than "
+      "thresholds",
+      columns);
   json_array_foreach(arms, i, arm) json_array_foreach(json_object_get(arm, "pools"), j, row) {
-    label(out, text(arm, "name"));
-    cell(out, figure("%.0f", number(row, "pool")));
-    cell(out, json_is_true(json_object_get(row, "scattered")) ? "scattered" : "neighbours");
-    cell(out, figure("%.4f", number(json_object_get(row, "loss"), "mean")));
-    cell(out, interval("%+.4f", json_object_get(row, "less_causal")));
+    ch_table_label(out, text(arm, "name"));
+    ch_table_cell(out, figure("%.0f", number(row, "pool")));
+    ch_table_cell(out, json_is_true(json_object_get(row, "scattered")) ? "scattered" : "neighbours");
+    ch_table_cell(out, figure("%.4f", number(json_object_get(row, "loss"), "mean")));
+    ch_table_cell(out, interval("%+.4f", json_object_get(row, "less_causal")));
     fputs("</tr>\n", out);
   }
-  end(out);
+  ch_table_end(out);
 }
 
 static void counted(FILE *out, const char *title, const json_t *rows) {
   static const char *const columns[] = {"token", "seen", "experts", "without", NULL};
   const json_t *row;
   size_t i;
-  begin(out, title, "", columns);
+  ch_table_begin(out, title, "", columns);
   json_array_foreach(rows, i, row) {
-    label(out, text(row, "name"));
-    cell(out, figure("%.0f", number(row, "tokens")));
-    cell(out, figure("%.2f", number(row, "experts")));
-    cell(out, figure("%.1f %%", 100 * number(row, "none")));
+    ch_table_label(out, text(row, "name"));
+    ch_table_cell(out, figure("%.0f", number(row, "tokens")));
+    ch_table_cell(out, figure("%.2f", number(row, "experts")));
+    ch_table_cell(out, figure("%.1f %%", 100 * number(row, "none")));
     fputs("</tr>\n", out);
   }
-  end(out);
+  ch_table_end(out);
 }
 
 /* Of one arm, by one routing. */

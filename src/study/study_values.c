@@ -45,3 +45,11 @@ const char *ch_interval_text(const char *format, const json_t *estimate) {
 }
 
 json_t *ch_number_json(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+json_t *ch_estimate_json(const ch_estimate *e, int exponential) {
+  double v[5] = {e->mean, e->low, e->high, e->low80, e->high80};
+  for (int i = 0; exponential && i < 5; i++) v[i] = exp(v[i]);
+  return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "count", e->count, "mean", ch_number_json(v[0]), "deviation",
+                   ch_number_json(e->deviation), "low", ch_number_json(v[1]), "high", ch_number_json(v[2]), "low80",
+                   ch_number_json(v[3]), "high80", ch_number_json(v[4]));
+}

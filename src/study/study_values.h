@@ -2,11 +2,14 @@
 #ifndef CH_STUDY_VALUES_H
 #define CH_STUDY_VALUES_H
 
-#include <jansson.h>
+#include "study/study_statistics.h"
 
 double ch_number_at(const json_t *object, const char *key);    /* NaN where there is none */
 const char *ch_text_at(const json_t *object, const char *key); /* "" where there is none */
 json_t *ch_number_json(double value);                          /* null where it is not finite */
+
+/* {mean, deviation, low, high, count, ...}; exponentials of them where asked for. */
+json_t *ch_estimate_json(const ch_estimate *estimate, int exponential);
 
 /* "4.5123", or "-" where there is none; in one of a ring of buffers. */
 const char *ch_number_text(const char *format, double value);

@@ -12,16 +12,17 @@
 #include "task/tune.h"
 #include "train/state.h"
 
+/* The config last: where it is, all is there that a run needs to go on. */
 int ch_tune_settings_save(const ch_tune *t) {
   char path[4200];
   const ch_tune_settings *s = &t->settings;
-  snprintf(path, sizeof path, "%s/config.json", t->out);
-  CH_TRY(choir_config_save(&t->config, path));
   snprintf(path, sizeof path, "%s/finetune.json", t->out);
-  return ch_json_save(
+  CH_TRY(ch_json_save(
       json_pack("{s:s, s:s, s:I, s:I, s:O}", "from", s->from, "data", s->data, "patience", (json_int_t)s->patience,
                 "batch_sequences", (json_int_t)s->batch_sequences, "task", s->task),
-      path);
+      path));
+  snprintf(path, sizeof path, "%s/config.json", t->out);
+  return choir_config_save(&t->config, path);
 }
 
 static int read_settings(ch_tune *t, const json_t *root, const char *path) {
