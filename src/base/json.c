@@ -44,6 +44,10 @@ void ch_json_put(json_t *object, const char *key, json_t *value) {
 
 void ch_json_add(json_t *array, json_t *value) { incomplete |= json_array_append_new(array, value) != 0; }
 
+void ch_json_share(json_t *object, const char *key, json_t *value) {
+  if (value) ch_json_put(object, key, json_incref(value));
+}
+
 char *ch_json_dump(const json_t *root, size_t flags) {
   int refused = incomplete || !root;
   incomplete = 0;

@@ -91,8 +91,8 @@ static void collect(void *context, const char *name, json_t *value) {
   const column *at = context;
   json_t *row = json_object_get(at->c->fields, name);
   if (!row) {
-    json_object_set_new(at->c->fields, name, row = json_array());
-    for (int i = 0; i < at->c->count; i++) json_array_append_new(row, json_null());
+    ch_json_put(at->c->fields, name, row = json_array());
+    for (int i = 0; i < at->c->count; i++) ch_json_add(row, json_null());
   }
   json_array_set(row, (size_t)at->run, value);
 }

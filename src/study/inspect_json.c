@@ -7,7 +7,7 @@
 
 static json_t *numbers(const double *values, int count) {
   json_t *array = json_array();
-  for (int i = 0; i < count; i++) json_array_append_new(array, ch_json_number(values[i]));
+  for (int i = 0; i < count; i++) ch_json_add(array, ch_json_number(values[i]));
   return array;
 }
 
@@ -18,7 +18,7 @@ static json_t *over_capacity(const choir_route_stats *s) {
   json_t *array = json_array();
   for (int i = 0; i < s->experts; i++) {
     int64_t over = s->demand[i] - s->capacity;
-    json_array_append_new(array, json_integer(over > 0 ? over : 0));
+    ch_json_add(array, json_integer(over > 0 ? over : 0));
   }
   return array;
 }
@@ -28,8 +28,8 @@ static json_t *overlap(const choir_route_stats *s) {
   for (int i = 0; i < s->experts; i++) {
     json_t *row = json_array();
     for (int j = 0; j < s->experts; j++)
-      json_array_append_new(row, json_real(round(choir_route_stats_overlap(s, i, j) * 1e4) * 1e-4));
-    json_array_append_new(rows, row);
+      ch_json_add(row, json_real(round(choir_route_stats_overlap(s, i, j) * 1e4) * 1e-4));
+    ch_json_add(rows, row);
   }
   return rows;
 }
@@ -45,11 +45,11 @@ static json_t *favourite_tokens(const choir_route_stats *s, const choir_tokenize
     for (int f = 0; f < count; f++) {
       const char *piece = choir_tokenizer_piece(tokenizer, room[f].token);
       json_t *name = json_string(piece ? piece : "");
-      json_array_append_new(
-          list, json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", room[f].token, "piece", name ? name : json_null(),
-                          "held", (json_int_t)room[f].held, "text", (json_int_t)room[f].text, "lift", room[f].lift));
+      ch_json_add(list,
+                  json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", room[f].token, "piece", name ? name : json_null(),
+                            "held", (json_int_t)room[f].held, "text", (json_int_t)room[f].text, "lift", room[f].lift));
     }
-    json_array_append_new(experts, list);
+    ch_json_add(experts, list);
   }
   return experts;
 }
@@ -63,26 +63,26 @@ static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tok
                             "dropped_share", share(s->dropped, s->dropped + s->assignments), "none_share",
                             share(s->histogram[0], s->tokens), "experts_per_token",
                             s->tokens ? (double)s->assignments / (double)s->tokens : 0, "gate_mass", s->gate_mass);
-  json_object_set_new(layer, "token_entropy", ch_json_number(s->token_entropy));
-  json_object_set_new(layer, "load_entropy", ch_json_number(s->load_entropy));
-  json_object_set_new(layer, "most_entropy", json_real(log(e)));
-  json_object_set_new(layer, "drift", ch_json_number(s->drift));
-  json_object_set_new(layer, "histogram", ch_json_integers(s->histogram, e + 1));
-  json_object_set_new(layer, "load", ch_json_integers(s->load, e));
-  json_object_set_new(layer, "demand", ch_json_integers(s->demand, e));
-  json_object_set_new(layer, "over_capacity", over_capacity(s));
-  json_object_set_new(layer, "gate", numbers(s->gate, e));
-  json_object_set_new(layer, "threshold", numbers(s->threshold, e));
-  json_object_set_new(layer, "cutoff", numbers(s->cutoff, e));
-  json_object_set_new(layer, "overlap", overlap(s));
-  json_object_set_new(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_frequent, room, top));
-  json_object_set_new(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_typical, room, top));
+  ch_json_put(layer, "token_entropy", ch_json_number(s->token_entropy));
+  ch_json_put(layer, "load_entropy", ch_json_number(s->load_entropy));
+  ch_json_put(layer, "most_entropy", json_real(log(e)));
+  ch_json_put(layer, "drift", ch_json_number(s->drift));
+  ch_json_put(layer, "histogram", ch_json_integers(s->histogram, e + 1));
+  ch_json_put(layer, "load", ch_json_integers(s->load, e));
+  ch_json_put(layer, "demand", ch_json_integers(s->demand, e));
+  ch_json_put(layer, "over_capacity", over_capacity(s));
+  ch_json_put(layer, "gate", numbers(s->gate, e));
+  ch_json_put(layer, "threshold", numbers(s->threshold, e));
+  ch_json_put(layer, "cutoff", numbers(s->cutoff, e));
+  ch_json_put(layer, "overlap", overlap(s));
+  ch_json_put(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_frequent, room, top));
+  ch_json_put(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_typical, room, top));
   return layer;
 }
 
 static void add_name(json_t *root, const char *key, const char *text) {
   json_t *value = text ? json_string(text) : NULL; /* NULL too where a file's name is no UTF-8 */
-  json_object_set_new(root, key, value ? value : json_null());
+  ch_json_put(root, key, value ? value : json_null());
 }
 
 json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *o,
@@ -93,25 +93,25 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   choir_favourite *room = malloc(((size_t)top + 1) * sizeof *room);
   json_t *root = json_object(), *layers = json_array();
   for (int i = 0; room && i < inspection->layers; i++)
-    json_array_append_new(layers, layer_json(&inspection->layer[i], tokenizer, room, top));
+    ch_json_add(layers, layer_json(&inspection->layer[i], tokenizer, room, top));
   add_name(root, "checkpoint", o->checkpoint);
   add_name(root, "model", config->name);
   add_name(root, "router", config->router.name);
   add_name(root, "routing", r->routing);
   add_name(root, "text", o->text);
-  json_object_set_new(root, "looks_across_tokens", json_boolean(r->looks_across_tokens));
-  json_object_set_new(root, "capacity_factor", json_real(config->router.capacity_factor));
-  json_object_set_new(root, "experts", json_integer(config->experts));
-  json_object_set_new(root, "tokens", json_integer(r->tokens));
-  json_object_set_new(root, "bytes", json_integer(r->bytes));
-  json_object_set_new(root, "cut", json_boolean(inspection->cut));
-  json_object_set_new(root, "batch_sequences", json_integer(inspection->batch_sequences));
-  json_object_set_new(root, "sequence_length", json_integer(inspection->sequence_length));
-  json_object_set_new(root, "loss", ch_json_number(r->loss));
-  json_object_set_new(root, "perplexity", ch_json_number(r->perplexity));
-  json_object_set_new(root, "bits_per_byte", ch_json_number(r->bits_per_byte));
-  json_object_set_new(root, "unigram_loss", ch_json_number(r->unigram_loss));
-  json_object_set_new(root, "layers", layers);
+  ch_json_put(root, "looks_across_tokens", json_boolean(r->looks_across_tokens));
+  ch_json_put(root, "capacity_factor", json_real(config->router.capacity_factor));
+  ch_json_put(root, "experts", json_integer(config->experts));
+  ch_json_put(root, "tokens", json_integer(r->tokens));
+  ch_json_put(root, "bytes", json_integer(r->bytes));
+  ch_json_put(root, "cut", json_boolean(inspection->cut));
+  ch_json_put(root, "batch_sequences", json_integer(inspection->batch_sequences));
+  ch_json_put(root, "sequence_length", json_integer(inspection->sequence_length));
+  ch_json_put(root, "loss", ch_json_number(r->loss));
+  ch_json_put(root, "perplexity", ch_json_number(r->perplexity));
+  ch_json_put(root, "bits_per_byte", ch_json_number(r->bits_per_byte));
+  ch_json_put(root, "unigram_loss", ch_json_number(r->unigram_loss));
+  ch_json_put(root, "layers", layers);
   free(room);
   if (room) return root;
   json_decref(root);
@@ -121,7 +121,7 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
 int choir_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer,
                           const choir_inspect_options *options, const choir_inspection *inspection, char **json) {
   json_t *root = ch_inspection_json(model, tokenizer, options, inspection);
-  *json = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(10)) : NULL;
+  *json = root ? ch_json_dump(root, JSON_INDENT(1) | JSON_REAL_PRECISION(10)) : NULL;
   json_decref(root);
   return *json ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics as JSON");
 }

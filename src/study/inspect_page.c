@@ -6,6 +6,7 @@
 #include "api/model.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/reserved.h"
 #include "choir/version.h"
 #include "data/encoder.h"
@@ -76,7 +77,7 @@ static json_t *piece_json(const choir_tokenizer *t, int32_t id) {
   if (!s.size) return json_string(choir_tokenizer_piece(t, id)); /* a control piece */
   if (ch_utf8_valid(s.text, s.size) == s.size) return json_stringn(s.text, s.size);
   json_t *bytes = json_array();
-  for (size_t i = 0; i < s.size; i++) json_array_append_new(bytes, json_integer((unsigned char)s.text[i]));
+  for (size_t i = 0; i < s.size; i++) ch_json_add(bytes, json_integer((unsigned char)s.text[i]));
   return bytes;
 }
 
@@ -89,8 +90,8 @@ static void write_text(FILE *out, const choir_tokenizer *t, const int32_t *ids, 
     if (place[ids[i]] < 0) {
       place[ids[i]] = (int32_t)json_array_size(pieces);
       json_t *piece = piece_json(t, ids[i]);
-      json_array_append_new(pieces, piece ? piece : json_string("?"));
-      json_array_append_new(numbers, json_integer(ids[i]));
+      ch_json_add(pieces, piece ? piece : json_string("?"));
+      ch_json_add(numbers, json_integer(ids[i]));
     }
     fprintf(out, "%s%d", i ? "," : "", place[ids[i]]);
   }

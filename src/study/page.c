@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 
 void ch_html_text(FILE *out, const char *text) {
   for (; *text; text++) {
@@ -81,7 +82,7 @@ int ch_page_save(const char *output, int (*write)(FILE *out, const void *context
 }
 
 int ch_html_json(FILE *out, const json_t *json) {
-  char *text = json ? json_dumps(json, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6)) : NULL;
+  char *text = json ? ch_json_dump(json, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6)) : NULL;
   if (!text) return -1;
   for (const char *c = text; *c; c++) { /* outside of strings JSON has none of these */
     if (*c == '<' || *c == '>' || *c == '&')

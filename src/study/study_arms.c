@@ -19,7 +19,7 @@ static const char *text_of(const json_t *object, const char *key) {
 /* One field to a JSON value. */
 static int set_value(choir_config *config, const char *key, const json_t *value) {
   if (json_is_string(value)) return choir_config_set(config, key, json_string_value(value));
-  char *text = json_dumps(value, JSON_ENCODE_ANY);
+  char *text = ch_json_dump(value, JSON_ENCODE_ANY);
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the value of '%s'", key);
   int code = choir_config_set(config, key, text);
   free(text);
@@ -61,7 +61,7 @@ static int base_config(const ch_study *s, choir_config *config) {
   } else if (name) {
     CH_TRY(choir_config_load(name, config));
   } else {
-    char *text = given ? json_dumps(given, 0) : NULL;
+    char *text = given ? ch_json_dump(given, 0) : NULL;
     if (!text) return ch_error(CHOIR_ERROR_FORMAT, "scale '%s': \"config\" must be a name or an object", s->scale_name);
     int code = ch_config_parse(text, strlen(text), "config of the scale", config);
     free(text);
@@ -237,7 +237,7 @@ int ch_study_run_name(const ch_study *s, const choir_config *config, char *name)
     json_object_del(train, "keep_checkpoints");
     json_object_del(json_object_get(json, "model"), "name");
   }
-  char *text = json ? json_dumps(json, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+  char *text = json ? ch_json_dump(json, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
   json_decref(json);
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a config");
   uint64_t sum = XXH64(text, strlen(text), s->data_hash);

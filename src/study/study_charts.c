@@ -7,6 +7,7 @@
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "study/chart.h"
 #include "study/study_tables.h"
 #include "study/study_values.h"
@@ -157,9 +158,9 @@ static void swept(drawing *d) {
     json_array_foreach(d->arms, i, arm) {
       const json_t *causal = json_object_get(arm, "causal");
       if ((int)number(arm, "row") != row || !isfinite(number(causal, "mean"))) continue;
-      json_array_append(x, json_object_get(arm, "swept"));
-      json_array_append(y, json_object_get(causal, "mean"));
-      json_array_append(deviation, json_object_get(causal, "deviation"));
+      ch_json_add(x, json_incref(json_object_get(arm, "swept")));
+      ch_json_add(y, json_incref(json_object_get(causal, "mean")));
+      ch_json_add(deviation, json_incref(json_object_get(causal, "deviation")));
       snprintf(labels[row], sizeof labels[row], "%s", text(arm, "name"));
       char *comma = strrchr(labels[row], ',');
       if (comma) *comma = 0;
@@ -210,8 +211,8 @@ static void pools(drawing *d, const json_t *arm) {
     json_t *x = json_array(), *y = json_array();
     json_array_foreach(json_object_get(arm, "pools"), i, row) {
       if (json_is_true(json_object_get(row, "scattered")) != scattered) continue;
-      json_array_append(x, json_object_get(row, "pool"));
-      json_array_append(y, json_object_get(json_object_get(row, "less_causal"), "mean"));
+      ch_json_add(x, json_incref(json_object_get(row, "pool")));
+      ch_json_add(y, json_incref(json_object_get(json_object_get(row, "less_causal"), "mean")));
     }
     ch_series *s = add(d, labels[scattered], (size_t)scattered, x, y);
     if (s) s->points = 1;

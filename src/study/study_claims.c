@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "study/study_loaded.h"
 #include "study/study_values.h"
 
@@ -188,12 +189,12 @@ static json_t *result(claim *c) {
   }
   ch_estimate e = ch_estimate_of(values, count);
   if (!strcmp(c->kind, "seconds")) widen(c, &e);
-  for (int i = 0; i < count; i++) json_array_append_new(list, ch_number_json(exponential ? exp(values[i]) : values[i]));
+  for (int i = 0; i < count; i++) ch_json_add(list, ch_number_json(exponential ? exp(values[i]) : values[i]));
   json_t *json = ch_estimate_json(&e, exponential);
-  json_object_set_new(json, "values", list);
-  json_object_set_new(json, "verdict", json_string(verdict(c, &e)));
+  ch_json_put(json, "values", list);
+  ch_json_put(json, "verdict", json_string(verdict(c, &e)));
   if (!strcmp(c->kind, "steps") || !strcmp(c->kind, "seconds"))
-    json_object_set_new(json, "not_reached", json_integer(c->unreached));
+    ch_json_put(json, "not_reached", json_integer(c->unreached));
   return json;
 }
 
@@ -212,16 +213,16 @@ static json_t *claim_json(const ch_loaded *l, const json_t *from) {
   c.than_arm = ch_study_arm_find(s, json_string_value(json_object_get(from, "than_arm")));
   c.than_rival = ch_study_arm_find(s, json_string_value(json_object_get(from, "than_rival")));
   json_t *json = json_deep_copy(from), *causal = result(&c);
-  json_object_set_new(json, "unit", json_string(unit_of(c.kind)));
-  json_object_set_new(json, "over",
-                      json_string(!strcmp(c.kind, "step_time") || !strcmp(c.kind, "device_time") ? "rounds" : "seeds"));
-  json_object_set_new(json, "timed", json_boolean(is_timed(c.kind)));
-  json_object_set(json, "verdict", json_object_get(causal, "verdict"));
-  json_object_set_new(json, "causal", causal);
+  ch_json_put(json, "unit", json_string(unit_of(c.kind)));
+  ch_json_put(json, "over",
+              json_string(!strcmp(c.kind, "step_time") || !strcmp(c.kind, "device_time") ? "rounds" : "seeds"));
+  ch_json_put(json, "timed", json_boolean(is_timed(c.kind)));
+  ch_json_share(json, "verdict", json_object_get(causal, "verdict"));
+  ch_json_put(json, "causal", causal);
   int both = !strcmp(c.kind, "loss") || !strcmp(c.kind, "steps") || !strcmp(c.kind, "seconds") ||
              !strcmp(c.kind, "share") || !strcmp(c.kind, "accuracy");
   c.causal = 0;
-  if (both) json_object_set_new(json, "own", result(&c));
+  if (both) ch_json_put(json, "own", result(&c));
   return json;
 }
 
@@ -229,7 +230,6 @@ json_t *ch_study_claims(const ch_loaded *l) {
   json_t *claims = json_array();
   const json_t *claim;
   size_t i;
-  json_array_foreach(json_object_get(l->study->recipe, "claims"), i, claim)
-      json_array_append_new(claims, claim_json(l, claim));
+  json_array_foreach(json_object_get(l->study->recipe, "claims"), i, claim) ch_json_add(claims, claim_json(l, claim));
   return claims;
 }

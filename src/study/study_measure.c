@@ -97,7 +97,7 @@ static int by_frequency(const void *a, const void *b, void *context) {
 static json_t *token_json(const choir_tokenizer *tokenizer, const counts *c, int id) {
   json_t *row = share_json("", c->seen[id], c->experts[id], c->none[id]);
   json_t *piece = json_string(choir_tokenizer_piece(tokenizer, id));
-  json_object_set_new(row, "name", piece ? piece : json_string("?"));
+  ch_json_put(row, "name", piece ? piece : json_string("?"));
   return row;
 }
 
@@ -111,19 +111,19 @@ static json_t *tokens_json(const choir_tokenizer *tokenizer, counts *c, int *ord
   for (int id = 0; id < c->vocab; id++)
     if (c->seen[id]) order[present++] = id, add_kind(kinds, 12, kind_of(choir_tokenizer_piece(tokenizer, id)), c, id);
   for (int i = 0; i < 12 && kinds[i].name; i++)
-    json_array_append_new(by_kind, share_json(kinds[i].name, kinds[i].seen, kinds[i].experts, kinds[i].none));
+    ch_json_add(by_kind, share_json(kinds[i].name, kinds[i].seen, kinds[i].experts, kinds[i].none));
   qsort_r(order, (size_t)present, sizeof *order, by_frequency, c);
   for (int band = 0; band < 4; band++) {
     kind sum = {0};
     for (int i = bands[band]; i < bands[band + 1] && i < present; i++)
       sum.seen += c->seen[order[i]], sum.experts += c->experts[order[i]], sum.none += c->none[order[i]];
-    if (sum.seen) json_array_append_new(by_band, share_json(band_names[band], sum.seen, sum.experts, sum.none));
+    if (sum.seen) ch_json_add(by_band, share_json(band_names[band], sum.seen, sum.experts, sum.none));
   }
   while (often < present && c->seen[order[often]] >= OFTEN) often++;
   qsort_r(order, (size_t)often, sizeof *order, by_experts, c);
   for (int i = 0; i < FAVOURITES && i < often; i++) {
-    json_array_append_new(most, token_json(tokenizer, c, order[i]));
-    json_array_append_new(fewest, token_json(tokenizer, c, order[often - 1 - i]));
+    ch_json_add(most, token_json(tokenizer, c, order[i]));
+    ch_json_add(fewest, token_json(tokenizer, c, order[often - 1 - i]));
   }
   return json_pack("{s:o, s:o, s:o, s:o}", "kinds", by_kind, "frequency", by_band, "most", most, "fewest", fewest);
 }
@@ -152,7 +152,8 @@ static json_t *evaluate(const measuring *m, const char *routing, int batch, int 
 }
 
 static int add(json_t *array, json_t *row) {
-  return row ? json_array_append_new(array, row) ? CHOIR_ERROR_MEMORY : CHOIR_OK : CHOIR_ERROR_FORMAT;
+  if (row) ch_json_add(array, row);
+  return row ? CHOIR_OK : CHOIR_ERROR_FORMAT;
 }
 
 /* Pools of about 512 to 32,768 tokens, but of no more than there are sequences. Each row has the causal loss of the
@@ -164,7 +165,7 @@ static int add_pools(const measuring *m, json_t *pools, int scattered) {
     int batch = tokens / m->length;
     if (batch < 1 || (m->options->sequences && batch > m->options->sequences)) continue;
     json_t *row = evaluate(m, "batch", batch, scattered);
-    if (row) json_object_set(row, "causal", json_object_get(causal, "loss"));
+    if (row) ch_json_share(row, "causal", json_object_get(causal, "loss"));
     code = add(pools, row);
   }
   json_decref(causal);
@@ -183,16 +184,17 @@ static int add_own(const measuring *m, const char *routing, const char *name) {
     row = evaluate(m, routing, choir_model_config_of(m->model)->train.batch_sequences, 1);
     choir_model_on_routing(m->model, NULL, NULL);
   }
-  if (row) json_object_set_new(row, "counted", tokens_json(m->tokenizer, &c, order));
+  if (row) ch_json_put(row, "counted", tokens_json(m->tokenizer, &c, order));
   free(c.seen);
   free(order);
   if (!row) return CHOIR_ERROR_MEMORY;
-  return json_object_set_new(m->out, name, row) ? CHOIR_ERROR_MEMORY : CHOIR_OK;
+  ch_json_put(m->out, name, row);
+  return CHOIR_OK;
 }
 
 static int measure(measuring *m) {
   json_t *pools = json_array();
-  json_object_set_new(m->out, "pools", pools);
+  ch_json_put(m->out, "pools", pools);
   CH_TRY(add_own(m, NULL, "own"));
   if (!choir_model_looks_across_tokens(m->model)) return CHOIR_OK;
   CH_TRY(add_own(m, "threshold", "causal"));

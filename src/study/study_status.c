@@ -14,8 +14,8 @@ static json_t *runs_json(const ch_study *s, int arm) {
     ch_study_config(s, arm, s->arm[arm].rate, seed, s->steps, &config);
     if (ch_study_run_name(s, &config, name)) continue;
     ch_study_run_path(s, name, path);
-    json_array_append_new(runs, json_pack("{s:i, s:s, s:I, s:I}", "seed", seed, "name", name, "step",
-                                          (json_int_t)ch_job_saved_steps(path), "steps", (json_int_t)s->steps));
+    ch_json_add(runs, json_pack("{s:i, s:s, s:I, s:I}", "seed", seed, "name", name, "step",
+                                (json_int_t)ch_job_saved_steps(path), "steps", (json_int_t)s->steps));
   }
   return runs;
 }
@@ -39,22 +39,19 @@ static int add_study(void *context, ch_study *s) {
   char path[PATH_MAX + 16];
   CH_TRY(ch_study_find_rates(s));
   for (int i = 0; i < s->arms; i++)
-    json_array_append_new(
-        arms, json_pack("{s:s, s:o, s:o}", "name", s->arm[i].name, "rate",
-                        s->arm[i].rate > 0 ? json_real(s->arm[i].rate) : json_null(), "runs", runs_json(s, i)));
+    ch_json_add(arms, json_pack("{s:s, s:o, s:o}", "name", s->arm[i].name, "rate",
+                                s->arm[i].rate > 0 ? json_real(s->arm[i].rate) : json_null(), "runs", runs_json(s, i)));
   snprintf(path, sizeof path, "%s/summary.json", s->own);
   if (ch_json_load(path, &summary)) summary = json_null();
-  return json_array_append_new(
-             context, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "name", s->name, "scale", s->scale_name, "directory",
-                                s->own, "arms", arms, "tuned", tuned_json(s), "summary", summary))
-             ? ch_error(CHOIR_ERROR_MEMORY, "no memory for a study's status")
-             : CHOIR_OK;
+  ch_json_add(context, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "name", s->name, "scale", s->scale_name, "directory",
+                                 s->own, "arms", arms, "tuned", tuned_json(s), "summary", summary));
+  return CHOIR_OK;
 }
 
 int choir_study_status(const char *directory, char **json) {
   json_t *array = json_array();
   int code = ch_study_each(directory, add_study, array);
-  *json = code ? NULL : json_dumps(array, JSON_INDENT(2));
+  *json = code ? NULL : ch_json_dump(array, JSON_INDENT(2));
   json_decref(array);
   return code || *json ? code : ch_error(CHOIR_ERROR_MEMORY, "no memory for a status");
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "choir/version.h"
 #include "study/study_loaded.h"
 #include "study/study_values.h"
@@ -48,18 +49,18 @@ static json_t *curve_json(const ch_loaded *l, int arm) {
   json_t *curve = json_object(), *step = json_array();
   const char *const names[2][2] = {{"own", "own_deviation"}, {"causal", "causal_deviation"}};
   int most = longest(l, arm);
-  for (int i = 0; i < most; i++) json_array_append_new(step, json_integer((i + 1) * l->study->eval_every));
-  json_object_set_new(curve, "step", step);
+  for (int i = 0; i < most; i++) ch_json_add(step, json_integer((i + 1) * l->study->eval_every));
+  ch_json_put(curve, "step", step);
   for (int causal = 0; causal < 2; causal++) {
     json_t *mean = json_array(), *deviation = json_array();
     for (int i = 0; i < most; i++) {
       double values[CH_STUDY_SEEDS];
       ch_estimate e = ch_estimate_of(values, losses_at(l, arm, i, causal, values));
-      json_array_append_new(mean, ch_number_json(e.mean));
-      json_array_append_new(deviation, ch_number_json(e.deviation));
+      ch_json_add(mean, ch_number_json(e.mean));
+      ch_json_add(deviation, ch_number_json(e.deviation));
     }
-    json_object_set_new(curve, names[causal][0], mean);
-    json_object_set_new(curve, names[causal][1], deviation);
+    ch_json_put(curve, names[causal][0], mean);
+    ch_json_put(curve, names[causal][1], deviation);
   }
   return curve;
 }
@@ -74,7 +75,7 @@ static json_t *runs_json(const ch_loaded *l, int arm) {
                   "complete", c->complete, "step", (json_int_t)(c->count ? c->step[c->count - 1] : 0), "causal",
                   ch_number_json(final_loss(c, 1)), "own", ch_number_json(final_loss(c, 0)), "dropped",
                   ch_number_json(c->dropped), "imbalance", ch_number_json(c->imbalance));
-    json_array_append_new(runs, run);
+    ch_json_add(runs, run);
   }
   return runs;
 }
@@ -84,7 +85,7 @@ static json_t *rates_json(const ch_study *s, int arm) {
   json_t *rates = json_array();
   if (s->rates < 2 || ch_study_best_rate(s, s->arm[arm].rate_of, losses, &best)) return rates;
   for (int r = 0; r < s->rates; r++)
-    json_array_append_new(rates, json_pack("{s:f, s:o}", "rate", s->rate[r], "causal", ch_number_json(losses[r])));
+    ch_json_add(rates, json_pack("{s:f, s:o}", "rate", s->rate[r], "causal", ch_number_json(losses[r])));
   return rates;
 }
 
@@ -128,7 +129,7 @@ static json_t *routing_json(const ch_loaded *l, int arm, int causal) {
   }
   int last = CH_STUDY_NAME;
   while (last > 0 && r.histogram[last - 1] == 0) last--;
-  for (int i = 0; i < last; i++) json_array_append_new(histogram, json_real(r.histogram[i] / r.tokens));
+  for (int i = 0; i < last; i++) ch_json_add(histogram, json_real(r.histogram[i] / r.tokens));
   if (r.layers > 0)
     return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:o}", "routing", name ? name : "", "dropped",
                      r.dropped + r.assignments > 0 ? r.dropped / (r.dropped + r.assignments) : 0.0, "fullest",
@@ -156,18 +157,17 @@ static json_t *difference_json(const ch_loaded *l, int arm, int other) {
   int most = longest(l, arm) < longest(l, other) ? longest(l, arm) : longest(l, other);
   for (int i = 0; i < most; i++) {
     ch_estimate e = difference_at(l, arm, other, i, 1);
-    json_array_append_new(step, json_integer((i + 1) * l->study->eval_every));
-    json_array_append_new(mean, ch_number_json(e.mean));
-    json_array_append_new(low, ch_number_json(e.low));
-    json_array_append_new(high, ch_number_json(e.high));
+    ch_json_add(step, json_integer((i + 1) * l->study->eval_every));
+    ch_json_add(mean, ch_number_json(e.mean));
+    ch_json_add(low, ch_number_json(e.low));
+    ch_json_add(high, ch_number_json(e.high));
   }
   int last = (int)(l->study->steps / l->study->eval_every) - 1;
   ch_estimate causal = difference_at(l, arm, other, last, 1), own = difference_at(l, arm, other, last, 0);
-  json_object_set_new(json, "from", json_string(l->study->arm[other].name));
-  json_object_set_new(json, "causal", ch_estimate_json(&causal, 0));
-  json_object_set_new(json, "own", ch_estimate_json(&own, 0));
-  json_object_set_new(json, "curve",
-                      json_pack("{s:o, s:o, s:o, s:o}", "step", step, "mean", mean, "low", low, "high", high));
+  ch_json_put(json, "from", json_string(l->study->arm[other].name));
+  ch_json_put(json, "causal", ch_estimate_json(&causal, 0));
+  ch_json_put(json, "own", ch_estimate_json(&own, 0));
+  ch_json_put(json, "curve", json_pack("{s:o, s:o, s:o, s:o}", "step", step, "mean", mean, "low", low, "high", high));
   return json;
 }
 
@@ -189,10 +189,9 @@ static json_t *pools_json(const ch_loaded *l, int arm) {
       less[count++] = ch_number_at(row, "loss") - ch_number_at(row, "causal");
     }
     ch_estimate e = ch_estimate_of(loss, count), d = ch_estimate_of(less, count);
-    json_array_append_new(
-        rows, json_pack("{s:O, s:O, s:O, s:o, s:o}", "routing", json_object_get(row, "routing"), "pool",
-                        json_object_get(row, "pool"), "scattered", json_object_get(row, "scattered"), "loss",
-                        ch_estimate_json(&e, 0), "less_causal", ch_estimate_json(&d, 0)));
+    ch_json_add(rows, json_pack("{s:O, s:O, s:O, s:o, s:o}", "routing", json_object_get(row, "routing"), "pool",
+                                json_object_get(row, "pool"), "scattered", json_object_get(row, "scattered"), "loss",
+                                ch_estimate_json(&e, 0), "less_causal", ch_estimate_json(&d, 0)));
   }
   return rows;
 }
@@ -211,27 +210,27 @@ static json_t *arm_json(const ch_loaded *l, int arm) {
   ch_estimate causal = over_seeds(l, arm, 1), own = over_seeds(l, arm, 0);
   double first = s->arm[0].costs.train_flops_per_token;
   json_t *json = json_object();
-  json_object_set_new(json, "name", json_string(a->name));
-  json_object_set_new(json, "router", json_string(a->config.model.router.name));
-  json_object_set_new(json, "row", json_integer(a->row));
-  json_object_set_new(json, "swept", ch_number_json(a->swept));
-  json_object_set_new(json, "experts", json_integer(a->config.model.experts));
-  json_object_set_new(json, "parameters", json_integer(a->costs.parameters));
-  json_object_set_new(json, "active_parameters", json_integer(a->costs.active_parameters));
-  json_object_set_new(json, "train_flops_per_token", json_real(a->costs.train_flops_per_token));
-  json_object_set_new(json, "flops_to_first", json_real(a->costs.train_flops_per_token / first));
-  json_object_set_new(json, "rate", ch_number_json(a->rate > 0 ? a->rate : (double)NAN));
-  json_object_set_new(json, "rate_of", json_string(s->arm[a->rate_of].name));
-  json_object_set_new(json, "rates", rates_json(s, arm));
-  json_object_set_new(json, "causal", ch_estimate_json(&causal, 0));
-  json_object_set_new(json, "own", ch_estimate_json(&own, 0));
-  json_object_set_new(json, "runs", runs_json(l, arm));
-  json_object_set_new(json, "routing", routing_json(l, arm, 0));
-  json_object_set_new(json, "routing_causal", routing_json(l, arm, 1));
-  json_object_set_new(json, "curve", curve_json(l, arm));
-  json_object_set_new(json, "difference", difference_json(l, arm, ch_study_reference(s, arm)));
-  json_object_set_new(json, "pools", pools_json(l, arm));
-  json_object_set_new(json, "tokens", counted_json(l, arm));
+  ch_json_put(json, "name", json_string(a->name));
+  ch_json_put(json, "router", json_string(a->config.model.router.name));
+  ch_json_put(json, "row", json_integer(a->row));
+  ch_json_put(json, "swept", ch_number_json(a->swept));
+  ch_json_put(json, "experts", json_integer(a->config.model.experts));
+  ch_json_put(json, "parameters", json_integer(a->costs.parameters));
+  ch_json_put(json, "active_parameters", json_integer(a->costs.active_parameters));
+  ch_json_put(json, "train_flops_per_token", json_real(a->costs.train_flops_per_token));
+  ch_json_put(json, "flops_to_first", json_real(a->costs.train_flops_per_token / first));
+  ch_json_put(json, "rate", ch_number_json(a->rate > 0 ? a->rate : (double)NAN));
+  ch_json_put(json, "rate_of", json_string(s->arm[a->rate_of].name));
+  ch_json_put(json, "rates", rates_json(s, arm));
+  ch_json_put(json, "causal", ch_estimate_json(&causal, 0));
+  ch_json_put(json, "own", ch_estimate_json(&own, 0));
+  ch_json_put(json, "runs", runs_json(l, arm));
+  ch_json_put(json, "routing", routing_json(l, arm, 0));
+  ch_json_put(json, "routing_causal", routing_json(l, arm, 1));
+  ch_json_put(json, "curve", curve_json(l, arm));
+  ch_json_put(json, "difference", difference_json(l, arm, ch_study_reference(s, arm)));
+  ch_json_put(json, "pools", pools_json(l, arm));
+  ch_json_put(json, "tokens", counted_json(l, arm));
   return json;
 }
 
@@ -242,20 +241,19 @@ static json_t *head_json(const ch_study *s) {
   snprintf(hash, sizeof hash, "%016" PRIx64, s->data_hash);
   json_t *json = json_object();
   static const char *const keys[] = {"name", "title", "figure", "question", "sweep", NULL};
-  json_object_set_new(json, "version", json_string(choir_version()));
-  for (int i = 0; keys[i]; i++)
-    if (json_object_get(s->recipe, keys[i])) json_object_set(json, keys[i], json_object_get(s->recipe, keys[i]));
-  json_object_set_new(json, "scale", json_string(s->scale_name));
-  json_object_set_new(json, "seeds", json_integer(s->seeds));
-  json_object_set_new(json, "steps", json_integer(s->steps));
-  json_object_set_new(json, "step_tokens", json_integer(s->step_tokens));
-  json_object_set_new(json, "tokens", json_integer(s->steps * s->step_tokens));
-  json_object_set_new(json, "rate_tokens", json_integer(s->rate_steps * s->step_tokens));
-  json_object_set_new(json, "data_tokens", json_integer(s->data_tokens));
-  json_object_set_new(json, "data_hash", json_string(hash));
-  json_object_set_new(json, "vocab_size", json_integer(s->vocab_size));
-  json_object_set_new(json, "eval_sequences", json_integer(s->arm[0].config.train.eval_sequences));
-  json_object_set_new(json, "sequence_length", json_integer(s->arm[0].config.train.sequence_length));
+  ch_json_put(json, "version", json_string(choir_version()));
+  for (int i = 0; keys[i]; i++) ch_json_share(json, keys[i], json_object_get(s->recipe, keys[i]));
+  ch_json_put(json, "scale", json_string(s->scale_name));
+  ch_json_put(json, "seeds", json_integer(s->seeds));
+  ch_json_put(json, "steps", json_integer(s->steps));
+  ch_json_put(json, "step_tokens", json_integer(s->step_tokens));
+  ch_json_put(json, "tokens", json_integer(s->steps * s->step_tokens));
+  ch_json_put(json, "rate_tokens", json_integer(s->rate_steps * s->step_tokens));
+  ch_json_put(json, "data_tokens", json_integer(s->data_tokens));
+  ch_json_put(json, "data_hash", json_string(hash));
+  ch_json_put(json, "vocab_size", json_integer(s->vocab_size));
+  ch_json_put(json, "eval_sequences", json_integer(s->arm[0].config.train.eval_sequences));
+  ch_json_put(json, "sequence_length", json_integer(s->arm[0].config.train.sequence_length));
   return json;
 }
 
@@ -266,11 +264,11 @@ json_t *ch_study_summary(ch_study *s) {
   if (!code) {
     json = head_json(s);
     json_t *arms = json_array();
-    for (int i = 0; i < s->arms; i++) json_array_append_new(arms, arm_json(&l, i));
-    json_object_set_new(json, "claims", ch_study_claims(&l));
-    json_object_set_new(json, "arms", arms);
-    json_object_set_new(json, "timing", ch_study_timing(&l));
-    if (l.tuned) json_object_set_new(json, "tuned", ch_tuned_json(l.tuned));
+    for (int i = 0; i < s->arms; i++) ch_json_add(arms, arm_json(&l, i));
+    ch_json_put(json, "claims", ch_study_claims(&l));
+    ch_json_put(json, "arms", arms);
+    ch_json_put(json, "timing", ch_study_timing(&l));
+    if (l.tuned) ch_json_put(json, "tuned", ch_tuned_json(l.tuned));
   }
   ch_loaded_free(&l);
   return json;

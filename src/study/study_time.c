@@ -155,16 +155,15 @@ static json_t *turns_json(const ch_study *s, const turn *turns, int threads) {
     for (int r = 0; r < ROUNDS; r++) {
       const turn *t = &turns[i * ROUNDS + r];
       if (!(t->step > 0)) continue;
-      json_array_append_new(step, json_real(t->step));
-      json_array_append_new(expert, json_real(t->expert));
-      json_array_append_new(load, json_real(t->load));
-      json_array_append_new(demand, json_real(t->demand));
+      ch_json_add(step, json_real(t->step));
+      ch_json_add(expert, json_real(t->expert));
+      ch_json_add(load, json_real(t->load));
+      ch_json_add(demand, json_real(t->demand));
     }
-    json_object_set_new(
-        arms, s->arm[i].name,
-        json_pack("{s:o, s:o, s:o, s:o}", "step", step, "expert", expert, "load", load, "demand", demand));
+    ch_json_put(arms, s->arm[i].name,
+                json_pack("{s:o, s:o, s:o, s:o}", "step", step, "expert", expert, "load", load, "demand", demand));
   }
-  json_object_set_new(root, "arms", arms);
+  ch_json_put(root, "arms", arms);
   return root;
 }
 

@@ -1,6 +1,7 @@
 /* Step times in the summary: of arms beside their reference, and losses at equal seconds. */
 #include <math.h>
 
+#include "base/json.h"
 #include "study/study_loaded.h"
 #include "study/study_values.h"
 
@@ -35,10 +36,10 @@ static json_t *at_seconds_json(const ch_loaded *l, int arm, int other) {
     double at = end * i / POINTS;
     e = difference_at_seconds(l, arm, other, at, a, b);
     if (!e.count) continue;
-    json_array_append_new(seconds, ch_number_json(at));
-    json_array_append_new(mean, ch_number_json(e.mean));
-    json_array_append_new(low, ch_number_json(e.low));
-    json_array_append_new(high, ch_number_json(e.high));
+    ch_json_add(seconds, ch_number_json(at));
+    ch_json_add(mean, ch_number_json(e.mean));
+    ch_json_add(low, ch_number_json(e.low));
+    ch_json_add(high, ch_number_json(e.high));
   }
   return json_pack("{s:o, s:o, s:o, s:o, s:o}", "seconds", seconds, "mean", mean, "low", low, "high", high, "end",
                    ch_estimate_json(&e, 0));
@@ -74,10 +75,10 @@ static json_t *arm_timing(const ch_loaded *l, int arm) {
 json_t *ch_study_timing(const ch_loaded *l) {
   if (!l->time) return json_null();
   json_t *timing = json_object();
-  json_object_set(timing, "threads", json_object_get(l->time, "threads"));
-  json_object_set(timing, "rounds", json_object_get(l->time, "rounds"));
+  ch_json_share(timing, "threads", json_object_get(l->time, "threads"));
+  ch_json_share(timing, "rounds", json_object_get(l->time, "rounds"));
   json_t *arms = json_array();
-  for (int i = 0; i < l->study->arms; i++) json_array_append_new(arms, arm_timing(l, i));
-  json_object_set_new(timing, "arms", arms);
+  for (int i = 0; i < l->study->arms; i++) ch_json_add(arms, arm_timing(l, i));
+  ch_json_put(timing, "arms", arms);
   return timing;
 }

@@ -198,8 +198,7 @@ static json_t *task_json(const ch_tuned *t, int task) {
   const json_t *first = NULL;
   json_t *json = json_pack("{s:s, s:b}", "name", name, "averaged", is_averaged(t, task));
   for (int i = 0; i < s->arms * s->seeds && !first; i++) first = t->run[task * s->arms * s->seeds + i].result;
-  for (int i = 0; keys[i]; i++)
-    if (json_object_get(first, keys[i])) json_object_set(json, keys[i], json_object_get(first, keys[i]));
+  for (int i = 0; keys[i]; i++) ch_json_share(json, keys[i], json_object_get(first, keys[i]));
   ch_json_put(json, "majority", ch_number_json(100 * ch_number_at(first, "majority")));
   ch_json_put(json, "words", ch_number_json(100 * ch_number_at(s->tune.words, name)));
   return json;
