@@ -47,7 +47,7 @@ static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) 
 /* All receive first; each sends to the rank behind it first, so that not all begin with the same one. */
 static void begin(const ch_comm *comm, ch_transfer *t) {
   int place = 0;
-  while (under_way[place].taken) place++; /* whoever begins more than CH_TRANSFERS does not know what it does */
+  while (under_way[place].taken) place++; /* there are never more than CH_TRANSFERS */
   messages *m = &under_way[t->place = place];
   m->taken = 1;
   m->count = 0;

@@ -5,6 +5,8 @@
 #include "comm/collective.h"
 #include "moe/router.h"
 
+_Static_assert(2 * CH_EXPERT_GROUPS < CH_TRANSFERS, "all groups' rows may be under way, both ways, and one more");
+
 /* The experts first .. last-1. */
 typedef struct {
   int first, last;
