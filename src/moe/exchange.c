@@ -184,17 +184,21 @@ static void round_in_place(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
   widen_all(x, ex, y);
 }
 
-/* y goes to the experts, as ex->arrivals on the other side. */
-static void send_there(ch_exec *x, const char *what, ch_exchange *ex, real CH_DEV *y) {
+/* A group's rows set out, and come as ex->arrivals on the other side. */
+static void begin_group(ch_exec *x, ch_exchange *ex, int group) {
+  ch_bytes *send = spans_of(x, ex, group, 0), *receive = spans_of(x, ex, group, 1);
+  local_spans(x, ex, group, CH_AS_HOST(void, ex->local_rows), send);
+  owned_spans(x, ex, own_group(x, ex, group), row_bytes(x, ex->d),
+              CH_AS_HOST(void, of_group(x, ex, group, ex->arrivals)), receive);
+  ch_comm_begin(x->comm, &ex->transfer[group], ex->request, send, receive);
+}
+
+/* y goes to the experts: groups AHEAD of the one that is waited for, so that no later one takes bandwidth from it. */
+enum { AHEAD = 1 };
+static void send_there(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
   ex->local_rows = x->wire == CH_COMPUTE_BF16 ? (void CH_DEV *)ex->rounded : y;
   if (x->wire == CH_COMPUTE_BF16) round_all(x, ex, y);
-  for (int g = 0; g < ex->groups && !ch_counting(x); g++) {
-    ch_bytes *send = spans_of(x, ex, g, 0), *receive = spans_of(x, ex, g, 1);
-    local_spans(x, ex, g, CH_AS_HOST(void, ex->local_rows), send);
-    owned_spans(x, ex, own_group(x, ex, g), row_bytes(x, ex->d), CH_AS_HOST(void, of_group(x, ex, g, ex->arrivals)),
-                receive);
-    ch_comm_begin(x->comm, &ex->transfer[g], what, send, receive);
-  }
+  for (int g = 0; g < AHEAD && g < ex->groups && !ch_counting(x); g++) begin_group(x, ex, g);
 }
 
 static void take_scratch(ch_exec *x, ch_exchange *ex) {
@@ -210,10 +214,11 @@ static void gather(ch_exec *x, const ch_exchange *ex, const real CH_DEV *tokens,
 void ch_exchange_dispatch(ch_exec *x, ch_exchange *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   take_scratch(x, ex);
   ex->arrivals = ex->kept;
+  ex->request = "rows to experts";
   ex->answer = "rows from experts";
   gather(x, ex, tokens, y);
   if (ex->slots)
-    send_there(x, "rows to experts", ex, y);
+    send_there(x, ex, y);
   else
     round_in_place(x, ex, y);
 }
@@ -222,12 +227,13 @@ void ch_exchange_combine_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y, c
                                   real CH_DEV *dgate) {
   take_scratch(x, ex);
   ex->arrivals = ex->stage;
+  ex->request = "gradients to experts";
   ex->answer = "gradients from experts";
   x->ops->combine_backward(
       x, &(ch_combine_args){
              .record = &ex->local, .d = ex->d, .gated = 1, .y = y, .dout = dtokens, .dy = y, .dgate = dgate});
   if (ex->slots)
-    send_there(x, "gradients to experts", ex, y);
+    send_there(x, ex, y);
   else
     round_in_place(x, ex, y);
 }
@@ -235,6 +241,7 @@ void ch_exchange_combine_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y, c
 void ch_exchange_arrive(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *rows) {
   if (!ex->slots || ch_counting(x)) return;
   ch_comm_arrive(x->comm, &ex->transfer[group]);
+  if (group + AHEAD < ex->groups) begin_group(x, ex, group + AHEAD);
   reorder(x, ex, own_group(x, ex, group), ex->d, x->wire, rows, of_group(x, ex, group, ex->arrivals), 1);
 }
 

@@ -39,11 +39,11 @@ typedef struct ch_exchange {
   ch_transfer *transfer; /* [2,groups] host: to the experts, and back */
   void CH_DEV *kept;     /* [owned,d] what experts read in forward, as it came */
   /* From dispatch to combine, or to return: */
-  ch_bf16 CH_DEV *rounded; /* [local slots,d] scratch, where the wire is bf16 */
-  void CH_DEV *stage;      /* [owned,d] scratch, as they travel */
-  void CH_DEV *local_rows; /* where rows of this rank's tokens go from, and come back to */
-  void CH_DEV *arrivals;   /* where rows of its experts come to */
-  const char *answer;      /* what goes back */
+  ch_bf16 CH_DEV *rounded;      /* [local slots,d] scratch, where the wire is bf16 */
+  void CH_DEV *stage;           /* [owned,d] scratch, as they travel */
+  void CH_DEV *local_rows;      /* where rows of this rank's tokens go from, and come back to */
+  void CH_DEV *arrivals;        /* where rows of its experts come to */
+  const char *request, *answer; /* what goes there, and back */
 } ch_exchange;
 
 /* How many groups the experts of every rank are cut into: as many as there are messages worth one of their own, in the
