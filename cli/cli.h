@@ -75,8 +75,9 @@ const choir_ranks *cli_ranks(void);       /* this one's; NULL: alone */
 int cli_ranks_first(void);                /* nonzero: it speaks, and writes what is to be written */
 int cli_ranks_join(const cli_verb *verb); /* refuses verbs that are for one process; an exit status */
 void cli_ranks_leave(void);
-extern double cli_rank_timeout; /* seconds; --rank-timeout */
-int cli_ranks_watch(void);      /* ends the process when it has waited for another one for so long; an exit status */
+extern double cli_rank_timeout;          /* seconds; --rank-timeout */
+extern int cli_replicas;                 /* --replicas */
+int cli_ranks_take_options(void);        /* of those two; an exit status */
 int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
 
 /* shown.c */
@@ -151,7 +152,9 @@ char *cli_read_file(const char *path,
 #define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads; 0 means all CPUs; what is computed does not depend on it", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
   {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none, slowly", 0}
-#define CLI_RANK_TIMEOUT                                                                                               \
+#define CLI_RANKS_OPTIONS                                                                                              \
+  {"replicas", "R", CLI_INT, &cli_replicas, "1",                                                                       \
+   "of several processes: replicas of the experts, whose number they divide by; clusters.md says what for", 0},       \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
    "of several processes: end with status 4 when one has not been heard from for S seconds; 0: never", 0}
 #define CLI_BACKEND(target)                                                                                            \

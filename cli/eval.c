@@ -141,7 +141,7 @@ static const cli_option options[] = {
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
-    CLI_RANK_TIMEOUT,
+    CLI_RANKS_OPTIONS,
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};

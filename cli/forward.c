@@ -133,7 +133,7 @@ static const cli_option options[] = {
     CLI_EMULATE_BF16(&o.emulate),
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
-    CLI_RANK_TIMEOUT,
+    CLI_RANKS_OPTIONS,
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
     {0}};

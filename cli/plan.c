@@ -14,7 +14,10 @@ static struct {
 static const char how[] = "estimates by formulas, no measurements (docs/planning.md)";
 
 static const char *runs(const choir_plan_layout *l) {
-  return l->runs ? "run by choir train" : "planned, not yet run by choir train";
+  static char text[64];
+  if (!l->runs) return "planned, not yet run by choir train";
+  snprintf(text, sizeof text, l->replicas > 1 ? "run by choir train --replicas %d" : "run by choir train", l->replicas);
+  return text;
 }
 
 static const char *dense(const choir_plan_layout *l) { return l->dense_sharded ? "sharded" : "whole"; }
@@ -147,7 +150,7 @@ static void print_refused(const choir_plan *plan) {
     if (!some++) printf("\nrefused\n");
     if (some > SHOWN) continue;
     print_name(l);
-    printf("  %s%s\n", l->refused, l->runs ? "; this is what choir train would run" : "");
+    printf("  %s%s\n", l->refused, l->runs && l->replicas == 1 ? "; this is what choir train would run" : "");
   }
   if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
 }
@@ -238,7 +241,7 @@ const cli_verb cli_plan = {
     "part, "
     "bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the layouts that "
     "cannot "
-    "be, and why. choir train runs R = H = 1; the others are marked.\n\n"
+    "be, and why. choir train --replicas R runs H = 1; the others are marked.\n\n"
     "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, rates "
     "are "
     "the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json --set "

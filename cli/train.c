@@ -96,9 +96,10 @@ static void show_exchange(const display *w) {
   choir_ranks_traffic sent = choir_ranks_sent(ranks);
   double seconds = cli_seconds() - w->progress.started, steps = (double)(w->last - w->first + 1);
   if (choir_ranks_size(ranks) == 1 || !w->first) return;
-  printf("%d ranks: each step rank 0 sent %s in %.0f messages; %.0f %% of the time went into exchanges\n",
-         choir_ranks_size(ranks), cli_bytes((double)sent.bytes / steps), (double)sent.messages / steps,
-         100 * sent.seconds / seconds);
+  printf("%d ranks", choir_ranks_size(ranks));
+  if (cli_replicas > 1) printf(", %d replicas of the experts", cli_replicas);
+  printf(": each step rank 0 sent %s in %.0f messages; %.0f %% of the time went into exchanges\n",
+         cli_bytes((double)sent.bytes / steps), (double)sent.messages / steps, 100 * sent.seconds / seconds);
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
@@ -168,7 +169,7 @@ static const cli_option options[] = {
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "go on in memory for M minutes at most while the disk has no room; then stop", 0},
     CLI_BACKEND(&o.backend),
-    CLI_RANK_TIMEOUT,
+    CLI_RANKS_OPTIONS,
     CLI_THREADS(&o.threads),
     CLI_EMULATE_BF16(&o.emulate),
     {0}};

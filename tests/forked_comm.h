@@ -16,7 +16,7 @@
 
 #include "comm/watch.h"
 
-enum { FORKED_MOST = 8, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
+enum { FORKED_MOST = 16, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
 
 typedef struct {
   atomic_int full;
@@ -30,11 +30,18 @@ typedef struct {
 } forked_shared;
 
 /* What this process has under way, in the order in which it began: a box takes pieces in that order, so the one that
- * is looked at first is never behind another. */
-static ch_transfer *forked_under_way[CH_TRANSFERS];
+ * is looked at first is never behind another. Each may be of another group. */
+static struct {
+  const ch_comm *comm;
+  ch_transfer *transfer;
+} forked_under_way[CH_TRANSFERS];
+
+static inline forked_box *forked_way(const ch_comm *comm, int from, int to) {
+  return &((forked_shared *)comm->context)->box[ch_comm_number(comm, from)][ch_comm_number(comm, to)];
+}
 
 static inline void forked_send(const ch_comm *comm, ch_transfer *t, int r) {
-  forked_box *out = &((forked_shared *)comm->context)->box[comm->rank][r];
+  forked_box *out = forked_way(comm, comm->rank, r);
   ch_bytes *span = &t->send[r];
   if (atomic_load_explicit(&out->full, memory_order_acquire)) return;
   out->number = t->number;
@@ -46,7 +53,7 @@ static inline void forked_send(const ch_comm *comm, ch_transfer *t, int r) {
 }
 
 static inline void forked_receive(const ch_comm *comm, ch_transfer *t, int r) {
-  forked_box *in = &((forked_shared *)comm->context)->box[r][comm->rank];
+  forked_box *in = forked_way(comm, r, comm->rank);
   ch_bytes *span = &t->receive[r];
   if (!atomic_load_explicit(&in->full, memory_order_acquire) || in->number != t->number) return;
   if (in->bytes > span->bytes) abort(); /* counts differ */
@@ -57,15 +64,15 @@ static inline void forked_receive(const ch_comm *comm, ch_transfer *t, int r) {
 }
 
 /* Moves what can be, of all that is under way. */
-static inline void forked_move(const ch_comm *comm) {
-  for (int r = 0; r < comm->size; r++) {
-    int sends = 1;
-    for (int i = 0; i < CH_TRANSFERS && forked_under_way[i]; i++) {
-      ch_transfer *t = forked_under_way[i];
-      if (sends && t->send[r].bytes) {
-        forked_send(comm, t, r);
-        sends = !t->send[r].bytes;
-      }
+static inline void forked_move(void) {
+  int behind[FORKED_MOST] = {0}; /* by number among all: something is still to go there */
+  for (int i = 0; i < CH_TRANSFERS && forked_under_way[i].comm; i++) {
+    const ch_comm *comm = forked_under_way[i].comm;
+    ch_transfer *t = forked_under_way[i].transfer;
+    for (int r = 0; r < comm->size; r++) {
+      int *wait = &behind[ch_comm_number(comm, r)];
+      if (!*wait && t->send[r].bytes) forked_send(comm, t, r);
+      *wait |= t->send[r].bytes > 0;
       if (t->receive[r].bytes) forked_receive(comm, t, r);
     }
   }
@@ -79,29 +86,30 @@ static inline int forked_left(const ch_comm *comm, const ch_transfer *t, ch_tran
 
 static inline void forked_begin(const ch_comm *comm, ch_transfer *t) {
   int place = 0;
-  while (place < CH_TRANSFERS && forked_under_way[place]) place++;
+  while (place < CH_TRANSFERS && forked_under_way[place].comm) place++;
   if (place == CH_TRANSFERS) abort(); /* too many */
-  forked_under_way[place] = t;
+  forked_under_way[place].comm = comm;
+  forked_under_way[place].transfer = t;
   t->place = 0;
-  forked_move(comm);
+  forked_move();
 }
 
 static inline int forked_test(const ch_comm *comm, ch_transfer *t) {
-  forked_move(comm);
+  forked_move();
   return !forked_left(comm, t, CH_ENDED);
 }
 
 static inline void forked_wait(const ch_comm *comm, ch_transfer *t, ch_transfer_state until) {
   int place = 0;
-  for (int tries = 0; forked_move(comm), forked_left(comm, t, until); tries++)
+  for (int tries = 0; forked_move(), forked_left(comm, t, until); tries++)
     if (tries < 20)
       sched_yield();
     else
       usleep(50); /* there are more of them than cores */
   if (until == CH_ARRIVED) return;
-  while (forked_under_way[place] != t) place++;
-  for (; place < CH_TRANSFERS; place++)
-    forked_under_way[place] = place + 1 < CH_TRANSFERS ? forked_under_way[place + 1] : NULL;
+  while (forked_under_way[place].transfer != t) place++;
+  for (; place + 1 < CH_TRANSFERS; place++) forked_under_way[place] = forked_under_way[place + 1];
+  forked_under_way[place].comm = NULL;
 }
 
 /* Runs `body` in `size` processes; 0 when all of them returned 0. One that fails or dies takes the rest along. */
@@ -119,6 +127,7 @@ static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm 
     ch_comm comm = {.name = "forked",
                     .rank = r,
                     .size = size,
+                    .stride = 1,
                     .piece = piece > 0 && piece < FORKED_PIECE ? piece : FORKED_PIECE,
                     .worth = FORKED_WORTH,
                     .traffic = &traffic,

@@ -1,5 +1,6 @@
 /* Ranks by law, on 1 to 8 processes: what goes round comes back, and sums do not depend on how many add. */
 #include "comm/collective.h"
+#include "comm/grid.h"
 #include "forked_comm.h"
 #include "testing.h"
 
@@ -13,7 +14,7 @@
   } while (0)
 
 static void on_all(int (*body)(const ch_comm *, void *)) {
-  for (int size = 1; size <= FORKED_MOST; size++)
+  for (int size = 1; size <= 8; size++)
     for (int64_t piece = 7; piece <= FORKED_PIECE; piece += FORKED_PIECE - 7) /* 7: many messages for one span */
       if (forked_run(size, piece, body, NULL)) fail_msg("%d ranks, messages of %d bytes", size, (int)piece);
 }
@@ -68,8 +69,7 @@ static void numbers_free(numbers *x) {
   for (int r = 0; r < FORKED_MOST; r++) free(x->to[r]), free(x->from[r]);
 }
 
-static int ragged(const ch_comm *comm, void *context) {
-  (void)context;
+static int exchanges_of(const ch_comm *comm) {
   for (int kind = 0; kind < 3; kind++) {
     numbers x;
     prepare(comm, kind, 0, &x);
@@ -112,6 +112,8 @@ static int under_way(const ch_comm *comm, void *context) {
   }
   return 0;
 }
+
+static int ragged(const ch_comm *comm, void *context) { return (void)context, exchanges_of(comm); }
 
 /* Blocks of a matrix change places with their mirror images: twice is the identity. */
 static int transposed_twice(const ch_comm *comm, void *context) {
@@ -189,7 +191,7 @@ static int sums_of(const ch_comm *comm, int shards, int64_t count) {
     for (int64_t i = 0; i < count; i++) piece[p][i] = naive(pieces[p].lo, pieces[p].hi, i);
   }
   must(at == shards / comm->size * (comm->rank + 1));
-  ch_comm_sum(comm, shards, piece, count, room);
+  ch_comm_sum(comm, "test", shards, piece, count, count, room);
   for (int64_t i = 0; i < count; i++) must(piece[0][i] == naive(0, shards, i));
   for (int p = 0; p < of; p++) free(piece[p]);
   free(room);
@@ -204,6 +206,48 @@ static int sums(const ch_comm *comm, void *context) {
   for (int s = 0; s < SHARDS; s++) shard[s] = 1.0 / (3 + s);
   must(ch_add_shards(1, shard) == shard[0] && ch_add_shards(3, shard) == shard[0] + (shard[1] + shard[2]));
   return comm->piece == 7 ? 0 : sums_of(comm, SHARDS / comm->size * comm->size, MANY);
+}
+
+/* ---- groups ---- */
+
+/* Every stride-th rank of a group: they reach each other and nobody else, as if there were no others. */
+static int law_of_group(const ch_comm *comm, const ch_comm *all, int first, int stride) {
+  int64_t numbers[FORKED_MOST], before = all->traffic ? all->traffic->bytes : 0;
+  must(comm->rank >= 0 && comm->rank < comm->size && ch_comm_number(comm, comm->rank) == all->rank);
+  numbers[comm->rank] = all->rank;
+  ch_comm_gather(comm, "test", numbers, sizeof *numbers);
+  for (int r = 0; r < comm->size; r++) must(numbers[r] == first + r * stride);
+  must(ch_comm_max(comm, all->rank) == first + (comm->size - 1) * stride);
+  must(!all->traffic || all->traffic->bytes - before == 2 * (comm->size - 1) * (int64_t)sizeof *numbers);
+  return exchanges_of(comm) || sums_of(comm, comm->size, SOME);
+}
+
+/* A grid of every shape; and a group of a group, which is one of all. */
+static int groups_of(const ch_comm *comm, void *context) {
+  (void)context;
+  for (int R = 1; R <= comm->size; R++) {
+    ch_grid grid;
+    int E = comm->size / R, r = comm->rank / E, g = comm->rank % E;
+    must(ch_grid_make(comm, R, &grid) == (comm->size % R ? CHOIR_ERROR_ARGUMENT : CHOIR_OK));
+    if (comm->size % R) continue;
+    must(grid.replica.size == E && grid.replica.rank == g && grid.holders.size == R && grid.holders.rank == r);
+    if (law_of_group(&grid.replica, comm, r * E, 1) || law_of_group(&grid.holders, comm, g, E)) return 1;
+    static numbers x[2]; /* both under way at a time */
+    const ch_comm *of[] = {&grid.replica, &grid.holders};
+    for (int i = 0; i < 2; i++) {
+      prepare(of[i], 1, i, &x[i]);
+      ch_comm_begin(of[i], &x[i].transfer, "test", x[i].send, x[i].receive);
+    }
+    for (int i = 1; i >= 0; i--) {
+      ch_comm_finish(of[i], &x[i].transfer);
+      if (check(of[i], &x[i])) return 1;
+      numbers_free(&x[i]);
+    }
+    if (E % 2) continue;
+    const ch_comm part = ch_comm_group(&grid.replica, g % 2, 2, E / 2);
+    if (law_of_group(&part, comm, r * E + g % 2, 2)) return 1;
+  }
+  return 0;
 }
 
 /* ---- the watch ---- */
@@ -277,6 +321,33 @@ static void says_who_is_silent_in_what_was_begun(void **state) {
   munmap(s, sizeof *s);
 }
 
+/* In a group, who is waited for is told by its number among all. */
+static int stops_in_a_group(const ch_comm *comm, void *context) {
+  ch_grid grid;
+  test_ok(ch_grid_make(comm, 2, &grid));
+  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  must(ch_comm_max(comm, comm->rank) == comm->size - 1);
+  if (comm->rank == STOPPED) raise(SIGSTOP);
+  ch_comm_max(&grid.replica, 0);
+  ch_comm_max(&grid.holders, 0);
+  test_ok(ch_comm_agree(comm, CHOIR_OK));
+  return 0;
+}
+
+/* Ranks 2 and 3 are a replica, 0 and 2 hold the same experts, and so do 1 and 3. */
+static void says_who_is_silent_in_a_group(void **state) {
+  (void)state;
+  static const char *const waits[] = {"exchange 4 (maximum) for rank 2 (", "exchange 4 (maximum) for rank 3 (", NULL,
+                                      "exchange 3 (maximum) for rank 2 ("};
+  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_int_equal(forked_run(WATCHERS, 0, stops_in_a_group, s), 1);
+  for (int i = 0; i < WATCHERS - 1; i++) {
+    int rank = atoi(s->text[i] + strlen("rank "));
+    if (rank == STOPPED || !strstr(s->text[i], waits[rank])) fail_msg("%s", s->text[i]);
+  }
+  munmap(s, sizeof *s);
+}
+
 /* Both are stopped for longer than the limit and go on: nobody was silent. */
 static int pauses(const ch_comm *comm, void *context) {
   silence *s = context;
@@ -309,6 +380,9 @@ static void transposes(void **state) { (void)state, on_all(transposed_twice); }
 static void gathers_shares(void **state) { (void)state, on_all(gathers); }
 static void agrees_on_errors(void **state) { (void)state, on_all(agrees); }
 static void sums_are_of_one(void **state) { (void)state, on_all(sums); }
+static void groups_are_alone(void **state) {
+  for (int size = 1; size <= 8; size++) assert_int_equal(forked_run(size, 0, groups_of, *state), 0);
+}
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged),
@@ -317,8 +391,10 @@ int main(void) {
                                      cmocka_unit_test(gathers_shares),
                                      cmocka_unit_test(agrees_on_errors),
                                      cmocka_unit_test(sums_are_of_one),
+                                     cmocka_unit_test(groups_are_alone),
                                      cmocka_unit_test(says_who_is_silent),
                                      cmocka_unit_test(says_who_is_silent_in_what_was_begun),
+                                     cmocka_unit_test(says_who_is_silent_in_a_group),
                                      cmocka_unit_test(a_pause_of_all_is_no_silence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,22 @@ static void same_files_and_one_voice(void **state) {
   program_must("test $(grep -c '\"ranks\":4,\"sent_bytes\":[1-9]' four/timing.jsonl) = 6");
 }
 
+/* Replicas of experts: no bytes of one process, but the same bytes again. */
+static void replicas_again(void **state) {
+  (void)state;
+  needs_mpi();
+  for (int i = 1; i <= 2; i++)
+    program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --replicas 2 --out again%d", i);
+  assert_int_equal(times("4 ranks, 2 replicas of the experts: each step rank 0 sent"), 1);
+  assert_true(program_same_runs("again1", "again2", 6));
+  program_must("grep -q '\"ranks\":4,\"replicas\":2' again1/timing.jsonl");
+  program_must(MPIRUN "-n 4 \"$CHOIR\" eval again1 --data data --replicas 4 --threads 1");
+  assert_int_equal(times("loss "), 1);
+  assert_int_not_equal(program_run(MPIRUN "-n 4 " FRESH "--replicas 3 --out three"), 0);
+  assert_int_equal(times("3 replicas of the experts on 4 processes"), 1);
+  assert_int_not_equal(program_run(FRESH "--replicas 0 --out none"), 0);
+}
+
 static void another_number_goes_on(void **state) {
   (void)state;
   needs_mpi();
@@ -135,6 +151,7 @@ static void one_is_silent(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
+                                     cmocka_unit_test(replicas_again),
                                      cmocka_unit_test(another_number_goes_on),
                                      cmocka_unit_test(refuses_once),
                                      cmocka_unit_test(same_numbers),

@@ -67,8 +67,8 @@ static uint64_t hash_result(const ch_step_result *r) {
   return hash(1, all, sizeof all);
 }
 
-static void new_trainer(const ch_comm *comm, const choir_config *config, ch_trainer *t) {
-  const choir_ranks ranks = {comm};
+static void new_trainer(const ch_comm *comm, int replicas, const choir_config *config, ch_trainer *t) {
+  const choir_ranks ranks = {.comm = comm, .replicas = replicas};
   choir_run_options run = {.backend = "cpu", .threads = 1 + comm->size % 2, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
@@ -84,7 +84,7 @@ static int train(const ch_comm *comm, void *context) {
   ch_step_result r;
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
   static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
-  new_trainer(comm, &j->config, &t);
+  new_trainer(comm, 1, &j->config, &t);
   for (int l = 0; l < j->config.model.layers && j->flat; l++) {
     const ch_param *p = t.model->net.block[l].router;
     if (p) memset(CH_AS_HOST(void, p->w), 0, (size_t)p->count * sizeof(real));
@@ -217,6 +217,7 @@ static void every_option(void **state) {
 
 typedef struct {
   choir_config config;
+  int replicas;
   int64_t *sent; /* [FORKED_MOST] bytes of one step */
 } count_job;
 
@@ -225,7 +226,7 @@ static int count_step(const ch_comm *comm, void *context) {
   static int32_t token[MOST_TOKENS];
   ch_trainer t;
   ch_step_result r;
-  new_trainer(comm, &j->config, &t);
+  new_trainer(comm, j->replicas, &j->config, &t);
   model_tokens(token, MOST_TOKENS, 1);
   test_ok(ch_trainer_step(&t, token, token, &r));
   j->sent[comm->rank] = comm->traffic->bytes;
@@ -233,68 +234,81 @@ static int count_step(const ch_comm *comm, void *context) {
   return 0;
 }
 
-static int64_t counted(choir_config config, int P) {
-  count_job j = {.config = config};
+static int64_t counted(choir_config config, const ch_layout *layout) {
+  count_job j = {.config = config, .replicas = layout->replicas};
   int64_t total = 0;
   j.sent = mmap(NULL, FORKED_MOST * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  assert_int_equal(forked_run(P, 0, count_step, &j), 0);
-  for (int r = 0; r < P; r++) total += j.sent[r];
+  assert_int_equal(forked_run(layout->ranks, 0, count_step, &j), 0);
+  for (int r = 0; r < layout->ranks; r++) total += j.sent[r];
   munmap(j.sent, FORKED_MOST * sizeof *j.sent);
   return total;
 }
 
 /* What all ranks together send in a step, by the formula that choir plan goes by; how many rows leave their rank
  * depends on the tokens. */
-static int64_t by_formula(const choir_config *c, int P, ch_flow *rows) {
-  const ch_layout layout = {.ranks = P, .replicas = 1, .experts = P, .hidden = 1};
+static int64_t by_formula(const choir_config *c, const ch_layout *layout, ch_flow *rows) {
   ch_params params;
   double bytes = 0;
   test_ok(ch_params_build(&c->model, &params));
   for (int kind = 0; kind < CH_FLOWS; kind++)
-    if (kind != CH_FLOW_ROWS) bytes += ch_flow_of(c, &params, &layout, (ch_flow_kind)kind).bytes;
-  *rows = ch_flow_of(c, &params, &layout, CH_FLOW_ROWS);
+    if (kind != CH_FLOW_ROWS) bytes += ch_flow_of(c, &params, layout, (ch_flow_kind)kind).bytes;
+  *rows = ch_flow_of(c, &params, layout, CH_FLOW_ROWS);
   ch_params_free(&params);
   return (int64_t)bytes;
 }
 
-/* Hash routing goes by the ids of tokens, so rows are known, too. */
+static ch_layout layout_of(int replicas, int experts) {
+  return (ch_layout){.ranks = replicas * experts, .replicas = replicas, .experts = experts, .hidden = 1};
+}
+
+/* Hash routing goes by the ids of tokens, so rows are known, too: they go to the group of their expert in the replica
+ * of their token. */
 static void traffic_is_the_formula(void **state) {
   (void)state;
-  enum { P = 4 };
+  const ch_layout layouts[] = {layout_of(1, 4), layout_of(2, 2), layout_of(4, 1), layout_of(2, 4)};
   const int64_t n = (int64_t)RANKS_B * RANKS_T;
   choir_config c = config_of("hash", 8, 1);
+  c.model.d_expert = 1200; /* gradients of experts in more than one slice */
   int32_t token[RANKS_B * RANKS_T];
-  int64_t away = 0;
   ch_flow rows;
   model_tokens(token, (int)n, 1);
-  for (int64_t t = 0; t < n; t++) away += token[t] % MODEL_E / (MODEL_E / P) != t / (n / P);
-  int64_t fp32 = away * ch_flow_slot_bytes(&c);
-  assert_int_equal(counted(c, P) - by_formula(&c, P, &rows), fp32);
-  test_ok(choir_config_set(&c, "parallel.wire", "bf16"));
-  assert_int_equal(away * ch_flow_slot_bytes(&c), fp32 / 2);
-  assert_int_equal(counted(c, P) - by_formula(&c, P, &rows), fp32 / 2);
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    const ch_layout *l = &layouts[i];
+    int64_t away = 0;
+    for (int64_t t = 0; t < n; t++)
+      away += token[t] % MODEL_E / (MODEL_E / l->experts) != t / (n / l->ranks) % l->experts;
+    test_ok(choir_config_set(&c, "parallel.wire", "fp32"));
+    int64_t fp32 = away * ch_flow_slot_bytes(&c);
+    assert_int_equal(counted(c, l) - by_formula(&c, l, &rows), fp32);
+    test_ok(choir_config_set(&c, "parallel.wire", "bf16"));
+    assert_int_equal(away * ch_flow_slot_bytes(&c), fp32 / 2);
+    assert_int_equal(counted(c, l) - by_formula(&c, l, &rows), fp32 / 2);
+  }
 }
 
 /* Rows are whatever the rest leaves: whole ones, and about as many as in the mean. All slots are filled by these. */
 static void traffic_of_every_kind(void **state) {
   (void)state;
   static const char *const filled[] = {"expert_choice", "kmeans", "base", "random", "quantile_balanced"};
+  const ch_layout layouts[] = {layout_of(1, 3), layout_of(1, 4), layout_of(2, 2), layout_of(2, 3)};
   for (size_t i = 0; i < sizeof filled / sizeof *filled; i++)
-    for (int P = 3; P <= 4; P++) {
-      choir_config c = config_of(filled[i], 24, P == 3 ? 2 : 1);
-      test_ok(choir_config_set(&c, "parallel.wire", P == 3 ? "fp32" : "bf16"));
+    for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
+      const ch_layout *l = &layouts[k];
+      choir_config c = config_of(filled[i], 24, l->experts == 3 ? 2 : 1);
+      test_ok(choir_config_set(&c, "parallel.wire", l->experts == 3 ? "fp32" : "bf16"));
       ch_flow rows;
-      int64_t left = counted(c, P) - by_formula(&c, P, &rows);
+      int64_t left = counted(c, l) - by_formula(&c, l, &rows);
       if (left % (ch_flow_slot_bytes(&c) / c.train.accumulate / ch_flow_moe_layers(&c)))
-        fail_msg("%s, %d ranks: %lld bytes of rows", filled[i], P, (long long)left);
+        fail_msg("%s, %d x %d ranks: %lld bytes of rows", filled[i], l->replicas, l->experts, (long long)left);
       if (!((double)left > 0.8 * rows.bytes && (double)left < 1.2 * rows.bytes))
-        fail_msg("%s, %d ranks: %lld bytes of rows, in the mean %g", filled[i], P, (long long)left, rows.bytes);
+        fail_msg("%s, %d x %d ranks: %lld bytes of rows, in the mean %g", filled[i], l->replicas, l->experts,
+                 (long long)left, rows.bytes);
     }
 }
 
 static int refused(const ch_comm *comm, void *context) {
   const choir_config *config = context;
-  const choir_ranks ranks = {comm};
+  const choir_ranks ranks = {.comm = comm};
   choir_run_options run = {.backend = "cpu", .threads = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;

@@ -98,7 +98,7 @@ static void inspect(report *r, choir_model *model, const choir_tokenizer *tokeni
 
 static int look(const ch_comm *comm, void *context) {
   const job *j = context;
-  const choir_ranks ranks = {comm};
+  const choir_ranks ranks = {.comm = comm};
   choir_run_options o = {.threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
@@ -208,7 +208,7 @@ static int alone(const ch_comm *comm, choir_model *model, const choir_tokenizer 
 
 static int ends(const ch_comm *comm, void *context) {
   const odd_job *j = context;
-  const choir_ranks ranks = {comm};
+  const choir_ranks ranks = {.comm = comm};
   choir_run_options o = {.threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
@@ -244,7 +244,7 @@ static void one_fails_all_end(void **state) {
 
 static int another_compute_type(const ch_comm *comm, void *context) {
   (void)context;
-  const choir_ranks ranks = {comm};
+  const choir_ranks ranks = {.comm = comm};
   choir_run_options o = {.threads = 1, .ranks = &ranks, .compute = comm->rank == 2 ? "bf16" : NULL, .emulate_bf16 = 1};
   choir_model *model;
   int code = choir_checkpoint_load("expert_choice", &o, &model, NULL);

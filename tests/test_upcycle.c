@@ -17,7 +17,7 @@ static choir_model *fresh(const choir_config *config) {
 
 static void save(const choir_config *config) {
   choir_model *model = fresh(config);
-  test_ok(ch_weights_save(&model->net.params, model->x.memory, model->x.comm, file, 0));
+  test_ok(ch_weights_save(&model->net.params, &model->x, file, 0));
   choir_model_free(model);
 }
 
@@ -27,7 +27,7 @@ static double start(const choir_config *config, int *upcycled) {
   int32_t token[MODEL_B * MODEL_T], target[MODEL_B * MODEL_T];
   choir_model *model;
   test_ok(choir_model_init(config, 5, &run, &model));
-  test_ok(ch_weights_start(&model->net.params, model->x.memory, model->x.comm, file, upcycled));
+  test_ok(ch_weights_start(&model->net.params, &model->x, file, upcycled));
   ch_model_weights_changed(model);
   model_tokens(token, MODEL_B * MODEL_T, 3);
   model_tokens(target, MODEL_B * MODEL_T, 4);
@@ -76,7 +76,7 @@ static void same_shapes(void **state) {
   choir_run_options run = {.backend = "cpu"};
   choir_model *b;
   test_ok(choir_model_init(&c, 8, &run, &b));
-  test_ok(ch_weights_start(&b->net.params, b->x.memory, b->x.comm, file, &upcycled));
+  test_ok(ch_weights_start(&b->net.params, &b->x, file, &upcycled));
   assert_int_equal(upcycled, 0);
   for (int i = 0; i < a->net.params.count + a->net.params.buffers; i++)
     assert_memory_equal(a->net.params.p[i].w, b->net.params.p[i].w, (size_t)a->net.params.p[i].count * sizeof(real));
@@ -86,8 +86,7 @@ static void same_shapes(void **state) {
 static void refuse(const choir_config *config, const char *what, const char *more) {
   int upcycled;
   choir_model *model = fresh(config);
-  assert_int_equal(ch_weights_start(&model->net.params, model->x.memory, model->x.comm, file, &upcycled),
-                   CHOIR_ERROR_FORMAT);
+  assert_int_equal(ch_weights_start(&model->net.params, &model->x, file, &upcycled), CHOIR_ERROR_FORMAT);
   if (!strstr(choir_error_message(), what) || !strstr(choir_error_message(), more))
     fail_msg("%s", choir_error_message());
   choir_model_free(model);

@@ -21,6 +21,12 @@ CHOIR_API int choir_ranks_join(choir_ranks **ranks);
 CHOIR_API int choir_ranks_rank(const choir_ranks *ranks);
 CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
 
+/* Lays the experts out in so many replicas, 1 unless told otherwise: before a model is made, and the same on all ranks.
+ * Each replica has all experts, shared out among its ranks; rows of tokens then stay in their replica, and gradients of
+ * experts are summed over replicas (docs/clusters.md). What is learned is the same to rounding, and files do not say
+ * which it was. CHOIR_ERROR_ARGUMENT: replicas that do not divide the ranks. */
+CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
+
 /* What this rank has sent to others so far, in how many messages, and how many seconds it was at that. */
 typedef struct choir_ranks_traffic {
   int64_t bytes, messages;

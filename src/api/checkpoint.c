@@ -45,8 +45,7 @@ static int load_parts(const load *l, const char *directory) {
   int code = ch_model_create(&config, l->options, l->model);
   if (code) return ch_error_in(code, "%s", path);
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  CH_TRY(ch_weights_load(&(*l->model)->net.params, (*l->model)->x.memory, (*l->model)->x.comm, path,
-                         l->options && l->options->unchecked));
+  CH_TRY(ch_weights_load(&(*l->model)->net.params, &(*l->model)->x, path, l->options && l->options->unchecked));
   ch_model_weights_changed(*l->model);
   snprintf(l->taken, PATH_MAX, "%s", directory);
   return CHOIR_OK;

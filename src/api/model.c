@@ -30,7 +30,8 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&config->model, &model->net));
   model->x.comm = ch_ranks_comm(o->ranks);
-  ch_params_share(&model->net.params, model->x.comm);
+  CH_TRY(ch_grid_make(model->x.comm, ch_ranks_replicas(o->ranks), &model->x.grid));
+  ch_params_share(&model->net.params, &model->x.grid.replica);
   ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
 }
@@ -138,7 +139,7 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
   snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : choir_config_save(&model->config, path)));
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  CH_TRY(ch_weights_save(&model->net.params, model->x.memory, comm, path, model->config.train.file_bytes));
+  CH_TRY(ch_weights_save(&model->net.params, &model->x, path, model->config.train.file_bytes));
   if (!tokenizer || comm->rank) return CHOIR_OK;
   size_t size;
   const void *bytes = choir_tokenizer_bytes(tokenizer, &size);
@@ -195,7 +196,7 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
                     p->name, index < model->net.params.count ? "" : "; no gradient trains it");
   model->x.memory->get(values + p->first, gradient ? p->g : p->w, (size_t)p->count * sizeof *values);
   if (p->expert)
-    ch_comm_gather_shares(model->x.comm, "values of experts", values, p->shape[0],
+    ch_comm_gather_shares(&model->x.grid.replica, "values of experts", values, p->shape[0],
                           p->whole / p->shape[0] * (int64_t)sizeof *values);
   return CHOIR_OK;
 }

@@ -4,10 +4,13 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
+#include "comm/grid.h"
 #include "comm/launch.h"
 #include "comm/watch.h"
 
 const ch_comm *ch_ranks_comm(const choir_ranks *ranks) { return ranks ? ranks->comm : &ch_comm_single; }
+
+int ch_ranks_replicas(const choir_ranks *ranks) { return ranks && ranks->replicas ? ranks->replicas : 1; }
 
 int choir_ranks_join(choir_ranks **ranks) {
   *ranks = calloc(1, sizeof **ranks);
@@ -29,6 +32,13 @@ int choir_ranks_agree(const choir_ranks *ranks, int code) { return ch_comm_agree
 
 int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *, const char *), void *context) {
   return ch_watch_start(ch_ranks_comm(ranks), seconds, silent, context);
+}
+
+int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
+  ch_grid grid;
+  CH_TRY(ch_grid_make(ranks->comm, replicas, &grid));
+  ranks->replicas = replicas;
+  return CHOIR_OK;
 }
 
 int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->rank; }

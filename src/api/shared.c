@@ -25,12 +25,17 @@ static uint64_t hash_weights(const choir_model *model) {
 }
 
 int ch_model_same(const choir_model *model) {
-  static const char *const name[] = {"version of choir", "config", "compute type", "instruction set", "set of weights"};
+  static const char *const name[] = {"version of choir",   "config",        "compute type", "instruction set",
+                                     "number of replicas", "set of weights"};
   if (model->x.comm->size == 1) return CHOIR_OK;
   json_t *config = ch_config_json(&model->config);
   char *text = ch_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);
-  const uint64_t fact[] = {hash_of(choir_version()), hash_of(text), (uint64_t)model->x.compute,
-                           (uint64_t)ch_machine_isa(), hash_weights(model)};
+  const uint64_t fact[] = {hash_of(choir_version()),
+                           hash_of(text),
+                           (uint64_t)model->x.compute,
+                           (uint64_t)ch_machine_isa(),
+                           (uint64_t)model->x.grid.holders.size,
+                           hash_weights(model)};
   free(text);
   json_decref(config);
   return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);

@@ -105,7 +105,8 @@ int64_t ch_comm_sum_room(const ch_comm *comm, int shards) {
 
 /* This rank's share of `count` elements from `from` on, of the pieces of all ranks, into `room` one behind the other.
  * Piece number i of all ranks travels at once. */
-static void collect(const ch_comm *comm, const int *of, real *const *piece, int64_t from, int64_t count, real *room) {
+static void collect(const ch_comm *comm, const char *what, const int *of, real *const *piece, int64_t from,
+                    int64_t count, real *room) {
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   int64_t own = ch_share(count, comm->rank + 1, comm->size) - ch_share(count, comm->rank, comm->size);
   for (int i = 0, more = 1; more; i++) {
@@ -118,7 +119,7 @@ static void collect(const ch_comm *comm, const int *of, real *const *piece, int6
       if (i < of[r]) receive[r] = (ch_bytes){room + (before + i) * AT_ONCE, own * (int64_t)sizeof(real)};
       more |= i + 1 < of[r];
     }
-    ch_comm_exchange(comm, "pieces of gradients", send, receive);
+    ch_comm_exchange(comm, what, send, receive);
   }
 }
 
@@ -135,19 +136,20 @@ static real *add_node(int lo, int hi, int own, real **next, int64_t count) {
   return left;
 }
 
-void ch_comm_sum(const ch_comm *comm, int shards, real *const *piece, int64_t count, real *room) {
+void ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count, int64_t most,
+                 real *room) {
   int of[CH_RANKS];
-  const int64_t most = (int64_t)AT_ONCE * comm->size;
+  const int64_t slice = (int64_t)AT_ONCE * comm->size;
   if (comm->size == 1) return; /* the whole tree is one piece */
   all_pieces(comm, shards, of);
-  for (int64_t from = 0, some; from < count; from += some) {
-    some = count - from < most ? count - from : most;
+  for (int64_t from = 0; from < most; from += slice) {
+    const int64_t left = count > from ? count - from : 0, some = left < slice ? left : slice;
     int64_t first = ch_share(some, comm->rank, comm->size), last = ch_share(some, comm->rank + 1, comm->size);
-    collect(comm, of, piece, from, some, room);
+    collect(comm, what, of, piece, from, some, room);
     real *next = room;
     const real *sum = add_node(0, shards, shards / comm->size, &next, last - first);
     memcpy(piece[0] + from + first, sum, (size_t)(last - first) * sizeof(real));
-    ch_comm_gather_shares(comm, "sums of gradients", piece[0] + from, some, sizeof(real));
+    ch_comm_gather_shares(comm, what, piece[0] + from, some, sizeof(real));
   }
 }
 

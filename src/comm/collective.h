@@ -38,8 +38,10 @@ typedef struct ch_piece {
 int ch_comm_pieces(int shards, int rank, int size, ch_piece *pieces);
 
 /* piece[i] [count], the sums of this rank's pieces, become in piece[0] the sum of all shards, on every rank: each adds
- * its share of the elements and gives it to the others. `room` has ch_comm_sum_room elements. */
-void ch_comm_sum(const ch_comm *comm, int shards, real *const *piece, int64_t count, real *room);
+ * its share of the elements and gives it to the others. most: the largest count of any group that sums meanwhile, so
+ * that all have as many exchanges. `room` has ch_comm_sum_room elements. */
+void ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count, int64_t most,
+                 real *room);
 int64_t ch_comm_sum_room(const ch_comm *comm, int shards);
 
 /* The same tree over one number a shard. */

@@ -45,18 +45,23 @@ struct ch_watch;
 typedef struct ch_comm {
   const char *name;
   int rank, size;
+  int first, stride;      /* rank r is number first + r * stride of all: 0 and 1, but of a group (grid.h) */
   int64_t piece;          /* bytes of one message at most: longer spans go in several */
   int64_t worth;          /* bytes of a message that are worth one of their own: less is not cut */
   ch_traffic *traffic;    /* NULL where there are no others */
   struct ch_watch *watch; /* who is heard, and where (watch.h); NULL: nobody looks */
   void *context;          /* the table's own */
-  /* Sets t->place. All ranks begin their exchanges in the same order; they may end in another. */
+  /* Ranks of a transfer are comm's; whom they are among all says ch_comm_number. Sets t->place. All ranks begin their
+   * exchanges in the same order; they may end in another. */
   void (*begin)(const struct ch_comm *comm, ch_transfer *t);
   /* Moves what can be moved, and does not wait: nonzero when all has come and gone. */
   int (*test)(const struct ch_comm *comm, ch_transfer *t);
   /* Waits. With CH_ENDED, which every exchange gets once, the place is free. All three tell the watch what moves. */
   void (*wait)(const struct ch_comm *comm, ch_transfer *t, ch_transfer_state until);
 } ch_comm;
+
+/* The number among all ranks, by which tables and the watch know it, of a group's rank. */
+static inline int ch_comm_number(const ch_comm *comm, int rank) { return comm->first + rank * comm->stride; }
 
 /* One process. */
 extern const ch_comm ch_comm_single;

@@ -37,11 +37,11 @@ static int64_t first_piece(const ch_comm *comm, const ch_bytes *span) {
 static void post(const ch_comm *comm, messages *m, const ch_transfer *t, int i) {
   enum { TAGS = 1 << 14 }; /* MPI promises 2^15 */
   const ch_bytes *span = span_of(m, t, i);
-  int bytes = (int)first_piece(comm, span), tag = (int)(t->number % TAGS);
+  int bytes = (int)first_piece(comm, span), tag = (int)(t->number % TAGS), other = ch_comm_number(comm, m->rank[i]);
   if (i < m->receives)
-    MPI_Irecv(span->at, bytes, MPI_BYTE, m->rank[i], tag, world, &m->request[i]);
+    MPI_Irecv(span->at, bytes, MPI_BYTE, other, tag, world, &m->request[i]);
   else
-    MPI_Isend(span->at, bytes, MPI_BYTE, m->rank[i], tag, world, &m->request[i]);
+    MPI_Isend(span->at, bytes, MPI_BYTE, other, tag, world, &m->request[i]);
 }
 
 /* All receive first; each sends to the rank behind it first, so that not all begin with the same one. */
@@ -120,6 +120,7 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
   table = (ch_comm){.name = "mpi",
                     .rank = rank,
                     .size = size,
+                    .stride = 1,
                     .piece = PIECE,
                     .worth = CH_COMM_WORTH,
                     .traffic = &traffic,

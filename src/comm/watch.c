@@ -78,7 +78,7 @@ void ch_watch_enter(const ch_comm *comm, const ch_transfer *t, ch_transfer_state
   w->now.what = t->what;
   w->now.exchange = w->waiting = t->number;
   w->until = until;
-  for (int r = 0; r < comm->size; r++) w->peer[r].spans = spans_left(t, r, until);
+  for (int r = 0; r < comm->size; r++) w->peer[ch_comm_number(comm, r)].spans = spans_left(t, r, until);
   w->moves++;
   pthread_mutex_unlock(&w->lock);
 }
@@ -95,7 +95,7 @@ void ch_watch_moved(const ch_comm *comm, const ch_transfer *t, int rank, int cam
   ch_watch *w = comm->watch;
   if (!w) return;
   pthread_mutex_lock(&w->lock);
-  peer *p = &w->peer[rank];
+  peer *p = &w->peer[ch_comm_number(comm, rank)];
   if (w->waiting == t->number) p->spans = spans_left(t, rank, w->until);
   if (came) p->heard = (place){w->now.section, w->now.number, t->what, t->number};
   w->moves++;

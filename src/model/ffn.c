@@ -1,4 +1,5 @@
 /* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is GEGLU or an MoE layer. */
+#include "comm/collective.h"
 #include "model/transformer.h"
 
 /* What the router of a layer keeps, where this pass adds to it. */
@@ -125,6 +126,22 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
   ch_arena_release(&x->scratch, mark);
 }
 
+/* Gradients of experts, each replica's from its own tokens, become the sum over replicas: in the order of their tokens,
+ * on every rank that holds the experts, so that all update them alike. */
+static void sum_replicas(ch_exec *x, const ch_block *b) {
+  const ch_comm *holders = &x->grid.holders;
+  const ch_param *tensor[] = {b->w1, b->w2};
+  size_t mark = ch_arena_mark(&x->scratch);
+  real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(holders, holders->size));
+  for (int i = 0; i < 2 && !ch_counting(x); i++) {
+    real *gradient = CH_AS_HOST(real, tensor[i]->g);
+    int64_t e = tensor[i]->shape[0], groups = x->grid.replica.size, most = (e + groups - 1) / groups;
+    ch_comm_sum(holders, "gradients of experts", holders->size, &gradient, tensor[i]->count,
+                most * (tensor[i]->whole / e), room);
+  }
+  ch_arena_release(&x->scratch, mark);
+}
+
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
                      real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
@@ -146,6 +163,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
     moe.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
     moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
     ch_moe_backward(x, &moe, &b->saved);
+    if (!p->partial) sum_replicas(x, b);
   }
   const ch_sum sum = ch_sum_of(b->ffn_norm);
   ch_sum_shards(x, shards, &sum, 1, p->accumulate, norm_backward, &c);

@@ -142,13 +142,13 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
                   (double)most_parameters);
 }
 
-void ch_params_share(ch_params *params, const ch_comm *comm) {
+void ch_params_share(ch_params *params, const ch_comm *replica) {
   for (int i = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
     if (!p->expert) continue;
     int64_t size = p->whole / p->shape[0];
-    p->first = ch_share(p->shape[0], comm->rank, comm->size) * size;
-    p->count = ch_share(p->shape[0], comm->rank + 1, comm->size) * size - p->first;
+    p->first = ch_share(p->shape[0], replica->rank, replica->size) * size;
+    p->count = ch_share(p->shape[0], replica->rank + 1, replica->size) * size - p->first;
   }
 }
 

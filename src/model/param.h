@@ -54,8 +54,8 @@ typedef struct ch_params {
 int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
-/* Leaves of every expert tensor what this rank owns: to be called before anything has its memory. */
-void ch_params_share(ch_params *params, const ch_comm *comm);
+/* Leaves of every expert tensor what this rank of a replica owns: to be called before anything has its memory. */
+void ch_params_share(ch_params *params, const ch_comm *replica);
 
 /* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
  * asked for, and gradients. With `share`, those of all layers stand on the same memory: for who is done with a

@@ -67,6 +67,7 @@ typedef struct ch_pass {
   int training;          /* training capacity, jitter and sampling */
   int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
   int accumulate;        /* add them to what stands there, instead of setting them whatever it is */
+  int partial;           /* other passes will add to them: replicas of experts need not sum theirs yet */
   int causal;            /* route without a look at other tokens; not with gradients */
   int drawn_twice;  /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
   int by_threshold; /* experts take by thresholds in training (router.threshold_after) */

@@ -10,10 +10,10 @@
 #include "base/tensors.h"
 #include "comm/collective.h"
 
-ch_part ch_stored_part(const ch_stored *s, const ch_comm *comm, int rank) {
+ch_part ch_stored_part(const ch_stored *s, const ch_comm *replica, int rank) {
   if (!s->experts) return (ch_part){0, (int64_t)s->tensor.bytes};
-  int64_t of_expert = (int64_t)s->tensor.bytes / s->experts, first = ch_share(s->experts, rank, comm->size);
-  return (ch_part){first * of_expert, (ch_share(s->experts, rank + 1, comm->size) - first) * of_expert};
+  int64_t of_expert = (int64_t)s->tensor.bytes / s->experts, first = ch_share(s->experts, rank, replica->size);
+  return (ch_part){first * of_expert, (ch_share(s->experts, rank + 1, replica->size) - first) * of_expert};
 }
 
 ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data) {
@@ -60,8 +60,7 @@ static int copy(const char *path, const choir_tensor *t, int64_t first, int64_t 
   return CHOIR_OK;
 }
 
-int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *s, const ch_memory *memory,
-                   const ch_comm *comm, int unchecked) {
+int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *s, const ch_exec *x, int unchecked) {
   const char *name = s->tensor.name;
   const choir_tensor *t = choir_tensors_find(file, name);
   if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
@@ -73,18 +72,17 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored 
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  const ch_part own = ch_stored_part(s, comm, comm->rank);
+  const ch_part own = ch_stored_part(s, &x->grid.replica, x->grid.replica.rank);
   const int64_t size = sizeof(real);
-  int code = copy(path, t, own.first / size, own.bytes / size, memory, unchecked, CH_AS_DEV(real, s->tensor.data));
+  int code = copy(path, t, own.first / size, own.bytes / size, x->memory, unchecked, CH_AS_DEV(real, s->tensor.data));
   ch_tensors_forget(file, t);
   return code;
 }
 
-static int load_open(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int unchecked,
-                     const choir_tensors *file) {
+static int load_open(ch_params *params, const ch_exec *x, const char *path, int unchecked, const choir_tensors *file) {
   for (int i = 0; i < params->count + params->buffers; i++) {
     const ch_stored s = ch_stored_param(&params->p[i]);
-    CH_TRY(ch_tensor_read(file, path, &s, memory, comm, unchecked));
+    CH_TRY(ch_tensor_read(file, path, &s, x, unchecked));
   }
   for (int i = 0; i < choir_tensors_count(file); i++) {
     const char *name = choir_tensors_at(file, i)->name;
@@ -94,10 +92,10 @@ static int load_open(ch_params *params, const ch_memory *memory, const ch_comm *
   return CHOIR_OK;
 }
 
-int ch_weights_load(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int unchecked) {
+int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = load_open(params, memory, comm, path, unchecked, file);
+  int code = load_open(params, x, path, unchecked, file);
   choir_tensors_close(file);
   return code;
 }
@@ -109,12 +107,12 @@ static int is_dense_of(const choir_tensor *t, const ch_param *p) {
 }
 
 /* One expert's weights into all that this rank has. */
-static int read_expert(const choir_tensors *file, const char *path, const ch_memory *memory, const ch_param *p) {
+static int read_expert(const choir_tensors *file, const char *path, const ch_exec *x, const ch_param *p) {
   const int64_t one[3] = {1, p->shape[1], p->shape[2]}, count = p->whole / p->shape[0];
   const ch_stored s = ch_stored_real(p->name, p->dims, one, 0, p->w);
   if (!p->count) return CHOIR_OK;
-  CH_TRY(ch_tensor_read(file, path, &s, memory, &ch_comm_single, 0));
-  for (int64_t at = count; at < p->count; at += count) memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
+  CH_TRY(ch_tensor_read(file, path, &s, x, 0));
+  for (int64_t at = count; at < p->count; at += count) x->memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
   return CHOIR_OK;
 }
 
@@ -138,17 +136,16 @@ static int count_upcycled(const ch_params *params, const char *path, const choir
   return CHOIR_OK;
 }
 
-static int start_open(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path,
-                      const choir_tensors *file, int *upcycled) {
+static int start_open(ch_params *params, const ch_exec *x, const char *path, const choir_tensors *file, int *upcycled) {
   int used = 0;
   CH_TRY(count_upcycled(params, path, file, upcycled));
-  if (!*upcycled) return load_open(params, memory, comm, path, 0, file);
+  if (!*upcycled) return load_open(params, x, path, 0, file);
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
     const choir_tensor *t = choir_tensors_find(file, p->name);
     if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
     const ch_stored s = ch_stored_param(p);
-    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, memory, p) : ch_tensor_read(file, path, &s, memory, comm, 0));
+    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, x, p) : ch_tensor_read(file, path, &s, x, 0));
     used++;
   }
   if (used == choir_tensors_count(file)) return CHOIR_OK;
@@ -156,10 +153,10 @@ static int start_open(ch_params *params, const ch_memory *memory, const ch_comm 
                   choir_tensors_count(file) - used, choir_tensors_count(file));
 }
 
-int ch_weights_start(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int *upcycled) {
+int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, int *upcycled) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = start_open(params, memory, comm, path, file, upcycled);
+  int code = start_open(params, x, path, file, upcycled);
   choir_tensors_close(file);
   return code;
 }

@@ -4,6 +4,7 @@
 
 #include "choir/tensors.h"
 #include "model/param.h"
+#include "op/exec.h"
 
 /* The dtype of `real` in files. */
 #define CH_REAL_DTYPE (sizeof(real) == sizeof(double) ? CHOIR_F64 : CHOIR_F32)
@@ -17,38 +18,35 @@ typedef struct ch_stored {
 ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data);
 ch_stored ch_stored_param(const ch_param *param);
 
-/* The bytes of a whole tensor that a rank has. */
+/* The bytes of a whole tensor that a rank of a replica has. */
 typedef struct ch_part {
   int64_t first, bytes;
 } ch_part;
-ch_part ch_stored_part(const ch_stored *stored, const ch_comm *comm, int rank);
+ch_part ch_stored_part(const ch_stored *stored, const ch_comm *replica, int rank);
 
 /* Writes a file, or where its tensors have more than `most` bytes several and an index (base/tensors_set.h). What the
- * files hold does not depend on the number of ranks. Of several ranks number f writes the files f, f + P, ...; owners
- * send it what it has not: one tensor a file at a time. The first rank looks into all files and writes the index.
- * Collective; all ranks get the code. */
-int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors, int count,
-                    int64_t most);
+ * files hold does not depend on the number of ranks. Of several ranks number f writes the files f, f + P, ...; the
+ * others of its replica send it what it has not: one tensor a file at a time, copied from x's memory to the host. The
+ * first rank looks into all files and writes the index. Collective; all ranks get the code. */
+int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most);
 
-/* The same of all parameters. `memory` is where the weights are; a tensor after the other is copied between it and the
- * host. */
-int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path,
-                    int64_t most);
+/* The same of all parameters. */
+int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most);
 
 /* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless
  * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus
  * tensor is an error. */
-int ch_weights_load(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int unchecked);
+int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked);
 
 /* The same to begin another training with. Where a layer of the file has one expert and the model's has more, each gets
  * that expert's weights ("upcycling", Komatsuzaki et al. 2022), and the router's own weights and buffers, which the
  * file lacks, stay as they are. *upcycled counts such layers. CHOIR_ERROR_FORMAT says which tensor does not fit. */
-int ch_weights_start(ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path, int *upcycled);
+int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, int *upcycled);
 
 /* Copies this rank's part of a tensor out of an open file, which must have it with that name, type and shape; `path` is
  * for messages. */
-int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *tensor, const ch_memory *memory,
-                   const ch_comm *comm, int unchecked);
+int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *tensor, const ch_exec *x,
+                   int unchecked);
 
 /* Steps of the directories in RUN/checkpoints that are called as choir calls checkpoints, the newest first; whether
  * they are any is for who opens them to find out. *steps: free it. Other names of digits alone get a notice. */

@@ -1,6 +1,6 @@
 /* Saving tensors, on one rank or many. Files are written a row at a time: as many as there are ranks, by each rank one.
  * Within a row all ranks go through rounds together: round j brings every writer the j-th of its file's tensors that
- * lie on several ranks. */
+ * lie on several ranks, from those of its own replica, which has all of it. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "model/weights.h"
 
 typedef struct stage {
-  const ch_memory *memory;
-  const ch_comm *comm;
+  const ch_exec *x;
+  const ch_comm *comm; /* of x: all */
   const char *path;
   const ch_stored *stored;
   choir_tensor *tensor; /* the same for files */
@@ -23,9 +23,9 @@ typedef struct stage {
   char *bytes;       /* room for a tensor that is not at hand */
 } stage;
 
-static int is_shared(const stage *s, int i) { return s->stored[i].experts && s->comm->size > 1; }
+static int is_shared(const stage *s, int i) { return s->stored[i].experts && s->x->grid.replica.size > 1; }
 
-/* The tensor that rank `writer` is brought in this round; NULL: none. */
+/* The tensor that a rank, by its number among all, is brought in this round; NULL: none. */
 static const ch_stored *brought(const stage *s, int writer) {
   int f = s->row + writer, number = 0;
   for (int i = f < s->files ? s->first[f] : s->count; f < s->files && i < s->first[f + 1]; i++)
@@ -35,17 +35,17 @@ static const ch_stored *brought(const stage *s, int writer) {
 
 static void play_round(stage *s) {
   ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
-  const int size = s->comm->size, rank = s->comm->rank;
-  for (int r = 0; r < size; r++) {
-    const ch_stored *t = brought(s, r);
-    if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_stored_part(t, s->comm, rank).bytes};
+  const ch_comm *replica = &s->x->grid.replica;
+  for (int r = 0; r < replica->size; r++) {
+    const ch_stored *t = brought(s, ch_comm_number(replica, r));
+    if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_stored_part(t, replica, replica->rank).bytes};
   }
-  const ch_stored *mine = brought(s, rank);
-  for (int r = 0; r < size && mine; r++) {
-    ch_part p = ch_stored_part(mine, s->comm, r);
+  const ch_stored *mine = brought(s, s->comm->rank);
+  for (int r = 0; r < replica->size && mine; r++) {
+    ch_part p = ch_stored_part(mine, replica, r);
     receive[r] = (ch_bytes){s->bytes + p.first, p.bytes};
   }
-  ch_comm_exchange(s->comm, "experts for a file", send, receive);
+  ch_comm_exchange(replica, "experts for a file", send, receive);
   s->round++;
 }
 
@@ -56,8 +56,8 @@ static const void *fetch(void *context, const choir_tensor *t) {
     play_round(s);
     return s->bytes;
   }
-  if (s->memory->host || !t->dims) return t->data;
-  s->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
+  if (s->x->memory->host || !t->dims) return t->data;
+  s->x->memory->get(s->bytes, CH_AS_DEV(const void, t->data), t->bytes);
   return s->bytes;
 }
 
@@ -89,7 +89,7 @@ static int write_row(stage *s) {
 
 static int prepare(stage *s, int64_t most) {
   size_t largest = 1;
-  int away = !s->memory->host;
+  int away = !s->x->memory->host;
   s->tensor = malloc(((size_t)s->count + 1) * sizeof *s->tensor);
   s->first = malloc(((size_t)s->count + 2) * sizeof *s->first);
   if (!s->tensor || !s->first) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", s->path);
@@ -110,10 +110,9 @@ static int write_files(stage *s) {
                        s->comm->rank ? CHOIR_OK : ch_tensors_index_write(s->path, s->tensor, s->first, s->files));
 }
 
-int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *path, const ch_stored *tensors, int count,
-                    int64_t most) {
-  stage s = {.memory = memory, .comm = comm, .path = path, .stored = tensors, .count = count};
-  int code = ch_comm_agree(comm, prepare(&s, most));
+int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most) {
+  stage s = {.x = x, .comm = x->comm, .path = path, .stored = tensors, .count = count};
+  int code = ch_comm_agree(x->comm, prepare(&s, most));
   if (!code) code = write_files(&s);
   free(s.first);
   free(s.tensor);
@@ -121,14 +120,13 @@ int ch_tensors_save(const ch_memory *memory, const ch_comm *comm, const char *pa
   return code;
 }
 
-int ch_weights_save(const ch_params *params, const ch_memory *memory, const ch_comm *comm, const char *path,
-                    int64_t most) {
+int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most) {
   int count = params->count + params->buffers, code = CHOIR_OK;
   ch_stored *stored = calloc((size_t)count, sizeof *stored);
   if (!stored) code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
-  code = ch_comm_agree(comm, code);
+  code = ch_comm_agree(x->comm, code);
   for (int i = 0; i < count && !code; i++) stored[i] = ch_stored_param(&params->p[i]);
-  if (!code) code = ch_tensors_save(memory, comm, path, stored, count, most);
+  if (!code) code = ch_tensors_save(x, path, stored, count, most);
   free(stored);
   return code;
 }

@@ -1,7 +1,8 @@
-/* Where experts choose by their own scores alone, each chooses where it lives. The scores of a rank's tokens go to the
- * experts' owners, one exchange of fixed size; there the router runs unchanged on all tokens and its own experts, and
- * what these took comes back to everybody. Ranks stand in the order of their tokens, so that equal scores fall as they
- * do on one process. */
+/* Where experts choose by their own scores alone, each chooses on one rank: where it lives, or with several replicas
+ * (comm/grid.h) on one of all, its owner here, so that all ranks have as many to choose for. The scores of a rank's
+ * tokens go to the experts' owners, one exchange of fixed size; there the router runs unchanged on all tokens and its
+ * own experts, and what these took comes back to everybody. Ranks stand in the order of their tokens, so that equal
+ * scores fall as they do on one process. */
 #ifndef CH_MOE_AT_OWNERS_H
 #define CH_MOE_AT_OWNERS_H
 

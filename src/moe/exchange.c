@@ -7,16 +7,17 @@
 
 _Static_assert(2 * CH_EXPERT_GROUPS < CH_TRANSFERS, "all groups' rows may be under way, both ways, and one more");
 
-/* The experts first .. last-1. */
+/* Experts first .. last-1: those of a rank of a replica. */
 typedef struct {
   int first, last;
 } run;
 
 static run experts_of(const ch_exec *x, int e, int rank) {
-  return (run){(int)ch_share(e, rank, x->comm->size), (int)ch_share(e, rank + 1, x->comm->size)};
+  int ranks = x->grid.replica.size;
+  return (run){(int)ch_share(e, rank, ranks), (int)ch_share(e, rank + 1, ranks)};
 }
 
-/* A group of some rank's experts. */
+/* A group of the experts of some rank of the replica. */
 static run group_of(const ch_exec *x, const ch_exchange *ex, int rank, int group) {
   run own = experts_of(x, ex->e, rank);
   int count = own.last - own.first;
@@ -25,7 +26,7 @@ static run group_of(const ch_exec *x, const ch_exchange *ex, int rank, int group
 }
 
 static run own_group(const ch_exec *x, const ch_exchange *ex, int group) {
-  return group_of(x, ex, x->comm->rank, group);
+  return group_of(x, ex, x->grid.replica.rank, group);
 }
 
 static int least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
@@ -45,9 +46,10 @@ void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slo
   *ex = (ch_exchange){.n = n, .e = e, .d = d, .groups = 1};
   int64_t ranks = x->comm->size;
   if (ranks == 1) return;
-  ex->groups = ch_exchange_groups(ranks, e, max_slots, row_bytes(x, d), x->comm->worth);
+  ex->groups =
+      ch_exchange_groups(x->grid.replica.size, e, max_slots / x->grid.holders.size, row_bytes(x, d), x->comm->worth);
   ch_record_alloc(a, &ex->local, n, e, least(max_slots, (int64_t)n * e));
-  run own = experts_of(x, e, x->comm->rank);
+  run own = experts_of(x, e, x->grid.replica.rank);
   ex->owned = least(max_slots, (int64_t)most * (own.last - own.first));
   for (int g = 0; g < ex->groups; g++) {
     run some = own_group(x, ex, g);
@@ -62,10 +64,24 @@ void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slo
   ex->kept = CH_NEW(a, char, ex->owned *row_bytes(x, d));
 }
 
+/* Slots that the tokens of one rank, by its number among all, have of these experts. */
+static int64_t slots_at(const ch_exchange *ex, int rank, run at) {
+  int64_t sum = 0;
+  for (int i = at.first; i < at.last; i++) sum += ex->slots[(int64_t)rank * ex->e + i];
+  return sum;
+}
+
+/* The same of all tokens of the replica. */
+static int slots_of_replica(const ch_exec *x, const ch_exchange *ex, run at) {
+  int64_t sum = 0;
+  for (int r = 0; r < x->grid.replica.size; r++) sum += slots_at(ex, ch_comm_number(&x->grid.replica, r), at);
+  return (int)sum;
+}
+
 /* Who has how many slots of whom, and where those of this rank's groups begin. */
 static void count_slots(ch_exec *x, const ch_record *all, int begin, ch_exchange *ex) {
   const int *expert_begin = CH_AS_HOST(const int, all->expert_begin), *token = CH_AS_HOST(const int, all->slot_token);
-  run own = experts_of(x, ex->e, x->comm->rank);
+  int first = experts_of(x, ex->e, x->grid.replica.rank).first;
   memset(ex->slots, 0, (size_t)x->comm->size * (size_t)ex->e * sizeof *ex->slots);
   for (int i = 0; i < ex->e; i++)
     for (int s = expert_begin[i]; s < expert_begin[i + 1]; s++)
@@ -73,9 +89,9 @@ static void count_slots(ch_exec *x, const ch_record *all, int begin, ch_exchange
   for (int g = 0; g < ex->groups; g++) {
     run some = own_group(x, ex, g);
     int *to = CH_AS_HOST(int, ex->group[g].record.expert_begin);
-    for (int i = some.first; i <= some.last; i++) to[i - some.first] = expert_begin[i] - expert_begin[some.first];
-    ex->group[g].slot = expert_begin[some.first] - expert_begin[own.first];
-    ex->group[g].record.load = all->load;
+    for (int i = some.first; i <= some.last; i++) to[i - some.first] = slots_of_replica(x, ex, (run){some.first, i});
+    ex->group[g].slot = slots_of_replica(x, ex, (run){first, some.first});
+    ex->group[g].record.load = x->grid.holders.size == 1 ? all->load : -1; /* a replica's share is nobody's to tell */
   }
   for (int i = 0; i < 2 * ex->groups; i++) ex->transfer[i].place = -1;
 }
@@ -99,28 +115,23 @@ void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange 
 
 /* ---- where rows stand ---- */
 
-/* Slots of the rank's tokens at these experts. */
-static int64_t slots_at(const ch_exchange *ex, int rank, run at) {
-  int64_t sum = 0;
-  for (int i = at.first; i < at.last; i++) sum += ex->slots[(int64_t)rank * ex->e + i];
-  return sum;
-}
-
-/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank. */
+/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank of
+ * the replica. */
 static void local_spans(const ch_exec *x, const ch_exchange *ex, int group, void *rows, ch_bytes *span) {
   int64_t bytes = row_bytes(x, ex->d);
-  for (int r = 0; r < x->comm->size; r++) {
+  for (int r = 0; r < x->grid.replica.size; r++) {
     run some = group_of(x, ex, r, group);
     int64_t before = slots_at(ex, x->comm->rank, (run){0, some.first});
     span[r] = (ch_bytes){(char *)rows + before * bytes, slots_at(ex, x->comm->rank, some) * bytes};
   }
 }
 
-/* Rows of these experts one behind the other, by the owners of the tokens. */
-static void owned_spans(const ch_exec *x, const ch_exchange *ex, run some, int64_t bytes, void *rows, ch_bytes *span) {
+/* Rows of these experts one behind the other, by the owners of the tokens, who are `ranks`. */
+static void owned_spans(const ch_comm *ranks, const ch_exchange *ex, run some, int64_t bytes, void *rows,
+                        ch_bytes *span) {
   char *at = rows;
-  for (int r = 0; r < x->comm->size; r++) {
-    span[r] = (ch_bytes){at, slots_at(ex, r, some) * bytes};
+  for (int r = 0; r < ranks->size; r++) {
+    span[r] = (ch_bytes){at, slots_at(ex, ch_comm_number(ranks, r), some) * bytes};
     at += span[r].bytes;
   }
 }
@@ -140,13 +151,13 @@ static void convert(ch_exec *x, ch_compute wire, int64_t count, real CH_DEV *val
 
 /* Between rows of width d in the order of slots, expert by expert, and the same as they travel, by the owners of their
  * tokens. */
-static void reorder(ch_exec *x, const ch_exchange *ex, run some, int d, ch_compute wire, real CH_DEV *by_slot,
-                    char CH_DEV *by_rank, int to_slots) {
+static void reorder(ch_exec *x, const ch_comm *ranks, const ch_exchange *ex, run some, int d, ch_compute wire,
+                    real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots) {
   int64_t at[CH_RANKS], next = 0, bytes = wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real);
-  for (int r = 0; r < x->comm->size; next += slots_at(ex, r++, some) * d) at[r] = next;
+  for (int r = 0; r < ranks->size; next += slots_at(ex, ch_comm_number(ranks, r++), some) * d) at[r] = next;
   for (int i = some.first; i < some.last; i++)
-    for (int r = 0; r < x->comm->size; r++) {
-      int64_t count = ex->slots[(int64_t)r * ex->e + i] * d;
+    for (int r = 0; r < ranks->size; r++) {
+      int64_t count = slots_at(ex, ch_comm_number(ranks, r), (run){i, i + 1}) * d;
       if (count) convert(x, wire, count, by_slot, by_rank + at[r] * bytes, to_slots);
       by_slot += count;
       at[r] += count;
@@ -188,9 +199,9 @@ static void round_in_place(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
 static void begin_group(ch_exec *x, ch_exchange *ex, int group) {
   ch_bytes *send = spans_of(x, ex, group, 0), *receive = spans_of(x, ex, group, 1);
   local_spans(x, ex, group, CH_AS_HOST(void, ex->local_rows), send);
-  owned_spans(x, ex, own_group(x, ex, group), row_bytes(x, ex->d),
+  owned_spans(&x->grid.replica, ex, own_group(x, ex, group), row_bytes(x, ex->d),
               CH_AS_HOST(void, of_group(x, ex, group, ex->arrivals)), receive);
-  ch_comm_begin(x->comm, &ex->transfer[group], ex->request, send, receive);
+  ch_comm_begin(&x->grid.replica, &ex->transfer[group], ex->request, send, receive);
 }
 
 /* y goes to the experts: groups AHEAD of the one that is waited for, so that no later one takes bandwidth from it. */
@@ -240,9 +251,10 @@ void ch_exchange_combine_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y, c
 
 void ch_exchange_arrive(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *rows) {
   if (!ex->slots || ch_counting(x)) return;
-  ch_comm_arrive(x->comm, &ex->transfer[group]);
+  ch_comm_arrive(&x->grid.replica, &ex->transfer[group]);
   if (group + AHEAD < ex->groups) begin_group(x, ex, group + AHEAD);
-  reorder(x, ex, own_group(x, ex, group), ex->d, x->wire, rows, of_group(x, ex, group, ex->arrivals), 1);
+  reorder(x, &x->grid.replica, ex, own_group(x, ex, group), ex->d, x->wire, rows, of_group(x, ex, group, ex->arrivals),
+          1);
 }
 
 void ch_exchange_read_again(ch_exec *x, ch_exchange *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows) {
@@ -250,7 +262,8 @@ void ch_exchange_read_again(ch_exec *x, ch_exchange *ex, int group, const real C
     gather(x, ex, tokens, rows);
     round_in_place(x, ex, rows);
   } else if (!ch_counting(x)) {
-    reorder(x, ex, own_group(x, ex, group), ex->d, x->wire, rows, of_group(x, ex, group, ex->kept), 1);
+    reorder(x, &x->grid.replica, ex, own_group(x, ex, group), ex->d, x->wire, rows, of_group(x, ex, group, ex->kept),
+            1);
   }
 }
 
@@ -265,21 +278,23 @@ void ch_exchange_send_back(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *
   char CH_DEV *stage = of_group(x, ex, group, ex->stage);
   ch_bytes *send = spans_of(x, ex, group, 2), *receive = spans_of(x, ex, group, 3);
   run some = own_group(x, ex, group);
-  ch_comm_finish(x->comm, there);
-  reorder(x, ex, some, ex->d, x->wire, rows, stage, 0);
-  owned_spans(x, ex, some, row_bytes(x, ex->d), CH_AS_HOST(void, stage), send);
+  ch_comm_finish(&x->grid.replica, there);
+  reorder(x, &x->grid.replica, ex, some, ex->d, x->wire, rows, stage, 0);
+  owned_spans(&x->grid.replica, ex, some, row_bytes(x, ex->d), CH_AS_HOST(void, stage), send);
   local_spans(x, ex, group, CH_AS_HOST(void, ex->local_rows), receive);
-  ch_comm_begin(x->comm, back, ex->answer, send, receive);
+  ch_comm_begin(&x->grid.replica, back, ex->answer, send, receive);
 }
 
 void ch_exchange_progress(ch_exec *x, ch_exchange *ex) {
-  for (int i = 0; ex->slots && i < 2 * ex->groups && !ch_counting(x); i++) ch_comm_test(x->comm, &ex->transfer[i]);
+  for (int i = 0; ex->slots && i < 2 * ex->groups && !ch_counting(x); i++)
+    ch_comm_test(&x->grid.replica, &ex->transfer[i]);
 }
 
 /* All rows are back, and y has them. */
 static void come_back(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
   if (!ex->slots) return;
-  for (int g = 0; g < ex->groups && !ch_counting(x); g++) ch_comm_finish(x->comm, &ex->transfer[ex->groups + g]);
+  for (int g = 0; g < ex->groups && !ch_counting(x); g++)
+    ch_comm_finish(&x->grid.replica, &ex->transfer[ex->groups + g]);
   if (x->wire == CH_COMPUTE_BF16) widen_all(x, ex, y);
 }
 
@@ -306,10 +321,10 @@ void ch_exchange_gather_slots(ch_exec *x, const ch_exchange *ex, const ch_record
   char CH_DEV *stage = CH_NEW(&x->scratch, char, all->max_slots * sizeof(real));
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (!ch_counting(x)) {
-    owned_spans(x, ex, everyone, sizeof(real), CH_AS_HOST(void, stage), receive);
+    owned_spans(x->comm, ex, everyone, sizeof(real), CH_AS_HOST(void, stage), receive);
     for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){CH_AS_HOST(void, local), receive[x->comm->rank].bytes};
     ch_comm_exchange(x->comm, "gradients of gates", send, receive);
-    reorder(x, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
+    reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
   }
   ch_arena_release(&x->scratch, mark);
 }

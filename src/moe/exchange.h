@@ -1,9 +1,10 @@
 /* The exchange: rows of tokens go to the experts that took them, and the experts' rows come back. All movement of rows
  * between the owners of tokens and the owners of experts is in this file.
  *
- * A rank has a run of the tokens and a run of the experts. Everybody knows the whole routing record, and with it who
- * sends how many rows to whom: counts are never sent. An expert meets the rows of all tokens in the order of its slots,
- * as in one process. One process owns everything: dispatch is a gather, combine a sum over a token's slots.
+ * A rank has a run of the tokens and a run of the experts of its replica (comm/grid.h), whose ranks send each other
+ * rows. Everybody knows the whole routing record, and with it who sends how many rows to whom: counts are never sent.
+ * An expert meets the rows of its replica's tokens, with one replica of all, in the order of its slots, as in one
+ * process. One process owns everything: dispatch is a gather, combine a sum over a token's slots.
  *
  * A rank's experts are cut into groups, each with an exchange of its own: while one is multiplied, the rows of the next
  * come and the results of the last go. Messages make progress where ch_exchange_progress is called, between products.
@@ -30,7 +31,7 @@ typedef struct ch_exchange {
   int n, e, d;     /* tokens of every rank; experts of all; width of a row */
   int first_row;   /* of this rank's tokens, the first that the record is about */
   ch_record local; /* the slots of this rank's tokens, with all experts; tokens count from first_row */
-  int64_t owned;   /* room for slots of this rank's experts, of all tokens; 0 in one process */
+  int64_t owned;   /* room for slots of this rank's experts, of its replica's tokens; 0 in one process */
   int groups;      /* that these experts are cut into: as many on every rank, some perhaps empty */
   ch_expert_group group[CH_EXPERT_GROUPS];
   /* The rest is NULL in one process. */

@@ -64,7 +64,8 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
     if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)(at_owners(x, a) ? a->n : n) * a->e);
   }
   s->chunk_slots = expert_slots(x, a, slots);
-  int most = a->router->even && !a->causal ? slots / a->e : n;
+  int most = a->n * x->grid.replica.size; /* tokens that come to an expert */
+  if (a->router->even && !a->causal && slots / a->e < most) most = slots / a->e;
   ch_exchange_alloc(x, keep, a->n, a->e, a->d, s->chunk_slots, most, &s->exchange);
   s->pre = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.owned : s->chunk_slots) * a->h);
   s->expert_y = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.local.max_slots : (int64_t)s->chunk_slots) * a->d);

@@ -4,7 +4,7 @@
 
 #include "base/arena.h"
 #include "base/real.h"
-#include "comm/comm.h"
+#include "comm/grid.h"
 
 struct ch_ops;
 
@@ -18,6 +18,7 @@ typedef struct ch_exec {
   ch_compute compute;       /* what inputs of matrix products are rounded to */
   ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/exchange.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
+  ch_grid grid;             /* which of them share the experts with this one, and which have the same */
   int batch_invariant;      /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 

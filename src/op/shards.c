@@ -56,7 +56,7 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
   for (int j = 0; j < t->count && !ch_counting(x); j++) {
     real *piece[CH_SUM_PIECES];
     for (int i = 0; i < count; i++) piece[i] = CH_AS_HOST(real, y[i][j]);
-    ch_comm_sum(comm, shards, piece, t->sum[j].count, room);
+    ch_comm_sum(comm, "gradients", shards, piece, t->sum[j].count, t->sum[j].count, room);
   }
 }
 

@@ -40,10 +40,10 @@ static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
   }
 }
 
-/* Why the sizes do not go together; 0: they do. What choir train does is never refused here. */
+/* Why the sizes do not go together; 0: they do. What choir train does unless told otherwise is never refused here. */
 static int refuse_sizes(const choir_config *config, const ch_layout *l, choir_plan_layout *out) {
   int e = config->model.experts, h = ch_config_d_expert(&config->model), moe = ch_flow_moe_layers(config) > 0;
-  if (out->runs || (!moe && l->experts == l->ranks)) return 0; /* without experts ranks share data alone */
+  if (l->experts == l->ranks) return 0; /* without experts ranks share data alone */
   if (!moe)
     snprintf(out->refused, sizeof out->refused, "the model has no experts to lay out");
   else if (l->experts > e)
@@ -90,7 +90,7 @@ static int add(choir_plan *plan, const ch_layout *l, int runs) {
 /* Dense matrices stay whole on every rank where there is room for them. */
 static int add_both(choir_plan *plan, int replicas, int experts, int hidden) {
   ch_layout l = {.ranks = plan->about.ranks, .replicas = replicas, .experts = experts, .hidden = hidden};
-  CH_TRY(add(plan, &l, l.experts == l.ranks));
+  CH_TRY(add(plan, &l, l.hidden == 1));
   const choir_plan_layout *last = &plan->layout[plan->count - 1];
   if (!*last->refused || !last->bytes || l.ranks == 1) return CHOIR_OK;
   l.dense_sharded = 1;

@@ -59,7 +59,7 @@ static void wait_for_nothing(const ch_comm *comm, ch_transfer *t, ch_transfer_st
   (void)comm, (void)t, (void)until;
 }
 
-int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine_plan *plan) {
+int ch_engine_plan_of(const choir_config *config, int rank, int ranks, int replicas, ch_engine_plan *plan) {
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   choir_model *model;
   ch_trainer trainer;
@@ -67,13 +67,14 @@ int ch_engine_plan_of(const choir_config *config, int rank, int ranks, ch_engine
   const ch_comm others = {.name = "planned",
                           .rank = rank,
                           .size = ranks,
+                          .stride = 1,
                           .piece = INT64_C(1) << 28,
                           .worth = CH_COMM_WORTH,
                           .traffic = &traffic,
                           .begin = begin_nothing,
                           .test = test_nothing,
                           .wait = wait_for_nothing};
-  const choir_ranks shared = {&others};
+  const choir_ranks shared = {.comm = &others, .replicas = replicas};
   *plan = (ch_engine_plan){.local = 0};
   options.emulate_bf16 = 1; /* the cluster is another machine */
   if (ranks > 1) options.ranks = &shared;
@@ -157,8 +158,8 @@ static int planned(const choir_config *config, const ch_layout *l, int64_t bytes
   int64_t own[PURPOSES];
   one.model.d_expert = ch_config_d_expert(&config->model) / l->hidden;
   one.train.shards = l->experts;
-  CH_TRY(ch_engine_plan_of(&one, l->experts - 1, l->experts, &group));
-  CH_TRY(ch_engine_plan_of(config, 0, l->ranks, &all));
+  CH_TRY(ch_engine_plan_of(&one, l->experts - 1, l->experts, 1, &group));
+  CH_TRY(ch_engine_plan_of(config, 0, l->ranks, 1, &all));
   cut(config, &group, own);
   cut(config, &all, bytes);
   move_slots(config, l, &all, bytes);
@@ -171,7 +172,7 @@ int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_l
   int64_t bytes[PURPOSES];
   ch_engine_plan engine;
   if (out->runs) {
-    CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout->ranks, &engine));
+    CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout->ranks, layout->replicas, &engine));
     cut(config, &engine, bytes);
   } else {
     CH_TRY(planned(config, layout, bytes));

@@ -53,7 +53,7 @@ int ch_flow_groups(const choir_config *config, const ch_layout *layout) {
   const choir_router_options *o = &config->model.router;
   int e = config->model.experts, n = (int)tokens(config);
   int64_t slots = ch_router_find(o->name)->max_slots(o, n, e, config->train.sequence_length);
-  return ch_exchange_groups((int64_t)layout->experts * layout->hidden, e, slots,
+  return ch_exchange_groups((int64_t)layout->experts * layout->hidden, e, slots / layout->replicas,
                             (int64_t)config->model.d_model * ch_flow_element_bytes(config), CH_COMM_WORTH);
 }
 
@@ -93,6 +93,22 @@ static void sums(const job *j, ch_flow *f) {
   }
 }
 
+/* The same of experts, once a step: a replica has one piece of the tree. The rank with most experts has most slices. */
+static void replicas_sum(const job *j, ch_flow *f) {
+  const ch_layout *l = j->layout;
+  f->size = l->replicas;
+  f->stride = l->experts * l->hidden;
+  if (l->replicas == 1) return;
+  int64_t slice = ch_comm_sum_room(&(ch_comm){.size = l->replicas}, l->replicas);
+  for (int i = 0; i < j->params->count; i++) {
+    const ch_param *p = &j->params->p[i];
+    if (!p->expert) continue;
+    int64_t most = (j->e + l->experts - 1) / l->experts * (p->whole / j->e) / l->hidden;
+    f->bytes += 2.0 * sizeof(real) * (double)(p->whole * (l->replicas - 1));
+    f->exchanges += 2 * ((most + slice - 1) / slice);
+  }
+}
+
 /* Dense matrices that live on one rank each: every layer's weights go to all before forward and before backward, and
  * gradients to their owners. */
 static void gathered(const job *j, ch_flow *f) {
@@ -106,14 +122,18 @@ static void gathered(const job *j, ch_flow *f) {
 
 /* ---- the rest ---- */
 
-static int64_t expert_elements(const job *j, int *tensors) {
-  int64_t elements = 0;
-  *tensors = 0;
-  for (int i = 0; i < j->params->count; i++) {
-    elements += j->params->p[i].expert ? j->params->p[i].whole : 0;
-    *tensors += j->params->p[i].expert;
-  }
-  return elements;
+static int expert_tensors(const job *j) {
+  int tensors = 0;
+  for (int i = 0; i < j->params->count; i++) tensors += j->params->p[i].expert;
+  return tensors;
+}
+
+/* Losses of shards, to all; squares of experts' gradients, to the ranks of a replica. */
+static void numbers(const job *j, ch_flow *f) {
+  const ch_layout *l = j->layout;
+  int64_t word = sizeof(double), losses = j->passes * j->config->train.shards, squares = expert_tensors(j) * j->e;
+  f->bytes = (double)(word * (j->to_rest * losses + l->replicas * (l->experts * l->hidden - 1) * squares));
+  f->exchanges = j->passes + 1;
 }
 
 /* What every rank sends to all others: `bytes` of all ranks together. */
@@ -126,8 +146,6 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
   const ch_layout *l = j->layout;
   const int64_t word = sizeof(real);
   int64_t slots = j->layers ? ch_flow_slots(j->config) : 0;
-  int tensors;
-  int64_t experts = expert_elements(j, &tensors);
   switch (kind) {
     case CH_FLOW_SCORES:
       if (ch_router_learned(j->router))
@@ -161,14 +179,11 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
       else
         sums(j, f);
       break;
-    case CH_FLOW_EXPERTS: /* every replica sends of each gradient all but its share, and then the sum of that */
-      f->size = l->replicas;
-      f->stride = l->experts * l->hidden;
-      f->bytes = 2.0 * (double)(word * experts) * (l->replicas - 1);
-      f->exchanges = 2 * tensors;
+    case CH_FLOW_EXPERTS:
+      replicas_sum(j, f);
       break;
     default:
-      to_all(j, 8 * (j->passes * j->config->train.shards + tensors * j->e), j->passes + 1, f);
+      numbers(j, f);
   }
 }
 

@@ -6,7 +6,7 @@
 #include "model/param.h"
 
 /* How ranks = replicas x experts x hidden share a model: rank ((r * experts) + g) * hidden + j has the hidden shard j
- * of the experts of group g, of replica r. All ranks have tokens of their own. choir train runs experts = ranks. */
+ * of the experts of group g, of replica r. All ranks have tokens of their own. choir train runs hidden = 1. */
 typedef struct ch_layout {
   int ranks, replicas, experts, hidden;
   int dense_sharded; /* every dense matrix lives on one rank, and is sent to all when a layer needs it */
@@ -20,7 +20,7 @@ typedef enum {
   CH_FLOW_GATES,     /* gradients of gates, to all, where they are more than scores */
   CH_FLOW_CENTROIDS, /* rows of all tokens, to all, for a router that keeps their means */
   CH_FLOW_DENSE,     /* gradients of what every rank has; with dense_sharded the weights, too */
-  CH_FLOW_EXPERTS,   /* gradients of experts, between replicas */
+  CH_FLOW_EXPERTS,   /* gradients of experts, between the ranks that hold them */
   CH_FLOW_NUMBERS,   /* losses of shards, squares of experts' gradients */
   CH_FLOWS
 } ch_flow_kind;

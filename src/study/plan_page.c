@@ -17,7 +17,8 @@ static void cell(FILE *out, const char *text) {
 }
 
 static const char *runs(const choir_plan_layout *l) {
-  return l->runs ? "run by choir train" : "planned, not yet run by choir train";
+  if (!l->runs) return "planned, not yet run by choir train";
+  return l->replicas > 1 ? "run by choir train --replicas" : "run by choir train";
 }
 
 static void name(FILE *out, const choir_plan_layout *l) {

@@ -166,7 +166,7 @@ static int load_step(void *context, int64_t step) {
 static int load_start(ch_tune *t, const char *base) {
   char path[PATH_MAX + 32];
   snprintf(path, sizeof path, "%s/model.safetensors", base);
-  CH_TRY(ch_weights_load(&t->trainer.model->net.params, t->trainer.model->x.memory, t->trainer.model->x.comm, path, 0));
+  CH_TRY(ch_weights_load(&t->trainer.model->net.params, &t->trainer.model->x, path, 0));
   ch_model_weights_changed(t->trainer.model);
   return CHOIR_OK;
 }

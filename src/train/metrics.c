@@ -90,6 +90,7 @@ static double wall_clock(void) {
 
 void ch_metrics_process(ch_metrics *m, const ch_run *run) {
   char line[512], host[128] = "", zone[] = "0000-00-00T00:00:00Z";
+  const ch_exec *x = &run->trainer.model->x;
   time_t now = time(NULL);
   struct tm date;
   gethostname(host, sizeof host - 1);
@@ -98,10 +99,10 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
   if (gmtime_r(&now, &date)) strftime(zone, sizeof zone, "%Y-%m-%dT%H:%M:%SZ", &date);
   int length = snprintf(line, sizeof line,
                         "{\"event\":\"process\",\"step\":%" PRId64
-                        ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,"
-                        "\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
-                        run->trainer.step, wall_clock(), zone, host, (long)getpid(), run->trainer.model->x.threads,
-                        choir_version(), ch_data_hash(run->data));
+                        ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,\"ranks\":%d,"
+                        "\"replicas\":%d,\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
+                        run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size,
+                        x->grid.holders.size, choir_version(), ch_data_hash(run->data));
   write_timing(m, line, length);
 }
 

@@ -134,7 +134,8 @@ const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
   double *all = (double *)(uintptr_t)ch_get(x, o->squares, (size_t)cells(o) * sizeof *all);
   if (ch_counting(x)) return sums;
   if (o->experts)
-    ch_comm_gather_shares(x->comm, "squares of gradients", all + count, o->experts, o->tensors * (int64_t)sizeof *all);
+    ch_comm_gather_shares(&x->grid.replica, "squares of gradients", all + count, o->experts,
+                          o->tensors * (int64_t)sizeof *all);
   for (int i = 0, tensor = 0; i < count; i++) {
     sums[i] = all[i];
     if (!o->params->p[i].expert) continue;

@@ -31,7 +31,7 @@ enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number o
  * gradient is not. */
 void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total);
 
-/* The squares [params->count] on the host, in its scratch; of experts' tensors sums over all ranks' experts, in their
+/* The squares [params->count] on the host, in its scratch; of experts' tensors sums over all experts, in their
  * order. Waits for the device. Collective. */
 const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o);
 

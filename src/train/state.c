@@ -31,7 +31,7 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
   }
   /* Whoever writes the file: the first rank alone knows how long metrics.jsonl is. */
   if (!code) ch_comm_broadcast(x->comm, 0, value, count * (int64_t)sizeof *value);
-  if (!code) code = ch_tensors_save(x->memory, x->comm, path, tensor, tensors, trainer->model->config.train.file_bytes);
+  if (!code) code = ch_tensors_save(x, path, tensor, tensors, trainer->model->config.train.file_bytes);
   free(tensor);
   return code;
 }
@@ -137,13 +137,11 @@ static int read_counter(const choir_tensors *file, const char *path, ch_counter 
 }
 
 int ch_state_read(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file, const char *path) {
-  const ch_memory *memory = trainer->model->x.memory;
   for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
   ch_stored *want = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count), sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
-  for (int i = 0; i < count && !code; i++)
-    code = ch_tensor_read(file, path, &want[i], memory, trainer->model->x.comm, 0);
+  for (int i = 0; i < count && !code; i++) code = ch_tensor_read(file, path, &want[i], &trainer->model->x, 0);
   free(want);
   if (!code && choir_tensors_count(file) != count + counts)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %d tensors, the run's optimizer has %d", path, choir_tensors_count(file),
@@ -156,7 +154,7 @@ int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, i
   choir_tensors *tensors;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
   const ch_exec *x = &trainer->model->x;
-  CH_TRY(ch_weights_load(&trainer->model->net.params, x->memory, x->comm, file, 0));
+  CH_TRY(ch_weights_load(&trainer->model->net.params, x, file, 0));
   ch_model_weights_changed(trainer->model);
   snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));

@@ -29,6 +29,7 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, weights w, ch_upda
                   .training = 1,
                   .gradients = 1,
                   .accumulate = a > 0,
+                  .partial = a + 1 < c->accumulate,
                   .drawn_twice = t->twice != NULL,
                   .by_threshold = after && t->step >= config->model.router.threshold_after,
                   .observe = 1,

@@ -110,7 +110,7 @@ static int start_from(ch_run *run) {
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
   snprintf(path, sizeof path, "%s/model.safetensors", run->from);
-  CH_TRY(ch_weights_start(&model->net.params, model->x.memory, model->x.comm, path, &upcycled));
+  CH_TRY(ch_weights_start(&model->net.params, &model->x, path, &upcycled));
   return CHOIR_OK;
 }
 

@@ -1,0 +1,23 @@
+/* Ranks as a grid of R replicas by E expert groups: rank r E + g is group g of replica r. Each replica has all experts,
+ * shared out among its ranks; an expert lives on R ranks, one of each replica. Tokens go to the experts of their own
+ * replica, and what these learn is summed over the ranks that hold them. With one replica, the usual case, that is
+ * nothing: an expert lives on one rank of all. */
+#ifndef CH_COMM_GRID_H
+#define CH_COMM_GRID_H
+
+#include "comm/comm.h"
+
+typedef struct ch_grid {
+  ch_comm replica; /* the ranks of this one's replica: they share its experts and have tokens that stand in a row */
+  ch_comm holders; /* the ranks that have the same experts as this one, itself among them */
+} ch_grid;
+
+/* A view of `size` ranks of a table, every stride-th from `first` on, of which this one must be one. They exchange with
+ * each other alone, as ranks 0 .. size-1; all ranks must be in such a group at a time, each in its own, so that all
+ * count the same exchanges. Traffic and the watch are the table's. */
+ch_comm ch_comm_group(const ch_comm *all, int first, int stride, int size);
+
+/* CHOIR_ERROR_ARGUMENT: so many replicas do not divide the ranks. */
+int ch_grid_make(const ch_comm *all, int replicas, ch_grid *grid);
+
+#endif

@@ -1,0 +1,330 @@
+/* Replicas of experts in a whole run: all of them have the same bits, two runs of one layout leave the same bytes, any
+ * layout goes on with what any other has left, and what does not fit is refused. That they learn what one process
+ * learns is grad_replicas.c's. */
+#include "api/ranks.h"
+#include "choir/choir.h"
+#include "comm/collective.h"
+#include "forked_comm.h"
+#include "model_testing.h"
+#include "program.h"
+
+enum { STEPS = 4 };
+
+typedef struct {
+  int ranks, replicas;
+} layout;
+
+/* ---- the same bits everywhere ---- */
+
+enum { B = 24, T = 12, BIT_STEPS = 3 };
+
+typedef struct {
+  uint64_t bits; /* of all that the rank has in the end */
+  double norm;   /* of the first step's gradients */
+} trace;
+
+typedef struct {
+  choir_config config;
+  int replicas;
+  trace *of; /* the first rank's, shared */
+} bits_job;
+
+/* FNV-1a: one bit off is another number. */
+static uint64_t hash(uint64_t h, const void *data, int64_t bytes) {
+  const unsigned char *at = data;
+  for (int64_t i = 0; i < bytes; i++) h = (h ^ at[i]) * UINT64_C(1099511628211);
+  return h;
+}
+
+/* What this rank has of weights and of the optimizer's state. */
+static uint64_t hash_trainer(const ch_trainer *t) {
+  const ch_params *params = &t->model->net.params;
+  uint64_t h = 1;
+  for (int i = 0; i < params->count + params->buffers; i++)
+    h = hash(h, params->p[i].w, params->p[i].count * (int64_t)sizeof(real));
+  for (int i = 0; i < params->count; i++)
+    for (int s = 0; s < CH_OPTIM_STATES; s++)
+      h = hash(h, t->optimizer.tensor[i].state[s], t->optimizer.tensor[i].state_count[s] * (int64_t)sizeof(real));
+  return h;
+}
+
+/* Nonzero: a rank with the same experts has other bits. */
+static int train_bits(const ch_comm *comm, void *context) {
+  const bits_job *j = context;
+  const choir_ranks ranks = {.comm = comm, .replicas = j->replicas};
+  choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
+  static int32_t token[2 * B * T];
+  choir_model *model;
+  ch_trainer t;
+  ch_step_result r;
+  test_ok(choir_model_init(&j->config, 5, &run, &model));
+  model_trainer(model, &t);
+  for (int i = 0; i < BIT_STEPS; i++) {
+    model_tokens(token, 2 * B * T, (uint32_t)i);
+    test_ok(ch_trainer_step(&t, token, token, &r));
+    if (!comm->rank && !i) j->of->norm = r.gradient_norm;
+  }
+  int64_t mine = (int64_t)(hash_trainer(&t) >> 1);
+  int differ = ch_comm_max(&model->x.grid.holders, mine) != mine;
+  mine = (int64_t)(hash(1, &r.loss, sizeof r.loss) >> 1);
+  differ |= ch_comm_max(comm, mine) != mine; /* the loss is that of all */
+  if (comm->size > 1) { /* all have counted the same exchanges: they tell one from another by that number */
+    mine = comm->traffic->exchanges;
+    differ |= ch_comm_max(comm, mine) != mine;
+  }
+  if (!comm->rank) j->of->bits = hash_trainer(&t);
+  ch_trainer_free(&t);
+  return differ;
+}
+
+static void clip_sums(choir_config *c) { c->train.accumulate = 2, c->train.clip_norm = 0.05; }
+static void adamw_in_bf16(choir_config *c) {
+  snprintf(c->train.optimizer, sizeof c->train.optimizer, "adamw");
+  snprintf(c->train.compute, sizeof c->train.compute, "bf16");
+}
+static void nothing(choir_config *c) { (void)c; }
+
+/* Layers are updated within backward, or at the end. */
+static void replicas_have_the_same_bits(void **state) {
+  (void)state;
+  void (*const set[])(choir_config *) = {nothing, clip_sums, adamw_in_bf16};
+  const layout layouts[] = {{4, 2}, {4, 4}, {6, 2}, {8, 4}};
+  trace *of = mmap(NULL, sizeof *of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  for (int i = 0; ch_router_names[i]; i++) {
+    const layout l = layouts[i % 4];
+    bits_job j = {.config = model_config(ch_router_names[i]), .replicas = 1, .of = of};
+    uint64_t first = 0;
+    j.config.train.batch_sequences = j.config.train.shards = B;
+    j.config.train.sequence_length = T;
+    set[i % 3](&j.config);
+    assert_int_equal(forked_run(1, 0, train_bits, &j), 0);
+    double norm = of->norm;
+    j.replicas = l.replicas;
+    for (int time = 0; time < 2; time++) {
+      if (forked_run(l.ranks, 0, train_bits, &j))
+        fail_msg("%s: %d replicas on %d ranks differ", ch_router_names[i], l.replicas, l.ranks);
+      if (time && of->bits != first) fail_msg("%s: another run, other bits", ch_router_names[i]);
+      first = of->bits;
+      if (!(fabs(of->norm - norm) <= (i % 3 == 2 ? 1e-2 : 1e-5) * norm)) /* bf16 has 8 bits */
+        fail_msg("%s: a gradient norm of %.9g, on one process %.9g", ch_router_names[i], of->norm, norm);
+    }
+  }
+  munmap(of, sizeof *of);
+}
+
+/* ---- runs, and what they leave ---- */
+
+typedef struct {
+  choir_config config;
+  const char *out;
+  layout layout;
+  int resume, stops; /* stops: after two steps */
+  int odd_rank;      /* has one replica; -1: none */
+  int code;
+  const char *message;
+} job;
+
+static int stop_after_two(void *context, const choir_train_event *e) {
+  return *(const int *)context && e->kind == CHOIR_EVENT_STEP && e->step == 2;
+}
+
+static int train(const ch_comm *comm, void *context) {
+  job *j = context;
+  const choir_ranks ranks = {.comm = comm, .replicas = comm->rank == j->odd_rank ? 1 : j->layout.replicas};
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  o.config = j->resume ? NULL : &j->config, o.data = j->resume ? NULL : "data", o.out = j->out, o.resume = j->resume;
+  o.run.threads = 1;
+  o.ranks = &ranks;
+  o.event = stop_after_two, o.context = &j->stops;
+  int code = choir_train(&o);
+  if (code == j->code && (!j->message || strstr(choir_error_message(), j->message))) return 0;
+  fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
+  return 1;
+}
+
+static void go(job j) {
+  if (forked_run(j.layout.ranks, 0, train, &j)) fail_msg("%s: %d ranks", j.out, j.layout.ranks);
+}
+
+static job job_of(const char *out, layout l) {
+  job j = {.out = out, .layout = l, .odd_rank = -1};
+  test_ok(choir_config_load("config.json", &j.config));
+  j.config.train.steps = STEPS;
+  j.config.train.batch_sequences = j.config.train.shards = 24;
+  j.config.train.sequence_length = 16;
+  j.config.train.eval_every = 2;
+  j.config.train.eval_sequences = 11; /* the last batch is not full */
+  j.config.train.checkpoint_every = 2;
+  program_must("rm -rf %s", out);
+  return j;
+}
+
+/* Stopped on one layout after two steps, gone on with by another. */
+static void go_in_two(const char *out, layout first, layout second) {
+  job j = job_of(out, first);
+  j.stops = 1;
+  j.code = CHOIR_ERROR_INTERRUPTED;
+  go(j);
+  j = (job){.out = out, .layout = second, .resume = 1, .odd_rank = -1};
+  go(j);
+}
+
+/* The largest difference between tensors of two files, over the largest number in each; all must be there in both. */
+static double difference(const char *a, const char *b) {
+  choir_tensors *first, *second;
+  double worst = 0;
+  test_ok(choir_tensors_open(a, 1, &first));
+  test_ok(choir_tensors_open(b, 1, &second));
+  assert_int_equal(choir_tensors_count(first), choir_tensors_count(second));
+  for (int i = 0; i < choir_tensors_count(first); i++) {
+    const choir_tensor *x = choir_tensors_at(first, i), *y = choir_tensors_find(second, x->name);
+    assert_true(y && y->bytes == x->bytes);
+    if (x->dtype == CHOIR_F32)
+      worst = fmax(worst, test_error(x->data, y->data, (int64_t)(x->bytes / sizeof(real))));
+    else if (strcmp(x->name, "run.metrics_bytes")) /* digits of a rounded number */
+      assert_memory_equal(x->data, y->data, x->bytes);
+  }
+  choir_tensors_close(first);
+  choir_tensors_close(second);
+  return worst;
+}
+
+/* Rounding of 2^-24 in sums of some hundred terms, through four steps of an optimizer that divides by what it measures;
+ * an expert or a state in the wrong place would be off by the size of a step, some hundredths. */
+static const double tolerance = 1e-5;
+
+static void same_to_rounding(const char *one, const char *many) {
+  static const char *const names[] = {"model", "state"};
+  for (int i = 0; i < 2; i++) {
+    char a[200], b[200];
+    snprintf(a, sizeof a, "%s/checkpoints/%08d/%s.safetensors", one, STEPS, names[i]);
+    snprintf(b, sizeof b, "%s/checkpoints/%08d/%s.safetensors", many, STEPS, names[i]);
+    double d = difference(a, b);
+    if (!(d <= tolerance)) fail_msg("%s: %s differs by %g", many, names[i], d);
+  }
+}
+
+/* A run that was stopped is one that was not, byte for byte; and what config says nothing of leaves no trace. */
+static void stopped_and_gone_on(void **state) {
+  (void)state;
+  const layout l = {6, 2};
+  go(job_of("whole", l));
+  go_in_two("parts", l, l);
+  assert_true(program_same_runs("whole", "parts", STEPS));
+  program_must("rm -rf one");
+  go(job_of("one", (layout){1, 1}));
+  program_must("cmp one/checkpoints/%08d/config.json whole/checkpoints/%08d/config.json", STEPS, STEPS);
+}
+
+static void any_layout_goes_on(void **state) {
+  (void)state;
+  const layout layouts[] = {{1, 1}, {4, 1}, {4, 2}, {3, 3}, {8, 2}, {12, 4}};
+  enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+  go(job_of("one", (layout){1, 1}));
+  for (int i = 0; i < LAYOUTS; i++)
+    for (int further = 1; further <= 2; further++) {
+      go_in_two("many", layouts[i], layouts[(i + further) % LAYOUTS]);
+      same_to_rounding("one", "many");
+    }
+}
+
+/* ---- what looks at a model ---- */
+
+enum { MOST_LOOKED_AT = 1 << 16 };
+
+typedef struct {
+  int replicas;
+  double loss[3]; /* evaluated, by thresholds, forward */
+  int64_t gradients;
+  float gradient[MOST_LOOKED_AT];
+  uint64_t weights;
+} sight;
+
+static void look_at_parameters(choir_model *model, sight *s) {
+  s->gradients = 0, s->weights = 1;
+  for (int i = 0; i < choir_model_parameter_count(model); i++) {
+    choir_parameter p;
+    int64_t count = 1;
+    test_ok(choir_model_parameter(model, i, &p));
+    for (int d = 0; d < p.dims; d++) count *= p.shape[d];
+    float *values = malloc((size_t)count * sizeof *values);
+    test_ok(choir_model_get_parameter(model, i, 0, values));
+    s->weights = hash(s->weights, values, count * (int64_t)sizeof *values);
+    if (p.trained && strstr(p.name, "experts") && s->gradients + count <= MOST_LOOKED_AT) {
+      test_ok(choir_model_get_parameter(model, i, 1, s->gradient + s->gradients));
+      s->gradients += count;
+    }
+    free(values);
+  }
+}
+
+static int look(const ch_comm *comm, void *context) {
+  sight *s = context, own = {.replicas = s->replicas};
+  const choir_ranks ranks = {.comm = comm, .replicas = s->replicas};
+  choir_run_options o = {.threads = 1, .ranks = &ranks};
+  choir_model *model;
+  choir_tokenizer *tokenizer;
+  choir_eval_result e;
+  choir_forward_result f;
+  static int32_t token[24 * 16];
+  test_ok(choir_checkpoint_load("one", &o, &model, &tokenizer));
+  test_ok(choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .sequences = 30}, &e));
+  own.loss[0] = e.loss;
+  test_ok(choir_model_set_routing(model, "threshold"));
+  test_ok(choir_eval(model, tokenizer, &(choir_eval_options){.data = "data", .sequences = 30}, &e));
+  own.loss[1] = e.loss;
+  test_ok(choir_model_set_routing(model, NULL));
+  for (int i = 0; i < 24 * 16; i++) token[i] = i * i % 61;
+  test_ok(choir_model_forward(model, 24, 16, token, NULL, 1, &f));
+  own.loss[2] = f.loss;
+  look_at_parameters(model, &own);
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  if (!comm->rank) *s = own;
+  return 0;
+}
+
+/* Evaluation, forward passes, gradients and weights that callers ask for. */
+static void seen_as_on_one_process(void **state) {
+  (void)state;
+  const layout layouts[] = {{4, 2}, {6, 3}, {4, 4}};
+  sight *one = mmap(NULL, 2 * sizeof *one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *many = one + 1;
+  go(job_of("one", (layout){1, 1}));
+  one->replicas = 1;
+  assert_int_equal(forked_run(1, 0, look, one), 0);
+  assert_true(one->gradients > 1000);
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    many->replicas = layouts[i].replicas;
+    assert_int_equal(forked_run(layouts[i].ranks, 0, look, many), 0);
+    assert_true(many->weights == one->weights && many->gradients == one->gradients);
+    for (int k = 0; k < 3; k++)
+      if (!(fabs(many->loss[k] - one->loss[k]) <= 1e-6 * one->loss[k]))
+        fail_msg("%d replicas: loss number %d is %.9g, of one process %.9g", many->replicas, k, many->loss[k],
+                 one->loss[k]);
+    test_close(many->gradient, one->gradient, one->gradients, 1e-5);
+  }
+  munmap(one, 2 * sizeof *one);
+}
+
+static void refuses_by_name(void **state) {
+  (void)state;
+  job j = job_of("refused", (layout){4, 3});
+  j.code = CHOIR_ERROR_ARGUMENT;
+  j.message = "3 replicas of the experts on 4 processes, which they must divide: take one of 1, 2, 4";
+  go(j);
+  j = job_of("refused", (layout){4, 2});
+  j.code = CHOIR_ERROR_ARGUMENT;
+  j.odd_rank = 2;
+  j.message = "rank 2 of 4 has another number of replicas than rank 0";
+  go(j);
+  choir_ranks alone = {.comm = &ch_comm_single};
+  test_fails(choir_ranks_set_replicas(&alone, 2), CHOIR_ERROR_ARGUMENT, "2 replicas of the experts on 1 process,");
+  test_ok(choir_ranks_set_replicas(&alone, 1));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(replicas_have_the_same_bits),
+                                     cmocka_unit_test(stopped_and_gone_on), cmocka_unit_test(any_layout_goes_on),
+                                     cmocka_unit_test(seen_as_on_one_process), cmocka_unit_test(refuses_by_name)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
