@@ -1,6 +1,7 @@
 /* Several ranks train what one process trains: the same weights, results and statistics, bit for bit, whatever the
  * router, with as many ranks as divide train.shards. */
 #include "api/ranks.h"
+#include "base/hash.h"
 #include "comm/collective.h"
 #include "forked_comm.h"
 #include "model_testing.h"
@@ -22,13 +23,6 @@ typedef struct {
   trace *of; /* [FORKED_MOST + 1], by number of ranks */
 } job;
 
-/* FNV-1a: one bit off is another number. */
-static uint64_t hash(uint64_t h, const void *data, size_t bytes) {
-  const unsigned char *at = data;
-  for (size_t i = 0; i < bytes; i++) h = (h ^ at[i]) * UINT64_C(1099511628211);
-  return h;
-}
-
 /* Of all ranks: experts come from their owners. */
 static uint64_t hash_weights(const choir_model *model) {
   const ch_params *params = &model->net.params;
@@ -39,7 +33,7 @@ static uint64_t hash_weights(const choir_model *model) {
     memcpy(whole + p->first, p->w, (size_t)p->count * sizeof *whole);
     if (p->expert)
       ch_comm_gather_shares(model->x.comm, "test", whole, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *whole);
-    h = hash(h, whole, (size_t)p->whole * sizeof *whole);
+    h = XXH64(whole, (size_t)p->whole * sizeof *whole, h);
     free(whole);
   }
   return h;
@@ -51,11 +45,11 @@ static uint64_t hash_statistics(const choir_model *model) {
   for (int l = 0; l < model->net.moe_layers; l++) {
     const choir_route_stats *s = &model->net.stats[l];
     const double sums[] = {s->aux_loss, s->gate_mass};
-    h = hash(h, s->load, e * sizeof *s->load);
-    h = hash(h, s->demand, e * sizeof *s->demand);
-    h = hash(h, s->histogram, (e + 1) * sizeof *s->histogram);
-    h = hash(h, sums, sizeof sums);
-    h = hash(h, &s->dropped, sizeof s->dropped);
+    h = XXH64(s->load, e * sizeof *s->load, h);
+    h = XXH64(s->demand, e * sizeof *s->demand, h);
+    h = XXH64(s->histogram, (e + 1) * sizeof *s->histogram, h);
+    h = XXH64(sums, sizeof sums, h);
+    h = XXH64(&s->dropped, sizeof s->dropped, h);
   }
   return h;
 }
@@ -64,7 +58,7 @@ static uint64_t hash_result(const ch_step_result *r) {
   const double all[] = {r->loss,          r->aux_loss,         r->rate,
                         r->gradient_norm, r->routing.dropped,  r->routing.unrouted,
                         r->routing.fill,  r->routing.imbalance};
-  return hash(1, all, sizeof all);
+  return XXH64(all, sizeof all, 1);
 }
 
 static void new_trainer(const ch_comm *comm, int replicas, const choir_config *config, ch_trainer *t) {

@@ -1,6 +1,7 @@
 /* Evaluation, forward passes and statistics of a model that ranks share: the numbers of one process, whatever the
  * router; and what fails on one rank, or is for one process, ends for all with one message. */
 #include "api/ranks.h"
+#include "base/hash.h"
 #include "choir/choir.h"
 #include "forked_comm.h"
 #include "program.h"
@@ -27,20 +28,13 @@ static void add(report *r, const char *format, ...) {
   if (r->used >= sizeof r->text) abort();
 }
 
-/* FNV-1a: one bit off is another number. */
-static uint64_t hash(const void *data, size_t bytes) {
-  uint64_t h = 1;
-  for (size_t i = 0; i < bytes; i++) h = (h ^ ((const unsigned char *)data)[i]) * UINT64_C(1099511628211);
-  return h;
-}
-
 static void add_stats(report *r, const choir_model *model) {
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats s;
     test_ok(choir_model_route_stats(model, i, &s));
     add(r, "layer %d: %lld slots, %lld dropped, gates %a, loss %a, load %llx\n", i, (long long)s.assignments,
         (long long)s.dropped, s.gate_mass, s.aux_loss,
-        (unsigned long long)hash(s.load, (size_t)s.experts * sizeof *s.load));
+        (unsigned long long)XXH64(s.load, (size_t)s.experts * sizeof *s.load, 0));
     choir_route_stats_free(&s);
   }
 }
@@ -68,7 +62,7 @@ static void forward(report *r, choir_model *model) {
   for (int i = 0; i < B * T; i++) token[i] = (i * 37 + i / 7) % V;
   test_ok(choir_model_forward(model, B, T, token, logits, 1, &f));
   add(r, "forward: %a %a, logits %llx\n", f.loss, f.aux_loss,
-      (unsigned long long)hash(logits, (size_t)B * T * (size_t)V * sizeof *logits));
+      (unsigned long long)XXH64(logits, (size_t)B * T * (size_t)V * sizeof *logits, 0));
   free(logits);
   add_stats(r, model);
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
@@ -78,7 +72,7 @@ static void forward(report *r, choir_model *model) {
     for (int d = 0; d < p.dims; d++) count *= (size_t)p.shape[d];
     float *values = malloc(count * sizeof *values);
     test_ok(choir_model_get_parameter(model, i, p.trained, values));
-    add(r, "%s %llx\n", p.name, (unsigned long long)hash(values, count * sizeof *values));
+    add(r, "%s %llx\n", p.name, (unsigned long long)XXH64(values, count * sizeof *values, 0));
     free(values);
   }
 }

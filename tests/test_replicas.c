@@ -2,6 +2,7 @@
  * layout goes on with what any other has left, and what does not fit is refused. That they learn what one process
  * learns is grad_replicas.c's. */
 #include "api/ranks.h"
+#include "base/hash.h"
 #include "choir/choir.h"
 #include "comm/collective.h"
 #include "forked_comm.h"
@@ -29,22 +30,15 @@ typedef struct {
   trace *of; /* the first rank's, shared */
 } bits_job;
 
-/* FNV-1a: one bit off is another number. */
-static uint64_t hash(uint64_t h, const void *data, int64_t bytes) {
-  const unsigned char *at = data;
-  for (int64_t i = 0; i < bytes; i++) h = (h ^ at[i]) * UINT64_C(1099511628211);
-  return h;
-}
-
 /* What this rank has of weights and of the optimizer's state. */
 static uint64_t hash_trainer(const ch_trainer *t) {
   const ch_params *params = &t->model->net.params;
   uint64_t h = 1;
   for (int i = 0; i < params->count + params->buffers; i++)
-    h = hash(h, params->p[i].w, params->p[i].count * (int64_t)sizeof(real));
+    h = XXH64(params->p[i].w, params->p[i].count * (int64_t)sizeof(real), h);
   for (int i = 0; i < params->count; i++)
     for (int s = 0; s < CH_OPTIM_STATES; s++)
-      h = hash(h, t->optimizer.tensor[i].state[s], t->optimizer.tensor[i].state_count[s] * (int64_t)sizeof(real));
+      h = XXH64(t->optimizer.tensor[i].state[s], t->optimizer.tensor[i].state_count[s] * (int64_t)sizeof(real), h);
   return h;
 }
 
@@ -66,7 +60,7 @@ static int train_bits(const ch_comm *comm, void *context) {
   }
   int64_t mine = (int64_t)(hash_trainer(&t) >> 1);
   int differ = ch_comm_max(&model->x.grid.holders, mine) != mine;
-  mine = (int64_t)(hash(1, &r.loss, sizeof r.loss) >> 1);
+  mine = (int64_t)(XXH64(&r.loss, sizeof r.loss, 1) >> 1);
   differ |= ch_comm_max(comm, mine) != mine; /* the loss is that of all */
   if (comm->size > 1) { /* all have counted the same exchanges: they tell one from another by that number */
     mine = comm->traffic->exchanges;
@@ -249,7 +243,7 @@ static void look_at_parameters(choir_model *model, sight *s) {
     for (int d = 0; d < p.dims; d++) count *= p.shape[d];
     float *values = malloc((size_t)count * sizeof *values);
     test_ok(choir_model_get_parameter(model, i, 0, values));
-    s->weights = hash(s->weights, values, count * (int64_t)sizeof *values);
+    s->weights = XXH64(values, count * (int64_t)sizeof *values, s->weights);
     if (p.trained && strstr(p.name, "experts") && s->gradients + count <= MOST_LOOKED_AT) {
       test_ok(choir_model_get_parameter(model, i, 1, s->gradient + s->gradients));
       s->gradients += count;

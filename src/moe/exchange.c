@@ -115,8 +115,8 @@ void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange 
 
 /* ---- where rows stand ---- */
 
-/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank of
- * the replica. */
+/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank of the
+ * replica. */
 static void local_spans(const ch_exec *x, const ch_exchange *ex, int group, void *rows, ch_bytes *span) {
   int64_t bytes = row_bytes(x, ex->d);
   for (int r = 0; r < x->grid.replica.size; r++) {

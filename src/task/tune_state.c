@@ -54,6 +54,7 @@ int ch_tune_settings_load(ch_tune *t) {
 }
 
 enum { STEP, METRICS, BEST_STEP, BEST_CORRECT, WAITED, TRAIN, DEV, COUNTERS };
+_Static_assert((int)COUNTERS <= (int)CH_COUNTERS, "state.h has room for them");
 
 static uint64_t set_hash(const ch_set *set) {
   const ch_examples *e = &set->examples;

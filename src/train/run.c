@@ -4,6 +4,7 @@
 #include "train/state.h"
 
 enum { STEP, SAMPLES, METRICS, DATA, TOKENIZER, COUNTERS };
+_Static_assert((int)COUNTERS <= (int)CH_COUNTERS, "state.h has room for them");
 
 static void get_counters(const ch_run *run, ch_counter *c) {
   c[STEP] = (ch_counter){"run.step", run->trainer.step, NULL};

@@ -43,7 +43,7 @@ static void copy(ch_exec *x, const ch_copy_args *a) {
     return;
   }
   enum { PIECE = 1 << 18 };
-#pragma omp parallel for num_threads(x->threads)
+#pragma omp parallel for num_threads(x->threads) if (a->count > PIECE)
   for (int64_t begin = 0; begin < a->count; begin += PIECE) {
     size_t bytes = (size_t)(a->count - begin < PIECE ? a->count - begin : PIECE) * sizeof(real);
     if (a->x)
