@@ -18,6 +18,9 @@
 
 enum { FORKED_MOST = 16, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
 
+/* Of the ranks that are made next: 0 has all rows go in rounds, as small as they can be. */
+static int forked_means = CH_COMM_MEANS;
+
 typedef struct {
   atomic_int full;
   int64_t number, bytes; /* of the exchange; of this piece */
@@ -130,6 +133,7 @@ static inline int forked_run(int size, int64_t piece, int (*body)(const ch_comm 
                     .stride = 1,
                     .piece = piece > 0 && piece < FORKED_PIECE ? piece : FORKED_PIECE,
                     .worth = FORKED_WORTH,
+                    .means = forked_means,
                     .traffic = &traffic,
                     .watch = ch_watch_new(),
                     .context = shared,

@@ -184,7 +184,16 @@ static void every_router(void **state) {
   for (int i = 0; ch_router_names[i]; i++) same_as_one(config_of(ch_router_names[i]), 1 + i % 2, layout[i % 5]);
 }
 
+/* Rows go in rounds, as there is hardly any room. */
+static void in_rounds(void **state) {
+  (void)state;
+  forked_means = 0;
+  same_as_one(config_of("expert_choice"), 2, (const int[]){2, 2, 0});
+  forked_means = CH_COMM_MEANS;
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(every_router)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(every_router),
+                                     cmocka_unit_test(in_rounds)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

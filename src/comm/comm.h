@@ -11,9 +11,10 @@
 #include <stdint.h>
 
 enum {
-  CH_RANKS = 1024,         /* at most */
-  CH_TRANSFERS = 16,       /* under way at a time, at most */
-  CH_COMM_WORTH = 64 << 10 /* bytes of a message over a network that are worth one of their own */
+  CH_RANKS = 1024,          /* at most */
+  CH_TRANSFERS = 16,        /* under way at a time, at most */
+  CH_COMM_WORTH = 64 << 10, /* bytes of a message over a network that are worth one of their own */
+  CH_COMM_MEANS = 2         /* room for rows of a rank's tokens, in means over ranks */
 };
 
 /* Bytes in the host's memory. */
@@ -48,6 +49,7 @@ typedef struct ch_comm {
   int first, stride;      /* rank r is number first + r * stride of all: 0 and 1, but of a group (grid.h) */
   int64_t piece;          /* bytes of one message at most: longer spans go in several */
   int64_t worth;          /* bytes of a message that are worth one of their own: less is not cut */
+  int means;              /* rows of its tokens that a rank has room for, in means over ranks: more go in rounds */
   ch_traffic *traffic;    /* NULL where there are no others */
   struct ch_watch *watch; /* who is heard, and where (watch.h); NULL: nobody looks */
   void *context;          /* the table's own */

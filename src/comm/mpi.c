@@ -123,6 +123,7 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
                     .stride = 1,
                     .piece = PIECE,
                     .worth = CH_COMM_WORTH,
+                    .means = CH_COMM_MEANS,
                     .traffic = &traffic,
                     .watch = ch_watch_new(),
                     .begin = begin,

@@ -73,7 +73,8 @@ typedef struct ch_moe_saved {
                                    behind scores, and scores where experts choose at their owners (at_owners.h) */
   int chunk_slots;              /* slots that go through the experts at once: all, but for causal routing perhaps */
   real CH_DEV *pre;             /* [slots,h] pre-activations of GELU, of this rank's experts */
-  real CH_DEV *expert_y;        /* [slots,d] what experts made of this rank's tokens; before, what goes there */
+  real CH_DEV *expert_y;        /* [room,d] what experts made of this rank's tokens; before, what goes there; not all
+                                   of it where rows go in rounds (rounds.h) */
 } ch_moe_saved;
 
 #endif

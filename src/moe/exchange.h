@@ -1,5 +1,5 @@
 /* The exchange: rows of tokens go to the experts that took them, and the experts' rows come back. All movement of rows
- * between the owners of tokens and the owners of experts is in this file.
+ * between the owners of tokens and the owners of experts is here and in rounds.h.
  *
  * A rank has a run of the tokens and a run of the experts of its replica (comm/grid.h), whose ranks send each other
  * rows. Everybody knows the whole routing record, and with it who sends how many rows to whom: counts are never sent.
@@ -8,6 +8,7 @@
  *
  * A rank's experts are cut into groups, each with an exchange of its own: while one is multiplied, the rows of the next
  * come and the results of the last go. Messages make progress where ch_exchange_progress is called, between products.
+ * Where a rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.h).
  *
  * Where x->wire is bf16, every row is rounded on its way, once, wherever it goes: also those that stay on their rank,
  * and on one process. So what is learned depends on the config, not on who has which row. Their gradients are those
@@ -15,37 +16,7 @@
 #ifndef CH_MOE_EXCHANGE_H
 #define CH_MOE_EXCHANGE_H
 
-#include "op/op.h"
-
-/* Some of a rank's experts, one behind the other. */
-typedef struct ch_expert_group {
-  int first;        /* of this rank's experts */
-  int64_t slot;     /* of this rank's experts' slots */
-  ch_record record; /* their slots, from that one on: expert_begin and sizes only */
-} ch_expert_group;
-
-enum { CH_EXPERT_GROUPS = 4 }; /* at most */
-
-/* A record in two views. In one process both are the record itself. */
-typedef struct ch_exchange {
-  int n, e, d;     /* tokens of every rank; experts of all; width of a row */
-  int first_row;   /* of this rank's tokens, the first that the record is about */
-  ch_record local; /* the slots of this rank's tokens, with all experts; tokens count from first_row */
-  int64_t owned;   /* room for slots of this rank's experts, of its replica's tokens; 0 in one process */
-  int groups;      /* that these experts are cut into: as many on every rank, some perhaps empty */
-  ch_expert_group group[CH_EXPERT_GROUPS];
-  /* The rest is NULL in one process. */
-  int64_t *slots;        /* [ranks,e] host: slots that the rank's tokens have of the expert */
-  ch_bytes *spans;       /* [groups,4,ranks] host: of the exchanges */
-  ch_transfer *transfer; /* [2,groups] host: to the experts, and back */
-  void CH_DEV *kept;     /* [owned,d] what experts read in forward, as it came */
-  /* From dispatch to combine, or to return: */
-  ch_bf16 CH_DEV *rounded;      /* [local slots,d] scratch, where the wire is bf16 */
-  void CH_DEV *stage;           /* [owned,d] scratch, as they travel */
-  void CH_DEV *local_rows;      /* where rows of this rank's tokens go from, and come back to */
-  void CH_DEV *arrivals;        /* where rows of its experts come to */
-  const char *request, *answer; /* what goes there, and back */
-} ch_exchange;
+#include "moe/slots.h"
 
 /* How many groups the experts of every rank are cut into: as many as there are messages worth one of their own, in the
  * mean over ranks, each of which has a message to each other one for every group. */
@@ -55,18 +26,21 @@ int ch_exchange_groups(int64_t ranks, int e, int64_t max_slots, int64_t row_byte
  * has n. */
 void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slots, int most, ch_exchange *ex);
 
-/* Splits a record about tokens `begin` and following of all. It needs no index, unless there is one process. */
+/* Splits a record about tokens `begin` and following of all, with its index. */
 void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange *ex);
 
-/* Forward: y [local slots,d] = tokens[slot_token], for tokens [n,d], on their way to the experts. The rows that come
- * back replace them. It takes scratch, which is the caller's to release after ch_exchange_combine. */
+/* Forward: y [room,d] = tokens[slot_token], for tokens [n,d], on their way to the experts. The rows that come back
+ * replace them. It takes scratch, which is the caller's to release after ch_exchange_combine. */
 void ch_exchange_dispatch(ch_exec *x, ch_exchange *ex, const real CH_DEV *tokens, real CH_DEV *y);
 
 /* tokens [n,d] (=|+=) the sum over a token's slots of gate * y, once all rows are back. */
 void ch_exchange_combine(ch_exec *x, ch_exchange *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate);
 
-/* Its backward: from dtokens [n,d] and y, which dy takes the place of on its way to the experts, dgate [local slots].
- * Scratch as for dispatch, until ch_exchange_return. */
+/* Before all of backward. Nonzero where y is not there any more, as rows went in rounds: experts compute theirs again
+ * and send them back (experts.h). Scratch as for dispatch, until ch_exchange_return. */
+int ch_exchange_begin_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y);
+
+/* From dtokens [n,d] and y, which dy takes the place of on its way to the experts, dgate [local slots]. */
 void ch_exchange_combine_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y, const real CH_DEV *dtokens,
                                   real CH_DEV *dgate);
 

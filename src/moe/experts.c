@@ -77,16 +77,28 @@ static void gelu(ch_exec *x, const ch_moe_args *a, const ch_record *r, const rea
   x->ops->gelu(x, &(ch_gelu_args){.count = a->h, .rows = filled(r), .x = pre, .y = y.value, .y16 = y.rounded});
 }
 
-static void forward(ch_exec *x, const work *k) {
+/* y = gelu(pre) W2^T. */
+static void output(ch_exec *x, const work *k) {
   const ch_moe_weights *w = &k->a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
-  apply(x, k, CH_NN, (rows){.value = k->rows}, w->w1, w->w1_16, k->pre);
-  ch_arena_release(&x->scratch, mark);
-
   rows hidden = new_rows(x, (int64_t)k->record->max_slots * k->a->h);
   gelu(x, k->a, k->record, k->pre, hidden);
   apply(x, k, CH_NT, hidden, w->w2, w->w2_16, k->rows);
   ch_arena_release(&x->scratch, mark);
+}
+
+static void forward(ch_exec *x, const work *k, int group) {
+  const ch_moe_weights *w = &k->a->weights;
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_exchange_arrive(x, k->ex, group, k->rows);
+  apply(x, k, CH_NN, (rows){.value = k->rows}, w->w1, w->w1_16, k->pre);
+  ch_arena_release(&x->scratch, mark);
+  output(x, k);
+}
+
+static void again(ch_exec *x, const work *k, int group) {
+  (void)group;
+  output(x, k);
 }
 
 static void backward(ch_exec *x, const work *k, int group) {
@@ -95,6 +107,7 @@ static void backward(ch_exec *x, const work *k, int group) {
   const ch_moe_weights *w = &a->weights;
   int64_t most = (int64_t)r->max_slots * a->h;
   size_t mark = ch_arena_mark(&x->scratch);
+  ch_exchange_arrive(x, k->ex, group, k->rows);
   real CH_DEV *dhidden = CH_NEW(&x->scratch, real, most);
 
   /* y = hidden W2^T, with hidden = gelu(pre) computed again, where dhidden will be unless it is rounded */
@@ -126,7 +139,8 @@ static real CH_DEV *rows_of_group(ch_exec *x, const ch_exchange *ex, real CH_DEV
   return CH_NEW(&x->scratch, real, most * ex->d);
 }
 
-static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, int backwards) {
+static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
+                           void (*compute)(ch_exec *x, const work *k, int group)) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_exchange *ex = &s->exchange;
   work k = {.a = a, .ex = ex, .rows = rows_of_group(x, ex, s->expert_y)};
@@ -134,16 +148,14 @@ static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, in
     k.group = &ex->group[g];
     k.record = &k.group->record;
     k.pre = s->pre + k.group->slot * a->h;
-    ch_exchange_arrive(x, ex, g, k.rows);
-    if (backwards)
-      backward(x, &k, g);
-    else
-      forward(x, &k);
+    compute(x, &k, g);
     ch_exchange_send_back(x, ex, g, k.rows);
   }
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, 0); }
+void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, forward); }
 
-void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, 1); }
+void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, again); }
+
+void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, backward); }

@@ -8,6 +8,10 @@
 /* Between ch_exchange_dispatch and ch_exchange_combine; s->pre keeps the pre-activations. */
 void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
+/* Between ch_exchange_begin_backward and ch_exchange_combine_backward, where that asked for it: the same Y from pre. It
+ * needs less scratch than backward. */
+void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
+
 /* Between ch_exchange_combine_backward and ch_exchange_return: weight gradients (=|+=), and gradients of rows in place
  * of dy. Writes over pre: experts' activations are the largest arrays of a model, so one more [slots,h] of a group is
  * all it takes from scratch, and in bf16 another of half the size and a rounded dy. */

@@ -68,7 +68,7 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   if (a->router->even && !a->causal && slots / a->e < most) most = slots / a->e;
   ch_exchange_alloc(x, keep, a->n, a->e, a->d, s->chunk_slots, most, &s->exchange);
   s->pre = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.owned : s->chunk_slots) * a->h);
-  s->expert_y = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.local.max_slots : (int64_t)s->chunk_slots) * a->d);
+  s->expert_y = CH_NEW(keep, real, (int64_t)(s->exchange.slots ? s->exchange.room : s->chunk_slots) * a->d);
 }
 
 static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
@@ -308,6 +308,7 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_exchange *ex = &saved->exchange;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
+  if (ch_exchange_begin_backward(x, ex, saved->expert_y)) ch_experts_again(x, a, saved);
   ch_exchange_combine_backward(x, ex, saved->expert_y, a->dout, dgate);
   ch_experts_backward(x, a, saved);
   ch_exchange_return(x, ex, saved->expert_y, a->dx);

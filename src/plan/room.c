@@ -47,7 +47,7 @@ static void read_off(const ch_trainer *t, ch_engine_plan *p) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_block *b = &model->net.block[l];
     if (b->moe < 0 || model->x.comm->size == 1) continue;
-    p->local = b->saved.exchange.local.max_slots;
+    p->local = b->saved.exchange.room;
     p->owned = b->saved.exchange.owned;
   }
 }
@@ -70,6 +70,7 @@ int ch_engine_plan_of(const choir_config *config, int rank, int ranks, int repli
                           .stride = 1,
                           .piece = INT64_C(1) << 28,
                           .worth = CH_COMM_WORTH,
+                          .means = CH_COMM_MEANS,
                           .traffic = &traffic,
                           .begin = begin_nothing,
                           .test = test_nothing,
@@ -128,18 +129,17 @@ static void cut(const choir_config *config, const ch_engine_plan *p, int64_t byt
   bytes[PROCESS] = p->memory.process;
 }
 
-/* What the engine does not do yet: the same tokens and pool as with all ranks as expert groups, but other slots. A rank
- * has its own tokens' slots in rounds of the mean, and of its experts' an equal share of every replica. */
+/* What the engine does not do yet: the same tokens and pool as with all ranks as expert groups, but other slots. Of its
+ * experts' a rank has an equal share of every replica. */
 static void move_slots(const choir_config *config, const ch_layout *l, const ch_engine_plan *all,
                        int64_t bytes[PURPOSES]) {
   const choir_model_config *m = &config->model;
   int64_t layers = ch_flow_moe_layers(config), word = sizeof(real), d = m->d_model, h = ch_config_d_expert(m);
-  int64_t slots = layers ? ch_flow_slots(config) : 0, local = split(slots, l->ranks),
+  int64_t slots = layers ? ch_flow_slots(config) : 0,
           owned = split(split(slots, m->experts) * split(m->experts, l->experts), l->replicas);
   int64_t hidden = (owned * (h / l->hidden) - all->owned * h) * word;
-  bytes[ACTIVATIONS] +=
-      layers * ((local - all->local) * d * word + (owned - all->owned) * d * ch_flow_element_bytes(config) + hidden);
-  bytes[EXCHANGE] = staging(config, local, owned);
+  bytes[ACTIVATIONS] += layers * ((owned - all->owned) * d * ch_flow_element_bytes(config) + hidden);
+  bytes[EXCHANGE] = staging(config, all->local, owned);
   bytes[SCRATCH] += most(0, ((owned - all->owned) * d * word + hidden) / ch_flow_groups(config, l));
 }
 

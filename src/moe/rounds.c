@@ -1,0 +1,144 @@
+#include "moe/rounds.h"
+
+#include <string.h>
+
+#include "comm/collective.h"
+#include "moe/router.h"
+#include "moe/rows.h"
+
+void ch_rounds_alloc(ch_exec *x, ch_exchange *ex) {
+  if (ex->room >= ex->local.max_slots) return;
+  ch_record_alloc(&x->scratch, &ex->round.piece, ex->n, ex->e, ex->room);
+  ex->round.last = CH_NEW_HOST(&x->scratch, int, x->comm->size);
+  ex->round.before = CH_NEW_HOST(&x->scratch, int64_t, (int64_t)x->comm->size * ex->e);
+  ex->round.slots = CH_NEW_HOST(&x->scratch, int64_t, (int64_t)x->comm->size * ex->e);
+}
+
+int ch_rounds_needed(const ch_exec *x, const ch_exchange *ex) {
+  int needed = 0;
+  for (int r = 0; r < x->comm->size; r++) needed |= ch_slots_at(ex, r, (ch_range){0, ex->e}) > ex->room;
+  return needed;
+}
+
+void ch_rounds_begin(ch_exec *x, ch_exchange *ex) {
+  ch_round *round = &ex->round;
+  round->number = 0;
+  if (!round->several) return;
+  size_t bytes = (size_t)x->comm->size * (size_t)ex->e * sizeof *round->slots;
+  for (int r = 0; r < x->comm->size; r++) round->last[r] = ch_tokens_of(ex, r).first;
+  memset(round->before, 0, bytes);
+  memset(round->slots, 0, bytes);
+}
+
+/* The end of as many tokens from `first` on as there is room for. One token has e slots at most, and room. */
+static int fill(const ch_exchange *ex, int first, int end) {
+  const int *begin = CH_AS_HOST(const int, ex->all.token_begin);
+  int last = first;
+  while (last < end && begin[last + 1] - begin[first] <= ex->room) last++;
+  return last;
+}
+
+/* How many slots of every rank and expert are in the round, which ends before tokens round->last. */
+static void count(const ch_exec *x, ch_exchange *ex) {
+  const int *token = CH_AS_HOST(const int, ex->all.slot_token);
+  ch_round *round = &ex->round;
+  for (int i = 0; i < ex->e; i++) {
+    int64_t slot = CH_AS_HOST(const int, ex->all.expert_begin)[i];
+    for (int r = 0; r < x->comm->size; r++) {
+      int64_t at = (int64_t)r * ex->e + i, next = slot + round->before[at], end = slot + ex->slots[at], s = next;
+      while (s < end && token[s] < round->last[r]) s++;
+      round->slots[at] = s - next;
+      slot = end;
+    }
+  }
+}
+
+/* Tokens of this rank from `first` on, as far as the round goes. */
+static void cut(ch_exec *x, ch_exchange *ex, int first) {
+  ch_round *round = &ex->round;
+  int begin = ch_tokens_of(ex, x->comm->rank).first, last = round->last[x->comm->rank];
+  round->part = &round->piece;
+  round->first_token = first - begin;
+  round->piece.tokens = last - first;
+  x->ops->part(x,
+               &(ch_part_args){.all = &ex->local, .begin = first - begin, .end = last - begin, .part = &round->piece});
+  x->ops->index(x, &(ch_index_args){.record = &round->piece});
+}
+
+int ch_rounds_next(ch_exec *x, ch_exchange *ex) {
+  ch_round *round = &ex->round;
+  if (!round->several) {
+    round->part = &ex->local;
+    round->first_token = 0;
+    return !round->number++;
+  }
+  int more = 0, first = round->last[x->comm->rank];
+  for (int r = 0; r < x->comm->size; r++) {
+    int from = round->last[r], end = ch_tokens_of(ex, r).last;
+    round->last[r] = fill(ex, from, end);
+    more |= from < end;
+  }
+  if (!more) return 0;
+  for (int64_t i = 0; i < (int64_t)x->comm->size * ex->e; i++) round->before[i] += round->slots[i];
+  count(x, ex);
+  cut(x, ex, first);
+  return 1;
+}
+
+/* Where the round's rows of a rank's tokens stand among all rows of one of this rank's experts' groups, which are in
+ * order of ranks, then of experts. */
+static int64_t place(const ch_exec *x, const ch_exchange *ex, int rank, int expert) {
+  int group = 0;
+  while (ch_own_group(x, ex, group).last <= expert) group++;
+  ch_range some = ch_own_group(x, ex, group);
+  int64_t at = ex->group[group].slot;
+  for (int r = 0; r < rank; r++) at += ch_slots_at(ex, ch_comm_number(&x->grid.replica, r), some);
+  int number = ch_comm_number(&x->grid.replica, rank);
+  return at + ch_slots_at(ex, number, (ch_range){some.first, expert}) +
+         ex->round.before[(int64_t)number * ex->e + expert];
+}
+
+/* One expert of every rank, its k-th: rows of one expert and rank stand in a row on both sides. */
+static void spans(const ch_exec *x, const ch_exchange *ex, int k, char *local, char *owned, ch_bytes *of_tokens,
+                  ch_bytes *of_experts) {
+  int64_t bytes = ch_row_bytes(x, ex->d);
+  const int64_t *slots = ex->round.slots;
+  const int *begin = CH_AS_HOST(const int, ex->round.part->expert_begin);
+  ch_range own = ch_experts_of(x, ex->e, x->grid.replica.rank);
+  for (int r = 0; r < x->grid.replica.size; r++) {
+    ch_range theirs = ch_experts_of(x, ex->e, r);
+    int there = theirs.first + k, here = own.first + k;
+    of_tokens[r] = of_experts[r] = (ch_bytes){local, 0};
+    if (there < theirs.last)
+      of_tokens[r] = (ch_bytes){local + begin[there] * bytes, slots[(int64_t)x->comm->rank * ex->e + there] * bytes};
+    if (here < own.last)
+      of_experts[r] = (ch_bytes){owned + place(x, ex, r, here) * bytes,
+                                 slots[(int64_t)ch_comm_number(&x->grid.replica, r) * ex->e + here] * bytes};
+  }
+}
+
+static void move(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *local, void CH_DEV *owned, int back) {
+  ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
+  int ranks = x->grid.replica.size, most = (ex->e + ranks - 1) / ranks;
+  for (int k = 0; k < most; k++) {
+    spans(x, ex, k, CH_AS_HOST(char, local), CH_AS_HOST(char, owned), of_tokens, of_experts);
+    ch_comm_exchange(&x->grid.replica, what, back ? of_experts : of_tokens, back ? of_tokens : of_experts);
+  }
+}
+
+void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *local, void CH_DEV *owned) {
+  move(x, ex, what, local, owned, 0);
+}
+
+void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned, void CH_DEV *local) {
+  move(x, ex, what, local, owned, 1);
+}
+
+void ch_rounds_place(ch_exec *x, const ch_exchange *ex, const real CH_DEV *of_round, real CH_DEV *local) {
+  const int *from = CH_AS_HOST(const int, ex->round.part->expert_begin),
+            *to = CH_AS_HOST(const int, ex->local.expert_begin);
+  for (int i = 0; i < ex->e; i++)
+    x->ops->copy(x, &(ch_copy_args){.count = from[i + 1] - from[i],
+                                    .x = of_round + from[i],
+                                    .y = local + to[i] + ex->round.before[(int64_t)x->comm->rank * ex->e + i]});
+}

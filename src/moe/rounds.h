@@ -1,0 +1,33 @@
+/* Rounds: rows of a rank's tokens that are more than it has room for go to the experts one part of the tokens after the
+ * other, and come back so. A rank plans for twice the mean over ranks (ch_comm's `means`); how many slots its tokens
+ * win is the router's to say, and in the worst case all that there are. Room for that on every rank would be the memory
+ * of one process on each.
+ *
+ * All ranks know the record, so all find the same cuts. Where no rank has more slots than room, as usual, there is one
+ * round. In several, nothing runs beside the experts' products: all rows go, in rounds, before the first one, and come
+ * back, in rounds, after the last. Experts see the same rows in the same order, so results are the same bits. */
+#ifndef CH_MOE_ROUNDS_H
+#define CH_MOE_ROUNDS_H
+
+#include "moe/slots.h"
+
+/* Scratch for a round, where more than one may be needed. */
+void ch_rounds_alloc(ch_exec *x, ch_exchange *ex);
+
+/* Whether the record that was split needs more than one: the same on all ranks. */
+int ch_rounds_needed(const ch_exec *x, const ch_exchange *ex);
+
+/* Before the first round, and to the next one: 0 when there is none. ex->round.part has the slots of its tokens, of
+ * this rank's, the first of which is ex->round.first_token. */
+void ch_rounds_begin(ch_exec *x, ch_exchange *ex);
+int ch_rounds_next(ch_exec *x, ch_exchange *ex);
+
+/* The round's rows go from `local` [room], as they travel, to their places among all rows of the experts', `owned`; or
+ * they come back. what: for messages. */
+void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *local, void CH_DEV *owned);
+void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned, void CH_DEV *local);
+
+/* One number for each of the round's slots, to those of all of this rank's. */
+void ch_rounds_place(ch_exec *x, const ch_exchange *ex, const real CH_DEV *of_round, real CH_DEV *local);
+
+#endif

@@ -1,0 +1,58 @@
+#include "moe/slots.h"
+
+#include <string.h>
+
+#include "comm/collective.h"
+
+ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
+  int ranks = x->grid.replica.size;
+  return (ch_range){(int)ch_share(e, rank, ranks), (int)ch_share(e, rank + 1, ranks)};
+}
+
+ch_range ch_group_of(const ch_exec *x, const ch_exchange *ex, int rank, int group) {
+  ch_range own = ch_experts_of(x, ex->e, rank);
+  int count = own.last - own.first;
+  return (ch_range){own.first + (int)ch_share(count, group, ex->groups),
+                    own.first + (int)ch_share(count, group + 1, ex->groups)};
+}
+
+ch_range ch_own_group(const ch_exec *x, const ch_exchange *ex, int group) {
+  return ch_group_of(x, ex, x->grid.replica.rank, group);
+}
+
+static int within(int64_t value, int most) { return value < 0 ? 0 : ch_least(value, most); }
+
+ch_range ch_tokens_of(const ch_exchange *ex, int rank) {
+  int64_t first = (int64_t)rank * ex->n - ex->begin;
+  return (ch_range){within(first, ex->all.tokens), within(first + ex->n, ex->all.tokens)};
+}
+
+int64_t ch_slots_at(const ch_exchange *ex, int rank, ch_range experts) {
+  int64_t sum = 0;
+  for (int i = experts.first; i < experts.last; i++) sum += ex->slots[(int64_t)rank * ex->e + i];
+  return sum;
+}
+
+/* The same of all tokens of the replica. */
+static int of_replica(const ch_exec *x, const ch_exchange *ex, ch_range experts) {
+  int64_t sum = 0;
+  for (int r = 0; r < x->grid.replica.size; r++) sum += ch_slots_at(ex, ch_comm_number(&x->grid.replica, r), experts);
+  return (int)sum;
+}
+
+void ch_slots_count(ch_exec *x, ch_exchange *ex) {
+  const ch_record *all = &ex->all;
+  const int *expert_begin = CH_AS_HOST(const int, all->expert_begin), *token = CH_AS_HOST(const int, all->slot_token);
+  int first = ch_experts_of(x, ex->e, x->grid.replica.rank).first;
+  memset(ex->slots, 0, (size_t)x->comm->size * (size_t)ex->e * sizeof *ex->slots);
+  for (int i = 0; i < ex->e; i++)
+    for (int s = expert_begin[i]; s < expert_begin[i + 1]; s++)
+      ex->slots[(int64_t)((ex->begin + token[s]) / ex->n) * ex->e + i]++;
+  for (int g = 0; g < ex->groups; g++) {
+    ch_range some = ch_own_group(x, ex, g);
+    int *to = CH_AS_HOST(int, ex->group[g].record.expert_begin);
+    for (int i = some.first; i <= some.last; i++) to[i - some.first] = of_replica(x, ex, (ch_range){some.first, i});
+    ex->group[g].slot = of_replica(x, ex, (ch_range){first, some.first});
+    ex->group[g].record.load = x->grid.holders.size == 1 ? all->load : -1; /* a replica's share is nobody's to tell */
+  }
+}

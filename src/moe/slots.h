@@ -1,0 +1,74 @@
+/* Who has how many slots of whom: the arithmetic of an exchange (exchange.h), the same on all ranks. */
+#ifndef CH_MOE_SLOTS_H
+#define CH_MOE_SLOTS_H
+
+#include "op/op.h"
+
+/* Some of a rank's experts, one behind the other. */
+typedef struct ch_expert_group {
+  int first;        /* of this rank's experts */
+  int64_t slot;     /* of this rank's experts' slots */
+  ch_record record; /* their slots, from that one on: expert_begin and sizes only */
+} ch_expert_group;
+
+enum { CH_EXPERT_GROUPS = 4 }; /* at most */
+
+/* The slots of this rank's tokens that are gathered, or added up, at a time: all, unless they need several rounds
+ * (rounds.h). */
+typedef struct ch_round {
+  int several;           /* more than one: else there are `part` and `number` only */
+  int number;            /* of rounds begun, where there is one */
+  const ch_record *part; /* the slots; tokens count from first_token of those that ex->local is about */
+  int first_token;
+  ch_record piece;         /* scratch [room]: what part points to */
+  int *last;               /* [ranks] host: of each rank's tokens the end, by their number in the record */
+  int64_t *before, *slots; /* [ranks,e] host: slots of rounds before, and of this one */
+} ch_round;
+
+/* A record in two views. In one process both are the record itself. */
+typedef struct ch_exchange {
+  int n, e, d;     /* tokens of every rank; experts of all; width of a row */
+  ch_record all;   /* what was split */
+  int begin;       /* the first token that it is about */
+  int first_row;   /* of this rank's tokens, the first that the record is about */
+  ch_record local; /* the slots of this rank's tokens, with all experts; tokens count from first_row */
+  int room;        /* rows of this rank's tokens that there is room for at a time */
+  int64_t owned;   /* room for rows of this rank's experts, of its replica's tokens; 0 in one process */
+  int groups;      /* that these experts are cut into: as many on every rank, some perhaps empty */
+  ch_expert_group group[CH_EXPERT_GROUPS];
+  /* The rest is NULL in one process. */
+  int64_t *slots;        /* [ranks,e] host: slots that the rank's tokens have of the expert */
+  ch_bytes *spans;       /* [groups,4,ranks] host: of the exchanges */
+  ch_transfer *transfer; /* [2,groups] host: to the experts, and back */
+  void CH_DEV *kept;     /* [owned,d] what experts read in forward, as it came */
+  /* From dispatch to combine, or to return: */
+  ch_bf16 CH_DEV *rounded; /* [room,d] scratch, where the wire is bf16 */
+  ch_round round;
+  void CH_DEV *stage;           /* [owned,d] scratch, as they travel */
+  void CH_DEV *local_rows;      /* where rows of this rank's tokens go from, and come back to */
+  void CH_DEV *arrivals;        /* where rows of its experts come to */
+  const char *request, *answer; /* what goes there, and back */
+} ch_exchange;
+
+/* Numbers first .. last-1: experts, or tokens. */
+typedef struct ch_range {
+  int first, last;
+} ch_range;
+
+static inline int ch_least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
+
+/* The experts of a rank of the replica; those of one of its groups; and of this rank's. */
+ch_range ch_experts_of(const ch_exec *x, int e, int rank);
+ch_range ch_group_of(const ch_exec *x, const ch_exchange *ex, int rank, int group);
+ch_range ch_own_group(const ch_exec *x, const ch_exchange *ex, int group);
+
+/* Tokens of one rank, by its number among all: of those that ex->all is about, and numbered as there. */
+ch_range ch_tokens_of(const ch_exchange *ex, int rank);
+
+/* From ex->all: fills ex->slots, and where this rank's groups begin. */
+void ch_slots_count(ch_exec *x, ch_exchange *ex);
+
+/* Slots that the tokens of one rank, by its number among all, have of these experts. */
+int64_t ch_slots_at(const ch_exchange *ex, int rank, ch_range experts);
+
+#endif
