@@ -5,6 +5,7 @@
 #define CH_TESTS_FAULTS_FAULTS_H
 
 #include <errno.h>
+#include <time.h>
 
 #include "../program.h"
 #include "base/temporary.h"
@@ -94,6 +95,19 @@ static inline void faults_nothing_left(const faults_job *job, const char *direct
   ch_temporary_clean(directory);
   if (program_run("! find %s | grep choir-tmp-", directory))
     fail_msg("%s, %s: left behind: %s", job->name, what, program_output);
+}
+
+/* Says twice a minute how far it is, and how much longer it takes at this rate. */
+static inline void faults_progress(const char *what, int64_t done, int64_t all) {
+  enum { EVERY = 30 };
+  static const char *of;
+  static time_t begin, next;
+  time_t now = time(NULL);
+  if (of != what) of = what, begin = now, next = now + EVERY;
+  if (now < next || !done) return;
+  next = now + EVERY;
+  print_message("%s: %lld of %lld, some %lld minutes left\n", what, (long long)done, (long long)all,
+                (long long)(now - begin) * (all - done) / done / 60 + 1);
 }
 
 /* A checkpoint and a task to fine-tune it on. */

@@ -56,6 +56,7 @@ static void killed_at_random_instants(void **state) {
   for (; done < kills; tries++) {
     int i = tries % FAULTS_JOBS;
     const faults_job *job = &faults_jobs[i];
+    faults_progress("kills", done, kills);
     faults_prepare(job, "spoilt");
     int status = strike(start("spoilt", job->words), SIGKILL, length[i] * drawn(1, tries), &struck);
     if (status && status != 128 + SIGKILL) fail_msg("%s: status %d: %s", job->name, status, program_output);
@@ -95,6 +96,7 @@ static void interrupted_at_random_instants(void **state) {
   for (int i = 0; saved + early + late < interrupts; i++) {
     int threads = 1 + i % 2, number = numbers[i / 2 % 3];
     char words[512];
+    faults_progress("interrupts", saved + early + late, interrupts);
     snprintf(words, sizeof words, "train --threads %d " LONG "--set checkpoint_every=0 --out run", threads);
     program_must("rm -rf spoilt; mkdir spoilt");
     int status = strike(start("spoilt", words), number, length[threads] * drawn(2, i), &struck);

@@ -88,6 +88,7 @@ static void all_points(const faults_job *job) {
   disk_trace(&d, "trace");
   for (size_t end = (size_t)(stride - 1) / 2; end < d.records; end += (size_t)stride) {
     fate f = {0};
+    faults_progress(job->name, (int64_t)end, (int64_t)d.records);
     for (f.variant = NOTHING; f.variant < DRAWN; f.variant++) {
       lose_power(job, &d, end, &f);
       if (!f.asked) break; /* everything was safe: there is one disk only */

@@ -89,6 +89,7 @@ static void killed_at_random_instants(void **state) {
     int k = tries / JOBS % 2, ranks = numbers[k], rank = (int)(ranks * drawn(1, tries)), next = others[tries % 3];
     faults_job *job = &jobs[tries % JOBS];
     char what[96];
+    faults_progress("kills of ranks", done, kills);
     faults_prepare(job, "spoilt");
     pid_t child = start(job, ranks), process = find(child, rank);
     program_nap(length[tries % JOBS][k] * drawn(2, tries));

@@ -105,19 +105,28 @@ static void fail_once(const faults_job *job, const char *class, int number, uint
   faults_nothing_left(job, "spoilt", what);
 }
 
-static void sweep_class(const faults_job *job, shim_class class, int number, uint64_t calls) {
-  uint64_t stride = most && calls > (uint64_t)most ? calls / (uint64_t)most : 1;
-  uint64_t first = 1 + (uint64_t)number * 2654435761u % stride; /* not always an early one */
-  for (uint64_t call = first; call <= calls; call += stride) fail_once(job, names[class], number, call);
+/* Fails all that are to fail; where `all` is 0 only counts them. */
+static int64_t sweep_classes(const faults_job *job, const shim_counts *counts, int pair, int64_t all) {
+  int64_t done = 0;
+  for (size_t e = 0; e < sizeof errors / sizeof *errors; e++)
+    for (const int *number = errors[e].numbers; *number >= 0; number++) {
+      shim_class class = errors[e].class;
+      uint64_t calls = counts->calls[class], stride = most && calls > (uint64_t)most ? calls / (uint64_t)most : 1;
+      uint64_t first = 1 + (uint64_t)*number * 2654435761u % stride; /* not always an early one */
+      if (pair++ % every) continue;
+      for (uint64_t call = first; call <= calls; call += stride, done++) {
+        if (!all) continue;
+        faults_progress(job->name, done, all);
+        fail_once(job, names[class], *number, call);
+      }
+    }
+  return done;
 }
 
-static void sweep(const faults_job *job) {
-  static int pairs;
+static void sweep(const faults_job *job, int number) {
   shim_counts counts = count_calls(job);
   long before = faults;
-  for (size_t e = 0; e < sizeof errors / sizeof *errors; e++)
-    for (const int *number = errors[e].numbers; *number >= 0; number++)
-      if (pairs++ % every == 0) sweep_class(job, errors[e].class, *number, counts.calls[errors[e].class]);
+  sweep_classes(job, &counts, number, sweep_classes(job, &counts, number, 0));
   print_message("%s: %ld calls failed, of", job->name, faults - before);
   for (int c = 0; c < SHIM_CLASSES; c++) print_message(" %s %llu", names[c], (unsigned long long)counts.calls[c]);
   print_message("\n");
@@ -126,7 +135,7 @@ static void sweep(const faults_job *job) {
 static void all_jobs(void **state) {
   (void)state;
   for (int i = 0; i < FAULTS_JOBS; i++)
-    if (!getenv("FAULTS_JOB") || !strcmp(getenv("FAULTS_JOB"), faults_jobs[i].name)) sweep(&faults_jobs[i]);
+    if (!getenv("FAULTS_JOB") || !strcmp(getenv("FAULTS_JOB"), faults_jobs[i].name)) sweep(&faults_jobs[i], i);
   print_message(
       "%ld calls failed: %ld jobs succeeded all the same (%ld with oneDNN's other algorithm), %ld were killed, in %ld "
       "oneDNN or SentencePiece gave up, the others said why not\n",
