@@ -157,6 +157,9 @@ char *cli_read_file(const char *path,
    "of several processes: replicas of the experts, whose number they divide by; clusters.md says what for", 0},       \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
    "of several processes: end with status 4 when one has not been heard from for S seconds; 0: never", 0}
+#define CLI_SHARDS(target)                                                                                             \
+  {"shards", "N", CLI_INT64, target, "0",                                                                              \
+   "cut batches into N shards, which the number of processes must divide; 0: the checkpoint's train.shards", 0}
 #define CLI_BACKEND(target)                                                                                            \
   {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it: cpu, or reference (plain C: slow)", 0}
 /* clang-format on */
@@ -182,6 +185,7 @@ typedef struct cli_inspect_options {
   choir_inspect_options options;
   const char *compute, *backend;
   int threads, unchecked;
+  int64_t shards;
 } cli_inspect_options;
 
 /* Their rows in the option table; `tokens` is the default limit. */

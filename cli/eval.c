@@ -5,7 +5,7 @@
 
 static struct {
   const char *data, *text, *compute, *routing, *backend;
-  int64_t sequences;
+  int64_t sequences, shards;
   int batch, length, in_order, threads, unchecked, json;
 } o;
 
@@ -117,6 +117,7 @@ static int run(int count, const char *const *operands) {
   options.threads = o.threads;
   options.unchecked = o.unchecked;
   options.ranks = cli_ranks();
+  options.shards = o.shards;
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
   int status = cli_checkpoint_open(operands[0], &options, o.routing, &tokenizer, &model);
@@ -141,6 +142,7 @@ static const cli_option options[] = {
     {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
+    CLI_SHARDS(&o.shards),
     CLI_RANKS_OPTIONS,
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
@@ -158,6 +160,6 @@ const cli_verb cli_eval = {
     "that of writing text token by token: that one is measured too, with routing by the "
     "thresholds that training left, and stands beside it. Started by mpirun or srun, all processes "
     "evaluate together, and the first one prints what one would; their number must divide "
-    "train.shards (docs/clusters.md).",
+    "train.shards, or --shards (docs/clusters.md).",
     options,
     run};

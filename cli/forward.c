@@ -7,6 +7,7 @@
 static struct {
   const char *logits, *gradients, *compute, *routing, *backend;
   int json, emulate, threads, unchecked;
+  int64_t shards;
 } o;
 
 static int write_logits(int B, int T, int V, float *logits) {
@@ -112,6 +113,7 @@ static int run(int count, const char *const *operands) {
   options.threads = o.threads;
   options.unchecked = o.unchecked;
   options.ranks = cli_ranks();
+  options.shards = o.shards;
   if (choir_ranks_agree(options.ranks, choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens))) {
     choir_npy_free(&tokens);
     return cli_fail();
@@ -133,6 +135,7 @@ static const cli_option options[] = {
     CLI_EMULATE_BF16(&o.emulate),
     CLI_UNCHECKED(o),
     CLI_BACKEND(&o.backend),
+    CLI_SHARDS(&o.shards),
     CLI_RANKS_OPTIONS,
     CLI_THREADS(&o.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
@@ -148,7 +151,7 @@ const cli_verb cli_forward = {"forward",
                               "position t predicting token t+1, over the B*(T-1) positions that have one. Gradients "
                               "are those of this loss plus the router's "
                               "weighted auxiliary loss where it has one, which is reported apart. Started by mpirun "
-                              "or srun, all processes share the work; their number must divide train.shards, and that "
-                              "B (docs/clusters.md).",
+                              "or srun, all processes share the work; their number must divide train.shards (or "
+                              "--shards), and that B (docs/clusters.md).",
                               options,
                               run};

@@ -12,6 +12,7 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
   options.threads = o->threads;
   options.unchecked = o->unchecked;
   options.ranks = cli_ranks();
+  options.shards = o->shards;
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o->options.checkpoint = checkpoint;

@@ -138,8 +138,11 @@ static int run(int count, const char *const *operands) {
   return cli_inspect_text(&o, operands[0], show);
 }
 
-static const cli_option options[] = {
-    CLI_SEEING_OPTIONS(o, "0"), CLI_RANKS_OPTIONS, {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0}, {0}};
+static const cli_option options[] = {CLI_SEEING_OPTIONS(o, "0"),
+                                     CLI_SHARDS(&o.shards),
+                                     CLI_RANKS_OPTIONS,
+                                     {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
+                                     {0}};
 
 const cli_verb cli_stats = {
     "stats",
@@ -152,8 +155,8 @@ const cli_verb cli_stats = {
     "mean gate, the cut-off in this text beside the one that training kept, the expert that it shares most tokens with "
     "(Jaccard), and the tokens that it holds: the most frequent, and the most typical, by how much more often it holds "
     "them than their share of the text would give.\n\n"
-    "Started by mpirun or srun, all processes share the work; their number must divide train.shards "
-    "(docs/clusters.md).\n\n"
+    "Started by mpirun or srun, all processes share the work; their number must divide train.shards, or "
+    "--shards (docs/clusters.md).\n\n"
     "Example: choir stats run --text page.txt --routing threshold",
     options,
     run};

@@ -70,7 +70,7 @@ static void same_numbers(void **state) {
   needs_mpi();
   static const char *const verbs[] = {"eval --data data --json",
                                       "eval --text page.txt --batch 3 --json",
-                                      "eval --data data",
+                                      "eval --data data --shards 4",
                                       "stats --text page.txt --json",
                                       "stats --text page.txt --routing threshold",
                                       "forward --json --logits L.npy --gradients G.safetensors"};

@@ -16,6 +16,7 @@ typedef struct {
 
 typedef struct {
   const char *run;
+  int shards; /* 0: those that it was trained with */
   report *of; /* [FORKED_MOST + 1], by number of ranks: the first one's, in memory that they share */
 } job;
 
@@ -93,7 +94,7 @@ static void inspect(report *r, choir_model *model, const choir_tokenizer *tokeni
 static int look(const ch_comm *comm, void *context) {
   const job *j = context;
   const choir_ranks ranks = {.comm = comm};
-  choir_run_options o = {.threads = 1, .ranks = &ranks};
+  choir_run_options o = {.threads = 1, .ranks = &ranks, .shards = j->shards};
   choir_model *model;
   choir_tokenizer *tokenizer;
   report *r = comm->rank ? calloc(1, sizeof *r) : &j->of[comm->size];
@@ -109,32 +110,44 @@ static int look(const ch_comm *comm, void *context) {
 }
 
 /* Trains for two steps, so that there are thresholds. */
-static void make_run(const char *router, const char *out) {
+static void make_run(const char *router, int shards, const char *out) {
   program_must(
       "choir train --threads 1 --config config.json --data data --set router.name=%s --set experts=%d --set "
-      "batch_sequences=16 --set shards=8 --set sequence_length=24 --set steps=2 --set eval_every=0 --out %s",
-      router, strcmp(router, "dense") ? 4 : 1, out);
+      "batch_sequences=16 --set shards=%d --set sequence_length=24 --set steps=2 --set eval_every=0 --out %s",
+      router, strcmp(router, "dense") ? 4 : 1, shards, out);
+}
+
+static void same_numbers(job j, const int *ranks) {
+  size_t bytes = (FORKED_MOST + 1) * sizeof(report);
+  j.of = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  for (int size; (size = *ranks); ranks++) {
+    if (forked_run(size, 0, look, &j)) fail_msg("%s: %d ranks", j.run, size);
+    assert_true(j.of[size].used > 2000);
+    if (strcmp(j.of[1].text, j.of[size].text))
+      fail_msg("%s: %d ranks: other numbers\n%s\nand of one process\n%s", j.run, size, j.of[size].text, j.of[1].text);
+  }
+  munmap(j.of, bytes);
 }
 
 static void numbers_of_one_process(void **state) {
   (void)state;
   const char *const *names = choir_router_names();
   for (int i = 0; names[i]; i++) {
-    size_t bytes = (FORKED_MOST + 1) * sizeof(report);
-    job j = {names[i], mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
-    make_run(names[i], names[i]);
+    make_run(names[i], 8, names[i]);
     forked_means = i % 3 ? CH_COMM_MEANS : 0; /* 0: in rounds */
-    const int ranks[] = {1, 2 << i % 3, i ? 0 : 8};
-    for (int s = 0, size; s < 3 && (size = ranks[s]); s++) {
-      if (forked_run(size, 0, look, &j)) fail_msg("%s: %d ranks", names[i], size);
-      assert_true(j.of[size].used > 2000);
-      if (strcmp(j.of[1].text, j.of[size].text))
-        fail_msg("%s: %d ranks: other numbers\n%s\nand of one process\n%s", names[i], size, j.of[size].text,
-                 j.of[1].text);
-    }
-    munmap(j.of, bytes);
+    same_numbers((job){.run = names[i]}, (const int[]){1, 2 << i % 3, i ? 0 : 8, 0});
   }
   forked_means = CH_COMM_MEANS;
+}
+
+/* A run of one shard, which its config says, and its batches in four. */
+static void shards_of_the_caller(void **state) {
+  (void)state;
+  choir_model *model;
+  make_run("expert_choice", 1, "single");
+  same_numbers((job){.run = "single", .shards = 4}, (const int[]){1, 2, 4, 0});
+  assert_int_equal(choir_model_load("single", &(choir_run_options){.shards = -1}, &model), CHOIR_ERROR_ARGUMENT);
+  assert_non_null(strstr(choir_error_message(), "shards is -1: it must be 1 to"));
 }
 
 /* ---- what ends for all ---- */
@@ -257,7 +270,7 @@ static void other_models_are_refused(void **state) {
 static int setup(void **state) { return program_setup(state) || program_run("head -c 3000 corpus.txt >page.txt"); }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_of_one_process), cmocka_unit_test(one_fails_all_end),
-                                     cmocka_unit_test(other_models_are_refused)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_of_one_process), cmocka_unit_test(shards_of_the_caller),
+                                     cmocka_unit_test(one_fails_all_end), cmocka_unit_test(other_models_are_refused)};
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

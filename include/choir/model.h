@@ -21,7 +21,9 @@ typedef struct choir_run_options {
   int threads;              /* 0: all */
   int unchecked;            /* take weights that are not finite, too: to look at them */
   const choir_ranks *ranks; /* who shares the model (choir/ranks.h); NULL: it is this process's alone */
-  int64_t reserved[7];
+  int64_t shards;           /* of a checkpoint that is loaded: into how many its batches are cut, which the number of
+                               processes must divide; 0: the config's train.shards. Training goes by its config */
+  int64_t reserved[6];
 } choir_run_options;
 #define CHOIR_RUN_OPTIONS_INIT \
   { .backend = "cpu" }

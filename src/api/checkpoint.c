@@ -44,6 +44,7 @@ static int load_parts(const load *l, const char *directory) {
   snprintf(path, sizeof path, "%s/config.json", directory);
   int code = ch_model_create(&config, l->options, l->model);
   if (code) return ch_error_in(code, "%s", path);
+  if (l->options && l->options->shards) (*l->model)->shards = (int)l->options->shards;
   snprintf(path, sizeof path, "%s/model.safetensors", directory);
   CH_TRY(ch_weights_load(&(*l->model)->net.params, &(*l->model)->x, path, l->options && l->options->unchecked));
   ch_model_weights_changed(*l->model);
@@ -137,6 +138,13 @@ static int load_newest(const load *l, const char *run) {
   return code;
 }
 
+static int check_shards(int64_t shards) {
+  enum { MOST = 1 << 20 }; /* as train.shards */
+  if (shards >= 0 && shards <= MOST) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "shards is %lld: it must be 1 to %d, or 0 for those of the config",
+                  (long long)shards, MOST);
+}
+
 static int load_path(const load *l, const char *path) {
   char part[PATH_MAX];
   struct stat status;
@@ -144,6 +152,7 @@ static int load_path(const load *l, const char *path) {
   if (snprintf(part, sizeof part, "%s/model.safetensors", path) >= (int)sizeof part)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
   if (l->options) CH_TRY(ch_threads_resolve(l->options->threads, &threads)); /* no fault of the checkpoint's */
+  if (l->options) CH_TRY(check_shards(l->options->shards));
   if (ch_tensors_there(part)) {
     int code = load_one(l, path);
     return code && files_fault(code) ? name_older(code, path) : code;

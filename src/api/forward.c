@@ -10,7 +10,7 @@
 #include "comm/collective.h"
 
 int ch_model_shards(const choir_model *model, int B) {
-  int shards = model->config.train.shards;
+  int shards = model->shards;
   return shards > 1 && B % shards == 0 ? shards : 1;
 }
 

@@ -22,6 +22,7 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   ch_compute compute = CH_COMPUTE_FP32;
   CH_CHECK_RESERVED(o, "choir_run_options");
   model->config = *config;
+  model->shards = config->train.shards;
   CH_TRY(choir_config_check(config));
   CH_TRY(ch_compute_find(o->compute ? o->compute : config->train.compute, &compute));
   CH_TRY(ch_exec_init(&model->x, o->backend ? o->backend : "cpu", compute, o->emulate_bf16, o->threads));

@@ -9,8 +9,9 @@ struct choir_model {
   choir_config config;
   ch_transformer net;
   ch_exec x;
-  ch_arena weights, gradients;                 /* gradients: counting until asked for */
-  int share_gradients;                         /* between layers: ch_pass.ready takes them */
+  int shards;                  /* that batches are cut into: the config's, unless who loaded it has said otherwise */
+  ch_arena weights, gradients; /* gradients: counting until asked for */
+  int share_gradients;         /* between layers: ch_pass.ready takes them */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
   int causal;                                  /* passes route without a look at other tokens */
   int stale;                                   /* bf16 copies are older than the weights */
@@ -55,7 +56,7 @@ int ch_model_make_gradients(choir_model *model);
 /* Undoes what planning a trainer did: memory for gradients, where layers shared it, and room for the optimizer. */
 void ch_model_end_training(choir_model *model);
 
-/* Shards of a pass over B sequences: as the config has it where that divides B, else 1. */
+/* Shards of a pass over B sequences: model->shards where they divide B, else 1. */
 int ch_model_shards(const choir_model *model, int B);
 
 /* Makes room for passes of B x T; does nothing when there is. Refuses sizes that the router cannot take. */

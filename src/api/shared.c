@@ -25,8 +25,8 @@ static uint64_t hash_weights(const choir_model *model) {
 }
 
 int ch_model_same(const choir_model *model) {
-  static const char *const name[] = {"version of choir",   "config",        "compute type", "instruction set",
-                                     "number of replicas", "set of weights"};
+  static const char *const name[] = {"version of choir",   "config",           "compute type",  "instruction set",
+                                     "number of replicas", "number of shards", "set of weights"};
   if (model->x.comm->size == 1) return CHOIR_OK;
   json_t *config = ch_config_json(&model->config);
   char *text = ch_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);
@@ -35,6 +35,7 @@ int ch_model_same(const choir_model *model) {
                            (uint64_t)model->x.compute,
                            (uint64_t)ch_machine_isa(),
                            (uint64_t)model->x.grid.holders.size,
+                           (uint64_t)model->shards,
                            hash_weights(model)};
   free(text);
   json_decref(config);
@@ -50,7 +51,7 @@ int ch_model_alone(const choir_model *model, const char *what) {
 
 /* Ranks share a batch by whole shards. */
 int ch_model_check_ranks(const choir_model *model, int B) {
-  int ranks = model->x.comm->size, shards = model->config.train.shards;
+  int ranks = model->x.comm->size, shards = model->shards;
   if (ranks == 1) return CHOIR_OK;
   if (!model->x.memory->host)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -58,8 +59,8 @@ int ch_model_check_ranks(const choir_model *model, int B) {
                     ranks, model->x.ops->name);
   if (shards % ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "train.shards is %d, which %d processes cannot share evenly; set it to a multiple of %d, or start "
-                    "another number of processes",
+                    "train.shards is %d, which %d processes cannot share evenly; set it to a multiple of %d (choir "
+                    "eval, forward and stats: --shards), or start another number of processes",
                     shards, ranks, ranks);
   if (B % shards == 0) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT,

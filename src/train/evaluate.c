@@ -96,7 +96,7 @@ static double unigram_sum(const double *unigram, const int32_t *target, int64_t 
 /* Rows of padding change nothing but the time: as many as make whole shards, and so the same numbers on any number of
  * ranks. */
 static int rows_of(const choir_model *model, int B) {
-  int shards = model->config.train.shards;
+  int shards = model->shards;
   return shards > 1 ? (B + shards - 1) / shards * shards : B;
 }
 
