@@ -78,6 +78,14 @@ static void what_was_said(void) {
   free(text);
 }
 
+/* mpirun may be gone a little before the last one that it has killed. */
+static void all_gone(int ranks, const char *what) {
+  enum { TRIES = 200 }; /* ten seconds */
+  for (int r = 0, tries = 0; r < ranks; r++)
+    for (; mpi_process(r); program_nap(0.05))
+      if (tries++ == TRIES) fail_msg("%s: rank %d goes on ten seconds after the job has ended", what, r);
+}
+
 static void killed_at_random_instants(void **state) {
   (void)state;
   needs_ranks();
@@ -98,7 +106,7 @@ static void killed_at_random_instants(void **state) {
     what_was_said();
     snprintf(what, sizeof what, "rank %d of %d killed after step %d, then %d", rank, ranks, step, next);
     if (!status != !struck && !(struck && step == 24)) fail_msg("%s: status %d: %s", what, status, program_output);
-    for (int r = 0; r < ranks; r++) assert_int_equal(mpi_process(r), 0);
+    all_gone(ranks, what);
     done += struck;
     at_step[step == 0 ? 0 : step < 24 ? 1 : 2] += struck;
     job->again = again_on(next);
