@@ -235,6 +235,7 @@ int ch_study_run_name(const ch_study *s, const choir_config *config, char *name)
     json_object_del(train, "steps");
     json_object_del(train, "checkpoint_every");
     json_object_del(train, "keep_checkpoints");
+    json_object_del(train, "file_bytes");
     json_object_del(json_object_get(json, "model"), "name");
   }
   char *text = json ? ch_json_dump(json, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
