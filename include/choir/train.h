@@ -37,7 +37,12 @@ typedef struct choir_train_event {
   double seconds_left;              /* at the mean speed of this process; WAITING: of the limit */
   int64_t tokens;                   /* seen so far */
   const char *text; /* CHECKPOINT: its directory; EVAL: routing, as "batch"; NOTICE: lines; WAITING: for what */
-  const choir_memory *memory; /* MEMORY only */
+  const choir_memory *memory;        /* MEMORY only */
+  double seconds;                    /* of the step */
+  int ranks;                         /* STEP: processes that took it; with more than one: */
+  int slowest_rank;                  /* that waited least for the others */
+  int64_t sent_bytes, sent_messages; /* of this one */
+  double waited;                     /* seconds of the step in which this one was in exchanges */
 } choir_train_event;
 
 typedef struct choir_train_options {

@@ -203,6 +203,12 @@ static int step(loop_state *d, choir_train_event *e) {
   ch_metrics_step(&d->metrics, e);
   const ch_rank_times ranks = ch_rank_times_since(comm_of(run), &d->sent);
   ch_metrics_timing(&d->metrics, e, seconds, &ranks);
+  e->seconds = seconds;
+  e->ranks = ranks.ranks;
+  e->slowest_rank = ranks.slowest;
+  e->sent_bytes = ranks.bytes;
+  e->sent_messages = ranks.messages;
+  e->waited = ranks.waited;
   tell(d, e);
   if (due(c->eval_every, run)) CH_TRY(evaluate(d, *e));
   wish wished;
