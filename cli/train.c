@@ -14,8 +14,11 @@ static struct {
 
 typedef struct display {
   cli_progress progress;
-  int64_t first, last; /* steps of this process; first 0: none yet */
-  int waiting;         /* for room, and it has been said */
+  int waiting;  /* for room, and it has been said */
+  int64_t last; /* step; 0: none yet */
+  /* Of all steps of this process: */
+  int64_t steps, sent_bytes, sent_messages;
+  double seconds, waited;
 } display;
 
 /* ", 61 % of peak", or nothing where no peak is known. */
@@ -43,7 +46,7 @@ static double seconds_left(const display *w, const choir_train_event *e) {
 
 static void show_step(display *w, const choir_train_event *e) {
   char steps[24] = "", peak[48], sent[128];
-  if (!cli_progress_due(&w->progress) && e->step != w->first) return;
+  if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s%s",
                     (long long)e->step, steps, cli_duration(seconds_left(w, e)), e->loss, exp(e->loss),
@@ -89,8 +92,12 @@ static void show_waiting(display *w, const choir_train_event *e) {
 static int on_event(void *context, const choir_train_event *e) {
   display *w = context;
   if (e->kind == CHOIR_EVENT_STEP) {
-    if (!w->first) w->first = e->step;
     w->last = e->step;
+    w->steps++;
+    w->sent_bytes += e->sent_bytes;
+    w->sent_messages += e->sent_messages;
+    w->seconds += e->seconds;
+    w->waited += e->waited;
     show_step(w, e);
   } else if (e->kind == CHOIR_EVENT_WAITING) {
     show_waiting(w, e);
@@ -101,16 +108,15 @@ static int on_event(void *context, const choir_train_event *e) {
   return cli_stop_requested() || out_of_time;
 }
 
-/* Of several ranks: what the first one sent, and for how long it was at that. */
+/* Of several ranks: what the first one sent in a step, and for how long it was at that. */
 static void show_exchange(const display *w) {
   const choir_ranks *ranks = cli_ranks();
-  choir_ranks_traffic sent = choir_ranks_sent(ranks);
-  double seconds = cli_seconds() - w->progress.started, steps = (double)(w->last - w->first + 1);
-  if (choir_ranks_size(ranks) == 1 || !w->first) return;
+  if (choir_ranks_size(ranks) == 1 || !w->steps) return;
+  double steps = (double)w->steps;
   printf("%d ranks", choir_ranks_size(ranks));
   if (cli_replicas > 1) printf(", %d replicas of the experts", cli_replicas);
-  printf(": each step rank 0 sent %s in %.0f messages; %.0f %% of the time went into exchanges\n",
-         cli_bytes((double)sent.bytes / steps), (double)sent.messages / steps, 100 * sent.seconds / seconds);
+  printf(": each step rank 0 sent %s in %.0f messages; %.0f %% of their time went into exchanges\n",
+         cli_bytes((double)w->sent_bytes / steps), (double)w->sent_messages / steps, 100 * w->waited / w->seconds);
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
