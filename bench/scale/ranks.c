@@ -1,0 +1,111 @@
+/* What bench/scale/simulate runs: steps of training on simulated ranks. Model, layer, exchange and optimizer are the
+ * library's; only what an op computes, and what a message carries, is not there.
+ *
+ *   ranks PLATFORM CONFIG RANKS REPLICAS STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]
+ *
+ * prints one JSON object: seconds of a step, those that the mean and the busiest rank computed, and what a rank sent.
+ * Without a cluster's file nothing but messages takes time. */
+#include "api/ranks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "comm/collective.h"
+#include "network.h"
+#include "ops.h"
+#include "routes.h"
+#include "train/step.h"
+
+typedef struct {
+  choir_config config;
+  int ranks, replicas, steps;
+  int32_t *tokens;
+  double seconds;                    /* until the last rank was done */
+  double computed, most;             /* of them: sum over ranks, and the largest */
+  double bytes, messages, exchanges; /* sums over ranks */
+} simulation;
+
+static void must(int code) {
+  if (!code) return;
+  fprintf(stderr, "%s\n", choir_error_message());
+  exit(1);
+}
+
+void __real_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
+                        int64_t most, real *room);
+void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
+                        int64_t most, real *room);
+
+/* The sums of gradients read and write what they exchange: not the rank's own memory, but what all ranks share. */
+void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
+                        int64_t most, real *room) {
+  real *nowhere[CH_SUM_PIECES], *shared = scale_network_nowhere(count * (int64_t)sizeof *shared);
+  (void)piece, (void)room;
+  for (int i = 0; i < CH_SUM_PIECES; i++) nowhere[i] = shared;
+  room = scale_network_nowhere(ch_comm_sum_room(comm, shards) * (int64_t)sizeof *room);
+  __real_ch_comm_sum(comm, what, shards, nowhere, count, most, room);
+}
+
+/* What the loop of choir train exchanges beside the step (train/loop.c): who waited, whether all are well, who wishes
+ * to stop. */
+static void between_steps(const ch_comm *comm) {
+  double waited[CH_RANKS] = {0};
+  ch_comm_gather(comm, "seconds waited", waited, sizeof *waited);
+  must(ch_comm_agree(comm, CHOIR_OK));
+  ch_comm_max(comm, 0);
+}
+
+static void run_rank(const ch_comm *comm, void *context) {
+  simulation *s = context;
+  choir_ranks ranks = {.comm = comm, .replicas = s->replicas};
+  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
+  options.backend = "clock";
+  options.threads = 1;
+  options.ranks = &ranks;
+  choir_model *model;
+  ch_trainer trainer;
+  ch_step_result result;
+  must(ch_model_prepare(&s->config, &options, &model));
+  must(ch_trainer_plan(model, &trainer));
+  must(ch_trainer_commit(&trainer));
+  for (int i = 0; i < s->steps; i++) {
+    must(ch_trainer_step(&trainer, s->tokens, s->tokens, &result));
+    between_steps(comm);
+  }
+  double now = scale_network_now(comm), computed = scale_network_computed(comm);
+  if (now > s->seconds) s->seconds = now;
+  if (computed > s->most) s->most = computed;
+  s->computed += computed;
+  s->bytes += (double)comm->traffic->bytes;
+  s->messages += (double)comm->traffic->messages;
+  s->exchanges += (double)comm->traffic->exchanges;
+  ch_trainer_free(&trainer);
+}
+
+int main(int argc, char **argv) {
+  static ch_cluster cluster;
+  if (argc < 9) {
+    fprintf(stderr, "ranks PLATFORM CONFIG RANKS REPLICAS STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]\n");
+    return 2;
+  }
+  simulation s = {.ranks = atoi(argv[3]), .replicas = atoi(argv[4]), .steps = atoi(argv[5])};
+  int timed = argc > 9 && argv[9][0] != '-';
+  must(choir_config_load(argv[2], &s.config));
+  if (timed) must(ch_cluster_load(argv[9], &cluster));
+  int64_t n = (int64_t)ch_pass_sequences(&s.config) * s.config.train.sequence_length;
+  s.tokens = calloc((size_t)ch_step_tokens(&s.config.train), sizeof *s.tokens);
+  if (!s.tokens) return 1;
+  scale_routes_set(&(scale_routes){
+      .tokens = (int)n, .spread = atof(argv[6]), .popular = atof(argv[7]), .seed = strtoull(argv[8], NULL, 10)});
+  must(ch_backend_register(scale_clock(timed ? &cluster : NULL)));
+  scale_network_run(argc, argv, argv[1], s.ranks, run_rank, &s);
+  double all = (double)s.steps * s.ranks;
+  printf(
+      "{\"ranks\":%d,\"seconds\":%.9g,\"computed\":%.9g,\"most_computed\":%.9g,\"bytes\":%.9g,\"messages\":%.9g,"
+      "\"exchanges\":%.9g}\n",
+      s.ranks, s.seconds / s.steps, s.computed / all, s.most / s.steps, s.bytes / all, s.messages / all,
+      s.exchanges / all);
+  return 0;
+}

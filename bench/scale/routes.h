@@ -1,0 +1,20 @@
+/* Made-up routings, the same on all ranks: which expert takes how many tokens of which rank. */
+#ifndef SCALE_ROUTES_H
+#define SCALE_ROUTES_H
+
+#include "op/op.h"
+
+/* What the tokens of all ranks would choose. */
+typedef struct {
+  int tokens;     /* of all ranks: a record of so many is made up */
+  double spread;  /* of expert i's tokens over ranks: weights exp(spread N(0,1)), by rank and expert */
+  double popular; /* where tokens choose: how many ask for expert i goes by exp(popular N(0,1)) */
+  uint64_t seed;
+} scale_routes;
+void scale_routes_set(const scale_routes *routes);
+
+/* The ops of routing: those that experts choose by, and tokens. Everything that the ranks' own code reads is there:
+ * expert_begin, and slot_token of the record of all tokens. Arrays that only ops read are not written. */
+void scale_fill_routes(ch_ops *ops);
+
+#endif
