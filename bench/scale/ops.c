@@ -124,6 +124,13 @@ OP(running_mean, ch_running_mean_args) { (void)x, (void)a; }
   }
 CH_OPS(MISSING)
 
+#define TIMED(op)                                                                                                    \
+  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(head) op(gather) op(combine) op(combine_backward) \
+      op(softmax) op(softmax_backward) op(gelu) op(gelu_backward) op(geglu) op(geglu_backward) op(rmsnorm)           \
+          op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy) op(dropout) op(multiply) op(round_bf16) \
+              op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select) op(best) op(balance) op(balance_backward)  \
+                  op(gate) op(gate_backward) op(loads) op(mean_cutoff) op(running_mean)
+
 static void fill(ch_ops *ops, ch_compute compute) {
   (void)compute;
 #define TAKE(name, args) ops->name = no_##name;
@@ -131,12 +138,7 @@ static void fill(ch_ops *ops, ch_compute compute) {
   scale_fill_routes(ops);
   made_up = *ops;
 #define PUT(name) ops->name = op_##name;
-  PUT(gemm)
-  PUT(expert_gemm) PUT(attention) PUT(attention_backward) PUT(head) PUT(gather) PUT(combine) PUT(combine_backward)
-      PUT(softmax) PUT(softmax_backward) PUT(gelu) PUT(gelu_backward) PUT(geglu) PUT(geglu_backward) PUT(rmsnorm)
-          PUT(rmsnorm_backward) PUT(embedding) PUT(embedding_backward) PUT(copy) PUT(dropout) PUT(multiply)
-              PUT(round_bf16) PUT(widen_bf16) PUT(sumsq) PUT(adafactor) PUT(adamw) PUT(select) PUT(best) PUT(balance)
-                  PUT(balance_backward) PUT(gate) PUT(gate_backward) PUT(loads) PUT(mean_cutoff) PUT(running_mean)
+  TIMED(PUT)
 }
 
 static int supports(ch_compute compute, int emulate) { return (void)compute, (void)emulate, CHOIR_OK; }

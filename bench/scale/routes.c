@@ -15,9 +15,12 @@ static struct {
   int ranks, experts;
   int *token; /* [slots] */
   int *count; /* [ranks,experts] */
+  double fullest;
 } made;
 
 void scale_routes_set(const scale_routes *routes) { options = *routes; }
+
+double scale_routes_fullest(void) { return made.fullest; }
 
 /* N(0,1), a function of the seed and two numbers. */
 static double normal(uint64_t kind, uint64_t i) {
@@ -53,7 +56,9 @@ static void make(const int *expert_begin, int experts, int ranks) {
   made.count = calloc((size_t)ranks * (size_t)experts, sizeof *made.count);
   if (!made.token || !made.count) abort();
   for (int i = 0; i < experts; i++) {
-    spread_tokens(i, expert_begin[i + 1] - expert_begin[i], made.count);
+    int load = expert_begin[i + 1] - expert_begin[i];
+    spread_tokens(i, load, made.count);
+    made.fullest = fmax(made.fullest, (double)load * experts / expert_begin[experts]);
     for (int r = 0; r < ranks; r++)
       for (int j = 0; j < made.count[(int64_t)r * experts + i]; j++) made.token[slot++] = r * own + j;
   }

@@ -13,6 +13,9 @@ typedef struct {
 } scale_routes;
 void scale_routes_set(const scale_routes *routes);
 
+/* What the fullest expert took, over the mean. */
+double scale_routes_fullest(void);
+
 /* The ops of routing: those that experts choose by, and tokens. Everything that the ranks' own code reads is there:
  * expert_begin, and slot_token of the record of all tokens. Arrays that only ops read are not written. */
 void scale_fill_routes(ch_ops *ops);
