@@ -165,6 +165,7 @@ void scale_network_run(int argc, char **argv, const char *platform, int count,
     s->comm.stride = 1;
     s->comm.piece = INT64_C(1) << 28;
     s->comm.worth = CH_COMM_WORTH;
+    s->comm.means = CH_COMM_MEANS;
     s->comm.traffic = &s->traffic;
     s->comm.context = s;
     s->comm.begin = begin;

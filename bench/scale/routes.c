@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "moe/router.h"
 
 static scale_routes options;
@@ -47,6 +48,17 @@ static void spread_tokens(int expert, int load, int *count) {
   }
 }
 
+/* What goes in rounds (moe/rounds.h) needs more of a record than is made. */
+static void check_rooms(int slots) {
+  for (int r = 0; r < made.ranks; r++) {
+    int64_t own = 0;
+    for (int i = 0; i < made.experts; i++) own += made.count[(int64_t)r * made.experts + i];
+    if (own <= (int64_t)CH_COMM_MEANS * slots / made.ranks) continue;
+    fprintf(stderr, "rank %d has %d times the mean of all slots: take a smaller spread\n", r, CH_COMM_MEANS);
+    exit(1);
+  }
+}
+
 /* Any tokens of the right ranks, ascending. */
 static void make(const int *expert_begin, int experts, int ranks) {
   int slot = 0, own = options.tokens / ranks;
@@ -62,6 +74,7 @@ static void make(const int *expert_begin, int experts, int ranks) {
     for (int r = 0; r < ranks; r++)
       for (int j = 0; j < made.count[(int64_t)r * experts + i]; j++) made.token[slot++] = r * own + j;
   }
+  check_rooms(slot);
 }
 
 /* ---- ops ---- */
