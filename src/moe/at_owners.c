@@ -84,17 +84,40 @@ static void collect(const ch_route_args *all, const report *experts) {
   all->record->load = experts[0].most_load;
 }
 
-/* One array of the record [slots]: that of every rank's experts, from them. */
+/* Slots of a rank's experts, and the part of all slots that is its to send to all. */
+typedef struct {
+  int64_t first, last;
+} slot_range;
+
+static slot_range slots_chosen(const ch_exec *x, const ch_route_args *all, int rank) {
+  const int *begin = CH_AS_HOST(const int, all->record->expert_begin);
+  return (slot_range){begin[first_of(x, all->e, rank)], begin[first_of(x, all->e, rank + 1)]};
+}
+
+static slot_range slots_shared(const ch_exec *x, const ch_route_args *all, int rank) {
+  int64_t slots = CH_AS_HOST(const int, all->record->expert_begin)[all->e], ranks = x->comm->size;
+  return (slot_range){ch_share(slots, rank, ranks), ch_share(slots, rank + 1, ranks)};
+}
+
+static ch_bytes both(slot_range a, slot_range b, const void *base, int64_t from, int64_t size) {
+  int64_t first = a.first > b.first ? a.first : b.first, last = a.last < b.last ? a.last : b.last;
+  if (last < first) last = first;
+  return (ch_bytes){(char *)(uintptr_t)base + (first - from) * size, (last - first) * size};
+}
+
+/* One array of the record [slots], `mine` of this rank's experts, to all. Where a rank has more than its share, others
+ * get a part of it first: with more ranks than experts few would send to all, and the others wait. */
 static void gather_slots(const ch_exec *x, const ch_route_args *all, const char *what, const void *mine, void *whole,
                          int64_t size) {
-  const int *begin = CH_AS_HOST(const int, all->record->expert_begin);
+  int rank = x->comm->rank;
+  slot_range chosen = slots_chosen(x, all, rank), shared = slots_shared(x, all, rank);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   for (int r = 0; r < x->comm->size; r++) {
-    int from = begin[first_of(x, all->e, r)], to = begin[first_of(x, all->e, r + 1)];
-    receive[r] = (ch_bytes){(char *)whole + from * size, (to - from) * size};
+    send[r] = both(chosen, slots_shared(x, all, r), mine, chosen.first, size);
+    receive[r] = both(shared, slots_chosen(x, all, r), whole, 0, size);
   }
-  for (int r = 0; r < x->comm->size; r++) send[r] = (ch_bytes){(void *)(uintptr_t)mine, receive[x->comm->rank].bytes};
   ch_comm_exchange(x->comm, what, send, receive);
+  ch_comm_gather_shares(x->comm, what, whole, CH_AS_HOST(const int, all->record->expert_begin)[all->e], size);
 }
 
 void ch_route_at_owners(ch_exec *x, const ch_router *router, const ch_route_args *all) {

@@ -142,6 +142,25 @@ static void to_all(const job *j, int64_t bytes, int64_t exchanges, ch_flow *f) {
   f->exchanges = exchanges;
 }
 
+/* Slots of ranks whose experts took more than an equal share, which others get first: moe/at_owners.c. */
+static int64_t shared_out(const job *j, int64_t slots) {
+  int64_t ranks = j->layout->ranks, moved = slots;
+  for (int r = 0; r < ranks; r++) {
+    int64_t first = slots / j->e * ch_share(j->e, r, ranks), last = slots / j->e * ch_share(j->e, r + 1, ranks);
+    int64_t from = ch_share(slots, r, ranks), to = ch_share(slots, r + 1, ranks);
+    int64_t own = (last < to ? last : to) - (first > from ? first : from);
+    moved -= own > 0 ? own : 0;
+  }
+  return moved;
+}
+
+/* What experts took. */
+static void chosen(const job *j, int64_t slots, ch_flow *f) {
+  int64_t moved = shared_out(j, slots);
+  to_all(j, j->layers * (CH_CHOSEN_EXPERT_BYTES * j->e + CH_CHOSEN_SLOT_BYTES * slots), (moved ? 5 : 3) * j->layers, f);
+  f->bytes += (double)(j->layers * CH_CHOSEN_SLOT_BYTES * moved);
+}
+
 static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
   const ch_layout *l = j->layout;
   const int64_t word = sizeof(real);
@@ -152,8 +171,7 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
         to_all(j, j->layers * word * j->n * j->e / (j->router->choose_alone ? l->ranks : 1), j->layers, f);
       break;
     case CH_FLOW_CHOSEN:
-      if (j->router->choose_alone)
-        to_all(j, j->layers * (CH_CHOSEN_EXPERT_BYTES * j->e + CH_CHOSEN_SLOT_BYTES * slots), 3 * j->layers, f);
+      if (j->router->choose_alone) chosen(j, slots, f);
       break;
     case CH_FLOW_ROWS: /* a row goes in `hidden` pieces to as many ranks; one of all that there are is the sender */
       f->size = l->experts * l->hidden;
