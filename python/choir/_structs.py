@@ -106,7 +106,8 @@ RunOptions = struct(
     *_all(c.c_char_p, "compute backend"),
     *_all(c.c_int, "emulate_bf16 threads unchecked"),
     ("ranks", c.c_void_p),
-    reserved=7,
+    ("shards", I64),
+    reserved=6,
 )
 Parameter = struct(
     "Parameter",
