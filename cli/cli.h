@@ -150,6 +150,8 @@ char *cli_read_file(const char *path,
 /* Rows of how a model is run: choices of this call, no part of what it computes. */
 /* clang-format off */
 #define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads; 0 means all CPUs; what is computed does not depend on it", 0}
+#define CLI_COMPUTE(target)                                                                                            \
+  {"compute", "fp32|bf16", CLI_CHOICE, target, NULL, "type of the matrix products; the config's otherwise", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
   {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none, slowly", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \
@@ -176,16 +178,14 @@ int cli_vocabulary(choir_config *config, int given);
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
-/* A row for verbs that load a checkpoint; `o.unchecked` is an int. */
-#define CLI_UNCHECKED(o) \
-  { "unchecked", NULL, CLI_FLAG, &o.unchecked, NULL, "load weights that are not finite, too, to look at them", 0 }
+/* A row for verbs that load a checkpoint, with these choir_run_options. */
+#define CLI_UNCHECKED(run) \
+  { "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL, "load weights that are not finite, too, to look at them", 0 }
 
 /* inspect_text.c: what choir stats and choir inspect share. */
 typedef struct cli_inspect_options {
   choir_inspect_options options;
-  const char *compute, *backend;
-  int threads, unchecked;
-  int64_t shards;
+  choir_run_options run;
 } cli_inspect_options;
 
 /* Their rows in the option table; `tokens` is the default limit. */
@@ -198,10 +198,10 @@ typedef struct cli_inspect_options {
   {"batch-sequences", "B", CLI_INT, &o.options.batch_sequences, "0", "that are routed together; 0: as in training", 0},\
   {"sequence-length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},    \
   {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
-  {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},    \
-  CLI_UNCHECKED(o),                                                                                                    \
-  CLI_BACKEND(&o.backend),                                                                                             \
-  CLI_THREADS(&o.threads)
+  CLI_COMPUTE(&o.run.compute),                                                                                         \
+  CLI_UNCHECKED(o.run),                                                                                                \
+  CLI_BACKEND(&o.run.backend),                                                                                         \
+  CLI_THREADS(&o.run.threads)
 /* clang-format on */
 
 /* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */
@@ -210,8 +210,9 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
 
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {
-  const char *backend, *requests, *task, *data, *split, *out, *routing, *compute;
-  int batch, chunk, batch_sequences, tokens, threads, json;
+  choir_run_options run;
+  const char *requests, *task, *data, *split, *out, *routing;
+  int batch, chunk, batch_sequences, tokens, json;
   double capacity_factor;
 } cli_score_options;
 /* A line: accuracy, and what else the task wants to know. */

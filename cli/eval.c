@@ -4,9 +4,10 @@
 #include "cli.h"
 
 static struct {
-  const char *data, *text, *compute, *routing, *backend;
-  int64_t sequences, shards;
-  int batch, length, in_order, threads, unchecked, json;
+  choir_run_options run;
+  const char *data, *text, *routing;
+  int64_t sequences;
+  int batch, length, in_order, json;
 } o;
 
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
@@ -111,16 +112,10 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_tokenizer *tokenizer;
   choir_model *model;
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
-  options.compute = o.compute;
-  options.backend = o.backend;
-  options.threads = o.threads;
-  options.unchecked = o.unchecked;
-  options.ranks = cli_ranks();
-  options.shards = o.shards;
+  o.run.ranks = cli_ranks();
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
-  int status = cli_checkpoint_open(operands[0], &options, o.routing, &tokenizer, &model);
+  int status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
   if (!status) status = evaluate_all(model, tokenizer);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
@@ -139,12 +134,12 @@ static const cli_option options[] = {
      "take held-out sequences as they stand, so that a batch is a piece of one text; otherwise it is a mixture", 0},
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
-    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
-    CLI_UNCHECKED(o),
-    CLI_BACKEND(&o.backend),
-    CLI_SHARDS(&o.shards),
+    CLI_COMPUTE(&o.run.compute),
+    CLI_UNCHECKED(o.run),
+    CLI_BACKEND(&o.run.backend),
+    CLI_SHARDS(&o.run.shards),
     CLI_RANKS_OPTIONS,
-    CLI_THREADS(&o.threads),
+    CLI_THREADS(&o.run.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 

@@ -5,9 +5,9 @@
 #include "cli.h"
 
 static struct {
-  const char *logits, *gradients, *compute, *routing, *backend;
-  int json, emulate, threads, unchecked;
-  int64_t shards;
+  choir_run_options run;
+  const char *logits, *gradients, *routing;
+  int json;
 } o;
 
 static int write_logits(int B, int T, int V, float *logits) {
@@ -106,19 +106,12 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_npy tokens = {0};
   choir_model *model;
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
-  options.compute = o.compute;
-  options.backend = o.backend;
-  options.emulate_bf16 = o.emulate;
-  options.threads = o.threads;
-  options.unchecked = o.unchecked;
-  options.ranks = cli_ranks();
-  options.shards = o.shards;
-  if (choir_ranks_agree(options.ranks, choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens))) {
+  o.run.ranks = cli_ranks();
+  if (choir_ranks_agree(o.run.ranks, choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens))) {
     choir_npy_free(&tokens);
     return cli_fail();
   }
-  int status = cli_checkpoint_open(operands[0], &options, o.routing, NULL, &model);
+  int status = cli_checkpoint_open(operands[0], &o.run, o.routing, NULL, &model);
   if (!status) status = forward(model, &tokens);
   choir_model_free(model);
   choir_npy_free(&tokens);
@@ -131,13 +124,13 @@ static const cli_option options[] = {
      0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},
-    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
-    CLI_EMULATE_BF16(&o.emulate),
-    CLI_UNCHECKED(o),
-    CLI_BACKEND(&o.backend),
-    CLI_SHARDS(&o.shards),
+    CLI_COMPUTE(&o.run.compute),
+    CLI_EMULATE_BF16(&o.run.emulate_bf16),
+    CLI_UNCHECKED(o.run),
+    CLI_BACKEND(&o.run.backend),
+    CLI_SHARDS(&o.run.shards),
     CLI_RANKS_OPTIONS,
-    CLI_THREADS(&o.threads),
+    CLI_THREADS(&o.run.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
     {0}};
 

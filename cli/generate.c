@@ -5,11 +5,12 @@
 #include "cli.h"
 
 static struct {
-  const char *prompt, *prompts, *routing, *compute, *backend;
+  choir_run_options run;
+  const char *prompt, *prompts, *routing;
   cli_list stops;
   int64_t seed;
   double temperature, top_p;
-  int max_tokens, top_k, batch, chunk, threads, unchecked, json;
+  int max_tokens, top_k, batch, chunk, json;
 } o;
 
 /* What the prompts are and how far they are printed. */
@@ -168,12 +169,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer, work *
 static int with_model(const char *checkpoint, work *w, const char *const *stops) {
   choir_tokenizer *tokenizer;
   choir_model *model;
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
-  options.compute = o.compute;
-  options.backend = o.backend;
-  options.threads = o.threads;
-  options.unchecked = o.unchecked;
-  int status = cli_checkpoint_open(checkpoint, &options, o.routing, &tokenizer, &model);
+  int status = cli_checkpoint_open(checkpoint, &o.run, o.routing, &tokenizer, &model);
   if (!status) status = generate(model, tokenizer, w, stops);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
@@ -219,10 +215,10 @@ static const cli_option options[] = {
     {"batch", "B", CLI_INT, &o.batch, "8", "prompts at a time", 0},
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "must not look at other tokens", 0},
-    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
-    CLI_UNCHECKED(o),
-    CLI_BACKEND(&o.backend),
-    CLI_THREADS(&o.threads),
+    CLI_COMPUTE(&o.run.compute),
+    CLI_UNCHECKED(o.run),
+    CLI_BACKEND(&o.run.backend),
+    CLI_THREADS(&o.run.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
     {0}};
 

@@ -6,9 +6,10 @@
 #include "cli.h"
 
 static struct {
-  const char *text, *tokens, *compute, *backend;
+  choir_run_options run;
+  const char *text, *tokens;
   cli_list routings;
-  int sequences, length, positions, draws, json, emulate, threads, unchecked;
+  int sequences, length, positions, draws, json;
   int64_t seed;
 } o;
 
@@ -119,16 +120,10 @@ static int run(int count, const char *const *operands) {
   choir_tokenizer *tokenizer = NULL;
   choir_model *model = NULL;
   choir_npy tokens = {0};
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
-  options.compute = o.compute;
-  options.backend = o.backend;
-  options.emulate_bf16 = o.emulate;
-  options.threads = o.threads;
-  options.unchecked = o.unchecked;
   int status = 0;
   if (o.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
   if (o.tokens && choir_npy_read(o.tokens, CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
-  status = cli_checkpoint_open(operands[0], &options, NULL, o.text ? &tokenizer : NULL, &model);
+  status = cli_checkpoint_open(operands[0], &o.run, NULL, o.text ? &tokenizer : NULL, &model);
   if (!status) status = with_model(model, tokenizer, &tokens);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
@@ -145,12 +140,12 @@ static const cli_option options[] = {
     {"positions", "N", CLI_INT, &o.positions, "4", "places in the sequence to change tokens after", 0},
     {"draws", "N", CLI_INT, &o.draws, "2", "changes of each", 0},
     {"seed", "N", CLI_INT64, &o.seed, "1", "of places and new tokens", 0},
-    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
-    {"backend", "NAME", CLI_TEXT, &o.backend, "cpu", "what runs it: cpu, or reference, which rounds every row alike",
-     0},
-    CLI_EMULATE_BF16(&o.emulate),
-    CLI_UNCHECKED(o),
-    CLI_THREADS(&o.threads),
+    CLI_COMPUTE(&o.run.compute),
+    {"backend", "NAME", CLI_TEXT, &o.run.backend, "cpu",
+     "what runs it: cpu, or reference, which rounds every row alike", 0},
+    CLI_EMULATE_BF16(&o.run.emulate_bf16),
+    CLI_UNCHECKED(o.run),
+    CLI_THREADS(&o.run.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 

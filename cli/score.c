@@ -15,14 +15,10 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_tokenizer *tokenizer;
   choir_model *model;
-  choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
-  options.compute = o.compute;
-  options.threads = o.threads;
-  options.backend = o.backend;
   int status = check();
   if (status) return status;
   cli_catch_signals();
-  status = cli_checkpoint_open(operands[0], &options, "threshold", &tokenizer, &model);
+  status = cli_checkpoint_open(operands[0], &o.run, "threshold", &tokenizer, &model);
   if (!status) status = (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
@@ -43,9 +39,9 @@ static const cli_option options[] = {
     {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
     {"batch", "B", CLI_INT, &o.batch, "16", "sequences at a time by thresholds; nothing depends on it", 0},
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
-    {"compute", "fp32|bf16", CLI_CHOICE, &o.compute, NULL, "type of the matrix products; the config's otherwise", 0},
-    CLI_THREADS(&o.threads),
-    CLI_BACKEND(&o.backend),
+    CLI_COMPUTE(&o.run.compute),
+    CLI_THREADS(&o.run.threads),
+    CLI_BACKEND(&o.run.backend),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};
 

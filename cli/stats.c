@@ -139,7 +139,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {CLI_SEEING_OPTIONS(o, "0"),
-                                     CLI_SHARDS(&o.shards),
+                                     CLI_SHARDS(&o.run.shards),
                                      CLI_RANKS_OPTIONS,
                                      {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
                                      {0}};
