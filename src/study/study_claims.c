@@ -134,11 +134,12 @@ static const char *verdict_about(const ch_estimate *e, double figure) {
   return (e->low <= figure && figure <= e->high) ? unseen : contradicted;
 }
 
-/* "More than nothing", and no less than the paper's figure where there is one. */
+/* "More than nothing", and no less than the paper's figure where there is one: an interval that ends short of it does
+ * not show it, though there may be some effect. */
 static const char *verdict_more(const ch_estimate *e, double nothing, double figure) {
   if (e->high < nothing) return contradicted;
   if (e->low > nothing && (!isfinite(figure) || e->mean >= figure)) return holds;
-  return e->low80 > nothing ? weakly : unseen;
+  return e->low80 > nothing && (!isfinite(figure) || e->high >= figure) ? weakly : unseen;
 }
 
 static const char *verdict(const claim *c, const ch_estimate *e) {
