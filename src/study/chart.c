@@ -223,16 +223,16 @@ void ch_chart_write(FILE *out, const ch_chart *chart) {
 
 void ch_chart_write_svg(FILE *out, const ch_chart *chart) {
   enum { LINE = 17, COLUMNS = 2 };
-  int rows = (chart->count + COLUMNS - 1) / COLUMNS, top = 26;
+  int rows = (chart->count + COLUMNS - 1) / COLUMNS, top = 44;
   fprintf(out,
           "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"system-ui,sans-serif\">\n"
           "<style>%s svg{background:var(--card)}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"var(--card)\"/>"
           "<text x=\"8\" y=\"17\" class=\"title\">",
           WIDTH, HEIGHT + top + rows * LINE + 8, ch_chart_css);
   ch_html_text(out, chart->title);
-  fputs("<tspan class=\"tick\"> ", out);
+  fputs("</text>\n<text x=\"8\" y=\"35\" class=\"tick\">", out);
   ch_html_text(out, chart->unit);
-  fprintf(out, "</tspan></text>\n<g transform=\"translate(0 %d)\">", top);
+  fprintf(out, "</text>\n<g transform=\"translate(0 %d)\">", top);
   draw(out, chart);
   fputs("</g>\n", out);
   for (int i = 0; i < chart->count; i++) {
