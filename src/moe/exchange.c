@@ -1,7 +1,5 @@
 #include "moe/exchange.h"
 
-#include <string.h>
-
 #include "comm/collective.h"
 #include "moe/rounds.h"
 #include "moe/router.h"
@@ -102,8 +100,11 @@ static void depart(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
     return;
   }
   if (x->wire == CH_COMPUTE_BF16) round_rows(x, ex, y);
-  if (ex->round.several) ch_rounds_go(x, ex, ex->request, ex->local_rows, ex->arrivals);
-  for (int g = 0; g < AHEAD && g < ex->groups && !ch_counting(x) && !ex->round.several; g++) begin_group(x, ex, g);
+  if (ex->round.several) {
+    ch_rounds_go(x, ex, ex->request, ex->local_rows, ex->arrivals);
+    return;
+  }
+  for (int g = 0; g < AHEAD && g < ex->groups && !ch_counting(x); g++) begin_group(x, ex, g);
 }
 
 /* The round's rows of what the experts have sent back are y. */
