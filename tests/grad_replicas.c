@@ -2,6 +2,7 @@
  * selection is discrete, and in double hardly any two scores are so close that rounding could swap them; so twenty
  * steps stay comparable. Steps go down the gradient itself: one that is counted too often, or not by all, is another
  * step. */
+#include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/grid.h"
 #include "forked_comm.h"
@@ -98,7 +99,6 @@ static void descend(const ch_params *params) {
 static int collect(const model *m, outcome *to) {
   const ch_params *params = &m->net.params;
   const ch_comm *all = m->x.comm;
-  uint64_t bits = 1;
   to->weights = 0;
   for (int i = 0; i < params->count + params->buffers; i++) {
     const ch_param *p = &params->p[i];
@@ -109,9 +109,7 @@ static int collect(const model *m, outcome *to) {
     if (p->expert)
       ch_comm_gather_shares(&m->x.grid.replica, "test", at, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *at);
   }
-  for (size_t i = 0; i < (size_t)to->weights * sizeof *to->weight; i++)
-    bits = (bits ^ ((const unsigned char *)to->weight)[i]) * UINT64_C(1099511628211);
-  int64_t half = (int64_t)(bits >> 1);
+  int64_t half = (int64_t)(XXH64(to->weight, (size_t)to->weights * sizeof *to->weight, 0) >> 1);
   return ch_comm_max(all, half) != half;
 }
 
@@ -128,6 +126,8 @@ static int learn(const ch_comm *comm, void *context) {
     descend(&m.net.params);
   }
   int differ = collect(&m, mine);
+  for (int l = 0; l < LAYERS && !forked_means && comm->size > 1; l++) /* it really went in rounds */
+    differ |= m.net.block[l].moe >= 0 && !m.net.block[l].saved.exchange.round.several;
   tear_down(&m);
   if (comm->rank) free(mine);
   return differ;

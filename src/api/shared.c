@@ -52,6 +52,7 @@ int ch_model_alone(const choir_model *model, const char *what) {
 /* Ranks share a batch by whole shards. */
 int ch_model_check_ranks(const choir_model *model, int B) {
   int ranks = model->x.comm->size, shards = model->shards;
+  const char *name = shards == model->config.train.shards ? "train.shards" : "shards";
   if (ranks == 1) return CHOIR_OK;
   if (!model->x.memory->host)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -59,12 +60,12 @@ int ch_model_check_ranks(const choir_model *model, int B) {
                     ranks, model->x.ops->name);
   if (shards % ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "train.shards is %d, which %d processes cannot share evenly; set it to a multiple of %d (choir "
+                    "%s is %d, which %d processes cannot share evenly; set it to a multiple of %d (choir "
                     "eval, forward and stats: --shards), or start another number of processes",
-                    shards, ranks, ranks);
+                    name, shards, ranks, ranks);
   if (B % shards == 0) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT,
                   "a batch of %d sequences, which %d processes share by shards: there must be a multiple of "
-                  "train.shards, %d",
-                  B, ranks, shards);
+                  "%s, %d",
+                  B, ranks, name, shards);
 }

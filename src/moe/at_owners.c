@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/collective.h"
+#include "moe/slots.h"
 
 /* What everybody hears of an expert, beside what it took. The last three are one rank's. */
 typedef struct {
@@ -85,21 +86,17 @@ static void collect(const ch_route_args *all, const report *experts) {
 }
 
 /* Slots of a rank's experts, and the part of all slots that is its to send to all. */
-typedef struct {
-  int64_t first, last;
-} slot_range;
-
-static slot_range slots_chosen(const ch_exec *x, const ch_route_args *all, int rank) {
+static ch_range slots_chosen(const ch_exec *x, const ch_route_args *all, int rank) {
   const int *begin = CH_AS_HOST(const int, all->record->expert_begin);
-  return (slot_range){begin[first_of(x, all->e, rank)], begin[first_of(x, all->e, rank + 1)]};
+  return (ch_range){begin[first_of(x, all->e, rank)], begin[first_of(x, all->e, rank + 1)]};
 }
 
-static slot_range slots_shared(const ch_exec *x, const ch_route_args *all, int rank) {
+static ch_range slots_shared(const ch_exec *x, const ch_route_args *all, int rank) {
   int64_t slots = CH_AS_HOST(const int, all->record->expert_begin)[all->e], ranks = x->comm->size;
-  return (slot_range){ch_share(slots, rank, ranks), ch_share(slots, rank + 1, ranks)};
+  return (ch_range){(int)ch_share(slots, rank, ranks), (int)ch_share(slots, rank + 1, ranks)};
 }
 
-static ch_bytes both(slot_range a, slot_range b, const void *base, int64_t from, int64_t size) {
+static ch_bytes both(ch_range a, ch_range b, const void *base, int64_t from, int64_t size) {
   int64_t first = a.first > b.first ? a.first : b.first, last = a.last < b.last ? a.last : b.last;
   if (last < first) last = first;
   return (ch_bytes){(char *)(uintptr_t)base + (first - from) * size, (last - first) * size};
@@ -110,7 +107,7 @@ static ch_bytes both(slot_range a, slot_range b, const void *base, int64_t from,
 static void gather_slots(const ch_exec *x, const ch_route_args *all, const char *what, const void *mine, void *whole,
                          int64_t size) {
   int rank = x->comm->rank;
-  slot_range chosen = slots_chosen(x, all, rank), shared = slots_shared(x, all, rank);
+  ch_range chosen = slots_chosen(x, all, rank), shared = slots_shared(x, all, rank);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   for (int r = 0; r < x->comm->size; r++) {
     send[r] = both(chosen, slots_shared(x, all, r), mine, chosen.first, size);

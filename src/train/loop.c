@@ -202,8 +202,8 @@ static int step(loop_state *d, choir_train_event *e) {
   measure(d, seconds, e);
   ch_metrics_step(&d->metrics, e);
   const ch_rank_times ranks = ch_rank_times_since(comm_of(run), &d->sent);
-  ch_metrics_timing(&d->metrics, e, seconds, &ranks);
   e->seconds = seconds;
+  ch_metrics_timing(&d->metrics, e, &ranks);
   e->ranks = ranks.ranks;
   e->slowest_rank = ranks.slowest;
   e->sent_bytes = ranks.bytes;

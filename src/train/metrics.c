@@ -106,7 +106,7 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
   write_timing(m, line, length);
 }
 
-void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds, const ch_rank_times *ranks) {
+void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, const ch_rank_times *ranks) {
   char line[512], more[256] = "";
   if (ranks->ranks > 1)
     snprintf(more, sizeof more,
@@ -117,7 +117,7 @@ void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds
       snprintf(line, sizeof line,
                "{\"step\":%" PRId64
                ",\"time\":%.3f,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g%s}\n",
-               e->step, wall_clock(), seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
+               e->step, wall_clock(), e->seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
   write_timing(m, line, length);
 }
 

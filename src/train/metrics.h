@@ -27,7 +27,7 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run);
 /* The process that goes on from here: when, on which machine and data, with how many threads. */
 void ch_metrics_process(ch_metrics *m, const ch_run *run);
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
-void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, double seconds, const ch_rank_times *ranks);
+void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, const ch_rank_times *ranks);
 
 /* One evaluation: its loss, and how every MoE layer routed. */
 json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats);
