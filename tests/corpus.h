@@ -5,10 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
 #include "base/dir.h"
 #include "base/file.h"
 #include "choir/tokenizer.h"
-#include "data/buffer.h"
 #include "data/encoder.h"
 #include "testing.h"
 

@@ -274,6 +274,43 @@ static void incomplete_json(void **state) {
   json_decref(object), json_decref(array);
 }
 
+/* One allocation of jansson's fails, that one; -1: none. */
+static int failing;
+static void *all_but_one(size_t size) { return failing-- ? malloc(size) : NULL; }
+
+static void whole_or_nothing(const json_t *object) {
+  char *want = ch_json_dump(object, JSON_INDENT(2)), *have;
+  json_malloc_t get;
+  json_free_t give;
+  json_get_alloc_funcs(&get, &give);
+  for (int number = 0, failed = 1; failed; number++) {
+    failing = number;
+    json_set_alloc_funcs(all_but_one, free);
+    have = ch_json_dump(object, JSON_INDENT(2));
+    failed = failing < 0;
+    json_set_alloc_funcs(get, give);
+    if (have) assert_string_equal(have, want);
+    free(have);
+  }
+  free(want);
+}
+
+/* A text is whole or not there, wherever memory fails: jansson's own would go on without a key. */
+static void whole_json(void **state) {
+  (void)state;
+  enum { MEMBERS = 60, SHIFTS = 16 };
+  for (int shift = 0; shift < SHIFTS; shift++) { /* so that texts outgrow their memory in other places */
+    json_t *object = json_object();
+    for (int i = 0; i < MEMBERS; i++) {
+      char key[64];
+      snprintf(key, sizeof key, "%.*smember %d", shift, "................", i);
+      json_object_set_new(object, key, json_integer(i));
+    }
+    whole_or_nothing(object);
+    json_decref(object);
+  }
+}
+
 #define IN_BASE(test) cmocka_unit_test_setup_teardown(test, make_base, drop_base)
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -284,6 +321,7 @@ int main(void) {
       IN_BASE(claims_leave_nothing),
       cmocka_unit_test(nearest_words),
       cmocka_unit_test(incomplete_json),
+      cmocka_unit_test(whole_json),
       IN_BASE(json_is_strict),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

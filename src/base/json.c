@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/file.h"
 #include "base/suggest.h"
 
@@ -48,10 +49,32 @@ void ch_json_share(json_t *object, const char *key, json_t *value) {
   if (value) ch_json_put(object, key, json_incref(value));
 }
 
+/* A text that grows, and remembers where it could not: jansson goes on behind a key that was not written. */
+typedef struct {
+  ch_buffer text;
+  int failed;
+} dumped;
+
+static int append(const char *data, size_t size, void *context) {
+  dumped *d = context;
+  d->failed = d->failed || ch_buffer_append(&d->text, data, size);
+  return -d->failed;
+}
+
+/* What json_dumps would be; NULL: no memory. */
+static char *dump_all(const json_t *root, size_t flags) {
+  dumped d = {.failed = 0};
+  if (json_dump_callback(root, append, &d, flags) || append("", 1, &d)) {
+    free(d.text.data);
+    return NULL;
+  }
+  return d.text.data;
+}
+
 char *ch_json_dump(const json_t *root, size_t flags) {
   int refused = incomplete || !root;
   incomplete = 0;
-  return refused ? NULL : json_dumps(root, flags);
+  return refused ? NULL : dump_all(root, flags);
 }
 
 /* The digits that one real needs to read back exactly. */
@@ -101,7 +124,7 @@ int ch_json_is_saved(json_t *root, const char *text, size_t size) {
 }
 
 const char *ch_json_show(const json_t *value, char *text, size_t size) {
-  char *whole = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+  char *whole = dump_all(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
   snprintf(text, size, "%s", whole ? whole : "?");
   if (whole && strlen(whole) >= size && size > 4) strcpy(text + size - 4, "...");
   free(whole);
@@ -124,7 +147,7 @@ void ch_json_leaves(const json_t *object, const char *prefix,
 
 char *ch_json_text(const json_t *value) {
   return json_is_string(value) ? strdup(json_string_value(value))
-                               : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+                               : dump_all(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
 }
 
 /* The member, or NULL with a message that says what was wanted. */

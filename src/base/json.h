@@ -23,7 +23,8 @@ void ch_json_add(json_t *array, json_t *value);
 /* Puts a value that stands elsewhere too, and stays there; NULL: there is none. */
 void ch_json_share(json_t *object, const char *key, json_t *value);
 
-/* json_dumps; NULL: no memory, now or for what was put before, by this thread. */
+/* json_dumps, which leaves out keys that it has no memory for; NULL: no memory, now or for what was put before, by this
+ * thread. */
 char *ch_json_dump(const json_t *root, size_t flags);
 
 /* Writes atomically, indented, keys in insertion order, reals with the fewest digits that read back exactly. Takes over

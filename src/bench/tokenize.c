@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
 #include "base/dir.h"
 #include "base/file.h"
 #include "base/rng.h"
 #include "bench/bench.h"
 #include "choir/tokenizer.h"
-#include "data/buffer.h"
 #include "data/text.h"
 #include "data/utf8.h"
 

@@ -2,12 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/dir.h"
 #include "base/json.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "base/threads.h"
-#include "data/buffer.h"
 #include "data/build_check.h"
 #include "data/data.h"
 #include "data/encoder.h"

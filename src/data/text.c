@@ -2,7 +2,7 @@
 
 #include <jansson.h>
 
-#include "data/buffer.h"
+#include "base/buffer.h"
 #include "data/utf8.h"
 
 static const size_t JSON_LINE_LIMIT = (size_t)1 << 30;

@@ -5,10 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "choir/model.h"
-#include "data/buffer.h"
 #include "data/encoder.h"
 #include "data/spm_spec.h"
 #include "data/utf8.h"

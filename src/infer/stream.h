@@ -2,7 +2,7 @@
 #ifndef CH_INFER_STREAM_H
 #define CH_INFER_STREAM_H
 
-#include "data/buffer.h"
+#include "base/buffer.h"
 
 typedef struct ch_stream_text {
   ch_buffer bytes; /* of all tokens so far */

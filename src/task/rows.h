@@ -2,7 +2,7 @@
 #ifndef CH_TASK_ROWS_H
 #define CH_TASK_ROWS_H
 
-#include "data/buffer.h"
+#include "base/buffer.h"
 #include "task/task.h"
 
 typedef struct ch_value {

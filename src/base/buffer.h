@@ -1,6 +1,6 @@
 /* A growing array of bytes. */
-#ifndef CH_DATA_BUFFER_H
-#define CH_DATA_BUFFER_H
+#ifndef CH_BASE_BUFFER_H
+#define CH_BASE_BUFFER_H
 
 #include <stdlib.h>
 #include <string.h>
