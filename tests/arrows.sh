@@ -40,7 +40,7 @@ $found"
 allow base
 allow comm base
 allow op comm base
-allow optim op base
+allow optim op comm base
 allow cpu op base
 allow data base
 allow moe op comm base

@@ -88,8 +88,11 @@ OP(sumsq, ch_sumsq_args) {
   if (!ch_counting(x)) *CH_AS_HOST(double, a->sum) = 0;
 }
 
-/* The gradient is read three times more and the weight twice, and written. */
-OP(adafactor, ch_adafactor_args) { move(x, 6 * (double)a->batch * (double)a->rows * (double)a->cols); }
+/* The gradient is read three times more and the weight twice, and written; of these MEASURE reads three, APPLY the
+ * rest. */
+OP(adafactor, ch_adafactor_args) {
+  move(x, (a->stage == CH_ADAFACTOR_WHOLE ? 6 : 3) * (double)a->batch * (double)a->rows * (double)a->cols);
+}
 OP(adamw, ch_adamw_args) { move(x, 7 * (double)a->count); }
 
 /* ---- routing: its arrays of scores ---- */

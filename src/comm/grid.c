@@ -31,5 +31,6 @@ int ch_grid_make(const ch_comm *all, int replicas, ch_grid *grid) {
   int experts = all->size / replicas, group = all->rank % experts;
   grid->replica = ch_comm_group(all, all->rank - group, 1, experts);
   grid->holders = ch_comm_group(all, group, experts, replicas);
+  grid->hidden = ch_comm_group(all, all->rank, 1, 1); /* nothing is cut yet: it has all columns */
   return CHOIR_OK;
 }

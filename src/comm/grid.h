@@ -10,6 +10,7 @@
 typedef struct ch_grid {
   ch_comm replica; /* the ranks of this one's replica: they share its experts and have tokens that stand in a row */
   ch_comm holders; /* the ranks that have the same experts as this one, itself among them */
+  ch_comm hidden;  /* the ranks that have the same experts of the same replica, each other columns of their weights */
 } ch_grid;
 
 /* A view of `size` ranks of a table, every stride-th from `first` on, of which this one must be one. They exchange with

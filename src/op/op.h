@@ -266,15 +266,25 @@ typedef struct {
  *   (vectors: batch = rows = 1, `col` holds v itself, unfactored, and `row` is NULL);
  *   u = g / sqrt(v); u /= max(1, rms(u)/clip); w -= rate * max(eps2, rms(w)) * u, rms over one matrix.
  * `grad_scale` multiplies g first (global clipping). Where factored, beta2 is bias-corrected by the caller: the
- * beta2 passed is the step's own, beta2_t = beta2 (1 - beta2^(t-1)) / (1 - beta2^t). */
+ * beta2 passed is the step's own, beta2_t = beta2 (1 - beta2^(t-1)) / (1 - beta2^t).
+ *
+ * Matrices may be cut: each of several ranks has some of their columns, with the part of w, g and col that belongs to
+ * these, and all of row. An update of them is two calls on every rank. MEASURE updates col and sets `measures`; the
+ * caller adds these up over the ranks; APPLY reads the sums, updates w, and row, which stays the same on all ranks. */
+typedef enum { CH_ADAFACTOR_WHOLE, CH_ADAFACTOR_MEASURE, CH_ADAFACTOR_APPLY } ch_adafactor_stage;
+/* Sums over a row: of g^2, of w^2, and of g^2 / col, which is u^2 but for a factor that the row has in common. */
+enum { CH_MEASURE_G, CH_MEASURE_W, CH_MEASURE_U, CH_MEASURES };
 typedef struct {
+  ch_adafactor_stage stage;
   int64_t batch, rows, cols;
+  int64_t all_cols;      /* of all ranks; 0: as cols */
+  real CH_DEV *measures; /* [batch,rows,CH_MEASURES], of MEASURE and APPLY only */
   real CH_DEV *w;
   const real CH_DEV *g;
   real CH_DEV *row; /* [batch,rows] or NULL */
   real CH_DEV *col; /* [batch,cols] */
   double rate, beta2, eps1, eps2, clip, grad_scale;
-  const double CH_DEV *finite; /* or NULL; nothing is changed where this number is not finite */
+  const double CH_DEV *finite; /* or NULL; nothing is changed where this number is not finite, in no stage */
   ch_bf16 CH_DEV *w16;         /* or NULL: the new w rounded to bf16, in the same pass */
 } ch_adafactor_args;
 

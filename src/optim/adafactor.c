@@ -2,6 +2,7 @@
  * columns, of a vector those of its elements. */
 #include <math.h>
 
+#include "comm/collective.h"
 #include "optim/optim.h"
 
 enum { ROW, COLUMN };
@@ -16,23 +17,44 @@ static double corrected(double beta, int64_t step) {
   return beta * (1 - pow(beta, (double)(step - 1))) / (1 - pow(beta, (double)step));
 }
 
+/* Matrices whose other columns are those of other ranks, which do the same meanwhile. */
+static void update_cut(ch_exec *x, ch_adafactor_args *update) {
+  const ch_comm *hidden = &x->grid.hidden;
+  int64_t count = update->batch * update->rows * CH_MEASURES;
+  size_t mark = ch_arena_mark(&x->scratch);
+  update->measures = CH_NEW(&x->scratch, real, count);
+  real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(hidden, hidden->size));
+  real *measures = CH_AS_HOST(real, update->measures);
+  update->stage = CH_ADAFACTOR_MEASURE;
+  x->ops->adafactor(x, update);
+  if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &measures, count, count, room);
+  update->stage = CH_ADAFACTOR_APPLY;
+  x->ops->adafactor(x, update);
+  ch_arena_release(&x->scratch, mark);
+}
+
 static void step(ch_exec *x, const ch_optim_args *a) {
   const ch_optim_tensor *t = a->tensor;
-  x->ops->adafactor(x, &(ch_adafactor_args){.batch = t->batch,
-                                            .rows = t->rows,
-                                            .cols = t->cols,
-                                            .w = t->w,
-                                            .g = t->g,
-                                            .row = t->state[ROW],
-                                            .col = t->state[COLUMN],
-                                            .rate = a->rate,
-                                            .beta2 = corrected(a->config->beta2, a->step),
-                                            .eps1 = 1e-30,
-                                            .eps2 = 1e-3,
-                                            .clip = 1,
-                                            .grad_scale = a->grad_scale,
-                                            .finite = a->finite,
-                                            .w16 = t->w16});
+  ch_adafactor_args update = {.batch = t->batch,
+                              .rows = t->rows,
+                              .cols = t->cols,
+                              .all_cols = t->all_cols,
+                              .w = t->w,
+                              .g = t->g,
+                              .row = t->state[ROW],
+                              .col = t->state[COLUMN],
+                              .rate = a->rate,
+                              .beta2 = corrected(a->config->beta2, a->step),
+                              .eps1 = 1e-30,
+                              .eps2 = 1e-3,
+                              .clip = 1,
+                              .grad_scale = a->grad_scale,
+                              .finite = a->finite,
+                              .w16 = t->w16};
+  if (t->all_cols > t->cols)
+    update_cut(x, &update);
+  else
+    x->ops->adafactor(x, &update);
 }
 
 const ch_optim ch_optim_adafactor = {

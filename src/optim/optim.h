@@ -18,6 +18,7 @@ enum { CH_OPTIM_STATES = 2 };
 /* A parameter as `batch` matrices, which are treated one by one; rows 1: vectors. */
 typedef struct ch_optim_tensor {
   int64_t batch, rows, cols;
+  int64_t all_cols; /* cols, unless the matrices are cut: then of the whole ones, on the ranks of x->grid.hidden */
   real CH_DEV *w;
   const real CH_DEV *g;
   ch_bf16 CH_DEV *w16;                  /* or NULL: gets the new w rounded */

@@ -42,6 +42,7 @@ static ch_optim_tensor make_tensor(const ch_param *p, const ch_optim *kind, cons
   ch_optim_tensor t = {.batch = 1, .rows = 1, .cols = p->shape[p->dims - 1]};
   if (p->dims - p->expert >= 2) t.rows = p->shape[p->dims - 2];
   if (p->expert) t.batch = p->count / (t.rows * t.cols);
+  t.all_cols = t.cols;
   t.frozen = fits(freeze, -1, p->name);
   if (!t.frozen) kind->shape(&t);
   return t;

@@ -3,39 +3,77 @@
 
 #include "cpu/ref/ref.h"
 
-/* mean of (scale g)^2 + eps1 over `count` elements, `stride` apart. */
-static double mean_square(const ch_adafactor_args *a, const real *g, int64_t count, int64_t stride) {
-  double sum = 0;
-  for (int64_t i = 0; i < count; i++) {
-    double scaled = (double)g[i * stride] * a->grad_scale;
-    sum += scaled * scaled + a->eps1;
-  }
-  return sum / (double)count;
-}
-
-static double rms(const real *x, int64_t count) {
-  double sum = 0;
-  for (int64_t i = 0; i < count; i++) sum += (double)x[i] * (double)x[i];
-  return sqrt(sum / (double)count);
-}
-
 /* Where one matrix stands. */
 typedef struct {
-  real *w, *row, *col;
+  int64_t all_cols;
+  real *w, *row, *col, *measures;
   const real *g;
   double row_mean; /* 1 where unfactored */
 } matrix_state;
 
-/* Decays the second moments towards this step's means. */
-static void update_moments(const ch_adafactor_args *a, matrix_state *m) {
-  double keep = a->beta2, take = 1 - a->beta2;
-  for (int64_t j = 0; j < a->cols; j++)
-    m->col[j] = (real)(keep * (double)m->col[j] + take * mean_square(a, m->g + j, a->rows, a->cols));
-  m->row_mean = m->row ? 0 : 1;
-  for (int64_t i = 0; m->row && i < a->rows; i++) {
-    m->row[i] = (real)(keep * (double)m->row[i] + take * mean_square(a, m->g + i * a->cols, a->cols, 1));
-    m->row_mean += (double)m->row[i] / (double)a->rows;
+static matrix_state matrix_at(const ch_adafactor_args *a, int64_t index) {
+  int64_t size = a->rows * a->cols;
+  matrix_state m = {.all_cols = a->all_cols ? a->all_cols : a->cols,
+                    .w = a->w + index * size,
+                    .g = a->g + index * size,
+                    .col = a->col + index * a->cols,
+                    .row_mean = 1};
+  if (a->row) m.row = a->row + index * a->rows;
+  if (a->measures) m.measures = a->measures + index * a->rows * CH_MEASURES;
+  return m;
+}
+
+static double scaled_square(const ch_adafactor_args *a, real g) {
+  return (double)g * a->grad_scale * (double)g * a->grad_scale;
+}
+
+/* Decays a second moment towards the mean of this step's squares. */
+static void decay(const ch_adafactor_args *a, real *moment, double sum, int64_t count) {
+  *moment = (real)(a->beta2 * (double)*moment + (1 - a->beta2) * (sum / (double)count + a->eps1));
+}
+
+static void update_columns(const ch_adafactor_args *a, const matrix_state *m) {
+  for (int64_t j = 0; j < a->cols; j++) {
+    double sum = 0;
+    for (int64_t i = 0; i < a->rows; i++) sum += scaled_square(a, m->g[i * a->cols + j]);
+    decay(a, m->col + j, sum, a->rows);
   }
+}
+
+/* Sums over a row, numbered as op.h's measures, of this step's columns. */
+static void measure_row(const ch_adafactor_args *a, const matrix_state *m, int64_t row, double *sum) {
+  sum[CH_MEASURE_G] = sum[CH_MEASURE_W] = sum[CH_MEASURE_U] = 0;
+  for (int64_t j = 0; j < a->cols; j++) {
+    int64_t i = row * a->cols + j;
+    sum[CH_MEASURE_G] += scaled_square(a, m->g[i]);
+    sum[CH_MEASURE_W] += (double)m->w[i] * (double)m->w[i];
+    sum[CH_MEASURE_U] += scaled_square(a, m->g[i]) / (double)m->col[j];
+  }
+}
+
+static void measure(const ch_adafactor_args *a, const matrix_state *m) {
+  for (int64_t i = 0; i < a->rows; i++) {
+    double sum[CH_MEASURES];
+    measure_row(a, m, i, sum);
+    for (int k = 0; k < CH_MEASURES; k++) m->measures[i * CH_MEASURES + k] = (real)sum[k];
+  }
+}
+
+/* Row moments, and rate max(eps2, rms(w)) / max(1, rms(u) / clip). */
+static double update_rows(const ch_adafactor_args *a, matrix_state *m) {
+  double size = (double)(a->rows * m->all_cols), mean = 0, w_squares = 0, u_squares = 0;
+  for (int64_t i = 0; i < a->rows; i++) {
+    double sum[CH_MEASURES];
+    if (a->stage == CH_ADAFACTOR_WHOLE) measure_row(a, m, i, sum);
+    for (int k = 0; k < CH_MEASURES && a->stage != CH_ADAFACTOR_WHOLE; k++)
+      sum[k] = (double)m->measures[i * CH_MEASURES + k];
+    if (m->row) decay(a, m->row + i, sum[CH_MEASURE_G], m->all_cols);
+    mean += (m->row ? (double)m->row[i] : 1) / (double)a->rows;
+    w_squares += sum[CH_MEASURE_W];
+    u_squares += sum[CH_MEASURE_U] / (m->row ? (double)m->row[i] : 1);
+  }
+  m->row_mean = mean;
+  return a->rate * fmax(a->eps2, sqrt(w_squares / size)) / fmax(1, sqrt(mean * u_squares / size) / a->clip);
 }
 
 /* g / sqrt(v) of one element. */
@@ -46,13 +84,13 @@ static double direction(const ch_adafactor_args *a, const matrix_state *m, int64
 
 static void adafactor_matrix(const ch_adafactor_args *a, int64_t index) {
   int64_t size = a->rows * a->cols;
-  matrix_state m = {.w = a->w + index * size, .g = a->g + index * size, .col = a->col + index * a->cols};
-  if (a->row) m.row = a->row + index * a->rows;
-  update_moments(a, &m);
-  double squares = 0;
-  for (int64_t i = 0; i < size; i++) squares += direction(a, &m, i) * direction(a, &m, i);
-  double clip = fmax(1, sqrt(squares / (double)size) / a->clip);
-  double rate = a->rate * fmax(a->eps2, rms(m.w, size)) / clip;
+  matrix_state m = matrix_at(a, index);
+  if (a->stage != CH_ADAFACTOR_APPLY) update_columns(a, &m);
+  if (a->stage == CH_ADAFACTOR_MEASURE) {
+    measure(a, &m);
+    return;
+  }
+  double rate = update_rows(a, &m);
   for (int64_t i = 0; i < size; i++) {
     m.w[i] = (real)((double)m.w[i] - rate * direction(a, &m, i));
     if (a->w16) a->w16[index * size + i] = ch_bf16_round((float)m.w[i]);

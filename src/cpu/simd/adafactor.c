@@ -1,6 +1,9 @@
 /* Vectorised Adafactor in three passes, the fewest there are: means of squares (and rms of w), rms of the update,
  * update.
  *
+ * A cut matrix is measured by the first two of them, in one call, and updated by the third, in another: there sums over
+ * rows are read where they would be taken.
+ *
  * The tensor is worked on in groups of matrices that fit a cache between the passes (one matrix where it is large); in
  * a group, every block of rows of every matrix is one piece of work. Sums over blocks are added in ascending order. */
 #include <math.h>
@@ -17,6 +20,7 @@ enum { GROUP = 1 << 19 }; /* elements of a group, unless one matrix has more */
 
 typedef struct {
   const ch_adafactor_args *args;
+  int64_t all_cols;                  /* of the whole matrix, whose sums and means are taken */
   int64_t block_rows, blocks, group; /* rows of a block, blocks of a matrix, matrices of a group */
   float *col_sums;                   /* [group,blocks,cols] of g^2 */
   float *row_factor, *col_factor;    /* [group,rows], [group,cols]: u = g row_factor col_factor */
@@ -24,7 +28,9 @@ typedef struct {
 } plan;
 
 static plan make_plan(ch_arena *scratch, const ch_adafactor_args *a) {
-  plan p = {.args = a, .block_rows = BLOCK / a->cols > MIN_ROWS ? BLOCK / a->cols : MIN_ROWS};
+  plan p = {.args = a,
+            .all_cols = a->all_cols ? a->all_cols : a->cols,
+            .block_rows = BLOCK / a->cols > MIN_ROWS ? BLOCK / a->cols : MIN_ROWS};
   if (p.block_rows * MAX_BLOCKS < a->rows) p.block_rows = ch_pieces(a->rows, MAX_BLOCKS);
   p.blocks = ch_pieces(a->rows, p.block_rows);
   p.group = GROUP / (a->rows * a->cols) > 1 ? GROUP / (a->rows * a->cols) : 1;
@@ -50,62 +56,103 @@ static block block_at(const plan *p, int64_t first, int64_t number) {
   return k;
 }
 
+/* Of one row of the tensor; NULL where the update is whole. */
+static float *measures_of(const ch_adafactor_args *a, int64_t row) {
+  return a->stage == CH_ADAFACTOR_WHOLE ? NULL : a->measures + row * CH_MEASURES;
+}
+
+/* A mean of squares, which decays, once this step's `sum` over `count` squares is in it. */
+static float decayed(const ch_adafactor_args *a, float mean, double sum, int64_t count) {
+  return (float)(a->beta2 * (double)mean + (1 - a->beta2) * (sum / (double)count + a->eps1));
+}
+
+/* Sums over a row, as in op.h's measures. */
+typedef struct {
+  float g, w;
+} row_squares;
+
+/* Those of one row over its columns here; adds to col what the columns get of it. */
+static inline row_squares measure_row(const ch_adafactor_args *a, int64_t row, float *col) {
+  const float *g = a->g + row * a->cols, *w = a->w + row * a->cols;
+  float scale = (float)a->grad_scale, sum = 0, w_sum = 0;
+#pragma omp simd reduction(+ : sum, w_sum)
+  for (int64_t j = 0; j < a->cols; j++) {
+    float scaled = g[j] * scale, square = scaled * scaled;
+    col[j] += square;
+    sum += square;
+    w_sum += w[j] * w[j];
+  }
+  return (row_squares){sum, w_sum};
+}
+
 /* Pass 1: row moments, this block's share of the column sums, sum of w^2. */
 static void statistics(const plan *p, block k) {
   const ch_adafactor_args *a = p->args;
-  int64_t number = k.m * p->blocks + k.b, cols = a->cols;
-  float scale = (float)a->grad_scale, *col = p->col_sums + number * cols;
+  int64_t number = k.m * p->blocks + k.b;
+  float *col = p->col_sums + number * a->cols;
   double w_total = 0;
-  memset(col, 0, (size_t)cols * sizeof *col);
+  if (a->stage != CH_ADAFACTOR_APPLY) memset(col, 0, (size_t)a->cols * sizeof *col);
   for (int64_t i = k.begin; i < k.end; i++) {
-    const float *g = a->g + (k.index * a->rows + i) * cols, *w = a->w + (k.index * a->rows + i) * cols;
-    float sum = 0, w_sum = 0;
-#pragma omp simd reduction(+ : sum, w_sum)
-    for (int64_t j = 0; j < cols; j++) {
-      float scaled = g[j] * scale, square = scaled * scaled;
-      col[j] += square;
-      sum += square;
-      w_sum += w[j] * w[j];
+    int64_t row = k.index * a->rows + i;
+    float *measures = measures_of(a, row);
+    row_squares sum = a->stage == CH_ADAFACTOR_APPLY ? (row_squares){measures[CH_MEASURE_G], measures[CH_MEASURE_W]}
+                                                     : measure_row(a, row, col);
+    w_total += (double)sum.w;
+    if (a->stage == CH_ADAFACTOR_MEASURE) {
+      measures[CH_MEASURE_G] = sum.g;
+      measures[CH_MEASURE_W] = sum.w;
+    } else if (a->row) {
+      a->row[row] = decayed(a, a->row[row], (double)sum.g, p->all_cols);
     }
-    w_total += (double)w_sum;
-    if (!a->row) continue;
-    float *row = a->row + k.index * a->rows + i;
-    *row = (float)(a->beta2 * (double)*row + (1 - a->beta2) * ((double)sum / (double)cols + a->eps1));
   }
   p->w_squares[number] = w_total;
 }
 
-/* Between the passes, one matrix: column moments, and the factors 1/sqrt(v) = row_factor col_factor. */
-static void factors(const plan *p, int64_t index, int64_t m) {
+static void column_moments(const plan *p, int64_t index, int64_t m) {
   const ch_adafactor_args *a = p->args;
   const float *sums = p->col_sums + m * p->blocks * a->cols;
   float *col = a->col + index * a->cols;
   for (int64_t j = 0; j < a->cols; j++) {
     double sum = 0;
     for (int64_t b = 0; b < p->blocks; b++) sum += (double)sums[b * a->cols + j];
-    col[j] = (float)(a->beta2 * (double)col[j] + (1 - a->beta2) * (sum / (double)a->rows + a->eps1));
-    p->col_factor[m * a->cols + j] = 1 / sqrtf(col[j]);
+    col[j] = decayed(a, col[j], sum, a->rows);
   }
-  const float *row = a->row ? a->row + index * a->rows : NULL;
+}
+
+/* Between the passes, one matrix: column moments, and the factors 1/sqrt(v) = row_factor col_factor. */
+static void factors(const plan *p, int64_t index, int64_t m) {
+  const ch_adafactor_args *a = p->args;
+  const float *col = a->col + index * a->cols;
+  if (a->stage != CH_ADAFACTOR_APPLY) column_moments(p, index, m);
+  for (int64_t j = 0; j < a->cols; j++) p->col_factor[m * a->cols + j] = 1 / sqrtf(col[j]);
+  const float *row = a->row && a->stage != CH_ADAFACTOR_MEASURE ? a->row + index * a->rows : NULL;
   double mean = 0;
   for (int64_t i = 0; row && i < a->rows; i++) mean += (double)row[i] / (double)a->rows;
   for (int64_t i = 0; i < a->rows; i++) p->row_factor[m * a->rows + i] = row ? (float)sqrt(mean / (double)row[i]) : 1;
+}
+
+/* Sum of u^2 over a row's columns here, without the row's factor. */
+static inline float measure_update(const ch_adafactor_args *a, int64_t row, const float *factor) {
+  const float *g = a->g + row * a->cols;
+  float scale = (float)a->grad_scale, sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < a->cols; j++) {
+    float u = g[j] * scale * factor[j];
+    sum += u * u;
+  }
+  return sum;
 }
 
 /* Pass 2: sum of u^2. */
 static void update_squares(const plan *p, block k) {
   const ch_adafactor_args *a = p->args;
   const float *factor = p->col_factor + k.m * a->cols;
-  float scale = (float)a->grad_scale;
   double total = 0;
   for (int64_t i = k.begin; i < k.end; i++) {
-    const float *g = a->g + (k.index * a->rows + i) * a->cols;
-    float sum = 0, row = p->row_factor[k.m * a->rows + i];
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < a->cols; j++) {
-      float u = g[j] * scale * factor[j];
-      sum += u * u;
-    }
+    float *measures = measures_of(a, k.index * a->rows + i), row = p->row_factor[k.m * a->rows + i];
+    float sum =
+        a->stage == CH_ADAFACTOR_APPLY ? measures[CH_MEASURE_U] : measure_update(a, k.index * a->rows + i, factor);
+    if (a->stage == CH_ADAFACTOR_MEASURE) measures[CH_MEASURE_U] = sum;
     total += (double)sum * (double)row * (double)row;
   }
   p->u_squares[k.m * p->blocks + k.b] = total;
@@ -114,7 +161,7 @@ static void update_squares(const plan *p, block k) {
 /* rate max(eps2, rms(w)) / max(1, rms(u) / clip) of one matrix. */
 static double step_of(const plan *p, int64_t m) {
   const ch_adafactor_args *a = p->args;
-  double size = (double)(a->rows * a->cols), w = 0, u = 0;
+  double size = (double)(a->rows * p->all_cols), w = 0, u = 0;
   for (int64_t b = 0; b < p->blocks; b++) {
     w += p->w_squares[m * p->blocks + b];
     u += p->u_squares[m * p->blocks + b];
@@ -154,6 +201,7 @@ static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
     for (int64_t m = 0; m < matrices; m++) factors(&p, first + m, m);
 #pragma omp for
     for (int64_t k = 0; k < count; k++) update_squares(&p, block_at(&p, first, k));
+    if (a->stage == CH_ADAFACTOR_MEASURE) continue;
 #pragma omp for
     for (int64_t k = 0; k < count; k++) update(&p, block_at(&p, first, k));
   }
