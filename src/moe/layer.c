@@ -5,6 +5,7 @@
 #include "comm/collective.h"
 #include "moe/at_owners.h"
 #include "moe/experts.h"
+#include "moe/parts.h"
 #include "op/shards.h"
 
 static int jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
@@ -36,13 +37,23 @@ static int record_slots(const ch_exec *x, const ch_moe_args *a) {
   return a->router->max_slots(a->options, n, a->e, a->sequence_length);
 }
 
-/* Slots that go through the experts at once. By thresholds every token could meet every expert, but hardly does: memory
- * is planned for what the router's own rule takes, and what is more goes in several parts. */
+/* Slots that go through the experts at once: with causal routing in parts (parts.h), as many as the router's own rule
+ * takes. */
 static int expert_slots(const ch_exec *x, const ch_moe_args *a, int slots) {
   if (!a->causal) return slots;
   int own = a->router->max_slots(a->options, all_tokens(x, a), a->e, a->sequence_length);
   int one_token = ch_router_most_experts(a->options, a->e), chunk = own > one_token ? own : one_token;
   return chunk < slots ? chunk : slots;
+}
+
+/* Tokens that come to one expert at once. */
+static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int chunk) {
+  int tokens = a->n * x->grid.replica.size, most = tokens;
+  if (chunk < slots)
+    most = ch_parts_most(chunk, a->e);
+  else if (a->router->even && !a->causal)
+    most = slots / a->e;
+  return most < tokens ? most : tokens;
 }
 
 /* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
@@ -64,9 +75,7 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
     if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)(at_owners(x, a) ? a->n : n) * a->e);
   }
   s->chunk_slots = expert_slots(x, a, slots);
-  int most = a->n * x->grid.replica.size; /* tokens that come to an expert */
-  if (a->router->even && !a->causal && slots / a->e < most) most = slots / a->e;
-  ch_exchange_alloc(x, keep, a->n, a->e, a->d, s->chunk_slots, most, &s->exchange);
+  ch_exchange_alloc(x, keep, a->n, a->e, a->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->exchange);
   s->pre = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.owned : s->chunk_slots) * a->h);
   s->expert_y = CH_NEW(keep, real, (int64_t)(s->exchange.slots ? s->exchange.room : s->chunk_slots) * a->d);
 }
@@ -186,13 +195,12 @@ static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *recor
 static void run_in_parts(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   const ch_record *all = &s->record;
   ch_marks mark = ch_scratch_mark(x);
-  int n = all->tokens;
-  const int *token_begin = ch_get(x, all->token_begin, ((size_t)n + 1) * sizeof(int));
+  ch_parts parts;
   ch_record part;
-  ch_record_alloc(&x->scratch, &part, n, a->e, s->chunk_slots);
-  for (int begin = 0, end; begin < n; begin = end) {
-    for (end = begin + 1; !ch_counting(x) && end < n; end++)
-      if (token_begin[end + 1] - token_begin[begin] > s->chunk_slots) break;
+  ch_parts_begin(x, all, s->chunk_slots, ch_parts_most(s->chunk_slots, a->e), &parts);
+  ch_record_alloc(&x->scratch, &part, all->tokens, a->e, s->chunk_slots);
+  for (int begin = 0, end; begin < all->tokens; begin = end) {
+    end = ch_counting(x) ? begin + 1 : ch_parts_end(&parts, begin);
     part.tokens = end - begin;
     x->ops->part(x, &(ch_part_args){.all = all, .begin = begin, .end = end, .part = &part});
     x->ops->index(x, &(ch_index_args){.record = &part});
