@@ -14,9 +14,11 @@ static struct {
 static const char how[] = "estimates by formulas, no measurements (docs/planning.md)";
 
 static const char *runs(const choir_plan_layout *l) {
-  static char text[64];
+  static char text[96];
   if (!l->runs) return "planned, not yet run by choir train";
-  snprintf(text, sizeof text, l->replicas > 1 ? "run by choir train --replicas %d" : "run by choir train", l->replicas);
+  int used = snprintf(text, sizeof text, "run by choir train");
+  if (l->replicas > 1) used += snprintf(text + used, sizeof text - (size_t)used, " --replicas %d", l->replicas);
+  if (l->hidden > 1) snprintf(text + used, sizeof text - (size_t)used, " --hidden %d", l->hidden);
   return text;
 }
 
@@ -134,23 +136,16 @@ static void print_table(const choir_plan *plan) {
   if (i > SHOWN) printf("  and %d more\n", i - SHOWN);
 }
 
-/* Dense matrices may be whole or sharded: whether the other way is the one to tell about. */
-static int another_way(const choir_plan *plan, const choir_plan_layout *l) {
-  const choir_plan_layout *other;
-  for (int i = 0; !l->runs && !l->dense_sharded && (other = choir_plan_layout_at(plan, i)); i++)
-    if (other->dense_sharded && other->replicas == l->replicas && other->hidden == l->hidden) return 1;
-  return 0;
-}
-
 static void print_refused(const choir_plan *plan) {
   const choir_plan_layout *l;
   int some = 0;
   for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++) {
-    if (!*l->refused || another_way(plan, l)) continue;
+    if (!*l->refused) continue;
     if (!some++) printf("\nrefused\n");
     if (some > SHOWN) continue;
     print_name(l);
-    printf("  %s%s\n", l->refused, l->runs && l->replicas == 1 ? "; this is what choir train would run" : "");
+    printf("  %s%s\n", l->refused,
+           l->runs && l->replicas == 1 && l->hidden == 1 ? "; this is what choir train would run" : "");
   }
   if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
 }
@@ -241,7 +236,8 @@ const cli_verb cli_plan = {
     "part, "
     "bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the layouts that "
     "cannot "
-    "be, and why. choir train --replicas R runs H = 1; the others are marked.\n\n"
+    "be, and why. choir train --replicas R --hidden H runs those whose dense matrices are whole; the others are "
+    "marked.\n\n"
     "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, rates "
     "are "
     "the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json --set "

@@ -1,4 +1,5 @@
-/* Replicas of experts in double: whatever the router, R x E ranks learn what one process learns, to rounding. The
+/* Replicas and hidden shards of experts in double: whatever the router, R x E x H ranks learn what one process learns,
+ * to rounding. The
  * selection is discrete, and in double hardly any two scores are so close that rounding could swap them; so twenty
  * steps stay comparable. Steps go down the gradient itself: one that is counted too often, or not by all, is another
  * step. */
@@ -7,6 +8,7 @@
 #include "comm/grid.h"
 #include "forked_comm.h"
 #include "model/transformer.h"
+#include "model/weights.h"
 #include "testing.h"
 
 enum { STEPS = 20, B = 48, T = 6, V = 50, E = 6, D = 16, LAYERS = 2, MOST_ELEMENTS = 1 << 14 };
@@ -27,7 +29,7 @@ typedef struct {
 
 typedef struct {
   choir_model_config config;
-  int replicas, micros; /* micros: passes of a step */
+  int replicas, hidden, micros; /* micros: passes of a step */
   outcome *of;
 } job;
 
@@ -46,8 +48,8 @@ static void set_up(model *m, const ch_comm *comm, const job *j) {
   test_ok(ch_transformer_create(&j->config, &m->net));
   test_ok(ch_exec_init(&m->x, "reference", CH_COMPUTE_FP32, 0, 1));
   m->x.comm = comm;
-  test_ok(ch_grid_make(comm, j->replicas, &m->x.grid));
-  ch_params_share(&m->net.params, &m->x.grid.replica);
+  test_ok(ch_grid_make(comm, j->replicas, j->hidden, &m->x.grid));
+  test_ok(ch_params_share(&m->net.params, &m->x.grid));
   ch_arena_init(&m->weights, "weights", m->x.memory);
   ch_arena_init(&m->gradients, "gradients", m->x.memory);
   alloc(m);
@@ -105,9 +107,7 @@ static int collect(const model *m, outcome *to) {
     double *at = to->weight + to->weights;
     to->weights += p->whole;
     if (to->weights > MOST_ELEMENTS) abort();
-    memcpy(at + p->first, p->w, (size_t)p->count * sizeof *at);
-    if (p->expert)
-      ch_comm_gather_shares(&m->x.grid.replica, "test", at, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *at);
+    test_ok(ch_param_collect(p, &m->x, p->w, at));
   }
   int64_t half = (int64_t)(XXH64(to->weight, (size_t)to->weights * sizeof *to->weight, 0) >> 1);
   return ch_comm_max(all, half) != half;
@@ -150,23 +150,24 @@ static void *shared(size_t bytes) {
   return mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
-/* layout: replicas, experts, replicas, experts, ..., 0. */
-static void same_as_one(choir_model_config config, int micros, const int *layout) {
+/* layouts: replicas, groups of experts, hidden shards; and so on until 0. */
+static void same_as_one(choir_model_config config, int micros, const int (*layout)[3]) {
   outcome *one = shared(sizeof *one), *many = shared(sizeof *many);
-  job j = {.config = config, .replicas = 1, .micros = micros, .of = one};
+  job j = {.config = config, .replicas = 1, .hidden = 1, .micros = micros, .of = one};
   if (forked_run(1, 0, learn, &j)) fail_msg("%s: one process", config.router.name);
   int steps = steps_of(&config);
   assert_true(one->loss[steps - 1] < 0.99 * one->loss[0]); /* else there is nothing to compare */
-  for (j.of = many; *layout; layout += 2) {
-    j.replicas = layout[0];
-    if (forked_run(layout[0] * layout[1], 0, learn, &j))
-      fail_msg("%s, %d x %d ranks: replicas differ", config.router.name, layout[0], layout[1]);
+  for (j.of = many; **layout; layout++) {
+    int R = (*layout)[0], E = (*layout)[1], H = (*layout)[2];
+    j.replicas = R, j.hidden = H;
+    if (forked_run(R * E * H, 0, learn, &j))
+      fail_msg("%s, %d x %d x %d ranks: replicas differ", config.router.name, R, E, H);
     assert_int_equal(one->weights, many->weights);
     double loss = test_error(many->loss, one->loss, steps),
            weights = test_error(many->weight, one->weight, one->weights);
     if (!(loss <= tolerance && weights <= tolerance))
-      fail_msg("%s, %d x %d ranks, %d passes a step: losses differ by %g, weights by %g", config.router.name, layout[0],
-               layout[1], micros, loss, weights);
+      fail_msg("%s, %d x %d x %d ranks, %d passes a step: losses differ by %g, weights by %g", config.router.name, R, E,
+               H, micros, loss, weights);
   }
   munmap(one, sizeof *one);
   munmap(many, sizeof *many);
@@ -174,21 +175,44 @@ static void same_as_one(choir_model_config config, int micros, const int *layout
 
 static void every_layout(void **state) {
   (void)state;
-  same_as_one(config_of("expert_choice"), 1, (const int[]){2, 1, 2, 2, 2, 3, 2, 4, 4, 1, 4, 2, 4, 3, 4, 4, 0});
+  same_as_one(config_of("expert_choice"), 1,
+              (const int[][3]){{2, 1, 1},
+                               {2, 2, 1},
+                               {2, 3, 1},
+                               {2, 4, 1},
+                               {4, 1, 1},
+                               {4, 2, 1},
+                               {4, 3, 1},
+                               {4, 4, 1},
+                               {1, 1, 2},
+                               {1, 2, 2},
+                               {1, 1, 3},
+                               {1, 3, 4},
+                               {1, 6, 2},
+                               {2, 1, 2},
+                               {2, 2, 3},
+                               {4, 2, 2},
+                               {0}});
 }
 
 /* Also with several passes a step: gradients of experts add up in each replica, and over replicas once. */
 static void every_router(void **state) {
   (void)state;
-  const int layout[][3] = {{2, 2, 0}, {4, 1, 0}, {2, 3, 0}, {4, 2, 0}, {2, 4, 0}};
-  for (int i = 0; ch_router_names[i]; i++) same_as_one(config_of(ch_router_names[i]), 1 + i % 2, layout[i % 5]);
+  const int layout[][2][3] = {{{2, 2, 1}}, {{1, 3, 2}}, {{4, 1, 1}}, {{2, 3, 1}}, {{2, 1, 2}},
+                              {{4, 2, 1}}, {{1, 2, 4}}, {{2, 4, 1}}, {{2, 2, 2}}};
+  for (int i = 0; ch_router_names[i]; i++) {
+    choir_model_config c = config_of(ch_router_names[i]);
+    const int(*l)[3] = layout[i % 9];
+    const int one_group[2][3] = {{l[0][0], 1, l[0][1] * l[0][2]}};
+    same_as_one(c, 1 + i % 2, l[0][2] > 1 && c.experts == 1 ? one_group : l); /* of one expert no more than a group */
+  }
 }
 
 /* Rows go in rounds, as there is hardly any room. */
 static void in_rounds(void **state) {
   (void)state;
   forked_means = 0;
-  same_as_one(config_of("expert_choice"), 2, (const int[]){2, 2, 0});
+  same_as_one(config_of("expert_choice"), 2, (const int[][3]){{2, 2, 1}, {1, 2, 2}, {2, 1, 3}, {0}});
   forked_means = CH_COMM_MEANS;
 }
 

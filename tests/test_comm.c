@@ -1,17 +1,6 @@
 /* Ranks by law, on 1 to 8 processes: what goes round comes back, and sums do not depend on how many add. */
-#include "comm/collective.h"
 #include "comm/grid.h"
-#include "forked_comm.h"
-#include "testing.h"
-
-/* A failed check ends the process, and with it the test. */
-#define must(condition)                                                                                      \
-  do {                                                                                                       \
-    if (!(condition)) {                                                                                      \
-      fprintf(stderr, "%s:%d: rank %d of %d: %s\n", __FILE__, __LINE__, comm->rank, comm->size, #condition); \
-      return 1;                                                                                              \
-    }                                                                                                        \
-  } while (0)
+#include "comm_testing.h"
 
 static void on_all(int (*body)(const ch_comm *, void *)) {
   for (int size = 1; size <= 8; size++)
@@ -20,54 +9,6 @@ static void on_all(int (*body)(const ch_comm *, void *)) {
 }
 
 /* ---- exchanges ---- */
-
-/* Numbers that nobody else has. */
-static int32_t number(int from, int to, int64_t i) { return (int32_t)(from * 1000003 + to * 10007 + i); }
-
-/* Counts that both sides know: few, none or many, all to one; from FEWER on the same of fewer. */
-enum { FEWER = 3 };
-static int64_t count_of(int kind, int from, int to) {
-  if (kind >= FEWER) return count_of(kind - FEWER, from, to) / 100;
-  if (kind == 0) return 5;
-  if (kind == 1) return (int64_t)ch_rng_below(ch_rng_make(3, CH_STREAM_TEST, 5), (uint64_t)(from * 64 + to), 4) * 1000;
-  return to == 0 ? 9000 : 0;
-}
-
-/* One exchange with numbers of its own, and what it must leave. */
-typedef struct {
-  ch_transfer transfer;
-  int kind, salt;
-  int32_t *to[FORKED_MOST], *from[FORKED_MOST];
-  ch_bytes send[FORKED_MOST], receive[FORKED_MOST];
-  int64_t sent; /* bytes */
-} numbers;
-
-static void prepare(const ch_comm *comm, int kind, int salt, numbers *x) {
-  *x = (numbers){.kind = kind, .salt = salt};
-  for (int r = 0; r < comm->size; r++) {
-    int64_t out = count_of(kind, comm->rank, r), in = count_of(kind, r, comm->rank);
-    x->to[r] = malloc((size_t)(out + 1) * sizeof **x->to);
-    x->from[r] = malloc((size_t)(in + 1) * sizeof **x->from);
-    for (int64_t i = 0; i < out; i++) x->to[r][i] = number(comm->rank, r, i) + salt;
-    for (int64_t i = 0; i <= in; i++) x->from[r][i] = 77;
-    x->send[r] = (ch_bytes){x->to[r], out * (int64_t)sizeof **x->to};
-    x->receive[r] = (ch_bytes){x->from[r], in * (int64_t)sizeof **x->from};
-    x->sent += r == comm->rank ? 0 : x->send[r].bytes;
-  }
-}
-
-static int check(const ch_comm *comm, const numbers *x) {
-  for (int r = 0; r < comm->size; r++) {
-    int64_t in = count_of(x->kind, r, comm->rank);
-    for (int64_t i = 0; i < in; i++) must(x->from[r][i] == number(r, comm->rank, i) + x->salt);
-    must(x->from[r][in] == 77);
-  }
-  return 0;
-}
-
-static void numbers_free(numbers *x) {
-  for (int r = 0; r < FORKED_MOST; r++) free(x->to[r]), free(x->from[r]);
-}
 
 static int exchanges_of(const ch_comm *comm) {
   for (int kind = 0; kind < 3; kind++) {
@@ -222,156 +163,47 @@ static int law_of_group(const ch_comm *comm, const ch_comm *all, int first, int 
   return exchanges_of(comm) || sums_of(comm, comm->size, SOME);
 }
 
-/* A grid of every shape; and a group of a group, which is one of all. */
+/* Both under way at a time. */
+static int both_at_once(const ch_comm *const *of) {
+  static numbers x[2];
+  for (int i = 0; i < 2; i++) {
+    prepare(of[i], 1, i, &x[i]);
+    ch_comm_begin(of[i], &x[i].transfer, "test", x[i].send, x[i].receive);
+  }
+  for (int i = 1; i >= 0; i--) {
+    ch_comm_finish(of[i], &x[i].transfer);
+    if (check(of[i], &x[i])) return 1;
+    numbers_free(&x[i]);
+  }
+  return 0;
+}
+
+/* A grid of so many replicas and hidden shards; and a group of a group, which is one of all. */
+static int grid_of(const ch_comm *comm, int R, int H) {
+  ch_grid grid;
+  int size = comm->size / R, E = size / H, r = comm->rank / size, place = comm->rank % size, g = place / H,
+      s = place % H;
+  must(ch_grid_make(comm, R, H, &grid) == CHOIR_OK);
+  must(grid.replica.size == size && grid.replica.rank == place && grid.holders.size == R && grid.holders.rank == r);
+  must(grid.experts.size == E && grid.experts.rank == g && grid.hidden.size == H && grid.hidden.rank == s);
+  if (law_of_group(&grid.replica, comm, r * size, 1) || law_of_group(&grid.holders, comm, place, size)) return 1;
+  if (law_of_group(&grid.experts, comm, r * size + s, H) || law_of_group(&grid.hidden, comm, comm->rank - s, 1))
+    return 1;
+  if (both_at_once((const ch_comm *[]){&grid.replica, &grid.holders})) return 1;
+  const ch_comm part = ch_comm_group(&grid.replica, place % 2, 2, size / 2);
+  return size % 2 == 0 && law_of_group(&part, comm, r * size + place % 2, 2);
+}
+
 static int groups_of(const ch_comm *comm, void *context) {
   (void)context;
-  for (int R = 1; R <= comm->size; R++) {
-    ch_grid grid;
-    int E = comm->size / R, r = comm->rank / E, g = comm->rank % E;
-    must(ch_grid_make(comm, R, &grid) == (comm->size % R ? CHOIR_ERROR_ARGUMENT : CHOIR_OK));
-    if (comm->size % R) continue;
-    must(grid.replica.size == E && grid.replica.rank == g && grid.holders.size == R && grid.holders.rank == r);
-    if (law_of_group(&grid.replica, comm, r * E, 1) || law_of_group(&grid.holders, comm, g, E)) return 1;
-    static numbers x[2]; /* both under way at a time */
-    const ch_comm *of[] = {&grid.replica, &grid.holders};
-    for (int i = 0; i < 2; i++) {
-      prepare(of[i], 1, i, &x[i]);
-      ch_comm_begin(of[i], &x[i].transfer, "test", x[i].send, x[i].receive);
+  for (int R = 1; R <= comm->size; R++)
+    for (int H = 1; H <= comm->size; H++) {
+      ch_grid grid;
+      int divides = comm->size % R == 0 && comm->size / R % H == 0;
+      must(divides || ch_grid_make(comm, R, H, &grid) == CHOIR_ERROR_ARGUMENT);
+      if (divides && grid_of(comm, R, H)) return 1;
     }
-    for (int i = 1; i >= 0; i--) {
-      ch_comm_finish(of[i], &x[i].transfer);
-      if (check(of[i], &x[i])) return 1;
-      numbers_free(&x[i]);
-    }
-    if (E % 2) continue;
-    const ch_comm part = ch_comm_group(&grid.replica, g % 2, 2, E / 2);
-    if (law_of_group(&part, comm, r * E + g % 2, 2)) return 1;
-  }
   return 0;
-}
-
-/* ---- the watch ---- */
-
-typedef struct {
-  atomic_int told;
-  pid_t process[FORKED_MOST];
-  char text[FORKED_MOST][1024];
-} silence;
-
-enum { STOPPED = 2, WATCHERS = 4 };
-
-/* The last of the others ends itself, and so all. */
-static void tell(void *context, const char *text) {
-  silence *s = context;
-  int at = atomic_fetch_add(&s->told, 1);
-  snprintf(s->text[at], sizeof s->text[at], "%s", text);
-  if (at == WATCHERS - 2) _exit(3);
-}
-
-/* Whoever comes too late to a later exchange was last heard in the one before. */
-static int stops(const ch_comm *comm, void *context) {
-  test_ok(ch_watch_start(comm, 0.5, tell, context));
-  ch_watch_section(comm, "step", 17);
-  must(ch_comm_max(comm, comm->rank) == comm->size - 1);
-  if (comm->rank == STOPPED) raise(SIGSTOP);
-  ch_watch_section(comm, "step", 18);
-  test_ok(ch_comm_agree(comm, CHOIR_OK));
-  return 0;
-}
-
-static void says_who_is_silent(void **state) {
-  (void)state;
-  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  assert_int_equal(forked_run(WATCHERS, 0, stops, s), 1);
-  assert_int_equal(atomic_load(&s->told), WATCHERS - 1);
-  for (int i = 0; i < WATCHERS - 1; i++)
-    if (!strstr(s->text[i], "has waited for 0.5 s in step 18, exchange 3 (agreement) for rank 2 (") ||
-        !strstr(s->text[i], "last heard in step 17, exchange 2 (maximum)") || strchr(s->text[i], ';'))
-      fail_msg("%s", s->text[i]);
-  munmap(s, sizeof *s);
-}
-
-/* One that goes on, and stops before it takes part in the second of two exchanges that the others have begun: the first
- * has come from it, the second has not. */
-static int stops_between(const ch_comm *comm, void *context) {
-  numbers x[2];
-  test_ok(ch_watch_start(comm, 0.5, tell, context));
-  ch_watch_section(comm, "step", 19);
-  for (int i = 0; i < 2; i++) {
-    prepare(comm, 0, i, &x[i]);
-    if (i && comm->rank == STOPPED) {
-      ch_comm_finish(comm, &x[0].transfer);
-      raise(SIGSTOP);
-    }
-    ch_comm_begin(comm, &x[i].transfer, i ? "second" : "first", x[i].send, x[i].receive);
-  }
-  for (int i = 0; i < 2; i++) ch_comm_finish(comm, &x[i].transfer);
-  return 0;
-}
-
-static void says_who_is_silent_in_what_was_begun(void **state) {
-  (void)state;
-  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  assert_int_equal(forked_run(WATCHERS, 0, stops_between, s), 1);
-  assert_int_equal(atomic_load(&s->told), WATCHERS - 1);
-  for (int i = 0; i < WATCHERS - 1; i++)
-    if (!strstr(s->text[i], "has waited for 0.5 s in step 19, exchange 3 (second) for rank 2 (") ||
-        !strstr(s->text[i], "last heard in step 19, exchange 2 (first)") || strchr(s->text[i], ';'))
-      fail_msg("%s", s->text[i]);
-  munmap(s, sizeof *s);
-}
-
-/* In a group, who is waited for is told by its number among all. */
-static int stops_in_a_group(const ch_comm *comm, void *context) {
-  ch_grid grid;
-  test_ok(ch_grid_make(comm, 2, &grid));
-  test_ok(ch_watch_start(comm, 0.5, tell, context));
-  must(ch_comm_max(comm, comm->rank) == comm->size - 1);
-  if (comm->rank == STOPPED) raise(SIGSTOP);
-  ch_comm_max(&grid.replica, 0);
-  ch_comm_max(&grid.holders, 0);
-  test_ok(ch_comm_agree(comm, CHOIR_OK));
-  return 0;
-}
-
-/* Ranks 2 and 3 are a replica, 0 and 2 hold the same experts, and so do 1 and 3. */
-static void says_who_is_silent_in_a_group(void **state) {
-  (void)state;
-  static const char *const waits[] = {"exchange 4 (maximum) for rank 2 (", "exchange 4 (maximum) for rank 3 (", NULL,
-                                      "exchange 3 (maximum) for rank 2 ("};
-  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  assert_int_equal(forked_run(WATCHERS, 0, stops_in_a_group, s), 1);
-  for (int i = 0; i < WATCHERS - 1; i++) {
-    int rank = atoi(s->text[i] + strlen("rank "));
-    if (rank == STOPPED || !strstr(s->text[i], waits[rank])) fail_msg("%s", s->text[i]);
-  }
-  munmap(s, sizeof *s);
-}
-
-/* Both are stopped for longer than the limit and go on: nobody was silent. */
-static int pauses(const ch_comm *comm, void *context) {
-  silence *s = context;
-  s->process[comm->rank] = getpid();
-  test_ok(ch_watch_start(comm, 1, tell, context));
-  if (comm->rank == 0 && fork() == 0) {
-    usleep(200000);
-    for (int r = 0; r < 2; r++) kill(s->process[r], SIGSTOP);
-    usleep(2000000);
-    for (int r = 0; r < 2; r++) kill(s->process[r], SIGCONT);
-    _exit(0);
-  }
-  for (int i = 0; i < 10 && comm->rank == 1; i++) usleep(50000); /* most of them after the pause */
-  test_ok(ch_comm_agree(comm, CHOIR_OK));
-  must(atomic_load(&s->told) == 0);
-  if (comm->rank == 0) must(wait(NULL) > 0);
-  return 0;
-}
-
-static void a_pause_of_all_is_no_silence(void **state) {
-  (void)state;
-  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  assert_int_equal(forked_run(2, 0, pauses, s), 0);
-  munmap(s, sizeof *s);
 }
 
 static void exchanges_ragged(void **state) { (void)state, on_all(ragged); }
@@ -385,16 +217,9 @@ static void groups_are_alone(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged),
-                                     cmocka_unit_test(exchanges_under_way),
-                                     cmocka_unit_test(transposes),
-                                     cmocka_unit_test(gathers_shares),
-                                     cmocka_unit_test(agrees_on_errors),
-                                     cmocka_unit_test(sums_are_of_one),
-                                     cmocka_unit_test(groups_are_alone),
-                                     cmocka_unit_test(says_who_is_silent),
-                                     cmocka_unit_test(says_who_is_silent_in_what_was_begun),
-                                     cmocka_unit_test(says_who_is_silent_in_a_group),
-                                     cmocka_unit_test(a_pause_of_all_is_no_silence)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged), cmocka_unit_test(exchanges_under_way),
+                                     cmocka_unit_test(transposes),       cmocka_unit_test(gathers_shares),
+                                     cmocka_unit_test(agrees_on_errors), cmocka_unit_test(sums_are_of_one),
+                                     cmocka_unit_test(groups_are_alone)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

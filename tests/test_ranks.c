@@ -30,9 +30,7 @@ static uint64_t hash_weights(const choir_model *model) {
   for (int i = 0; i < params->count + params->buffers; i++) {
     const ch_param *p = &params->p[i];
     real *whole = test_new(p->whole);
-    memcpy(whole + p->first, p->w, (size_t)p->count * sizeof *whole);
-    if (p->expert)
-      ch_comm_gather_shares(model->x.comm, "test", whole, p->shape[0], p->whole / p->shape[0] * (int64_t)sizeof *whole);
+    test_ok(ch_param_collect(p, &model->x, p->w, whole));
     h = XXH64(whole, (size_t)p->whole * sizeof *whole, h);
     free(whole);
   }
@@ -61,8 +59,8 @@ static uint64_t hash_result(const ch_step_result *r) {
   return XXH64(all, sizeof all, 1);
 }
 
-static void new_trainer(const ch_comm *comm, int replicas, const choir_config *config, ch_trainer *t) {
-  const choir_ranks ranks = {.comm = comm, .replicas = replicas};
+static void new_trainer(const ch_comm *comm, int replicas, int hidden, const choir_config *config, ch_trainer *t) {
+  const choir_ranks ranks = {.comm = comm, .replicas = replicas, .hidden = hidden};
   choir_run_options run = {.backend = "cpu", .threads = 1 + comm->size % 2, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
@@ -78,7 +76,7 @@ static int train(const ch_comm *comm, void *context) {
   ch_step_result r;
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
   static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
-  new_trainer(comm, 1, &j->config, &t);
+  new_trainer(comm, 1, 1, &j->config, &t);
   for (int l = 0; l < j->config.model.layers && j->flat; l++) {
     const ch_param *p = t.model->net.block[l].router;
     if (p) memset(CH_AS_HOST(void, p->w), 0, (size_t)p->count * sizeof(real));
@@ -228,7 +226,7 @@ static void every_option(void **state) {
 
 typedef struct {
   choir_config config;
-  int replicas;
+  int replicas, hidden;
   int64_t *sent; /* [FORKED_MOST] bytes of one step */
 } count_job;
 
@@ -237,7 +235,7 @@ static int count_step(const ch_comm *comm, void *context) {
   static int32_t token[MOST_TOKENS];
   ch_trainer t;
   ch_step_result r;
-  new_trainer(comm, j->replicas, &j->config, &t);
+  new_trainer(comm, j->replicas, j->hidden, &j->config, &t);
   model_tokens(token, MOST_TOKENS, 1);
   test_ok(ch_trainer_step(&t, token, token, &r));
   j->sent[comm->rank] = choir_ranks_sent(&(choir_ranks){.comm = comm}).bytes;
@@ -246,7 +244,7 @@ static int count_step(const ch_comm *comm, void *context) {
 }
 
 static int64_t counted(choir_config config, const ch_layout *layout) {
-  count_job j = {.config = config, .replicas = layout->replicas};
+  count_job j = {.config = config, .replicas = layout->replicas, .hidden = layout->hidden};
   int64_t total = 0;
   j.sent = mmap(NULL, FORKED_MOST * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_int_equal(forked_run(layout->ranks, 0, count_step, &j), 0);
@@ -268,15 +266,22 @@ static int64_t by_formula(const choir_config *c, const ch_layout *layout, ch_flo
   return (int64_t)bytes;
 }
 
-static ch_layout layout_of(int replicas, int experts) {
-  return (ch_layout){.ranks = replicas * experts, .replicas = replicas, .experts = experts, .hidden = 1};
+static ch_layout layout_of(int replicas, int experts, int hidden) {
+  return (ch_layout){.ranks = replicas * experts * hidden, .replicas = replicas, .experts = experts, .hidden = hidden};
 }
 
-/* Hash routing goes by the ids of tokens, so rows are known, too: they go to the group of their expert in the replica
- * of their token. */
+/* To how many ranks a token's row goes from its own, with hash routing: to all hidden shards of its expert, in the
+ * group that has it in the token's replica. */
+static int sent_to(const ch_layout *l, int expert, int64_t rank) {
+  int group = expert / (MODEL_E / l->experts);
+  return l->hidden - (group == rank % (l->experts * l->hidden) / l->hidden);
+}
+
+/* Hash routing goes by the ids of tokens, so rows are known, too. */
 static void traffic_is_the_formula(void **state) {
   (void)state;
-  const ch_layout layouts[] = {layout_of(1, 4), layout_of(2, 2), layout_of(4, 1), layout_of(2, 4)};
+  const ch_layout layouts[] = {layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(4, 1, 1), layout_of(2, 4, 1),
+                               layout_of(1, 2, 2), layout_of(1, 1, 4), layout_of(2, 2, 2)};
   const int64_t n = (int64_t)RANKS_B * RANKS_T;
   choir_config c = config_of("hash", 8, 1);
   c.model.d_expert = 1200; /* gradients of experts in more than one slice */
@@ -286,8 +291,7 @@ static void traffic_is_the_formula(void **state) {
   for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
     const ch_layout *l = &layouts[i];
     int64_t away = 0;
-    for (int64_t t = 0; t < n; t++)
-      away += token[t] % MODEL_E / (MODEL_E / l->experts) != t / (n / l->ranks) % l->experts;
+    for (int64_t t = 0; t < n; t++) away += sent_to(l, token[t] % MODEL_E, t / (n / l->ranks));
     test_ok(choir_config_set(&c, "parallel.wire", "fp32"));
     int64_t fp32 = away * ch_flow_slot_bytes(&c);
     assert_int_equal(counted(c, l) - by_formula(&c, l, &rows), fp32);
@@ -301,7 +305,8 @@ static void traffic_is_the_formula(void **state) {
 static void traffic_of_every_kind(void **state) {
   (void)state;
   static const char *const filled[] = {"expert_choice", "kmeans", "base", "random", "quantile_balanced"};
-  const ch_layout layouts[] = {layout_of(1, 3), layout_of(1, 4), layout_of(2, 2), layout_of(2, 3)};
+  const ch_layout layouts[] = {layout_of(1, 3, 1), layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(2, 3, 1),
+                               layout_of(2, 2, 2)};
   for (size_t i = 0; i < sizeof filled / sizeof *filled; i++)
     for (size_t k = 0; k < sizeof layouts / sizeof *layouts; k++) {
       const ch_layout *l = &layouts[k];
@@ -310,10 +315,11 @@ static void traffic_of_every_kind(void **state) {
       ch_flow rows;
       int64_t left = counted(c, l) - by_formula(&c, l, &rows);
       if (left % (ch_flow_slot_bytes(&c) / c.train.accumulate / ch_flow_moe_layers(&c)))
-        fail_msg("%s, %d x %d ranks: %lld bytes of rows", filled[i], l->replicas, l->experts, (long long)left);
+        fail_msg("%s, %d x %d x %d ranks: %lld bytes of rows", filled[i], l->replicas, l->experts, l->hidden,
+                 (long long)left);
       if (!((double)left > 0.8 * rows.bytes && (double)left < 1.2 * rows.bytes))
-        fail_msg("%s, %d x %d ranks: %lld bytes of rows, in the mean %g", filled[i], l->replicas, l->experts,
-                 (long long)left, rows.bytes);
+        fail_msg("%s, %d x %d x %d ranks: %lld bytes of rows, in the mean %g", filled[i], l->replicas, l->experts,
+                 l->hidden, (long long)left, rows.bytes);
     }
 }
 

@@ -1,6 +1,6 @@
-/* Replicas of experts in a whole run: all of them have the same bits, two runs of one layout leave the same bytes, any
- * layout goes on with what any other has left, and what does not fit is refused. That they learn what one process
- * learns is grad_replicas.c's. */
+/* Replicas and hidden shards of experts in a whole run: all of them have the same bits, two runs of one layout leave
+ * the same bytes, any layout goes on with what any other has left, and what does not fit is refused. That they learn
+ * what one process learns is grad_replicas.c's. */
 #include "api/ranks.h"
 #include "base/hash.h"
 #include "choir/choir.h"
@@ -12,7 +12,7 @@
 enum { STEPS = 4 };
 
 typedef struct {
-  int ranks, replicas;
+  int ranks, replicas, hidden;
 } layout;
 
 /* ---- the same bits everywhere ---- */
@@ -26,7 +26,7 @@ typedef struct {
 
 typedef struct {
   choir_config config;
-  int replicas;
+  layout layout;
   trace *of; /* the first rank's, shared */
 } bits_job;
 
@@ -45,7 +45,7 @@ static uint64_t hash_trainer(const ch_trainer *t) {
 /* Nonzero: a rank with the same experts has other bits. */
 static int train_bits(const ch_comm *comm, void *context) {
   const bits_job *j = context;
-  const choir_ranks ranks = {.comm = comm, .replicas = j->replicas};
+  const choir_ranks ranks = {.comm = comm, .replicas = j->layout.replicas, .hidden = j->layout.hidden};
   choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
   static int32_t token[2 * B * T];
   choir_model *model;
@@ -82,21 +82,23 @@ static void nothing(choir_config *c) { (void)c; }
 static void replicas_have_the_same_bits(void **state) {
   (void)state;
   void (*const set[])(choir_config *) = {nothing, clip_sums, adamw_in_bf16};
-  const layout layouts[] = {{4, 2}, {4, 4}, {6, 2}, {8, 4}};
+  const layout layouts[] = {{4, 2, 1}, {4, 4, 1}, {4, 1, 2}, {6, 2, 1}, {8, 4, 1}, {8, 2, 2}, {8, 1, 4}};
+  enum { LAYOUTS = sizeof layouts / sizeof *layouts };
   trace *of = mmap(NULL, sizeof *of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   for (int i = 0; ch_router_names[i]; i++) {
-    const layout l = layouts[i % 4];
-    bits_job j = {.config = model_config(ch_router_names[i]), .replicas = 1, .of = of};
+    layout l = layouts[i % LAYOUTS];
+    bits_job j = {.config = model_config(ch_router_names[i]), .layout = {1, 1, 1}, .of = of};
+    if (l.hidden > 1 && j.config.model.experts == 1) l.replicas = l.ranks / l.hidden; /* of one expert one group */
     uint64_t first = 0;
     j.config.train.batch_sequences = j.config.train.shards = B;
     j.config.train.sequence_length = T;
     set[i % 3](&j.config);
     assert_int_equal(forked_run(1, 0, train_bits, &j), 0);
     double norm = of->norm;
-    j.replicas = l.replicas;
+    j.layout = l;
     for (int time = 0; time < 2; time++) {
       if (forked_run(l.ranks, 0, train_bits, &j))
-        fail_msg("%s: %d replicas on %d ranks differ", ch_router_names[i], l.replicas, l.ranks);
+        fail_msg("%s: %d replicas of %d shards on %d ranks differ", ch_router_names[i], l.replicas, l.hidden, l.ranks);
       if (time && of->bits != first) fail_msg("%s: another run, other bits", ch_router_names[i]);
       first = of->bits;
       if (!(fabs(of->norm - norm) <= (i % 3 == 2 ? 1e-2 : 1e-5) * norm)) /* bf16 has 8 bits */
@@ -124,7 +126,8 @@ static int stop_after_two(void *context, const choir_train_event *e) {
 
 static int train(const ch_comm *comm, void *context) {
   job *j = context;
-  const choir_ranks ranks = {.comm = comm, .replicas = comm->rank == j->odd_rank ? 1 : j->layout.replicas};
+  const choir_ranks ranks = {
+      .comm = comm, .replicas = comm->rank == j->odd_rank ? 1 : j->layout.replicas, .hidden = j->layout.hidden};
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   o.config = j->resume ? NULL : &j->config, o.data = j->resume ? NULL : "data", o.out = j->out, o.resume = j->resume;
   o.run.threads = 1;
@@ -201,20 +204,20 @@ static void same_to_rounding(const char *one, const char *many) {
 /* A run that was stopped is one that was not, byte for byte; and what config says nothing of leaves no trace. */
 static void stopped_and_gone_on(void **state) {
   (void)state;
-  const layout l = {6, 2};
+  const layout l = {8, 2, 2};
   go(job_of("whole", l));
   go_in_two("parts", l, l);
   assert_true(program_same_runs("whole", "parts", STEPS));
   program_must("rm -rf one");
-  go(job_of("one", (layout){1, 1}));
+  go(job_of("one", (layout){1, 1, 1}));
   program_must("cmp one/checkpoints/%08d/config.json whole/checkpoints/%08d/config.json", STEPS, STEPS);
 }
 
 static void any_layout_goes_on(void **state) {
   (void)state;
-  const layout layouts[] = {{1, 1}, {4, 1}, {4, 2}, {3, 3}, {8, 2}, {12, 4}};
+  const layout layouts[] = {{1, 1, 1}, {4, 1, 1}, {4, 2, 1}, {8, 1, 2}, {3, 3, 1}, {8, 2, 4}, {12, 4, 1}};
   enum { LAYOUTS = sizeof layouts / sizeof *layouts };
-  go(job_of("one", (layout){1, 1}));
+  go(job_of("one", (layout){1, 1, 1}));
   for (int i = 0; i < LAYOUTS; i++)
     for (int further = 1; further <= 2; further++) {
       go_in_two("many", layouts[i], layouts[(i + further) % LAYOUTS]);
@@ -227,7 +230,7 @@ static void any_layout_goes_on(void **state) {
 enum { MOST_LOOKED_AT = 1 << 16 };
 
 typedef struct {
-  int replicas;
+  layout layout;
   double loss[3]; /* evaluated, by thresholds, forward */
   int64_t gradients;
   float gradient[MOST_LOOKED_AT];
@@ -253,8 +256,8 @@ static void look_at_parameters(choir_model *model, sight *s) {
 }
 
 static int look(const ch_comm *comm, void *context) {
-  sight *s = context, own = {.replicas = s->replicas};
-  const choir_ranks ranks = {.comm = comm, .replicas = s->replicas};
+  sight *s = context, own = {.layout = s->layout};
+  const choir_ranks ranks = {.comm = comm, .replicas = s->layout.replicas, .hidden = s->layout.hidden};
   choir_run_options o = {.threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
@@ -281,20 +284,20 @@ static int look(const ch_comm *comm, void *context) {
 /* Evaluation, forward passes, gradients and weights that callers ask for. */
 static void seen_as_on_one_process(void **state) {
   (void)state;
-  const layout layouts[] = {{4, 2}, {6, 3}, {4, 4}};
+  const layout layouts[] = {{4, 2, 1}, {6, 3, 1}, {4, 4, 1}, {4, 1, 2}, {8, 2, 2}};
   sight *one = mmap(NULL, 2 * sizeof *one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *many = one + 1;
-  go(job_of("one", (layout){1, 1}));
-  one->replicas = 1;
+  go(job_of("one", (layout){1, 1, 1}));
+  one->layout = (layout){1, 1, 1};
   assert_int_equal(forked_run(1, 0, look, one), 0);
   assert_true(one->gradients > 1000);
   for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-    many->replicas = layouts[i].replicas;
+    many->layout = layouts[i];
     assert_int_equal(forked_run(layouts[i].ranks, 0, look, many), 0);
     assert_true(many->weights == one->weights && many->gradients == one->gradients);
     for (int k = 0; k < 3; k++)
       if (!(fabs(many->loss[k] - one->loss[k]) <= 1e-6 * one->loss[k]))
-        fail_msg("%d replicas: loss number %d is %.9g, of one process %.9g", many->replicas, k, many->loss[k],
-                 one->loss[k]);
+        fail_msg("%d replicas, %d shards: loss number %d is %.9g, of one process %.9g", layouts[i].replicas,
+                 layouts[i].hidden, k, many->loss[k], one->loss[k]);
     test_close(many->gradient, one->gradient, one->gradients, 1e-5);
   }
   munmap(one, 2 * sizeof *one);
@@ -302,18 +305,28 @@ static void seen_as_on_one_process(void **state) {
 
 static void refuses_by_name(void **state) {
   (void)state;
-  job j = job_of("refused", (layout){4, 3});
+  job j = job_of("refused", (layout){4, 3, 1});
   j.code = CHOIR_ERROR_ARGUMENT;
   j.message = "3 replicas of the experts on 4 processes, which they must divide: take one of 1, 2, 4";
   go(j);
-  j = job_of("refused", (layout){4, 2});
+  j = job_of("refused", (layout){4, 2, 1});
   j.code = CHOIR_ERROR_ARGUMENT;
   j.odd_rank = 2;
   j.message = "rank 2 of 4 has another number of replicas than rank 0";
   go(j);
+  j = job_of("refused", (layout){6, 2, 2});
+  j.code = CHOIR_ERROR_ARGUMENT;
+  j.message = "2 hidden shards of the experts on 3 processes of a replica, which they must divide: take one of 1, 3";
+  go(j);
+  j = job_of("refused", (layout){12, 1, 4}); /* 3 groups of 8 experts */
+  j.code = CHOIR_ERROR_ARGUMENT;
+  j.message = "4 hidden shards leave 3 groups of ranks";
+  go(j);
   choir_ranks alone = {.comm = &ch_comm_single};
   test_fails(choir_ranks_set_replicas(&alone, 2), CHOIR_ERROR_ARGUMENT, "2 replicas of the experts on 1 process,");
   test_ok(choir_ranks_set_replicas(&alone, 1));
+  test_fails(choir_ranks_set_hidden(&alone, 0), CHOIR_ERROR_ARGUMENT, "0 hidden shards of the experts on 1 process,");
+  test_ok(choir_ranks_set_hidden(&alone, 1));
 }
 
 int main(void) {

@@ -27,6 +27,12 @@ CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
  * which it was. CHOIR_ERROR_ARGUMENT: replicas that do not divide the ranks. */
 CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
 
+/* Cuts the hidden width of every expert into so many shards, 1 unless told otherwise, each on a rank of its own: the
+ * same as above. All shards of an expert get its rows, and what they make of them adds up. CHOIR_ERROR_ARGUMENT: shards
+ * that do not divide the ranks of a replica. The shards must divide the hidden width, too, and the groups of ranks that
+ * they leave the experts; that is for whoever makes a model to say. */
+CHOIR_API int choir_ranks_set_hidden(choir_ranks *ranks, int shards);
+
 /* What this rank has sent to others so far, in how many messages, and how many seconds it was at that. */
 typedef struct choir_ranks_traffic {
   int64_t bytes, messages;

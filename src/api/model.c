@@ -31,8 +31,8 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   ch_arena_init(&model->gradients, "gradients", model->x.memory);
   CH_TRY(ch_transformer_create(&config->model, &model->net));
   model->x.comm = ch_ranks_comm(o->ranks);
-  CH_TRY(ch_grid_make(model->x.comm, ch_ranks_replicas(o->ranks), &model->x.grid));
-  ch_params_share(&model->net.params, &model->x.grid.replica);
+  CH_TRY(ch_ranks_grid(o->ranks, &model->x.grid));
+  CH_TRY(ch_params_share(&model->net.params, &model->x.grid));
   ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
 }
@@ -195,17 +195,16 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
   if (gradient && !has_gradient(model, index))
     return ch_error(CHOIR_ERROR_ARGUMENT, "parameter '%s' has no gradient: run a forward with gradients first%s",
                     p->name, index < model->net.params.count ? "" : "; no gradient trains it");
-  model->x.memory->get(values + p->first, gradient ? p->g : p->w, (size_t)p->count * sizeof *values);
-  if (p->expert)
-    ch_comm_gather_shares(&model->x.grid.replica, "values of experts", values, p->shape[0],
-                          p->whole / p->shape[0] * (int64_t)sizeof *values);
-  return CHOIR_OK;
+  return ch_param_collect(p, &model->x, gradient ? p->g : p->w, values);
 }
 
 int choir_model_set_parameter(choir_model *model, int index, const float *values) {
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
-  model->x.memory->put(p->w, values + p->first, (size_t)p->count * sizeof *values);
+  for (int64_t done = 0, run, at; done < p->count; done += run) {
+    run = ch_part_run(&p->part, done, p->count - done, &at);
+    model->x.memory->put(p->w + done, values + at, (size_t)run * sizeof *values);
+  }
   ch_model_weights_changed(model);
   return CHOIR_OK;
 }

@@ -4,13 +4,17 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
-#include "comm/grid.h"
 #include "comm/launch.h"
 #include "comm/watch.h"
 
 const ch_comm *ch_ranks_comm(const choir_ranks *ranks) { return ranks ? ranks->comm : &ch_comm_single; }
 
-int ch_ranks_replicas(const choir_ranks *ranks) { return ranks && ranks->replicas ? ranks->replicas : 1; }
+static int or_one(int parts) { return parts ? parts : 1; }
+
+int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid) {
+  if (!ranks) return ch_grid_make(&ch_comm_single, 1, 1, grid);
+  return ch_grid_make(ranks->comm, or_one(ranks->replicas), or_one(ranks->hidden), grid);
+}
 
 int choir_ranks_join(choir_ranks **ranks) {
   *ranks = calloc(1, sizeof **ranks);
@@ -36,8 +40,15 @@ int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *,
 
 int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
   ch_grid grid;
-  CH_TRY(ch_grid_make(ranks->comm, replicas, &grid));
+  CH_TRY(ch_grid_make(ranks->comm, replicas, or_one(ranks->hidden), &grid));
   ranks->replicas = replicas;
+  return CHOIR_OK;
+}
+
+int choir_ranks_set_hidden(choir_ranks *ranks, int shards) {
+  ch_grid grid;
+  CH_TRY(ch_grid_make(ranks->comm, or_one(ranks->replicas), shards, &grid));
+  ranks->hidden = shards;
   return CHOIR_OK;
 }
 

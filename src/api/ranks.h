@@ -3,15 +3,16 @@
 #define CH_API_RANKS_H
 
 #include "choir/ranks.h"
-#include "comm/comm.h"
+#include "comm/grid.h"
 
 struct choir_ranks {
   const ch_comm *comm;
-  int replicas; /* 0: 1 */
+  int replicas, hidden; /* 0: 1 */
 };
 
 /* The table of these ranks; NULL: one process. */
 const ch_comm *ch_ranks_comm(const choir_ranks *ranks);
-int ch_ranks_replicas(const choir_ranks *ranks);
+/* Its grid, as it was laid out. */
+int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid);
 
 #endif

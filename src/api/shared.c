@@ -25,8 +25,9 @@ static uint64_t hash_weights(const choir_model *model) {
 }
 
 int ch_model_same(const choir_model *model) {
-  static const char *const name[] = {"version of choir",   "config",           "compute type",  "instruction set",
-                                     "number of replicas", "number of shards", "set of weights"};
+  static const char *const name[] = {
+      "version of choir",        "config",           "compute type",  "instruction set", "number of replicas",
+      "number of hidden shards", "number of shards", "set of weights"};
   if (model->x.comm->size == 1) return CHOIR_OK;
   json_t *config = ch_config_json(&model->config);
   char *text = ch_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);
@@ -35,6 +36,7 @@ int ch_model_same(const choir_model *model) {
                            (uint64_t)model->x.compute,
                            (uint64_t)ch_machine_isa(),
                            (uint64_t)model->x.grid.holders.size,
+                           (uint64_t)model->x.grid.hidden.size,
                            (uint64_t)model->shards,
                            hash_weights(model)};
   free(text);

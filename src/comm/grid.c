@@ -21,16 +21,25 @@ static const char *divisors(int number, char *text, size_t size) {
   return text;
 }
 
-int ch_grid_make(const ch_comm *all, int replicas, ch_grid *grid) {
+/* Whether so many replicas, or hidden shards, divide what there is of ranks; left: what remains for the rest. */
+static int divide(const char *what, int parts, int ranks, const char *of, int *left) {
   char text[256];
-  if (replicas < 1 || all->size % replicas)
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "%d replicas of the experts on %d process%s, which they must divide: take one of %s, or start "
-                    "another number of processes",
-                    replicas, all->size, all->size == 1 ? "" : "es", divisors(all->size, text, sizeof text));
-  int experts = all->size / replicas, group = all->rank % experts;
-  grid->replica = ch_comm_group(all, all->rank - group, 1, experts);
-  grid->holders = ch_comm_group(all, group, experts, replicas);
-  grid->hidden = ch_comm_group(all, all->rank, 1, 1); /* nothing is cut yet: it has all columns */
+  *left = parts < 1 ? 0 : ranks / parts;
+  if (parts >= 1 && ranks % parts == 0) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "%d %s of the experts on %d process%s%s, which they must divide: take one of %s, or start another "
+                  "number of processes",
+                  parts, what, ranks, ranks == 1 ? "" : "es", of, divisors(ranks, text, sizeof text));
+}
+
+int ch_grid_make(const ch_comm *all, int replicas, int hidden, ch_grid *grid) {
+  int of_replica, groups;
+  CH_TRY(divide("replicas", replicas, all->size, "", &of_replica));
+  CH_TRY(divide("hidden shards", hidden, of_replica, replicas > 1 ? " of a replica" : "", &groups));
+  int in_replica = all->rank % of_replica, first = all->rank - in_replica, shard = in_replica % hidden;
+  grid->replica = ch_comm_group(all, first, 1, of_replica);
+  grid->holders = ch_comm_group(all, in_replica, of_replica, replicas);
+  grid->experts = ch_comm_group(all, first + shard, hidden, groups);
+  grid->hidden = ch_comm_group(all, all->rank - shard, 1, hidden);
   return CHOIR_OK;
 }

@@ -22,7 +22,7 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                        .router = m->router,
                        .n = n,
                        .d = m->config.d_model,
-                       .h = ch_config_d_expert(&m->config),
+                       .h = ch_config_d_expert(&m->config) / x->grid.hidden.size,
                        .e = m->config.experts,
                        .sequence_length = p->T,
                        .shards = ch_pass_shards(p),
@@ -135,9 +135,9 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
   real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(holders, holders->size));
   for (int i = 0; i < 2 && !ch_counting(x); i++) {
     real *gradient = CH_AS_HOST(real, tensor[i]->g);
-    int64_t e = tensor[i]->shape[0], groups = x->grid.replica.size, most = (e + groups - 1) / groups;
+    int64_t e = tensor[i]->shape[0], groups = x->grid.experts.size, most = (e + groups - 1) / groups;
     ch_comm_sum(holders, "gradients of experts", holders->size, &gradient, tensor[i]->count,
-                most * (tensor[i]->whole / e), room);
+                most * tensor[i]->shape[1] * tensor[i]->part.columns, room);
   }
   ch_arena_release(&x->scratch, mark);
 }

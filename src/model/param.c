@@ -53,6 +53,8 @@ static void add(ch_params *params, int most, int layer, const row *r) {
     p->shape[i] = r->shape[i];
     p->whole *= r->shape[i]; /* limits of the config: at most 2^16 * 2^17 * 2^20 */
   }
+  int64_t width = r->shape[r->dims - 1];
+  p->part = (ch_part){.rows = p->whole / width, .columns = width, .width = width};
   p->count = p->whole;
 }
 
@@ -142,14 +144,47 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
                   (double)most_parameters);
 }
 
-void ch_params_share(ch_params *params, const ch_comm *replica) {
+int64_t ch_part_run(const ch_part *part, int64_t at, int64_t count, int64_t *whole) {
+  int64_t row = at / part->columns, column = at % part->columns, run = part->columns - column;
+  *whole = (part->row + row) * part->width + part->column + column;
+  return part->columns == part->width || count < run ? count : run;
+}
+
+void ch_part_place(const ch_part *part, const void *elements, void *whole, int64_t size) {
+  const char *from = elements;
+  for (int64_t done = 0, count = ch_part_count(part), run, at; done < count; done += run) {
+    run = ch_part_run(part, done, count - done, &at);
+    memcpy((char *)whole + at * size, from + done * size, (size_t)(run * size));
+  }
+}
+
+ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64_t rows, int64_t width, int hidden) {
+  int shards = grid->hidden.size, groups = grid->experts.size;
+  int64_t first = ch_share(experts, rank / shards, groups), last = ch_share(experts, rank / shards + 1, groups);
+  ch_part part = {.row = first * rows, .rows = (last - first) * rows, .columns = width, .width = width};
+  if (!hidden) return part;
+  part.columns = width / shards;
+  part.column = rank % shards * part.columns;
+  return part;
+}
+
+int ch_params_share(ch_params *params, const ch_grid *grid) {
+  int shards = grid->hidden.size, groups = grid->experts.size;
   for (int i = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
     if (!p->expert) continue;
-    int64_t size = p->whole / p->shape[0];
-    p->first = ch_share(p->shape[0], replica->rank, replica->size) * size;
-    p->count = ch_share(p->shape[0], replica->rank + 1, replica->size) * size - p->first;
+    if (shards > 1 && p->shape[0] % groups)
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "%d hidden shards leave %d groups of ranks for %d experts (model.experts), which they must "
+                      "divide: take another number of processes, or of shards",
+                      shards, groups, (int)p->shape[0]);
+    if (p->shape[2] % shards)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "%d hidden shards must divide the hidden width of an expert, %d", shards,
+                      (int)p->shape[2]);
+    p->part = ch_part_of_experts(grid, grid->replica.rank, p->shape[0], p->shape[1], p->shape[2], 1);
+    p->count = ch_part_count(&p->part);
   }
+  return CHOIR_OK;
 }
 
 void ch_params_free(ch_params *params) {
@@ -208,10 +243,13 @@ void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
 
 enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */
 
-/* Elements begin .. begin+count-1 of one whole tensor. Drawn in double in every build, rounded last. */
+/* Elements begin .. begin+count-1 of those that there are. Drawn in double in every build, rounded last. */
 static void fill(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, real *to) {
   double normal[PIECE];
-  if (p->init == CH_INIT_NORMAL) ch_rng_normals(rng, (uint64_t)begin, (size_t)count, normal);
+  for (int64_t done = 0, run, at; p->init == CH_INIT_NORMAL && done < count; done += run) {
+    run = ch_part_run(&p->part, begin + done, count - done, &at);
+    ch_rng_normals(rng, (uint64_t)at, (size_t)run, normal + done);
+  }
   for (int64_t i = 0; i < count; i++)
     to[i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : p->init == CH_INIT_ONE;
 }
@@ -223,7 +261,7 @@ static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int
     real *to = block ? block : CH_AS_HOST(real, p->w + first);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int64_t begin = 0; begin < count; begin += PIECE)
-      fill(p, rng, p->first + first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
+      fill(p, rng, first + begin, count - begin < PIECE ? count - begin : PIECE, to + begin);
     if (block) memory->put(p->w + first, block, (size_t)count * sizeof *block);
   }
 }

@@ -6,7 +6,7 @@
 #include "base/names.h"
 #include "base/real.h"
 #include "choir/config.h"
-#include "comm/comm.h"
+#include "comm/grid.h"
 
 /* Width of one head: given, or d/H. */
 static inline int ch_config_d_head(const choir_model_config *c) {
@@ -21,6 +21,26 @@ static inline int ch_config_is_moe(const choir_model_config *c, int layer) {
   return c->moe_every > 0 && (layer + 1) % c->moe_every == 0;
 }
 
+/* What a process has of a tensor, as a matrix of its last dimension: these columns of these rows, one row behind the
+ * other. */
+typedef struct ch_part {
+  int64_t row, rows, column, columns;
+  int64_t width; /* columns of the whole */
+} ch_part;
+
+static inline int64_t ch_part_count(const ch_part *p) { return p->rows * p->columns; }
+
+/* Elements from `at` on of those that a process has: where the first stands in the whole tensor, and how many of at
+ * most `count` stand there in a row. */
+int64_t ch_part_run(const ch_part *part, int64_t at, int64_t count, int64_t *whole);
+
+/* Puts them, `size` bytes each, in their places in the whole tensor. */
+void ch_part_place(const ch_part *part, const void *elements, void *whole, int64_t size);
+
+/* What a rank of a replica has of a tensor of experts, each of `rows` rows: its own ones, and where a row is of their
+ * hidden width (`hidden`) its shard's columns. */
+ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64_t rows, int64_t width, int hidden);
+
 typedef enum { CH_INIT_NORMAL, CH_INIT_ONE, CH_INIT_ZERO } ch_init_kind;
 
 typedef struct ch_param {
@@ -28,8 +48,9 @@ typedef struct ch_param {
   int layer;     /* -1: outside the layers */
   int dims;      /* 1, 2 or 3 */
   int64_t shape[3];
-  int64_t whole;        /* product of shape */
-  int64_t first, count; /* the elements that this process has: all, or of experts its own */
+  int64_t whole; /* product of shape */
+  ch_part part;  /* what this process has of it: all, or of experts its own */
+  int64_t count; /* elements of that */
   ch_init_kind init;
   double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
   int expert;         /* first dimension counts experts: factored and sharded per expert */
@@ -54,8 +75,9 @@ typedef struct ch_params {
 int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 
-/* Leaves of every expert tensor what this rank of a replica owns: to be called before anything has its memory. */
-void ch_params_share(ch_params *params, const ch_comm *replica);
+/* Leaves of every expert tensor what this rank owns: to be called before anything has its memory.
+ * CHOIR_ERROR_ARGUMENT: experts or their hidden width that the grid's hidden shards cannot share evenly. */
+int ch_params_share(ch_params *params, const ch_grid *grid);
 
 /* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
  * asked for, and gradients. With `share`, those of all layers stand on the same memory: for who is done with a

@@ -10,14 +10,15 @@
 #include "base/tensors.h"
 #include "comm/collective.h"
 
-ch_part ch_stored_part(const ch_stored *s, const ch_comm *replica, int rank) {
-  if (!s->experts) return (ch_part){0, (int64_t)s->tensor.bytes};
-  int64_t of_expert = (int64_t)s->tensor.bytes / s->experts, first = ch_share(s->experts, rank, replica->size);
-  return (ch_part){first * of_expert, (ch_share(s->experts, rank + 1, replica->size) - first) * of_expert};
+ch_part ch_stored_part(const ch_stored *s, const ch_grid *grid, int rank) {
+  int64_t count = (int64_t)(s->tensor.bytes / sizeof(real)), width = s->hidden;
+  if (!s->experts) return (ch_part){.rows = 1, .columns = count, .width = count};
+  if (!width) width = count / s->experts;
+  return ch_part_of_experts(grid, rank, s->experts, count / s->experts / width, width, s->hidden != 0);
 }
 
-ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data) {
-  ch_stored s = {.tensor = {.dtype = CH_REAL_DTYPE, .dims = dims, .bytes = sizeof(real)}, .experts = experts};
+ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, const real CH_DEV *data) {
+  ch_stored s = {.tensor = {.dtype = CH_REAL_DTYPE, .dims = dims, .bytes = sizeof(real)}};
   snprintf(s.tensor.name, sizeof s.tensor.name, "%s", name);
   s.tensor.data = CH_AS_HOST(const void, data);
   for (int i = 0; i < dims; i++) {
@@ -28,7 +29,36 @@ ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int e
 }
 
 ch_stored ch_stored_param(const ch_param *p) {
-  return ch_stored_real(p->name, p->dims, p->shape, p->expert ? (int)p->shape[0] : 0, p->w);
+  ch_stored s = ch_stored_real(p->name, p->dims, p->shape, p->w);
+  if (p->expert) s.experts = (int)p->shape[0], s.hidden = p->shape[2];
+  return s;
+}
+
+/* Every rank has as much of it: ch_params_share sees to that. */
+static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV *own, real *whole) {
+  const ch_comm *replica = &x->grid.replica;
+  real *all = malloc((size_t)p->whole * sizeof *all);
+  int code = all ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory to put tensor '%s' together in", p->name);
+  code = ch_comm_agree(x->comm, code);
+  if (!code) {
+    x->memory->get(all + replica->rank * p->count, own, (size_t)p->count * sizeof *all);
+    ch_comm_gather(replica, "values of experts", all, p->count * (int64_t)sizeof *all);
+  }
+  for (int r = 0; r < replica->size && !code; r++) {
+    const ch_part part = ch_part_of_experts(&x->grid, r, p->shape[0], p->shape[1], p->shape[2], 1);
+    ch_part_place(&part, all + r * p->count, whole, sizeof *all);
+  }
+  free(all);
+  return code;
+}
+
+int ch_param_collect(const ch_param *p, const ch_exec *x, const real CH_DEV *own, real *whole) {
+  if (p->expert && x->grid.hidden.size > 1) return collect_shards(p, x, own, whole);
+  x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
+  if (p->expert)
+    ch_comm_gather_shares(&x->grid.replica, "values of experts", whole, p->shape[0],
+                          p->whole / p->shape[0] * (int64_t)sizeof *whole);
+  return CHOIR_OK;
 }
 
 static void shape_text(int dims, const int64_t *shape, char *text, size_t size) {
@@ -45,22 +75,23 @@ static int first_not_finite(const real *x, int64_t count, int64_t *at) {
   return bad;
 }
 
-/* Copies elements first .. first+count-1, and looks for what is not finite while the copy is in the cache. */
-static int copy(const char *path, const choir_tensor *t, int64_t first, int64_t count, const ch_memory *memory,
-                int unchecked, real CH_DEV *out) {
+/* Copies a part, and looks for what is not finite while the copy is in the cache. */
+static int copy(const char *path, const choir_tensor *t, const ch_part *part, const ch_memory *memory, int unchecked,
+                real CH_DEV *out) {
   enum { PIECE = 1 << 14 };
-  const real *from = (const real *)t->data + first;
-  for (int64_t done = 0, size, at; done < count; done += size) {
-    size = count - done < PIECE ? count - done : PIECE;
-    memory->put(out + done, from + done, (size_t)size * sizeof *out);
-    if (!unchecked && first_not_finite(from + done, size, &at))
+  const real *data = t->data;
+  for (int64_t done = 0, count = ch_part_count(part), size, from, at; done < count; done += size) {
+    size = ch_part_run(part, done, count - done < PIECE ? count - done : PIECE, &from);
+    memory->put(out + done, data + from, (size_t)size * sizeof *out);
+    if (!unchecked && first_not_finite(data + from, size, &at))
       return ch_error(CHOIR_ERROR_NUMERIC, "%s: tensor '%s': element %" PRId64 " is %g; the checkpoint is of no use",
-                      path, t->name, first + done + at, (double)from[done + at]);
+                      path, t->name, from + at, (double)data[from + at]);
   }
   return CHOIR_OK;
 }
 
-int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *s, const ch_exec *x, int unchecked) {
+static int read_part(const choir_tensors *file, const char *path, const ch_stored *s, const ch_part *part,
+                     const ch_exec *x, int unchecked) {
   const char *name = s->tensor.name;
   const choir_tensor *t = choir_tensors_find(file, name);
   if (!t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", path, name);
@@ -72,11 +103,14 @@ int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored 
   if (t->dtype != CH_REAL_DTYPE)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of type %s", path, name,
                     CH_REAL_DTYPE == CHOIR_F64 ? "F64" : "F32");
-  const ch_part own = ch_stored_part(s, &x->grid.replica, x->grid.replica.rank);
-  const int64_t size = sizeof(real);
-  int code = copy(path, t, own.first / size, own.bytes / size, x->memory, unchecked, CH_AS_DEV(real, s->tensor.data));
+  int code = copy(path, t, part, x->memory, unchecked, CH_AS_DEV(real, s->tensor.data));
   ch_tensors_forget(file, t);
   return code;
+}
+
+int ch_tensor_read(const choir_tensors *file, const char *path, const ch_stored *s, const ch_exec *x, int unchecked) {
+  const ch_part own = ch_stored_part(s, &x->grid, x->grid.replica.rank);
+  return read_part(file, path, s, &own, x, unchecked);
 }
 
 static int load_open(ch_params *params, const ch_exec *x, const char *path, int unchecked, const choir_tensors *file) {
@@ -108,10 +142,14 @@ static int is_dense_of(const choir_tensor *t, const ch_param *p) {
 
 /* One expert's weights into all that this rank has. */
 static int read_expert(const choir_tensors *file, const char *path, const ch_exec *x, const ch_param *p) {
-  const int64_t one[3] = {1, p->shape[1], p->shape[2]}, count = p->whole / p->shape[0];
-  const ch_stored s = ch_stored_real(p->name, p->dims, one, 0, p->w);
+  const int64_t one[3] = {1, p->shape[1], p->shape[2]};
+  const ch_stored s = ch_stored_real(p->name, p->dims, one, p->w);
+  ch_part first = p->part;
+  first.row = 0;
+  first.rows = p->shape[1];
+  const int64_t count = ch_part_count(&first);
   if (!p->count) return CHOIR_OK;
-  CH_TRY(ch_tensor_read(file, path, &s, x, 0));
+  CH_TRY(read_part(file, path, &s, &first, x, 0));
   for (int64_t at = count; at < p->count; at += count) x->memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
   return CHOIR_OK;
 }

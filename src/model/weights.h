@@ -14,15 +14,13 @@
 typedef struct ch_stored {
   choir_tensor tensor; /* the whole one */
   int experts;         /* of them all; 0: every rank has the whole tensor */
+  int64_t hidden;      /* their hidden width where the last dimension is of it, which shards cut; else 0 */
 } ch_stored;
-ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, int experts, const real CH_DEV *data);
+ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, const real CH_DEV *data);
 ch_stored ch_stored_param(const ch_param *param);
 
-/* The bytes of a whole tensor that a rank of a replica has. */
-typedef struct ch_part {
-  int64_t first, bytes;
-} ch_part;
-ch_part ch_stored_part(const ch_stored *stored, const ch_comm *replica, int rank);
+/* The elements of it that a rank of a replica has. */
+ch_part ch_stored_part(const ch_stored *stored, const ch_grid *grid, int rank);
 
 /* Writes a file, or where its tensors have more than `most` bytes several and an index (base/tensors_set.h). What the
  * files hold does not depend on the number of ranks. Of several ranks number f writes the files f, f + P, ...; the
@@ -32,6 +30,10 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
 
 /* The same of all parameters. */
 int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most);
+
+/* whole [shape] = values that a parameter's ranks have of it, `own` being this rank's: its weights, or their gradients.
+ * Collective; CHOIR_ERROR_MEMORY where hidden shards must be put together and there is no room. */
+int ch_param_collect(const ch_param *param, const ch_exec *x, const real CH_DEV *own, real *whole);
 
 /* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless
  * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus

@@ -21,6 +21,7 @@ typedef struct stage {
   int row;           /* number of the row's first file */
   int round;         /* how many the row has had */
   char *bytes;       /* room for a tensor that is not at hand */
+  char *arrived;     /* and for its parts, one rank's behind the other's, where they must be put in order */
 } stage;
 
 static int is_shared(const stage *s, int i) { return s->stored[i].experts && s->x->grid.replica.size > 1; }
@@ -33,19 +34,39 @@ static const ch_stored *brought(const stage *s, int writer) {
   return NULL;
 }
 
+/* The part that a rank of the replica sends: none of what hidden shards do not cut, but from the first of them. */
+static ch_part sent_part(const stage *s, const ch_stored *t, int rank) {
+  if (!t->hidden && rank % s->x->grid.hidden.size) return (ch_part){0};
+  return ch_stored_part(t, &s->x->grid, rank);
+}
+
+/* Columns of hidden shards among each other's. */
+static void put_in_order(const stage *s, const ch_stored *t) {
+  const char *from = s->arrived;
+  for (int r = 0; r < s->x->grid.replica.size; r++) {
+    const ch_part part = sent_part(s, t, r);
+    ch_part_place(&part, from, s->bytes, sizeof(real));
+    from += ch_part_count(&part) * (int64_t)sizeof(real);
+  }
+}
+
 static void play_round(stage *s) {
   ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
   const ch_comm *replica = &s->x->grid.replica;
+  const int64_t size = sizeof(real);
   for (int r = 0; r < replica->size; r++) {
     const ch_stored *t = brought(s, ch_comm_number(replica, r));
-    if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_stored_part(t, replica, replica->rank).bytes};
+    const ch_part own = t ? sent_part(s, t, replica->rank) : (ch_part){0};
+    if (t) send[r] = (ch_bytes){(void *)(uintptr_t)t->tensor.data, ch_part_count(&own) * size};
   }
   const ch_stored *mine = brought(s, s->comm->rank);
-  for (int r = 0; r < replica->size && mine; r++) {
-    ch_part p = ch_stored_part(mine, replica, r);
-    receive[r] = (ch_bytes){s->bytes + p.first, p.bytes};
+  char *at = s->arrived ? s->arrived : s->bytes;
+  for (int r = 0; r < replica->size && mine; at += receive[r++].bytes) {
+    const ch_part part = sent_part(s, mine, r);
+    receive[r] = (ch_bytes){at, ch_part_count(&part) * size};
   }
   ch_comm_exchange(replica, "experts for a file", send, receive);
+  if (mine && s->arrived) put_in_order(s, mine);
   s->round++;
 }
 
@@ -99,7 +120,10 @@ static int prepare(stage *s, int64_t most) {
     if (s->tensor[i].bytes > largest) largest = s->tensor[i].bytes;
   }
   s->files = ch_tensors_cut(s->tensor, s->count, most, s->first);
-  if (!away || s->comm->rank >= s->files || (s->bytes = malloc(largest))) return CHOIR_OK;
+  if (!away || s->comm->rank >= s->files) return CHOIR_OK;
+  s->bytes = malloc(largest);
+  if (s->x->grid.hidden.size > 1) s->arrived = malloc(largest);
+  if (s->bytes && (s->arrived || s->x->grid.hidden.size == 1)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a copy of its largest tensor, %zu bytes", s->path, largest);
 }
 
@@ -117,6 +141,7 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
   free(s.first);
   free(s.tensor);
   free(s.bytes);
+  free(s.arrived);
   return code;
 }
 

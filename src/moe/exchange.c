@@ -7,8 +7,8 @@
 
 _Static_assert(2 * CH_EXPERT_GROUPS < CH_TRANSFERS, "all groups' rows may be under way, both ways, and one more");
 
-int ch_exchange_groups(int64_t ranks, int e, int64_t max_slots, int64_t row_bytes, int64_t worth) {
-  int64_t most = (e + ranks - 1) / ranks, groups = max_slots / (ranks * ranks) * row_bytes / worth;
+int ch_exchange_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth) {
+  int64_t most = (e + owners - 1) / owners, groups = max_slots / (ranks * owners) * row_bytes / worth;
   if (groups > CH_EXPERT_GROUPS) groups = CH_EXPERT_GROUPS;
   return groups < 1 ? 1 : ch_least(groups, most);
 }
@@ -17,8 +17,8 @@ void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slo
   *ex = (ch_exchange){.n = n, .e = e, .d = d, .groups = 1};
   int64_t ranks = x->comm->size;
   if (ranks == 1) return;
-  ex->groups =
-      ch_exchange_groups(x->grid.replica.size, e, max_slots / x->grid.holders.size, ch_row_bytes(x, d), x->comm->worth);
+  ex->groups = ch_exchange_groups(x->grid.replica.size, x->grid.experts.size, e, max_slots / x->grid.holders.size,
+                                  ch_row_bytes(x, d), x->comm->worth);
   ch_record_alloc(a, &ex->local, n, e, ch_least(max_slots, (int64_t)n * e));
   int64_t room = x->comm->means * ((max_slots + ranks - 1) / ranks);
   ex->room = ch_least(room > e ? room : e, ex->local.max_slots);
@@ -85,7 +85,7 @@ static void round_in_place(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
 /* A group's rows set out, and come as ex->arrivals on the other side. */
 static void begin_group(ch_exec *x, ch_exchange *ex, int group) {
   ch_bytes *send = spans_of(x, ex, group, 0), *receive = spans_of(x, ex, group, 1);
-  ch_local_spans(x, ex, group, CH_AS_HOST(void, ex->local_rows), send);
+  ch_local_spans(x, ex, group, 0, send);
   ch_owned_spans(&x->grid.replica, ex, ch_own_group(x, ex, group), ch_row_bytes(x, ex->d),
                  CH_AS_HOST(void, ch_rows_of_group(x, ex, group, ex->arrivals)), receive);
   ch_comm_begin(&x->grid.replica, &ex->transfer[group], ex->request, send, receive);
@@ -101,16 +101,32 @@ static void depart(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
   }
   if (x->wire == CH_COMPUTE_BF16) round_rows(x, ex, y);
   if (ex->round.several) {
-    ch_rounds_go(x, ex, ex->request, ex->local_rows, ex->arrivals);
+    ch_rounds_go(x, ex, ex->request, ex->arrivals);
     return;
   }
   for (int g = 0; g < AHEAD && g < ex->groups && !ch_counting(x); g++) begin_group(x, ex, g);
 }
 
-/* The round's rows of what the experts have sent back are y. */
-static void fetch(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
-  ch_rounds_return(x, ex, ex->answer, ex->stage, ex->local_rows);
+/* y += what a hidden shard has made of the round's rows. */
+static void add_shard(ch_exec *x, const ch_exchange *ex, int shard, real CH_DEV *y) {
+  const ch_record *r = ex->round.part;
+  char CH_DEV *partial = ch_rows_of_shard(x, ex, shard);
+  int64_t count = ch_counting(x) ? 0 : (int64_t)CH_AS_HOST(const int, r->expert_begin)[r->experts] * ex->d;
+  if (x->wire == CH_COMPUTE_BF16)
+    x->ops->widen_bf16(x, &(ch_widen_args){.count = count, .x = (ch_bf16 CH_DEV *)partial, .y = y, .accumulate = 1});
+  else
+    x->ops->copy(x, &(ch_copy_args){.count = count, .x = (real CH_DEV *)partial, .y = y, .accumulate = 1});
+}
+
+/* y is the round's rows of what the experts have sent back: of hidden shards the sum, in their order. */
+static void open_rows(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16) widen_rows(x, ex, y);
+  for (int s = 1; s < x->grid.hidden.size; s++) add_shard(x, ex, s, y);
+}
+
+static void fetch(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
+  ch_rounds_return(x, ex, ex->answer, ex->stage);
+  open_rows(x, ex, y);
 }
 
 /* Waits for it. */
@@ -122,7 +138,7 @@ static void come_back(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
   }
   for (int g = 0; g < ex->groups && !ch_counting(x); g++)
     ch_comm_finish(&x->grid.replica, &ex->transfer[ex->groups + g]);
-  if (x->wire == CH_COMPUTE_BF16) widen_rows(x, ex, y);
+  open_rows(x, ex, y);
 }
 
 static void take_scratch(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
@@ -130,6 +146,7 @@ static void take_scratch(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
   if (!ex->slots) return;
   ex->local_rows = x->wire == CH_COMPUTE_BF16 ? (void CH_DEV *)ex->rounded : y;
   ex->stage = CH_NEW(&x->scratch, char, ex->owned *ch_row_bytes(x, ex->d));
+  ex->partial = CH_NEW(&x->scratch, char, (x->grid.hidden.size - 1) * ex->room * ch_row_bytes(x, ex->d));
   ch_rounds_alloc(x, ex);
 }
 
@@ -213,7 +230,7 @@ void ch_exchange_send_back(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *
   ch_rows_reorder(x, &x->grid.replica, ex, some, ex->d, x->wire, rows, stage, 0);
   if (ex->round.several) return;
   ch_owned_spans(&x->grid.replica, ex, some, ch_row_bytes(x, ex->d), CH_AS_HOST(void, stage), send);
-  ch_local_spans(x, ex, group, CH_AS_HOST(void, ex->local_rows), receive);
+  ch_local_spans(x, ex, group, 1, receive);
   ch_comm_begin(&x->grid.replica, back, ex->answer, send, receive);
 }
 

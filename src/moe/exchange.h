@@ -6,6 +6,9 @@
  * An expert meets the rows of its replica's tokens, with one replica of all, in the order of its slots, as in one
  * process. One process owns everything: dispatch is a gather, combine a sum over a token's slots.
  *
+ * Where experts are cut into hidden shards, all shards of an expert get its rows, and what they make of a row, parts of
+ * a sum, is added up where the token is.
+ *
  * A rank's experts are cut into groups, each with an exchange of its own: while one is multiplied, the rows of the next
  * come and the results of the last go. Messages make progress where ch_exchange_progress is called, between products.
  * Where a rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.h).
@@ -19,8 +22,9 @@
 #include "moe/slots.h"
 
 /* How many groups the experts of every rank are cut into: as many as there are messages worth one of their own, in the
- * mean over ranks, each of which has a message to each other one for every group. */
-int ch_exchange_groups(int64_t ranks, int e, int64_t max_slots, int64_t row_bytes, int64_t worth);
+ * mean over the ranks of a replica, each of which has a message to each other one for every group. owners: among whom e
+ * experts are shared out. */
+int ch_exchange_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth);
 
 /* Room from an arena for records of `max_slots`, `most` of one expert, over the tokens of all ranks, of which this one
  * has n. */

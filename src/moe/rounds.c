@@ -99,7 +99,7 @@ static int64_t place(const ch_exec *x, const ch_exchange *ex, int rank, int expe
 }
 
 /* One expert of every rank, its k-th: rows of one expert and rank stand in a row on both sides. */
-static void spans(const ch_exec *x, const ch_exchange *ex, int k, char *local, char *owned, ch_bytes *of_tokens,
+static void spans(const ch_exec *x, const ch_exchange *ex, int k, int back, char *owned, ch_bytes *of_tokens,
                   ch_bytes *of_experts) {
   int64_t bytes = ch_row_bytes(x, ex->d);
   const int64_t *slots = ex->round.slots;
@@ -108,6 +108,7 @@ static void spans(const ch_exec *x, const ch_exchange *ex, int k, char *local, c
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range theirs = ch_experts_of(x, ex->e, r);
     int there = theirs.first + k, here = own.first + k;
+    char *local = CH_AS_HOST(char, ch_rows_of_shard(x, ex, back ? r % x->grid.hidden.size : 0));
     of_tokens[r] = of_experts[r] = (ch_bytes){local, 0};
     if (there < theirs.last)
       of_tokens[r] = (ch_bytes){local + begin[there] * bytes, slots[(int64_t)x->comm->rank * ex->e + there] * bytes};
@@ -117,21 +118,19 @@ static void spans(const ch_exec *x, const ch_exchange *ex, int k, char *local, c
   }
 }
 
-static void move(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *local, void CH_DEV *owned, int back) {
+static void move(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned, int back) {
   ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
-  int ranks = x->grid.replica.size, most = (ex->e + ranks - 1) / ranks;
+  int groups = x->grid.experts.size, most = (ex->e + groups - 1) / groups;
   for (int k = 0; k < most; k++) {
-    spans(x, ex, k, CH_AS_HOST(char, local), CH_AS_HOST(char, owned), of_tokens, of_experts);
+    spans(x, ex, k, back, CH_AS_HOST(char, owned), of_tokens, of_experts);
     ch_comm_exchange(&x->grid.replica, what, back ? of_experts : of_tokens, back ? of_tokens : of_experts);
   }
 }
 
-void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *local, void CH_DEV *owned) {
-  move(x, ex, what, local, owned, 0);
-}
+void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned) { move(x, ex, what, owned, 0); }
 
-void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned, void CH_DEV *local) {
-  move(x, ex, what, local, owned, 1);
+void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned) {
+  move(x, ex, what, owned, 1);
 }
 
 void ch_rounds_place(ch_exec *x, const ch_exchange *ex, const real CH_DEV *of_round, real CH_DEV *local) {

@@ -22,10 +22,10 @@ int ch_rounds_needed(const ch_exec *x, const ch_exchange *ex);
 void ch_rounds_begin(ch_exec *x, ch_exchange *ex);
 int ch_rounds_next(ch_exec *x, ch_exchange *ex);
 
-/* The round's rows go from `local` [room], as they travel, to their places among all rows of the experts', `owned`; or
- * they come back. what: for messages. */
-void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *local, void CH_DEV *owned);
-void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned, void CH_DEV *local);
+/* The round's rows go from ex->local_rows [room], as they travel, to their places among all rows of the experts',
+ * `owned`; or they come back, from every hidden shard. what: for messages. */
+void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned);
+void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned);
 
 /* One number for each of the round's slots, to those of all of this rank's. */
 void ch_rounds_place(ch_exec *x, const ch_exchange *ex, const real CH_DEV *of_round, real CH_DEV *local);

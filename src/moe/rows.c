@@ -6,12 +6,18 @@ int64_t ch_row_bytes(const ch_exec *x, int d) {
   return d * (int64_t)(x->wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real));
 }
 
-void ch_local_spans(const ch_exec *x, const ch_exchange *ex, int group, void *rows, ch_bytes *span) {
+char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_exchange *ex, int shard) {
+  if (!shard) return (char CH_DEV *)ex->local_rows;
+  return ex->partial + (shard - 1) * ex->room * ch_row_bytes(x, ex->d);
+}
+
+void ch_local_spans(const ch_exec *x, const ch_exchange *ex, int group, int back, ch_bytes *span) {
   int64_t bytes = ch_row_bytes(x, ex->d);
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range some = ch_group_of(x, ex, r, group);
     int64_t before = ch_slots_at(ex, x->comm->rank, (ch_range){0, some.first});
-    span[r] = (ch_bytes){(char *)rows + before * bytes, ch_slots_at(ex, x->comm->rank, some) * bytes};
+    char *rows = CH_AS_HOST(char, ch_rows_of_shard(x, ex, back ? r % x->grid.hidden.size : 0));
+    span[r] = (ch_bytes){rows + before * bytes, ch_slots_at(ex, x->comm->rank, some) * bytes};
   }
 }
 

@@ -7,9 +7,13 @@
 /* Bytes of a row as it travels. */
 int64_t ch_row_bytes(const ch_exec *x, int d);
 
-/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank of the
- * replica. */
-void ch_local_spans(const ch_exec *x, const ch_exchange *ex, int group, void *rows, ch_bytes *span);
+/* Where the rows of this rank's tokens stand that a hidden shard sends back: each has a place for all of them, as what
+ * it makes of a row is a part of the sum. They go from that of the first. */
+char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_exchange *ex, int shard);
+
+/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank of the replica, as
+ * they go, or come back. */
+void ch_local_spans(const ch_exec *x, const ch_exchange *ex, int group, int back, ch_bytes *span);
 
 /* Rows of these experts one behind the other, by the owners of the tokens, who are `ranks`. */
 void ch_owned_spans(const ch_comm *ranks, const ch_exchange *ex, ch_range some, int64_t bytes, void *rows,

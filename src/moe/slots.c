@@ -5,8 +5,8 @@
 #include "comm/collective.h"
 
 ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
-  int ranks = x->grid.replica.size;
-  return (ch_range){(int)ch_share(e, rank, ranks), (int)ch_share(e, rank + 1, ranks)};
+  int groups = x->grid.experts.size, group = rank / x->grid.hidden.size;
+  return (ch_range){(int)ch_share(e, group, groups), (int)ch_share(e, group + 1, groups)};
 }
 
 ch_range ch_group_of(const ch_exec *x, const ch_exchange *ex, int rank, int group) {

@@ -46,6 +46,7 @@ typedef struct ch_exchange {
   ch_round round;
   void CH_DEV *stage;           /* [owned,d] scratch, as they travel */
   void CH_DEV *local_rows;      /* where rows of this rank's tokens go from, and come back to */
+  char CH_DEV *partial;         /* [shards-1,room,d] scratch: what comes back from hidden shards but the first */
   void CH_DEV *arrivals;        /* where rows of its experts come to */
   const char *request, *answer; /* what goes there, and back */
 } ch_exchange;
@@ -57,7 +58,7 @@ typedef struct ch_range {
 
 static inline int ch_least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
-/* The experts of a rank of the replica; those of one of its groups; and of this rank's. */
+/* The experts that a rank of the replica has a shard of; those of one of its groups; and of this rank's. */
 ch_range ch_experts_of(const ch_exec *x, int e, int rank);
 ch_range ch_group_of(const ch_exec *x, const ch_exchange *ex, int rank, int group);
 ch_range ch_own_group(const ch_exec *x, const ch_exchange *ex, int group);

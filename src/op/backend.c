@@ -82,7 +82,7 @@ static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emula
   x->comm = &ch_comm_single;
   ch_arena_init(&x->tape, "activations", b->memory);
   ch_arena_init(&x->scratch, "scratch", b->memory);
-  return ch_grid_make(x->comm, 1, &x->grid);
+  return ch_grid_make(x->comm, 1, 1, &x->grid);
 }
 
 /* Solvers on the host compute in fp32 whatever the layer does. */

@@ -258,6 +258,7 @@ typedef struct {
   const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements */
   const ch_bf16 CH_DEV *x;
   real CH_DEV *y;
+  int accumulate; /* y += them */
 } ch_widen_args;
 
 /* Adafactor with beta1 = 0 (Shazeer & Stern 2018, algorithms 4 and 5, with parameter scaling): for a tensor of

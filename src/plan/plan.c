@@ -50,6 +50,9 @@ static int refuse_sizes(const choir_config *config, const ch_layout *l, choir_pl
     snprintf(out->refused, sizeof out->refused, "%d experts do not make %d groups", e, l->experts);
   else if (h % l->hidden)
     snprintf(out->refused, sizeof out->refused, "the hidden width %d does not go into %d parts", h, l->hidden);
+  else if (l->hidden > 1 && e % l->experts)
+    snprintf(out->refused, sizeof out->refused, "hidden shards want groups of as many experts, and %d do not make %d",
+             e, l->experts);
   return *out->refused != 0;
 }
 
@@ -90,7 +93,7 @@ static int add(choir_plan *plan, const ch_layout *l, int runs) {
 /* Dense matrices stay whole on every rank where there is room for them. */
 static int add_both(choir_plan *plan, int replicas, int experts, int hidden) {
   ch_layout l = {.ranks = plan->about.ranks, .replicas = replicas, .experts = experts, .hidden = hidden};
-  CH_TRY(add(plan, &l, l.hidden == 1));
+  CH_TRY(add(plan, &l, 1));
   const choir_plan_layout *last = &plan->layout[plan->count - 1];
   if (!*last->refused || !last->bytes || l.ranks == 1) return CHOIR_OK;
   l.dense_sharded = 1;

@@ -59,7 +59,8 @@ static void wait_for_nothing(const ch_comm *comm, ch_transfer *t, ch_transfer_st
   (void)comm, (void)t, (void)until;
 }
 
-int ch_engine_plan_of(const choir_config *config, int rank, int ranks, int replicas, ch_engine_plan *plan) {
+int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *layout, ch_engine_plan *plan) {
+  int ranks = layout->ranks;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   choir_model *model;
   ch_trainer trainer;
@@ -75,7 +76,7 @@ int ch_engine_plan_of(const choir_config *config, int rank, int ranks, int repli
                           .begin = begin_nothing,
                           .test = test_nothing,
                           .wait = wait_for_nothing};
-  const choir_ranks shared = {.comm = &others, .replicas = replicas};
+  const choir_ranks shared = {.comm = &others, .replicas = layout->replicas, .hidden = layout->hidden};
   *plan = (ch_engine_plan){.local = 0};
   options.emulate_bf16 = 1; /* the cluster is another machine */
   if (ranks > 1) options.ranks = &shared;
@@ -106,16 +107,16 @@ static const char *const purpose_names[PURPOSES] = {
     "dense weights", "expert weights", "dense gradients",  "expert gradients", "dense state",
     "expert state",  "activations",    "exchange buffers", "scratch",          "process"};
 
-/* Rows under way: of the rank's experts, all of them; of its tokens where they are rounded, else they stand where
- * activations do. */
-static int64_t staging(const choir_config *config, int64_t local, int64_t owned) {
-  int64_t bytes = ch_flow_element_bytes(config);
-  return (owned + (bytes < (int64_t)sizeof(real) ? local : 0)) * bytes * config->model.d_model;
+/* Rows under way: of the rank's experts, all of them; of its tokens what comes back from every hidden shard, but from
+ * the first where rows are not rounded: those stand where activations do. */
+static int64_t staging(const choir_config *config, const ch_layout *l, const ch_engine_plan *p) {
+  int64_t bytes = ch_flow_element_bytes(config), places = l->hidden - (bytes == (int64_t)sizeof(real));
+  return (p->owned + places * p->local) * bytes * config->model.d_model;
 }
 
 /* The engine's own plan, cut by purpose. */
-static void cut(const choir_config *config, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
-  int64_t staged = staging(config, p->local, p->owned);
+static void cut(const choir_config *config, const ch_layout *l, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
+  int64_t staged = staging(config, l, p);
   if (staged > p->memory.scratch) staged = p->memory.scratch;
   bytes[EXPERT_WEIGHTS] = p->expert_weights;
   bytes[DENSE_WEIGHTS] = p->memory.weights - p->expert_weights;
@@ -129,20 +130,6 @@ static void cut(const choir_config *config, const ch_engine_plan *p, int64_t byt
   bytes[PROCESS] = p->memory.process;
 }
 
-/* What the engine does not do yet: the same tokens and pool as with all ranks as expert groups, but other slots. Of its
- * experts' a rank has an equal share of every replica. */
-static void move_slots(const choir_config *config, const ch_layout *l, const ch_engine_plan *all,
-                       int64_t bytes[PURPOSES]) {
-  const choir_model_config *m = &config->model;
-  int64_t layers = ch_flow_moe_layers(config), word = sizeof(real), d = m->d_model, h = ch_config_d_expert(m);
-  int64_t slots = layers ? ch_flow_slots(config) : 0,
-          owned = split(split(slots, m->experts) * split(m->experts, l->experts), l->replicas);
-  int64_t hidden = (owned * (h / l->hidden) - all->owned * h) * word;
-  bytes[ACTIVATIONS] += layers * ((owned - all->owned) * d * ch_flow_element_bytes(config) + hidden);
-  bytes[EXCHANGE] = staging(config, all->local, owned);
-  bytes[SCRATCH] += most(0, ((owned - all->owned) * d * word + hidden) / ch_flow_groups(config, l));
-}
-
 /* Of every dense matrix its own, and whole those of the layer that runs and of what stands outside. */
 static void shard_dense(const ch_layout *l, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
   double present = (double)(p->layer + p->outside) / (double)(p->dense > 0 ? p->dense : 1);
@@ -152,31 +139,12 @@ static void shard_dense(const ch_layout *l, const ch_engine_plan *p, int64_t byt
   bytes[DENSE_STATE] = split(bytes[DENSE_STATE], l->ranks);
 }
 
-static int planned(const choir_config *config, const ch_layout *l, int64_t bytes[PURPOSES]) {
-  choir_config one = *config; /* an expert group, whose experts are as narrow as the shards */
-  ch_engine_plan group, all;
-  int64_t own[PURPOSES];
-  one.model.d_expert = ch_config_d_expert(&config->model) / l->hidden;
-  one.train.shards = l->experts;
-  CH_TRY(ch_engine_plan_of(&one, l->experts - 1, l->experts, 1, &group));
-  CH_TRY(ch_engine_plan_of(config, 0, l->ranks, 1, &all));
-  cut(config, &group, own);
-  cut(config, &all, bytes);
-  move_slots(config, l, &all, bytes);
-  for (int i = DENSE_WEIGHTS; i <= EXPERT_STATE; i++) bytes[i] = own[i];
-  if (l->dense_sharded) shard_dense(l, &group, bytes);
-  return CHOIR_OK;
-}
-
 int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_layout *out) {
   int64_t bytes[PURPOSES];
   ch_engine_plan engine;
-  if (out->runs) {
-    CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout->ranks, layout->replicas, &engine));
-    cut(config, &engine, bytes);
-  } else {
-    CH_TRY(planned(config, layout, bytes));
-  }
+  CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout, &engine));
+  cut(config, layout, &engine, bytes);
+  if (layout->dense_sharded) shard_dense(layout, &engine, bytes);
   out->purposes = PURPOSES;
   out->bytes = 0;
   for (int i = 0; i < PURPOSES; i++) {

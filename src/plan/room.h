@@ -15,11 +15,11 @@ typedef struct ch_engine_plan {
   int gradients_of_a_layer;      /* one layer's gradients are there at a time */
 } ch_engine_plan;
 
-/* Of one of `ranks` ranks with so many replicas of the experts: the last has the most of them, the first the fewest.
+/* Of one rank of a layout with whole dense matrices: the last has the most experts, the first the fewest.
  * CHOIR_ERROR_ARGUMENT, as ch_trainer_plan. */
-int ch_engine_plan_of(const choir_config *config, int rank, int ranks, int replicas, ch_engine_plan *plan);
+int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *layout, ch_engine_plan *plan);
 
-/* Sets memory, purposes and bytes of a layout. out->runs: it is the engine's, who plans just that. */
+/* Sets memory, purposes and bytes of a layout: the engine's plan, from which sharded dense matrices are taken off. */
 int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_layout *out);
 
 #endif

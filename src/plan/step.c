@@ -109,7 +109,7 @@ static double hidden_rows(const job *j, const choir_plan_layout *out) {
  * Everything else is waited for. */
 static double overlapped(const job *j, const choir_plan_layout *out, double all) {
   const choir_plan_part *p = out->part, *flow = p + COMPUTED;
-  double rows = flow[CH_FLOW_ROWS].seconds + flow[CH_FLOW_HIDDEN].seconds;
+  double rows = flow[CH_FLOW_ROWS].seconds;
   double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_EXPERTS].seconds;
   double dense = p[CH_FLOPS_ATTENTION].seconds + p[CH_FLOPS_DENSE].seconds + p[CH_FLOPS_HEAD].seconds;
   double beside = j->layout->dense_sharded ? dense : dense * 2 / 3;

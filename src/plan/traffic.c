@@ -53,7 +53,7 @@ int ch_flow_groups(const choir_config *config, const ch_layout *layout) {
   const choir_router_options *o = &config->model.router;
   int e = config->model.experts, n = (int)tokens(config);
   int64_t slots = ch_router_find(o->name)->max_slots(o, n, e, config->train.sequence_length);
-  return ch_exchange_groups((int64_t)layout->experts * layout->hidden, e, slots / layout->replicas,
+  return ch_exchange_groups((int64_t)layout->experts * layout->hidden, layout->experts, e, slots / layout->replicas,
                             (int64_t)config->model.d_model * ch_flow_element_bytes(config), CH_COMM_WORTH);
 }
 
@@ -128,12 +128,25 @@ static int expert_tensors(const job *j) {
   return tensors;
 }
 
-/* Losses of shards, to all; squares of experts' gradients, to the ranks of a replica. */
+/* Losses of shards, to all; squares of experts' gradients, to the ranks of a replica that have the same hidden shard,
+ * and those of all experts between the shards. */
 static void numbers(const job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   int64_t word = sizeof(double), losses = j->passes * j->config->train.shards, squares = expert_tensors(j) * j->e;
-  f->bytes = (double)(word * (j->to_rest * losses + l->replicas * (l->experts * l->hidden - 1) * squares));
-  f->exchanges = j->passes + 1;
+  int64_t sent = l->replicas * l->hidden * (l->experts - 1) + (int64_t)l->ranks * (l->hidden - 1);
+  f->bytes = (double)(word * (j->to_rest * losses + sent * squares));
+  f->exchanges = j->passes + (l->experts > 1) + (l->hidden > 1);
+}
+
+/* What Adafactor measures of rows of all columns (op/op.h), added up over hidden shards. */
+static void measures(const job *j, ch_flow *f) {
+  const ch_layout *l = j->layout;
+  f->size = l->hidden;
+  if (l->hidden == 1 || strcmp(j->config->train.optimizer, "adafactor")) return;
+  int64_t numbers = expert_tensors(j) * j->e * j->d * CH_MEASURES, trips = 2 * (l->hidden - 1);
+  int64_t slice = ch_comm_sum_room(&(ch_comm){.size = l->hidden}, l->hidden);
+  f->bytes = (double)(trips * l->replicas * numbers * (int64_t)sizeof(real));
+  f->exchanges = 2 * expert_tensors(j) * ((j->e / l->experts * j->d * CH_MEASURES + slice - 1) / slice);
 }
 
 /* What every rank sends to all others: `bytes` of all ranks together. */
@@ -173,16 +186,15 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
     case CH_FLOW_CHOSEN:
       if (j->router->choose_alone) chosen(j, slots, f);
       break;
-    case CH_FLOW_ROWS: /* a row goes in `hidden` pieces to as many ranks; one of all that there are is the sender */
+    case CH_FLOW_ROWS: /* to every hidden shard of its expert, on as many ranks; one of all that there are is the sender
+                        */
       f->size = l->experts * l->hidden;
-      f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * (1 - 1.0 / f->size);
+      f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * l->hidden * (1 - 1.0 / f->size);
       f->exchanges = TRIPS * j->layers;
       f->messages = ch_flow_groups(j->config, l);
       break;
-    case CH_FLOW_HIDDEN: /* each brings its piece of a row to the others, or adds what they have of it */
-      f->size = l->hidden;
-      f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * (l->hidden - 1);
-      f->exchanges = TRIPS * j->layers;
+    case CH_FLOW_HIDDEN:
+      measures(j, f);
       break;
     case CH_FLOW_GATES:
       if (j->router->backward && !ch_router_gates_are_scores(j->router))

@@ -6,7 +6,7 @@
 #include "model/param.h"
 
 /* How ranks = replicas x experts x hidden share a model: rank ((r * experts) + g) * hidden + j has the hidden shard j
- * of the experts of group g, of replica r. All ranks have tokens of their own. choir train runs hidden = 1. */
+ * of the experts of group g, of replica r (comm/grid.h). All ranks have tokens of their own. */
 typedef struct ch_layout {
   int ranks, replicas, experts, hidden;
   int dense_sharded; /* every dense matrix lives on one rank, and is sent to all when a layer needs it */
@@ -16,7 +16,7 @@ typedef enum {
   CH_FLOW_SCORES,    /* S or logits of all tokens, to all ranks: every one selects; or to the experts' owners */
   CH_FLOW_CHOSEN,    /* what experts took at their owners, to all */
   CH_FLOW_ROWS,      /* rows of tokens to their experts and back */
-  CH_FLOW_HIDDEN,    /* the same between the hidden shards of an expert */
+  CH_FLOW_HIDDEN,    /* what the optimizer measures of experts, between their hidden shards */
   CH_FLOW_GATES,     /* gradients of gates, to all, where they are more than scores */
   CH_FLOW_CENTROIDS, /* rows of all tokens, to all, for a router that keeps their means */
   CH_FLOW_DENSE,     /* gradients of what every rank has; with dense_sharded the weights, too */

@@ -18,7 +18,7 @@ static void cell(FILE *out, const char *text) {
 
 static const char *runs(const choir_plan_layout *l) {
   if (!l->runs) return "planned, not yet run by choir train";
-  return l->replicas > 1 ? "run by choir train --replicas" : "run by choir train";
+  return "run by choir train";
 }
 
 static void name(FILE *out, const choir_plan_layout *l) {

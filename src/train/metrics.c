@@ -100,9 +100,9 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
   int length = snprintf(line, sizeof line,
                         "{\"event\":\"process\",\"step\":%" PRId64
                         ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,\"ranks\":%d,"
-                        "\"replicas\":%d,\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
+                        "\"replicas\":%d,\"hidden\":%d,\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
                         run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size,
-                        x->grid.holders.size, choir_version(), ch_data_hash(run->data));
+                        x->grid.holders.size, x->grid.hidden.size, choir_version(), ch_data_hash(run->data));
   write_timing(m, line, length);
 }
 

@@ -39,10 +39,9 @@ static int check_frozen(const char *patterns, const ch_params *params) {
 }
 
 static ch_optim_tensor make_tensor(const ch_param *p, const ch_optim *kind, const char *freeze) {
-  ch_optim_tensor t = {.batch = 1, .rows = 1, .cols = p->shape[p->dims - 1]};
+  ch_optim_tensor t = {.batch = 1, .rows = 1, .cols = p->part.columns, .all_cols = p->part.width};
   if (p->dims - p->expert >= 2) t.rows = p->shape[p->dims - 2];
   if (p->expert) t.batch = p->count / (t.rows * t.cols);
-  t.all_cols = t.cols;
   t.frozen = fits(freeze, -1, p->name);
   if (!t.frozen) kind->shape(&t);
   return t;
@@ -71,10 +70,11 @@ void ch_optimizer_free(ch_optimizer *o) {
   *o = (ch_optimizer){0};
 }
 
-/* Elements of a state of one matrix; 0: there is no such state. */
-static int64_t state_of_one(const ch_optimizer *o, int tensor, int state) {
+/* Elements of a state of one matrix with so many columns; 0: there is no such state. */
+static int64_t state_of_one(const ch_optimizer *o, int tensor, int state, int64_t cols) {
   ch_optim_tensor one = o->tensor[tensor];
   one.batch = 1;
+  one.cols = cols;
   if (!one.frozen) o->kind->shape(&one);
   return one.frozen ? 0 : one.state_count[state];
 }
@@ -85,7 +85,7 @@ void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena) {
   for (int i = 0; i < o->params->count; i++) {
     ch_optim_tensor *t = &o->tensor[i];
     for (int j = 0; j < CH_OPTIM_STATES; j++)
-      t->state[j] = state_of_one(o, i, j) ? CH_NEW(arena, real, t->state_count[j]) : NULL;
+      t->state[j] = state_of_one(o, i, j, t->cols) ? CH_NEW(arena, real, t->state_count[j]) : NULL;
   }
   o->squares = CH_NEW(arena, double, cells(o));
 }
@@ -109,12 +109,11 @@ static int64_t cell(const ch_optimizer *o, int64_t expert, int tensor) {
 
 /* Every expert by itself: their owners differ, and the order of the sum must not. */
 static void expert_squares(ch_exec *x, const ch_optimizer *o, const ch_param *p, int tensor, double CH_DEV *total) {
-  int64_t size = p->whole / p->shape[0];
-  for (int64_t at = 0; at < p->count; at += size)
-    x->ops->sumsq(x, &(ch_sumsq_args){.count = size,
-                                      .x = p->g + at,
-                                      .sum = o->squares + cell(o, (p->first + at) / size, tensor),
-                                      .total = total});
+  int64_t size = p->shape[1] * p->part.columns, first = p->part.row / p->shape[1];
+  for (int64_t i = 0; i * size < p->count; i++)
+    x->ops->sumsq(
+        x, &(ch_sumsq_args){
+               .count = size, .x = p->g + i * size, .sum = o->squares + cell(o, first + i, tensor), .total = total});
 }
 
 void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total) {
@@ -129,14 +128,30 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
   }
 }
 
+/* Those of experts [experts,tensors] of all ranks: every group has its own, every hidden shard a part of the sum. */
+static void gather_squares(ch_exec *x, const ch_optimizer *o, double *square) {
+  const ch_comm *hidden = &x->grid.hidden;
+  int64_t count = (int64_t)o->experts * o->tensors, bytes = count * (int64_t)sizeof *square;
+  double *of_shard = hidden->size > 1 ? CH_NEW_HOST(&ch_host(x)->scratch, double, hidden->size *count) : square;
+  if (ch_counting(x)) return;
+  double *own = of_shard + (hidden->size > 1 ? hidden->rank * count : 0);
+  if (own != square) memcpy(own, square, (size_t)bytes);
+  ch_comm_gather_shares(&x->grid.experts, "squares of gradients", own, o->experts,
+                        o->tensors * (int64_t)sizeof *square);
+  if (own == square) return;
+  ch_comm_gather(hidden, "squares of gradients of hidden shards", of_shard, bytes);
+  for (int64_t i = 0; i < count; i++) {
+    square[i] = of_shard[i];
+    for (int s = 1; s < hidden->size; s++) square[i] += of_shard[s * count + i];
+  }
+}
+
 const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
   int count = o->params->count;
   double *sums = CH_NEW_HOST(&ch_host(x)->scratch, double, count);
   double *all = (double *)(uintptr_t)ch_get(x, o->squares, (size_t)cells(o) * sizeof *all);
+  if (o->experts) gather_squares(x, o, all + count);
   if (ch_counting(x)) return sums;
-  if (o->experts)
-    ch_comm_gather_shares(&x->grid.replica, "squares of gradients", all + count, o->experts,
-                          o->tensors * (int64_t)sizeof *all);
   for (int i = 0, tensor = 0; i < count; i++) {
     sums[i] = all[i];
     if (!o->params->p[i].expert) continue;
@@ -173,11 +188,15 @@ int ch_optimizer_tensors(const ch_optimizer *o, ch_stored *tensors) {
     for (int j = 0; j < CH_OPTIM_STATES; j++) {
       const ch_optim_tensor *t = &o->tensor[i];
       const ch_param *p = &o->params->p[i];
-      int64_t size = state_of_one(o, i, j) * (p->expert ? p->shape[0] : 1);
+      int64_t own = state_of_one(o, i, j, t->cols), size = state_of_one(o, i, j, t->all_cols);
+      int cut = own != size;
       if (!size) continue;
+      if (p->expert) size *= p->shape[0];
       char name[128];
       snprintf(name, sizeof name, "optimizer.%s.%s", kinds[j], p->name);
-      tensors[count++] = ch_stored_real(name, 1, &size, p->expert ? (int)p->shape[0] : 0, t->state[j]);
+      ch_stored *s = &tensors[count++];
+      *s = ch_stored_real(name, 1, &size, t->state[j]);
+      if (p->expert) s->experts = (int)p->shape[0], s->hidden = cut ? t->all_cols : 0;
     }
   return count;
 }

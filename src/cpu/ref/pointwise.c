@@ -94,7 +94,10 @@ static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
   if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < count; i++) a->y[i] = ch_bf16_value(a->x[i]);
+  for (int64_t i = 0; i < count; i++) {
+    const real value = ch_bf16_value(a->x[i]);
+    a->y[i] = a->accumulate ? a->y[i] + value : value;
+  }
 }
 
 void ch_ref_fill_pointwise(ch_ops *ops) {

@@ -76,9 +76,14 @@ static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
   for (int64_t p = 0; p < pieces; p++) {
     const ch_bf16 *in = a->x;
     float *y = a->y;
-    int64_t end = ch_piece_end(p, all, CH_PIECE);
+    int64_t begin = p * CH_PIECE, end = ch_piece_end(p, all, CH_PIECE);
+    if (a->accumulate) {
 #pragma omp simd
-    for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = ch_bf16_value(in[i]);
+      for (int64_t i = begin; i < end; i++) y[i] += ch_bf16_value(in[i]);
+    } else {
+#pragma omp simd
+      for (int64_t i = begin; i < end; i++) y[i] = ch_bf16_value(in[i]);
+    }
   }
 }
 
