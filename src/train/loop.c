@@ -26,7 +26,6 @@ typedef struct loop_state {
   double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
-  ch_traffic sent; /* before this step */
 } loop_state;
 
 static const ch_comm *comm_of(const ch_run *run) { return run->trainer.model->x.comm; }
@@ -196,12 +195,13 @@ static int step(loop_state *d, choir_train_event *e) {
   const choir_train_config *c = &run->config.train;
   double begin = ch_machine_seconds();
   *e = (choir_train_event){.kind = CHOIR_EVENT_STEP, .steps = c->steps};
+  const ch_traffic before = ch_traffic_of(comm_of(run)); /* of evaluations and checkpoints, too */
   ch_watch_section(comm_of(run), "step", run->trainer.step + 1);
   CH_TRY(ch_run_step(run, e));
   double seconds = ch_machine_seconds() - begin;
   measure(d, seconds, e);
   ch_metrics_step(&d->metrics, e);
-  const ch_rank_times ranks = ch_rank_times_since(comm_of(run), &d->sent);
+  const ch_rank_times ranks = ch_rank_times_since(comm_of(run), &before);
   e->seconds = seconds;
   ch_metrics_timing(&d->metrics, e, &ranks);
   e->ranks = ranks.ranks;

@@ -9,7 +9,9 @@ int ch_run_same(const ch_run *run) {
   return ch_model_same(run->trainer.model);
 }
 
-ch_rank_times ch_rank_times_since(const ch_comm *comm, ch_traffic *before) {
+ch_traffic ch_traffic_of(const ch_comm *comm) { return comm->traffic ? *comm->traffic : (ch_traffic){0}; }
+
+ch_rank_times ch_rank_times_since(const ch_comm *comm, const ch_traffic *before) {
   double waited[CH_RANKS];
   if (comm->size == 1) return (ch_rank_times){.ranks = 1};
   const ch_traffic now = *comm->traffic;
@@ -20,6 +22,5 @@ ch_rank_times ch_rank_times_since(const ch_comm *comm, ch_traffic *before) {
   for (int r = 1; r < comm->size; r++)
     if (waited[r] < waited[t.slowest]) t.slowest = r;
   t.least = waited[t.slowest];
-  *before = *comm->traffic;
   return t;
 }

@@ -17,7 +17,10 @@ typedef struct ch_rank_times {
   int slowest;
 } ch_rank_times;
 
-/* Since `before`, which becomes what it is now. Collective. */
-ch_rank_times ch_rank_times_since(const ch_comm *comm, ch_traffic *before);
+/* So far. */
+ch_traffic ch_traffic_of(const ch_comm *comm);
+
+/* Since `before`. Collective. */
+ch_rank_times ch_rank_times_since(const ch_comm *comm, const ch_traffic *before);
 
 #endif
