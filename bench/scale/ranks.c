@@ -1,7 +1,7 @@
 /* What bench/scale/simulate runs: steps of training on simulated ranks. Model, layer, exchange and optimizer are the
  * library's; only what an op computes, and what a message carries, is not there.
  *
- *   ranks PLATFORM CONFIG RANKS REPLICAS STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]
+ *   ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]
  *
  * prints one JSON object: seconds of a step, those that the mean and the busiest rank computed, what a rank sent,
  * and what the fullest expert took, over the mean. Without a cluster's file nothing but messages takes time. */
@@ -19,7 +19,7 @@
 
 typedef struct {
   choir_config config;
-  int ranks, replicas, steps;
+  int ranks, replicas, hidden, steps;
   int32_t *tokens;
   double seconds;                    /* until the last rank was done */
   double computed, most;             /* of them: sum over ranks, and the largest */
@@ -58,7 +58,7 @@ static void between_steps(const ch_comm *comm) {
 
 static void run_rank(const ch_comm *comm, void *context) {
   simulation *s = context;
-  choir_ranks ranks = {.comm = comm, .replicas = s->replicas};
+  choir_ranks ranks = {.comm = comm, .replicas = s->replicas, .hidden = s->hidden};
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.backend = "clock";
   options.threads = 1;
@@ -85,19 +85,20 @@ static void run_rank(const ch_comm *comm, void *context) {
 
 int main(int argc, char **argv) {
   static ch_cluster cluster;
-  if (argc < 9 || atoi(argv[3]) < 2) {
-    fprintf(stderr, "ranks PLATFORM CONFIG RANKS REPLICAS STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]\n");
+  if (argc < 10 || atoi(argv[3]) < 2) {
+    fprintf(stderr, "ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]\n");
     return 2;
   }
-  simulation s = {.ranks = atoi(argv[3]), .replicas = atoi(argv[4]), .steps = atoi(argv[5])};
-  int timed = argc > 9 && argv[9][0] != '-';
+  simulation s = {
+      .ranks = atoi(argv[3]), .replicas = atoi(argv[4]), .hidden = atoi(argv[5]), .steps = atoi(argv[6])};
+  int timed = argc > 10 && argv[10][0] != '-';
   must(choir_config_load(argv[2], &s.config));
-  if (timed) must(ch_cluster_load(argv[9], &cluster));
+  if (timed) must(ch_cluster_load(argv[10], &cluster));
   int64_t n = (int64_t)ch_pass_sequences(&s.config) * s.config.train.sequence_length;
   s.tokens = calloc((size_t)ch_step_tokens(&s.config.train), sizeof *s.tokens);
   if (!s.tokens) return 1;
   scale_routes_set(&(scale_routes){
-      .tokens = (int)n, .spread = atof(argv[6]), .popular = atof(argv[7]), .seed = strtoull(argv[8], NULL, 10)});
+      .tokens = (int)n, .spread = atof(argv[7]), .popular = atof(argv[8]), .seed = strtoull(argv[9], NULL, 10)});
   must(ch_backend_register(scale_clock(timed ? &cluster : NULL)));
   scale_network_run(argc, argv, argv[1], s.ranks, run_rank, &s);
   double all = (double)s.steps * s.ranks;
