@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -45,8 +46,10 @@ int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
   *steps = NULL;
   *count = 0;
   snprintf(path, sizeof path, "%s/checkpoints", run);
+  struct stat there;
   DIR *d = opendir(path);
-  if (!d) return errno == ENOENT ? CHOIR_OK : ch_error_errno("%s: cannot read", path);
+  if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* one that only does not open hides a run */
+  if (!d) return ch_error_errno("%s: cannot read", path);
   for (struct dirent *entry; !code && (entry = readdir(d));) {
     const char *name = entry->d_name;
     int64_t step = ch_checkpoint_step(name);
