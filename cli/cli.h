@@ -75,10 +75,10 @@ const choir_ranks *cli_ranks(void);       /* this one's; NULL: alone */
 int cli_ranks_first(void);                /* nonzero: it speaks, and writes what is to be written */
 int cli_ranks_join(const cli_verb *verb); /* refuses verbs that are for one process; an exit status */
 void cli_ranks_leave(void);
-extern double cli_rank_timeout;          /* seconds; --rank-timeout */
-extern int cli_replicas, cli_hidden;     /* --replicas, --hidden */
-int cli_ranks_take_options(void);        /* of these; an exit status */
-int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
+extern double cli_rank_timeout;                       /* seconds; --rank-timeout */
+extern int cli_replicas, cli_hidden, cli_shard_dense; /* --replicas, --hidden, --shard-dense */
+int cli_ranks_take_options(void);                     /* of these; an exit status */
+int cli_ranks_no_pipe(const char *path);              /* refuses "-" where there are several; an exit status */
 
 /* shown.c */
 void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
@@ -159,6 +159,8 @@ char *cli_read_file(const char *path,
    "of several processes: replicas of the experts, whose number they divide by; clusters.md says what for", 0},       \
   {"hidden", "H", CLI_INT, &cli_hidden, "1",                                                                           \
    "of several processes: cut every expert into H shards by its hidden width; clusters.md says what for", 0},         \
+  {"shard-dense", NULL, CLI_FLAG, &cli_shard_dense, NULL,                                                              \
+   "of several processes: dense matrices live on one each, and visit the others; clusters.md says what for", 0},      \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
    "of several processes: end with status 4 when one has not been heard from for S seconds; 0: never", 0}
 #define CLI_SHARDS(target)                                                                                             \

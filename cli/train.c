@@ -116,6 +116,7 @@ static void show_exchange(const display *w) {
   printf("%d ranks", choir_ranks_size(ranks));
   if (cli_replicas > 1) printf(", %d replicas of the experts", cli_replicas);
   if (cli_hidden > 1) printf(", each in %d hidden shards", cli_hidden);
+  if (cli_shard_dense) printf(", dense matrices sharded");
   printf(": each step rank 0 sent %s in %.0f messages; %.0f %% of their time went into exchanges\n",
          cli_bytes((double)w->sent_bytes / steps), (double)w->sent_messages / steps, 100 * w->waited / w->seconds);
 }

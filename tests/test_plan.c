@@ -108,7 +108,7 @@ static void step_by_hand(void **state) {
 
 typedef struct {
   choir_config config;
-  int replicas, hidden;
+  ch_layout layout;
   int64_t *bytes; /* [FORKED_MOST] */
 } planning;
 
@@ -116,7 +116,9 @@ static int plan_really(const ch_comm *comm, void *context) {
   const planning *job = context;
   ch_comm network = *comm; /* as messages are cut there */
   network.worth = CH_COMM_WORTH;
-  const choir_ranks ranks = {.comm = &network, .replicas = job->replicas, .hidden = job->hidden};
+  const ch_layout *l = &job->layout;
+  const choir_ranks ranks = {
+      .comm = &network, .replicas = l->replicas, .hidden = l->hidden, .dense_sharded = l->dense_sharded};
   choir_run_options run = {.emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   ch_trainer t;
@@ -129,13 +131,14 @@ static int plan_really(const ch_comm *comm, void *context) {
   return 0;
 }
 
-/* The plan of a layout that choir train runs is what the fullest rank asks for when it runs. */
+/* The plan of a layout is what the fullest rank asks for when it runs. */
 static void ranks_plan_what_the_plan_says(void **state) {
   (void)state;
   static const char *const routers[] = {"expert_choice", "gshard_top2", "hash", "base"};
   for (int i = 0; i < 16; i++) {
-    planning job = {.config = model_config(routers[i / 4]), .replicas = 1 + i / 2 % 2, .hidden = 1 + i % 4 / 3};
-    int ranks = i % 2 ? 8 : 4;
+    int ranks = i % 2 ? 8 : 4, replicas = 1 + i / 2 % 2, hidden = 1 + i % 4 / 3;
+    planning job = {.config = model_config(routers[i / 4]),
+                    .layout = {ranks, replicas, ranks / replicas / hidden, hidden, i % 5 == 0}};
     job.config.train.shards = 8;
     job.config.model.d_model = 256, job.config.model.d_expert = 1024; /* above the rounding to whole pages */
     if (job.config.model.experts > 1) job.config.model.experts = 6;   /* some ranks have one more than others */
@@ -145,10 +148,8 @@ static void ranks_plan_what_the_plan_says(void **state) {
     int64_t most = 0;
     for (int r = 0; r < ranks; r++) most = job.bytes[r] > most ? job.bytes[r] : most;
     munmap(job.bytes, FORKED_MOST * sizeof *job.bytes);
-    choir_plan_layout l = {.runs = 1};
-    const ch_layout layout = {
-        .ranks = ranks, .replicas = job.replicas, .experts = ranks / job.replicas / job.hidden, .hidden = job.hidden};
-    test_ok(ch_room_of(&job.config, &layout, &l));
+    choir_plan_layout l = {0};
+    test_ok(ch_room_of(&job.config, &job.layout, &l));
     assert_int_equal(l.bytes, most);
   }
 }
@@ -165,7 +166,6 @@ static void experts_are_shared(void **state) {
       int experts = 8 / replicas / hidden;
       const choir_plan_layout *l = find(plan, replicas, experts, hidden);
       assert_int_equal(memory_of(l, "expert weights"), bytes / experts / hidden);
-      assert_true(l->runs);
     }
   choir_plan_free(plan);
 }
@@ -358,18 +358,14 @@ static void the_verb(void **state) {
   test_ok(ch_file_save("cluster.json", text, strlen(text)));
   test_ok(choir_config_save(&c, "config.json"));
   program_must("choir plan config.json --cluster cluster.json --out plan.html");
-  const char *const words[] = {"estimates by formulas, no measurements",
-                               "planned: not yet run by choir train",
-                               "assumed: share of the peak: attention at 0.6",
-                               "expert rows",
-                               "on net",
-                               "runs"};
+  const char *const words[] = {"estimates by formulas, no measurements", "assumed: share of the peak: attention at 0.6",
+                               "expert rows", "on net", "choir train"};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     if (!strstr(program_output, words[i])) fail_msg("'%s' is not in:\n%s", words[i], program_output);
   program_must("grep -q 'nothing was measured' plan.html && grep -q 'dense gradients' plan.html");
   program_must(
       "choir plan config.json --cluster cluster.json --layout 2x2x2 | grep -q '^2 x 2 x 2, dense matrices whole: "
-      "run by choir train --replicas 2 --hidden 2'");
+      "choir train --replicas 2 --hidden 2'");
   program_must("test $(choir plan config.json --cluster cluster.json --json | grep -c '\"event\":\"layout\"') = 10");
   program_must("choir plan config.json --cluster cluster.json --ranks 2 --json | head -1 | grep -q '\"ranks\":2,'");
   program_refuses(2, "--layout 3x1x1", "choir plan config.json --cluster cluster.json --layout 3x1x1");

@@ -59,8 +59,9 @@ static uint64_t hash_result(const ch_step_result *r) {
   return XXH64(all, sizeof all, 1);
 }
 
-static void new_trainer(const ch_comm *comm, int replicas, int hidden, const choir_config *config, ch_trainer *t) {
-  const choir_ranks ranks = {.comm = comm, .replicas = replicas, .hidden = hidden};
+static void new_trainer(const ch_comm *comm, const ch_layout *layout, const choir_config *config, ch_trainer *t) {
+  const choir_ranks ranks = {
+      .comm = comm, .replicas = layout->replicas, .hidden = layout->hidden, .dense_sharded = layout->dense_sharded};
   choir_run_options run = {.backend = "cpu", .threads = 1 + comm->size % 2, .emulate_bf16 = 1, .ranks = &ranks};
   choir_model *model;
   test_ok(ch_model_prepare(config, &run, &model));
@@ -76,7 +77,7 @@ static int train(const ch_comm *comm, void *context) {
   ch_step_result r;
   trace *mine = comm->rank ? calloc(1, sizeof *mine) : &j->of[comm->size];
   static int32_t token[MOST_TOKENS], target[MOST_TOKENS];
-  new_trainer(comm, 1, 1, &j->config, &t);
+  new_trainer(comm, &(ch_layout){.dense_sharded = comm->size % 4 == 0}, &j->config, &t); /* on 4 and 8 */
   for (int l = 0; l < j->config.model.layers && j->flat; l++) {
     const ch_param *p = t.model->net.block[l].router;
     if (p) memset(CH_AS_HOST(void, p->w), 0, (size_t)p->count * sizeof(real));
@@ -226,7 +227,7 @@ static void every_option(void **state) {
 
 typedef struct {
   choir_config config;
-  int replicas, hidden;
+  const ch_layout *layout;
   int64_t *sent; /* [FORKED_MOST] bytes of one step */
 } count_job;
 
@@ -235,7 +236,7 @@ static int count_step(const ch_comm *comm, void *context) {
   static int32_t token[MOST_TOKENS];
   ch_trainer t;
   ch_step_result r;
-  new_trainer(comm, j->replicas, j->hidden, &j->config, &t);
+  new_trainer(comm, j->layout, &j->config, &t);
   model_tokens(token, MOST_TOKENS, 1);
   test_ok(ch_trainer_step(&t, token, token, &r));
   j->sent[comm->rank] = choir_ranks_sent(&(choir_ranks){.comm = comm}).bytes;
@@ -244,7 +245,7 @@ static int count_step(const ch_comm *comm, void *context) {
 }
 
 static int64_t counted(choir_config config, const ch_layout *layout) {
-  count_job j = {.config = config, .replicas = layout->replicas, .hidden = layout->hidden};
+  count_job j = {.config = config, .layout = layout};
   int64_t total = 0;
   j.sent = mmap(NULL, FORKED_MOST * sizeof *j.sent, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_int_equal(forked_run(layout->ranks, 0, count_step, &j), 0);
@@ -270,6 +271,12 @@ static ch_layout layout_of(int replicas, int experts, int hidden) {
   return (ch_layout){.ranks = replicas * experts * hidden, .replicas = replicas, .experts = experts, .hidden = hidden};
 }
 
+static ch_layout sharded(int replicas, int experts, int hidden) {
+  ch_layout l = layout_of(replicas, experts, hidden);
+  l.dense_sharded = 1;
+  return l;
+}
+
 /* To how many ranks a token's row goes from its own, with hash routing: to all hidden shards of its expert, in the
  * group that has it in the token's replica. */
 static int sent_to(const ch_layout *l, int expert, int64_t rank) {
@@ -280,8 +287,9 @@ static int sent_to(const ch_layout *l, int expert, int64_t rank) {
 /* Hash routing goes by the ids of tokens, so rows are known, too. */
 static void traffic_is_the_formula(void **state) {
   (void)state;
-  const ch_layout layouts[] = {layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(4, 1, 1), layout_of(2, 4, 1),
-                               layout_of(1, 2, 2), layout_of(1, 1, 4), layout_of(2, 2, 2)};
+  const ch_layout layouts[] = {layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(4, 1, 1),
+                               layout_of(2, 4, 1), layout_of(1, 2, 2), layout_of(1, 1, 4),
+                               layout_of(2, 2, 2), sharded(1, 4, 1),   sharded(2, 2, 2)};
   const int64_t n = (int64_t)RANKS_B * RANKS_T;
   choir_config c = config_of("hash", 8, 1);
   c.model.d_expert = 1200; /* gradients of experts in more than one slice */

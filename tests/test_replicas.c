@@ -13,6 +13,7 @@ enum { STEPS = 4 };
 
 typedef struct {
   int ranks, replicas, hidden;
+  int dense_sharded;
 } layout;
 
 /* ---- the same bits everywhere ---- */
@@ -35,9 +36,9 @@ static uint64_t hash_trainer(const ch_trainer *t) {
   const ch_params *params = &t->model->net.params;
   uint64_t h = 1;
   for (int i = 0; i < params->count + params->buffers; i++)
-    h = XXH64(params->p[i].w, params->p[i].count * (int64_t)sizeof(real), h);
+    if (!params->p[i].away) h = XXH64(params->p[i].w, params->p[i].count * (int64_t)sizeof(real), h);
   for (int i = 0; i < params->count; i++)
-    for (int s = 0; s < CH_OPTIM_STATES; s++)
+    for (int s = 0; s < CH_OPTIM_STATES && !params->p[i].away; s++)
       h = XXH64(t->optimizer.tensor[i].state[s], t->optimizer.tensor[i].state_count[s] * (int64_t)sizeof(real), h);
   return h;
 }
@@ -45,7 +46,10 @@ static uint64_t hash_trainer(const ch_trainer *t) {
 /* Nonzero: a rank with the same experts has other bits. */
 static int train_bits(const ch_comm *comm, void *context) {
   const bits_job *j = context;
-  const choir_ranks ranks = {.comm = comm, .replicas = j->layout.replicas, .hidden = j->layout.hidden};
+  const choir_ranks ranks = {.comm = comm,
+                             .replicas = j->layout.replicas,
+                             .hidden = j->layout.hidden,
+                             .dense_sharded = j->layout.dense_sharded};
   choir_run_options run = {.backend = "cpu", .threads = 1, .emulate_bf16 = 1, .ranks = &ranks};
   static int32_t token[2 * B * T];
   choir_model *model;
@@ -82,12 +86,13 @@ static void nothing(choir_config *c) { (void)c; }
 static void replicas_have_the_same_bits(void **state) {
   (void)state;
   void (*const set[])(choir_config *) = {nothing, clip_sums, adamw_in_bf16};
-  const layout layouts[] = {{4, 2, 1}, {4, 4, 1}, {4, 1, 2}, {6, 2, 1}, {8, 4, 1}, {8, 2, 2}, {8, 1, 4}};
+  const layout layouts[] = {{4, 2, 1, 0}, {4, 4, 1, 0}, {4, 1, 2, 0}, {6, 2, 1, 0},
+                            {8, 4, 1, 1}, {8, 2, 2, 0}, {8, 1, 4, 1}, {4, 2, 1, 1}};
   enum { LAYOUTS = sizeof layouts / sizeof *layouts };
   trace *of = mmap(NULL, sizeof *of, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   for (int i = 0; ch_router_names[i]; i++) {
     layout l = layouts[i % LAYOUTS];
-    bits_job j = {.config = model_config(ch_router_names[i]), .layout = {1, 1, 1}, .of = of};
+    bits_job j = {.config = model_config(ch_router_names[i]), .layout = {1, 1, 1, 0}, .of = of};
     if (l.hidden > 1 && j.config.model.experts == 1) l.replicas = l.ranks / l.hidden; /* of one expert one group */
     uint64_t first = 0;
     j.config.train.batch_sequences = j.config.train.shards = B;
@@ -126,8 +131,10 @@ static int stop_after_two(void *context, const choir_train_event *e) {
 
 static int train(const ch_comm *comm, void *context) {
   job *j = context;
-  const choir_ranks ranks = {
-      .comm = comm, .replicas = comm->rank == j->odd_rank ? 1 : j->layout.replicas, .hidden = j->layout.hidden};
+  const choir_ranks ranks = {.comm = comm,
+                             .replicas = comm->rank == j->odd_rank ? 1 : j->layout.replicas,
+                             .hidden = j->layout.hidden,
+                             .dense_sharded = j->layout.dense_sharded};
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   o.config = j->resume ? NULL : &j->config, o.data = j->resume ? NULL : "data", o.out = j->out, o.resume = j->resume;
   o.run.threads = 1;
@@ -204,20 +211,21 @@ static void same_to_rounding(const char *one, const char *many) {
 /* A run that was stopped is one that was not, byte for byte; and what config says nothing of leaves no trace. */
 static void stopped_and_gone_on(void **state) {
   (void)state;
-  const layout l = {8, 2, 2};
+  const layout l = {8, 2, 2, 0};
   go(job_of("whole", l));
   go_in_two("parts", l, l);
   assert_true(program_same_runs("whole", "parts", STEPS));
   program_must("rm -rf one");
-  go(job_of("one", (layout){1, 1, 1}));
+  go(job_of("one", (layout){1, 1, 1, 0}));
   program_must("cmp one/checkpoints/%08d/config.json whole/checkpoints/%08d/config.json", STEPS, STEPS);
 }
 
 static void any_layout_goes_on(void **state) {
   (void)state;
-  const layout layouts[] = {{1, 1, 1}, {4, 1, 1}, {4, 2, 1}, {8, 1, 2}, {3, 3, 1}, {8, 2, 4}, {12, 4, 1}};
+  const layout layouts[] = {{1, 1, 1, 0}, {4, 1, 1, 1}, {4, 2, 1, 0}, {8, 1, 2, 1},
+                            {3, 3, 1, 0}, {8, 2, 4, 0}, {12, 4, 1, 1}};
   enum { LAYOUTS = sizeof layouts / sizeof *layouts };
-  go(job_of("one", (layout){1, 1, 1}));
+  go(job_of("one", (layout){1, 1, 1, 0}));
   for (int i = 0; i < LAYOUTS; i++)
     for (int further = 1; further <= 2; further++) {
       go_in_two("many", layouts[i], layouts[(i + further) % LAYOUTS]);
@@ -257,7 +265,10 @@ static void look_at_parameters(choir_model *model, sight *s) {
 
 static int look(const ch_comm *comm, void *context) {
   sight *s = context, own = {.layout = s->layout};
-  const choir_ranks ranks = {.comm = comm, .replicas = s->layout.replicas, .hidden = s->layout.hidden};
+  const choir_ranks ranks = {.comm = comm,
+                             .replicas = s->layout.replicas,
+                             .hidden = s->layout.hidden,
+                             .dense_sharded = s->layout.dense_sharded};
   choir_run_options o = {.threads = 1, .ranks = &ranks};
   choir_model *model;
   choir_tokenizer *tokenizer;
@@ -284,10 +295,10 @@ static int look(const ch_comm *comm, void *context) {
 /* Evaluation, forward passes, gradients and weights that callers ask for. */
 static void seen_as_on_one_process(void **state) {
   (void)state;
-  const layout layouts[] = {{4, 2, 1}, {6, 3, 1}, {4, 4, 1}, {4, 1, 2}, {8, 2, 2}};
+  const layout layouts[] = {{4, 2, 1, 0}, {6, 3, 1, 1}, {4, 4, 1, 0}, {4, 1, 2, 0}, {8, 2, 2, 1}};
   sight *one = mmap(NULL, 2 * sizeof *one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *many = one + 1;
-  go(job_of("one", (layout){1, 1, 1}));
-  one->layout = (layout){1, 1, 1};
+  go(job_of("one", (layout){1, 1, 1, 0}));
+  one->layout = (layout){1, 1, 1, 0};
   assert_int_equal(forked_run(1, 0, look, one), 0);
   assert_true(one->gradients > 1000);
   for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
@@ -305,20 +316,20 @@ static void seen_as_on_one_process(void **state) {
 
 static void refuses_by_name(void **state) {
   (void)state;
-  job j = job_of("refused", (layout){4, 3, 1});
+  job j = job_of("refused", (layout){4, 3, 1, 0});
   j.code = CHOIR_ERROR_ARGUMENT;
   j.message = "3 replicas of the experts on 4 processes, which they must divide: take one of 1, 2, 4";
   go(j);
-  j = job_of("refused", (layout){4, 2, 1});
+  j = job_of("refused", (layout){4, 2, 1, 0});
   j.code = CHOIR_ERROR_ARGUMENT;
   j.odd_rank = 2;
   j.message = "rank 2 of 4 has another number of replicas than rank 0";
   go(j);
-  j = job_of("refused", (layout){6, 2, 2});
+  j = job_of("refused", (layout){6, 2, 2, 0});
   j.code = CHOIR_ERROR_ARGUMENT;
   j.message = "2 hidden shards of the experts on 3 processes of a replica, which they must divide: take one of 1, 3";
   go(j);
-  j = job_of("refused", (layout){12, 1, 4}); /* 3 groups of 8 experts */
+  j = job_of("refused", (layout){12, 1, 4, 0}); /* 3 groups of 8 experts */
   j.code = CHOIR_ERROR_ARGUMENT;
   j.message = "4 hidden shards leave 3 groups of ranks";
   go(j);

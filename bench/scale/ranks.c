@@ -89,8 +89,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]\n");
     return 2;
   }
-  simulation s = {
-      .ranks = atoi(argv[3]), .replicas = atoi(argv[4]), .hidden = atoi(argv[5]), .steps = atoi(argv[6])};
+  simulation s = {.ranks = atoi(argv[3]), .replicas = atoi(argv[4]), .hidden = atoi(argv[5]), .steps = atoi(argv[6])};
   int timed = argc > 10 && argv[10][0] != '-';
   must(choir_config_load(argv[2], &s.config));
   if (timed) must(ch_cluster_load(argv[10], &cluster));

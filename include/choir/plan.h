@@ -40,8 +40,8 @@ typedef struct choir_plan_part {
  * parts of the hidden width of each expert. */
 typedef struct choir_plan_layout {
   int replicas, experts, hidden;
-  int dense_sharded;             /* a dense matrix lives on one rank, and goes to all when a layer needs it */
-  int runs;                      /* choir train does it today; 0: planned, not yet run by choir train */
+  int dense_sharded;             /* a dense matrix lives on one rank of a replica, and visits the others */
+  int runs;                      /* 1: choir train does it, as all of them */
   char refused[CHOIR_PLAN_TEXT]; /* why it cannot be; empty: it can, and what follows is set */
   int purposes;
   choir_plan_purpose memory[CHOIR_PLAN_PURPOSES];

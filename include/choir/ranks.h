@@ -33,6 +33,11 @@ CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
  * they leave the experts; that is for whoever makes a model to say. */
 CHOIR_API int choir_ranks_set_hidden(choir_ranks *ranks, int shards);
 
+/* Nonzero: the dense matrices of layers, all but the experts, live on one rank of each replica, too, with the
+ * optimizer's state, and go to the others when a layer runs. What is learned is the same, bit for bit. The same on all
+ * ranks, before a model is made. */
+CHOIR_API void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded);
+
 /* What this rank has sent to others so far, in how many messages, and how many seconds it was at that. */
 typedef struct choir_ranks_traffic {
   int64_t bytes, messages;

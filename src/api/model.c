@@ -33,6 +33,7 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   model->x.comm = ch_ranks_comm(o->ranks);
   CH_TRY(ch_ranks_grid(o->ranks, &model->x.grid));
   CH_TRY(ch_params_share(&model->net.params, &model->x.grid));
+  if (o->ranks && o->ranks->dense_sharded) ch_params_deal(&model->net.params, &model->x.grid.replica);
   ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
   return CHOIR_OK;
 }
@@ -84,7 +85,7 @@ void ch_model_weights_changed(choir_model *model) {
 void ch_model_round_weights(choir_model *model, ch_exec *x) {
   for (int i = 0; i < model->net.params.count; i++) {
     ch_param *p = &model->net.params.p[i];
-    if (p->w16) x->ops->round_bf16(x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
+    if (p->w16 && !p->away) x->ops->round_bf16(x, &(ch_round_args){.count = p->count, .x = p->w, .y = p->w16});
   }
   model->stale = 0;
 }
@@ -95,7 +96,8 @@ const char *ch_model_bad_weight(choir_model *model) {
   const ch_param *p = model->net.params.p;
   int count = model->net.params.count + model->net.params.buffers, bad = 0;
   double CH_DEV *sums = CH_NEW(&x->scratch, double, count);
-  for (int i = 0; i < count; i++) x->ops->sumsq(x, &(ch_sumsq_args){.count = p[i].count, .x = p[i].w, .sum = sums + i});
+  for (int i = 0; i < count; i++)
+    x->ops->sumsq(x, &(ch_sumsq_args){.count = p[i].away ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
   const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
   while (!ch_counting(x) && bad < count && isfinite(squares[bad])) bad++;
   ch_scratch_release(x, mark);
@@ -177,7 +179,7 @@ int choir_model_parameter(const choir_model *model, int index, choir_parameter *
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .trained = index < model->net.params.count};
-  if (model->x.memory->host && p->count == p->whole) {
+  if (model->x.memory->host && p->count == p->whole && p->owner < 0) {
     parameter->data = CH_AS_HOST(float, p->w);
     parameter->gradient = CH_AS_HOST(float, p->g);
   }
@@ -195,13 +197,17 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
   if (gradient && !has_gradient(model, index))
     return ch_error(CHOIR_ERROR_ARGUMENT, "parameter '%s' has no gradient: run a forward with gradients first%s",
                     p->name, index < model->net.params.count ? "" : "; no gradient trains it");
+  if (gradient && p->owner >= 0) { /* every rank has all of it */
+    model->x.memory->get(values, p->g, (size_t)p->count * sizeof *values);
+    return CHOIR_OK;
+  }
   return ch_param_collect(p, &model->x, gradient ? p->g : p->w, values);
 }
 
 int choir_model_set_parameter(choir_model *model, int index, const float *values) {
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
-  for (int64_t done = 0, run, at; done < p->count; done += run) {
+  for (int64_t done = p->away ? p->count : 0, run, at; done < p->count; done += run) {
     run = ch_part_run(&p->part, done, p->count - done, &at);
     model->x.memory->put(p->w + done, values + at, (size_t)run * sizeof *values);
   }

@@ -52,6 +52,8 @@ int choir_ranks_set_hidden(choir_ranks *ranks, int shards) {
   return CHOIR_OK;
 }
 
+void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded) { ranks->dense_sharded = sharded != 0; }
+
 int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->rank; }
 
 int choir_ranks_size(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->size; }

@@ -8,6 +8,7 @@
 struct choir_ranks {
   const ch_comm *comm;
   int replicas, hidden; /* 0: 1 */
+  int dense_sharded;
 };
 
 /* The table of these ranks; NULL: one process. */

@@ -19,15 +19,21 @@ static uint64_t hash_weights(const choir_model *model) {
   uint64_t hash = 0;
   for (int i = 0; i < params->count + params->buffers; i++) {
     const ch_param *p = &params->p[i];
-    if (!p->expert) hash = XXH64(CH_AS_HOST(const void, p->w), (size_t)p->count * sizeof(real), hash);
+    if (!p->expert && p->owner < 0) hash = XXH64(CH_AS_HOST(const void, p->w), (size_t)p->count * sizeof(real), hash);
   }
   return hash;
 }
 
+static int is_dealt(const choir_model *model) {
+  int dealt = 0;
+  for (int i = 0; i < model->net.params.count; i++) dealt |= model->net.params.p[i].owner >= 0;
+  return dealt;
+}
+
 int ch_model_same(const choir_model *model) {
   static const char *const name[] = {
-      "version of choir",        "config",           "compute type",  "instruction set", "number of replicas",
-      "number of hidden shards", "number of shards", "set of weights"};
+      "version of choir",        "config",           "compute type",   "instruction set",        "number of replicas",
+      "number of hidden shards", "number of shards", "set of weights", "way with dense matrices"};
   if (model->x.comm->size == 1) return CHOIR_OK;
   json_t *config = ch_config_json(&model->config);
   char *text = ch_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);
@@ -38,7 +44,8 @@ int ch_model_same(const choir_model *model) {
                            (uint64_t)model->x.grid.holders.size,
                            (uint64_t)model->x.grid.hidden.size,
                            (uint64_t)model->shards,
-                           hash_weights(model)};
+                           hash_weights(model),
+                           (uint64_t)is_dealt(model)};
   free(text);
   json_decref(config);
   return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);

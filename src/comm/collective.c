@@ -36,6 +36,19 @@ void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes)
   ch_comm_exchange(comm, "what one rank says", send, receive);
 }
 
+void ch_comm_spread(const ch_comm *comm, const char *what, int root, void *data, int64_t count, int64_t bytes) {
+  ch_bytes send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
+  if (comm->size == 1) return;
+  for (int r = 0; r < comm->size; r++) {
+    int64_t first = ch_share(count, r, comm->size), last = ch_share(count, r + 1, comm->size);
+    const ch_bytes share = {(char *)data + first * bytes, (last - first) * bytes};
+    if (comm->rank == root) send[r] = share;
+    if (comm->rank == r) receive[root] = share;
+  }
+  ch_comm_exchange(comm, what, send, receive);
+  ch_comm_gather_shares(comm, what, data, count, bytes);
+}
+
 int ch_comm_agree(const ch_comm *comm, int code) {
   int64_t all[CH_RANKS];
   char text[1024];

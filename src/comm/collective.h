@@ -24,8 +24,12 @@ int ch_comm_agree(const ch_comm *comm, int code);
 /* One rank's bytes to all. */
 void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes);
 
+/* One rank's `count` things of `bytes` each to all, where they are many: a share to each, and each gives it to all, so
+ * that nobody sends more than twice what there is. */
+void ch_comm_spread(const ch_comm *comm, const char *what, int root, void *data, int64_t count, int64_t bytes);
+
 /* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
-enum { CH_FACTS = 8 };
+enum { CH_FACTS = 9 };
 int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact);
 
 /* Sums over shards in a fixed binary tree (op/shards.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi)

@@ -42,6 +42,7 @@ static void add(ch_params *params, int most, int layer, const row *r) {
                           : r->role == KEPT ? CH_INIT_ZERO
                                             : CH_INIT_ONE,
                   .init_std = r->init_std,
+                  .owner = -1,
                   .expert = r->role == EXPERT,
                   .matrix = r->role >= MATRIX,
                   .product = r->role >= PRODUCT};
@@ -233,11 +234,22 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   }
 }
 
+static void alloc_weight(ch_param *p, ch_arena *arena, int bf16) {
+  p->w = CH_NEW(arena, real, p->count);
+  p->w16 = bf16 && p->matrix ? CH_NEW(arena, ch_bf16, p->count) : NULL;
+}
+
+/* What lives elsewhere comes last: those of all layers stand on the same memory. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
-  for (int i = 0; i < params->count + params->buffers; i++) {
+  for (int i = 0; i < params->count + params->buffers; i++)
+    if (!params->p[i].away) alloc_weight(&params->p[i], arena, bf16);
+  size_t mark = ch_arena_mark(arena);
+  for (int i = 0, layer = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
-    p->w = CH_NEW(arena, real, p->count);
-    p->w16 = bf16 && p->matrix ? CH_NEW(arena, ch_bf16, p->count) : NULL;
+    if (!p->away) continue;
+    if (p->layer != layer) ch_arena_release(arena, mark);
+    layer = p->layer;
+    alloc_weight(p, arena, bf16);
   }
 }
 
@@ -270,7 +282,8 @@ int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, in
   real *block = memory->host ? NULL : malloc(BLOCK * sizeof *block);
   if (!memory->host && !block) return ch_error(CHOIR_ERROR_MEMORY, "no memory to draw initial weights in");
   for (int t = 0; t < params->count + params->buffers; t++)
-    init_one(&params->p[t], memory, ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t), threads, block);
+    if (!params->p[t].away)
+      init_one(&params->p[t], memory, ch_rng_make(seed, CH_STREAM_INIT, (uint32_t)t), threads, block);
   free(block);
   return CHOIR_OK;
 }

@@ -6,7 +6,7 @@
 #include "base/names.h"
 #include "base/real.h"
 #include "choir/config.h"
-#include "comm/grid.h"
+#include "op/exec.h"
 
 /* Width of one head: given, or d/H. */
 static inline int ch_config_d_head(const choir_model_config *c) {
@@ -51,6 +51,8 @@ typedef struct ch_param {
   int64_t whole; /* product of shape */
   ch_part part;  /* what this process has of it: all, or of experts its own */
   int64_t count; /* elements of that */
+  int owner;     /* the rank of a replica on which a sharded dense matrix lives; -1: this is none */
+  int away;      /* it lives on another one: here only while its layer runs, in memory that all layers share */
   ch_init_kind init;
   double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
   int expert;         /* first dimension counts experts: factored and sharded per expert */
@@ -88,6 +90,17 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 /* Initial values from a seed, drawn on the host: element i of tensor number t is a function of (seed, t, i) alone.
  * `memory` is that of the weights; CHOIR_ERROR_MEMORY where it is not the host's and there is none to draw in. */
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads);
+
+/* Whether it is one that can be dealt out: a matrix of a layer, but no experts. */
+static inline int ch_param_is_dealt(const ch_param *p) { return p->layer >= 0 && p->matrix && !p->expert; }
+
+/* Deals the dense matrices of the layers out to the ranks of a replica, each to whom has least: to be called before
+ * anything has its memory. */
+void ch_params_deal(ch_params *params, const ch_comm *replica);
+
+/* Brings this rank the matrices of a layer that live on others, as they are now there. Collective; nothing where none
+ * are dealt out. */
+void ch_params_fetch(ch_exec *x, const ch_params *params, int layer);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
 /* The first row of a layer; its rows stand one behind the other. 0 for -1, whose rows are the first and the last. */

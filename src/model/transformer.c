@@ -195,6 +195,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);
     b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
+    ch_params_fetch(x, &m->params, l);
     ch_attention_forward(x, m, b, p, stream, b->mid);
     ch_ffn_forward(x, m, b, p, &tokens, b->mid, out);
     if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
@@ -207,6 +208,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
+      ch_params_fetch(x, &m->params, l);
       ch_ffn_backward(x, m, &m->block[l], p, &tokens, dx);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);

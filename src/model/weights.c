@@ -12,13 +12,13 @@
 
 ch_part ch_stored_part(const ch_stored *s, const ch_grid *grid, int rank) {
   int64_t count = (int64_t)(s->tensor.bytes / sizeof(real)), width = s->hidden;
-  if (!s->experts) return (ch_part){.rows = 1, .columns = count, .width = count};
+  if (!s->experts) return (ch_part){.rows = s->owner < 0 || s->owner == rank, .columns = count, .width = count};
   if (!width) width = count / s->experts;
   return ch_part_of_experts(grid, rank, s->experts, count / s->experts / width, width, s->hidden != 0);
 }
 
 ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, const real CH_DEV *data) {
-  ch_stored s = {.tensor = {.dtype = CH_REAL_DTYPE, .dims = dims, .bytes = sizeof(real)}};
+  ch_stored s = {.tensor = {.dtype = CH_REAL_DTYPE, .dims = dims, .bytes = sizeof(real)}, .owner = -1};
   snprintf(s.tensor.name, sizeof s.tensor.name, "%s", name);
   s.tensor.data = CH_AS_HOST(const void, data);
   for (int i = 0; i < dims; i++) {
@@ -31,6 +31,7 @@ ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, const
 ch_stored ch_stored_param(const ch_param *p) {
   ch_stored s = ch_stored_real(p->name, p->dims, p->shape, p->w);
   if (p->expert) s.experts = (int)p->shape[0], s.hidden = p->shape[2];
+  s.owner = p->owner;
   return s;
 }
 
@@ -54,10 +55,11 @@ static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV
 
 int ch_param_collect(const ch_param *p, const ch_exec *x, const real CH_DEV *own, real *whole) {
   if (p->expert && x->grid.hidden.size > 1) return collect_shards(p, x, own, whole);
-  x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
+  if (!p->away) x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
   if (p->expert)
     ch_comm_gather_shares(&x->grid.replica, "values of experts", whole, p->shape[0],
                           p->whole / p->shape[0] * (int64_t)sizeof *whole);
+  if (p->owner >= 0) ch_comm_spread(&x->grid.replica, "values of a matrix", p->owner, whole, p->whole, sizeof *whole);
   return CHOIR_OK;
 }
 

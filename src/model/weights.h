@@ -15,6 +15,7 @@ typedef struct ch_stored {
   choir_tensor tensor; /* the whole one */
   int experts;         /* of them all; 0: every rank has the whole tensor */
   int64_t hidden;      /* their hidden width where the last dimension is of it, which shards cut; else 0 */
+  int owner;           /* the rank of a replica that alone has it; -1: none */
 } ch_stored;
 ch_stored ch_stored_real(const char *name, int dims, const int64_t *shape, const real CH_DEV *data);
 ch_stored ch_stored_param(const ch_param *param);

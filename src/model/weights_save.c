@@ -24,7 +24,9 @@ typedef struct stage {
   char *arrived;     /* and for its parts, one rank's behind the other's, where they must be put in order */
 } stage;
 
-static int is_shared(const stage *s, int i) { return s->stored[i].experts && s->x->grid.replica.size > 1; }
+static int is_shared(const stage *s, int i) {
+  return (s->stored[i].experts || s->stored[i].owner >= 0) && s->x->grid.replica.size > 1;
+}
 
 /* The tensor that a rank, by its number among all, is brought in this round; NULL: none. */
 static const ch_stored *brought(const stage *s, int writer) {
@@ -36,7 +38,7 @@ static const ch_stored *brought(const stage *s, int writer) {
 
 /* The part that a rank of the replica sends: none of what hidden shards do not cut, but from the first of them. */
 static ch_part sent_part(const stage *s, const ch_stored *t, int rank) {
-  if (!t->hidden && rank % s->x->grid.hidden.size) return (ch_part){0};
+  if (t->experts && !t->hidden && rank % s->x->grid.hidden.size) return (ch_part){0};
   return ch_stored_part(t, &s->x->grid, rank);
 }
 
@@ -65,7 +67,7 @@ static void play_round(stage *s) {
     const ch_part part = sent_part(s, mine, r);
     receive[r] = (ch_bytes){at, ch_part_count(&part) * size};
   }
-  ch_comm_exchange(replica, "experts for a file", send, receive);
+  ch_comm_exchange(replica, "tensors for a file", send, receive);
   if (mine && s->arrived) put_in_order(s, mine);
   s->round++;
 }

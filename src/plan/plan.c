@@ -75,14 +75,14 @@ static choir_plan_layout *next_layout(choir_plan *plan) {
   return &plan->layout[plan->count++];
 }
 
-static int add(choir_plan *plan, const ch_layout *l, int runs) {
+static int add(choir_plan *plan, const ch_layout *l) {
   choir_plan_layout *out = next_layout(plan);
   if (!out) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
   out->replicas = l->replicas;
   out->experts = l->experts;
   out->hidden = l->hidden;
   out->dense_sharded = l->dense_sharded;
-  out->runs = runs;
+  out->runs = 1;
   if (refuse_sizes(&plan->config, l, out)) return CHOIR_OK;
   CH_TRY(ch_room_of(&plan->config, l, out));
   if ((double)out->bytes > plan->cluster.memory) refuse_memory(plan, out);
@@ -93,11 +93,11 @@ static int add(choir_plan *plan, const ch_layout *l, int runs) {
 /* Dense matrices stay whole on every rank where there is room for them. */
 static int add_both(choir_plan *plan, int replicas, int experts, int hidden) {
   ch_layout l = {.ranks = plan->about.ranks, .replicas = replicas, .experts = experts, .hidden = hidden};
-  CH_TRY(add(plan, &l, 1));
+  CH_TRY(add(plan, &l));
   const choir_plan_layout *last = &plan->layout[plan->count - 1];
   if (!*last->refused || !last->bytes || l.ranks == 1) return CHOIR_OK;
   l.dense_sharded = 1;
-  return add(plan, &l, 0);
+  return add(plan, &l);
 }
 
 static int add_all(choir_plan *plan) {

@@ -4,9 +4,6 @@
 #include "base/error.h"
 #include "train/step.h"
 
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t split(int64_t count, int64_t parts) { return (count + parts - 1) / parts; }
-
 /* ---- what the engine plans ---- */
 
 /* Elements of experts, or of everything else, in a layer. */
@@ -34,16 +31,12 @@ static void read_off(const ch_trainer *t, ch_engine_plan *p) {
   ch_trainer_memory(t, &p->memory);
   for (int i = 0; i < params->count; i++) {
     const ch_param *q = &params->p[i];
-    if (!q->expert) p->dense += q->count;
     if (!q->expert) continue;
     p->expert_weights += q->count * (int64_t)(sizeof(real) + (q->w16 ? sizeof(ch_bf16) : 0));
     for (int s = 0; s < CH_OPTIM_STATES; s++)
       p->expert_state += t->optimizer.tensor[i].state_count[s] * (int64_t)sizeof(real);
   }
-  p->outside = in_layer(params, -1, 0);
-  for (int l = 0; l < model->config.model.layers; l++) p->layer = most(p->layer, in_layer(params, l, 0));
   p->expert_gradients = gradients_of_experts(model);
-  p->gradients_of_a_layer = model->share_gradients;
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_block *b = &model->net.block[l];
     if (b->moe < 0 || model->x.comm->size == 1) continue;
@@ -76,7 +69,8 @@ int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *lay
                           .begin = begin_nothing,
                           .test = test_nothing,
                           .wait = wait_for_nothing};
-  const choir_ranks shared = {.comm = &others, .replicas = layout->replicas, .hidden = layout->hidden};
+  const choir_ranks shared = {
+      .comm = &others, .replicas = layout->replicas, .hidden = layout->hidden, .dense_sharded = layout->dense_sharded};
   *plan = (ch_engine_plan){.local = 0};
   options.emulate_bf16 = 1; /* the cluster is another machine */
   if (ranks > 1) options.ranks = &shared;
@@ -130,21 +124,21 @@ static void cut(const choir_config *config, const ch_layout *l, const ch_engine_
   bytes[PROCESS] = p->memory.process;
 }
 
-/* Of every dense matrix its own, and whole those of the layer that runs and of what stands outside. */
-static void shard_dense(const ch_layout *l, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
-  double present = (double)(p->layer + p->outside) / (double)(p->dense > 0 ? p->dense : 1);
-  bytes[DENSE_WEIGHTS] = split(bytes[DENSE_WEIGHTS], l->ranks) + (int64_t)(present * (double)bytes[DENSE_WEIGHTS]);
-  if (!p->gradients_of_a_layer)
-    bytes[DENSE_GRADIENTS] = split(bytes[DENSE_GRADIENTS], l->ranks) + (p->layer + p->outside) * (int64_t)sizeof(real);
-  bytes[DENSE_STATE] = split(bytes[DENSE_STATE], l->ranks);
+/* The rank that has most: the last has most experts, the first most of dense matrices that are dealt out. */
+static int fullest(const choir_config *config, const ch_layout *layout, ch_engine_plan *plan) {
+  ch_engine_plan first;
+  CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout, plan));
+  if (!layout->dense_sharded) return CHOIR_OK;
+  CH_TRY(ch_engine_plan_of(config, 0, layout, &first));
+  if (first.memory.total > plan->memory.total) *plan = first;
+  return CHOIR_OK;
 }
 
 int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_layout *out) {
   int64_t bytes[PURPOSES];
   ch_engine_plan engine;
-  CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout, &engine));
+  CH_TRY(fullest(config, layout, &engine));
   cut(config, layout, &engine, bytes);
-  if (layout->dense_sharded) shard_dense(layout, &engine, bytes);
   out->purposes = PURPOSES;
   out->bytes = 0;
   for (int i = 0; i < PURPOSES; i++) {

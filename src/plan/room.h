@@ -9,17 +9,15 @@
 typedef struct ch_engine_plan {
   choir_memory memory;
   int64_t expert_weights, expert_gradients, expert_state; /* bytes of these that belong to experts */
-  int64_t dense, layer, outside; /* elements of weights that are not experts': all; of the largest layer; of none */
-  int64_t local, owned;          /* slots of an MoE layer that there is room for: of the rank's tokens, of its experts;
-                                    0 in one process */
-  int gradients_of_a_layer;      /* one layer's gradients are there at a time */
+  int64_t local, owned; /* slots of an MoE layer that there is room for: of the rank's tokens, of its experts;
+                           0 in one process */
 } ch_engine_plan;
 
-/* Of one rank of a layout with whole dense matrices: the last has the most experts, the first the fewest.
+/* Of one rank of a layout: the last has the most experts, the first the fewest.
  * CHOIR_ERROR_ARGUMENT, as ch_trainer_plan. */
 int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *layout, ch_engine_plan *plan);
 
-/* Sets memory, purposes and bytes of a layout: the engine's plan, from which sharded dense matrices are taken off. */
+/* Sets memory, purposes and bytes of a layout, by the engine's own plan. */
 int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_layout *out);
 
 #endif

@@ -69,7 +69,8 @@ static void update(const job *j, choir_plan_part *part) {
   double count = 0, passes = strcmp(j->config->train.optimizer, "adamw") ? ADAFACTOR_PASSES : ADAMW_PASSES;
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
-    double share = p->expert ? most_of_experts(j) : j->layout->dense_sharded ? 1.0 / j->layout->ranks : 1;
+    int dealt = j->layout->dense_sharded && ch_param_is_dealt(p);
+    double share = p->expert ? most_of_experts(j) : dealt ? 1.0 / (j->layout->experts * j->layout->hidden) : 1;
     count += (double)p->whole * share;
   }
   take(part, 0, passes * sizeof(real) * count / j->cluster->memory_bandwidth);
@@ -110,7 +111,7 @@ static double hidden_rows(const job *j, const choir_plan_layout *out) {
 static double overlapped(const job *j, const choir_plan_layout *out, double all) {
   const choir_plan_part *p = out->part, *flow = p + COMPUTED;
   double rows = flow[CH_FLOW_ROWS].seconds;
-  double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_EXPERTS].seconds;
+  double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_MATRICES].seconds + flow[CH_FLOW_EXPERTS].seconds;
   double dense = p[CH_FLOPS_ATTENTION].seconds + p[CH_FLOPS_DENSE].seconds + p[CH_FLOPS_HEAD].seconds;
   double beside = j->layout->dense_sharded ? dense : dense * 2 / 3;
   return all - rows - p[CH_FLOPS_EXPERTS].seconds + larger(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients - beside +

@@ -7,8 +7,8 @@
 #include "moe/exchange.h"
 
 static const char *const names[] = {
-    "scores",    "what experts took", "expert rows",      "hidden shards", "gradients of gates",
-    "centroids", "dense gradients",   "expert gradients", "numbers",       "dense matrices"};
+    "scores",    "what experts took", "expert rows",    "hidden shards",    "gradients of gates",
+    "centroids", "dense gradients",   "dense matrices", "expert gradients", "numbers"};
 
 enum { TRIPS = 4 }; /* of a row: to its expert and back; in backward its gradient there, and one back */
 
@@ -109,15 +109,18 @@ static void replicas_sum(const job *j, ch_flow *f) {
   }
 }
 
-/* Dense matrices that live on one rank each: every layer's weights go to all before forward and before backward, and
- * gradients to their owners. */
-static void gathered(const job *j, ch_flow *f) {
-  enum { TIMES = 3 };
-  f->name = names[CH_FLOWS];
-  for (int i = 0; i < j->params->count; i++)
-    if (!j->params->p[i].expert)
-      f->bytes += (double)(TIMES * j->passes * (int64_t)sizeof(real) * j->to_rest * j->params->p[i].whole);
-  f->exchanges = TIMES * j->passes * (j->config->model.layers + 1);
+/* Matrices that are dealt out to the ranks of a replica, before forward and before backward: a share to each, which
+ * gives it to all (ch_comm_spread). */
+static void visits(const job *j, ch_flow *f) {
+  const ch_layout *l = j->layout;
+  int64_t times = 2 * j->passes, size = l->experts * l->hidden;
+  f->size = (int)size;
+  for (int i = 0; i < j->params->count && l->dense_sharded; i++) {
+    const ch_param *p = &j->params->p[i];
+    if (!ch_param_is_dealt(p)) continue;
+    f->bytes += (double)(times * l->replicas * (int64_t)sizeof(real) * (size * p->whole - p->whole / size));
+    f->exchanges += 2 * times;
+  }
 }
 
 /* ---- the rest ---- */
@@ -204,10 +207,10 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
       if (ch_router_has_centroids(j->router)) to_all(j, j->layers * word * j->n * j->d, j->layers, f);
       break;
     case CH_FLOW_DENSE:
-      if (l->dense_sharded)
-        gathered(j, f);
-      else
-        sums(j, f);
+      sums(j, f);
+      break;
+    case CH_FLOW_MATRICES:
+      visits(j, f);
       break;
     case CH_FLOW_EXPERTS:
       replicas_sum(j, f);

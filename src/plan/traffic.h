@@ -9,7 +9,7 @@
  * of the experts of group g, of replica r (comm/grid.h). All ranks have tokens of their own. */
 typedef struct ch_layout {
   int ranks, replicas, experts, hidden;
-  int dense_sharded; /* every dense matrix lives on one rank, and is sent to all when a layer needs it */
+  int dense_sharded; /* every dense matrix of a layer lives on one rank of a replica, and visits the others */
 } ch_layout;
 
 typedef enum {
@@ -19,7 +19,8 @@ typedef enum {
   CH_FLOW_HIDDEN,    /* what the optimizer measures of experts, between their hidden shards */
   CH_FLOW_GATES,     /* gradients of gates, to all, where they are more than scores */
   CH_FLOW_CENTROIDS, /* rows of all tokens, to all, for a router that keeps their means */
-  CH_FLOW_DENSE,     /* gradients of what every rank has; with dense_sharded the weights, too */
+  CH_FLOW_DENSE,     /* gradients of what every rank has */
+  CH_FLOW_MATRICES,  /* dense matrices that live on one rank each, to the others */
   CH_FLOW_EXPERTS,   /* gradients of experts, between the ranks that hold them */
   CH_FLOW_NUMBERS,   /* losses of shards, squares of experts' gradients */
   CH_FLOWS

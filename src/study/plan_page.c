@@ -16,11 +16,6 @@ static void cell(FILE *out, const char *text) {
   ch_html_text(out, text);
 }
 
-static const char *runs(const choir_plan_layout *l) {
-  if (!l->runs) return "planned, not yet run by choir train";
-  return "run by choir train";
-}
-
 static void name(FILE *out, const choir_plan_layout *l) {
   fprintf(out, "%d x %d x %d%s", l->replicas, l->experts, l->hidden, l->dense_sharded ? ", dense sharded" : "");
 }
@@ -42,7 +37,7 @@ static void head(FILE *out, const choir_plan_about *a) {
 static void cards(FILE *out, const choir_plan_about *a, const choir_plan_layout *l) {
   fputs("<h2>The fastest: ", out);
   name(out, l);
-  fprintf(out, " (%s)</h2><div class=cards>\n", runs(l));
+  fputs("</h2><div class=cards>\n", out);
   ch_page_card(out, "a step", "%.4g", l->seconds, " s");
   ch_page_card(out, "a step, traffic hidden behind products", "%.4g", l->overlapped, " s");
   ch_page_card(out, "tokens a second", "%.0f", l->tokens_per_second, "");
@@ -104,7 +99,7 @@ static void layouts(FILE *out, const choir_plan *plan) {
       out);
   ch_html_text(out, a->currency);
   for (int i = 0; i < a->levels; i++) fputs("<th class=n>GiB on ", out), ch_html_text(out, a->level[i]);
-  fputs("<th>longest part<th></tr>\n", out);
+  fputs("<th>longest part</tr>\n", out);
   for (int k = 0; (l = choir_plan_layout_at(plan, k)) && !*l->refused; k++) {
     fputs("<tr><td>", out);
     name(out, l);
@@ -113,7 +108,6 @@ static void layouts(FILE *out, const choir_plan *plan) {
     if (l->cost > 0) fprintf(out, "%.4g", l->cost);
     for (int i = 0; i < a->levels; i++) fprintf(out, "<td class=n>%.4g", l->level_bytes[i] / gib);
     cell(out, l->bound);
-    cell(out, runs(l));
     fputs("</tr>\n", out);
   }
   fputs("</table></div><p>Bytes are those that all ranks together send in a step.</p>\n", out);
@@ -127,7 +121,6 @@ static void refused(FILE *out, const choir_plan *plan) {
     fputs("<tr><td>", out);
     name(out, l);
     cell(out, l->refused);
-    cell(out, runs(l));
     fputs("</tr>\n", out);
   }
   fputs("</table></div>\n", out);

@@ -79,13 +79,18 @@ static int64_t state_of_one(const ch_optimizer *o, int tensor, int state, int64_
   return one.frozen ? 0 : one.state_count[state];
 }
 
+/* What lives elsewhere is updated there. */
+static int has_state(const ch_optimizer *o, int i, int j) {
+  return !o->params->p[i].away && state_of_one(o, i, j, o->tensor[i].cols);
+}
+
 static int64_t cells(const ch_optimizer *o) { return o->params->count + (int64_t)o->experts * o->tensors; }
 
 void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena) {
   for (int i = 0; i < o->params->count; i++) {
     ch_optim_tensor *t = &o->tensor[i];
     for (int j = 0; j < CH_OPTIM_STATES; j++)
-      t->state[j] = state_of_one(o, i, j, t->cols) ? CH_NEW(arena, real, t->state_count[j]) : NULL;
+      t->state[j] = has_state(o, i, j) ? CH_NEW(arena, real, t->state_count[j]) : NULL;
   }
   o->squares = CH_NEW(arena, double, cells(o));
 }
@@ -172,7 +177,7 @@ void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, dou
   for (int i = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
     ch_optim_tensor *t = &o->tensor[i];
-    if (!belongs(o, i, layer)) continue;
+    if (!belongs(o, i, layer) || p->away) continue;
     t->w = p->w;
     t->g = p->g;
     t->w16 = p->w16;
@@ -195,8 +200,9 @@ int ch_optimizer_tensors(const ch_optimizer *o, ch_stored *tensors) {
       char name[128];
       snprintf(name, sizeof name, "optimizer.%s.%s", kinds[j], p->name);
       ch_stored *s = &tensors[count++];
-      *s = ch_stored_real(name, 1, &size, t->state[j]);
+      *s = ch_stored_real(name, 1, &size, p->away ? p->w : t->state[j]); /* of what is not here nobody reads */
       if (p->expert) s->experts = (int)p->shape[0], s->hidden = cut ? t->all_cols : 0;
+      s->owner = p->owner;
     }
   return count;
 }

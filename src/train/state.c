@@ -24,8 +24,10 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
   int tensors = code ? 0 : ch_optimizer_tensors(&trainer->optimizer, tensor);
   int64_t value[CH_COUNTERS];
   for (int i = 0; i < count && !code; i++) {
-    choir_tensor *t = &tensor[tensors++].tensor;
+    ch_stored *s = &tensor[tensors++];
+    choir_tensor *t = &s->tensor;
     value[i] = counters[i].value;
+    s->owner = -1;
     *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &value[i], .bytes = sizeof value[i]};
     snprintf(t->name, sizeof t->name, "%s", counters[i].name);
   }
