@@ -2,12 +2,14 @@
  * first, second, ... call fails; and errno 0, where the process is killed in the place of the call. Whatever happens,
  * the job ends with a word and not by a signal, one that says it succeeded has, and going on leads to the same bytes.
  * faults_sweep MOST [EVERY]: that many calls of each job, class and errno at most, spread over all of them (0: every
- * call); of the pairs of a class and an errno every EVERY-th, not the same for each job. */
+ * call); of the pairs of a class and an errno every EVERY-th, not the same for each job. FAULTS_JOB=NAME: of that job
+ * alone; FAULTS_FROM=N: from the N-th call on, as its progress counts them. */
 #include <math.h>
 
 #include "faults.h"
 
 static int most = 3, every = 1;
+static int64_t from;
 static long faults, succeeded, killed, given_up, otherwise;
 
 static const struct {
@@ -115,7 +117,7 @@ static int64_t sweep_classes(const faults_job *job, const shim_counts *counts, i
       uint64_t first = 1 + (uint64_t)*number * 2654435761u % stride; /* not always an early one */
       if (pair++ % every) continue;
       for (uint64_t call = first; call <= calls; call += stride, done++) {
-        if (!all) continue;
+        if (!all || done < from) continue;
         faults_progress(job->name, done, all);
         fail_once(job, names[class], *number, call);
       }
@@ -134,6 +136,7 @@ static void sweep(const faults_job *job, int number) {
 
 static void all_jobs(void **state) {
   (void)state;
+  if (getenv("FAULTS_FROM")) from = atoll(getenv("FAULTS_FROM"));
   for (int i = 0; i < FAULTS_JOBS; i++)
     if (!getenv("FAULTS_JOB") || !strcmp(getenv("FAULTS_JOB"), faults_jobs[i].name)) sweep(&faults_jobs[i], i);
   print_message(
