@@ -115,15 +115,16 @@ static void layouts(FILE *out, const choir_plan *plan) {
 
 static void refused(FILE *out, const choir_plan *plan) {
   const choir_plan_layout *l;
-  fputs("<h2>Refused</h2><div class=scroll><table>\n", out);
+  int some = 0;
   for (int k = 0; (l = choir_plan_layout_at(plan, k)); k++) {
     if (!*l->refused) continue;
+    if (!some++) fputs("<h2>Refused</h2><div class=scroll><table>\n", out);
     fputs("<tr><td>", out);
     name(out, l);
     cell(out, l->refused);
     fputs("</tr>\n", out);
   }
-  fputs("</table></div>\n", out);
+  if (some) fputs("</table></div>\n", out);
 }
 
 static int write_plan(FILE *out, const void *context) {
