@@ -30,16 +30,20 @@ static int stops(const ch_comm *comm, void *context) {
   return 0;
 }
 
-static void says_who_is_silent(void **state) {
-  (void)state;
+/* All others say that they wait for it in this exchange, and heard it last in that one. */
+static void all_others_say(int (*stopping)(const ch_comm *, void *), const char *waits, const char *heard) {
   silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  assert_int_equal(forked_run(WATCHERS, 0, stops, s), 1);
+  assert_int_equal(forked_run(WATCHERS, 0, stopping, s), 1);
   assert_int_equal(atomic_load(&s->told), WATCHERS - 1);
   for (int i = 0; i < WATCHERS - 1; i++)
-    if (!strstr(s->text[i], "has waited for 0.5 s in step 18, exchange 3 (agreement) for rank 2 (") ||
-        !strstr(s->text[i], "last heard in step 17, exchange 2 (maximum)") || strchr(s->text[i], ';'))
-      fail_msg("%s", s->text[i]);
+    if (!strstr(s->text[i], waits) || !strstr(s->text[i], heard) || strchr(s->text[i], ';')) fail_msg("%s", s->text[i]);
   munmap(s, sizeof *s);
+}
+
+static void says_who_is_silent(void **state) {
+  (void)state;
+  all_others_say(stops, "has waited for 0.5 s in step 18, exchange 3 (agreement) for rank 2 (",
+                 "last heard in step 17, exchange 2 (maximum)");
 }
 
 /* One that goes on, and stops before it takes part in the second of two exchanges that the others have begun: the first
@@ -62,14 +66,8 @@ static int stops_between(const ch_comm *comm, void *context) {
 
 static void says_who_is_silent_in_what_was_begun(void **state) {
   (void)state;
-  silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  assert_int_equal(forked_run(WATCHERS, 0, stops_between, s), 1);
-  assert_int_equal(atomic_load(&s->told), WATCHERS - 1);
-  for (int i = 0; i < WATCHERS - 1; i++)
-    if (!strstr(s->text[i], "has waited for 0.5 s in step 19, exchange 3 (second) for rank 2 (") ||
-        !strstr(s->text[i], "last heard in step 19, exchange 2 (first)") || strchr(s->text[i], ';'))
-      fail_msg("%s", s->text[i]);
-  munmap(s, sizeof *s);
+  all_others_say(stops_between, "has waited for 0.5 s in step 19, exchange 3 (second) for rank 2 (",
+                 "last heard in step 19, exchange 2 (first)");
 }
 
 /* In a group, who is waited for is told by its number among all. */
