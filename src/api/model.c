@@ -197,11 +197,7 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
   if (gradient && !has_gradient(model, index))
     return ch_error(CHOIR_ERROR_ARGUMENT, "parameter '%s' has no gradient: run a forward with gradients first%s",
                     p->name, index < model->net.params.count ? "" : "; no gradient trains it");
-  if (gradient && p->owner >= 0) { /* every rank has all of it */
-    model->x.memory->get(values, p->g, (size_t)p->count * sizeof *values);
-    return CHOIR_OK;
-  }
-  return ch_param_collect(p, &model->x, gradient ? p->g : p->w, values);
+  return ch_param_collect(p, &model->x, gradient, values);
 }
 
 int choir_model_set_parameter(choir_model *model, int index, const float *values) {

@@ -31,9 +31,15 @@ static int is_dealt(const choir_model *model) {
 }
 
 int ch_model_same(const choir_model *model) {
-  static const char *const name[] = {
-      "version of choir",        "config",           "compute type",   "instruction set",        "number of replicas",
-      "number of hidden shards", "number of shards", "set of weights", "way with dense matrices"};
+  static const char *const name[] = {"version of choir",
+                                     "config",
+                                     "compute type",
+                                     "instruction set",
+                                     "number of replicas",
+                                     "number of hidden shards",
+                                     "number of shards",
+                                     "set of weights",
+                                     "sharding of dense matrices"};
   if (model->x.comm->size == 1) return CHOIR_OK;
   json_t *config = ch_config_json(&model->config);
   char *text = ch_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);

@@ -48,7 +48,7 @@ int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
   snprintf(path, sizeof path, "%s/checkpoints", run);
   struct stat there;
   DIR *d = opendir(path);
-  if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* one that only does not open hides a run */
+  if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* none; one that is there must open */
   if (!d) return ch_error_errno("%s: cannot read", path);
   for (struct dirent *entry; !code && (entry = readdir(d));) {
     const char *name = entry->d_name;

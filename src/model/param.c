@@ -180,8 +180,10 @@ int ch_params_share(ch_params *params, const ch_grid *grid) {
                       "divide: take another number of processes, or of shards",
                       shards, groups, (int)p->shape[0]);
     if (p->shape[2] % shards)
-      return ch_error(CHOIR_ERROR_ARGUMENT, "%d hidden shards must divide the hidden width of an expert, %d", shards,
-                      (int)p->shape[2]);
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "%d hidden shards must divide the hidden width of an expert (model.d_expert), %d: take another "
+                      "number of shards",
+                      shards, (int)p->shape[2]);
     p->part = ch_part_of_experts(grid, grid->replica.rank, p->shape[0], p->shape[1], p->shape[2], 1);
     p->count = ch_part_count(&p->part);
   }

@@ -208,7 +208,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
-      ch_params_fetch(x, &m->params, l);
+      if (l + 1 < m->config.layers) ch_params_fetch(x, &m->params, l); /* the last one's are still here */
       ch_ffn_backward(x, m, &m->block[l], p, &tokens, dx);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);

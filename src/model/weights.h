@@ -32,9 +32,9 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
 /* The same of all parameters. */
 int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most);
 
-/* whole [shape] = values that a parameter's ranks have of it, `own` being this rank's: its weights, or their gradients.
- * Collective; CHOIR_ERROR_MEMORY where hidden shards must be put together and there is no room. */
-int ch_param_collect(const ch_param *param, const ch_exec *x, const real CH_DEV *own, real *whole);
+/* whole [shape] = a parameter's weights, or their gradients, from the ranks that have parts of it. Collective;
+ * CHOIR_ERROR_MEMORY where hidden shards must be put together and there is no room. */
+int ch_param_collect(const ch_param *param, const ch_exec *x, int gradient, real *whole);
 
 /* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless
  * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus

@@ -109,15 +109,16 @@ static void replicas_sum(const job *j, ch_flow *f) {
   }
 }
 
-/* Matrices that are dealt out to the ranks of a replica, before forward and before backward: a share to each, which
- * gives it to all (ch_comm_spread). */
+/* Matrices that are dealt out to the ranks of a replica, before forward and before backward, for which the last layer's
+ * are still there: a share to each, which gives it to all (ch_comm_spread). */
 static void visits(const job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
-  int64_t times = 2 * j->passes, size = l->experts * l->hidden;
+  int64_t size = l->experts * l->hidden;
   f->size = (int)size;
   for (int i = 0; i < j->params->count && l->dense_sharded; i++) {
     const ch_param *p = &j->params->p[i];
     if (!ch_param_is_dealt(p)) continue;
+    int64_t times = j->passes * (p->layer + 1 < j->config->model.layers ? 2 : 1);
     f->bytes += (double)(times * l->replicas * (int64_t)sizeof(real) * (size * p->whole - p->whole / size));
     f->exchanges += 2 * times;
   }
