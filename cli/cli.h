@@ -153,7 +153,7 @@ char *cli_read_file(const char *path,
 #define CLI_COMPUTE(target)                                                                                            \
   {"compute", "fp32|bf16", CLI_CHOICE, target, NULL, "type of the matrix products; the config's otherwise", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
-  {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none, slowly", 0}
+  {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none: it saves memory, not time", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \
   {"replicas", "R", CLI_INT, &cli_replicas, "1",                                                                       \
    "of several processes: replicas of the experts, whose number they divide by; clusters.md says what for", 0},       \

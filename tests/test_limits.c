@@ -1,5 +1,6 @@
 /* What the system withholds: descriptors, address space, file sizes, stacks, threads. Every command ends with a
  * message, and never by a signal. */
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "base/threads.h"
@@ -17,10 +18,13 @@ static void closed_descriptors(void **state) {
   program_must("cmp open/checkpoints/00000009/model.safetensors closed/checkpoints/00000009/model.safetensors");
 }
 
-/* Never by a signal; and what ends without success has said why. */
-static void ends_in_order(int kib, const char *command) {
+/* Never by a signal, but for SIGABRT, with a word, where SentencePiece works, which does not catch everything that
+ * memory lacks for; and what ends without success has said why. */
+static void ends_in_order(int kib, const char *command, int with_pieces) {
   int status = program_run("ulimit -v %d; rm -rf v; %s", kib, command);
-  if (status > 128) fail_msg("ulimit -v %d: status %d of %s:\n%s", kib, status, command, program_output);
+  int gave_up =
+      with_pieces && status == 128 + SIGABRT && strstr(program_output, "choir: a library that it uses gave up");
+  if (status > 128 && !gave_up) fail_msg("ulimit -v %d: status %d of %s:\n%s", kib, status, command, program_output);
   if (status && !*program_output) fail_msg("ulimit -v %d: status %d without a word of %s", kib, status, command);
 }
 
@@ -30,9 +34,9 @@ static void little_address_space(void **state) {
   skip(); /* sanitizers take terabytes of addresses */
 #endif
   for (int kib = 100000; kib <= 180000; kib += 8000) {
-    ends_in_order(kib, "choir train --config config.json --data data --set steps=2 --threads 2 --out v");
-    ends_in_order(kib, "choir data build --tokenizer tokenizer.model --holdout 0.1 --out v corpus.txt");
-    ends_in_order(kib, "choir tokenizer train --vocab-size 300 --out v corpus.txt");
+    ends_in_order(kib, "choir train --config config.json --data data --set steps=2 --threads 2 --out v", 0);
+    ends_in_order(kib, "choir data build --tokenizer tokenizer.model --holdout 0.1 --out v corpus.txt", 1);
+    ends_in_order(kib, "choir tokenizer train --vocab-size 300 --out v corpus.txt", 1);
   }
 }
 

@@ -1,5 +1,5 @@
 /* The leak probe on every routing of every router: quiet where nothing leaks, loud where something does. */
-#include "cpu/threaded/product.h"
+#include "base/machine.h"
 #include "model_testing.h"
 
 static choir_probe_result run_probe(choir_model *model, const char *routing, int draws) {
@@ -28,7 +28,7 @@ static void every_routing_keeps_what_it_declares(void **state) {
     const char *backend, *compute;
     int strict;
   } run[] = {{"reference", "fp32", 1}, {"cpu", "fp32", 0}, {"cpu", "bf16", 0}};
-  int backends = ch_product_has_bf16() ? 3 : 2; /* emulated bf16 turns another rounding into another selection */
+  int backends = ch_machine_has_fast_bf16() ? 3 : 2; /* elsewhere another rounding turns into another selection */
   for (const char *const *router = choir_router_names(); *router; router++)
     for (int i = 0; i < backends; i++) {
       choir_config config = model_config(*router);

@@ -36,10 +36,11 @@ static void set_timer(int microseconds) {
   assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
 }
 
-/* Products of a shape that oneDNN gets, one after the other, for a while and until the timer has ticked often. */
+/* Products of floats and of bf16, which oneDNN may get, in turns, for a while and until the timer has ticked often. */
 static void run_products(double seconds, int least_ticks) {
   enum { SIZE = 384 };
   float *a = test_new_normal(SIZE * SIZE, 1), *b = test_new_normal(SIZE * SIZE, 2), *c = test_new(SIZE * SIZE);
+  ch_product_prepare();
   void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
   if (!scratch) abort();
   ch_product p = {.m = SIZE, .n = SIZE, .k = SIZE, .a = a, .b = b, .c = c, .lda = SIZE, .ldb = SIZE, .ldc = SIZE};
@@ -49,8 +50,8 @@ static void run_products(double seconds, int least_ticks) {
   {
     ch_product_begin();
     for (; now < begin + seconds || (stack.ticks < least_ticks && now < begin + 60); now = ch_machine_seconds())
-      for (int form = 0; form < 4; form++) {
-        p.trans_a = form & 1, p.trans_b = form >> 1;
+      for (int form = 0; form < 8; form++) {
+        p.trans_a = form & 1, p.trans_b = form >> 1 & 1, p.bf16 = form >> 2;
         ch_product_run(&p, scratch);
       }
   }

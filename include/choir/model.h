@@ -17,7 +17,7 @@ typedef struct choir_model choir_model;
 typedef struct choir_run_options {
   const char *compute;      /* "fp32", "bf16", or NULL: the config's */
   const char *backend;      /* "cpu" (NULL too), "reference" */
-  int emulate_bf16;         /* run bf16 even where the CPU has none, slowly */
+  int emulate_bf16;         /* run bf16 even where the CPU has none, by fp32 */
   int threads;              /* 0: all */
   int unchecked;            /* take weights that are not finite, too: to look at them */
   const choir_ranks *ranks; /* who shares the model (choir/ranks.h); NULL: it is this process's alone */

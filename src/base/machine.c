@@ -43,6 +43,19 @@ int ch_machine_has_bf16(void) {
 #endif
 }
 
+int ch_machine_has_fast_bf16(void) {
+#if defined(__x86_64__)
+  enum { AMX = 1 << 24 | 1 << 22, FAMILY = 0xfff0ff0, COOPER_LAKE = 0x50650 };
+  unsigned a, b, c, d;
+  if (!ch_machine_has_bf16()) return 0;
+  if (!__builtin_cpu_is("intel")) return 1;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX) == AMX) return 1;
+  return __get_cpuid(1, &a, &b, &c, &d) && (a & FAMILY) == COOPER_LAKE;
+#else
+  return 0;
+#endif
+}
+
 int ch_machine_cpus(void) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);

@@ -101,7 +101,7 @@ int choir_machine_measure_arithmetic(int threads, double seconds, choir_machine_
   if (seconds == 0) seconds = SECONDS / 2;
   CH_TRY(ch_threads_resolve(threads > 0 ? threads : 0, &threads));
   CH_TRY(ch_threads_check(threads));
-  ch_peak_unit fp32 = ch_peak_fp32(), bf16[3];
+  ch_peak_unit fp32 = ch_peak_fp32(), bf16[4];
   ch_peak_bf16(bf16);
   *peak = (choir_machine_peak){.threads = threads, .isa = fp32.name, .bf16_unit = "none"};
   peak->fp32_gflops = unit_gflops(&fp32, threads, seconds / 2);

@@ -14,8 +14,8 @@ typedef struct ch_peak_unit {
   float (*read)(const float *x, int64_t count);
 } ch_peak_unit;
 
-/* The widest float unit in use, and the units for bf16 (NULL-terminated by name; at most 2). */
+/* The widest float unit in use, and the units for bf16 (NULL-terminated by name; at most 3). */
 ch_peak_unit ch_peak_fp32(void);
-void ch_peak_bf16(ch_peak_unit unit[3]);
+void ch_peak_bf16(ch_peak_unit unit[4]);
 
 #endif

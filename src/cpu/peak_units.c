@@ -156,9 +156,10 @@ ch_peak_unit ch_peak_fp32(void) {
   return isa == CH_ISA_AVX512 ? avx512 : isa == CH_ISA_AVX2 ? avx2 : generic;
 }
 
-void ch_peak_bf16(ch_peak_unit unit[3]) {
+void ch_peak_bf16(ch_peak_unit unit[4]) {
   int count = 0;
   if (ch_machine_has_bf16()) {
+    unit[count++] = ch_peak_fp32(); /* of widened operands: on some CPUs it is the faster one */
     unit[count++] = avx512_bf16;
     if (has_amx()) unit[count++] = amx;
   }
@@ -166,5 +167,5 @@ void ch_peak_bf16(ch_peak_unit unit[3]) {
 }
 #else
 ch_peak_unit ch_peak_fp32(void) { return generic; }
-void ch_peak_bf16(ch_peak_unit unit[3]) { unit[0] = (ch_peak_unit){0}; }
+void ch_peak_bf16(ch_peak_unit unit[4]) { unit[0] = (ch_peak_unit){0}; }
 #endif

@@ -1,13 +1,14 @@
-/* The product of floats on one thread, in variants by instruction set (product.c). */
+/* The own product on one thread, in variants by instruction set (product.c). */
 #ifndef CH_CPU_SIMD_PRODUCT_H
 #define CH_CPU_SIMD_PRODUCT_H
 
 #include "cpu/product.h"
 #include "cpu/simd/simd.h"
 
-/* Runs p, whose operands are floats, with CH_PRODUCT_SCRATCH bytes of scratch, aligned like a vector. k is at least 1.
+/* Runs p, of floats or of bf16 that is widened to floats, with CH_PRODUCT_SCRATCH bytes of scratch, aligned like a
+ * vector. k is at least 1.
  */
-CH_SIMD_DECLARE(void, ch_product_float, (const ch_product *p, float *scratch));
+CH_SIMD_DECLARE(void, ch_product_own, (const ch_product *p, float *scratch));
 
 /* y[rows,ldy] = x[rows,columns], past the caches where y's vectors are aligned. */
 CH_SIMD_DECLARE(void, ch_product_write, (int64_t rows, int64_t columns, const float *x, float *y, int64_t ldy));

@@ -25,6 +25,13 @@ typedef int32_t ch_mask __attribute__((vector_size(CH_LANES * sizeof(float)), al
 static inline ch_vector ch_load(const float *x) { return *(const ch_vector *)x; }
 static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
 
+/* As many bf16 as a vector has lanes, as floats. */
+typedef uint16_t ch_halves __attribute__((vector_size(CH_LANES * sizeof(uint16_t)), aligned(2), may_alias));
+typedef uint32_t ch_words __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(4), may_alias));
+static inline ch_vector ch_load_bf16(const uint16_t *x) {
+  return (ch_vector)(__builtin_convertvector(*(const ch_halves *)x, ch_words) << 16);
+}
+
 /* A store past the caches, of an output too large to be found there again: the line is not read first. `x` is aligned
  * to CH_VECTOR_BYTES; ch_store_past_end stands before others may read. */
 enum { CH_VECTOR_BYTES = CH_LANES * 4 };

@@ -1,32 +1,14 @@
 /* gemm and expert_gemm on one-thread products; inputs rounded to bf16 first where the compute type asks for it. */
-#include <stdatomic.h>
-
 #include "cpu/batch_invariant.h"
 #include "cpu/threaded/product.h"
 #include "cpu/threaded/threaded.h"
 
-/* Whether bf16 inputs go to the hardware as bf16, or as floats that have been rounded. Set, always to the same, while
- * tables are filled. */
-static atomic_int hardware_bf16;
-
-static const void *as_values(ch_exec *x, const ch_bf16 *rounded, int64_t count) {
-  float *values = CH_NEW(&x->scratch, float, count);
-  if (ch_counting(x)) return values;
-#pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < count; i++) values[i] = ch_bf16_value(rounded[i]);
-  return values;
+const ch_bf16 *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count) {
+  if (rounded) return rounded;
+  ch_bf16 *fresh = CH_NEW(&x->scratch, ch_bf16, count);
+  x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = array, .y = fresh});
+  return fresh;
 }
-
-const void *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count) {
-  if (!rounded) {
-    ch_bf16 *fresh = CH_NEW(&x->scratch, ch_bf16, count);
-    x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = array, .y = fresh});
-    rounded = fresh;
-  }
-  return hardware_bf16 ? (const void *)rounded : as_values(x, rounded, count);
-}
-
-int ch_rounded_is_bf16(const ch_exec *x) { return x->compute == CH_COMPUTE_BF16 && hardware_bf16; }
 
 static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 
@@ -55,7 +37,7 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
   if (x->compute == CH_COMPUTE_BF16 && !g->exact) {
     p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? span(g->k, g->m, p.lda) : span(g->m, g->k, p.lda));
     p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? span(g->n, g->k, p.ldb) : span(g->k, g->n, p.ldb));
-    p.bf16 = hardware_bf16;
+    p.bf16 = 1;
   }
   ch_products_run(x, 1, CH_PIECES, &p);
   ch_arena_release(&x->scratch, mark);
@@ -68,7 +50,7 @@ typedef struct {
 } operands;
 
 static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
-  operands in = {g->a, g->form == CH_TN ? g->c : g->w, ch_rounded_is_bf16(x)};
+  operands in = {g->a, g->form == CH_TN ? g->c : g->w, x->compute == CH_COMPUTE_BF16};
   if (x->compute != CH_COMPUTE_BF16) return in;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
   in.a = ch_rounded_operand(x, g->a, g->a16, rows * g->k);
@@ -122,7 +104,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
 }
 
 void ch_threaded_fill_gemm(ch_ops *ops, ch_compute compute) {
-  if (compute == CH_COMPUTE_BF16) hardware_bf16 = ch_product_has_bf16();
+  if (compute == CH_COMPUTE_BF16) ch_product_prepare();
   ops->gemm = gemm;
   ops->expert_gemm = expert_gemm;
 }

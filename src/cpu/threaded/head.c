@@ -64,13 +64,13 @@ static plan make_plan(ch_exec *x, const ch_head_args *a) {
     p.partial = CH_NEW(&x->scratch, float, p.parts *p.rows * a->d);
   }
   if (x->compute == CH_COMPUTE_BF16) p.w = ch_rounded_operand(x, a->w, a->w16, (int64_t)a->V * a->d);
-  p.bf16 = ch_rounded_is_bf16(x);
+  p.bf16 = x->compute == CH_COMPUTE_BF16;
   return p;
 }
 
 /* An operand that is not the weights, rounded if the compute type asks for it. */
 static const void *operand(ch_exec *x, const float *array, int64_t count) {
-  return x->compute == CH_COMPUTE_BF16 ? ch_rounded_operand(x, array, NULL, count) : array;
+  return x->compute == CH_COMPUTE_BF16 ? ch_rounded_operand(x, array, NULL, count) : (const void *)array;
 }
 
 static void logits_product(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {

@@ -13,8 +13,12 @@ void ch_product_run(const ch_product *p, void *scratch);
 /* To be called by each thread of a parallel region first: keeps oneDNN from starting threads of its own. */
 void ch_product_begin(void);
 
-/* Nonzero when products of bf16 inputs run in hardware here. */
-int ch_product_has_bf16(void);
+/* Chooses the kernels of bf16 products; to be called before the first one. Those of floats run by our own kernel, those
+ * of bf16 by oneDNN where the CPU has a fast unit for them, else by the same kernel, which widens them. */
+void ch_product_prepare(void);
+
+/* Nonzero when oneDNN makes products of bf16 here. */
+int ch_product_has_matmul(void);
 
 /* The matmul primitive of oneDNN (product_matmul.c). Nonzero when it could not be made. */
 int ch_product_matmul(const ch_product *p, void *scratch);
@@ -28,8 +32,7 @@ enum { CH_PIECES = 32, CH_PIECES_OF_EXPERT = 8 };
 void ch_products_run(ch_exec *x, int count, double wanted, const ch_product *products);
 
 /* An operand of `count` elements rounded to bf16, in scratch that the caller releases, where `rounded` does not hold it
- * already: as bf16 if ch_rounded_is_bf16, else as floats that bf16 represents (emulation). */
-const void *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count);
-int ch_rounded_is_bf16(const ch_exec *x);
+ * already. */
+const ch_bf16 *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count);
 
 #endif

@@ -6,9 +6,9 @@
 #include "cpu/threaded/product.h"
 
 enum {
-  SMALLEST = 20000000, /* cost below which a piece is not worth cutting: some 100 microseconds */
-  ROW_EDGE = 64,       /* and neither is it when it is as short and narrow as this: sgemm at 64 x 64 runs at 150, */
-  COLUMN_EDGE = 128,   /* at 64 x 128 at 190, at 96 x 384 at 225 GFLOP/s: wide pieces are better than tall ones */
+  SMALLEST = 40000000, /* cost below which a piece is not worth cutting: some 200 microseconds */
+  ROW_EDGE = 64,       /* and neither is it when it is as short and narrow as this: what is packed is used too */
+  COLUMN_EDGE = 128,   /* seldom, and wide pieces are better than tall ones (docs/performance.md) */
   ROW_STEP = 32,       /* pieces are multiples of the tiles that kernels work on */
   COLUMN_STEP = 64
 };
