@@ -26,4 +26,14 @@ enum {
   CH_PRODUCT_SCRATCH = CH_MATMUL_SCRATCH + CH_PRODUCT_BLOCK * CH_PRODUCT_BLOCK * 4
 };
 
+/* Steps of the inner dimension that products take at once, so that a panel of them and the rows that it meets stay in
+ * the cache: equal slices of whole CH_PRODUCT_STEPs, none above `most`. Their sums are added one after the other, so
+ * that bits depend on how a product is sliced, and kernels that slice alike give the same. */
+enum { CH_PRODUCT_DEPTH = 512, CH_PRODUCT_STEP = 16 };
+static inline int64_t ch_product_slice(int64_t depth, int64_t most) {
+  if (depth <= most) return depth;
+  int64_t slices = (depth + most - 1) / most, each = (depth + slices - 1) / slices;
+  return (each + CH_PRODUCT_STEP - 1) / CH_PRODUCT_STEP * CH_PRODUCT_STEP;
+}
+
 #endif

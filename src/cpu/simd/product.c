@@ -10,8 +10,6 @@
 #include "cpu/simd/pack.h"
 
 enum {
-  DEPTH = 512, /* most steps at once: a panel of them and the rows that it meets stay in the cache */
-  DEPTH_STEP = 16,
   ROOM = 1 << 18, /* floats of packed operands: no more than the cache of a core holds, */
   MORE_ROOM = CH_PRODUCT_BLOCK * CH_PRODUCT_BLOCK, /* and behind them, for rows of A where B takes all of it */
   MOST_SWAPPED = 512,                              /* columns of B at most when it stands in panels as a whole */
@@ -29,7 +27,8 @@ static int aligned(const float *c, int64_t ldc) { return ldc % CH_LANES == 0 && 
 
 /* The depth that is taken at once when B's n columns all stand in panels, and two tiles' rows of A beside them. */
 static int64_t most_depth(int64_t n) {
-  return ch_least(ROOM / round_up(n, CH_TILE_COLUMNS), MORE_ROOM / (2 * CH_TILE_ROWS)) / DEPTH_STEP * DEPTH_STEP;
+  return ch_least(ROOM / round_up(n, CH_TILE_COLUMNS), MORE_ROOM / (2 * CH_TILE_ROWS)) / CH_PRODUCT_STEP *
+         CH_PRODUCT_STEP;
 }
 
 /* A B^T either has B transposed into panels, or is (B A^T)^T: then A is, and so is the output, once for each slice of
@@ -55,7 +54,7 @@ static ch_problem roles(const ch_product *p) {
                   .c = p->c,
                   .ldc = p->ldc,
                   .alpha = p->alpha,
-                  .streams = p->large && p->k <= DEPTH && aligned(p->c, p->ldc)};
+                  .streams = p->large && p->k <= CH_PRODUCT_DEPTH && aligned(p->c, p->ldc)};
   if (better_swapped(p)) {
     q.m = p->n;
     q.n = p->m;
@@ -72,8 +71,8 @@ static ch_problem roles(const ch_product *p) {
 static void write_part(const ch_problem *q, const float *tile, float *c, int64_t rows, int64_t columns, int add) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t l = 0; l < columns; l++) {
-      float value = q->alpha * tile[r * CH_TILE_COLUMNS + l], *at = c + r * q->ldc + l;
-      *at = add ? *at + value : value;
+      float sum = tile[r * CH_TILE_COLUMNS + l], *at = c + r * q->ldc + l;
+      *at = add ? ch_fma(q->alpha, sum, *at) : q->alpha * sum;
     }
 }
 
@@ -83,8 +82,8 @@ CH_TILE_INLINE void write_columns(const ch_problem *q, const float *tile, float 
   for (int64_t l = 0; l < columns; l++, c += q->ldc)
 #pragma GCC unroll 6
     for (int64_t r = 0; r < rows; r++) {
-      float value = q->alpha * tile[r * CH_TILE_COLUMNS + l];
-      c[r] = add ? c[r] + value : value;
+      float sum = tile[r * CH_TILE_COLUMNS + l];
+      c[r] = add ? ch_fma(q->alpha, sum, c[r]) : q->alpha * sum;
     }
 }
 
@@ -133,7 +132,7 @@ CH_TILE_INLINE void tile(const ch_problem *q, const task *t, int rows, int copyi
 #pragma GCC unroll 4
     for (int v = 0; v < CH_TILE_VECTORS; v++) {
       ch_vector value = q->alpha * sum[r][v];
-      if (t->add) value += ch_load(c + v * CH_LANES);
+      if (t->add) value = ch_vector_fma(ch_splat(q->alpha), sum[r][v], ch_load(c + v * CH_LANES));
       if (streams)
         ch_store_past(c + v * CH_LANES, value);
       else
@@ -214,11 +213,6 @@ static void rows_outer(const ch_problem *q, const block *b, const float *panels)
     }
 }
 
-/* The depth in equal slices, none deeper than `most`. */
-static int64_t slice_depth(int64_t depth, int64_t most) {
-  return depth <= most ? depth : round_up(ceil_div(depth, ceil_div(depth, most)), DEPTH_STEP);
-}
-
 /* Rows of A that `room` floats hold. */
 static int64_t rows_in(int64_t room, int64_t depth, int64_t unit) { return room / depth / unit * unit; }
 
@@ -243,7 +237,7 @@ static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *
 
 void CH_SIMD(ch_product_own)(const ch_product *p, float *scratch) {
   ch_problem q = roles(p);
-  int64_t step = slice_depth(q.k, q.c_transposed ? most_depth(q.n) : DEPTH);
+  int64_t step = ch_product_slice(q.k, q.c_transposed ? most_depth(q.n) : CH_PRODUCT_DEPTH);
   for (int64_t first = 0; first < q.k; first += step) run_slice(&q, first, ch_least(step, q.k - first), scratch);
   if (q.streams) ch_store_past_end();
 }
