@@ -18,14 +18,11 @@ static inline float ch_row_max(int count, const float *x) {
   return max;
 }
 
-/* x = exp(x - max); returns the sum. */
+/* x = exp(x - max) of values that are at most max; returns the sum. */
 static inline float ch_row_exp(int count, float *x, float max) {
-  for (int j = 0; j < count; j++) x[j] = ch_expf(x[j] - max);
-  ch_vector lanes = {0};
-  int j = 0;
-  for (; j + CH_LANES <= count; j += CH_LANES) lanes += ch_load(x + j);
-  float sum = ch_vector_sum(lanes);
-  for (; j < count; j++) sum += x[j];
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int j = 0; j < count; j++) sum += x[j] = ch_exp_to_88(x[j] - max);
   return sum;
 }
 

@@ -18,24 +18,29 @@ static inline float ch_bits_float(uint32_t bits) {
   return x;
 }
 
-/* exp(x) = 2^n exp(r), n = round(x / ln 2), |r| <= ln 2 / 2, ln 2 split in two so that r is exact enough. Adding 1.5 *
- * 2^23 rounds to an integer and leaves it in the low bits. Results below the normal range are 0; NaN stays NaN. */
-static inline float ch_expf(float x) {
-  const float shift = 12582912.0f;
+/* exp of x <= 88, where results below the normal range are 0 and NaN stays NaN. exp(x) = 2^n exp(r), n = round(x / ln
+ * 2), |r| <= ln 2 / 2, ln 2 split in two so that r is exact enough. Adding 1.5 * 2^23 rounds to an integer and leaves
+ * it in the low bits; with 127 more these are the exponent of 2^n. */
+static inline float ch_exp_to_88(float x) {
+  const float shift = 12582912.0f + 127.0f;
   float t = x * 1.44269504f + shift;
   float n = t - shift;
   float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f; /* minimax polynomial of (exp(r) - 1 - r) / r^2, from Cephes' expf */
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  float y = ch_bits_float(ch_float_bits(p) + (ch_float_bits(t) << 23));
-  y = x > 88.722f ? INFINITY : y;
-  y = x < -87.3f ? 0.0f : y;
-  return x == x ? y : x;
+  float p = 1.381454018e-3f; /* minimax for exp(r), relative error 3e-9 */
+  p = p * r + 8.368745109e-3f;
+  p = p * r + 4.166839078e-2f;
+  p = p * r + 1.66665204e-1f;
+  p = p * r + 4.999999343e-1f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  float y = p * ch_bits_float(ch_float_bits(t) << 23);
+  return x < -87.3f ? 0.0f : y;
+}
+
+/* exp of any x: infinity from 88.37 on, where 2^n would be. */
+static inline float ch_expf(float x) {
+  float y = ch_exp_to_88(x);
+  return x > 88.37f ? INFINITY : y;
 }
 
 #endif
