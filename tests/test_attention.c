@@ -4,8 +4,9 @@
 typedef struct {
   int B, T, H, dh, gap; /* gap: unused columns between positions */
 } shape;
-static const shape shapes[] = {{1, 1, 1, 4, 0},   {2, 5, 3, 8, 0},    {1, 63, 2, 16, 7}, {1, 64, 2, 16, 0},
-                               {2, 65, 1, 32, 0}, {1, 200, 2, 64, 5}, {3, 128, 4, 32, 0}};
+static const shape shapes[] = {{1, 1, 1, 4, 0},    {2, 5, 3, 8, 0},   {1, 63, 2, 16, 7},
+                               {1, 64, 2, 16, 0},  {2, 65, 1, 32, 0}, {1, 200, 2, 64, 5},
+                               {3, 128, 4, 32, 0}, {1, 70, 2, 48, 3}, {1, 600, 1, 20, 0}};
 enum { BUCKETS = 32, MAX_DISTANCE = 128, OUTPUTS = 6 };
 
 /* out, lse, dq, dk, dv, drel_bias */

@@ -20,10 +20,13 @@ typedef struct {
 /* Scores turn into exp(score + bias - max), row sums' inverses and the log of the softmax's denominator are written. */
 CH_SIMD_DECLARE(void, ch_causal_softmax, (const ch_causal_block *b, float *s, float *inverse, float *lse));
 
-/* Scores turn into P = exp(score + bias - lse), and dp into dS = P (dp - delta[row]), which is also added up by
- * distance, in the order of bias and with its padding. */
+/* The same rows for CH_CAUSAL_CHUNK columns from `key` on, which the first row sees at least one of. Scores turn into P
+ * = exp(score + bias - lse), and dp into dS = P (dp - delta[row]), which is also added up by distance, in the order of
+ * bias and with its padding. Columns that are not seen get 0. */
+enum { CH_CAUSAL_CHUNK = 64 };
 CH_SIMD_DECLARE(void, ch_causal_backward,
-                (const ch_causal_block *b, float *s, float *dp, const float *lse, const float *delta, float *dbias));
+                (const ch_causal_block *b, int key, float *s, float *dp, const float *lse, const float *delta,
+                 float *dbias));
 
 /* One row of logits turns into exp(logit - max); returns -log softmax[target], and the sum of the exponentials. */
 CH_SIMD_DECLARE(double, ch_cross_entropy, (int count, int target, float *logits, double *sum));

@@ -75,23 +75,23 @@ static inline float ch_fma(float a, float b, float c) {
 /* The same number in all lanes; compilers drop the subtraction, which changes nothing. */
 static inline ch_vector ch_splat(float x) { return x - (ch_vector){0}; }
 
+/* 0, 1, 2, ... */
+static inline ch_mask ch_lane_numbers(void) {
+  static const int32_t number[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return *(const ch_mask *)number;
+}
+
 /* Where a > b, else b: NaN in a is passed over. */
 static inline ch_vector ch_vector_max(ch_vector a, ch_vector b) {
   ch_mask larger = a > b;
   return (ch_vector)(((ch_mask)a & larger) | ((ch_mask)b & ~larger));
 }
 
-/* Over the lanes, as a tree: the shortest chain of additions, and the same order always. */
-static inline float ch_vector_sum(ch_vector v) {
-  float lane[CH_LANES];
-  ch_store(lane, v);
-  for (int half = CH_LANES / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-  return lane[0];
-}
-
-/* ch_vector_sum of four vectors at once, the same bits. */
+/* A quarter, a half or all of a vector's lanes. */
 typedef float ch_quad __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t ch_quad_mask __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* The vector's halves added, until four lanes are left. */
 static inline ch_quad ch_vector_fold(ch_vector v) {
 #if defined(__AVX512F__)
   __m256 half = _mm256_add_ps(_mm512_castps512_ps256((__m512)v), _mm512_extractf32x8_ps((__m512)v, 1));
@@ -102,6 +102,15 @@ static inline ch_quad ch_vector_fold(ch_vector v) {
   return v;
 #endif
 }
+
+/* Over the lanes, as a tree: the shortest chain of additions, and the same order always. */
+static inline float ch_vector_sum(ch_vector v) {
+  ch_quad quad = ch_vector_fold(v);
+  quad += __builtin_shufflevector(quad, quad, 2, 3, 0, 1);
+  return quad[0] + quad[1];
+}
+
+/* ch_vector_sum of four vectors at once, the same bits. */
 static inline ch_quad ch_vector_sums(ch_vector a, ch_vector b, ch_vector c, ch_vector d) {
   ch_quad p = ch_vector_fold(a), q = ch_vector_fold(b), r = ch_vector_fold(c), s = ch_vector_fold(d);
   ch_quad left = __builtin_shufflevector(p, q, 0, 4, 1, 5) + __builtin_shufflevector(p, q, 2, 6, 3, 7);
@@ -109,12 +118,23 @@ static inline ch_quad ch_vector_sums(ch_vector a, ch_vector b, ch_vector c, ch_v
   return __builtin_shufflevector(left, right, 0, 1, 4, 5) + __builtin_shufflevector(left, right, 2, 3, 6, 7);
 }
 
+static inline ch_quad ch_quad_max(ch_quad a, ch_quad b) {
+  ch_quad_mask larger = a > b;
+  return (ch_quad)(((ch_quad_mask)a & larger) | ((ch_quad_mask)b & ~larger));
+}
+
+/* The largest lane, where NaN may be passed over. */
 static inline float ch_vector_largest(ch_vector v) {
-  float lane[CH_LANES];
-  ch_store(lane, v);
-  for (int half = CH_LANES / 2; half > 0; half /= 2)
-    for (int l = 0; l < half; l++) lane[l] = lane[l + half] > lane[l] ? lane[l + half] : lane[l];
-  return lane[0];
+#if defined(__AVX512F__)
+  __m256 half = _mm256_max_ps(_mm512_extractf32x8_ps((__m512)v, 1), _mm512_castps512_ps256((__m512)v));
+  ch_quad quad = (ch_quad)_mm_max_ps(_mm256_extractf128_ps(half, 1), _mm256_castps256_ps128(half));
+#elif defined(__FMA__)
+  ch_quad quad = (ch_quad)_mm_max_ps(_mm256_extractf128_ps((__m256)v, 1), _mm256_castps256_ps128((__m256)v));
+#else
+  ch_quad quad = v;
+#endif
+  quad = ch_quad_max(__builtin_shufflevector(quad, quad, 2, 3, 0, 1), quad);
+  return quad[1] > quad[0] ? quad[1] : quad[0];
 }
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "cpu/threaded/threaded.h"
 
-enum { SEGMENT = 8 * CH_ATTENTION_ROWS }; /* rows of a forward task: long enough to pack keys and values for */
+enum { SEGMENT = 8 * CH_ATTENTION_CHUNK }; /* rows of a forward task: long enough to pack keys and values for */
 
 typedef struct {
   const ch_attention_args *a;
