@@ -27,7 +27,7 @@ static inline normal normal_at(float x) {
   r = r * s + 8.52997091e-2f;
   r = r * s - 1.14034794e-1f;
   r = r * s + 1.41331348e-1f;
-  float e = ch_expf(-0.5f * x * x), tail = e * r;
+  float e = ch_exp_to_88(-0.5f * x * x), tail = e * r;
   return (normal){x < 0 ? tail : 1.0f - tail, e * 0.398942280f};
 }
 

@@ -7,7 +7,7 @@ static void softmax_row(int m, const float *in, float *out) {
 #pragma omp simd reduction(max : largest)
   for (int j = 0; j < m; j++) largest = in[j] > largest ? in[j] : largest;
 #pragma omp simd reduction(+ : sum)
-  for (int j = 0; j < m; j++) sum += out[j] = ch_expf(in[j] - largest);
+  for (int j = 0; j < m; j++) sum += out[j] = ch_exp_to_88(in[j] - largest);
   float scale = 1 / sum;
 #pragma omp simd
   for (int j = 0; j < m; j++) out[j] *= scale;
