@@ -155,10 +155,10 @@ char *cli_read_file(const char *path,
 #define CLI_EMULATE_BF16(target)                                                                                       \
   {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none: it saves memory, not time", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \
-  {"replicas", "R", CLI_INT, &cli_replicas, "1",                                                                       \
-   "of several processes: replicas of the experts, whose number they divide by; clusters.md says what for", 0},       \
-  {"hidden", "H", CLI_INT, &cli_hidden, "1",                                                                           \
-   "of several processes: cut every expert into H shards by its hidden width; clusters.md says what for", 0},         \
+  {"replicas", "R", CLI_INT, &cli_replicas, "0",                                                                       \
+   "of several processes: replicas of the experts; 0, of all three: training chooses (clusters.md), others take 1", 0}, \
+  {"hidden", "H", CLI_INT, &cli_hidden, "0",                                                                           \
+   "of several processes: cut every expert into H shards by its hidden width; 0: as above", 0},                        \
   {"shard-dense", NULL, CLI_FLAG, &cli_shard_dense, NULL,                                                              \
    "of several processes: dense matrices live on one each, and visit the others; clusters.md says what for", 0},      \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \

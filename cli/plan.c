@@ -17,7 +17,8 @@ static const char how[] = "estimates by formulas, no measurements (docs/planning
 static const char *command(const choir_plan_layout *l) {
   static char text[128];
   int used = snprintf(text, sizeof text, "choir train");
-  if (l->replicas > 1) used += snprintf(text + used, sizeof text - (size_t)used, " --replicas %d", l->replicas);
+  int bare = l->hidden == 1 && !l->dense_sharded && !l->chosen; /* told nothing it takes another one */
+  if (l->replicas > 1 || bare) used += snprintf(text + used, sizeof text - (size_t)used, " --replicas %d", l->replicas);
   if (l->hidden > 1) used += snprintf(text + used, sizeof text - (size_t)used, " --hidden %d", l->hidden);
   if (l->dense_sharded) snprintf(text + used, sizeof text - (size_t)used, " --shard-dense");
   return text;
@@ -57,7 +58,7 @@ static json_t *part_json(const choir_plan_about *a, const choir_plan_part *p) {
 static json_t *layout_json(const choir_plan_about *a, const choir_plan_layout *l) {
   json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:s, s:b, s:s}", "event", *l->refused ? "refused" : "layout",
                           "replicas", l->replicas, "experts", l->experts, "hidden", l->hidden, "dense", dense(l),
-                          "runs", l->runs, "mark", command(l));
+                          "chosen", l->chosen, "mark", command(l));
   json_t *memory = json_object(), *parts = json_array();
   for (int i = 0; i < l->purposes; i++)
     json_object_set_new(memory, l->memory[i].name, json_integer(l->memory[i].bytes));
@@ -110,7 +111,8 @@ static void print_head(const choir_plan_about *a, const char *config, int assume
 }
 
 static void print_name(const choir_plan_layout *l) {
-  printf("%4d x %4d x %2d %c", l->replicas, l->experts, l->hidden, l->dense_sharded ? 's' : ' ');
+  printf("%4d x %4d x %2d %c%c", l->replicas, l->experts, l->hidden, l->dense_sharded ? 's' : ' ',
+         l->chosen ? '*' : ' ');
 }
 
 static void print_row(const choir_plan_about *a, const choir_plan_layout *l) {
@@ -126,8 +128,10 @@ enum { SHOWN = 12 }; /* rows of either list; JSON and the page have all */
 static void print_table(const choir_plan *plan) {
   const choir_plan_about *a = choir_plan_common(plan);
   const choir_plan_layout *l;
-  printf("\nreplicas x experts x hidden (s: dense matrices sharded), the fastest first\n");
-  printf("%16s   %10s %12s %12s %9s %8s  %14s\n", "R x E x H", "memory", "step", "overlapped", "tokens/s", "of peak",
+  printf(
+      "\nreplicas x experts x hidden, the fastest first (s: dense matrices sharded; *: what choir train takes on "
+      "so many ranks unless told otherwise)\n");
+  printf("%16s    %10s %12s %12s %9s %8s  %14s\n", "R x E x H", "memory", "step", "overlapped", "tokens/s", "of peak",
          "10^9 tokens");
   int i = 0;
   for (; (l = choir_plan_layout_at(plan, i)) && !*l->refused; i++)
@@ -143,8 +147,7 @@ static void print_refused(const choir_plan *plan) {
     if (!some++) printf("\nrefused\n");
     if (some > SHOWN) continue;
     print_name(l);
-    printf("  %s%s\n", l->refused,
-           l->replicas == 1 && l->hidden == 1 && !l->dense_sharded ? "; this is what choir train would run" : "");
+    printf("  %s\n", l->refused);
   }
   if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
 }
@@ -162,8 +165,8 @@ static void print_part(const choir_plan_about *a, const choir_plan_layout *l, co
 }
 
 static void print_details(const choir_plan_about *a, const choir_plan_layout *l) {
-  printf("\n%d x %d x %d, dense matrices %s: %s\n  memory of a rank: %s\n", l->replicas, l->experts, l->hidden,
-         dense(l), command(l), cli_bytes((double)l->bytes));
+  printf("\n%d x %d x %d, dense matrices %s: %s%s\n  memory of a rank: %s\n", l->replicas, l->experts, l->hidden,
+         dense(l), command(l), l->chosen ? ", which takes it unless told otherwise" : "", cli_bytes((double)l->bytes));
   for (int i = 0; i < l->purposes; i++)
     if (l->memory[i].bytes) printf("    %-20s %10s\n", l->memory[i].name, cli_bytes((double)l->memory[i].bytes));
   printf("  a step: %.4g s, %.4g s where traffic is hidden behind products; bytes by level are of all ranks\n",
@@ -235,7 +238,8 @@ const cli_verb cli_plan = {
     "part, "
     "bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the layouts that "
     "cannot "
-    "be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those marked s.\n\n"
+    "be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those marked s; told "
+    "nothing, it takes the one marked *.\n\n"
     "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, rates "
     "are "
     "the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json --set "

@@ -5,7 +5,7 @@
 #include "cli.h"
 
 double cli_rank_timeout;
-int cli_replicas = 1, cli_hidden = 1, cli_shard_dense;
+int cli_replicas, cli_hidden, cli_shard_dense;
 static choir_ranks *ranks;
 
 const choir_ranks *cli_ranks(void) { return ranks; }
@@ -36,7 +36,8 @@ static void on_silence(void *context, const char *text) {
 }
 
 int cli_ranks_take_options(void) {
-  if (choir_ranks_set_replicas(ranks, cli_replicas) || choir_ranks_set_hidden(ranks, cli_hidden)) return cli_fail();
+  if (cli_replicas && choir_ranks_set_replicas(ranks, cli_replicas)) return cli_fail();
+  if (cli_hidden && choir_ranks_set_hidden(ranks, cli_hidden)) return cli_fail();
   choir_ranks_set_dense_sharded(ranks, cli_shard_dense);
   if (choir_ranks_size(ranks) == 1) return 0;
   if (cli_rank_timeout < 0) return cli_usage("--rank-timeout %g: must be seconds, or 0 for never", cli_rank_timeout);

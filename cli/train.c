@@ -62,9 +62,10 @@ static void show_losses(const choir_train_event *e) {
   putchar('\n');
 }
 
-static void show_memory(const choir_memory *memory) {
+static void show_memory(const choir_memory *memory, const char *layout) {
   printf("memory %s: ", cli_bytes((double)memory->total));
   cli_print_memory(memory);
+  if (layout) printf("layout of %d ranks: %s\n", choir_ranks_size(cli_ranks()), layout);
 }
 
 /* What must stay on the screen goes below the live line. */
@@ -73,7 +74,7 @@ static void show_kept(display *w, const choir_train_event *e) {
   if (e->kind == CHOIR_EVENT_EVAL)
     show_losses(e);
   else if (e->kind == CHOIR_EVENT_MEMORY)
-    show_memory(e->memory);
+    show_memory(e->memory, e->text);
   else if (e->kind == CHOIR_EVENT_NOTICE)
     cli_print_notices(e->text);
   else

@@ -73,7 +73,7 @@ static void one_process_is_what_the_program_says(void **state) {
     const choir_plan_layout *l = choir_plan_layout_at(plan, 0);
     assert_null(choir_plan_layout_at(plan, 1));
     assert_string_equal(l->refused, "");
-    assert_true(l->runs && l->sent == 0 && l->bytes == costs.train_bytes);
+    assert_true(l->chosen && l->sent == 0 && l->bytes == costs.train_bytes);
     assert_true(memory_of(l, "dense weights") + memory_of(l, "expert weights") == costs.train_memory.weights);
     assert_true(memory_of(l, "dense gradients") + memory_of(l, "expert gradients") == costs.train_memory.gradients);
     assert_true(memory_of(l, "dense state") + memory_of(l, "expert state") == costs.train_memory.optimizer);

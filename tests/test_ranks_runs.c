@@ -26,7 +26,7 @@ static int stop_after_two(void *context, const choir_train_event *e) {
 
 static int train(const ch_comm *comm, void *context) {
   job j = *(const job *)context;
-  const choir_ranks ranks = {.comm = comm};
+  const choir_ranks ranks = {.comm = comm, .replicas = 1}; /* also where ranks outnumber experts */
   int stops = comm->rank == j.stop_rank;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;

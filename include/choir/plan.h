@@ -41,7 +41,7 @@ typedef struct choir_plan_part {
 typedef struct choir_plan_layout {
   int replicas, experts, hidden;
   int dense_sharded;             /* a dense matrix lives on one rank of a replica, and visits the others */
-  int runs;                      /* 1: choir train does it, as all of them */
+  int chosen;                    /* choir train on so many ranks takes this one unless told otherwise */
   char refused[CHOIR_PLAN_TEXT]; /* why it cannot be; empty: it can, and what follows is set */
   int purposes;
   choir_plan_purpose memory[CHOIR_PLAN_PURPOSES];

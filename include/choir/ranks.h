@@ -21,16 +21,18 @@ CHOIR_API int choir_ranks_join(choir_ranks **ranks);
 CHOIR_API int choir_ranks_rank(const choir_ranks *ranks);
 CHOIR_API int choir_ranks_size(const choir_ranks *ranks);
 
-/* Lays the experts out in so many replicas, 1 unless told otherwise: before a model is made, and the same on all ranks.
+/* Lays the experts out in so many replicas: before a model is made, and the same on all ranks. Where neither this nor
+ * what follows is told, choir_train chooses all three; all else, and what is told in part, takes 1 replica, 1 shard and
+ * whole matrices.
  * Each replica has all experts, shared out among its ranks; rows of tokens then stay in their replica, and gradients of
  * experts are summed over replicas (docs/clusters.md). What is learned is the same to rounding, and files do not say
  * which it was. CHOIR_ERROR_ARGUMENT: replicas that do not divide the ranks. */
 CHOIR_API int choir_ranks_set_replicas(choir_ranks *ranks, int replicas);
 
-/* Cuts the hidden width of every expert into so many shards, 1 unless told otherwise, each on a rank of its own: the
- * same as above. All shards of an expert get its rows, and what they make of them adds up. CHOIR_ERROR_ARGUMENT: shards
- * that do not divide the ranks of a replica. The shards must divide the hidden width, too, and the groups of ranks that
- * they leave the experts; that is for whoever makes a model to say. */
+/* Cuts the hidden width of every expert into so many shards, each on a rank of its own: the same as above. All shards
+ * of an expert get its rows, and what they make of them adds up. CHOIR_ERROR_ARGUMENT: shards that do not divide the
+ * ranks of a replica. The shards must divide the hidden width, too, and the groups of ranks that they leave the
+ * experts; that is for whoever makes a model to say. */
 CHOIR_API int choir_ranks_set_hidden(choir_ranks *ranks, int shards);
 
 /* Nonzero: the dense matrices of layers, all but the experts, live on one rank of each replica, too, with the

@@ -36,7 +36,8 @@ typedef struct choir_train_event {
   double peak_gflops;               /* of this machine, measured when the run began, in the run's compute type */
   double seconds_left;              /* at the mean speed of this process; WAITING: of the limit */
   int64_t tokens;                   /* seen so far */
-  const char *text; /* CHECKPOINT: its directory; EVAL: routing, as "batch"; NOTICE: lines; WAITING: for what */
+  const char *text; /* CHECKPOINT: its directory; EVAL: routing, as "batch"; NOTICE: lines; WAITING: for what; MEMORY:
+                       the layout that several ranks chose and why, NULL where they were told */
   const choir_memory *memory;        /* MEMORY only */
   double seconds;                    /* of the step */
   int ranks;                         /* STEP: processes that took it; with more than one: */
@@ -68,10 +69,11 @@ CHOIR_API void choir_train_options_default(choir_train_options *options); /* the
  * out/ gets config.json, data.path, metrics.jsonl, timing.jsonl and checkpoints/STEP/. A loss, gradient or weight that
  * is not finite stops with CHOIR_ERROR_NUMERIC, the step and the first such tensor; the last good checkpoint stays.
  * CHOIR_ERROR_INTERRUPTED: the caller's event function asked to stop, and the step that it saw has been saved.
- * Of several ranks each calls this with the same options; the first one writes, an error of one is the error of all,
- * and everybody's event function is called.
- * CHOIR_ERROR_FULL: the disk had no room for `disk_minutes` (docs/training.md has the rule). CHOIR_ERROR_BUSY: another
- * process trains there. Otherwise as the loaders of config, data and model. */
+ * Of several ranks each calls this with the same options; ranks that nobody has laid out (choir/ranks.h) take the first
+ * layout that their memory has room for, in the order of docs/clusters.md. The first one writes, an error of one is the
+ * error of all, and everybody's event function is called. CHOIR_ERROR_FULL: the disk had no room for `disk_minutes`
+ * (docs/training.md has the rule). CHOIR_ERROR_BUSY: another process trains there. Otherwise as the loaders of config,
+ * data and model. */
 CHOIR_API int choir_train(const choir_train_options *options);
 
 typedef struct choir_eval_options {

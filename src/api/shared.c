@@ -1,17 +1,13 @@
 /* A model that several ranks share: what must be the same, and what it cannot do. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "api/model.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/machine.h"
 #include "choir/version.h"
 #include "comm/collective.h"
 #include "model/config.h"
-
-static uint64_t hash_of(const char *text) { return text ? XXH64(text, strlen(text), 0) : 0; }
 
 /* Of what every rank has. */
 static uint64_t hash_weights(const choir_model *model) {
@@ -41,10 +37,8 @@ int ch_model_same(const choir_model *model) {
                                      "set of weights",
                                      "sharding of dense matrices"};
   if (model->x.comm->size == 1) return CHOIR_OK;
-  json_t *config = ch_config_json(&model->config);
-  char *text = ch_json_dump(config, JSON_COMPACT | JSON_SORT_KEYS);
-  const uint64_t fact[] = {hash_of(choir_version()),
-                           hash_of(text),
+  const uint64_t fact[] = {XXH64(choir_version(), strlen(choir_version()), 0),
+                           ch_config_hash(&model->config),
                            (uint64_t)model->x.compute,
                            (uint64_t)ch_machine_isa(),
                            (uint64_t)model->x.grid.holders.size,
@@ -52,8 +46,6 @@ int ch_model_same(const choir_model *model) {
                            (uint64_t)model->shards,
                            hash_weights(model),
                            (uint64_t)is_dealt(model)};
-  free(text);
-  json_decref(config);
   return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
 }
 

@@ -2,8 +2,11 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
+#include "base/json.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
 #include "model/config.h"
@@ -146,6 +149,15 @@ int ch_config_same_model(const choir_config *a, const choir_config *b) {
 }
 
 json_t *ch_config_json(const choir_config *config) { return section_json(config, ""); }
+
+uint64_t ch_config_hash(const choir_config *config) {
+  json_t *whole = ch_config_json(config);
+  char *text = ch_json_dump(whole, JSON_COMPACT | JSON_SORT_KEYS);
+  uint64_t hash = text ? XXH64(text, strlen(text), 0) : 0;
+  free(text);
+  json_decref(whole);
+  return hash;
+}
 
 int choir_config_save(const choir_config *config, const char *path) {
   int code = choir_config_check(config); /* what is written can be read */

@@ -54,6 +54,9 @@ int ch_config_same_model(const choir_config *a, const choir_config *b);
 /* Every field as JSON, nested as in the file; NULL: out of memory. */
 json_t *ch_config_json(const choir_config *config);
 
+/* A number of all fields: another one where a field differs. */
+uint64_t ch_config_hash(const choir_config *config);
+
 /* choir_config_load on a text; `name` starts every message. */
 int ch_config_parse(const char *text, size_t length, const char *name, choir_config *config);
 

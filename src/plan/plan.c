@@ -40,22 +40,6 @@ static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
   }
 }
 
-/* Why the sizes do not go together; 0: they do. What choir train does unless told otherwise is never refused here. */
-static int refuse_sizes(const choir_config *config, const ch_layout *l, choir_plan_layout *out) {
-  int e = config->model.experts, h = ch_config_d_expert(&config->model), moe = ch_flow_moe_layers(config) > 0;
-  if (l->experts == l->ranks) return 0; /* without experts ranks share data alone */
-  if (!moe)
-    snprintf(out->refused, sizeof out->refused, "the model has no experts to lay out");
-  else if (l->experts > e)
-    snprintf(out->refused, sizeof out->refused, "%d experts do not make %d groups", e, l->experts);
-  else if (h % l->hidden)
-    snprintf(out->refused, sizeof out->refused, "the hidden width %d does not go into %d parts", h, l->hidden);
-  else if (l->hidden > 1 && e % l->experts)
-    snprintf(out->refused, sizeof out->refused, "hidden shards want groups of as many experts, and %d do not make %d",
-             e, l->experts);
-  return *out->refused != 0;
-}
-
 static void refuse_memory(const choir_plan *plan, choir_plan_layout *out) {
   char largest[256] = "";
   name_largest(out, largest, sizeof largest);
@@ -82,29 +66,28 @@ static int add(choir_plan *plan, const ch_layout *l) {
   out->experts = l->experts;
   out->hidden = l->hidden;
   out->dense_sharded = l->dense_sharded;
-  out->runs = 1;
-  if (refuse_sizes(&plan->config, l, out)) return CHOIR_OK;
+  if (ch_layout_refused(&plan->config, l, out->refused, sizeof out->refused)) return CHOIR_OK;
   CH_TRY(ch_room_of(&plan->config, l, out));
   if ((double)out->bytes > plan->cluster.memory) refuse_memory(plan, out);
   if (!*out->refused) ch_step_of(&plan->config, &plan->params, &plan->cluster, l, out);
   return CHOIR_OK;
 }
 
-/* Dense matrices stay whole on every rank where there is room for them. */
-static int add_both(choir_plan *plan, int replicas, int experts, int hidden) {
-  ch_layout l = {.ranks = plan->about.ranks, .replicas = replicas, .experts = experts, .hidden = hidden};
-  CH_TRY(add(plan, &l));
-  const choir_plan_layout *last = &plan->layout[plan->count - 1];
-  if (!*last->refused || !last->bytes || l.ranks == 1) return CHOIR_OK;
-  l.dense_sharded = 1;
-  return add(plan, &l);
-}
-
+/* In the order in which training would have them, so that it takes the first that can be. Dense matrices stay whole on
+ * every rank where there is room for them. */
 static int add_all(choir_plan *plan) {
-  int ranks = plan->about.ranks;
-  for (int replicas = 1; replicas <= ranks; replicas++)
-    for (int hidden = 1; ranks % replicas == 0 && hidden <= ranks / replicas; hidden++)
-      if (ranks / replicas % hidden == 0) CH_TRY(add_both(plan, replicas, ranks / replicas / hidden, hidden));
+  ch_layout l = {.ranks = plan->about.ranks};
+  int chosen = -1, has_room = 1;
+  while (ch_layout_next(&l)) {
+    if (l.dense_sharded && has_room) continue;
+    CH_TRY(add(plan, &l));
+    const choir_plan_layout *last = &plan->layout[plan->count - 1];
+    has_room = !*last->refused || !last->bytes; /* else its sizes are refused, sharded, too */
+    if (chosen < 0 && !*last->refused && !ch_layout_idles(&plan->config, &l)) chosen = plan->count - 1;
+  }
+  for (int i = 0; i < plan->count && chosen < 0; i++)
+    if (!*plan->layout[i].refused) chosen = i;
+  if (chosen >= 0) plan->layout[chosen].chosen = 1;
   return CHOIR_OK;
 }
 

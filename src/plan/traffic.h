@@ -4,13 +4,7 @@
 #define CH_PLAN_TRAFFIC_H
 
 #include "model/param.h"
-
-/* How ranks = replicas x experts x hidden share a model: rank ((r * experts) + g) * hidden + j has the hidden shard j
- * of the experts of group g, of replica r (comm/grid.h). All ranks have tokens of their own. */
-typedef struct ch_layout {
-  int ranks, replicas, experts, hidden;
-  int dense_sharded; /* every dense matrix of a layer lives on one rank of a replica, and visits the others */
-} ch_layout;
+#include "train/layout.h"
 
 typedef enum {
   CH_FLOW_SCORES,    /* S or logits of all tokens, to all ranks: every one selects; or to the experts' owners */

@@ -18,6 +18,7 @@ static void cell(FILE *out, const char *text) {
 
 static void name(FILE *out, const choir_plan_layout *l) {
   fprintf(out, "%d x %d x %d%s", l->replicas, l->experts, l->hidden, l->dense_sharded ? ", dense sharded" : "");
+  if (l->chosen) fputs(" (taken unless told otherwise)", out);
 }
 
 static void head(FILE *out, const choir_plan_about *a) {

@@ -103,6 +103,7 @@ static void tell_memory(loop_state *d) {
   const ch_run *run = d->run;
   choir_train_event e = {
       .kind = CHOIR_EVENT_MEMORY, .step = run->trainer.step, .steps = run->config.train.steps, .memory = &run->memory};
+  if (*run->layout) e.text = run->layout;
   if (d->options->event) d->options->event(d->options->context, &e);
 }
 

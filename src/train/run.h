@@ -2,6 +2,7 @@
 #ifndef CH_TRAIN_RUN_H
 #define CH_TRAIN_RUN_H
 
+#include "api/ranks.h"
 #include "data/reader.h"
 #include "train/step.h"
 
@@ -18,6 +19,8 @@ typedef struct ch_run {
   int config_changed;        /* the steps so far were made with another config */
   int32_t *batch;            /* tokens and targets of one step, and windows to cut them from */
   double *unigram;           /* [V] log p of the training data */
+  choir_ranks ranks;         /* laid out; comm NULL: this process alone */
+  char layout[512];          /* how, and why, where nobody has said how; else empty */
   choir_memory memory;       /* what all of it will need */
 } ch_run;
 

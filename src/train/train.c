@@ -13,6 +13,7 @@
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/directory.h"
+#include "train/layout.h"
 #include "train/loop.h"
 #include "train/ranks.h"
 #include "train/resume.h"
@@ -47,7 +48,7 @@ static int check_memory(ch_run *run) {
 static int make_model(ch_run *run, const choir_train_options *o) {
   choir_model *model;
   choir_run_options with = o->run;
-  with.ranks = o->ranks;
+  if (o->ranks) with.ranks = &run->ranks;
   CH_TRY(ch_model_prepare(&run->config, &with, &model));
   CH_TRY(ch_trainer_plan(model, &run->trainer));
   CH_TRY(check_memory(run));
@@ -142,12 +143,22 @@ static int keep_settings(const ch_run *run) {
   return choir_config_save(&run->config, path);
 }
 
-/* steps [count]: of the checkpoints that are there, with resume. */
-static int set_up_from(ch_run *run, const choir_train_options *o, const int64_t *steps, int count) {
-  CH_TRY(o->resume ? ch_resume_config(run, o->config, steps, count) : fresh_config(run, o));
+/* What a run is of, before it has a model. steps [count]: of the checkpoints that are there, with resume. */
+static int find_parts(ch_run *run, const choir_train_options *o, int64_t **steps, int *count) {
+  if (o->resume) CH_TRY(ch_checkpoint_list(o->out, steps, count));
+  CH_TRY(o->resume ? ch_resume_config(run, o->config, *steps, *count) : fresh_config(run, o));
   CH_TRY(data_path(o, run->data_path));
   CH_TRY(from_path(run, o));
-  CH_TRY(open_data(run, run->data_path));
+  return open_data(run, run->data_path);
+}
+
+static int lay_out(ch_run *run, const choir_train_options *o) {
+  if (!o->ranks) return CHOIR_OK;
+  run->ranks = *o->ranks;
+  return ch_layout_choose(&run->config, &o->run, &run->ranks, run->layout, sizeof run->layout);
+}
+
+static int load_model(ch_run *run, const choir_train_options *o, const int64_t *steps, int count) {
   CH_TRY(make_model(run, o));
   if (count) {
     CH_TRY(ch_resume_state(run, steps, count));
@@ -160,11 +171,13 @@ static int set_up_from(ch_run *run, const choir_train_options *o, const int64_t 
   return CHOIR_OK;
 }
 
+/* Collective. */
 static int set_up(ch_run *run, const choir_train_options *o) {
+  const ch_comm *comm = ch_ranks_comm(o->ranks);
   int64_t *steps = NULL;
-  int count = 0;
-  if (o->resume) CH_TRY(ch_checkpoint_list(o->out, &steps, &count));
-  int code = set_up_from(run, o, steps, count);
+  int count = 0, code = ch_comm_agree(comm, find_parts(run, o, &steps, &count));
+  if (!code) code = lay_out(run, o);
+  if (!code) code = ch_comm_agree(comm, load_model(run, o, steps, count));
   free(steps);
   return code;
 }
@@ -174,7 +187,7 @@ static int set_up(ch_run *run, const choir_train_options *o) {
 static int run_ranks(ch_run *run, const choir_train_options *o, ch_claim *claim) {
   const ch_comm *comm = ch_ranks_comm(o->ranks);
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : ch_run_directory_take(claim, o->out)));
-  CH_TRY(ch_comm_agree(comm, set_up(run, o)));
+  CH_TRY(set_up(run, o));
   CH_TRY(ch_run_same(run));
   CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : keep_settings(run)));
   return ch_run_loop(run, o);

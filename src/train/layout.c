@@ -1,0 +1,194 @@
+#include "train/layout.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/machine.h"
+#include "comm/collective.h"
+#include "model/config.h"
+#include "train/step.h"
+
+/* ---- which there are ---- */
+
+int ch_layout_next(ch_layout *l) {
+  const int P = l->ranks;
+  if (l->replicas && !l->dense_sharded && l->replicas < P) { /* a replica of one rank has nothing to deal out */
+    l->dense_sharded = 1;
+    return 1;
+  }
+  l->dense_sharded = 0;
+  if (!l->replicas) l->hidden = 1;
+  do {
+    if (++l->replicas > P) l->replicas = 1, l->hidden++;
+  } while (l->hidden <= P && P % (l->replicas * l->hidden));
+  l->experts = P / (l->replicas * l->hidden);
+  return l->hidden <= P;
+}
+
+static int has_experts(const choir_config *config) {
+  return config->model.moe_every && config->model.layers >= config->model.moe_every;
+}
+
+int ch_layout_refused(const choir_config *config, const ch_layout *l, char *text, size_t size) {
+  int e = config->model.experts, h = ch_config_d_expert(&config->model);
+  *text = 0;
+  if (l->experts == l->ranks) return 0; /* without experts ranks share data alone */
+  if (!has_experts(config))
+    snprintf(text, size, "the model has no experts to lay out");
+  else if (l->experts > e)
+    snprintf(text, size, "%d experts do not make %d groups", e, l->experts);
+  else if (h % l->hidden)
+    snprintf(text, size, "the hidden width %d does not go into %d parts", h, l->hidden);
+  else if (l->hidden > 1 && e % l->experts)
+    snprintf(text, size, "hidden shards want groups of as many experts, and %d do not make %d", e, l->experts);
+  return *text != 0;
+}
+
+int ch_layout_idles(const choir_config *config, const ch_layout *l) {
+  return has_experts(config) && l->experts > config->model.experts;
+}
+
+/* ---- what they need, and what there is ---- */
+
+/* Of one rank. */
+typedef struct {
+  uint64_t machine;      /* whose memory it shares with others of the same number */
+  int64_t needs;         /* bytes, by a dry run */
+  int64_t may, has_left; /* bytes that it may have by its limits, and that its machine has left; 0: not known */
+} room;
+
+/* Where there is too little: of one rank, or of those of a machine. */
+typedef struct {
+  int rank, ranks;
+  int64_t needs, has;
+} want;
+
+static uint64_t machine_number(void) {
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return XXH64(host, strlen(host), 0);
+}
+
+static int dry_run(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks, room *r) {
+  choir_run_options with = *options;
+  choir_memory memory;
+  choir_model *model;
+  ch_trainer trainer;
+  with.ranks = ranks;
+  CH_TRY(ch_model_prepare(config, &with, &model));
+  int code = ch_trainer_plan(model, &trainer);
+  ch_trainer_memory(&trainer, &memory);
+  r->needs = memory.total;
+  ch_trainer_free(&trainer);
+  return code;
+}
+
+static int is_short(int64_t needs, int64_t has, int rank, int ranks, want *w) {
+  if (has && needs > has) *w = (want){rank, ranks, needs, has};
+  return w->needs != 0;
+}
+
+/* The first rank that may not have what it needs, or machine that has not what its ranks need together. */
+static want find_want(const room *all, int ranks) {
+  want w = {0};
+  for (int r = 0; r < ranks && !w.needs; r++) {
+    int64_t needs = 0, left = all[r].has_left;
+    int there = 0;
+    for (int o = 0; o < ranks; o++) {
+      if (all[o].machine != all[r].machine) continue;
+      there++;
+      needs += all[o].needs;
+      if (all[o].has_left < left) left = all[o].has_left;
+    }
+    if (!is_short(all[r].needs, all[r].may, r, 1, &w)) is_short(needs, left, r, there, &w);
+  }
+  return w;
+}
+
+/* What the layout lacks of memory; the same on all ranks. */
+static int try_layout(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks,
+                      const room *own, want *w) {
+  const ch_comm *comm = ranks->comm;
+  room all[CH_RANKS];
+  all[comm->rank] = *own;
+  CH_TRY(ch_comm_agree(comm, dry_run(config, options, ranks, &all[comm->rank])));
+  ch_comm_gather(comm, "memory of a layout", all, sizeof *all);
+  *w = find_want(all, comm->size);
+  return CHOIR_OK;
+}
+
+/* ---- one of them ---- */
+
+static const double gib = 0x1p30;
+
+static void say_want(const want *w, char *text, size_t size) {
+  if (w->ranks > 1)
+    snprintf(text, size, "the %d processes on the machine of rank %d would need %.2f GiB, and it has %.2f", w->ranks,
+             w->rank, (double)w->needs / gib, (double)w->has / gib);
+  else
+    snprintf(text, size, "rank %d would need %.2f GiB, and has %.2f", w->rank, (double)w->needs / gib,
+             (double)w->has / gib);
+}
+
+static void say_chosen(const choir_config *config, const ch_layout *l, const char *before, char *why, size_t size) {
+  char few[64] = "";
+  const ch_layout first = {.ranks = l->ranks, .replicas = 1, .experts = l->ranks, .hidden = 1};
+  if (!*before && ch_layout_idles(config, &first))
+    snprintf(few, sizeof few, "%d experts are too few for %d groups", config->model.experts, l->ranks);
+  snprintf(why, size, "%d replica%s x %d group%s of experts x %d hidden shard%s, dense matrices %s: %s%s%s",
+           l->replicas, l->replicas > 1 ? "s" : "", l->experts, l->experts > 1 ? "s" : "", l->hidden,
+           l->hidden > 1 ? "s" : "", l->dense_sharded ? "sharded" : "whole", few, before,
+           *few || *before ? "" : "as one process computes, bit for bit");
+}
+
+/* Of the layouts that have a use for every rank, or of the others. found: 0 where none has room; `before` says then,
+ * and otherwise of the first one that had none, what it lacked. */
+static int search(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, const room *own,
+                  int idles, ch_layout *l, int *found, char *before, size_t size) {
+  char text[256];
+  *found = 0;
+  *l = (ch_layout){.ranks = ranks->comm->size};
+  while (!*found && ch_layout_next(l)) {
+    want w;
+    if (ch_layout_refused(config, l, text, sizeof text) || ch_layout_idles(config, l) != idles) continue;
+    ranks->replicas = l->replicas, ranks->hidden = l->hidden, ranks->dense_sharded = l->dense_sharded;
+    CH_TRY(try_layout(config, options, ranks, own, &w));
+    *found = !w.needs;
+    if (!*found && !*before) say_want(&w, before, size);
+  }
+  return CHOIR_OK;
+}
+
+/* Who is to choose must be told the same, and reckon with the same. */
+static int told_the_same(const choir_config *config, const choir_ranks *ranks) {
+  static const char *const name[] = {"config", "number of replicas", "number of hidden shards",
+                                     "sharding of dense matrices"};
+  const uint64_t fact[] = {ch_config_hash(config), (uint64_t)ranks->replicas, (uint64_t)ranks->hidden,
+                           (uint64_t)ranks->dense_sharded};
+  return ch_comm_same(ranks->comm, sizeof fact / sizeof *fact, name, fact);
+}
+
+int ch_layout_choose(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, char *why,
+                     size_t size) {
+  char before[256] = "";
+  ch_layout l;
+  int found;
+  *why = 0;
+  CH_TRY(told_the_same(config, ranks));
+  if (ranks->comm->size == 1 || ranks->replicas || ranks->hidden || ranks->dense_sharded) return CHOIR_OK;
+  const room own = {.machine = machine_number(),
+                    .may = (int64_t)ch_machine_available_memory(),
+                    .has_left = (int64_t)ch_machine_available_memory_at("")};
+  CH_TRY(search(config, options, ranks, &own, 0, &l, &found, before, sizeof before));
+  if (!found) CH_TRY(search(config, options, ranks, &own, 1, &l, &found, before, sizeof before));
+  if (!found)
+    return ch_error(CHOIR_ERROR_MEMORY,
+                    "no layout of %d processes has room (choir plan shows them all); with the first, %s; use more "
+                    "processes, or a smaller model, batch_sequences or sequence_length",
+                    l.ranks, before);
+  say_chosen(config, &l, before, why, size);
+  return CHOIR_OK;
+}

@@ -1,0 +1,247 @@
+/* The layout that ranks take where nobody names one: as one process computes where that can be, else the first that
+ * their memory has room for; and a plan marks the same. */
+#include <sys/resource.h>
+
+#include "base/machine.h"
+#include "choir/choir.h"
+#include "choir/plan.h"
+#include "forked_comm.h"
+#include "model_testing.h"
+#include "plan/room.h"
+#include "program.h"
+#include "train/layout.h"
+
+/* Every layout once, the fewest hidden shards and then replicas first, whole before sharded. */
+static void every_layout_in_order(void **state) {
+  (void)state;
+  for (int ranks = 1; ranks <= 64; ranks++) {
+    int want = 0, count = 0;
+    ch_layout before = {0}, l = {.ranks = ranks};
+    for (int r = 1; r <= ranks; r++)
+      for (int h = 1; h <= ranks; h++)
+        if (ranks % (r * h) == 0) want += r < ranks ? 2 : 1;
+    for (; ch_layout_next(&l); before = l, count++) {
+      assert_int_equal(l.replicas * l.experts * l.hidden, ranks);
+      int at = (l.hidden * 1000 + l.replicas) * 2 + l.dense_sharded;
+      assert_true(at > (before.hidden * 1000 + before.replicas) * 2 + before.dense_sharded);
+    }
+    assert_int_equal(count, want);
+  }
+}
+
+/* ---- on ranks ---- */
+
+typedef struct {
+  choir_config config;
+  int ranks;
+  double mib; /* that each may have; 0: as much as there is */
+  ch_layout told, want;
+  int odd; /* a rank that is told two replicas; 0: none */
+  int code;
+  const char *says;
+} job;
+
+/* What `ulimit -v` leaves of address space, beside what the process has. */
+static int limit_memory(double mib) {
+  size_t pages = 0;
+  FILE *f = fopen("/proc/self/statm", "r");
+  if (!f || fscanf(f, "%zu", &pages) != 1) return -1;
+  fclose(f);
+  rlim_t bytes = (rlim_t)(pages * (size_t)sysconf(_SC_PAGESIZE)) + (rlim_t)(mib * 0x1p20);
+  return setrlimit(RLIMIT_AS, &(struct rlimit){bytes, bytes});
+}
+
+static int choose(const ch_comm *comm, void *context) {
+  const job *j = context;
+  ch_comm network = *comm; /* as messages are cut there */
+  network.worth = CH_COMM_WORTH;
+  choir_ranks ranks = {.comm = &network,
+                       .replicas = comm->rank && comm->rank == j->odd ? 2 : j->told.replicas,
+                       .hidden = j->told.hidden,
+                       .dense_sharded = j->told.dense_sharded};
+  const choir_run_options run = {.threads = 1, .emulate_bf16 = 1};
+  char why[512];
+  if (j->mib > 0 && limit_memory(j->mib)) return 1;
+  int code = ch_layout_choose(&j->config, &run, &ranks, why, sizeof why);
+  const char *said = code ? choir_error_message() : why;
+  int same = code || (ranks.replicas == j->want.replicas && ranks.hidden == j->want.hidden &&
+                      ranks.dense_sharded == j->want.dense_sharded);
+  if (same && code == j->code && (j->says ? strstr(said, j->says) != NULL : !*said)) return 0;
+  fprintf(stderr, "rank %d of %d: code %d, %d x . x %d, dense %d: %s\n", comm->rank, comm->size, code, ranks.replicas,
+          ranks.hidden, ranks.dense_sharded, said);
+  return 1;
+}
+
+/* What a plan marks where its ranks have as much memory. */
+static void plan_marks_the_same(const job *j) {
+  char text[512];
+  choir_plan *plan;
+  const choir_plan_layout *l;
+  int marked = 0;
+  snprintf(text, sizeof text,
+           "{\"name\": \"same\", \"ranks\": %d, \"fp32_gflops\": 100, \"memory_gib\": %.9g, \"memory_gbs\": 20, "
+           "\"levels\": [{\"name\": \"net\", \"ranks\": %d, \"bandwidth_gbs\": 1, \"latency_us\": 0}]}",
+           j->ranks, j->mib > 0 ? j->mib / 1024 : 1000, j->ranks);
+  test_ok(ch_file_save("cluster.json", text, strlen(text)));
+  test_ok(choir_plan_create(&j->config, &(choir_plan_options){.cluster = "cluster.json"}, &plan));
+  for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++) {
+    if (!l->chosen) continue;
+    marked++;
+    assert_true(l->replicas == j->want.replicas && l->hidden == j->want.hidden &&
+                l->dense_sharded == j->want.dense_sharded && !*l->refused);
+  }
+  assert_int_equal(marked, !j->code);
+  choir_plan_free(plan);
+}
+
+static void go(job j) {
+  if (forked_run(j.ranks, 0, choose, &j)) fail_msg("%d ranks, %g MiB", j.ranks, j.mib);
+  if (!j.told.replicas && !j.odd) plan_marks_the_same(&j);
+}
+
+static double needs(const choir_config *c, int ranks, int replicas, int hidden, int sharded) {
+  choir_plan_layout l = {0};
+  test_ok(ch_room_of(c, &(ch_layout){ranks, replicas, ranks / replicas / hidden, hidden, sharded}, &l));
+  return (double)l.bytes / 0x1p20;
+}
+
+/* Tens of MiB of dense matrices, or of experts. */
+static choir_config config_of(int experts, int d_hidden, int d_expert, int shards) {
+  choir_config c = model_config("expert_choice");
+  c.model.experts = experts;
+  c.model.d_model = 256;
+  c.model.d_hidden = d_hidden, c.model.d_expert = d_expert;
+  c.train.shards = c.train.batch_sequences = shards;
+  return c;
+}
+
+static void as_one_process_where_that_can_be(void **state) {
+  (void)state;
+  choir_config c = config_of(8, 512, 64, 8), dense = c;
+  dense.model.moe_every = 0;
+  go((job){
+      .config = c, .ranks = 4, .want = {.replicas = 1, .hidden = 1}, .says = "1 replica x 4 groups of experts x 1"});
+  go((job){.config = c, .ranks = 8, .want = {.replicas = 1, .hidden = 1}, .says = "bit for bit"});
+  go((job){.config = dense, .ranks = 8, .want = {.replicas = 1, .hidden = 1}, .says = "bit for bit"});
+}
+
+static void replicas_where_experts_are_few(void **state) {
+  (void)state;
+  choir_config c = config_of(4, 512, 64, 8);
+  go((job){
+      .config = c,
+      .ranks = 8,
+      .want = {.replicas = 2, .hidden = 1},
+      .says = "2 replicas x 4 groups of experts x 1 hidden shard, dense matrices whole: 4 experts are too few for 8"});
+}
+
+static void sharded_where_dense_matrices_are_too_large(void **state) {
+  (void)state;
+  choir_config c = config_of(8, 4096, 64, 8);
+  double whole = needs(&c, 4, 1, 1, 0), sharded = needs(&c, 4, 1, 1, 1);
+  assert_true(whole > sharded + 8);
+  go((job){.config = c,
+           .ranks = 4,
+           .mib = (whole + sharded) / 2,
+           .want = {.replicas = 1, .hidden = 1, .dense_sharded = 1},
+           .says = "dense matrices sharded: rank 0 would need "});
+  go((job){.config = c, .ranks = 4, .mib = sharded - 4, .code = CHOIR_ERROR_MEMORY, .says = "of 4 processes has room"});
+}
+
+/* Fewer copies of the experts where these are what is large; at last ranks without experts. */
+static void hidden_shards_where_experts_are_too_large(void **state) {
+  (void)state;
+  choir_config c = config_of(4, 64, 4096, 8);
+  double replicas = needs(&c, 8, 2, 1, 1), hidden = needs(&c, 8, 1, 2, 0);
+  assert_true(replicas > hidden + 8);
+  go((job){.config = c,
+           .ranks = 8,
+           .mib = (replicas + hidden) / 2,
+           .want = {.replicas = 1, .hidden = 2},
+           .says = "1 replica x 4 groups of experts x 2 hidden shards"});
+  c.train.shards = c.train.batch_sequences = 7;
+  double all = needs(&c, 7, 7, 1, 0), idle = needs(&c, 7, 1, 1, 0);
+  assert_true(all > idle + 8);
+  go((job){.config = c, .ranks = 7, .want = {.replicas = 7, .hidden = 1}, .says = "4 experts are too few for 7"});
+  go((job){.config = c,
+           .ranks = 7,
+           .mib = (all + idle) / 2,
+           .want = {.replicas = 1, .hidden = 1},
+           .says = "1 replica x 7 groups of experts x 1 hidden shard"});
+}
+
+/* One rank alone would have room, and four of the same machine have not. */
+static void ranks_of_a_machine_share_its_memory(void **state) {
+  (void)state;
+  const double has = (double)ch_machine_available_memory_at("") / 0x1p20;
+  choir_config c = config_of(8, 1024, 64, 4);
+  c.model.layers = 2, c.model.d_model = 8192; /* one GEGLU layer, for which there must be room in every layout */
+  while (needs(&c, 4, 1, 1, 0) < 0.4 * has) c.model.d_hidden += c.model.d_hidden / 2;
+  assert_true(needs(&c, 4, 1, 1, 0) < 0.8 * has && needs(&c, 4, 1, 1, 1) > 0.3 * has);
+  job j = {.config = c,
+           .ranks = 4,
+           .code = CHOIR_ERROR_MEMORY,
+           .says = "with the first, the 4 processes on the machine of rank 0 would need "};
+  if (forked_run(j.ranks, 0, choose, &j)) fail_msg("d_hidden %d", c.model.d_hidden);
+}
+
+static void what_is_told_stays(void **state) {
+  (void)state;
+  choir_config c = config_of(4, 512, 64, 8);
+  const ch_layout told = {.replicas = 1};
+  go((job){.config = c, .ranks = 8, .told = told, .want = told});
+  go((job){.config = c,
+           .ranks = 4,
+           .odd = 2,
+           .code = CHOIR_ERROR_ARGUMENT,
+           .says = "rank 2 of 4 has another number of replicas than rank 0"});
+}
+
+/* ---- a run ---- */
+
+typedef struct {
+  const choir_config *config;
+  int steps;
+} run_job;
+
+static int told(void *context, const choir_train_event *e) {
+  if (e->kind == CHOIR_EVENT_MEMORY && e->text) snprintf(context, 512, "%s", e->text);
+  return 0;
+}
+
+static int train(const ch_comm *comm, void *context) {
+  const run_job *j = context;
+  const choir_ranks ranks = {.comm = comm};
+  choir_config c = *j->config;
+  char text[512] = "";
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  c.train.steps = j->steps;
+  o.config = &c, o.data = "data", o.out = "run", o.resume = j->steps > 2;
+  o.run.threads = 1, o.ranks = &ranks, o.event = told, o.context = text;
+  int code = choir_train(&o), says = strstr(text, comm->size > 4 ? "2 replicas x 4" : "bit for bit") != NULL;
+  if (code || !says) fprintf(stderr, "rank %d: %s; layout: %s\n", comm->rank, choir_error_message(), text);
+  return code || !says;
+}
+
+/* Four experts on eight ranks, then four, then eight again. */
+static void a_run_goes_on_in_another_layout(void **state) {
+  (void)state;
+  choir_config c;
+  test_ok(choir_config_load("config.json", &c));
+  c.train.batch_sequences = c.train.shards = 8;
+  for (int i = 0; i < 3; i++) assert_int_equal(forked_run(i == 1 ? 4 : 8, 0, train, &(run_job){&c, 2 + 2 * i}), 0);
+  program_must("grep -c '\"ranks\":8,\"replicas\":2' run/timing.jsonl | grep -q 2");
+  program_must("grep -q '\"ranks\":4,\"replicas\":1' run/timing.jsonl && test $(wc -l < run/metrics.jsonl) -ge 6");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout_in_order),
+                                     cmocka_unit_test(as_one_process_where_that_can_be),
+                                     cmocka_unit_test(replicas_where_experts_are_few),
+                                     cmocka_unit_test(sharded_where_dense_matrices_are_too_large),
+                                     cmocka_unit_test(hidden_shards_where_experts_are_too_large),
+                                     cmocka_unit_test(ranks_of_a_machine_share_its_memory),
+                                     cmocka_unit_test(what_is_told_stays),
+                                     cmocka_unit_test(a_run_goes_on_in_another_layout)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
