@@ -121,7 +121,8 @@ static real naive(int lo, int hi, int64_t i) {
   return hi - lo == 1 ? part_of(lo, i) : naive(lo, mid, i) + naive(mid, hi, i);
 }
 
-static int sums_of(const ch_comm *comm, int shards, int64_t count) {
+/* The sum is on every `every`-th rank from `first` on. */
+static int sums_to(const ch_comm *comm, int shards, int64_t count, const ch_receivers *to) {
   ch_piece pieces[CH_SUM_PIECES];
   real *piece[CH_SUM_PIECES], *room = calloc((size_t)ch_comm_sum_room(comm, shards) + 1, sizeof *room);
   int of = ch_comm_pieces(shards, comm->rank, comm->size, pieces), at = shards / comm->size * comm->rank;
@@ -132,10 +133,25 @@ static int sums_of(const ch_comm *comm, int shards, int64_t count) {
     for (int64_t i = 0; i < count; i++) piece[p][i] = naive(pieces[p].lo, pieces[p].hi, i);
   }
   must(at == shards / comm->size * (comm->rank + 1));
-  ch_comm_sum(comm, "test", shards, piece, count, count, room);
-  for (int64_t i = 0; i < count; i++) must(piece[0][i] == naive(0, shards, i));
+  ch_comm_sum(comm, "test", shards, piece, count, count, to, room);
+  for (int64_t i = 0; i < count && (!to || ch_receives(to, comm->rank)); i++) must(piece[0][i] == naive(0, shards, i));
   for (int p = 0; p < of; p++) free(piece[p]);
   free(room);
+  return 0;
+}
+
+static int sums_of(const ch_comm *comm, int shards, int64_t count) {
+  int64_t before = comm->traffic ? comm->traffic->bytes : 0;
+  if (sums_to(comm, shards, count, NULL)) return 1;
+  int64_t to_all = comm->traffic ? comm->traffic->bytes - before : 0;
+  for (int every = 1; every <= comm->size; every++)
+    for (int first = 0; first < every && comm->size % every == 0; first += every - first > 1 ? every - first - 1 : 1) {
+      before = comm->traffic ? comm->traffic->bytes : 0;
+      if (sums_to(comm, shards, count, &(ch_receivers){first, every})) return 1;
+      int64_t sent = comm->traffic ? comm->traffic->bytes - before : 0;
+      int fewer = every > 1 && count >= comm->size && comm->rank % every == first;
+      must(fewer ? sent < to_all : sent <= to_all);
+    }
   return 0;
 }
 

@@ -255,7 +255,7 @@ static void look_at_parameters(choir_model *model, sight *s) {
     float *values = malloc((size_t)count * sizeof *values);
     test_ok(choir_model_get_parameter(model, i, 0, values));
     s->weights = XXH64(values, count * (int64_t)sizeof *values, s->weights);
-    if (p.trained && strstr(p.name, "experts") && s->gradients + count <= MOST_LOOKED_AT) {
+    if (p.trained && (strstr(p.name, "experts") || strstr(p.name, "attn.")) && s->gradients + count <= MOST_LOOKED_AT) {
       test_ok(choir_model_get_parameter(model, i, 1, s->gradient + s->gradients));
       s->gradients += count;
     }

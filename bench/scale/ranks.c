@@ -33,18 +33,18 @@ static void must(int code) {
 }
 
 void __real_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
-                        int64_t most, real *room);
+                        int64_t most, const ch_receivers *to, real *room);
 void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
-                        int64_t most, real *room);
+                        int64_t most, const ch_receivers *to, real *room);
 
 /* The sums of gradients read and write what they exchange: not the rank's own memory, but what all ranks share. */
 void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
-                        int64_t most, real *room) {
+                        int64_t most, const ch_receivers *to, real *room) {
   real *nowhere[CH_SUM_PIECES], *shared = scale_network_nowhere(count * (int64_t)sizeof *shared);
   (void)piece, (void)room;
   for (int i = 0; i < CH_SUM_PIECES; i++) nowhere[i] = shared;
   room = scale_network_nowhere(ch_comm_sum_room(comm, shards) * (int64_t)sizeof *room);
-  __real_ch_comm_sum(comm, what, shards, nowhere, count, most, room);
+  __real_ch_comm_sum(comm, what, shards, nowhere, count, most, to, room);
 }
 
 /* What the loop of choir train exchanges beside the step (train/loop.c): who waited, whether all are well, who wishes

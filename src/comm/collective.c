@@ -4,16 +4,26 @@
 
 #include "base/error.h"
 
+static const ch_receivers everybody = {.every = 1};
+
 /* Every rank brings all[begin of its own .. end]. */
-void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes) {
-  ch_bytes send[CH_RANKS], receive[CH_RANKS];
+static void gather_to(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes,
+                      const ch_receivers *to) {
+  ch_bytes share[CH_RANKS], send[CH_RANKS] = {{0}}, receive[CH_RANKS] = {{0}};
   if (comm->size == 1) return;
   for (int r = 0; r < comm->size; r++) {
     int64_t first = ch_share(count, r, comm->size), last = ch_share(count, r + 1, comm->size);
-    receive[r] = (ch_bytes){(char *)all + first * bytes, (last - first) * bytes};
+    share[r] = (ch_bytes){(char *)all + first * bytes, (last - first) * bytes};
   }
-  for (int r = 0; r < comm->size; r++) send[r] = receive[comm->rank];
+  for (int r = 0; r < comm->size; r++) {
+    if (ch_receives(to, r)) send[r] = share[comm->rank];
+    if (ch_receives(to, comm->rank)) receive[r] = share[r];
+  }
   ch_comm_exchange(comm, what, send, receive);
+}
+
+void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes) {
+  gather_to(comm, what, all, count, bytes, &everybody);
 }
 
 void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes) {
@@ -150,7 +160,7 @@ static real *add_node(int lo, int hi, int own, real **next, int64_t count) {
 }
 
 void ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count, int64_t most,
-                 real *room) {
+                 const ch_receivers *to, real *room) {
   int of[CH_RANKS];
   const int64_t slice = (int64_t)AT_ONCE * comm->size;
   if (comm->size == 1) return; /* the whole tree is one piece */
@@ -162,7 +172,7 @@ void ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const 
     real *next = room;
     const real *sum = add_node(0, shards, shards / comm->size, &next, last - first);
     memcpy(piece[0] + from + first, sum, (size_t)(last - first) * sizeof(real));
-    ch_comm_gather_shares(comm, what, piece[0] + from, some, sizeof(real));
+    gather_to(comm, what, piece[0] + from, some, sizeof(real), to ? to : &everybody);
   }
 }
 

@@ -41,11 +41,18 @@ typedef struct ch_piece {
 } ch_piece;
 int ch_comm_pieces(int shards, int rank, int size, ch_piece *pieces);
 
-/* piece[i] [count], the sums of this rank's pieces, become in piece[0] the sum of all shards, on every rank: each adds
- * its share of the elements and gives it to the others. most: the largest count of any group that sums meanwhile, so
- * that all have as many exchanges. `room` has ch_comm_sum_room elements. */
+/* Every `every`-th rank, from `first` on. */
+typedef struct ch_receivers {
+  int first, every; /* first < every */
+} ch_receivers;
+static inline int ch_receives(const ch_receivers *r, int rank) { return rank % r->every == r->first; }
+
+/* piece[i] [count], the sums of this rank's pieces, become in piece[0] the sum of all shards: each rank adds its share
+ * of the elements and gives it to the receivers, NULL being all ranks; on the others piece[0] is used up. most: the
+ * largest count of any group that sums meanwhile, so that all have as many exchanges. `room` has ch_comm_sum_room
+ * elements. */
 void ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count, int64_t most,
-                 real *room);
+                 const ch_receivers *to, real *room);
 int64_t ch_comm_sum_room(const ch_comm *comm, int shards);
 
 /* The same tree over one number a shard. */

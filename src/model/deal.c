@@ -3,15 +3,20 @@
 #include "model/param.h"
 #include "op/op.h"
 
+int ch_deal(int64_t *has, int ranks, int64_t count) {
+  int owner = 0;
+  for (int r = 1; r < ranks; r++)
+    if (has[r] < has[owner]) owner = r;
+  has[owner] += count;
+  return owner;
+}
+
 void ch_params_deal(ch_params *params, const ch_comm *replica) {
   int64_t has[CH_RANKS] = {0};
   for (int i = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
     if (!ch_param_is_dealt(p)) continue;
-    p->owner = 0;
-    for (int r = 1; r < replica->size; r++)
-      if (has[r] < has[p->owner]) p->owner = r;
-    has[p->owner] += p->whole;
+    p->owner = ch_deal(has, replica->size, p->whole);
     p->away = p->owner != replica->rank;
   }
 }
@@ -23,4 +28,24 @@ void ch_params_fetch(ch_exec *x, const ch_params *params, int layer) {
     ch_comm_spread(&x->grid.replica, "dense weights", p->owner, CH_AS_HOST(real, p->w), p->whole, sizeof(real));
     if (p->away && p->w16) x->ops->round_bf16(x, &(ch_round_args){.count = p->whole, .x = p->w, .y = p->w16});
   }
+}
+
+void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number) {
+  const ch_comm *replica = &x->grid.replica;
+  ch_bytes send[CH_RANKS], receive[CH_RANKS];
+  if (replica->size == 1) return;
+  double *by_owner = CH_NEW_HOST(&ch_host(x)->scratch, double, params->count), *end = by_owner;
+  if (ch_counting(x)) return;
+  for (int r = 0; r < replica->size; r++) {
+    double *begin = end;
+    for (int i = 0; i < params->count; i++)
+      if (params->p[i].owner == r) *end++ = number[i];
+    receive[r] = (ch_bytes){begin, (end - begin) * (int64_t)sizeof *begin};
+  }
+  if (end == by_owner) return;
+  for (int r = 0; r < replica->size; r++) send[r] = receive[replica->rank];
+  ch_comm_exchange(replica, "squares of gradients of matrices", send, receive);
+  for (int r = 0; r < replica->size; r++)
+    for (int i = 0; i < params->count; i++)
+      if (params->p[i].owner == r) number[i] = *by_owner++;
 }

@@ -137,7 +137,7 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
     real *gradient = CH_AS_HOST(real, tensor[i]->g);
     int64_t e = tensor[i]->shape[0], groups = x->grid.experts.size, most = (e + groups - 1) / groups;
     ch_comm_sum(holders, "gradients of experts", holders->size, &gradient, tensor[i]->count,
-                most * tensor[i]->shape[1] * tensor[i]->part.columns, room);
+                most * tensor[i]->shape[1] * tensor[i]->part.columns, NULL, room);
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -222,14 +222,15 @@ int64_t ch_params_total(const ch_params *params) {
 
 /* ---- memory and initial values ---- */
 
-/* Layers stand one behind the other in the table. */
+/* Layers stand one behind the other in the table. What lives elsewhere has no gradient here; where layers share there
+ * is room for it all the same, so that no rank needs more than another. */
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   for (int i = 0; i < params->count; i++)
     if (params->p[i].layer < 0) params->p[i].g = CH_NEW(arena, real, params->p[i].count);
   size_t mark = ch_arena_mark(arena);
   for (int i = 0, layer = 0; i < params->count; i++) {
     ch_param *p = &params->p[i];
-    if (p->layer < 0) continue;
+    if (p->layer < 0 || (p->away && !share)) continue;
     if (share && p->layer != layer) ch_arena_release(arena, mark);
     layer = p->layer;
     p->g = CH_NEW(arena, real, p->count);

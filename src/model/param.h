@@ -83,7 +83,7 @@ int ch_params_share(ch_params *params, const ch_grid *grid);
 
 /* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
  * asked for, and gradients. With `share`, those of all layers stand on the same memory: for who is done with a
- * layer's before the next one's begin. */
+ * layer's before the next one's begin; without, what lives elsewhere has none. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16);
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 
@@ -97,6 +97,12 @@ static inline int ch_param_is_dealt(const ch_param *p) { return p->layer >= 0 &&
 /* Deals the dense matrices of the layers out to the ranks of a replica, each to whom has least: to be called before
  * anything has its memory. */
 void ch_params_deal(ch_params *params, const ch_comm *replica);
+
+/* Who of `ranks` gets the next matrix, of so many elements; has [ranks]: what each got so far. */
+int ch_deal(int64_t *has, int ranks, int64_t count);
+
+/* number [params->count]: those of matrices that are dealt out, from their owners to the ranks of a replica. */
+void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);
 
 /* Brings this rank the matrices of a layer that live on others, as they are now there. Collective; nothing where none
  * are dealt out. */

@@ -22,4 +22,6 @@ ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_
   return s;
 }
 
-ch_sum ch_sum_of(const ch_param *w) { return (ch_sum){.y = w->g, .count = w->count, .adds = !w->product}; }
+ch_sum ch_sum_of(const ch_param *w) {
+  return (ch_sum){.y = w->g, .count = w->count, .adds = !w->product, .dealt = w->owner >= 0, .owner = w->owner};
+}

@@ -53,16 +53,14 @@ static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV
   return code;
 }
 
-/* Of gradients of matrices that are dealt out every rank has all. */
 int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *whole) {
   const real CH_DEV *own = gradient ? p->g : p->w;
-  int alone = p->owner >= 0 && !gradient;
   if (p->expert && x->grid.hidden.size > 1) return collect_shards(p, x, own, whole);
-  if (!alone || !p->away) x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
+  if (!p->away) x->memory->get(whole + p->part.row * p->part.width, own, (size_t)p->count * sizeof *whole);
   if (p->expert)
     ch_comm_gather_shares(&x->grid.replica, "values of experts", whole, p->shape[0],
                           p->whole / p->shape[0] * (int64_t)sizeof *whole);
-  if (alone) ch_comm_spread(&x->grid.replica, "values of a matrix", p->owner, whole, p->whole, sizeof *whole);
+  if (p->owner >= 0) ch_comm_spread(&x->grid.replica, "values of a matrix", p->owner, whole, p->whole, sizeof *whole);
   return CHOIR_OK;
 }
 

@@ -55,8 +55,10 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
   real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(comm, shards));
   for (int j = 0; j < t->count && !ch_counting(x); j++) {
     real *piece[CH_SUM_PIECES];
+    const ch_sum *sum = &t->sum[j];
+    const ch_receivers owners = {sum->owner, x->grid.replica.size};
     for (int i = 0; i < count; i++) piece[i] = CH_AS_HOST(real, y[i][j]);
-    ch_comm_sum(comm, "gradients", shards, piece, t->sum[j].count, t->sum[j].count, room);
+    ch_comm_sum(comm, "gradients", shards, piece, sum->count, sum->count, sum->dealt ? &owners : NULL, room);
   }
 }
 
@@ -76,7 +78,8 @@ void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int acc
   else
     sum_ranks(x, &t, shards, total);
   for (int i = 0; i < count; i++)
-    x->ops->copy(
-        x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});
+    if (!sum[i].dealt || sum[i].owner == x->grid.replica.rank)
+      x->ops->copy(
+          x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});
   ch_arena_release(&x->scratch, mark);
 }

@@ -5,7 +5,7 @@
  *
  * A shard's own part is computed from its rows alone, by ops that see no others. So neither depends on which process
  * has computed which shard: one process gives the bits that several give. Where there are several (x->comm), each has
- * as many shards, and all have the sum. */
+ * as many shards, and all have the sum, or those that it belongs to. */
 #ifndef CH_OP_SHARDS_H
 #define CH_OP_SHARDS_H
 
@@ -15,7 +15,8 @@
 typedef struct ch_sum {
   real CH_DEV *y;
   int64_t count;
-  int adds; /* the part adds to its array, which begins as zeros; else it sets or adds to it as it is told */
+  int adds;         /* the part adds to its array, which begins as zeros; else it sets or adds to it as it is told */
+  int dealt, owner; /* of a matrix that lives on rank `owner` of each replica: only these get the sum, and have a y */
 } ch_sum;
 
 /* One shard's part of every sum, into (accumulate: added to) y[i]. */

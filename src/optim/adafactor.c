@@ -27,7 +27,7 @@ static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   real *measures = CH_AS_HOST(real, update->measures);
   update->stage = CH_ADAFACTOR_MEASURE;
   x->ops->adafactor(x, update);
-  if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &measures, count, count, room);
+  if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &measures, count, count, NULL, room);
   update->stage = CH_ADAFACTOR_APPLY;
   x->ops->adafactor(x, update);
   ch_arena_release(&x->scratch, mark);

@@ -65,30 +65,35 @@ int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
 /* ---- gradients of what every rank has: ch_comm_sum ---- */
 
 /* Elements of one tensor, in slices of at_once a rank: each rank sends every piece that it has of the tree but for its
- * own share, and then its share of the sum to all. */
-static int64_t summed(const job *j, const int *pieces, int64_t at_once, int64_t count) {
+ * own share, and then its share of the sum to all that get it. */
+static int64_t summed(const job *j, const int *pieces, int64_t at_once, int64_t count, const ch_receivers *to) {
   int ranks = j->layout->ranks;
-  int64_t slices = count / (at_once * ranks), rest = count % (at_once * ranks), sent = j->to_rest * count;
+  int64_t slices = count / (at_once * ranks), rest = count % (at_once * ranks), sent = 0;
   for (int r = 0; r < ranks; r++) {
     int64_t share = slices * at_once + ch_share(rest, r + 1, ranks) - ch_share(rest, r, ranks);
-    sent += pieces[r] * (count - share);
+    sent += (pieces[r] + ch_receives(to, r)) * (count - share);
   }
   return sent;
 }
 
 static void sums(const job *j, ch_flow *f) {
-  int ranks = j->layout->ranks, shards = j->config->train.shards, pieces[CH_RANKS], most = 0, all = 0;
+  const ch_layout *l = j->layout;
+  const int of_replica = l->experts * l->hidden;
+  int ranks = l->ranks, shards = j->config->train.shards, pieces[CH_RANKS], most = 0, all = 0;
   ch_piece unused[CH_SUM_PIECES];
   for (int r = 0; r < ranks; r++) {
     all += pieces[r] = ch_comm_pieces(shards, r, ranks, unused);
     if (pieces[r] > most) most = pieces[r];
   }
-  int64_t at_once = ch_comm_sum_room(&(ch_comm){.size = ranks}, shards) / all;
+  int64_t at_once = ch_comm_sum_room(&(ch_comm){.size = ranks}, shards) / all, has[CH_RANKS] = {0};
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     if (p->expert) continue;
     int64_t times = j->passes * (p->layer < 0 && p->matrix ? 2 : 1); /* the embedding: of the head, of the lookup */
-    f->bytes += (double)(times * (int64_t)sizeof(real) * summed(j, pieces, at_once, p->whole));
+    ch_receivers to = {.every = 1};
+    if (l->dense_sharded && ch_param_is_dealt(p)) /* their owners */
+      to = (ch_receivers){ch_deal(has, of_replica, p->whole), of_replica};
+    f->bytes += (double)(times * (int64_t)sizeof(real) * summed(j, pieces, at_once, p->whole, &to));
     f->exchanges += times * (most + 1) * ((p->whole + at_once * ranks - 1) / (at_once * ranks));
   }
 }
@@ -132,14 +137,23 @@ static int expert_tensors(const job *j) {
   return tensors;
 }
 
+/* Matrices that live on one rank of a replica each. */
+static int dealt(const job *j) {
+  int matrices = 0;
+  for (int i = 0; i < j->params->count && j->layout->dense_sharded; i++)
+    matrices += ch_param_is_dealt(&j->params->p[i]);
+  return matrices;
+}
+
 /* Losses of shards, to all; squares of experts' gradients, to the ranks of a replica that have the same hidden shard,
- * and those of all experts between the shards. */
+ * and those of all experts between the shards; of matrices that are dealt out, to the ranks of a replica. */
 static void numbers(const job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   int64_t word = sizeof(double), losses = j->passes * j->config->train.shards, squares = expert_tensors(j) * j->e;
   int64_t sent = l->replicas * l->hidden * (l->experts - 1) + (int64_t)l->ranks * (l->hidden - 1);
-  f->bytes = (double)(word * (j->to_rest * losses + sent * squares));
-  f->exchanges = j->passes + (l->experts > 1) + (l->hidden > 1);
+  int64_t of_replica = l->experts * l->hidden, matrices = l->replicas * (of_replica - 1) * dealt(j);
+  f->bytes = (double)(word * (j->to_rest * losses + sent * squares + matrices));
+  f->exchanges = j->passes + (l->experts > 1) + (l->hidden > 1) + (matrices > 0);
 }
 
 /* What Adafactor measures of rows of all columns (op/op.h), added up over hidden shards. */

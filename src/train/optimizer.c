@@ -125,7 +125,7 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
   for (int i = 0, tensor = 0; i < o->params->count; i++) {
     const ch_param *p = &o->params->p[i];
     tensor += p->expert;
-    if (!belongs(o, i, layer)) continue;
+    if (!belongs(o, i, layer) || p->away) continue;
     if (p->expert)
       expert_squares(x, o, p, tensor - 1, total);
     else
@@ -156,6 +156,7 @@ const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o) {
   double *sums = CH_NEW_HOST(&ch_host(x)->scratch, double, count);
   double *all = (double *)(uintptr_t)ch_get(x, o->squares, (size_t)cells(o) * sizeof *all);
   if (o->experts) gather_squares(x, o, all + count);
+  ch_params_share_numbers(x, o->params, all);
   if (ch_counting(x)) return sums;
   for (int i = 0, tensor = 0; i < count; i++) {
     sums[i] = all[i];
