@@ -164,11 +164,15 @@ static int read_cluster(place at, ch_cluster *c) {
   return read_levels(at, c);
 }
 
+int ch_cluster_take(const json_t *root, const char *name, ch_cluster *cluster) {
+  *cluster = (ch_cluster){0};
+  return read_cluster((place){root, name}, cluster);
+}
+
 int ch_cluster_parse(const char *text, size_t length, const char *name, ch_cluster *cluster) {
   json_t *root;
-  *cluster = (ch_cluster){0};
   CH_TRY(ch_json_parse(text, length, name, &root));
-  int code = read_cluster((place){root, name}, cluster);
+  int code = ch_cluster_take(root, name, cluster);
   json_decref(root);
   return code;
 }

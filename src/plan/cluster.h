@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 
+#include "base/json.h"
 #include "train/cost.h"
 
 enum { CH_LEVELS = 6, CH_TORUS_DIMS = 4, CH_CLUSTER_TEXT = 512 };
@@ -40,7 +41,8 @@ typedef struct ch_cluster {
 /* Reads and checks a cluster's file, and the bench's where it names one. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 int ch_cluster_load(const char *path, ch_cluster *cluster);
 
-/* The same from text, without the bench: what only that can say may still be 0. */
+/* The same from what was parsed, without the bench: what only that can say may still be 0; and from text. */
+int ch_cluster_take(const json_t *root, const char *name, ch_cluster *cluster);
 int ch_cluster_parse(const char *text, size_t length, const char *name, ch_cluster *cluster);
 
 /* Takes what is not said yet from a document of `choir bench --json`. */

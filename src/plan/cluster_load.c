@@ -1,14 +1,9 @@
 /* A cluster from its file and from what a bench has measured. */
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/json.h"
 #include "plan/cluster.h"
-
-enum { MOST_BYTES = 16 << 20 };
 
 int ch_cluster_check(const char *name, const ch_cluster *c) {
   static const char what[] = "give it, or \"bench\": the file that `choir bench --json` prints on such a machine";
@@ -77,23 +72,20 @@ int ch_cluster_bench_parse(const char *text, size_t length, const char *name, ch
   return code;
 }
 
-/* A file as text, through a parser. */
-static int read_with(int (*parse)(const char *, size_t, const char *, ch_cluster *), const char *path,
-                     ch_cluster *cluster) {
-  char *text;
-  size_t length;
-  CH_TRY(ch_file_read(path, MOST_BYTES, &text, &length));
-  int code = parse(text, length, path, cluster);
-  free(text);
+static int load(const char *path, int (*take)(const json_t *, const char *, ch_cluster *), ch_cluster *cluster) {
+  json_t *root;
+  CH_TRY(ch_json_load(path, &root));
+  int code = take(root, path, cluster);
+  json_decref(root);
   return code;
 }
 
 int ch_cluster_load(const char *path, ch_cluster *cluster) {
   char bench[PATH_MAX + 256];
-  CH_TRY(read_with(ch_cluster_parse, path, cluster));
+  CH_TRY(load(path, ch_cluster_take, cluster));
   const char *slash = strrchr(path, '/');
   int directory = slash && *cluster->bench != '/' ? (int)(slash - path) + 1 : 0;
   snprintf(bench, sizeof bench, "%.*s%s", directory, path, cluster->bench);
-  if (*cluster->bench) CH_TRY(read_with(ch_cluster_bench_parse, bench, cluster));
+  if (*cluster->bench) CH_TRY(load(bench, take_bench, cluster));
   return ch_cluster_check(path, cluster);
 }
