@@ -23,12 +23,18 @@ static int read_beside(const char *path, choir_npy_type type, int64_t n, const c
                        of);
 }
 
+/* A router without pools has no routing called as one, but for "batch". */
+static choir_routing_properties properties(const choir_router_options *options) {
+  choir_routing_properties p = {0};
+  if (choir_router_properties(o.router, options->pool, &p)) choir_router_properties(o.router, "batch", &p);
+  return p;
+}
+
 /* Nonzero when a token's experts depend on other tokens, as it was routed here. */
 static int looks(const choir_router_options *options) {
-  choir_routing_properties p = {0};
   if (o.thresholds) return 0;
   if (o.training) return choir_router_looks_in_training(o.router);
-  if (choir_router_properties(o.router, options->pool, &p)) choir_router_properties(o.router, "batch", &p);
+  const choir_routing_properties p = properties(options);
   return p.looks_ahead || p.depends_on_batch;
 }
 
@@ -80,10 +86,10 @@ static int check_flags(const choir_router_options *options) {
                {"tokens", o.tokens != NULL}, {"seed", o.seed != 0}};
   for (size_t i = 0; o.thresholds && i < sizeof flags / sizeof *flags; i++)
     if (flags[i].given) return cli_usage("--%s has no effect with --thresholds", flags[i].name);
-  int by_id = !strcmp(o.router, "hash") || !strcmp(o.router, "random");
-  int draws = o.training && (options->random_second || !strcmp(o.router, "random"));
+  const choir_routing_properties p = properties(options);
+  int draws = o.training && (options->random_second || p.draws);
   if (o.random_second && !o.training) return cli_usage("--random-second has no effect without --training");
-  if (o.tokens && !by_id) return cli_usage("--tokens has no effect with --router %s", o.router);
+  if (o.tokens && !p.reads_ids) return cli_usage("--tokens has no effect with --router %s", o.router);
   if (o.seed && !draws)
     return cli_usage(
         "--seed has no effect: this draws nothing; random does, and gshard_top2 with --random-second, both "

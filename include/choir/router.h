@@ -19,7 +19,8 @@ CHOIR_API int choir_router_looks_in_training(const char *name);
 typedef struct choir_routing_properties {
   int looks_ahead;      /* on later tokens of its sequence */
   int depends_on_batch; /* on other sequences of the batch */
-  int reserved[2];
+  int reads_ids;        /* of tokens, and no scores */
+  int draws;            /* in training, whatever its options say */
 } choir_routing_properties;
 
 /* The routings that a router has (choir_model_set_routing), by number from 0; NULL behind the last, or for an unknown

@@ -52,7 +52,7 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
                   ch_did_you_mean(nearest, sizeof nearest, routing, names), ch_word_list(list, sizeof list, names));
 }
 
-choir_routing_properties ch_router_properties(const ch_router *router, const char *routing) {
+static choir_routing_properties looks_of(const ch_router *router, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
   int alone = router->looks == CH_LOOKS_NOWHERE || router->looks == CH_LOOKS_IN_TRAINING;
   if (alone || !strcmp(routing, threshold)) return (choir_routing_properties){0};
@@ -62,6 +62,13 @@ choir_routing_properties ch_router_properties(const ch_router *router, const cha
   /* earlier tokens of the batch: those of the sequence itself, and of the sequences before it */
   if (router->looks == CH_LOOKS_BACK) return (choir_routing_properties){.depends_on_batch = 1};
   return everything;
+}
+
+choir_routing_properties ch_router_properties(const ch_router *router, const char *routing) {
+  choir_routing_properties p = looks_of(router, routing);
+  p.reads_ids = router->reads == CH_READS_IDS;
+  p.draws = router->draws;
+  return p;
 }
 
 int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties) {

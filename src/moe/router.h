@@ -85,6 +85,7 @@ typedef struct ch_router {
   int even;         /* no expert ever holds more than its even share of max_slots, but for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
+  int draws;        /* in training, whatever the options say */
   int on_host; /* `route` is a solver for the host: called by ch_route, on an executor whose memory is the host's */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.

@@ -29,6 +29,7 @@ const ch_router ch_router_random = {
     .summary = "K experts a token, drawn (Zuo et al. 2022)",
     .reads = CH_READS_IDS,
     .options = CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(consistency_weight),
+    .draws = 1,
     .defaults = {CH_ROUTER_DEFAULTS_K("random", 2), .capacity_factor = 1},
     .check = check,
     .max_slots = max_slots,
