@@ -269,6 +269,26 @@ static void topologies_by_hand(void **state) {
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 0.8 - 3 * (5 + 7 * 0.25)) < 1e-12);
   f.messages = 4;
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 0.8 - 3 * (5 + 4 * 7 * 0.25)) < 1e-12);
+  f.busiest = 2 * f.bytes;
+  assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 1.6 - 3 * (5 + 4 * 7 * 0.25)) < 1e-12);
+}
+
+/* A matrix that visits four ranks leaves its owner, a share to each, before they pass shares on: 2 G / (G + 1) of the
+ * mean. Its gradient comes to the owner as it would to everybody. */
+static void an_owners_link_is_waited_for(void **state) {
+  (void)state;
+  choir_config c = model_config("expert_choice");
+  const ch_layout whole = {.ranks = 4, .replicas = 1, .experts = 4, .hidden = 1},
+                  sharded = {.ranks = 4, .replicas = 1, .experts = 4, .hidden = 1, .dense_sharded = 1};
+  ch_params params;
+  c.train.shards = 4;
+  test_ok(ch_params_build(&c.model, &params));
+  const ch_flow visits = ch_flow_of(&c, &params, &sharded, CH_FLOW_MATRICES),
+                all = ch_flow_of(&c, &params, &whole, CH_FLOW_DENSE),
+                owners = ch_flow_of(&c, &params, &sharded, CH_FLOW_DENSE);
+  assert_true(visits.bytes > 0 && fabs(visits.busiest - visits.bytes * 8 / 5) < 1e-9 * visits.bytes);
+  assert_true(owners.bytes < all.bytes && owners.busiest == all.bytes && all.busiest == all.bytes);
+  ch_params_free(&params);
 }
 
 /* Six experts on eight ranks: who has one has 8 / 6 of the mean, and its weights to read. */
@@ -388,6 +408,7 @@ int main(void) {
                                      cmocka_unit_test(rows_by_hand),
                                      cmocka_unit_test(rows_pass_beside_products),
                                      cmocka_unit_test(topologies_by_hand),
+                                     cmocka_unit_test(an_owners_link_is_waited_for),
                                      cmocka_unit_test(the_fullest_rank_counts),
                                      cmocka_unit_test(refusals_say_why),
                                      cmocka_unit_test(the_papers_sizes),

@@ -1,10 +1,11 @@
 /* What bench/scale/simulate runs: steps of training on simulated ranks. Model, layer, exchange and optimizer are the
  * library's; only what an op computes, and what a message carries, is not there.
  *
- *   ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]
+ *   ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN SHARDED STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]
  *
- * prints one JSON object: seconds of a step, those that the mean and the busiest rank computed, what a rank sent,
- * and what the fullest expert took, over the mean. Without a cluster's file nothing but messages takes time. */
+ * SHARDED: 1 for dense matrices on one rank each, else 0. Prints one JSON object: seconds of a step, those that the
+ * mean and the busiest rank computed, what a rank sent, and what the fullest expert took, over the mean. Without a
+ * cluster's file nothing but messages takes time. */
 #include "api/ranks.h"
 
 #include <stdio.h>
@@ -19,11 +20,12 @@
 
 typedef struct {
   choir_config config;
-  int ranks, replicas, hidden, steps;
+  int ranks, replicas, hidden, dense_sharded, steps;
   int32_t *tokens;
   double seconds;                    /* until the last rank was done */
   double computed, most;             /* of them: sum over ranks, and the largest */
   double bytes, messages, exchanges; /* sums over ranks */
+  double first_messages;             /* of the first rank */
 } simulation;
 
 static void must(int code) {
@@ -58,7 +60,7 @@ static void between_steps(const ch_comm *comm) {
 
 static void run_rank(const ch_comm *comm, void *context) {
   simulation *s = context;
-  choir_ranks ranks = {.comm = comm, .replicas = s->replicas, .hidden = s->hidden};
+  choir_ranks ranks = {.comm = comm, .replicas = s->replicas, .hidden = s->hidden, .dense_sharded = s->dense_sharded};
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   options.backend = "clock";
   options.threads = 1;
@@ -79,32 +81,38 @@ static void run_rank(const ch_comm *comm, void *context) {
   s->computed += computed;
   s->bytes += (double)comm->traffic->bytes;
   s->messages += (double)comm->traffic->messages;
+  if (!comm->rank) s->first_messages = (double)comm->traffic->messages;
   s->exchanges += (double)comm->traffic->exchanges;
   ch_trainer_free(&trainer);
 }
 
 int main(int argc, char **argv) {
   static ch_cluster cluster;
-  if (argc < 10 || atoi(argv[3]) < 2) {
-    fprintf(stderr, "ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]\n");
+  if (argc < 11 || atoi(argv[3]) < 2) {
+    fprintf(stderr,
+            "ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN SHARDED STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]\n");
     return 2;
   }
-  simulation s = {.ranks = atoi(argv[3]), .replicas = atoi(argv[4]), .hidden = atoi(argv[5]), .steps = atoi(argv[6])};
-  int timed = argc > 10 && argv[10][0] != '-';
+  simulation s = {.ranks = atoi(argv[3]),
+                  .replicas = atoi(argv[4]),
+                  .hidden = atoi(argv[5]),
+                  .dense_sharded = atoi(argv[6]),
+                  .steps = atoi(argv[7])};
+  int timed = argc > 11 && argv[11][0] != '-';
   must(choir_config_load(argv[2], &s.config));
-  if (timed) must(ch_cluster_load(argv[10], &cluster));
+  if (timed) must(ch_cluster_load(argv[11], &cluster));
   int64_t n = (int64_t)ch_pass_sequences(&s.config) * s.config.train.sequence_length;
   s.tokens = calloc((size_t)ch_step_tokens(&s.config.train), sizeof *s.tokens);
   if (!s.tokens) return 1;
   scale_routes_set(&(scale_routes){
-      .tokens = (int)n, .spread = atof(argv[7]), .popular = atof(argv[8]), .seed = strtoull(argv[9], NULL, 10)});
+      .tokens = (int)n, .spread = atof(argv[8]), .popular = atof(argv[9]), .seed = strtoull(argv[10], NULL, 10)});
   must(ch_backend_register(scale_clock(timed ? &cluster : NULL)));
   scale_network_run(argc, argv, argv[1], s.ranks, run_rank, &s);
   double all = (double)s.steps * s.ranks;
   printf(
       "{\"ranks\":%d,\"seconds\":%.9g,\"computed\":%.9g,\"most_computed\":%.9g,\"bytes\":%.9g,\"messages\":%.9g,"
-      "\"exchanges\":%.9g,\"fullest\":%.4g}\n",
+      "\"first_messages\":%.9g,\"exchanges\":%.9g,\"fullest\":%.4g}\n",
       s.ranks, s.seconds / s.steps, s.computed / all, s.most / s.steps, s.bytes / all, s.messages / all,
-      s.exchanges / all, scale_routes_fullest());
+      s.first_messages / s.steps, s.exchanges / all, scale_routes_fullest());
   return 0;
 }

@@ -39,7 +39,7 @@ static double busy(const ch_cluster *c, int i, int ranks, const ch_flow *f, doub
 
 ch_passage ch_passage_of(const ch_cluster *c, int ranks, const ch_flow *f) {
   ch_passage p = {.level = 0};
-  double longest = 0, latency = 0, each = f->bytes / ranks;
+  double longest = 0, latency = 0, each = (f->busiest > 0 ? f->busiest : f->bytes) / ranks;
   if (f->size < 2 || f->bytes <= 0) return p;
   for (int i = 0, below = 1; i < c->levels; i++) {
     int within = members(f, c->level[i].ranks);

@@ -91,6 +91,8 @@ static void sums(const job *j, ch_flow *f) {
     if (p->expert) continue;
     int64_t times = j->passes * (p->layer < 0 && p->matrix ? 2 : 1); /* the embedding: of the head, of the lookup */
     ch_receivers to = {.every = 1};
+    double all = (double)(times * (int64_t)sizeof(real) * summed(j, pieces, at_once, p->whole, &to));
+    f->busiest += all;                            /* an owner gets what otherwise every rank gets */
     if (l->dense_sharded && ch_param_is_dealt(p)) /* their owners */
       to = (ch_receivers){ch_deal(has, of_replica, p->whole), of_replica};
     f->bytes += (double)(times * (int64_t)sizeof(real) * summed(j, pieces, at_once, p->whole, &to));
@@ -125,6 +127,7 @@ static void visits(const job *j, ch_flow *f) {
     if (!ch_param_is_dealt(p)) continue;
     int64_t times = j->passes * (p->layer + 1 < j->config->model.layers ? 2 : 1);
     f->bytes += (double)(times * l->replicas * (int64_t)sizeof(real) * (size * p->whole - p->whole / size));
+    f->busiest += (double)(times * l->replicas * (int64_t)sizeof(real) * 2 * (size - 1) * p->whole); /* the owner's */
     f->exchanges += 2 * times;
   }
 }

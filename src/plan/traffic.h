@@ -23,6 +23,8 @@ typedef enum {
 typedef struct ch_flow {
   const char *name;  /* for people */
   double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
+  double busiest;    /* the same if all sent, or got, as much as the rank that does most in each exchange: time goes by
+                        it; 0: they do */
   int64_t exchanges; /* of one rank in a step, one after the other */
   int messages;      /* of an exchange to each rank, at once */
   int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */
