@@ -32,7 +32,7 @@ static real naive_tree(int lo, int hi, int i) {
 static void check_sum(ch_exec *x, int shards, int accumulate) {
   real y[2][SIZE] = {{NAN, NAN, NAN, NAN, NAN}, {0}};
   for (int i = 0; i < SIZE && accumulate; i++) y[0][i] = y[1][i] = (real)0.7;
-  const ch_sum sum[] = {{y[0], SIZE, 0}, {y[1], SIZE, 1}};
+  const ch_sum sum[] = {{.y = y[0], .count = SIZE}, {.y = y[1], .count = SIZE, .adds = 1}};
   int next = 0;
   ch_sum_shards(x, shards, sum, 2, accumulate, part, &next);
   assert_int_equal(next, shards);
