@@ -8,17 +8,19 @@ typedef struct {
 static const shape shapes[] = {{1, 1, 1, 0, 0, 1},      {1, 300, 64, 1, 0, 1},  {7, 129, 33, 1, 1, 1},
                                {13, 70, 100, 0, 0, 2},  {20, 200, 17, 0, 1, 1}, {64, 64, 64, 1, 0, (real)0.5},
                                {5, 1000, 768, 1, 0, 1}, {3, 500, 260, 0, 1, 1}, {9, 53, 20, 1, 0, (real)0.3},
-                               {9, 20, 53, 0, 1, 3}};
+                               {9, 20, 53, 0, 1, 3},    {8, 391, 50, 0, 0, 1},  {7, 300, 700, 1, 0, 1}};
 
 typedef struct {
   shape s;
   const real *a, *b, *c;
+  int bf16;
 } inputs;
 
 static void run_gemm(ch_exec *x, const void *context, real *out) {
   const inputs *in = context;
   const shape *s = &in->s;
   x->batch_invariant = 1;
+  if (in->bf16) x->compute = CH_COMPUTE_BF16;
   if (s->accumulate && !ch_counting(x)) memcpy(out, in->c, (size_t)s->m * (size_t)s->n * sizeof(real));
   x->ops->gemm(x, &(ch_gemm_args){.m = s->m,
                                   .n = s->n,
@@ -33,7 +35,7 @@ static void run_gemm(ch_exec *x, const void *context, real *out) {
 
 static inputs make_inputs(shape s) {
   return (inputs){s, test_new_normal((int64_t)s.m * s.k, 1), test_new_normal((int64_t)s.k * s.n, 2),
-                  test_new_normal((int64_t)s.m * s.n, 3)};
+                  test_new_normal((int64_t)s.m * s.n, 3), 0};
 }
 
 static void free_inputs(inputs *in) { free((real *)in->a), free((real *)in->b), free((real *)in->c); }
@@ -48,28 +50,34 @@ static void equals_reference(void **state) {
 }
 
 /* Rows one by one, in twos and so on. */
+static void check_rows(const char *isa, const inputs *in) {
+  int64_t n = in->s.n;
+  real *want = test_run_on("cpu", isa, 2, run_gemm, in, in->s.m * n);
+  for (int rows = 1; rows < in->s.m; rows++)
+    for (int first = 0; first + rows <= in->s.m; first += rows) {
+      inputs part = *in;
+      part.s.m = rows;
+      part.a += (int64_t)first * in->s.k;
+      part.c += first * n;
+      real *got = test_run_on("cpu", isa, 1, run_gemm, &part, rows * n);
+      if (memcmp(got, want + first * n, (size_t)(rows * n) * sizeof(real)))
+        fail_msg("%s, %s: %d x %d x %d: rows %d to %d differ alone", isa, in->bf16 ? "bf16" : "fp32", in->s.m, in->s.n,
+                 in->s.k, first, first + rows - 1);
+      free(got);
+    }
+  free(want);
+}
+
 static void rows_stand_alone(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-    for (int isa = 0; isa < TEST_ISAS; isa++) {
-      inputs in = make_inputs(shapes[i]);
-      int64_t n = in.s.n;
-      real *want = test_run_on("cpu", test_isas[isa], 2, run_gemm, &in, in.s.m * n);
-      for (int rows = 1; rows < shapes[i].m; rows++)
-        for (int first = 0; first + rows <= shapes[i].m; first += rows) {
-          inputs part = in;
-          part.s.m = rows;
-          part.a += (int64_t)first * in.s.k;
-          part.c += first * n;
-          real *got = test_run_on("cpu", test_isas[isa], 1, run_gemm, &part, rows * n);
-          if (memcmp(got, want + first * n, (size_t)(rows * n) * sizeof(real)))
-            fail_msg("%s: %d x %d x %d: rows %d to %d differ alone", test_isas[isa], in.s.m, in.s.n, in.s.k, first,
-                     first + rows - 1);
-          free(got);
-        }
-      free(want);
-      free_inputs(&in);
-    }
+    for (int isa = 0; isa < TEST_ISAS; isa++)
+      for (int bf16 = 0; bf16 < 2; bf16++) {
+        inputs in = make_inputs(shapes[i]);
+        in.bf16 = bf16;
+        check_rows(test_isas[isa], &in);
+        free_inputs(&in);
+      }
 }
 
 /* Experts with few rows, many and none. */
@@ -103,31 +111,59 @@ static void experts_equal_reference(void **state) {
 }
 
 /* bf16: the product of what the inputs round to, with weights rounded before or not, and with `exact` of neither. */
+static void check_rounding(const char *isa, int trans_b, int exact, int before) {
+  enum { M = 9, N = 300, K = 70 };
+  real *a = test_new_normal(M * K, 1), *b = test_new_normal(N * K, 2), *got = test_new(M * N);
+  real *a2 = test_new_normal(M * K, 1), *b2 = test_new_normal(N * K, 2), *want = test_new(M * N);
+  ch_bf16 b16[N * K];
+  for (int i = 0; i < M * K && !exact; i++) a2[i] = ch_bf16_value(ch_bf16_round(a[i]));
+  for (int i = 0; i < N * K; i++) {
+    b16[i] = ch_bf16_round(b[i]);
+    if (!exact) b2[i] = ch_bf16_value(b16[i]);
+  }
+  ch_gemm_args g = {.m = M, .n = N, .k = K, .trans_b = trans_b, .a = a, .b = b, .c = got, .exact = exact};
+  if (before) g.b16 = b16;
+  test_use_isa(isa);
+  TEST_EXEC("cpu", CH_COMPUTE_BF16, 2, (x.batch_invariant = 1, x.ops->gemm(&x, &g)));
+  unsetenv("CHOIR_ISA");
+  g.a = a2, g.b = b2, g.c = want;
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, x.ops->gemm(&x, &g));
+  test_close(got, want, M * N, 1e-6);
+  free(a), free(b), free(got), free(a2), free(b2), free(want);
+}
+
 static void rounds_its_inputs(void **state) {
   (void)state;
-  enum { M = 3, N = 90, K = 70 };
-  for (int exact = 0; exact < 2; exact++)
-    for (int before = 0; before < 2; before++) {
-      real *a = test_new_normal(M * K, 1), *b = test_new_normal(N * K, 2), *got = test_new(M * N);
-      real *a2 = test_new_normal(M * K, 1), *b2 = test_new_normal(N * K, 2), *want = test_new(M * N);
-      ch_bf16 b16[N * K];
-      for (int i = 0; i < M * K && !exact; i++) a2[i] = ch_bf16_value(ch_bf16_round(a[i]));
-      for (int i = 0; i < N * K; i++) {
-        b16[i] = ch_bf16_round(b[i]);
-        if (!exact) b2[i] = ch_bf16_value(b16[i]);
+  for (int isa = 0; isa < TEST_ISAS; isa++)
+    for (int trans_b = 0; trans_b < 2; trans_b++)
+      for (int exact = 0; exact < 2; exact++)
+        for (int before = 0; before < 2; before++) check_rounding(test_isas[isa], trans_b, exact, before);
+}
+
+/* Where B is transposed a column is the same among any others. */
+static void columns_stand_alone(void **state) {
+  (void)state;
+  enum { M = 7, N = 150, K = 90 };
+  inputs in = make_inputs((shape){M, N, K, 1, 0, 1});
+  for (int isa = 0; isa < TEST_ISAS; isa++)
+    for (in.bf16 = 0; in.bf16 < 2; in.bf16++) {
+      real *want = test_run_on("cpu", test_isas[isa], 2, run_gemm, &in, M * N);
+      for (int columns = 1; columns < N; columns += 1 + columns / 3) {
+        inputs part = in;
+        part.s.n = columns;
+        real *got = test_run_on("cpu", test_isas[isa], 1, run_gemm, &part, M * columns);
+        for (int i = 0; i < M; i++)
+          assert_memory_equal(got + i * columns, want + i * N, (size_t)columns * sizeof(real));
+        free(got);
       }
-      ch_gemm_args g = {.m = M, .n = N, .k = K, .trans_b = 1, .a = a, .b = b, .c = got, .exact = exact};
-      if (before) g.b16 = b16;
-      TEST_EXEC("cpu", CH_COMPUTE_BF16, 2, (x.batch_invariant = 1, x.ops->gemm(&x, &g)));
-      g.a = a2, g.b = b2, g.c = want;
-      TEST_EXEC("reference", CH_COMPUTE_FP32, 1, x.ops->gemm(&x, &g));
-      test_close(got, want, M * N, 1e-6);
-      free(a), free(b), free(got), free(a2), free(b2), free(want);
+      free(want);
     }
+  free_inputs(&in);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference), cmocka_unit_test(rows_stand_alone),
-                                     cmocka_unit_test(experts_equal_reference), cmocka_unit_test(rounds_its_inputs)};
+                                     cmocka_unit_test(columns_stand_alone), cmocka_unit_test(experts_equal_reference),
+                                     cmocka_unit_test(rounds_its_inputs)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

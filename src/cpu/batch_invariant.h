@@ -8,11 +8,12 @@
 #include "cpu/simd/simd.h"
 #include "op/op.h"
 
-/* Columns are cut into pieces of whole multiples of this, so that it does not matter how. */
+/* Columns are cut into pieces of whole multiples of this, or where B is transposed anyhow, so that it does not matter
+ * how. */
 enum { CH_INVARIANT_COLUMNS = 64 };
 
 /* Threads for so many multiplications, of which these are worth waking one for; results do not depend on it. */
-enum { CH_INVARIANT_WORK = 1 << 17 };
+enum { CH_INVARIANT_WORK = 1 << 15 };
 static inline int ch_invariant_threads(const ch_exec *x, int64_t work) {
   int64_t threads = work / CH_INVARIANT_WORK;
   return threads < 1 ? 1 : threads < x->threads ? (int)threads : x->threads;

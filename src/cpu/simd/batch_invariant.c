@@ -1,5 +1,6 @@
 /* Tiles of a product held in registers. A tile may have any number of rows and, where B is transposed, of columns:
- * each of its elements goes through the same additions in all of them. */
+ * each of its elements goes through the same additions in all of them. Few rows are limited by how fast B comes from
+ * memory, which takes many lines under way at once: hence wide rows, places far apart, and prefetching. */
 #include "cpu/batch_invariant.h"
 
 #include "cpu/simd/vector.h"
@@ -7,12 +8,16 @@
 enum {
   ROWS = CH_LANES == 16 ? 6 : 3, /* with so many columns or vectors, accumulators and operands fill the registers */
   COLUMNS = 4,
-  VECTORS = CH_LANES == 16 ? 4 : 3,
-  AHEAD = 8 /* steps that rows of B are asked for early: they lie too far apart for the hardware to guess */
+  VECTORS = 4,
+  FEW = 2,  /* rows for which memory is what takes the time; in bf16 they have room for */
+  WIDE = 8, /* so many vectors, which are as many bytes as VECTORS of floats */
+  LINE = 64,
+  AHEAD = 1024, /* bytes that are asked for early where lanes run along a row of B, */
+  STEPS = 8 /* and rows where they do not, which lie too far apart for the hardware to guess; in bf16 twice as many */
 };
 
 typedef uint16_t halves __attribute__((vector_size(CH_LANES * sizeof(uint16_t)), aligned(2), may_alias));
-typedef uint32_t words __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(4), may_alias));
+typedef uint32_t words __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(2), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -49,73 +54,115 @@ INLINE void put(const ch_product *p, int64_t i, int64_t j, float sum) {
     }                                                                                      \
   } while (0)
 
-/* B stored [n,k]: lanes run along k. */
-INLINE void dots(const ch_product *p, int64_t i, int64_t j, int rows, int columns, int bf16) {
+/* B stored [n,k]: lanes run along k. The tile's columns lie `apart`, which to the hardware are so many arrays that are
+ * read in order: it fetches ahead in each. */
+INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int rows, int columns, int bf16) {
   ch_vector sum[ROWS][COLUMNS];
   const float *a = (const float *)p->a + i * p->lda;
   const void *b = p->b;
-  int64_t lda = p->lda, ldb = p->ldb, at = j * ldb, whole = p->k / CH_LANES * CH_LANES;
+  int64_t lda = p->lda, step = apart * p->ldb, at = j * p->ldb, whole = p->k / CH_LANES * CH_LANES;
+  int64_t size = bf16 ? sizeof(ch_bf16) : sizeof(float);
   int rest = (int)(p->k - whole);
   TILE(int r = 0; r < rows; r++) TILE(int c = 0; c < COLUMNS; c++) sum[r][c] = (ch_vector){0};
-  for (int64_t l = 0; l < whole; l += CH_LANES) DOTS_STEP(ch_load(a + r * lda + l), load(b, at + c * ldb + l, bf16));
-  if (rest) DOTS_STEP(load_some(a, r * lda + whole, rest, 0), load_some(b, at + c * ldb + whole, rest, bf16));
+  for (int64_t l = 0; l < whole; l += CH_LANES) {
+    if (rows <= FEW && l * size % LINE == 0)
+      TILE(int c = 0; c < columns; c++) __builtin_prefetch((const char *)b + (at + c * step + l) * size + AHEAD);
+    DOTS_STEP(ch_load(a + r * lda + l), load(b, at + c * step + l, bf16));
+  }
+  if (rest) DOTS_STEP(load_some(a, r * lda + whole, rest, 0), load_some(b, at + c * step + whole, rest, bf16));
   TILE(int r = 0; r < rows; r++) {
     ch_quad sums = ch_vector_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
-    TILE(int c = 0; c < columns; c++) put(p, i + r, j + c, sums[c]);
+    TILE(int c = 0; c < columns; c++) put(p, i + r, j + c * apart, sums[c]);
   }
+}
+
+/* Two vectors of a row of B: neighbours, or of bf16 its even and its odd elements, which take fewer instructions. */
+INLINE void load_pair(const void *b, int64_t at, int bf16, ch_vector pair[2]) {
+  if (bf16) {
+    words both = *(const words *)((const ch_bf16 *)b + at);
+    pair[0] = (ch_vector)(both << 16);
+    pair[1] = (ch_vector)(both & 0xffff0000U);
+  } else {
+    pair[0] = load(b, at, 0);
+    pair[1] = load(b, at + CH_LANES, 0);
+  }
+}
+
+/* Such a pair as neighbours. */
+INLINE void order_pair(int bf16, ch_vector pair[2]) {
+  float lane[2 * CH_LANES];
+  if (!bf16) return;
+  for (int l = 0; l < CH_LANES; l++) {
+    lane[2 * l] = pair[0][l];
+    lane[2 * l + 1] = pair[1][l];
+  }
+  pair[0] = ch_load(lane);
+  pair[1] = ch_load(lane + CH_LANES);
+}
+
+INLINE void put_vector(const ch_product *p, int64_t i, int64_t j, ch_vector sum) {
+  float *c = p->c + i * p->ldc + j;
+  if (p->accumulate)
+    ch_store(c, ch_vector_fma(ch_splat(p->alpha), sum, ch_load(c)));
+  else
+    ch_store(c, p->alpha * sum);
 }
 
 /* B stored [k,n]: lanes run along n. */
 INLINE void sums(const ch_product *p, int64_t i, int64_t j, int rows, int vectors, int bf16) {
-  ch_vector sum[ROWS][VECTORS];
+  ch_vector sum[ROWS][WIDE];
   const float *a = (const float *)p->a + i * p->lda;
   int64_t lda = p->lda, ldb = p->ldb, size = bf16 ? sizeof(ch_bf16) : sizeof(float);
+  int64_t ahead = (bf16 ? 2 * STEPS : STEPS) * ldb;
   TILE(int r = 0; r < rows; r++) TILE(int v = 0; v < vectors; v++) sum[r][v] = (ch_vector){0};
   for (int64_t l = 0; l < p->k; l++) {
-    ch_vector b[VECTORS];
     int64_t at = l * ldb + j;
-    TILE(int v = 0; v < vectors; v++) {
-      __builtin_prefetch((const char *)p->b + (at + AHEAD * ldb + v * CH_LANES) * size);
-      b[v] = load(p->b, at + v * CH_LANES, bf16);
+    ch_vector left[ROWS];
+    TILE(int r = 0; r < rows; r++) left[r] = ch_splat(a[r * lda + l]);
+    TILE(int64_t byte = 0; byte < vectors * CH_LANES * size; byte += LINE) {
+      __builtin_prefetch((const char *)p->b + (at + ahead) * size + byte);
     }
-    TILE(int r = 0; r < rows; r++) {
-      ch_vector left = ch_splat(a[r * lda + l]);
-      TILE(int v = 0; v < vectors; v++) sum[r][v] = ch_vector_fma(left, b[v], sum[r][v]);
+    TILE(int v = 0; v < vectors; v += 2) {
+      ch_vector b[2];
+      load_pair(p->b, at + v * CH_LANES, bf16, b);
+      TILE(int r = 0; r < rows; r++) {
+        sum[r][v] = ch_vector_fma(left[r], b[0], sum[r][v]);
+        sum[r][v + 1] = ch_vector_fma(left[r], b[1], sum[r][v + 1]);
+      }
     }
   }
-  TILE(int r = 0; r < rows; r++) TILE(int v = 0; v < vectors; v++) {
-    float *c = p->c + (i + r) * p->ldc + j + v * CH_LANES;
-    if (p->accumulate)
-      ch_store(c, ch_vector_fma(ch_splat(p->alpha), sum[r][v], ch_load(c)));
-    else
-      ch_store(c, p->alpha * sum[r][v]);
+  TILE(int r = 0; r < rows; r++) TILE(int v = 0; v < vectors; v += 2) {
+    order_pair(bf16, &sum[r][v]);
+    put_vector(p, i + r, j + v * CH_LANES, sum[r][v]);
+    put_vector(p, i + r, j + (v + 1) * CH_LANES, sum[r][v + 1]);
   }
 }
 
-/* The last columns, which fill no vector. */
+/* The last vectors of a row: those that are no pair, and one that is not full. */
 INLINE void last_sums(const ch_product *p, int64_t i, int64_t j, int rows, int bf16) {
-  int count = (int)(p->n - j);
+  int count = p->n - j < CH_LANES ? (int)(p->n - j) : CH_LANES;
   ch_vector sum[ROWS];
-  for (int r = 0; r < rows; r++) sum[r] = (ch_vector){0};
-  for (int64_t l = 0; l < p->k; l++) {
-    ch_vector b = load_some(p->b, l * p->ldb + j, count, bf16);
-    for (int r = 0; r < rows; r++)
-      sum[r] = ch_vector_fma(ch_splat(((const float *)p->a)[(i + r) * p->lda + l]), b, sum[r]);
+  const float *a = (const float *)p->a + i * p->lda;
+  TILE(int r = 0; r < rows; r++) sum[r] = (ch_vector){0};
+  for (int64_t l = 0, at = j; l < p->k; l++, at += p->ldb) {
+    ch_vector b = count == CH_LANES ? load(p->b, at, bf16) : load_some(p->b, at, count, bf16);
+    TILE(int r = 0; r < rows; r++) sum[r] = ch_vector_fma(ch_splat(a[r * p->lda + l]), b, sum[r]);
   }
   for (int r = 0; r < rows; r++)
     for (int c = 0; c < count; c++) put(p, i + r, j + c, sum[r][c]);
 }
 
 INLINE void strip(const ch_product *p, int64_t i, int rows, int bf16) {
-  int64_t j = 0;
+  int64_t j = 0, apart = p->n / COLUMNS;
   if (p->trans_b) {
-    for (; j + COLUMNS <= p->n; j += COLUMNS) dots(p, i, j, rows, COLUMNS, bf16);
-    for (; j < p->n; j++) dots(p, i, j, rows, 1, bf16);
+    for (; j < apart; j++) dots(p, i, j, apart, rows, COLUMNS, bf16);
+    for (j = apart * COLUMNS; j < p->n; j++) dots(p, i, j, 0, rows, 1, bf16);
   } else {
+    if (bf16 && rows <= FEW)
+      for (; j + WIDE * CH_LANES <= p->n; j += WIDE * CH_LANES) sums(p, i, j, rows, WIDE, 1);
     for (; j + VECTORS * CH_LANES <= p->n; j += VECTORS * CH_LANES) sums(p, i, j, rows, VECTORS, bf16);
     for (; j + 2 * CH_LANES <= p->n; j += 2 * CH_LANES) sums(p, i, j, rows, 2, bf16);
-    if (j + CH_LANES <= p->n) sums(p, i, j, rows, 1, bf16), j += CH_LANES;
-    if (j < p->n) last_sums(p, i, j, rows, bf16);
+    for (; j < p->n; j += CH_LANES) last_sums(p, i, j, rows, bf16);
   }
 }
 

@@ -18,10 +18,14 @@ static const void *rounded_weights(ch_exec *x, const float *b, const ch_bf16 *b1
   return rounded;
 }
 
-/* Columns of a piece: enough work, where rows are few. */
+/* Columns of a piece: where rows are few enough work, but no more than threads wait for without falling asleep, since
+ * waking one takes as long as a piece. Where B is transposed any number of columns will do. */
 static int64_t piece_columns(const ch_product *p) {
-  int64_t columns = CH_INVARIANT_COLUMNS;
+  enum { FEW_ROWS = 4, FEW_COLUMNS = 8 };
+  int64_t columns = p->trans_b ? CH_INVARIANT_COLUMNS : 2 * CH_INVARIANT_COLUMNS;
   while (columns * p->m * p->k < CH_INVARIANT_WORK && columns < p->n) columns *= 2;
+  if (p->trans_b && p->m <= FEW_ROWS)
+    while (columns * p->k > 2 * CH_INVARIANT_WORK && columns > FEW_COLUMNS) columns /= 2;
   return columns;
 }
 
@@ -83,21 +87,22 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, c
 }
 
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
-  enum { COLUMNS = 2 * CH_INVARIANT_COLUMNS };
   size_t mark = ch_arena_mark(&x->scratch);
   int *busy = CH_NEW(&x->scratch, int, g->experts), count = 0;
   int bf16 = x->compute == CH_COMPUTE_BF16;
-  int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts], pieces = (g->n + COLUMNS - 1) / COLUMNS;
+  int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
   const float *a = rounded_rows(x, g->a, g->a16, rows * g->k, 0);
   const void *w = bf16 ? rounded_weights(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   if (!ch_counting(x)) {
     void (*run)(const ch_product *) = CH_SIMD_PICK(ch_invariant_product);
     for (int i = 0; i < g->experts; i++)
       if (g->begin[i + 1] > g->begin[i]) busy[count++] = i;
+    ch_product mean = {.trans_b = g->form == CH_NT, .m = count ? rows / count : 0, .n = g->n, .k = g->k};
+    int64_t columns = piece_columns(&mean), pieces = (g->n + columns - 1) / columns;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, rows * g->n * g->k))
     for (int64_t task = 0; task < count * pieces; task++) {
       ch_product p = expert_product(g, a, w, bf16, busy[task / pieces]);
-      ch_product piece = piece_of(&p, task % pieces * COLUMNS, COLUMNS);
+      ch_product piece = piece_of(&p, task % pieces * columns, columns);
       run(&piece);
     }
   }
