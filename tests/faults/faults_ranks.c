@@ -11,13 +11,15 @@ static int kills = 6, calls = 1, every = 1, there, failed, hung;
 
 #define ON " --set batch_sequences=4 --set shards=4 --set eval_every=0 --set keep_checkpoints=2 " FAULTS_FILES
 #define OFTEN ON "--set checkpoint_every=1 --set steps=24 "
-#define BEGIN "train --threads 1 --config ../config.json --data ../data --out run" OFTEN
+/* The layout of one process's bits, also where ranks outnumber experts. */
+#define EXACT "train --threads 1 --replicas 1 "
+#define BEGIN EXACT "--config ../config.json --data ../data --out run" OFTEN
 #define END FAULTS_FILES_RUN("00000024")
 
 /* `again` is made for a number of ranks. */
-static faults_job jobs[] = {{"train", "", BEGIN, NULL, END},
-                            {"resume", "choir " BEGIN "--set steps=12 >/dev/null",
-                             "train --threads 1 --resume --set steps=24 --out run", NULL, END}};
+static faults_job jobs[] = {
+    {"train", "", BEGIN, NULL, END},
+    {"resume", "choir " BEGIN "--set steps=12 >/dev/null", EXACT "--resume --set steps=24 --out run", NULL, END}};
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
 static double drawn(uint32_t sub, int number) {
@@ -32,8 +34,8 @@ static const char *again_on(int ranks) {
   char start[512] = "";
   if (ranks > 1) snprintf(start, sizeof start, MPIRUN "-n %d ", ranks);
   snprintf(text, sizeof text,
-           "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then %s \"$CHOIR\" train "
-           "--threads 1 --resume --set steps=24 --out run; else %s \"$CHOIR\" " BEGIN "; fi",
+           "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then %s \"$CHOIR\" " EXACT
+           "--resume --set steps=24 --out run; else %s \"$CHOIR\" " BEGIN "; fi",
            start, start);
   return text;
 }
