@@ -8,8 +8,9 @@
  * [n,k]. */
 typedef struct ch_product {
   int trans_a, trans_b, accumulate;
-  int large; /* c is too large for the caches: it need not stay there */
-  int bf16;  /* a and b point to ch_bf16 instead of float */
+  int large;  /* c is too large for the caches: it need not stay there */
+  int bf16;   /* a and b point to ch_bf16 instead of float */
+  int by_row; /* a row's bits must not depend on how many there are */
   int64_t m, n, k;
   const void *a, *b;
   int64_t lda, ldb, ldc;

@@ -174,9 +174,22 @@ INLINE void whole(const ch_product *p, int bf16) {
   if (i < p->m) strip(p, i, 1, bf16);
 }
 
+/* Where B is not transposed the inner dimension is sliced as the own product slices it, so that both give the same
+ * bits.
+ */
 void CH_SIMD(ch_invariant_product)(const ch_product *p) {
-  if (p->bf16)
-    whole(p, 1);
-  else
-    whole(p, 0);
+  int64_t step = p->trans_b ? p->k : ch_product_slice(p->k, CH_PRODUCT_DEPTH);
+  int64_t size = p->bf16 ? sizeof(ch_bf16) : sizeof(float), first = 0;
+  ch_product part = *p;
+  do {
+    part.k = p->k - first < step ? p->k - first : step;
+    part.a = (const float *)p->a + first;
+    part.b = (const char *)p->b + first * p->ldb * size;
+    part.accumulate = p->accumulate || first > 0;
+    if (p->bf16)
+      whole(&part, 1);
+    else
+      whole(&part, 0);
+    first += step;
+  } while (first < p->k);
 }

@@ -1,21 +1,27 @@
 /* Products by row on all threads: pieces of columns, since rows are few and B is what is read. */
 #include "cpu/batch_invariant.h"
 
-/* A as products see it: rounded, but held as floats. */
-static const float *rounded_rows(ch_exec *x, const float *a, const ch_bf16 *a16, int64_t count, int exact) {
-  if (x->compute != CH_COMPUTE_BF16 || exact) return a;
-  float *rounded = CH_NEW(&x->scratch, float, count);
-  if (ch_counting(x)) return rounded;
-  for (int64_t i = 0; i < count; i++) rounded[i] = ch_bf16_value(a16 ? a16[i] : ch_bf16_round(a[i]));
-  return rounded;
-}
+#include "cpu/threaded/product.h"
 
-/* B as it goes into products: rounded, now if it was not before. */
-static const void *rounded_weights(ch_exec *x, const float *b, const ch_bf16 *b16, int64_t count) {
-  if (b16) return b16;
-  ch_bf16 *rounded = CH_NEW(&x->scratch, ch_bf16, count);
-  x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = b, .y = rounded});
-  return rounded;
+/* From so many rows on, multiplying takes longer than reading B, and the own product is the faster kernel. It adds in
+ * the same order, unless B is transposed. */
+enum { MANY_ROWS = 16 };
+static int suits_own(const ch_product *p) { return !p->trans_b && p->m >= MANY_ROWS; }
+
+/* A of `count` elements, as two kernels see it: where products are of bf16 the own one takes `rounded`, the one for few
+ * rows the same values as floats. */
+typedef struct {
+  const ch_bf16 *rounded;
+  const float *values;
+} operand;
+
+static operand left_operand(ch_exec *x, const float *a, const ch_bf16 *a16, int64_t count, int bf16, int few) {
+  if (!bf16) return (operand){.values = a};
+  operand o = {.rounded = ch_rounded_operand(x, a, a16, count)};
+  float *values = few || ch_counting(x) ? CH_NEW(&x->scratch, float, count) : NULL;
+  for (int64_t i = 0; i < count && few && !ch_counting(x); i++) values[i] = ch_bf16_value(o.rounded[i]);
+  o.values = values;
+  return o;
 }
 
 /* Columns of a piece: where rows are few enough work, but no more than threads wait for without falling asleep, since
@@ -38,9 +44,20 @@ static ch_product piece_of(const ch_product *p, int64_t begin, int64_t columns) 
   return piece;
 }
 
+static void run_few(const ch_exec *x, const ch_product *p) {
+  void (*run)(const ch_product *) = CH_SIMD_PICK(ch_invariant_product);
+  int64_t columns = piece_columns(p);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, p->m * p->n * p->k))
+  for (int64_t begin = 0; begin < p->n; begin += columns) {
+    ch_product piece = piece_of(p, begin, columns);
+    run(&piece);
+  }
+}
+
 void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_product p = {.trans_b = g->trans_b,
+  ch_product p = {.by_row = 1,
+                  .trans_b = g->trans_b,
                   .accumulate = g->accumulate,
                   .bf16 = x->compute == CH_COMPUTE_BF16 && !g->exact,
                   .m = g->m,
@@ -53,30 +70,26 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
                   .ldc = g->ldc ? g->ldc : g->n,
                   .c = g->c,
                   .alpha = g->alpha ? g->alpha : 1};
-  p.a = rounded_rows(x, g->a, NULL, g->m > 0 ? (g->m - 1) * p.lda + g->k : 0, g->exact);
+  int64_t rows = g->m > 0 ? (g->m - 1) * p.lda + g->k : 0;
   int64_t size = g->trans_b ? (g->n - 1) * p.ldb + g->k : (g->k - 1) * p.ldb + g->n;
-  p.b = p.bf16 ? rounded_weights(x, g->b, g->b16, size) : g->b;
-  if (!ch_counting(x)) {
-    void (*run)(const ch_product *) = CH_SIMD_PICK(ch_invariant_product);
-    int64_t columns = piece_columns(&p);
-#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, p.m *p.n *p.k))
-    for (int64_t begin = 0; begin < p.n; begin += columns) {
-      ch_product piece = piece_of(&p, begin, columns);
-      run(&piece);
-    }
-  }
+  int own = suits_own(&p);
+  operand a = left_operand(x, g->a, NULL, rows, p.bf16, !own);
+  p.b = p.bf16 ? (const void *)ch_rounded_operand(x, g->b, g->b16, size) : g->b;
+  p.a = own && p.bf16 ? (const void *)a.rounded : a.values;
+  if (own) ch_products_run(x, 1, CH_PIECES, &p);
+  if (!own && !ch_counting(x)) run_few(x, &p);
   ch_arena_release(&x->scratch, mark);
 }
 
-/* Expert i's product; rows are few for most experts, none for many. */
-static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, const void *w, int bf16, int i) {
+/* Expert i's product, but for A; rows are few for most experts, none for many. */
+static ch_product expert_product(const ch_expert_gemm_args *g, const void *w, int bf16, int i) {
   int64_t first = g->begin[i], weight = i * g->n * g->k;
-  ch_product p = {.trans_b = g->form == CH_NT,
+  ch_product p = {.by_row = 1,
+                  .trans_b = g->form == CH_NT,
                   .bf16 = bf16,
                   .m = g->begin[i + 1] - first,
                   .n = g->n,
                   .k = g->k,
-                  .a = a + first * g->k,
                   .lda = g->k,
                   .ldb = g->form == CH_NT ? g->k : g->n,
                   .c = g->c + first * g->n,
@@ -86,25 +99,41 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const float *a, c
   return p;
 }
 
+/* Those of experts with few rows: pieces of equal width, so that one loop goes through all. */
+static void run_few_of_experts(const ch_exec *x, int count, const ch_product *few) {
+  void (*run)(const ch_product *) = CH_SIMD_PICK(ch_invariant_product);
+  ch_product mean = few[0];
+  int64_t rows = 0;
+  for (int i = 0; i < count; i++) rows += few[i].m;
+  mean.m = rows / count;
+  int64_t columns = piece_columns(&mean), pieces = (mean.n + columns - 1) / columns;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, rows *mean.n *mean.k))
+  for (int64_t task = 0; task < count * pieces; task++) {
+    ch_product piece = piece_of(&few[task / pieces], task % pieces * columns, columns);
+    run(&piece);
+  }
+}
+
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int *busy = CH_NEW(&x->scratch, int, g->experts), count = 0;
-  int bf16 = x->compute == CH_COMPUTE_BF16;
+  ch_product *own = CH_NEW(&x->scratch, ch_product, g->experts), *few = CH_NEW(&x->scratch, ch_product, g->experts);
+  int bf16 = x->compute == CH_COMPUTE_BF16, owns = 0, fews = 0;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
-  const float *a = rounded_rows(x, g->a, g->a16, rows * g->k, 0);
-  const void *w = bf16 ? rounded_weights(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
-  if (!ch_counting(x)) {
-    void (*run)(const ch_product *) = CH_SIMD_PICK(ch_invariant_product);
-    for (int i = 0; i < g->experts; i++)
-      if (g->begin[i + 1] > g->begin[i]) busy[count++] = i;
-    ch_product mean = {.trans_b = g->form == CH_NT, .m = count ? rows / count : 0, .n = g->n, .k = g->k};
-    int64_t columns = piece_columns(&mean), pieces = (g->n + columns - 1) / columns;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, rows * g->n * g->k))
-    for (int64_t task = 0; task < count * pieces; task++) {
-      ch_product p = expert_product(g, a, w, bf16, busy[task / pieces]);
-      ch_product piece = piece_of(&p, task % pieces * columns, columns);
-      run(&piece);
-    }
+  const void *w = bf16 ? (const void *)ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
+  for (int i = 0; i < g->experts && !ch_counting(x); i++) {
+    ch_product p = expert_product(g, w, bf16, i);
+    if (suits_own(&p))
+      own[owns++] = p;
+    else if (p.m)
+      few[fews++] = p;
   }
+  operand a = left_operand(x, g->a, g->a16, rows * g->k, bf16, fews);
+  for (int i = 0; i < owns; i++) {
+    int64_t first = (own[i].c - g->c) / g->n * g->k;
+    own[i].a = bf16 ? (const void *)(a.rounded + first) : a.values + first;
+  }
+  for (int i = 0; i < fews; i++) few[i].a = a.values + (few[i].c - g->c) / g->n * g->k;
+  if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, CH_PIECES_OF_EXPERT, own);
+  if (fews) run_few_of_experts(x, fews, few);
   ch_arena_release(&x->scratch, mark);
 }

@@ -96,7 +96,7 @@ void ch_product_run(const ch_product *p, void *scratch) {
   if (p->m <= 0 || p->n <= 0) return;
   if (p->k <= 0)
     clear(p);
-  else if (p->bf16 && by_matmul)
+  else if (p->bf16 && by_matmul && !p->by_row)
     by_onednn(p, scratch);
   else
     CH_SIMD_PICK(ch_product_own)(p, scratch);
