@@ -44,7 +44,8 @@ CH_TILE_INLINE void ch_tile_step(int rows, ch_left *a, ch_right *b, ch_vector su
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-    for (int v = 0; v < CH_TILE_VECTORS; v++) sum[r][v] += a->at[r * a->row] * right[v];
+    for (int v = 0; v < CH_TILE_VECTORS; v++)
+      sum[r][v] = ch_vector_fma(ch_splat(a->at[r * a->row]), right[v], sum[r][v]);
   a->at += a->step;
   b->at += b->step;
   /* Seen together, two steps have more addresses and loads than there are registers: keep them apart. */
