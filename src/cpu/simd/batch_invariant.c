@@ -16,14 +16,10 @@ enum {
   STEPS = 8 /* and rows where they do not, which lie too far apart for the hardware to guess; in bf16 twice as many */
 };
 
-typedef uint16_t halves __attribute__((vector_size(CH_LANES * sizeof(uint16_t)), aligned(2), may_alias));
-typedef uint32_t words __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(2), may_alias));
-
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE ch_vector load(const void *b, int64_t at, int bf16) {
-  if (!bf16) return ch_load((const float *)b + at);
-  return (ch_vector)(__builtin_convertvector(*(const halves *)((const ch_bf16 *)b + at), words) << 16);
+  return bf16 ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);
 }
 
 /* The first `count` lanes; the others are 0. Loops over single elements would not do for what is left of a row: there
@@ -79,7 +75,7 @@ INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int r
 /* Two vectors of a row of B: neighbours, or of bf16 its even and its odd elements, which take fewer instructions. */
 INLINE void load_pair(const void *b, int64_t at, int bf16, ch_vector pair[2]) {
   if (bf16) {
-    words both = *(const words *)((const ch_bf16 *)b + at);
+    ch_words both = *(const ch_words *)((const ch_bf16 *)b + at);
     pair[0] = (ch_vector)(both << 16);
     pair[1] = (ch_vector)(both & 0xffff0000U);
   } else {

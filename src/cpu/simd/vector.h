@@ -27,7 +27,7 @@ static inline void ch_store(float *x, ch_vector v) { *(ch_vector *)x = v; }
 
 /* As many bf16 as a vector has lanes, as floats. */
 typedef uint16_t ch_halves __attribute__((vector_size(CH_LANES * sizeof(uint16_t)), aligned(2), may_alias));
-typedef uint32_t ch_words __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(4), may_alias));
+typedef uint32_t ch_words __attribute__((vector_size(CH_LANES * sizeof(uint32_t)), aligned(2), may_alias));
 static inline ch_vector ch_load_bf16(const uint16_t *x) {
   return (ch_vector)(__builtin_convertvector(*(const ch_halves *)x, ch_words) << 16);
 }
