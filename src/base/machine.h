@@ -15,8 +15,8 @@ const char *ch_isa_name(ch_isa isa);
 int ch_machine_has_bf16(void);
 
 /* Nonzero when they are faster there than products of floats. Without AMX, which a virtual machine may not show,
- * Intel's CPUs execute avx512_bf16 at half the rate of floats (measured on an Emerald Rapids); Cooper Lake is said to
- * be the exception. */
+ * Intel's CPUs do half as many operations a second by avx512_bf16 as on floats (measured on an Emerald Rapids); Cooper
+ * Lake is said to be the exception. */
 int ch_machine_has_fast_bf16(void);
 
 /* CPUs this process may run on. */

@@ -18,9 +18,8 @@ typedef struct ch_product {
   float alpha;
 } ch_product;
 
-/* Bytes of scratch that every thread needs for products: oneDNN's or packed operands, and a square block of C or more
- * of them.
- */
+/* Bytes of scratch that every thread needs for products: oneDNN's or packed operands, and a square block of C, or more
+ * packed operands. */
 enum {
   CH_PRODUCT_BLOCK = 256,
   CH_MATMUL_SCRATCH = 1 << 20,

@@ -170,9 +170,7 @@ INLINE void whole(const ch_product *p, int bf16) {
   if (i < p->m) strip(p, i, 1, bf16);
 }
 
-/* Where B is not transposed the inner dimension is sliced as the own product slices it, so that both give the same
- * bits.
- */
+/* Where B is not transposed the inner dimension is sliced as the own product slices it: so both give the same bits. */
 void CH_SIMD(ch_invariant_product)(const ch_product *p) {
   int64_t step = p->trans_b ? p->k : ch_product_slice(p->k, CH_PRODUCT_DEPTH);
   int64_t size = p->bf16 ? sizeof(ch_bf16) : sizeof(float), first = 0;
