@@ -115,6 +115,11 @@ static void avx512(void **state) {
   if (ch_machine_isa() < CH_ISA_AVX512) test_skip("avx512: the CPU has none");
   check_variant(ch_product_own_avx512);
 }
+static void avx512_bf16(void **state) {
+  (void)state;
+  if (!ch_machine_has_bf16()) test_skip("avx512_bf16: the CPU has none");
+  check_variant(ch_product_own_avx512_bf16);
+}
 #endif
 
 int main(void) {
@@ -123,6 +128,7 @@ int main(void) {
 #if defined(__x86_64__)
     cmocka_unit_test(avx2),
     cmocka_unit_test(avx512),
+    cmocka_unit_test(avx512_bf16),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,13 +43,22 @@ int ch_machine_has_bf16(void) {
 #endif
 }
 
+int ch_machine_has_amx(void) {
+#if defined(__x86_64__)
+  enum { AMX = 1 << 24 | 1 << 22 };
+  unsigned a, b, c, d;
+  return ch_machine_has_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX) == AMX;
+#else
+  return 0;
+#endif
+}
+
 int ch_machine_has_fast_bf16(void) {
 #if defined(__x86_64__)
-  enum { AMX = 1 << 24 | 1 << 22, FAMILY = 0xfff0ff0, COOPER_LAKE = 0x50650 };
+  enum { FAMILY = 0xfff0ff0, COOPER_LAKE = 0x50650 };
   unsigned a, b, c, d;
   if (!ch_machine_has_bf16()) return 0;
-  if (!__builtin_cpu_is("intel")) return 1;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX) == AMX) return 1;
+  if (ch_machine_has_amx() || !__builtin_cpu_is("intel")) return 1;
   return __get_cpuid(1, &a, &b, &c, &d) && (a & FAMILY) == COOPER_LAKE;
 #else
   return 0;

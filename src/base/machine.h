@@ -19,6 +19,9 @@ int ch_machine_has_bf16(void);
  * Lake is said to be the exception. */
 int ch_machine_has_fast_bf16(void);
 
+/* Nonzero when the CPU shows AMX's tiles for bf16. */
+int ch_machine_has_amx(void);
+
 /* CPUs this process may run on. */
 int ch_machine_cpus(void);
 

@@ -1,4 +1,4 @@
-/* The own product on one thread, in variants by instruction set (product.c). */
+/* The own product on one thread, in variants by instruction set (product.c, product_write.c). */
 #ifndef CH_CPU_SIMD_PRODUCT_H
 #define CH_CPU_SIMD_PRODUCT_H
 
@@ -6,9 +6,14 @@
 #include "cpu/simd/simd.h"
 
 /* Runs p, of floats or of bf16 that is widened to floats, with CH_PRODUCT_SCRATCH bytes of scratch, aligned like a
- * vector. k is at least 1.
- */
+ * vector. k is at least 1. */
 CH_SIMD_DECLARE(void, ch_product_own, (const ch_product *p, float *scratch));
+
+#if defined(__x86_64__)
+/* The same, but that bf16 is multiplied as it is, two at a time, by the instruction vdpbf16ps. An operand whose depth
+ * goes along its rows must have an even depth and even strides for that; else products of bf16 are widened here too. */
+void ch_product_own_avx512_bf16(const ch_product *p, float *scratch);
+#endif
 
 /* y[rows,ldy] = x[rows,columns], past the caches where y's vectors are aligned. */
 CH_SIMD_DECLARE(void, ch_product_write, (int64_t rows, int64_t columns, const float *x, float *y, int64_t ldy));

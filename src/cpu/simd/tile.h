@@ -1,4 +1,5 @@
-/* The innermost loop of products: a tile of the output in registers, sum over p of a[r,p] b[p,:]. */
+/* The innermost loop of products: a tile of the output in registers, sum over p of a[r,p] b[p,:], of floats or of pairs
+ * of bf16. */
 #ifndef CH_CPU_SIMD_TILE_H
 #define CH_CPU_SIMD_TILE_H
 
@@ -9,9 +10,12 @@
 /* Rows and vectors of a tile: with them accumulators and operands fill the registers. */
 enum { CH_TILE_ROWS = 6, CH_TILE_VECTORS = CH_LANES == 16 ? 4 : 2, CH_TILE_COLUMNS = CH_TILE_VECTORS * CH_LANES };
 
+/* A float, or a pair of bf16 in its place. */
+typedef float ch_factor __attribute__((may_alias));
+
 /* Where the elements of a left operand are: row r, step p stands at r * row + p * step. */
 typedef struct {
-  const float *at;
+  const ch_factor *at;
   int64_t row, step;
 } ch_left;
 
@@ -23,16 +27,19 @@ typedef struct {
   float *copy;
 } ch_right;
 
-/* What to fetch into the cache meanwhile, a line every second step: CH_TILE_COLUMNS floats from `at`, then as many from
- * at + step, and so on. Whole rows of it: going down a column, every line would be in another page of the memory. */
-enum { CH_TILE_FETCH = 2 * ((CH_TILE_COLUMNS + 15) / 16) };
+/* What to fetch into the cache meanwhile, a line every second step: the elements of CH_TILE_COLUMNS columns from `at`
+ * on, then as many `step` bytes behind it, and so on. Whole rows of it: going down a column, every line would be in
+ * another page of the memory. */
 typedef struct {
-  const float *at;
+  const void *at;
   int64_t step;
 } ch_ahead;
 
+/* Lines of a row of it: of floats, or of the bf16 that pairs are made of. */
+CH_TILE_INLINE int ch_tile_lines(int pairs) { return (CH_TILE_COLUMNS * (pairs ? 2 : 4) + 63) / 64; }
+
 /* sum[r][v] += a[r,0] b[0,v], and on to the next step. */
-CH_TILE_INLINE void ch_tile_step(int rows, ch_left *a, ch_right *b, ch_vector sum[][CH_TILE_VECTORS]) {
+CH_TILE_INLINE void ch_tile_step(int rows, int pairs, ch_left *a, ch_right *b, ch_vector sum[][CH_TILE_VECTORS]) {
   ch_vector right[CH_TILE_VECTORS];
 #pragma GCC unroll 4
   for (int v = 0; v < CH_TILE_VECTORS; v++) right[v] = ch_load(b->at + v * CH_LANES);
@@ -44,8 +51,10 @@ CH_TILE_INLINE void ch_tile_step(int rows, ch_left *a, ch_right *b, ch_vector su
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-    for (int v = 0; v < CH_TILE_VECTORS; v++)
-      sum[r][v] = ch_vector_fma(ch_splat(a->at[r * a->row]), right[v], sum[r][v]);
+    for (int v = 0; v < CH_TILE_VECTORS; v++) {
+      ch_vector left = ch_splat(a->at[r * a->row]);
+      sum[r][v] = pairs ? ch_vector_pairs(left, right[v], sum[r][v]) : ch_vector_fma(left, right[v], sum[r][v]);
+    }
   a->at += a->step;
   b->at += b->step;
   /* Seen together, two steps have more addresses and loads than there are registers: keep them apart. */
@@ -53,16 +62,17 @@ CH_TILE_INLINE void ch_tile_step(int rows, ch_left *a, ch_right *b, ch_vector su
 }
 
 /* sum[rows][] += sum over p < count of a[r,p] b[p,:]. Inlined with constant rows the sums are registers. */
-CH_TILE_INLINE void ch_tile_steps(int rows, int64_t count, ch_left a, ch_right b, ch_ahead ahead,
+CH_TILE_INLINE void ch_tile_steps(int rows, int pairs, int64_t count, ch_left a, ch_right b, ch_ahead ahead,
                                   ch_vector sum[][CH_TILE_VECTORS]) {
-  for (; count >= CH_TILE_FETCH; count -= CH_TILE_FETCH, ahead.at += ahead.step)
+  const char *next = ahead.at;
+  for (; count >= 2 * ch_tile_lines(pairs); count -= 2 * ch_tile_lines(pairs), next += ahead.step)
 #pragma GCC unroll 4
-    for (int line = 0; line < CH_TILE_COLUMNS; line += 16) {
-      __builtin_prefetch(ahead.at + line, 0, 2);
-      ch_tile_step(rows, &a, &b, sum);
-      ch_tile_step(rows, &a, &b, sum);
+    for (int line = 0; line < ch_tile_lines(pairs); line++) {
+      __builtin_prefetch(next + 64 * line, 0, 2);
+      ch_tile_step(rows, pairs, &a, &b, sum);
+      ch_tile_step(rows, pairs, &a, &b, sum);
     }
-  for (; count; count--) ch_tile_step(rows, &a, &b, sum);
+  for (; count; count--) ch_tile_step(rows, pairs, &a, &b, sum);
 }
 
 #endif

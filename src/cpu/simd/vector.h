@@ -32,6 +32,27 @@ static inline ch_vector ch_load_bf16(const uint16_t *x) {
   return (ch_vector)(__builtin_convertvector(*(const ch_halves *)x, ch_words) << 16);
 }
 
+/* Lanes of 32 bits, each with an element of x below one of y. */
+static inline ch_vector ch_load_pairs(const uint16_t *x, const uint16_t *y) {
+  ch_words low = __builtin_convertvector(*(const ch_halves *)x, ch_words);
+  return (ch_vector)(low | __builtin_convertvector(*(const ch_halves *)y, ch_words) << 16);
+}
+
+/* sum + the products of a's pairs of bf16 with b's, where the CPU has an instruction for it. */
+#if defined(__AVX512BF16__)
+enum { CH_HAS_PAIRS = 1 };
+static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
+  return (ch_vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+}
+#else
+enum { CH_HAS_PAIRS = 0 };
+static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
+  ch_words x = (ch_words)a, y = (ch_words)b, high = (ch_words){0} + 0xffff0000;
+  sum += (ch_vector)(x & high) * (ch_vector)(y & high);
+  return sum + (ch_vector)(x << 16) * (ch_vector)(y << 16);
+}
+#endif
+
 /* A store past the caches, of an output too large to be found there again: the line is not read first. `x` is aligned
  * to CH_VECTOR_BYTES; ch_store_past_end stands before others may read. */
 enum { CH_VECTOR_BYTES = CH_LANES * 4 };

@@ -8,10 +8,26 @@
 #include "base/signals.h"
 #include "cpu/simd/product.h"
 
-/* Whether products of bf16 go to oneDNN. Set, always to the same, while tables are filled. */
-static atomic_int by_matmul;
+/* What multiplies bf16. Set, always to the same, while tables are filled. */
+enum { WIDENED, IN_PAIRS, BY_MATMUL };
+static atomic_int unit;
 
-void ch_product_prepare(void) { by_matmul = ch_machine_has_fast_bf16() && ch_product_has_matmul(); }
+void ch_product_prepare(void) {
+  if (ch_machine_has_amx() && ch_product_has_matmul())
+    unit = BY_MATMUL;
+  else
+    unit = ch_machine_has_fast_bf16() ? IN_PAIRS : WIDENED;
+}
+
+static void by_own(const ch_product *p, void *scratch) {
+#if defined(__x86_64__)
+  if (p->bf16 && !p->by_row && unit != WIDENED) {
+    ch_product_own_avx512_bf16(p, scratch);
+    return;
+  }
+#endif
+  CH_SIMD_PICK(ch_product_own)(p, scratch);
+}
 
 void ch_product_begin(void) { omp_set_num_threads(1); }
 
@@ -58,7 +74,7 @@ static void in_slices(const ch_product *p, void *scratch) {
   for (int64_t begin = 0, depth; begin < p->k; begin += depth) {
     depth = depth_of_slice(p, p->k - begin);
     ch_product part = slice(p, begin, depth);
-    if (matmul(&part, scratch)) CH_SIMD_PICK(ch_product_own)(&part, scratch);
+    if (matmul(&part, scratch)) by_own(&part, scratch);
   }
 }
 
@@ -96,10 +112,10 @@ void ch_product_run(const ch_product *p, void *scratch) {
   if (p->m <= 0 || p->n <= 0) return;
   if (p->k <= 0)
     clear(p);
-  else if (p->bf16 && by_matmul && !p->by_row)
+  else if (p->bf16 && unit == BY_MATMUL && !p->by_row)
     by_onednn(p, scratch);
   else
-    CH_SIMD_PICK(ch_product_own)(p, scratch);
+    by_own(p, scratch);
 }
 
 int ch_product_has_matmul(void) {

@@ -14,7 +14,8 @@ void ch_product_run(const ch_product *p, void *scratch);
 void ch_product_begin(void);
 
 /* Chooses the kernels of bf16 products; to be called before the first one. Those of floats run by our own kernel, those
- * of bf16 by oneDNN where the CPU has a fast unit for them, else by the same kernel, which widens them. */
+ * of bf16 by oneDNN where the CPU has AMX, else by the same kernel: in pairs where the CPU does that faster, or
+ * widened. */
 void ch_product_prepare(void);
 
 /* Nonzero when oneDNN makes products of bf16 here. */

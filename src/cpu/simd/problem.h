@@ -1,0 +1,30 @@
+/* A product as the tiles of the own one see it. */
+#ifndef CH_CPU_SIMD_PROBLEM_H
+#define CH_CPU_SIMD_PROBLEM_H
+
+#include <stdint.h>
+
+/* What tiles multiply: floats, bf16 that were widened to floats, or pairs of bf16, a pair in the place of a float. */
+typedef enum { CH_FLOATS, CH_WIDENED, CH_PAIRS } ch_factors;
+
+/* C[m,n] (+)= alpha A[m,k] B[k,n] with roles given out: A is the left operand, whose row r, step p is element
+ * r * row + p * step; B's rows stand at ldb, or its columns do where it is transposed; C too. A pair is two elements
+ * that follow each other in the depth, and k counts pairs. Where they lie side by side (A with step 1, B transposed)
+ * they are read as they are, and strides count pairs too; else a pair is taken from two rows, of which the last is
+ * missing where the depth is odd. */
+typedef struct {
+  int64_t m, n, k;
+  ch_factors factors;
+  int odd;
+  const void *a, *b;
+  int64_t row, step, ldb;
+  int b_transposed, c_transposed, add;
+  int streams; /* the output goes past the caches */
+  float *c;
+  int64_t ldc;
+  float alpha;
+} ch_problem;
+
+static inline int64_t ch_least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#endif
