@@ -183,8 +183,8 @@ static void large(void **state) {
   for (int kind = 0; kind < KINDS; kind++) {
     static const struct {
       int n, e, k, cap, balanced;
-    } sizes[] = {
-        {4096, 64, 128, 2, 0}, {4096, 64, 128, 3, 0}, {4096, 64, 64, 2, 0}, {4096, 64, 0, 1, 1}, {4096, 64, 1, 1, 0}};
+    } sizes[] = {{4096, 64, 128, 2, 0}, {4096, 64, 128, 3, 0}, {4096, 64, 64, 2, 0},
+                 {4096, 64, 0, 1, 1},   {4096, 64, 1, 1, 0},   {16384, 8, 4096, 3, 0}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
       solve_and_check(kind, sizes[i].n, sizes[i].e, sizes[i].k, sizes[i].cap, sizes[i].balanced, NULL, 5);
   }

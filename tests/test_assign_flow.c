@@ -24,7 +24,7 @@ static void set_up(ch_flow *f, const network *c) {
     memcpy(f->open + r * f->ld, score, (size_t)f->ld * sizeof *score);
     f->slack[r] = c->cap;
   }
-  memset(f->held, 0, (size_t)c->e * sizeof *f->held);
+  ch_flow_clear(f);
   for (int j = 0; j < f->ld; j++) f->beta[j] = 0;
   for (int r = 0; r < c->rows; r++) {
     while (f->slack[r] > 0) {
@@ -45,26 +45,46 @@ static int holds(const ch_flow *f, int r, int node) {
   return node == f->e ? f->slack[r] > 0 : f->open[r * f->ld + node] == (real)-INFINITY;
 }
 
-/* Nodes that are not stale know the least loss of a move to any other node, and a row that makes it. */
+/* The least loss of a move from u to v, of the rows in [begin, end). */
+static double least_of(const ch_flow *f, int u, int v, int begin, int end) {
+  double least = INFINITY;
+  for (int r = begin; r < end; r++)
+    if (holds(f, r, u) && (v == f->e || !holds(f, r, v)))
+      least = fmin(least, (double)f->score[r * f->ld + u] - (double)f->score[r * f->ld + v]);
+  return least;
+}
+
+/* What a part that is not stale remembers of the rows [begin, end). */
+static void check_part(const ch_flow *f, const network *c, int u, int part, int begin, int end) {
+  for (int v = 0; v < f->nodes; v++) {
+    if (v == u) continue;
+    double least = least_of(f, u, v, begin, end), cost = f->out[u].cost[part * f->ld + v];
+    int carrier = f->out[u].carrier[part * f->ld + v];
+    if (cost != least)
+      fail_msg("seed %u: %d to %d costs %g in part %d, remembered is %g", c->seed, u, v, least, part, cost);
+    if (isinf(least)) continue;
+    assert_true(carrier >= begin && carrier < end);
+    assert_true(least_of(f, u, v, carrier, carrier + 1) == least);
+    assert_true(least - f->beta[u] + f->beta[v] >= -1e-9); /* and at the prices none gains */
+  }
+}
+
+/* Nodes know their rows and, in every part that is not stale, the cheapest moves; a part above a stale one is stale.
+ * Returns how many parts above blocks there were to look at. */
 static int check_memory(const ch_flow *f, const network *c) {
   int fresh = 0;
   for (int u = 0; u < f->nodes; u++) {
-    if (f->stale[u]) continue;
-    fresh++;
-    for (int v = 0; v < f->nodes; v++) {
-      double least = INFINITY;
-      if (v == u) continue;
-      for (int r = 0; r < c->rows; r++)
-        if (holds(f, r, u) && (v == f->e || !holds(f, r, v)))
-          least = fmin(least, (double)f->score[r * f->ld + u] - (double)f->score[r * f->ld + v]);
-      int carrier = f->carrier[u * f->ld + v];
-      if (f->cost[u * f->ld + v] != least)
-        fail_msg("seed %u: %d to %d costs %g, remembered is %g", c->seed, u, v, least, f->cost[u * f->ld + v]);
-      if (isinf(least)) continue;
-      assert_true(holds(f, carrier, u) && (v == f->e || !holds(f, carrier, v)));
-      assert_true((double)f->score[carrier * f->ld + u] - (double)f->score[carrier * f->ld + v] == least);
-      assert_true(least - f->beta[u] + f->beta[v] >= -1e-9); /* and at the prices none gains */
-    }
+    const ch_cheapest *m = &f->out[u];
+    for (int r = 0; r < c->rows; r++) assert_int_equal(ch_cheapest_holds(m, r), holds(f, r, u));
+    for (int level = 0, size = m->block; level < m->levels; level++, size *= CH_CHEAPEST_FAN)
+      for (int i = 0; i < m->parts[level]; i++) {
+        int part = m->first[level] + i, end = (i + 1) * size < c->rows ? (i + 1) * size : c->rows;
+        for (int below = i * CH_CHEAPEST_FAN; level && below < (i + 1) * CH_CHEAPEST_FAN; below++)
+          if (below < m->parts[level - 1] && m->stale[m->first[level - 1] + below]) assert_true(m->stale[part]);
+        if (m->stale[part]) continue;
+        check_part(f, c, u, part, i * size, end);
+        fresh += level > 0;
+      }
   }
   return fresh;
 }
@@ -84,7 +104,8 @@ static void memory_is_what_a_fresh_look_finds(void **state) {
   (void)state;
   int fresh = 0;
   for (uint32_t seed = 0; seed < 1500; seed++) {
-    network c = {.rows = 6 + (int)(90 * uniform(seed, 1u << 20)), .e = 3 + (int)seed % 7, .seed = seed};
+    double most = seed % 50 ? 150 : 2000; /* rows: two levels of parts, or three */
+    network c = {.rows = 6 + (int)(most * uniform(seed, 1u << 20)), .e = 3 + (int)seed % 7, .seed = seed};
     c.cap = 2 + (int)(seed / 7) % (c.e - 1);
     c.share = (int)((double)c.cap * c.rows / c.e * (0.3 + 0.7 * uniform(seed, 2u << 20)));
     if (c.share > c.rows) c.share = c.rows;

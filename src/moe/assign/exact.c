@@ -47,7 +47,7 @@ static void set_up(ch_flow *f, const level *l) {
     memcpy(f->open + r * f->ld, score, (size_t)f->ld * sizeof *score);
     f->slack[r] = slack_of(l, (int)r);
   }
-  memset(f->held, 0, (size_t)e * sizeof *f->held);
+  ch_flow_clear(f);
 }
 
 /* The k-th largest of values, which it reorders. */
@@ -133,10 +133,7 @@ static void solve(ch_exec *x, ch_pool *p, const level *l, int first) {
     for (int i = 0; i < p->e; i++) p->beta[i] = f.beta[i] - (keeps_slack ? f.beta[p->e] : 0);
     if (l->stride == 1)
       for (int i = 0; i < p->e; i++)
-        for (int s = 0; s < f.held[i]; s++) {
-          int r = f.list[(int64_t)i * f.rows + s];
-          if (r < l->rows) p->taken[(int64_t)i * p->rows + r] = 1;
-        }
+        for (int r = 0; r < l->rows; r++) p->taken[(int64_t)i * p->rows + r] = (uint8_t)ch_cheapest_holds(&f.out[i], r);
     p->iterations += f.moves;
   }
   ch_arena_release(&x->scratch, mark);

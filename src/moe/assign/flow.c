@@ -1,4 +1,4 @@
-/* Successive shortest paths on the network of assign_flow.h. Prices stay such that no move gains anything, so every
+/* Successive shortest paths on the network of flow.h. Prices stay such that no move gains anything, so every
  * result is the best one for the loads it has; each path takes one unit (or several of the same cost) from a node that
  * holds too many to one that holds too few. */
 #include "moe/assign/flow.h"
@@ -6,7 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK = 64, PAD = 16 };
+/* Rows of a block. Of n c / e that an expert takes 8 c stand in one; of the room, where many rows have some, up to 64.
+ * Half and twice of either took longer. */
+enum { ROWS_AN_EXPERT = 8, ROOM = 64, PAD = 16 };
 
 void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack) {
   ch_arena *a = &x->scratch;
@@ -16,16 +18,11 @@ void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack) {
   f->open = CH_NEW_HOST(a, real, rows * ld);
   f->slack = CH_NEW_HOST(a, int, rows);
   f->excess = CH_NEW_HOST(a, int, nodes);
-  f->list = CH_NEW_HOST(a, int, (int64_t)e *rows);
   f->held = CH_NEW_HOST(a, int, e);
   f->beta = CH_NEW_HOST(a, double, ld);
-  f->cost = CH_NEW_HOST(a, double, nodes *ld);
-  f->carrier = CH_NEW_HOST(a, int, nodes *ld);
-  f->stale = CH_NEW_HOST(a, uint8_t, nodes);
-  f->blocks = keeps_slack ? (rows + BLOCK - 1) / BLOCK : 0;
-  f->block_cost = CH_NEW_HOST(a, double, f->blocks *ld);
-  f->block_carrier = CH_NEW_HOST(a, int, f->blocks *ld);
-  f->block_stale = CH_NEW_HOST(a, uint8_t, f->blocks);
+  f->out = CH_NEW_HOST(a, ch_cheapest, nodes);
+  for (int v = 0; v < f->nodes; v++)
+    ch_cheapest_alloc(f, &f->out[v], v == e ? ROOM : (ROWS_AN_EXPERT * e + 63) / 64 * 64);
   f->some_rows = CH_NEW_HOST(a, int, rows);
   f->distance = CH_NEW_HOST(a, double, nodes);
   f->previous = CH_NEW_HOST(a, int, nodes);
@@ -36,122 +33,69 @@ void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack) {
 
 static int is_room(const ch_flow *f, int node) { return node == f->e; }
 
-/* --- the cheapest moves out of a node --- */
-
-static void cheapest(ch_flow *f, int rows, const int *row, int from, double *cost, int *carrier) {
-  f->x->ops->exchange(f->x, &(ch_exchange_args){.rows = rows,
-                                                .from = from,
-                                                .row = CH_AS_DEV(const int, row),
-                                                .ld = f->ld,
-                                                .score = CH_AS_DEV(const real, f->score),
-                                                .open = CH_AS_DEV(const real, f->open),
-                                                .cost = CH_AS_DEV(double, cost),
-                                                .carrier = CH_AS_DEV(int, carrier)});
-}
-
-static void refresh_block(ch_flow *f, int block) {
-  int end = (block + 1) * BLOCK < f->rows ? (block + 1) * BLOCK : f->rows, rows = 0;
-  for (int r = block * BLOCK; r < end; r++)
-    if (f->slack[r] > 0) f->some_rows[rows++] = r;
-  cheapest(f, rows, f->some_rows, f->e, f->block_cost + block * f->ld, f->block_carrier + block * f->ld);
-  f->block_stale[block] = 0;
-}
-
-static void refresh_room(ch_flow *f) {
-  double *cost = f->cost + f->e * f->ld;
-  int *carrier = f->carrier + f->e * f->ld;
-  for (int b = 0; b < f->blocks; b++) {
-    if (f->block_stale[b]) refresh_block(f, b);
-    const double *of_block = f->block_cost + b * f->ld;
-    const int *who = f->block_carrier + b * f->ld;
-    for (int64_t j = 0; j < f->ld; j++) {
-      int better = b == 0 || of_block[j] < cost[j];
-      cost[j] = better ? of_block[j] : cost[j];
-      carrier[j] = better ? who[j] : carrier[j];
-    }
-  }
-}
-
-static void refresh(ch_flow *f, int node) {
-  if (!f->stale[node]) return;
-  f->stale[node] = 0;
-  if (is_room(f, node))
-    refresh_room(f);
-  else
-    cheapest(f, f->held[node], f->list + (int64_t)node * f->rows, node, f->cost + node * f->ld,
-             f->carrier + node * f->ld);
-}
-
 /* --- moving a row --- */
 
-/* Row r, which the expert holds, is one more that may go to node `to`. */
-static void offer(ch_flow *f, int expert, int r, int to) {
-  int64_t at = expert * f->ld + to, row = r * f->ld;
-  double loss = (double)f->score[row + expert] - (double)f->open[row + to];
-  if (f->stale[expert] || !(loss < f->cost[at])) return;
-  f->cost[at] = loss;
-  f->carrier[at] = r;
-}
-
 static void append(ch_flow *f, int expert, int r) {
-  f->list[(int64_t)expert * f->rows + f->held[expert]++] = r;
+  f->held[expert]++;
   f->open[r * f->ld + expert] = (real)-INFINITY;
+  ch_cheapest_put(&f->out[expert], r, 1);
 }
 
 static void drop(ch_flow *f, int expert, int r) {
-  int *list = f->list + (int64_t)expert * f->rows, at = 0;
-  while (list[at] != r) at++;
-  list[at] = list[--f->held[expert]];
+  f->held[expert]--;
   f->open[r * f->ld + expert] = f->score[r * f->ld + expert];
+  ch_cheapest_put(&f->out[expert], r, 0);
 }
 
 /* What the row's other experts knew about it. */
 static void tell_others(ch_flow *f, int r, int from, int to) {
-  const real *open = f->open + r * f->ld;
+  const real *score = f->score + r * f->ld, *open = f->open + r * f->ld;
   for (int i = 0; i < f->e; i++) {
     if (open[i] != (real)-INFINITY || i == to) continue;
-    if (!is_room(f, to) && f->carrier[i * f->ld + to] == r) f->stale[i] = 1;
-    if (!is_room(f, from)) offer(f, i, r, from);
+    if (!is_room(f, to)) ch_cheapest_withdraw(f, &f->out[i], r, to);
+    if (!is_room(f, from)) ch_cheapest_offer(f, &f->out[i], r, from, (double)score[i] - (double)score[from]);
   }
 }
 
-/* What `to` remembers need not be told of its new row: it is stale. A path's end was never looked at while it held too
- * few, and a node on the way has just given up a row itself. */
 static void move(ch_flow *f, int r, int from, int to) {
   int had_slack = f->slack[r] > 0;
   f->moves++;
-  if (is_room(f, from)) {
+  if (is_room(f, from))
     f->slack[r]--;
-  } else {
+  else
     drop(f, from, r);
-    f->stale[from] = 1;
-  }
-  if (is_room(f, to)) {
+  if (is_room(f, to))
     f->slack[r]++;
-  } else {
+  else
     append(f, to, r);
-  }
   tell_others(f, r, from, to);
-  if (f->blocks && (had_slack || f->slack[r] > 0)) f->block_stale[r / BLOCK] = f->stale[f->e] = 1;
+  if (f->nodes > f->e && (had_slack || f->slack[r] > 0)) ch_cheapest_put(&f->out[f->e], r, f->slack[r] > 0);
 }
 
 /* --- shortest paths --- */
 
 static int nearest(const ch_flow *f) {
   int best = -1;
-  for (int v = 0; v < f->nodes; v++)
-    if (!f->settled[v] && f->distance[v] < INFINITY && (best < 0 || f->distance[v] < f->distance[best])) best = v;
+  double least = INFINITY;
+  for (int v = 0; v < f->nodes; v++) {
+    if (f->settled[v] || !(f->distance[v] < least)) continue;
+    least = f->distance[v];
+    best = v;
+  }
   return best;
 }
 
+/* Rounding must not make a way shorter than to where it starts; so no settled node is reached again. */
 static void relax(ch_flow *f, int u) {
-  const double *cost = f->cost + u * f->ld;
-  double here = f->distance[u] - f->beta[u];
+  const double *cost = f->out[u].cost + ch_cheapest_all(f, &f->out[u]), *beta = f->beta;
+  double *distance = f->distance, so_far = distance[u], here = so_far - beta[u];
+  int *previous = f->previous;
   for (int v = 0; v < f->nodes; v++) {
-    double there = fmax(here + cost[v] + f->beta[v], f->distance[u]); /* rounding must not make a way shorter */
-    if (f->settled[v] || !(there < f->distance[v])) continue;
-    f->distance[v] = there;
-    f->previous[v] = u;
+    double there = here + cost[v] + beta[v];
+    there = there > so_far ? there : so_far;
+    int nearer = there < distance[v];
+    distance[v] = nearer ? there : distance[v];
+    previous[v] = nearer ? u : previous[v];
   }
 }
 
@@ -167,7 +111,7 @@ static int search(ch_flow *f, int source) {
         if (f->settled[v]) f->beta[v] += f->distance[u] - f->distance[v];
       return u;
     }
-    refresh(f, u);
+    ch_cheapest_refresh(f, u);
     relax(f, u);
   }
   return -1;
@@ -175,18 +119,9 @@ static int search(ch_flow *f, int source) {
 
 /* Up to `most` rows that can make the path's step from u to v at its cost, into some_rows. */
 static int carriers(ch_flow *f, int u, int v, int most) {
-  if (most == 1) {
-    f->some_rows[0] = f->step_row[v];
-    return 1;
-  }
-  int rows = is_room(f, u) ? f->rows : f->held[u], count = 0;
-  const int *list = is_room(f, u) ? NULL : f->list + (int64_t)u * f->rows;
-  for (int i = 0; i < rows && count < most; i++) {
-    int r = list ? list[i] : i;
-    if (!list && f->slack[r] <= 0) continue;
-    if ((double)f->score[r * f->ld + u] - (double)f->open[r * f->ld + v] == f->step_cost[v]) f->some_rows[count++] = r;
-  }
-  return count;
+  if (most > 1) return ch_cheapest_carriers(f, u, v, f->step_cost[v], most, f->some_rows);
+  f->some_rows[0] = f->step_row[v];
+  return 1;
 }
 
 /* Along the path to `target`, as much as its ends, and moves of the same cost, allow. Rows are found before and again
@@ -194,9 +129,10 @@ static int carriers(ch_flow *f, int u, int v, int most) {
 static void augment(ch_flow *f, int source, int target) {
   int amount = f->excess[source] < -f->excess[target] ? f->excess[source] : -f->excess[target];
   for (int v = target; v != source; v = f->previous[v]) {
-    int64_t at = f->previous[v] * f->ld + v;
-    f->step_cost[v] = f->cost[at];
-    f->step_row[v] = f->carrier[at];
+    const ch_cheapest *c = &f->out[f->previous[v]];
+    int64_t at = ch_cheapest_all(f, c) + v;
+    f->step_cost[v] = c->cost[at];
+    f->step_row[v] = c->carrier[at];
     if (amount > 1) amount = carriers(f, f->previous[v], v, amount);
   }
   for (int v = target; v != source; v = f->previous[v]) {
@@ -207,14 +143,19 @@ static void augment(ch_flow *f, int source, int target) {
   f->excess[target] += amount;
 }
 
+void ch_flow_clear(ch_flow *f) {
+  memset(f->held, 0, (size_t)f->e * sizeof *f->held);
+  for (int v = 0; v < f->nodes; v++) ch_cheapest_clear(&f->out[v]);
+}
+
 void ch_flow_take(ch_flow *f, int row, int expert) {
   append(f, expert, row);
   f->slack[row]--;
 }
 
 void ch_flow_balance(ch_flow *f) {
-  memset(f->stale, 1, (size_t)f->nodes);
-  memset(f->block_stale, 1, (size_t)f->blocks);
+  for (int r = 0; r < f->rows && f->nodes > f->e; r++)
+    if (f->slack[r] > 0) ch_cheapest_put(&f->out[f->e], r, 1);
   for (int u = 0; u < f->nodes; u++)
     while (f->excess[u] > 0) {
       int target = search(f, u);

@@ -6,28 +6,34 @@
 
 #include "moe/assign/solver.h"
 
+enum { CH_CHEAPEST_FAN = 8, CH_CHEAPEST_LEVELS = 12 };
+
+/* The rows that a node holds, and the cheapest moves out of it. Rows stand in blocks by their numbers; the cheapest of
+ * every block are remembered, those of some blocks together, and so on up to one of all. */
+typedef struct ch_cheapest {
+  int block;                     /* rows, a multiple of 64 */
+  int levels;                    /* 0: blocks; the last has one part */
+  int parts[CH_CHEAPEST_LEVELS]; /* of a level */
+  int first[CH_CHEAPEST_LEVELS]; /* of a level, among the parts of all */
+  uint64_t *holds;               /* a bit for every row */
+  double *cost;                  /* [parts of all, ld] */
+  int *carrier;                  /* [parts of all, ld] the row, or -1 */
+  uint8_t *stale;                /* [parts of all] to be found again; so is then what is above it */
+} ch_cheapest;
+
 typedef struct ch_flow {
   ch_exec *x;
   int rows, e;
-  int nodes;    /* e, and one for slack where rows may keep some */
-  int64_t ld;   /* nodes, rounded up: columns of the matrices */
-  real *score;  /* [rows,ld] the node `slack` scores 0 */
-  real *open;   /* [rows,ld] score where the row may take the node, -infinity where it cannot */
-  int *slack;   /* [rows] experts that the row may take beside those it has */
-  int *excess;  /* [nodes] rows that the node holds beyond its share */
-  int *list;    /* [e,rows] rows of an expert */
-  int *held;    /* [e] how many */
-  double *beta; /* [ld] prices: no move gains, cost[u,v] - beta[u] + beta[v] >= 0 */
-  /* cheapest moves out of every node; those of a stale one are to be found again */
-  double *cost; /* [nodes,ld] */
-  int *carrier; /* [nodes,ld] the row, or -1 */
-  uint8_t *stale;
-  /* the same for the rows with slack, in blocks: they are many */
-  int blocks;
-  double *block_cost;
-  int *block_carrier;
-  uint8_t *block_stale;
-  int *some_rows; /* [rows] scratch */
+  int nodes;        /* e, and one for slack where rows may keep some */
+  int64_t ld;       /* nodes, rounded up: columns of the matrices */
+  real *score;      /* [rows,ld] the node `slack` scores 0 */
+  real *open;       /* [rows,ld] score where the row may take the node, -infinity where it cannot */
+  int *slack;       /* [rows] experts that the row may take beside those it has */
+  int *excess;      /* [nodes] rows that the node holds beyond its share */
+  int *held;        /* [e] rows of an expert */
+  double *beta;     /* [ld] prices: no move gains, cost[u,v] - beta[u] + beta[v] >= 0 */
+  ch_cheapest *out; /* [nodes] */
+  int *some_rows;   /* [rows] scratch */
   /* shortest paths */
   double *distance; /* [nodes] */
   int *previous;
@@ -40,10 +46,38 @@ typedef struct ch_flow {
 /* Memory from scratch, which is the host's. */
 void ch_flow_alloc(ch_exec *x, ch_flow *f, int rows, int e, int keeps_slack);
 
+/* No row holds anything. */
+void ch_flow_clear(ch_flow *f);
+
 /* A row takes an expert while the network is set up, before anything moves. */
 void ch_flow_take(ch_flow *f, int row, int expert);
 
 /* Moves rows until no node holds more than its share; total score falls as little as possible. */
 void ch_flow_balance(ch_flow *f);
+
+/* --- what nodes hold and remember (cheapest.c) --- */
+
+void ch_cheapest_alloc(ch_flow *f, ch_cheapest *c, int block);
+void ch_cheapest_clear(ch_cheapest *c);
+
+static inline int ch_cheapest_holds(const ch_cheapest *c, int row) { return c->holds[row / 64] >> row % 64 & 1; }
+
+/* A row comes or goes, or what it may take has changed. */
+void ch_cheapest_put(ch_cheapest *c, int row, int holds);
+
+/* A row of the node may no longer go to node `to`, or may now, at that loss. */
+void ch_cheapest_withdraw(const ch_flow *f, ch_cheapest *c, int row, int to);
+void ch_cheapest_offer(const ch_flow *f, ch_cheapest *c, int row, int to, double loss);
+
+/* The part that stands for all rows of the node: where its costs and carriers are. */
+static inline int64_t ch_cheapest_all(const ch_flow *f, const ch_cheapest *c) {
+  return c->first[c->levels - 1] * f->ld;
+}
+
+/* Finds again what is stale. */
+void ch_cheapest_refresh(ch_flow *f, int node);
+
+/* Up to `most` rows that can go from node to `to` at that cost, which is the least, ascending; returns how many. */
+int ch_cheapest_carriers(const ch_flow *f, int node, int to, double cost, int most, int *row);
 
 #endif
