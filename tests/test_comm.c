@@ -90,6 +90,33 @@ static int gathers(const ch_comm *comm, void *context) {
   return 0;
 }
 
+/* Of several owners at once, one of them twice; some are less than there are ranks, and some go in parts. An owner
+ * sends what there is, once, and everybody else a share to all but two. */
+static int spreads(const ch_comm *comm, void *context) {
+  (void)context;
+  enum { COUNT = CH_AT_ONCE };
+  static const int64_t few[COUNT] = {1, 300, 50, 0, 700, 5, 2, 99},
+                       many[COUNT] = {1, 3 * FORKED_WORTH, 50, 0, 8 * 9 * FORKED_WORTH, 5, 2, 1 << 14};
+  const int64_t *bytes = comm->piece == 7 ? few : many;
+  static uint8_t data[COUNT][8 * 9 * FORKED_WORTH];
+  static ch_bytes spans[COUNT * 2 * CH_SPANS * FORKED_MOST];
+  ch_spread some[COUNT];
+  int64_t before = comm->traffic ? comm->traffic->bytes : 0, sent = 0;
+  for (int k = 0; k < COUNT; k++) {
+    some[k] = (ch_spread){3 * k % comm->size, data[k], bytes[k]};
+    for (int64_t i = 0; i < bytes[k]; i++) data[k][i] = comm->rank == some[k].owner ? (uint8_t)(i * (k + 7) >> 3) : 0;
+    if (comm->size == 1) continue;
+    int place = comm->rank - (comm->rank > some[k].owner), others = comm->size - 1;
+    int64_t share = ch_share(bytes[k], place + 1, others) - ch_share(bytes[k], place, others);
+    sent += comm->rank == some[k].owner ? bytes[k] : share * (comm->size - 2);
+  }
+  ch_comm_spread(comm, "test", some, COUNT, spans);
+  for (int k = 0; k < COUNT; k++)
+    for (int64_t i = 0; i < bytes[k]; i++) must(data[k][i] == (uint8_t)(i * (k + 7) >> 3));
+  must(!comm->traffic || comm->traffic->bytes - before == sent);
+  return 0;
+}
+
 /* An error of one is that of all; of two the worse, of equal ones the lower rank's. */
 static int agrees(const ch_comm *comm, void *context) {
   (void)context;
@@ -121,22 +148,41 @@ static real naive(int lo, int hi, int64_t i) {
   return hi - lo == 1 ? part_of(lo, i) : naive(lo, mid, i) + naive(mid, hi, i);
 }
 
-/* The sum is on every `every`-th rank from `first` on. */
-static int sums_to(const ch_comm *comm, int shards, int64_t count, const ch_receivers *to) {
+typedef struct {
+  real *piece[CH_SUM_PIECES];
+  ch_comm_array array;
+} summed;
+
+static int pieces_of(const ch_comm *comm, int shards, int64_t count, const ch_receivers *to, summed *s) {
   ch_piece pieces[CH_SUM_PIECES];
-  real *piece[CH_SUM_PIECES], *room = calloc((size_t)ch_comm_sum_room(comm, shards) + 1, sizeof *room);
   int of = ch_comm_pieces(shards, comm->rank, comm->size, pieces), at = shards / comm->size * comm->rank;
+  s->array = (ch_comm_array){s->piece, count, count, to};
   for (int p = 0; p < of; p++) {
     must(pieces[p].lo == at && pieces[p].hi > at); /* they cover the rank's shards */
     at = pieces[p].hi;
-    piece[p] = malloc((size_t)count * sizeof **piece);
-    for (int64_t i = 0; i < count; i++) piece[p][i] = naive(pieces[p].lo, pieces[p].hi, i);
+    s->piece[p] = malloc((size_t)count * sizeof **s->piece);
+    for (int64_t i = 0; i < count; i++) s->piece[p][i] = naive(pieces[p].lo, pieces[p].hi, i);
   }
   must(at == shards / comm->size * (comm->rank + 1));
-  ch_comm_sum(comm, "test", shards, piece, count, count, to, room);
-  for (int64_t i = 0; i < count && (!to || ch_receives(to, comm->rank)); i++) must(piece[0][i] == naive(0, shards, i));
-  for (int p = 0; p < of; p++) free(piece[p]);
-  free(room);
+  return 0;
+}
+
+/* Of two arrays at once. The first one's sum is on every `every`-th rank from `first` on. */
+static int sums_to(const ch_comm *comm, int shards, int64_t count, const ch_receivers *to) {
+  summed s[2] = {0};
+  ch_arena arena;
+  ch_arena_init(&arena, "test", &ch_memory_host);
+  ch_comm_sum_room(comm, shards, 2, &arena);
+  must(ch_arena_commit(&arena) == CHOIR_OK);
+  const ch_sum_room room = ch_comm_sum_room(comm, shards, 2, &arena);
+  if (pieces_of(comm, shards, count, to, &s[0]) || pieces_of(comm, shards, SOME + 1, NULL, &s[1])) return 1;
+  ch_comm_sum(comm, "test", shards, (ch_comm_array[]){s[0].array, s[1].array}, 2, &room);
+  for (int k = 0; k < 2; k++) {
+    for (int64_t i = 0; i < s[k].array.count && (k || !to || ch_receives(to, comm->rank)); i++)
+      must(s[k].piece[0][i] == naive(0, shards, i));
+    for (int p = 0; p < CH_SUM_PIECES; p++) free(s[k].piece[p]);
+  }
+  ch_arena_free(&arena);
   return 0;
 }
 
@@ -226,6 +272,7 @@ static void exchanges_ragged(void **state) { (void)state, on_all(ragged); }
 static void exchanges_under_way(void **state) { (void)state, on_all(under_way); }
 static void transposes(void **state) { (void)state, on_all(transposed_twice); }
 static void gathers_shares(void **state) { (void)state, on_all(gathers); }
+static void spreads_from_owners(void **state) { (void)state, on_all(spreads); }
 static void agrees_on_errors(void **state) { (void)state, on_all(agrees); }
 static void sums_are_of_one(void **state) { (void)state, on_all(sums); }
 static void groups_are_alone(void **state) {
@@ -236,6 +283,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged), cmocka_unit_test(exchanges_under_way),
                                      cmocka_unit_test(transposes),       cmocka_unit_test(gathers_shares),
                                      cmocka_unit_test(agrees_on_errors), cmocka_unit_test(sums_are_of_one),
-                                     cmocka_unit_test(groups_are_alone)};
+                                     cmocka_unit_test(groups_are_alone), cmocka_unit_test(spreads_from_owners)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 static void topologies_by_hand(void **state) {
   (void)state;
   ch_cluster c = {.ranks = 64, .levels = 1, .level = {{.ranks = 64, .bandwidth = 10}}};
-  ch_flow f = {.bytes = 64 * 63.0, .exchanges = 3, .messages = 1, .size = 64, .stride = 1};
+  ch_flow f = {.bytes = 64 * 63.0, .exchanges = 3, .messages = 3, .size = 64, .stride = 1};
   c.level[0].oversubscription = 1;
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 6.3) < 1e-12);
   c.level[0].topology = CH_FAT_TREE, c.level[0].oversubscription = 4;
@@ -23,32 +23,48 @@ static void topologies_by_hand(void **state) {
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 8 * 8 / 8.0 / 10) < 1e-12);
   c.level[0].latency = 5, c.message = 0.25;
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 0.8 - 3 * (5 + 7 * 0.25)) < 1e-12);
-  f.messages = 4;
+  f.messages = 12;
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 0.8 - 3 * (5 + 4 * 7 * 0.25)) < 1e-12);
   f.busiest = 2 * f.bytes;
   assert_true(fabs(ch_passage_of(&c, 64, &f).seconds - 1.6 - 3 * (5 + 4 * 7 * 0.25)) < 1e-12);
 }
 
-/* A matrix that visits four ranks leaves its owner, a share to each, before they pass shares on: 2 G / (G + 1) of the
- * mean. Its gradient comes to the owner as it would to everybody. */
-static void an_owners_link_is_waited_for(void **state) {
+/* Four layers on four ranks: four matrices of q = 32 x 32 in each, and three of f = 48 x 32 in the first and the third,
+ * each to whom has least, q being 2 and f 3 of 512 elements:
+ *
+ *   layer   0: q k v o f f f       1: q k v o     2: q k v o f f f     3: q k v o
+ *   owner      0 1 2 3 0 1 2          3 3 0 1        2 3 0 1 2 3 0        1 2 1 3
+ *   of each    5 5 5 2                2 2 0 4        5 2 5 5              0 4 2 2
+ *   all        5 5 5 2                7 7 5 6        12 9 10 11           12 13 12 13
+ */
+static void owners_links_are_waited_for(void **state) {
   (void)state;
+  enum { UNIT = 512 * sizeof(real), RANKS = 4 };
   choir_config c = model_config("expert_choice");
-  const ch_layout whole = {.ranks = 4, .replicas = 1, .experts = 4, .hidden = 1},
-                  sharded = {.ranks = 4, .replicas = 1, .experts = 4, .hidden = 1, .dense_sharded = 1};
+  const ch_layout whole = {.ranks = RANKS, .replicas = 1, .experts = RANKS, .hidden = 1},
+                  sharded = {.ranks = RANKS, .replicas = 1, .experts = RANKS, .hidden = 1, .dense_sharded = 1};
   ch_params params;
-  c.train.shards = 4;
+  c.train.shards = RANKS;
   test_ok(ch_params_build(&c.model, &params));
   const ch_flow visits = ch_flow_of(&c, &params, &sharded, CH_FLOW_MATRICES),
                 all = ch_flow_of(&c, &params, &whole, CH_FLOW_DENSE),
                 owners = ch_flow_of(&c, &params, &sharded, CH_FLOW_DENSE);
-  assert_true(visits.bytes > 0 && fabs(visits.busiest - visits.bytes * 8 / 5) < 1e-9 * visits.bytes);
-  assert_true(owners.bytes < all.bytes && owners.busiest == all.bytes && all.busiest == all.bytes);
+  /* what there is goes to three; the last layer's is still there before backward */
+  assert_true(visits.bytes == (2 * (17 + 8 + 17) + 8) * (RANKS - 1) * UNIT);
+  /* too small for parts: the owner of most hands it out, and then whoever owns least passes on two thirds of the rest
+   */
+  const double waits = 2 * (5 + 15 * 2 / 3.0 + 4 + 8 * 2 / 3.0 + 5 + 15 * 2 / 3.0) + 4 + 8 * 2 / 3.0;
+  assert_true(fabs(visits.busiest - RANKS * waits * UNIT) < 1e-9 * visits.busiest);
+  assert_true(visits.exchanges == 2 * 7 && visits.messages == 2 * (2 * (7 + 4 + 7) + 4));
+  /* of 50 units in place of all of them, three quarters of those of who gets most: of attention, and of GEGLU */
+  assert_true(owners.bytes < all.bytes && all.busiest == all.bytes);
+  assert_true(fabs(all.busiest - owners.busiest - (50 - (2 + 3 + 4 + 2 + 3 + 4)) * (RANKS - 1) * UNIT) < 1);
+  assert_true(owners.messages == all.messages && owners.exchanges == all.exchanges);
   ch_params_free(&params);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(topologies_by_hand),
-                                     cmocka_unit_test(an_owners_link_is_waited_for)};
+                                     cmocka_unit_test(owners_links_are_waited_for)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,19 +34,22 @@ static void must(int code) {
   exit(1);
 }
 
-void __real_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
-                        int64_t most, const ch_receivers *to, real *room);
-void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
-                        int64_t most, const ch_receivers *to, real *room);
+void __real_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
+                        const ch_sum_room *room);
+void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
+                        const ch_sum_room *room);
 
 /* The sums of gradients read and write what they exchange: not the rank's own memory, but what all ranks share. */
-void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count,
-                        int64_t most, const ch_receivers *to, real *room) {
-  real *nowhere[CH_SUM_PIECES], *shared = scale_network_nowhere(count * (int64_t)sizeof *shared);
-  (void)piece, (void)room;
+void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
+                        const ch_sum_room *room) {
+  real *nowhere[CH_SUM_PIECES], *shared;
+  ch_comm_array moved[CH_AT_ONCE];
+  int64_t most = (int64_t)shards * CH_SUM_SLICE; /* as there are shards, there are pieces at most */
+  for (int i = 0; i < arrays; i++) most = array[i].count > most ? array[i].count : most;
+  shared = scale_network_nowhere(most * (int64_t)sizeof *shared);
   for (int i = 0; i < CH_SUM_PIECES; i++) nowhere[i] = shared;
-  room = scale_network_nowhere(ch_comm_sum_room(comm, shards) * (int64_t)sizeof *room);
-  __real_ch_comm_sum(comm, what, shards, nowhere, count, most, to, room);
+  for (int i = 0; i < arrays; i++) moved[i] = array[i], moved[i].piece = nowhere;
+  __real_ch_comm_sum(comm, what, shards, moved, arrays, &(ch_sum_room){shared, room->spans});
 }
 
 /* What the loop of choir train exchanges beside the step (train/loop.c): who waited, whether all are well, who wishes

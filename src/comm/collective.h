@@ -2,17 +2,37 @@
 #ifndef CH_COMM_COLLECTIVE_H
 #define CH_COMM_COLLECTIVE_H
 
+#include "base/arena.h"
 #include "base/real.h"
 #include "comm/transfer.h"
 
 /* The share of rank r of `count` things in a row: from ch_share(count, r, size) to ch_share(count, r + 1, size). */
 static inline int64_t ch_share(int64_t count, int64_t rank, int64_t size) { return count * rank / size; }
 
+/* The same as bytes, of things of `bytes` each. */
+static inline ch_bytes ch_share_of(const void *all, int64_t count, int64_t bytes, int64_t rank, int64_t size) {
+  int64_t first = ch_share(count, rank, size), last = ch_share(count, rank + 1, size);
+  return (ch_bytes){(char *)(uintptr_t)all + first * bytes, (last - first) * bytes};
+}
+
+/* Arrays that are under way at a time, at most, and the spans of one, for each rank. */
+enum { CH_AT_ONCE = CH_TRANSFERS / 2, CH_SPANS = 2 };
+
+/* Every `every`-th rank, from `first` on. */
+typedef struct ch_receivers {
+  int first, every; /* first < every */
+} ch_receivers;
+static inline int ch_receives(const ch_receivers *r, int rank) { return rank % r->every == r->first; }
+
 /* all [size * bytes]: every rank brings its part, which stands in its place, and gets those of all. */
 void ch_comm_gather(const ch_comm *comm, const char *what, void *all, int64_t bytes);
 
 /* The same of parts of a row of `count` things of `bytes` each, by ch_share. */
 void ch_comm_gather_shares(const ch_comm *comm, const char *what, void *all, int64_t count, int64_t bytes);
+
+/* Begins that; `to` alone get all, NULL being everybody. spans: [CH_SPANS, size], used until it has ended. */
+void ch_comm_gather_begin(const ch_comm *comm, ch_transfer *t, const char *what, void *all, int64_t count,
+                          int64_t bytes, const ch_receivers *to, ch_bytes *spans);
 
 /* The largest of all ranks' values. */
 int64_t ch_comm_max(const ch_comm *comm, int64_t value);
@@ -24,9 +44,18 @@ int ch_comm_agree(const ch_comm *comm, int code);
 /* One rank's bytes to all. */
 void ch_comm_broadcast(const ch_comm *comm, int root, void *data, int64_t bytes);
 
-/* One rank's `count` things of `bytes` each to all, where they are many: a share to each, and each gives it to all, so
- * that nobody sends more than twice what there is. */
-void ch_comm_spread(const ch_comm *comm, const char *what, int root, void *data, int64_t count, int64_t bytes);
+/* An array that all are to have as its owner has it. */
+typedef struct ch_spread {
+  int owner;
+  void *data;
+  int64_t bytes;
+} ch_spread;
+
+/* Some at once, CH_AT_ONCE at most: spread.c says how. spans: [count, 2, CH_SPANS, size]. */
+void ch_comm_spread(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans);
+
+/* In how many parts they go, where the largest has so many bytes. */
+int ch_comm_spread_parts(const ch_comm *comm, int64_t bytes);
 
 /* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
 enum { CH_FACTS = 9 };
@@ -41,19 +70,28 @@ typedef struct ch_piece {
 } ch_piece;
 int ch_comm_pieces(int shards, int rank, int size, ch_piece *pieces);
 
-/* Every `every`-th rank, from `first` on. */
-typedef struct ch_receivers {
-  int first, every; /* first < every */
-} ch_receivers;
-static inline int ch_receives(const ch_receivers *r, int rank) { return rank % r->every == r->first; }
+/* Elements of every piece that a rank adds at a time. */
+enum { CH_SUM_SLICE = 1 << 16 };
 
-/* piece[i] [count], the sums of this rank's pieces, become in piece[0] the sum of all shards: each rank adds its share
- * of the elements and gives it to the receivers, NULL being all ranks; on the others piece[0] is used up. most: the
- * largest count of any group that sums meanwhile, so that all have as many exchanges. `room` has ch_comm_sum_room
- * elements. */
-void ch_comm_sum(const ch_comm *comm, const char *what, int shards, real *const *piece, int64_t count, int64_t most,
-                 const ch_receivers *to, real *room);
-int64_t ch_comm_sum_room(const ch_comm *comm, int shards);
+/* One array of `count` elements: piece[i], the sums of this rank's pieces. `most`: the largest count of any group that
+ * sums meanwhile, so that all have as many exchanges. `to` alone get the sum, NULL being everybody. */
+typedef struct ch_comm_array {
+  real *const *piece;
+  int64_t count, most;
+  const ch_receivers *to;
+} ch_comm_array;
+
+typedef struct ch_sum_room {
+  real *piece;     /* slices of the pieces of all ranks */
+  ch_bytes *spans; /* [arrays, CH_SPANS, size] */
+} ch_sum_room;
+ch_sum_room ch_comm_sum_room(const ch_comm *comm, int shards, int arrays, ch_arena *arena);
+
+/* In piece[0] of every array, CH_AT_ONCE at most, stands then the sum of all shards: each rank adds its share of the
+ * elements, of one array after the other, and gives its shares of all at once to those that get them; on the others
+ * piece[0] is used up. */
+void ch_comm_sum(const ch_comm *comm, const char *what, int shards, const ch_comm_array *array, int arrays,
+                 const ch_sum_room *room);
 
 /* The same tree over one number a shard. */
 double ch_add_shards(int shards, const double *shard);

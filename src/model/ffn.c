@@ -130,15 +130,19 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
  * on every rank that holds the experts, so that all update them alike. */
 static void sum_replicas(ch_exec *x, const ch_block *b) {
   const ch_comm *holders = &x->grid.holders;
-  const ch_param *tensor[] = {b->w1, b->w2};
+  enum { TENSORS = 2 };
+  const ch_param *tensor[TENSORS] = {b->w1, b->w2};
   size_t mark = ch_arena_mark(&x->scratch);
-  real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(holders, holders->size));
-  for (int i = 0; i < 2 && !ch_counting(x); i++) {
-    real *gradient = CH_AS_HOST(real, tensor[i]->g);
+  const ch_sum_room room = ch_comm_sum_room(holders, holders->size, TENSORS, &x->scratch);
+  real *gradient[TENSORS];
+  ch_comm_array array[TENSORS];
+  for (int i = 0; i < TENSORS; i++) {
     int64_t e = tensor[i]->shape[0], groups = x->grid.experts.size, most = (e + groups - 1) / groups;
-    ch_comm_sum(holders, "gradients of experts", holders->size, &gradient, tensor[i]->count,
-                most * tensor[i]->shape[1] * tensor[i]->part.columns, NULL, room);
+    gradient[i] = CH_AS_HOST(real, tensor[i]->g);
+    array[i] = (ch_comm_array){
+        .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }
+  if (!ch_counting(x)) ch_comm_sum(holders, "gradients of experts", holders->size, array, TENSORS, &room);
   ch_arena_release(&x->scratch, mark);
 }
 

@@ -60,7 +60,11 @@ int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *wh
   if (p->expert)
     ch_comm_gather_shares(&x->grid.replica, "values of experts", whole, p->shape[0],
                           p->whole / p->shape[0] * (int64_t)sizeof *whole);
-  if (p->owner >= 0) ch_comm_spread(&x->grid.replica, "values of a matrix", p->owner, whole, p->whole, sizeof *whole);
+  if (p->owner >= 0) {
+    ch_bytes spans[2 * CH_SPANS * CH_RANKS];
+    const ch_spread matrix = {p->owner, whole, p->whole * (int64_t)sizeof *whole};
+    ch_comm_spread(&x->grid.replica, "values of a matrix", &matrix, 1, spans);
+  }
   return CHOIR_OK;
 }
 

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "comm/collective.h"
-
 typedef struct {
   const ch_sum *sum;
   int count;
@@ -52,14 +50,17 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
       new_arrays(x, t, y[i]);
     tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
   }
-  real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(comm, shards));
-  for (int j = 0; j < t->count && !ch_counting(x); j++) {
-    real *piece[CH_SUM_PIECES];
+  const ch_sum_room room = ch_comm_sum_room(comm, shards, t->count, &x->scratch);
+  real *piece[CH_SUMS][CH_SUM_PIECES];
+  ch_receivers owners[CH_SUMS];
+  ch_comm_array array[CH_SUMS];
+  for (int j = 0; j < t->count; j++) {
     const ch_sum *sum = &t->sum[j];
-    const ch_receivers owners = {sum->owner, x->grid.replica.size};
-    for (int i = 0; i < count; i++) piece[i] = CH_AS_HOST(real, y[i][j]);
-    ch_comm_sum(comm, "gradients", shards, piece, sum->count, sum->count, sum->dealt ? &owners : NULL, room);
+    for (int i = 0; i < count; i++) piece[j][i] = CH_AS_HOST(real, y[i][j]);
+    owners[j] = (ch_receivers){sum->owner, x->grid.replica.size};
+    array[j] = (ch_comm_array){piece[j], sum->count, sum->count, sum->dealt ? &owners[j] : NULL};
   }
+  if (!ch_counting(x)) ch_comm_sum(comm, "gradients", shards, array, t->count, &room);
 }
 
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,

@@ -9,6 +9,7 @@
 #ifndef CH_OP_SHARDS_H
 #define CH_OP_SHARDS_H
 
+#include "comm/collective.h"
 #include "op/op.h"
 
 /* One array that is summed. */
@@ -25,7 +26,7 @@ typedef void ch_shard_part(ch_exec *x, void *context, int shard, real CH_DEV *co
 /* sum[i].y (=|+=) the sum over shards of what `part` gives for each of this process's `shards`; with one in all, `part`
  * works on sum[i].y itself. Arrays with `adds` are added to in any case: who begins a step clears them. count: CH_SUMS
  * at most. */
-enum { CH_SUMS = 8 };
+enum { CH_SUMS = CH_AT_ONCE };
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
                    void *context);
 

@@ -23,11 +23,12 @@ static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   int64_t count = update->batch * update->rows * CH_MEASURES;
   size_t mark = ch_arena_mark(&x->scratch);
   update->measures = CH_NEW(&x->scratch, real, count);
-  real *room = CH_NEW_HOST(&x->scratch, real, ch_comm_sum_room(hidden, hidden->size));
+  const ch_sum_room room = ch_comm_sum_room(hidden, hidden->size, 1, &x->scratch);
   real *measures = CH_AS_HOST(real, update->measures);
   update->stage = CH_ADAFACTOR_MEASURE;
   x->ops->adafactor(x, update);
-  if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &measures, count, count, NULL, room);
+  const ch_comm_array array = {.piece = &measures, .count = count, .most = count};
+  if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &array, 1, &room);
   update->stage = CH_ADAFACTOR_APPLY;
   x->ops->adafactor(x, update);
   ch_arena_release(&x->scratch, mark);

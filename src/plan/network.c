@@ -49,6 +49,6 @@ ch_passage ch_passage_of(const ch_cluster *c, int ranks, const ch_flow *f) {
     if (seconds > longest) longest = seconds, p.level = i;
     below = within;
   }
-  p.seconds = longest + (double)f->exchanges * (latency + (double)f->messages * (f->size - 1) * c->message);
+  p.seconds = longest + (double)f->exchanges * latency + (double)(f->messages * (f->size - 1)) * c->message;
   return p;
 }

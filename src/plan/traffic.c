@@ -5,6 +5,7 @@
 #include "comm/collective.h"
 #include "moe/at_owners.h"
 #include "moe/exchange.h"
+#include "plan/dense.h"
 
 static const char *const names[] = {
     "scores",    "what experts took", "expert rows",    "hidden shards",    "gradients of gates",
@@ -62,77 +63,23 @@ int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
   return ch_router_find(config->model.router.name)->choose_alone ? all / layout->ranks : all;
 }
 
-/* ---- gradients of what every rank has: ch_comm_sum ---- */
-
-/* Elements of one tensor, in slices of at_once a rank: each rank sends every piece that it has of the tree but for its
- * own share, and then its share of the sum to all that get it. */
-static int64_t summed(const job *j, const int *pieces, int64_t at_once, int64_t count, const ch_receivers *to) {
-  int ranks = j->layout->ranks;
-  int64_t slices = count / (at_once * ranks), rest = count % (at_once * ranks), sent = 0;
-  for (int r = 0; r < ranks; r++) {
-    int64_t share = slices * at_once + ch_share(rest, r + 1, ranks) - ch_share(rest, r, ranks);
-    sent += (pieces[r] + ch_receives(to, r)) * (count - share);
-  }
-  return sent;
-}
-
-static void sums(const job *j, ch_flow *f) {
-  const ch_layout *l = j->layout;
-  const int of_replica = l->experts * l->hidden;
-  int ranks = l->ranks, shards = j->config->train.shards, pieces[CH_RANKS], most = 0, all = 0;
-  ch_piece unused[CH_SUM_PIECES];
-  for (int r = 0; r < ranks; r++) {
-    all += pieces[r] = ch_comm_pieces(shards, r, ranks, unused);
-    if (pieces[r] > most) most = pieces[r];
-  }
-  int64_t at_once = ch_comm_sum_room(&(ch_comm){.size = ranks}, shards) / all, has[CH_RANKS] = {0};
-  for (int i = 0; i < j->params->count; i++) {
-    const ch_param *p = &j->params->p[i];
-    if (p->expert) continue;
-    int64_t times = j->passes * (p->layer < 0 && p->matrix ? 2 : 1); /* the embedding: of the head, of the lookup */
-    ch_receivers to = {.every = 1};
-    double all = (double)(times * (int64_t)sizeof(real) * summed(j, pieces, at_once, p->whole, &to));
-    f->busiest += all;                            /* an owner gets what otherwise every rank gets */
-    if (l->dense_sharded && ch_param_is_dealt(p)) /* their owners */
-      to = (ch_receivers){ch_deal(has, of_replica, p->whole), of_replica};
-    f->bytes += (double)(times * (int64_t)sizeof(real) * summed(j, pieces, at_once, p->whole, &to));
-    f->exchanges += times * (most + 1) * ((p->whole + at_once * ranks - 1) / (at_once * ranks));
-  }
-}
-
-/* The same of experts, once a step: a replica has one piece of the tree. The rank with most experts has most slices. */
+/* Gradients of experts (ch_comm_sum), once a step: a replica has one piece of the tree. The rank with most experts has
+ * most slices. */
 static void replicas_sum(const job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   f->size = l->replicas;
   f->stride = l->experts * l->hidden;
   if (l->replicas == 1) return;
-  int64_t slice = ch_comm_sum_room(&(ch_comm){.size = l->replicas}, l->replicas);
+  int64_t slice = (int64_t)CH_SUM_SLICE * l->replicas, layers = ch_flow_moe_layers(j->config);
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     if (!p->expert) continue;
     int64_t most = (j->e + l->experts - 1) / l->experts * (p->whole / j->e) / l->hidden;
     f->bytes += 2.0 * sizeof(real) * (double)(p->whole * (l->replicas - 1));
-    f->exchanges += 2 * ((most + slice - 1) / slice);
+    f->messages += (most + slice - 1) / slice + 1;
   }
+  f->exchanges = f->messages - layers; /* a layer's two tensors are given to all at once */
 }
-
-/* Matrices that are dealt out to the ranks of a replica, before forward and before backward, for which the last layer's
- * are still there: a share to each, which gives it to all (ch_comm_spread). */
-static void visits(const job *j, ch_flow *f) {
-  const ch_layout *l = j->layout;
-  int64_t size = l->experts * l->hidden;
-  f->size = (int)size;
-  for (int i = 0; i < j->params->count && l->dense_sharded; i++) {
-    const ch_param *p = &j->params->p[i];
-    if (!ch_param_is_dealt(p)) continue;
-    int64_t times = j->passes * (p->layer + 1 < j->config->model.layers ? 2 : 1);
-    f->bytes += (double)(times * l->replicas * (int64_t)sizeof(real) * (size * p->whole - p->whole / size));
-    f->busiest += (double)(times * l->replicas * (int64_t)sizeof(real) * 2 * (size - 1) * p->whole); /* the owner's */
-    f->exchanges += 2 * times;
-  }
-}
-
-/* ---- the rest ---- */
 
 static int expert_tensors(const job *j) {
   int tensors = 0;
@@ -165,9 +112,9 @@ static void measures(const job *j, ch_flow *f) {
   f->size = l->hidden;
   if (l->hidden == 1 || strcmp(j->config->train.optimizer, "adafactor")) return;
   int64_t numbers = expert_tensors(j) * j->e * j->d * CH_MEASURES, trips = 2 * (l->hidden - 1);
-  int64_t slice = ch_comm_sum_room(&(ch_comm){.size = l->hidden}, l->hidden);
+  int64_t slice = (int64_t)CH_SUM_SLICE * l->hidden;
   f->bytes = (double)(trips * l->replicas * numbers * (int64_t)sizeof(real));
-  f->exchanges = 2 * expert_tensors(j) * ((j->e / l->experts * j->d * CH_MEASURES + slice - 1) / slice);
+  f->exchanges = expert_tensors(j) * ((j->e / l->experts * j->d * CH_MEASURES + slice - 1) / slice + 1);
 }
 
 /* What every rank sends to all others: `bytes` of all ranks together. */
@@ -212,7 +159,7 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
       f->size = l->experts * l->hidden;
       f->bytes = (double)(ch_flow_slot_bytes(j->config) * slots) * l->hidden * (1 - 1.0 / f->size);
       f->exchanges = TRIPS * j->layers;
-      f->messages = ch_flow_groups(j->config, l);
+      f->messages = f->exchanges * ch_flow_groups(j->config, l);
       break;
     case CH_FLOW_HIDDEN:
       measures(j, f);
@@ -225,10 +172,10 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
       if (ch_router_has_centroids(j->router)) to_all(j, j->layers * word * j->n * j->d, j->layers, f);
       break;
     case CH_FLOW_DENSE:
-      sums(j, f);
+      ch_flow_sums(j->config, j->params, l, f);
       break;
     case CH_FLOW_MATRICES:
-      visits(j, f);
+      if (l->dense_sharded) ch_flow_visits(j->config, j->params, l, f);
       break;
     case CH_FLOW_EXPERTS:
       replicas_sum(j, f);
@@ -241,7 +188,7 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
 ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind) {
   const choir_model_config *m = &config->model;
   job j = {.config = config, .params = params, .layout = layout, .router = ch_router_find(m->router.name)};
-  ch_flow f = {.name = names[kind], .size = layout->ranks, .stride = 1, .messages = 1};
+  ch_flow f = {.name = names[kind], .size = layout->ranks, .stride = 1};
   j.n = tokens(config);
   j.e = m->experts;
   j.d = m->d_model;
@@ -249,6 +196,7 @@ ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch
   j.layers = j.passes * ch_flow_moe_layers(config);
   j.to_rest = layout->ranks - 1;
   if (layout->ranks > 1) count(&j, kind, &f);
-  if (f.size == 1 || f.bytes == 0) f.bytes = 0, f.exchanges = 0;
+  if (f.size == 1 || f.bytes == 0) f.bytes = 0, f.exchanges = f.messages = 0;
+  if (!f.messages) f.messages = f.exchanges;
   return f;
 }

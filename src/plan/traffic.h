@@ -4,6 +4,7 @@
 #define CH_PLAN_TRAFFIC_H
 
 #include "model/param.h"
+#include "plan/flow.h"
 #include "train/layout.h"
 
 typedef enum {
@@ -19,16 +20,6 @@ typedef enum {
   CH_FLOW_NUMBERS,   /* losses of shards, squares of experts' gradients */
   CH_FLOWS
 } ch_flow_kind;
-
-typedef struct ch_flow {
-  const char *name;  /* for people */
-  double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
-  double busiest;    /* the same if all sent, or got, as much as the rank that does most in each exchange: time goes by
-                        it; 0: they do */
-  int64_t exchanges; /* of one rank in a step, one after the other */
-  int messages;      /* of an exchange to each rank, at once */
-  int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */
-} ch_flow;
 
 /* A config whose train.shards is a multiple of layout->ranks, with the parameter table of its model. */
 ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow_kind kind);

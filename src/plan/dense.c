@@ -1,0 +1,133 @@
+#include "plan/dense.h"
+
+#include <string.h>
+
+#include "comm/collective.h"
+
+enum { WORD = sizeof(real) };
+
+static double larger(double a, double b) { return a > b ? a : b; }
+
+/* Elements of matrices that go at once, by the rank of a replica that has them. */
+typedef struct {
+  int ranks;
+  double of[CH_RANKS], all;
+} owned;
+
+static void own(owned *o, int owner, int64_t count) {
+  o->of[owner] += (double)count;
+  o->all += (double)count;
+}
+
+static double most_owned(const owned *o) {
+  double most = 0;
+  for (int r = 0; r < o->ranks; r++) most = larger(most, o->of[r]);
+  return most;
+}
+
+static double least_owned(const owned *o) {
+  double least = o->of[0];
+  for (int r = 1; r < o->ranks; r++) least = o->of[r] < least ? o->of[r] : least;
+  return least;
+}
+
+/* ---- gradients: ch_comm_sum ---- */
+
+typedef struct {
+  const ch_layout *layout;
+  int pieces[CH_RANKS], most; /* that a rank has of the tree */
+  int64_t has[CH_RANKS];      /* elements of matrices that are dealt out so far */
+} sums;
+
+static sums sums_of(int shards, const ch_layout *layout) {
+  sums s = {.layout = layout};
+  ch_piece unused[CH_SUM_PIECES];
+  for (int r = 0; r < layout->ranks; r++) {
+    s.pieces[r] = ch_comm_pieces(shards, r, layout->ranks, unused);
+    if (s.pieces[r] > s.most) s.most = s.pieces[r];
+  }
+  return s;
+}
+
+/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of GEGLU. */
+static int at_once(const ch_param *a, const ch_param *b) {
+  int attention = strstr(a->name, ".attn") != NULL;
+  if (a->layer < 0 || a->layer != b->layer || a->expert || b->expert) return 0;
+  return attention == (strstr(b->name, ".attn") != NULL) && (attention || a->product == b->product);
+}
+
+/* Elements of one tensor: each rank sends every piece that it has of the tree but for its own share, and then its share
+ * of the sum to all that get it. */
+static void count_sum(const sums *s, int64_t count, const ch_receivers *to, double *sent, double *given) {
+  int ranks = s->layout->ranks;
+  for (int r = 0; r < ranks; r++) {
+    int64_t others = count - (ch_share(count, r + 1, ranks) - ch_share(count, r, ranks));
+    *sent += (double)(s->pieces[r] * others);
+    *given += (double)(ch_receives(to, r) * others);
+  }
+}
+
+/* What goes at once, `times` a step. All send alike, and get alike but for what owners alone get: the link of whoever
+ * gets most is waited for. */
+static void count_sums(sums *s, const ch_param *p, const ch_param *end, int64_t times, ch_flow *f) {
+  const ch_layout *l = s->layout;
+  const int64_t slice = (int64_t)CH_SUM_SLICE * l->ranks;
+  owned o = {.ranks = l->experts * l->hidden};
+  double sent = 0, to_all = 0, to_owners = 0;
+  int64_t collected = 0, tensors = end - p;
+  for (; p < end; p++) {
+    int dealt = l->dense_sharded && ch_param_is_dealt(p);
+    ch_receivers to = {dealt ? ch_deal(s->has, o.ranks, p->whole) : 0, dealt ? o.ranks : 1};
+    if (dealt) own(&o, to.first, p->whole);
+    count_sum(s, p->whole, &to, &sent, dealt ? &to_owners : &to_all);
+    collected += s->most * ((p->whole + slice - 1) / slice);
+  }
+  f->bytes += (double)(times * WORD) * (sent + to_all + to_owners);
+  f->busiest += (double)(times * WORD) * (sent + to_all + most_owned(&o) * (l->ranks - 1));
+  f->exchanges += times * (collected + 1);
+  f->messages += times * (collected + tensors);
+}
+
+void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f) {
+  sums s = sums_of(config->train.shards, layout);
+  const ch_param *end = params->p + params->count;
+  for (const ch_param *p = params->p, *next; p < end; p = next) {
+    for (next = p + 1; next < end && at_once(p, next);) next++;
+    int uses = p->layer < 0 && p->matrix ? 2 : 1; /* the embedding's: of the head, of the lookup */
+    if (!p->expert) count_sums(&s, p, next, config->train.accumulate * uses, f);
+  }
+}
+
+/* ---- matrices of a layer: ch_comm_spread ---- */
+
+/* Elements that pass the link which is waited for. At first owners hand out a part of what they have; then also all
+ * pass on what they got of the part before; at last that alone. */
+static double waited_for(const owned *o, int parts) {
+  double others = o->ranks - 1, most = most_owned(o), least = least_owned(o);
+  double passed_on = (o->all - least) * (others - 1) / others;
+  double both = larger(most + (o->all - most) * (others - 1) / others, o->all - least);
+  return (most + (parts - 1) * both + passed_on) / parts;
+}
+
+void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *l, ch_flow *f) {
+  int64_t has[CH_RANKS] = {0}, size = l->experts * l->hidden;
+  const ch_comm replica = {.size = (int)size, .worth = CH_COMM_WORTH};
+  f->size = (int)size;
+  for (int layer = 0; layer < config->model.layers && size > 1; layer++) {
+    /* before forward, and before backward, for which the last layer's are still there */
+    int64_t times = config->train.accumulate * (layer + 1 < config->model.layers ? 2 : 1), count = 0, largest = 0;
+    owned o = {.ranks = (int)size};
+    for (int i = ch_params_first(params, layer); i < params->count && params->p[i].layer == layer; i++) {
+      const ch_param *p = &params->p[i];
+      if (!ch_param_is_dealt(p)) continue;
+      own(&o, ch_deal(has, (int)size, p->whole), p->whole);
+      largest = p->whole > largest ? p->whole : largest;
+      count++;
+    }
+    int parts = ch_comm_spread_parts(&replica, largest * WORD);
+    f->bytes += (double)(times * l->replicas * WORD * (size - 1)) * o.all;
+    f->busiest += (double)(times * l->ranks * WORD) * waited_for(&o, parts);
+    f->exchanges += times * (parts + 1);
+    f->messages += times * 2 * parts * count;
+  }
+}
