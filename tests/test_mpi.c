@@ -26,6 +26,17 @@ static void same_files_and_one_voice(void **state) {
   assert_true(times("% of the step in exchanges (rank ") > 0);
   assert_true(program_same_runs("one", "four", 6));
   program_must("test $(grep -c '\"ranks\":4,\"sent_bytes\":[1-9]' four/timing.jsonl) = 6");
+  program_must("grep -q '\"event\":\"process\".*\"dense\":\"whole\"' four/timing.jsonl");
+}
+
+/* Dense matrices on one process each: the same files. */
+static void same_files_sharded(void **state) {
+  (void)state;
+  needs_mpi();
+  program_must(FRESH "--set steps=6 --set eval_every=3 --out apart");
+  program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --shard-dense --out sharded");
+  assert_true(program_same_runs("apart", "sharded", 6));
+  program_must("grep -q '\"event\":\"process\".*\"dense\":\"sharded\"' sharded/timing.jsonl");
 }
 
 /* Replicas of experts: no bytes of one process, but the same bytes again. */
@@ -152,6 +163,7 @@ static void one_is_silent(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
+                                     cmocka_unit_test(same_files_sharded),
                                      cmocka_unit_test(replicas_again),
                                      cmocka_unit_test(another_number_goes_on),
                                      cmocka_unit_test(refuses_once),

@@ -20,12 +20,6 @@ static uint64_t hash_weights(const choir_model *model) {
   return hash;
 }
 
-static int is_dealt(const choir_model *model) {
-  int dealt = 0;
-  for (int i = 0; i < model->net.params.count; i++) dealt |= model->net.params.p[i].owner >= 0;
-  return dealt;
-}
-
 int ch_model_same(const choir_model *model) {
   static const char *const name[] = {"version of choir",
                                      "config",
@@ -45,7 +39,7 @@ int ch_model_same(const choir_model *model) {
                            (uint64_t)model->x.grid.hidden.size,
                            (uint64_t)model->shards,
                            hash_weights(model),
-                           (uint64_t)is_dealt(model)};
+                           (uint64_t)ch_params_are_dealt(&model->net.params)};
   return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
 }
 

@@ -21,6 +21,12 @@ void ch_params_deal(ch_params *params, const ch_comm *replica) {
   }
 }
 
+int ch_params_are_dealt(const ch_params *params) {
+  int dealt = 0;
+  for (int i = 0; i < params->count; i++) dealt |= params->p[i].owner >= 0;
+  return dealt;
+}
+
 void ch_params_fetch(ch_exec *x, const ch_params *params, int layer) {
   const ch_comm *replica = &x->grid.replica;
   const ch_param *p = &params->p[ch_params_first(params, layer)], *end = params->p + params->count;

@@ -98,6 +98,9 @@ static inline int ch_param_is_dealt(const ch_param *p) { return p->layer >= 0 &&
  * anything has its memory. */
 void ch_params_deal(ch_params *params, const ch_comm *replica);
 
+/* Whether they are. */
+int ch_params_are_dealt(const ch_params *params);
+
 /* Who of `ranks` gets the next matrix, of so many elements; has [ranks]: what each got so far. */
 int ch_deal(int64_t *has, int ranks, int64_t count);
 

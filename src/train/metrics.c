@@ -97,12 +97,14 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
   for (char *at = host; *at; at++) /* a name of the network; whatever else it may be goes into no string */
     if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\') *at = '?';
   if (gmtime_r(&now, &date)) strftime(zone, sizeof zone, "%Y-%m-%dT%H:%M:%SZ", &date);
-  int length = snprintf(line, sizeof line,
-                        "{\"event\":\"process\",\"step\":%" PRId64
-                        ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,\"ranks\":%d,"
-                        "\"replicas\":%d,\"hidden\":%d,\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
-                        run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size,
-                        x->grid.holders.size, x->grid.hidden.size, choir_version(), ch_data_hash(run->data));
+  int length = snprintf(
+      line, sizeof line,
+      "{\"event\":\"process\",\"step\":%" PRId64
+      ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,\"ranks\":%d,"
+      "\"replicas\":%d,\"hidden\":%d,\"dense\":\"%s\",\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
+      run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size, x->grid.holders.size,
+      x->grid.hidden.size, ch_params_are_dealt(&run->trainer.model->net.params) ? "sharded" : "whole", choir_version(),
+      ch_data_hash(run->data));
   write_timing(m, line, length);
 }
 
