@@ -9,7 +9,7 @@ static const shape shapes[] = {{1, 1, 1, 0, 0, 1},       {1, 300, 64, 1, 0, 1}, 
                                {13, 70, 100, 0, 0, 2},   {20, 200, 17, 0, 1, 1}, {64, 64, 64, 1, 0, (real)0.5},
                                {5, 1000, 768, 1, 0, 1},  {3, 500, 260, 0, 1, 1}, {9, 53, 20, 1, 0, (real)0.3},
                                {9, 20, 53, 0, 1, 3},     {8, 391, 50, 0, 0, 1},  {7, 300, 700, 1, 0, 1},
-                               {37, 150, 1100, 0, 1, 3}, {18, 70, 530, 0, 0, 1}};
+                               {37, 150, 1100, 0, 1, 3}, {18, 70, 530, 0, 0, 1}, {21, 165, 2100, 0, 1, 1}};
 
 typedef struct {
   shape s;
@@ -82,16 +82,18 @@ static void rows_stand_alone(void **state) {
 }
 
 /* Experts with few rows, many and none. */
-enum { EXPERTS = 5, D = 40, WIDE = 200, ROWS = 17 };
+enum { EXPERTS = 5, D = 40, WIDE = 200, ROWS = 21 };
 typedef struct {
   ch_gemm_form form;
   const real *a, *w;
+  int bf16;
 } experts;
-static const int expert_begin[] = {0, 3, 3, 4, 16, 17};
+static const int expert_begin[] = {0, 3, 3, 4, 20, 21};
 
 static void run_experts(ch_exec *x, const void *context, real *out) {
   const experts *in = context;
   x->batch_invariant = 1;
+  if (in->bf16) x->compute = CH_COMPUTE_BF16;
   x->ops->expert_gemm(x, &(ch_expert_gemm_args){.form = in->form,
                                                 .experts = EXPERTS,
                                                 .begin = expert_begin,
@@ -106,9 +108,33 @@ static void run_experts(ch_exec *x, const void *context, real *out) {
 static void experts_equal_reference(void **state) {
   (void)state;
   real *a = test_new_normal(ROWS * D, 1), *w = test_new_normal(EXPERTS * D * WIDE, 2);
-  test_variants("expert_gemm by row, NN", run_experts, &(experts){CH_NN, a, w}, TEST_PARTS(ROWS * WIDE), 3e-6);
-  test_variants("expert_gemm by row, NT", run_experts, &(experts){CH_NT, a, w}, TEST_PARTS(ROWS * WIDE), 3e-6);
+  test_variants("expert_gemm by row, NN", run_experts, &(experts){CH_NN, a, w, 0}, TEST_PARTS(ROWS * WIDE), 3e-6);
+  test_variants("expert_gemm by row, NT", run_experts, &(experts){CH_NT, a, w, 0}, TEST_PARTS(ROWS * WIDE), 3e-6);
   free(a), free(w);
+}
+
+/* A row of an expert has the bits that it has in a product of its own. */
+static void check_expert_rows(const char *isa, ch_gemm_form form) {
+  real *a = test_new_normal(ROWS * D, 1), *w = test_new_normal(EXPERTS * D * WIDE, 2);
+  experts in = {form, a, w, 1};
+  real *got = test_run_on("cpu", isa, 2, run_experts, &in, ROWS * WIDE);
+  for (int i = 0; i < EXPERTS; i++)
+    for (int row = expert_begin[i]; row < expert_begin[i + 1]; row++) {
+      inputs one = {{1, WIDE, D, form == CH_NT, 0, 1}, a + row * D, w + i * D * WIDE, NULL, 1};
+      real *want = test_run_on("cpu", isa, 1, run_gemm, &one, WIDE);
+      if (memcmp(got + row * WIDE, want, WIDE * sizeof *want))
+        fail_msg("%s: row %d of expert %d differs alone", isa, row, i);
+      free(want);
+    }
+  free(a), free(w), free(got);
+}
+
+static void expert_rows_stand_alone(void **state) {
+  (void)state;
+  for (int isa = 0; isa < TEST_ISAS; isa++) {
+    check_expert_rows(test_isas[isa], CH_NN);
+    check_expert_rows(test_isas[isa], CH_NT);
+  }
 }
 
 /* bf16: the product of what the inputs round to, with weights rounded before or not, and with `exact` of neither. */
@@ -163,8 +189,9 @@ static void columns_stand_alone(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(equals_reference), cmocka_unit_test(rows_stand_alone),
-                                     cmocka_unit_test(columns_stand_alone), cmocka_unit_test(experts_equal_reference),
-                                     cmocka_unit_test(rounds_its_inputs)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(equals_reference),        cmocka_unit_test(rows_stand_alone),
+      cmocka_unit_test(columns_stand_alone),     cmocka_unit_test(experts_equal_reference),
+      cmocka_unit_test(expert_rows_stand_alone), cmocka_unit_test(rounds_its_inputs)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,11 @@ static inline int ch_invariant_threads(const ch_exec *x, int64_t work) {
 /* Runs p on the calling thread: trans_a is 0, a holds floats, and `bf16` is about b alone (simd/batch_invariant.c). */
 CH_SIMD_DECLARE(void, ch_invariant_product, (const ch_product *p));
 
+#if defined(__x86_64__)
+/* The same with bf16 in a too, multiplied in pairs: for products that ch_product_in_pairs allows. */
+void ch_invariant_pairs_avx512_bf16(const ch_product *p);
+#endif
+
 /* gemm and expert_gemm under x->batch_invariant (threaded/batch_invariant.c); not for products of transposed A. */
 void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g);
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g);

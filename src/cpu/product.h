@@ -18,6 +18,13 @@ typedef struct ch_product {
   float alpha;
 } ch_product;
 
+/* Whether a product of bf16 can be made of pairs of elements that follow each other in its depth: those that lie side
+ * by side in a row are read where they stand. A function of the shape alone, and not of the number of rows. */
+static inline int ch_product_in_pairs(const ch_product *p) {
+  int left = p->trans_a || (p->k % 2 == 0 && p->lda % 2 == 0);
+  return left && (!p->trans_b || (p->k % 2 == 0 && p->ldb % 2 == 0));
+}
+
 /* Bytes of scratch that every thread needs for products: oneDNN's or packed operands, and a square block of C, or more
  * packed operands. */
 enum {

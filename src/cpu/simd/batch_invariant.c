@@ -3,6 +3,8 @@
  * memory, which takes many lines under way at once: hence wide rows, places far apart, and prefetching. */
 #include "cpu/batch_invariant.h"
 
+#include <string.h>
+
 #include "cpu/simd/vector.h"
 
 enum {
@@ -18,17 +20,37 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE ch_vector load(const void *b, int64_t at, int bf16) {
-  return bf16 ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);
+/* What B holds: floats; bf16, which meet floats of A; or bf16 that meet bf16 of A in pairs, two steps at once. */
+typedef enum { FLOATS, HALVES, PAIRS } kind;
+
+/* Steps in a lane, and bytes of an element of B. */
+INLINE int64_t each_of(kind of) { return of == PAIRS ? 2 : 1; }
+INLINE int64_t size_of(kind of) { return of == FLOATS ? sizeof(float) : sizeof(ch_bf16); }
+
+/* Of a row of B, or of one of A if that is of the same kind. */
+INLINE ch_vector load(const void *b, int64_t at, kind of) {
+  if (of == PAIRS) return (ch_vector) * (const ch_words *)((const ch_bf16 *)b + at);
+  return of == HALVES ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);
 }
 
-/* The first `count` lanes; the others are 0. Loops over single elements would not do for what is left of a row: there
- * compilers fuse a multiplication with its addition in some places and not in others. */
-INLINE ch_vector load_some(const void *b, int64_t at, int count, int bf16) {
+/* The first `count` elements; all others are 0. Loops over single elements would not do for what is left of a row:
+ * there compilers fuse a multiplication with its addition in some places and not in others. */
+INLINE ch_vector load_some(const void *b, int64_t at, int count, kind of) {
   float lane[CH_LANES] = {0};
-  for (int l = 0; l < count; l++)
-    lane[l] = bf16 ? ch_bf16_value(((const ch_bf16 *)b)[at + l]) : ((const float *)b)[at + l];
+  if (of == PAIRS) memcpy(lane, (const ch_bf16 *)b + at, (size_t)count * sizeof(ch_bf16));
+  for (int l = 0; l < count && of != PAIRS; l++)
+    lane[l] = of == HALVES ? ch_bf16_value(((const ch_bf16 *)b)[at + l]) : ((const float *)b)[at + l];
   return ch_load(lane);
+}
+
+/* Step l of a row of A, in all lanes. */
+INLINE ch_vector splat(const void *a, int64_t at, kind of) {
+  typedef float word __attribute__((may_alias, aligned(2)));
+  return ch_splat(of == PAIRS ? *(const word *)((const ch_bf16 *)a + at) : ((const float *)a)[at]);
+}
+
+INLINE ch_vector multiply(ch_vector a, ch_vector b, ch_vector sum, kind of) {
+  return of == PAIRS ? ch_vector_pairs(a, b, sum) : ch_vector_fma(a, b, sum);
 }
 
 INLINE void put(const ch_product *p, int64_t i, int64_t j, float sum) {
@@ -40,60 +62,66 @@ INLINE void put(const ch_product *p, int64_t i, int64_t j, float sum) {
 #define TILE _Pragma("GCC unroll 8") for
 
 /* One step of a tile: A's rows from `a` on, B's columns from `b` on. */
-#define DOTS_STEP(load_a, load_b)                                                          \
-  do {                                                                                     \
-    ch_vector left[ROWS];                                                                  \
-    TILE(int r = 0; r < rows; r++) left[r] = load_a;                                       \
-    TILE(int c = 0; c < columns; c++) {                                                    \
-      ch_vector right = load_b;                                                            \
-      TILE(int r = 0; r < rows; r++) sum[r][c] = ch_vector_fma(left[r], right, sum[r][c]); \
-    }                                                                                      \
+#define DOTS_STEP(load_a, load_b)                                                         \
+  do {                                                                                    \
+    ch_vector left[ROWS];                                                                 \
+    TILE(int r = 0; r < rows; r++) left[r] = load_a;                                      \
+    TILE(int c = 0; c < columns; c++) {                                                   \
+      ch_vector right = load_b;                                                           \
+      TILE(int r = 0; r < rows; r++) sum[r][c] = multiply(left[r], right, sum[r][c], of); \
+    }                                                                                     \
   } while (0)
 
 /* B stored [n,k]: lanes run along k. The tile's columns lie `apart`, which to the hardware are so many arrays that are
  * read in order: it fetches ahead in each. */
-INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int rows, int columns, int bf16) {
+INLINE void dots(const ch_product *p, int64_t i, int64_t j, int64_t apart, int rows, int columns, kind of) {
   ch_vector sum[ROWS][COLUMNS];
-  const float *a = (const float *)p->a + i * p->lda;
-  const void *b = p->b;
-  int64_t lda = p->lda, step = apart * p->ldb, at = j * p->ldb, whole = p->k / CH_LANES * CH_LANES;
-  int64_t size = bf16 ? sizeof(ch_bf16) : sizeof(float);
+  const kind of_a = of == HALVES ? FLOATS : of;
+  const void *a = p->a, *b = p->b;
+  int64_t row = i * p->lda, lda = p->lda, at = j * p->ldb, step = apart * p->ldb;
+  int64_t lanes = CH_LANES * each_of(of), whole = p->k / lanes * lanes, size = size_of(of);
   int rest = (int)(p->k - whole);
   TILE(int r = 0; r < rows; r++) TILE(int c = 0; c < COLUMNS; c++) sum[r][c] = (ch_vector){0};
-  for (int64_t l = 0; l < whole; l += CH_LANES) {
+  for (int64_t l = 0; l < whole; l += lanes) {
     if (rows <= FEW && l * size % LINE == 0)
       TILE(int c = 0; c < columns; c++) __builtin_prefetch((const char *)b + (at + c * step + l) * size + AHEAD);
-    DOTS_STEP(ch_load(a + r * lda + l), load(b, at + c * step + l, bf16));
+    DOTS_STEP(load(a, row + r * lda + l, of_a), load(b, at + c * step + l, of));
   }
-  if (rest) DOTS_STEP(load_some(a, r * lda + whole, rest, 0), load_some(b, at + c * step + whole, rest, bf16));
+  if (rest) DOTS_STEP(load_some(a, row + r * lda + whole, rest, of_a), load_some(b, at + c * step + whole, rest, of));
   TILE(int r = 0; r < rows; r++) {
     ch_quad sums = ch_vector_sums(sum[r][0], sum[r][1], sum[r][2], sum[r][3]);
     TILE(int c = 0; c < columns; c++) put(p, i + r, j + c * apart, sums[c]);
   }
 }
 
-/* Two vectors of a row of B: neighbours, or of bf16 its even and its odd elements, which take fewer instructions. */
-INLINE void load_pair(const void *b, int64_t at, int bf16, ch_vector pair[2]) {
-  if (bf16) {
-    ch_words both = *(const ch_words *)((const ch_bf16 *)b + at);
-    pair[0] = (ch_vector)(both << 16);
-    pair[1] = (ch_vector)(both & 0xffff0000U);
+/* Two vectors of a step of B: neighbours, or of bf16 the even and the odd elements, which take fewer instructions. */
+INLINE void load_two(const void *b, int64_t at, int64_t ldb, kind of, ch_vector two[2]) {
+  const ch_bf16 *half = (const ch_bf16 *)b + at;
+  const uint32_t high = 0xffff0000U;
+  if (of == FLOATS) {
+    two[0] = load(b, at, of);
+    two[1] = load(b, at + CH_LANES, of);
+  } else if (of == HALVES) {
+    ch_words both = *(const ch_words *)half;
+    two[0] = (ch_vector)(both << 16);
+    two[1] = (ch_vector)(both & high);
   } else {
-    pair[0] = load(b, at, 0);
-    pair[1] = load(b, at + CH_LANES, 0);
+    ch_words first = *(const ch_words *)half, second = *(const ch_words *)(half + ldb);
+    two[0] = (ch_vector)((first & ~high) | second << 16);
+    two[1] = (ch_vector)(first >> 16 | (second & high));
   }
 }
 
-/* Such a pair as neighbours. */
-INLINE void order_pair(int bf16, ch_vector pair[2]) {
+/* Such two as neighbours. */
+INLINE void order_two(kind of, ch_vector two[2]) {
   float lane[2 * CH_LANES];
-  if (!bf16) return;
+  if (of == FLOATS) return;
   for (int l = 0; l < CH_LANES; l++) {
-    lane[2 * l] = pair[0][l];
-    lane[2 * l + 1] = pair[1][l];
+    lane[2 * l] = two[0][l];
+    lane[2 * l + 1] = two[1][l];
   }
-  pair[0] = ch_load(lane);
-  pair[1] = ch_load(lane + CH_LANES);
+  two[0] = ch_load(lane);
+  two[1] = ch_load(lane + CH_LANES);
 }
 
 INLINE void put_vector(const ch_product *p, int64_t i, int64_t j, ch_vector sum) {
@@ -104,86 +132,102 @@ INLINE void put_vector(const ch_product *p, int64_t i, int64_t j, ch_vector sum)
     ch_store(c, p->alpha * sum);
 }
 
-/* B stored [k,n]: lanes run along n. */
-INLINE void sums(const ch_product *p, int64_t i, int64_t j, int rows, int vectors, int bf16) {
+/* B stored [k,n]: lanes run along n. With pairs k is even. */
+INLINE void sums(const ch_product *p, int64_t i, int64_t j, int rows, int vectors, kind of) {
   ch_vector sum[ROWS][WIDE];
-  const float *a = (const float *)p->a + i * p->lda;
-  int64_t lda = p->lda, ldb = p->ldb, size = bf16 ? sizeof(ch_bf16) : sizeof(float);
-  int64_t ahead = (bf16 ? 2 * STEPS : STEPS) * ldb;
+  int64_t row = i * p->lda, lda = p->lda, ldb = p->ldb, size = size_of(of), each = each_of(of);
+  int64_t ahead = (of == FLOATS ? STEPS : 2 * STEPS) * ldb;
   TILE(int r = 0; r < rows; r++) TILE(int v = 0; v < vectors; v++) sum[r][v] = (ch_vector){0};
-  for (int64_t l = 0; l < p->k; l++) {
+  for (int64_t l = 0; l < p->k; l += each) {
     int64_t at = l * ldb + j;
     ch_vector left[ROWS];
-    TILE(int r = 0; r < rows; r++) left[r] = ch_splat(a[r * lda + l]);
-    TILE(int64_t byte = 0; byte < vectors * CH_LANES * size; byte += LINE) {
-      __builtin_prefetch((const char *)p->b + (at + ahead) * size + byte);
+    TILE(int r = 0; r < rows; r++) left[r] = splat(p->a, row + r * lda + l, of);
+    TILE(int64_t next = 0; next < each; next++) TILE(int64_t byte = 0; byte < vectors * CH_LANES * size; byte += LINE) {
+      __builtin_prefetch((const char *)p->b + (at + ahead + next * ldb) * size + byte);
     }
     TILE(int v = 0; v < vectors; v += 2) {
       ch_vector b[2];
-      load_pair(p->b, at + v * CH_LANES, bf16, b);
+      load_two(p->b, at + v * CH_LANES, ldb, of, b);
       TILE(int r = 0; r < rows; r++) {
-        sum[r][v] = ch_vector_fma(left[r], b[0], sum[r][v]);
-        sum[r][v + 1] = ch_vector_fma(left[r], b[1], sum[r][v + 1]);
+        sum[r][v] = multiply(left[r], b[0], sum[r][v], of);
+        sum[r][v + 1] = multiply(left[r], b[1], sum[r][v + 1], of);
       }
     }
   }
   TILE(int r = 0; r < rows; r++) TILE(int v = 0; v < vectors; v += 2) {
-    order_pair(bf16, &sum[r][v]);
+    order_two(of, &sum[r][v]);
     put_vector(p, i + r, j + v * CH_LANES, sum[r][v]);
     put_vector(p, i + r, j + (v + 1) * CH_LANES, sum[r][v + 1]);
   }
 }
 
-/* The last vectors of a row: those that are no pair, and one that is not full. */
-INLINE void last_sums(const ch_product *p, int64_t i, int64_t j, int rows, int bf16) {
+/* Up to a vector of a row of B, or of a pair of rows. */
+INLINE ch_vector load_row(const ch_product *p, int64_t at, int count, kind of) {
+  return count == CH_LANES ? load(p->b, at, of) : load_some(p->b, at, count, of);
+}
+INLINE ch_vector load_last(const ch_product *p, int64_t at, int count, kind of) {
+  if (of != PAIRS) return load_row(p, at, count, of);
+  ch_words first = (ch_words)load_row(p, at, count, HALVES), second = (ch_words)load_row(p, at + p->ldb, count, HALVES);
+  return (ch_vector)(first >> 16 | second);
+}
+
+/* The last vectors of a row: those that are not two, and one that is not full. */
+INLINE void last_sums(const ch_product *p, int64_t i, int64_t j, int rows, kind of) {
   int count = p->n - j < CH_LANES ? (int)(p->n - j) : CH_LANES;
   ch_vector sum[ROWS];
-  const float *a = (const float *)p->a + i * p->lda;
   TILE(int r = 0; r < rows; r++) sum[r] = (ch_vector){0};
-  for (int64_t l = 0, at = j; l < p->k; l++, at += p->ldb) {
-    ch_vector b = count == CH_LANES ? load(p->b, at, bf16) : load_some(p->b, at, count, bf16);
-    TILE(int r = 0; r < rows; r++) sum[r] = ch_vector_fma(ch_splat(a[r * p->lda + l]), b, sum[r]);
+  for (int64_t l = 0; l < p->k; l += each_of(of)) {
+    ch_vector b = load_last(p, l * p->ldb + j, count, of);
+    TILE(int r = 0; r < rows; r++) sum[r] = multiply(splat(p->a, (i + r) * p->lda + l, of), b, sum[r], of);
   }
   for (int r = 0; r < rows; r++)
     for (int c = 0; c < count; c++) put(p, i + r, j + c, sum[r][c]);
 }
 
-INLINE void strip(const ch_product *p, int64_t i, int rows, int bf16) {
+INLINE void strip(const ch_product *p, int64_t i, int rows, kind of) {
   int64_t j = 0, apart = p->n / COLUMNS;
   if (p->trans_b) {
-    for (; j < apart; j++) dots(p, i, j, apart, rows, COLUMNS, bf16);
-    for (j = apart * COLUMNS; j < p->n; j++) dots(p, i, j, 0, rows, 1, bf16);
+    for (; j < apart; j++) dots(p, i, j, apart, rows, COLUMNS, of);
+    for (j = apart * COLUMNS; j < p->n; j++) dots(p, i, j, 0, rows, 1, of);
   } else {
-    if (bf16 && rows <= FEW)
-      for (; j + WIDE * CH_LANES <= p->n; j += WIDE * CH_LANES) sums(p, i, j, rows, WIDE, 1);
-    for (; j + VECTORS * CH_LANES <= p->n; j += VECTORS * CH_LANES) sums(p, i, j, rows, VECTORS, bf16);
-    for (; j + 2 * CH_LANES <= p->n; j += 2 * CH_LANES) sums(p, i, j, rows, 2, bf16);
-    for (; j < p->n; j += CH_LANES) last_sums(p, i, j, rows, bf16);
+    if (of != FLOATS && rows <= FEW)
+      for (; j + WIDE * CH_LANES <= p->n; j += WIDE * CH_LANES) sums(p, i, j, rows, WIDE, of);
+    for (; j + VECTORS * CH_LANES <= p->n; j += VECTORS * CH_LANES) sums(p, i, j, rows, VECTORS, of);
+    for (; j + 2 * CH_LANES <= p->n; j += 2 * CH_LANES) sums(p, i, j, rows, 2, of);
+    for (; j < p->n; j += CH_LANES) last_sums(p, i, j, rows, of);
   }
 }
 
 /* All rows, ROWS at a time and what is left one by one. */
-INLINE void whole(const ch_product *p, int bf16) {
+INLINE void whole(const ch_product *p, kind of) {
   int64_t i = 0;
-  for (; i + ROWS <= p->m; i += ROWS) strip(p, i, ROWS, bf16);
-  for (; i + 2 <= p->m; i += 2) strip(p, i, 2, bf16);
-  if (i < p->m) strip(p, i, 1, bf16);
+  for (; i + ROWS <= p->m; i += ROWS) strip(p, i, ROWS, of);
+  for (; i + 2 <= p->m; i += 2) strip(p, i, 2, of);
+  if (i < p->m) strip(p, i, 1, of);
 }
 
 /* Where B is not transposed the inner dimension is sliced as the own product slices it: so both give the same bits. */
-void CH_SIMD(ch_invariant_product)(const ch_product *p) {
-  int64_t step = p->trans_b ? p->k : ch_product_slice(p->k, CH_PRODUCT_DEPTH);
-  int64_t size = p->bf16 ? sizeof(ch_bf16) : sizeof(float), first = 0;
+INLINE void in_slices(const ch_product *p, kind of) {
+  int64_t each = each_of(of), first = 0;
+  int64_t step = p->trans_b ? p->k : each * ch_product_slice((p->k + each - 1) / each, CH_PRODUCT_DEPTH);
   ch_product part = *p;
   do {
     part.k = p->k - first < step ? p->k - first : step;
-    part.a = (const float *)p->a + first;
-    part.b = (const char *)p->b + first * p->ldb * size;
+    part.a = (const char *)p->a + first * (of == PAIRS ? size_of(PAIRS) : size_of(FLOATS));
+    part.b = (const char *)p->b + first * p->ldb * size_of(of);
     part.accumulate = p->accumulate || first > 0;
-    if (p->bf16)
-      whole(&part, 1);
-    else
-      whole(&part, 0);
+    whole(&part, of);
     first += step;
   } while (first < p->k);
 }
+
+#if CH_HAS_PAIRS
+void ch_invariant_pairs_avx512_bf16(const ch_product *p) { in_slices(p, PAIRS); }
+#else
+void CH_SIMD(ch_invariant_product)(const ch_product *p) {
+  if (p->bf16)
+    in_slices(p, HALVES);
+  else
+    in_slices(p, FLOATS);
+}
+#endif

@@ -39,21 +39,10 @@ static int better_swapped(const ch_product *p, int64_t steps) {
   return m * k * PACK_COST + m * n * slices * SCATTER_COST < n * k * PACK_COST;
 }
 
-/* Whether pairs of an operand whose depth goes along its rows can be read where they stand. */
-static int in_pairs(const void *x, int64_t ldx, int64_t depth) {
-  return depth % 2 == 0 && ldx % 2 == 0 && (uintptr_t)x % 4 == 0;
-}
-
-static ch_factors factors_of(const ch_product *p) {
-  if (!p->bf16) return CH_FLOATS;
-  int pairs =
-      CH_HAS_PAIRS && (p->trans_a || in_pairs(p->a, p->lda, p->k)) && (!p->trans_b || in_pairs(p->b, p->ldb, p->k));
-  return pairs ? CH_PAIRS : CH_WIDENED;
-}
-
 static ch_problem roles(const ch_product *p) {
-  ch_factors factors = factors_of(p);
-  int64_t each = factors == CH_PAIRS ? 2 : 1; /* elements of a step */
+  int pairs = CH_HAS_PAIRS && p->bf16 && ch_product_in_pairs(p);
+  ch_factors factors = pairs ? CH_PAIRS : p->bf16 ? CH_WIDENED : CH_FLOATS;
+  int64_t each = pairs ? 2 : 1; /* elements of a step */
   ch_problem q = {.m = p->m,
                   .n = p->n,
                   .k = ceil_div(p->k, each),

@@ -10,8 +10,8 @@
 CH_SIMD_DECLARE(void, ch_product_own, (const ch_product *p, float *scratch));
 
 #if defined(__x86_64__)
-/* The same, but that bf16 is multiplied as it is, two at a time, by the instruction vdpbf16ps. An operand whose depth
- * goes along its rows must have an even depth and even strides for that; else products of bf16 are widened here too. */
+/* The same, but that bf16 is multiplied as it is, two at a time, by the instruction vdpbf16ps, where
+ * ch_product_in_pairs allows it. */
 void ch_product_own_avx512_bf16(const ch_product *p, float *scratch);
 #endif
 

@@ -11,7 +11,7 @@
 enum { CH_TILE_ROWS = 6, CH_TILE_VECTORS = CH_LANES == 16 ? 4 : 2, CH_TILE_COLUMNS = CH_TILE_VECTORS * CH_LANES };
 
 /* A float, or a pair of bf16 in its place. */
-typedef float ch_factor __attribute__((may_alias));
+typedef float ch_factor __attribute__((may_alias, aligned(2)));
 
 /* Where the elements of a left operand are: row r, step p stands at r * row + p * step. */
 typedef struct {

@@ -40,12 +40,12 @@ static inline ch_vector ch_load_pairs(const uint16_t *x, const uint16_t *y) {
 
 /* sum + the products of a's pairs of bf16 with b's, where the CPU has an instruction for it. */
 #if defined(__AVX512BF16__)
-enum { CH_HAS_PAIRS = 1 };
+#define CH_HAS_PAIRS 1
 static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
   return (ch_vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
 }
 #else
-enum { CH_HAS_PAIRS = 0 };
+#define CH_HAS_PAIRS 0
 static inline ch_vector ch_vector_pairs(ch_vector a, ch_vector b, ch_vector sum) {
   ch_words x = (ch_words)a, y = (ch_words)b, high = (ch_words){0} + 0xffff0000;
   sum += (ch_vector)(x & high) * (ch_vector)(y & high);

@@ -8,20 +8,35 @@
 enum { MANY_ROWS = 16 };
 static int suits_own(const ch_product *p) { return !p->trans_b && p->m >= MANY_ROWS; }
 
-/* A of `count` elements, as two kernels see it: where products are of bf16 the own one takes `rounded`, the one for few
- * rows the same values as floats. */
+/* A of `count` elements, as two kernels see it: where products are of bf16 the own one takes `rounded`, and so does the
+ * one for few rows if it multiplies pairs; else it takes the same values as floats. */
 typedef struct {
   const ch_bf16 *rounded;
   const float *values;
 } operand;
 
-static operand left_operand(ch_exec *x, const float *a, const ch_bf16 *a16, int64_t count, int bf16, int few) {
+static operand left_operand(ch_exec *x, const float *a, const ch_bf16 *a16, int64_t count, int bf16, int widens) {
   if (!bf16) return (operand){.values = a};
   operand o = {.rounded = ch_rounded_operand(x, a, a16, count)};
-  float *values = few || ch_counting(x) ? CH_NEW(&x->scratch, float, count) : NULL;
-  for (int64_t i = 0; i < count && few && !ch_counting(x); i++) values[i] = ch_bf16_value(o.rounded[i]);
+  float *values = widens || ch_counting(x) ? CH_NEW(&x->scratch, float, count) : NULL;
+  for (int64_t i = 0; i < count && widens && !ch_counting(x); i++) values[i] = ch_bf16_value(o.rounded[i]);
   o.values = values;
   return o;
+}
+
+/* Row `first` of it, for p. */
+static const void *rows_from(const operand *a, const ch_product *p, int64_t first) {
+  int rounded = p->bf16 && (suits_own(p) || ch_product_takes_pairs(p));
+  return rounded ? (const void *)(a->rounded + first * p->lda) : a->values + first * p->lda;
+}
+
+/* What runs products of few rows that are shaped like p. */
+typedef void (*few_rows)(const ch_product *p);
+static few_rows few_rows_for(const ch_product *p) {
+#if defined(__x86_64__)
+  if (ch_product_takes_pairs(p)) return ch_invariant_pairs_avx512_bf16;
+#endif
+  return CH_SIMD_PICK(ch_invariant_product);
 }
 
 /* Columns of a piece: where rows are few enough work, but no more than threads wait for without falling asleep, since
@@ -45,7 +60,7 @@ static ch_product piece_of(const ch_product *p, int64_t begin, int64_t columns) 
 }
 
 static void run_few(const ch_exec *x, const ch_product *p) {
-  void (*run)(const ch_product *) = CH_SIMD_PICK(ch_invariant_product);
+  few_rows run = few_rows_for(p);
   int64_t columns = piece_columns(p);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ch_invariant_threads(x, p->m * p->n * p->k))
   for (int64_t begin = 0; begin < p->n; begin += columns) {
@@ -73,9 +88,9 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
   int64_t rows = g->m > 0 ? (g->m - 1) * p.lda + g->k : 0;
   int64_t size = g->trans_b ? (g->n - 1) * p.ldb + g->k : (g->k - 1) * p.ldb + g->n;
   int own = suits_own(&p);
-  operand a = left_operand(x, g->a, NULL, rows, p.bf16, !own);
+  operand a = left_operand(x, g->a, NULL, rows, p.bf16, !own && !ch_product_takes_pairs(&p));
   p.b = p.bf16 ? (const void *)ch_rounded_operand(x, g->b, g->b16, size) : g->b;
-  p.a = own && p.bf16 ? (const void *)a.rounded : a.values;
+  p.a = rows_from(&a, &p, 0);
   if (own) ch_products_run(x, 1, CH_PIECES, &p);
   if (!own && !ch_counting(x)) run_few(x, &p);
   ch_arena_release(&x->scratch, mark);
@@ -101,7 +116,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const void *w, in
 
 /* Those of experts with few rows: pieces of equal width, so that one loop goes through all. */
 static void run_few_of_experts(const ch_exec *x, int count, const ch_product *few) {
-  void (*run)(const ch_product *) = CH_SIMD_PICK(ch_invariant_product);
+  few_rows run = few_rows_for(few);
   ch_product mean = few[0];
   int64_t rows = 0;
   for (int i = 0; i < count; i++) rows += few[i].m;
@@ -127,12 +142,9 @@ void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     else if (p.m)
       few[fews++] = p;
   }
-  operand a = left_operand(x, g->a, g->a16, rows * g->k, bf16, fews);
-  for (int i = 0; i < owns; i++) {
-    int64_t first = (own[i].c - g->c) / g->n * g->k;
-    own[i].a = bf16 ? (const void *)(a.rounded + first) : a.values + first;
-  }
-  for (int i = 0; i < fews; i++) few[i].a = a.values + (few[i].c - g->c) / g->n * g->k;
+  operand a = left_operand(x, g->a, g->a16, rows * g->k, bf16, fews && !ch_product_takes_pairs(few));
+  for (int i = 0; i < owns; i++) own[i].a = rows_from(&a, &own[i], (own[i].c - g->c) / g->n);
+  for (int i = 0; i < fews; i++) few[i].a = rows_from(&a, &few[i], (few[i].c - g->c) / g->n);
   if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, CH_PIECES_OF_EXPERT, own);
   if (fews) run_few_of_experts(x, fews, few);
   ch_arena_release(&x->scratch, mark);

@@ -19,9 +19,11 @@ void ch_product_prepare(void) {
     unit = ch_machine_has_fast_bf16() ? IN_PAIRS : WIDENED;
 }
 
+int ch_product_takes_pairs(const ch_product *p) { return unit == IN_PAIRS && p->bf16 && ch_product_in_pairs(p); }
+
 static void by_own(const ch_product *p, void *scratch) {
 #if defined(__x86_64__)
-  if (p->bf16 && !p->by_row && unit != WIDENED) {
+  if (ch_product_takes_pairs(p)) {
     ch_product_own_avx512_bf16(p, scratch);
     return;
   }

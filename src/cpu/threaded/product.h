@@ -18,6 +18,9 @@ void ch_product_begin(void);
  * widened. */
 void ch_product_prepare(void);
 
+/* Nonzero when p is made of pairs of bf16, after ch_product_prepare. */
+int ch_product_takes_pairs(const ch_product *p);
+
 /* Nonzero when oneDNN makes products of bf16 here. */
 int ch_product_has_matmul(void);
 
