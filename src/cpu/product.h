@@ -19,9 +19,10 @@ typedef struct ch_product {
 } ch_product;
 
 /* Whether a product of bf16 can be made of pairs of elements that follow each other in its depth: those that lie side
- * by side in a row are read where they stand. A function of the shape alone, and not of the number of rows. */
+ * by side in a row are read where they stand. A function of the shape alone, and not of the number of rows. (A
+ * transposed left operand of one column looks like such a row, whatever its depth.) */
 static inline int ch_product_in_pairs(const ch_product *p) {
-  int left = p->trans_a || (p->k % 2 == 0 && p->lda % 2 == 0);
+  int left = p->trans_a ? p->lda > 1 : p->k % 2 == 0 && p->lda % 2 == 0;
   return left && (!p->trans_b || (p->k % 2 == 0 && p->ldb % 2 == 0));
 }
 
