@@ -90,13 +90,13 @@ static int gathers(const ch_comm *comm, void *context) {
   return 0;
 }
 
-/* Of several owners at once, one of them twice; some are less than there are ranks, and some go in parts. An owner
- * sends what there is, once, and everybody else a share to all but two. */
+/* Of several owners, some of them twice, and more arrays than are under way at a time; some are less than there are
+ * ranks, and some go in parts. An owner sends what there is, once, and everybody else a share to all but two. */
 static int spreads(const ch_comm *comm, void *context) {
   (void)context;
-  enum { COUNT = CH_AT_ONCE };
-  static const int64_t few[COUNT] = {1, 300, 50, 0, 700, 5, 2, 99},
-                       many[COUNT] = {1, 3 * FORKED_WORTH, 50, 0, 8 * 9 * FORKED_WORTH, 5, 2, 1 << 14};
+  enum { COUNT = CH_AT_ONCE + 3 };
+  static const int64_t few[COUNT] = {1, 300, 50, 0, 700, 5, 2, 99, 400, 1, 30},
+                       many[COUNT] = {1, 3 * FORKED_WORTH, 50, 0, 8 * 9 * FORKED_WORTH, 5, 2, 1 << 14, 7, 1 << 15, 1};
   const int64_t *bytes = comm->piece == 7 ? few : many;
   static uint8_t data[COUNT][8 * 9 * FORKED_WORTH];
   static ch_bytes spans[COUNT * 2 * CH_SPANS * FORKED_MOST];

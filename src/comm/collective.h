@@ -51,10 +51,11 @@ typedef struct ch_spread {
   int64_t bytes;
 } ch_spread;
 
-/* Some at once, CH_AT_ONCE at most: spread.c says how. spans: [count, 2, CH_SPANS, size]. */
+/* Any number of them, CH_AT_ONCE at a time: spread.c says how. spans: [count, 2, CH_SPANS, size], but of no more than
+ * CH_AT_ONCE. */
 void ch_comm_spread(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans);
 
-/* In how many parts they go, where the largest has so many bytes. */
+/* In how many parts those go that are under way at a time, where the largest has so many bytes. */
 int ch_comm_spread_parts(const ch_comm *comm, int64_t bytes);
 
 /* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */

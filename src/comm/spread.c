@@ -39,10 +39,10 @@ int ch_comm_spread_parts(const ch_comm *comm, int64_t bytes) {
   return parts < 1 ? 1 : parts < PARTS ? (int)parts : PARTS;
 }
 
-void ch_comm_spread(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans) {
+/* CH_AT_ONCE at most. */
+static void spread_few(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans) {
   ch_transfer out[CH_AT_ONCE], on[CH_AT_ONCE];
   int64_t most = 0, room = CH_SPANS * (int64_t)comm->size;
-  if (comm->size == 1) return;
   for (int i = 0; i < count; i++) most = some[i].bytes > most ? some[i].bytes : most;
   int parts = ch_comm_spread_parts(comm, most);
   for (int part = 0; part <= parts; part++) {
@@ -53,4 +53,9 @@ void ch_comm_spread(const ch_comm *comm, const char *what, const ch_spread *some
     for (int i = 0; i < count && part < parts; i++) ch_comm_finish(comm, &out[i]);
     for (int i = 0; i < count && part > 0; i++) ch_comm_finish(comm, &on[i]);
   }
+}
+
+void ch_comm_spread(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans) {
+  for (int i = 0; i < count && comm->size > 1; i += CH_AT_ONCE)
+    spread_few(comm, what, some + i, count - i < CH_AT_ONCE ? count - i : CH_AT_ONCE, spans);
 }

@@ -30,17 +30,20 @@ int ch_params_are_dealt(const ch_params *params) {
 void ch_params_fetch(ch_exec *x, const ch_params *params, int layer) {
   const ch_comm *replica = &x->grid.replica;
   const ch_param *p = &params->p[ch_params_first(params, layer)], *end = params->p + params->count;
-  ch_spread matrix[CH_AT_ONCE];
+  ch_arena *scratch = &ch_host(x)->scratch;
+  int64_t most = 0;
   int count = 0;
-  size_t mark = ch_arena_mark(&ch_host(x)->scratch);
-  for (const ch_param *q = p; q < end && q->layer == layer; q++)
+  size_t mark = ch_arena_mark(scratch);
+  for (const ch_param *q = p; q < end && q->layer == layer; q++) most += q->owner >= 0;
+  ch_spread *matrix = CH_NEW_HOST(scratch, ch_spread, most);
+  ch_bytes *spans = CH_NEW_HOST(scratch, ch_bytes, most * 2 * CH_SPANS * replica->size);
+  for (const ch_param *q = p; q < end && q->layer == layer && !ch_counting(x); q++)
     if (q->owner >= 0)
       matrix[count++] = (ch_spread){q->owner, CH_AS_HOST(real, q->w), q->whole * (int64_t)sizeof(real)};
-  ch_bytes *spans = CH_NEW_HOST(&ch_host(x)->scratch, ch_bytes, (int64_t)count * 2 * CH_SPANS * replica->size);
-  if (!ch_counting(x)) ch_comm_spread(replica, "dense weights", matrix, count, spans);
+  ch_comm_spread(replica, "dense weights", matrix, count, spans);
   for (; p < end && p->layer == layer; p++)
     if (p->away && p->w16) x->ops->round_bf16(x, &(ch_round_args){.count = p->whole, .x = p->w, .y = p->w16});
-  ch_arena_release(&ch_host(x)->scratch, mark);
+  ch_arena_release(scratch, mark);
 }
 
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number) {

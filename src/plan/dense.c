@@ -98,7 +98,7 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   }
 }
 
-/* ---- matrices of a layer: ch_comm_spread ---- */
+/* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_spread ---- */
 
 /* Elements that pass the link which is waited for. At first owners hand out a part of what they have; then also all
  * pass on what they got of the part before; at last that alone. */

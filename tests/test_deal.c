@@ -1,0 +1,84 @@
+/* Matrices that live on one rank each and visit the others: any number of a layer, layers in any order. */
+#include "comm_testing.h"
+#include "model/param.h"
+
+/* The second layer has more than are under way at a time, of many sizes. */
+enum { FEW = 3, MANY = 2 * CH_AT_ONCE + 3, ROWS = 2 + FEW + MANY };
+
+static ch_param row_of(int layer, int number) {
+  const int64_t count = layer < 0 ? 1 : 1 + 97 * (number % 7);
+  return (ch_param){.layer = layer,
+                    .whole = count,
+                    .count = count,
+                    .part = {.rows = 1, .columns = count, .width = count},
+                    .owner = -1,
+                    .matrix = layer >= 0};
+}
+
+static real value_of(int matrix, int64_t i) { return (real)(1.0 / (3 + matrix) + (double)i * 1e-3); }
+
+/* As it is with its owner, rounded where products are of bf16. */
+static int has_arrived(const ch_comm *comm, const ch_params *params, int layer) {
+  for (int k = 0; k < params->count; k++) {
+    const ch_param *p = &params->p[k];
+    for (int64_t i = 0; i < p->count && p->layer == layer; i++) {
+      if (p->w16)
+        must(p->w16[i] == ch_bf16_round((float)value_of(k, i)));
+      else
+        must(p->w[i] == value_of(k, i));
+    }
+  }
+  return 0;
+}
+
+static void own(const ch_params *params) {
+  for (int k = 0; k < params->count; k++) {
+    const ch_param *p = &params->p[k];
+    for (int64_t i = 0; i < p->count && !p->away; i++) {
+      p->w[i] = value_of(k, i);
+      if (p->w16) p->w16[i] = ch_bf16_round((float)p->w[i]);
+    }
+  }
+}
+
+static int visit(const ch_comm *comm, void *context) {
+  const int bf16 = *(const int *)context;
+  ch_param row[ROWS];
+  ch_params params = {.p = row};
+  ch_exec x;
+  ch_arena weights;
+  row[params.count++] = row_of(-1, 0);
+  for (int i = 0; i < FEW; i++) row[params.count++] = row_of(0, i);
+  for (int i = 0; i < MANY; i++) row[params.count++] = row_of(1, i);
+  row[params.count++] = row_of(-1, 0);
+  test_ok(ch_exec_init(&x, "cpu", bf16 ? CH_COMPUTE_BF16 : CH_COMPUTE_FP32, 1, 1));
+  x.comm = comm;
+  test_ok(ch_grid_make(comm, 1, 1, &x.grid));
+  ch_params_deal(&params, &x.grid.replica);
+  ch_arena_init(&weights, "weights", &ch_memory_host);
+  ch_params_alloc_weights(&params, &weights, bf16);
+  test_ok(ch_arena_commit(&weights));
+  ch_params_alloc_weights(&params, &weights, bf16);
+  for (int layer = 0; layer < 2; layer++) ch_params_fetch(&x, &params, layer); /* counted */
+  test_ok(ch_exec_commit(&x));
+  own(&params);
+  for (int time = 0; time < 4; time++) {
+    ch_params_fetch(&x, &params, time % 2);
+    if (has_arrived(comm, &params, time % 2)) return 1;
+  }
+  ch_arena_free(&weights);
+  ch_exec_free(&x);
+  return 0;
+}
+
+static void any_number_visits(void **state) {
+  (void)state;
+  for (int size = 1; size <= 8; size++)
+    for (int bf16 = 0; bf16 < 2; bf16++)
+      if (forked_run(size, 0, visit, &bf16)) fail_msg("%d ranks, %s", size, bf16 ? "bf16" : "fp32");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_visits)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
