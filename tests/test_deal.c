@@ -17,10 +17,11 @@ static ch_param row_of(int layer, int number) {
 
 static real value_of(int matrix, int64_t i) { return (real)(1.0 / (3 + matrix) + (double)i * 1e-3); }
 
-/* As it is with its owner, rounded where products are of bf16. */
+/* As it is with its owner; where products are of bf16, rounded alone. */
 static int has_arrived(const ch_comm *comm, const ch_params *params, int layer) {
   for (int k = 0; k < params->count; k++) {
     const ch_param *p = &params->p[k];
+    must(!p->w == (p->away && p->w16));
     for (int64_t i = 0; i < p->count && p->layer == layer; i++) {
       if (p->w16)
         must(p->w16[i] == ch_bf16_round((float)value_of(k, i)));

@@ -29,14 +29,21 @@ static void same_files_and_one_voice(void **state) {
   program_must("grep -q '\"event\":\"process\".*\"dense\":\"whole\"' four/timing.jsonl");
 }
 
-/* Dense matrices on one process each: the same files. */
+/* Dense matrices on one process each, which send what products read of them: the same files. */
 static void same_files_sharded(void **state) {
   (void)state;
   needs_mpi();
-  program_must(FRESH "--set steps=6 --set eval_every=3 --out apart");
-  program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --shard-dense --out sharded");
-  assert_true(program_same_runs("apart", "sharded", 6));
-  program_must("grep -q '\"event\":\"process\".*\"dense\":\"sharded\"' sharded/timing.jsonl");
+  for (int i = 0; i < 2; i++) {
+    const char *set =
+        i ? "--emulate-bf16 --set compute=bf16 --set steps=6 --set eval_every=3" : "--set steps=6 --set eval_every=3";
+    program_must(FRESH "%s --out apart%d", set, i);
+    program_must(MPIRUN "-n 4 " FRESH "%s --shard-dense --out sharded%d", set, i);
+    char apart[16], sharded[16];
+    snprintf(apart, sizeof apart, "apart%d", i);
+    snprintf(sharded, sizeof sharded, "sharded%d", i);
+    assert_true(program_same_runs(apart, sharded, 6));
+    program_must("grep -q '\"event\":\"process\".*\"dense\":\"sharded\"' %s/timing.jsonl", sharded);
+  }
 }
 
 /* Replicas of experts: no bytes of one process, but the same bytes again. */

@@ -199,9 +199,14 @@ static void drop(choir_config *c) { c->train.dropout = 0.1; }
 static void normalize(choir_config *c) { c->model.router.normalize_gates = 1; }
 static void by_threshold(choir_config *c) { c->model.router.threshold_after = 1; }
 static void draw_second(choir_config *c) { c->model.router.random_second = 1; }
+static void in_bf16(choir_config *c) { snprintf(c->train.compute, sizeof c->train.compute, "bf16"); }
 static void adamw_in_bf16(choir_config *c) {
   snprintf(c->train.optimizer, sizeof c->train.optimizer, "adamw");
-  snprintf(c->train.compute, sizeof c->train.compute, "bf16");
+  in_bf16(c);
+}
+static void sums_in_bf16(choir_config *c) {
+  c->train.accumulate = 2, c->train.clip_norm = 0.05;
+  in_bf16(c);
 }
 
 /* What a layer may do beside, with random numbers that belong to tokens. */
@@ -215,6 +220,8 @@ static void every_option(void **state) {
                 {"threshold_after", "expert_choice", by_threshold},
                 {"quantile threshold_after", "quantile_balanced", by_threshold},
                 {"random second", "gshard_top2", draw_second},
+                {"bf16", "gshard_top2", in_bf16},
+                {"bf16, accumulated", "expert_choice", sums_in_bf16},
                 {"adamw, bf16", "expert_choice", adamw_in_bf16}};
   for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
     choir_config c = config_of(option[i].router, 8, 1);
@@ -284,29 +291,35 @@ static int sent_to(const ch_layout *l, int expert, int64_t rank) {
   return l->hidden - (group == rank % (l->experts * l->hidden) / l->hidden);
 }
 
-/* Hash routing goes by the ids of tokens, so rows are known, too. */
+/* All but rows is the formula's, and of rows so many go elsewhere. */
+static void is_the_formula(choir_config *c, const ch_layout *l, const int32_t *token) {
+  const int64_t n = (int64_t)RANKS_B * RANKS_T;
+  int64_t away = 0;
+  ch_flow rows;
+  for (int64_t t = 0; t < n; t++) away += sent_to(l, token[t] % MODEL_E, t / (n / l->ranks));
+  test_ok(choir_config_set(c, "parallel.wire", "fp32"));
+  int64_t fp32 = away * ch_flow_slot_bytes(c);
+  assert_int_equal(counted(*c, l) - by_formula(c, l, &rows), fp32);
+  test_ok(choir_config_set(c, "parallel.wire", "bf16"));
+  assert_int_equal(away * ch_flow_slot_bytes(c), fp32 / 2);
+  assert_int_equal(counted(*c, l) - by_formula(c, l, &rows), fp32 / 2);
+}
+
+/* Hash routing goes by the ids of tokens, so rows are known, too. Matrices visit in the type of products. */
 static void traffic_is_the_formula(void **state) {
   (void)state;
   const ch_layout layouts[] = {layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(4, 1, 1),
                                layout_of(2, 4, 1), layout_of(1, 2, 2), layout_of(1, 1, 4),
                                layout_of(2, 2, 2), sharded(1, 4, 1),   sharded(2, 2, 2)};
-  const int64_t n = (int64_t)RANKS_B * RANKS_T;
   choir_config c = config_of("hash", 8, 1);
   c.model.d_expert = 1200; /* gradients of experts in more than one slice */
   int32_t token[RANKS_B * RANKS_T];
-  ch_flow rows;
-  model_tokens(token, (int)n, 1);
-  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
-    const ch_layout *l = &layouts[i];
-    int64_t away = 0;
-    for (int64_t t = 0; t < n; t++) away += sent_to(l, token[t] % MODEL_E, t / (n / l->ranks));
-    test_ok(choir_config_set(&c, "parallel.wire", "fp32"));
-    int64_t fp32 = away * ch_flow_slot_bytes(&c);
-    assert_int_equal(counted(c, l) - by_formula(&c, l, &rows), fp32);
-    test_ok(choir_config_set(&c, "parallel.wire", "bf16"));
-    assert_int_equal(away * ch_flow_slot_bytes(&c), fp32 / 2);
-    assert_int_equal(counted(c, l) - by_formula(&c, l, &rows), fp32 / 2);
-  }
+  model_tokens(token, RANKS_B * RANKS_T, 1);
+  for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
+    for (int bf16 = 0; bf16 <= layouts[i].dense_sharded; bf16++) {
+      test_ok(choir_config_set(&c, "train.compute", bf16 ? "bf16" : "fp32"));
+      is_the_formula(&c, &layouts[i], token);
+    }
 }
 
 /* Rows are whatever the rest leaves: whole ones, and about as many as in the mean. All slots are filled by these. */

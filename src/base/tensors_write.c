@@ -27,7 +27,7 @@ static int check_tensor(const plan *p, const choir_tensor *t) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s: '%.40s' cannot be a tensor's name", p->path, t->name);
   if (!ch_dtype_valid(t->dtype) || t->dims < 0 || t->dims > 4 || !ch_tensor_bytes(t->dtype, t->dims, t->shape, &bytes))
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s: tensor '%s': impossible type or shape", p->path, t->name);
-  if (bytes != t->bytes || (bytes && !t->data))
+  if (bytes != t->bytes || (bytes && !t->data && !p->fetch))
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s: tensor '%s': its shape needs %zu bytes, %zu are given", p->path, t->name,
                     bytes, t->data ? t->bytes : 0);
   return CHOIR_OK;
@@ -126,7 +126,7 @@ static int write_all(const plan *p) {
   for (int i = 0; i < p->count; i++) file.needed += p->tensor[i]->bytes;
   ch_file_write(&file, p->header, p->header_bytes);
   for (int i = 0; i < p->count; i++) {
-    const void *data = p->fetch(p->context, p->tensor[i]);
+    const void *data = p->fetch ? p->fetch(p->context, p->tensor[i]) : p->tensor[i]->data;
     XXH64_update(&state, data, p->tensor[i]->bytes);
     ch_file_write(&file, data, p->tensor[i]->bytes);
   }
@@ -146,11 +146,6 @@ int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, c
   return code;
 }
 
-static const void *at_hand(void *context, const choir_tensor *tensor) {
-  (void)context;
-  return tensor->data;
-}
-
 int choir_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata) {
-  return ch_tensors_write(path, tensors, count, metadata, at_hand, NULL);
+  return ch_tensors_write(path, tensors, count, metadata, NULL, NULL);
 }

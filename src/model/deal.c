@@ -27,6 +27,12 @@ int ch_params_are_dealt(const ch_params *params) {
   return dealt;
 }
 
+/* Products of bf16 read rounded weights alone, which the owner has: these travel. */
+static ch_spread visit_of(const ch_param *p) {
+  if (p->w16) return (ch_spread){p->owner, CH_AS_HOST(ch_bf16, p->w16), p->whole * (int64_t)sizeof(ch_bf16)};
+  return (ch_spread){p->owner, CH_AS_HOST(real, p->w), p->whole * (int64_t)sizeof(real)};
+}
+
 void ch_params_fetch(ch_exec *x, const ch_params *params, int layer) {
   const ch_comm *replica = &x->grid.replica;
   const ch_param *p = &params->p[ch_params_first(params, layer)], *end = params->p + params->count;
@@ -38,11 +44,8 @@ void ch_params_fetch(ch_exec *x, const ch_params *params, int layer) {
   ch_spread *matrix = CH_NEW_HOST(scratch, ch_spread, most);
   ch_bytes *spans = CH_NEW_HOST(scratch, ch_bytes, most * 2 * CH_SPANS * replica->size);
   for (const ch_param *q = p; q < end && q->layer == layer && !ch_counting(x); q++)
-    if (q->owner >= 0)
-      matrix[count++] = (ch_spread){q->owner, CH_AS_HOST(real, q->w), q->whole * (int64_t)sizeof(real)};
+    if (q->owner >= 0) matrix[count++] = visit_of(q);
   ch_comm_spread(replica, "dense weights", matrix, count, spans);
-  for (; p < end && p->layer == layer; p++)
-    if (p->away && p->w16) x->ops->round_bf16(x, &(ch_round_args){.count = p->whole, .x = p->w, .y = p->w16});
   ch_arena_release(scratch, mark);
 }
 

@@ -237,9 +237,11 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   }
 }
 
+/* Of what lives elsewhere products read the rounded copy alone, and nobody else reads any. */
 static void alloc_weight(ch_param *p, ch_arena *arena, int bf16) {
-  p->w = CH_NEW(arena, real, p->count);
-  p->w16 = bf16 && p->matrix ? CH_NEW(arena, ch_bf16, p->count) : NULL;
+  int rounded = bf16 && p->matrix;
+  p->w = rounded && p->away ? NULL : CH_NEW(arena, real, p->count);
+  p->w16 = rounded ? CH_NEW(arena, ch_bf16, p->count) : NULL;
 }
 
 /* What lives elsewhere comes last: those of all layers stand on the same memory. */

@@ -59,7 +59,7 @@ typedef struct ch_param {
   int matrix;         /* input of matrix products: gets a bf16 copy in bf16 compute */
   int product;        /* factor of a matrix product: a token costs two operations per element it uses, and backward sets
                          its gradient by a product */
-  real CH_DEV *w, *g; /* weights and gradients */
+  real CH_DEV *w, *g; /* weights and gradients; no weights of what is away and has w16 */
   ch_bf16 CH_DEV *w16; /* or NULL */
 } ch_param;
 
@@ -107,8 +107,8 @@ int ch_deal(int64_t *has, int ranks, int64_t count);
 /* number [params->count]: those of matrices that are dealt out, from their owners to the ranks of a replica. */
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);
 
-/* Brings this rank the matrices of a layer that live on others, as they are now there. Collective; nothing where none
- * are dealt out. */
+/* Brings this rank the matrices of a layer that live on others, as they are now there: what products read of them, w16
+ * or w. Collective; nothing where none are dealt out. */
 void ch_params_fetch(ch_exec *x, const ch_params *params, int layer);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */

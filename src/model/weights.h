@@ -12,7 +12,7 @@
 /* A tensor of a file, and what this process has of it: `data` is an address in the backend's memory, of scalars (dims
  * 0) the host's. Of tensors of experts that is the part of the experts that this rank owns. */
 typedef struct ch_stored {
-  choir_tensor tensor; /* the whole one */
+  choir_tensor tensor; /* the whole one; no data of what this rank has not */
   int experts;         /* of them all; 0: every rank has the whole tensor */
   int64_t hidden;      /* their hidden width where the last dimension is of it, which shards cut; else 0 */
   int owner;           /* the rank of a replica that alone has it; -1: none */

@@ -109,8 +109,13 @@ static double waited_for(const owned *o, int parts) {
   return (most + (parts - 1) * both + passed_on) / parts;
 }
 
+/* Bytes of an element: products of bf16 read rounded weights. */
+static int64_t element_bytes(const choir_config *config) {
+  return strcmp(config->train.compute, ch_compute_names[CH_COMPUTE_BF16]) ? WORD : sizeof(ch_bf16);
+}
+
 void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *l, ch_flow *f) {
-  int64_t has[CH_RANKS] = {0}, size = l->experts * l->hidden;
+  int64_t has[CH_RANKS] = {0}, size = l->experts * l->hidden, bytes = element_bytes(config);
   const ch_comm replica = {.size = (int)size, .worth = CH_COMM_WORTH};
   f->size = (int)size;
   for (int layer = 0; layer < config->model.layers && size > 1; layer++) {
@@ -124,9 +129,9 @@ void ch_flow_visits(const choir_config *config, const ch_params *params, const c
       largest = p->whole > largest ? p->whole : largest;
       count++;
     }
-    int parts = ch_comm_spread_parts(&replica, largest * WORD);
-    f->bytes += (double)(times * l->replicas * WORD * (size - 1)) * o.all;
-    f->busiest += (double)(times * l->ranks * WORD) * waited_for(&o, parts);
+    int parts = ch_comm_spread_parts(&replica, largest * bytes);
+    f->bytes += (double)(times * l->replicas * bytes * (size - 1)) * o.all;
+    f->busiest += (double)(times * l->ranks * bytes) * waited_for(&o, parts);
     f->exchanges += times * (parts + 1);
     f->messages += times * 2 * parts * count;
   }

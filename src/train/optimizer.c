@@ -201,7 +201,7 @@ int ch_optimizer_tensors(const ch_optimizer *o, ch_stored *tensors) {
       char name[128];
       snprintf(name, sizeof name, "optimizer.%s.%s", kinds[j], p->name);
       ch_stored *s = &tensors[count++];
-      *s = ch_stored_real(name, 1, &size, p->away ? p->w : t->state[j]); /* of what is not here nobody reads */
+      *s = ch_stored_real(name, 1, &size, t->state[j]);
       if (p->expert) s->experts = (int)p->shape[0], s->hidden = cut ? t->all_cols : 0;
       s->owner = p->owner;
     }
