@@ -106,14 +106,31 @@ static void loss_curves(drawing *d, const char *key, const char *deviation_key, 
   finish(d, name);
 }
 
+/* Whether an arm has no curve among differences: it is what others are compared with, at some value of a sweep. */
+static int is_reference(const drawing *d, const json_t *arm) {
+  const json_t *other;
+  size_t i;
+  if (!strcmp(text(json_object_get(arm, "difference"), "from"), text(arm, "name"))) return 1;
+  json_array_foreach(
+      d->arms, i, other) if (!strcmp(text(json_object_get(other, "difference"), "from"), text(arm, "name"))) return 1;
+  return 0;
+}
+
+static const char *less_reference(const drawing *d) {
+  const json_t *last = json_array_get(d->arms, json_array_size(d->arms) - 1);
+  int at_values = json_object_get(d->summary, "sweep") && number(last, "row") > 0;
+  return at_values ? "Causal loss, less that of the first arm at the same value"
+                   : "Causal loss, less that of the first arm";
+}
+
 static void differences(drawing *d) {
   const json_t *arm;
   size_t i;
-  start(d, "Causal loss, less that of the first arm", "at equal steps, seed by seed; bands: 95 % intervals");
+  start(d, less_reference(d), "at equal steps, seed by seed; bands: 95 % intervals");
   d->chart.x_from = 0.1 * number(d->summary, "steps");
   json_array_foreach(d->arms, i, arm) {
     const json_t *difference = json_object_get(arm, "difference"), *curve = json_object_get(difference, "curve");
-    if (!strcmp(text(difference, "from"), text(arm, "name"))) continue;
+    if (is_reference(d, arm)) continue;
     ch_series *s = add(d, text(arm, "name"), i, json_object_get(curve, "step"), json_object_get(curve, "mean"));
     if (s) s->low = numbers(d, json_object_get(curve, "low")), s->high = numbers(d, json_object_get(curve, "high"));
   }
@@ -126,13 +143,12 @@ static void differences_in_time(drawing *d) {
   const json_t *arm, *timed = json_object_get(json_object_get(d->summary, "timing"), "arms");
   double from = INFINITY;
   size_t i;
-  start(d, "Causal loss, less that of the first arm",
-        "at equal seconds, by step times measured in turns; bands: 95 % intervals");
+  start(d, less_reference(d), "at equal seconds, by step times measured in turns; bands: 95 % intervals");
   d->chart.x_name = "second";
   json_array_foreach(timed, i, arm) {
     const json_t *at = json_object_get(arm, "difference_at_seconds"), *seconds = json_object_get(at, "seconds"),
                  *arm_json = json_array_get(d->arms, i);
-    if (!strcmp(text(json_object_get(arm_json, "difference"), "from"), text(arm_json, "name"))) continue;
+    if (is_reference(d, arm_json)) continue;
     ch_series *s = add(d, text(arm_json, "name"), i, seconds, json_object_get(at, "mean"));
     if (!s) continue;
     s->low = numbers(d, json_object_get(at, "low")), s->high = numbers(d, json_object_get(at, "high"));
