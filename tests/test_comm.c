@@ -90,8 +90,22 @@ static int gathers(const ch_comm *comm, void *context) {
   return 0;
 }
 
+/* At once, or with other exchanges in between. */
+static void spread(const ch_comm *comm, ch_spreading *s) {
+  if (comm->piece != 7) {
+    ch_comm_spread(comm, s);
+    return;
+  }
+  ch_comm_spread_begin(comm, s);
+  ch_comm_max(comm, 1);
+  ch_comm_spread_move(comm, s);
+  ch_comm_spread_pass_on(comm, s);
+  ch_comm_max(comm, 2);
+  ch_comm_spread_end(comm, s);
+}
+
 /* Of several owners, some of them twice, and more arrays than are under way at a time; some are less than there are
- * ranks, and some go in parts. An owner sends what there is, once, and everybody else a share to all but two. */
+ * ranks. An owner sends what there is, once, and everybody else a share to all but two. */
 static int spreads(const ch_comm *comm, void *context) {
   (void)context;
   enum { COUNT = CH_AT_ONCE + 3 };
@@ -99,9 +113,10 @@ static int spreads(const ch_comm *comm, void *context) {
                        many[COUNT] = {1, 3 * FORKED_WORTH, 50, 0, 8 * 9 * FORKED_WORTH, 5, 2, 1 << 14, 7, 1 << 15, 1};
   const int64_t *bytes = comm->piece == 7 ? few : many;
   static uint8_t data[COUNT][8 * 9 * FORKED_WORTH];
-  static ch_bytes spans[COUNT * 2 * CH_SPANS * FORKED_MOST];
+  static ch_bytes spans[CH_AT_ONCE * CH_SPANS * FORKED_MOST];
   ch_spread some[COUNT];
-  int64_t before = comm->traffic ? comm->traffic->bytes : 0, sent = 0;
+  int64_t sent = 2 * (comm->size - 1) * (int64_t)sizeof(int64_t) * (comm->piece == 7);
+  int64_t before = comm->traffic ? comm->traffic->bytes : 0;
   for (int k = 0; k < COUNT; k++) {
     some[k] = (ch_spread){3 * k % comm->size, data[k], bytes[k]};
     for (int64_t i = 0; i < bytes[k]; i++) data[k][i] = comm->rank == some[k].owner ? (uint8_t)(i * (k + 7) >> 3) : 0;
@@ -110,7 +125,7 @@ static int spreads(const ch_comm *comm, void *context) {
     int64_t share = ch_share(bytes[k], place + 1, others) - ch_share(bytes[k], place, others);
     sent += comm->rank == some[k].owner ? bytes[k] : share * (comm->size - 2);
   }
-  ch_comm_spread(comm, "test", some, COUNT, spans);
+  spread(comm, &(ch_spreading){.what = "test", .some = some, .count = COUNT, .spans = spans});
   for (int k = 0; k < COUNT; k++)
     for (int64_t i = 0; i < bytes[k]; i++) must(data[k][i] == (uint8_t)(i * (k + 7) >> 3));
   must(!comm->traffic || comm->traffic->bytes - before == sent);

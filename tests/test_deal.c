@@ -1,6 +1,6 @@
 /* Matrices that live on one rank each and visit the others: any number of a layer, layers in any order. */
 #include "comm_testing.h"
-#include "model/param.h"
+#include "model/deal.h"
 
 /* The second layer has more than are under way at a time, of many sizes. */
 enum { FEW = 3, MANY = 2 * CH_AT_ONCE + 3, ROWS = 2 + FEW + MANY };
@@ -47,6 +47,7 @@ static int visit(const ch_comm *comm, void *context) {
   ch_param row[ROWS];
   ch_params params = {.p = row};
   ch_exec x;
+  ch_visits visits;
   ch_arena weights;
   row[params.count++] = row_of(-1, 0);
   for (int i = 0; i < FEW; i++) row[params.count++] = row_of(0, i);
@@ -60,12 +61,18 @@ static int visit(const ch_comm *comm, void *context) {
   ch_params_alloc_weights(&params, &weights, bf16);
   test_ok(ch_arena_commit(&weights));
   ch_params_alloc_weights(&params, &weights, bf16);
-  for (int layer = 0; layer < 2; layer++) ch_params_fetch(&x, &params, layer); /* counted */
+  ch_visits_init(&x, &params, &visits); /* counted */
   test_ok(ch_exec_commit(&x));
   own(&params);
+  ch_visits_init(&x, &params, &visits);
+  ch_visits_begin(&x, 0);
   for (int time = 0; time < 4; time++) {
-    ch_params_fetch(&x, &params, time % 2);
+    ch_visits_pass_on(&x);
+    if (time && has_arrived(comm, &params, 1 - time % 2)) return 1; /* those before are still here */
+    ch_visits_end(&x);
     if (has_arrived(comm, &params, time % 2)) return 1;
+    ch_visits_begin(&x, time < 3 ? 1 - time % 2 : -1);
+    ch_visits_move(&x);
   }
   ch_arena_free(&weights);
   ch_exec_free(&x);

@@ -50,7 +50,8 @@ typedef struct choir_plan_layout {
   choir_plan_part part[CHOIR_PLAN_PARTS];
   double sent;                           /* bytes that all ranks together send in a step */
   double level_bytes[CHOIR_PLAN_LEVELS]; /* of these, what turns round at each level */
-  double seconds;    /* of a step as choir train takes it: rows of later experts travel while earlier ones compute */
+  double seconds;    /* of a step as choir train takes it: rows of later experts travel while earlier ones compute, and
+                        matrices of the next layer while one does */
   double overlapped; /* of one that hides as much of the traffic as its order allows */
   double tokens_per_second, share; /* of the first; share: model FLOPs over the peak of all ranks */
   double cost;                     /* of 10^9 tokens at that rate; 0: the file has no price */

@@ -15,8 +15,8 @@ static inline ch_bytes ch_share_of(const void *all, int64_t count, int64_t bytes
   return (ch_bytes){(char *)(uintptr_t)all + first * bytes, (last - first) * bytes};
 }
 
-/* Arrays that are under way at a time, at most, and the spans of one, for each rank. */
-enum { CH_AT_ONCE = CH_TRANSFERS / 2, CH_SPANS = 2 };
+/* Arrays that one function has under way at a time, at most, and the spans of one, for each rank. */
+enum { CH_AT_ONCE = 8, CH_SPANS = 2 };
 
 /* Every `every`-th rank, from `first` on. */
 typedef struct ch_receivers {
@@ -51,12 +51,22 @@ typedef struct ch_spread {
   int64_t bytes;
 } ch_spread;
 
-/* Any number of them, CH_AT_ONCE at a time: spread.c says how. spans: [count, 2, CH_SPANS, size], but of no more than
- * CH_AT_ONCE. */
-void ch_comm_spread(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans);
+/* Some of them on their way, beside other work: spread.c says how. All ranks begin, pass on and end at the same places
+ * among their exchanges. */
+typedef struct ch_spreading {
+  const char *what;
+  const ch_spread *some; /* [count], any number of them */
+  int count;
+  ch_bytes *spans; /* [count, CH_SPANS, size], of CH_AT_ONCE at most */
+  ch_transfer transfer[CH_AT_ONCE];
+} ch_spreading;
+void ch_comm_spread_begin(const ch_comm *comm, ch_spreading *s);
+void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s); /* between begin and end, as often as may be */
+void ch_comm_spread_pass_on(const ch_comm *comm, ch_spreading *s);
+void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s); /* all are there: count is 0 */
 
-/* In how many parts those go that are under way at a time, where the largest has so many bytes. */
-int ch_comm_spread_parts(const ch_comm *comm, int64_t bytes);
+/* The same at once. */
+void ch_comm_spread(const ch_comm *comm, ch_spreading *s);
 
 /* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
 enum { CH_FACTS = 9 };

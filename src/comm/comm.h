@@ -12,7 +12,7 @@
 
 enum {
   CH_RANKS = 1024,          /* at most */
-  CH_TRANSFERS = 16,        /* under way at a time, at most */
+  CH_TRANSFERS = 24,        /* under way at a time, at most */
   CH_COMM_WORTH = 64 << 10, /* bytes of a message over a network that are worth one of their own */
   CH_COMM_MEANS = 2         /* room for rows of a rank's tokens, in means over ranks */
 };

@@ -1,61 +1,68 @@
-/* Arrays of some ranks to all, at once. Of each every other rank gets a share from its owner, and passes it on to the
- * rest: so nobody sends more than there is. They go in parts, that of one is passed on while the next is handed out:
- * while an owner still sends its own, the others' links are not idle. */
+/* Arrays of some ranks to all. Of each every other rank gets a share from its owner, and passes it on to the rest: so
+ * nobody sends more than there is. Of more than can be under way at a time, the rest follow when these have ended. */
 #include "comm/collective.h"
 
-enum { PARTS = 4 }; /* at most */
+static int under_way(const ch_spreading *s) { return s->count < CH_AT_ONCE ? s->count : CH_AT_ONCE; }
 
-/* The share of rank r, which is not the owner, of part number `part` of all shares. */
-static ch_bytes share_of(const ch_comm *comm, const ch_spread *s, int r, int part, int parts) {
-  ch_bytes share = ch_share_of(s->data, s->bytes, 1, r - (r > s->owner), comm->size - 1);
-  return ch_share_of(share.at, share.bytes, 1, part, parts);
+/* The share of rank r, which is not the owner. */
+static ch_bytes share_of(const ch_comm *comm, const ch_spread *a, int r) {
+  return ch_share_of(a->data, a->bytes, 1, r - (r > a->owner), comm->size - 1);
 }
 
-static void hand_out(const ch_comm *comm, const char *what, const ch_spread *s, int part, int parts, ch_transfer *t,
-                     ch_bytes *spans) {
+static void hand_out(const ch_comm *comm, const char *what, const ch_spread *a, ch_transfer *t, ch_bytes *spans) {
   ch_bytes *send = spans, *receive = spans + comm->size;
   for (int r = 0; r < comm->size; r++) {
     send[r] = receive[r] = (ch_bytes){0};
-    if (r != s->owner && comm->rank == s->owner) send[r] = share_of(comm, s, r, part, parts);
+    if (r != a->owner && comm->rank == a->owner) send[r] = share_of(comm, a, r);
   }
-  if (comm->rank != s->owner) receive[s->owner] = share_of(comm, s, comm->rank, part, parts);
+  if (comm->rank != a->owner) receive[a->owner] = share_of(comm, a, comm->rank);
   ch_comm_begin(comm, t, what, send, receive);
 }
 
-static void pass_on(const ch_comm *comm, const char *what, const ch_spread *s, int part, int parts, ch_transfer *t,
-                    ch_bytes *spans) {
+static void pass_on(const ch_comm *comm, const char *what, const ch_spread *a, ch_transfer *t, ch_bytes *spans) {
   ch_bytes *send = spans, *receive = spans + comm->size;
   for (int r = 0; r < comm->size; r++) {
     send[r] = receive[r] = (ch_bytes){0};
-    if (r == s->owner || r == comm->rank || comm->rank == s->owner) continue;
-    send[r] = share_of(comm, s, comm->rank, part, parts);
-    receive[r] = share_of(comm, s, r, part, parts);
+    if (r == a->owner || r == comm->rank || comm->rank == a->owner) continue;
+    send[r] = share_of(comm, a, comm->rank);
+    receive[r] = share_of(comm, a, r);
   }
   ch_comm_begin(comm, t, what, send, receive);
 }
 
-int ch_comm_spread_parts(const ch_comm *comm, int64_t bytes) {
-  int64_t parts = bytes / (comm->size * comm->worth);
-  return parts < 1 ? 1 : parts < PARTS ? (int)parts : PARTS;
+static ch_bytes *spans_of(const ch_comm *comm, const ch_spreading *s, int i) {
+  return s->spans + i * CH_SPANS * (int64_t)comm->size;
 }
 
-/* CH_AT_ONCE at most. */
-static void spread_few(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans) {
-  ch_transfer out[CH_AT_ONCE], on[CH_AT_ONCE];
-  int64_t most = 0, room = CH_SPANS * (int64_t)comm->size;
-  for (int i = 0; i < count; i++) most = some[i].bytes > most ? some[i].bytes : most;
-  int parts = ch_comm_spread_parts(comm, most);
-  for (int part = 0; part <= parts; part++) {
-    for (int i = 0; i < count && part < parts; i++)
-      hand_out(comm, what, &some[i], part, parts, &out[i], spans + 2 * i * room);
-    for (int i = 0; i < count && part > 0; i++)
-      pass_on(comm, what, &some[i], part - 1, parts, &on[i], spans + (2 * i + 1) * room);
-    for (int i = 0; i < count && part < parts; i++) ch_comm_finish(comm, &out[i]);
-    for (int i = 0; i < count && part > 0; i++) ch_comm_finish(comm, &on[i]);
+void ch_comm_spread_begin(const ch_comm *comm, ch_spreading *s) {
+  if (comm->size == 1) s->count = 0;
+  for (int i = 0; i < under_way(s); i++) hand_out(comm, s->what, &s->some[i], &s->transfer[i], spans_of(comm, s, i));
+}
+
+void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s) {
+  for (int i = 0; i < under_way(s); i++) ch_comm_test(comm, &s->transfer[i]);
+}
+
+void ch_comm_spread_pass_on(const ch_comm *comm, ch_spreading *s) {
+  for (int i = 0; i < under_way(s); i++) {
+    ch_comm_finish(comm, &s->transfer[i]);
+    pass_on(comm, s->what, &s->some[i], &s->transfer[i], spans_of(comm, s, i));
   }
 }
 
-void ch_comm_spread(const ch_comm *comm, const char *what, const ch_spread *some, int count, ch_bytes *spans) {
-  for (int i = 0; i < count && comm->size > 1; i += CH_AT_ONCE)
-    spread_few(comm, what, some + i, count - i < CH_AT_ONCE ? count - i : CH_AT_ONCE, spans);
+void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s) {
+  while (s->count) {
+    int ended = under_way(s);
+    for (int i = 0; i < ended; i++) ch_comm_finish(comm, &s->transfer[i]);
+    s->some += ended;
+    s->count -= ended;
+    ch_comm_spread_begin(comm, s);
+    ch_comm_spread_pass_on(comm, s);
+  }
+}
+
+void ch_comm_spread(const ch_comm *comm, ch_spreading *s) {
+  ch_comm_spread_begin(comm, s);
+  ch_comm_spread_pass_on(comm, s);
+  ch_comm_spread_end(comm, s);
 }

@@ -3,6 +3,8 @@
 
 #include "comm/collective.h"
 
+_Static_assert(2 * CH_AT_ONCE < CH_TRANSFERS, "sums may be under way, matrices for the next layer, and one more");
+
 /* Whether all shards of a node are one rank's, which each have `own`. */
 static int is_piece(int lo, int hi, int own) { return lo / own == (hi - 1) / own; }
 

@@ -1,6 +1,6 @@
 /* Dense matrices that are dealt out: each lives on one rank of a replica, which updates it, and visits the others. */
-#include "comm/collective.h"
-#include "model/param.h"
+#include "model/deal.h"
+
 #include "op/op.h"
 
 int ch_deal(int64_t *has, int ranks, int64_t count) {
@@ -33,20 +33,44 @@ static ch_spread visit_of(const ch_param *p) {
   return (ch_spread){p->owner, CH_AS_HOST(real, p->w), p->whole * (int64_t)sizeof(real)};
 }
 
-void ch_params_fetch(ch_exec *x, const ch_params *params, int layer) {
-  const ch_comm *replica = &x->grid.replica;
-  const ch_param *p = &params->p[ch_params_first(params, layer)], *end = params->p + params->count;
-  ch_arena *scratch = &ch_host(x)->scratch;
-  int64_t most = 0;
+/* Of the layer that has most. */
+static int64_t most_visits(const ch_params *params) {
+  int64_t most = 0, count = 0;
+  for (int i = 0; i < params->count; i++) {
+    const ch_param *p = &params->p[i];
+    if (i && p->layer != p[-1].layer) count = 0;
+    count += p->owner >= 0;
+    if (count > most) most = count;
+  }
+  return most;
+}
+
+void ch_visits_init(ch_exec *x, const ch_params *params, ch_visits *v) {
+  ch_arena *tape = &ch_host(x)->tape;
+  int64_t most = most_visits(params);
+  *v = (ch_visits){.params = params, .matrix = CH_NEW_HOST(tape, ch_spread, most)};
+  v->under_way.what = "dense weights";
+  v->under_way.spans = CH_NEW_HOST(tape, ch_bytes, most * CH_SPANS * x->grid.replica.size);
+  x->visits = v;
+}
+
+void ch_visits_begin(ch_exec *x, int layer) {
+  ch_visits *v = x->visits;
+  const ch_param *p = &v->params->p[ch_params_first(v->params, layer)], *end = v->params->p + v->params->count;
   int count = 0;
-  size_t mark = ch_arena_mark(scratch);
-  for (const ch_param *q = p; q < end && q->layer == layer; q++) most += q->owner >= 0;
-  ch_spread *matrix = CH_NEW_HOST(scratch, ch_spread, most);
-  ch_bytes *spans = CH_NEW_HOST(scratch, ch_bytes, most * 2 * CH_SPANS * replica->size);
-  for (const ch_param *q = p; q < end && q->layer == layer && !ch_counting(x); q++)
-    if (q->owner >= 0) matrix[count++] = visit_of(q);
-  ch_comm_spread(replica, "dense weights", matrix, count, spans);
-  ch_arena_release(scratch, mark);
+  for (; p < end && p->layer == layer && !ch_counting(x); p++)
+    if (p->owner >= 0) v->matrix[count++] = visit_of(p);
+  v->under_way.some = v->matrix;
+  v->under_way.count = count;
+  ch_comm_spread_begin(&x->grid.replica, &v->under_way);
+}
+
+void ch_visits_pass_on(ch_exec *x) { ch_comm_spread_pass_on(&x->grid.replica, &x->visits->under_way); }
+
+void ch_visits_end(ch_exec *x) { ch_comm_spread_end(&x->grid.replica, &x->visits->under_way); }
+
+void ch_visits_move(ch_exec *x) {
+  if (x->visits) ch_comm_spread_move(&x->grid.replica, &x->visits->under_way);
 }
 
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number) {

@@ -1,5 +1,6 @@
 /* The pieces that both halves of a layer are made of: a bias-free linear map by a parameter W [out,in], the norm in
  * front of it, and dropout behind. */
+#include "model/deal.h"
 #include "model/transformer.h"
 
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate) {
@@ -12,6 +13,7 @@ void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, 
                                   .b16 = w->w16,
                                   .c = out,
                                   .accumulate = accumulate});
+  ch_visits_move(x);
 }
 
 void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
@@ -32,6 +34,7 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
                                   .b = in,
                                   .c = dw,
                                   .accumulate = accumulate_dw});
+  ch_visits_move(x);
 }
 
 ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,

@@ -244,18 +244,26 @@ static void alloc_weight(ch_param *p, ch_arena *arena, int bf16) {
   p->w16 = rounded ? CH_NEW(arena, ch_bf16, p->count) : NULL;
 }
 
-/* What lives elsewhere comes last: those of all layers stand on the same memory. */
-void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
-  for (int i = 0; i < params->count + params->buffers; i++)
-    if (!params->p[i].away) alloc_weight(&params->p[i], arena, bf16);
-  size_t mark = ch_arena_mark(arena);
-  for (int i = 0, layer = 0; i < params->count; i++) {
+/* Those of all even layers, or of all odd ones, that live elsewhere: on the same memory. */
+static void alloc_visits(ch_params *params, ch_arena *arena, int bf16, int odd) {
+  size_t mark = ch_arena_mark(arena), most = mark;
+  for (int i = 0, layer = odd; i < params->count; i++) {
     ch_param *p = &params->p[i];
-    if (!p->away) continue;
+    if (!p->away || p->layer % 2 != odd) continue;
     if (p->layer != layer) ch_arena_release(arena, mark);
     layer = p->layer;
     alloc_weight(p, arena, bf16);
+    if (ch_arena_mark(arena) > most) most = ch_arena_mark(arena);
   }
+  ch_arena_release(arena, mark);
+  ch_arena_alloc(arena, most - mark);
+}
+
+/* What lives elsewhere comes last. While a layer runs, the next one's matrices come. */
+void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
+  for (int i = 0; i < params->count + params->buffers; i++)
+    if (!params->p[i].away) alloc_weight(&params->p[i], arena, bf16);
+  for (int odd = 0; odd < 2; odd++) alloc_visits(params, arena, bf16, odd);
 }
 
 enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */

@@ -52,7 +52,7 @@ typedef struct ch_param {
   ch_part part;  /* what this process has of it: all, or of experts its own */
   int64_t count; /* elements of that */
   int owner;     /* the rank of a replica on which a sharded dense matrix lives; -1: this is none */
-  int away;      /* it lives on another one: here only while its layer runs, in memory that all layers share */
+  int away;      /* it lives on another one: here only while its layer runs, in memory that every other layer shares */
   ch_init_kind init;
   double init_std;    /* of CH_INIT_NORMAL: 1/sqrt(fan_in), 1 for the embedding, 0.1 for rel_bias */
   int expert;         /* first dimension counts experts: factored and sharded per expert */
@@ -106,10 +106,6 @@ int ch_deal(int64_t *has, int ranks, int64_t count);
 
 /* number [params->count]: those of matrices that are dealt out, from their owners to the ranks of a replica. */
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number);
-
-/* Brings this rank the matrices of a layer that live on others, as they are now there: what products read of them, w16
- * or w. Collective; nothing where none are dealt out. */
-void ch_params_fetch(ch_exec *x, const ch_params *params, int layer);
 
 const ch_param *ch_params_find(const ch_params *params, const char *name); /* NULL: none */
 /* The first row of a layer; its rows stand one behind the other. 0 for -1, whose rows are the first and the last. */

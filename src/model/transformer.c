@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "comm/collective.h"
+#include "model/deal.h"
 
 /* The parameter of that name inside a layer; NULL where the layer has none. */
 static ch_param *layer_param(ch_params *params, int layer, const char *suffix) {
@@ -187,16 +187,22 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
                                  .token = tokens.id + x->comm->rank * n,
                                  .w = m->embed->w,
                                  .x = stream};
+  ch_visits visits;
+  ch_visits_init(x, &m->params, &visits);
+  ch_visits_begin(x, 0);
   x->ops->embedding(x, &embedding);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
+  ch_visits_pass_on(x);
   for (int l = 0; l < m->config.layers; l++) {
     ch_block *b = &m->block[l];
     b->x = stream;
     real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);
     b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
-    ch_params_fetch(x, &m->params, l);
+    ch_visits_end(x);
+    ch_visits_begin(x, l + 1);
     ch_attention_forward(x, m, b, p, stream, b->mid);
+    ch_visits_pass_on(x);
     ch_ffn_forward(x, m, b, p, &tokens, b->mid, out);
     if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
     stream = out;
@@ -208,8 +214,10 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
-      if (l + 1 < m->config.layers) ch_params_fetch(x, &m->params, l); /* the last one's are still here */
+      ch_visits_end(x);
+      if (l + 1 < m->config.layers) ch_visits_begin(x, l - 1); /* the last two layers' are still here */
       ch_ffn_backward(x, m, &m->block[l], p, &tokens, dx);
+      ch_visits_pass_on(x);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
     }
@@ -218,6 +226,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     const ch_sum sum = {.y = m->embed->g, .count = m->embed->count, .adds = 1};
     ch_sum_shards(x, ch_pass_shards(p), &sum, 1, 1, lookup_backward, &(lookup){embedding, n / ch_pass_shards(p)});
   }
+  x->visits = NULL;
   ch_pass_end(x, m, all, &tokens);
   ch_arena_release(&ch_host(x)->tape, host_mark);
   ch_arena_release(&x->tape, mark);

@@ -61,9 +61,10 @@ int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *wh
     ch_comm_gather_shares(&x->grid.replica, "values of experts", whole, p->shape[0],
                           p->whole / p->shape[0] * (int64_t)sizeof *whole);
   if (p->owner >= 0) {
-    ch_bytes spans[2 * CH_SPANS * CH_RANKS];
+    ch_bytes spans[CH_SPANS * CH_RANKS];
     const ch_spread matrix = {p->owner, whole, p->whole * (int64_t)sizeof *whole};
-    ch_comm_spread(&x->grid.replica, "values of a matrix", &matrix, 1, spans);
+    ch_comm_spread(&x->grid.replica,
+                   &(ch_spreading){.what = "values of a matrix", .some = &matrix, .count = 1, .spans = spans});
   }
   return CHOIR_OK;
 }

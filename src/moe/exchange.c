@@ -5,7 +5,8 @@
 #include "moe/router.h"
 #include "moe/rows.h"
 
-_Static_assert(2 * CH_EXPERT_GROUPS < CH_TRANSFERS, "all groups' rows may be under way, both ways, and one more");
+_Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,
+               "all groups' rows may be under way, both ways, matrices for the next layer, and one more");
 
 int ch_exchange_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth) {
   int64_t most = (e + owners - 1) / owners, groups = max_slots / (ranks * owners) * row_bytes / worth;

@@ -19,6 +19,7 @@ typedef struct ch_exec {
   ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/exchange.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   ch_grid grid;             /* which of them share the experts with this one, and which have the same */
+  struct ch_visits *visits; /* matrices on their way here while others are multiplied (model/deal.h), or NULL */
   int batch_invariant;      /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 

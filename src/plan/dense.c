@@ -100,13 +100,10 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
 
 /* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_spread ---- */
 
-/* Elements that pass the link which is waited for. At first owners hand out a part of what they have; then also all
- * pass on what they got of the part before; at last that alone. */
-static double waited_for(const owned *o, int parts) {
-  double others = o->ranks - 1, most = most_owned(o), least = least_owned(o);
-  double passed_on = (o->all - least) * (others - 1) / others;
-  double both = larger(most + (o->all - most) * (others - 1) / others, o->all - least);
-  return (most + (parts - 1) * both + passed_on) / parts;
+/* Elements that pass the link which is waited for: owners hand out what they have, then all pass on what they got. */
+static double waited_for(const owned *o) {
+  double others = o->ranks - 1;
+  return most_owned(o) + (o->all - least_owned(o)) * (others - 1) / others;
 }
 
 /* Bytes of an element: products of bf16 read rounded weights. */
@@ -116,23 +113,22 @@ static int64_t element_bytes(const choir_config *config) {
 
 void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *l, ch_flow *f) {
   int64_t has[CH_RANKS] = {0}, size = l->experts * l->hidden, bytes = element_bytes(config);
-  const ch_comm replica = {.size = (int)size, .worth = CH_COMM_WORTH};
   f->size = (int)size;
   for (int layer = 0; layer < config->model.layers && size > 1; layer++) {
-    /* before forward, and before backward, for which the last layer's are still there */
-    int64_t times = config->train.accumulate * (layer + 1 < config->model.layers ? 2 : 1), count = 0, largest = 0;
+    /* before forward, and before backward, for which the last two layers' are still there */
+    int64_t times = config->train.accumulate * (layer + 2 < config->model.layers ? 2 : 1), count = 0;
     owned o = {.ranks = (int)size};
     for (int i = ch_params_first(params, layer); i < params->count && params->p[i].layer == layer; i++) {
       const ch_param *p = &params->p[i];
       if (!ch_param_is_dealt(p)) continue;
       own(&o, ch_deal(has, (int)size, p->whole), p->whole);
-      largest = p->whole > largest ? p->whole : largest;
       count++;
     }
-    int parts = ch_comm_spread_parts(&replica, largest * bytes);
     f->bytes += (double)(times * l->replicas * bytes * (size - 1)) * o.all;
-    f->busiest += (double)(times * l->ranks * bytes) * waited_for(&o, parts);
-    f->exchanges += times * (parts + 1);
-    f->messages += times * 2 * parts * count;
+    double busiest = (double)(l->ranks * bytes) * waited_for(&o);
+    f->busiest += (double)times * busiest;
+    if (!layer) f->alone = (double)config->train.accumulate * busiest;
+    f->exchanges += times * 2;
+    f->messages += times * 2 * count;
   }
 }

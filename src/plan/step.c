@@ -105,6 +105,16 @@ static double hidden_rows(const job *j, const choir_plan_layout *out) {
   return hidden;
 }
 
+/* Matrices that visit come while the layer before computes: all but the first layer's of a pass. Links are free beside
+ * attention and dense layers; where experts compute, rows travel. */
+static double hidden_visits(const job *j, const choir_plan_layout *out) {
+  const ch_flow f = ch_flow_of(j->config, j->params, j->layout, CH_FLOW_MATRICES);
+  double products = out->part[CH_FLOPS_ATTENTION].seconds + out->part[CH_FLOPS_DENSE].seconds;
+  if (f.busiest <= 0) return 0;
+  double beside = out->part[COMPUTED + CH_FLOW_MATRICES].seconds * (1 - f.alone / f.busiest);
+  return beside < products ? beside : products;
+}
+
 /* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
  * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
  * Everything else is waited for. */
@@ -146,7 +156,7 @@ void ch_step_of(const choir_config *config, const ch_params *params, const ch_cl
   out->parts = COMPUTED + CH_FLOWS;
   for (int i = 0; i < out->parts; i++) out->seconds += out->part[i].seconds;
   out->overlapped = overlapped(&j, out, out->seconds);
-  out->seconds -= hidden_rows(&j, out);
+  out->seconds -= hidden_rows(&j, out) + hidden_visits(&j, out);
   out->tokens_per_second = tokens / out->seconds;
   out->share = model * out->tokens_per_second / (layout->ranks * ch_peak_of(config, cluster));
   out->cost = cluster->price * layout->ranks * 1e9 / out->tokens_per_second / 3600;
