@@ -7,6 +7,7 @@
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
 #endif
 
 static ch_isa detected_isa(void) {
@@ -45,9 +46,12 @@ int ch_machine_has_bf16(void) {
 
 int ch_machine_has_amx(void) {
 #if defined(__x86_64__)
-  enum { AMX = 1 << 24 | 1 << 22 };
+  enum { AMX = 1 << 24 | 1 << 22, REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 };
+  const char *wish = getenv("CHOIR_ISA");
   unsigned a, b, c, d;
-  return ch_machine_has_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX) == AMX;
+  if (!ch_machine_has_bf16() || (wish && !strcmp(wish, ch_isa_name(CH_ISA_AVX512)))) return 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & AMX) != AMX) return 0;
+  return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
 #else
   return 0;
 #endif

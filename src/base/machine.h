@@ -19,7 +19,8 @@ int ch_machine_has_bf16(void);
  * Lake is said to be the exception. */
 int ch_machine_has_fast_bf16(void);
 
-/* Nonzero when the CPU shows AMX's tiles for bf16. */
+/* Nonzero when the CPU shows AMX's tiles for bf16 and the system lets this process use them, for which it is asked: it
+ * may refuse where a signal stack is too small to save them on. CHOIR_ISA=avx512 leaves them alone. */
 int ch_machine_has_amx(void);
 
 /* CPUs this process may run on. */

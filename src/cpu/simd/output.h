@@ -4,15 +4,7 @@
 
 #include "cpu/simd/problem.h"
 #include "cpu/simd/tile.h"
-
-/* Writes a tile that is not whole. */
-static void write_part(const ch_problem *q, const float *tile, float *c, int64_t rows, int64_t columns, int add) {
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t l = 0; l < columns; l++) {
-      float sum = tile[r * CH_TILE_COLUMNS + l], *at = c + r * q->ldc + l;
-      *at = add ? ch_fma(q->alpha, sum, *at) : q->alpha * sum;
-    }
-}
+#include "cpu/simd/write.h"
 
 /* Writes the transpose of a tile: `rows` floats of each column. */
 CH_TILE_INLINE void write_columns(const ch_problem *q, const float *tile, float *c, int64_t rows, int64_t columns,
@@ -62,20 +54,16 @@ CH_TILE_INLINE void tile(const ch_problem *q, const ch_task *t, int rows, int pa
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
       for (int v = 0; v < CH_TILE_VECTORS; v++) ch_store(part + r * CH_TILE_COLUMNS + v * CH_LANES, sum[r][v]);
-    (q->c_transposed ? write_transposed : write_part)(q, part, c, rows, columns, t->add);
+    if (q->c_transposed)
+      write_transposed(q, part, c, rows, columns, t->add);
+    else
+      ch_write_part(q, part, CH_TILE_COLUMNS, c, rows, columns, t->add);
     return;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < rows; r++, c += q->ldc)
 #pragma GCC unroll 4
-    for (int v = 0; v < CH_TILE_VECTORS; v++) {
-      ch_vector value = q->alpha * sum[r][v];
-      if (t->add) value = ch_vector_fma(ch_splat(q->alpha), sum[r][v], ch_load(c + v * CH_LANES));
-      if (streams)
-        ch_store_past(c + v * CH_LANES, value);
-      else
-        ch_store(c + v * CH_LANES, value);
-    }
+    for (int v = 0; v < CH_TILE_VECTORS; v++) ch_write_vector(q, sum[r][v], c + v * CH_LANES, t->add, streams);
 }
 
 CH_TILE_INLINE void tile_of(const ch_problem *q, const ch_task *t, int64_t rows, int pairs) {

@@ -10,33 +10,14 @@
 #include "cpu/simd/pack.h"
 
 enum {
-  ROOM = 1 << 18, /* floats of packed operands: no more than the cache of a core holds, */
-  MORE_ROOM = CH_PRODUCT_BLOCK * CH_PRODUCT_BLOCK, /* and behind them, for rows of A where B takes all of it */
-  MOST_SWAPPED = 512,                              /* columns of B at most when it stands in panels as a whole */
-  PACK_COST = 1,                                   /* half cycles: to transpose an element into a panel, */
-  SCATTER_COST = 2,                                /* to write one of a transposed output */
-  NARROW = 256,                                    /* columns of B up to which packing A does not pay, ... */
-  NEAR = 1024                                      /* ... if its steps are no more floats apart than this */
+  NARROW = 256, /* columns of B up to which packing A does not pay, ... */
+  NEAR = 1024   /* ... if its steps are no more floats apart than this */
 };
-
-static int64_t round_up(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-/* Whether vectors of an output are aligned, so that they can go past the caches. */
-static int aligned(const float *c, int64_t ldc) { return ldc % CH_LANES == 0 && (uintptr_t)c % CH_VECTOR_BYTES == 0; }
 
 /* The depth that is taken at once when B's n columns all stand in panels, and two tiles' rows of A beside them. */
 static int64_t most_depth(int64_t n) {
-  return ch_least(ROOM / round_up(n, CH_TILE_COLUMNS), MORE_ROOM / (2 * CH_TILE_ROWS)) / CH_PRODUCT_STEP *
+  return ch_least(CH_PACK_ROOM / ch_round_up(n, CH_TILE_COLUMNS), CH_PACK_MORE / (2 * CH_TILE_ROWS)) / CH_PRODUCT_STEP *
          CH_PRODUCT_STEP;
-}
-
-/* A B^T either has B transposed into panels, or is (B A^T)^T: then A is, and so is the output, once for each slice of
- * the depth. */
-static int better_swapped(const ch_product *p, int64_t steps) {
-  if (!p->trans_b || p->trans_a || p->m > MOST_SWAPPED) return 0;
-  double m = (double)p->m, n = (double)p->n, k = (double)steps, slices = (double)ceil_div(steps, most_depth(p->m));
-  return m * k * PACK_COST + m * n * slices * SCATTER_COST < n * k * PACK_COST;
 }
 
 static ch_problem roles(const ch_product *p) {
@@ -45,7 +26,7 @@ static ch_problem roles(const ch_product *p) {
   int64_t each = pairs ? 2 : 1; /* elements of a step */
   ch_problem q = {.m = p->m,
                   .n = p->n,
-                  .k = ceil_div(p->k, each),
+                  .k = ch_ceil_div(p->k, each),
                   .factors = factors,
                   .odd = p->k % each != 0,
                   .a = p->a,
@@ -58,8 +39,8 @@ static ch_problem roles(const ch_product *p) {
                   .c = p->c,
                   .ldc = p->ldc,
                   .alpha = p->alpha};
-  q.streams = p->large && q.k <= CH_PRODUCT_DEPTH && aligned(p->c, p->ldc);
-  if (better_swapped(p, q.k)) {
+  q.streams = p->large && q.k <= CH_PRODUCT_DEPTH && ch_write_aligned(p->c, p->ldc);
+  if (ch_better_swapped(p, q.k, most_depth(p->m))) {
     q.m = p->n;
     q.n = p->m;
     q.a = p->b;
@@ -141,10 +122,10 @@ static int64_t rows_in(int64_t room, int64_t depth, int64_t unit) { return room 
 /* The steps of one slice, in blocks of as many rows as there is room for where A is packed. */
 static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *scratch) {
   int packs = packs_left(q);
-  int64_t panels = q->c_transposed ? ROOM : depth * CH_TILE_COLUMNS;
+  int64_t panels = q->c_transposed ? CH_PACK_ROOM : depth * CH_TILE_COLUMNS;
   int64_t rows = !packs            ? q->m
-                 : q->c_transposed ? rows_in(MORE_ROOM, depth, CH_TILE_ROWS)
-                                   : rows_in(ROOM - panels, depth, CH_PACK_GROUP);
+                 : q->c_transposed ? rows_in(CH_PACK_MORE, depth, CH_TILE_ROWS)
+                                   : rows_in(CH_PACK_ROOM - panels, depth, CH_PACK_GROUP);
   for (int64_t j = 0; j < q->n && q->c_transposed; j += CH_TILE_COLUMNS)
     ch_pack_panel(q, j, first, depth, scratch + j * depth);
   for (int64_t i = 0; i < q->m; i += rows) {

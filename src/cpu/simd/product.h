@@ -13,6 +13,9 @@ CH_SIMD_DECLARE(void, ch_product_own, (const ch_product *p, float *scratch));
 /* The same, but that bf16 is multiplied as it is, two at a time, by the instruction vdpbf16ps, where
  * ch_product_in_pairs allows it. */
 void ch_product_own_avx512_bf16(const ch_product *p, float *scratch);
+
+/* The same by AMX's tiles, of bf16 only, in every form (product_amx.c). */
+void ch_product_own_amx(const ch_product *p, float *scratch);
 #endif
 
 /* y[rows,ldy] = x[rows,columns], past the caches where y's vectors are aligned. */

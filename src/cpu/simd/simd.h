@@ -3,8 +3,8 @@
  * A C file of src/cpu/simd is built as generic, avx2 and avx512 (CMakeLists.txt) with CH_ISA_SUFFIX set, and defines
  * every external function as CH_SIMD(name). A header declares all variants at once, CH_SIMD_DECLARE(void, ch_exp_rows,
  * (int64_t n, const float *x, float *y)); and who fills the op table asks for the best one this machine runs:
- * CH_SIMD_PICK(ch_exp_rows). Products are built once more with an instruction for pairs of bf16, as avx512_bf16; their
- * headers declare these. */
+ * CH_SIMD_PICK(ch_exp_rows). Products are built once more with an instruction for pairs of bf16, as avx512_bf16, and
+ * product_amx.c for AMX alone, as amx; their headers declare these. */
 #ifndef CH_CPU_SIMD_SIMD_H
 #define CH_CPU_SIMD_SIMD_H
 

@@ -1,0 +1,83 @@
+/* Tiles of AMX: eight registers of 16 rows of 64 bytes, and an instruction that multiplies two of bf16 into one of
+ * floats. Four hold a square of the output, 32 x 32 sums, two the left operand's rows, two the right one's columns. Who
+ * includes this may have defined the instructions as functions (tests/amx_emulated.c). */
+#ifndef CH_CPU_SIMD_AMX_H
+#define CH_CPU_SIMD_AMX_H
+
+#include <stdint.h>
+
+#include "cpu/simd/tile.h"
+
+/* Of a tile, and of a square of four: rows, or columns of floats; and pairs of bf16 in a step, 32 deep. A block is what
+ * a step takes of one operand, as floats. */
+enum { CH_AMX_ROWS = 16, CH_AMX_EDGE = 32, CH_AMX_PAIRS = 16, CH_AMX_BLOCK = CH_AMX_EDGE * CH_AMX_PAIRS };
+
+/* Where the left operand's rows are, in bytes: from one to the next, from one step to the next, and from the first 16
+ * to the second. */
+typedef struct {
+  const char *at;
+  int64_t row, step, second;
+} ch_amx_left;
+
+/* What to fetch into the cache meanwhile: some lines in every step, `left` in all; `lines` of a row that begins at
+ * `at`, then those of the row so many bytes behind it, and so on. */
+typedef struct {
+  const char *at;
+  int64_t row, lines, line, each, left;
+} ch_amx_ahead;
+
+/* Tiles exist between these two only: a thread that is interrupted elsewhere, or that forks, has none to save. */
+static inline void ch_amx_begin(void) {
+  struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+  } tiles = {.palette = 1};
+  for (int i = 0; i < 8; i++) tiles.bytes[i] = 64, tiles.rows[i] = CH_AMX_ROWS;
+  __asm__ volatile("" : : "r"(&tiles) : "memory"); /* gcc 12 says of the next one that it reads 8 bytes: it reads 64 */
+  _tile_loadconfig(&tiles);
+}
+static inline void ch_amx_end(void) { _tile_release(); }
+
+CH_TILE_INLINE void ch_amx_fetch(ch_amx_ahead *f) {
+  for (int64_t i = 0; i < f->each && f->left; i++, f->left--) {
+    __builtin_prefetch(f->at + 64 * f->line, 0, 2);
+    if (++f->line == f->lines) f->line = 0, f->at += f->row;
+  }
+}
+
+/* The square's sums over some steps; `b` holds the right operand's blocks, [pairs][columns]. A square that is not
+ * `tall` has 16 rows, one that is not `wide` 16 columns: constants when this is compiled. */
+CH_TILE_INLINE void ch_amx_steps(int tall, int wide, int64_t steps, ch_amx_left a, const float *b,
+                                 ch_amx_ahead *ahead) {
+  const int64_t row = CH_AMX_EDGE * sizeof *b;
+  ch_amx_ahead next = *ahead;
+  __asm__ volatile("" : : : "memory"); /* gcc 12 does not say of loads that they read: what they do must be written */
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (; steps; steps--, a.at += a.step, b += CH_AMX_BLOCK) {
+    _tile_loadd(6, b, row);
+    ch_amx_fetch(&next);
+    _tile_loadd(4, a.at, a.row);
+    if (wide) _tile_loadd(7, b + CH_AMX_ROWS, row);
+    _tile_dpbf16ps(0, 4, 6);
+    if (tall) _tile_loadd(5, a.at + a.second, a.row);
+    if (wide) _tile_dpbf16ps(1, 4, 7);
+    if (tall) _tile_dpbf16ps(2, 5, 6);
+    if (tall && wide) _tile_dpbf16ps(3, 5, 7);
+  }
+  *ahead = next;
+}
+
+/* Stores its sums, in rows `ldc` floats apart. */
+CH_TILE_INLINE void ch_amx_store(int tall, int wide, float *c, int64_t ldc) {
+  const int64_t row = ldc * (int64_t)sizeof *c;
+  _tile_stored(0, c, row);
+  if (wide) _tile_stored(1, c + CH_AMX_ROWS, row);
+  if (tall) _tile_stored(2, c + CH_AMX_ROWS * ldc, row);
+  if (tall && wide) _tile_stored(3, c + CH_AMX_ROWS * ldc + CH_AMX_ROWS, row);
+}
+
+#endif

@@ -1,0 +1,191 @@
+/* Products of bf16 on one thread by AMX's tiles. A square of 32 x 32 sums stays in tiles for a slice of the depth. The
+ * left operand is read where it stands, if the depth goes along its rows; else, and at its edges, it is packed, once
+ * for a block of rows. The right one is packed, panel after panel, each of which meets all rows of a block while the
+ * next one is fetched; if it is the smaller one and both have their depth along rows, the roles are exchanged, so that
+ * weights are read where they stand. Packing takes about as long as one square of 32 rows: what is large is packed as
+ * seldom as it can be. */
+#include "cpu/simd/amx_pack.h"
+#include "cpu/simd/product.h"
+#include "cpu/simd/write.h"
+
+enum {
+  GROUP = 2 * CH_AMX_EDGE
+}; /* columns that are packed at once: of rows as far apart as weights are, whole lines */
+
+typedef struct {
+  ch_problem q; /* the output, and the depth in pairs; operands stand below */
+  ch_amx_operand a, b;
+} work;
+
+/* Steps of a slice, the first of which begins at element `first` of the depth. */
+typedef struct {
+  int64_t first, steps;
+  int add;
+} slice;
+
+/* The depth that is taken at once, in pairs, when all columns stand in panels and rows are packed beside them. */
+static int64_t most_depth(int64_t columns) {
+  return ch_least(CH_PACK_ROOM / ch_round_up(columns, CH_AMX_EDGE), CH_PACK_MORE / CH_AMX_EDGE) / CH_AMX_PAIRS *
+         CH_AMX_PAIRS;
+}
+
+static work roles(const ch_product *p) {
+  work w = {.q = {.m = p->m, .n = p->n, .k = ch_ceil_div(p->k, 2), .factors = CH_PAIRS, .add = p->accumulate},
+            .a = {p->a, p->lda, p->m, p->k, !p->trans_a},
+            .b = {p->b, p->ldb, p->n, p->k, p->trans_b}};
+  w.q.c = p->c, w.q.ldc = p->ldc, w.q.alpha = p->alpha;
+  w.q.streams = p->large && w.q.k <= CH_PRODUCT_DEPTH && ch_write_aligned(p->c, p->ldc);
+  if (!ch_better_swapped(p, w.q.k, most_depth(p->m))) return w;
+  ch_amx_operand a = w.a;
+  w.a = w.b, w.b = a;
+  w.q.m = p->n, w.q.n = p->m, w.q.c_transposed = 1;
+  return w;
+}
+
+/* ---- one square ---- */
+
+/* Sums that do not go straight to C. */
+static void write_square(const ch_problem *q, int64_t i, int64_t j, const float *sum, int add) {
+  float turned[CH_AMX_EDGE * CH_AMX_EDGE];
+  int64_t rows = ch_least(q->m - i, CH_AMX_EDGE), columns = ch_least(q->n - j, CH_AMX_EDGE), swap = rows;
+  float *c = q->c + i * q->ldc + j;
+  if (q->c_transposed) {
+    ch_transpose(ch_round_up(rows, CH_AMX_ROWS), columns, sum, CH_AMX_EDGE, turned, CH_AMX_EDGE);
+    rows = columns, columns = swap, sum = turned;
+    c = q->c + j * q->ldc + i;
+  }
+  if (columns < CH_AMX_EDGE) {
+    ch_write_part(q, sum, CH_AMX_EDGE, c, rows, columns, add);
+    return;
+  }
+  for (int64_t r = 0; r < rows; r++, c += q->ldc, sum += CH_AMX_EDGE)
+    for (int v = 0; v < CH_AMX_EDGE; v += CH_LANES)
+      ch_write_vector(q, ch_load(sum + v), c + v, add, q->streams && !add);
+}
+
+CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, ch_amx_left a, const float *panel,
+                           ch_amx_ahead *ahead, int tall, int wide) {
+  const ch_problem *q = &w->q;
+  int whole = i + CH_AMX_EDGE <= q->m && j + CH_AMX_EDGE <= q->n;
+  ch_amx_steps(tall, wide, s->steps, a, panel, ahead);
+  if (whole && !s->add && q->alpha == 1 && !q->streams && !q->c_transposed) {
+    ch_amx_store(1, 1, q->c + i * q->ldc + j, q->ldc);
+    return;
+  }
+  float sum[CH_AMX_EDGE * CH_AMX_EDGE] __attribute__((aligned(64)));
+  ch_amx_store(tall, wide, sum, CH_AMX_EDGE);
+  write_square(q, i, j, sum, s->add);
+}
+
+static void run_square(const work *w, const slice *s, int64_t i, int64_t j, ch_amx_left a, const float *panel,
+                       ch_amx_ahead *ahead) {
+  int tall = w->q.m - i > CH_AMX_ROWS, wide = w->q.n - j > CH_AMX_ROWS;
+  if (tall && wide)
+    square(w, s, i, j, a, panel, ahead, 1, 1);
+  else if (tall)
+    square(w, s, i, j, a, panel, ahead, 1, 0);
+  else if (wide)
+    square(w, s, i, j, a, panel, ahead, 0, 1);
+  else
+    square(w, s, i, j, a, panel, ahead, 0, 0);
+}
+
+/* ---- operands ---- */
+
+/* Rows of A from 0 on that tiles read where they stand: whole tiles of them, if the slice consists of whole steps. */
+static int64_t rows_in_place(const work *w, const slice *s) {
+  if (!w->a.along || s->first + 2 * CH_AMX_PAIRS * s->steps > w->a.depth) return 0;
+  return w->q.m % CH_AMX_EDGE == CH_AMX_ROWS ? w->q.m : w->q.m / CH_AMX_EDGE * CH_AMX_EDGE;
+}
+
+/* Packs rows begin .. end-1, step by step, so that rows of what stands in columns are read in order. */
+static void pack_rows(const work *w, const slice *s, int64_t begin, int64_t end, float *packed) {
+  for (int64_t p = 0; p < s->steps; p++)
+    for (int64_t i = begin; i < end; i += CH_AMX_EDGE)
+      ch_amx_pack(&w->a, i, s->first + p * 2 * CH_AMX_PAIRS, 1,
+                  packed + ((i - begin) / CH_AMX_EDGE * s->steps + p) * CH_AMX_BLOCK);
+}
+
+/* Packs columns begin .. end-1, of which 32 are a panel. */
+static void pack_columns(const work *w, const slice *s, int64_t begin, int64_t end, float *panels) {
+  for (int64_t p = 0; p < s->steps; p++)
+    for (int64_t j = begin; j < end; j += CH_AMX_EDGE)
+      ch_amx_pack(&w->b, j, s->first + p * 2 * CH_AMX_PAIRS, 0,
+                  panels + ((j - begin) / CH_AMX_EDGE * s->steps + p) * CH_AMX_BLOCK);
+}
+
+/* Rows of a square, `in_place` or packed, of which the first stand at `packed`. */
+static ch_amx_left left_at(const work *w, const slice *s, int64_t i, const float *packed) {
+  const int64_t size = sizeof(ch_bf16), block = CH_AMX_BLOCK * sizeof(float);
+  if (packed) return (ch_amx_left){(const char *)packed, block / CH_AMX_EDGE, block, block / 2};
+  return (ch_amx_left){(const char *)(w->a.at + i * w->a.ld + s->first), w->a.ld * size, 2 * CH_AMX_PAIRS * size,
+                       CH_AMX_ROWS * w->a.ld * size};
+}
+
+/* Lines of an operand to fetch in `squares` squares: `count` rows of it, or columns, from `line` on, for this slice. */
+static ch_amx_ahead fetch(const ch_amx_operand *o, const slice *s, int64_t line, int64_t count, int64_t squares) {
+  const int64_t deep = ch_least(2 * CH_AMX_PAIRS * s->steps, o->depth - s->first), size = sizeof(ch_bf16);
+  int64_t rows = o->along ? count : deep, lines = ch_ceil_div((o->along ? deep : count) * size, 64);
+  int64_t at = o->along ? line * o->ld + s->first : s->first * o->ld + line;
+  ch_amx_ahead f = {.at = (const char *)(o->at + at), .row = o->ld * size, .lines = lines, .left = rows * lines};
+  f.each = ch_ceil_div(f.left, squares * s->steps);
+  return f;
+}
+
+/* ---- loops ---- */
+
+/* Rows begin .. end-1 with all columns, a group of panels at a time. `packed` holds the rows from `place` on. */
+static void panels_outer(const work *w, const slice *s, int64_t begin, int64_t end, int64_t place, const float *packed,
+                         float *panels) {
+  int64_t n = w->q.n, squares = ch_ceil_div(end - begin, CH_AMX_EDGE) * (GROUP / CH_AMX_EDGE);
+  for (int64_t group = 0; group < n; group += GROUP) {
+    ch_amx_ahead ahead = {0};
+    if (group + 2 * GROUP <= n) ahead = fetch(&w->b, s, group + GROUP, GROUP, squares);
+    pack_columns(w, s, group, ch_least(group + GROUP, n), panels);
+    for (int64_t j = group; j < ch_least(group + GROUP, n); j += CH_AMX_EDGE)
+      for (int64_t i = begin; i < end; i += CH_AMX_EDGE) {
+        const float *rows = i < place ? NULL : packed + (i - place) * s->steps * CH_AMX_PAIRS;
+        run_square(w, s, i, j, left_at(w, s, i, rows), panels + (j - group) * s->steps * CH_AMX_PAIRS, &ahead);
+      }
+  }
+}
+
+/* A slice in blocks of as many rows as there is room for, packed or not: they meet every panel in the cache. */
+static void blocks(const work *w, const slice *s, float *scratch) {
+  int64_t m = w->q.m, place = rows_in_place(w, s), depth = s->steps * CH_AMX_PAIRS;
+  float *packed = scratch + GROUP * depth;
+  int64_t rows = (CH_PACK_ROOM - GROUP * depth) / depth / CH_AMX_EDGE * CH_AMX_EDGE;
+  for (int64_t begin = 0; begin < m; begin += rows) {
+    int64_t end = ch_least(begin + rows, m), from = begin > place ? begin : place;
+    pack_rows(w, s, from, end, packed);
+    panels_outer(w, s, begin, end, from, packed, scratch);
+  }
+}
+
+/* A slice where all panels stand in `scratch`: 32 rows after the other, each with all of them. */
+static void rows_outer(const work *w, const slice *s, float *scratch) {
+  int64_t m = w->q.m, n = w->q.n, place = rows_in_place(w, s), squares = ch_ceil_div(n, CH_AMX_EDGE);
+  float *packed = scratch + CH_PACK_ROOM;
+  pack_columns(w, s, 0, n, scratch);
+  for (int64_t i = 0; i < m; i += CH_AMX_EDGE) {
+    int64_t next = i + CH_AMX_EDGE;
+    ch_amx_ahead ahead = {0};
+    if (next < place) ahead = fetch(&w->a, s, next, ch_least(CH_AMX_EDGE, place - next), squares);
+    if (i >= place) pack_rows(w, s, i, ch_least(next, m), packed);
+    ch_amx_left a = left_at(w, s, i, i < place ? NULL : packed);
+    for (int64_t j = 0; j < n; j += CH_AMX_EDGE)
+      run_square(w, s, i, j, a, scratch + j * s->steps * CH_AMX_PAIRS, &ahead);
+  }
+}
+
+void CH_SIMD(ch_product_own)(const ch_product *p, float *scratch) {
+  work w = roles(p);
+  int64_t depth = ch_product_slice(w.q.k, w.q.c_transposed ? most_depth(w.q.n) : CH_PRODUCT_DEPTH);
+  ch_amx_begin();
+  for (int64_t first = 0; first < w.q.k; first += depth) {
+    slice s = {2 * first, ch_ceil_div(ch_least(depth, w.q.k - first), CH_AMX_PAIRS), w.q.add || first > 0};
+    (w.q.c_transposed ? rows_outer : blocks)(&w, &s, scratch);
+  }
+  ch_amx_end();
+  if (w.q.streams) ch_store_past_end();
+}
