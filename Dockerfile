@@ -3,7 +3,7 @@
 FROM debian:12 AS build
 RUN apt-get update \
  && apt-get install -y --no-install-recommends build-essential cmake ninja-build pkg-config file \
-    libdnnl-dev libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev
+    libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev
 COPY . /choir
 RUN cmake -S /choir -B /build -G Ninja -DCHOIR_TESTS=OFF && cmake --build /build && cmake --build /build --target package
 

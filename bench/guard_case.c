@@ -5,7 +5,6 @@
  *   route ROUTER N E                           choir_route on made-up logits
  *
  * guard_case versions: what beside choir itself the counts depend on; guard_case routers: a name a line. */
-#include <dnnl.h>
 #include <gnu/libc-version.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -66,9 +65,8 @@ static int route(const char *problem, int repetitions) {
 }
 
 static int versions(void) {
-  const dnnl_version_t *v = dnnl_version();
-  printf("compiler %s\nflags %s\nonednn %d.%d.%d\nsentencepiece %s\nlibc %s\n", GUARD_COMPILER, GUARD_FLAGS, v->major,
-         v->minor, v->patch, GUARD_SENTENCEPIECE, gnu_get_libc_version());
+  printf("compiler %s\nflags %s\nsentencepiece %s\nlibc %s\n", GUARD_COMPILER, GUARD_FLAGS, GUARD_SENTENCEPIECE,
+         gnu_get_libc_version());
   return 0;
 }
 

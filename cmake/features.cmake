@@ -17,11 +17,6 @@ execute_process(COMMAND ${PKG_CONFIG_EXECUTABLE} --modversion sentencepiece OUTP
 if(NOT SENTENCEPIECE_VERSION)
   set(SENTENCEPIECE_VERSION unknown)
 endif()
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-find_path(DNNL_INCLUDE oneapi/dnnl/dnnl.h REQUIRED)
-file(STRINGS ${DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h DNNL_VERSION REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
-string(REGEX REPLACE "[^0-9;]" "" DNNL_VERSION "${DNNL_VERSION}")
-list(JOIN DNNL_VERSION "." DNNL_VERSION)
 find_path(RANDOM123_INCLUDE Random123/philox.h REQUIRED)
 
 if(CHOIR_MPI STREQUAL "ON")
@@ -33,9 +28,9 @@ endif()
 add_library(choir_features INTERFACE)
 target_include_directories(choir_features INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include
                            ${PROJECT_SOURCE_DIR}/src)
-target_include_directories(choir_features SYSTEM INTERFACE ${DNNL_INCLUDE} ${SENTENCEPIECE_INCLUDE} ${RANDOM123_INCLUDE})
+target_include_directories(choir_features SYSTEM INTERFACE ${SENTENCEPIECE_INCLUDE} ${RANDOM123_INCLUDE})
 target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::ZLIB
-                      PkgConfig::XXHASH ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY} ${DNNL_LIBRARY} m)
+                      PkgConfig::XXHASH ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY} m)
 
 if(MPI_C_FOUND)
   target_link_libraries(choir_features INTERFACE MPI::MPI_C)
@@ -43,7 +38,6 @@ if(MPI_C_FOUND)
 endif()
 
 message(STATUS "choir: OpenMP        ${OpenMP_C_VERSION}")
-message(STATUS "choir: oneDNN        ${DNNL_VERSION}")
 message(STATUS "choir: jansson       ${JANSSON_VERSION}")
 message(STATUS "choir: libarchive    ${ARCHIVE_VERSION}")
 message(STATUS "choir: zlib          ${ZLIB_VERSION}")

@@ -1,7 +1,7 @@
 # Read by ./demo and ./check: installs what is missing from Debian's packages, builds.
 
 BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
-  libdnnl-dev libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev"
+  libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev"
 CHECK_PACKAGES="libcmocka-dev libopenmpi-dev openmpi-bin clang libclang-rt-dev libomp-dev llvm clang-format
   abigail-tools python3 python3-numpy"
 

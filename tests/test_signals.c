@@ -1,5 +1,5 @@
 /* A host program's signal handlers, which may run on the stack of whatever thread they meet: while products run, they
- * must find that stack where the system put it. */
+ * must find that stack where the system put it, and products must not notice. */
 #include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
@@ -36,26 +36,38 @@ static void set_timer(int microseconds) {
   assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
 }
 
-/* Products of floats and of bf16, which oneDNN may get, in turns, for a while and until the timer has ticked often. */
-static void run_products(double seconds, int least_ticks) {
-  enum { SIZE = 384 };
-  float *a = test_new_normal(SIZE * SIZE, 1), *b = test_new_normal(SIZE * SIZE, 2), *c = test_new(SIZE * SIZE);
-  ch_product_prepare();
-  void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
-  if (!scratch) abort();
-  ch_product p = {.m = SIZE, .n = SIZE, .k = SIZE, .a = a, .b = b, .c = c, .lda = SIZE, .ldb = SIZE, .ldc = SIZE};
-  p.alpha = 1;
-  double begin = ch_machine_seconds(), now = begin;
-#pragma omp parallel num_threads(1)
-  {
-    ch_product_begin();
-    for (; now < begin + seconds || (stack.ticks < least_ticks && now < begin + 60); now = ch_machine_seconds())
-      for (int form = 0; form < 8; form++) {
-        p.trans_a = form & 1, p.trans_b = form >> 1 & 1, p.bf16 = form >> 2;
-        ch_product_run(&p, scratch);
-      }
+enum { SIZE = 384, FORMS = 8 };
+
+/* Products of floats and of bf16, in all forms, into c[FORMS][SIZE,SIZE]. */
+static void run_products(const float *x, const ch_bf16 *rounded, float *c, void *scratch) {
+  ch_product p = {.m = SIZE, .n = SIZE, .k = SIZE, .lda = SIZE, .ldb = SIZE, .ldc = SIZE, .alpha = 1};
+  for (int form = 0; form < FORMS; form++) {
+    p.trans_a = form & 1, p.trans_b = form >> 1 & 1, p.bf16 = form >> 2;
+    p.a = p.bf16 ? (const void *)rounded : x;
+    p.b = p.bf16 ? (const void *)(rounded + SIZE * SIZE) : x + SIZE * SIZE;
+    p.c = c + form * SIZE * SIZE;
+    ch_product_run(&p, scratch);
   }
-  free(a), free(b), free(c), free(scratch);
+}
+
+/* For a while and until the timer has ticked often; with the bits that they have when nobody interrupts them. */
+static void run_on(double seconds, int least_ticks) {
+  enum { COUNT = FORMS * SIZE * SIZE };
+  float *x = test_new_normal(2 * SIZE * SIZE, 1), *want = test_new(COUNT), *c = test_new(COUNT);
+  ch_bf16 *rounded = malloc(2 * SIZE * SIZE * sizeof *rounded);
+  void *scratch = aligned_alloc(64, CH_PRODUCT_SCRATCH);
+  if (!rounded || !scratch) abort();
+  for (int i = 0; i < 2 * SIZE * SIZE; i++) rounded[i] = ch_bf16_round(x[i]);
+  ch_product_prepare();
+  run_products(x, rounded, want, scratch);
+  set_timer(200);
+  double begin = ch_machine_seconds(), now = begin;
+  for (; now < begin + seconds || (stack.ticks < least_ticks && now < begin + 60); now = ch_machine_seconds()) {
+    run_products(x, rounded, c, scratch);
+    assert_memory_equal(c, want, COUNT * sizeof *c);
+  }
+  set_timer(0);
+  free(x), free(rounded), free(want), free(c), free(scratch);
 }
 
 static void handlers_run_on_the_threads_own_stack(void **state) {
@@ -64,9 +76,7 @@ static void handlers_run_on_the_threads_own_stack(void **state) {
   enum { TICKS = 500 };
   find_stack();
   assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
-  set_timer(200);
-  run_products(0.5, TICKS);
-  set_timer(0);
+  run_on(0.5, TICKS);
   assert_int_equal(sigaction(SIGALRM, &before, NULL), 0);
   assert_true(stack.ticks >= TICKS);
   assert_int_equal(stack.astray, 0);

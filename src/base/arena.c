@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 
@@ -29,18 +28,6 @@ int ch_arena_commit(ch_arena *a) {
   a->base = p;
   a->size = bytes;
   a->used = 0;
-  return CHOIR_OK;
-}
-
-int ch_arena_spare(size_t bytes) {
-  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED)
-    return ch_error(
-        CHOIR_ERROR_MEMORY,
-        "cannot have %zu MiB more of address space, which libraries need; raise the limit (ulimit -v), or use a "
-        "smaller model or batch",
-        bytes >> 20);
-  munmap(p, bytes);
   return CHOIR_OK;
 }
 

@@ -30,9 +30,6 @@ int ch_arena_commit(ch_arena *a);
 /* Gives the memory back; the arena counts again, from nothing. */
 void ch_arena_free(ch_arena *a);
 
-/* Whether there is address space for `bytes` more, which libraries will take without asking. CHOIR_ERROR_MEMORY. */
-int ch_arena_spare(size_t bytes);
-
 /* `bytes` at a 64-byte boundary; contents undefined. Running out in run mode is a bug in the plan and aborts. */
 void CH_DEV *ch_arena_alloc(ch_arena *a, size_t bytes);
 

@@ -40,7 +40,7 @@ static size_t stack_bytes(void) {
 }
 
 static int check_stack(void) {
-  const size_t least = (size_t)256 << 10; /* kernels take 40 KiB of it, and oneDNN's some more */
+  const size_t least = (size_t)256 << 10; /* kernels take 40 KiB of it */
   size_t bytes = stack_bytes();
   if (bytes >= least) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,

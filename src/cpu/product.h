@@ -26,12 +26,12 @@ static inline int ch_product_in_pairs(const ch_product *p) {
   return left && (!p->trans_b || (p->k % 2 == 0 && p->ldb % 2 == 0));
 }
 
-/* Bytes of scratch that every thread needs for products: oneDNN's or packed operands, and a square block of C, or more
- * packed operands. */
+/* Scratch that every thread needs for products, in floats and in bytes: for packed operands, no more than the cache of
+ * a core holds; and behind them for rows of A where B takes all of it. */
 enum {
-  CH_PRODUCT_BLOCK = 256,
-  CH_MATMUL_SCRATCH = 1 << 20,
-  CH_PRODUCT_SCRATCH = CH_MATMUL_SCRATCH + CH_PRODUCT_BLOCK * CH_PRODUCT_BLOCK * 4
+  CH_PRODUCT_ROOM = 1 << 18,
+  CH_PRODUCT_MORE = 1 << 16,
+  CH_PRODUCT_SCRATCH = (CH_PRODUCT_ROOM + CH_PRODUCT_MORE) * 4
 };
 
 /* Steps of the inner dimension that products take at once, so that a panel of them and the rows that it meets stay in

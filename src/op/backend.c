@@ -106,16 +106,11 @@ int ch_exec_init(ch_exec *x, const char *backend, ch_compute compute, int emulat
   return code;
 }
 
-/* oneDNN, which multiplies bf16, uses the room for the code that it generates without a look whether it got it: some 20
- * MiB, at the first product. */
-static const size_t CODE_BYTES = (size_t)40 << 20;
-
 int ch_exec_commit(ch_exec *x) {
   if (x->host) CH_TRY(ch_exec_commit(x->host));
   CH_TRY(ch_arena_commit(&x->tape));
   CH_TRY(ch_arena_commit(&x->scratch));
-  CH_TRY(ch_threads_check(x->threads)); /* from here on there are parallel regions */
-  return x->compute == CH_COMPUTE_BF16 ? ch_arena_spare(CODE_BYTES) : CHOIR_OK;
+  return ch_threads_check(x->threads); /* from here on there are parallel regions */
 }
 
 void ch_exec_clear(ch_exec *x) {

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/machine.h"
 #include "train/step.h"
 #include "train/update.h"
 
@@ -81,14 +80,12 @@ void ch_trainer_free(ch_trainer *t) {
 }
 
 /* What a process has beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB
- * of which are pages of files; where oneDNN multiplies bf16, code that it generates for every shape of product, and
- * what it keeps with it. Counted: the batch of a step and what it is cut from, that of an evaluation, unigram
+ * of which are pages of files. Counted: the batch of a step and what it is cut from, that of an evaluation, unigram
  * probabilities. */
-static int64_t process_bytes(const choir_config *config, ch_compute compute) {
-  enum { PROGRAM = 22 << 20, PRIMITIVES = 26 << 20 };
+static int64_t process_bytes(const choir_config *config) {
+  enum { PROGRAM = 20 << 20 };
   int64_t tokens = 2 * ch_step_tokens(&config->train) + 3 * pass_tokens(config);
-  return PROGRAM + (compute == CH_COMPUTE_BF16 && ch_machine_has_amx() ? PRIMITIVES : 0) +
-         tokens * (int64_t)sizeof(int32_t) + config->model.vocab_size * (int64_t)sizeof(double);
+  return PROGRAM + tokens * (int64_t)sizeof(int32_t) + config->model.vocab_size * (int64_t)sizeof(double);
 }
 
 void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
@@ -98,7 +95,7 @@ void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
                       .optimizer = (int64_t)ch_arena_room(t->state.peak),
                       .activations = (int64_t)ch_arena_room(model->x.tape.peak),
                       .scratch = (int64_t)ch_arena_room(model->x.scratch.peak),
-                      .process = process_bytes(&model->config, model->x.compute)};
+                      .process = process_bytes(&model->config)};
   m->total = m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process;
 }
 

@@ -31,15 +31,15 @@ static inline int64_t ch_least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ch_round_up(int64_t size, int64_t step) { return (size + step - 1) / step * step; }
 static inline int64_t ch_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Floats of packed operands: no more than the cache of a core holds; behind them, for rows of A where B takes all of
- * it; and columns of B at most when it stands in panels as a whole. */
-enum { CH_PACK_ROOM = 1 << 18, CH_PACK_MORE = CH_PRODUCT_SCRATCH / 4 - CH_PACK_ROOM, CH_MOST_SWAPPED = 512 };
-
 /* A B^T either has B transposed into panels, or is (B A^T)^T: then A is, and so is the output, once for each slice of
  * the depth. Whether that is the better way: `most` is the depth of a slice then, out of `steps`. */
 static inline int ch_better_swapped(const ch_product *p, int64_t steps, int64_t most) {
-  enum { PACK_COST = 1, SCATTER_COST = 2 }; /* half cycles: to transpose an element into a panel, one of the output */
-  if (!p->trans_b || p->trans_a || p->m > CH_MOST_SWAPPED) return 0;
+  enum {
+    MOST_SWAPPED = 512, /* columns of B at most when it stands in panels as a whole */
+    PACK_COST = 1,      /* half cycles: to transpose an element into a panel, */
+    SCATTER_COST = 2    /* to write one of a transposed output */
+  };
+  if (!p->trans_b || p->trans_a || p->m > MOST_SWAPPED) return 0;
   double m = (double)p->m, n = (double)p->n, k = (double)steps, slices = (double)ch_ceil_div(steps, most);
   return m * k * PACK_COST + m * n * slices * SCATTER_COST < n * k * PACK_COST;
 }

@@ -16,8 +16,8 @@ enum {
 
 /* The depth that is taken at once when B's n columns all stand in panels, and two tiles' rows of A beside them. */
 static int64_t most_depth(int64_t n) {
-  return ch_least(CH_PACK_ROOM / ch_round_up(n, CH_TILE_COLUMNS), CH_PACK_MORE / (2 * CH_TILE_ROWS)) / CH_PRODUCT_STEP *
-         CH_PRODUCT_STEP;
+  return ch_least(CH_PRODUCT_ROOM / ch_round_up(n, CH_TILE_COLUMNS), CH_PRODUCT_MORE / (2 * CH_TILE_ROWS)) /
+         CH_PRODUCT_STEP * CH_PRODUCT_STEP;
 }
 
 static ch_problem roles(const ch_product *p) {
@@ -122,10 +122,10 @@ static int64_t rows_in(int64_t room, int64_t depth, int64_t unit) { return room 
 /* The steps of one slice, in blocks of as many rows as there is room for where A is packed. */
 static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *scratch) {
   int packs = packs_left(q);
-  int64_t panels = q->c_transposed ? CH_PACK_ROOM : depth * CH_TILE_COLUMNS;
+  int64_t panels = q->c_transposed ? CH_PRODUCT_ROOM : depth * CH_TILE_COLUMNS;
   int64_t rows = !packs            ? q->m
-                 : q->c_transposed ? rows_in(CH_PACK_MORE, depth, CH_TILE_ROWS)
-                                   : rows_in(CH_PACK_ROOM - panels, depth, CH_PACK_GROUP);
+                 : q->c_transposed ? rows_in(CH_PRODUCT_MORE, depth, CH_TILE_ROWS)
+                                   : rows_in(CH_PRODUCT_ROOM - panels, depth, CH_PACK_GROUP);
   for (int64_t j = 0; j < q->n && q->c_transposed; j += CH_TILE_COLUMNS)
     ch_pack_panel(q, j, first, depth, scratch + j * depth);
   for (int64_t i = 0; i < q->m; i += rows) {

@@ -1,4 +1,4 @@
-/* The own product on one thread, in variants by instruction set (product.c, product_write.c). */
+/* Products on one thread, in variants by instruction set (product.c). */
 #ifndef CH_CPU_SIMD_PRODUCT_H
 #define CH_CPU_SIMD_PRODUCT_H
 
@@ -17,8 +17,5 @@ void ch_product_own_avx512_bf16(const ch_product *p, float *scratch);
 /* The same by AMX's tiles, of bf16 only, in every form (product_amx.c). */
 void ch_product_own_amx(const ch_product *p, float *scratch);
 #endif
-
-/* y[rows,ldy] = x[rows,columns], past the caches where y's vectors are aligned. */
-CH_SIMD_DECLARE(void, ch_product_write, (int64_t rows, int64_t columns, const float *x, float *y, int64_t ldy));
 
 #endif

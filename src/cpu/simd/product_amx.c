@@ -25,7 +25,7 @@ typedef struct {
 
 /* The depth that is taken at once, in pairs, when all columns stand in panels and rows are packed beside them. */
 static int64_t most_depth(int64_t columns) {
-  return ch_least(CH_PACK_ROOM / ch_round_up(columns, CH_AMX_EDGE), CH_PACK_MORE / CH_AMX_EDGE) / CH_AMX_PAIRS *
+  return ch_least(CH_PRODUCT_ROOM / ch_round_up(columns, CH_AMX_EDGE), CH_PRODUCT_MORE / CH_AMX_EDGE) / CH_AMX_PAIRS *
          CH_AMX_PAIRS;
 }
 
@@ -154,7 +154,7 @@ static void panels_outer(const work *w, const slice *s, int64_t begin, int64_t e
 static void blocks(const work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, place = rows_in_place(w, s), depth = s->steps * CH_AMX_PAIRS;
   float *packed = scratch + GROUP * depth;
-  int64_t rows = (CH_PACK_ROOM - GROUP * depth) / depth / CH_AMX_EDGE * CH_AMX_EDGE;
+  int64_t rows = (CH_PRODUCT_ROOM - GROUP * depth) / depth / CH_AMX_EDGE * CH_AMX_EDGE;
   for (int64_t begin = 0; begin < m; begin += rows) {
     int64_t end = ch_least(begin + rows, m), from = begin > place ? begin : place;
     pack_rows(w, s, from, end, packed);
@@ -165,7 +165,7 @@ static void blocks(const work *w, const slice *s, float *scratch) {
 /* A slice where all panels stand in `scratch`: 32 rows after the other, each with all of them. */
 static void rows_outer(const work *w, const slice *s, float *scratch) {
   int64_t m = w->q.m, n = w->q.n, place = rows_in_place(w, s), squares = ch_ceil_div(n, CH_AMX_EDGE);
-  float *packed = scratch + CH_PACK_ROOM;
+  float *packed = scratch + CH_PRODUCT_ROOM;
   pack_columns(w, s, 0, n, scratch);
   for (int64_t i = 0; i < m; i += CH_AMX_EDGE) {
     int64_t next = i + CH_AMX_EDGE;

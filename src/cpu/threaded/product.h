@@ -6,26 +6,17 @@
 #include "cpu/product.h"
 #include "op/op.h"
 
-/* Runs one product on the calling thread. Which kernel runs is a function of the shape alone. Call it between
- * ch_product_begin and the end of the parallel region. */
+/* Runs one product on the calling thread, with CH_PRODUCT_SCRATCH bytes of scratch, aligned like a cache line. Which
+ * kernel runs is a function of the shape alone. */
 void ch_product_run(const ch_product *p, void *scratch);
 
-/* To be called by each thread of a parallel region first: keeps oneDNN from starting threads of its own. */
-void ch_product_begin(void);
-
-/* Chooses the kernels of bf16 products; to be called before the first one. Those of floats run by our own kernel, those
- * of bf16 by oneDNN where the CPU has AMX, else by the same kernel: in pairs where the CPU does that faster, or
- * widened. */
+/* Chooses the kernels of bf16 products; to be called before the first one. They are multiplied by AMX's tiles where the
+ * CPU has these and a row's bits may depend on its company; else in pairs where the CPU does that faster, or widened to
+ * floats. */
 void ch_product_prepare(void);
 
 /* Nonzero when p is made of pairs of bf16, after ch_product_prepare. */
 int ch_product_takes_pairs(const ch_product *p);
-
-/* Nonzero when oneDNN makes products of bf16 here. */
-int ch_product_has_matmul(void);
-
-/* The matmul primitive of oneDNN (product_matmul.c). Nonzero when it could not be made. */
-int ch_product_matmul(const ch_product *p, void *scratch);
 
 /* Pieces that a product is to be cut into, if it is large enough. Alone: enough to balance 16 threads, few enough to
  * keep them large. One of many experts: so that a full one does not leave the other threads waiting. */

@@ -93,7 +93,6 @@ void ch_products_run(ch_exec *x, int count, double wanted, const ch_product *pro
     int64_t pieces = cut_all(count, wanted, products, cuts);
 #pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
     {
-      ch_product_begin();
 #pragma omp for schedule(dynamic, 1)
       for (int64_t i = 0; i < pieces; i++) {
         int which = product_of(cuts, count, i);
