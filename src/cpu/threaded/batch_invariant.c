@@ -91,7 +91,7 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
   operand a = left_operand(x, g->a, NULL, rows, p.bf16, !own && !ch_product_takes_pairs(&p));
   p.b = p.bf16 ? (const void *)ch_rounded_operand(x, g->b, g->b16, size) : g->b;
   p.a = rows_from(&a, &p, 0);
-  if (own) ch_products_run(x, 1, CH_PIECES, &p);
+  if (own) ch_products_run(x, 1, ch_cut_alone, &p);
   if (!own && !ch_counting(x)) run_few(x, &p);
   ch_arena_release(&x->scratch, mark);
 }
@@ -145,7 +145,7 @@ void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   operand a = left_operand(x, g->a, g->a16, rows * g->k, bf16, fews && !ch_product_takes_pairs(few));
   for (int i = 0; i < owns; i++) own[i].a = rows_from(&a, &own[i], (own[i].c - g->c) / g->n);
   for (int i = 0; i < fews; i++) few[i].a = rows_from(&a, &few[i], (few[i].c - g->c) / g->n);
-  if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, CH_PIECES_OF_EXPERT, own);
+  if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, ch_cut_expert, own);
   if (fews) run_few_of_experts(x, fews, few);
   ch_arena_release(&x->scratch, mark);
 }

@@ -39,7 +39,7 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
     p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? span(g->n, g->k, p.ldb) : span(g->k, g->n, p.ldb));
     p.bf16 = 1;
   }
-  ch_products_run(x, 1, CH_PIECES, &p);
+  ch_products_run(x, 1, ch_cut_alone, &p);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -99,7 +99,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
-  ch_products_run(x, g->experts, CH_PIECES_OF_EXPERT, products);
+  ch_products_run(x, g->experts, ch_cut_expert, products);
   ch_arena_release(&x->scratch, mark);
 }
 

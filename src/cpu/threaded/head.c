@@ -87,7 +87,7 @@ static void logits_product(ch_exec *x, const ch_head_args *a, const plan *p, con
                         .b = p->w,
                         .c = p->logits + s->at * p->ld,
                         .alpha = a->scale};
-  ch_products_run(x, 1, CH_PIECES, &forward);
+  ch_products_run(x, 1, ch_cut_alone, &forward);
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x) || !a->logits) return;
 #pragma omp parallel for num_threads(x->threads)
@@ -163,7 +163,8 @@ static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, con
                            .c = p->partial + i * size,
                            .alpha = 1};
   }
-  ch_products_run(x, (int)p->parts, (double)CH_PIECES / (double)p->parts, part);
+  const ch_cutting of_parts = {ch_cut_alone.pieces / (double)p->parts, ch_cut_alone.smallest};
+  ch_products_run(x, (int)p->parts, of_parts, part);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t r = 0; r < rows; r++)
@@ -191,7 +192,7 @@ static void gradients(ch_exec *x, const ch_head_args *a, const plan *p, const sp
                    .b = operand(x, p->scaled + s->at * a->d, s->rows * a->d),
                    .c = a->dw,
                    .alpha = 1};
-  ch_products_run(x, 1, CH_PIECES, &dw);
+  ch_products_run(x, 1, ch_cut_alone, &dw);
   ch_arena_release(&x->scratch, mark);
 }
 

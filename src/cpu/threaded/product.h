@@ -18,13 +18,18 @@ void ch_product_prepare(void);
 /* Nonzero when p is made of pairs of bf16, after ch_product_prepare. */
 int ch_product_takes_pairs(const ch_product *p);
 
-/* Pieces that a product is to be cut into, if it is large enough. Alone: enough to balance 16 threads, few enough to
- * keep them large. One of many experts: so that a full one does not leave the other threads waiting. */
-enum { CH_PIECES = 32, CH_PIECES_OF_EXPERT = 8 };
+/* How products are cut: into so many pieces, but none below a cost at which it pays to cut (product_pieces.c). One that
+ * runs alone: enough pieces to balance 16 threads, few enough to keep them large; a small one is still cut in two, or
+ * the other threads would wait. One of many experts: so that a full one does not leave the other threads waiting; small
+ * ones are shared out whole. */
+typedef struct {
+  double pieces, smallest;
+} ch_cutting;
+static const ch_cutting ch_cut_alone = {32, 20e6}, ch_cut_expert = {8, 40e6};
 
-/* Runs independent products on all threads, each cut into about `wanted` pieces by a rule of its own shape. In the
- * counting run `products` is not read (product_pieces.c). */
-void ch_products_run(ch_exec *x, int count, double wanted, const ch_product *products);
+/* Runs independent products on all threads, each cut by a rule of its own shape. In the counting run `products` is not
+ * read. */
+void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products);
 
 /* An operand of `count` elements rounded to bf16, in scratch that the caller releases, where `rounded` does not hold it
  * already. */

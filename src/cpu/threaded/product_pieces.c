@@ -6,10 +6,9 @@
 #include "cpu/threaded/product.h"
 
 enum {
-  SMALLEST = 40000000, /* cost below which a piece is not worth cutting: some 200 microseconds */
-  ROW_EDGE = 64,       /* and neither is it when it is as short and narrow as this: what is packed is used too */
-  COLUMN_EDGE = 128,   /* seldom, and wide pieces are better than tall ones (docs/performance.md) */
-  ROW_STEP = 32,       /* pieces are multiples of the tiles that kernels work on */
+  ROW_EDGE = 64,     /* a piece as short and narrow as this is not worth cutting: what is packed is used too seldom, */
+  COLUMN_EDGE = 128, /* and wide pieces are better than tall ones (docs/performance.md) */
+  ROW_STEP = 32,     /* pieces are multiples of the tiles that kernels work on */
   COLUMN_STEP = 64
 };
 
@@ -19,7 +18,7 @@ typedef struct {
   int64_t begin;         /* number of the first piece, over all products */
 } cut;
 
-/* Operations, and 32 more for every element that is read, packed or written. */
+/* Operations, and 32 more for every element that is read, packed or written: some 200 to a nanosecond. */
 static double cost(double m, double n, double k) { return 2 * m * n * k + 32 * (m * k + k * n + m * n); }
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -44,11 +43,11 @@ static cut cut_product(const ch_product *p, double target) {
 }
 
 /* Cuts all products; returns the number of pieces. */
-static int64_t cut_all(int count, double wanted, const ch_product *products, cut *cuts) {
+static int64_t cut_all(int count, ch_cutting cutting, const ch_product *products, cut *cuts) {
   int64_t pieces = 0;
   for (int i = 0; i < count; i++) {
-    double share = cost((double)products[i].m, (double)products[i].n, (double)products[i].k) / wanted;
-    cuts[i] = cut_product(&products[i], share > SMALLEST ? share : SMALLEST);
+    double share = cost((double)products[i].m, (double)products[i].n, (double)products[i].k) / cutting.pieces;
+    cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest);
     cuts[i].begin = pieces;
     if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
   }
@@ -85,12 +84,12 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
   return low;
 }
 
-void ch_products_run(ch_exec *x, int count, double wanted, const ch_product *products) {
+void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products) {
   size_t mark = ch_arena_mark(&x->scratch);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
   char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
   if (!ch_counting(x)) {
-    int64_t pieces = cut_all(count, wanted, products, cuts);
+    int64_t pieces = cut_all(count, cutting, products, cuts);
 #pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
     {
 #pragma omp for schedule(dynamic, 1)
