@@ -103,7 +103,7 @@ static void run_sums(ch_exec *x, const void *context, real *out) {
   x->ops->copy(x, &(ch_copy_args){.count = n, .x = in, .y = out});
   x->ops->copy(x, &(ch_copy_args){.count = n, .y = out + 2 * n + 1});
   for (int64_t i = 0; !ch_counting(x) && i < n; i++) assert_true(out[i] == in[i] && out[2 * n + 1 + i] == 0);
-  x->ops->sumsq(x, &(ch_sumsq_args){.count = n, .x = in, .sum = &sum});
+  x->ops->sumsq(x, &(ch_sumsq_args){.arrays = 1, .count = n, .x = in, .sum = &sum});
   out[n] = (real)sum;
   ch_bf16 *rounded = calloc((size_t)n, sizeof *rounded);
   x->ops->round_bf16(x, &(ch_round_args){.count = n, .x = in, .y = rounded});
@@ -277,6 +277,24 @@ static void test_softmax_laws(void **state) {
   });
 }
 
+/* Several arrays have the sums of each alone, and nothing is written between them. */
+static void test_sumsq_of_arrays(void **state) {
+  (void)state;
+  enum { ARRAYS = 3, COUNT = 20000 };
+  real *in = test_new_normal(ARRAYS * COUNT, 14);
+  double sum[2 * ARRAYS] = {0}, total, one = 0;
+  EACH_ISA({
+    ch_sumsq_args a = {.arrays = ARRAYS, .count = COUNT, .x = in, .sum = sum, .step = 2, .total = &total};
+    x.ops->sumsq(&x, (total = 5, &a));
+    for (int i = 0; i < ARRAYS; i++) {
+      x.ops->sumsq(&x, &(ch_sumsq_args){.arrays = 1, .count = COUNT, .x = in + i * COUNT, .sum = &one});
+      assert_true(!pass_ || (sum[2 * i] == one && sum[2 * i + 1] == 0 && one > 0));
+    }
+    assert_true(!pass_ || total == 5 + sum[0] + sum[2] + sum[4]);
+  });
+  free(in);
+}
+
 /* The sum of squares lets NaN and infinity through and does not overflow where float would. */
 static void test_sumsq_extremes(void **state) {
   (void)state;
@@ -284,7 +302,7 @@ static void test_sumsq_extremes(void **state) {
   real *in = test_new(COUNT);
   double sum = 0;
   EACH_ISA({
-    ch_sumsq_args a = {.count = COUNT, .x = in, .sum = &sum};
+    ch_sumsq_args a = {.arrays = 1, .count = COUNT, .x = in, .sum = &sum};
     in[39999] = 1e30f;
     x.ops->sumsq(&x, &a);
     assert_true(!pass_ || fabs(sum / 1e60 - 1) < 1e-6);
@@ -348,8 +366,8 @@ static void test_counted_on_the_device(void **state) {
       x.ops->round_bf16(&x, &(ch_round_args){.count = WIDTH, .rows = &rows, .x = in, .y = got16});
       test_poison(wide, ROWS * WIDTH + MORE);
       x.ops->widen_bf16(&x, &(ch_widen_args){.count = WIDTH, .rows = &rows, .x = want16, .y = wide});
-      x.ops->sumsq(&x, &(ch_sumsq_args){.count = 50, .x = in, .sum = &sum[0], .total = &total});
-      x.ops->sumsq(&x, &(ch_sumsq_args){.count = 7, .x = in + 50, .sum = &sum[1], .total = &total});
+      x.ops->sumsq(&x, &(ch_sumsq_args){.arrays = 1, .count = 50, .x = in, .sum = &sum[0], .total = &total});
+      x.ops->sumsq(&x, &(ch_sumsq_args){.arrays = 1, .count = 7, .x = in + 50, .sum = &sum[1], .total = &total});
     });
     assert_memory_equal(got, want, sizeof *got * ROWS * WIDTH);
     assert_true(isnan(got[ROWS * WIDTH]));
@@ -363,13 +381,20 @@ static void test_counted_on_the_device(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_softmax),       cmocka_unit_test(test_gelu),
-      cmocka_unit_test(test_rmsnorm),       cmocka_unit_test(test_embedding),
-      cmocka_unit_test(test_sums),          cmocka_unit_test(test_gelu_accuracy),
-      cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_gelu_rounded),
-      cmocka_unit_test(test_place),         cmocka_unit_test(test_in_place),
-      cmocka_unit_test(test_softmax_laws),  cmocka_unit_test(test_sumsq_extremes),
-      cmocka_unit_test(test_round),         cmocka_unit_test(test_counted_on_the_device)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax),
+                                     cmocka_unit_test(test_gelu),
+                                     cmocka_unit_test(test_rmsnorm),
+                                     cmocka_unit_test(test_embedding),
+                                     cmocka_unit_test(test_sums),
+                                     cmocka_unit_test(test_gelu_accuracy),
+                                     cmocka_unit_test(test_gelu_extremes),
+                                     cmocka_unit_test(test_gelu_rounded),
+                                     cmocka_unit_test(test_place),
+                                     cmocka_unit_test(test_in_place),
+                                     cmocka_unit_test(test_softmax_laws),
+                                     cmocka_unit_test(test_sumsq_of_arrays),
+                                     cmocka_unit_test(test_sumsq_extremes),
+                                     cmocka_unit_test(test_round),
+                                     cmocka_unit_test(test_counted_on_the_device)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

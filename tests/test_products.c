@@ -89,6 +89,46 @@ static void gemm_without_inner_dimension(void **state) {
   assert_memory_equal(c, kept, sizeof c);
 }
 
+/* Products beside each other have the bits that each has alone: those of a backward pass, which share an operand, one
+ * of the same operand in full precision, and one of as many elements in another shape. */
+static void check_beside(const char *backend, ch_compute compute, int invariant) {
+  enum { N = 300, IN = 70, OUT = 130, PRODUCTS = 5 };
+  real *a = test_new_normal(N * OUT, 1), *w = test_new_normal(OUT * IN, 2), *in = test_new_normal(N * IN, 3);
+  ch_gemm_args g[PRODUCTS] = {{.m = OUT, .n = IN, .k = N, .trans_a = 1, .a = a, .b = in},
+                              {.m = N, .n = IN, .k = OUT, .a = a, .b = w},
+                              {.m = N, .n = IN, .k = OUT, .a = a, .b = w, .exact = 1},
+                              {.m = N, .n = IN, .k = OUT, .a = a, .b = w},
+                              {.m = OUT, .n = IN, .k = N, .a = a, .b = in}};
+  real *c[2][PRODUCTS];
+  for (int together = 0; together < 2; together++) {
+    for (int i = 0; i < PRODUCTS; i++) {
+      c[together][i] = test_new(N * IN);
+      test_poison(c[together][i], N * IN);
+      g[i].c = c[together][i];
+      g[i].beside = together && i + 1 < PRODUCTS ? &g[i + 1] : NULL;
+    }
+    TEST_EXEC(backend, compute, 2, {
+      x.batch_invariant = invariant;
+      for (int i = 0; i < (together ? 1 : PRODUCTS); i++) x.ops->gemm(&x, &g[i]);
+    });
+  }
+  for (int i = 0; i < PRODUCTS; i++) {
+    assert_false(isnan(c[1][i][g[i].m * IN - 1]));
+    assert_memory_equal(c[0][i], c[1][i], N * IN * sizeof(real));
+    free(c[0][i]), free(c[1][i]);
+  }
+  free(a), free(w), free(in);
+}
+
+static void gemms_beside_each_other(void **state) {
+  (void)state;
+  check_beside("reference", CH_COMPUTE_FP32, 0);
+  for (int invariant = 0; invariant < 2; invariant++) {
+    check_beside("cpu", CH_COMPUTE_FP32, invariant);
+    check_beside("cpu", CH_COMPUTE_BF16, invariant);
+  }
+}
+
 /* NaN in an input comes out, in the rows it belongs to and in no other. */
 static void gemm_passes_nan(void **state) {
   (void)state;
@@ -232,6 +272,7 @@ int main(void) {
                                      cmocka_unit_test(gemm_bf16),
                                      cmocka_unit_test(gemm_exact),
                                      cmocka_unit_test(gemm_without_inner_dimension),
+                                     cmocka_unit_test(gemms_beside_each_other),
                                      cmocka_unit_test(gemm_passes_nan),
                                      cmocka_unit_test(expert_gemms),
                                      cmocka_unit_test(openmp_settings_stay),

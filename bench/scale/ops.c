@@ -26,8 +26,10 @@ static void move(const ch_exec *x, double elements) { spend(x, CH_FLOPS_DENSE, 0
 /* ---- products ---- */
 
 OP(gemm, ch_gemm_args) {
-  double m = (double)a->m, n = (double)a->n, k = (double)a->k;
-  spend(x, a->exact ? CH_FLOPS_ROUTER : CH_FLOPS_DENSE, 2 * m * n * k, m * k + k * n + m * n * (a->accumulate ? 2 : 1));
+  for (; a; a = a->beside) {
+    double m = (double)a->m, n = (double)a->n, k = (double)a->k, c = m * n * (a->accumulate ? 2 : 1);
+    spend(x, a->exact ? CH_FLOPS_ROUTER : CH_FLOPS_DENSE, 2 * m * n * k, m * k + k * n + c);
+  }
 }
 
 OP(expert_gemm, ch_expert_gemm_args) {
@@ -84,8 +86,8 @@ OP(round_bf16, ch_round_args) { move(x, 1.5 * rows_of(x, a->rows, a->count)); }
 OP(widen_bf16, ch_widen_args) { move(x, 1.5 * rows_of(x, a->rows, a->count)); }
 
 OP(sumsq, ch_sumsq_args) {
-  move(x, (double)a->count);
-  if (!ch_counting(x)) *CH_AS_HOST(double, a->sum) = 0;
+  move(x, (double)(a->arrays * a->count));
+  for (int64_t i = 0; i < a->arrays && !ch_counting(x); i++) CH_AS_HOST(double, a->sum)[i * a->step] = 0;
 }
 
 /* The gradient is read three times more and the weight twice, and written; of these MEASURE reads three, APPLY the

@@ -97,7 +97,7 @@ const char *ch_model_bad_weight(choir_model *model) {
   int count = model->net.params.count + model->net.params.buffers, bad = 0;
   double CH_DEV *sums = CH_NEW(&x->scratch, double, count);
   for (int i = 0; i < count; i++)
-    x->ops->sumsq(x, &(ch_sumsq_args){.count = p[i].away ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
+    x->ops->sumsq(x, &(ch_sumsq_args){.arrays = 1, .count = p[i].away ? 0 : p[i].count, .x = p[i].w, .sum = sums + i});
   const double *squares = ch_get(x, sums, (size_t)count * sizeof *squares);
   while (!ch_counting(x) && bad < count && isfinite(squares[bad])) bad++;
   ch_scratch_release(x, mark);

@@ -25,9 +25,7 @@ void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * m->config.d_model);
   ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, in, rstd, normed);
   x->ops->rmsnorm(x, &norm);
-  ch_linear(x, b->q, n, normed, q, 0);
-  ch_linear(x, b->k, n, normed, k, 0);
-  ch_linear(x, b->v, n, normed, v, 0);
+  ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, normed, (real CH_DEV *const[]){q, k, v});
   ch_arena_release(&x->scratch, mark);
 }
 

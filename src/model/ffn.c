@@ -59,8 +59,7 @@ static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
   for (int i = 0; i < ch_pass_shards(p); i++) {
     real CH_DEV *g = b->g + i * n * h, *u = b->u + i * n * h;
-    ch_linear(x, b->gate, n, normed + i * n * d, g, 0);
-    ch_linear(x, b->up, n, normed + i * n * d, u, 0);
+    ch_linears(x, 2, (const ch_param *const[]){b->gate, b->up}, n, normed + i * n * d, (real CH_DEV *const[]){g, u});
     x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .y = y});
     ch_linear(x, b->down, n, y, out + i * n * d, 1);
   }

@@ -3,29 +3,46 @@
 #include "model/deal.h"
 #include "model/transformer.h"
 
+static ch_gemm_args product(const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate) {
+  return (ch_gemm_args){.m = n,
+                        .n = w->shape[0],
+                        .k = w->shape[1],
+                        .trans_b = 1,
+                        .a = in,
+                        .b = w->w,
+                        .b16 = w->w16,
+                        .c = out,
+                        .accumulate = accumulate};
+}
+
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate) {
-  x->ops->gemm(x, &(ch_gemm_args){.m = n,
-                                  .n = w->shape[0],
-                                  .k = w->shape[1],
-                                  .trans_b = 1,
-                                  .a = in,
-                                  .b = w->w,
-                                  .b16 = w->w16,
-                                  .c = out,
-                                  .accumulate = accumulate});
+  ch_gemm_args g = product(w, n, in, out, accumulate);
+  x->ops->gemm(x, &g);
+  ch_visits_move(x);
+}
+
+void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, const real CH_DEV *in,
+                real CH_DEV *const *out) {
+  ch_gemm_args g[CH_LINEARS];
+  for (int i = 0; i < count; i++) {
+    g[i] = product(w[i], n, in, out[i], 0);
+    g[i].beside = i + 1 < count ? &g[i + 1] : NULL;
+  }
+  x->ops->gemm(x, g);
   ch_visits_move(x);
 }
 
 void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
                         real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw) {
-  x->ops->gemm(x, &(ch_gemm_args){.m = n,
-                                  .n = w->shape[1],
-                                  .k = w->shape[0],
-                                  .a = dout,
-                                  .b = w->w,
-                                  .b16 = w->w16,
-                                  .c = din,
-                                  .accumulate = accumulate});
+  ch_gemm_args to_input = {.m = n,
+                           .n = w->shape[1],
+                           .k = w->shape[0],
+                           .a = dout,
+                           .b = w->w,
+                           .b16 = w->w16,
+                           .c = din,
+                           .accumulate = accumulate};
+  /* The weight's first: it can be cut into fewer pieces, and threads are busy with the input's meanwhile. */
   x->ops->gemm(x, &(ch_gemm_args){.m = w->shape[0],
                                   .n = w->shape[1],
                                   .k = n,
@@ -33,7 +50,8 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
                                   .a = dout,
                                   .b = in,
                                   .c = dw,
-                                  .accumulate = accumulate_dw});
+                                  .accumulate = accumulate_dw,
+                                  .beside = &to_input});
   ch_visits_move(x);
 }
 

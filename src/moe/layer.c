@@ -252,6 +252,15 @@ static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DE
   const score_task *c = context;
   const ch_moe_args *a = c->a;
   int64_t rows = a->n / a->shards, first = shard * rows;
+  ch_gemm_args to_input = {.m = rows,
+                           .n = a->d,
+                           .k = a->e,
+                           .trans_b = 1,
+                           .a = c->dlogits + first * a->e,
+                           .b = a->weights.router,
+                           .c = c->din + first * a->d,
+                           .accumulate = c->accumulate_din,
+                           .exact = 1};
   x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
                                   .n = a->e,
                                   .k = rows,
@@ -260,16 +269,8 @@ static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DE
                                   .b = c->dlogits + first * a->e,
                                   .c = dw[0],
                                   .accumulate = accumulate,
-                                  .exact = 1});
-  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
-                                  .n = a->d,
-                                  .k = a->e,
-                                  .trans_b = 1,
-                                  .a = c->dlogits + first * a->e,
-                                  .b = a->weights.router,
-                                  .c = c->din + first * a->d,
-                                  .accumulate = c->accumulate_din,
-                                  .exact = 1});
+                                  .exact = 1,
+                                  .beside = &to_input});
 }
 
 /* From dscores of this rank's rows through softmax (unless they are dlogits already) and X Wg: dWg (=|+=) X^T dlogits,
@@ -284,7 +285,7 @@ static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
     x->ops->softmax_backward(
         x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = own_scores(x, a, s), .dy = dscores, .dx = dlogits});
 
-  real CH_DEV *din = s->jitter ? jittered : a->dx; /* where a shard's jittered input is done with */
+  real CH_DEV *din = s->jitter ? CH_NEW(&x->scratch, real, count) : a->dx;
   score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};
   const ch_sum sum = {.y = a->gradients.router, .count = (int64_t)a->d * a->e};
   ch_sum_shards(x, a->shards, &sum, 1, a->accumulate, score_rows_backward, &c);

@@ -28,7 +28,7 @@
 
 /* C[m,n] (= or +=) alpha * op(A)[m,k] op(B)[k,n]. With trans_a, A is stored [k,m]; with trans_b, B is stored [n,k].
  * Inputs are rounded to x->compute unless `exact` asks for full precision (router). */
-typedef struct {
+typedef struct ch_gemm_args {
   int64_t m, n, k;
   int trans_a, trans_b;
   const real CH_DEV *a, *b;
@@ -38,6 +38,9 @@ typedef struct {
   int accumulate; /* C += instead of C = */
   int exact;
   const ch_bf16 CH_DEV *b16; /* B already rounded to bf16, same layout and ldb; or NULL */
+  /* One more product, which neither reads nor writes this one's C, or NULL: threads that this one does not need take
+   * it, and what both round is rounded once. */
+  const struct ch_gemm_args *beside;
 } ch_gemm_args;
 
 /* The same for every expert i, on the rows r_i = begin[i] .. begin[i+1]-1 that belong to it:
@@ -236,12 +239,13 @@ typedef struct {
   int accumulate;
 } ch_multiply_args;
 
-/* *sum = the sum of squares, in double and in a fixed order; NaN and infinity come through. */
+/* sum[i * step] = the sum of squares of x[i, count], in double and in a fixed order; NaN and infinity come through. */
 typedef struct {
-  int64_t count;
-  const real CH_DEV *x;
+  int64_t arrays, count;
+  const real CH_DEV *x; /* [arrays,count] */
   double CH_DEV *sum;
-  double CH_DEV *total; /* += the sum, or NULL */
+  int64_t step;
+  double CH_DEV *total; /* += the sums, or NULL */
 } ch_sumsq_args;
 
 /* Rounds to bf16, to nearest even. */

@@ -115,10 +115,12 @@ static int64_t cell(const ch_optimizer *o, int64_t expert, int tensor) {
 /* Every expert by itself: their owners differ, and the order of the sum must not. */
 static void expert_squares(ch_exec *x, const ch_optimizer *o, const ch_param *p, int tensor, double CH_DEV *total) {
   int64_t size = p->shape[1] * p->part.columns, first = p->part.row / p->shape[1];
-  for (int64_t i = 0; i * size < p->count; i++)
-    x->ops->sumsq(
-        x, &(ch_sumsq_args){
-               .count = size, .x = p->g + i * size, .sum = o->squares + cell(o, first + i, tensor), .total = total});
+  x->ops->sumsq(x, &(ch_sumsq_args){.arrays = size ? p->count / size : 0,
+                                    .count = size,
+                                    .x = p->g,
+                                    .sum = o->squares + cell(o, first, tensor),
+                                    .step = o->tensors,
+                                    .total = total});
 }
 
 void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total) {
@@ -129,7 +131,8 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
     if (p->expert)
       expert_squares(x, o, p, tensor - 1, total);
     else
-      x->ops->sumsq(x, &(ch_sumsq_args){.count = p->count, .x = p->g, .sum = o->squares + i, .total = total});
+      x->ops->sumsq(x,
+                    &(ch_sumsq_args){.arrays = 1, .count = p->count, .x = p->g, .sum = o->squares + i, .total = total});
   }
 }
 

@@ -36,8 +36,10 @@ void ch_ref_gemm_rows(const ch_gemm_args *g, int64_t begin, int64_t end) {
 
 static void gemm(ch_exec *x, const ch_gemm_args *a) {
   if (ch_counting(x)) return;
+  for (; a; a = a->beside) {
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < a->m; i++) ch_ref_gemm_rows(a, i, i + 1);
+    for (int64_t i = 0; i < a->m; i++) ch_ref_gemm_rows(a, i, i + 1);
+  }
 }
 
 /* One expert's product as a plain gemm. */

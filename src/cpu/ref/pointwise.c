@@ -42,7 +42,7 @@ static void copy(ch_exec *x, const ch_copy_args *a) {
     add(x, a);
     return;
   }
-  enum { PIECE = 1 << 18 };
+  enum { PIECE = 1 << 16 };
 #pragma omp parallel for num_threads(x->threads) if (a->count > PIECE)
   for (int64_t begin = 0; begin < a->count; begin += PIECE) {
     size_t bytes = (size_t)(a->count - begin < PIECE ? a->count - begin : PIECE) * sizeof(real);
@@ -55,10 +55,13 @@ static void copy(ch_exec *x, const ch_copy_args *a) {
 
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   if (ch_counting(x)) return;
-  double sum = 0;
-  for (int64_t i = 0; i < a->count; i++) sum += (double)a->x[i] * (double)a->x[i];
-  *a->sum = sum;
-  if (a->total) *a->total += sum;
+  const real *in = a->x;
+  for (int64_t array = 0; array < a->arrays; array++, in += a->count) {
+    double sum = 0;
+    for (int64_t i = 0; i < a->count; i++) sum += (double)in[i] * (double)in[i];
+    a->sum[array * a->step] = sum;
+    if (a->total) *a->total += sum;
+  }
 }
 
 static void multiply(ch_exec *x, const ch_multiply_args *a) {

@@ -42,18 +42,22 @@ static double sum_of_squares(const float *x, int64_t count) {
 
 /* One sum in double for each piece, added in ascending order. */
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
-  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+  int64_t pieces = ch_pieces(a->count, CH_PIECE), all = a->arrays * pieces;
   size_t mark = ch_arena_mark(&x->scratch);
-  double *sums = CH_NEW(&x->scratch, double, pieces);
+  double *sums = CH_NEW(&x->scratch, double, all);
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
-#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
-  for (int64_t p = 0; p < pieces; p++)
-    sums[p] = sum_of_squares(a->x + p * CH_PIECE, ch_piece_end(p, a->count, CH_PIECE) - p * CH_PIECE);
-  double sum = 0;
-  for (int64_t p = 0; p < pieces; p++) sum += sums[p];
-  *a->sum = sum;
-  if (a->total) *a->total += sum;
+#pragma omp parallel for num_threads(x->threads) if (all > 1)
+  for (int64_t i = 0; i < all; i++) {
+    int64_t begin = i % pieces * CH_PIECE, end = ch_piece_end(i % pieces, a->count, CH_PIECE);
+    sums[i] = sum_of_squares(a->x + i / pieces * a->count + begin, end - begin);
+  }
+  for (int64_t array = 0; array < a->arrays; array++) {
+    double sum = 0;
+    for (int64_t p = 0; p < pieces; p++) sum += sums[array * pieces + p];
+    a->sum[array * a->step] = sum;
+    if (a->total) *a->total += sum;
+  }
 }
 
 static void round_bf16(ch_exec *x, const ch_round_args *a) {

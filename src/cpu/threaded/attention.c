@@ -13,6 +13,7 @@ typedef struct {
   const ch_attention_args *a;
   int64_t ld, tasks;
   int64_t row;  /* floats for one head's biases */
+  int *bucket;  /* [T] by distance */
   float *bias;  /* [H,row] by descending distance */
   float *dbias; /* [tasks,row] the same order, each task's own sum */
   float *work;  /* of all threads */
@@ -21,13 +22,14 @@ typedef struct {
 static plan make_plan(ch_exec *x, const ch_attention_args *a) {
   plan p = {
       .a = a, .ld = a->ld ? a->ld : (int64_t)a->H * a->dh, .tasks = (int64_t)a->B * a->H, .row = a->T + CH_CAUSAL_PAD};
+  p.bucket = CH_NEW(&x->scratch, int, a->T);
   p.bias = CH_NEW(&x->scratch, float, a->H *p.row);
   p.work = CH_NEW(&x->scratch, float, x->threads *ch_attention_work(a->T, a->dh));
   if (ch_counting(x)) return p;
   for (int distance = 0; distance < a->T; distance++) {
-    int bucket = ch_attention_bucket(distance, a->buckets, a->max_distance);
+    p.bucket[distance] = ch_attention_bucket(distance, a->buckets, a->max_distance);
     for (int head = 0; head < a->H; head++)
-      p.bias[head * p.row + a->T - 1 - distance] = a->rel_bias[bucket * a->H + head];
+      p.bias[head * p.row + a->T - 1 - distance] = a->rel_bias[p.bucket[distance] * a->H + head];
   }
   return p;
 }
@@ -72,12 +74,15 @@ static void attention(ch_exec *x, const ch_attention_args *a) {
 }
 
 /* drel_bias += the tasks' sums by distance, sequence after sequence. */
-static void add_bias_gradient(const plan *p) {
+static void add_bias_gradient(const ch_exec *x, const plan *p) {
   const ch_attention_args *a = p->a;
-  for (int distance = 0; distance < a->T; distance++) {
-    real *to = a->drel_bias + ch_attention_bucket(distance, a->buckets, a->max_distance) * a->H;
-    for (int64_t task = 0; task < p->tasks; task++) to[task % a->H] += p->dbias[task * p->row + a->T - 1 - distance];
-  }
+#pragma omp parallel for num_threads(x->threads)
+  for (int head = 0; head < a->H; head++)
+    for (int distance = 0; distance < a->T; distance++) {
+      const float *sum = p->dbias + a->T - 1 - distance;
+      real *to = a->drel_bias + p->bucket[distance] * a->H + head;
+      for (int64_t task = head; task < p->tasks; task += a->H) *to += sum[task * p->row];
+    }
 }
 
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
@@ -91,7 +96,7 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
       ch_attention_head h = head_of(&p, task);
       backward(&h);
     }
-    add_bias_gradient(&p);
+    add_bias_gradient(x, &p);
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -15,12 +15,15 @@ static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 /* Elements from the first to the last of a [rows, width] array with stride ld. */
 static int64_t span(int64_t rows, int64_t width, int64_t ld) { return rows > 0 ? (rows - 1) * ld + width : 0; }
 
-static void gemm(ch_exec *x, const ch_gemm_args *g) {
-  if (x->batch_invariant && !g->trans_a) {
-    ch_invariant_gemm(x, g);
-    return;
-  }
-  size_t mark = ch_arena_mark(&x->scratch);
+/* Whether two products have the same left operand: then it is rounded once. */
+static int shares_left(const ch_gemm_args *g, const ch_gemm_args *other) {
+  int64_t rows = g->trans_a ? g->k : g->m, width = g->trans_a ? g->m : g->k;
+  return other && other->a == g->a && !other->exact && rows == (other->trans_a ? other->k : other->m) &&
+         width == (other->trans_a ? other->m : other->k) && stride(g->lda, width) == stride(other->lda, width);
+}
+
+/* The product, its inputs rounded if it must be; `before` stands in the same call, with the left operand `left`. */
+static ch_product product_of(ch_exec *x, const ch_gemm_args *g, const ch_gemm_args *before, const void *left) {
   ch_product p = {.trans_a = g->trans_a,
                   .trans_b = g->trans_b,
                   .accumulate = g->accumulate,
@@ -35,11 +38,35 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
   p.ldb = stride(g->ldb, g->trans_b ? g->k : g->n);
   p.ldc = stride(g->ldc, g->n);
   if (x->compute == CH_COMPUTE_BF16 && !g->exact) {
-    p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? span(g->k, g->m, p.lda) : span(g->m, g->k, p.lda));
+    if (shares_left(g, before))
+      p.a = left;
+    else
+      p.a = ch_rounded_operand(x, g->a, NULL, g->trans_a ? span(g->k, g->m, p.lda) : span(g->m, g->k, p.lda));
     p.b = ch_rounded_operand(x, g->b, g->b16, g->trans_b ? span(g->n, g->k, p.ldb) : span(g->k, g->n, p.ldb));
     p.bf16 = 1;
   }
-  ch_products_run(x, 1, ch_cut_alone, &p);
+  return p;
+}
+
+static void gemm(ch_exec *x, const ch_gemm_args *g) {
+  int count = 0, made = 0;
+  for (const ch_gemm_args *one = g; one; one = one->beside) count++;
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_product *p = CH_NEW_HOST(&x->scratch, ch_product, count);
+  const ch_gemm_args *before = NULL;
+  const void *left = NULL;
+  for (; g; g = g->beside) {
+    if (x->batch_invariant && !g->trans_a) {
+      ch_invariant_gemm(x, g);
+      continue;
+    }
+    ch_product one = product_of(x, g, before, left);
+    if (!ch_counting(x)) p[made] = one;
+    made++;
+    before = g;
+    left = one.a;
+  }
+  if (made) ch_products_run(x, made, ch_cut_alone, p);
   ch_arena_release(&x->scratch, mark);
 }
 

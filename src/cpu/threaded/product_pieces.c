@@ -18,12 +18,18 @@ typedef struct {
   int64_t begin;         /* number of the first piece, over all products */
 } cut;
 
-/* Operations, and 32 more for every element that is read, packed or written: some 200 to a nanosecond. */
-static double cost(double m, double n, double k) { return 2 * m * n * k + 32 * (m * k + k * n + m * n); }
-
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t size, int64_t step) { return ceil_div(size, step) * step; }
+
+/* Operations, of whole tiles, and 32 more for every element that is read, packed or written: some 200 to a nanosecond.
+ */
+static double cost(int64_t rows, int64_t columns, int64_t depth) {
+  double m = (double)rows, n = (double)round_up(columns, COLUMN_STEP), k = (double)depth;
+  return 2 * m * n * k + 32 * (m * k + k * n + m * n);
+}
+
 static int64_t part(int64_t size, int64_t pieces, int64_t step) {
-  int64_t rounded = ceil_div(ceil_div(size, pieces), step) * step;
+  int64_t rounded = round_up(ceil_div(size, pieces), step);
   return rounded < size ? rounded : size;
 }
 
@@ -31,8 +37,7 @@ static int64_t part(int64_t size, int64_t pieces, int64_t step) {
 static cut cut_product(const ch_product *p, double target) {
   cut c = {p->m, p->n, 1, 0};
   int64_t down = 1, across = 1;
-  while (cost((double)c.rows, (double)c.columns, (double)p->k) > target &&
-         (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
+  while (cost(c.rows, c.columns, p->k) > target && (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
     if (c.rows > ROW_EDGE && (2 * c.rows >= c.columns || c.columns <= COLUMN_EDGE))
       c.rows = part(p->m, ++down, ROW_STEP);
     else
@@ -46,7 +51,7 @@ static cut cut_product(const ch_product *p, double target) {
 static int64_t cut_all(int count, ch_cutting cutting, const ch_product *products, cut *cuts) {
   int64_t pieces = 0;
   for (int i = 0; i < count; i++) {
-    double share = cost((double)products[i].m, (double)products[i].n, (double)products[i].k) / cutting.pieces;
+    double share = cost(products[i].m, products[i].n, products[i].k) / cutting.pieces;
     cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest);
     cuts[i].begin = pieces;
     if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
