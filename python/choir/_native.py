@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import threading
+import weakref
 
 import numpy as np
 
@@ -103,6 +104,7 @@ lib.choir_model_forward.argtypes = [c.c_void_p, c.c_int, c.c_int] + [c.c_void_p]
 lib.choir_model_parameter.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
 lib.choir_model_get_parameter.argtypes = [c.c_void_p, c.c_int, c.c_int, c.c_void_p]
 lib.choir_model_set_parameter.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
+lib.choir_route_by_thresholds.argtypes = [c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_int] + [c.c_void_p] * 4
 lib.choir_route_backward.argtypes = [c.c_void_p, c.c_void_p, c.c_double, c.c_void_p]
 lib.choir_generate.argtypes = [c.c_void_p] * 3 + [c.c_int] + [c.c_void_p] * 2
 lib.choir_score_requests.argtypes = [c.c_void_p] * 3 + [I64] + [c.c_void_p] * 2
@@ -149,16 +151,24 @@ def check(code):
 
 
 def text(value):
-    """A path or text as the C interface takes it."""
-    return None if value is None else os.fsencode(value)
+    """A path or text as the C interface takes it, where a text ends at its first NUL: one within is refused."""
+    raw = os.fsencode(value)
+    if b"\0" in raw:
+        raise ArgumentError(f"{value!r} has a NUL character in it")
+    return raw
+
+
+def optional(value):
+    """The same where None is left to the library."""
+    return None if value is None else text(value)
 
 
 def array(values, dtype, *shape):
     """`values` as a contiguous array of this type, the array itself where it is that. -1 in shape: any length."""
-    made = np.ascontiguousarray(values, dtype)
-    if shape and (made.ndim != len(shape) or any(want not in (-1, got) for want, got in zip(shape, made.shape))):
-        raise ArgumentError(f"an array of shape {made.shape} where {tuple(shape)} is wanted (-1: any)")
-    return made
+    given = np.asarray(values, dtype)
+    if shape and (given.ndim != len(shape) or any(want not in (-1, got) for want, got in zip(shape, given.shape))):
+        raise ArgumentError(f"an array of shape {given.shape} where {tuple(shape)} is wanted (-1: any)")
+    return np.ascontiguousarray(given)
 
 
 def ids(values, *shape):
@@ -166,7 +176,7 @@ def ids(values, *shape):
     given = np.asarray(values)
     if given.size and given.dtype.kind not in "iu":
         raise ArgumentError(f"token ids must be integers, not {given.dtype}")
-    if given.size and given.dtype.itemsize > 4 and (given.max() > 2**31 - 1 or given.min() < -(2**31)):
+    if given.size and (given.max() > 2**31 - 1 or given.min() < -(2**31)):
         raise ArgumentError("a token id does not fit into 32 bits")
     return array(given, np.int32, *shape)
 
@@ -225,12 +235,15 @@ class Guard:
 
 
 class Handle:
-    """Owns a pointer that C made; `close` or the end of `with` gives it back, and so does forgetting it."""
+    """Owns a pointer that C made; `close` or the end of `with` gives it back, and so does forgetting it. What C made of
+    another handle's is closed before that one."""
 
     _free = None
 
-    def __init__(self, address):
-        self._address = address
+    def __init__(self, address, of=None):
+        self._address, self._users = address, weakref.WeakSet()
+        if of is not None:
+            of._users.add(self)
 
     @property
     def address(self):
@@ -241,6 +254,8 @@ class Handle:
     def close(self):
         address, self._address = getattr(self, "_address", None), None
         if address:
+            for user in list(self._users):
+                user.close()
             type(self)._free(address)
 
     def __enter__(self):

@@ -5,10 +5,20 @@ import ctypes as c
 I64 = c.c_int64
 
 
+class _Checked(c.Structure):
+    """ctypes cuts an integer to its field's width without a word: one that does not fit is refused here."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        kept = getattr(self, name)
+        if isinstance(kept, int) and kept != value:
+            raise OverflowError(f"{name} is {value}, which its field cannot hold")
+
+
 def struct(name, *fields, reserved=0):
     """A struct as include/choir has it; tests compare the layout with tests/libchoir.abi."""
     more = [("reserved", I64 * reserved)] if reserved else []
-    return type(name, (c.Structure,), {"_fields_": list(fields) + more})
+    return type(name, (_Checked,), {"_fields_": list(fields) + more})
 
 
 def _all(kind, names):

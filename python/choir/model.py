@@ -67,7 +67,7 @@ class Scored:
 def _run_options(threads, compute, backend, emulate_bf16, unchecked):
     options = native.RunOptions()
     lib.choir_run_options_default(c.byref(options))
-    options.threads, options.compute, options.unchecked = threads, native.text(compute), unchecked
+    options.threads, options.compute, options.unchecked = threads, native.optional(compute), unchecked
     options.emulate_bf16 = emulate_bf16
     if backend is not None:
         options.backend = native.text(backend)
@@ -191,7 +191,7 @@ class Model(native.Handle):
 
     @routing.setter
     def routing(self, name: Optional[str]) -> None:
-        native.check(lib.choir_model_set_routing(self.address, native.text(name)))
+        native.check(lib.choir_model_set_routing(self.address, native.optional(name)))
 
     @property
     def looks_across_tokens(self) -> bool:
@@ -227,7 +227,7 @@ class Model(native.Handle):
                 return guard.call(lambda: (progress(done, total) if progress else None) and 0 or 0)
 
             options = native.EvalOptions(
-                data=native.text(data), text=native.text(text), sequences=sequences, progress=told
+                data=native.optional(data), text=native.optional(text), sequences=sequences, progress=told
             )
             r = native.EvalResult()
             words = self.tokenizer.address if self.tokenizer else None
@@ -254,11 +254,11 @@ class Model(native.Handle):
         top_k: int = 0,
         top_p: float = 1.0,
         seed: int = 0,
-        stops: Sequence[str] = (),
+        stops: Union[str, Sequence[str]] = (),
         batch: int = 8,
         stream: Optional[Callable[[int, str], Any]] = None,
     ) -> list[Text]:
-        """Continues prompts (one text, or a sequence of texts or of token ids) and returns a Text for each. The routing must
+        """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each. The routing must
         not look at other tokens: set model.routing = "threshold" first. stream(number, text) hears new text as it comes.
         Ctrl-C stops between tokens."""
         given = [prompts] if isinstance(prompts, str) else list(prompts)
@@ -273,7 +273,8 @@ class Model(native.Handle):
             top_p,
         )
         options.seed, options.batch = seed, batch
-        ends = (c.c_char_p * (len(stops) + 1))(*(stop.encode() for stop in stops), None)
+        ends = [stops] if isinstance(stops, str) else list(stops)
+        ends = (c.c_char_p * (len(ends) + 1))(*(stop.encode() for stop in ends), None)
         options.stops = c.cast(ends, c.POINTER(c.c_char_p))
         words = self.tokenizer.address if self.tokenizer else None
         with native.Guard() as guard:
@@ -354,7 +355,7 @@ class Session(native.Handle):
     _free = lib.choir_session_free
 
     def __init__(self, model: Model, slots: int = 1, length: int = 1024, chunk: int = 512):
-        super().__init__(None)
+        super().__init__(None, model)
         options, address = native.SessionOptions(slots=slots, length=length, chunk=chunk), c.c_void_p()
         native.check(lib.choir_session_create(model.address, c.byref(options), c.byref(address)))
         self._address, self._model, self._slots = address.value, model, slots

@@ -34,7 +34,7 @@ class Trainer(native.Handle):
     _free = lib.choir_trainer_free
 
     def __init__(self, model: Model, **options: Any):
-        super().__init__(None)
+        super().__init__(None, model)
         config: Config = model.config
         for key, value in options.items():
             config.set("train." + key, value)

@@ -279,6 +279,43 @@ class Models(unittest.TestCase):
         with self.assertRaises(ValueError):
             model.forward([[1]])
 
+    def test_a_closed_model_closes_what_uses_it(self):
+        """C would read freed memory."""
+        model = choir.Model.load(self.at, threads=1)
+        model.routing = "threshold"
+        session, trainer = model.session(), choir.Trainer(model)
+        with model:
+            session.advance([1, 2])
+        for use in (lambda: session.advance([3]), session.length, lambda: trainer.step([[1]]), lambda: trainer.shape):
+            with self.assertRaisesRegex(ValueError, "closed"):
+                use()
+
+    def test_arguments_that_c_would_misread(self):
+        """Integers are not cut to C's width, texts not at a NUL; None is no path; a text is one stop, a number no prompt."""
+        model, tokens = self.model, np.zeros((8, 32), np.int32)
+        trainer = choir.Trainer(model)
+        model.routing = "threshold"
+        for kind, call in (
+            (OverflowError, lambda: model.generate("ka", max_tokens=2**32 + 3)),
+            (OverflowError, lambda: model.generate("ka", top_k=2**32)),
+            (OverflowError, lambda: model.generate("ka", seed=-1)),
+            (OverflowError, lambda: model.session(slots=2**32 + 1)),
+            (OverflowError, lambda: choir.route(np.ones((4, 4)), sequence_length=2**32)),
+            (choir.ArgumentError, lambda: model.generate([5, 6])),
+            (choir.ArgumentError, lambda: choir.route(5)),
+            (choir.ArgumentError, lambda: trainer.step(tokens, np.full((8, 32), 2**32 - 1, np.uint32))),
+            (choir.ArgumentError, lambda: model.save("a\0b")),
+            (TypeError, lambda: model.save(None)),
+            (TypeError, lambda: trainer.resume(None)),
+            (TypeError, lambda: choir.Tokenizer(None)),
+            (TypeError, lambda: choir.Model.load(None)),
+            (TypeError, lambda: choir.route(np.ones((4, 4)), None)),
+        ):
+            with self.assertRaises(kind):
+                call()
+        one = model.generate("ka", max_tokens=30, stops="lo")[0]
+        self.assertEqual(one.text, model.generate("ka", max_tokens=30, stops=["lo"])[0].text)
+
     def test_runs(self):
         steps, evaluations = choir.runs.metrics(self.at), choir.runs.evaluations(self.at)
         np.testing.assert_array_equal(steps["step"], np.arange(1, 21))
