@@ -197,6 +197,29 @@ def route(
     return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, **options).route()
 
 
+def gates_by_thresholds(scores, thresholds, router: str, valid=None, **options: Any) -> np.ndarray:
+    """The gates [n,e] float32 of scores [n,e] where experts take by thresholds [e], and no token looks at another."""
+    scores = native.array(scores, np.float32, -1, -1)
+    n, e = scores.shape
+    thresholds = native.array(thresholds, np.float32, e)
+    valid = None if valid is None else native.array(np.asarray(valid) != 0, np.uint8, n)
+    gates, made = np.empty((n, e), np.float32), router_options(router, **options)
+    native.check(
+        lib.choir_route_by_thresholds(
+            c.byref(made),
+            n,
+            e,
+            native.pointer(scores),
+            0,
+            native.pointer(valid),
+            native.pointer(thresholds),
+            native.pointer(gates),
+            None,
+        )
+    )
+    return gates
+
+
 def route_backward(
     scores, dgates, router: str = "expert_choice", *, aux_weight: float = 0.0, **arguments: Any
 ) -> np.ndarray:

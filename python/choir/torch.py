@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from . import _native as native
 from .config import Config
 from .model import Model
-from .routing import Request, Routing, router_options
-from .routing import route as _route
+from .routing import Request, Routing, gates_by_thresholds, router_options
 from .tokenizer import Tokenizer
 
 
@@ -61,7 +61,10 @@ class ExpertChoice(nn.Module):
     by aux_loss_weight where the router has one) is to be added to the loss, and `routing` says what was chosen.
 
     In eval mode tokens still compete within the batch: docs/causality.md says what that means for a language model. `causal`
-    True takes thresholds instead, running means that training keeps in the buffer `thresholds` (routers that cut by rank).
+    True takes thresholds instead, running means that training keeps in the buffer `thresholds` (routers that cut by rank;
+    quantile_balanced, whose thresholds are prices, goes by them in any case). What a router draws in training comes from
+    PyTorch's generator. Refused are kmeans, whose centroids are not trained by gradients, and training with what only
+    choir's own does: threshold_after and consistency_weight.
     """
 
     def __init__(
@@ -75,14 +78,19 @@ class ExpertChoice(nn.Module):
         **options: Any,
     ):
         super().__init__()
+        if router == "kmeans":
+            raise native.UnsupportedError("router 'kmeans': its centroids are not trained by gradients; take another")
+        made = router_options(router, **options)
         self.router_name, self.options, self.causal = router, options, causal
         self.router = nn.Parameter(torch.randn(d_model, experts) / math.sqrt(d_model))
         self.w1 = nn.Parameter(torch.randn(experts, d_model, d_hidden) / math.sqrt(d_model))
         self.w2 = nn.Parameter(torch.randn(experts, d_model, d_hidden) / math.sqrt(d_hidden))
         self.register_buffer("thresholds", torch.zeros(experts))
         self.register_buffer("observed", torch.zeros((), dtype=torch.int64))
-        made = router_options(router, **options)
-        self._aux_weight, self._decay, self._cap = made.aux_loss_weight, made.decay, made.cap
+        self._aux_weight, self._decay, self._jitter = made.aux_loss_weight, made.decay, made.jitter
+        self._normalize = bool(made.normalize_gates)
+        self._only_choir = [name for name in ("threshold_after", "consistency_weight") if getattr(made, name)]
+        self._looks = bool(native.lib.choir_router_looks_across_tokens(native.text(router)))
         self.routing: Optional[Routing] = None
         self.aux_loss: Optional[torch.Tensor] = None
 
@@ -90,25 +98,34 @@ class ExpertChoice(nn.Module):
         self, x: torch.Tensor, tokens: Optional[torch.Tensor] = None, valid: Optional[torch.Tensor] = None
     ) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
-        scores = rows @ self.router
         flat = [None if t is None else t.reshape(-1) for t in (tokens, valid)]
         T = x.shape[1] if x.dim() > 2 else 0
-        if self.causal and not self.training:
-            return self._by_thresholds(rows, torch.softmax(scores, 1), flat[1]).view_as(x)
+        if not self.training and (self.causal if self._looks else bool(self.observed)):
+            return self._by_thresholds(rows, flat[1]).view_as(x)
+        seed = int(torch.randint(1 << 62, ())) if self.training else 0
         gates, aux_loss, self.routing = route(
-            scores,
+            self._jittered(rows) @ self.router,
             self.router_name,
             logits=True,
             tokens=flat[0],
             valid=flat[1],
             sequence_length=T,
             training=self.training,
+            seed=seed,
             **self.options,
         )
         self.aux_loss = aux_loss * self._aux_weight
         if self.training:
             self._observe(self.routing)
         return self._experts(rows, gates, self.routing.indices).view_as(x)
+
+    def _jittered(self, rows):
+        """What the router reads; in training some options change it."""
+        if self.training and self._only_choir:
+            raise native.UnsupportedError(f"{self._only_choir[0]}: only choir's own training does this; leave it 0")
+        if not (self.training and self._jitter):
+            return rows
+        return rows * torch.empty_like(rows).uniform_(1 - self._jitter, 1 + self._jitter)
 
     def _experts(self, rows, gates, indices):
         """Each expert on its tokens; one product for all where they hold equally many."""
@@ -134,20 +151,22 @@ class ExpertChoice(nn.Module):
         cutoffs = torch.from_numpy(routing.cutoffs).to(self.thresholds)
         self.thresholds += torch.where(torch.isfinite(cutoffs), weight * (cutoffs - self.thresholds), 0.0)
 
-    def _by_thresholds(self, rows, scores, valid):
-        """t goes to i where S[t,i] reaches the threshold; under a cap to the best margins only."""
+    def _by_thresholds(self, rows, valid):
+        """Which scores count, choir says: those that reach the experts' thresholds, by the router's own rule."""
         if not bool(self.observed):
-            raise RuntimeError("causal routing needs thresholds, and no training step has set any")
-        margin = scores - self.thresholds
-        chosen = margin >= 0
-        if valid is not None:
-            chosen &= valid.bool()[:, None]
-        if self._cap and self._cap < scores.shape[1]:
-            best = margin.topk(self._cap, dim=1).indices
-            chosen &= torch.zeros_like(chosen).scatter_(1, best, True)
+            raise RuntimeError(
+                f"causal routing needs thresholds, and no training step has set any (router {self.router_name!r})"
+            )
+        scores = torch.softmax(rows @ self.router, 1)
+        by = gates_by_thresholds(
+            _numpy(scores.float()), _numpy(self.thresholds), self.router_name, _numpy(valid), **self.options
+        )
+        chosen = torch.from_numpy(by != 0).to(scores.device)
+        gates = scores * chosen
+        if self._normalize:
+            gates = gates / gates.sum(1, keepdim=True).clamp(min=1e-30)
         self.routing, self.aux_loss = None, scores.new_zeros(())
-        indices = [chosen[:, i].nonzero()[:, 0].cpu().numpy() for i in range(scores.shape[1])]
-        return self._experts(rows, scores * chosen, indices)
+        return self._experts(rows, gates, [chosen[:, i].nonzero()[:, 0].cpu().numpy() for i in range(by.shape[1])])
 
     def extra_repr(self) -> str:
         e, d, h = self.w1.shape
@@ -238,6 +257,8 @@ class Transformer(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.config, m = config, config.struct.model
+        if m.router.name == b"random" and m.moe_every:
+            raise native.UnsupportedError("router 'random': choir's layers draw experts of their own; take another router")
         plain, options = router_options(m.router.name.decode()), {}
         for name, _ in plain._fields_:
             value = getattr(m.router, name)

@@ -151,6 +151,66 @@ class Torch(unittest.TestCase):
                 back = choir.torch.Transformer.of(twin).eval()
                 torch.testing.assert_close(back(tokens), logits)
 
+    def test_what_choir_trained_is_routed_as_by_choir(self):
+        """By thresholds and in evaluation, once there are some: each router by its own rule, gates normalized or not."""
+        for router, options in (
+            ("expert_choice", {}),
+            ("expert_choice", {"router.normalize_gates": True, "router.threshold_after": 2}),
+            ("capped_expert_choice", {"router.cap": 2}),
+            ("global_topk", {"router.cap": 3}),
+            ("quantile_balanced", {}),
+            ("base", {}),
+            ("hash", {}),
+        ):
+            config = choir.Config(vocab_size=320, **testing.CONFIG)
+            for key, value in {"router.name": router, **options}.items():
+                config.set(key, value)
+            tokens = torch.randint(0, 320, (8, 32))
+            with choir.Model(config, seed=1, threads=2) as model:
+                trainer = choir.Trainer(model)
+                for _ in range(3):
+                    trainer.step(tokens.numpy())
+                twin = choir.torch.Transformer.of(model).eval()
+                for routing in ("batch", "threshold"):
+                    model.routing = None if routing == "batch" else routing
+                    for block in twin.layers:
+                        if block.moe is not None:
+                            block.moe.causal = routing == "threshold"
+                    np.testing.assert_allclose(
+                        twin(tokens).detach().numpy(),
+                        model.forward(tokens.numpy()).logits,
+                        atol=2e-4,
+                        err_msg=f"{router} {options} {routing}",
+                    )
+
+    def test_draws_are_pytorch_s(self):
+        """In training they are others in each pass, and those of the seed; jitter changes what the router reads."""
+        x = torch.randn(2, 32, 16)
+        for router, options in (("random", {}), ("gshard_top2", {"random_second": True}), ("switch_top1", {"jitter": 0.5})):
+            layer = choir.torch.ExpertChoice(16, 24, 8, router=router, **options)
+
+            def gates(seed):
+                torch.manual_seed(seed)
+                layer(x, torch.arange(64).view(2, 32))
+                return layer.routing.gates.copy()
+
+            self.assertTrue((gates(1) == gates(1)).all(), router)
+            self.assertFalse((gates(1) == gates(2)).all(), router)
+            layer.eval()
+            self.assertTrue((gates(1) == gates(2)).all(), router)
+
+    def test_refuses_what_only_choir_trains(self):
+        x = torch.randn(2, 32, 16)
+        with self.assertRaisesRegex(choir.UnsupportedError, "kmeans"):
+            choir.torch.ExpertChoice(16, 24, 8, router="kmeans")
+        with self.assertRaisesRegex(choir.UnsupportedError, "random"):
+            self._model(**{"router.name": "random"})
+        for router, option in (("expert_choice", "threshold_after"), ("random", "consistency_weight")):
+            layer = choir.torch.ExpertChoice(16, 24, 8, router=router, **{option: 1})
+            with self.assertRaisesRegex(choir.UnsupportedError, option):
+                layer(x, torch.arange(64))
+            layer.eval()(x, torch.arange(64))
+
     def test_trained_in_pytorch_evaluated_by_choir(self):
         """Trains with capped routing, exports, and `choir eval` gives PyTorch's loss, by the batch and by thresholds."""
         testing.run()
