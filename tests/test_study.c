@@ -90,6 +90,18 @@ static void end_to_end(void **state) {
   json_decref(summary);
 }
 
+/* No pool is named larger than what was held out. */
+static void pools_are_what_they_say(void **state) {
+  (void)state;
+  program_must("choir study measure whole/runs/$(ls whole/runs | grep expert | head -n 1) --data data --out m.json");
+  json_t *root = load("m.json"), *row;
+  double held_out = json_at(json_object_get(root, "own"), "tokens"), largest = 0;
+  size_t i;
+  json_array_foreach(json_object_get(root, "pools"), i, row) largest = fmax(largest, json_at(row, "pool"));
+  if (!(largest > 0 && largest <= held_out)) fail_msg("a pool of %g tokens, of %g", largest, held_out);
+  json_decref(root);
+}
+
 static int count_runs(const char *directory) {
   char path[256];
   int count = 0;
@@ -231,9 +243,10 @@ static void in_a_browser(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(end_to_end),   cmocka_unit_test(runs_are_shared), cmocka_unit_test(killed_and_resumed),
-      cmocka_unit_test(a_run_fails),  cmocka_unit_test(refusals),        cmocka_unit_test(recipes),
-      cmocka_unit_test(in_a_browser),
+      cmocka_unit_test(end_to_end),      cmocka_unit_test(pools_are_what_they_say),
+      cmocka_unit_test(runs_are_shared), cmocka_unit_test(killed_and_resumed),
+      cmocka_unit_test(a_run_fails),     cmocka_unit_test(refusals),
+      cmocka_unit_test(recipes),         cmocka_unit_test(in_a_browser),
   };
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

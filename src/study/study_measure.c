@@ -156,14 +156,15 @@ static int add(json_t *array, json_t *row) {
   return row ? CHOIR_OK : CHOIR_ERROR_FORMAT;
 }
 
-/* Pools of about 512 to 32,768 tokens, but of no more than there are sequences. Each row has the causal loss of the
- * same sequences beside its own. */
+/* Pools of about 512 to 32,768 tokens, but of no more than were evaluated: a smaller pool would stand under the name of
+ * a larger one. Each row has the causal loss of the same sequences beside its own. */
 static int add_pools(const measuring *m, json_t *pools, int scattered) {
   json_t *causal = evaluate(m, "threshold", choir_model_config_of(m->model)->train.batch_sequences, scattered);
   int code = causal ? CHOIR_OK : CHOIR_ERROR_FORMAT;
+  json_int_t evaluated = json_integer_value(json_object_get(causal, "tokens"));
   for (int tokens = 512; tokens <= 32768 && !code; tokens *= 4) {
     int batch = tokens / m->length;
-    if (batch < 1 || (m->options->sequences && batch > m->options->sequences)) continue;
+    if (batch < 1 || (json_int_t)batch * m->length > evaluated) continue;
     json_t *row = evaluate(m, "batch", batch, scattered);
     if (row) ch_json_share(row, "causal", json_object_get(causal, "loss"));
     code = add(pools, row);
