@@ -77,6 +77,10 @@ static void best(void **state) {
       "ask() { echo '{\"context\": \"kalo\", \"continuation\": \" lo\"}' | choir score $1 --requests - 2>/dev/null; };"
       "ask run >a; ask run/checkpoints/$(cat run/best) >b; ask run/checkpoints/$(ls run/checkpoints | tail -n 1) >c;"
       "cmp a b; ! cmp a c");
+  program_must(
+      "set -e; mkdir lost; cp -r run/. lost; ask() { echo '{\"context\": \"kalo\", \"continuation\": \" lo\"}' |"
+      "choir score lost --requests -; }; for best in 99999999 nonsense; do echo $best >lost/best; ask 2>said | cmp - c;"
+      "grep -q 'lost/best: names no checkpoint that is there' said; done");
 }
 
 /* A run that was asked to stop says how to go on, and needs the same rows for that. */

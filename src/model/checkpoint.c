@@ -76,17 +76,26 @@ int64_t ch_checkpoint_newest_step(const char *run) {
   return newest;
 }
 
-int ch_checkpoint_best(const char *run, char *out) {
-  char path[PATH_MAX], *text;
+/* The step that the file names, or -1. */
+static int64_t named_step(const char *path) {
+  char *text;
   size_t size;
-  snprintf(path, sizeof path, "%s/best", run);
-  if (access(path, F_OK) || ch_file_read(path, 64, &text, &size)) return 0;
+  if (ch_file_read(path, 64, &text, &size)) return -1;
   text[strcspn(text, "\n")] = 0;
   int64_t step = ch_checkpoint_step(text);
   free(text);
-  if (step < 0) return 0;
-  ch_checkpoint_path(run, step, out);
-  return access(out, F_OK) == 0;
+  return step;
+}
+
+int ch_checkpoint_best(const char *run, char *out) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/best", run);
+  if (access(path, F_OK)) return 0;
+  int64_t step = named_step(path);
+  if (step >= 0) ch_checkpoint_path(run, step, out);
+  if (step >= 0 && !access(out, F_OK)) return 1;
+  ch_notice("%s: names no checkpoint that is there; the newest is taken", path);
+  return 0;
 }
 
 int ch_checkpoint_resolve(const char *path, char *out) {
