@@ -12,9 +12,8 @@
 /* Exit statuses beside 0. INTERRUPTED: and saved; SILENT: another process of several was not heard from. */
 enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };
 
-/* An option that may be given several times. `at` is the number of operands inspection before each, so that `--source A
- * x y
- * --source B z` can tell whose files are whose. */
+/* An option that may be given several times. `at` is the number of operands seen before each, so that
+ * `--source A x y --source B z` can tell whose files are whose. */
 enum { CLI_LIST_MOST = 64 };
 typedef struct cli_list {
   int count;
@@ -25,6 +24,7 @@ typedef struct cli_list {
 typedef enum {
   CLI_FLAG,   /* int: 1 when given */
   CLI_TEXT,   /* const char * */
+  CLI_PATH,   /* const char *, a directory, or a file that is no pipe */
   CLI_INPUT,  /* const char *, a file that is read; "-": standard input */
   CLI_OUTPUT, /* const char *, a file that is written; "-": standard output */
   CLI_CHOICE, /* const char *; the argument's name lists the choices, "fp32|bf16" */

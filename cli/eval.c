@@ -123,7 +123,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"data", "DIR", CLI_TEXT, &o.data, NULL, "evaluate on the held-out share of a data directory", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "evaluate on the held-out share of a data directory", 0},
     {"text", "FILE", CLI_INPUT, &o.text, NULL, "or on a UTF-8 text", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, sequence, position, group or threshold; otherwise the model's own and, where that looks across tokens, "

@@ -204,7 +204,7 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"prompt", "TEXT", CLI_TEXT, &o.prompt, NULL, "what to go on from; - reads standard input", 0},
-    {"prompts", "FILE", CLI_TEXT, &o.prompts, NULL,
+    {"prompts", "FILE", CLI_PATH, &o.prompts, NULL,
      "or one prompt a line, or JSON lines with a field \"prompt\"; - reads standard input", 0},
     {"max-tokens", "N", CLI_INT, &o.max_tokens, "256", "new tokens of a sequence, at most", 0},
     {"temperature", "X", CLI_REAL, &o.temperature, "1", "divides the logits; 0 takes the likeliest token always", 0},

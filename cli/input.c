@@ -25,9 +25,9 @@ char *cli_read_file(const char *path, size_t *size) {
   char *text = in ? read_all(in, size) : NULL;
   int failed = !in || ferror(in);
   if (failed)
-    cli_fail_with("%s: %s", path, strerror(errno));
+    cli_fail_with("%s: %s", in == stdin ? "standard input" : path, strerror(errno));
   else if (!text)
-    cli_fail_with("%s: out of memory", path);
+    cli_fail_with("%s: out of memory", in == stdin ? "standard input" : path);
   if (in && in != stdin) fclose(in);
   if (failed) free(text);
   return failed ? NULL : text;

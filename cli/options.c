@@ -108,9 +108,9 @@ static int store_number(const cli_option *option, const char *text) {
     *(double *)option->target = value;
     return 0;
   }
-  long long value = strtoll(text, &end, 10);
-  int too_large = errno == ERANGE || (option->kind == CLI_INT && value > INT32_MAX);
-  if (end == text || *end || value < 0 || too_large) return bad_value(option, text, "a whole number, not negative");
+  long long value = strtoll(text, &end, 10), most = option->kind == CLI_INT ? INT32_MAX : INT64_MAX;
+  if (end == text || *end || value < 0) return bad_value(option, text, "a whole number, not negative");
+  if (errno == ERANGE || value > most) return cli_usage("--%s %s: must be %lld at most", option->name, text, most);
   if (option->kind == CLI_INT)
     *(int *)option->target = (int)value;
   else
@@ -127,9 +127,13 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
       if (!among(option->argument, text)) return bad_value(option, text, option->argument);
       *(const char **)option->target = text;
       return 0;
-    case CLI_TEXT:
+    case CLI_PATH:
     case CLI_INPUT: /* opened when all words have been read */
     case CLI_OUTPUT:
+      if (!*text) return cli_usage("--%s is empty: wants %s", option->name, option->argument);
+      *(const char **)option->target = text;
+      return 0;
+    case CLI_TEXT:
       *(const char **)option->target = text;
       return 0;
     case CLI_LIST: {
@@ -196,6 +200,7 @@ static int parse(const cli_verb *verb, int count, char **words) {
     const char *word = words[i];
     if (only_operands || word[0] != '-' || !word[1]) {
       operands[seen++] = word;
+      if (!*word) status = cli_usage("operand %d is empty; usage: choir %s %s", seen, verb->name, verb->operands);
     } else if (!strcmp(word, "--")) {
       only_operands = 1;
     } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {

@@ -235,13 +235,13 @@ static int measure(int count, const char *const *operands) {
 }
 
 static const cli_option run_options[] = {
-    {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made", 1},
-    {"out", "DIR", CLI_TEXT, &o.out, NULL, "directory of studies, which share runs", 1},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "what 'data build' made", 1},
+    {"out", "DIR", CLI_PATH, &o.out, NULL, "directory of studies, which share runs", 1},
     {"scale", "NAME", CLI_TEXT, &o.scale, "pico", "pico, nano, small, 0.1b, or a JSON file", 0},
     {"seeds", "N", CLI_INT, &o.seeds, "0", "runs of every arm; 0: the scale's number", 0},
     {"tokens", "M", CLI_INT64, &o.tokens, "0", "training tokens of a run; 0: the scale's number", 0},
     {"jobs", "J", CLI_INT, &o.jobs, "0", "runs at once, on disjoint CPUs; 0: one for every CPU", 0},
-    {"tasks", "DIR", CLI_TEXT, &o.tasks, NULL, "a folder for each labelled task, for a recipe that fine-tunes", 0},
+    {"tasks", "DIR", CLI_PATH, &o.tasks, NULL, "a folder for each labelled task, for a recipe that fine-tunes", 0},
     {"tune-steps", "N", CLI_INT64, &o.tune_steps, "0", "steps of fine-tuning on a task; 0: the scale's number", 0},
     {"tune-rows", "N", CLI_INT64, &o.tune_rows, "0", "rows of a dev set that are measured; 0: the scale's number", 0},
     {"words", "FILE", CLI_INPUT, &o.words, NULL, "what 'bench/bag_of_words --json' printed, to stand in the table", 0},
@@ -251,8 +251,8 @@ static const cli_option list_options[] = {{0}};
 static const cli_option report_options[] = {{0}};
 static const cli_option status_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};
 static const cli_option measure_options[] = {
-    {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made", 1},
-    {"out", "FILE.json", CLI_TEXT, &o.out, NULL, "the file to write", 1},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "what 'data build' made", 1},
+    {"out", "FILE.json", CLI_PATH, &o.out, NULL, "the file to write", 1},
     {"sequences", "N", CLI_INT64, &o.sequences, "0", "held-out sequences at most; 0: 1,024", 0},
     CLI_THREADS(&o.threads),
     {0}};

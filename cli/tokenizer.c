@@ -46,29 +46,6 @@ static int train(int count, const char *const *files) {
   return 0;
 }
 
-/* A whole file, or standard input for NULL and "-"; malloc'd, with a NUL behind. */
-static char *read_all(const char *path, size_t *length) {
-  FILE *file = !path || !strcmp(path, "-") ? stdin : fopen(path, "rb");
-  size_t allocated = 1 << 16, used = 0, got = 0;
-  char *text = file ? malloc(allocated) : NULL;
-  while (text && (got = fread(text + used, 1, allocated - used - 1, file)) > 0) {
-    used += got;
-    if (used + 1 < allocated) continue;
-    char *more = realloc(text, allocated *= 2);
-    if (!more) free(text);
-    text = more;
-  }
-  if (text && ferror(file)) {
-    free(text);
-    text = NULL;
-  }
-  if (file && file != stdin) fclose(file);
-  if (!text) cli_fail_with("%s: cannot be read", path ? path : "standard input");
-  if (text) text[used] = 0;
-  *length = used;
-  return text;
-}
-
 /* Ids [count], or with --length whole rows of it [count/T, T]. */
 static int write_ids(int32_t *ids, size_t count) {
   choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 1, .shape = {(int64_t)count}, .data = ids};
@@ -87,7 +64,7 @@ static int encode(int count, const char *const *files) {
   int32_t *ids = NULL;
   int status = 0;
   if (choir_tokenizer_load(o.model, &tokenizer)) return cli_fail();
-  char *text = read_all(count ? files[0] : NULL, &length);
+  char *text = cli_read_file(count ? files[0] : "-", &length);
   if (!text)
     status = CLI_FAILED;
   else if (choir_tokenizer_encode(tokenizer, text, length, &ids, &tokens))
@@ -108,7 +85,7 @@ static int encode(int count, const char *const *files) {
 static int32_t *parse_ids(const char *path, size_t *count) {
   static const char space[] = " \t\r\n";
   size_t length;
-  char *text = read_all(path, &length), *end;
+  char *text = cli_read_file(path ? path : "-", &length), *end;
   int32_t *ids = text ? malloc((length / 2 + 1) * sizeof *ids) : NULL;
   *count = 0;
   for (const char *at = text; ids; at = end) {

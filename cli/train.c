@@ -176,10 +176,10 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"out", "RUN", CLI_TEXT, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
+    {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
     {"config", "FILE", CLI_INPUT, &o.config, NULL, "JSON config; with --resume the run's own otherwise", 0},
-    {"data", "DIR", CLI_TEXT, &o.data, NULL, "what 'data build' made; with --resume the run's own otherwise", 0},
-    {"from", "RUN|CHECKPOINT", CLI_TEXT, &o.from, NULL,
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "what 'data build' made; with --resume the run's own otherwise", 0},
+    {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL,
      "begin with its weights (and its config, where none is given); a model with one expert a layer gives it to all",
      0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},

@@ -60,11 +60,13 @@ static int load_one(const load *l, const char *directory) {
 
 /* A file in the place of its directory, and a damaged checkpoint beside a good one: what to do. */
 static int not_a_directory(const char *path) {
-  char directory[PATH_MAX];
+  char directory[PATH_MAX], model[PATH_MAX + 32];
   const char *slash = strrchr(path, '/');
   snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a file; name the directory that holds the checkpoint: %s", path,
-                  directory);
+  snprintf(model, sizeof model, "%s/model.safetensors", directory);
+  int there = ch_tensors_there(model);
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a file; name the directory that holds the checkpoint%s%s", path,
+                  there ? ": " : "", there ? directory : "");
 }
 
 static int whole(const char *directory) {

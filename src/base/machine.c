@@ -5,6 +5,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/error.h"
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -32,6 +34,14 @@ ch_isa ch_machine_isa(void) {
 const char *ch_isa_name(ch_isa isa) {
   static const char *const names[] = {"generic", "avx2", "avx512"};
   return names[isa];
+}
+
+int ch_machine_check_wish(void) {
+  const char *wish = getenv("CHOIR_ISA");
+  for (ch_isa isa = CH_ISA_GENERIC; isa <= CH_ISA_AVX512; isa++)
+    if (!wish || !*wish || !strcmp(wish, ch_isa_name(isa))) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "CHOIR_ISA is '%.40s' in the environment: must be generic, avx2 or avx512",
+                  wish);
 }
 
 int ch_machine_has_bf16(void) {

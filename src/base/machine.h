@@ -11,6 +11,9 @@ typedef enum { CH_ISA_GENERIC = 0, CH_ISA_AVX2, CH_ISA_AVX512 } ch_isa;
 ch_isa ch_machine_isa(void);
 const char *ch_isa_name(ch_isa isa);
 
+/* CHOIR_ERROR_ARGUMENT: CHOIR_ISA names none of them, so that nobody measures another one than he thinks. */
+int ch_machine_check_wish(void);
+
 /* Nonzero when bf16 products run in hardware (avx512_bf16 or AMX). */
 int ch_machine_has_bf16(void);
 

@@ -174,9 +174,10 @@ static int check_claims(const ch_study *s) {
       return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: accuracy: the recipe has no \"tune\"", s->name, i);
     for (int k = 0; keys[k]; k++) {
       const json_t *name = json_object_get(claim, keys[k]);
+      char text[80];
       if ((name || !k) && ch_study_arm_find(s, json_string_value(name)) < 0)
-        return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: %s '%s': no such arm", s->name, i, keys[k],
-                        name ? json_string_value(name) : "");
+        return ch_error(CHOIR_ERROR_FORMAT, "recipe %s, claims[%zu]: %s %s: no such arm", s->name, i, keys[k],
+                        name ? ch_json_show(name, text, sizeof text) : "is missing");
     }
   }
   return CHOIR_OK;
