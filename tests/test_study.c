@@ -49,6 +49,9 @@ static void end_to_end(void **state) {
   json_t *summary = load("whole/two-tiny/summary.json"), *arms = json_object_get(summary, "arms"), *arm, *run;
   size_t i, j;
   double final[2][2];
+  assert_int_equal(json_at(summary, "eval_tokens"), 8 * 32);
+  program_must(
+      "grep -q '0.02048 M tokens a run.*held-out loss on 256 tokens, in sequences of 32' whole/two-tiny/report.html");
   assert_int_equal(json_array_size(arms), 2);
   assert_true(json_at(json_array_get(arms, 1), "flops_to_first") < 1.01); /* the dense arm has no router, else equal */
   assert_true(json_at(json_array_get(arms, 1), "flops_to_first") > 0.98);

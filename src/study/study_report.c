@@ -72,14 +72,14 @@ static void head(FILE *out, const json_t *summary) {
   }
   fputs("</p><p>", out);
   ch_html_text(out, text(summary, "scale"));
-  fprintf(out,
-          ": %.0f seeds, %.1f M tokens a run (%.0f steps of %.0f), %.2f times the data; vocabulary %.0f, data %s; "
-          "held-out loss on %.0f "
-          "sequences of %.0f tokens from all over the held-out share. The same windows in the same order in all arms. "
-          "choir %s.</p>\n",
-          number(summary, "seeds"), 1e-6 * tokens, number(summary, "steps"), number(summary, "step_tokens"),
-          tokens / data, number(summary, "vocab_size"), text(summary, "data_hash"), number(summary, "eval_sequences"),
-          number(summary, "sequence_length"), text(summary, "version"));
+  fprintf(
+      out,
+      ": %.0f seeds, %.4g M tokens a run (%.0f steps of %.0f), %.2f times the data; vocabulary %.0f, data %s; "
+      "held-out loss on %.0f tokens, in sequences of %.0f from all over the held-out share. The same windows in the "
+      "same order in all arms. choir %s.</p>\n",
+      number(summary, "seeds"), 1e-6 * tokens, number(summary, "steps"), number(summary, "step_tokens"), tokens / data,
+      number(summary, "vocab_size"), text(summary, "data_hash"), number(summary, "eval_tokens"),
+      number(summary, "sequence_length"), text(summary, "version"));
 }
 
 static void notes(FILE *out) {

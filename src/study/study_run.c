@@ -156,7 +156,7 @@ static void introduce(const work *w) {
   const ch_study *s = &w->study;
   double first = s->arm[0].costs.train_flops_per_token,
          epochs = (double)(s->steps * s->step_tokens) / (double)s->data_tokens;
-  say(w, "%s at %s: %d arms, %d seeds, %" PRId64 " steps of %" PRId64 " tokens (%.1f M, %.2f times the data)", s->name,
+  say(w, "%s at %s: %d arms, %d seeds, %" PRId64 " steps of %" PRId64 " tokens (%.4g M, %.2f times the data)", s->name,
       s->scale_name, s->arms, s->seeds, s->steps, s->step_tokens, 1e-6 * (double)(s->steps * s->step_tokens), epochs);
   for (int a = 0; a < s->arms; a++)
     say(w, "  %-28s %8.3f M parameters, %7.3f M active, %8.3f MFLOP a token (x%.2f)", s->arm[a].name,

@@ -257,12 +257,21 @@ static json_t *head_json(const ch_study *s) {
   return json;
 }
 
+/* Tokens of an evaluation: fewer than the config asks for where less was held out. 0: nothing has been evaluated. */
+static json_int_t evaluated(const ch_loaded *l) {
+  json_int_t tokens = 0;
+  for (int i = 0; i < l->study->arms * l->study->seeds && !tokens; i++)
+    tokens = json_integer_value(json_object_get(l->curve[i].last, "tokens"));
+  return tokens;
+}
+
 json_t *ch_study_summary(ch_study *s) {
   ch_loaded l;
   json_t *json = NULL;
   int code = ch_loaded_read(s, &l);
   if (!code) {
     json = head_json(s);
+    ch_json_put(json, "eval_tokens", json_integer(evaluated(&l)));
     json_t *arms = json_array();
     for (int i = 0; i < s->arms; i++) ch_json_add(arms, arm_json(&l, i));
     ch_json_put(json, "claims", ch_study_claims(&l));

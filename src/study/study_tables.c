@@ -164,7 +164,7 @@ static void rates(FILE *out, const json_t *summary, const json_t *arms) {
   if (count == 1) return;
   columns[count] = "taken";
   columns[count + 1] = "searched with";
-  snprintf(note, sizeof note, "causal loss after %.1f M tokens, seed 1; the lowest is taken",
+  snprintf(note, sizeof note, "causal loss after %.4g M tokens, seed 1; the lowest is taken",
            1e-6 * number(summary, "rate_tokens"));
   ch_table_begin(out, "Rates", note, columns);
   json_array_foreach(arms, i, arm) {
