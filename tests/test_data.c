@@ -300,6 +300,7 @@ static void refuses_wrong_descriptions(void **state) {
                                          {"\"name\": \"docs\"", "\"name\": \"../x\"", "name must be"},
                                          {"\"name\": \"docs\"", "\"name\": \"book\"", "describes another train shard"},
                                          {"\"weight\"", "\"wait\"", "\"weight\" is missing"},
+                                         {"\"weight\": ", "\"weight\": 0, \"w\": ", "\"weight\" is 0: must be above 0"},
                                          {"\"documents\": 475", "\"documents\": 474", "describes another train shard"},
                                          {"\"sources\": [", "\"sources\": [3, ", "data.json"},
                                          {"{", "", "data.json: line"}};

@@ -57,6 +57,8 @@ static int open_source(choir_data *d, const char *directory, const char *file, c
   if (code) return ch_error_in(CHOIR_ERROR_FORMAT, "%s: source %d", file, d->count + 1);
   snprintf(s->name, sizeof s->name, "%s", name);
   CH_TRY(ch_json_get_number(source, file, "weight", 0, 1e300, &s->weight));
+  if (!(s->weight > 0))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: source \"%s\": \"weight\" is 0: must be above 0", file, s->name);
   d->count++; /* from here on closed with the rest */
   CH_TRY(open_shard(d, directory, file, source, s, "train", &s->train));
   return open_shard(d, directory, file, source, s, "heldout", &s->heldout);
