@@ -39,29 +39,29 @@ static int add_prompt(work *w, const char *text, size_t size) {
   return 0;
 }
 
-static int add_json(work *w, const char *line, size_t size) {
-  json_error_t error;
-  json_t *object = json_loadb(line, size, JSON_ALLOW_NUL, &error), *text = json_object_get(object, "prompt");
-  int status;
-  if (!object)
-    status = cli_fail_with("%s: line %d: %s", o.prompts, w->count + 1, error.text);
-  else if (!json_is_string(text))
-    status = cli_fail_with("%s: line %d: no text \"prompt\"", o.prompts, w->count + 1);
-  else
-    status = add_prompt(w, json_string_value(text), json_string_length(text));
+static int add_json(work *w, int64_t number, const char *line, size_t size) {
+  json_t *object, *text;
+  int status = cli_json_read(o.prompts, number, line, size, &object);
+  if (!object) return status;
+  text = json_object_get(object, "prompt");
+  status = json_is_string(text) ? add_prompt(w, json_string_value(text), json_string_length(text))
+                                : cli_fail_with("%s: line %lld: no text \"prompt\"", o.prompts, (long long)number);
   json_decref(object);
   return status;
 }
 
 /* One prompt a line. A file whose first line starts with { holds JSON. */
 static int add_lines(work *w, const char *text, size_t size) {
-  int json = size && *text == '{', status = 0;
-  for (const char *end = text + size, *next; text < end && !status; text = next) {
+  const char *end = text + size, *next;
+  text += cli_byte_order_mark(text, size);
+  int json = text < end && *text == '{', status = 0;
+  for (int64_t number = 1; text < end && !status; text = next, number++) {
     const char *line_end = memchr(text, '\n', (size_t)(end - text));
     if (!line_end) line_end = end;
     next = line_end + (line_end < end);
     if (line_end > text && line_end[-1] == '\r') line_end--;
-    status = (json ? add_json : add_prompt)(w, text, (size_t)(line_end - text));
+    size_t length = (size_t)(line_end - text);
+    status = json ? add_json(w, number, text, length) : add_prompt(w, text, length);
   }
   return status;
 }

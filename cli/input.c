@@ -32,3 +32,21 @@ char *cli_read_file(const char *path, size_t *size) {
   if (failed) free(text);
   return failed ? NULL : text;
 }
+
+size_t cli_byte_order_mark(const char *text, size_t size) {
+  return size >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
+}
+
+int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object) {
+  json_error_t error;
+  size_t blank = 0;
+  *object = NULL;
+  while (blank < size && strchr(" \t\r", line[blank]) && line[blank]) blank++;
+  if (blank == size) return 0;
+  *object = json_loadb(line, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+  if (json_is_object(*object)) return 0;
+  const char *what = *object ? "no JSON object {...}" : error.text;
+  json_decref(*object);
+  *object = NULL;
+  return cli_fail_with("%s: line %lld: %s", path, (long long)number, what);
+}

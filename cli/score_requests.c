@@ -66,14 +66,13 @@ static int check_keys(const work *w, int64_t line, json_t *object) {
 }
 
 static int add_request(work *w, int64_t line, const char *text, size_t size) {
-  json_error_t error;
-  json_t *object = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
+  json_t *object;
   int64_t i = w->count;
-  if (!object) return refuse(w, line, error.text);
+  int status = cli_json_read(w->path, line, text, size, &object);
+  if (!object) return status;
   w->line[w->count++] = object;
   w->request[i] = (choir_score_request){0};
-  if (!json_is_object(object)) return refuse(w, line, "no JSON object {...}");
-  int status = check_keys(w, line, object);
+  status = check_keys(w, line, object);
   if (!status) status = read_side(w, line, object, "context", &w->tokens[2 * i], &w->request[i].context);
   if (!status) status = read_side(w, line, object, "continuation", &w->tokens[2 * i + 1], &w->request[i].continuation);
   return status;
@@ -100,14 +99,13 @@ static int read_requests(work *w) {
   int status = 0;
   char *text = cli_read_file(w->path, &size);
   if (!text) return CLI_FAILED;
-  for (const char *at = text, *end = text + size, *next; at < end && !status; at = next, number++) {
+  const char *at = text + cli_byte_order_mark(text, size), *end = text + size, *next;
+  for (; at < end && !status; at = next, number++) {
     const char *stop = memchr(at, '\n', (size_t)(end - at));
     if (!stop) stop = end;
     next = stop + (stop < end);
-    if (strspn(at, " \t\r") < (size_t)(stop - at)) {
-      status = grow(w);
-      if (!status) status = add_request(w, number, at, (size_t)(stop - at));
-    }
+    status = grow(w);
+    if (!status) status = add_request(w, number, at, (size_t)(stop - at));
   }
   free(text);
   return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);

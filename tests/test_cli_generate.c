@@ -108,6 +108,13 @@ static void refusals(void **state) {
   program_refuses(2, "must be a number", "choir generate run --prompt a --temperature hot");
   program_refuses(1, "temperature is -1", "choir generate run --prompt a --temperature -1");
   program_refuses(1, "prompt 1 of 1: empty", "choir generate run --prompt ''");
+  program_must(/* as Windows writes it: a mark in front, \\r, an empty line */
+               "printf '\\357\\273\\277{\"prompt\": \"ka\"}\\r\\n\\r\\n{\"prompt\": \"lo\"}\\n' >marked;"
+               "test $(choir generate run --prompts marked --json --max-tokens 2 | grep -c '\"prompt\":\"[kl][ao]\"') "
+               "-eq 2");
+  program_refuses(
+      1, "line 3: duplicate object key",
+      "printf '{\"prompt\": \"a\"}\\n\\n{\"prompt\": \"a\", \"prompt\": \"b\"}' | choir generate run --prompts -");
   program_refuses(1, "prompt 2 of 3: empty", "printf 'a\\n\\nb\\n' | choir generate run --prompts -");
   program_refuses(1, "no prompts", "choir generate run --prompts /dev/null");
   program_refuses(1, "nowhere", "choir generate run --prompts nowhere");
