@@ -184,6 +184,58 @@ static void refuses(void **state) {
   choir_model_free(model);
 }
 
+/* A trainer with shards of its own plans for these, whatever the model was made with. Large enough that what is planned
+ * for one way would not do for the other. */
+static void shards_are_the_trainers(void **state) {
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    choir_config c = config_of("expert_choice");
+    c.model.vocab_size = 8192;
+    c.model.d_model = 256;
+    c.train.shards = i ? 4 : 1;
+    choir_model *model = new_model(&c);
+    choir_train_config train = c.train;
+    choir_trainer *trainer;
+    choir_trainer_result r;
+    int32_t tokens[TOKENS];
+    train.shards = i ? 1 : 4;
+    model_tokens(tokens, TOKENS, 9);
+    test_ok(choir_trainer_create(model, &train, &trainer));
+    test_ok(choir_trainer_step(trainer, tokens, NULL, &r));
+    assert_true(isfinite(r.loss));
+    choir_trainer_free(trainer);
+    choir_model_free(model);
+  }
+}
+
+/* Gradients that there was no memory for are nowhere, and those that layers share are nobody's. */
+static void no_gradients_no_pointers(void **state) {
+  (void)state;
+  for (int clip = 0; clip < 2; clip++) {
+    choir_config c = config_of("expert_choice");
+    choir_model *model = new_model(&c);
+    choir_train_config train = c.train;
+    choir_trainer *trainer;
+    choir_parameter p;
+    float *values = malloc((size_t)(MODEL_V * c.model.d_model) * sizeof *values);
+    train.clip_norm = clip;
+    train.batch_sequences = 1 << 13;
+    train.sequence_length = 1 << 14;
+    refused(choir_trainer_create(model, &train, &trainer), CHOIR_ERROR_MEMORY, "training needs");
+    test_ok(choir_model_parameter(model, 0, &p));
+    assert_null(p.gradient);
+    train = c.train;
+    train.clip_norm = clip;
+    test_ok(choir_trainer_create(model, &train, &trainer));
+    test_ok(choir_model_parameter(model, 0, &p));
+    assert_int_equal(p.gradient != NULL, clip);
+    assert_int_equal(choir_model_get_parameter(model, 0, 1, values), clip ? CHOIR_OK : CHOIR_ERROR_ARGUMENT);
+    choir_trainer_free(trainer);
+    choir_model_free(model);
+    free(values);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(learns),
@@ -191,6 +243,8 @@ int main(void) {
       cmocka_unit_test(targets_may_be_few),
       cmocka_unit_test(saves_and_resumes),
       cmocka_unit_test(refuses),
+      cmocka_unit_test(shards_are_the_trainers),
+      cmocka_unit_test(no_gradients_no_pointers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

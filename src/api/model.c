@@ -175,20 +175,21 @@ static int check_index(const choir_model *model, int index) {
              : ch_error(CHOIR_ERROR_ARGUMENT, "parameter %d does not exist; the model has %d", index, count);
 }
 
+/* Memory that layers share keeps none, and memory that was only planned is nowhere. */
+static int has_gradient(const choir_model *model, int index) {
+  return index < model->net.params.count && !ch_arena_counting(&model->gradients) && !model->share_gradients;
+}
+
 int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .trained = index < model->net.params.count};
   if (model->x.memory->host && p->count == p->whole && p->owner < 0) {
     parameter->data = CH_AS_HOST(float, p->w);
-    parameter->gradient = CH_AS_HOST(float, p->g);
+    if (has_gradient(model, index)) parameter->gradient = CH_AS_HOST(float, p->g);
   }
   memcpy(parameter->shape, p->shape, sizeof p->shape);
   return CHOIR_OK;
-}
-
-static int has_gradient(const choir_model *model, int index) {
-  return index < model->net.params.count && !ch_arena_counting(&model->gradients);
 }
 
 int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values) {

@@ -25,6 +25,7 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
   if (train) config.train = *train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
+  model->shards = config.train.shards; /* steps are planned with these, and taken with those */
   CH_TRY(ch_trainer_plan(model, &made->t));
   ch_trainer_memory(&made->t, &memory);
   CH_TRY(ch_trainer_check_memory(&made->t, &memory));
