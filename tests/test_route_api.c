@@ -103,6 +103,12 @@ static void refuses_bad_matrices(void **state) {
   strcpy(o.name, "switch");
   refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
           "no router 'switch'");
+  for (int K = -1; K < 1; K++) {
+    o = router_options(K ? "random" : "quantile_balanced");
+    o.experts_per_token = K;
+    refused(choir_route(&o, N, E, gates, 0, ids, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
+            K ? "experts_per_token -1" : "experts_per_token 0");
+  }
 }
 
 static choir_layer *make_layer(const choir_router_options *router, int e, const char *compute) {
@@ -203,6 +209,14 @@ static void layer_refuses(void **state) {
   o.backend = "gpu";
   refused(choir_layer_create(&o, &layer), CHOIR_ERROR_ARGUMENT, "backend 'gpu'");
   assert_null(layer);
+  choir_layer_options many = CHOIR_LAYER_OPTIONS_INIT;
+  many.router = router_options("expert_choice");
+  many.tokens = many.experts = 1 << 16; /* whose product is 0 in 32 bits */
+  many.d_model = many.d_hidden = many.causal = 1;
+  refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "65536 tokens and 65536 experts");
+  many.tokens = many.experts = 4;
+  many.router.decay = 1; /* a mean that nothing enters */
+  refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "decay 1");
 
   layer = make_layer(&c.options, E, "fp32");
   choir_layer_weights w = {.w1 = c.w1, .w2 = c.w2}, none = {.w1 = c.w1}; /* hash has no router weight */

@@ -146,6 +146,9 @@ static int check_options(const choir_layer_options *o) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_options_check_router(&o->router));
   if (o->causal) CH_TRY(ch_router_check_routing(router, "threshold"));
+  if (o->causal && (int64_t)o->tokens * ch_router_most_experts(&o->router, o->experts) > INT32_MAX / 2)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %d tokens and %d experts are too many for one causal call", o->tokens,
+                    o->experts);
   return router->check(&o->router, o->tokens, o->experts, o->sequence_length);
 }
 

@@ -74,6 +74,8 @@ int ch_router_check_sizes(const choir_router_options *o, int n, int e) {
   if (!(o->eval_capacity_factor >= 0 && isfinite(o->eval_capacity_factor)))
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': eval_capacity_factor %g must be 0 (as in training) or above",
                     o->name, o->eval_capacity_factor);
+  if (!(o->decay >= 0 && o->decay < 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': decay %g must be at least 0 and below 1", o->name, o->decay);
   return CHOIR_OK;
 }
 

@@ -164,7 +164,7 @@ int ch_router_capacity(double factor, int choices, int n, int e);
 /* The capacity factor in force. */
 double ch_router_factor(const choir_router_options *o, int training);
 
-/* What every check starts with: n, e and, where the router has a capacity, its factors. */
+/* What every check starts with: n, e, and the numbers that all routers have, whether they take them or not. */
 int ch_router_check_sizes(const choir_router_options *o, int n, int e);
 
 /* Token ids where the router needs them: there, and not negative. */
