@@ -129,6 +129,20 @@ static void padding_stays_out(void **state) {
   assert_memory_equal(clean, dirty, sizeof clean);
 }
 
+/* A token with scores of 0 alone has gates that are its scores, not shares of them. */
+static void shares_of_nothing(void **state) {
+  (void)state;
+  choir_router_options o = router_options("gshard_top2");
+  example x;
+  float dscores[CELLS];
+  o.capacity_factor = 2; /* room for all */
+  make(&x, &o, 0, NULL);
+  for (int i = 0; i < E; i++) x.scores[i] = 0;
+  test_ok(choir_route_backward(&x.request, x.dgates, 0, dscores));
+  for (int j = 0; j < CELLS; j++) assert_true(isfinite(dscores[j]));
+  for (int i = 0; i < E; i++) assert_true(dscores[i] == (i < 2 ? x.dgates[i] : 0)); /* of equal ones the first two */
+}
+
 static void without_dgates_only_aux(void **state) {
   (void)state;
   choir_router_options o = router_options("switch_top1");
@@ -210,9 +224,13 @@ static void refuses(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gradients_are_differences), cmocka_unit_test(constant_gates_have_none),
-      cmocka_unit_test(padding_stays_out),         cmocka_unit_test(without_dgates_only_aux),
-      cmocka_unit_test(shows_what_it_routed),      cmocka_unit_test(refuses),
+      cmocka_unit_test(gradients_are_differences),
+      cmocka_unit_test(constant_gates_have_none),
+      cmocka_unit_test(shares_of_nothing),
+      cmocka_unit_test(padding_stays_out),
+      cmocka_unit_test(without_dgates_only_aux),
+      cmocka_unit_test(shows_what_it_routed),
+      cmocka_unit_test(refuses),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

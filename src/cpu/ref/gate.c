@@ -34,6 +34,7 @@ static void share_backward(ch_exec *x, const ch_gate_args *a) {
     if (expert[0] < 0) continue;
     real *dscore = a->dscore + (int64_t)t * a->record->experts;
     real first = a->value[2 * (int64_t)t], second = a->value[2 * (int64_t)t + 1], sum = first + second;
+    if (sum == 0) continue; /* gates are the scores themselves */
     real slope = (dscore[expert[0]] - dscore[expert[1]]) / (sum * sum);
     dscore[expert[0]] = second * slope;
     dscore[expert[1]] = -first * slope;
