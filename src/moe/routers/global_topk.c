@@ -51,7 +51,7 @@ static int before(const pair *a, const pair *b) { return a->score != b->score ? 
 
 /* Puts `p` into the hole at `hole` of a heap of `count`, or lower. */
 static void sift_down(pair *heap, int count, int hole, pair p) {
-  for (int child; (child = 2 * hole + 1) < count && child > 0; hole = child) {
+  for (int64_t child; (child = 2 * (int64_t)hole + 1) < count; hole = (int)child) {
     if (child + 1 < count && before(&heap[child + 1], &heap[child])) child++;
     if (!before(&heap[child], &p)) break;
     heap[hole] = heap[child];
