@@ -202,6 +202,15 @@ static void claims_leave_nothing(void **state) {
   test_ok(ch_dir_make(in_base("there/lock-is-no-file/lock")));
   refused(ch_claim_take(&claim, in_base("there/lock-is-no-file")), CHOIR_ERROR_IO, "lock");
   ch_claim_release(&claim, 1);
+  struct rlimit limit, none; /* a lock that cannot be written, as on a full disk */
+  getrlimit(RLIMIT_FSIZE, &limit);
+  none = (struct rlimit){0, limit.rlim_max};
+  signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &none);
+  int code = ch_claim_take(&claim, in_base("there/new/run"));
+  setrlimit(RLIMIT_FSIZE, &limit);
+  refused(code, CHOIR_ERROR_IO, "cannot be written");
+  assert_false(is_there("there/new"));
   test_ok(ch_dir_remove(in_base("there")));
 }
 

@@ -102,6 +102,17 @@ static int count_files(const char *directory, int remove) {
   return files;
 }
 
+/* Whether the directory was not there before. */
+static int is_new(const ch_claim *claim) { return claim->stood < strlen(claim->path); }
+
+/* Removes a new directory, and its lock. */
+static void remove_new(ch_claim *claim) {
+  char lock[4104];
+  snprintf(lock, sizeof lock, "%s/lock", claim->path);
+  unlink(lock);
+  remove_made(claim->path, claim->stood);
+}
+
 int ch_claim_take(ch_claim *claim, const char *path) {
   *claim = CH_CLAIM_NONE;
   if (snprintf(claim->path, sizeof claim->path, "%s", path) >= (int)sizeof claim->path)
@@ -109,18 +120,13 @@ int ch_claim_take(ch_claim *claim, const char *path) {
   claim->stood = standing(path);
   int code = ch_dir_make(path);
   if (!code) code = ch_lock_take(path, &claim->lock);
-  if (code) remove_made(claim->path, claim->stood);
+  if (code && code != CHOIR_ERROR_BUSY && is_new(claim)) remove_new(claim); /* BUSY: somebody has it meanwhile */
   return code;
 }
 
 void ch_claim_release(ch_claim *claim, int failed) {
   if (claim->lock < 0) return;
-  if (failed && claim->stood < strlen(claim->path) && !count_files(claim->path, 0) && !count_files(claim->path, 1)) {
-    char lock[4104];
-    snprintf(lock, sizeof lock, "%s/lock", claim->path);
-    unlink(lock);
-    remove_made(claim->path, claim->stood);
-  }
+  if (failed && is_new(claim) && !count_files(claim->path, 0) && !count_files(claim->path, 1)) remove_new(claim);
   ch_lock_release(claim->lock);
   claim->lock = -1;
 }
