@@ -10,12 +10,4 @@ static inline int ch_slots(const ch_record *r) { return r->expert_begin[r->exper
 /* Elements of args with `count` and `rows`. */
 static inline int64_t ch_elements(int64_t count, const int *rows) { return rows ? *rows * count : count; }
 
-/* Tokens that take part. */
-static inline int ch_count_valid(const uint8_t *valid, int n) {
-  if (!valid) return n;
-  int count = 0;
-  for (int t = 0; t < n; t++) count += valid[t] != 0;
-  return count;
-}
-
 #endif

@@ -90,13 +90,6 @@ int ch_router_check_ids(const ch_router *router, int n, const int32_t *token) {
   return CHOIR_OK;
 }
 
-int ch_valid_count(const uint8_t *valid, int n) {
-  if (!valid) return n;
-  int count = 0;
-  for (int t = 0; t < n; t++) count += valid[t] != 0;
-  return count;
-}
-
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a) {
   x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .score = a->scores});
 }

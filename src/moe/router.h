@@ -170,9 +170,6 @@ int ch_router_check_sizes(const choir_router_options *o, int n, int e);
 /* Token ids where the router needs them: there, and not negative. */
 int ch_router_check_ids(const ch_router *router, int n, const int32_t *token);
 
-/* How many of `n` tokens take part. */
-int ch_valid_count(const uint8_t *valid, int n);
-
 /* slot_gate = score. */
 void ch_router_gates_from_scores(ch_exec *x, const ch_route_args *a);
 

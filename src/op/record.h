@@ -17,4 +17,12 @@ typedef struct ch_record {
   int CH_DEV *token_slot; /* [slots] slots of token t are token_slot[token_begin[t] .. token_begin[t+1]-1], ascending */
 } ch_record;
 
+/* How many of `n` tokens take part; valid [n] on the side that asks, or NULL: all. */
+static inline int ch_valid_count(const uint8_t *valid, int n) {
+  if (!valid) return n;
+  int count = 0;
+  for (int t = 0; t < n; t++) count += valid[t] != 0;
+  return count;
+}
+
 #endif

@@ -57,7 +57,7 @@ static void gate_backward(ch_exec *x, const ch_gate_args *a) {
 
 /* share [e] of the valid tokens by their first choices; returns how many tokens are valid. */
 static int first_choices(const ch_balance_args *a, double *share) {
-  int valid = ch_count_valid(a->valid, a->n);
+  int valid = ch_valid_count(a->valid, a->n);
   for (int i = 0; i < a->e; i++) share[i] = 0;
   for (int64_t t = 0; t < a->n; t++)
     if (a->choice[t * a->count] >= 0) share[a->choice[t * a->count]]++;
