@@ -307,6 +307,7 @@ static void refuses_by_name_and_value(void **state) {
   assert_non_null(strstr(choir_error_message(), "did you mean 'expert_choice'"));
   assert_int_equal(choir_router_looks_across_tokens("nobody"), -1);
   assert_int_equal(choir_router_looks_across_tokens("expert_choice"), 1);
+  assert_int_equal(choir_router_looks_across_tokens("switch_top1"), 1);
   assert_int_equal(choir_router_looks_across_tokens("hash"), 0);
   assert_int_equal(choir_router_looks_across_tokens("switch_top1"), 1);
   assert_int_equal(choir_router_looks_across_tokens("base"), 0);

@@ -1,7 +1,6 @@
 /* Products of which no row depends on the other rows, bit for bit: every element is one sum in an order that its row,
- * its column and the inner dimension decide. A library's kernels do not promise that (the number of rows chooses
- * among them), and for the few rows of a step of generation they are no faster: reading B is what takes the time. Many
- * rows go to the own product (simd/product.h), which adds in the same order. */
+ * its column and the inner dimension decide. They are made for the few rows of a step of generation, where reading B is
+ * what takes the time. Many rows go to the own product (simd/product.h), which adds in the same order. */
 #ifndef CH_CPU_BATCH_INVARIANT_H
 #define CH_CPU_BATCH_INVARIANT_H
 
