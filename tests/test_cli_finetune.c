@@ -119,6 +119,9 @@ static void recipes(void **state) {
 static void refusals(void **state) {
   (void)state;
   program_refuses(2, "--task", "choir finetune --from pre --data set --out no");
+  program_refuses(1, "s\\xE9t: the name must be UTF-8",
+                  "set=\"$(printf 's\\351t')\"; cp -r set \"$set\";"
+                  "choir finetune --from pre --task mine.json --data \"$set\" --out no");
   program_refuses(2, "constant|continued", TUNE "--recipe constnat --out no");
   program_refuses(1, "absent", "choir finetune --from absent --task mine.json --data set --out no");
   program_refuses(1, "train.tsv", "choir finetune --from pre --task mine.json --data data --out no");

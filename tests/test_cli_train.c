@@ -174,6 +174,16 @@ static void from_a_checkpoint(void **state) {
                   "choir train --from dense --data part --out no");
 }
 
+/* Names are bytes, and JSON is UTF-8: logs show them as messages do. */
+static void names_that_are_not_utf8(void **state) {
+  (void)state;
+  program_must(
+      "run=\"$(printf 'caf\\351')\"; choir train --config config.json --data data --out \"$run\" --set steps=2 --set "
+      "checkpoint_every=1 && test \"$(grep -c '\"event\":\"checkpoint\"' \"$run\"/timing.jsonl)\" = 2 &&"
+      "choir train --from \"$run\" --data data --out served --set steps=1");
+  program_must("grep -qF 'caf\\\\xE9/checkpoints/00000002\"' served/metrics.jsonl");
+}
+
 /* A choice of the call: every verb that runs a model takes it, and none writes it into what it makes. */
 static void backends(void **state) {
   (void)state;
@@ -200,9 +210,16 @@ static void backends(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(train_and_look),        cmocka_unit_test(without_held_out),  cmocka_unit_test(closed_pipe),
-      cmocka_unit_test(weights_not_finite),    cmocka_unit_test(replaced_bytes),    cmocka_unit_test(report),
-      cmocka_unit_test(report_on_odd_metrics), cmocka_unit_test(from_a_checkpoint), cmocka_unit_test(backends),
+      cmocka_unit_test(train_and_look),
+      cmocka_unit_test(without_held_out),
+      cmocka_unit_test(closed_pipe),
+      cmocka_unit_test(weights_not_finite),
+      cmocka_unit_test(replaced_bytes),
+      cmocka_unit_test(report),
+      cmocka_unit_test(report_on_odd_metrics),
+      cmocka_unit_test(from_a_checkpoint),
+      cmocka_unit_test(names_that_are_not_utf8),
+      cmocka_unit_test(backends),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

@@ -208,6 +208,9 @@ static void refusals(void **state) {
                   "choir study run bad.json --data data --scale ./tiny.json --out r");
   program_refuses(1, "no study", "mkdir -p empty; choir study report empty");
   program_refuses(1, "nowhere", "choir study run two.json --data nowhere --scale ./tiny.json --out r");
+  program_refuses(1, "d\\xE9: the name must be UTF-8",
+                  "data=\"$(printf 'd\\351')\"; cp -r data \"$data\";"
+                  "choir study run two.json --data \"$data\" --scale ./tiny.json --out r");
 }
 
 /* Every recipe makes arms at every scale: of equal cost, but where the recipe is about cost. */

@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/suggest.h"
+#include "choir/printable.h"
 
 enum { FILE_LIMIT = 16 << 20 };
 
@@ -217,6 +218,27 @@ int ch_json_check_keys(const json_t *object, const char *name, const char *const
 }
 
 json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+/* What a name is shown as, malloc'd; NULL: no memory. */
+static char *shown(const char *name) {
+  size_t size = strlen(name), room = choir_printable(name, size, 0, NULL, 0) + 1;
+  char *text = malloc(room);
+  if (text) choir_printable(name, size, 0, text, room);
+  return text;
+}
+
+json_t *ch_json_name(const char *name) {
+  char *text = shown(name);
+  json_t *value = text ? json_string(text) : NULL;
+  free(text);
+  return value;
+}
+
+int ch_json_check_name(const char *name) {
+  json_t *value = json_string(name);
+  json_decref(value);
+  return value ? CHOIR_OK : ch_error(CHOIR_ERROR_ARGUMENT, "%s: the name must be UTF-8, for it is kept as JSON", name);
+}
 
 json_t *ch_json_integers(const int64_t *values, int count) {
   json_t *array = json_array();

@@ -50,6 +50,11 @@ int ch_json_check_keys(const json_t *object, const char *name, const char *const
 json_t *ch_json_number(double value);
 json_t *ch_json_integers(const int64_t *values, int count);
 
+/* The name of a file for people. JSON is UTF-8, names are any bytes: what is none is shown as in messages
+ * (printable.h). One that is to be read back must pass the check: CHOIR_ERROR_ARGUMENT. */
+json_t *ch_json_name(const char *name);
+int ch_json_check_name(const char *name);
+
 /* Calls visit with every value of `object` that is no object, and its name: "prefix.outer.inner", without the first dot
  * where the prefix is empty. Names are cut at 255 bytes. */
 void ch_json_leaves(const json_t *object, const char *prefix,

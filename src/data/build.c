@@ -13,7 +13,6 @@
 #include "data/encoder.h"
 #include "data/holdout.h"
 #include "data/pipeline.h"
-#include "data/utf8.h"
 
 /* A block of text on its way to tokens. */
 typedef struct job {
@@ -119,20 +118,11 @@ static int consume(void *context, void *place) {
   return report(b, 0);
 }
 
-/* A file name as JSON, which must be UTF-8 while names need not: '?' for other bytes. */
-static json_t *name_json(const char *name) {
-  char text[4096];
-  size_t size = (size_t)snprintf(text, sizeof text, "%s", name), at = 0;
-  if (size >= sizeof text) size = ch_utf8_cut(text, sizeof text - 1);
-  while ((at += ch_utf8_valid(text + at, size - at)) < size) text[at] = '?';
-  return json_stringn(text, size);
-}
-
 /* Says in data.json what was made of a source. */
 static int describe(build *b, int source, uint64_t replaced) {
   const choir_data_source *s = &b->o->sources[source];
   json_t *inputs = json_array();
-  for (const char *const *path = s->inputs; *path; path++) ch_json_add(inputs, name_json(*path));
+  for (const char *const *path = s->inputs; *path; path++) ch_json_add(inputs, ch_json_name(*path));
   double weight = s->weight > 0 ? s->weight : (double)b->shard[0].info.tokens;
   json_t *object =
       json_pack("{s:s, s:f, s:I, s:I, s:s, s:o?, s:o?, s:o?}", "name", s->name, "weight", weight, "documents",

@@ -81,8 +81,7 @@ static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tok
 }
 
 static void add_name(json_t *root, const char *key, const char *text) {
-  json_t *value = text ? json_string(text) : NULL; /* NULL too where a file's name is no UTF-8 */
-  ch_json_put(root, key, value ? value : json_null());
+  ch_json_put(root, key, text ? ch_json_name(text) : json_null());
 }
 
 json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *o,

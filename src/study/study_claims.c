@@ -190,7 +190,7 @@ static json_t *result(claim *c) {
   }
   ch_estimate e = ch_estimate_of(values, count);
   if (!strcmp(c->kind, "seconds")) widen(c, &e);
-  for (int i = 0; i < count; i++) ch_json_add(list, ch_number_json(exponential ? exp(values[i]) : values[i]));
+  for (int i = 0; i < count; i++) ch_json_add(list, ch_json_number(exponential ? exp(values[i]) : values[i]));
   json_t *json = ch_estimate_json(&e, exponential);
   ch_json_put(json, "values", list);
   ch_json_put(json, "verdict", json_string(verdict(c, &e)));

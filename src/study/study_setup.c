@@ -5,6 +5,7 @@
 
 #include "base/dir.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "data/reader.h"
 #include "study/study.h"
 
@@ -12,6 +13,7 @@ static int open_data(ch_study *s, const char *directory) {
   choir_data *data;
   choir_data_info info;
   if (!realpath(directory, s->data)) return ch_error_errno("%s: cannot open data", directory);
+  CH_TRY(ch_json_check_name(s->data));
   CH_TRY(choir_data_open(s->data, &data));
   choir_data_get_info(data, &info);
   s->data_hash = ch_data_hash(data);

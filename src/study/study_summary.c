@@ -56,8 +56,8 @@ static json_t *curve_json(const ch_loaded *l, int arm) {
     for (int i = 0; i < most; i++) {
       double values[CH_STUDY_SEEDS];
       ch_estimate e = ch_estimate_of(values, losses_at(l, arm, i, causal, values));
-      ch_json_add(mean, ch_number_json(e.mean));
-      ch_json_add(deviation, ch_number_json(e.deviation));
+      ch_json_add(mean, ch_json_number(e.mean));
+      ch_json_add(deviation, ch_json_number(e.deviation));
     }
     ch_json_put(curve, names[causal][0], mean);
     ch_json_put(curve, names[causal][1], deviation);
@@ -73,8 +73,8 @@ static json_t *runs_json(const ch_loaded *l, int arm) {
     json_t *run =
         json_pack("{s:i, s:s, s:b, s:I, s:o, s:o, s:o, s:o}", "seed", seed, "name", l->name[arm * s->seeds + seed - 1],
                   "complete", c->complete, "step", (json_int_t)(c->count ? c->step[c->count - 1] : 0), "causal",
-                  ch_number_json(final_loss(c, 1)), "own", ch_number_json(final_loss(c, 0)), "dropped",
-                  ch_number_json(c->dropped), "imbalance", ch_number_json(c->imbalance));
+                  ch_json_number(final_loss(c, 1)), "own", ch_json_number(final_loss(c, 0)), "dropped",
+                  ch_json_number(c->dropped), "imbalance", ch_json_number(c->imbalance));
     ch_json_add(runs, run);
   }
   return runs;
@@ -85,7 +85,7 @@ static json_t *rates_json(const ch_study *s, int arm) {
   json_t *rates = json_array();
   if (s->rates < 2 || ch_study_best_rate(s, s->arm[arm].rate_of, losses, &best)) return rates;
   for (int r = 0; r < s->rates; r++)
-    ch_json_add(rates, json_pack("{s:f, s:o}", "rate", s->rate[r], "causal", ch_number_json(losses[r])));
+    ch_json_add(rates, json_pack("{s:f, s:o}", "rate", s->rate[r], "causal", ch_json_number(losses[r])));
   return rates;
 }
 
@@ -158,9 +158,9 @@ static json_t *difference_json(const ch_loaded *l, int arm, int other) {
   for (int i = 0; i < most; i++) {
     ch_estimate e = difference_at(l, arm, other, i, 1);
     ch_json_add(step, json_integer((i + 1) * l->study->eval_every));
-    ch_json_add(mean, ch_number_json(e.mean));
-    ch_json_add(low, ch_number_json(e.low));
-    ch_json_add(high, ch_number_json(e.high));
+    ch_json_add(mean, ch_json_number(e.mean));
+    ch_json_add(low, ch_json_number(e.low));
+    ch_json_add(high, ch_json_number(e.high));
   }
   int last = (int)(l->study->steps / l->study->eval_every) - 1;
   ch_estimate causal = difference_at(l, arm, other, last, 1), own = difference_at(l, arm, other, last, 0);
@@ -213,13 +213,13 @@ static json_t *arm_json(const ch_loaded *l, int arm) {
   ch_json_put(json, "name", json_string(a->name));
   ch_json_put(json, "router", json_string(a->config.model.router.name));
   ch_json_put(json, "row", json_integer(a->row));
-  ch_json_put(json, "swept", ch_number_json(a->swept));
+  ch_json_put(json, "swept", ch_json_number(a->swept));
   ch_json_put(json, "experts", json_integer(a->config.model.experts));
   ch_json_put(json, "parameters", json_integer(a->costs.parameters));
   ch_json_put(json, "active_parameters", json_integer(a->costs.active_parameters));
   ch_json_put(json, "train_flops_per_token", json_real(a->costs.train_flops_per_token));
   ch_json_put(json, "flops_to_first", json_real(a->costs.train_flops_per_token / first));
-  ch_json_put(json, "rate", ch_number_json(a->rate > 0 ? a->rate : (double)NAN));
+  ch_json_put(json, "rate", ch_json_number(a->rate > 0 ? a->rate : (double)NAN));
   ch_json_put(json, "rate_of", json_string(s->arm[a->rate_of].name));
   ch_json_put(json, "rates", rates_json(s, arm));
   ch_json_put(json, "causal", ch_estimate_json(&causal, 0));

@@ -36,10 +36,10 @@ static json_t *at_seconds_json(const ch_loaded *l, int arm, int other) {
     double at = end * i / POINTS;
     e = difference_at_seconds(l, arm, other, at, a, b);
     if (!e.count) continue;
-    ch_json_add(seconds, ch_number_json(at));
-    ch_json_add(mean, ch_number_json(e.mean));
-    ch_json_add(low, ch_number_json(e.low));
-    ch_json_add(high, ch_number_json(e.high));
+    ch_json_add(seconds, ch_json_number(at));
+    ch_json_add(mean, ch_json_number(e.mean));
+    ch_json_add(low, ch_json_number(e.low));
+    ch_json_add(high, ch_json_number(e.high));
   }
   return json_pack("{s:o, s:o, s:o, s:o, s:o}", "seconds", seconds, "mean", mean, "low", low, "high", high, "end",
                    ch_estimate_json(&e, 0));
@@ -64,10 +64,10 @@ static json_t *arm_timing(const ch_loaded *l, int arm) {
   ch_estimate to_first = log_ratios(step, reference, count), to_device = log_ratios(device, reference_device, devices),
               to_held = log_ratios(held, reference_held, holds);
   return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step_seconds",
-                   ch_number_json(ch_loaded_step_seconds(l, arm)), "expert_seconds",
-                   ch_number_json(median_of(l, arm, "expert")), "fullest_holds",
-                   ch_number_json(median_of(l, arm, "load")), "fullest_asked",
-                   ch_number_json(median_of(l, arm, "demand")), "step_to_reference", ch_estimate_json(&to_first, 1),
+                   ch_json_number(ch_loaded_step_seconds(l, arm)), "expert_seconds",
+                   ch_json_number(median_of(l, arm, "expert")), "fullest_holds",
+                   ch_json_number(median_of(l, arm, "load")), "fullest_asked",
+                   ch_json_number(median_of(l, arm, "demand")), "step_to_reference", ch_estimate_json(&to_first, 1),
                    "device_to_reference", ch_estimate_json(&to_device, 1), "device_held_to_reference",
                    ch_estimate_json(&to_held, 1), "difference_at_seconds", at_seconds_json(l, arm, other));
 }

@@ -155,7 +155,7 @@ static json_t *cell_json(const ch_tuned *t, int task, int arm) {
   for (int seed = 1; seed <= t->study->seeds; seed++) {
     const ch_tuned_run *r = run_of(t, task, arm, seed);
     json_t *run = json_pack("{s:i, s:s, s:o}", "seed", seed, "name", r->name, "best_step",
-                            ch_number_json(ch_number_at(r->result, "step")));
+                            ch_json_number(ch_number_at(r->result, "step")));
     for (int i = 0; measures[i]; i++) {
       json_t *measure = json_object_get(r->result, measures[i]);
       ch_json_put(run, measures[i], measure ? json_incref(measure) : json_null());
@@ -177,7 +177,7 @@ static json_t *paper_json(const ch_tuned *t, const json_t *figures) {
   for (int task = 0; task < tune->tasks; task++)
     if (is_averaged(t, task)) sum += ch_number_at(figures, tune->task[task].name), count++;
   int same = given ? given == count && isfinite(sum) : count == tune->tasks && !json_array_size(tune->missing);
-  if (!same) ch_json_put(json, "average", ch_number_json(count ? sum / count : (double)NAN));
+  if (!same) ch_json_put(json, "average", ch_json_number(count ? sum / count : (double)NAN));
   return json;
 }
 
@@ -199,8 +199,8 @@ static json_t *task_json(const ch_tuned *t, int task) {
   json_t *json = json_pack("{s:s, s:b}", "name", name, "averaged", is_averaged(t, task));
   for (int i = 0; i < s->arms * s->seeds && !first; i++) first = t->run[task * s->arms * s->seeds + i].result;
   for (int i = 0; keys[i]; i++) ch_json_share(json, keys[i], json_object_get(first, keys[i]));
-  ch_json_put(json, "majority", ch_number_json(100 * ch_number_at(first, "majority")));
-  ch_json_put(json, "words", ch_number_json(100 * ch_number_at(s->tune.words, name)));
+  ch_json_put(json, "majority", ch_json_number(100 * ch_number_at(first, "majority")));
+  ch_json_put(json, "words", ch_json_number(100 * ch_number_at(s->tune.words, name)));
   return json;
 }
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json.h"
+
 double ch_number_at(const json_t *object, const char *key) {
   const json_t *value = json_object_get(object, key);
   return json_is_number(value) ? json_number_value(value) : (double)NAN;
@@ -44,12 +46,10 @@ const char *ch_interval_text(const char *format, const json_t *estimate) {
   return out;
 }
 
-json_t *ch_number_json(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 json_t *ch_estimate_json(const ch_estimate *e, int exponential) {
   double v[5] = {e->mean, e->low, e->high, e->low80, e->high80};
   for (int i = 0; exponential && i < 5; i++) v[i] = exp(v[i]);
-  return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "count", e->count, "mean", ch_number_json(v[0]), "deviation",
-                   ch_number_json(e->deviation), "low", ch_number_json(v[1]), "high", ch_number_json(v[2]), "low80",
-                   ch_number_json(v[3]), "high80", ch_number_json(v[4]));
+  return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "count", e->count, "mean", ch_json_number(v[0]), "deviation",
+                   ch_json_number(e->deviation), "low", ch_json_number(v[1]), "high", ch_json_number(v[2]), "low80",
+                   ch_json_number(v[3]), "high80", ch_json_number(v[4]));
 }

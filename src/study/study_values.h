@@ -6,7 +6,6 @@
 
 double ch_number_at(const json_t *object, const char *key);    /* NaN where there is none */
 const char *ch_text_at(const json_t *object, const char *key); /* "" where there is none */
-json_t *ch_number_json(double value);                          /* null where it is not finite */
 
 /* {mean, deviation, low, high, count, ...}; exponentials of them where asked for. */
 json_t *ch_estimate_json(const ch_estimate *estimate, int exponential);

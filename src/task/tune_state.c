@@ -89,12 +89,10 @@ int ch_tune_load(ch_tune *t, const char *path) {
   return CHOIR_OK;
 }
 
-static json_t *real_json(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 json_t *ch_measure_json(const choir_task_measure *m) {
   return json_pack("{s:s, s:I, s:I, s:o, s:o, s:o}", "routing", m->routing, "labelled", (json_int_t)m->labelled,
-                   "correct", (json_int_t)m->correct, "accuracy", real_json(m->accuracy), "matthews",
-                   real_json(m->matthews), "f1", real_json(m->f1));
+                   "correct", (json_int_t)m->correct, "accuracy", ch_json_number(m->accuracy), "matthews",
+                   ch_json_number(m->matthews), "f1", ch_json_number(m->f1));
 }
 
 int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) {
@@ -104,12 +102,12 @@ int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) 
   int size = snprintf(step, sizeof step, "%08" PRId64 "\n", t->state.best_step);
   snprintf(path, sizeof path, "%s/best", t->out);
   CH_TRY(ch_file_save(path, step, (size_t)size));
-  json_t *root =
-      json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I}", "task", choir_task_name(t->task), "from",
-                t->settings.from, "step", (json_int_t)t->state.best_step, "seed", (json_int_t)t->config.train.seed,
-                "train", (json_int_t)t->train.examples.count, "dev", (json_int_t)t->dev.examples.count, "majority",
-                real_json(majority), "majority_label", most < 0 ? "" : choir_task_label(t->task, most), "router",
-                t->config.model.router.name, "batch_sequences", (json_int_t)t->settings.batch_sequences);
+  json_t *root = json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I}", "task", choir_task_name(t->task),
+                           "from", ch_json_name(t->settings.from), "step", (json_int_t)t->state.best_step, "seed",
+                           (json_int_t)t->config.train.seed, "train", (json_int_t)t->train.examples.count, "dev",
+                           (json_int_t)t->dev.examples.count, "majority", ch_json_number(majority), "majority_label",
+                           most < 0 ? "" : choir_task_label(t->task, most), "router", t->config.model.router.name,
+                           "batch_sequences", (json_int_t)t->settings.batch_sequences);
   for (int i = 0; i < measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&m[i]));
   snprintf(path, sizeof path, "%s/result.json", t->out);
   return ch_json_save(root, path);

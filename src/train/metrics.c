@@ -58,7 +58,7 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run) {
   ch_json_put(line, "parameters", json_integer(costs.parameters));
   ch_json_put(line, "active_parameters", json_integer(costs.active_parameters));
   ch_json_put(line, "train_flops_per_token", json_real(costs.train_flops_per_token));
-  if (*run->from) ch_json_put(line, "from", json_string(run->from));
+  if (*run->from) ch_json_put(line, "from", ch_json_name(run->from));
   ch_json_put(line, "config", ch_config_json(&run->config));
   write_line(&m->results, line);
 }
@@ -169,7 +169,8 @@ void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
 }
 
 void ch_metrics_checkpoint(ch_metrics *m, int64_t step, const char *path) {
-  write_line(&m->timing, json_pack("{s:s, s:I, s:s}", "event", "checkpoint", "step", (json_int_t)step, "path", path));
+  write_line(&m->timing,
+             json_pack("{s:s, s:I, s:o}", "event", "checkpoint", "step", (json_int_t)step, "path", ch_json_name(path)));
 }
 
 int ch_metrics_sync(ch_metrics *m, int64_t *bytes) {
