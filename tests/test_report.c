@@ -4,6 +4,7 @@
 #include "base/dir.h"
 #include "base/file.h"
 #include "choir/report.h"
+#include "study/history.h"
 #include "testing.h"
 
 static char directory[] = "/tmp/choir-report-XXXXXX";
@@ -118,9 +119,29 @@ static void pages_may_fetch_and_run_nothing(void **state) {
   free(html);
 }
 
+/* Lines out of memory, as the fuzz target has them, are taken as those of files are. */
+static void parses_what_it_reads(void **state) {
+  (void)state;
+  char lines[] =
+      "{\"event\":\"step\",\"step\":1,\"loss\":2}\n{\"event\":\"eval\",\"step\":1,\"loss\":3,\"threshold\":{\"loss\":4}"
+      "}\n";
+  FILE *metrics = fmemopen(lines, sizeof lines - 1, "r"), *timing = fopen("/dev/null", "r");
+  ch_history history;
+  assert_true(metrics && timing);
+  test_ok(ch_history_parse(metrics, timing, &history));
+  assert_int_equal(json_array_size(history.evals), 1);
+  assert_true(history.curve[CH_THRESHOLD_LOSS].count == 1 && history.curve[CH_THRESHOLD_LOSS].y[0] == 4);
+  ch_history_free(&history);
+  fclose(metrics);
+  fclose(timing);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(constant_curves), cmocka_unit_test(extreme_numbers),
-                                     cmocka_unit_test(lists_of_any_length), cmocka_unit_test(broken_lines_are_left_out),
-                                     cmocka_unit_test(pages_may_fetch_and_run_nothing)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(constant_curves),
+                                     cmocka_unit_test(extreme_numbers),
+                                     cmocka_unit_test(lists_of_any_length),
+                                     cmocka_unit_test(broken_lines_are_left_out),
+                                     cmocka_unit_test(pages_may_fetch_and_run_nothing),
+                                     cmocka_unit_test(parses_what_it_reads)};
   return cmocka_run_group_tests(tests, make, drop);
 }

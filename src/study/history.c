@@ -143,7 +143,7 @@ static int read_file(const char *path, int required, int (*take)(ch_history *, j
 }
 
 int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history) {
-  *history = (ch_history){0};
+  *history = (ch_history){.evals = json_array()};
   int code = read_lines(metrics, "metrics", take_metrics, history);
   if (!code) code = read_lines(timing, "timing", take_timing, history);
   if (code) ch_history_free(history);
