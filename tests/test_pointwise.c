@@ -1,4 +1,4 @@
-/* Pointwise ops, norms and embedding: every variant against the reference, and the laws they keep. */
+/* Softmax, sums, norms and embedding: every variant against the reference, and the laws they keep. */
 #include "variants.h"
 
 typedef struct {
@@ -23,29 +23,6 @@ static void test_softmax(void **state) {
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     int64_t count = shapes[i].n * shapes[i].d;
     test_variants("softmax", run_softmax, &shapes[i], TEST_PARTS(count, count), 2e-6);
-  }
-}
-
-static void run_gelu(ch_exec *x, const void *context, real *out) {
-  int64_t n = ((const shape *)context)->n;
-  real *in = test_new_normal(n, 3), *u = test_new_normal(n, 4), *dy = test_new_normal(n, 5);
-  for (int64_t i = 0; i < n; i++) in[i] *= 3;
-  ch_gelu_args a = {.count = n, .x = in, .u = u, .dy = dy};
-  a.y = out, a.dx = out + n;
-  x->ops->gelu(x, &a);
-  x->ops->gelu_backward(x, &a);
-  a.y = out + 2 * n, a.dx = out + 3 * n, a.du = out + 4 * n;
-  x->ops->geglu(x, &a);
-  x->ops->geglu_backward(x, &a);
-  free(in), free(u), free(dy);
-}
-
-static void test_gelu(void **state) {
-  (void)state;
-  static const int64_t counts[] = {1, 7, 16, 1000, 16384, 3 * 16384 + 13};
-  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-    int64_t n = counts[i];
-    test_variants("gelu", run_gelu, &(shape){.n = n}, TEST_PARTS(n, n, n, n, n), 2e-6);
   }
 }
 
@@ -121,86 +98,6 @@ static void test_sums(void **state) {
   }
 }
 
-/* Runs `body` with an executor x of "cpu" in every instruction set. */
-#define EACH_ISA(...)                                    \
-  for (int isa = 0; isa < TEST_ISAS; isa++) {            \
-    test_use_isa(test_isas[isa]);                        \
-    TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, {__VA_ARGS__}); \
-    unsetenv("CHOIR_ISA");                               \
-  }
-
-static double phi_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
-
-/* On a dense grid: gelu and its slope within 1e-6 of double precision, and gelu's left tail relatively too. */
-static void test_gelu_accuracy(void **state) {
-  (void)state;
-  enum { COUNT = 400001 };
-  real *in = test_new(COUNT), *y = test_new(COUNT), *dx = test_new(COUNT), *one = test_new(COUNT);
-  for (int i = 0; i < COUNT; i++) in[i] = (real)(-10 + 20.0 * i / (COUNT - 1)), one[i] = 1;
-  EACH_ISA({
-    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = one, .dx = dx};
-    x.ops->gelu(&x, &a);
-    x.ops->gelu_backward(&x, &a);
-    double worst = 0, worst_tail = 0, worst_slope = 0;
-    for (int i = 0; pass_ && i < COUNT; i++) {
-      double at = (double)in[i], want = at * phi_cdf(at), slope = phi_cdf(at) + at * exp(-at * at / 2) / sqrt(2 * M_PI);
-      worst = fmax(worst, fabs((double)y[i] - want));
-      if (at < 0 && at > -5) worst_tail = fmax(worst_tail, fabs((double)y[i] / want - 1));
-      worst_slope = fmax(worst_slope, fabs((double)dx[i] - slope));
-      assert_false(isnan(y[i]) || isnan(dx[i]));
-    }
-    if (!(worst <= 5e-7 && worst_tail <= 3e-6 && worst_slope <= 5e-7))
-      fail_msg("%s: gelu %.3g, its tail %.3g (relative), slope %.3g", test_isas[isa], worst, worst_tail, worst_slope);
-  });
-  free(in), free(y), free(dx), free(one);
-}
-
-/* Rounded on the way out: the same as rounded afterwards. */
-static void test_gelu_rounded(void **state) {
-  (void)state;
-  enum { COUNT = 3000 };
-  real *in = test_new_normal(COUNT, 30), *dy = test_new_normal(COUNT, 31), *y = test_new(COUNT), *dx = test_new(COUNT);
-  ch_bf16 y16[COUNT], dx16[COUNT];
-  EACH_ISA({
-    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = dy, .dx = dx};
-    x.ops->gelu(&x, &a);
-    x.ops->gelu_backward(&x, &a);
-    a = (ch_gelu_args){.count = COUNT, .x = in, .y16 = y16, .dy = dy, .dx16 = dx16};
-    x.ops->gelu(&x, &a);
-    x.ops->gelu_backward(&x, &a);
-    for (int i = 0; pass_ && i < COUNT; i++) {
-      assert_int_equal(y16[i], ch_bf16_round(y[i]));
-      assert_int_equal(dx16[i], ch_bf16_round(dx[i]));
-    }
-  });
-  free(in), free(dy), free(y), free(dx);
-}
-
-/* Zeros keep their sign, tiny values are halved, large ones pass or vanish, NaN stays, gelu(-infinity) = -infinity * 0.
- */
-static void test_gelu_extremes(void **state) {
-  (void)state;
-  enum { COUNT = 12 };
-  static const float in[COUNT] = {0.0f, -0.0f, 1e-30f, -1e-30f, 10, -10, 88, -88, 1e30f, -1e30f, INFINITY, NAN};
-  static const float want[COUNT] = {0.0f, -0.0f, 5e-31f, -5e-31f, 10,       -7.62e-23f,
-                                    88,   -0.0f, 1e30f,  -0.0f,   INFINITY, NAN};
-  float y[COUNT], dx[COUNT], low = -INFINITY, ones[COUNT];
-  for (int i = 0; i < COUNT; i++) ones[i] = 1;
-  EACH_ISA({
-    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = ones, .dx = dx};
-    x.ops->gelu(&x, &a);
-    x.ops->gelu_backward(&x, &a);
-    for (int i = 0; pass_ && i < COUNT - 1; i++) {
-      assert_true(signbit(y[i]) == signbit(want[i]));
-      assert_true(y[i] == want[i] || fabsf(y[i] - want[i]) <= fmaxf(1e-6f * fabsf(want[i]), in[i] == -10 ? 1e-22f : 0));
-      if (isfinite(in[i])) assert_true(fabsf(dx[i] - (fabsf(in[i]) < 1 ? 0.5f : in[i] > 0)) <= 1e-6f);
-    }
-    assert_true(!pass_ || (isnan(y[COUNT - 1]) && isnan(dx[COUNT - 1])));
-    x.ops->gelu(&x, &(ch_gelu_args){.count = 1, .x = &low, .y = y});
-    assert_true(!pass_ || isnan(y[0]));
-  });
-}
-
 /* An element's result does not depend on its neighbours, its place or its address. */
 static void test_place(void **state) {
   (void)state;
@@ -208,7 +105,7 @@ static void test_place(void **state) {
   real *in = test_new_normal(COUNT + 16, 20), *y = test_new(COUNT), *dx = test_new(COUNT),
        *dy = test_new_normal(COUNT, 21);
   real *w = test_new_normal(D + 16, 22), *kept = test_new(D), *moved = test_new(D + 16), rstd, dw[D];
-  EACH_ISA({
+  TEST_EACH_ISA({
     x.ops->gelu(&x, &(ch_gelu_args){.count = COUNT, .x = in, .y = y});
     x.ops->gelu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .dy = dy, .dx = dx});
     for (int i = 0; pass_ && i < COUNT; i++) {
@@ -240,7 +137,7 @@ static void test_in_place(void **state) {
   enum { N = 33, M = 17, COUNT = N * M };
   real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
   real *dx = test_new(COUNT), *du = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
-  EACH_ISA({
+  TEST_EACH_ISA({
     x.ops->geglu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
     for (int turn = 0; pass_ && turn < 3; turn++) {
       memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
@@ -264,7 +161,7 @@ static void test_softmax_laws(void **state) {
   real in[3 * M], y[3 * M];
   for (int j = 0; j < M; j++)
     in[j] = 1e30f, in[M + j] = j ? -1000.0f * (real)j : NAN, in[2 * M + j] = j % 2 ? (real)j : -INFINITY;
-  EACH_ISA({
+  TEST_EACH_ISA({
     x.ops->softmax(&x, &(ch_softmax_args){.n = 3, .m = M, .x = in, .y = y});
     double sum = 0;
     for (int j = 0; pass_ && j < M; j++) {
@@ -283,7 +180,7 @@ static void test_sumsq_of_arrays(void **state) {
   enum { ARRAYS = 3, COUNT = 20000 };
   real *in = test_new_normal(ARRAYS * COUNT, 14);
   double sum[2 * ARRAYS] = {0}, total, one = 0;
-  EACH_ISA({
+  TEST_EACH_ISA({
     ch_sumsq_args a = {.arrays = ARRAYS, .count = COUNT, .x = in, .sum = sum, .step = 2, .total = &total};
     x.ops->sumsq(&x, (total = 5, &a));
     for (int i = 0; i < ARRAYS; i++) {
@@ -301,7 +198,7 @@ static void test_sumsq_extremes(void **state) {
   enum { COUNT = 40000 };
   real *in = test_new(COUNT);
   double sum = 0;
-  EACH_ISA({
+  TEST_EACH_ISA({
     ch_sumsq_args a = {.arrays = 1, .count = COUNT, .x = in, .sum = &sum};
     in[39999] = 1e30f;
     x.ops->sumsq(&x, &a);
@@ -329,7 +226,7 @@ static void test_round(void **state) {
     uint32_t bits = (i / LOW) << 16 | low[i % LOW] | (i % 2) << 31;
     memcpy(&in[i], &bits, sizeof bits);
   }
-  EACH_ISA({
+  TEST_EACH_ISA({
     x.ops->round_bf16(&x, &(ch_round_args){.count = COUNT, .x = in, .y = y});
     for (uint32_t i = 0; pass_ && i < COUNT; i++) {
       ch_bf16 down = (ch_bf16)((i / LOW) | (i % 2) << 15), up = (ch_bf16)(down + 1);
@@ -382,13 +279,9 @@ static void test_counted_on_the_device(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax),
-                                     cmocka_unit_test(test_gelu),
                                      cmocka_unit_test(test_rmsnorm),
                                      cmocka_unit_test(test_embedding),
                                      cmocka_unit_test(test_sums),
-                                     cmocka_unit_test(test_gelu_accuracy),
-                                     cmocka_unit_test(test_gelu_extremes),
-                                     cmocka_unit_test(test_gelu_rounded),
                                      cmocka_unit_test(test_place),
                                      cmocka_unit_test(test_in_place),
                                      cmocka_unit_test(test_softmax_laws),

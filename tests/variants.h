@@ -63,4 +63,12 @@ static inline void test_variants(const char *what, test_run run, const void *con
 }
 #define TEST_PARTS(...) ((const int64_t[]){__VA_ARGS__, 0})
 
+/* Runs the body with an executor x of "cpu" in every instruction set. */
+#define TEST_EACH_ISA(...)                               \
+  for (int isa = 0; isa < TEST_ISAS; isa++) {            \
+    test_use_isa(test_isas[isa]);                        \
+    TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, {__VA_ARGS__}); \
+    unsetenv("CHOIR_ISA");                               \
+  }
+
 #endif

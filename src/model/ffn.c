@@ -85,9 +85,10 @@ static void geglu_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   real CH_DEV *dnormed = c->dnormed + shard * n * d, *g = b->g + shard * n * h, *u = b->u + shard * n * h;
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
-  x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .y = y});
-  ch_linear_backward(x, b->down, n, y, c->dadded + shard * n * d, dy, 0, dw[DDOWN], accumulate);
-  x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .dy = dy, .dx = g, .du = u});
+  const real CH_DEV *dout = c->dadded + shard * n * d;
+  ch_linear_backward(x, b->down, n, NULL, dout, dy, 0, NULL, 0);
+  x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .y = y, .dy = dy, .dx = g, .du = u});
+  ch_linear_backward(x, b->down, n, y, dout, NULL, 0, dw[DDOWN], accumulate);
   ch_linear_backward(x, b->gate, n, normed, g, dnormed, 0, dw[DGATE], accumulate);
   ch_linear_backward(x, b->up, n, normed, u, dnormed, 1, dw[DUP], accumulate);
   ch_arena_release(&x->scratch, mark);

@@ -32,6 +32,8 @@ void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, cons
   ch_visits_move(x);
 }
 
+/* The gradients of a linear map, with that of the weight first: it can be cut into fewer pieces, and threads are busy
+ * with the input's meanwhile. Either may be left out: NULL. */
 void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
                         real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw) {
   ch_gemm_args to_input = {.m = n,
@@ -42,16 +44,16 @@ void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_
                            .b16 = w->w16,
                            .c = din,
                            .accumulate = accumulate};
-  /* The weight's first: it can be cut into fewer pieces, and threads are busy with the input's meanwhile. */
-  x->ops->gemm(x, &(ch_gemm_args){.m = w->shape[0],
-                                  .n = w->shape[1],
-                                  .k = n,
-                                  .trans_a = 1,
-                                  .a = dout,
-                                  .b = in,
-                                  .c = dw,
-                                  .accumulate = accumulate_dw,
-                                  .beside = &to_input});
+  ch_gemm_args to_weight = {.m = w->shape[0],
+                            .n = w->shape[1],
+                            .k = n,
+                            .trans_a = 1,
+                            .a = dout,
+                            .b = in,
+                            .c = dw,
+                            .accumulate = accumulate_dw,
+                            .beside = din ? &to_input : NULL};
+  x->ops->gemm(x, dw ? &to_weight : &to_input);
   ch_visits_move(x);
 }
 

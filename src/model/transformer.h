@@ -126,7 +126,7 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
 double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p);
 
 /* y [n,out] (=|+=) x W^T for a weight W [out,in]; at most CH_LINEARS of them at once, of the same x; and the mirror:
- * dx (=|+=) dy W, and dW (=|+=) dy^T x. */
+ * dx (=|+=) dy W, and dW (=|+=) dy^T x, of which one may be NULL and is left out. */
 enum { CH_LINEARS = 3 };
 void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate);
 void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, const real CH_DEV *in,

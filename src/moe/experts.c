@@ -73,16 +73,14 @@ static void accumulate(ch_exec *x, const work *k, rows rows_d, rows rows_h, real
   ch_exchange_progress(x, k->ex);
 }
 
-static void gelu(ch_exec *x, const ch_moe_args *a, const ch_record *r, const real CH_DEV *pre, rows y) {
-  x->ops->gelu(x, &(ch_gelu_args){.count = a->h, .rows = filled(r), .x = pre, .y = y.value, .y16 = y.rounded});
-}
-
 /* y = gelu(pre) W2^T. */
 static void output(ch_exec *x, const work *k) {
   const ch_moe_weights *w = &k->a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
   rows hidden = new_rows(x, (int64_t)k->record->max_slots * k->a->h);
-  gelu(x, k->a, k->record, k->pre, hidden);
+  x->ops->gelu(x,
+               &(ch_gelu_args){
+                   .count = k->a->h, .rows = filled(k->record), .x = k->pre, .y = hidden.value, .y16 = hidden.rounded});
   apply(x, k, CH_NT, hidden, w->w2, w->w2_16, k->rows);
   ch_arena_release(&x->scratch, mark);
 }
@@ -109,19 +107,25 @@ static void backward(ch_exec *x, const work *k, int group) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_exchange_arrive(x, k->ex, group, k->rows);
   real CH_DEV *dhidden = CH_NEW(&x->scratch, real, most);
+  int rounds = x->compute == CH_COMPUTE_BF16;
 
-  /* y = hidden W2^T, with hidden = gelu(pre) computed again, where dhidden will be unless it is rounded */
+  /* y = hidden W2^T */
   rows dy_in = as_rows(x, r, k->rows, a->d);
-  rows hidden = x->compute == CH_COMPUTE_BF16 ? new_rows(x, most) : (rows){.value = dhidden};
-  gelu(x, a, r, k->pre, hidden);
-  accumulate(x, k, dy_in, hidden, a->gradients.w2);
   apply(x, k, CH_NN, dy_in, w->w2, w->w2_16, dhidden);
 
-  /* hidden = gelu(pre): dpre takes the place of hidden or dhidden, which are done with */
-  rows dpre = hidden;
-  x->ops->gelu_backward(
-      x, &(ch_gelu_args){
-             .count = a->h, .rows = filled(r), .x = k->pre, .dy = dhidden, .dx = dpre.value, .dx16 = dpre.rounded});
+  /* hidden = gelu(pre), computed again: unless they are rounded, hidden and dpre take the places of pre and dhidden,
+   * which are done with */
+  rows hidden = rounds ? new_rows(x, most) : (rows){.value = k->pre};
+  rows dpre = rounds ? new_rows(x, most) : (rows){.value = dhidden};
+  x->ops->gelu_backward(x, &(ch_gelu_args){.count = a->h,
+                                           .rows = filled(r),
+                                           .x = k->pre,
+                                           .y = hidden.value,
+                                           .y16 = hidden.rounded,
+                                           .dy = dhidden,
+                                           .dx = dpre.value,
+                                           .dx16 = dpre.rounded});
+  accumulate(x, k, dy_in, hidden, a->gradients.w2);
 
   /* pre = x_in W1, with x_in in the place of dy, and then its gradient */
   ch_exchange_read_again(x, k->ex, group, a->x, k->rows);

@@ -95,8 +95,9 @@ typedef struct {
   real CH_DEV *dx;
 } ch_softmax_args;
 
-/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs. At infinities: gelu(+inf)
- * is +inf, gelu(-inf) NaN (-inf * 0), and the slope NaN at both. */
+/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs; it sets y again unless that
+ * is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu(+inf) is +inf, gelu(-inf)
+ * NaN (-inf * 0), and the slope NaN at both. */
 typedef struct {
   int64_t count;
   const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements: filled slots of a record */
@@ -106,7 +107,7 @@ typedef struct {
   const real CH_DEV *dy;
   real CH_DEV *dx; /* d/dx (GEGLU: d/dg) */
   real CH_DEV *du; /* GEGLU only */
-  /* GELU only, where compute is bf16 (so never for the reference), or NULL: y and dx rounded, instead of y and dx. */
+  /* GELU only, where compute is bf16 (so never for the reference), or NULL: y and dx rounded, instead of both. */
   ch_bf16 CH_DEV *y16, *dx16;
 } ch_gelu_args;
 

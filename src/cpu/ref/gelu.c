@@ -20,7 +20,11 @@ static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < count; i++) a->dx[i] = (real)((double)a->dy[i] * gelu_slope((double)a->x[i]));
+  for (int64_t i = 0; i < count; i++) {
+    double in = (double)a->x[i], dy = (double)a->dy[i];
+    if (a->y) a->y[i] = (real)(in * normal_cdf(in));
+    a->dx[i] = (real)(dy * gelu_slope(in));
+  }
 }
 
 static void geglu(ch_exec *x, const ch_gelu_args *a) {
@@ -39,6 +43,7 @@ static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < count; i++) {
     double g = (double)a->x[i], u = (double)a->u[i], dy = (double)a->dy[i];
+    if (a->y) a->y[i] = (real)(g * normal_cdf(g) * u);
     a->dx[i] = (real)(dy * u * gelu_slope(g));
     a->du[i] = (real)(dy * g * normal_cdf(g));
   }

@@ -31,14 +31,18 @@ static inline normal normal_at(float x) {
   return (normal){x < 0 ? tail : 1.0f - tail, e * 0.398942280f};
 }
 
-/* y[i] of elements begin .. end-1 to y[0], ... */
-static void gelu_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y) {
+/* Elements begin .. end-1 of what is computed, to y[0], dx[0], ...; NULL: not asked for. */
+typedef void part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx);
+
+static void gelu_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx) {
+  (void)dx;
   const float *in = a->x;
 #pragma omp simd
   for (int64_t i = begin; i < end; i++) y[i - begin] = in[i] * normal_at(in[i]).cdf;
 }
 
-static void gelu_backward_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *dx) {
+static void slope_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx) {
+  (void)y;
   const float *in = a->x, *dy = a->dy;
 #pragma omp simd
   for (int64_t i = begin; i < end; i++) {
@@ -47,39 +51,55 @@ static void gelu_backward_part(const ch_gelu_args *a, int64_t begin, int64_t end
   }
 }
 
-typedef void (*part)(const ch_gelu_args *a, int64_t begin, int64_t end, float *out);
-
-/* A part that is rounded on the way out, by way of a block that stays in the cache. */
-static void rounded_part(const ch_gelu_args *a, part run, int64_t begin, int64_t end, ch_bf16 *out) {
-  enum { BLOCK = 1024 };
-  for (int64_t stop; begin < end; begin = stop) {
-    float block[BLOCK];
-    stop = begin + BLOCK < end ? begin + BLOCK : end;
-    run(a, begin, stop, block);
+/* Both by one evaluation. */
+static void value_and_slope_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx) {
+  const float *in = a->x, *dy = a->dy;
 #pragma omp simd
-    for (int64_t i = begin; i < stop; i++) out[i] = ch_bf16_round(block[i - begin]);
+  for (int64_t i = begin; i < end; i++) {
+    float value = in[i], slope = dy[i];
+    normal at = normal_at(value);
+    y[i - begin] = value * at.cdf;
+    dx[i - begin] = slope * (at.cdf + value * at.density);
   }
 }
 
-/* All of it, into `out` or, rounded, into out16. */
-static void in_parts(ch_exec *x, const ch_gelu_args *a, part run, float *out, ch_bf16 *out16) {
+static void round_to(const float *from, int64_t count, ch_bf16 *to) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++) to[i] = ch_bf16_round(from[i]);
+}
+
+/* A part that is rounded on the way out, by way of blocks that stay in the cache. */
+static void rounded_part(const ch_gelu_args *a, part *run, int64_t begin, int64_t end) {
+  enum { BLOCK = 1024 };
+  for (int64_t stop; begin < end; begin = stop) {
+    float y[BLOCK], dx[BLOCK];
+    stop = begin + BLOCK < end ? begin + BLOCK : end;
+    run(a, begin, stop, y, dx);
+    if (a->y16) round_to(y, stop - begin, a->y16 + begin);
+    if (a->dx16) round_to(dx, stop - begin, a->dx16 + begin);
+  }
+}
+
+static void in_parts(ch_exec *x, const ch_gelu_args *a, part *run) {
   int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
     int64_t begin = p * CH_PIECE, end = ch_piece_end(p, count, CH_PIECE);
-    if (out16)
-      rounded_part(a, run, begin, end, out16);
+    if (a->y16 || a->dx16)
+      rounded_part(a, run, begin, end);
     else
-      run(a, begin, end, out + begin);
+      run(a, begin, end, a->y ? a->y + begin : NULL, a->dx ? a->dx + begin : NULL);
   }
 }
 
 static void gelu(ch_exec *x, const ch_gelu_args *a) {
-  if (!ch_counting(x)) in_parts(x, a, gelu_part, a->y, a->y16);
+  ch_gelu_args forward = *a; /* whatever it says of backward */
+  forward.dx16 = NULL;
+  if (!ch_counting(x)) in_parts(x, &forward, gelu_part);
 }
 
 static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
-  if (!ch_counting(x)) in_parts(x, a, gelu_backward_part, a->dx, a->dx16);
+  if (!ch_counting(x)) in_parts(x, a, a->y || a->y16 ? value_and_slope_part : slope_part);
 }
 
 static void geglu(ch_exec *x, const ch_gelu_args *a) {
@@ -95,21 +115,23 @@ static void geglu(ch_exec *x, const ch_gelu_args *a) {
   }
 }
 
-/* Every input of an element is read before an output is written: dx and du may stand where x, u and dy do. */
+/* Every input of an element is read before an output is written: outputs may stand where inputs do. */
 static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
     const float *in = a->x, *u = a->u, *dy = a->dy;
-    float *dx = a->dx, *du = a->du;
+    float *y = a->y, *dx = a->dx, *du = a->du;
     int64_t end = ch_piece_end(p, count, CH_PIECE);
 #pragma omp simd
     for (int64_t i = p * CH_PIECE; i < end; i++) {
-      float g = in[i], scaled = dy[i] * u[i], straight = dy[i];
+      float g = in[i], factor = u[i], straight = dy[i];
       normal at = normal_at(g);
-      dx[i] = scaled * (at.cdf + g * at.density);
-      du[i] = straight * (g * at.cdf);
+      float value = g * at.cdf;
+      if (y) y[i] = value * factor;
+      dx[i] = straight * factor * (at.cdf + g * at.density);
+      du[i] = straight * value;
     }
   }
 }
