@@ -93,13 +93,13 @@ static int gathers(const ch_comm *comm, void *context) {
 /* At once, or with other exchanges in between. */
 static void spread(const ch_comm *comm, ch_spreading *s) {
   if (comm->piece != 7) {
-    ch_comm_spread(comm, s);
+    ch_comm_spread_end(comm, s);
     return;
   }
-  ch_comm_spread_begin(comm, s);
+  ch_comm_spread_next(comm, s);
   ch_comm_max(comm, 1);
   ch_comm_spread_move(comm, s);
-  ch_comm_spread_pass_on(comm, s);
+  ch_comm_spread_next(comm, s);
   ch_comm_max(comm, 2);
   ch_comm_spread_end(comm, s);
 }

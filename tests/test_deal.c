@@ -65,13 +65,14 @@ static int visit(const ch_comm *comm, void *context) {
   test_ok(ch_exec_commit(&x));
   own(&params);
   ch_visits_init(&x, &params, &visits);
-  ch_visits_begin(&x, 0);
+  ch_visits_begin(&x, &visits, 0);
   for (int time = 0; time < 4; time++) {
-    ch_visits_pass_on(&x);
+    for (int steps = 0; steps < time; steps++) ch_visits_next(&x); /* too few, as many as there are, one more */
+    ch_visits_move(&x);
     if (time && has_arrived(comm, &params, 1 - time % 2)) return 1; /* those before are still here */
-    ch_visits_end(&x);
+    ch_visits_end(&x, &visits);
     if (has_arrived(comm, &params, time % 2)) return 1;
-    ch_visits_begin(&x, time < 3 ? 1 - time % 2 : -1);
+    ch_visits_begin(&x, &visits, time < 3 ? 1 - time % 2 : -1);
     ch_visits_move(&x);
   }
   ch_arena_free(&weights);

@@ -51,22 +51,19 @@ typedef struct ch_spread {
   int64_t bytes;
 } ch_spread;
 
-/* Some of them on their way, beside other work: spread.c says how. All ranks begin, pass on and end at the same places
- * among their exchanges. */
+/* Some of them on their way, beside other work: spread.c says how. All ranks take the next step, of two, and end at the
+ * same places among their exchanges. */
 typedef struct ch_spreading {
   const char *what;
   const ch_spread *some; /* [count], any number of them */
   int count;
+  int steps;       /* taken: 0 at first */
   ch_bytes *spans; /* [count, CH_SPANS, size], of CH_AT_ONCE at most */
   ch_transfer transfer[CH_AT_ONCE];
 } ch_spreading;
-void ch_comm_spread_begin(const ch_comm *comm, ch_spreading *s);
-void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s); /* between begin and end, as often as may be */
-void ch_comm_spread_pass_on(const ch_comm *comm, ch_spreading *s);
-void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s); /* all are there: count is 0 */
-
-/* The same at once. */
-void ch_comm_spread(const ch_comm *comm, ch_spreading *s);
+void ch_comm_spread_next(const ch_comm *comm, ch_spreading *s); /* waits for the step before; nothing after the last */
+void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s); /* as often as may be */
+void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s);  /* all are there, whatever was left: count is 0 */
 
 /* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
 enum { CH_FACTS = 9 };

@@ -34,35 +34,29 @@ static ch_bytes *spans_of(const ch_comm *comm, const ch_spreading *s, int i) {
   return s->spans + i * CH_SPANS * (int64_t)comm->size;
 }
 
-void ch_comm_spread_begin(const ch_comm *comm, ch_spreading *s) {
+enum { READY, HANDED_OUT, PASSED_ON };
+
+void ch_comm_spread_next(const ch_comm *comm, ch_spreading *s) {
   if (comm->size == 1) s->count = 0;
-  for (int i = 0; i < under_way(s); i++) hand_out(comm, s->what, &s->some[i], &s->transfer[i], spans_of(comm, s, i));
+  if (s->steps == PASSED_ON) return;
+  for (int i = 0; i < under_way(s); i++) {
+    if (s->steps == HANDED_OUT) ch_comm_finish(comm, &s->transfer[i]);
+    (s->steps == READY ? hand_out : pass_on)(comm, s->what, &s->some[i], &s->transfer[i], spans_of(comm, s, i));
+  }
+  s->steps++;
 }
 
 void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s) {
-  for (int i = 0; i < under_way(s); i++) ch_comm_test(comm, &s->transfer[i]);
-}
-
-void ch_comm_spread_pass_on(const ch_comm *comm, ch_spreading *s) {
-  for (int i = 0; i < under_way(s); i++) {
-    ch_comm_finish(comm, &s->transfer[i]);
-    pass_on(comm, s->what, &s->some[i], &s->transfer[i], spans_of(comm, s, i));
-  }
+  for (int i = 0; i < under_way(s) && s->steps; i++) ch_comm_test(comm, &s->transfer[i]);
 }
 
 void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s) {
   while (s->count) {
+    while (s->count && s->steps < PASSED_ON) ch_comm_spread_next(comm, s);
     int ended = under_way(s);
     for (int i = 0; i < ended; i++) ch_comm_finish(comm, &s->transfer[i]);
     s->some += ended;
     s->count -= ended;
-    ch_comm_spread_begin(comm, s);
-    ch_comm_spread_pass_on(comm, s);
+    s->steps = READY;
   }
-}
-
-void ch_comm_spread(const ch_comm *comm, ch_spreading *s) {
-  ch_comm_spread_begin(comm, s);
-  ch_comm_spread_pass_on(comm, s);
-  ch_comm_spread_end(comm, s);
 }

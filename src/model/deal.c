@@ -51,27 +51,20 @@ void ch_visits_init(ch_exec *x, const ch_params *params, ch_visits *v) {
   *v = (ch_visits){.params = params, .matrix = CH_NEW_HOST(tape, ch_spread, most)};
   v->under_way.what = "dense weights";
   v->under_way.spans = CH_NEW_HOST(tape, ch_bytes, most * CH_SPANS * x->grid.replica.size);
-  x->visits = v;
+  x->visits = &v->under_way;
 }
 
-void ch_visits_begin(ch_exec *x, int layer) {
-  ch_visits *v = x->visits;
+void ch_visits_begin(ch_exec *x, ch_visits *v, int layer) {
   const ch_param *p = &v->params->p[ch_params_first(v->params, layer)], *end = v->params->p + v->params->count;
   int count = 0;
   for (; p < end && p->layer == layer && !ch_counting(x); p++)
     if (p->owner >= 0) v->matrix[count++] = visit_of(p);
   v->under_way.some = v->matrix;
   v->under_way.count = count;
-  ch_comm_spread_begin(&x->grid.replica, &v->under_way);
+  v->under_way.steps = 0;
 }
 
-void ch_visits_pass_on(ch_exec *x) { ch_comm_spread_pass_on(&x->grid.replica, &x->visits->under_way); }
-
-void ch_visits_end(ch_exec *x) { ch_comm_spread_end(&x->grid.replica, &x->visits->under_way); }
-
-void ch_visits_move(ch_exec *x) {
-  if (x->visits) ch_comm_spread_move(&x->grid.replica, &x->visits->under_way);
-}
+void ch_visits_end(ch_exec *x, ch_visits *v) { ch_comm_spread_end(&x->grid.replica, &v->under_way); }
 
 void ch_params_share_numbers(ch_exec *x, const ch_params *params, double *number) {
   const ch_comm *replica = &x->grid.replica;

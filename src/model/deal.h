@@ -3,8 +3,8 @@
 #ifndef CH_MODEL_DEAL_H
 #define CH_MODEL_DEAL_H
 
-#include "comm/collective.h"
 #include "model/param.h"
+#include "op/visits.h"
 
 typedef struct ch_visits {
   const ch_params *params;
@@ -12,17 +12,13 @@ typedef struct ch_visits {
   ch_spreading under_way;
 } ch_visits;
 
-/* Makes ready for the visits of a pass: *v is x->visits until it has ended. Collective, all of them; they do nothing
- * where no matrices are dealt out. */
+/* Makes ready for the visits of a pass: x->visits until it has ended. Collective, all of them; they do nothing where no
+ * matrices are dealt out. */
 void ch_visits_init(ch_exec *x, const ch_params *params, ch_visits *v);
 
-/* Those of a layer set out, as they are now where they live: what products read of them, w16 or w. They need the room
- * of the layer but one. Halfway they are passed on; when they have ended they are here. */
-void ch_visits_begin(ch_exec *x, int layer);
-void ch_visits_pass_on(ch_exec *x);
-void ch_visits_end(ch_exec *x);
-
-/* Moves them on: for who has computed for a while. */
-void ch_visits_move(ch_exec *x);
+/* Those of a layer are to set out with ch_visits_next, as they are then where they live: what products read of them,
+ * w16 or w. They need the room of the layer but one. When they have ended they are here. */
+void ch_visits_begin(ch_exec *x, ch_visits *v, int layer);
+void ch_visits_end(ch_exec *x, ch_visits *v);
 
 #endif

@@ -1,6 +1,7 @@
 /* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is GEGLU or an MoE layer. */
 #include "comm/collective.h"
 #include "model/transformer.h"
+#include "op/visits.h"
 
 /* What the router of a layer keeps, where this pass adds to it. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
@@ -115,6 +116,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
   x->ops->rmsnorm(x, &norm);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
   if (b->moe < 0) {
+    ch_visits_next(x); /* an MoE layer takes that step when its first rows are there */
     geglu_forward(x, m, b, p, normed, added);
   } else {
     ch_moe_args moe = moe_args(x, m, b, p, tokens, normed);
@@ -157,6 +159,7 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_FFN, dx);
   backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
   if (b->moe < 0) {
+    ch_visits_next(x);
     const ch_sum sum[GEGLU_GRADIENTS] = {ch_sum_of(b->down), ch_sum_of(b->gate), ch_sum_of(b->up)};
     ch_sum_shards(x, shards, sum, GEGLU_GRADIENTS, p->accumulate, geglu_backward, &c);
   } else {

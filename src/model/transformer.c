@@ -189,20 +189,21 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
                                  .x = stream};
   ch_visits visits;
   ch_visits_init(x, &m->params, &visits);
-  ch_visits_begin(x, 0);
+  ch_visits_begin(x, &visits, 0);
+  ch_visits_next(x);
   x->ops->embedding(x, &embedding);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
-  ch_visits_pass_on(x);
+  ch_visits_next(x);
   for (int l = 0; l < m->config.layers; l++) {
     ch_block *b = &m->block[l];
     b->x = stream;
     real CH_DEV *out = p->gradients ? CH_NEW(&x->tape, real, n * d) : stream;
     size_t layer_mark = ch_arena_mark(&x->tape);
     b->mid = p->gradients ? CH_NEW(&x->tape, real, n * d) : other;
-    ch_visits_end(x);
-    ch_visits_begin(x, l + 1);
+    ch_visits_end(x, &visits);
+    ch_visits_begin(x, &visits, l + 1);
+    ch_visits_next(x);
     ch_attention_forward(x, m, b, p, stream, b->mid);
-    ch_visits_pass_on(x);
     ch_ffn_forward(x, m, b, p, &tokens, b->mid, out);
     if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
     stream = out;
@@ -214,10 +215,10 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   if (p->gradients) {
     for (int l = m->config.layers - 1; l >= 0; l--) {
       begin_gradients(x, &m->params, p, l);
-      ch_visits_end(x);
-      if (l + 1 < m->config.layers) ch_visits_begin(x, l - 1); /* the last two layers' are still here */
+      ch_visits_end(x, &visits);
+      if (l + 1 < m->config.layers) ch_visits_begin(x, &visits, l - 1); /* the last two layers' are still here */
       ch_ffn_backward(x, m, &m->block[l], p, &tokens, dx);
-      ch_visits_pass_on(x);
+      ch_visits_next(x);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
     }

@@ -63,8 +63,8 @@ int ch_param_collect(const ch_param *p, const ch_exec *x, int gradient, real *wh
   if (p->owner >= 0) {
     ch_bytes spans[CH_SPANS * CH_RANKS];
     const ch_spread matrix = {p->owner, whole, p->whole * (int64_t)sizeof *whole};
-    ch_comm_spread(&x->grid.replica,
-                   &(ch_spreading){.what = "values of a matrix", .some = &matrix, .count = 1, .spans = spans});
+    ch_comm_spread_end(&x->grid.replica,
+                       &(ch_spreading){.what = "values of a matrix", .some = &matrix, .count = 1, .spans = spans});
   }
   return CHOIR_OK;
 }

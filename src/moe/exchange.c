@@ -4,6 +4,7 @@
 #include "moe/rounds.h"
 #include "moe/router.h"
 #include "moe/rows.h"
+#include "op/visits.h"
 
 _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,
                "all groups' rows may be under way, both ways, matrices for the next layer, and one more");
@@ -238,6 +239,7 @@ void ch_exchange_send_back(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *
 void ch_exchange_progress(ch_exec *x, ch_exchange *ex) {
   for (int i = 0; ex->slots && !ex->round.several && i < 2 * ex->groups && !ch_counting(x); i++)
     ch_comm_test(&x->grid.replica, &ex->transfer[i]);
+  ch_visits_move(x);
 }
 
 /* tokens (=|+=) the sums over their slots. */

@@ -1,5 +1,7 @@
 #include "moe/experts.h"
 
+#include "op/visits.h"
+
 /* How many slots are filled: only the device knows. */
 static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
 
@@ -85,10 +87,16 @@ static void output(ch_exec *x, const work *k) {
   ch_arena_release(&x->scratch, mark);
 }
 
+/* Rows that nobody computes beside have the links for themselves: what visits sets out behind the first ones. */
+static void arrive(ch_exec *x, const work *k, int group) {
+  ch_exchange_arrive(x, k->ex, group, k->rows);
+  if (!group) ch_visits_next(x);
+}
+
 static void forward(ch_exec *x, const work *k, int group) {
   const ch_moe_weights *w = &k->a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_exchange_arrive(x, k->ex, group, k->rows);
+  arrive(x, k, group);
   apply(x, k, CH_NN, (rows){.value = k->rows}, w->w1, w->w1_16, k->pre);
   ch_arena_release(&x->scratch, mark);
   output(x, k);
@@ -105,7 +113,7 @@ static void backward(ch_exec *x, const work *k, int group) {
   const ch_moe_weights *w = &a->weights;
   int64_t most = (int64_t)r->max_slots * a->h;
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_exchange_arrive(x, k->ex, group, k->rows);
+  arrive(x, k, group);
   real CH_DEV *dhidden = CH_NEW(&x->scratch, real, most);
   int rounds = x->compute == CH_COMPUTE_BF16;
 

@@ -7,6 +7,7 @@
 #include "comm/grid.h"
 
 struct ch_ops;
+struct ch_spreading;
 
 typedef struct ch_exec {
   const struct ch_ops *ops; /* one backend's table, complete */
@@ -19,8 +20,8 @@ typedef struct ch_exec {
   ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/exchange.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   ch_grid grid;             /* which of them share the experts with this one, and which have the same */
-  struct ch_visits *visits; /* matrices on their way here while others are multiplied (model/deal.h), or NULL */
-  int batch_invariant;      /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
+  struct ch_spreading *visits; /* matrices on their way here while others are multiplied (op/visits.h), or NULL */
+  int batch_invariant;         /* a row of a product A B does not depend on A's other rows, bit for bit: inference */
 } ch_exec;
 
 /* "fp32", "bf16", NULL: by number of ch_compute. */
