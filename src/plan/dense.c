@@ -98,37 +98,58 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   }
 }
 
-/* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_spread ---- */
+/* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_spread_next ---- */
 
-/* Elements that pass the link which is waited for: owners hand out what they have, then all pass on what they got. */
-static double waited_for(const owned *o) {
-  double others = o->ranks - 1;
-  return most_owned(o) + (o->all - least_owned(o)) * (others - 1) / others;
+ch_owned ch_deal_layer(ch_dealing *d, int layer) {
+  owned o = {.ranks = d->layout->experts * d->layout->hidden};
+  int matrices = 0, sharded = d->layout->dense_sharded && layer >= 0 && layer < d->config->model.layers;
+  for (int i = ch_params_first(d->params, layer); sharded && i < d->params->count && d->params->p[i].layer == layer;
+       i++) {
+    const ch_param *p = &d->params->p[i];
+    if (!ch_param_is_dealt(p)) continue;
+    own(&o, ch_deal(d->has, o.ranks, p->whole), p->whole);
+    matrices++;
+  }
+  return (ch_owned){o.all, most_owned(&o), least_owned(&o), matrices};
 }
 
 /* Bytes of an element: products of bf16 read rounded weights. */
-static int64_t element_bytes(const choir_config *config) {
+static int element_bytes(const choir_config *config) {
   return strcmp(config->train.compute, ch_compute_names[CH_COMPUTE_BF16]) ? WORD : sizeof(ch_bf16);
 }
 
+/* Owners hand out what they have, then all but the owner pass on what they got: whoever has most, and whoever owns
+ * least, is waited for. */
+void ch_flow_visit(const ch_dealing *d, const ch_owned *layer, ch_flow steps[CH_VISIT_STEPS]) {
+  const ch_layout *l = d->layout;
+  const double others = l->experts * l->hidden - 1, all = element_bytes(d->config) * d->config->train.accumulate;
+  ch_flow f = {.size = l->experts * l->hidden,
+               .stride = 1,
+               .exchanges = d->config->train.accumulate,
+               .messages = (int64_t)d->config->train.accumulate * layer->matrices};
+  steps[0] = steps[1] = (ch_flow){.size = f.size};
+  if (!others || !layer->matrices) return;
+  f.bytes = l->replicas * all * layer->all;
+  f.busiest = l->ranks * all * layer->most;
+  steps[0] = f;
+  f.bytes *= others - 1;
+  f.busiest = l->ranks * all * (layer->all - layer->least) * (others - 1) / others;
+  steps[1] = f;
+}
+
 void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *l, ch_flow *f) {
-  int64_t has[CH_RANKS] = {0}, size = l->experts * l->hidden, bytes = element_bytes(config);
-  f->size = (int)size;
-  for (int layer = 0; layer < config->model.layers && size > 1; layer++) {
-    /* before forward, and before backward, for which the last two layers' are still there */
-    int64_t times = config->train.accumulate * (layer + 2 < config->model.layers ? 2 : 1), count = 0;
-    owned o = {.ranks = (int)size};
-    for (int i = ch_params_first(params, layer); i < params->count && params->p[i].layer == layer; i++) {
-      const ch_param *p = &params->p[i];
-      if (!ch_param_is_dealt(p)) continue;
-      own(&o, ch_deal(has, (int)size, p->whole), p->whole);
-      count++;
+  ch_dealing d = {.config = config, .params = params, .layout = l};
+  ch_flow steps[CH_VISIT_STEPS];
+  f->size = l->experts * l->hidden;
+  for (int layer = 0; layer < config->model.layers; layer++) {
+    const ch_owned o = ch_deal_layer(&d, layer);
+    int times = layer + 2 < config->model.layers ? 2 : 1; /* before backward the last two layers' are still there */
+    ch_flow_visit(&d, &o, steps);
+    for (int s = 0; s < CH_VISIT_STEPS; s++) {
+      f->bytes += times * steps[s].bytes;
+      f->busiest += times * steps[s].busiest;
+      f->exchanges += times * steps[s].exchanges;
+      f->messages += times * steps[s].messages;
     }
-    f->bytes += (double)(times * l->replicas * bytes * (size - 1)) * o.all;
-    double busiest = (double)(l->ranks * bytes) * waited_for(&o);
-    f->busiest += (double)times * busiest;
-    if (!layer) f->alone = (double)config->train.accumulate * busiest;
-    f->exchanges += times * 2;
-    f->messages += times * 2 * count;
   }
 }

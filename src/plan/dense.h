@@ -2,6 +2,7 @@
 #ifndef CH_PLAN_DENSE_H
 #define CH_PLAN_DENSE_H
 
+#include "comm/comm.h"
 #include "model/param.h"
 #include "plan/flow.h"
 #include "train/layout.h"
@@ -11,5 +12,24 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
 
 /* Matrices that are dealt out, to the other ranks of the replica. */
 void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f);
+
+/* Who has them. Layer after layer, from the first on. */
+typedef struct ch_dealing {
+  const choir_config *config;
+  const ch_params *params;
+  const ch_layout *layout;
+  int64_t has[CH_RANKS]; /* elements so far, of each rank of a replica */
+} ch_dealing;
+
+typedef struct ch_owned {
+  double all, most, least; /* elements: of all ranks, and of those that have most and least of the layer */
+  int matrices;            /* 0: all of it is 0, as it is where layers end */
+} ch_owned;
+ch_owned ch_deal_layer(ch_dealing *d, int layer);
+
+/* The two steps of the visit of such a layer, in a step of training once for each micro-batch: from their owners, and
+ * from all. */
+enum { CH_VISIT_STEPS = 2 };
+void ch_flow_visit(const ch_dealing *d, const ch_owned *layer, ch_flow steps[CH_VISIT_STEPS]);
 
 #endif

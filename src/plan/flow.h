@@ -9,7 +9,6 @@ typedef struct ch_flow {
   double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
   double busiest;    /* the same if all sent, or got, as much as the rank that does most in each exchange: time goes by
                         it; 0: they do */
-  double alone;      /* of dense matrices the part of `busiest` that goes while nothing is computed */
   int64_t exchanges; /* of one rank in a step, one after the other; what goes at once is one */
   int64_t messages;  /* of one rank in a step, to each other one */
   int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plan/hidden.h"
 #include "train/step.h"
 
 /* What is computed; behind these stand the flows. */
@@ -14,10 +15,8 @@ static const char *const part_names[COMPUTED] = {"attention", "dense layers", "r
 enum { PRODUCTS = 3 };
 
 /* Readings and writings of memory for every element: of a weight by its products (read, read, its gradient written);
- * of a score by selection (gathered, read to select and to count, cleared for its gradient); of a weight by its update
- * (adafactor: the gradient four times, the weight twice and once to write; adamw: the gradient twice, the weight and
- * two means read and written). */
-enum { PRODUCT_PASSES = 3, SELECT_PASSES = 4, ADAFACTOR_PASSES = 7, ADAMW_PASSES = 8 };
+ * of a score by selection (gathered, read to select and to count, cleared for its gradient). */
+enum { PRODUCT_PASSES = 3, SELECT_PASSES = 4 };
 
 typedef struct {
   const choir_config *config;
@@ -65,17 +64,6 @@ static void compute(const job *j, int p, choir_plan_part *part) {
   take(part, PRODUCTS * j->flops[p] * j->tokens * uneven / (peak * c->share[p]), bytes / c->memory_bandwidth);
 }
 
-static void update(const job *j, choir_plan_part *part) {
-  double count = 0, passes = strcmp(j->config->train.optimizer, "adamw") ? ADAFACTOR_PASSES : ADAMW_PASSES;
-  for (int i = 0; i < j->params->count; i++) {
-    const ch_param *p = &j->params->p[i];
-    int dealt = j->layout->dense_sharded && ch_param_is_dealt(p);
-    double share = p->expert ? most_of_experts(j) : dealt ? 1.0 / (j->layout->experts * j->layout->hidden) : 1;
-    count += (double)p->whole * share;
-  }
-  take(part, 0, passes * sizeof(real) * count / j->cluster->memory_bandwidth);
-}
-
 static void send(const job *j, ch_flow_kind kind, choir_plan_layout *out) {
   choir_plan_part *part = &out->part[COMPUTED + kind];
   ch_flow f = ch_flow_of(j->config, j->params, j->layout, kind);
@@ -90,30 +78,6 @@ static void send(const job *j, ch_flow_kind kind, choir_plan_layout *out) {
 }
 
 static double larger(double a, double b) { return a > b ? a : b; }
-
-/* What the engine hides: an exchange of rows is cut into groups of experts, so that of each pass the first group's way
- * there and the last one's back are waited for, and between them the longer of the products, a third forward and two
- * backward, and of the other ways. */
-static double hidden_rows(const job *j, const choir_plan_layout *out) {
-  double rows = out->part[COMPUTED + CH_FLOW_ROWS].seconds, experts = out->part[CH_FLOPS_EXPERTS].seconds, hidden = 0;
-  if (rows <= 0) return 0;
-  double ends = rows / 2 / ch_flow_groups(j->config, j->layout);
-  for (int pass = 1; pass < PRODUCTS; pass++) {
-    double products = experts * pass / PRODUCTS, between = rows / 2 - ends;
-    hidden += between < products ? between : products;
-  }
-  return hidden;
-}
-
-/* Matrices that visit come while the layer before computes: all but the first layer's of a pass. Links are free beside
- * attention and dense layers; where experts compute, rows travel. */
-static double hidden_visits(const job *j, const choir_plan_layout *out) {
-  const ch_flow f = ch_flow_of(j->config, j->params, j->layout, CH_FLOW_MATRICES);
-  double products = out->part[CH_FLOPS_ATTENTION].seconds + out->part[CH_FLOPS_DENSE].seconds;
-  if (f.busiest <= 0) return 0;
-  double beside = out->part[COMPUTED + CH_FLOW_MATRICES].seconds * (1 - f.alone / f.busiest);
-  return beside < products ? beside : products;
-}
 
 /* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
  * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
@@ -150,13 +114,18 @@ void ch_step_of(const choir_config *config, const ch_params *params, const ch_cl
     compute(&j, p, &out->part[p]);
     model += PRODUCTS * j.flops[p] * draws;
   }
-  update(&j, &out->part[UPDATE]);
+  take(&out->part[UPDATE], 0, ch_update_seconds(config, params, cluster, layout));
   for (int i = 0; i < COMPUTED; i++) out->part[i].name = part_names[i];
   for (int kind = 0; kind < CH_FLOWS; kind++) send(&j, (ch_flow_kind)kind, out);
   out->parts = COMPUTED + CH_FLOWS;
   for (int i = 0; i < out->parts; i++) out->seconds += out->part[i].seconds;
   out->overlapped = overlapped(&j, out, out->seconds);
-  out->seconds -= hidden_rows(&j, out) + hidden_visits(&j, out);
+  const choir_plan_part *p = out->part;
+  const ch_shown shown = {.attention = p[CH_FLOPS_ATTENTION].seconds,
+                          .dense = p[CH_FLOPS_DENSE].seconds,
+                          .experts = p[CH_FLOPS_EXPERTS].seconds,
+                          .rows = p[COMPUTED + CH_FLOW_ROWS].seconds};
+  out->seconds -= ch_hidden_seconds(config, params, cluster, layout, &shown);
   out->tokens_per_second = tokens / out->seconds;
   out->share = model * out->tokens_per_second / (layout->ranks * ch_peak_of(config, cluster));
   out->cost = cluster->price * layout->ranks * 1e9 / out->tokens_per_second / 3600;
