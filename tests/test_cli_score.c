@@ -80,6 +80,10 @@ static void tasks(void **state) {
       "grep -q 'each text by itself' text; grep -q \"majority .*50.00\" text; grep -q '32 texts' text;"
       "choir score run --task mine.json --data set --split test --out q.jsonl >text 2>/dev/null;"
       "grep -q 'no labels' text; head -n 1 q.jsonl | grep -q '{\"idx\": 0, \"label\": \"'");
+  program_must(/* a batch larger than the set is not filled up with padding */
+               "for B in 18 100000000; do choir score run --task mine.json --data set --batch-sequences $B 2>/dev/null "
+               "| "
+               "sed -n 's/^\\(batch  *accuracy.*\\)depends.*/\\1/p' >by$B; done; test -s by18 && cmp by18 by100000000");
 }
 
 static void refusals(void **state) {

@@ -81,6 +81,11 @@ typedef struct {
 
 static int longest(const ch_examples *e) { return ch_padded_length(e->longest + e->longest_word - 1); }
 
+int ch_predict_fit(const ch_examples *e, int B, int experts) {
+  int64_t least = (experts + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP, fit = e->count > least ? e->count : least;
+  return B < fit ? B : (int)fit;
+}
+
 int ch_predict_passes(const ch_examples *e, int B, ch_pass *passes) {
   static const int32_t some = 0;
   static real some_logits;
@@ -157,9 +162,10 @@ static int run(batches *w, const choir_score_options *o) {
 int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const choir_score_options *o,
                        ch_predictions *p) {
   CH_TRY(begin(e, labels_of(e), p));
-  batches w = {.model = model, .e = e, .p = p, .B = B, .V = model->config.model.vocab_size};
-  size_t rows = (size_t)B * (size_t)e->longest_word;
-  w.token = malloc((size_t)B * (size_t)longest(e) * sizeof *w.token);
+  const choir_model_config *c = &model->config.model;
+  batches w = {.model = model, .e = e, .p = p, .B = ch_predict_fit(e, B, c->experts), .V = c->vocab_size};
+  size_t rows = (size_t)w.B * (size_t)e->longest_word;
+  w.token = malloc((size_t)w.B * (size_t)longest(e) * sizeof *w.token);
   w.row = malloc(rows * sizeof *w.row);
   w.target = malloc(rows * sizeof *w.target);
   w.logits = malloc(rows * (size_t)w.V * sizeof *w.logits);

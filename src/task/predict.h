@@ -19,8 +19,12 @@ typedef struct ch_predictions {
 int ch_predict_alone(choir_model *model, const ch_examples *examples, const choir_score_options *options,
                      ch_predictions *predictions);
 
-/* Routed by the router's own rule, B examples at a time in the order of the file, the last batch smaller; padding takes
- * no part. Needs a plan for ch_predict_passes. */
+/* B, or where there are fewer examples no more than these: the rest of a batch would be padding, computed like all
+ * else. But tokens enough for the experts, which a router checks. */
+int ch_predict_fit(const ch_examples *examples, int B, int experts);
+
+/* Routed by the router's own rule, B examples (as they fit) at a time in the order of the file, the last batch smaller;
+ * padding takes no part. Needs a plan for ch_predict_passes of the B that fits. */
 int ch_predict_batches(choir_model *model, const ch_examples *examples, int B, const choir_score_options *options,
                        ch_predictions *predictions);
 

@@ -17,13 +17,14 @@ static int check(choir_model *model, const choir_tokenizer *tokenizer, const cho
     return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",
                     o->batch_sequences, o->score.batch, o->score.chunk);
   if (!(o->capacity_factor >= 0 && o->capacity_factor <= 65536))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "capacity_factor is %g: must be above 0, or 0 for the config's",
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "capacity_factor is %g: must be above 0 and 65536 at most, or 0 for the config's",
                     o->capacity_factor);
   return CHOIR_OK;
 }
 
-static int plan_batches(choir_model *model, const ch_examples *e, int B) {
-  int count = ch_predict_passes(e, B, NULL);
+static int plan_batches(choir_model *model, const ch_examples *e, int asked) {
+  int B = ch_predict_fit(e, asked, model->config.model.experts), count = ch_predict_passes(e, B, NULL);
   ch_pass *passes = malloc((size_t)count * sizeof *passes);
   if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
   ch_predict_passes(e, B, passes);
