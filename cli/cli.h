@@ -109,8 +109,7 @@ void cli_print_memory(
 json_t *cli_json_memory(const choir_memory *memory);
 const char *cli_grouped(int64_t number);  /* 1,234,567 */
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
-void cli_bar(FILE *out, double share, int width);
-char *cli_unescape(const char *text); /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
+char *cli_unescape(const char *text);     /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
 void cli_json_watch(void);            /* from now on an object that lacks something for want of memory is not printed */
 int cli_json_print(json_t *object);   /* to standard output, and releases it */
 int cli_json_line(json_t *object);    /* the same on one line */
@@ -222,8 +221,6 @@ typedef struct cli_score_options {
   int batch, chunk, batch_sequences, tokens, json;
   double capacity_factor;
 } cli_score_options;
-/* A line: accuracy, and what else the task wants to know. */
-void cli_print_measure(const choir_task_measure *measure, int by_batch, int batch_sequences);
 int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 

@@ -11,7 +11,8 @@ static int show_progress(void *context, int64_t done, int64_t total) {
   return cli_stop_requested();
 }
 
-void cli_print_measure(const choir_task_measure *m, int by_batch, int batch_sequences) {
+/* A line: accuracy, and what else the task wants to know. */
+static void print_measure(const choir_task_measure *m, int by_batch, int batch_sequences) {
   printf("%-10s accuracy %6.2f %%  %s of %s", m->routing, 100 * m->accuracy, cli_grouped(m->correct),
          cli_grouped(m->labelled));
   if (!isnan(m->matthews)) printf("  Matthews %.3f", m->matthews);
@@ -30,8 +31,7 @@ static void print_result(const cli_score_options *o, const choir_task *task, con
   if (r->malformed)
     printf("  %s malformed rows left out; the first, %s\n", cli_grouped(r->malformed), r->first_malformed);
   if (!r->measure[0].labelled) printf("no labels: nothing to compare the predictions with\n");
-  for (int i = 0; i < r->measures && r->measure[0].labelled; i++)
-    cli_print_measure(&r->measure[i], i, o->batch_sequences);
+  for (int i = 0; i < r->measures && r->measure[0].labelled; i++) print_measure(&r->measure[i], i, o->batch_sequences);
   if (r->majority_label)
     printf("%-10s accuracy %6.2f %%  always '%s'\n", "majority", 100 * r->majority, r->majority_label);
   printf("%.1f texts/s", r->seconds > 0 ? (double)r->examples / r->seconds : 0);

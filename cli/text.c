@@ -83,7 +83,7 @@ json_t *cli_json_memory(const choir_memory *memory) {
   return object;
 }
 
-void cli_bar(FILE *out, double share, int width) {
+static void bar(FILE *out, double share, int width) {
   int filled = share > 0 ? (int)ceil(share * width - 0.5) : 0;
   if (share > 0 && filled < 1) filled = 1; /* what is there is seen */
   for (int i = 0; i < filled && i < width; i++) fputc('#', out);
@@ -178,7 +178,7 @@ void cli_print_histogram(const choir_route_stats *stats) {
   for (int i = 0; i <= last; i++) {
     printf("  %7d %8s  %5.1f %%  ", i, cli_count((double)stats->histogram[i]),
            total ? 100.0 * (double)stats->histogram[i] / (double)total : 0.0);
-    cli_bar(stdout, (double)stats->histogram[i] / (double)most, 40);
+    bar(stdout, (double)stats->histogram[i] / (double)most, 40);
     putchar('\n');
   }
 }

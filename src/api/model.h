@@ -82,7 +82,4 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
 const ch_routing_hook *ch_model_routing_hook(choir_model *model);
 const ch_routing_hook *ch_model_any_hook(choir_model *model);
 
-/* The name of a routing: "threshold", or the pool. */
-const char *ch_model_routing_name(const choir_model *model, int causal);
-
 #endif

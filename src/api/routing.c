@@ -47,12 +47,10 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
   return CHOIR_OK;
 }
 
-const char *ch_model_routing_name(const choir_model *model, int causal) {
-  if (causal) return threshold;
+const char *choir_model_routing(const choir_model *model) {
+  if (model->causal) return threshold;
   return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? model->net.config.router.pool : "batch";
 }
-
-const char *choir_model_routing(const choir_model *model) { return ch_model_routing_name(model, model->causal); }
 
 choir_routing_properties choir_model_routing_properties(const choir_model *model) {
   if (!model->net.moe_layers) return (choir_routing_properties){0};

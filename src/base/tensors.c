@@ -38,7 +38,8 @@ size_t ch_dtype_size(choir_dtype dtype) { return dtypes[dtype].size; }
 
 int ch_dtype_valid(int dtype) { return dtype >= 0 && dtype < DTYPES; }
 
-int ch_dtype_find(const char *name) {
+/* A choir_dtype, or -1. */
+static int find_dtype(const char *name) {
   for (int i = 0; i < DTYPES; i++)
     if (!strcmp(dtypes[i].name, name)) return i;
   return -1;
@@ -59,7 +60,7 @@ static int bad(const reader *r, const char *tensor, const char *what) {
 
 static int read_dtype(const reader *r, const char *key, const json_t *value, choir_tensor *t) {
   if (!json_is_string(value)) return bad(r, key, "\"dtype\" must be a string");
-  int dtype = ch_dtype_find(json_string_value(value));
+  int dtype = find_dtype(json_string_value(value));
   if (dtype < 0)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "%s: tensor '%s' has dtype \"%.16s\": supported are F64, F32, BF16, I64, I32, U64 and U8", r->name,

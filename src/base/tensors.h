@@ -38,7 +38,6 @@ void ch_tensors_forget(const choir_tensors *tensors, const choir_tensor *tensor)
 
 const char *ch_dtype_name(choir_dtype dtype); /* "F32" */
 size_t ch_dtype_size(choir_dtype dtype);      /* bytes of one element */
-int ch_dtype_find(const char *name);          /* a choir_dtype, or -1 */
 int ch_dtype_valid(int dtype);
 
 /* Product of a shape times the element size; 0 when it overflows, 1 when *bytes holds it. */

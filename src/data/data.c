@@ -27,7 +27,8 @@ json_t *ch_shard_describe(const ch_shard_info *info) {
                    "text_bytes", (json_int_t)info->text_bytes, "checksum", ch_hex(info->checksum, checksum));
 }
 
-int ch_shard_compare(const json_t *source, const char *file, const char *share, const ch_shard *shard) {
+/* Whether it says of one what is in it. */
+static int compare_shard(const json_t *source, const char *file, const char *share, const ch_shard *shard) {
   json_t *said, *is = ch_shard_describe(&shard->info);
   int code = ch_json_get_object(source, file, share, &said);
   if (!code && !is) code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory to check %s", file);
@@ -46,7 +47,7 @@ static int open_shard(const choir_data *d, const char *directory, const char *fi
   if (shard->info.tokenizer_hash != d->tokenizer_hash || shard->info.vocab_size != d->vocab_size)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: made with another tokenizer than %s; build the data again", path,
                     d->tokenizer_path);
-  return ch_shard_compare(source, file, share, shard);
+  return compare_shard(source, file, share, shard);
 }
 
 static int open_source(choir_data *d, const char *directory, const char *file, const json_t *source) {

@@ -29,9 +29,8 @@ int ch_data_sample_source(const choir_data *data, uint64_t seed, uint64_t sample
 /* Letters, digits, '-' and '_', at most 64. */
 int ch_source_name_check(const char *name);
 
-/* What data.json says of a shard; written and read back by the same pair. */
+/* What data.json says of a shard. */
 json_t *ch_shard_describe(const ch_shard_info *info);
-int ch_shard_compare(const json_t *source, const char *file, const char *share, const ch_shard *shard);
 
 /* 64 bits as hexadecimal digits, which JSON's numbers cannot hold. text: 17 bytes. Returns text. */
 const char *ch_hex(uint64_t value, char *text);

@@ -10,7 +10,8 @@ json_t *ch_certificate_json(const choir_certificate *c) {
                    (json_int_t)c->iterations);
 }
 
-json_t *ch_route_stats_json(const choir_route_stats *s) {
+/* Everything up to the histogram. */
+static json_t *stats_json(const choir_route_stats *s) {
   return json_pack(
       "{s:I, s:i, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "tokens", (json_int_t)s->tokens, "experts", s->experts,
       "capacity", (json_int_t)s->capacity, "assignments", (json_int_t)s->assignments, "dropped", (json_int_t)s->dropped,
@@ -20,7 +21,7 @@ json_t *ch_route_stats_json(const choir_route_stats *s) {
 }
 
 int choir_route_stats_json(const choir_route_stats *stats, char **json) {
-  json_t *root = ch_route_stats_json(stats);
+  json_t *root = stats_json(stats);
   *json = ch_json_dump(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
   json_decref(root);
   return *json ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics as JSON");

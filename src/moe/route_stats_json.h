@@ -9,7 +9,4 @@
 /* null where no solver assigned. */
 json_t *ch_certificate_json(const choir_certificate *certificate);
 
-/* Everything up to the histogram. */
-json_t *ch_route_stats_json(const choir_route_stats *stats);
-
 #endif

@@ -29,7 +29,7 @@ typedef enum {
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
           row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
-enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) CH_ROUTER_OPTION_COUNT };
+enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
 #define CH_ROUTER_TAKES(name) (1u << CH_ROUTER_NUMBER_##name)
 #define CH_ROUTER_TAKES_CAPACITY (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor))

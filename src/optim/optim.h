@@ -8,7 +8,7 @@
 /* The options that not every optimizer takes: fields of choir_train_config. */
 #define CH_OPTIM_OPTIONS(row) row(beta1) row(beta2) row(weight_decay)
 #define CH_OPTIM_NUMBER(name) CH_OPTIM_NUMBER_##name,
-enum { CH_OPTIM_OPTIONS(CH_OPTIM_NUMBER) CH_OPTIM_OPTION_COUNT };
+enum { CH_OPTIM_OPTIONS(CH_OPTIM_NUMBER) };
 #undef CH_OPTIM_NUMBER
 #define CH_OPTIM_TAKES(name) (1u << CH_OPTIM_NUMBER_##name)
 extern const char *const ch_optim_option_names[]; /* by number, NULL-terminated */

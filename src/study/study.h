@@ -108,8 +108,6 @@ int ch_study_measures(const ch_study *study, const char *what);
 /* ---- study_file.c: study.json ---- */
 
 int ch_study_save(const ch_study *study);
-/* The study that stands in `own`; needs no data. */
-int ch_study_open(const char *directory, const char *own, ch_study *study);
 
 /* Calls `each` for every study in a directory, in alphabetical order; CHOIR_ERROR_FORMAT where there is none. */
 int ch_study_each(const char *directory, int (*each)(void *context, ch_study *study), void *context);

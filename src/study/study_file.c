@@ -48,7 +48,8 @@ static int read_study(const json_t *root, const char *path, ch_study *s) {
   return ch_study_plan(s, tokens);
 }
 
-int ch_study_open(const char *directory, const char *own, ch_study *s) {
+/* The study that stands in `own`; needs no data. */
+static int open_study(const char *directory, const char *own, ch_study *s) {
   char path[PATH_MAX + 16];
   json_t *root;
   *s = (ch_study){0};
@@ -74,7 +75,7 @@ int ch_study_each(const char *directory, int (*each)(void *context, ch_study *st
     free(entry[i]);
     if (code || access(file, R_OK)) continue;
     found = 1;
-    code = ch_study_open(directory, own, &study);
+    code = open_study(directory, own, &study);
     if (code) continue;
     code = each(context, &study);
     ch_study_free(&study);

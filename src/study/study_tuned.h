@@ -32,9 +32,6 @@ json_t *ch_tuned_json(const ch_tuned *tuned);
 
 /* ---- study_tuned_table.c ---- */
 
-/* The table in the paper's layout, as rows of texts: the first is the head, the last the average. tuned: of
- * ch_tuned_json. */
-json_t *ch_tuned_table(const json_t *tuned);
 void ch_tuned_page(FILE *out, const json_t *tuned);             /* HTML */
 int ch_tuned_markdown(const json_t *summary, const char *path); /* the same as a file */
 

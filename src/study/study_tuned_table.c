@@ -88,7 +88,9 @@ static json_t *row_of(const json_t *tuned, int number) {
   return row;
 }
 
-json_t *ch_tuned_table(const json_t *tuned) {
+/* The table in the paper's layout, as rows of texts: the first is the head, the last the average. tuned: of
+ * ch_tuned_json. */
+static json_t *table_of(const json_t *tuned) {
   json_t *rows = json_array();
   int tasks = (int)json_array_size(json_object_get(tuned, "tasks"));
   ch_json_add(rows, head_row(tuned));
@@ -198,7 +200,7 @@ static char *saying(int number, const json_t *tuned) {
 /* ---- files ---- */
 
 void ch_tuned_page(FILE *out, const json_t *tuned) {
-  json_t *rows = ch_tuned_table(tuned), *row, *cell, *head = json_array_get(rows, 0);
+  json_t *rows = table_of(tuned), *row, *cell, *head = json_array_get(rows, 0);
   const char *columns[COLUMNS + 1] = {0};
   size_t i, j;
   json_array_foreach(head, j, cell) if (j < COLUMNS) columns[j] = json_string_value(cell);
@@ -229,7 +231,7 @@ static void markdown_text(FILE *out, const char *text) {
 
 static int write_markdown(FILE *out, const void *context) {
   const json_t *summary = context, *tuned = json_object_get(summary, "tuned");
-  json_t *rows = ch_tuned_table(tuned), *row, *cell;
+  json_t *rows = table_of(tuned), *row, *cell;
   size_t i, j;
   fprintf(out, "# %s\n\n%s, %.0f seeds, %.1f M tokens of pre-training.\n\n", ch_text_at(summary, "title"),
           ch_text_at(summary, "scale"), ch_number_at(summary, "seeds"), 1e-6 * ch_number_at(summary, "tokens"));

@@ -55,9 +55,6 @@ json_t *ch_measure_json(const choir_task_measure *measure);
 /* Steps of an epoch; evaluations come every so many. */
 int64_t ch_tune_epoch_steps(const ch_tune *t);
 
-/* Nonzero when the run has taken all its steps, or waited long enough for a better evaluation. */
-int ch_tune_done(const ch_tune *t);
-
 /* Steps until that, the caller's stop, or an error. */
 int ch_tune_loop(ch_tune *t);
 

@@ -20,7 +20,8 @@ int64_t ch_tune_epoch_steps(const ch_tune *t) {
   return (t->sampler.batches + a - 1) / a;
 }
 
-int ch_tune_done(const ch_tune *t) {
+/* Nonzero when the run has taken all its steps, or waited long enough for a better evaluation. */
+static int is_done(const ch_tune *t) {
   return t->trainer.step >= t->config.train.steps ||
          (t->settings.patience > 0 && t->state.waited >= t->settings.patience);
 }
@@ -142,16 +143,16 @@ static int loop(loop_state *d) {
   choir_finetune_event e = make_event(d, CHOIR_EVENT_MEMORY);
   e.memory = &t->memory;
   if (t->options->event) t->options->event(t->options->context, &e);
-  while (!ch_tune_done(t) && !d->stop) {
+  while (!is_done(t) && !d->stop) {
     CH_TRY(step(d));
     int better = 0;
     if (due(t, every)) {
       CH_TRY(evaluate(d));
       better = t->state.best_step == t->trainer.step; /* its checkpoint is there */
     }
-    if (!better && (d->stop || ch_tune_done(t) || due(t, c->checkpoint_every))) CH_TRY(checkpoint(d));
+    if (!better && (d->stop || is_done(t) || due(t, c->checkpoint_every))) CH_TRY(checkpoint(d));
   }
-  if (ch_tune_done(t)) return CHOIR_OK;
+  if (is_done(t)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
                   t->trainer.step, c->steps);
 }
@@ -174,7 +175,7 @@ static void write_head(ch_tune *t) {
 
 int ch_tune_loop(ch_tune *t) {
   loop_state d = {.t = t, .first_step = t->trainer.step, .begin = ch_machine_seconds()};
-  if (ch_tune_done(t)) return CHOIR_OK;
+  if (is_done(t)) return CHOIR_OK;
   CH_TRY(ch_metrics_open(&t->metrics, t->out, t->state.metrics_bytes));
   if (!t->state.metrics_bytes) write_head(t);
   int code = loop(&d);

@@ -6,7 +6,9 @@
 #include "base/error.h"
 #include "train/step.h"
 
-double ch_experts_per_token(const choir_model_config *m) {
+/* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
+ * chooses for it. */
+static double experts_per_token(const choir_model_config *m) {
   int choices = ch_router_choices(&m->router);
   return choices ? choices : m->router.capacity_factor;
 }
@@ -26,7 +28,7 @@ void ch_count_flops(const choir_config *config, const ch_params *params, double 
   for (int i = 0; i < CH_FLOPS_PARTS; i++) flops[i] = 0;
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
-    double share = p->expert ? ch_experts_per_token(m) / m->experts : 1;
+    double share = p->expert ? experts_per_token(m) / m->experts : 1;
     if (p->product) flops[ch_flops_part_of(p)] += 2 * (double)p->whole * share;
   }
   flops[CH_FLOPS_ATTENTION] += m->layers * 2 * (2.0 * seen * m->heads * ch_config_d_head(m));
@@ -45,7 +47,7 @@ static void count_parameters(const ch_transformer *net, double share, choir_conf
 static void count_all(const ch_trainer *t, choir_config_costs *costs) {
   const choir_config *config = &t->model->config;
   const ch_transformer *net = &t->model->net;
-  double share = config->model.moe_every ? ch_experts_per_token(&config->model) / config->model.experts : 0;
+  double share = config->model.moe_every ? experts_per_token(&config->model) / config->model.experts : 0;
   double flops[CH_FLOPS_PARTS];
   count_parameters(net, share, costs);
   ch_count_flops(config, &net->params, flops);

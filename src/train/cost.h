@@ -20,8 +20,4 @@ ch_flops_part ch_flops_part_of(const ch_param *p);
  * (ch_pass_sequences). */
 void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]);
 
-/* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
- * chooses for it. */
-double ch_experts_per_token(const choir_model_config *config);
-
 #endif
