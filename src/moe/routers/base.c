@@ -4,11 +4,6 @@
 #include "moe/assign/assign.h"
 #include "moe/routers/token_choice.h"
 
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return ch_router_check_sizes(o, n, e);
-}
-
 /* Outside a layer any affinities stand for the logits. */
 static const real CH_DEV *logits_of(const ch_route_args *a) { return a->logits ? a->logits : a->scores; }
 
@@ -69,7 +64,7 @@ const ch_router ch_router_base = {
     .choices = 1,
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("base"), .capacity_factor = 1},
-    .check = check,
+    .check = ch_fixed_check,
     .max_slots = ch_fixed_max_slots,
     .route = route,
     .causal = greedy,

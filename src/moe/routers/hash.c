@@ -2,18 +2,13 @@
  * across. */
 #include "moe/routers/token_choice.h"
 
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return ch_router_check_sizes(o, n, e);
-}
-
 const ch_router ch_router_hash = {
     .name = "hash",
     .summary = "token id mod experts (Roller et al. 2021)",
     .reads = CH_READS_IDS,
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("hash"), .capacity_factor = 1},
-    .check = check,
+    .check = ch_fixed_check,
     .max_slots = ch_fixed_max_slots,
     .route = ch_fixed_route,
 };

@@ -3,11 +3,6 @@
  * tokens that it got. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. */
 #include "moe/routers/token_choice.h"
 
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return ch_router_check_sizes(o, n, e);
-}
-
 /* |mu|^2 / 2 of every expert; NULL outside a layer, where there are no centroids and the best score is the nearest. */
 static const real CH_DEV *half_squares(ch_exec *x, const ch_route_args *a) {
   if (!a->weight) return NULL;
@@ -46,7 +41,7 @@ const ch_router ch_router_kmeans = {
     .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("kmeans"), .capacity_factor = 1},
-    .check = check,
+    .check = ch_fixed_check,
     .max_slots = ch_fixed_max_slots,
     .route = route,
     .observe = observe,

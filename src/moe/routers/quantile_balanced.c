@@ -4,20 +4,9 @@
  * Prices are the multipliers of "every expert takes n K / e" in the linear programme of docs/design.md with the row
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
  * K-th and the next best of S[t] - beta, and beta_i, between the (n K / e)-th and the next best of S[.,i] - alpha. */
-#include "base/error.h"
 #include "moe/routers/token_choice.h"
 
 enum { ITERATIONS = 16 }; /* loads within a few per cent of each other from 0, nearer from last step's prices */
-
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return ch_token_choice_check(o, o->experts_per_token, n, e);
-}
-
-static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)e, (void)sequence_length;
-  return n * o->experts_per_token;
-}
 
 /* The k best tokens of every expert by its margins, and the worst of them. */
 static void select_by(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, int k, const ch_record *taken,
@@ -99,8 +88,8 @@ const ch_router ch_router_quantile_balanced = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) |
                CH_ROUTER_TAKES(threshold_after),
     .defaults = {CH_ROUTER_DEFAULTS_K("quantile_balanced", 2), .capacity_factor = 1},
-    .check = check,
-    .max_slots = max_slots,
+    .check = ch_per_token_check,
+    .max_slots = ch_per_token_max_slots,
     .route = route,
     .causal = causal,
     .observe = ch_router_observe_cutoffs,

@@ -1,18 +1,7 @@
 /* Random experts (THOR, Zuo et al. 2022): K experts a token, drawn without replacement, gate 1/K, nothing learned.
  * Training draws anew for every token; elsewhere the draw is a function of the token's id, so that a token alone meets
  * the same experts as in a batch. */
-#include "base/error.h"
 #include "moe/routers/token_choice.h"
-
-static int check(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return ch_token_choice_check(o, o->experts_per_token, n, e);
-}
-
-static int max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)e, (void)sequence_length;
-  return n * o->experts_per_token;
-}
 
 static void run(ch_exec *x, const ch_route_args *a, int training) {
   ch_rng fixed = ch_rng_make(0, CH_STREAM_SECOND_EXPERT, a->rng.sub);
@@ -31,8 +20,8 @@ const ch_router ch_router_random = {
     .options = CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(consistency_weight),
     .draws = 1,
     .defaults = {CH_ROUTER_DEFAULTS_K("random", 2), .capacity_factor = 1},
-    .check = check,
-    .max_slots = max_slots,
+    .check = ch_per_token_check,
+    .max_slots = ch_per_token_max_slots,
     .route = route,
     .causal = causal,
 };

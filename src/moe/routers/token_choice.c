@@ -63,9 +63,24 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
 
+int ch_fixed_check(const choir_router_options *o, int n, int e, int sequence_length) {
+  (void)sequence_length;
+  return ch_router_check_sizes(o, n, e);
+}
+
 int ch_fixed_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
   (void)o, (void)e, (void)sequence_length;
   return n;
+}
+
+int ch_per_token_check(const choir_router_options *o, int n, int e, int sequence_length) {
+  (void)sequence_length;
+  return ch_token_choice_check(o, o->experts_per_token, n, e);
+}
+
+int ch_per_token_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+  (void)e, (void)sequence_length;
+  return n * o->experts_per_token;
 }
 
 int ch_token_choice_max_slots(const choir_router_options *o, int per_token, int n, int e) {

@@ -31,7 +31,12 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
 
 /* ... to expert id mod e. Of one expert no id is asked. */
 void ch_fixed_route(ch_exec *x, const ch_route_args *a);
+
+/* check and max_slots where every token has one expert, and where it has experts_per_token. */
+int ch_fixed_check(const choir_router_options *o, int n, int e, int sequence_length);
 int ch_fixed_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
+int ch_per_token_check(const choir_router_options *o, int n, int e, int sequence_length);
+int ch_per_token_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
 
 /* max_slots of K choices a token. */
 int ch_token_choice_max_slots(const choir_router_options *o, int per_token, int n, int e);
