@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
 #include "model/config.h"
@@ -76,8 +75,6 @@ static int fresh(ch_tune *t, char *base) {
   t->settings.task = json_incref(o->task->json);
   if (!realpath(base, t->settings.from)) return ch_error_errno("%s: cannot open checkpoint", base);
   if (!realpath(o->data, t->settings.data)) return ch_error_errno("%s: cannot open data", o->data);
-  CH_TRY(ch_json_check_name(t->settings.from));
-  CH_TRY(ch_json_check_name(t->settings.data));
   char *text = ch_json_dump(t->settings.task, 0);
   if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the task");
   int code = ch_task_parse(text, strlen(text), choir_task_name(o->task), &t->task);

@@ -16,6 +16,8 @@
 int ch_tune_settings_save(const ch_tune *t) {
   char path[4200];
   const ch_tune_settings *s = &t->settings;
+  CH_TRY(ch_json_check_name(s->from));
+  CH_TRY(ch_json_check_name(s->data));
   snprintf(path, sizeof path, "%s/finetune.json", t->out);
   CH_TRY(ch_json_save(
       json_pack("{s:s, s:s, s:I, s:I, s:O}", "from", s->from, "data", s->data, "patience", (json_int_t)s->patience,
