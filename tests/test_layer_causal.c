@@ -134,6 +134,30 @@ static void a_layer_learns_thresholds(void **state) {
   layer_case_free(&c);
 }
 
+/* A batch of padding alone has no cut-offs, also not those that another batch has left. */
+static void padding_teaches_nothing(void **state) {
+  (void)state;
+  uint8_t valid[N] = {0};
+  for (int r = 0; ch_routers[r]; r++) {
+    if (!ch_router_has_thresholds(ch_routers[r])) continue;
+    layer_case c = layer_case_new(ch_router_names[r], N, D, H, E);
+    choir_layer *layer = causal_layer(ch_router_names[r]);
+    choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2};
+    float out[N * D], kept[E] = {0}, before[E];
+    test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, NULL, 1, out));
+    test_ok(choir_layer_observe(layer, 0, kept));
+    memcpy(before, kept, sizeof kept);
+    for (int call = 0; call < 2; call++) {
+      test_normal(c.x, N * D, 300);
+      test_ok(choir_layer_forward(layer, &w, N, c.x, NULL, call ? valid : NULL, 1, out));
+    }
+    test_ok(choir_layer_observe(layer, 1, kept));
+    if (memcmp(kept, before, sizeof kept)) fail_msg("%s has learnt from padding", ch_router_names[r]);
+    choir_layer_destroy(layer);
+    layer_case_free(&c);
+  }
+}
+
 /* Every router that has a causal way: where tokens choose they need no thresholds. */
 static void every_router_can_serve(void **state) {
   (void)state;
@@ -180,9 +204,9 @@ static void all_tokens_to_all_experts(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(routes_a_matrix), cmocka_unit_test(a_layer_serves_by_thresholds),
-                                     cmocka_unit_test(a_layer_learns_thresholds),
-                                     cmocka_unit_test(every_router_can_serve),
-                                     cmocka_unit_test(all_tokens_to_all_experts)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(routes_a_matrix),           cmocka_unit_test(a_layer_serves_by_thresholds),
+      cmocka_unit_test(a_layer_learns_thresholds), cmocka_unit_test(padding_teaches_nothing),
+      cmocka_unit_test(every_router_can_serve),    cmocka_unit_test(all_tokens_to_all_experts)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,7 @@ static void take(const ch_route_args *a, pair *heap, int capacity, int total, in
     held[i]++;
   }
   for (int i = 0; i < e; i++)
-    if (held[i] < capacity) cutoff[i] = last; /* it stopped where all did */
+    if (held[i] < capacity || !capacity) cutoff[i] = last; /* it stopped where all did, or nobody began */
   *CH_AS_HOST(int64_t, a->counts->dropped) = dropped;
 }
 
