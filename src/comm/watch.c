@@ -122,7 +122,7 @@ static void describe(const ch_watch *w, char *text, size_t size) {
   for (int r = 0; r < comm->size && used < size; r++) {
     const peer *p = &w->peer[r];
     if (!p->spans || others++ >= NAMED) continue;
-    place_text(&p->heard, where, sizeof where);
+    if (p->heard.exchange) place_text(&p->heard, where, sizeof where);
     used += (size_t)snprintf(text + used, size - used, "%s rank %d (%s), %s%s", others == 1 ? " for" : ";", r, p->host,
                              p->heard.exchange ? "last heard in " : "not heard yet", p->heard.exchange ? where : "");
   }
