@@ -122,6 +122,7 @@ static int run(int count, const char *const *operands) {
   choir_npy tokens = {0};
   int status = 0;
   if (o.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
+  if (!o.positions || !o.draws) return cli_usage("--%s 0: must be at least 1", o.positions ? "draws" : "positions");
   if (o.tokens && choir_npy_read(o.tokens, CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
   status = cli_checkpoint_open(operands[0], &o.run, NULL, o.text ? &tokenizer : NULL, &model);
   if (!status) status = with_model(model, tokenizer, &tokens);

@@ -88,8 +88,8 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
     if (strcmp(pair, c->key[i].name)) continue;
     double number = strtod(value, &end);
     if (!*value || *end || !(number >= 0 && number <= 1e12))
-      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s is '%s', not a number of at least 0", c->name, pair,
-                      value);
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s is '%s': must be a number from 0 to 10^12", c->name,
+                      pair, value);
     b->value[i] = number;
     return CHOIR_OK;
   }
