@@ -59,7 +59,9 @@ static void save(drawing *d, const char *name) {
   snprintf(path, sizeof path, "%.4000s/%s.svg", d->directory, name);
   FILE *out = open_memstream(&svg, &bytes);
   if (out) ch_chart_write_svg(out, &d->chart);
-  if (!out || fclose(out))
+  int failed = !out || ferror(out);
+  if (out && fclose(out)) failed = 1;
+  if (failed)
     d->code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the chart", path);
   else
     d->code = ch_file_save(path, svg, bytes);

@@ -193,8 +193,10 @@ static char *saying(int number, const json_t *tuned) {
   FILE *out = open_memstream(&text, &size);
   if (!out) return NULL;
   sayings[number](out, tuned);
-  fclose(out);
-  return text;
+  int failed = ferror(out);
+  if (!fclose(out) && !failed) return text;
+  free(text);
+  return NULL;
 }
 
 /* ---- files ---- */
