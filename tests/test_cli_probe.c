@@ -51,7 +51,7 @@ static void refusals(void **state) {
   program_refuses(1, "token 400", "choir probe run --tokens t.npy");
   program_refuses(1, "it has batch, sequence", "choir probe run --routing treshold");
   program_refuses(1, "nowhere", "choir probe run --text nowhere");
-  program_refuses(1, "positions", "choir probe run --positions 0");
+  program_refuses(2, "positions", "choir probe run --positions 0");
   program_must("choir init config.json --vocab-size 320 --out fresh");
   program_must("choir probe fresh --length 8");
   assert_non_null(strstr(program_output, "routing 'threshold' left out: layers.1.moe.thresholds"));
