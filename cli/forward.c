@@ -1,6 +1,7 @@
 /* choir forward: loss, logits and gradients of given tokens, to hold against any other implementation. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli.h"
 
@@ -106,6 +107,8 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_npy tokens = {0};
   choir_model *model;
+  if (o.logits && o.gradients && !strcmp(o.logits, o.gradients))
+    return cli_usage("--logits and --gradients are both %s: give two files", o.logits);
   o.run.ranks = cli_ranks();
   if (choir_ranks_agree(o.run.ranks, choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens))) {
     choir_npy_free(&tokens);

@@ -1,7 +1,6 @@
 #include "comm/watch.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/signals.h"
 
 enum { HOST_BYTES = 64 };
 
@@ -182,17 +182,16 @@ static void share_hosts(const ch_comm *comm, ch_watch *w) {
 
 int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *, const char *), void *context) {
   ch_watch *w = comm->watch;
-  sigset_t all, before;
+  sigset_t before;
   if (!w || w->started) return CHOIR_OK;
   share_hosts(comm, w);
   w->comm = comm;
   w->seconds = seconds;
   w->silent = silent;
   w->context = context;
-  sigfillset(&all); /* signals are for the threads that work */
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  ch_signals_hold(&before); /* signals are for the threads that work */
   w->started = seconds > 0 && !pthread_create(&w->thread, NULL, look_on, w);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  ch_signals_release(&before);
   if (seconds > 0 && !w->started) return ch_error(CHOIR_ERROR_MEMORY, "no thread to watch over other ranks");
   return CHOIR_OK;
 }
