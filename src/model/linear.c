@@ -32,8 +32,8 @@ void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, cons
   ch_visits_move(x);
 }
 
-/* The gradients of a linear map, with that of the weight first: it can be cut into fewer pieces, and threads are busy
- * with the input's meanwhile. Either may be left out: NULL. */
+/* The weight's gradient comes first: it can be cut into fewer pieces, and threads are busy with the input's meanwhile.
+ */
 void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
                         real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw) {
   ch_gemm_args to_input = {.m = n,

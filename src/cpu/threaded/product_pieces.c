@@ -21,8 +21,7 @@ typedef struct {
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t size, int64_t step) { return ceil_div(size, step) * step; }
 
-/* Operations, of whole tiles, and 32 more for every element that is read, packed or written: some 200 to a nanosecond.
- */
+/* Operations, of whole tiles, and 32 more for every element that is read, packed or written: some 200 a nanosecond. */
 static double cost(int64_t rows, int64_t columns, int64_t depth) {
   double m = (double)rows, n = (double)round_up(columns, COLUMN_STEP), k = (double)depth;
   return 2 * m * n * k + 32 * (m * k + k * n + m * n);
