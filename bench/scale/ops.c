@@ -35,7 +35,9 @@ OP(gemm, ch_gemm_args) {
 OP(expert_gemm, ch_expert_gemm_args) {
   if (ch_counting(x)) return;
   double rows = CH_AS_HOST(const int, a->begin)[a->experts], n = (double)a->n, k = (double)a->k;
-  spend(x, CH_FLOPS_EXPERTS, 2 * rows * n * k, a->experts * n * k * (a->accumulate ? 2 : 1) + rows * (n + k));
+  int gelu = !a->gelu ? 0 : a->gelu->dx || a->gelu->dx16 ? 2 : 1; /* arrays of [rows,n] more: y, and in backward x */
+  spend(x, CH_FLOPS_EXPERTS, 2 * rows * n * k,
+        a->experts * n * k * (a->accumulate ? 2 : 1) + rows * (n + k) + gelu * rows * n);
 }
 
 /* A position sees half of the sequence. Forward has two products. */

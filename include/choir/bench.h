@@ -46,7 +46,7 @@ typedef struct choir_bench_result {
   double share; /* of the peak: fp32 or bf16 products, or main memory where bytes is set: triad, reading for decode; 0:
                    unknown */
   double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */
-  double beside_products; /* moe: share of the time that is not in matrix products */
+  double beside_products; /* moe: share of the time that is not in matrix products, or in GELU behind them */
   double layer_share;     /* assign, route: least time over that of the layer around it, forward and backward */
   int parts;              /* moe: where the time goes */
   choir_bench_part part[CHOIR_BENCH_PARTS];

@@ -4,7 +4,7 @@
 
 #include "bench/bench.h"
 
-enum { CH_PART_PRODUCTS, CH_PART_ROUTER, CH_PART_GELU, CH_PART_DISPATCH, CH_PART_COMBINE, CH_PART_ROUTING, CH_PARTS };
+enum { CH_PART_PRODUCTS, CH_PART_ROUTER, CH_PART_DISPATCH, CH_PART_COMBINE, CH_PART_ROUTING, CH_PARTS };
 
 typedef struct ch_timed {
   ch_exec x;           /* first: an op that is handed x finds the rest behind it */

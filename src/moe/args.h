@@ -59,6 +59,12 @@ typedef struct ch_moe_args {
   int accumulate; /* gradients += instead of gradients = */
 } ch_moe_args;
 
+/* Rows that products read or make: in the type they compute in. */
+typedef struct ch_operand {
+  real CH_DEV *value;
+  ch_bf16 CH_DEV *rounded; /* then value is NULL */
+} ch_operand;
+
 /* What forward leaves behind: about the tokens of all ranks, unless it says otherwise. Record, counts and tally are on
  * the tape always, so that they can be looked at after an evaluation too; the rest is there with `keep` only, and
  * backward writes over pre and expert_y. */
@@ -72,7 +78,7 @@ typedef struct ch_moe_saved {
   real CH_DEV *logits, *scores; /* [n,e], or NULL: the router has no weight; of this rank's tokens alone are logits
                                    behind scores, and scores where experts choose at their owners (at_owners.h) */
   int chunk_slots;              /* slots that go through the experts at once: all, but for causal routing perhaps */
-  real CH_DEV *pre;             /* [slots,h] pre-activations of GELU, of this rank's experts */
+  ch_operand pre;               /* [slots,h] pre-activations of GELU, of this rank's experts */
   real CH_DEV *expert_y;        /* [room,d] what experts made of this rank's tokens; before, what goes there; not all
                                    of it where rows go in rounds (rounds.h) */
 } ch_moe_saved;

@@ -11,7 +11,7 @@ typedef struct {
   ch_exchange *ex;
   const ch_expert_group *group;
   const ch_record *record; /* the group's */
-  real CH_DEV *pre;        /* [group's slots,h] */
+  ch_operand pre;          /* [group's slots,h] */
   real CH_DEV *rows;       /* [group's slots,d] */
 } work;
 
@@ -26,21 +26,15 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
                                .n = n};
 }
 
-/* Rows that only products read: in the type they compute in. */
-typedef struct {
-  real CH_DEV *value;
-  ch_bf16 CH_DEV *rounded; /* then value is NULL */
-} rows;
-
-static rows new_rows(ch_exec *x, int64_t count) {
-  if (x->compute == CH_COMPUTE_BF16) return (rows){.rounded = CH_NEW(&x->scratch, ch_bf16, count)};
-  return (rows){.value = CH_NEW(&x->scratch, real, count)};
+ch_operand ch_operand_new(const ch_exec *x, ch_arena *arena, int64_t count) {
+  if (x->compute == CH_COMPUTE_BF16) return (ch_operand){.rounded = CH_NEW(arena, ch_bf16, count)};
+  return (ch_operand){.value = CH_NEW(arena, real, count)};
 }
 
-/* The same of rows of width d that are there. */
-static rows as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t d) {
-  if (x->compute != CH_COMPUTE_BF16) return (rows){.value = value};
-  rows out = new_rows(x, r->max_slots * d);
+/* Rows of width d that are there, for products. */
+static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t d) {
+  if (x->compute != CH_COMPUTE_BF16) return (ch_operand){.value = value};
+  ch_operand out = ch_operand_new(x, &x->scratch, r->max_slots * d);
   x->ops->round_bf16(x, &(ch_round_args){.count = d, .rows = filled(r), .x = value, .y = out.rounded});
   return out;
 }
@@ -48,11 +42,12 @@ static rows as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t 
 /* The group's part of an array [e,d,h] of this rank's experts; NULL stays. */
 #define OF_GROUP(k, w) ((w) ? (w) + (int64_t)(k)->group->first * (k)->a->d * (k)->a->h : NULL)
 
-/* C = A W (CH_NN, [d] -> [h]) or C = A W^T (CH_NT, [h] -> [d]). */
-static void apply(ch_exec *x, const work *k, ch_gemm_form form, rows in, const real CH_DEV *w,
-                  const ch_bf16 CH_DEV *w16, real CH_DEV *out) {
+/* C = A W (CH_NN, [d] -> [h]), which then goes through GELU, or C = A W^T (CH_NT, [h] -> [d]). */
+static void apply(ch_exec *x, const work *k, ch_gemm_form form, ch_operand in, const real CH_DEV *w,
+                  const ch_bf16 CH_DEV *w16, real CH_DEV *out, const ch_gelu_args *gelu) {
   const ch_moe_args *a = k->a;
   ch_expert_gemm_args p = product(k->record, form, form == CH_NN ? a->d : a->h, form == CH_NN ? a->h : a->d);
+  p.gelu = gelu;
   p.a = in.value;
   p.a16 = in.rounded;
   p.c = out;
@@ -63,7 +58,7 @@ static void apply(ch_exec *x, const work *k, ch_gemm_form form, rows in, const r
 }
 
 /* dW[i] (+)= A^T C with A [slots,d] and C [slots,h]. */
-static void accumulate(ch_exec *x, const work *k, rows rows_d, rows rows_h, real CH_DEV *dw) {
+static void accumulate(ch_exec *x, const work *k, ch_operand rows_d, ch_operand rows_h, real CH_DEV *dw) {
   ch_expert_gemm_args p = product(k->record, CH_TN, k->a->d, k->a->h);
   p.a = rows_d.value;
   p.a16 = rows_d.rounded;
@@ -75,16 +70,20 @@ static void accumulate(ch_exec *x, const work *k, rows rows_d, rows rows_h, real
   ch_exchange_progress(x, k->ex);
 }
 
-/* y = gelu(pre) W2^T. */
-static void output(ch_exec *x, const work *k) {
+/* hidden = gelu(pre), or its backward as far as it is the same. */
+static ch_gelu_args gelu_of(const work *k, ch_operand hidden) {
+  return (ch_gelu_args){.count = k->a->h,
+                        .rows = filled(k->record),
+                        .x = k->pre.value,
+                        .x16 = k->pre.rounded,
+                        .y = hidden.value,
+                        .y16 = hidden.rounded};
+}
+
+/* y = hidden W2^T. */
+static void output(ch_exec *x, const work *k, ch_operand hidden) {
   const ch_moe_weights *w = &k->a->weights;
-  size_t mark = ch_arena_mark(&x->scratch);
-  rows hidden = new_rows(x, (int64_t)k->record->max_slots * k->a->h);
-  x->ops->gelu(x,
-               &(ch_gelu_args){
-                   .count = k->a->h, .rows = filled(k->record), .x = k->pre, .y = hidden.value, .y16 = hidden.rounded});
-  apply(x, k, CH_NT, hidden, w->w2, w->w2_16, k->rows);
-  ch_arena_release(&x->scratch, mark);
+  apply(x, k, CH_NT, hidden, w->w2, w->w2_16, k->rows, NULL);
 }
 
 /* Rows that nobody computes beside have the links for themselves: what visits sets out behind the first ones. */
@@ -93,52 +92,48 @@ static void arrive(ch_exec *x, const work *k, int group) {
   if (!group) ch_visits_next(x);
 }
 
+/* pre = x W1, hidden = gelu(pre): in the place of pre where nobody asks for that again. */
 static void forward(ch_exec *x, const work *k, int group) {
   const ch_moe_weights *w = &k->a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
+  ch_operand hidden = k->pre;
+  if (k->a->keep) hidden = ch_operand_new(x, &x->scratch, (int64_t)k->record->max_slots * k->a->h);
+  ch_gelu_args gelu = gelu_of(k, hidden);
   arrive(x, k, group);
-  apply(x, k, CH_NN, (rows){.value = k->rows}, w->w1, w->w1_16, k->pre);
+  apply(x, k, CH_NN, (ch_operand){.value = k->rows}, w->w1, w->w1_16, k->pre.value, &gelu);
+  output(x, k, hidden);
   ch_arena_release(&x->scratch, mark);
-  output(x, k);
 }
 
 static void again(ch_exec *x, const work *k, int group) {
   (void)group;
-  output(x, k);
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_operand hidden = ch_operand_new(x, &x->scratch, (int64_t)k->record->max_slots * k->a->h);
+  ch_gelu_args gelu = gelu_of(k, hidden);
+  x->ops->gelu(x, &gelu);
+  output(x, k, hidden);
+  ch_arena_release(&x->scratch, mark);
 }
 
 static void backward(ch_exec *x, const work *k, int group) {
   const ch_moe_args *a = k->a;
-  const ch_record *r = k->record;
   const ch_moe_weights *w = &a->weights;
-  int64_t most = (int64_t)r->max_slots * a->h;
   size_t mark = ch_arena_mark(&x->scratch);
   arrive(x, k, group);
-  real CH_DEV *dhidden = CH_NEW(&x->scratch, real, most);
-  int rounds = x->compute == CH_COMPUTE_BF16;
 
-  /* y = hidden W2^T */
-  rows dy_in = as_rows(x, r, k->rows, a->d);
-  apply(x, k, CH_NN, dy_in, w->w2, w->w2_16, dhidden);
-
-  /* hidden = gelu(pre), computed again: unless they are rounded, hidden and dpre take the places of pre and dhidden,
-   * which are done with */
-  rows hidden = rounds ? new_rows(x, most) : (rows){.value = k->pre};
-  rows dpre = rounds ? new_rows(x, most) : (rows){.value = dhidden};
-  x->ops->gelu_backward(x, &(ch_gelu_args){.count = a->h,
-                                           .rows = filled(r),
-                                           .x = k->pre,
-                                           .y = hidden.value,
-                                           .y16 = hidden.rounded,
-                                           .dy = dhidden,
-                                           .dx = dpre.value,
-                                           .dx16 = dpre.rounded});
+  /* y = hidden W2^T: dhidden goes on to dpre, and hidden = gelu(pre), computed again, takes the place of pre */
+  ch_operand dy_in = as_rows(x, k->record, k->rows, a->d), hidden = k->pre;
+  ch_operand dpre = ch_operand_new(x, &x->scratch, (int64_t)k->record->max_slots * a->h);
+  ch_gelu_args gelu = gelu_of(k, hidden);
+  gelu.dy = gelu.dx = dpre.value;
+  gelu.dx16 = dpre.rounded;
+  apply(x, k, CH_NN, dy_in, w->w2, w->w2_16, dpre.value, &gelu);
   accumulate(x, k, dy_in, hidden, a->gradients.w2);
 
   /* pre = x_in W1, with x_in in the place of dy, and then its gradient */
   ch_exchange_read_again(x, k->ex, group, a->x, k->rows);
-  accumulate(x, k, (rows){.value = k->rows}, dpre, a->gradients.w1);
-  apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows);
+  accumulate(x, k, (ch_operand){.value = k->rows}, dpre, a->gradients.w1);
+  apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows, NULL);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -151,6 +146,11 @@ static real CH_DEV *rows_of_group(ch_exec *x, const ch_exchange *ex, real CH_DEV
   return CH_NEW(&x->scratch, real, most * ex->d);
 }
 
+static ch_operand rows_from(ch_operand all, int64_t first) {
+  if (all.rounded) return (ch_operand){.rounded = all.rounded + first};
+  return (ch_operand){.value = all.value + first};
+}
+
 static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
                            void (*compute)(ch_exec *x, const work *k, int group)) {
   size_t mark = ch_arena_mark(&x->scratch);
@@ -159,7 +159,7 @@ static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
   for (int g = 0; g < ex->groups; g++) {
     k.group = &ex->group[g];
     k.record = &k.group->record;
-    k.pre = s->pre + k.group->slot * a->h;
+    k.pre = rows_from(s->pre, k.group->slot * a->h);
     compute(x, &k, g);
     ch_exchange_send_back(x, ex, g, k.rows);
   }

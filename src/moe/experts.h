@@ -5,6 +5,9 @@
 
 #include "moe/args.h"
 
+/* Room for so many elements of the type that x computes in. */
+ch_operand ch_operand_new(const ch_exec *x, ch_arena *arena, int64_t count);
+
 /* Between ch_exchange_dispatch and ch_exchange_combine; s->pre keeps the pre-activations. */
 void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
@@ -14,7 +17,7 @@ void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
 /* Between ch_exchange_combine_backward and ch_exchange_return: weight gradients (=|+=), and gradients of rows in place
  * of dy. Writes over pre: experts' activations are the largest arrays of a model, so one more [slots,h] of a group is
- * all it takes from scratch, and in bf16 another of half the size and a rounded dy. */
+ * all it takes from scratch, and in bf16 a rounded dy. */
 void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
 #endif

@@ -76,7 +76,7 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   }
   s->chunk_slots = expert_slots(x, a, slots);
   ch_exchange_alloc(x, keep, a->n, a->e, a->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->exchange);
-  s->pre = CH_NEW(keep, real, (s->exchange.slots ? s->exchange.owned : s->chunk_slots) * a->h);
+  s->pre = ch_operand_new(x, keep, (s->exchange.slots ? s->exchange.owned : s->chunk_slots) * a->h);
   s->expert_y = CH_NEW(keep, real, (int64_t)(s->exchange.slots ? s->exchange.room : s->chunk_slots) * a->d);
 }
 

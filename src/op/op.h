@@ -62,6 +62,10 @@ typedef struct {
   const ch_bf16 CH_DEV *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
   /* Where compute is bf16 (so never for the reference): A, and C of CH_TN, already rounded, instead of a and c. */
   const ch_bf16 CH_DEV *a16, *c16;
+  /* CH_NN only, or NULL: C goes through GELU while it stands in the cache. If gelu has neither dx nor dx16, C is its x,
+   * and gelu(C) its y or y16. Else this is backward: C is its dy, and dx and y are what gelu_backward makes of it.
+   * Where gelu keeps rounded arrays (x16, dx16) c is NULL, else c is x or dy. */
+  const struct ch_gelu_args *gelu;
 } ch_expert_gemm_args;
 
 /* Dispatch: y[s] = x[slot_token[s]]. Its transpose is combine without gates. */
@@ -95,10 +99,10 @@ typedef struct {
   real CH_DEV *dx;
 } ch_softmax_args;
 
-/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Backward may write over its inputs; it sets y again unless that
- * is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu(+inf) is +inf, gelu(-inf)
- * NaN (-inf * 0), and the slope NaN at both. */
-typedef struct {
+/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Both may write over their inputs. Backward sets y again unless
+ * that is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu(+inf) is +inf,
+ * gelu(-inf) NaN (-inf * 0), and the slope NaN at both. */
+typedef struct ch_gelu_args {
   int64_t count;
   const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements: filled slots of a record */
   const real CH_DEV *x;   /* the pre-activation (GEGLU: the gate g) */
@@ -107,8 +111,8 @@ typedef struct {
   const real CH_DEV *dy;
   real CH_DEV *dx; /* d/dx (GEGLU: d/dg) */
   real CH_DEV *du; /* GEGLU only */
-  /* GELU only, where compute is bf16 (so never for the reference), or NULL: y and dx rounded, instead of both. */
-  ch_bf16 CH_DEV *y16, *dx16;
+  /* GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these. */
+  ch_bf16 CH_DEV *x16, *y16, *dx16;
 } ch_gelu_args;
 
 /* RMSNorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). */

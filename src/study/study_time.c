@@ -34,8 +34,6 @@ typedef struct clocked {
     c->seconds += ch_machine_seconds() - begin;              \
   }
 CLOCKED(expert_gemm, ch_expert_gemm_args)
-CLOCKED(gelu, ch_gelu_args)
-CLOCKED(gelu_backward, ch_gelu_args)
 
 /* One turn of one arm. */
 typedef struct turn {
@@ -77,8 +75,6 @@ static int take_steps(ch_trainer *trainer, const int32_t *windows, int32_t *toke
   ch_step_result ignored;
   clocked c = {.ops = *model->x.ops, .inner = model->x.ops};
   c.ops.expert_gemm = clocked_expert_gemm;
-  c.ops.gelu = clocked_gelu;
-  c.ops.gelu_backward = clocked_gelu_backward;
   model->x.ops = &c.ops;
   for (int s = 0; !code && s <= STEPS_MOST && (s < 4 || sum < turn_seconds); s++) {
     split(windows + (int64_t)(s % WINDOWS) * B * (T + 1), B, T, token, token + (int64_t)B * T);

@@ -16,6 +16,10 @@ CH_SIMD_DECLARE(void, ch_fill_dykstra, (ch_ops * ops));   /* dykstra */
 CH_SIMD_DECLARE(void, ch_fill_adafactor, (ch_ops * ops)); /* adafactor */
 CH_SIMD_DECLARE(void, ch_fill_adamw, (ch_ops * ops));     /* adamw */
 
+/* gelu or gelu_backward (if a has dx or dx16) of the elements from `first` on, where c, if it is not NULL, holds what a
+ * product has just made of them: x, or in backward dy. x16 is written then. */
+CH_SIMD_DECLARE(void, ch_gelu_elements, (const ch_gelu_args *a, const float *c, int64_t first, int64_t count));
+
 /* Elementwise loops are cut into pieces of this many elements (64 KiB of float: three arrays stay in a core's cache).
  * A multiple of every vector length, so that an element's place in its vector depends on its index alone. */
 enum { CH_PIECE = 16384 };

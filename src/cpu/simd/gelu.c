@@ -31,75 +31,91 @@ static inline normal normal_at(float x) {
   return (normal){x < 0 ? tail : 1.0f - tail, e * 0.398942280f};
 }
 
-/* Elements begin .. end-1 of what is computed, to y[0], dx[0], ...; NULL: not asked for. */
-typedef void part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx);
-
-static void gelu_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx) {
-  (void)dx;
-  const float *in = a->x;
+static void value(int64_t count, const float *in, float *y) {
 #pragma omp simd
-  for (int64_t i = begin; i < end; i++) y[i - begin] = in[i] * normal_at(in[i]).cdf;
+  for (int64_t i = 0; i < count; i++) y[i] = in[i] * normal_at(in[i]).cdf;
 }
 
-static void slope_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx) {
-  (void)y;
-  const float *in = a->x, *dy = a->dy;
+static void slope(int64_t count, const float *in, const float *dy, float *dx) {
 #pragma omp simd
-  for (int64_t i = begin; i < end; i++) {
+  for (int64_t i = 0; i < count; i++) {
     normal at = normal_at(in[i]);
-    dx[i - begin] = dy[i] * (at.cdf + in[i] * at.density);
+    dx[i] = dy[i] * (at.cdf + in[i] * at.density);
   }
 }
 
 /* Both by one evaluation. */
-static void value_and_slope_part(const ch_gelu_args *a, int64_t begin, int64_t end, float *y, float *dx) {
-  const float *in = a->x, *dy = a->dy;
+static void value_and_slope(int64_t count, const float *in, const float *dy, float *y, float *dx) {
 #pragma omp simd
-  for (int64_t i = begin; i < end; i++) {
-    float value = in[i], slope = dy[i];
-    normal at = normal_at(value);
-    y[i - begin] = value * at.cdf;
-    dx[i - begin] = slope * (at.cdf + value * at.density);
+  for (int64_t i = 0; i < count; i++) {
+    float x = in[i], factor = dy[i];
+    normal at = normal_at(x);
+    y[i] = x * at.cdf;
+    dx[i] = factor * (at.cdf + x * at.density);
   }
 }
 
-static void round_to(const float *from, int64_t count, ch_bf16 *to) {
+static void round_to(int64_t count, const float *from, ch_bf16 *to) {
 #pragma omp simd
   for (int64_t i = 0; i < count; i++) to[i] = ch_bf16_round(from[i]);
 }
 
-/* A part that is rounded on the way out, by way of blocks that stay in the cache. */
-static void rounded_part(const ch_gelu_args *a, part *run, int64_t begin, int64_t end) {
-  enum { BLOCK = 1024 };
-  for (int64_t stop; begin < end; begin = stop) {
-    float y[BLOCK], dx[BLOCK];
-    stop = begin + BLOCK < end ? begin + BLOCK : end;
-    run(a, begin, stop, y, dx);
-    if (a->y16) round_to(y, stop - begin, a->y16 + begin);
-    if (a->dx16) round_to(dx, stop - begin, a->dx16 + begin);
-  }
+static void widen_to(int64_t count, const ch_bf16 *from, float *to) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++) to[i] = ch_bf16_value(from[i]);
 }
 
-static void in_parts(ch_exec *x, const ch_gelu_args *a, part *run) {
+/* So many elements: those that are rounded go by way of blocks that stay in the nearest cache. */
+enum { BLOCK = 1024 };
+
+/* x of a block: c where a product has just made it, else as it was kept. What is rounded is what counts, so that it
+ * makes no difference whether it is new. */
+static const float *pre_activations(const ch_gelu_args *a, const float *c, int64_t first, int64_t count, float *room) {
+  if (!a->x16) return c ? c : a->x + first;
+  if (c) round_to(count, c, a->x16 + first);
+  widen_to(count, a->x16 + first, room);
+  return room;
+}
+
+static void block(const ch_gelu_args *a, const float *c, int64_t first, int64_t count) {
+  float x_room[BLOCK], y_room[BLOCK], dx_room[BLOCK];
+  int backward = a->dx || a->dx16;
+  const float *x = pre_activations(a, backward ? NULL : c, first, count, x_room);
+  float *y = a->y16 ? y_room : a->y ? a->y + first : NULL;
+  if (!backward) {
+    value(count, x, y);
+  } else {
+    const float *dy = c ? c : a->dy + first;
+    float *dx = a->dx16 ? dx_room : a->dx + first;
+    if (y)
+      value_and_slope(count, x, dy, y, dx);
+    else
+      slope(count, x, dy, dx);
+  }
+  if (a->y16) round_to(count, y, a->y16 + first);
+  if (a->dx16) round_to(count, dx_room, a->dx16 + first);
+}
+
+void CH_SIMD(ch_gelu_elements)(const ch_gelu_args *a, const float *c, int64_t first, int64_t count) {
+  for (int64_t i = 0; i < count; i += BLOCK)
+    block(a, c ? c + i : NULL, first + i, count - i < BLOCK ? count - i : BLOCK);
+}
+
+static void in_pieces(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
     int64_t begin = p * CH_PIECE, end = ch_piece_end(p, count, CH_PIECE);
-    if (a->y16 || a->dx16)
-      rounded_part(a, run, begin, end);
-    else
-      run(a, begin, end, a->y ? a->y + begin : NULL, a->dx ? a->dx + begin : NULL);
+    CH_SIMD(ch_gelu_elements)(a, NULL, begin, end - begin);
   }
 }
 
 static void gelu(ch_exec *x, const ch_gelu_args *a) {
   ch_gelu_args forward = *a; /* whatever it says of backward */
+  forward.dx = NULL;
   forward.dx16 = NULL;
-  if (!ch_counting(x)) in_parts(x, &forward, gelu_part);
-}
-
-static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
-  if (!ch_counting(x)) in_parts(x, a, a->y || a->y16 ? value_and_slope_part : slope_part);
+  in_pieces(x, &forward);
 }
 
 static void geglu(ch_exec *x, const ch_gelu_args *a) {
@@ -138,7 +154,7 @@ static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
 
 void CH_SIMD(ch_fill_gelu)(ch_ops *ops) {
   ops->gelu = gelu;
-  ops->gelu_backward = gelu_backward;
+  ops->gelu_backward = in_pieces;
   ops->geglu = geglu;
   ops->geglu_backward = geglu_backward;
 }

@@ -1,7 +1,11 @@
 /* Products by row on all threads: pieces of columns, since rows are few and B is what is read. */
 #include "cpu/batch_invariant.h"
 
+#include "cpu/simd/fill.h"
 #include "cpu/threaded/product.h"
+
+/* Evaluating GELU takes as long as so many multiplications. */
+enum { GELU_WORK = 16 };
 
 /* From so many rows on, multiplying takes longer than reading B, and the own product is the faster kernel. It adds in
  * the same order, unless B is transposed. */
@@ -97,7 +101,7 @@ void ch_invariant_gemm(ch_exec *x, const ch_gemm_args *g) {
 }
 
 /* Expert i's product, but for A; rows are few for most experts, none for many. */
-static ch_product expert_product(const ch_expert_gemm_args *g, const void *w, int bf16, int i) {
+static ch_product expert_product(const ch_expert_gemm_args *g, const void *w, float *c, int bf16, int i) {
   int64_t first = g->begin[i], weight = i * g->n * g->k;
   ch_product p = {.by_row = 1,
                   .trans_b = g->form == CH_NT,
@@ -107,7 +111,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const void *w, in
                   .k = g->k,
                   .lda = g->k,
                   .ldb = g->form == CH_NT ? g->k : g->n,
-                  .c = g->c + first * g->n,
+                  .c = c + first * g->n,
                   .ldc = g->n,
                   .alpha = 1};
   p.b = (const char *)w + weight * (int64_t)(bf16 ? sizeof(ch_bf16) : sizeof(float));
@@ -129,23 +133,32 @@ static void run_few_of_experts(const ch_exec *x, int count, const ch_product *fe
   }
 }
 
+/* What follows the products where C goes through GELU. */
+static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const float *c) {
+  int64_t rows = g->begin[g->experts];
+#pragma omp parallel for num_threads(ch_invariant_threads(x, rows * g->n * GELU_WORK))
+  for (int64_t i = 0; i < rows; i++) CH_SIMD_PICK(ch_gelu_elements)(g->gelu, c + i * g->n, i * g->n, g->n);
+}
+
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_product *own = CH_NEW(&x->scratch, ch_product, g->experts), *few = CH_NEW(&x->scratch, ch_product, g->experts);
   int bf16 = x->compute == CH_COMPUTE_BF16, owns = 0, fews = 0;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
+  float *c = g->gelu && bf16 ? CH_NEW(&x->scratch, float, rows * g->n) : g->c;
   const void *w = bf16 ? (const void *)ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
-    ch_product p = expert_product(g, w, bf16, i);
+    ch_product p = expert_product(g, w, c, bf16, i);
     if (suits_own(&p))
       own[owns++] = p;
     else if (p.m)
       few[fews++] = p;
   }
   operand a = left_operand(x, g->a, g->a16, rows * g->k, bf16, fews && !ch_product_takes_pairs(few));
-  for (int i = 0; i < owns; i++) own[i].a = rows_from(&a, &own[i], (own[i].c - g->c) / g->n);
-  for (int i = 0; i < fews; i++) few[i].a = rows_from(&a, &few[i], (few[i].c - g->c) / g->n);
+  for (int i = 0; i < owns; i++) own[i].a = rows_from(&a, &own[i], (own[i].c - c) / g->n);
+  for (int i = 0; i < fews; i++) few[i].a = rows_from(&a, &few[i], (few[i].c - c) / g->n);
   if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, ch_cut_expert, own);
   if (fews) run_few_of_experts(x, fews, few);
+  if (g->gelu && !ch_counting(x)) through_gelu(x, g, c);
   ch_arena_release(&x->scratch, mark);
 }

@@ -108,7 +108,9 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
   } else {
     p.trans_b = g->form == CH_NT;
     p.b = b + i * g->n * g->k * size;
-    p.c = g->c + first * g->n;
+    p.c = g->c ? g->c + first * g->n : NULL;
+    p.gelu = g->gelu;
+    p.element = first * g->n;
   }
   p.ldb = p.trans_b ? g->k : g->n;
   return p;
@@ -126,7 +128,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
-  ch_products_run(x, g->experts, ch_cut_expert, products);
+  ch_products_run(x, g->experts, g->gelu ? ch_cut_gelu : ch_cut_expert, products);
   ch_arena_release(&x->scratch, mark);
 }
 

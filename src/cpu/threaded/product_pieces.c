@@ -3,6 +3,7 @@
  * else is in the call: a process with half of the experts computes each as one with all of them does. */
 #include <omp.h>
 
+#include "cpu/simd/fill.h"
 #include "cpu/threaded/product.h"
 
 enum {
@@ -32,11 +33,13 @@ static int64_t part(int64_t size, int64_t pieces, int64_t step) {
   return rounded < size ? rounded : size;
 }
 
-/* Cuts one piece more out of an edge until a piece costs no more than `target`; rows stay at half of columns. */
-static cut cut_product(const ch_product *p, double target) {
+/* Cuts one piece more out of an edge until a piece costs no more than `target` and there is room for it, if there must
+ * be; rows stay at half of columns. */
+static cut cut_product(const ch_product *p, double target, int64_t room) {
   cut c = {p->m, p->n, 1, 0};
   int64_t down = 1, across = 1;
-  while (cost(c.rows, c.columns, p->k) > target && (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
+  while ((cost(c.rows, c.columns, p->k) > target || (room && c.rows * c.columns > room)) &&
+         (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
     if (c.rows > ROW_EDGE && (2 * c.rows >= c.columns || c.columns <= COLUMN_EDGE))
       c.rows = part(p->m, ++down, ROW_STEP);
     else
@@ -51,7 +54,7 @@ static int64_t cut_all(int count, ch_cutting cutting, const ch_product *products
   int64_t pieces = 0;
   for (int i = 0; i < count; i++) {
     double share = cost(products[i].m, products[i].n, products[i].k) / cutting.pieces;
-    cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest);
+    cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest, cutting.room);
     cuts[i].begin = pieces;
     if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
   }
@@ -71,7 +74,8 @@ static ch_product piece_of(const ch_product *p, const cut *c, int64_t index) {
   piece.n = p->n - j < c->columns ? p->n - j : c->columns;
   piece.a = at(p, p->a, p->trans_a ? i : i * p->lda);
   piece.b = at(p, p->b, p->trans_b ? j * p->ldb : j);
-  piece.c = p->c + i * p->ldc + j;
+  if (p->c) piece.c = p->c + i * p->ldc + j;
+  piece.element += i * p->ldc + j;
   return piece;
 }
 
@@ -88,10 +92,23 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
   return low;
 }
 
+/* Runs a piece, and takes it through GELU where that is to follow: by way of `room` if it is kept nowhere else. */
+static void run_piece(ch_product *p, void *scratch, float *room) {
+  int64_t ldc = p->ldc; /* of gelu's arrays, too */
+  if (!p->c) {
+    p->c = room;
+    p->ldc = p->n;
+  }
+  ch_product_run(p, scratch);
+  for (int64_t i = 0; i < p->m && p->gelu; i++)
+    CH_SIMD_PICK(ch_gelu_elements)(p->gelu, p->c + i * p->ldc, p->element + i * ldc, p->n);
+}
+
 void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products) {
   size_t mark = ch_arena_mark(&x->scratch);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
   char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
+  float *room = cutting.room ? CH_NEW(&x->scratch, float, x->threads *cutting.room) : NULL;
   if (!ch_counting(x)) {
     int64_t pieces = cut_all(count, cutting, products, cuts);
 #pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
@@ -100,7 +117,8 @@ void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product
       for (int64_t i = 0; i < pieces; i++) {
         int which = product_of(cuts, count, i);
         ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
-        ch_product_run(&piece, scratch + (int64_t)omp_get_thread_num() * CH_PRODUCT_SCRATCH);
+        int64_t thread = omp_get_thread_num();
+        run_piece(&piece, scratch + thread * CH_PRODUCT_SCRATCH, room ? room + thread * cutting.room : NULL);
       }
     }
   }
