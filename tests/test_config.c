@@ -70,7 +70,7 @@ static void disturb(choir_config *c, const ch_field *f) {
   if (f->kind == CH_FIELD_WORD)
     snprintf(value, sizeof value, "%s", f->words ? f->words()[1] : "a \"name\" \\ é");
   else if (f->kind == CH_FIELD_FLAG)
-    snprintf(value, sizeof value, "true");
+    snprintf(value, sizeof value, f->value != 0 ? "false" : "true");
   else if (f->kind == CH_FIELD_NUMBER)
     snprintf(value, sizeof value, "%.17g", f->low + (f->high < 1 ? f->high : 1) / 3);
   else

@@ -143,14 +143,15 @@ static void gemm_passes_nan(void **state) {
 }
 
 static const int even[] = {0, 50, 100, 150, 200}, uneven[] = {0, 0, 1, 300, 300, 317, 400, 400}, single[] = {0, 600},
-                 nobody[] = {0, 0, 0};
+                 nobody[] = {0, 0, 0}, few[] = {0, 3, 14}, square[] = {0, 64};
 typedef struct {
   const int *begin;
   int experts;
   int64_t n, k;
 } expert_size;
-static const expert_size expert_sizes[] = {
-    {even, 4, 96, 64}, {uneven, 7, 130, 33}, {single, 1, 256, 128}, {nobody, 2, 64, 64}, {uneven, 7, 40, 512}};
+static const expert_size expert_sizes[] = {{even, 4, 96, 64},     {uneven, 7, 130, 33}, {single, 1, 256, 128},
+                                           {nobody, 2, 64, 64},   {uneven, 7, 40, 512}, {few, 2, 2000, 1100},
+                                           {square, 1, 128, 8000}};
 
 /* accumulate: of CH_TN, whose W then gets it added; else it is set, as C of the others is, over poison. */
 static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form form, int accumulate) {

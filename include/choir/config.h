@@ -80,6 +80,7 @@ typedef struct choir_train_config { /* JSON object "train" */
   int64_t eval_sequences;         /* held-out sequences per evaluation; 0: all */
   int64_t checkpoint_every;       /* steps; 0: only at the end */
   int keep_checkpoints;           /* newest that stay; 0: all */
+  int expert_copies;              /* bf16: rounded copies of experts' weights; else they are rounded by each product */
   int64_t file_bytes;             /* of tensors in one file of a checkpoint, at most; 0: any */
   int64_t reserved[15];
 } choir_train_config;

@@ -66,6 +66,7 @@ TrainConfig = struct(
     ("compute", _NAME),
     *_all(I64, "eval_every eval_sequences checkpoint_every"),
     ("keep_checkpoints", c.c_int),
+    ("expert_copies", c.c_int),
     ("file_bytes", c.c_int64),
     reserved=15,
 )

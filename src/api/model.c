@@ -16,7 +16,8 @@
 #include "comm/collective.h"
 #include "model/weights.h"
 
-static int prepare(const choir_config *config, const choir_run_options *options, choir_model *model) {
+static int prepare(const choir_config *config, const choir_run_options *options, int expert_copies,
+                   choir_model *model) {
   const choir_run_options defaults = CHOIR_RUN_OPTIONS_INIT;
   const choir_run_options *o = options ? options : &defaults;
   ch_compute compute = CH_COMPUTE_FP32;
@@ -34,7 +35,8 @@ static int prepare(const choir_config *config, const choir_run_options *options,
   CH_TRY(ch_ranks_grid(o->ranks, &model->x.grid));
   CH_TRY(ch_params_share(&model->net.params, &model->x.grid));
   if (o->ranks && o->ranks->dense_sharded) ch_params_deal(&model->net.params, &model->x.grid.replica);
-  ch_params_alloc_weights(&model->net.params, &model->weights, compute == CH_COMPUTE_BF16);
+  if (compute == CH_COMPUTE_BF16) model->copies = expert_copies ? CH_COPIES_ALL : CH_COPIES_DENSE;
+  ch_params_alloc_weights(&model->net.params, &model->weights, model->copies);
   return CHOIR_OK;
 }
 
@@ -47,10 +49,14 @@ static int keep(int code, choir_model **model) {
   return code;
 }
 
-int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model) {
+static int make(const choir_config *config, const choir_run_options *options, int expert_copies, choir_model **model) {
   *model = calloc(1, sizeof **model);
   if (!*model) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a model handle");
-  return keep(prepare(config, options, *model), model);
+  return keep(prepare(config, options, expert_copies, *model), model);
+}
+
+int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model) {
+  return make(config, options, config->train.expert_copies, model);
 }
 
 int ch_model_commit_weights(choir_model *model) {
@@ -59,12 +65,12 @@ int ch_model_commit_weights(choir_model *model) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, or let training take it from the data");
   CH_TRY(ch_threads_check(model->x.threads)); /* from here on there are parallel regions */
   CH_TRY(ch_arena_commit(&model->weights));
-  ch_params_alloc_weights(&model->net.params, &model->weights, model->x.compute == CH_COMPUTE_BF16);
+  ch_params_alloc_weights(&model->net.params, &model->weights, model->copies);
   return CHOIR_OK;
 }
 
 int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model) {
-  CH_TRY(ch_model_prepare(config, options, model));
+  CH_TRY(make(config, options, 1, model));
   return keep(ch_model_commit_weights(*model), model);
 }
 

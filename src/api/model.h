@@ -14,15 +14,17 @@ struct choir_model {
   int share_gradients;         /* between layers: ch_pass.ready takes them */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
   int causal;                                  /* passes route without a look at other tokens */
-  int stale;                                   /* bf16 copies are older than the weights */
+  ch_copies copies;                            /* of matrices, rounded to bf16, ... */
+  int stale;                                   /* ... are older than the weights */
   choir_routing_callback callback;             /* the caller's, or NULL */
   void *callback_context;
   ch_routing_hook hook;    /* what passes it on */
   size_t reserved_scratch; /* that others need between passes: the optimizer */
 };
 
-/* A model that has counted its weights, and then the memory for them, values undefined, unless it is there.
- * ch_model_create is both. */
+/* A model that has counted its weights, and then the memory for them, values undefined, unless it is there: for
+ * training, as config.train.expert_copies says. ch_model_create is both, with rounded copies of all matrices, without
+ * which a token that is generated would wait for the experts' rounding. Results are the same. */
 int ch_model_prepare(const choir_config *config, const choir_run_options *options, choir_model **model);
 int ch_model_commit_weights(choir_model *model);
 int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);

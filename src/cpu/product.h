@@ -11,7 +11,9 @@ typedef struct ch_product {
   int large;  /* c is too large for the caches: it need not stay there */
   int bf16;   /* a and b point to ch_bf16 instead of float */
   int by_row; /* a row's bits must not depend on how many there are */
+  int rounds; /* of bf16, but b still points to floats */
   int64_t m, n, k;
+  int64_t columns; /* of the product that this is a part of: how it is sliced depends on them; 0: n */
   const void *a, *b;
   int64_t lda, ldb, ldc;
   float *c;

@@ -131,6 +131,8 @@ const ch_field ch_fields[] = {
      .help = "steps; 0: only at the end"},
     {"train.keep_checkpoints", CH_FIELD_INTEGER, TRAIN(keep_checkpoints), 2, 0, 1 << 30,
      .help = "newest that stay; 0: all"},
+    {"train.expert_copies", CH_FIELD_FLAG, TRAIN(expert_copies), 1, 0, 1,
+     .help = "bf16 keeps rounded copies of experts' weights; without, products round them: 2 bytes a weight less"},
     {"train.file_bytes", CH_FIELD_LONG, TRAIN(file_bytes), 5e9, 0, BIG,
      .help = "of tensors in one file of a checkpoint, at most: more get several files and an index; 0: any"},
     {.path = "parallel.wire",

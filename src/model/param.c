@@ -238,21 +238,21 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
 }
 
 /* Of what lives elsewhere products read the rounded copy alone, and nobody else reads any. */
-static void alloc_weight(ch_param *p, ch_arena *arena, int bf16) {
-  int rounded = bf16 && p->matrix;
+static void alloc_weight(ch_param *p, ch_arena *arena, ch_copies copies) {
+  int rounded = p->matrix && copies != CH_COPIES_NONE && (copies == CH_COPIES_ALL || !p->expert);
   p->w = rounded && p->away ? NULL : CH_NEW(arena, real, p->count);
   p->w16 = rounded ? CH_NEW(arena, ch_bf16, p->count) : NULL;
 }
 
 /* Those of all even layers, or of all odd ones, that live elsewhere: on the same memory. */
-static void alloc_visits(ch_params *params, ch_arena *arena, int bf16, int odd) {
+static void alloc_visits(ch_params *params, ch_arena *arena, ch_copies copies, int odd) {
   size_t mark = ch_arena_mark(arena), most = mark;
   for (int i = 0, layer = odd; i < params->count; i++) {
     ch_param *p = &params->p[i];
     if (!p->away || p->layer % 2 != odd) continue;
     if (p->layer != layer) ch_arena_release(arena, mark);
     layer = p->layer;
-    alloc_weight(p, arena, bf16);
+    alloc_weight(p, arena, copies);
     if (ch_arena_mark(arena) > most) most = ch_arena_mark(arena);
   }
   ch_arena_release(arena, mark);
@@ -260,10 +260,10 @@ static void alloc_visits(ch_params *params, ch_arena *arena, int bf16, int odd) 
 }
 
 /* What lives elsewhere comes last. While a layer runs, the next one's matrices come. */
-void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16) {
+void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies) {
   for (int i = 0; i < params->count + params->buffers; i++)
-    if (!params->p[i].away) alloc_weight(&params->p[i], arena, bf16);
-  for (int odd = 0; odd < 2; odd++) alloc_visits(params, arena, bf16, odd);
+    if (!params->p[i].away) alloc_weight(&params->p[i], arena, copies);
+  for (int odd = 0; odd < 2; odd++) alloc_visits(params, arena, copies, odd);
 }
 
 enum { PIECE = 4096, BLOCK = 256 * PIECE }; /* elements that one thread draws at a time, and all together */

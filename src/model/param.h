@@ -81,10 +81,13 @@ void ch_params_free(ch_params *params);
  * CHOIR_ERROR_ARGUMENT: experts or their hidden width that the grid's hidden shards cannot share evenly. */
 int ch_params_share(ch_params *params, const ch_grid *grid);
 
-/* Give every parameter its memory from an arena (which may be counting): weights, with bf16 copies of matrices where
- * asked for, and gradients. With `share`, those of all layers stand on the same memory: for who is done with a
- * layer's before the next one's begin; without, what lives elsewhere has none. */
-void ch_params_alloc_weights(ch_params *params, ch_arena *arena, int bf16);
+/* Which matrices have rounded copies for bf16 products. */
+typedef enum { CH_COPIES_NONE, CH_COPIES_ALL, CH_COPIES_DENSE } ch_copies;
+
+/* Give every parameter its memory from an arena (which may be counting): weights with their copies, and gradients. With
+ * `share`, those of all layers stand on the same memory: for who is done with a layer's before the next one's begin;
+ * without, what lives elsewhere has none. */
+void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies);
 void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share);
 
 /* Initial values from a seed, drawn on the host: element i of tensor number t is a function of (seed, t, i) alone.

@@ -103,10 +103,11 @@ int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *m) {
   size_t available = t->model->x.memory->available(), needed = (size_t)m->total;
   if (!available || needed <= available) return CHOIR_OK;
   const double gib = 0x1p30;
+  const char *less = t->model->copies == CH_COPIES_ALL ? ", or set train.expert_copies to false" : "";
   return ch_error(
       CHOIR_ERROR_MEMORY,
       "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "
-      "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length",
+      "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length%s",
       (double)needed / gib, (double)m->weights / gib, (double)m->gradients / gib, (double)m->optimizer / gib,
-      (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib);
+      (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib, less);
 }

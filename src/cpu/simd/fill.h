@@ -20,6 +20,9 @@ CH_SIMD_DECLARE(void, ch_fill_adamw, (ch_ops * ops));     /* adamw */
  * product has just made of them: x, or in backward dy. x16 is written then. */
 CH_SIMD_DECLARE(void, ch_gelu_elements, (const ch_gelu_args *a, const float *c, int64_t first, int64_t count));
 
+/* y [rows,columns] = x rounded, whose rows are ldx apart. */
+CH_SIMD_DECLARE(void, ch_round_matrix, (int64_t rows, int64_t columns, const float *x, int64_t ldx, ch_bf16 *y));
+
 /* Elementwise loops are cut into pieces of this many elements (64 KiB of float: three arrays stay in a core's cache).
  * A multiple of every vector length, so that an element's place in its vector depends on its index alone. */
 enum { CH_PIECE = 16384 };

@@ -60,16 +60,19 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   }
 }
 
+void CH_SIMD(ch_round_matrix)(int64_t rows, int64_t columns, const float *x, int64_t ldx, ch_bf16 *y) {
+  for (int64_t r = 0; r < rows; r++, x += ldx, y += columns)
+#pragma omp simd
+    for (int64_t i = 0; i < columns; i++) y[i] = ch_bf16_round(x[i]);
+}
+
 static void round_bf16(ch_exec *x, const ch_round_args *a) {
   if (ch_counting(x)) return;
   int64_t all = ch_elements(a->count, a->rows), pieces = ch_pieces(all, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
-    const float *in = a->x;
-    ch_bf16 *y = a->y;
-    int64_t end = ch_piece_end(p, all, CH_PIECE);
-#pragma omp simd
-    for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = ch_bf16_round(in[i]);
+    int64_t begin = p * CH_PIECE, end = ch_piece_end(p, all, CH_PIECE);
+    CH_SIMD(ch_round_matrix)(1, end - begin, a->x + begin, 0, a->y + begin);
   }
 }
 

@@ -40,7 +40,8 @@ static inline int ch_better_swapped(const ch_product *p, int64_t steps, int64_t 
     SCATTER_COST = 2    /* to write one of a transposed output */
   };
   if (!p->trans_b || p->trans_a || p->m > MOST_SWAPPED) return 0;
-  double m = (double)p->m, n = (double)p->n, k = (double)steps, slices = (double)ch_ceil_div(steps, most);
+  double m = (double)p->m, n = (double)(p->columns ? p->columns : p->n), k = (double)steps,
+         slices = (double)ch_ceil_div(steps, most);
   return m * k * PACK_COST + m * n * slices * SCATTER_COST < n * k * PACK_COST;
 }
 

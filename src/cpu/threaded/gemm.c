@@ -70,21 +70,23 @@ static void gemm(ch_exec *x, const ch_gemm_args *g) {
   ch_arena_release(&x->scratch, mark);
 }
 
-/* The inputs of an expert_gemm, rounded where it must be. */
+/* The inputs of an expert_gemm, rounded where it must be. W may be rounded piece by piece instead. */
 typedef struct {
   const void *a, *b; /* b: W, or C in CH_TN */
-  int bf16;
+  int bf16, rounds;
 } operands;
 
 static operands prepare(ch_exec *x, const ch_expert_gemm_args *g) {
-  operands in = {g->a, g->form == CH_TN ? g->c : g->w, x->compute == CH_COMPUTE_BF16};
+  operands in = {g->a, g->form == CH_TN ? g->c : g->w, x->compute == CH_COMPUTE_BF16, 0};
   if (x->compute != CH_COMPUTE_BF16) return in;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
   in.a = ch_rounded_operand(x, g->a, g->a16, rows * g->k);
   if (g->form == CH_TN)
     in.b = ch_rounded_operand(x, g->c, g->c16, rows * g->n);
+  else if (g->w16)
+    in.b = g->w16;
   else
-    in.b = ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k);
+    in.rounds = 1;
   return in;
 }
 
@@ -96,7 +98,9 @@ enum { LARGE = 1 << 19 };
 static ch_product expert_product(const ch_expert_gemm_args *g, const operands *in, int i) {
   int64_t first = g->begin[i], rows = g->begin[i + 1] - first, size = in->bf16 ? sizeof(ch_bf16) : sizeof(float);
   const char *a = (const char *)in->a + first * g->k * size, *b = in->b;
-  ch_product p = {.bf16 = in->bf16, .m = rows, .n = g->n, .k = g->k, .a = a, .lda = g->k, .ldc = g->n, .alpha = 1};
+  ch_product p = {.bf16 = in->bf16, .rounds = in->rounds, .m = rows, .n = g->n, .k = g->k, .a = a, .lda = g->k};
+  p.ldc = g->n;
+  p.alpha = 1;
   if (g->form == CH_TN) {
     p.trans_a = 1;
     p.accumulate = g->accumulate;
@@ -107,13 +111,22 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
     p.c = g->w + i * g->n * g->k;
   } else {
     p.trans_b = g->form == CH_NT;
-    p.b = b + i * g->n * g->k * size;
+    p.b = b + i * g->n * g->k * (in->rounds ? (int64_t)sizeof(float) : size);
     p.c = g->c ? g->c + first * g->n : NULL;
     p.gelu = g->gelu;
     p.element = first * g->n;
   }
   p.ldb = p.trans_b ? g->k : g->n;
   return p;
+}
+
+/* Where GELU follows, a piece's output stays in the cache of a core, and so does what is rounded of W for it. */
+static ch_cutting cutting_of(const ch_expert_gemm_args *g, const operands *in) {
+  enum { OUTPUT = 1 << 18, ROUNDED = 1 << 19, COLUMNS = 64 };
+  ch_cutting cut = ch_cut_expert;
+  if (g->gelu) cut.output = OUTPUT;
+  if (in->rounds) cut.rounded = g->k * COLUMNS > ROUNDED ? g->k * COLUMNS : ROUNDED;
+  return cut;
 }
 
 static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
@@ -128,7 +141,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
     products[i] = expert_product(g, &in, i); /* no rows, no products: sums of nothing, which set W to 0 */
     if (g->accumulate && g->begin[i] == g->begin[i + 1]) products[i].m = 0; /* ... or would add it */
   }
-  ch_products_run(x, g->experts, g->gelu ? ch_cut_gelu : ch_cut_expert, products);
+  ch_products_run(x, g->experts, cutting_of(g, &in), products);
   ch_arena_release(&x->scratch, mark);
 }
 

@@ -163,7 +163,7 @@ static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, con
                            .c = p->partial + i * size,
                            .alpha = 1};
   }
-  const ch_cutting of_parts = {ch_cut_alone.pieces / (double)p->parts, ch_cut_alone.smallest, 0};
+  const ch_cutting of_parts = {.pieces = ch_cut_alone.pieces / (double)p->parts, .smallest = ch_cut_alone.smallest};
   ch_products_run(x, (int)p->parts, of_parts, part);
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads)

@@ -21,13 +21,14 @@ int ch_product_takes_pairs(const ch_product *p);
 /* How products are cut: into so many pieces, but none below a cost at which it pays to cut (product_pieces.c). One that
  * runs alone: enough pieces to balance 16 threads, few enough to keep them large; a small one is still cut in two, or
  * the other threads would wait. One of many experts: so that a full one does not leave the other threads waiting; small
- * ones are shared out whole. Where more is done with a piece while it stands in the cache, it has `room` elements at
- * most: as many as the cache of a core holds. */
+ * ones are shared out whole. */
 typedef struct {
   double pieces, smallest;
-  int64_t room;
+  int64_t output;  /* elements of a piece at most, where GELU follows while it stands in the cache of a core; 0: any */
+  int64_t rounded; /* room for elements of B that are rounded at a time, 64 columns at least; 0: all are */
 } ch_cutting;
-static const ch_cutting ch_cut_alone = {32, 20e6, 0}, ch_cut_expert = {8, 40e6, 0}, ch_cut_gelu = {8, 40e6, 1 << 18};
+static const ch_cutting ch_cut_alone = {.pieces = 32, .smallest = 20e6},
+                        ch_cut_expert = {.pieces = 8, .smallest = 40e6};
 
 /* Runs independent products on all threads, each cut by a rule of its own shape. In the counting run `products` is not
  * read. */

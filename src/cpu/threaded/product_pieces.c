@@ -33,12 +33,12 @@ static int64_t part(int64_t size, int64_t pieces, int64_t step) {
   return rounded < size ? rounded : size;
 }
 
-/* Cuts one piece more out of an edge until a piece costs no more than `target` and there is room for it, if there must
- * be; rows stay at half of columns. */
-static cut cut_product(const ch_product *p, double target, int64_t room) {
+/* Cuts one piece more out of an edge until a piece costs no more than `target` and has no more than `most` elements, if
+ * that is not 0; rows stay at half of columns. */
+static cut cut_product(const ch_product *p, double target, int64_t most) {
   cut c = {p->m, p->n, 1, 0};
   int64_t down = 1, across = 1;
-  while ((cost(c.rows, c.columns, p->k) > target || (room && c.rows * c.columns > room)) &&
+  while ((cost(c.rows, c.columns, p->k) > target || (most && c.rows * c.columns > most)) &&
          (c.rows > ROW_EDGE || c.columns > COLUMN_EDGE)) {
     if (c.rows > ROW_EDGE && (2 * c.rows >= c.columns || c.columns <= COLUMN_EDGE))
       c.rows = part(p->m, ++down, ROW_STEP);
@@ -54,7 +54,7 @@ static int64_t cut_all(int count, ch_cutting cutting, const ch_product *products
   int64_t pieces = 0;
   for (int i = 0; i < count; i++) {
     double share = cost(products[i].m, products[i].n, products[i].k) / cutting.pieces;
-    cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest, cutting.room);
+    cuts[i] = cut_product(&products[i], share > cutting.smallest ? share : cutting.smallest, cutting.output);
     cuts[i].begin = pieces;
     if (cuts[i].rows > 0) pieces += ceil_div(products[i].m, cuts[i].rows) * cuts[i].across;
   }
@@ -62,8 +62,8 @@ static int64_t cut_all(int count, ch_cutting cutting, const ch_product *products
 }
 
 /* Pointer to element `begin` of an operand. */
-static const void *at(const ch_product *p, const void *operand, int64_t begin) {
-  return (const char *)operand + begin * (int64_t)(p->bf16 ? sizeof(ch_bf16) : sizeof(float));
+static const void *at(int bf16, const void *operand, int64_t begin) {
+  return (const char *)operand + begin * (int64_t)(bf16 ? sizeof(ch_bf16) : sizeof(float));
 }
 
 /* Piece number `index` of a product. */
@@ -72,8 +72,8 @@ static ch_product piece_of(const ch_product *p, const cut *c, int64_t index) {
   ch_product piece = *p;
   piece.m = p->m - i < c->rows ? p->m - i : c->rows;
   piece.n = p->n - j < c->columns ? p->n - j : c->columns;
-  piece.a = at(p, p->a, p->trans_a ? i : i * p->lda);
-  piece.b = at(p, p->b, p->trans_b ? j * p->ldb : j);
+  piece.a = at(p->bf16, p->a, p->trans_a ? i : i * p->lda);
+  piece.b = at(p->bf16 && !p->rounds, p->b, p->trans_b ? j * p->ldb : j);
   if (p->c) piece.c = p->c + i * p->ldc + j;
   piece.element += i * p->ldc + j;
   return piece;
@@ -92,14 +92,51 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
   return low;
 }
 
-/* Runs a piece, and takes it through GELU where that is to follow: by way of `room` if it is kept nowhere else. */
-static void run_piece(ch_product *p, void *scratch, float *room) {
+/* What a thread needs beside a product's own scratch: see ch_cutting. */
+typedef struct {
+  float *output;
+  ch_bf16 *rounded;
+  int64_t most; /* elements of it */
+} room;
+
+static room room_of(ch_exec *x, const ch_cutting *cutting) {
+  room r = {.most = cutting->rounded};
+  if (cutting->output) r.output = CH_NEW(&x->scratch, float, x->threads * cutting->output);
+  if (cutting->rounded) r.rounded = CH_NEW(&x->scratch, ch_bf16, x->threads * cutting->rounded);
+  return r;
+}
+
+/* Columns from j on of a piece, with what they need of B rounded. How they are sliced depends on the whole piece, so
+ * that they have the bits of one whose B was rounded before. */
+static void run_columns(const ch_product *p, int64_t j, int64_t columns, ch_bf16 *rounded, void *scratch) {
+  ch_product part = *p;
+  int64_t rows = p->trans_b ? columns : p->k, width = p->trans_b ? p->k : columns;
+  part.n = columns;
+  part.columns = p->n;
+  CH_SIMD_PICK(ch_round_matrix)(rows, width, at(0, p->b, p->trans_b ? j * p->ldb : j), p->ldb, rounded);
+  part.b = rounded;
+  part.ldb = width;
+  part.c += j;
+  ch_product_run(&part, scratch);
+}
+
+static void run_product(const ch_product *p, const room *r, void *scratch) {
+  if (!p->rounds || p->k <= 0) {
+    ch_product_run(p, scratch);
+    return;
+  }
+  int64_t step = r->most / p->k / COLUMN_STEP * COLUMN_STEP;
+  for (int64_t j = 0; j < p->n; j += step) run_columns(p, j, p->n - j < step ? p->n - j : step, r->rounded, scratch);
+}
+
+/* Runs a piece, and takes it through GELU where that is to follow: by way of r if it is kept nowhere else. */
+static void run_piece(ch_product *p, const room *r, void *scratch) {
   int64_t ldc = p->ldc; /* of gelu's arrays, too */
   if (!p->c) {
-    p->c = room;
+    p->c = r->output;
     p->ldc = p->n;
   }
-  ch_product_run(p, scratch);
+  run_product(p, r, scratch);
   for (int64_t i = 0; i < p->m && p->gelu; i++)
     CH_SIMD_PICK(ch_gelu_elements)(p->gelu, p->c + i * p->ldc, p->element + i * ldc, p->n);
 }
@@ -108,7 +145,7 @@ void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product
   size_t mark = ch_arena_mark(&x->scratch);
   cut *cuts = CH_NEW(&x->scratch, cut, count);
   char *scratch = CH_NEW(&x->scratch, char, (int64_t)x->threads *CH_PRODUCT_SCRATCH);
-  float *room = cutting.room ? CH_NEW(&x->scratch, float, x->threads *cutting.room) : NULL;
+  room all = room_of(x, &cutting);
   if (!ch_counting(x)) {
     int64_t pieces = cut_all(count, cutting, products, cuts);
 #pragma omp parallel num_threads(pieces > 1 ? x->threads : 1)
@@ -118,7 +155,8 @@ void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product
         int which = product_of(cuts, count, i);
         ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
         int64_t thread = omp_get_thread_num();
-        run_piece(&piece, scratch + thread * CH_PRODUCT_SCRATCH, room ? room + thread * cutting.room : NULL);
+        room own = {all.output + thread * cutting.output, all.rounded + thread * cutting.rounded, all.most};
+        run_piece(&piece, &own, scratch + thread * CH_PRODUCT_SCRATCH);
       }
     }
   }
