@@ -99,6 +99,13 @@ static void goes_on_with_its_own(void **state) {
                   "choir finetune --resume --out stopped --data other");
   program_refuses(2, "the run's own", "choir finetune --resume --out stopped --from pre");
   program_refuses(1, "already holds a run", TUNE "--out stopped");
+  program_refuses(1, "finetune.json: \"from\" has 0 bytes",
+                  "cp -r stopped spoilt; sed -i 's/\"from\": \".*\"/\"from\": \"\"/' spoilt/finetune.json;"
+                  "choir finetune --resume --out spoilt");
+  program_refuses(
+      1, "finetune.json: \"task\" is \"x\"",
+      "cp stopped/finetune.json spoilt; python3 -c \"import json; j = json.load(open('spoilt/finetune.json'));"
+      "j['task'] = 'x'; json.dump(j, open('spoilt/finetune.json', 'w'))\"; choir finetune --resume --out spoilt");
 }
 
 /* Frozen weights keep their bits, the others move; the continued schedule begins at the checkpoint's step. */

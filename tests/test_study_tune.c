@@ -223,9 +223,36 @@ static void refusals(void **state) {
   program_must("test ! -e r/runs");
 }
 
+#define SPOIL(file, edit)                                                                                 \
+  "rm -rf spoilt; cp -r whole spoilt; cd spoilt; python3 -c \"import json, glob; name = glob.glob('" file \
+  "')[0];"                                                                                                \
+  "j = json.load(open(name)); " edit "; json.dump(j, open(name, 'w'))\"; cd ..; choir study report spoilt"
+
+/* Files of a study that somebody changed are refused by file and place, not taken for what they are not. */
+static void damaged(void **state) {
+  (void)state;
+  program_must(
+      "echo '{\"threads\": 1, \"rounds\": 9, \"arms\": {\"EC\": {\"step\": [1], \"expert\": [1], "
+      "\"load\": [1], \"demand\": [1]}}}' >whole/two-tiny/time.json");
+  program_must(SPOIL("two-tiny/time.json", "j['rounds'] = 1"));
+  program_refuses(1, "time.json: arm 'EC': \"load\" has 2 rounds",
+                  SPOIL("two-tiny/time.json", "j['arms']['EC']['load'] = [1, 1]"));
+  program_refuses(1, "time.json: arm 'EC': demand[0] is \"1\"",
+                  SPOIL("two-tiny/time.json", "j['arms']['EC']['demand'] = ['1']"));
+  program_refuses(1, "result.json: own: \"accuracy\" is 1.5",
+                  SPOIL("tuned/mine-*-s1-*/result.json", "j['own']['accuracy'] = 1.5"));
+  program_refuses(1, "result.json: \"batch\" is []", SPOIL("tuned/mine-exp*/result.json", "j['batch'] = []"));
+  program_refuses(1, "study.json: missing[0]", SPOIL("two-tiny/study.json", "j['tune']['missing'] = [3]"));
+  program_refuses(1, "\"words\" is \"mine\"", SPOIL("two-tiny/study.json", "j['tune']['words'] = 'mine'"));
+  program_must("rm whole/two-tiny/time.json");
+  program_refuses(1, "bad.jsonl, row 3: \"accuracy\" is 2",
+                  "(cat words.jsonl; echo; sed 's/0.625/2/' words.jsonl) >bad.jsonl;" STUDY
+                  "--tasks tasks --words bad.jsonl --out r");
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(end_to_end), cmocka_unit_test(runs_stand),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(end_to_end),         cmocka_unit_test(runs_stand),
                                      cmocka_unit_test(killed_and_resumed), cmocka_unit_test(a_run_fails),
-                                     cmocka_unit_test(refusals)};
+                                     cmocka_unit_test(refusals),           cmocka_unit_test(damaged)};
   return cmocka_run_group_tests(tests, set_up, program_directory_remove);
 }

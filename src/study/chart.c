@@ -131,9 +131,11 @@ static void draw_curve(FILE *out, const ch_chart *chart, int index, const axis *
   bin(chart, s, &p);
   if (s->low) draw_band(out, chart, &p, index, xa, ya);
   fprintf(out, "<polyline class=\"%s\" points=\"", class_of(chart, index));
-  for (int i = 0; i < p.count; i++) fprintf(out, "%.1f,%.1f ", at(xa, p.x[i]), at(ya, p.y[i]));
+  for (int i = 0; i < p.count; i++)
+    if (isfinite(p.y[i])) fprintf(out, "%.1f,%.1f ", at(xa, p.x[i]), at(ya, p.y[i]));
   fputs("\"/>", out);
   for (int i = 0; s->points && i < p.count && s->curve->count <= BINS; i++) { /* marked points are few and exact */
+    if (!isfinite(p.y[i])) continue;
     double x = chart->log_x ? exp(p.x[i]) : p.x[i];
     fprintf(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.2\"><title>%s %.6g: %.5g</title></circle>",
             class_of(chart, index), at(xa, p.x[i]), at(ya, p.y[i]), chart->x_name ? chart->x_name : "step", x, p.y[i]);

@@ -17,7 +17,7 @@ extern const ch_embedded ch_studies[], ch_configs[]; /* behind the last a row of
 const char *ch_embedded_find(const ch_embedded *table, const char *name); /* NULL: no such file */
 
 enum { CH_STUDY_RATES = 8, CH_STUDY_NAME = 64, CH_STUDY_SEEDS = 32, CH_RUN_NAME = 128 };
-enum { CH_STUDY_TASKS = 32 };
+enum { CH_STUDY_TASKS = 32, CH_STUDY_ROUNDS = 64 }; /* rounds in which steps were timed, at most */
 
 /* A labelled task that all runs are fine-tuned on. */
 typedef struct ch_study_task {
@@ -150,14 +150,26 @@ void ch_study_tuned_path(const ch_study *study, const char *name, char *path);
 /* The tasks in the directory that the options name; those whose files are not there are left out. */
 int ch_study_tune_set_up(ch_study *study, const choir_study_options *options);
 
+/* Adds {task: accuracy} of the lines that bench/bag_of_words --json prints. */
+int ch_study_words_read(const char *path, json_t *words);
+
 /* ---- study_measure.c, study_time.c ---- */
 
 /* Files beside a run's own: evaluations under several pools, kinds of tokens. */
 void ch_study_measure_path(const ch_study *study, const char *run, char *path);
-int ch_study_measured(const ch_study *study, const char *run); /* whether that file is there, for `steps` */
+/* Reads it. NULL: it is not there, is damaged, or was made of another number of steps; it is to be made anew. */
+json_t *ch_study_measures_read(const ch_study *study, const char *run);
 
 /* Step times of all arms, in turns, into own/time.json; CHOIR_ERROR_INTERRUPTED where `stop` says so. */
 int ch_study_time(const ch_study *study, int threads, int (*stop)(void *context), void *context);
+
+/* ---- study_written.c ---- */
+
+/* CHOIR_ERROR_FORMAT, with file and place, for what is not as a study writes it: time.json, a run's measures.json,
+ * result.json of one that was fine-tuned. */
+int ch_study_check_time(const char *path, const json_t *time);
+int ch_study_check_measures(const char *path, const json_t *measures);
+int ch_study_check_result(const char *path, const json_t *result);
 
 /* ---- study_summary.c, study_report.c ---- */
 

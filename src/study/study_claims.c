@@ -6,8 +6,6 @@
 #include "study/study_loaded.h"
 #include "study/study_values.h"
 
-enum { ROUNDS_MOST = 64 };
-
 /* ---- one number of one seed ---- */
 
 typedef struct claim {
@@ -93,13 +91,13 @@ static double seed_value(claim *c, int seed) {
 
 /* Logs of how many times longer the rival's step is, round by round. */
 static int time_values(const claim *c, double *values) {
-  double a[ROUNDS_MOST], b[ROUNDS_MOST];
+  double a[CH_STUDY_ROUNDS], b[CH_STUDY_ROUNDS];
   int device = !strcmp(c->kind, "device_time"), count, other;
   if (c->rival < 0) return 0;
-  count = device ? ch_loaded_device_times(c->l, c->arm, "demand", a, ROUNDS_MOST)
-                 : ch_loaded_times(c->l, c->arm, "step", a, ROUNDS_MOST);
-  other = device ? ch_loaded_device_times(c->l, c->rival, "demand", b, ROUNDS_MOST)
-                 : ch_loaded_times(c->l, c->rival, "step", b, ROUNDS_MOST);
+  count = device ? ch_loaded_device_times(c->l, c->arm, "demand", a, CH_STUDY_ROUNDS)
+                 : ch_loaded_times(c->l, c->arm, "step", a, CH_STUDY_ROUNDS);
+  other = device ? ch_loaded_device_times(c->l, c->rival, "demand", b, CH_STUDY_ROUNDS)
+                 : ch_loaded_times(c->l, c->rival, "step", b, CH_STUDY_ROUNDS);
   if (other < count) count = other;
   for (int i = 0; i < count; i++) values[i] = log(b[i] / a[i]);
   return count;
@@ -158,25 +156,23 @@ static const char *verdict(const claim *c, const ch_estimate *e) {
 
 /* ---- JSON ---- */
 
-static void widen_side(double mean, double *bound, double half) {
-  double side = *bound - mean;
-  *bound = mean + (side < 0 ? -1 : 1) * sqrt(side * side + half * half);
+static void widen_both(double mean, double *low, double *high, double half) {
+  *low = mean - hypot(mean - *low, half);
+  *high = mean + hypot(*high - mean, half);
 }
 
 /* Step times are uncertain too: what their ratio's interval, over rounds, adds to that over seeds. */
 static void widen(const claim *c, ch_estimate *e) {
-  double values[ROUNDS_MOST];
+  double values[CH_STUDY_ROUNDS];
   ch_estimate t = ch_estimate_of(values, time_values(c, values));
   if (e->count < 2 || t.count < 2) return;
-  widen_side(e->mean, &e->low, t.high - t.mean);
-  widen_side(e->mean, &e->high, t.high - t.mean);
-  widen_side(e->mean, &e->low80, t.high80 - t.mean);
-  widen_side(e->mean, &e->high80, t.high80 - t.mean);
+  widen_both(e->mean, &e->low, &e->high, t.high - t.mean);
+  widen_both(e->mean, &e->low80, &e->high80, t.high80 - t.mean);
 }
 
 /* The claim under one routing: values, interval, verdict. */
 static json_t *result(claim *c) {
-  double values[CH_STUDY_SEEDS + ROUNDS_MOST];
+  double values[CH_STUDY_SEEDS + CH_STUDY_ROUNDS];
   int count = 0, exponential = is_times(c->kind);
   json_t *list = json_array();
   c->reached = c->unreached = 0;

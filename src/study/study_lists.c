@@ -78,7 +78,9 @@ int ch_jobs_add_measurement(ch_jobs *j, const ch_study *s, int arm, int seed) {
   char name[CH_RUN_NAME], path[PATH_MAX];
   int there;
   CH_TRY(ended(s, arm, seed, name, path, &there));
-  ch_job *job = there && !ch_study_measured(s, name) ? add_job(j, s, path, "measure.txt") : NULL;
+  json_t *measures = there ? ch_study_measures_read(s, name) : NULL;
+  json_decref(measures);
+  ch_job *job = there && !measures ? add_job(j, s, path, "measure.txt") : NULL;
   if (!job) return CHOIR_OK;
   snprintf(job->name, sizeof job->name, "%s, seed %d", s->arm[arm].name, seed);
   ch_study_measure_path(s, name, job->word[0]);

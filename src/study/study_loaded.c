@@ -18,9 +18,8 @@ static int read_run(ch_loaded *l, int arm, int seed) {
   CH_TRY(ch_study_run_name(s, &config, l->name[at]));
   ch_study_run_path(s, l->name[at], path);
   CH_TRY(ch_study_curve_read(path, s->steps, &l->curve[at]));
-  if (!ch_study_measured(s, l->name[at])) return CHOIR_OK;
-  ch_study_measure_path(s, l->name[at], path);
-  return ch_json_load(path, &l->measures[at]);
+  l->measures[at] = ch_study_measures_read(s, l->name[at]);
+  return CHOIR_OK;
 }
 
 int ch_loaded_read(const ch_study *s, ch_loaded *l) {
@@ -35,7 +34,9 @@ int ch_loaded_read(const ch_study *s, ch_loaded *l) {
     for (int seed = 1; seed <= s->seeds; seed++) CH_TRY(read_run(l, arm, seed));
   CH_TRY(ch_tuned_read(s, &l->tuned));
   snprintf(path, sizeof path, "%s/time.json", s->own);
-  return access(path, R_OK) ? CHOIR_OK : ch_json_load(path, &l->time);
+  if (access(path, R_OK)) return CHOIR_OK;
+  CH_TRY(ch_json_load(path, &l->time));
+  return ch_study_check_time(path, l->time);
 }
 
 void ch_loaded_free(ch_loaded *l) {
@@ -60,16 +61,17 @@ int ch_loaded_times(const ch_loaded *l, int arm, const char *what, double *value
 }
 
 double ch_loaded_step_seconds(const ch_loaded *l, int arm) {
-  double values[64];
-  int count = ch_loaded_times(l, arm, "step", values, 64);
+  double values[CH_STUDY_ROUNDS];
+  int count = ch_loaded_times(l, arm, "step", values, CH_STUDY_ROUNDS);
   return ch_median(values, count);
 }
 
 int ch_loaded_device_times(const ch_loaded *l, int arm, const char *what, double *values, int most) {
-  double step[64], expert[64], fullest[64];
-  int count = ch_loaded_times(l, arm, "step", step, 64);
+  double step[CH_STUDY_ROUNDS], expert[CH_STUDY_ROUNDS], fullest[CH_STUDY_ROUNDS];
+  int count = ch_loaded_times(l, arm, "step", step, CH_STUDY_ROUNDS);
   if (count > most) count = most;
-  if (ch_loaded_times(l, arm, "expert", expert, 64) < count || ch_loaded_times(l, arm, what, fullest, 64) < count)
+  if (ch_loaded_times(l, arm, "expert", expert, CH_STUDY_ROUNDS) < count ||
+      ch_loaded_times(l, arm, what, fullest, CH_STUDY_ROUNDS) < count)
     return 0;
   for (int i = 0; i < count; i++) values[i] = step[i] - expert[i] + expert[i] * fullest[i];
   return count;

@@ -19,14 +19,15 @@ void ch_study_measure_path(const ch_study *s, const char *run, char *path) {
   snprintf(path, PATH_MAX, "%.3000s/runs/%s/measures.json", s->directory, run);
 }
 
-int ch_study_measured(const ch_study *s, const char *run) {
+json_t *ch_study_measures_read(const ch_study *s, const char *run) {
   char path[PATH_MAX];
   json_t *root;
   ch_study_measure_path(s, run, path);
-  if (access(path, R_OK) || ch_json_load(path, &root)) return 0;
-  int64_t step = json_integer_value(json_object_get(root, "step"));
+  if (access(path, R_OK) || ch_json_load(path, &root)) return NULL;
+  if (!ch_study_check_measures(path, root) && json_integer_value(json_object_get(root, "step")) == s->steps)
+    return root;
   json_decref(root);
-  return step == s->steps;
+  return NULL;
 }
 
 /* ---- which tokens ---- */

@@ -179,14 +179,13 @@ static json_t *pools_json(const ch_loaded *l, int arm) {
   for (int seed = 1; seed <= s->seeds && !first; seed++) first = l->measures[arm * s->seeds + seed - 1];
   for (size_t i = 0; i < json_array_size(json_object_get(first, "pools")); i++) {
     double loss[CH_STUDY_SEEDS], less[CH_STUDY_SEEDS];
-    const json_t *row = NULL;
+    const json_t *row = json_array_get(json_object_get(first, "pools"), i);
     int count = 0;
     for (int seed = 1; seed <= s->seeds; seed++) {
-      const json_t *m = l->measures[arm * s->seeds + seed - 1];
-      if (!m) continue;
-      row = json_array_get(json_object_get(m, "pools"), i);
-      loss[count] = ch_number_at(row, "loss");
-      less[count++] = ch_number_at(row, "loss") - ch_number_at(row, "causal");
+      const json_t *m = l->measures[arm * s->seeds + seed - 1], *of = json_array_get(json_object_get(m, "pools"), i);
+      if (!of) continue;
+      loss[count] = ch_number_at(of, "loss");
+      less[count++] = ch_number_at(of, "loss") - ch_number_at(of, "causal");
     }
     ch_estimate e = ch_estimate_of(loss, count), d = ch_estimate_of(less, count);
     ch_json_add(rows, json_pack("{s:O, s:O, s:O, s:o, s:o}", "routing", json_object_get(row, "routing"), "pool",

@@ -6,7 +6,7 @@
 #include "study/study_values.h"
 
 static ch_estimate log_ratios(const double *a, const double *b, int count) {
-  double logs[64];
+  double logs[CH_STUDY_ROUNDS];
   for (int i = 0; i < count; i++) logs[i] = log(a[i] / b[i]);
   return ch_estimate_of(logs, count);
 }
@@ -46,21 +46,22 @@ static json_t *at_seconds_json(const ch_loaded *l, int arm, int other) {
 }
 
 static double median_of(const ch_loaded *l, int arm, const char *what) {
-  double values[64];
-  int count = ch_loaded_times(l, arm, what, values, 64);
+  double values[CH_STUDY_ROUNDS];
+  int count = ch_loaded_times(l, arm, what, values, CH_STUDY_ROUNDS);
   ch_estimate e = ch_estimate_of(values, count);
   return e.mean;
 }
 
 static json_t *arm_timing(const ch_loaded *l, int arm) {
   int other = ch_study_reference(l->study, arm);
-  double step[64], reference[64], device[64], reference_device[64], held[64], reference_held[64];
-  int count = ch_loaded_times(l, arm, "step", step, 64);
-  if (ch_loaded_times(l, other, "step", reference, 64) < count) count = 0;
-  int devices = ch_loaded_device_times(l, arm, "demand", device, 64);
-  if (ch_loaded_device_times(l, other, "demand", reference_device, 64) < devices) devices = 0;
-  int holds = ch_loaded_device_times(l, arm, "load", held, 64);
-  if (ch_loaded_device_times(l, other, "load", reference_held, 64) < holds) holds = 0;
+  double step[CH_STUDY_ROUNDS], reference[CH_STUDY_ROUNDS], device[CH_STUDY_ROUNDS], reference_device[CH_STUDY_ROUNDS],
+      held[CH_STUDY_ROUNDS], reference_held[CH_STUDY_ROUNDS];
+  int count = ch_loaded_times(l, arm, "step", step, CH_STUDY_ROUNDS);
+  if (ch_loaded_times(l, other, "step", reference, CH_STUDY_ROUNDS) < count) count = 0;
+  int devices = ch_loaded_device_times(l, arm, "demand", device, CH_STUDY_ROUNDS);
+  if (ch_loaded_device_times(l, other, "demand", reference_device, CH_STUDY_ROUNDS) < devices) devices = 0;
+  int holds = ch_loaded_device_times(l, arm, "load", held, CH_STUDY_ROUNDS);
+  if (ch_loaded_device_times(l, other, "load", reference_held, CH_STUDY_ROUNDS) < holds) holds = 0;
   ch_estimate to_first = log_ratios(step, reference, count), to_device = log_ratios(device, reference_device, devices),
               to_held = log_ratios(held, reference_held, holds);
   return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "step_seconds",

@@ -120,17 +120,19 @@ json_t *ch_study_tune_json(const ch_study *s) {
 
 int ch_study_tune_read(ch_study *s, const json_t *json, const char *path) {
   ch_study_tune *t = &s->tune;
-  json_t *tasks, *task;
+  json_t *tasks, *task, *missing, *words;
   const char *name, *given, *hash;
   size_t i;
   if (!json_is_object(json)) return CHOIR_OK;
   CH_TRY(ch_json_get_integer(json, path, "steps", 1, 1 << 30, &t->steps));
   CH_TRY(ch_json_get_integer(json, path, "rows", 0, INT64_MAX / 2, &t->rows));
   CH_TRY(ch_json_get_array(json, path, "tasks", &tasks));
-  CH_TRY(ch_json_get_array(json, path, "missing", &t->missing));
-  json_incref(t->missing);
-  CH_TRY(ch_json_get_object(json, path, "words", &t->words));
-  json_incref(t->words);
+  CH_TRY(ch_json_get_array(json, path, "missing", &missing));
+  t->missing = json_incref(missing);
+  json_array_foreach(t->missing, i, task) if (!json_is_string(task)) return ch_error(
+      CHOIR_ERROR_FORMAT, "%s: missing[%zu] must be the name of a task", path, i);
+  CH_TRY(ch_json_get_object(json, path, "words", &words));
+  t->words = json_incref(words);
   t->task = calloc(json_array_size(tasks) + 1, sizeof *t->task);
   if (!t->task) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the tasks");
   json_array_foreach(tasks, i, task) {

@@ -60,24 +60,28 @@ static int add_task(ch_study_tune *t, const char *given) {
   return code;
 }
 
-/* {task: accuracy} of the lines that bench/bag_of_words --json prints. */
-static int read_words(const char *path, json_t *words) {
-  char *text;
-  size_t size;
+static int take_words(const char *text, size_t length, const char *where, json_t *words) {
   json_t *line;
+  const char *task;
+  double accuracy;
+  CH_TRY(ch_json_parse(text, length, where, &line));
+  int code = ch_json_get_string(line, where, "task", &task);
+  if (!code) code = ch_json_get_number(line, where, "accuracy", 0, 1, &accuracy);
+  if (!code) ch_json_put(words, task, json_real(accuracy));
+  json_decref(line);
+  return code;
+}
+
+int ch_study_words_read(const char *path, json_t *words) {
+  char *text, where[PATH_MAX];
+  size_t size;
+  int code = CHOIR_OK, row = 1;
   CH_TRY(ch_file_read(path, 1 << 20, &text, &size));
-  int code = CHOIR_OK;
-  for (char *at = text, *end; at && *at && !code; at = end) {
-    end = strchr(at, '\n');
-    if (end) *end++ = 0;
-    if (!*at) continue;
-    const char *task;
-    double accuracy;
-    if ((code = ch_json_parse(at, strlen(at), path, &line))) break;
-    if (!(code = ch_json_get_string(line, path, "task", &task)) &&
-        !(code = ch_json_get_number(line, path, "accuracy", 0, 1, &accuracy)))
-      ch_json_put(words, task, json_real(accuracy));
-    json_decref(line);
+  for (const char *at = text, *end = text + size, *stop; at < end && !code; at = stop + 1, row++) {
+    stop = memchr(at, '\n', (size_t)(end - at));
+    if (!stop) stop = end;
+    snprintf(where, sizeof where, "%.3000s, row %d", path, row);
+    if (stop > at) code = take_words(at, (size_t)(stop - at), where, words);
   }
   free(text);
   return code;
@@ -107,5 +111,5 @@ int ch_study_tune_set_up(ch_study *s, const choir_study_options *o) {
   if (!t->tasks)
     return ch_error(CHOIR_ERROR_IO, "%s: holds none of the recipe's tasks, no folder %s with its files", o->tasks,
                     json_string_value(json_array_get(t->missing, 0)));
-  return o->words ? read_words(o->words, t->words) : CHOIR_OK;
+  return o->words ? ch_study_words_read(o->words, t->words) : CHOIR_OK;
 }

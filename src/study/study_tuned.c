@@ -28,6 +28,7 @@ static int read_run(const ch_tuned *t, int task, int arm, int seed) {
   if (ch_job_saved_steps(path) < s->tune.steps) return CHOIR_OK;
   snprintf(file, sizeof file, "%s/result.json", path);
   CH_TRY(ch_json_load(file, &r->result));
+  CH_TRY(ch_study_check_result(file, r->result));
   r->own = 100 * ch_number_at(json_object_get(r->result, "own"), "accuracy");
   r->batch = 100 * ch_number_at(json_object_get(r->result, "batch"), "accuracy");
   return CHOIR_OK;

@@ -27,18 +27,27 @@ int ch_tune_settings_save(const ch_tune *t) {
   return choir_config_save(&t->config, path);
 }
 
+/* The name of a file or directory into `out` [4096]. */
+static int read_name(const json_t *root, const char *path, const char *key, char *out) {
+  const char *name;
+  CH_TRY(ch_json_get_string(root, path, key, &name));
+  if (!*name || strlen(name) > 4095)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" has %zu bytes: must be a name of 1 to 4095", path, key,
+                    strlen(name));
+  strcpy(out, name);
+  return CHOIR_OK;
+}
+
 static int read_settings(ch_tune *t, const json_t *root, const char *path) {
   ch_tune_settings *s = &t->settings;
-  const char *from, *data;
+  json_t *task;
   char *text;
-  CH_TRY(ch_json_get_string(root, path, "from", &from));
-  CH_TRY(ch_json_get_string(root, path, "data", &data));
+  CH_TRY(read_name(root, path, "from", s->from));
+  CH_TRY(read_name(root, path, "data", s->data));
   CH_TRY(ch_json_get_integer(root, path, "patience", 0, INT64_MAX, &s->patience));
   CH_TRY(ch_json_get_integer(root, path, "batch_sequences", 0, 1 << 20, &s->batch_sequences));
-  CH_TRY(ch_json_get_object(root, path, "task", &s->task));
-  json_incref(s->task);
-  snprintf(s->from, sizeof s->from, "%s", from);
-  snprintf(s->data, sizeof s->data, "%s", data);
+  CH_TRY(ch_json_get_object(root, path, "task", &task));
+  s->task = json_incref(task);
   if (!(text = ch_json_dump(s->task, 0))) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the task", path);
   int code = ch_task_parse(text, strlen(text), path, &t->task);
   free(text);
