@@ -47,6 +47,10 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
 
 int cli_progress_sequences(void *context, int64_t done, int64_t total) {
   cli_progress *progress = context;
+  if (!total) {
+    if (cli_progress_due(progress)) cli_progress_line(progress, "reading the text");
+    return cli_stop_requested();
+  }
   if (cli_progress_due(progress))
     cli_progress_line(progress, "%lld of %lld sequences, %s so far", (long long)done, (long long)total,
                       cli_duration(cli_seconds() - progress->started));

@@ -1,6 +1,7 @@
 /* choir tokenizer train | encode | decode */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -37,6 +38,11 @@ static int train(int count, const char *const *files) {
                                                                     .context = &progress});
   free(separator);
   cli_progress_clear(&progress);
+  if (code == CHOIR_ERROR_INTERRUPTED) { /* no exit(): it would take things away from the search that goes on */
+    cli_fail();
+    fflush(NULL);
+    _exit(CLI_FAILED);
+  }
   if (code) return cli_fail();
   choir_tokenizer *tokenizer;
   if (choir_tokenizer_load(o.out, &tokenizer)) return cli_fail();

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "base/dir.h"
+#include "base/machine.h"
 #include "program.h"
 
 static int entries(const char *directory) {
@@ -157,6 +158,23 @@ static void directories_without_fsync(void **state) {
       "export FAULT_DIRECTORIES=1; faulty fsync:5:1:1000 train --config config.json --data data --out broken");
 }
 
+/* SentencePiece's search for pieces takes long and cannot be stopped; the program ends without it. */
+static void a_search_for_pieces_is_left(void **state) {
+  (void)state;
+  program_must("mkdir search");
+  program_corpus("long.txt", 16000, 9);
+  pid_t child = program_start(
+      "exec \"$CHOIR\" tokenizer train --vocab-size 1000 --sample-bytes 100000000 --out search/t.model long.txt",
+      "said.txt");
+  program_nap(1.5); /* where it is then is no matter */
+  kill(child, SIGTERM);
+  double begin = ch_machine_seconds();
+  assert_int_equal(program_wait(child), 1);
+  assert_true(ch_machine_seconds() - begin < 4);
+  program_must("grep -q 'stopped; no tokenizer was written' said.txt");
+  assert_int_equal(entries("search"), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(only_what_choir_made_is_removed),
                                      cmocka_unit_test(leftovers_of_the_dead_go),
@@ -164,6 +182,7 @@ int main(void) {
                                      cmocka_unit_test(outputs_keep_mode_and_links),
                                      cmocka_unit_test(empty_directories_and_links_to_them_are_outputs),
                                      cmocka_unit_test(mount_points_are_refused_before_the_work),
-                                     cmocka_unit_test(directories_without_fsync)};
+                                     cmocka_unit_test(directories_without_fsync),
+                                     cmocka_unit_test(a_search_for_pieces_is_left)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

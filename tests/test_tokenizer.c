@@ -168,6 +168,38 @@ static void pieces_add_up(void **state) {
   free(text.data);
 }
 
+static int count_asked(void *context) { return ++*(int *)context > 2; }
+
+/* A long text is encoded in pieces, between which it may be stopped: spaces in rows, words longer than any, characters
+ * that stand alone, and what is left of them when a piece ends there, give the tokens of the whole. */
+static void long_texts_stop(void **state) {
+  (void)state;
+  static const char *const part[] = {" ",  "     ",        "       ",  "a",   "the",
+                                     "\n", "\xE2\x96\x81", "\xC3\xA9", "\t ", "words"};
+  enum { SIZE = 1 << 19, PARTS = sizeof part / sizeof *part };
+  ch_rng rng = ch_rng_make(7, CH_STREAM_TEST, 0);
+  ch_buffer text = {0};
+  for (uint64_t i = 0; text.size < SIZE; i++) {
+    uint64_t n = i % 4000 ? 1 : 5000; /* now and then a word of many pieces */
+    const char *p = part[ch_rng_below(rng, i, PARTS)];
+    for (uint64_t k = 0; k < n; k++) test_ok(ch_buffer_append(&text, p, strlen(p)));
+  }
+  ch_ids whole = {0};
+  int32_t *ids;
+  size_t count;
+  int asked = 0;
+  test_ok(ch_encode(small, NULL, text.data, text.size, &whole));
+  test_ok(choir_tokenizer_encode(small, text.data, text.size, &ids, &count));
+  assert_int_equal(count, whole.count);
+  assert_memory_equal(ids, whole.ids, count * sizeof *ids);
+  free(ids);
+  test_fails(ch_encode_text(small, text.data, text.size, count_asked, &asked, &ids, &count), CHOIR_ERROR_INTERRUPTED,
+             "stopped at byte ");
+  assert_true(asked == 3 && !ids && !count);
+  free(whole.ids);
+  free(text.data);
+}
+
 static void *encode_much(void *argument) {
   ch_buffer *text = argument;
   int32_t *ids;
@@ -276,17 +308,12 @@ static void samples_evenly(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keeps_every_text),
-      cmocka_unit_test(keeps_random_text),
-      cmocka_unit_test(keeps_long_runs),
-      cmocka_unit_test(control_pieces_are_text),
-      cmocka_unit_test(names_pieces),
-      cmocka_unit_test(refuses_what_is_not_utf8),
-      cmocka_unit_test(pieces_add_up),
-      cmocka_unit_test(encodes_in_threads),
-      cmocka_unit_test(training_does_not_depend_on_threads),
-      cmocka_unit_test(training_fails_clearly),
-      cmocka_unit_test(encoding_checks_that_text_comes_back),
+      cmocka_unit_test(keeps_every_text),       cmocka_unit_test(keeps_random_text),
+      cmocka_unit_test(keeps_long_runs),        cmocka_unit_test(control_pieces_are_text),
+      cmocka_unit_test(names_pieces),           cmocka_unit_test(refuses_what_is_not_utf8),
+      cmocka_unit_test(pieces_add_up),          cmocka_unit_test(encodes_in_threads),
+      cmocka_unit_test(long_texts_stop),        cmocka_unit_test(training_does_not_depend_on_threads),
+      cmocka_unit_test(training_fails_clearly), cmocka_unit_test(encoding_checks_that_text_comes_back),
       cmocka_unit_test(samples_evenly),
   };
   return cmocka_run_group_tests(tests, begin, end);

@@ -49,8 +49,9 @@ typedef struct choir_generate_options {
   int (*text)(void *context, int sequence, const char *text, size_t size);
   /* A sequence has ended, sooner perhaps than one before it; *generated lives as long as the result. */
   void (*done)(void *context, int sequence, const choir_generated *generated);
-  int (*stop)(void *context); /* asked between passes of the model; nonzero ends it all */
-  void *context;              /* for these three, each of which may be NULL */
+  int (*stop)(
+      void *context); /* asked between passes of the model, and while a long prompt is encoded; nonzero ends it all */
+  void *context;      /* for these three, each of which may be NULL */
   int64_t reserved[8];
 } choir_generate_options;
 #define CHOIR_GENERATE_OPTIONS_INIT \

@@ -15,7 +15,8 @@ typedef struct choir_inspect_options {
   int batch_sequences, sequence_length; /* routed together, and tokens of each; 0: the config's */
   int top;                              /* favourite tokens of each expert */
   const char *checkpoint;               /* its name, for people; or NULL */
-  int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
+  int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; total 0: a long text is being encoded;
+                                                                  nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
   int64_t reserved[8];
 } choir_inspect_options;

@@ -22,8 +22,9 @@ typedef struct choir_tokenizer_train_options {
   size_t sample_bytes;       /* text used at most, spread evenly; 0: 32 MiB */
   int threads;               /* CPUs used at most, 0: all; the model does not depend on it */
   int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
-  int (*progress)(void *context,
-                  const char *line); /* or NULL; nonzero stops (at the latest when the search for pieces ends) */
+  int (*progress)(void *context, const char *line); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED. The search for
+                                                       pieces then goes on in a thread of its own, to no effect, until
+                                                       it ends: SentencePiece cannot be stopped */
   void *context;
   int64_t reserved[8];
 } choir_tokenizer_train_options;

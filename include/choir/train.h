@@ -82,7 +82,7 @@ typedef struct choir_eval_options {
   int64_t sequences;                    /* at most; 0: all */
   int in_order;                         /* nonzero: held-out sequences as they stand; else far apart, a mixture */
   int batch_sequences, sequence_length; /* 0: the config's */
-  int (*progress)(void *context, int64_t done, int64_t total);
+  int (*progress)(void *context, int64_t done, int64_t total); /* of sequences; total 0: a long text is being encoded */
   void *context;
   int64_t reserved[8];
 } choir_eval_options;

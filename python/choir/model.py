@@ -224,7 +224,7 @@ class Model(native.Handle):
 
             @native.ProgressCallback
             def told(_, done, total):
-                return guard.call(lambda: (progress(done, total) if progress else None) and 0 or 0)
+                return guard.call(lambda: (progress(done, total) if progress and total else None) and 0 or 0)
 
             options = native.EvalOptions(
                 data=native.optional(data), text=native.optional(text), sequences=sequences, progress=told

@@ -170,10 +170,12 @@ static int begin_shards(build *b, const char *name) {
   return CHOIR_OK;
 }
 
+static int goes_on(void *context) { return report(context, 0); }
+
 static int build_source(build *b, int source) {
   const choir_data_source *s = &b->o->sources[source];
   ch_text_options options = text_options(b, source, 0);
-  int code = ch_holdout_plan(&options, b->o->seed, source, b->o->holdout, &b->holdout);
+  int code = ch_holdout_plan(&options, b->o->seed, source, b->o->holdout, goes_on, b, &b->holdout);
   options.block_bytes = b->holdout.block_bytes;
   if (!code) code = ch_text_open(&options, &b->text);
   b->shard[0].file.fd = b->shard[1].file.fd = -1;

@@ -53,4 +53,9 @@ static inline size_t ch_stands_alone(const char *p, const char *end) {
  * character, and before and after control characters, and gives the same. */
 int ch_encode(const choir_tokenizer *tokenizer, ch_encoder *encoder, const char *text, size_t size, ch_ids *out);
 
+/* choir_tokenizer_encode of a text that may be long: `stop` (or NULL) is asked some ten times a second and more, and
+ * where it returns nonzero: CHOIR_ERROR_INTERRUPTED. */
+int ch_encode_text(const choir_tokenizer *tokenizer, const char *text, size_t size, int (*stop)(void *context),
+                   void *context, int32_t **ids, size_t *count);
+
 #endif

@@ -5,7 +5,8 @@
 #include "base/rng.h"
 
 /* Number of documents, up to `enough`, and of bytes as far as was read. */
-static int count(const ch_text_options *options, uint64_t enough, uint64_t *documents, uint64_t *bytes) {
+static int count(const ch_text_options *options, uint64_t enough, int (*goes_on)(void *context), void *context,
+                 uint64_t *documents, uint64_t *bytes) {
   ch_text_options o = *options;
   ch_text *text;
   ch_block block;
@@ -13,7 +14,7 @@ static int count(const ch_text_options *options, uint64_t enough, uint64_t *docu
   o.block_bytes = CH_HOLDOUT_BLOCK;
   *documents = *bytes = 0;
   CH_TRY(ch_text_open(&o, &text));
-  while (!(code = ch_text_next(text, &block, &more)) && more && *documents < enough) {
+  while (!(code = ch_text_next(text, &block, &more)) && more && *documents < enough && !(code = goes_on(context))) {
     *documents += (uint64_t)block.last;
     *bytes += block.size;
   }
@@ -21,11 +22,12 @@ static int count(const ch_text_options *options, uint64_t enough, uint64_t *docu
   return code;
 }
 
-int ch_holdout_plan(const ch_text_options *text, uint64_t seed, int source, double share, ch_holdout *h) {
+int ch_holdout_plan(const ch_text_options *text, uint64_t seed, int source, double share, int (*goes_on)(void *context),
+                    void *context, ch_holdout *h) {
   uint64_t documents, bytes, enough = CH_HOLDOUT_DOCUMENTS;
   *h = (ch_holdout){.seed = seed, .source = (uint32_t)source, .share = share, .block_bytes = CH_HOLDOUT_BLOCK};
   if (share > 0 && 2 / share > (double)enough) enough = (uint64_t)ceil(2 / share);
-  CH_TRY(count(text, share > 0 ? enough : 1, &documents, &bytes));
+  CH_TRY(count(text, share > 0 ? enough : 1, goes_on, context, &documents, &bytes));
   if (!bytes)
     return ch_error(CHOIR_ERROR_FORMAT, "no text in its inputs (%s%s)", text->inputs[0],
                     text->inputs[1] ? ", ..." : "");

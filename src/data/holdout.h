@@ -15,9 +15,10 @@ typedef struct ch_holdout {
   size_t block_bytes; /* of a unit when by_blocks, else just of the reader's blocks */
 } ch_holdout;
 
-/* Looks at the source's text, only as far as needed to see that it has documents enough. CHOIR_ERROR_FORMAT: no text at
- * all. */
-int ch_holdout_plan(const ch_text_options *text, uint64_t seed, int source, double share, ch_holdout *holdout);
+/* Looks at the source's text, only as far as needed to see that it has documents enough. `goes_on` is asked after every
+ * block and may end it with an error. CHOIR_ERROR_FORMAT: no text at all. */
+int ch_holdout_plan(const ch_text_options *text, uint64_t seed, int source, double share, int (*goes_on)(void *context),
+                    void *context, ch_holdout *holdout);
 
 /* Whether unit number `unit` is held out: exactly one, drawn by the counter-based generator, of each run of 1/share
  * units. */

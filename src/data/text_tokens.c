@@ -40,7 +40,8 @@ static int read_start(const char *path, size_t limit, char **text, size_t *bytes
   return CHOIR_OK;
 }
 
-int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most, ch_text_tokens *out) {
+int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most, int (*stop)(void *context),
+                        void *context, ch_text_tokens *out) {
   char *text;
   size_t bytes;
   *out = (ch_text_tokens){0};
@@ -49,7 +50,7 @@ int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most,
     CH_TRY(read_start(path, enough(t, most), &text, &bytes, &out->cut));
   else
     CH_TRY(ch_file_read(path, FILE_LIMIT, &text, &bytes));
-  int code = choir_tokenizer_encode(t, text, bytes, &out->ids, &out->count);
+  int code = ch_encode_text(t, text, bytes, stop, context, &out->ids, &out->count);
   free(text);
   if (code) return ch_error_in(code, "%s", path);
   if (most && out->count > most) {

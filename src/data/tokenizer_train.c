@@ -22,7 +22,8 @@ enum {
   LOWEST_VOCAB = 260 /* bytes, unknown, end of text, and something */
 };
 
-/* Training runs on a thread of its own: the caller's goes on reporting, and `threads` limits the CPUs it may use. */
+/* Training runs on a thread of its own: the caller's goes on reporting, and `threads` limits the CPUs it may use.
+ * SentencePiece cannot be stopped: where the caller wants no more, the thread is left alone with what it reads. */
 typedef struct trainer {
   const choir_tokenizer_train_options *o;
   ch_sample sample;
@@ -34,7 +35,7 @@ typedef struct trainer {
 
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  int finished, code;
+  int owners, finished, code; /* owners: threads that have not released it */
   char message[1024];
   void *model;
   size_t size;
@@ -110,6 +111,19 @@ static int split(trainer *t, const char *text, size_t size) {
   return CHOIR_OK;
 }
 
+/* The last owner frees it. */
+static void release(trainer *t) {
+  pthread_mutex_lock(&t->lock);
+  int owned = --t->owners > 0;
+  pthread_mutex_unlock(&t->lock);
+  if (owned) return;
+  ch_sample_free(&t->sample);
+  free(t->sentences);
+  free(t->sizes);
+  free(t->model);
+  free(t);
+}
+
 static void *train(void *argument) {
   trainer *t = argument;
   void *model = NULL;
@@ -121,6 +135,7 @@ static void *train(void *argument) {
   if (code) snprintf(t->message, sizeof t->message, "%s", choir_error_message()); /* messages belong to threads */
   pthread_cond_signal(&t->changed);
   pthread_mutex_unlock(&t->lock);
+  release(t);
   return NULL;
 }
 
@@ -136,27 +151,40 @@ static int start(trainer *t, pthread_t *thread) {
       if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &some), left--;
     pthread_attr_setaffinity_np(&attributes, sizeof some, &some);
   }
+  t->owners++;
   ch_signals_hold(&before); /* inherited: the host's handlers run on its own threads */
   int failed = pthread_create(thread, &attributes, train, t);
   ch_signals_release(&before);
   pthread_attr_destroy(&attributes);
+  t->owners -= failed != 0;
   return failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start a thread: %s", strerror(failed)) : CHOIR_OK;
+}
+
+static struct timespec in_a_moment(void) {
+  const long moment = 250000000, second = 1000000000;
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += moment;
+  if (until.tv_nsec >= second) until.tv_nsec -= second, until.tv_sec++;
+  return until;
 }
 
 static int run(trainer *t) {
   pthread_t thread;
   CH_TRY(start(t, &thread));
   pthread_mutex_lock(&t->lock);
-  while (!t->finished) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec++;
+  while (!t->finished && !t->stopped) {
+    struct timespec until = in_a_moment();
     pthread_cond_timedwait(&t->changed, &t->lock, &until);
     if (!t->finished) report(t, "finding pieces: %.0f s", ch_machine_seconds() - t->started);
   }
+  int finished = t->finished, code = t->code ? ch_error(t->code, "%s", t->message) : stopped(t);
   pthread_mutex_unlock(&t->lock);
-  pthread_join(thread, NULL);
-  return t->code ? ch_error(t->code, "%s", t->message) : CHOIR_OK;
+  if (finished)
+    pthread_join(thread, NULL);
+  else
+    pthread_detach(thread);
+  return code;
 }
 
 static int make(trainer *t) {
@@ -165,8 +193,7 @@ static int make(trainer *t) {
   if (!t->training.count) return ch_error(CHOIR_ERROR_FORMAT, "%s: no text to train a tokenizer on", t->o->inputs[0]);
   t->training.sentences = t->sentences, t->training.sizes = t->sizes;
   t->started = ch_machine_seconds();
-  CH_TRY(run(t));
-  return stopped(t);
+  return run(t);
 }
 
 /* Opens the output first: minutes of work must not end at a directory that cannot be written. */
@@ -191,15 +218,15 @@ int choir_tokenizer_train(const choir_tokenizer_train_options *o) {
                     CH_VOCAB_LIMIT);
   int threads;
   CH_TRY(ch_threads_resolve(o->threads, &threads));
-  trainer t = {.o = o,
-               .sample = {.limit = o->sample_bytes ? o->sample_bytes : (size_t)32 << 20},
-               .training = {.vocab_size = o->vocab_size, .pieces = PARTIAL_SUMS, .longest = LONGEST_SENTENCE},
-               .lock = PTHREAD_MUTEX_INITIALIZER,
-               .changed = PTHREAD_COND_INITIALIZER};
-  int code = make_and_save(&t);
-  ch_sample_free(&t.sample);
-  free(t.sentences);
-  free(t.sizes);
-  free(t.model);
+  trainer *t = malloc(sizeof *t);
+  if (!t) return ch_error(CHOIR_ERROR_MEMORY, "no memory to train a tokenizer");
+  *t = (trainer){.o = o,
+                 .sample = {.limit = o->sample_bytes ? o->sample_bytes : (size_t)32 << 20},
+                 .training = {.vocab_size = o->vocab_size, .pieces = PARTIAL_SUMS, .longest = LONGEST_SENTENCE},
+                 .owners = 1,
+                 .lock = PTHREAD_MUTEX_INITIALIZER,
+                 .changed = PTHREAD_COND_INITIALIZER};
+  int code = make_and_save(t);
+  release(t);
   return code;
 }

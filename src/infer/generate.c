@@ -229,7 +229,7 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
   generation g = {.o = o, .tokenizer = tokenizer, .prompts = &made, .result = result, .V = V};
   *result = (choir_generate_result){0};
   int code = ch_generate_check(model, tokenizer, o);
-  if (!code) code = ch_prompts_make(tokenizer, V, prompts, count, &made);
+  if (!code) code = ch_prompts_make(tokenizer, V, o, prompts, count, &made);
   if (!code) code = make_result(&made, result);
   g.sampling = (ch_sampling){o->temperature, o->top_k, o->top_p};
   g.slots = count < o->batch ? count : o->batch;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/reserved.h"
+#include "data/encoder.h"
 
 static int check_numbers(const choir_generate_options *o) {
   if (o->max_tokens < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "max_tokens is %d; must be at least 1", o->max_tokens);
@@ -32,11 +33,12 @@ int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer
   return CHOIR_OK;
 }
 
-static int encode(const choir_tokenizer *tokenizer, const choir_prompt *from, ch_prompt *to) {
-  size_t count;
+static int encode(const choir_tokenizer *tokenizer, const choir_generate_options *o, const choir_prompt *from,
+                  ch_prompt *to) {
+  size_t count, size = from->size;
   if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "a text, but no tokenizer: give tokens");
-  CH_TRY(
-      choir_tokenizer_encode(tokenizer, from->text, from->size ? from->size : strlen(from->text), &to->tokens, &count));
+  if (!size) size = strlen(from->text);
+  CH_TRY(ch_encode_text(tokenizer, from->text, size, o->stop, o->context, &to->tokens, &count));
   if (count > INT32_MAX / 2) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many", count);
   to->count = (int)count;
   return CHOIR_OK;
@@ -51,9 +53,10 @@ static int copy(const choir_prompt *from, ch_prompt *to) {
   return CHOIR_OK;
 }
 
-static int make(const choir_tokenizer *tokenizer, int V, const choir_prompt *from, ch_prompt *to) {
+static int make(const choir_tokenizer *tokenizer, int V, const choir_generate_options *o, const choir_prompt *from,
+                ch_prompt *to) {
   CH_CHECK_RESERVED(from, "choir_prompt");
-  CH_TRY(from->text ? encode(tokenizer, from, to) : copy(from, to));
+  CH_TRY(from->text ? encode(tokenizer, o, from, to) : copy(from, to));
   if (!to->count) return ch_error(CHOIR_ERROR_ARGUMENT, "empty: there is nothing to go on from");
   for (int i = 0; i < to->count; i++)
     if (to->tokens[i] < 0 || to->tokens[i] >= V)
@@ -61,13 +64,14 @@ static int make(const choir_tokenizer *tokenizer, int V, const choir_prompt *fro
   return CHOIR_OK;
 }
 
-int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_prompt *from, int count, ch_prompts *prompts) {
+int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_generate_options *options,
+                    const choir_prompt *from, int count, ch_prompts *prompts) {
   *prompts = (ch_prompts){.count = count};
   if (count < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "no prompts: there is nothing to go on from");
   prompts->prompt = calloc((size_t)count, sizeof *prompts->prompt);
   if (!prompts->prompt) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d prompts", count);
   for (int i = 0; i < count; i++) {
-    int code = make(tokenizer, V, &from[i], &prompts->prompt[i]);
+    int code = make(tokenizer, V, options, &from[i], &prompts->prompt[i]);
     if (code) return ch_error_in(code, "prompt %d of %d", i + 1, count);
     if (prompts->prompt[i].count > prompts->longest) prompts->longest = prompts->prompt[i].count;
   }

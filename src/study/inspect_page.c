@@ -156,7 +156,8 @@ int choir_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, con
   size_t most = options->tokens && options->tokens < MOST_TOKENS ? (size_t)options->tokens : MOST_TOKENS;
   CH_CHECK_RESERVED(options, "choir_inspect_options");
   CH_TRY(ch_model_alone(model, "choir_inspect_page"));
-  CH_TRY(ch_text_tokens_read(tokenizer, options->text, most + 1, &text)); /* the last one is only predicted */
+  CH_TRY(
+      ch_text_tokens_read(tokenizer, options->text, most + 1, NULL, NULL, &text)); /* the last one is only predicted */
   int code = inspect(model, tokenizer, options, &text, output);
   free(text.ids);
   return code;

@@ -75,13 +75,21 @@ int ch_inspect_text(choir_model *model, const ch_text_tokens *text, const choir_
   return code ? code : restored;
 }
 
+/* Progress before anything is known of the windows. */
+static int told(void *context) {
+  const choir_inspect_options *o = context;
+  return o->progress(o->context, 0, 0);
+}
+
 int choir_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *options,
                        choir_inspection *inspection) {
   ch_text_tokens text = {0};
   *inspection = (choir_inspection){0};
   size_t most = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
   CH_CHECK_RESERVED(options, "choir_inspect_options");
-  int code = ch_comm_agree(model->x.comm, ch_text_tokens_read(tokenizer, options->text, most, &text));
+  int code = ch_text_tokens_read(tokenizer, options->text, most, options->progress ? told : NULL,
+                                 (void *)(uintptr_t)options, &text);
+  code = ch_comm_agree(model->x.comm, code);
   if (!code) code = ch_inspect_text(model, &text, options, NULL, NULL, inspection);
   free(text.ids);
   return code;

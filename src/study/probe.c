@@ -168,7 +168,7 @@ static int cut_text(probe *p, const int32_t *ids, size_t count) {
 
 static int read_text(probe *p, const choir_tokenizer *tokenizer) {
   ch_text_tokens text;
-  CH_TRY(ch_text_tokens_read(tokenizer, p->o->text, (size_t)p->B * (size_t)p->T, &text));
+  CH_TRY(ch_text_tokens_read(tokenizer, p->o->text, (size_t)p->B * (size_t)p->T, NULL, NULL, &text));
   int code = cut_text(p, text.ids, text.count);
   free(text.ids);
   return code;

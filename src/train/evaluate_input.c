@@ -59,10 +59,16 @@ static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const
   return code;
 }
 
+/* Progress before anything is known of the windows. */
+static int told(void *context) {
+  const choir_eval_options *o = context;
+  return o->progress(o->context, 0, 0);
+}
+
 static int open_text(const choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                      ch_text_tokens *text, uint64_t **counts, ch_windows *w) {
   int V = model->config.model.vocab_size;
-  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, text));
+  CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, o->progress ? told : NULL, (void *)(uintptr_t)o, text));
   if (text->count < 2)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
   *counts = calloc((size_t)V, sizeof **counts);
