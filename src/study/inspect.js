@@ -1,417 +1,202 @@
-"use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
-  const { inspection, routes, text, pieces, ids } = data, layers = inspection.layers, E = inspection.experts, N = text.length;
-  const T = inspection.sequence_length, B = inspection.batch_sequences;
-  const $ = (id) => document.getElementById(id);
-  /* What is shown: a layer (-1: all), an expert of a layer or none, the token whose note is open, and for good. */
-  const state = { layer: layers.length === 1 ? 0 : -1, expert: null, token: -1, kept: false };
-
-  /* ---- small helpers: everything that comes from data becomes a text node, never markup ---- */
-  function el(name, attributes, ...children) {
-    const node = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes || {})) {
-      if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-      else if (value !== null && value !== false) node.setAttribute(key, value === true ? "" : value);
-    }
-    node.append(...children.filter((child) => child !== null));
-    return node;
+/* Beside the text of inspect_text.js, whose names it uses: figures, experts, what is chosen, the address; and the start.
+ */
+/* ---- beside the text ---- */
+function bars(title, unit, counts, total) {
+  let last = counts.length - 1;
+  while (last > 0 && !counts[last]) last--;
+  const most = Math.max(...counts, 1), W = 320, H = 150, pitch = (W - 34) / (last + 1), every = 1 + Math.floor(last / 14);
+  let svg = "";
+  const step = [1, 2, 5, 10, 20, 25].find((s) => (100 * most) / total / s <= 5) || 25;
+  for (let tick = 0; tick * total <= 100 * most; tick += step) {
+    const y = H - 22 - ((tick * total) / 100 / most) * (H - 34);
+    svg += `<line class="grid" x1="34" x2="${W}" y1="${y}" y2="${y}"/><text class="tick" text-anchor="end" x="30" y="${y + 4}">${tick}</text>`;
   }
-  const number = (n) => n.toLocaleString("en-US");
-  const fixed = (n, digits) => (n === null ? "–" : n.toFixed(digits));
-  const percent = (share, digits = 1) => (100 * share).toFixed(digits) + " %";
-  const card = (label, value) => el("div", {}, el("b", {}, value), el("span", {}, label));
-  const shownLayers = () => (state.layer < 0 ? layers.map((_, l) => l) : [state.layer]);
-  const layerName = (l) => "Layer " + layers[l].layer;
-
-  /* ---- tokens as people read them ---- */
-  const odd = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/;
-  const hex = (code) => (code < 256 ? "\\x" + code.toString(16).toUpperCase().padStart(2, "0") : "U+" + code.toString(16).toUpperCase().padStart(4, "0"));
-
-  /* Nodes of a piece; `inline`: as it stands in the text, where spaces show as such. Bytes that are no character, and characters that do not show, are named. */
-  function show(piece, inline) {
-    if (Array.isArray(piece)) return piece.map((byte) => el("i", { class: "byte" }, hex(byte)));
-    const nodes = [];
-    let run = "";
-    const flush = () => { if (run) nodes.push(run); run = ""; };
-    const blank = /^ +$/.test(piece);
-    for (const c of piece) {
-      if (c === "\n" || c === "\t") {
-        flush();
-        nodes.push(el("i", {}, c === "\n" ? "↵" : "⇥"));
-        if (inline && c === "\t") nodes.push(c);
-      } else if (odd.test(c)) {
-        flush();
-        nodes.push(el("i", { class: "byte" }, hex(c.codePointAt(0))));
-      } else if (c === " " && (blank || !inline)) {
-        flush();
-        nodes.push(el("i", {}, "␣"));
-      } else run += c;
-    }
-    flush();
-    return nodes;
+  for (let i = 0; i <= last; i++) {
+    const x = 34 + pitch * i, h = (counts[i] / most) * (H - 34);
+    svg += `<g><title>${i} experts: ${counts[i]} tokens</title><rect class="${i ? "s0" : "s1"}" style="${i ? "" : "fill:var(--none)"}" x="${x + 0.12 * pitch}" width="${0.76 * pitch}" y="${H - 22 - h}" height="${h}"/>`;
+    if (i % every === 0) svg += `<text class="tick" text-anchor="middle" x="${x + pitch / 2}" y="${H - 6}">${i}</text>`;
+    svg += "</g>";
   }
-  /* The same as plain text, for names and surroundings. */
-  function plain(piece) {
-    if (Array.isArray(piece)) return piece.map(hex).join("");
-    return [...piece].map((c) => (c === "\n" ? "↵" : c === "\t" ? "⇥" : odd.test(c) ? hex(c.codePointAt(0)) : c)).join("");
-  }
-  const pieceAt = (t) => pieces[text[t]];
-  const placeOf = new Map(ids.map((id, place) => [id, place]));
-
-  /* ---- what the routers did ---- */
-  const countAt = (l, t) => routes[l][t].length / 2;
-  const count = (t) => shownLayers().reduce((sum, l) => sum + countAt(l, t), 0);
-  /* The gate of an expert at a token, or -1 where it did not take it. */
-  function gateAt(l, t, expert) {
-    const route = routes[l][t];
-    for (let i = 0; i < route.length; i += 2) if (route[i] === expert) return route[i + 1] / 1e4;
-    return -1;
-  }
-  const slots = layers.map((_, l) => {
-    const held = Array.from({ length: E }, () => []);
-    routes[l].forEach((route, t) => { for (let i = 0; i < route.length; i += 2) held[route[i]].push([route[i + 1] / 1e4, t]); });
-    return held;
+  const figure = el("figure", {}, el("figcaption", {}, el("strong", {}, title), " ", el("span", {}, unit)));
+  const drawing = document.createElement("div");
+  drawing.innerHTML = `<svg viewBox="0 0 ${W} ${H}" role="img" aria-label="${title}">${svg}</svg>`; /* numbers and fixed words only */
+  figure.append(drawing);
+  return figure;
+}
+function histogram() {
+  const counts = [];
+  for (let t = 0; t < N; t++) counts[count(t)] = (counts[count(t)] || 0) + 1;
+  for (let i = 0; i < counts.length; i++) counts[i] = counts[i] || 0;
+  $("histogram").replaceChildren(bars("Experts per token", "% of tokens", counts, N));
+}
+function load() {
+  const figures = shownLayers().map((l) => {
+    const layer = layers[l], most = Math.max(...layer.load, layer.target, 1);
+    const rows = layer.load.map((held, expert) =>
+      el("button", { type: "button", "aria-pressed": "" + isChosen(l, expert), title: `expert ${expert}: ${number(held)} tokens, ${percent(held / layer.target, 0)} of its share; asked for by ${number(layer.demand[expert])}`,
+        onclick: () => choose(l, expert) }, el("span", {}, "" + expert),
+        el("span", { class: "track" }, el("b", { style: `width:${((100 * held) / most).toFixed(1)}%` }), el("u", { style: `left:${((100 * layer.target) / most).toFixed(1)}%` })),
+        el("span", {}, number(held))));
+    return el("figure", {}, el("figcaption", {}, el("strong", {}, layerName(l) + ": load of each expert"), " ", el("span", {}, "tokens; the line is its share. Choose one to see its tokens.")),
+      el("div", { class: "loads", style: `grid-template-rows:repeat(${Math.ceil(E / 2)},auto)` }, ...rows));
   });
+  $("load").replaceChildren(...figures);
+}
+function layerFigures() {
+  const shown = shownLayers().map((l) => layers[l]), mean = (f) => shown.reduce((sum, layer) => sum + f(layer), 0) / shown.length;
+  const known = (key) => shown.every((layer) => layer[key] !== null);
+  const cards = [card("experts a token", fixed(mean((s) => s.experts_per_token), 2)), card("tokens without any", percent(mean((s) => s.none_share))), card("gate mass a token", fixed(mean((s) => s.gate_mass), 3)),
+    card("choices dropped", percent(mean((s) => s.dropped_share)))];
+  const entropy = (label, key) => cards.push(card(label + ", of " + layers[0].most_entropy.toFixed(2) + " nats", fixed(mean((s) => s[key]), 2)));
+  if (known("token_entropy")) entropy("entropy of scores", "token_entropy");
+  entropy("entropy of load", "load_entropy");
+  if (known("drift")) cards.push(card("drift of cut-offs", percent(mean((s) => s.drift))));
+  $("layerfigures").replaceChildren(...cards);
+}
 
-  /* Upper ends of the six shades, for one layer. */
-  const ends = [1, 2, 3, 4, 6, Infinity];
-  const shade = (n) => (n === 0 ? 0 : 1 + ends.findIndex((end) => n <= end * (state.layer < 0 ? layers.length : 1)));
-
-  /* ---- header ---- */
-  function header() {
-    const name = (inspection.text || "a text").split("/").pop();
-    $("title").textContent = (inspection.model || "model") + ": how its experts read " + name;
-    $("subtitle").textContent = [
-      inspection.checkpoint, "router " + inspection.router, inspection.router.includes("choice") || inspection.router.includes("topk") ? "capacity factor " + inspection.capacity_factor : null,
-      "routing “" + inspection.routing + "”", E + (E === 1 ? " expert" : " experts") + " in each of " + layers.length + (layers.length === 1 ? " MoE layer" : " MoE layers"),
-      B + " × " + T + " tokens at a time",
-    ].filter(Boolean).join(" · ");
-    $("figures").append(
-      card("tokens shown", number(N)), card("loss, nats a token", fixed(inspection.loss, 4)), card("perplexity", fixed(inspection.perplexity, 1)),
-      card("bits per byte", fixed(inspection.bits_per_byte, 3)), card("loss of unigrams", fixed(inspection.unigram_loss, 4)));
-    const note = (message) => $("notes").append(el("p", { class: "note" }, message));
-    if (inspection.cut) note("The text goes on: this page has its first " + number(N) + " tokens, and every figure is about these.");
-    if (inspection.looks_across_tokens)
-      note("With this routing experts choose among all tokens of a batch, later ones too: the loss is not that of writing the text token by token.");
-    $("version").textContent = "choir " + data.version + ". A thin bar in the text begins a sequence of " + T + " tokens, a double one a batch that is routed together.";
+/* ---- experts ---- */
+function context(t) {
+  const side = (from, to) => { let s = ""; for (let i = Math.max(0, from); i < Math.min(N, to); i++) s += plain(pieceAt(i)); return s; };
+  return [side(t - 7, t).slice(-22), plain(pieceAt(t)), side(t + 1, t + 12)];
+}
+function best(l, expert, most) {
+  const found = [], known = new Set();
+  for (const [gate, t] of [...slots[l][expert]].sort((a, b) => b[0] - a[0] || a[1] - b[1])) {
+    if (known.has(text[t])) continue;
+    known.add(text[t]);
+    const [before, middle, after] = context(t);
+    found.push(el("li", {}, el("button", { type: "button", title: "show it in the text", onclick: () => { focusToken(t); openTip(t, true); } }, el("span", {}, gate.toFixed(3)),
+      el("span", {}, "…" + before, el("mark", {}, middle), after))));
+    if (found.length === most) break;
   }
-
-  /* ---- the text ---- */
-  const spans = [];
-  function buildText() {
-    /* A line is a block, so that the browser need not lay out those that are out of sight. */
-    const box = $("text"), lines = document.createDocumentFragment();
-    let all = null;
-    for (let t = 0; t < N; t++) {
-      if (!all) lines.append((all = el("div", { class: "line" })));
-      if (t && t % T === 0) all.append(el("span", { class: t % (T * B) ? "cut" : "cut batch", title: "sequence " + (t / T + 1) }));
-      /* The space before a word belongs to its token, but shading reads better with gaps between words. */
-      const piece = pieceAt(t), gap = typeof piece === "string" && /^ ./.test(piece) && /[^ ]/.test(piece);
-      if (gap) all.append(" ");
-      const span = el("span", { class: "t", tabindex: t ? "-1" : "0" }, ...show(gap ? piece.slice(1) : piece, true));
-      span.dataset.t = t;
-      spans.push(span);
-      all.append(span);
-      if (typeof piece === "string" && piece.includes("\n")) all = null;
+  return found;
+}
+function chips(list, describe) {
+  return el("div", { class: "chips" }, ...list.map((f) => el("span", { title: `held ${f.held} of ${f.text} times` }, ...show(placeOf.has(f.token) ? pieces[placeOf.get(f.token)] : f.piece, false), " ", el("em", {}, describe(f)))));
+}
+function expertCard(l, expert) {
+  const layer = layers[l], held = layer.load[expert];
+  let near = -1;
+  layer.overlap[expert].forEach((share, i) => { if (i !== expert && share > 0 && (near < 0 || share > layer.overlap[expert][near])) near = i; });
+  const facts = [percent(held / layer.target, 0) + " of its share", "mean gate " + fixed(layer.gate[expert], 3),
+    layer.over_capacity[expert] ? number(layer.over_capacity[expert]) + " over capacity" : null,
+    layer.cutoff[expert] !== null ? "cut-off " + fixed(layer.cutoff[expert], 4) + (layer.threshold[expert] !== null ? " (kept " + fixed(layer.threshold[expert], 4) + ")" : "")
+      : layer.threshold[expert] !== null ? "threshold " + fixed(layer.threshold[expert], 4) : null,
+    near >= 0 ? "shares most with expert " + near + " (" + percent(layer.overlap[expert][near], 0) + ")" : null];
+  return el("article", { class: "expert" + (isChosen(l, expert) ? " on" : ""), "aria-label": layerName(l) + ", expert " + expert },
+    el("header", {}, el("button", { type: "button", "aria-pressed": "" + isChosen(l, expert), title: "show its tokens in the text", onclick: () => choose(l, expert) }, "Expert " + expert), el("small", {}, number(held) + " tokens")),
+    el("div", { class: "facts" }, facts.filter(Boolean).join(" · ")),
+    ...(held ? [el("h4", {}, "Best"), el("ul", { class: "best" }, ...best(l, expert, 5)), el("h4", {}, "Typical"), chips(layer.typical[expert], (f) => "×" + f.lift.toFixed(1)),
+      el("h4", {}, "Frequent"), chips(layer.frequent[expert], (f) => number(f.held))] : [el("p", {}, "It took no token of this text.")]));
+}
+function experts() {
+  const nodes = [];
+  for (const l of shownLayers()) {
+    if (state.layer < 0 && layers.length > 1) nodes.push(el("h3", {}, layerName(l)));
+    for (let i = 0; i < E; i++) nodes.push(expertCard(l, i));
+  }
+  $("experts").replaceChildren(...nodes);
+}
+function overlap() {
+  $("overlap").replaceChildren(...shownLayers().map((l) => {
+    const rows = layers[l].overlap, size = 400 / E;
+    let most = 0, svg = "";
+    rows.forEach((row, i) => row.forEach((share, j) => { if (i !== j) most = Math.max(most, share); }));
+    const figure = el("figure", {}, el("figcaption", {}, el("strong", {}, layerName(l)), " ", el("span", {}, "at most " + percent(most))));
+    if (E > 64) {
+      const pairs = [];
+      rows.forEach((row, i) => row.forEach((share, j) => { if (i < j) pairs.push([share, i, j]); }));
+      figure.append(el("ol", {}, ...pairs.sort((a, b) => b[0] - a[0]).slice(0, 20).map(([share, i, j]) => el("li", {}, `experts ${i} and ${j}: ${percent(share)}`))));
+      return figure;
     }
-    box.append(lines);
-    const at = (event) => { const span = event.target.closest(".t"); return span ? +span.dataset.t : -1; };
-    box.addEventListener("mouseover", (event) => { if (!state.kept && at(event) >= 0) openTip(at(event), false); });
-    box.addEventListener("mouseleave", () => { if (!state.kept) closeTip(); });
-    box.addEventListener("focusin", (event) => { if (at(event) >= 0 && at(event) !== state.token) openTip(at(event), false); });
-    box.addEventListener("focusout", (event) => { if (!state.kept && !$("tip").contains(event.relatedTarget)) closeTip(); });
-    box.addEventListener("click", (event) => {
-      if (at(event) < 0) return closeTip();
-      if (state.kept && at(event) === state.token) return closeTip();
-      focusToken(at(event));
-      openTip(at(event), true);
-    });
-    box.addEventListener("keydown", (event) => {
-      const t = at(event), step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 10, ArrowUp: -10, Home: -N, End: N }[event.key];
-      if (t < 0) return;
-      if (step) focusToken(Math.max(0, Math.min(N - 1, t + step)));
-      else if (event.key === "Enter" || event.key === " ") openTip(t, true);
-      else return;
-      event.preventDefault();
-    });
-  }
-  let reachable = 0;
-  function focusToken(t) {
-    spans[reachable].tabIndex = -1;
-    spans[reachable = t].tabIndex = 0;
-    if (state.kept && t !== state.token) closeTip();
-    spans[t].focus({ preventScroll: true });
-    spans[t].scrollIntoView({ block: "nearest" });
-    if (t !== state.token) openTip(t, false);
-  }
-  function paint() {
-    const chosen = state.expert;
-    let most = 0;
-    if (chosen) for (const [gate] of slots[chosen[0]][chosen[1]]) most = Math.max(most, gate);
-    for (let t = 0; t < N; t++) {
-      const gate = chosen ? gateAt(chosen[0], t, chosen[1]) : -1;
-      spans[t].className = "t " + (!chosen ? "c" + shade(count(t)) : gate < 0 ? "off" : "hot");
-      if (gate >= 0) spans[t].style.setProperty("--a", (0.25 + 0.6 * (most ? gate / most : 0)).toFixed(2));
+    const every = 1 + Math.floor((E - 1) / 16);
+    for (let i = 0; i < E; i++) {
+      if (i % every === 0)
+        svg += `<text class="tick" text-anchor="end" x="24" y="${24 + size * (i + 0.5)}">${i}</text><text class="tick" text-anchor="middle" x="${30 + size * (i + 0.5)}" y="12">${i}</text>`;
+      for (let j = 0; j < E; j++)
+        if (i !== j) svg += `<rect class="cell" x="${30 + size * j}" y="${20 + size * i}" width="${0.94 * size}" height="${0.94 * size}" fill-opacity="${(0.04 + (most ? (0.96 * rows[i][j]) / most : 0)).toFixed(3)}"><title>experts ${i} and ${j}: ${percent(rows[i][j])}</title></rect>`;
     }
-    const legend = [];
-    if (chosen) {
-      for (const a of [0.25, 0.45, 0.65, 0.85]) legend.push(el("i", { class: "hot", style: "--a:" + a }));
-      legend.push(el("span", {}, "gate of the chosen expert, from 0 to " + most.toFixed(3)), el("span", {}, "unshaded: it did not take the token"));
-    } else {
-      legend.push(el("span", {}, state.layer < 0 && layers.length > 1 ? "experts that took the token, all layers together:" : "experts that took the token:"));
-      const scale = state.layer < 0 ? layers.length : 1;
-      let begin = 1;
-      legend.push(el("span", {}, el("i", { class: "c0" }), "none"));
-      ends.forEach((end, i) => {
-        const last = end * scale;
-        legend.push(el("span", {}, el("i", { class: "c" + (i + 1) }), end === Infinity ? begin + " and more" : last > begin ? begin + "–" + last : "" + last));
-        begin = last + 1;
-      });
-    }
-    $("legend").replaceChildren(...legend);
-  }
-
-  /* ---- the note on a token ---- */
-  function openTip(t, keep) {
-    const tip = $("tip");
-    if (state.token >= 0) spans[state.token].removeAttribute("aria-describedby");
-    state.token = t;
-    state.kept = keep;
-    tip.className = keep ? "kept" : "";
-    const rows = [el("div", { class: "piece" }, el("b", {}, ...show(pieceAt(t), false))),
-      el("small", {}, "token " + number(t) + " (id " + ids[text[t]] + "); sequence " + (Math.floor(t / T) + 1) + ", place " + (t % T))];
-    for (const l of shownLayers()) {
-      const n = countAt(l, t);
-      rows.push(el("h4", {}, layerName(l) + ": " + (n === 0 ? "no expert took it" : n === 1 ? "1 expert" : n + " experts")));
-      const route = routes[l][t], pairs = [];
-      for (let i = 0; i < route.length; i += 2) pairs.push([route[i], route[i + 1] / 1e4]);
-      for (const [expert, gate] of pairs.sort((a, b) => b[1] - a[1]))
-        rows.push(el("button", { type: "button", tabindex: keep ? null : "-1", onclick: () => choose(l, expert) }, el("span", {}, "expert " + expert),
-          el("span", { class: "track" }, el("b", { style: "width:" + Math.min(100, 100 * gate).toFixed(1) + "%" })), el("span", {}, gate.toFixed(3))));
-    }
-    tip.replaceChildren(...rows);
-    tip.hidden = false;
-    spans[t].setAttribute("aria-describedby", "tip");
-    placeTip();
-    if (keep) remember();
-  }
-  function placeTip() {
-    const tip = $("tip"), t = state.token;
-    if (t < 0) return;
-    const box = spans[t].getClientRects()[0] || spans[t].getBoundingClientRect();
-    const left = Math.max(8, Math.min(box.left, document.documentElement.clientWidth - tip.offsetWidth - 8));
-    const below = box.bottom + 6 + tip.offsetHeight < innerHeight || box.top < tip.offsetHeight + 6;
-    tip.style.left = left + scrollX + "px";
-    tip.style.top = (below ? box.bottom + 6 : box.top - tip.offsetHeight - 6) + scrollY + "px";
-  }
-  function closeTip() {
-    if (state.token >= 0) spans[state.token].removeAttribute("aria-describedby");
-    const kept = state.kept;
-    state.token = -1;
-    state.kept = false;
-    $("tip").hidden = true;
-    if (kept) remember();
-  }
-
-  /* ---- beside the text ---- */
-  function bars(title, unit, counts, total) {
-    let last = counts.length - 1;
-    while (last > 0 && !counts[last]) last--;
-    const most = Math.max(...counts, 1), W = 320, H = 150, pitch = (W - 34) / (last + 1), every = 1 + Math.floor(last / 14);
-    let svg = "";
-    const step = [1, 2, 5, 10, 20, 25].find((s) => (100 * most) / total / s <= 5) || 25;
-    for (let tick = 0; tick * total <= 100 * most; tick += step) {
-      const y = H - 22 - ((tick * total) / 100 / most) * (H - 34);
-      svg += `<line class="grid" x1="34" x2="${W}" y1="${y}" y2="${y}"/><text class="tick" text-anchor="end" x="30" y="${y + 4}">${tick}</text>`;
-    }
-    for (let i = 0; i <= last; i++) {
-      const x = 34 + pitch * i, h = (counts[i] / most) * (H - 34);
-      svg += `<g><title>${i} experts: ${counts[i]} tokens</title><rect class="${i ? "s0" : "s1"}" style="${i ? "" : "fill:var(--none)"}" x="${x + 0.12 * pitch}" width="${0.76 * pitch}" y="${H - 22 - h}" height="${h}"/>`;
-      if (i % every === 0) svg += `<text class="tick" text-anchor="middle" x="${x + pitch / 2}" y="${H - 6}">${i}</text>`;
-      svg += "</g>";
-    }
-    const figure = el("figure", {}, el("figcaption", {}, el("strong", {}, title), " ", el("span", {}, unit)));
     const drawing = document.createElement("div");
-    drawing.innerHTML = `<svg viewBox="0 0 ${W} ${H}" role="img" aria-label="${title}">${svg}</svg>`; /* numbers and fixed words only */
+    drawing.innerHTML = `<svg viewBox="0 0 432 422" role="img" aria-label="overlap of experts">${svg}</svg>`; /* numbers only */
     figure.append(drawing);
     return figure;
-  }
-  function histogram() {
-    const counts = [];
-    for (let t = 0; t < N; t++) counts[count(t)] = (counts[count(t)] || 0) + 1;
-    for (let i = 0; i < counts.length; i++) counts[i] = counts[i] || 0;
-    $("histogram").replaceChildren(bars("Experts per token", "% of tokens", counts, N));
-  }
-  function load() {
-    const figures = shownLayers().map((l) => {
-      const layer = layers[l], most = Math.max(...layer.load, layer.target, 1);
-      const rows = layer.load.map((held, expert) =>
-        el("button", { type: "button", "aria-pressed": "" + isChosen(l, expert), title: `expert ${expert}: ${number(held)} tokens, ${percent(held / layer.target, 0)} of its share; asked for by ${number(layer.demand[expert])}`,
-          onclick: () => choose(l, expert) }, el("span", {}, "" + expert),
-          el("span", { class: "track" }, el("b", { style: `width:${((100 * held) / most).toFixed(1)}%` }), el("u", { style: `left:${((100 * layer.target) / most).toFixed(1)}%` })),
-          el("span", {}, number(held))));
-      return el("figure", {}, el("figcaption", {}, el("strong", {}, layerName(l) + ": load of each expert"), " ", el("span", {}, "tokens; the line is its share. Choose one to see its tokens.")),
-        el("div", { class: "loads", style: `grid-template-rows:repeat(${Math.ceil(E / 2)},auto)` }, ...rows));
-    });
-    $("load").replaceChildren(...figures);
-  }
-  function layerFigures() {
-    const shown = shownLayers().map((l) => layers[l]), mean = (f) => shown.reduce((sum, layer) => sum + f(layer), 0) / shown.length;
-    const known = (key) => shown.every((layer) => layer[key] !== null);
-    const cards = [card("experts a token", fixed(mean((s) => s.experts_per_token), 2)), card("tokens without any", percent(mean((s) => s.none_share))), card("gate mass a token", fixed(mean((s) => s.gate_mass), 3)),
-      card("choices dropped", percent(mean((s) => s.dropped_share)))];
-    const entropy = (label, key) => cards.push(card(label + ", of " + layers[0].most_entropy.toFixed(2) + " nats", fixed(mean((s) => s[key]), 2)));
-    if (known("token_entropy")) entropy("entropy of scores", "token_entropy");
-    entropy("entropy of load", "load_entropy");
-    if (known("drift")) cards.push(card("drift of cut-offs", percent(mean((s) => s.drift))));
-    $("layerfigures").replaceChildren(...cards);
-  }
+  }));
+}
 
-  /* ---- experts ---- */
-  function context(t) {
-    const side = (from, to) => { let s = ""; for (let i = Math.max(0, from); i < Math.min(N, to); i++) s += plain(pieceAt(i)); return s; };
-    return [side(t - 7, t).slice(-22), plain(pieceAt(t)), side(t + 1, t + 12)];
+/* ---- choosing ---- */
+const isChosen = (l, expert) => state.expert !== null && state.expert[0] === l && state.expert[1] === expert;
+function choose(l, expert) {
+  state.expert = l === null || isChosen(l, expert) ? null : [l, expert];
+  paint();
+  load();
+  experts();
+  const line = $("chosen");
+  line.replaceChildren();
+  if (state.expert)
+    line.append(`Highlighted: ${layerName(l).toLowerCase()}, expert ${expert}, ${number(layers[l].load[expert])} tokens`, el("button", { type: "button", onclick: () => choose(null) }, "clear"));
+  remember();
+}
+function selectLayer(l) {
+  state.layer = l;
+  if (state.expert && l >= 0 && state.expert[0] !== l) state.expert = null;
+  for (const tab of $("tabs").children) {
+    const on = +tab.dataset.layer === l;
+    tab.setAttribute("aria-selected", "" + on);
+    tab.tabIndex = on ? 0 : -1;
   }
-  function best(l, expert, most) {
-    const found = [], known = new Set();
-    for (const [gate, t] of [...slots[l][expert]].sort((a, b) => b[0] - a[0] || a[1] - b[1])) {
-      if (known.has(text[t])) continue;
-      known.add(text[t]);
-      const [before, middle, after] = context(t);
-      found.push(el("li", {}, el("button", { type: "button", title: "show it in the text", onclick: () => { focusToken(t); openTip(t, true); } }, el("span", {}, gate.toFixed(3)),
-        el("span", {}, "…" + before, el("mark", {}, middle), after))));
-      if (found.length === most) break;
-    }
-    return found;
-  }
-  function chips(list, describe) {
-    return el("div", { class: "chips" }, ...list.map((f) => el("span", { title: `held ${f.held} of ${f.text} times` }, ...show(placeOf.has(f.token) ? pieces[placeOf.get(f.token)] : f.piece, false), " ", el("em", {}, describe(f)))));
-  }
-  function expertCard(l, expert) {
-    const layer = layers[l], held = layer.load[expert];
-    let near = -1;
-    layer.overlap[expert].forEach((share, i) => { if (i !== expert && share > 0 && (near < 0 || share > layer.overlap[expert][near])) near = i; });
-    const facts = [percent(held / layer.target, 0) + " of its share", "mean gate " + fixed(layer.gate[expert], 3),
-      layer.over_capacity[expert] ? number(layer.over_capacity[expert]) + " over capacity" : null,
-      layer.cutoff[expert] !== null ? "cut-off " + fixed(layer.cutoff[expert], 4) + (layer.threshold[expert] !== null ? " (kept " + fixed(layer.threshold[expert], 4) + ")" : "")
-        : layer.threshold[expert] !== null ? "threshold " + fixed(layer.threshold[expert], 4) : null,
-      near >= 0 ? "shares most with expert " + near + " (" + percent(layer.overlap[expert][near], 0) + ")" : null];
-    return el("article", { class: "expert" + (isChosen(l, expert) ? " on" : ""), "aria-label": layerName(l) + ", expert " + expert },
-      el("header", {}, el("button", { type: "button", "aria-pressed": "" + isChosen(l, expert), title: "show its tokens in the text", onclick: () => choose(l, expert) }, "Expert " + expert), el("small", {}, number(held) + " tokens")),
-      el("div", { class: "facts" }, facts.filter(Boolean).join(" · ")),
-      ...(held ? [el("h4", {}, "Best"), el("ul", { class: "best" }, ...best(l, expert, 5)), el("h4", {}, "Typical"), chips(layer.typical[expert], (f) => "×" + f.lift.toFixed(1)),
-        el("h4", {}, "Frequent"), chips(layer.frequent[expert], (f) => number(f.held))] : [el("p", {}, "It took no token of this text.")]));
-  }
-  function experts() {
-    const nodes = [];
-    for (const l of shownLayers()) {
-      if (state.layer < 0 && layers.length > 1) nodes.push(el("h3", {}, layerName(l)));
-      for (let i = 0; i < E; i++) nodes.push(expertCard(l, i));
-    }
-    $("experts").replaceChildren(...nodes);
-  }
-  function overlap() {
-    $("overlap").replaceChildren(...shownLayers().map((l) => {
-      const rows = layers[l].overlap, size = 400 / E;
-      let most = 0, svg = "";
-      rows.forEach((row, i) => row.forEach((share, j) => { if (i !== j) most = Math.max(most, share); }));
-      const figure = el("figure", {}, el("figcaption", {}, el("strong", {}, layerName(l)), " ", el("span", {}, "at most " + percent(most))));
-      if (E > 64) {
-        const pairs = [];
-        rows.forEach((row, i) => row.forEach((share, j) => { if (i < j) pairs.push([share, i, j]); }));
-        figure.append(el("ol", {}, ...pairs.sort((a, b) => b[0] - a[0]).slice(0, 20).map(([share, i, j]) => el("li", {}, `experts ${i} and ${j}: ${percent(share)}`))));
-        return figure;
-      }
-      const every = 1 + Math.floor((E - 1) / 16);
-      for (let i = 0; i < E; i++) {
-        if (i % every === 0)
-          svg += `<text class="tick" text-anchor="end" x="24" y="${24 + size * (i + 0.5)}">${i}</text><text class="tick" text-anchor="middle" x="${30 + size * (i + 0.5)}" y="12">${i}</text>`;
-        for (let j = 0; j < E; j++)
-          if (i !== j) svg += `<rect class="cell" x="${30 + size * j}" y="${20 + size * i}" width="${0.94 * size}" height="${0.94 * size}" fill-opacity="${(0.04 + (most ? (0.96 * rows[i][j]) / most : 0)).toFixed(3)}"><title>experts ${i} and ${j}: ${percent(rows[i][j])}</title></rect>`;
-      }
-      const drawing = document.createElement("div");
-      drawing.innerHTML = `<svg viewBox="0 0 432 422" role="img" aria-label="overlap of experts">${svg}</svg>`; /* numbers only */
-      figure.append(drawing);
-      return figure;
-    }));
-  }
+  closeTip();
+  layerFigures();
+  histogram();
+  overlap();
+  const chosen = state.expert;
+  state.expert = null;
+  if (chosen) choose(...chosen);
+  else choose(null);
+}
+function tabs() {
+  const list = layers.length > 1 ? [-1, ...layers.keys()] : [0];
+  $("tabs").append(...list.map((l) => {
+    const tab = el("button", { type: "button", role: "tab", "aria-controls": "panel", onclick: () => selectLayer(l) }, l < 0 ? "All layers" : layerName(l));
+    tab.dataset.layer = l;
+    return tab;
+  }));
+  $("tabs").addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], all = [...$("tabs").children], at = all.indexOf(document.activeElement);
+    if (!step || at < 0) return;
+    const next = all[(at + step + all.length) % all.length];
+    selectLayer(+next.dataset.layer);
+    next.focus();
+  });
+}
 
-  /* ---- choosing ---- */
-  const isChosen = (l, expert) => state.expert !== null && state.expert[0] === l && state.expert[1] === expert;
-  function choose(l, expert) {
-    state.expert = l === null || isChosen(l, expert) ? null : [l, expert];
-    paint();
-    load();
-    experts();
-    const line = $("chosen");
-    line.replaceChildren();
-    if (state.expert)
-      line.append(`Highlighted: ${layerName(l).toLowerCase()}, expert ${expert}, ${number(layers[l].load[expert])} tokens`, el("button", { type: "button", onclick: () => choose(null) }, "clear"));
-    remember();
-  }
-  function selectLayer(l) {
-    state.layer = l;
-    if (state.expert && l >= 0 && state.expert[0] !== l) state.expert = null;
-    for (const tab of $("tabs").children) {
-      const on = +tab.dataset.layer === l;
-      tab.setAttribute("aria-selected", "" + on);
-      tab.tabIndex = on ? 0 : -1;
-    }
-    closeTip();
-    layerFigures();
-    histogram();
-    overlap();
-    const chosen = state.expert;
-    state.expert = null;
-    if (chosen) choose(...chosen);
-    else choose(null);
-  }
-  function tabs() {
-    const list = layers.length > 1 ? [-1, ...layers.keys()] : [0];
-    $("tabs").append(...list.map((l) => {
-      const tab = el("button", { type: "button", role: "tab", "aria-controls": "panel", onclick: () => selectLayer(l) }, l < 0 ? "All layers" : layerName(l));
-      tab.dataset.layer = l;
-      return tab;
-    }));
-    $("tabs").addEventListener("keydown", (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], all = [...$("tabs").children], at = all.indexOf(document.activeElement);
-      if (!step || at < 0) return;
-      const next = all[(at + step + all.length) % all.length];
-      selectLayer(+next.dataset.layer);
-      next.focus();
-    });
-  }
+/* ---- the address says what is shown: #layer=3&expert=1.7&token=12 (expert: of the layer with that number) ---- */
+let reading = false;
+function remember() {
+  if (reading) return;
+  const parts = [];
+  if (state.layer >= 0 && layers.length > 1) parts.push("layer=" + layers[state.layer].layer);
+  if (state.expert) parts.push("expert=" + layers[state.expert[0]].layer + "." + state.expert[1]);
+  if (state.kept) parts.push("token=" + state.token);
+  try { history.replaceState(null, "", parts.length ? "#" + parts.join("&") : location.pathname); } catch { /* a frame without an address */ }
+}
+function recall() {
+  const wanted = new URLSearchParams(location.hash.slice(1)), find = (n) => layers.findIndex((layer) => layer.layer === +n);
+  reading = true;
+  selectLayer(wanted.has("layer") && find(wanted.get("layer")) >= 0 ? find(wanted.get("layer")) : layers.length > 1 ? -1 : 0);
+  const [l, expert] = (wanted.get("expert") || "").split(".");
+  if (expert && find(l) >= 0 && +expert < E) choose(find(l), +expert);
+  const t = wanted.has("token") ? +wanted.get("token") : -1;
+  if (Number.isInteger(t) && t >= 0 && t < N) { focusToken(t); openTip(t, true); }
+  reading = false;
+}
 
-  /* ---- the address says what is shown: #layer=3&expert=1.7&token=12 (expert: of the layer with that number) ---- */
-  let reading = false;
-  function remember() {
-    if (reading) return;
-    const parts = [];
-    if (state.layer >= 0 && layers.length > 1) parts.push("layer=" + layers[state.layer].layer);
-    if (state.expert) parts.push("expert=" + layers[state.expert[0]].layer + "." + state.expert[1]);
-    if (state.kept) parts.push("token=" + state.token);
-    try { history.replaceState(null, "", parts.length ? "#" + parts.join("&") : location.pathname); } catch { /* a frame without an address */ }
-  }
-  function recall() {
-    const wanted = new URLSearchParams(location.hash.slice(1)), find = (n) => layers.findIndex((layer) => layer.layer === +n);
-    reading = true;
-    selectLayer(wanted.has("layer") && find(wanted.get("layer")) >= 0 ? find(wanted.get("layer")) : layers.length > 1 ? -1 : 0);
-    const [l, expert] = (wanted.get("expert") || "").split(".");
-    if (expert && find(l) >= 0 && +expert < E) choose(find(l), +expert);
-    const t = wanted.has("token") ? +wanted.get("token") : -1;
-    if (Number.isInteger(t) && t >= 0 && t < N) { focusToken(t); openTip(t, true); }
-    reading = false;
-  }
-
-  header();
-  buildText();
-  tabs();
-  recall();
-  addEventListener("hashchange", recall);
-  addEventListener("resize", placeTip);
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeTip(); });
-  document.addEventListener("click", (event) => { if (state.kept && !event.target.closest("#tip, .t, .best")) closeTip(); });
-  $("text").addEventListener("scroll", placeTip);
-  document.documentElement.dataset.ready = N;
-})();
+header();
+buildText();
+tabs();
+recall();
+addEventListener("hashchange", recall);
+addEventListener("resize", placeTip);
+document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeTip(); });
+document.addEventListener("click", (event) => { if (state.kept && !event.target.closest("#tip, .t, .best")) closeTip(); });
+$("text").addEventListener("scroll", placeTip);
+document.documentElement.dataset.ready = N;

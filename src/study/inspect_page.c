@@ -114,7 +114,7 @@ static void write_page(FILE *out, json_t *inspection, const choir_tokenizer *t, 
   write_text(out, t, text->ids, tokens, place);
   fputs(",\n\"routes\":[", out);
   for (int i = 0; i < r->layers; i++) fprintf(out, "%s\n[%s]", i ? "," : "", r->text[i]);
-  fprintf(out, "]}\n</script>\n<script>\n%s</script>\n</html>\n", ch_inspect_js);
+  fprintf(out, "]}\n</script>\n<script>\n%s%s</script>\n</html>\n", ch_inspect_text_js, ch_inspect_js);
 }
 
 static int save(const char *output, json_t *inspection, const choir_tokenizer *t, const ch_text_tokens *text,

@@ -8,7 +8,7 @@
 
 /* NUL-terminated; CMakeLists.txt makes them of the files of these names. */
 extern const char ch_page_css[], ch_chart_css[], ch_study_css[], ch_study_js[], ch_inspect_css[], ch_inspect_html[],
-    ch_inspect_js[];
+    ch_inspect_text_js[], ch_inspect_js[];
 
 /* Everything up to the body, with a policy that lets the page fetch nothing, and run nothing unless `scripts`: title as
  * "choir: TITLE", the common style and `style` (or NULL) behind it. */
