@@ -140,9 +140,10 @@ static inline void naive_quantile_balanced(naive_routing *q, double factor) {
   int K = q->o->experts_per_token, e = q->e, valid = 0;
   real beta[256] = {0}, alpha[1024] = {0}, room[1024];
   for (int t = 0; t < q->n; t++) valid += naive_valid(q, t);
-  int k = (int)lround((double)valid * K / e);
+  int k = (int)fmax(1, (double)lround((double)valid * K / e));
   for (int round = 0; round < 16 && q->training && valid && K < e; round++) {
     double sum = 0;
+    int apart = 0;
     for (int t = 0; t < q->n; t++) {
       for (int i = 0; i < e; i++) room[i] = q->scores[t * e + i] - beta[i];
       alpha[t] = naive_between(room, e, K);
@@ -151,9 +152,11 @@ static inline void naive_quantile_balanced(naive_routing *q, double factor) {
       int count = 0;
       for (int t = 0; t < q->n; t++)
         if (naive_valid(q, t)) room[count++] = q->scores[t * e + i] - alpha[t];
-      beta[i] = naive_between(room, count, k < 1 ? 1 : k);
-      sum += (double)beta[i];
+      beta[i] = naive_between(room, count, k);
+      apart |= k < count && room[k - 1] != room[k]; /* which are sorted so far */
     }
+    for (int i = 0; i < e && !apart; i++) beta[i] = 0;
+    for (int i = 0; i < e; i++) sum += (double)beta[i];
     for (int i = 0; i < e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / e);
   }
   for (int t = 0; t < q->n; t++)

@@ -101,6 +101,37 @@ static void quantile_extremes(void **state) {
   }
 }
 
+/* One valid token, or two whose rows are equal, or as few as an expert's share: prices tell nothing apart, and their K
+ * best scores are taken, of equal ones the lower expert. In training, where every price would leave all experts tied.
+ */
+static void quantile_of_few_tokens(void **state) {
+  (void)state;
+  enum { E = 8, K = 2 };
+  for (int n = 1; n <= 64; n = n == 1 ? 2 : 32 * n) {
+    layer_case c = make("quantile_balanced", n, E);
+    c.options.experts_per_token = K;
+    for (uint64_t draw = 0; draw < 50; draw++) {
+      ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, (uint32_t)draw);
+      real row[E];
+      int best[K] = {0, 0};
+      for (int i = 0; i < E; i++) row[i] = (real)(1 + ch_rng_below(rng, (uint64_t)i, 1000)) / 3001;
+      if (draw % 2) row[5] = row[2]; /* ties */
+      for (int j = 0; j < n * E; j++) c.scores[j] = row[j % E];
+      for (int i = 1; i < E; i++)
+        if (row[i] > row[best[0]]) best[0] = i;
+      best[1] = !best[0];
+      for (int i = 0; i < E; i++)
+        if (i != best[0] && row[i] > row[best[1]]) best[1] = i;
+      router_run(&c, NULL);
+      for (int i = 0; i < E; i++) {
+        assert_int_equal(load_of(&c, i), i == best[0] || i == best[1] ? n : 0);
+        assert_true(c.counts.cutoff[i] == (real)1 / E);
+      }
+    }
+    done(&c);
+  }
+}
+
 /* Every expert is as likely; draws differ from step to step in training, and go by id alone elsewhere. */
 static void draws_are_even(void **state) {
   (void)state;
@@ -258,6 +289,7 @@ int main(void) {
       cmocka_unit_test(prices_balance_loads),
       cmocka_unit_test(kept_prices_repeat_the_choice),
       cmocka_unit_test(quantile_extremes),
+      cmocka_unit_test(quantile_of_few_tokens),
       cmocka_unit_test(draws_are_even),
       cmocka_unit_test(elsewhere_draws_go_by_id),
       cmocka_unit_test(cutoffs_repeat_the_selection),

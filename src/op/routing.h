@@ -165,8 +165,8 @@ typedef struct {
   real CH_DEV *dscore_acc; /* [n,e] += */
 } ch_balance_args;
 
-/* Prices of quantile balancing: beta half-way to `next`, where there is one, then shifted so that they add up to 1
- * (choices do not see a shift, but a running mean would). */
+/* Prices of quantile balancing: beta half-way to `next`, where there is one (0 where none of these differs), then
+ * shifted so that they add up to 1 (choices do not see a shift, but a running mean would). `next` may be beta. */
 typedef struct {
   int e;
   const real CH_DEV *next; /* [e] or NULL */

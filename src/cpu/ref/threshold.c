@@ -96,7 +96,9 @@ static void price(ch_exec *x, const ch_price_args *a) {
   if (ch_counting(x)) return;
   real *beta = a->beta;
   double sum = 0;
-  for (int i = 0; i < a->e && a->next; i++) beta[i] = (beta[i] + a->next[i]) / 2;
+  int apart = 0;
+  for (int i = 0; i < a->e && a->next; i++) apart |= a->next[i] != beta[i];
+  for (int i = 0; i < a->e && a->next; i++) beta[i] = apart ? (beta[i] + a->next[i]) / 2 : 0;
   for (int i = 0; i < a->e; i++) sum += (double)beta[i];
   for (int i = 0; i < a->e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / a->e);
 }

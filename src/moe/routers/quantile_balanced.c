@@ -21,7 +21,9 @@ static void select_by(ch_exec *x, const ch_route_args *a, const real CH_DEV *mar
 }
 
 /* beta_i: half-way between the k-th and the next best of margin[.,i]. A price equal to the k-th, or an alpha equal to a
- * K-th best, would in the end leave tokens undecided between two experts, and rounding would decide. */
+ * K-th best, would in the end leave tokens undecided between two experts, and rounding would decide. So it would where
+ * no price can tell tokens apart: each expert may take all of them (k is their number: one token, or a few), or their
+ * rows are equal. Prices are equal then, and each takes its K best scores. */
 static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, int valid, real CH_DEV *beta) {
   size_t mark = ch_arena_mark(&x->scratch);
   int e = a->e, k = ch_router_k(a->options->experts_per_token, valid, e), more = k < valid;
@@ -30,7 +32,7 @@ static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, 
   real CH_DEV *next = CH_NEW(&x->scratch, real, e);
   select_by(x, a, margin, k, &taken, beta);
   if (more) select_by(x, a, margin, k + 1, &taken, next);
-  if (valid) x->ops->price(x, &(ch_price_args){.e = e, .next = more ? next : NULL, .beta = beta});
+  if (valid) x->ops->price(x, &(ch_price_args){.e = e, .next = more ? next : beta, .beta = beta});
   ch_arena_release(&x->scratch, mark);
 }
 
