@@ -83,7 +83,7 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
   return 0;
 }
 
-static int forward(choir_model *model, const choir_npy *tokens) {
+static int forward(choir_model *model, const char *path, const choir_npy *tokens) {
   int B = (int)tokens->shape[0], T = (int)tokens->shape[1], V = choir_model_config_of(model)->model.vocab_size;
   float *logits = o.logits ? malloc((size_t)B * (size_t)T * (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
@@ -91,7 +91,11 @@ static int forward(choir_model *model, const choir_npy *tokens) {
   if (choir_ranks_agree(cli_ranks(), o.logits && !logits ? CHOIR_ERROR_MEMORY : CHOIR_OK))
     return cli_fail_with("no memory for the logits: %s", cli_bytes((double)B * T * V * (double)sizeof *logits));
   double start = cli_seconds();
-  int status = choir_model_forward(model, B, T, tokens->data, logits, o.gradients != NULL, &result) ? cli_fail() : 0;
+  int code = choir_model_forward(model, B, T, tokens->data, logits, o.gradients != NULL, &result), status = 0;
+  if (code == CHOIR_ERROR_ARGUMENT) /* their number or a value */
+    status = cli_fail_with("%s: %s", path, choir_error_message());
+  else if (code)
+    status = cli_fail();
   double seconds = cli_seconds() - start;
   if (!status && o.gradients) status = collect(model, &g);
   if (!status && o.logits && cli_ranks_first()) status = write_logits(B, T, V, logits);
@@ -115,7 +119,7 @@ static int run(int count, const char *const *operands) {
     return cli_fail();
   }
   int status = cli_checkpoint_open(operands[0], &o.run, o.routing, NULL, &model);
-  if (!status) status = forward(model, &tokens);
+  if (!status) status = forward(model, operands[1], &tokens);
   choir_model_free(model);
   choir_npy_free(&tokens);
   return status;

@@ -75,6 +75,7 @@ static int help(int count, char **words) {
   if (count == 2 && !strcmp(words[0], "--man")) return cli_manual(words[1]);
   if (count == 2 && !strcmp(words[0], "--completion")) return cli_completion(words[1]);
   if (count == 1 && !strcmp(words[0], "routers")) return cli_help_routers(stdout), 0;
+  if (count == 1 && (!strcmp(words[0], "help") || !strcmp(words[0], "--help"))) count = 0; /* of help itself */
   if (count > 0 && !verb && !is_family(words[0])) return unknown_verb(count, words);
   if (count > (verb ? used : 1)) return cli_usage("help %s: one word too many: '%s'", words[0], words[verb ? used : 1]);
   if (verb)

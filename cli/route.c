@@ -55,8 +55,20 @@ static int print_result(const choir_router_options *options, int n, const choir_
   return 0;
 }
 
-static int route(const choir_router_options *options, const choir_npy *scores, const choir_npy *tokens,
-                 const choir_npy *valid, const choir_npy *thresholds) {
+/* A value is named by its array and place; the file is known here only. */
+static int refuse(const char *scores_path) {
+  const struct {
+    const char *array, *path;
+  } files[] = {{"scores[", scores_path}, {"thresholds[", o.thresholds}, {"tokens[", o.tokens}};
+  const char *message = choir_error_message();
+  for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+    if (files[i].path && !strncmp(message, files[i].array, strlen(files[i].array)))
+      return cli_fail_with("%s: %s", files[i].path, message);
+  return cli_fail();
+}
+
+static int route(const choir_router_options *options, const char *path, const choir_npy *scores,
+                 const choir_npy *tokens, const choir_npy *valid, const choir_npy *thresholds) {
   int n = (int)scores->shape[0], e = (int)scores->shape[1];
   float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
   choir_route_stats stats;
@@ -65,7 +77,7 @@ static int route(const choir_router_options *options, const choir_npy *scores, c
                                                       thresholds->data, gates, &stats)
                           : choir_route(options, n, e, scores->data, o.logits, tokens->data, valid->data,
                                         o.sequence_length, o.training, (uint64_t)o.seed, gates, &stats);
-  int status = code ? cli_fail() : 0;
+  int status = code ? refuse(path) : 0;
   if (!status) {
     choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};
     if (o.out && choir_npy_write(o.out, &array)) status = cli_fail();
@@ -117,7 +129,7 @@ static int run(int count, const char *const *operands) {
   status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], "rows", &tokens);
   if (!status) status = read_beside(o.valid, CHOIR_NPY_UINT8, scores.shape[0], "rows", &valid);
   if (!status) status = read_beside(o.thresholds, CHOIR_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
-  if (!status) status = route(&options, &scores, &tokens, &valid, &thresholds);
+  if (!status) status = route(&options, operands[0], &scores, &tokens, &valid, &thresholds);
   choir_npy_free(&scores);
   choir_npy_free(&tokens);
   choir_npy_free(&valid);

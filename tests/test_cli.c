@@ -46,6 +46,7 @@ static void help(void **state) {
   }
   program_must("choir help --man .");
   assert_int_equal(access("choir-data-build.1", R_OK), 0);
+  program_must("choir help help >again; choir help >once; cmp once again; choir help --help | cmp - once");
 }
 
 /* All seven sizes of the paper, within the rounding of its figures; the 0.1B ones count their embedding differently. */
@@ -78,6 +79,26 @@ static void deep_models(void **state) {
   test_ok(choir_npy_write("few.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {1, 8}, .data = few}));
   program_must("ulimit -t 6; choir info deep.json");
   program_must("ulimit -t 12; choir init deep.json --out deep && choir forward deep few.npy");
+}
+
+static void save(const char *path, choir_npy_type type, int dims, void *data) {
+  test_ok(choir_npy_write(path, &(choir_npy){.type = type, .dims = dims, .shape = {4, 4}, .data = data}));
+}
+
+/* A value that is refused is named by file, place and value. */
+static void values_are_named(void) {
+  float scores[16], thresholds[4] = {0, NAN, 0, 0};
+  int32_t ids[4] = {1, 2, -3, 4};
+  for (int i = 0; i < 16; i++) scores[i] = 0.25f;
+  save("one.npy", CHOIR_NPY_FLOAT32, 2, scores);
+  save("beta.npy", CHOIR_NPY_FLOAT32, 1, thresholds);
+  save("ids.npy", CHOIR_NPY_INT32, 1, ids);
+  scores[6] = NAN;
+  save("nan.npy", CHOIR_NPY_FLOAT32, 2, scores);
+  program_refuses(1, "nan.npy: scores[1,2] (row, column) is nan", "choir route --router base nan.npy --logits");
+  program_refuses(1, "ids.npy: tokens[2] is -3", "choir route --router hash one.npy --tokens ids.npy");
+  program_refuses(1, "beta.npy: thresholds[1] is nan",
+                  "choir route --router expert_choice one.npy --thresholds beta.npy");
 }
 
 static void route(void **state) {
@@ -124,6 +145,7 @@ static void route(void **state) {
   json_decref(root);
   program_refuses(1, "router.cap is -1", "choir route --router global_topk s.npy --set cap=-1");
   program_refuses(1, "expert_choice", "choir route --router expert_chioce s.npy");
+  values_are_named();
   program_refuses(1, "s.npy", "choir route --router hash s.npy --tokens s.npy");
   program_refuses(1, "router 'expert_choice' does not take", "choir route --router expert_choice s.npy --set cap=1");
   program_refuses(1, "'base' does not take", "choir route --router base s.npy --capacity-factor 2");
@@ -221,7 +243,8 @@ static void init_and_forward(void **state) {
   program_refuses(1, "threads is 100000", "choir forward a t.npy --threads 100000");
   tokens[3] = V;
   test_ok(choir_npy_write("t.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {B, T}, .data = tokens}));
-  program_refuses(1, "300", "choir forward a t.npy");
+  program_refuses(1, "t.npy: token 300 at sequence 0, position 3 is outside the vocabulary of 300",
+                  "choir forward a t.npy");
 }
 
 int main(void) {

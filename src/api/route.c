@@ -72,7 +72,8 @@ static int check_thresholds(const request *q) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d tokens and %d experts are too many for one call", a->n, a->e);
   const float *thresholds = CH_AS_HOST(const float, a->thresholds);
   for (int i = 0; i < a->e; i++)
-    if (isnan(thresholds[i])) return ch_error(CHOIR_ERROR_NUMERIC, "thresholds[%d] is not a number", i);
+    if (isnan(thresholds[i]))
+      return ch_error(CHOIR_ERROR_NUMERIC, "thresholds[%d] is %g: must be a number", i, (double)thresholds[i]);
   return check_rows(q);
 }
 
