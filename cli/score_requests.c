@@ -150,8 +150,9 @@ static int score(const cli_score_options *o, choir_model *model, const choir_tok
   cli_progress_clear(&w->progress);
   if (code) return cli_fail();
   for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result.score[i], o->tokens);
-  fprintf(stderr, "%s requests: %s tokens through the model, %s tokens/s\n", cli_grouped(result.count),
-          cli_grouped(result.tokens), cli_count(result.seconds > 0 ? (double)result.tokens / result.seconds : 0));
+  fprintf(stderr, "%s request%s: %s tokens through the model, %s tokens/s\n", cli_grouped(result.count),
+          result.count == 1 ? "" : "s", cli_grouped(result.tokens),
+          cli_count(result.seconds > 0 ? (double)result.tokens / result.seconds : 0));
   choir_score_free(&result);
   return status;
 }

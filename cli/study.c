@@ -86,7 +86,7 @@ static int run_one(const char *recipe) {
   int status = show_written(recipe);
   if (status) return status;
   if (code) printf("stopped, and saved; the same command goes on\n");
-  if (failed) return cli_fail_with("%d runs failed; what they said is in %s/logs", failed, o.out);
+  if (failed) return cli_fail_with("%d run%s failed; see %s/logs", failed, failed == 1 ? "" : "s", o.out);
   return code && cli_stop_requested() ? CLI_INTERRUPTED : 0;
 }
 
@@ -135,11 +135,21 @@ static void show_claim(const json_t *claim) {
          text(claim, "paper"));
 }
 
+/* "+-0.0123", as wide where there is none: one seed has no deviation. */
+static const char *deviation(const char *format, double value) {
+  static char text[32];
+  if (isfinite(value))
+    snprintf(text, sizeof text, "+-%-7s", figure(format, value));
+  else
+    snprintf(text, sizeof text, "%9s", "");
+  return text;
+}
+
 static void show_arm(const json_t *arm) {
   const json_t *causal = json_object_get(arm, "causal"), *own = json_object_get(arm, "own"),
                *difference = json_object_get(json_object_get(arm, "difference"), "causal");
-  printf("  %-28s %9s +-%-7s %9s  %9s %s\n", text(arm, "name"), figure("%.4f", at(causal, "mean")),
-         figure("%.4f", at(causal, "deviation")), figure("%.4f", at(own, "mean")),
+  printf("  %-28s %9s %s %9s  %9s %s\n", text(arm, "name"), figure("%.4f", at(causal, "mean")),
+         deviation("%.4f", at(causal, "deviation")), figure("%.4f", at(own, "mean")),
          figure("%+.4f", at(difference, "mean")), figure("rate %g", at(arm, "rate")));
 }
 
@@ -151,8 +161,8 @@ static void show_tuned(const json_t *tuned) {
   printf("  %-28s %9s   %-7s %9s\n", "accuracy in %, average", "causal", "", "by batch");
   json_array_foreach(json_object_get(tuned, "arms"), i, arm) {
     const json_t *average = json_object_get(arm, "average"), *own = json_object_get(average, "own");
-    printf("  %-28s %9s +-%-7s %9s\n", text(arm, "name"), figure("%.2f", at(own, "mean")),
-           figure("%.2f", at(own, "deviation")), figure("%.2f", at(json_object_get(average, "batch"), "mean")));
+    printf("  %-28s %9s %s %9s\n", text(arm, "name"), figure("%.2f", at(own, "mean")),
+           deviation("%.2f", at(own, "deviation")), figure("%.2f", at(json_object_get(average, "batch"), "mean")));
   }
 }
 

@@ -184,7 +184,7 @@ static void a_run_fails(void **state) {
   (void)state;
   program_must("mkdir -p hurt/runs; touch hurt/runs/$(ls whole/runs | grep 'expert.*-s2-')");
   program_refuses(1, "failed: EC, seed 2", STUDY "--out hurt");
-  assert_non_null(strstr(program_output, "1 runs failed"));
+  assert_non_null(strstr(program_output, "1 run failed; see "));
   json_t *summary = load("hurt/two-tiny/summary.json"), *arms = json_object_get(summary, "arms");
   assert_true(json_at(json_object_get(json_array_get(arms, 0), "causal"), "count") == 1);
   assert_true(json_at(json_object_get(json_array_get(arms, 1), "causal"), "count") == 2);

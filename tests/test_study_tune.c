@@ -172,7 +172,7 @@ static void a_run_fails(void **state) {
   program_must(
       "mkdir -p hurt/tuned; cp -r whole/runs hurt; touch hurt/tuned/$(ls whole/tuned | grep 'other-exp.*-s2-')");
   program_refuses(1, "failed: other, EC, seed 2", TASKED "--out hurt");
-  assert_non_null(strstr(program_output, "1 runs failed"));
+  assert_non_null(strstr(program_output, "1 run failed; see hurt/logs"));
   program_must("choir study status hurt | grep -q 'fine-tuning: 7 of 8 runs'");
   json_t *summary = load("%s", "hurt/two-tiny/summary.json"), *tuned = json_object_get(summary, "tuned"), *arm;
   const json_t *ours = json_object_get(json_array_get(json_object_get(summary, "claims"), 0), "causal");

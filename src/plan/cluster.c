@@ -59,7 +59,7 @@ static int read_torus(place at, int units, ch_level *l) {
 
 /* What belongs to one topology only. */
 static int read_topology(place at, int units, ch_level *l) {
-  static const char *const topologies[] = {"flat", "fat_tree", "torus", NULL};
+  static const char *const topologies[] = {[CH_FLAT] = "flat", [CH_FAT_TREE] = "fat_tree", [CH_TORUS] = "torus", NULL};
   char word[16] = "flat", known[64];
   int t = 0;
   CH_TRY(text(at, "topology", sizeof word, word));

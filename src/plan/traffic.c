@@ -180,8 +180,11 @@ static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
     case CH_FLOW_EXPERTS:
       replicas_sum(j, f);
       break;
-    default:
+    case CH_FLOW_NUMBERS:
       numbers(j, f);
+      break;
+    case CH_FLOWS:
+      break;
   }
 }
 
