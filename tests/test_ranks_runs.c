@@ -13,7 +13,8 @@ typedef struct {
   choir_config config;
   const char *out, *data;
   int resume;
-  int stop_rank; /* asks to stop after the second step; -1: none */
+  int stop_rank; /* asks to stop at the second step; -1: none */
+  int stop_at;   /* the event at which it does */
   int odd_rank;  /* has something else than the others; -1: none */
   void (*odd)(choir_train_options *o, choir_config *config);
   int code;
@@ -21,13 +22,14 @@ typedef struct {
 } job;
 
 static int stop_after_two(void *context, const choir_train_event *e) {
-  return *(const int *)context && e->kind == CHOIR_EVENT_STEP && e->step == 2;
+  return (int)e->kind == *(const int *)context && e->step == 2;
 }
 
 static int train(const ch_comm *comm, void *context) {
   job j = *(const job *)context;
   const choir_ranks ranks = {.comm = comm, .replicas = 1}; /* also where ranks outnumber experts */
-  int stops = comm->rank == j.stop_rank;
+  alarm(120);                                              /* a rank that waits for ever is an error */
+  int stops = comm->rank == j.stop_rank ? j.stop_at : -1;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;
   o.run.threads = 1;
@@ -41,7 +43,7 @@ static int train(const ch_comm *comm, void *context) {
 }
 
 static job job_of(const char *router, const char *out) {
-  job j = {.out = out, .data = "data", .stop_rank = -1, .odd_rank = -1};
+  job j = {.out = out, .data = "data", .stop_rank = -1, .stop_at = CHOIR_EVENT_STEP, .odd_rank = -1};
   test_ok(choir_config_load("config.json", &j.config));
   test_ok(choir_router_default(router, &j.config.model.router));
   if (!strcmp(router, "dense")) j.config.model.experts = 1;
@@ -116,6 +118,20 @@ static void any_number_goes_on(void **state) {
     }
 }
 
+/* One rank is asked to stop when the others have agreed to go on: all stop after the same step, which is saved. */
+static void all_stop_after_the_same_step(void **state) {
+  (void)state;
+  static const int events[] = {CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT};
+  for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+    job j = job_of("expert_choice", "stopped");
+    program_must("rm -rf stopped");
+    j.stop_rank = 1, j.stop_at = events[i];
+    j.code = CHOIR_ERROR_INTERRUPTED, j.message = "stopped after step 2 of 4; its checkpoint is saved";
+    go(j, 2);
+    assert_int_equal(program_newest("stopped"), 2);
+  }
+}
+
 static void other_config(choir_train_options *o, choir_config *config) { (void)o, config->train.rate *= 2; }
 static void no_data(choir_train_options *o, choir_config *config) { (void)config, o->data = "nowhere"; }
 static void other_data(choir_train_options *o, choir_config *config) { (void)config, o->data = "data2"; }
@@ -174,8 +190,9 @@ static void the_writer_fails(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(same_files), cmocka_unit_test(same_sets_of_files),
-                                     cmocka_unit_test(any_number_goes_on), cmocka_unit_test(one_fails_all_end),
-                                     cmocka_unit_test(the_writer_fails)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(same_files),         cmocka_unit_test(same_sets_of_files),
+      cmocka_unit_test(any_number_goes_on), cmocka_unit_test(all_stop_after_the_same_step),
+      cmocka_unit_test(one_fails_all_end),  cmocka_unit_test(the_writer_fails)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

@@ -22,7 +22,8 @@ typedef struct loop_state {
   const choir_train_options *options;
   ch_metrics metrics;
   ch_room room; /* on the disk */
-  int stop;     /* the caller has asked, or there was no room for too long */
+  int stop;     /* the caller has asked, of this rank */
+  int stopping; /* or of another, or there was no room for too long: the same on all ranks */
   double begin; /* seconds on the clock */
   int64_t first_step;
   double flops_per_token, peak_gflops;
@@ -187,7 +188,7 @@ static int ask_all(loop_state *d, wish *wished) {
   CH_TRY(ch_comm_agree(comm, ch_room_watch(&d->room, &d->metrics.results)));
   *wished = d->room.given_up ? GIVE_UP : d->stop ? STOP : ch_room_try_again(&d->room) ? TRY_AGAIN : GO_ON;
   *wished = (wish)ch_comm_max(comm, *wished);
-  d->stop |= *wished >= STOP; /* all after the same step */
+  d->stopping |= *wished >= STOP;
   return CHOIR_OK;
 }
 
@@ -214,7 +215,10 @@ static int step(loop_state *d, choir_train_event *e) {
   if (due(c->eval_every, run)) CH_TRY(evaluate(d, *e));
   wish wished;
   CH_TRY(ask_all(d, &wished));
-  if (wished != GO_ON || due(c->checkpoint_every, run)) CH_TRY(checkpoint(d, *e));
+  if (wished != GO_ON || due(c->checkpoint_every, run)) {
+    CH_TRY(checkpoint(d, *e));
+    d->stopping |= ch_comm_max(comm_of(run), d->stop) != 0; /* asked while it was written */
+  }
   tell_notices(d);
   return CHOIR_OK;
 }
@@ -222,7 +226,7 @@ static int step(loop_state *d, choir_train_event *e) {
 /* All steps are done and not saved: waits as long as the limit allows, or until the caller has enough of it. */
 static int wait_for_room(loop_state *d, choir_train_event e) {
   double told = 0;
-  while (d->room.owed && !d->stop) {
+  while (d->room.owed && !d->stopping) {
     wish wished;
     CH_TRY(ask_all(d, &wished));
     if (wished == TRY_AGAIN || wished == GIVE_UP) CH_TRY(checkpoint(d, e));
@@ -246,7 +250,7 @@ static int loop(loop_state *d) {
   ch_run *run = d->run;
   int64_t steps = run->config.train.steps;
   choir_train_event e = {.kind = CHOIR_EVENT_STEP, .step = run->trainer.step, .steps = steps};
-  while (run->trainer.step < steps && !d->stop) CH_TRY(step(d, &e));
+  while (run->trainer.step < steps && !d->stopping) CH_TRY(step(d, &e));
   if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
   if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);
   if (run->trainer.step == steps) return CHOIR_OK;
