@@ -97,6 +97,19 @@ static void says_who_is_silent_in_a_group(void **state) {
   munmap(s, sizeof *s);
 }
 
+/* Who never comes is named, too, before anybody has told where it is. */
+static int never_comes(const ch_comm *comm, void *context) {
+  if (comm->rank == STOPPED) raise(SIGSTOP);
+  test_ok(ch_watch_start(comm, 0.5, tell, context));
+  return 0;
+}
+
+static void says_who_never_came(void **state) {
+  (void)state;
+  all_others_say(never_comes, "has waited for 0.5 s in set-up, exchange 1 (names of hosts) for rank 2, not heard yet",
+                 "of 4");
+}
+
 /* Both are stopped for longer than the limit and go on: nobody was silent. */
 static int pauses(const ch_comm *comm, void *context) {
   silence *s = context;
@@ -126,6 +139,7 @@ static void a_pause_of_all_is_no_silence(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(says_who_is_silent), cmocka_unit_test(says_who_is_silent_in_what_was_begun),
-      cmocka_unit_test(says_who_is_silent_in_a_group), cmocka_unit_test(a_pause_of_all_is_no_silence)};
+      cmocka_unit_test(says_who_is_silent_in_a_group), cmocka_unit_test(says_who_never_came),
+      cmocka_unit_test(a_pause_of_all_is_no_silence)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

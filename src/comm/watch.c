@@ -110,21 +110,29 @@ static void place_text(const place *p, char *text, size_t size) {
   snprintf(text, size, "%s%s, exchange %lld (%s)", p->section, number, (long long)p->exchange, p->what);
 }
 
+/* " (node3)", or nothing before that is known. */
+static const char *host_text(const peer *p, char *text, size_t size) {
+  *text = 0;
+  if (*p->host) snprintf(text, size, " (%s)", p->host);
+  return text;
+}
+
 /* "rank 0 of 4 (here) has waited 60 s for rank 2 (there), last heard in step 17, exchange 1234 (rows to experts)". */
 static void describe(const ch_watch *w, char *text, size_t size) {
   enum { NAMED = 4 };
-  char where[160];
+  char where[160], host[HOST_BYTES + 4];
   const ch_comm *comm = w->comm;
   place_text(&w->now, where, sizeof where);
-  size_t used = (size_t)snprintf(text, size, "rank %d of %d (%s) has waited for %g s in %s", comm->rank, comm->size,
-                                 w->peer[comm->rank].host, w->seconds, where);
+  size_t used = (size_t)snprintf(text, size, "rank %d of %d%s has waited for %g s in %s", comm->rank, comm->size,
+                                 host_text(&w->peer[comm->rank], host, sizeof host), w->seconds, where);
   int others = 0;
   for (int r = 0; r < comm->size && used < size; r++) {
     const peer *p = &w->peer[r];
     if (!p->spans || others++ >= NAMED) continue;
     if (p->heard.exchange) place_text(&p->heard, where, sizeof where);
-    used += (size_t)snprintf(text + used, size - used, "%s rank %d (%s), %s%s", others == 1 ? " for" : ";", r, p->host,
-                             p->heard.exchange ? "last heard in " : "not heard yet", p->heard.exchange ? where : "");
+    used += (size_t)snprintf(text + used, size - used, "%s rank %d%s, %s%s", others == 1 ? " for" : ";", r,
+                             host_text(p, host, sizeof host), p->heard.exchange ? "last heard in " : "not heard yet",
+                             p->heard.exchange ? where : "");
   }
   if (others > NAMED && used < size) snprintf(text + used, size - used, "; and %d more", others - NAMED);
 }
@@ -177,14 +185,15 @@ static void share_hosts(const ch_comm *comm, ch_watch *w) {
   ch_watch_enter(comm, &t, CH_ENDED);
   comm->wait(comm, &t, CH_ENDED);
   ch_watch_leave(comm);
+  pthread_mutex_lock(&w->lock);
   for (int r = 0; r < comm->size; r++) memcpy(w->peer[r].host, host[r], HOST_BYTES);
+  pthread_mutex_unlock(&w->lock);
 }
 
 int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *, const char *), void *context) {
   ch_watch *w = comm->watch;
   sigset_t before;
   if (!w || w->started) return CHOIR_OK;
-  share_hosts(comm, w);
   w->comm = comm;
   w->seconds = seconds;
   w->silent = silent;
@@ -192,6 +201,7 @@ int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *, c
   ch_signals_hold(&before); /* signals are for the threads that work */
   w->started = seconds > 0 && !pthread_create(&w->thread, NULL, look_on, w);
   ch_signals_release(&before);
+  share_hosts(comm, w); /* watched already: one may never have come */
   if (seconds > 0 && !w->started) return ch_error(CHOIR_ERROR_MEMORY, "no thread to watch over other ranks");
   return CHOIR_OK;
 }
