@@ -66,6 +66,7 @@ int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, 
 const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
 void cli_be_silent(void);                  /* from here on: of several ranks one speaks */
+const char *cli_said(void);                /* the last message, also of a silent one */
 void cli_print_notices(const char *lines); /* on standard error, each behind the verb's name */
 int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
@@ -73,12 +74,13 @@ int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* ranks.c: of several processes that mpirun or srun started */
 const choir_ranks *cli_ranks(void);       /* this one's; NULL: alone */
 int cli_ranks_first(void);                /* nonzero: it speaks, and writes what is to be written */
+int cli_ranks_agree(int status);          /* the worst of all, which the first one says */
 int cli_ranks_join(const cli_verb *verb); /* refuses verbs that are for one process; an exit status */
 void cli_ranks_leave(void);
 extern double cli_rank_timeout;                       /* seconds; --rank-timeout */
 extern int cli_replicas, cli_hidden, cli_shard_dense; /* --replicas, --hidden, --shard-dense */
-int cli_ranks_take_options(void);                     /* of these; an exit status */
-int cli_ranks_no_pipe(const char *path);              /* refuses "-" where there are several; an exit status */
+int cli_ranks_take_options(int status);  /* of these, if the words before were right; all ranks hear it; exit status */
+int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
 
 /* shown.c */
 void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */

@@ -113,9 +113,10 @@ static int run(int count, const char *const *operands) {
   choir_tokenizer *tokenizer;
   choir_model *model;
   o.run.ranks = cli_ranks();
-  if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
+  int status = cli_ranks_agree(!o.data == !o.text ? cli_usage("give one of --data DIR and --text FILE") : 0);
+  if (status) return status;
   cli_catch_signals();
-  int status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
+  status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
   if (!status) status = evaluate_all(model, tokenizer);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);

@@ -111,14 +111,17 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_npy tokens = {0};
   choir_model *model;
-  if (o.logits && o.gradients && !strcmp(o.logits, o.gradients))
-    return cli_usage("--logits and --gradients are both %s: give two files", o.logits);
+  int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
+                   ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)
+                   : 0;
+  status = cli_ranks_agree(status);
+  if (status) return status;
   o.run.ranks = cli_ranks();
   if (choir_ranks_agree(o.run.ranks, choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens))) {
     choir_npy_free(&tokens);
     return cli_fail();
   }
-  int status = cli_checkpoint_open(operands[0], &o.run, o.routing, NULL, &model);
+  status = cli_checkpoint_open(operands[0], &o.run, o.routing, NULL, &model);
   if (!status) status = forward(model, operands[1], &tokens);
   choir_model_free(model);
   choir_npy_free(&tokens);

@@ -10,6 +10,7 @@
 static const cli_verb *current; /* whose words are being read: for messages */
 
 static int silent;
+static char said[4096]; /* the last message, printed or not */
 
 void cli_be_silent(void) {
   silent = 1;
@@ -17,13 +18,14 @@ void cli_be_silent(void) {
 }
 
 static void say(const char *format, va_list args) {
-  if (silent) return;
-  char text[4096], shown[4096];
+  char text[sizeof said];
   vsnprintf(text, sizeof text, format, args);
   cli_hide_pipes(text, sizeof text);
-  choir_printable(text, strlen(text), 0, shown, sizeof shown);
-  fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", shown);
+  choir_printable(text, strlen(text), 0, said, sizeof said);
+  if (!silent) fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", said);
 }
+
+const char *cli_said(void) { return said; }
 
 int cli_usage(const char *format, ...) {
   va_list args;
@@ -220,8 +222,8 @@ static int parse(const cli_verb *verb, int count, char **words) {
     status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
   if (!status && verb->most >= 0 && seen > verb->most)
     status = cli_usage("unexpected operand '%s'", operands[verb->most]);
-  if (!status) status = cli_ranks_take_options();
-  if (!status) status = open_pipes(verb, seen, operands);
+  status = cli_ranks_take_options(status);
+  if (!status) status = cli_ranks_agree(open_pipes(verb, seen, operands));
   if (!status) status = verb->run(seen, operands);
   status = cli_pipes_end(status);
   cli_print_notices(choir_notices());

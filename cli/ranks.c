@@ -18,14 +18,6 @@ static int is_shared(const cli_verb *verb) {
   return 0;
 }
 
-int cli_ranks_join(const cli_verb *verb) {
-  if (choir_ranks_join(&ranks)) return cli_fail();
-  int size = choir_ranks_size(ranks);
-  if (choir_ranks_rank(ranks)) cli_be_silent();
-  if (size == 1 || is_shared(verb)) return 0;
-  return cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size);
-}
-
 /* Not the first process alone: it may be the silent one. */
 static void on_silence(void *context, const char *text) {
   (void)context;
@@ -35,14 +27,40 @@ static void on_silence(void *context, const char *text) {
   _exit(CLI_SILENT);
 }
 
-int cli_ranks_take_options(void) {
+/* What went wrong for one alone is the first one's to tell. */
+int cli_ranks_agree(int status) {
+  int worst = choir_ranks_agree_on(ranks, status, cli_said());
+  if (worst && !status) cli_fail();
+  return worst;
+}
+
+/* What every process does first, whatever its words were: one that left would be waited for. */
+static int begin(int status) {
+  int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
+  return cli_ranks_agree(code && !status ? cli_fail() : status);
+}
+
+int cli_ranks_join(const cli_verb *verb) {
+  if (choir_ranks_join(&ranks)) return cli_fail();
+  int size = choir_ranks_size(ranks);
+  if (choir_ranks_rank(ranks)) cli_be_silent();
+  if (size == 1 || is_shared(verb)) return 0;
+  return begin(
+      cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size));
+}
+
+static int take_options(void) {
   if (cli_replicas && choir_ranks_set_replicas(ranks, cli_replicas)) return cli_fail();
   if (cli_hidden && choir_ranks_set_hidden(ranks, cli_hidden)) return cli_fail();
   choir_ranks_set_dense_sharded(ranks, cli_shard_dense);
-  if (choir_ranks_size(ranks) == 1) return 0;
-  if (cli_rank_timeout < 0) return cli_usage("--rank-timeout %g: must be seconds, or 0 for never", cli_rank_timeout);
-  int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
-  return choir_ranks_agree(ranks, code) ? cli_fail() : 0;
+  if (cli_rank_timeout < 0 && choir_ranks_size(ranks) > 1)
+    return cli_usage("--rank-timeout %g: must be seconds, or 0 for never", cli_rank_timeout);
+  return 0;
+}
+
+int cli_ranks_take_options(int status) {
+  if (!status) status = take_options();
+  return choir_ranks_size(ranks) > 1 ? begin(status) : status;
 }
 
 void cli_ranks_leave(void) {

@@ -141,7 +141,7 @@ static int run(int count, const char *const *operands) {
   (void)count, (void)operands;
   choir_config config;
   display w = {0};
-  int use, status = prepare(&config, &use);
+  int use, status = cli_ranks_agree(prepare(&config, &use));
   if (status) return status;
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();

@@ -83,6 +83,26 @@ static void refuses_once(void **state) {
   assert_int_equal(times("rank 1 of 2 has another config than rank 0"), 1);
 }
 
+/* What is wrong for one process alone, before they have anything in common, is told by the first one; nobody waits. */
+static void one_is_wrong_all_end(void **state) {
+  (void)state;
+  needs_mpi();
+  static const struct {
+    int status;
+    const char *words, *says;
+  } odd[] = {{1, "train --data data --out odd --config nowhere.json", "choir train: rank 1 of 2: nowhere.json: "},
+             {2, "train --data data --out odd --config config.json --bogus", "rank 1 of 2: unknown option --bogus"},
+             {1, "train --data data --out odd --config config.json --set rate=x", "rank 1 of 2: train.rate is 'x'"},
+             {1, "train --data data --out odd --config config.json --replicas 3", "rank 1 of 2: 3 replicas"},
+             {1, "info config.json", "rank 1 of 2: is for one process, and 2 were started"}};
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+    program_refuses(odd[i].status, odd[i].says, MPIRUN "--timeout 60 -n 1 " FRESH "--out odd : -n 1 \"$CHOIR\" %s",
+                    odd[i].words);
+    assert_int_equal(times("rank 1 of 2"), 1);
+  }
+  program_must("! test -e odd");
+}
+
 /* Verbs that only look at a model: the bytes of one process, from the first process alone. */
 static void same_numbers(void **state) {
   (void)state;
@@ -174,6 +194,7 @@ int main(void) {
                                      cmocka_unit_test(replicas_again),
                                      cmocka_unit_test(another_number_goes_on),
                                      cmocka_unit_test(refuses_once),
+                                     cmocka_unit_test(one_is_wrong_all_end),
                                      cmocka_unit_test(same_numbers),
                                      cmocka_unit_test(refuses_what_is_for_one),
                                      cmocka_unit_test(one_dies_all_end),

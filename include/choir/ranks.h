@@ -52,6 +52,9 @@ CHOIR_API choir_ranks_traffic choir_ranks_sent(const choir_ranks *ranks);
  * choir_error_message then says what, and on which rank. All must call it; alone, the code itself. */
 CHOIR_API int choir_ranks_agree(const choir_ranks *ranks, int code);
 
+/* The same of what is not the library's error: `text` says what went wrong here. Any code but 0 may stand for it. */
+CHOIR_API int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text);
+
 /* From now on a thread looks on: when this rank has waited for another one for `seconds` within one exchange, it calls
  * `silent`, once, with who is waited for and where that rank was last heard. Nothing but the end of the process helps
  * then. All ranks must call it, before anything else; seconds 0: nobody looks. CHOIR_ERROR_MEMORY: no thread. */

@@ -34,6 +34,11 @@ void choir_ranks_leave(choir_ranks *ranks) {
 
 int choir_ranks_agree(const choir_ranks *ranks, int code) { return ch_comm_agree(ch_ranks_comm(ranks), code); }
 
+int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text) {
+  if (code) ch_error(code, "%s", text);
+  return ch_comm_agree(ch_ranks_comm(ranks), code);
+}
+
 int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *, const char *), void *context) {
   return ch_watch_start(ch_ranks_comm(ranks), seconds, silent, context);
 }
