@@ -41,6 +41,7 @@ static int begin(int status) {
 }
 
 int cli_ranks_join(const cli_verb *verb) {
+  if (verb == &cli_train) cli_catch_signals(); /* before processes find each other, which takes its time */
   if (choir_ranks_join(&ranks)) return cli_fail();
   int size = choir_ranks_size(ranks);
   if (choir_ranks_rank(ranks)) cli_be_silent();

@@ -188,6 +188,27 @@ static void one_is_silent(void **state) {
   }
 }
 
+/* A wish to stop that comes while processes find each other: the second one is late. */
+static void asked_before_the_first_step(void **state) {
+  (void)state;
+  needs_mpi();
+  pid_t job = program_start(MPIRUN "--timeout 90 -n 1 " FRESH
+                                   "--set steps=100000 --out early : -n 1 sh -c 'sleep 3; "
+                                   "exec " FRESH "--set steps=100000 --out early'",
+                            "early.txt");
+  pid_t first = 0;
+  for (int tries = 0; !first && tries < 1000; tries++) {
+    program_nap(0.01);
+    first = mpi_process(0);
+  }
+  program_nap(1);
+  assert_int_equal(kill(first, SIGUSR1), 0);
+  int status = program_wait(job);
+  program_must("cat early.txt");
+  if (status != 3) fail_msg("status %d: %s", status, program_output);
+  assert_int_equal(program_newest("early"), 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
                                      cmocka_unit_test(same_files_sharded),
@@ -198,6 +219,7 @@ int main(void) {
                                      cmocka_unit_test(same_numbers),
                                      cmocka_unit_test(refuses_what_is_for_one),
                                      cmocka_unit_test(one_dies_all_end),
-                                     cmocka_unit_test(one_is_silent)};
+                                     cmocka_unit_test(one_is_silent),
+                                     cmocka_unit_test(asked_before_the_first_step)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
