@@ -73,10 +73,12 @@ int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2)))
 
 /* ranks.c: of several processes that mpirun or srun started */
 const choir_ranks *cli_ranks(void);       /* this one's; NULL: alone */
+int cli_ranks_speak(void);                /* nonzero: what it prints is seen */
 int cli_ranks_first(void);                /* nonzero: it speaks, and writes what is to be written */
 int cli_ranks_agree(int status);          /* the worst of all, which the first one says */
 int cli_ranks_join(const cli_verb *verb); /* refuses verbs that are for one process; an exit status */
 void cli_ranks_leave(void);
+extern int cli_verbose_ranks;                         /* --verbose-ranks */
 extern double cli_rank_timeout;                       /* seconds; --rank-timeout */
 extern int cli_replicas, cli_hidden, cli_shard_dense; /* --replicas, --hidden, --shard-dense */
 int cli_ranks_take_options(int status);  /* of these, if the words before were right; all ranks hear it; exit status */
@@ -166,7 +168,9 @@ int cli_json_read(const char *path, int64_t number, const char *line, size_t siz
   {"shard-dense", NULL, CLI_FLAG, &cli_shard_dense, NULL,                                                              \
    "of several processes: dense matrices live on one each, and visit the others; clusters.md says what for", 0},      \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
-   "of several processes: end with status 4 when one has not been heard from for S seconds; 0: never", 0}
+   "of several processes: end with status 4 when one has not been heard from for S seconds; 0: never", 0},              \
+  {"verbose-ranks", NULL, CLI_FLAG, &cli_verbose_ranks, NULL,                                                          \
+   "of several processes: all print, the others on standard error, each line behind who says it", 0}
 #define CLI_SHARDS(target)                                                                                             \
   {"shards", "N", CLI_INT64, target, "0",                                                                              \
    "cut batches into N shards, which the number of processes must divide; 0: the checkpoint's train.shards", 0}

@@ -45,9 +45,9 @@ int cli_fail_with(const char *format, ...) {
 }
 
 void cli_print_notices(const char *lines) {
-  for (const char *end; !silent && *lines && (end = strchr(lines, '\n')); lines = end + 1)
-    fprintf(stderr, "choir%s%s: note: %.*s\n", current ? " " : "", current ? current->name : "", (int)(end - lines),
-            lines);
+  for (const char *end; *lines && (end = strchr(lines, '\n')); lines = end + 1)
+    fprintf(silent ? stdout : stderr, "choir%s%s: note: %.*s\n", current ? " " : "", current ? current->name : "",
+            (int)(end - lines), lines);
 }
 
 int cli_fail(void) { return cli_fail_with("%s", choir_error_message()); }

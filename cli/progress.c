@@ -22,7 +22,7 @@ void cli_progress_begin(cli_progress *progress, FILE *out) {
 
 int cli_progress_due(cli_progress *progress) {
   double now = cli_seconds();
-  if (now - progress->shown < (progress->terminal ? 0.2 : 10) || !cli_ranks_first()) return 0;
+  if (now - progress->shown < (progress->terminal ? 0.2 : 10) || !cli_ranks_speak()) return 0;
   progress->shown = now;
   return 1;
 }

@@ -1,10 +1,12 @@
 /* Several processes at one verb: started by mpirun or srun, this one is one of them. The first one speaks. */
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
 
 double cli_rank_timeout;
+int cli_verbose_ranks;
 int cli_replicas, cli_hidden, cli_shard_dense;
 static choir_ranks *ranks;
 
@@ -25,6 +27,25 @@ static void on_silence(void *context, const char *text) {
   fprintf(stderr, "choir: %s: it is dead or stopped, or its machine is, or it needs longer than --rank-timeout\n",
           text);
   _exit(CLI_SILENT);
+}
+
+/* Lines of a process that is not the first. */
+static ssize_t put_lines(void *context, const char *text, size_t size) {
+  (void)context;
+  for (const char *line = text, *end = text + size, *next; line < end; line = next) {
+    const char *newline = memchr(line, '\n', (size_t)(end - line));
+    next = newline ? newline + 1 : end;
+    fprintf(stderr, "rank %d: %.*s%s", choir_ranks_rank(ranks), (int)(next - line), line, newline ? "" : "\n");
+  }
+  return (ssize_t)size;
+}
+
+/* A silent process speaks; errors stay with the first one. */
+static void speak(void) {
+  FILE *lines = fopencookie(NULL, "w", (cookie_io_functions_t){.write = put_lines});
+  if (!lines) return;
+  setvbuf(lines, NULL, _IOLBF, 1 << 16);
+  stdout = lines;
 }
 
 /* What went wrong for one alone is the first one's to tell. */
@@ -61,6 +82,7 @@ static int take_options(void) {
 
 int cli_ranks_take_options(int status) {
   if (!status) status = take_options();
+  if (!status && cli_verbose_ranks && !cli_ranks_first()) speak();
   return choir_ranks_size(ranks) > 1 ? begin(status) : status;
 }
 
@@ -68,6 +90,8 @@ void cli_ranks_leave(void) {
   choir_ranks_leave(ranks);
   ranks = NULL;
 }
+
+int cli_ranks_speak(void) { return cli_verbose_ranks || cli_ranks_first(); }
 
 int cli_ranks_first(void) { return choir_ranks_rank(ranks) == 0; }
 

@@ -118,8 +118,9 @@ static void show_exchange(const display *w) {
   if (cli_replicas > 1) printf(", %d replicas of the experts", cli_replicas);
   if (cli_hidden > 1) printf(", each in %d hidden shards", cli_hidden);
   if (cli_shard_dense) printf(", dense matrices sharded");
-  printf(": each step rank 0 sent %s in %.0f messages; %.0f %% of their time went into exchanges\n",
-         cli_bytes((double)w->sent_bytes / steps), (double)w->sent_messages / steps, 100 * w->waited / w->seconds);
+  printf(": each step rank %d sent %s in %.0f messages; %.0f %% of their time went into exchanges\n",
+         choir_ranks_rank(ranks), cli_bytes((double)w->sent_bytes / steps), (double)w->sent_messages / steps,
+         100 * w->waited / w->seconds);
 }
 
 /* The config to train with: *use says whether the run's own will not do. */

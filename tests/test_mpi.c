@@ -29,6 +29,27 @@ static void same_files_and_one_voice(void **state) {
   program_must("grep -q '\"event\":\"process\".*\"dense\":\"whole\"' four/timing.jsonl");
 }
 
+/* Told so, all speak: the first as ever, the others on the other stream. */
+static void all_voices(void **state) {
+  (void)state;
+  needs_mpi();
+  program_must(MPIRUN "-n 3 " FRESH
+                      "--replicas 1 --set shards=6 --set batch_sequences=6 --set steps=1 --verbose-ranks "
+                      "--out voices >first.txt 2>others.txt");
+  program_must("cat first.txt");
+  assert_int_equal(times("done: 1 steps"), 1);
+  assert_int_equal(times("rank 1:"), 0);
+  program_must("cat others.txt");
+  for (int rank = 1; rank < 3; rank++) {
+    char sent[64], done[64];
+    snprintf(sent, sizeof sent, "rank %d: 3 ranks: each step rank %d sent", rank, rank);
+    snprintf(done, sizeof done, "rank %d: done: 1 steps", rank);
+    assert_int_equal(times(sent), 1);
+    assert_int_equal(times(done), 1);
+  }
+  assert_int_equal(times("rank 0:"), 0);
+}
+
 /* Dense matrices on one process each, which send what products read of them: the same files. */
 static void same_files_sharded(void **state) {
   (void)state;
@@ -211,6 +232,7 @@ static void asked_before_the_first_step(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
+                                     cmocka_unit_test(all_voices),
                                      cmocka_unit_test(same_files_sharded),
                                      cmocka_unit_test(replicas_again),
                                      cmocka_unit_test(another_number_goes_on),
