@@ -159,6 +159,23 @@ static void one_fails_all_end(void **state) {
   go(j, 8);
 }
 
+static void other_run(choir_train_options *o, choir_config *config) { (void)config, o->out = "damaged"; }
+
+/* Whoever cannot read the newest checkpoint says so. */
+static void one_cannot_read_all_end(void **state) {
+  (void)state;
+  job j = job_of("expert_choice", "whole");
+  program_must("rm -rf whole damaged");
+  go(j, 1);
+  program_must("cp -r whole damaged && sed -i 's/\"steps\": 4/\"steps\": 6/' whole/config.json damaged/config.json");
+  program_must("printf x | dd of=damaged/checkpoints/00000004/state.safetensors bs=1 seek=5000 conv=notrunc");
+  j.resume = 1, j.odd_rank = 1, j.odd = other_run, j.code = CHOIR_ERROR_ARGUMENT;
+  j.message =
+      "rank 1 of 2: goes on from step 2, and rank 0 from step 4: all must see the same checkpoints in damaged; "
+      "damaged/checkpoints/00000004/state.safetensors: damaged";
+  go(j, 2);
+}
+
 /* The first rank's files may grow no more: it cannot write a checkpoint, and the others send theirs all the same. */
 static int no_more_bytes(void *context, const choir_train_event *e) {
   const struct rlimit limit = {20000, 20000};
@@ -193,6 +210,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(same_files),         cmocka_unit_test(same_sets_of_files),
       cmocka_unit_test(any_number_goes_on), cmocka_unit_test(all_stop_after_the_same_step),
-      cmocka_unit_test(one_fails_all_end),  cmocka_unit_test(the_writer_fails)};
+      cmocka_unit_test(one_fails_all_end),  cmocka_unit_test(one_cannot_read_all_end),
+      cmocka_unit_test(the_writer_fails)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
