@@ -58,6 +58,7 @@ int cli_ranks_agree(int status) {
 /* What every process does first, whatever its words were: one that left would be waited for. */
 static int begin(int status) {
   int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
+  if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* of all: they are of several builds */
   return cli_ranks_agree(code && !status ? cli_fail() : status);
 }
 

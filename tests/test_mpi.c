@@ -124,6 +124,20 @@ static void one_is_wrong_all_end(void **state) {
   program_must("! test -e odd");
 }
 
+/* One program in another build, which might compute or send something else. */
+static void another_build(void **state) {
+  (void)state;
+  needs_mpi();
+  if (program_run("objcopy --dump-section .note.gnu.build-id=id \"$CHOIR\" other && test -s id"))
+    test_skip("a program of another build: no objcopy, or no id of builds");
+  program_must(
+      "printf x | dd of=id bs=1 seek=20 conv=notrunc 2>/dev/null && "
+      "objcopy --update-section .note.gnu.build-id=id \"$CHOIR\" other");
+  program_refuses(1, "choir train: rank 1 of 2 (",
+                  MPIRUN "--timeout 60 -n 1 " FRESH "--out odd : -n 1 env CHOIR=./other sh -c '" FRESH "--out odd'");
+  assert_int_equal(times("has another build of choir than rank 0"), 1);
+}
+
 /* Verbs that only look at a model: the bytes of one process, from the first process alone. */
 static void same_numbers(void **state) {
   (void)state;
@@ -238,6 +252,7 @@ int main(void) {
                                      cmocka_unit_test(another_number_goes_on),
                                      cmocka_unit_test(refuses_once),
                                      cmocka_unit_test(one_is_wrong_all_end),
+                                     cmocka_unit_test(another_build),
                                      cmocka_unit_test(same_numbers),
                                      cmocka_unit_test(refuses_what_is_for_one),
                                      cmocka_unit_test(one_dies_all_end),

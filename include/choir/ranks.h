@@ -57,7 +57,8 @@ CHOIR_API int choir_ranks_agree_on(const choir_ranks *ranks, int code, const cha
 
 /* From now on a thread looks on: when this rank has waited for another one for `seconds` within one exchange, it calls
  * `silent`, once, with who is waited for and where that rank was last heard. Nothing but the end of the process helps
- * then. All ranks must call it, before anything else; seconds 0: nobody looks. CHOIR_ERROR_MEMORY: no thread. */
+ * then. All ranks must call it, before anything else; seconds 0: nobody looks. CHOIR_ERROR_MEMORY: no thread.
+ * CHOIR_ERROR_ARGUMENT, on all: one is of another build of choir; nothing is left to do but to leave. */
 CHOIR_API int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *context, const char *text),
                                 void *context);
 

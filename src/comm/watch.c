@@ -7,10 +7,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/build.h"
 #include "base/error.h"
 #include "base/signals.h"
 
-enum { HOST_BYTES = 64 };
+enum { HOST_BYTES = 56 };
+
+/* What ranks tell each other first: as many bytes in every version. */
+typedef struct {
+  char host[HOST_BYTES];
+  uint64_t build;
+} greeting;
 
 /* Where in a run: what all ranks pass in the same order. */
 typedef struct {
@@ -170,14 +177,15 @@ static void *look_on(void *context) {
 }
 
 /* By the table itself: what is made of it stands above this file. */
-static void share_hosts(const ch_comm *comm, ch_watch *w) {
-  char host[CH_RANKS][HOST_BYTES] = {{0}};
+static int greet(const ch_comm *comm, ch_watch *w) {
+  greeting all[CH_RANKS] = {{{0}, 0}};
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
-  gethostname(host[comm->rank], HOST_BYTES - 1);
+  gethostname(all[comm->rank].host, HOST_BYTES - 1);
+  all[comm->rank].build = ch_build_number();
   for (int r = 0; r < comm->size; r++) {
-    const int64_t bytes = r == comm->rank ? 0 : HOST_BYTES;
-    send[r] = (ch_bytes){host[comm->rank], bytes};
-    receive[r] = (ch_bytes){host[r], bytes};
+    const int64_t bytes = r == comm->rank ? 0 : sizeof *all;
+    send[r] = (ch_bytes){&all[comm->rank], bytes};
+    receive[r] = (ch_bytes){&all[r], bytes};
   }
   ch_transfer t = {.what = "names of hosts", .send = send, .receive = receive, .place = -1};
   t.number = ++comm->traffic->exchanges;
@@ -186,8 +194,14 @@ static void share_hosts(const ch_comm *comm, ch_watch *w) {
   comm->wait(comm, &t, CH_ENDED);
   ch_watch_leave(comm);
   pthread_mutex_lock(&w->lock);
-  for (int r = 0; r < comm->size; r++) memcpy(w->peer[r].host, host[r], HOST_BYTES);
+  for (int r = 0; r < comm->size; r++) memcpy(w->peer[r].host, all[r].host, HOST_BYTES - 1);
   pthread_mutex_unlock(&w->lock);
+  for (int r = 1; r < comm->size; r++)
+    if (all[r].build != all[0].build)
+      return ch_error(CHOIR_ERROR_ARGUMENT,
+                      "rank %d of %d (%s) has another build of choir than rank 0 (%s): start the same program on all",
+                      r, comm->size, w->peer[r].host, w->peer[0].host);
+  return CHOIR_OK;
 }
 
 int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *, const char *), void *context) {
@@ -201,7 +215,7 @@ int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *, c
   ch_signals_hold(&before); /* signals are for the threads that work */
   w->started = seconds > 0 && !pthread_create(&w->thread, NULL, look_on, w);
   ch_signals_release(&before);
-  share_hosts(comm, w); /* watched already: one may never have come */
+  CH_TRY(greet(comm, w)); /* watched already: one may never have come */
   if (seconds > 0 && !w->started) return ch_error(CHOIR_ERROR_MEMORY, "no thread to watch over other ranks");
   return CHOIR_OK;
 }
