@@ -268,6 +268,17 @@ static void exponential(void **state) {
   assert_true(isinf(ch_expf(89)) && isinf(ch_expf(INFINITY)) && isnan(ch_expf(NAN)));
 }
 
+static void logarithm(void **state) {
+  (void)state;
+  double worst = 0;
+  for (double x = 1; x < 1e7; x *= 1 + 1.37e-4) {
+    double want = log((double)(float)x);
+    worst = fmax(worst, fabs((double)ch_log_from_1((float)x) - want) / (1 + want));
+  }
+  assert_true(worst < 1e-7);
+  assert_true(ch_log_from_1(1) == 0 && isnan(ch_log_from_1(NAN)));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(gemm_fp32),
                                      cmocka_unit_test(gemm_bf16),
@@ -279,6 +290,7 @@ int main(void) {
                                      cmocka_unit_test(openmp_settings_stay),
                                      cmocka_unit_test(large_outputs_in_bf16),
                                      cmocka_unit_test(rounding),
-                                     cmocka_unit_test(exponential)};
+                                     cmocka_unit_test(exponential),
+                                     cmocka_unit_test(logarithm)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,6 +8,15 @@
 #include "cpu/simd/vector.h"
 #include "cpu/simd/vexp.h"
 
+/* ch_exp_to_88 of every lane. */
+static inline ch_vector ch_vector_exp_to_88(ch_vector x) {
+  float lane[CH_LANES];
+  ch_store(lane, x);
+#pragma omp simd
+  for (int l = 0; l < CH_LANES; l++) lane[l] = ch_exp_to_88(lane[l]);
+  return ch_load(lane);
+}
+
 /* Largest of x. NaN may be passed over here; it is found again in the sum of exponentials. */
 static inline float ch_row_max(int count, const float *x) {
   ch_vector lanes = (ch_vector){0} - INFINITY;

@@ -6,30 +6,12 @@
 
 #include "cpu/simd/row_exp.h"
 
-enum { FLUSH = 4096 };
+#define CH_ROWS_INLINE static inline __attribute__((always_inline))
+
+enum { FLUSH = 4096, FOUR = 4 };
 
 /* Rounded up to columns that fill vectors of every kind. */
 static int whole_lanes(int count) { return (count + CH_CAUSAL_PAD - 1) / CH_CAUSAL_PAD * CH_CAUSAL_PAD; }
-
-/* Adds the bias to what a row sees, hides the rest of the last vector, and returns the largest. */
-static float add_bias(int seen, float *x, const float *bias) {
-  const ch_vector hidden = ch_splat(-INFINITY);
-  ch_vector lanes = hidden;
-  int j = 0;
-  for (; j + CH_LANES <= seen; j += CH_LANES) {
-    ch_vector value = ch_load(x + j) + ch_load(bias + j);
-    ch_store(x + j, value);
-    lanes = ch_vector_max(value, lanes);
-  }
-  for (int end = whole_lanes(seen); j < end; j += CH_LANES) {
-    ch_mask in_sight = ch_lane_numbers() < seen - j;
-    ch_vector value = ch_load(x + j) + ch_load(bias + j);
-    value = (ch_vector)(((ch_mask)value & in_sight) | ((ch_mask)hidden & ~in_sight));
-    ch_store(x + j, value);
-    lanes = ch_vector_max(value, lanes);
-  }
-  return ch_vector_largest(lanes);
-}
 
 /* Zeros from `seen` to `end`, rounded up to whole vectors. */
 static void hide(int seen, int end, float *x) {
@@ -42,14 +24,60 @@ static void hide(int seen, int end, float *x) {
   for (; j < end; j += CH_LANES) ch_store(x + j, (ch_vector){0});
 }
 
+/* Adds the bias to vector j of a row, and hides what lies behind `seen`. */
+CH_ROWS_INLINE ch_vector score(const float *x, const float *bias, int j, int seen, int whole) {
+  ch_vector value = ch_load(x + j) + ch_load(bias + j);
+  if (whole) return value;
+  ch_mask in_sight = ch_lane_numbers() < seen - j;
+  return (ch_vector)(((ch_mask)value & in_sight) | ((ch_mask)ch_splat(-INFINITY) & ~in_sight));
+}
+
+/* Rows r .. r+count-1, of which the last column that each sees stands in the same vector. Together their chains of
+ * maxima and sums run side by side; each row gets the same bits as alone. */
+CH_ROWS_INLINE void softmax(const ch_causal_block *b, int count, int r, float *s, float *inverse, float *lse) {
+  int seen = b->first + r + 1, last = (seen - 1) / CH_LANES * CH_LANES;
+  int64_t ld = b->ld;
+  const float *bias = b->bias + b->T - seen;
+  float *x = s + r * ld;
+  ch_vector top[FOUR], sum[FOUR] = {{0}};
+#pragma GCC unroll 4
+  for (int i = 0; i < count; i++) {
+    top[i] = score(x + i * ld, bias - i, last, seen + i, 0);
+    ch_store(x + i * ld + last, top[i]);
+  }
+  for (int j = 0; j < last; j += CH_LANES)
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i++) {
+      ch_vector value = score(x + i * ld, bias - i, j, 0, 1);
+      ch_store(x + i * ld + j, value);
+      top[i] = ch_vector_max(value, top[i]);
+    }
+  float max[FOUR];
+  for (int i = 0; i < count; i++) max[i] = ch_vector_largest(top[i]);
+  for (int j = 0; j <= last; j += CH_LANES)
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i++) {
+      ch_vector value = ch_vector_exp_to_88(ch_load(x + i * ld + j) - max[i]);
+      ch_store(x + i * ld + j, value);
+      sum[i] += value;
+    }
+  for (int i = 0; i < count; i++) {
+    inverse[r + i] = ch_vector_sum(sum[i]); /* not yet inverted */
+    lse[r + i] = max[i];
+    hide(last + CH_LANES, b->first + b->rows, x + i * ld);
+  }
+}
+
 void CH_SIMD(ch_causal_softmax)(const ch_causal_block *b, float *s, float *inverse, float *lse) {
+  for (int r = 0; r < b->rows;)
+    if ((b->first + r) % FOUR == 0 && r + FOUR <= b->rows)
+      softmax(b, FOUR, r, s, inverse, lse), r += FOUR;
+    else
+      softmax(b, 1, r, s, inverse, lse), r++;
+#pragma omp simd
   for (int r = 0; r < b->rows; r++) {
-    int seen = b->first + r + 1, whole = whole_lanes(seen);
-    float *row = s + r * b->ld;
-    float max = add_bias(seen, row, b->bias + b->T - seen), sum = ch_row_exp(whole, row, max);
-    hide(whole, b->first + b->rows, row);
-    inverse[r] = 1 / sum;
-    lse[r] = max + logf(sum);
+    lse[r] += ch_log_from_1(inverse[r]);
+    inverse[r] = 1 / inverse[r];
   }
 }
 

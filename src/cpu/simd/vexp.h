@@ -43,4 +43,23 @@ static inline float ch_expf(float x) {
   return x > 88.37f ? INFINITY : y;
 }
 
+/* log of a finite x >= 1; NaN stays NaN. x = 2^n m with sqrt(1/2) <= m < sqrt(2). Absolute error below 1e-7 + 1e-7 log.
+ */
+static inline float ch_log_from_1(float x) {
+  const uint32_t root = 0x3f3504f3; /* sqrt(1/2) */
+  uint32_t bits = ch_float_bits(x) - root;
+  float n = (float)(int32_t)(bits >> 23), f = ch_bits_float((bits & 0x7fffff) + root) - 1, f2 = f * f;
+  float p = 7.0376836292e-2f; /* log(1 + f) = f - f^2 / 2 + f^3 p */
+  p = p * f - 1.1514610310e-1f;
+  p = p * f + 1.1676998740e-1f;
+  p = p * f - 1.2420140846e-1f;
+  p = p * f + 1.4249322787e-1f;
+  p = p * f - 1.6668057665e-1f;
+  p = p * f + 2.0000714765e-1f;
+  p = p * f - 2.4999993993e-1f;
+  p = p * f + 3.3333331174e-1f;
+  p = p * f * f2 - n * 2.12194440e-4f - 0.5f * f2;
+  return f + p + n * 0.693359375f + (x - x);
+}
+
 #endif
