@@ -101,6 +101,38 @@ static void large_scores(void **state) {
   free(q), free(k), free(v), free(out);
 }
 
+/* A key that is not a number spoils the rows that see it, and no bit of those before. */
+static void nan_is_seen_from_its_position_on(void **state) {
+  (void)state;
+  enum { T = 70, DH = 16 };
+  for (int at = 0; at < T; at += 3) {
+    real *q = test_new_normal(T * DH, 1), *k = test_new_normal(T * DH, 2), *v = test_new_normal(T * DH, 3),
+         bias[1] = {0}, out[2][T * DH], lse[2][T];
+    for (int spoilt = 0; spoilt < 2; spoilt++) {
+      if (spoilt) k[at * DH + 5] = (real)NAN;
+      ch_attention_args a = {.B = 1,
+                             .T = T,
+                             .H = 1,
+                             .dh = DH,
+                             .scale = 1,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .rel_bias = bias,
+                             .buckets = 1,
+                             .max_distance = 1,
+                             .out = out[spoilt],
+                             .lse = lse[spoilt]};
+      TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, x.ops->attention(&x, &a));
+    }
+    assert_memory_equal(out[0], out[1], (size_t)(at * DH) * sizeof(real));
+    assert_memory_equal(lse[0], lse[1], (size_t)at * sizeof(real));
+    for (int i = at * DH; i < T * DH; i++) assert_true(isnan(out[1][i]));
+    for (int i = at; i < T; i++) assert_true(isnan(lse[1][i]));
+    free(q), free(k), free(v);
+  }
+}
+
 /* T5's buckets: exact, then logarithmic, then the last for everything. */
 static void buckets(void **state) {
   (void)state;
@@ -115,6 +147,6 @@ static void buckets(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(fast_equals_reference), cmocka_unit_test(large_scores),
-                                     cmocka_unit_test(buckets)};
+                                     cmocka_unit_test(nan_is_seen_from_its_position_on), cmocka_unit_test(buckets)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

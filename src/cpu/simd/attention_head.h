@@ -1,0 +1,44 @@
+/* One sequence's head, and how attention lays out what it packs of it. */
+#ifndef CH_CPU_SIMD_ATTENTION_HEAD_H
+#define CH_CPU_SIMD_ATTENTION_HEAD_H
+
+#include <stdint.h>
+
+#include "cpu/simd/rows.h"
+
+/* Pointers to position 0 of the head; `ld` between positions. bias and dbias are as rows.h wants them, with
+ * CH_CAUSAL_PAD elements more than T. */
+typedef struct ch_attention_head {
+  int T, dh;
+  int64_t ld;
+  float scale;
+  const float *q, *k, *v, *bias, *dout;
+  float *out, *lse, *dq, *dk, *dv;
+  float *dbias; /* = */
+  float *work;  /* ch_attention_work floats of the calling thread's own, at a 64-byte boundary */
+} ch_attention_head;
+
+/* Rows and keys at a time: a right operand takes 16 KiB at d_head=64, a third of the nearest cache. Forward keeps
+ * scores of all keys, so fewer rows. */
+enum { CH_ATTENTION_CHUNK = CH_CAUSAL_CHUNK, CH_ATTENTION_FORWARD_ROWS = CH_ATTENTION_CHUNK / 2 };
+
+/* Between rows of scores: one cache line more than whole columns, so that a column's elements do not fall on each
+ * other. */
+enum { CH_ATTENTION_GAP = 16, CH_ATTENTION_LD = CH_ATTENTION_CHUNK + CH_ATTENTION_GAP };
+
+static inline int64_t ch_attention_padded(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+/* Packed arrays have whole chunks of positions, and whole vectors of what a head has. */
+static inline int64_t ch_attention_keys(int T) { return ch_attention_padded(T, CH_ATTENTION_CHUNK); }
+static inline int64_t ch_attention_width(int dh) { return ch_attention_padded(dh, 16); }
+static inline int64_t ch_attention_stride(int T) { return ch_attention_keys(T) + CH_ATTENTION_GAP; }
+
+/* Floats of scratch, enough for either direction: scores of all keys for a block of rows; packed arrays of three heads
+ * and five chunks, two blocks of scores, a number for each position. */
+static inline int64_t ch_attention_work(int T, int dh) {
+  int64_t positions = ch_attention_keys(T), width = ch_attention_width(dh);
+  return CH_ATTENTION_FORWARD_ROWS * ch_attention_stride(T) + (3 * positions + 5 * CH_ATTENTION_CHUNK) * width +
+         2 * CH_ATTENTION_CHUNK * CH_ATTENTION_LD + positions;
+}
+
+#endif
