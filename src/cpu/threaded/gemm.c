@@ -125,6 +125,7 @@ static ch_cutting cutting_of(const ch_expert_gemm_args *g, const operands *in) {
   enum { OUTPUT = 1 << 18, ROUNDED = 1 << 19, COLUMNS = 64 };
   ch_cutting cut = ch_cut_expert;
   if (g->gelu) cut.output = OUTPUT;
+  if (g->gelu && !g->c) cut.room = OUTPUT;
   if (in->rounds) cut.rounded = g->k * COLUMNS > ROUNDED ? g->k * COLUMNS : ROUNDED;
   return cut;
 }

@@ -25,6 +25,7 @@ int ch_product_takes_pairs(const ch_product *p);
 typedef struct {
   double pieces, smallest;
   int64_t output;  /* elements of a piece at most, where GELU follows while it stands in the cache of a core; 0: any */
+  int64_t room;    /* for these, where they are kept nowhere else */
   int64_t rounded; /* room for elements of B that are rounded at a time, 64 columns at least; 0: all are */
 } ch_cutting;
 static const ch_cutting ch_cut_alone = {.pieces = 32, .smallest = 20e6},

@@ -101,7 +101,7 @@ typedef struct {
 
 static room room_of(ch_exec *x, const ch_cutting *cutting) {
   room r = {.most = cutting->rounded};
-  if (cutting->output) r.output = CH_NEW(&x->scratch, float, x->threads * cutting->output);
+  if (cutting->room) r.output = CH_NEW(&x->scratch, float, x->threads * cutting->room);
   if (cutting->rounded) r.rounded = CH_NEW(&x->scratch, ch_bf16, x->threads * cutting->rounded);
   return r;
 }
@@ -155,7 +155,7 @@ void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product
         int which = product_of(cuts, count, i);
         ch_product piece = piece_of(&products[which], &cuts[which], i - cuts[which].begin);
         int64_t thread = omp_get_thread_num();
-        room own = {all.output + thread * cutting.output, all.rounded + thread * cutting.rounded, all.most};
+        room own = {all.output + thread * cutting.room, all.rounded + thread * cutting.rounded, all.most};
         run_piece(&piece, &own, scratch + thread * CH_PRODUCT_SCRATCH);
       }
     }
