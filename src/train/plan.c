@@ -103,7 +103,10 @@ int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *m) {
   size_t available = t->model->x.memory->available(), needed = (size_t)m->total;
   if (!available || needed <= available) return CHOIR_OK;
   const double gib = 0x1p30;
-  const char *less = t->model->copies == CH_COPIES_ALL ? ", or set train.expert_copies to false" : "";
+  const char *less =
+      t->model->copies == CH_COPIES_ALL && t->model->net.moe_layers && t->model->config.train.expert_copies
+          ? ", or set train.expert_copies to false"
+          : "";
   return ch_error(
       CHOIR_ERROR_MEMORY,
       "training needs %.2f GiB (weights %.2f, gradients %.2f, optimizer %.2f, activations %.2f, scratch %.2f) but "

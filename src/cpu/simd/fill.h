@@ -19,6 +19,7 @@ CH_SIMD_DECLARE(void, ch_fill_adamw, (ch_ops * ops));     /* adamw */
 /* gelu or gelu_backward (if a has dx or dx16) of the elements from `first` on, where c, if it is not NULL, holds what a
  * product has just made of them: x, or in backward dy. x16 is written then. */
 CH_SIMD_DECLARE(void, ch_gelu_elements, (const ch_gelu_args *a, const float *c, int64_t first, int64_t count));
+typedef void ch_gelu_run(const ch_gelu_args *a, const float *c, int64_t first, int64_t count);
 
 /* y [rows,columns] = x rounded, whose rows are ldx apart. */
 CH_SIMD_DECLARE(void, ch_round_matrix, (int64_t rows, int64_t columns, const float *x, int64_t ldx, ch_bf16 *y));

@@ -136,8 +136,9 @@ static void run_few_of_experts(const ch_exec *x, int count, const ch_product *fe
 /* What follows the products where C goes through GELU. */
 static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const float *c) {
   int64_t rows = g->begin[g->experts];
+  ch_gelu_run *run = CH_SIMD_PICK(ch_gelu_elements);
 #pragma omp parallel for num_threads(ch_invariant_threads(x, rows * g->n * GELU_WORK))
-  for (int64_t i = 0; i < rows; i++) CH_SIMD_PICK(ch_gelu_elements)(g->gelu, c + i * g->n, i * g->n, g->n);
+  for (int64_t i = 0; i < rows; i++) run(g->gelu, c + i * g->n, i * g->n, g->n);
 }
 
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {

@@ -137,8 +137,9 @@ static void run_piece(ch_product *p, const room *r, void *scratch) {
     p->ldc = p->n;
   }
   run_product(p, r, scratch);
-  for (int64_t i = 0; i < p->m && p->gelu; i++)
-    CH_SIMD_PICK(ch_gelu_elements)(p->gelu, p->c + i * p->ldc, p->element + i * ldc, p->n);
+  if (!p->gelu) return;
+  ch_gelu_run *run = CH_SIMD_PICK(ch_gelu_elements); /* looks into the environment: not for every row */
+  for (int64_t i = 0; i < p->m; i++) run(p->gelu, p->c + i * p->ldc, p->element + i * ldc, p->n);
 }
 
 void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products) {
