@@ -76,26 +76,31 @@ static void fast_equals_reference(void **state) {
   }
 }
 
+/* One head of one sequence, without a bias. */
+static ch_attention_args one_head(int T, int dh, const real *q, const real *k, const real *v, real *out, real *lse) {
+  static const real bias[1] = {0};
+  return (ch_attention_args){.B = 1,
+                             .T = T,
+                             .H = 1,
+                             .dh = dh,
+                             .scale = 1,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .rel_bias = bias,
+                             .buckets = 1,
+                             .max_distance = 1,
+                             .out = out,
+                             .lse = lse};
+}
+
 /* Large scores neither overflow nor lose the softmax: with one key far ahead of all others, its value comes out. */
 static void large_scores(void **state) {
   (void)state;
   enum { T = 70, DH = 16 };
-  real *q = test_new(T * DH), *k = test_new(T * DH), *v = test_new_normal(T * DH, 1), *out = test_new(T * DH), lse[T],
-       bias[1] = {0};
+  real *q = test_new(T * DH), *k = test_new(T * DH), *v = test_new_normal(T * DH, 1), *out = test_new(T * DH), lse[T];
   for (int i = 0; i < T; i++) q[i * DH] = 100, k[i * DH] = i == 0 ? 100 : -100;
-  ch_attention_args a = {.B = 1,
-                         .T = T,
-                         .H = 1,
-                         .dh = DH,
-                         .scale = 1,
-                         .q = q,
-                         .k = k,
-                         .v = v,
-                         .rel_bias = bias,
-                         .buckets = 1,
-                         .max_distance = 1,
-                         .out = out,
-                         .lse = lse};
+  ch_attention_args a = one_head(T, DH, q, k, v, out, lse);
   TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, x.ops->attention(&x, &a));
   for (int i = 0; i < T; i++) test_close(out + i * DH, v, DH, 1e-6);
   free(q), free(k), free(v), free(out);
@@ -107,22 +112,10 @@ static void nan_is_seen_from_its_position_on(void **state) {
   enum { T = 70, DH = 16 };
   for (int at = 0; at < T; at += 3) {
     real *q = test_new_normal(T * DH, 1), *k = test_new_normal(T * DH, 2), *v = test_new_normal(T * DH, 3),
-         bias[1] = {0}, out[2][T * DH], lse[2][T];
+         out[2][T * DH], lse[2][T];
     for (int spoilt = 0; spoilt < 2; spoilt++) {
       if (spoilt) k[at * DH + 5] = (real)NAN;
-      ch_attention_args a = {.B = 1,
-                             .T = T,
-                             .H = 1,
-                             .dh = DH,
-                             .scale = 1,
-                             .q = q,
-                             .k = k,
-                             .v = v,
-                             .rel_bias = bias,
-                             .buckets = 1,
-                             .max_distance = 1,
-                             .out = out[spoilt],
-                             .lse = lse[spoilt]};
+      ch_attention_args a = one_head(T, DH, q, k, v, out[spoilt], lse[spoilt]);
       TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, x.ops->attention(&x, &a));
     }
     assert_memory_equal(out[0], out[1], (size_t)(at * DH) * sizeof(real));
