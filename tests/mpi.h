@@ -5,9 +5,11 @@
 #include "program.h"
 
 /* As many processes as asked for, on whatever there is. What MPI does not give back is not for a sanitizer to tell. */
-#define MPIRUN                                                                                                       \
-  "export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0; mpirun --oversubscribe --allow-run-as-root --bind-to none " \
-  "--mca btl self,vader --mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1 "
+#define MPIRUN_SET "export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0; "
+#define MPIRUN_WORDS                                                                \
+  "mpirun --oversubscribe --allow-run-as-root --bind-to none --mca btl self,vader " \
+  "--mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1 "
+#define MPIRUN MPIRUN_SET MPIRUN_WORDS
 #define TRAIN "\"$CHOIR\" train --threads 1 "
 #define FRESH TRAIN "--config config.json --data data --set batch_sequences=8 --set shards=8 --set checkpoint_every=3 "
 
