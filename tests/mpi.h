@@ -10,6 +10,9 @@
   "mpirun --oversubscribe --allow-run-as-root --bind-to none --mca btl self,vader " \
   "--mca btl_vader_single_copy_mechanism none --mca mpi_yield_when_idle 1 "
 #define MPIRUN MPIRUN_SET MPIRUN_WORDS
+#ifndef CHOIR_SHORT_MESSAGE
+#define CHOIR_SHORT_MESSAGE "" /* as CHOIR_SHIM */
+#endif
 #define TRAIN "\"$CHOIR\" train --threads 1 "
 #define FRESH TRAIN "--config config.json --data data --set batch_sequences=8 --set shards=8 --set checkpoint_every=3 "
 

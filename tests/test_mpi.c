@@ -223,6 +223,23 @@ static void one_is_silent(void **state) {
   }
 }
 
+/* MPI lets it pass. How long it then takes mpirun to end is not looked at: tests/faults/faults_ranks.c. */
+static void a_message_is_short(void **state) {
+  (void)state;
+  needs_mpi();
+  if (!*CHOIR_SHORT_MESSAGE) test_skip("a message that is too short: preloaded, which sanitizers do not allow");
+#define LONG FRESH "--set steps=1000 --out lacks"
+  static const int numbers[] = {1, 50, 300};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    program_must("rm -rf lacks");
+    int status = program_run(MPIRUN_SET "timeout -s KILL 60 " MPIRUN_WORDS "-n 1 " LONG
+                                        " : -n 1 env SHORT_MESSAGE=%d LD_PRELOAD='%s' " LONG,
+                             numbers[i], CHOIR_SHORT_MESSAGE);
+    if (!status || times("bytes came from rank 1 in exchange ") != 1)
+      fail_msg("message %d, status %d: %s", numbers[i], status, program_output);
+  }
+}
+
 /* A wish to stop that comes while processes find each other: the second one is late. */
 static void asked_before_the_first_step(void **state) {
   (void)state;
@@ -257,6 +274,7 @@ int main(void) {
                                      cmocka_unit_test(refuses_what_is_for_one),
                                      cmocka_unit_test(one_dies_all_end),
                                      cmocka_unit_test(one_is_silent),
+                                     cmocka_unit_test(a_message_is_short),
                                      cmocka_unit_test(asked_before_the_first_step)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
