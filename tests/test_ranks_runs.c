@@ -2,71 +2,19 @@
  * on one rank ends all with one message. */
 #include <sys/resource.h>
 
-#include "api/ranks.h"
-#include "choir/choir.h"
-#include "forked_comm.h"
-#include "program.h"
+#include "forked_runs.h"
 
 enum { STEPS = 4 };
 
-typedef struct {
-  choir_config config;
-  const char *out, *data;
-  int resume;
-  int stop_rank; /* asks to stop at the second step; -1: none */
-  int stop_at;   /* the event at which it does */
-  int odd_rank;  /* has something else than the others; -1: none */
-  void (*odd)(choir_train_options *o, choir_config *config);
-  int code;
-  const char *message; /* what every rank's error must hold */
-} job;
-
-static int stop_after_two(void *context, const choir_train_event *e) {
-  return (int)e->kind == *(const int *)context && e->step == 2;
-}
-
-static int train(const ch_comm *comm, void *context) {
-  job j = *(const job *)context;
-  const choir_ranks ranks = {.comm = comm, .replicas = 1}; /* also where ranks outnumber experts */
-  alarm(120);                                              /* a rank that waits for ever is an error */
-  int stops = comm->rank == j.stop_rank ? j.stop_at : -1;
-  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
-  o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;
-  o.run.threads = 1;
-  o.ranks = &ranks;
-  o.event = stop_after_two, o.context = &stops;
-  if (comm->rank == j.odd_rank) j.odd(&o, &j.config);
-  int code = choir_train(&o);
-  if (code == j.code && (!j.message || strstr(choir_error_message(), j.message))) return 0;
-  fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
-  return 1;
-}
-
-static job job_of(const char *router, const char *out) {
-  job j = {.out = out, .data = "data", .stop_rank = -1, .stop_at = CHOIR_EVENT_STEP, .odd_rank = -1};
-  test_ok(choir_config_load("config.json", &j.config));
-  test_ok(choir_router_default(router, &j.config.model.router));
-  if (!strcmp(router, "dense")) j.config.model.experts = 1;
-  j.config.train.steps = STEPS;
-  j.config.train.batch_sequences = 8;
-  j.config.train.shards = 8;
-  j.config.train.eval_every = 2;
-  j.config.train.eval_sequences = 11; /* the last batch is not full */
-  j.config.train.checkpoint_every = 2;
-  return j;
-}
-
-static void go(job j, int ranks) {
-  if (forked_run(ranks, 0, train, &j)) fail_msg("%s: %d ranks", j.out, ranks);
-}
+static job job_here(const char *router, const char *out) { return job_of(router, out, STEPS); }
 
 static void same_files(void **state) {
   (void)state;
   const char *const *names = choir_router_names();
   for (int i = 0; names[i]; i++) {
     program_must("rm -rf one many");
-    go(job_of(names[i], "one"), 1);
-    go(job_of(names[i], "many"), 2 << (i % 2));
+    go(job_here(names[i], "one"), 1);
+    go(job_here(names[i], "many"), 2 << (i % 2));
     if (!program_same_runs("one", "many", STEPS)) fail_msg("%s: other bytes", names[i]);
   }
 }
@@ -75,7 +23,7 @@ static void same_files(void **state) {
  */
 static void same_sets_of_files(void **state) {
   (void)state;
-  job j = job_of("expert_choice", "one");
+  job j = job_here("expert_choice", "one");
   program_must("rm -rf one");
   j.config.train.file_bytes = 6000;
   j.config.train.keep_checkpoints = 1;
@@ -103,15 +51,15 @@ static void any_number_goes_on(void **state) {
   (void)state;
   const int ranks[] = {1, 2, 4, 8};
   program_must("rm -rf one");
-  go(job_of("expert_choice", "one"), 1);
+  go(job_here("expert_choice", "one"), 1);
   for (int a = 0; a < 4; a++)
     for (int b = 0; b < 4; b++) {
-      job j = job_of("expert_choice", "many");
+      job j = job_here("expert_choice", "many");
       program_must("rm -rf many");
       j.stop_rank = ranks[a] - 1;
       j.code = CHOIR_ERROR_INTERRUPTED;
       go(j, ranks[a]);
-      j = job_of("expert_choice", "many");
+      j = job_here("expert_choice", "many");
       j.resume = 1;
       go(j, ranks[b]);
       if (!program_same_runs("one", "many", STEPS)) fail_msg("%d ranks, then %d: other bytes", ranks[a], ranks[b]);
@@ -123,7 +71,7 @@ static void all_stop_after_the_same_step(void **state) {
   (void)state;
   static const int events[] = {CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT};
   for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-    job j = job_of("expert_choice", "stopped");
+    job j = job_here("expert_choice", "stopped");
     program_must("rm -rf stopped");
     j.stop_rank = 1, j.stop_at = events[i];
     j.code = CHOIR_ERROR_INTERRUPTED, j.message = "stopped after step 2 of 4; its checkpoint is saved";
@@ -147,13 +95,13 @@ static void one_fails_all_end(void **state) {
              {no_data, CHOIR_ERROR_IO, "rank 2 of 4: nowhere: cannot open data"}};
   program_must("choir data build --tokenizer tokenizer.model --separator '\\f' --holdout 0.2 --out data2 corpus.txt");
   for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
-    job j = job_of("expert_choice", "odd");
+    job j = job_here("expert_choice", "odd");
     j.odd_rank = 2, j.odd = odd[i].odd, j.code = odd[i].code, j.message = odd[i].message;
     program_must("rm -rf odd");
     go(j, 4);
     program_must("! test -e odd/metrics.jsonl");
   }
-  job j = job_of("expert_choice", "odd"); /* what all find wrong is told once */
+  job j = job_here("expert_choice", "odd"); /* what all find wrong is told once */
   j.config.train.shards = 4;
   j.code = CHOIR_ERROR_ARGUMENT, j.message = "train.shards is 4, which 8 processes cannot share evenly";
   go(j, 8);
@@ -164,7 +112,7 @@ static void other_run(choir_train_options *o, choir_config *config) { (void)conf
 /* Whoever cannot read the newest checkpoint says so. */
 static void one_cannot_read_all_end(void **state) {
   (void)state;
-  job j = job_of("expert_choice", "whole");
+  job j = job_here("expert_choice", "whole");
   program_must("rm -rf whole damaged");
   go(j, 1);
   program_must("cp -r whole damaged && sed -i 's/\"steps\": 4/\"steps\": 6/' whole/config.json damaged/config.json");
@@ -201,7 +149,7 @@ static int cannot_write(const ch_comm *comm, void *context) {
 
 static void the_writer_fails(void **state) {
   (void)state;
-  job j = job_of("expert_choice", "short");
+  job j = job_here("expert_choice", "short");
   if (forked_run(4, 0, cannot_write, &j)) fail_msg("4 ranks");
   program_must("! ls short/checkpoints | grep .");
 }

@@ -1,0 +1,73 @@
+/* Runs of ranks that are processes made by fork (forked_comm.h), for tests of what they leave behind. */
+#ifndef CH_TESTS_FORKED_RUNS_H
+#define CH_TESTS_FORKED_RUNS_H
+
+#include "api/ranks.h"
+#include "choir/choir.h"
+#include "forked_comm.h"
+#include "program.h"
+
+typedef struct {
+  choir_config config;
+  const char *out, *data;
+  int resume;
+  int stop_rank; /* asks to stop at the second step; -1: none */
+  int stop_at;   /* the event at which it does */
+  int odd_rank;  /* has something else than the others; -1: none */
+  void (*odd)(choir_train_options *o, choir_config *config);
+  int code;
+  const char *message; /* what every rank's error must hold */
+  int kill_rank;       /* is killed; -1: none */
+  double kill_after;   /* seconds, from when it begins */
+} job;
+
+static inline int stop_after_two(void *context, const choir_train_event *e) {
+  return (int)e->kind == *(const int *)context && e->step == 2;
+}
+
+/* The kernel kills this process then, whatever it does. */
+static inline void die_in(double seconds) {
+  timer_t timer;
+  struct sigevent killed = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
+  long nanoseconds = (long)(1e9 * seconds);
+  const struct itimerspec at = {.it_value = {nanoseconds / 1000000000, nanoseconds % 1000000000 + 1}};
+  if (timer_create(CLOCK_MONOTONIC, &killed, &timer) || timer_settime(timer, 0, &at, NULL)) abort();
+}
+
+static inline int train(const ch_comm *comm, void *context) {
+  job j = *(const job *)context;
+  const choir_ranks ranks = {.comm = comm, .replicas = 1}; /* also where ranks outnumber experts */
+  alarm(120);                                              /* a rank that waits for ever is an error */
+  if (comm->rank == j.kill_rank) die_in(j.kill_after);
+  int stops = comm->rank == j.stop_rank ? j.stop_at : -1;
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;
+  o.run.threads = 1;
+  o.ranks = &ranks;
+  o.event = stop_after_two, o.context = &stops;
+  if (comm->rank == j.odd_rank) j.odd(&o, &j.config);
+  int code = choir_train(&o);
+  if (code == j.code && (!j.message || strstr(choir_error_message(), j.message))) return 0;
+  fprintf(stderr, "rank %d of %d: code %d: %s\n", comm->rank, comm->size, code, choir_error_message());
+  return 1;
+}
+
+static inline job job_of(const char *router, const char *out, int steps) {
+  job j = {.out = out, .data = "data", .stop_rank = -1, .stop_at = CHOIR_EVENT_STEP, .odd_rank = -1, .kill_rank = -1};
+  test_ok(choir_config_load("config.json", &j.config));
+  test_ok(choir_router_default(router, &j.config.model.router));
+  if (!strcmp(router, "dense")) j.config.model.experts = 1;
+  j.config.train.steps = steps;
+  j.config.train.batch_sequences = 8;
+  j.config.train.shards = 8;
+  j.config.train.eval_every = 2;
+  j.config.train.eval_sequences = 11; /* the last batch is not full */
+  j.config.train.checkpoint_every = 2;
+  return j;
+}
+
+static inline void go(job j, int ranks) {
+  if (forked_run(ranks, 0, train, &j)) fail_msg("%s: %d ranks", j.out, ranks);
+}
+
+#endif
