@@ -40,8 +40,8 @@ static const char *again_on(int ranks) {
   return text;
 }
 
-/* mpirun's own --timeout does not hold while it ends: after a rank was killed while the job began, Open MPI 4.1.4 was
- * once seen to wait for a lock of PMIx for ever, with no rank left. */
+/* mpirun's own --timeout does not hold while it ends: after a rank was killed while the job began, Open MPI 4.1.4
+ * sometimes waits for a lock of PMIx for ever, with no rank left. */
 enum { JOB_SECONDS = 240, LAUNCHER_SECONDS = 300 };
 
 static pid_t start(const faults_job *job, int ranks) {
