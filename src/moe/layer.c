@@ -1,38 +1,13 @@
 #include "moe/layer.h"
 
-#include <string.h>
-
-#include "comm/collective.h"
 #include "moe/at_owners.h"
 #include "moe/experts.h"
 #include "moe/parts.h"
-#include "op/shards.h"
-
-static int jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
-
-/* Tokens of all ranks, and the first of this one's. */
-static int all_tokens(const ch_exec *x, const ch_moe_args *a) { return a->n * x->comm->size; }
-static int64_t first_token(const ch_exec *x, const ch_moe_args *a) { return (int64_t)a->n * x->comm->rank; }
-
-/* An array [tokens of all, width] of which every rank has written its rows: all of it on all ranks. */
-static void gather_rows(const ch_exec *x, const ch_moe_args *a, const char *what, real CH_DEV *all, int width) {
-  if (!ch_counting(x) && x->comm->size > 1)
-    ch_comm_gather(x->comm, what, CH_AS_HOST(real, all), (int64_t)a->n * width * (int64_t)sizeof(real));
-}
-
-/* Whether experts choose where they live: then a rank has the scores of its own tokens only. */
-static int at_owners(const ch_exec *x, const ch_moe_args *a) {
-  return ch_chooses_at_owners(x, a->router) && !(a->causal && a->router->causal);
-}
-
-/* The scores of this rank's tokens. */
-static real CH_DEV *own_scores(const ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
-  return at_owners(x, a) ? s->scores : s->scores + first_token(x, a) * a->e;
-}
+#include "moe/scores.h"
 
 /* Slots that the record must have room for. */
 static int record_slots(const ch_exec *x, const ch_moe_args *a) {
-  int n = all_tokens(x, a);
+  int n = ch_moe_all_tokens(x, a);
   if (a->causal && a->router->causal) return n * ch_router_most_experts(a->options, a->e);
   return a->router->max_slots(a->options, n, a->e, a->sequence_length);
 }
@@ -41,7 +16,7 @@ static int record_slots(const ch_exec *x, const ch_moe_args *a) {
  * takes. */
 static int expert_slots(const ch_exec *x, const ch_moe_args *a, int slots) {
   if (!a->causal) return slots;
-  int own = a->router->max_slots(a->options, all_tokens(x, a), a->e, a->sequence_length);
+  int own = a->router->max_slots(a->options, ch_moe_all_tokens(x, a), a->e, a->sequence_length);
   int one_token = ch_router_most_experts(a->options, a->e), chunk = own > one_token ? own : one_token;
   return chunk < slots ? chunk : slots;
 }
@@ -59,7 +34,7 @@ static int most_tokens(const ch_exec *x, const ch_moe_args *a, int slots, int ch
 /* Record and counts go to the tape; what only backward reads goes there when it is to be kept, else to scratch. */
 static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_arena *keep = a->keep ? &x->tape : &x->scratch;
-  int slots = record_slots(x, a), n = all_tokens(x, a);
+  int slots = record_slots(x, a), n = ch_moe_all_tokens(x, a);
   *s = (ch_moe_saved){0};
   ch_record_alloc(&x->tape, &s->record, n, a->e, slots);
   ch_route_counts_alloc(x, &x->tape, &s->counts, a->e);
@@ -69,10 +44,11 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
     s->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(a->e));
   }
   if (a->options->normalize_gates) s->gate_sum = CH_NEW(keep, real, n);
-  if (jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
+  if (ch_moe_jitters(a)) s->jitter = CH_NEW(keep, real, (int64_t)a->n * a->d);
   if (ch_router_learned(a->router)) {
     s->logits = CH_NEW(keep, real, (int64_t)(ch_router_scored(a->router) ? a->n : n) * a->e);
-    if (ch_router_scored(a->router)) s->scores = CH_NEW(keep, real, (int64_t)(at_owners(x, a) ? a->n : n) * a->e);
+    if (ch_router_scored(a->router))
+      s->scores = CH_NEW(keep, real, (int64_t)(ch_moe_at_owners(x, a) ? a->n : n) * a->e);
   }
   s->chunk_slots = expert_slots(x, a, slots);
   ch_exchange_alloc(x, keep, a->n, a->e, a->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->exchange);
@@ -80,50 +56,9 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   s->expert_y = CH_NEW(keep, real, (int64_t)(s->exchange.slots ? s->exchange.room : s->chunk_slots) * a->d);
 }
 
-static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
-  x->ops->jitter(x, &(ch_jitter_args){.n = a->n,
-                                      .d = a->d,
-                                      .jitter = a->options->jitter,
-                                      .rng = ch_rng_make(a->rng.seed, CH_STREAM_ROUTER_JITTER, a->rng.sub),
-                                      .rng_base = a->rng_base + (uint64_t)first_token(x, a),
-                                      .factor = factor});
-}
-
-/* What the router reads: x, or x jittered into `jittered`. */
-static const real CH_DEV *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real CH_DEV *jittered) {
-  if (!s->jitter) return a->x;
-  x->ops->multiply(x, &(ch_multiply_args){.count = (int64_t)a->n * a->d, .a = a->x, .b = s->jitter, .y = jittered});
-  return jittered;
-}
-
-/* logits = X Wg, in full precision. */
-static void score_rows(ch_exec *x, const ch_moe_args *a, const real CH_DEV *in, real CH_DEV *logits) {
-  int64_t rows = a->n / a->shards;
-  for (int i = 0; i < a->shards; i++)
-    x->ops->gemm(x, &(ch_gemm_args){.m = rows,
-                                    .n = a->e,
-                                    .k = a->d,
-                                    .a = in + i * rows * a->d,
-                                    .b = a->weights.router,
-                                    .c = logits + i * rows * a->e,
-                                    .exact = 1});
-}
-
-/* S = softmax(X Wg). */
-static void score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, (int64_t)a->n * a->d) : NULL;
-  if (s->jitter) draw_jitter(x, a, s->jitter);
-  const real CH_DEV *in = router_input(x, a, s, jittered);
-  score_rows(x, a, in, s->scores ? s->logits : s->logits + first_token(x, a) * a->e);
-  if (s->scores) x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = s->logits, .y = own_scores(x, a, s)});
-  if (!at_owners(x, a)) gather_rows(x, a, "scores", s->scores ? s->scores : s->logits, a->e);
-  ch_arena_release(&x->scratch, mark);
-}
-
 static ch_route_args route_args(const ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   return (ch_route_args){.options = a->options,
-                         .n = all_tokens(x, a),
+                         .n = ch_moe_all_tokens(x, a),
                          .e = a->e,
                          .sequence_length = a->sequence_length,
                          .mask = a->mask,
@@ -153,7 +88,7 @@ static void observe(ch_exec *x, const ch_moe_args *a, ch_route_args *routing) {
   if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
     real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
     x->ops->copy(x, &(ch_copy_args){.count = count, .x = a->x, .y = rows + x->comm->rank * count});
-    gather_rows(x, a, "tokens of all", rows, a->d);
+    ch_moe_gather(x, a, "tokens of all", rows, a->d);
     routing->x = rows;
   }
   a->router->observe(x, routing);
@@ -165,7 +100,7 @@ static void assign(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   ch_route_args routing = route_args(x, a, s);
   if (a->causal && a->router->causal)
     a->router->causal(x, &routing);
-  else if (at_owners(x, a))
+  else if (ch_moe_at_owners(x, a))
     ch_route_at_owners(x, a->router, &routing);
   else
     ch_route(x, a->router, &routing);
@@ -215,12 +150,12 @@ static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_moe_args all = *a;
   ch_moe_saved shown = *saved;
-  all.n = all_tokens(x, a);
-  if (at_owners(x, a)) {
+  all.n = ch_moe_all_tokens(x, a);
+  if (ch_moe_at_owners(x, a)) {
     int64_t own = (int64_t)a->n * a->e;
     shown.scores = CH_NEW(&x->scratch, real, own * x->comm->size);
     x->ops->copy(x, &(ch_copy_args){.count = own, .x = saved->scores, .y = shown.scores + own * x->comm->rank});
-    gather_rows(x, a, "scores to be shown", shown.scores, a->e);
+    ch_moe_gather(x, a, "scores to be shown", shown.scores, a->e);
   }
   a->hook->call(a->hook->context, x, &all, &shown);
   ch_arena_release(&x->scratch, mark);
@@ -229,68 +164,13 @@ static void show(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *saved) {
 void ch_moe_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
   plan(x, a, saved);
-  if (ch_router_learned(a->router)) score(x, a, saved);
+  if (ch_router_learned(a->router)) ch_moe_score(x, a, saved);
   assign(x, a, saved);
   if (saved->chunk_slots == saved->record.max_slots)
     run_experts(x, a, &saved->record, 0, saved);
   else
     run_in_parts(x, a, saved);
   if (a->hook) show(x, a, saved);
-  ch_arena_release(&x->scratch, mark);
-}
-
-/* Gradient of X Wg. */
-typedef struct {
-  const ch_moe_args *a;
-  const real CH_DEV *in, *dlogits;
-  real CH_DEV *din;
-  int accumulate_din;
-} score_task;
-
-/* One shard's rows: dWg (=|+=) X^T dlogits, din (=|+=) dlogits Wg^T. */
-static void score_rows_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
-  const score_task *c = context;
-  const ch_moe_args *a = c->a;
-  int64_t rows = a->n / a->shards, first = shard * rows;
-  ch_gemm_args to_input = {.m = rows,
-                           .n = a->d,
-                           .k = a->e,
-                           .trans_b = 1,
-                           .a = c->dlogits + first * a->e,
-                           .b = a->weights.router,
-                           .c = c->din + first * a->d,
-                           .accumulate = c->accumulate_din,
-                           .exact = 1};
-  x->ops->gemm(x, &(ch_gemm_args){.m = a->d,
-                                  .n = a->e,
-                                  .k = rows,
-                                  .trans_a = 1,
-                                  .a = c->in + first * a->d,
-                                  .b = c->dlogits + first * a->e,
-                                  .c = dw[0],
-                                  .accumulate = accumulate,
-                                  .exact = 1,
-                                  .beside = &to_input});
-}
-
-/* From dscores of this rank's rows through softmax (unless they are dlogits already) and X Wg: dWg (=|+=) X^T dlogits,
- * dx += dlogits Wg^T.
- */
-static void score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores) {
-  size_t mark = ch_arena_mark(&x->scratch);
-  int64_t count = (int64_t)a->n * a->d;
-  real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
-  real CH_DEV *dlogits = dscores;
-  if (s->scores)
-    x->ops->softmax_backward(
-        x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = own_scores(x, a, s), .dy = dscores, .dx = dlogits});
-
-  real CH_DEV *din = s->jitter ? CH_NEW(&x->scratch, real, count) : a->dx;
-  score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};
-  const ch_sum sum = {.y = a->gradients.router, .count = (int64_t)a->d * a->e};
-  ch_sum_shards(x, a->shards, &sum, 1, a->accumulate, score_rows_backward, &c);
-  if (s->jitter)
-    x->ops->multiply(x, &(ch_multiply_args){.count = count, .a = din, .b = s->jitter, .y = a->dx, .accumulate = 1});
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -309,7 +189,7 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   routing.dgate = of_all;
   routing.dscores = dscores;
   a->router->backward(x, &routing);
-  score_backward(x, a, s, alone ? dscores : dscores + first_token(x, a) * a->e);
+  ch_moe_score_backward(x, a, s, alone ? dscores : dscores + ch_moe_first_token(x, a) * a->e);
 }
 
 /* forward's steps in reverse. */
@@ -323,7 +203,8 @@ void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   ch_exchange_return(x, ex, saved->expert_y, a->dx);
   if (saved->gate_sum)
     x->ops->normalize_gates_backward(
-        x, &(ch_normalize_args){.record = &ex->local, .sum = saved->gate_sum + first_token(x, a), .dgate = dgate});
+        x,
+        &(ch_normalize_args){.record = &ex->local, .sum = saved->gate_sum + ch_moe_first_token(x, a), .dgate = dgate});
   if (a->router->backward)
     router_backward(x, a, saved, dgate);
   else if (a->gradients.router && !a->accumulate)

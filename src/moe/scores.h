@@ -1,0 +1,29 @@
+/* What the router reads, and its scores: softmax(X Wg) of this rank's rows, or of all, with the way back. */
+#ifndef CH_MOE_SCORES_H
+#define CH_MOE_SCORES_H
+
+#include "moe/args.h"
+
+/* Whether the router's input is jittered. */
+static inline int ch_moe_jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
+
+/* Tokens of all ranks, and the first of this one's. */
+static inline int ch_moe_all_tokens(const ch_exec *x, const ch_moe_args *a) { return a->n * x->comm->size; }
+static inline int64_t ch_moe_first_token(const ch_exec *x, const ch_moe_args *a) {
+  return (int64_t)a->n * x->comm->rank;
+}
+
+/* Whether experts choose where they live: then a rank has the scores of its own tokens only. */
+int ch_moe_at_owners(const ch_exec *x, const ch_moe_args *a);
+
+/* An array [tokens of all, width] of which every rank has written its rows: all of it on all ranks. */
+void ch_moe_gather(const ch_exec *x, const ch_moe_args *a, const char *what, real CH_DEV *all, int width);
+
+/* S = softmax(X Wg) into s->scores; of a router without scores the logits. */
+void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
+
+/* From dscores of this rank's rows, which are written over, through softmax (unless they are dlogits already) and X Wg:
+ * dWg (=|+=) X^T dlogits, dx += dlogits Wg^T. */
+void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores);
+
+#endif
