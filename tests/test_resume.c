@@ -85,6 +85,9 @@ static void finished(void **state) {
   (void)state;
   program_must("choir train --resume --out killed");
   same_results("whole", "killed");
+  /* killed between a save and the removal of the checkpoint that is one too many */
+  program_must("cp -r killed/checkpoints/00000084 killed/checkpoints/00000001 && choir train --resume --out killed");
+  program_must("! test -e killed/checkpoints/00000001 && diff -r whole/checkpoints killed/checkpoints");
 }
 
 /* The counters beside it know how long the log was, and with it how a setting is spelt. */

@@ -6,6 +6,7 @@
 #include "base/machine.h"
 #include "model/config.h"
 #include "task/tune.h"
+#include "train/state.h"
 
 /* One process's way through a run. Time, speed and padding are of the process and not of the run. */
 typedef struct {
@@ -175,6 +176,7 @@ static void write_head(ch_tune *t) {
 
 int ch_tune_loop(ch_tune *t) {
   loop_state d = {.t = t, .first_step = t->trainer.step, .begin = ch_machine_seconds()};
+  ch_state_rotate(t->out, &t->trainer, t->state.best_step);
   if (is_done(t)) return CHOIR_OK;
   CH_TRY(ch_metrics_open(&t->metrics, t->out, t->state.metrics_bytes));
   if (!t->state.metrics_bytes) write_head(t);

@@ -15,6 +15,7 @@
 #include "train/metrics.h"
 #include "train/ranks.h"
 #include "train/room.h"
+#include "train/state.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */
 typedef struct loop_state {
@@ -287,6 +288,7 @@ int ch_run_loop(ch_run *run, const choir_train_options *options) {
   tell_notices(&d);
   d.stop = 0;               /* before the first step there is nothing to save */
   CH_TRY(open_metrics(&d)); /* cut back, even where no step is left */
+  if (!comm_of(run)->rank) ch_state_rotate(run->out, &run->trainer, -1);
   int code = CHOIR_OK;
   if (run->trainer.step < run->config.train.steps) {
     if (!run->metrics_bytes || run->config_changed) ch_metrics_run(&d.metrics, run);

@@ -65,9 +65,9 @@ static int is_checkpoint(const char *path) {
   return found == 4 && !others;
 }
 
-/* Checkpoints beyond the newest `keep` go, but for the best: of steps up to this one, because later ones were passed
- * over, and only those that hold nothing of anybody else's. What cannot be removed is left for the next time. */
-static void rotate(const char *out, const ch_trainer *trainer, int64_t best) {
+/* Of steps up to this one, because later ones were passed over, and only those that hold nothing of anybody else's.
+ * What cannot be removed is left for the next time. */
+void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
   char path[PATH_MAX];
   int64_t *steps;
   int count, kept = 0, keep = trainer->model->config.train.keep_checkpoints;
@@ -120,7 +120,7 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   }
   if (comm->rank) return CHOIR_OK;
   CH_TRY(ch_dir_commit(&directory));
-  rotate(out, trainer, best);
+  ch_state_rotate(out, trainer, best);
   return CHOIR_OK;
 }
 

@@ -21,6 +21,9 @@ enum { CH_COUNTERS = 8 }; /* at most */
 int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokenizer *tokenizer,
                   const ch_counter *counters, int count, int64_t best, char *path);
 
+/* Removes what a save removes: one may have been killed before it did. The first rank's to call, on resuming. */
+void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best);
+
 /* Loads weights and state of a checkpoint directory into a trainer that has its memory, and the values of counts. A
  * hash that is not the one in `counters` is refused. */
 int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, int count);
