@@ -81,7 +81,8 @@ void cli_ranks_leave(void);
 extern int cli_verbose_ranks;                         /* --verbose-ranks */
 extern double cli_rank_timeout;                       /* seconds; --rank-timeout */
 extern int cli_replicas, cli_hidden, cli_shard_dense; /* --replicas, --hidden, --shard-dense */
-int cli_ranks_take_options(int status);  /* of these, if the words before were right; all ranks hear it; exit status */
+/* Of these, if the words before were right; all ranks hear it; exit status. */
+int cli_ranks_take_options(const cli_verb *verb, int status);
 int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
 
 /* shown.c */

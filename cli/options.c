@@ -222,7 +222,7 @@ static int parse(const cli_verb *verb, int count, char **words) {
     status = cli_usage("missing operand; usage: choir %s %s", verb->name, verb->operands);
   if (!status && verb->most >= 0 && seen > verb->most)
     status = cli_usage("unexpected operand '%s'", operands[verb->most]);
-  status = cli_ranks_take_options(status);
+  status = cli_ranks_take_options(verb, status);
   if (!status) status = cli_ranks_agree(open_pipes(verb, seen, operands));
   if (!status) status = verb->run(seen, operands);
   status = cli_pipes_end(status);

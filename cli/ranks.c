@@ -56,9 +56,10 @@ int cli_ranks_agree(int status) {
 }
 
 /* What every process does first, whatever its words were: one that left would be waited for. */
-static int begin(int status) {
+static int begin(const cli_verb *verb, int status) {
   int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
   if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* of all: they are of several builds */
+  if (choir_ranks_same(ranks, "verb", verb->name)) return cli_fail();
   return cli_ranks_agree(code && !status ? cli_fail() : status);
 }
 
@@ -69,7 +70,7 @@ int cli_ranks_join(const cli_verb *verb) {
   if (choir_ranks_rank(ranks)) cli_be_silent();
   if (size == 1 || is_shared(verb)) return 0;
   return begin(
-      cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size));
+      verb, cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size));
 }
 
 static int take_options(void) {
@@ -81,10 +82,10 @@ static int take_options(void) {
   return 0;
 }
 
-int cli_ranks_take_options(int status) {
+int cli_ranks_take_options(const cli_verb *verb, int status) {
   if (!status) status = take_options();
   if (!status && cli_verbose_ranks && !cli_ranks_first()) speak();
-  return choir_ranks_size(ranks) > 1 ? begin(status) : status;
+  return choir_ranks_size(ranks) > 1 ? begin(verb, status) : status;
 }
 
 void cli_ranks_leave(void) {

@@ -55,6 +55,10 @@ CHOIR_API int choir_ranks_agree(const choir_ranks *ranks, int code);
 /* The same of what is not the library's error: `text` says what went wrong here. Any code but 0 may stand for it. */
 CHOIR_API int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text);
 
+/* CHOIR_ERROR_ARGUMENT on all ranks where one gives another text than the first one: "rank 1 of 4 has another `what`
+ * than rank 0". All must call it; alone, nothing. */
+CHOIR_API int choir_ranks_same(const choir_ranks *ranks, const char *what, const char *text);
+
 /* From now on a thread looks on: when this rank has waited for another one for `seconds` within one exchange, it calls
  * `silent`, once, with who is waited for and where that rank was last heard. Nothing but the end of the process helps
  * then. All ranks must call it, before anything else; seconds 0: nobody looks. CHOIR_ERROR_MEMORY: no thread.

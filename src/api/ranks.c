@@ -1,8 +1,10 @@
 #include "api/ranks.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/launch.h"
 #include "comm/watch.h"
@@ -37,6 +39,11 @@ int choir_ranks_agree(const choir_ranks *ranks, int code) { return ch_comm_agree
 int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text) {
   if (code) ch_error(code, "%s", text);
   return ch_comm_agree(ch_ranks_comm(ranks), code);
+}
+
+int choir_ranks_same(const choir_ranks *ranks, const char *what, const char *text) {
+  const uint64_t fact = XXH64(text, strlen(text), 0);
+  return ch_comm_same(ch_ranks_comm(ranks), 1, &what, &fact);
 }
 
 int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *, const char *), void *context) {
