@@ -29,8 +29,8 @@ static inline int stop_after_two(void *context, const choir_train_event *e) {
 static inline void die_in(double seconds) {
   timer_t timer;
   struct sigevent killed = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGKILL};
-  long nanoseconds = (long)(1e9 * seconds);
-  const struct itimerspec at = {.it_value = {nanoseconds / 1000000000, nanoseconds % 1000000000 + 1}};
+  long nanoseconds = (long)(1e9 * seconds) + 1; /* 0 would be never */
+  const struct itimerspec at = {.it_value = {nanoseconds / 1000000000, nanoseconds % 1000000000}};
   if (timer_create(CLOCK_MONOTONIC, &killed, &timer) || timer_settime(timer, 0, &at, NULL)) abort();
 }
 

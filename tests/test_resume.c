@@ -1,17 +1,10 @@
 /* Interrupted runs. Training killed at random instants and resumed must leave the same bytes as a run that was never
  * stopped; and no byte of a checkpoint or shard may change unnoticed. */
-#include <time.h>
-
+#include "base/machine.h"
 #include "choir/choir.h"
 #include "program.h"
 
 enum { STEPS = 84 }; /* of every run here; the directory of the last checkpoint is 00000084 */
-
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static void same_file(const char *a, const char *b) { assert_true(program_same(a, b)); }
 
@@ -43,16 +36,16 @@ static int kill_at_random(pid_t child, int attempt, double startup, double inter
 
 static void killed_at_random_instants(void **state) {
   (void)state;
-  double begin = seconds();
+  double begin = ch_machine_seconds();
   pid_t whole = program_start(FRESH "whole", "whole.txt");
   program_wait_for_checkpoint(whole, "whole", 0);
-  double first = seconds();
+  double first = ch_machine_seconds();
   if (program_wait(whole)) {
     size_t size = 0;
     fail_msg("the run that is not stopped: %s", program_read("whole.txt", &size));
   }
   assert_int_equal(program_newest("whole"), STEPS);
-  double interval = (seconds() - first) / (STEPS / 7 - 1),
+  double interval = (ch_machine_seconds() - first) / (STEPS / 7 - 1),
          startup = first - begin - interval; /* a checkpoint every 7 steps */
 
   int kills = 0;

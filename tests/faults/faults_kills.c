@@ -1,16 +1,9 @@
 /* Kills and interrupts at random instants.
  * faults_kills KILLS INTERRUPTS: how many of each; interrupts come by turns to runs on one thread and on two. */
-#include <time.h>
-
+#include "base/machine.h"
 #include "faults.h"
 
 static int kills = 24, interrupts = 40;
-
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static double drawn(uint32_t sub, int number) {
   static uint64_t seed;
@@ -43,9 +36,9 @@ static int strike(pid_t child, int number, double after, int *struck) {
 
 static double duration(const faults_job *job) {
   faults_prepare(job, "spoilt");
-  double begin = seconds();
+  double begin = ch_machine_seconds();
   program_wait(start("spoilt", job->words));
-  return seconds() - begin;
+  return ch_machine_seconds() - begin;
 }
 
 static void killed_at_random_instants(void **state) {
@@ -89,9 +82,9 @@ static void interrupted_at_random_instants(void **state) {
     char words[512];
     snprintf(words, sizeof words, "train --threads %d " LONG "--set checkpoint_every=0 --out run", threads);
     program_must("rm -rf spoilt; mkdir spoilt");
-    double begin = seconds();
+    double begin = ch_machine_seconds();
     assert_int_equal(program_wait(start("spoilt", words)), 0);
-    length[threads] = seconds() - begin;
+    length[threads] = ch_machine_seconds() - begin;
   }
   for (int i = 0; saved + early + late < interrupts; i++) {
     int threads = 1 + i % 2, number = numbers[i / 2 % 3];

@@ -3,6 +3,7 @@
  * one process leaves. faults_ranks KILLS CALLS: how many processes are killed; how many calls of each class fail on a
  * rank. */
 #include "../mpi.h"
+#include "base/machine.h"
 #include "faults.h"
 
 static int kills = 6, calls = 1, every = 1, there, failed, hung;
@@ -52,12 +53,6 @@ static pid_t start(const faults_job *job, int ranks) {
   return program_start(command, "struck.txt");
 }
 
-static double seconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* The process of a rank, once it is there; 0: the job has ended. */
 static pid_t find(pid_t job, int rank) {
   siginfo_t ended = {.si_pid = 0};
@@ -74,9 +69,9 @@ static double duration(const faults_job *job, int ranks) {
   faults_prepare(job, "spoilt");
   pid_t child = start(job, ranks);
   find(child, 0);
-  double begin = seconds();
+  double begin = ch_machine_seconds();
   assert_int_equal(program_wait(child), 0);
-  return seconds() - begin;
+  return ch_machine_seconds() - begin;
 }
 
 static void what_was_said(void) {
@@ -107,7 +102,7 @@ static void killed_at_random_instants(void **state) {
     char what[96];
     faults_progress("kills of ranks", done, kills);
     faults_prepare(job, "spoilt");
-    double begin = seconds();
+    double begin = ch_machine_seconds();
     pid_t child = start(job, ranks), process = find(child, rank);
     program_nap(length[tries % JOBS][k] * drawn(2, tries));
     int struck = process && mpi_process(rank) == process && !kill(process, SIGKILL);
@@ -116,7 +111,7 @@ static void killed_at_random_instants(void **state) {
     snprintf(what, sizeof what, "rank %d of %d killed after step %d, then %d", rank, ranks, step, next);
     if (!status != !struck && !(struck && step == 24)) fail_msg("%s: status %d: %s", what, status, program_output);
     all_gone(ranks, what);
-    stuck += seconds() - begin > LAUNCHER_SECONDS;
+    stuck += ch_machine_seconds() - begin > LAUNCHER_SECONDS;
     done += struck;
     at_step[step == 0 ? 0 : step < 24 ? 1 : 2] += struck;
     job->again = again_on(next);
