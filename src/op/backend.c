@@ -12,7 +12,7 @@
 #ifdef CHOIR_DOUBLE
 #define CH_BACKENDS(row) row(reference)
 #else
-#define CH_BACKENDS(row) row(cpu) row(reference)
+#define CH_BACKENDS(row) row(cpu) row(reference) row(opencl)
 #endif
 
 #define DECLARE(name) extern const ch_backend ch_backend_##name;

@@ -1,0 +1,265 @@
+/* Backend "opencl": kernels by an OpenCL driver that is found at run time, so that choir needs none to be built.
+ *
+ * OpenCL knows buffers, not addresses. An arena's memory is therefore a buffer and a range of addresses that nothing
+ * may touch; at a launch every pointer is looked up and becomes a buffer and an offset. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "device/device.h"
+
+/* What is used of CL/cl.h. */
+typedef struct cl_object *cl_object;
+typedef int32_t cl_int;
+enum {
+  CL_DEVICE_TYPE_ALL = -1,
+  CL_MEM_READ_WRITE = 1,
+  CL_DEVICE_NAME = 0x102B,
+  CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
+  CL_PROGRAM_BUILD_LOG = 0x1183
+};
+#define CL_CALLS(call)                                                                                                 \
+  call(cl_int, clGetPlatformIDs, (uint32_t, cl_object *, uint32_t *)) call(                                            \
+      cl_int, clGetDeviceIDs, (cl_object, uint64_t, uint32_t, cl_object *, uint32_t *))                                \
+      call(cl_int, clGetDeviceInfo, (cl_object, uint32_t, size_t, void *, size_t *)) call(                             \
+          cl_object, clCreateContext, (const intptr_t *, uint32_t, const cl_object *, void *, void *, cl_int *))       \
+          call(cl_object, clCreateCommandQueue, (cl_object, cl_object, uint64_t, cl_int *)) call(                      \
+              cl_object, clCreateProgramWithSource, (cl_object, uint32_t, const char **, const size_t *, cl_int *))    \
+              call(cl_int, clBuildProgram, (cl_object, uint32_t, const cl_object *, const char *, void *, void *))     \
+                  call(cl_int, clGetProgramBuildInfo, (cl_object, cl_object, uint32_t, size_t, void *, size_t *))      \
+                      call(cl_object, clCreateKernel, (cl_object, const char *, cl_int *))                             \
+                          call(cl_int, clSetKernelArg, (cl_object, uint32_t, size_t, const void *))                    \
+                              call(cl_int, clSetKernelArgSVMPointer, (cl_object, uint32_t, const void *))              \
+                                  call(cl_int, clEnqueueNDRangeKernel,                                                 \
+                                       (cl_object, cl_object, uint32_t, const size_t *, const size_t *,                \
+                                        const size_t *, uint32_t, const cl_object *, cl_object *))                     \
+                                      call(cl_object, clCreateBuffer, (cl_object, uint64_t, size_t, void *, cl_int *)) \
+                                          call(cl_int, clReleaseMemObject, (cl_object))                                \
+                                              call(cl_int, clEnqueueReadBuffer,                                        \
+                                                   (cl_object, cl_object, uint32_t, size_t, size_t, void *, uint32_t,  \
+                                                    const cl_object *, cl_object *))                                   \
+                                                  call(cl_int, clEnqueueWriteBuffer,                                   \
+                                                       (cl_object, cl_object, uint32_t, size_t, size_t, const void *,  \
+                                                        uint32_t, const cl_object *, cl_object *))                     \
+                                                      call(cl_int, clEnqueueCopyBuffer,                                \
+                                                           (cl_object, cl_object, cl_object, size_t, size_t, size_t,   \
+                                                            uint32_t, const cl_object *, cl_object *))                 \
+                                                          call(cl_int, clEnqueueFillBuffer,                            \
+                                                               (cl_object, cl_object, const void *, size_t, size_t,    \
+                                                                size_t, uint32_t, const cl_object *, cl_object *))     \
+                                                              call(cl_int, clFinish, (cl_object))
+#define DECLARE(type, name, parameters) static type(*name) parameters;
+CL_CALLS(DECLARE)
+
+static cl_object device, context, queue, kernel_of[CH_KERNELS];
+static int opened; /* 1: it is there; -1: it cannot be had */
+static char problem[512];
+
+/* ---- memory ---- */
+
+typedef struct {
+  char *base;
+  size_t bytes;
+  cl_object buffer;
+} area;
+static area *areas;
+static int area_count;
+static cl_int failed; /* the first error of a call that could not say so */
+
+static int is_well(cl_int code) {
+  if (code && !failed) failed = code;
+  return !failed;
+}
+
+/* The area that a pointer leads into, and the offset in it. */
+static const area *area_of(const void *p, size_t *offset) {
+  for (int i = 0; i < area_count; i++)
+    if ((const char *)p >= areas[i].base && (const char *)p < areas[i].base + areas[i].bytes) {
+      *offset = (size_t)((const char *)p - areas[i].base);
+      return &areas[i];
+    }
+  return NULL;
+}
+
+static void fill(void *to, size_t bytes, uint8_t value) {
+  size_t at;
+  const area *a = area_of(to, &at);
+  if (a && bytes && !failed) is_well(clEnqueueFillBuffer(queue, a->buffer, &value, 1, at, bytes, 0, NULL, NULL));
+}
+
+static void *opencl_alloc(const char *name, size_t bytes) {
+  (void)name;
+  cl_int code;
+  area *more = realloc(areas, ((size_t)area_count + 1) * sizeof *areas);
+  if (!more) return NULL;
+  areas = more;
+  void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return NULL;
+  cl_object buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);
+  if (code) {
+    munmap(base, bytes);
+    return NULL;
+  }
+  areas[area_count++] = (area){base, bytes, buffer};
+  fill(base, bytes, 0);
+  return base;
+}
+
+static void opencl_free(void *p, size_t bytes) {
+  size_t at;
+  const area *a = area_of(p, &at);
+  if (!a) return;
+  clFinish(queue);
+  clReleaseMemObject(a->buffer);
+  munmap(p, bytes);
+  areas[a - areas] = areas[--area_count];
+}
+
+static size_t opencl_available(void) {
+  uint64_t bytes = 0;
+  clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
+  for (int i = 0; i < area_count; i++) bytes -= areas[i].bytes < bytes ? areas[i].bytes : bytes;
+  return bytes;
+}
+
+static void opencl_zero(void *to, size_t bytes) { fill(to, bytes, 0); }
+
+static void opencl_copy(void *to, const void *from, size_t bytes) {
+  size_t to_at = 0, from_at = 0;
+  const area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
+  if (a && b && bytes && !failed)
+    is_well(clEnqueueCopyBuffer(queue, b->buffer, a->buffer, from_at, to_at, bytes, 0, NULL, NULL));
+}
+
+static void opencl_put(void *to, const void *from, size_t bytes) {
+  size_t at;
+  const area *a = area_of(to, &at);
+  if (a && bytes && !failed) is_well(clEnqueueWriteBuffer(queue, a->buffer, 1, at, bytes, from, 0, NULL, NULL));
+}
+
+static void opencl_get(void *to, const void *from, size_t bytes) {
+  size_t at;
+  const area *a = area_of(from, &at);
+  if (a && bytes && !failed) is_well(clEnqueueReadBuffer(queue, a->buffer, 1, at, bytes, to, 0, NULL, NULL));
+  if (failed || !a) memset(to, 0xFF, bytes);
+}
+
+static void opencl_synchronise(void) {
+  if (!failed) is_well(clFinish(queue));
+}
+
+/* ---- launches ---- */
+
+int ch_opencl_takes_host_pointers;
+
+/* Pointers come first: argument i is the buffer that field i leads into, and the field becomes the offset. */
+static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
+  const ch_kernel_info *info = &ch_kernel_infos[kernel];
+  size_t items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP, all = (size_t)groups * items;
+  union {
+    uint64_t field[64];
+    char bytes[512];
+  } copy;
+  memcpy(copy.bytes, args, info->bytes);
+  for (int i = 0; i < info->pointers && !failed; i++) {
+    const void *p = (const void *)(uintptr_t)copy.field[i];
+    size_t at = 0;
+    const area *a = area_of(p, &at);
+    copy.field[i] = at;
+    if (!a && p && ch_opencl_takes_host_pointers)
+      is_well(clSetKernelArgSVMPointer(kernel_of[kernel], (uint32_t)i, p));
+    else
+      is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL));
+  }
+  if (failed) return;
+  is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)info->pointers, info->bytes, copy.bytes));
+  if (!failed) is_well(clEnqueueNDRangeKernel(queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL));
+}
+
+/* ---- the driver ---- */
+
+static int refuse(const char *what, cl_int code) {
+  snprintf(problem, sizeof problem,
+           "backend 'opencl': %s (OpenCL error %d); on Debian, apt-get install pocl-opencl-icd runs it on the CPU",
+           what, code);
+  return -1;
+}
+
+static int load(void) {
+  void *library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) return refuse("libOpenCL.so.1 is not there", 0);
+#define FIND(type, name, parameters) \
+  if (!(*(void **)&name = dlsym(library, #name))) return refuse("libOpenCL.so.1 has no " #name, 0);
+  CL_CALLS(FIND)
+  return 1;
+}
+
+static int build(void) {
+  cl_int code;
+  const char *text = ch_device_text;
+  cl_object program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
+  if (code) return refuse("the kernels were not taken", code);
+  code = clBuildProgram(program, 1, &device, "-cl-std=CL1.2", NULL, NULL);
+  if (code) {
+    char log[400] = "";
+    clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
+    snprintf(problem, sizeof problem, "backend 'opencl': the kernels do not compile: %s", log);
+    return -1;
+  }
+  for (int i = 0; i < CH_KERNELS; i++) {
+    kernel_of[i] = clCreateKernel(program, ch_kernel_infos[i].name, &code);
+    if (code) return refuse(ch_kernel_infos[i].name, code);
+  }
+  return 1;
+}
+
+static int start(void) {
+  cl_object platform;
+  uint32_t count = 0;
+  cl_int code;
+  if (load() < 0) return -1;
+  code = clGetPlatformIDs(1, &platform, &count);
+  if (code || !count) return refuse("no OpenCL platform is there", code);
+  code = clGetDeviceIDs(platform, (uint64_t)0xFFFFFFFF, 1, &device, &count);
+  if (code || !count) return refuse("no OpenCL device is there", code);
+  context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
+  if (code) return refuse("no context", code);
+  queue = clCreateCommandQueue(context, device, 0, &code);
+  if (code) return refuse("no queue", code);
+  return build();
+}
+
+static int opencl_open(void) {
+  if (!opened) opened = start();
+  return opened > 0 ? CHOIR_OK : ch_error(CHOIR_ERROR_UNSUPPORTED, "%s", problem);
+}
+
+static const ch_device opencl = {
+    .memory = {.alloc = opencl_alloc,
+               .free = opencl_free,
+               .available = opencl_available,
+               .zero = opencl_zero,
+               .copy = opencl_copy,
+               .put = opencl_put,
+               .get = opencl_get,
+               .synchronise = opencl_synchronise},
+    .open = opencl_open,
+    .launch = opencl_launch,
+};
+
+static int opencl_supports(ch_compute compute, int emulate) {
+  (void)emulate;
+  if (compute == CH_COMPUTE_BF16)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "backend 'opencl' computes in fp32 only; compute 'bf16' needs backend 'cpu' or 'cuda'");
+  return opencl_open();
+}
+
+static void opencl_fill(ch_ops *ops, ch_compute compute) {
+  (void)compute;
+  ch_device_fill(ops);
+}
+
+const ch_backend ch_backend_opencl = {"opencl", &opencl.memory, opencl_supports, opencl_fill};
