@@ -124,12 +124,15 @@ static inline double test_dot(const real *a, const real *b, int64_t count) {
 enum { TEST_BEYOND = 1 << 16 };
 static inline void test_commit(ch_exec *x, size_t planned[2]) {
   ch_arena *const arena[] = {&x->tape, &x->scratch};
+  char marks[TEST_BEYOND];
+  memset(marks, 0xA5, sizeof marks);
+  if (x->host) test_ok(ch_exec_commit(x->host));
   for (int i = 0; i < 2; i++) {
     planned[i] = arena[i]->peak;
     arena[i]->peak += TEST_BEYOND;
     test_ok(ch_arena_commit(arena[i]));
     arena[i]->peak = planned[i];
-    memset(arena[i]->base + planned[i], 0xA5, TEST_BEYOND);
+    x->memory->put(arena[i]->base + planned[i], marks, sizeof marks);
   }
 }
 
@@ -139,9 +142,10 @@ static inline void test_within_plan(const ch_exec *x, const size_t planned[2]) {
   for (int i = 0; i < 2; i++) {
     if (arena[i]->peak != planned[i])
       fail_msg("%s: %zu bytes asked for, %zu planned", arena[i]->name, arena[i]->peak, planned[i]);
-    for (size_t at = planned[i]; at < planned[i] + TEST_BEYOND; at++)
-      if ((unsigned char)arena[i]->base[at] != 0xA5)
-        fail_msg("%s: written %zu bytes behind it", arena[i]->name, at - planned[i]);
+    unsigned char marks[TEST_BEYOND];
+    x->memory->get(marks, arena[i]->base + planned[i], sizeof marks);
+    for (size_t at = 0; at < sizeof marks; at++)
+      if (marks[at] != 0xA5) fail_msg("%s: written %zu bytes behind it", arena[i]->name, at);
   }
 }
 

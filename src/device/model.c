@@ -53,7 +53,7 @@ static void rmsnorm(ch_exec *x, const ch_rmsnorm_args *a) {
 static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   int64_t blocks = (a->n + BLOCK - 1) / BLOCK;
-  double *partial = CH_NEW(&x->scratch, double, blocks * a->d);
+  double CH_DEV *partial = CH_NEW(&x->scratch, double, blocks * a->d);
   if (!ch_counting(x)) {
     CH_LAUNCH(x, rmsnorm_dw, ch_groups(blocks * a->d), .x = a->x, .rstd = a->rstd, .dy = a->dy, .partial = partial,
               .n = a->n, .d = a->d);
@@ -100,7 +100,7 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
 /* ---- elements ---- */
 
 /* Where only the device knows how many there are, enough groups for a good many. */
-static int64_t groups_of(const int *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
+static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
 
 static void gelu(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
@@ -157,7 +157,7 @@ static void dropout(ch_exec *x, const ch_dropout_args *a) {
 static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   int64_t pieces = (a->count + PIECE - 1) / PIECE;
-  double *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
+  double CH_DEV *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
   if (!ch_counting(x)) {
     CH_LAUNCH(x, sum_squares, rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
               .count = a->count, .pieces = pieces);
@@ -170,7 +170,7 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
 /* ---- attention ---- */
 
 /* The bucket of every distance below `count`, for the device. */
-static const int *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
+static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
   int *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
   int far = max_distance > buckets ? max_distance : buckets; /* all that is farther: the last bucket */
   for (int distance = 0; distance < count && !ch_counting(x); distance++)
@@ -180,7 +180,7 @@ static const int *put_buckets(ch_exec *x, int count, int buckets, int max_distan
 
 static void attention(ch_exec *x, const ch_attention_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  const int *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
+  const int CH_DEV *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
   if (!ch_counting(x))
     CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
               .bucket = bucket, .out = a->out, .lse = a->lse, .ld = stride(a->ld, (int64_t)a->H * a->dh), .T = a->T,
@@ -191,8 +191,8 @@ static void attention(ch_exec *x, const ch_attention_args *a) {
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   int64_t rows = (int64_t)a->B * a->H * a->T, ld = stride(a->ld, (int64_t)a->H * a->dh);
-  const int *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
-  real *delta = CH_NEW(&x->scratch, real, rows), *slope = CH_NEW(&x->scratch, real, rows);
+  const int CH_DEV *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
+  real CH_DEV *delta = CH_NEW(&x->scratch, real, rows), *slope = CH_NEW(&x->scratch, real, rows);
 #define SHARED_ARGS                                                                                           \
   .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias, .bucket = bucket, .lse = a->lse, .dout = a->dout, \
   .delta = delta, .ld = ld, .T = a->T, .H = a->H, .dh = a->dh, .scale = a->scale
@@ -209,8 +209,8 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
 
 static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  const int *begin = ch_put(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
-  const int *past = ch_put(&x->scratch, a->past, (size_t)a->B * sizeof *past);
+  const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
+  const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->B * sizeof *past);
   if (!ch_counting(x)) {
     CH_LAUNCH(x, cache_append, (int64_t)a->B * a->H, .begin = begin, .past = past, .k = a->k, .v = a->v,
               .keys = a->keys, .values = a->values, .B = a->B, .H = a->H, .dh = a->dh, .positions = a->positions);
@@ -223,7 +223,7 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
 
 static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  const int *bucket = put_buckets(x, a->positions, a->buckets, a->max_distance);
+  const int CH_DEV *bucket = put_buckets(x, a->positions, a->buckets, a->max_distance);
   if (!ch_counting(x))
     CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
               .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
@@ -236,11 +236,11 @@ enum { CHUNK = 256 }; /* rows whose logits are there at once */
 
 /* Scratch of a chunk; the second half of each is for the partners of pairs. */
 typedef struct {
-  real *logits, *delta;
-  double *loss, *disagreement;
+  real CH_DEV *logits, *delta;
+  double CH_DEV *loss, *disagreement;
 } chunk;
 
-static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, real *logits) {
+static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, real CH_DEV *logits) {
   x->ops->gemm(x, &(ch_gemm_args){.m = rows,
                                   .n = a->V,
                                   .k = a->d,
@@ -252,8 +252,8 @@ static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64
   if (a->logits) x->ops->copy(x, &(ch_copy_args){.count = rows * a->V, .x = logits, .y = a->logits + first * a->V});
 }
 
-static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const real *logits,
-                          const double *loss) {
+static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const real CH_DEV *logits,
+                          const double CH_DEV *loss) {
   CH_LAUNCH(x, head_losses, 1, .loss = loss, .sum = a->loss_sum, .total = a->loss_total,
             .token_loss = a->token_loss ? a->token_loss + first : NULL, .n = rows);
   if (!a->dx) return;
@@ -273,7 +273,7 @@ static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int6
 
 static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
   int64_t partner = first + a->n / 2;
-  real *other = c->logits + (int64_t)CHUNK * a->V;
+  real CH_DEV *other = c->logits + (int64_t)CHUNK * a->V;
   head_forward(x, a, first, rows, c->logits);
   if (!a->drawn_twice) {
     CH_LAUNCH(x, head_rows, rows, .target = a->target + first, .logits = c->logits, .loss = c->loss, .V = a->V,
@@ -313,8 +313,8 @@ static void head(ch_exec *x, const ch_head_args *a) {
 
 static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  real *measures = a->measures ? a->measures : CH_NEW(&x->scratch, real, a->batch * a->rows * CH_MEASURES);
-  double *scales = CH_NEW(&x->scratch, double, 2 * a->batch);
+  real CH_DEV *measures = a->measures ? a->measures : CH_NEW(&x->scratch, real, a->batch * a->rows * CH_MEASURES);
+  double CH_DEV *scales = CH_NEW(&x->scratch, double, 2 * a->batch);
   int64_t count = a->batch * a->rows * a->cols;
   if (!ch_counting(x)) {
     if (a->stage != CH_ADAFACTOR_APPLY) {
@@ -330,7 +330,7 @@ static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
                 .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
                 .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
       CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,
-                .col = a->col, .scales = scales, .batch = a->batch, .rows = a->rows, .cols = a->cols,
+                .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows, .cols = a->cols,
                 .grad_scale = a->grad_scale);
     }
   }
@@ -340,7 +340,7 @@ static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
 static void adamw(ch_exec *x, const ch_adamw_args *a) {
   if (ch_counting(x)) return;
   CH_LAUNCH(x, adamw, ch_groups(a->count), .finite = a->finite, .w = a->w, .g = a->g, .m = a->m, .v = a->v,
-            .count = a->count, .rate = a->rate, .beta1 = a->beta1, .beta2 = a->beta2, .eps = a->eps,
+            .w16 = a->w16, .count = a->count, .rate = a->rate, .beta1 = a->beta1, .beta2 = a->beta2, .eps = a->eps,
             .weight_decay = a->weight_decay, .grad_scale = a->grad_scale,
             .correct_m = 1 - pow(a->beta1, (double)a->step), .correct_v = 1 - pow(a->beta2, (double)a->step));
 }

@@ -83,9 +83,20 @@ static const area *area_of(const void *p, size_t *offset) {
   return NULL;
 }
 
+int ch_opencl_takes_host_pointers;
+
+/* Whether nobody but the host knows the memory at p, and a test said that this may be (device.h). */
+static int is_host(const void *p) {
+  size_t at;
+  if (!p || !ch_opencl_takes_host_pointers || area_of(p, &at)) return 0;
+  clFinish(queue);
+  return 1;
+}
+
 static void fill(void *to, size_t bytes, uint8_t value) {
   size_t at;
   const area *a = area_of(to, &at);
+  if (is_host(to)) memset(to, value, bytes);
   if (a && bytes && !failed) is_well(clEnqueueFillBuffer(queue, a->buffer, &value, 1, at, bytes, 0, NULL, NULL));
 }
 
@@ -152,8 +163,6 @@ static void opencl_synchronise(void) {
 
 /* ---- launches ---- */
 
-int ch_opencl_takes_host_pointers;
-
 /* Pointers come first: argument i is the buffer that field i leads into, and the field becomes the offset. */
 static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
   const ch_kernel_info *info = &ch_kernel_infos[kernel];
@@ -168,7 +177,7 @@ static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
     size_t at = 0;
     const area *a = area_of(p, &at);
     copy.field[i] = at;
-    if (!a && p && ch_opencl_takes_host_pointers)
+    if (is_host(p))
       is_well(clSetKernelArgSVMPointer(kernel_of[kernel], (uint32_t)i, p));
     else
       is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL));
@@ -176,6 +185,7 @@ static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
   if (failed) return;
   is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)info->pointers, info->bytes, copy.bytes));
   if (!failed) is_well(clEnqueueNDRangeKernel(queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL));
+  if (ch_opencl_takes_host_pointers) opencl_synchronise(); /* the host looks at its memory whenever it likes */
 }
 
 /* ---- the driver ---- */

@@ -2,7 +2,7 @@
 #include "device/device.h"
 
 /* expert_begin and slot_token from marks keep[n,e]. */
-static void list_marks(ch_exec *x, const uint8_t *keep, const ch_record *r) {
+static void list_marks(ch_exec *x, const uint8_t CH_DEV *keep, const ch_record *r) {
   CH_LAUNCH(x, count_marked, r->experts, .keep = keep, .begin = r->expert_begin, .n = r->tokens, .e = r->experts);
   CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);
   CH_LAUNCH(x, list_marked, r->experts, .keep = keep, .begin = r->expert_begin, .slot_token = r->slot_token,
@@ -13,9 +13,9 @@ static void select_tokens(ch_exec *x, const ch_select_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const ch_record *r = a->record;
   int runs = a->stride <= 1;
-  uint8_t *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts);
-  const int *k = ch_put(&x->scratch, a->k, (size_t)a->pools * sizeof *k);
-  const int *begin = runs ? ch_put(&x->scratch, a->pool_begin, ((size_t)a->pools + 1) * sizeof *begin) : NULL;
+  uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)r->tokens * r->experts);
+  const int CH_DEV *k = ch_put(&x->scratch, a->k, (size_t)a->pools * sizeof *k);
+  const int CH_DEV *begin = runs ? ch_put(&x->scratch, a->pool_begin, ((size_t)a->pools + 1) * sizeof *begin) : NULL;
   if (!ch_counting(x)) {
     CH_LAUNCH(x, select_marks, (int64_t)a->pools * r->experts, .pool_begin = begin, .k = k, .valid = a->valid,
               .score = a->score, .keep = keep, .cutoff = a->cutoff, .n = r->tokens, .e = r->experts, .pools = a->pools,
@@ -33,8 +33,8 @@ static void within(ch_exec *x, const ch_within_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const ch_record *r = a->record;
   size_t marks = (size_t)r->tokens * (size_t)r->experts;
-  uint8_t *keep = CH_NEW(&x->scratch, uint8_t, marks);
-  int *dropped = CH_NEW(&x->scratch, int, r->experts);
+  uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, marks);
+  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts);
   if (!ch_counting(x)) {
     x->memory->zero(keep, marks);
     CH_LAUNCH(x, within, r->experts, .least_begin = a->least->expert_begin, .least_token = a->least->slot_token,
@@ -50,7 +50,7 @@ static void within(ch_exec *x, const ch_within_args *a) {
 static void place(ch_exec *x, const ch_place_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const ch_record *r = a->record;
-  int *dropped = CH_NEW(&x->scratch, int, r->experts);
+  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts);
   if (!ch_counting(x)) {
     CH_LAUNCH(x, place, r->experts, .choice = a->choice, .demand = a->demand, .dropped = dropped,
               .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count, .capacity = a->capacity);
@@ -149,8 +149,8 @@ static void normalize_gates_backward(ch_exec *x, const ch_normalize_args *a) {
 }
 
 /* Scratch [e+1]: the share of every expert, and behind these the number of valid tokens. */
-static double *shares(ch_exec *x, const ch_balance_args *a) {
-  double *share = CH_NEW(&x->scratch, double, a->e + 1);
+static double CH_DEV *shares(ch_exec *x, const ch_balance_args *a) {
+  double CH_DEV *share = CH_NEW(&x->scratch, double, a->e + 1);
   if (!ch_counting(x))
     CH_LAUNCH(x, choice_shares, a->e + 1, .valid = a->valid, .choice = a->choice, .share = share, .n = a->n, .e = a->e,
               .count = a->count);
@@ -159,7 +159,7 @@ static double *shares(ch_exec *x, const ch_balance_args *a) {
 
 static void balance(ch_exec *x, const ch_balance_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  double *share = shares(x, a);
+  double CH_DEV *share = shares(x, a);
   if (!ch_counting(x))
     CH_LAUNCH(x, balance, 1, .valid = a->valid, .score = a->score, .share = share, .loss = a->loss, .n = a->n,
               .e = a->e);
@@ -168,7 +168,7 @@ static void balance(ch_exec *x, const ch_balance_args *a) {
 
 static void balance_backward(ch_exec *x, const ch_balance_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  double *share = shares(x, a);
+  double CH_DEV *share = shares(x, a);
   if (!ch_counting(x) && (double)a->scale != 0)
     CH_LAUNCH(x, balance_backward, ch_groups((int64_t)a->n * a->e), .valid = a->valid, .share = share,
               .dscore = a->dscore_acc, .scale = (double)a->scale, .n = a->n, .e = a->e);
@@ -185,7 +185,7 @@ static void half_squares(ch_exec *x, const ch_half_squares_args *a) {
 static void kmeans(ch_exec *x, const ch_kmeans_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const ch_record *r = a->record;
-  real *distance = CH_NEW(&x->scratch, real, r->tokens);
+  real CH_DEV *distance = CH_NEW(&x->scratch, real, r->tokens);
   if (!ch_counting(x)) {
     CH_LAUNCH(x, kmeans_reseed, 1, .begin = r->expert_begin, .valid = a->valid, .x = a->x, .logits = a->logits,
               .halves = a->half, .centroid = a->centroid, .distance = distance, .n = r->tokens, .e = r->experts,

@@ -113,9 +113,9 @@ typedef struct { adafactor_columns_ptrs(FIELD) I64 batch, rows, cols; F64 beta2,
 typedef struct { adafactor_rows_ptrs(FIELD) I64 batch, rows, cols; F64 grad_scale; } adafactor_rows_args;
 #define adafactor_scales_ptrs(p) p(finite) p(measures) p(row) p(scales)
 typedef struct { adafactor_scales_ptrs(FIELD) I64 batch, rows, all_cols; F64 rate, beta2, eps1, eps2, clip; } adafactor_scales_args;
-#define adafactor_apply_ptrs(p) p(finite) p(w) p(g) p(row) p(col) p(scales)
+#define adafactor_apply_ptrs(p) p(finite) p(w) p(g) p(row) p(col) p(scales) p(w16)
 typedef struct { adafactor_apply_ptrs(FIELD) I64 batch, rows, cols; F64 grad_scale; } adafactor_apply_args;
-#define adamw_ptrs(p) p(finite) p(w) p(g) p(m) p(v)
+#define adamw_ptrs(p) p(finite) p(w) p(g) p(m) p(v) p(w16)
 typedef struct { adamw_ptrs(FIELD) I64 count; F64 rate, beta1, beta2, eps, weight_decay, grad_scale, correct_m, correct_v; } adamw_args;
 
 /* ---- routing.cl.h; keep [n,e] marks, 0 or 1; pools as in op select ---- */

@@ -4,6 +4,12 @@
 #define EACH(i, count) for (I64 i = GID * GROUP + LID; i < (count); i += GROUPS * GROUP)
 #define IS_FINITE(x) ((x) - (x) == 0)
 
+/* To nearest, ties to even; NaN stays NaN. */
+INLINE ushort to_bf16(float x) {
+  U32 bits = FLOAT_BITS(x);
+  return (ushort)(x == x ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : (bits >> 16 | 0x40u));
+}
+
 /* The sum of every item's value, in the order of a fixed tree. room: [GROUP]. All items get it. */
 INLINE double sum_over(double value, LOCAL double *room) {
   room[LID] = value;

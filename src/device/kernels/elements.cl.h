@@ -40,14 +40,9 @@ KERNEL(multiply) {
   }
 }
 
-/* To nearest, ties to even; NaN stays NaN. */
 KERNEL(round_bf16) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
-  EACH(i, count) {
-    float x = P(float, x)[i];
-    U32 bits = FLOAT_BITS(x);
-    P(ushort, y)[i] = (ushort)(x == x ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : (bits >> 16 | 0x40u));
-  }
+  EACH(i, count) P(ushort, y)[i] = to_bf16(P(float, x)[i]);
 }
 
 KERNEL(widen_bf16) {

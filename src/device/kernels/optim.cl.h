@@ -74,7 +74,9 @@ KERNEL(adafactor_apply) {
     I64 m = i / size;
     double factor = P(float, row) ? P(float, row)[i / a.cols] / P(double, scales)[2 * m] : 1;
     double u = P(float, g)[i] * a.grad_scale / sqrt(factor * P(float, col)[m * a.cols + i % a.cols]);
-    P(float, w)[i] = (float)(P(float, w)[i] - P(double, scales)[2 * m + 1] * u);
+    float w = (float)(P(float, w)[i] - P(double, scales)[2 * m + 1] * u);
+    P(float, w)[i] = w;
+    if (P(ushort, w16)) P(ushort, w16)[i] = to_bf16(w);
   }
 }
 
@@ -86,6 +88,8 @@ KERNEL(adamw) {
     double step = m / a.correct_m / (sqrt(v / a.correct_v) + a.eps);
     P(float, m)[i] = m;
     P(float, v)[i] = v;
-    P(float, w)[i] = (float)(w - a.rate * (step + a.weight_decay * w));
+    float next = (float)(w - a.rate * (step + a.weight_decay * w));
+    P(float, w)[i] = next;
+    if (P(ushort, w16)) P(ushort, w16)[i] = to_bf16(next);
   }
 }
