@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "device/device.h"
 #include "op/op.h"
 
 /* N(0,1) numbers; the same for the same (sub, index) on every machine. */
@@ -149,19 +150,32 @@ static inline void test_within_plan(const ch_exec *x, const size_t planned[2]) {
   }
 }
 
+/* The backend that a test asks for, or the one that CHOIR_TEST_BACKEND puts into its place: "opencl" runs the whole
+ * test on the kernels of devices. */
+static inline const char *test_backend(const char *asked) {
+#ifndef CHOIR_DOUBLE
+  const char *other = getenv("CHOIR_TEST_BACKEND");
+  if (!other) return asked;
+  ch_opencl_takes_host_pointers = 1;
+  return other;
+#else
+  return asked;
+#endif
+}
+
 /* Runs `body` twice, counting and for real, on a fresh executor: ch_exec x is in scope; ends with the executor freed.
  */
-#define TEST_EXEC(backend, compute, threads, ...)                  \
-  do {                                                             \
-    ch_exec x;                                                     \
-    size_t planned_[2] = {0};                                      \
-    test_ok(ch_exec_init(&x, (backend), (compute), 1, (threads))); \
-    for (int pass_ = 0; pass_ < 2; pass_++) {                      \
-      if (pass_) test_commit(&x, planned_);                        \
-      __VA_ARGS__;                                                 \
-    }                                                              \
-    test_within_plan(&x, planned_);                                \
-    ch_exec_free(&x);                                              \
+#define TEST_EXEC(backend, compute, threads, ...)                              \
+  do {                                                                         \
+    ch_exec x;                                                                 \
+    size_t planned_[2] = {0};                                                  \
+    test_ok(ch_exec_init(&x, test_backend(backend), (compute), 1, (threads))); \
+    for (int pass_ = 0; pass_ < 2; pass_++) {                                  \
+      if (pass_) test_commit(&x, planned_);                                    \
+      __VA_ARGS__;                                                             \
+    }                                                                          \
+    test_within_plan(&x, planned_);                                            \
+    ch_exec_free(&x);                                                          \
   } while (0)
 
 #endif

@@ -4,7 +4,6 @@
 #define CH_TESTS_VARIANTS_H
 
 #include "base/machine.h"
-#include "device/device.h"
 #include "testing.h"
 
 /* Calls ops on inputs it makes from `context` and leaves all results in `out`, which comes in poisoned. */

@@ -40,8 +40,8 @@ typedef struct ch_device {
   void (*launch)(ch_kernel kernel, int64_t groups, const void *args);
 } ch_device;
 
-/* For tests of single ops, on an OpenCL driver whose device is the host's own CPU: ops and `zero` take pointers to the
- * host's memory too. */
+/* For tests of single ops, on an OpenCL driver whose device is the host's own CPU: all memory is the host's, and ops
+ * take pointers to any of it. */
 extern int ch_opencl_takes_host_pointers;
 
 /* The text of all kernels, for a compiler of the device's. */

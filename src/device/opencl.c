@@ -59,6 +59,8 @@ static char problem[512];
 
 /* ---- memory ---- */
 
+int ch_opencl_takes_host_pointers;
+
 typedef struct {
   char *base;
   size_t bytes;
@@ -75,6 +77,7 @@ static int is_well(cl_int code) {
 
 /* The area that a pointer leads into, and the offset in it. */
 static const area *area_of(const void *p, size_t *offset) {
+  *offset = 0;
   for (int i = 0; i < area_count; i++)
     if ((const char *)p >= areas[i].base && (const char *)p < areas[i].base + areas[i].bytes) {
       *offset = (size_t)((const char *)p - areas[i].base);
@@ -82,8 +85,6 @@ static const area *area_of(const void *p, size_t *offset) {
     }
   return NULL;
 }
-
-int ch_opencl_takes_host_pointers;
 
 /* Whether nobody but the host knows the memory at p, and a test said that this may be (device.h). */
 static int is_host(const void *p) {
@@ -106,8 +107,10 @@ static void *opencl_alloc(const char *name, size_t bytes) {
   area *more = realloc(areas, ((size_t)area_count + 1) * sizeof *areas);
   if (!more) return NULL;
   areas = more;
-  void *base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  int access = ch_opencl_takes_host_pointers ? PROT_READ | PROT_WRITE : PROT_NONE;
+  void *base = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) return NULL;
+  if (ch_opencl_takes_host_pointers) return base;
   cl_object buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);
   if (code) {
     munmap(base, bytes);
@@ -121,10 +124,10 @@ static void *opencl_alloc(const char *name, size_t bytes) {
 static void opencl_free(void *p, size_t bytes) {
   size_t at;
   const area *a = area_of(p, &at);
+  munmap(p, bytes);
   if (!a) return;
   clFinish(queue);
   clReleaseMemObject(a->buffer);
-  munmap(p, bytes);
   areas[a - areas] = areas[--area_count];
 }
 
@@ -137,16 +140,10 @@ static size_t opencl_available(void) {
 
 static void opencl_zero(void *to, size_t bytes) { fill(to, bytes, 0); }
 
-static void opencl_copy(void *to, const void *from, size_t bytes) {
-  size_t to_at = 0, from_at = 0;
-  const area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
-  if (a && b && bytes && !failed)
-    is_well(clEnqueueCopyBuffer(queue, b->buffer, a->buffer, from_at, to_at, bytes, 0, NULL, NULL));
-}
-
 static void opencl_put(void *to, const void *from, size_t bytes) {
   size_t at;
   const area *a = area_of(to, &at);
+  if (is_host(to)) memcpy(to, from, bytes);
   if (a && bytes && !failed) is_well(clEnqueueWriteBuffer(queue, a->buffer, 1, at, bytes, from, 0, NULL, NULL));
 }
 
@@ -154,7 +151,22 @@ static void opencl_get(void *to, const void *from, size_t bytes) {
   size_t at;
   const area *a = area_of(from, &at);
   if (a && bytes && !failed) is_well(clEnqueueReadBuffer(queue, a->buffer, 1, at, bytes, to, 0, NULL, NULL));
-  if (failed || !a) memset(to, 0xFF, bytes);
+  if (is_host(from))
+    memcpy(to, from, bytes);
+  else if (failed || !a)
+    memset(to, 0xFF, bytes);
+}
+
+static void opencl_copy(void *to, const void *from, size_t bytes) {
+  size_t to_at, from_at;
+  const area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
+  if (!a) {
+    opencl_get(to, from, bytes);
+  } else if (!b) {
+    opencl_put(to, from, bytes);
+  } else if (bytes && !failed) {
+    is_well(clEnqueueCopyBuffer(queue, b->buffer, a->buffer, from_at, to_at, bytes, 0, NULL, NULL));
+  }
 }
 
 static void opencl_synchronise(void) {
@@ -198,8 +210,8 @@ static int refuse(const char *what, cl_int code) {
 }
 
 static int load(void) {
-  void *library = dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return refuse("libOpenCL.so.1 is not there", 0);
+  void *library = dlopen(getenv("CHOIR_OPENCL") ? getenv("CHOIR_OPENCL") : "libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) return refuse("libOpenCL.so.1 (or what CHOIR_OPENCL names) is not there", 0);
 #define FIND(type, name, parameters) \
   if (!(*(void **)&name = dlsym(library, #name))) return refuse("libOpenCL.so.1 has no " #name, 0);
   CL_CALLS(FIND)
