@@ -100,7 +100,7 @@ static void serves(void **state) {
 
 static void refuses_by_name(void **state) {
   (void)state;
-  program_refuses(1, "fp32 only",
+  program_refuses(1, "no bf16 products",
                   "choir train --config config.json --data data --out no --backend opencl --set train.compute=bf16");
   program_refuses(1, "libOpenCL.so.1",
                   "OCL_ICD_VENDORS=/nowhere CHOIR_OPENCL=/nowhere/libOpenCL.so.1 choir train --config config.json "

@@ -9,27 +9,60 @@ static int64_t rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST
 
 /* ---- products ---- */
 
-static void gemm(ch_exec *x, const ch_gemm_args *a) {
-  if (ch_counting(x)) return;
-  for (; a; a = a->beside)
-    CH_LAUNCH(x, product, tiles(a->m, a->n), .a = a->a, .b = a->b, .c = a->c, .m = a->m, .n = a->n, .k = a->k,
-              .lda = stride(a->lda, a->trans_a ? a->m : a->k), .ldb = stride(a->ldb, a->trans_b ? a->k : a->n),
-              .ldc = stride(a->ldc, a->n), .trans_a = a->trans_a, .trans_b = a->trans_b, .accumulate = a->accumulate,
-              .alpha = a->alpha ? a->alpha : 1);
+/* What a product reads of an operand that comes as it is, or, in `rounded`, as bf16. */
+static int kind_of(const ch_exec *x, const void CH_DEV *rounded, int exact) {
+  if (rounded) return AS_BF16;
+  return x->compute == CH_COMPUTE_BF16 && !exact ? ROUNDED : AS_FLOAT;
 }
 
-static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
+static const void CH_DEV *either(const real CH_DEV *value, const ch_bf16 CH_DEV *rounded) {
+  return rounded ? (const void CH_DEV *)rounded : value;
+}
+
+static void gemm(ch_exec *x, const ch_gemm_args *a) {
   if (ch_counting(x)) return;
+  for (; a; a = a->beside) {
+    const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
+    CH_LAUNCH(x, product, tiles(a->m, a->n), .a = a->a, .b = either(a->b, b16), .c = a->c, .m = a->m, .n = a->n,
+              .k = a->k, .lda = stride(a->lda, a->trans_a ? a->m : a->k),
+              .ldb = stride(a->ldb, a->trans_b ? a->k : a->n), .ldc = stride(a->ldc, a->n), .trans_a = a->trans_a,
+              .trans_b = a->trans_b, .accumulate = a->accumulate, .a_is = kind_of(x, NULL, a->exact),
+              .b_is = kind_of(x, b16, a->exact), .alpha = a->alpha ? a->alpha : 1);
+  }
+}
+
+/* c: where the results go, which of CH_TN are the weights'. */
+static void expert_products(ch_exec *x, const ch_expert_gemm_args *a, real CH_DEV *c) {
   int64_t rows = a->load >= 0 ? a->load : a->max_rows, e = a->experts;
+  const void CH_DEV *in = either(a->a, a->a16);
   if (a->form == CH_TN)
-    CH_LAUNCH(x, product, e * tiles(a->k, a->n), .a = a->a, .b = a->c, .c = a->w, .begin = a->begin, .m = a->k,
-              .n = a->n, .lda = a->k, .ldb = a->n, .ldc = a->n, .c_stride = a->k * a->n, .trans_a = 1,
-              .accumulate = a->accumulate, .ragged_k = 1, .alpha = 1);
+    CH_LAUNCH(x, product, e * tiles(a->k, a->n), .a = in, .b = either(a->c, a->c16), .c = a->w, .begin = a->begin,
+              .m = a->k, .n = a->n, .lda = a->k, .ldb = a->n, .ldc = a->n, .c_stride = a->k * a->n, .trans_a = 1,
+              .accumulate = a->accumulate, .ragged_k = 1, .a_is = kind_of(x, a->a16, 0), .b_is = kind_of(x, a->c16, 0),
+              .alpha = 1);
   else
-    CH_LAUNCH(x, product, e * tiles(rows, a->n), .a = a->a, .b = a->w, .c = a->c, .begin = a->begin, .m = rows,
-              .n = a->n, .k = a->k, .lda = a->k, .ldb = a->form == CH_NT ? a->k : a->n, .ldc = a->n,
-              .b_stride = a->k * a->n, .trans_b = a->form == CH_NT, .alpha = 1);
-  if (a->gelu) (a->gelu->dx ? x->ops->gelu_backward : x->ops->gelu)(x, a->gelu);
+    CH_LAUNCH(x, product, e * tiles(rows, a->n), .a = in, .b = either(a->w, a->w16), .c = c, .begin = a->begin,
+              .m = rows, .n = a->n, .k = a->k, .lda = a->k, .ldb = a->form == CH_NT ? a->k : a->n, .ldc = a->n,
+              .b_stride = a->k * a->n, .trans_b = a->form == CH_NT, .a_is = kind_of(x, a->a16, 0),
+              .b_is = kind_of(x, a->w16, 0), .alpha = 1);
+}
+
+/* Where GELU keeps rounded arrays only, what it is given stands in scratch. */
+static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  real CH_DEV *c = a->c;
+  if (a->gelu && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
+  if (!ch_counting(x)) {
+    expert_products(x, a, c);
+    if (a->gelu) {
+      ch_gelu_args through = *a->gelu;
+      int backward = through.dx || through.dx16;
+      if (!backward && through.x16) through.x = c;
+      if (backward) through.dy = c;
+      (backward ? x->ops->gelu_backward : x->ops->gelu)(x, &through);
+    }
+  }
+  ch_scratch_release(x, mark);
 }
 
 /* ---- rows ---- */
@@ -104,13 +137,14 @@ static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? 
 
 static void gelu(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count);
+  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .x16 = a->x16, .y16 = a->y16,
+            .count = a->count);
 }
 
 static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
   CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .dy = a->dy,
-            .dx = a->dx, .count = a->count);
+            .dx = a->dx, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count);
 }
 
 static void geglu(ch_exec *x, const ch_gelu_args *a) {
@@ -247,6 +281,7 @@ static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64
                                   .trans_b = 1,
                                   .a = a->x + first * a->d,
                                   .b = a->w,
+                                  .b16 = a->w16,
                                   .c = logits,
                                   .alpha = a->scale});
   if (a->logits) x->ops->copy(x, &(ch_copy_args){.count = rows * a->V, .x = logits, .y = a->logits + first * a->V});
@@ -257,9 +292,14 @@ static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int6
   CH_LAUNCH(x, head_losses, 1, .loss = loss, .sum = a->loss_sum, .total = a->loss_total,
             .token_loss = a->token_loss ? a->token_loss + first : NULL, .n = rows);
   if (!a->dx) return;
-  x->ops->gemm(
-      x, &(ch_gemm_args){
-             .m = rows, .n = a->d, .k = a->V, .a = logits, .b = a->w, .c = a->dx + first * a->d, .alpha = a->scale});
+  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
+                                  .n = a->d,
+                                  .k = a->V,
+                                  .a = logits,
+                                  .b = a->w,
+                                  .b16 = a->w16,
+                                  .c = a->dx + first * a->d,
+                                  .alpha = a->scale});
   x->ops->gemm(x, &(ch_gemm_args){.m = a->V,
                                   .n = a->d,
                                   .k = rows,

@@ -20,36 +20,28 @@ enum {
   CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
   CL_PROGRAM_BUILD_LOG = 0x1183
 };
-#define CL_CALLS(call)                                                                                                 \
-  call(cl_int, clGetPlatformIDs, (uint32_t, cl_object *, uint32_t *)) call(                                            \
-      cl_int, clGetDeviceIDs, (cl_object, uint64_t, uint32_t, cl_object *, uint32_t *))                                \
-      call(cl_int, clGetDeviceInfo, (cl_object, uint32_t, size_t, void *, size_t *)) call(                             \
-          cl_object, clCreateContext, (const intptr_t *, uint32_t, const cl_object *, void *, void *, cl_int *))       \
-          call(cl_object, clCreateCommandQueue, (cl_object, cl_object, uint64_t, cl_int *)) call(                      \
-              cl_object, clCreateProgramWithSource, (cl_object, uint32_t, const char **, const size_t *, cl_int *))    \
-              call(cl_int, clBuildProgram, (cl_object, uint32_t, const cl_object *, const char *, void *, void *))     \
-                  call(cl_int, clGetProgramBuildInfo, (cl_object, cl_object, uint32_t, size_t, void *, size_t *))      \
-                      call(cl_object, clCreateKernel, (cl_object, const char *, cl_int *))                             \
-                          call(cl_int, clSetKernelArg, (cl_object, uint32_t, size_t, const void *))                    \
-                              call(cl_int, clSetKernelArgSVMPointer, (cl_object, uint32_t, const void *))              \
-                                  call(cl_int, clEnqueueNDRangeKernel,                                                 \
-                                       (cl_object, cl_object, uint32_t, const size_t *, const size_t *,                \
-                                        const size_t *, uint32_t, const cl_object *, cl_object *))                     \
-                                      call(cl_object, clCreateBuffer, (cl_object, uint64_t, size_t, void *, cl_int *)) \
-                                          call(cl_int, clReleaseMemObject, (cl_object))                                \
-                                              call(cl_int, clEnqueueReadBuffer,                                        \
-                                                   (cl_object, cl_object, uint32_t, size_t, size_t, void *, uint32_t,  \
-                                                    const cl_object *, cl_object *))                                   \
-                                                  call(cl_int, clEnqueueWriteBuffer,                                   \
-                                                       (cl_object, cl_object, uint32_t, size_t, size_t, const void *,  \
-                                                        uint32_t, const cl_object *, cl_object *))                     \
-                                                      call(cl_int, clEnqueueCopyBuffer,                                \
-                                                           (cl_object, cl_object, cl_object, size_t, size_t, size_t,   \
-                                                            uint32_t, const cl_object *, cl_object *))                 \
-                                                          call(cl_int, clEnqueueFillBuffer,                            \
-                                                               (cl_object, cl_object, const void *, size_t, size_t,    \
-                                                                size_t, uint32_t, const cl_object *, cl_object *))     \
-                                                              call(cl_int, clFinish, (cl_object))
+/* A line a call. */
+/* clang-format off */
+#define CL_CALLS(call) \
+  call(cl_int, clGetPlatformIDs, (uint32_t, cl_object *, uint32_t *)) \
+  call(cl_int, clGetDeviceIDs, (cl_object, uint64_t, uint32_t, cl_object *, uint32_t *)) \
+  call(cl_int, clGetDeviceInfo, (cl_object, uint32_t, size_t, void *, size_t *)) \
+  call(cl_object, clCreateContext, (const intptr_t *, uint32_t, const cl_object *, void *, void *, cl_int *)) \
+  call(cl_object, clCreateCommandQueue, (cl_object, cl_object, uint64_t, cl_int *)) \
+  call(cl_object, clCreateProgramWithSource, (cl_object, uint32_t, const char **, const size_t *, cl_int *)) \
+  call(cl_int, clBuildProgram, (cl_object, uint32_t, const cl_object *, const char *, void *, void *)) \
+  call(cl_int, clGetProgramBuildInfo, (cl_object, cl_object, uint32_t, size_t, void *, size_t *)) \
+  call(cl_object, clCreateKernel, (cl_object, const char *, cl_int *)) \
+  call(cl_int, clSetKernelArg, (cl_object, uint32_t, size_t, const void *)) \
+  call(cl_int, clSetKernelArgSVMPointer, (cl_object, uint32_t, const void *)) \
+  call(cl_int, clEnqueueNDRangeKernel, (cl_object, cl_object, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_object, clCreateBuffer, (cl_object, uint64_t, size_t, void *, cl_int *)) \
+  call(cl_int, clReleaseMemObject, (cl_object)) \
+  call(cl_int, clEnqueueReadBuffer, (cl_object, cl_object, uint32_t, size_t, size_t, void *, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_int, clEnqueueWriteBuffer, (cl_object, cl_object, uint32_t, size_t, size_t, const void *, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_int, clEnqueueCopyBuffer, (cl_object, cl_object, cl_object, size_t, size_t, size_t, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_int, clFinish, (cl_object))
+/* clang-format on */
 #define DECLARE(type, name, parameters) static type(*name) parameters;
 CL_CALLS(DECLARE)
 
@@ -57,7 +49,7 @@ static cl_object device, context, queue, kernel_of[CH_KERNELS];
 static int opened; /* 1: it is there; -1: it cannot be had */
 static char problem[512];
 
-/* ---- memory ---- */
+/* ---- addresses ---- */
 
 int ch_opencl_takes_host_pointers;
 
@@ -94,12 +86,39 @@ static int is_host(const void *p) {
   return 1;
 }
 
-static void fill(void *to, size_t bytes, uint8_t value) {
-  size_t at;
-  const area *a = area_of(to, &at);
-  if (is_host(to)) memset(to, value, bytes);
-  if (a && bytes && !failed) is_well(clEnqueueFillBuffer(queue, a->buffer, &value, 1, at, bytes, 0, NULL, NULL));
+/* ---- launches ---- */
+
+/* Pointers come first: argument i is the buffer that field i leads into, and the field becomes the offset. */
+static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
+  const ch_kernel_info *info = &ch_kernel_infos[kernel];
+  size_t items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP, all = (size_t)groups * items;
+  union {
+    uint64_t field[64];
+    char bytes[512];
+  } copy;
+  memcpy(copy.bytes, args, info->bytes);
+  for (int i = 0; i < info->pointers && !failed; i++) {
+    const void *p = (const void *)(uintptr_t)copy.field[i];
+    size_t at = 0;
+    const area *a = area_of(p, &at);
+    copy.field[i] = at;
+    if (is_host(p))
+      is_well(clSetKernelArgSVMPointer(kernel_of[kernel], (uint32_t)i, p));
+    else
+      is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL));
+  }
+  if (failed) return;
+  is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)info->pointers, info->bytes, copy.bytes));
+  if (!failed) is_well(clEnqueueNDRangeKernel(queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL));
+  if (ch_opencl_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
 }
+
+static void opencl_zero(void *to, size_t bytes) {
+  if (bytes)
+    opencl_launch(CH_KERNEL_zero, ch_groups((int64_t)bytes / 8 + 8), &(zero_args){.to = to, .bytes = (int64_t)bytes});
+}
+
+/* ---- memory ---- */
 
 static void *opencl_alloc(const char *name, size_t bytes) {
   (void)name;
@@ -117,7 +136,7 @@ static void *opencl_alloc(const char *name, size_t bytes) {
     return NULL;
   }
   areas[area_count++] = (area){base, bytes, buffer};
-  fill(base, bytes, 0);
+  opencl_zero(base, bytes);
   return base;
 }
 
@@ -137,8 +156,6 @@ static size_t opencl_available(void) {
   for (int i = 0; i < area_count; i++) bytes -= areas[i].bytes < bytes ? areas[i].bytes : bytes;
   return bytes;
 }
-
-static void opencl_zero(void *to, size_t bytes) { fill(to, bytes, 0); }
 
 static void opencl_put(void *to, const void *from, size_t bytes) {
   size_t at;
@@ -171,33 +188,6 @@ static void opencl_copy(void *to, const void *from, size_t bytes) {
 
 static void opencl_synchronise(void) {
   if (!failed) is_well(clFinish(queue));
-}
-
-/* ---- launches ---- */
-
-/* Pointers come first: argument i is the buffer that field i leads into, and the field becomes the offset. */
-static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
-  const ch_kernel_info *info = &ch_kernel_infos[kernel];
-  size_t items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP, all = (size_t)groups * items;
-  union {
-    uint64_t field[64];
-    char bytes[512];
-  } copy;
-  memcpy(copy.bytes, args, info->bytes);
-  for (int i = 0; i < info->pointers && !failed; i++) {
-    const void *p = (const void *)(uintptr_t)copy.field[i];
-    size_t at = 0;
-    const area *a = area_of(p, &at);
-    copy.field[i] = at;
-    if (is_host(p))
-      is_well(clSetKernelArgSVMPointer(kernel_of[kernel], (uint32_t)i, p));
-    else
-      is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL));
-  }
-  if (failed) return;
-  is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)info->pointers, info->bytes, copy.bytes));
-  if (!failed) is_well(clEnqueueNDRangeKernel(queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL));
-  if (ch_opencl_takes_host_pointers) opencl_synchronise(); /* the host looks at its memory whenever it likes */
 }
 
 /* ---- the driver ---- */
@@ -272,10 +262,9 @@ static const ch_device opencl = {
 };
 
 static int opencl_supports(ch_compute compute, int emulate) {
-  (void)emulate;
-  if (compute == CH_COMPUTE_BF16)
+  if (compute == CH_COMPUTE_BF16 && !emulate)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "backend 'opencl' computes in fp32 only; compute 'bf16' needs backend 'cpu' or 'cuda'");
+                    "compute 'bf16': OpenCL has no bf16 products; use fp32, or ask for emulation, which saves memory");
   return opencl_open();
 }
 

@@ -2,11 +2,12 @@
  * bytes, then what has four: no padding, the same layout everywhere. Fields are those of the op (op/op.h,
  * op/routing.h) unless a comment says otherwise. */
 
-/* clang-format off: a line a kernel. */
+/* A line a kernel. */
+/* clang-format off */
 
 /* A row a kernel. */
 #define KERNELS(row) \
-  row(round_bf16) row(widen_bf16) \
+  row(zero) row(round_bf16) row(widen_bf16) \
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
   row(gather) row(combine) row(combine_backward) row(embedding) row(embedding_backward) row(gelu) \
   row(gelu_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
@@ -22,6 +23,9 @@
 
 #define GROUP 128  /* items of a group, but of `product` */
 #define TILE 16    /* of `product`: a group of TILE x TILE items computes as many results */
+#define AS_FLOAT 0
+#define ROUNDED 1
+#define AS_BF16 2
 #define PIECE 4096 /* elements that one group sums up */
 #define BLOCK 64   /* rows that one item sums up */
 
@@ -49,13 +53,16 @@ typedef struct { embedding_ptrs(FIELD) I64 n; I32 d; } embedding_args;
 #define embedding_backward_ptrs(p) p(token) p(dx) p(dw)
 typedef struct { embedding_backward_ptrs(FIELD) I64 n; I32 d; } embedding_backward_args;
 
-/* ---- elements.cl.h; u is 0 for GELU ---- */
-#define gelu_ptrs(p) p(rows) p(x) p(u) p(y)
+/* ---- elements.cl.h; u is 0 for GELU; x16, y16, dx16 stand for x, y, dx, or are 0. Where gelu has both x and x16, x16
+ * becomes x rounded. ---- */
+#define gelu_ptrs(p) p(rows) p(x) p(u) p(y) p(x16) p(y16)
 typedef struct { gelu_ptrs(FIELD) I64 count; } gelu_args;
-#define gelu_backward_ptrs(p) p(rows) p(x) p(u) p(y) p(dy) p(dx) p(du)
+#define gelu_backward_ptrs(p) p(rows) p(x) p(u) p(y) p(dy) p(dx) p(du) p(x16) p(y16) p(dx16)
 typedef struct { gelu_backward_ptrs(FIELD) I64 count; } gelu_backward_args;
 #define copy_ptrs(p) p(x) p(y)
 typedef struct { copy_ptrs(FIELD) I64 count; I32 accumulate; } copy_args;
+#define zero_ptrs(p) p(to)
+typedef struct { zero_ptrs(FIELD) I64 bytes; } zero_args;
 #define round_bf16_ptrs(p) p(rows) p(x) p(y)
 typedef struct { round_bf16_ptrs(FIELD) I64 count; } round_bf16_args;
 #define widen_bf16_ptrs(p) p(rows) p(x) p(y)
@@ -73,10 +80,11 @@ typedef struct { total_squares_ptrs(FIELD) I64 arrays, pieces, step; } total_squ
 
 /* ---- product.cl.h: a batch of products C (= or +=) alpha op(A) op(B). With begin [batch+1] rows begin[i] ..
  * begin[i+1]-1 belong to product i: rows of A and C, or, where ragged_k, of A and B, over which it sums. Else strides
- * say where product i's matrices stand; where they are ragged, those of the third one. ---- */
+ * say where product i's matrices stand; where they are ragged, those of the third one. a_is, b_is: AS_FLOAT, ROUNDED (to
+ * bf16 as they are read) or AS_BF16. ---- */
 #define product_ptrs(p) p(a) p(b) p(c) p(begin)
 typedef struct { product_ptrs(FIELD) I64 m, n, k, lda, ldb, ldc, a_stride, b_stride, c_stride;
-  I32 trans_a, trans_b, accumulate, ragged_k;
+  I32 trans_a, trans_b, accumulate, ragged_k, a_is, b_is;
   F32 alpha; } product_args;
 
 /* ---- attention.cl.h; bucket [T] of every distance ---- */

@@ -10,6 +10,8 @@ INLINE ushort to_bf16(float x) {
   return (ushort)(x == x ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : (bits >> 16 | 0x40u));
 }
 
+INLINE float from_bf16(ushort x) { return BITS_FLOAT((U32)x << 16); }
+
 /* The sum of every item's value, in the order of a fixed tree. room: [GROUP]. All items get it. */
 INLINE double sum_over(double value, LOCAL double *room) {
   room[LID] = value;

@@ -9,8 +9,13 @@ INLINE double gelu_slope(double x) { return normal_cdf(x) + x * exp(-0.5 * x * x
 KERNEL(gelu) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
-    double x = P(float, x)[i], y = x * normal_cdf(x);
-    P(float, y)[i] = (float)(P(float, u) ? y * P(float, u)[i] : y);
+    if (P(ushort, x16) && P(float, x)) P(ushort, x16)[i] = to_bf16(P(float, x)[i]);
+    double x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], y = x * normal_cdf(x);
+    if (P(float, u)) y *= P(float, u)[i];
+    if (P(ushort, y16))
+      P(ushort, y16)[i] = to_bf16((float)y);
+    else
+      P(float, y)[i] = (float)y;
   }
 }
 
@@ -18,11 +23,17 @@ KERNEL(gelu) {
 KERNEL(gelu_backward) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
-    double x = P(float, x)[i], dy = P(float, dy)[i], y = x * normal_cdf(x), slope = gelu_slope(x);
-    double u = P(float, u) ? P(float, u)[i] : 1;
-    if (P(float, y)) P(float, y)[i] = (float)(P(float, u) ? y * u : y);
-    P(float, dx)[i] = (float)(P(float, u) ? dy * u * slope : dy * slope);
-    if (P(float, u)) P(float, du)[i] = (float)(dy * x * normal_cdf(x));
+    double x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], dy = P(float, dy)[i];
+    double u = P(float, u) ? P(float, u)[i] : 1, y = x * normal_cdf(x), dx = dy * u * gelu_slope(x);
+    if (P(ushort, y16))
+      P(ushort, y16)[i] = to_bf16((float)(y * u));
+    else if (P(float, y))
+      P(float, y)[i] = (float)(y * u);
+    if (P(ushort, dx16))
+      P(ushort, dx16)[i] = to_bf16((float)dx);
+    else
+      P(float, dx)[i] = (float)dx;
+    if (P(float, u)) P(float, du)[i] = (float)(dy * y);
   }
 }
 
@@ -40,6 +51,12 @@ KERNEL(multiply) {
   }
 }
 
+/* Memory is aligned to 64 bytes: words, then what is left. */
+KERNEL(zero) {
+  EACH(i, a.bytes / 8) P(I64, to)[i] = 0;
+  EACH(i, a.bytes % 8) P(uchar, to)[a.bytes / 8 * 8 + i] = 0;
+}
+
 KERNEL(round_bf16) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) P(ushort, y)[i] = to_bf16(P(float, x)[i]);
@@ -48,7 +65,7 @@ KERNEL(round_bf16) {
 KERNEL(widen_bf16) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
-    float x = BITS_FLOAT((U32)P(ushort, x)[i] << 16);
+    float x = from_bf16(P(ushort, x)[i]);
     P(float, y)[i] = a.accumulate ? P(float, y)[i] + x : x;
   }
 }
