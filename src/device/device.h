@@ -1,6 +1,6 @@
 /* Backends on devices: what a driver brings (opencl.c, cuda.c), and how an op asks for a kernel. The ops themselves
- * (model.c, routing.c) are the same for all drivers; so are the kernels (kernels/), one text that OpenCL C and CUDA C
- * both understand. */
+ * (model.c, products.c, routing.c) are the same for all drivers; so are the kernels (kernels/), one text that OpenCL C
+ * and CUDA C both understand. */
 #ifndef CH_DEVICE_DEVICE_H
 #define CH_DEVICE_DEVICE_H
 
@@ -38,7 +38,12 @@ typedef struct ch_device {
   /* Finds the device and builds the kernels, once; CHOIR_ERROR_UNSUPPORTED says what is missing. */
   int (*open)(void);
   void (*launch)(ch_kernel kernel, int64_t groups, const void *args);
+  /* A batch of products by a library of the device's, or NULL; 0: not this one, the kernel is to do it. */
+  int (*multiply)(const product_args *p, int64_t batch);
 } ch_device;
+
+/* The device that a driver takes when it opens: `--backend cuda:1` is the second one. */
+extern int ch_device_wanted;
 
 /* For tests of single ops, on an OpenCL driver whose device is the host's own CPU: all memory is the host's, and ops
  * take pointers to any of it. */
@@ -54,15 +59,16 @@ static inline int64_t ch_groups(int64_t count) {
   return groups < CH_MOST_GROUPS ? groups : CH_MOST_GROUPS;
 }
 
-/* Launches a kernel in `groups` groups; the rest are its arguments by name. No groups: nothing to do. */
+/* Launches a kernel in `groups` groups; the rest are its arguments by name. Nothing to do: no groups, or a dry run. */
 #define CH_LAUNCH(x, kernel, groups, ...) ch_launch((x), CH_KERNEL_##kernel, (groups), &(kernel##_args){__VA_ARGS__})
 static inline void ch_launch(ch_exec *x, ch_kernel kernel, int64_t groups, const void *args) {
-  if (groups > 0) ((const ch_device *)x->memory)->launch(kernel, groups, args);
+  if (groups > 0 && !ch_counting(x)) ((const ch_device *)x->memory)->launch(kernel, groups, args);
 }
 
 /* Every op of the table but solvers of assignments, which run on the host (op/routing.h). */
 void ch_device_fill(ch_ops *ops);
 void ch_device_fill_model(ch_ops *ops);
+void ch_device_fill_products(ch_ops *ops);
 void ch_device_fill_routing(ch_ops *ops);
 
 #endif

@@ -14,7 +14,6 @@
 typedef struct cl_object *cl_object;
 typedef int32_t cl_int;
 enum {
-  CL_DEVICE_TYPE_ALL = -1,
   CL_MEM_READ_WRITE = 1,
   CL_DEVICE_NAME = 0x102B,
   CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
@@ -208,6 +207,31 @@ static int load(void) {
   return 1;
 }
 
+/* The devices of all platforms. */
+enum { MOST_DEVICES = 64 };
+static int find_devices(cl_object all[MOST_DEVICES]) {
+  cl_object platforms[8];
+  uint32_t found = 0, devices;
+  int count = 0;
+  if (clGetPlatformIDs(8, platforms, &found)) return 0;
+  for (uint32_t i = 0; i < found && i < 8 && count < MOST_DEVICES; i++, count += (int)devices)
+    if (clGetDeviceIDs(platforms[i], (uint64_t)0xFFFFFFFF, (uint32_t)(MOST_DEVICES - count), all + count, &devices))
+      devices = 0;
+  return count < MOST_DEVICES ? count : MOST_DEVICES;
+}
+
+static int opencl_describe(int number, char *text, size_t size) {
+  cl_object all[MOST_DEVICES];
+  char name[128] = "";
+  uint64_t bytes = 0;
+  if (!opened && load() < 0) opened = -1;
+  if (opened < 0 || number >= find_devices(all)) return 0;
+  clGetDeviceInfo(all[number], CL_DEVICE_NAME, sizeof name - 1, name, NULL);
+  clGetDeviceInfo(all[number], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
+  snprintf(text, size, "%s, %.1f GiB", name, (double)bytes / 0x1p30);
+  return 1;
+}
+
 static int build(void) {
   cl_int code;
   const char *text = ch_device_text;
@@ -228,14 +252,13 @@ static int build(void) {
 }
 
 static int start(void) {
-  cl_object platform;
-  uint32_t count = 0;
+  cl_object all[MOST_DEVICES];
   cl_int code;
   if (load() < 0) return -1;
-  code = clGetPlatformIDs(1, &platform, &count);
-  if (code || !count) return refuse("no OpenCL platform is there", code);
-  code = clGetDeviceIDs(platform, (uint64_t)0xFFFFFFFF, 1, &device, &count);
-  if (code || !count) return refuse("no OpenCL device is there", code);
+  int count = find_devices(all);
+  if (!count) return refuse("no OpenCL device is there", 0);
+  if (ch_device_wanted >= count) return refuse("there are fewer devices than that; `choir devices` lists them", 0);
+  device = all[ch_device_wanted];
   context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
   if (code) return refuse("no context", code);
   queue = clCreateCommandQueue(context, device, 0, &code);
@@ -273,4 +296,5 @@ static void opencl_fill(ch_ops *ops, ch_compute compute) {
   ch_device_fill(ops);
 }
 
-const ch_backend ch_backend_opencl = {"opencl", &opencl.memory, opencl_supports, opencl_fill};
+const ch_backend ch_backend_opencl = {"opencl",    &opencl.memory,    opencl_supports,
+                                      opencl_fill, &ch_device_wanted, opencl_describe};
