@@ -56,9 +56,9 @@ typedef struct cli_verb {
 } cli_verb;
 
 extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
-    cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_report, cli_stats,
-    cli_inspect, cli_probe, cli_study_run, cli_study_list, cli_study_status, cli_study_report, cli_study_measure,
-    cli_score, cli_finetune, cli_plan;
+    cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_devices, cli_report,
+    cli_stats, cli_inspect, cli_probe, cli_study_run, cli_study_list, cli_study_status, cli_study_report,
+    cli_study_measure, cli_score, cli_finetune, cli_plan;
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 
 /* options.c */
@@ -176,7 +176,7 @@ int cli_json_read(const char *path, int64_t number, const char *line, size_t siz
   {"shards", "N", CLI_INT64, target, "0",                                                                              \
    "cut batches into N shards, which the number of processes must divide; 0: the checkpoint's train.shards", 0}
 #define CLI_BACKEND(target)                                                                                            \
-  {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it: cpu, or reference (plain C: slow)", 0}
+  {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it, as choir devices lists: cpu, reference (plain C: slow), opencl, cuda, cuda:1", 0}
 /* clang-format on */
 
 /* settings.c */

@@ -52,3 +52,20 @@ function(choir_embed_table output table)
   endforeach()
   file(CONFIGURE OUTPUT ${output} CONTENT "${text}const ch_embedded ${table}[] = {\n${rows}  {0}};\n" @ONLY)
 endfunction()
+
+# choir_embed_text(OUTPUT NAME FILE...): one text of all of them: `const char NAME[]`.
+function(choir_embed_text output name)
+  set(all "")
+  foreach(file ${ARGN})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${file})
+    file(READ ${PROJECT_SOURCE_DIR}/${file} bytes HEX)
+    string(APPEND all "${bytes}")
+  endforeach()
+  string(REGEX REPLACE "(................................)" "\\1\n" all "${all}")
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "'\\\\x\\1'," all "${all}")
+  file(CONFIGURE OUTPUT ${output} CONTENT "/* Made by CMake of the files that it names. */
+extern const char ${name}[];
+const char ${name}[] = {
+${all}0};
+" @ONLY)
+endfunction()

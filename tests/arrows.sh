@@ -42,6 +42,7 @@ allow comm base
 allow op comm base
 allow optim op comm base
 allow cpu op base
+allow device op base
 allow data base
 allow moe op comm base
 allow model moe optim op comm base
@@ -54,7 +55,7 @@ allow plan train api model moe optim op comm base
 allow study task plan train infer api model moe data op comm base
 for folder in src/*/; do
   case $(basename "$folder") in
-    base | op | comm | cpu | cuda | data | moe | optim | model | api | train | infer | task | bench | plan | study) ;;
+    base | op | comm | cpu | device | data | moe | optim | model | api | train | infer | task | bench | plan | study) ;;
     *) fail "$folder: has no place in the order of folders (tests/arrows.sh)" ;;
   esac
 done

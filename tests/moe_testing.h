@@ -162,7 +162,7 @@ static inline void layer_run(layer_case *c, int backward) {
   ch_moe_saved saved;
   ch_moe_args a = layer_args(c);
   int64_t weights = (int64_t)c->e * c->d * c->h, in = (int64_t)c->n * c->d;
-  test_ok(ch_exec_init(&x, c->backend, c->compute, 1, c->threads));
+  test_ok(ch_exec_init(&x, test_backend(c->backend), c->compute, 1, c->threads));
   x.wire = c->wire;
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
@@ -193,7 +193,7 @@ static inline void router_run(layer_case *c, const real *dgate) {
   ch_route_counts counts;
   const ch_router *router = ch_router_find(c->options.name);
   assert_non_null(router);
-  test_ok(ch_exec_init(&x, c->backend, c->compute, 1, c->threads));
+  test_ok(ch_exec_init(&x, test_backend(c->backend), c->compute, 1, c->threads));
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
       test_ok(ch_exec_commit(&x));

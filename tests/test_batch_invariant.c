@@ -98,6 +98,7 @@ static void run_experts(ch_exec *x, const void *context, real *out) {
                                                 .experts = EXPERTS,
                                                 .begin = expert_begin,
                                                 .max_rows = ROWS,
+                                                .load = -1,
                                                 .n = WIDE,
                                                 .k = D,
                                                 .a = in->a,

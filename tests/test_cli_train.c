@@ -220,9 +220,9 @@ static void backends(void **state) {
   choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 32}, .data = token};
   test_ok(choir_npy_write("tokens.npy", &array));
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-    program_refuses(1, "backend 'cuda' is not in this build; take one that is: cpu, reference",
-                    "choir %s --backend cuda", calls[i]);
-  program_refuses(2, "backend 'cuda' is not in this build", "choir bench gelu count=100 --backend cuda");
+    program_refuses(1, "backend 'metal' is not in this build; take one that is: cpu, reference, opencl",
+                    "choir %s --backend metal", calls[i]);
+  program_refuses(2, "backend 'metal' is not in this build", "choir bench gelu count=100 --backend metal");
   program_must("choir bench gelu count=100 --backend reference");
   program_must("choir eval run --data data --backend reference");
   program_must(TRAIN "--data data --out other --backend reference --set steps=1");

@@ -165,6 +165,7 @@ static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form fo
                            .experts = s.experts,
                            .begin = s.begin,
                            .max_rows = rows + 9,
+                           .load = -1,
                            .n = s.n,
                            .k = s.k,
                            .a = a,

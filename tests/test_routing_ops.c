@@ -258,7 +258,7 @@ static void test_exchange(void **state) {
     for (kind kind = 0; kind < SPECIAL; kind++) {
       exchange_case c = sizes[i];
       c.kind = kind;
-      test_variants("exchange", run_exchange, &c, TEST_PARTS(2 * ((c.columns + 15) / 16 * 16)), 0);
+      test_variants_of_cpu("exchange", run_exchange, &c, TEST_PARTS(2 * ((c.columns + 15) / 16 * 16)), 0);
     }
 }
 
@@ -305,7 +305,7 @@ static void test_dykstra(void **state) {
       {40, 5, 16, 3, 3, 0, 0.01}, {300, 17, 20, 2, 20, 1, 0.02}, {130, 33, 4, 1, 10, 0, 0.1}, {20, 1, 7, 1, 5, 0, 1}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     const dykstra_case *c = &sizes[i];
-    test_variants("dykstra", run_dykstra, c, TEST_PARTS(c->n, c->e, c->n * c->e, c->e, c->n, 1), 2e-3);
+    test_variants_of_cpu("dykstra", run_dykstra, c, TEST_PARTS(c->n, c->e, c->n * c->e, c->e, c->n, 1), 2e-3);
   }
 }
 

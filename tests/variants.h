@@ -31,6 +31,7 @@ static inline real *test_run_on(const char *backend, const char *isa, int thread
   TEST_EXEC(backend, CH_COMPUTE_FP32, threads, {
     test_poison(out, count + TEST_GUARD);
     run(&x, context, out);
+    x.memory->synchronise();
     assert_int_equal(x.scratch.used, 0);
   });
   unsetenv("CHOIR_ISA");
@@ -38,19 +39,33 @@ static inline real *test_run_on(const char *backend, const char *isa, int thread
   return out;
 }
 
+/* The kernels of devices, run by OpenCL on the CPU. A machine without OpenCL is not a machine that passes. */
+static inline int test_has_opencl(void) {
+#ifdef CHOIR_SANITIZED
+  return 0; /* drivers are not instrumented, and keep what they took */
+#else
+  if (ch_backend_find("opencl")->supports(CH_COMPUTE_FP32, 0)) fail_msg("%s", choir_error_message());
+  return ch_opencl_takes_host_pointers = 1;
+#endif
+}
+
+static inline void test_parts(const char *what, const char *how, const real *got, const real *want,
+                              const int64_t *count, double tolerance) {
+  for (int i = 0; count[i]; got += count[i], want += count[i], i++) {
+    double error = test_error(got, want, count[i]);
+    if (!(error <= tolerance)) fail_msg("%s (%s): relative error %.3g in result %d", what, how, error, i);
+  }
+}
+
 /* The results consist of parts of count[0], count[1], ... (ended by 0) elements, each compared by itself. */
-static inline void test_variants(const char *what, test_run run, const void *context, const int64_t *count,
-                                 double tolerance) {
+static inline void test_variants_of_cpu(const char *what, test_run run, const void *context, const int64_t *count,
+                                        double tolerance) {
   int64_t total = 0;
   for (int i = 0; count[i]; i++) total += count[i];
   real *want = test_run_on("reference", "generic", 2, run, context, total);
   for (int isa = 0; isa < TEST_ISAS; isa++) {
     real *one = test_run_on("cpu", test_isas[isa], 1, run, context, total);
-    int64_t at = 0;
-    for (int i = 0; count[i]; at += count[i++]) {
-      double error = test_error(one + at, want + at, count[i]);
-      if (!(error <= tolerance)) fail_msg("%s (%s): relative error %.3g in result %d", what, test_isas[isa], error, i);
-    }
+    test_parts(what, test_isas[isa], one, want, count, tolerance);
     for (int threads = 2; threads <= 3; threads++) {
       real *more = test_run_on("cpu", test_isas[isa], threads, run, context, total);
       if (memcmp(one, more, (size_t)total * sizeof *one))
@@ -60,6 +75,21 @@ static inline void test_variants(const char *what, test_run run, const void *con
     free(one);
   }
   free(want);
+}
+
+/* ... and on devices; solvers of assignments are the host's (op/routing.h). */
+static inline void test_variants(const char *what, test_run run, const void *context, const int64_t *count,
+                                 double tolerance) {
+  test_variants_of_cpu(what, run, context, count, tolerance);
+  if (!test_has_opencl()) return;
+  int64_t total = 0;
+  for (int i = 0; count[i]; i++) total += count[i];
+  real *want = test_run_on("reference", "generic", 2, run, context, total);
+  real *got = test_run_on("opencl", "generic", 1, run, context, total);
+  real *again = test_run_on("opencl", "generic", 1, run, context, total);
+  test_parts(what, "opencl", got, want, count, tolerance);
+  if (memcmp(got, again, (size_t)total * sizeof *got)) fail_msg("%s (opencl): not the same twice", what);
+  free(want), free(got), free(again);
 }
 #define TEST_PARTS(...) ((const int64_t[]){__VA_ARGS__, 0})
 

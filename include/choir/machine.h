@@ -1,7 +1,8 @@
-/* What this machine can do, measured. */
+/* What this machine can do, measured; and what else could run a model. */
 #ifndef CHOIR_MACHINE_H
 #define CHOIR_MACHINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "choir/error.h"
@@ -26,6 +27,16 @@ CHOIR_API int choir_machine_measure(int threads, double seconds, choir_machine_p
 
 /* The same without main memory, whose rates stay 0, in half the time; it needs no memory itself, the other 768 MiB. */
 CHOIR_API int choir_machine_measure_arithmetic(int threads, double seconds, choir_machine_peak *peak);
+
+/* The backends of this build, from 0: "cpu", "reference", "opencl", "cuda"; NULL behind the last. */
+CHOIR_API const char *choir_backend_name(int index);
+
+/* Whether that backend can run here: CHOIR_OK, or CHOIR_ERROR_UNSUPPORTED with what is missing. */
+CHOIR_API int choir_backend_check(int index);
+
+/* Device `number` of that backend in words, cut to `size` bytes; 0: there is none, or it is not one of devices.
+ * A backend's name takes such a number behind a colon: "cuda:1". */
+CHOIR_API int choir_backend_device(int index, int number, char *text, size_t size);
 
 #ifdef __cplusplus
 }

@@ -34,7 +34,7 @@ static int reference_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-const ch_backend ch_backend_reference = {"reference", &ch_memory_host, reference_supports, fill_reference};
+const ch_backend ch_backend_reference = {"reference", &ch_memory_host, reference_supports, fill_reference, NULL, NULL};
 
 #ifndef CHOIR_DOUBLE
 #include "cpu/simd/fill.h"
@@ -68,5 +68,5 @@ static int cpu_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-const ch_backend ch_backend_cpu = {"cpu", &ch_memory_host, cpu_supports, fill_cpu};
+const ch_backend ch_backend_cpu = {"cpu", &ch_memory_host, cpu_supports, fill_cpu, NULL, NULL};
 #endif

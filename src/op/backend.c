@@ -12,7 +12,7 @@
 #ifdef CHOIR_DOUBLE
 #define CH_BACKENDS(row) row(reference)
 #else
-#define CH_BACKENDS(row) row(cpu) row(reference)
+#define CH_BACKENDS(row) row(cpu) row(reference) row(opencl) row(cuda)
 #endif
 
 #define DECLARE(name) extern const ch_backend ch_backend_##name;
@@ -22,10 +22,30 @@ CH_BACKENDS(DECLARE)
 enum { MOST_BACKENDS = 16 };
 static const ch_backend *backends[MOST_BACKENDS + 1] = {CH_BACKENDS(POINTER)}; /* NULL behind the last */
 
+/* Up to a colon. */
 static const ch_backend *known(const char *name) {
+  size_t length = strcspn(name, ":");
   for (int i = 0; backends[i]; i++)
-    if (!strcmp(backends[i]->name, name)) return backends[i];
+    if (strlen(backends[i]->name) == length && !strncmp(backends[i]->name, name, length)) return backends[i];
   return NULL;
+}
+
+const ch_backend *ch_backend_at(int index) { return index >= 0 && index < MOST_BACKENDS ? backends[index] : NULL; }
+
+/* "cuda:1": the number behind the colon is that of the device. */
+static const ch_backend *with_device(const ch_backend *backend, const char *name) {
+  const char *colon = strchr(name, ':');
+  char *end = NULL;
+  if (!colon) return backend;
+  long number = strtol(colon + 1, &end, 10);
+  if (!backend->device || end == colon + 1 || *end || number < 0 || number > 1 << 16) {
+    ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s': %s", name,
+             backend->device ? "the number of a device must follow the colon, as in 'cuda:1'"
+                             : "it has no devices to choose from");
+    return NULL;
+  }
+  *backend->device = (int)number;
+  return backend;
 }
 
 int ch_backend_register(const ch_backend *backend) {
@@ -43,7 +63,7 @@ const ch_backend *ch_backend_find(const char *name) {
   const char *names[MOST_BACKENDS + 1] = {0};
   char list[256];
   const ch_backend *found = known(name);
-  if (found) return found;
+  if (found) return with_device(found, name);
   for (int i = 0; backends[i]; i++) names[i] = backends[i]->name;
   ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s' is not in this build; take one that is: %s", name,
            ch_word_list(list, sizeof list, names));

@@ -4,15 +4,6 @@
 
 #include "cpu/ref/ref.h"
 
-int ch_attention_bucket(int distance, int buckets, int max_distance) {
-  int exact = buckets / 2;
-  if (distance < exact) return distance;
-  if (exact < 1 || max_distance <= exact) return buckets - 1;
-  double share = log((double)distance / exact) / log((double)max_distance / exact);
-  double bucket = exact + share * (buckets - exact);
-  return bucket < buckets - 1 ? (int)bucket : buckets - 1;
-}
-
 /* One sequence's head: where its rows start, the distance between them, and the bias of each distance. */
 typedef struct {
   const ch_attention_args *a;

@@ -1,0 +1,32 @@
+/* choir devices: what could run a model here. */
+#include "cli.h"
+
+static int run(int count, const char *const *operands) {
+  (void)count, (void)operands;
+  const char *name;
+  for (int index = 0; (name = choir_backend_name(index)); index++) {
+    char text[256];
+    int number = 0;
+    for (; choir_backend_device(index, number, text, sizeof text); number++)
+      printf("%s:%d  %s\n", name, number, cli_shown(text));
+    if (number) continue;
+    if (choir_backend_check(index))
+      printf("%s    not here: %s\n", name, cli_shown(choir_error_message()));
+    else
+      printf("%s    this CPU\n", name);
+  }
+  return 0;
+}
+
+static const cli_option options[] = {{0}};
+
+const cli_verb cli_devices = {
+    "devices",
+    "",
+    0,
+    0,
+    "list what could run a model here",
+    "A line for every backend: its devices, or what is missing. 'train', 'eval' and all others that compute take what "
+    "stands first in a line: --backend opencl:0. Without a number a backend takes its first device.",
+    options,
+    run};

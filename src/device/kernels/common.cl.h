@@ -1,0 +1,69 @@
+/* What most kernels share. */
+
+/* Element i of a loop that all items of all groups share. */
+#define EACH(i, count) for (I64 i = GID * GROUP + LID; i < (count); i += GROUPS * GROUP)
+#define IS_FINITE(x) ((x) - (x) == 0)
+
+/* To nearest, ties to even; NaN stays NaN. */
+INLINE ushort to_bf16(float x) {
+  U32 bits = FLOAT_BITS(x);
+  return (ushort)(x == x ? (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16 : (bits >> 16 | 0x40u));
+}
+
+INLINE float from_bf16(ushort x) { return BITS_FLOAT((U32)x << 16); }
+
+/* The sum of every item's value, in the order of a fixed tree. room: [GROUP]. All items get it. */
+INLINE double sum_over(double value, LOCAL double *room) {
+  room[LID] = value;
+  SYNC;
+  for (int step = GROUP / 2; step > 0; step /= 2) {
+    if (LID < step) room[LID] += room[LID + step];
+    SYNC;
+  }
+  double sum = room[0];
+  SYNC;
+  return sum;
+}
+
+INLINE float largest_over(float value, LOCAL float *room) {
+  room[LID] = value;
+  SYNC;
+  for (int step = GROUP / 2; step > 0; step /= 2) {
+    if (LID < step && room[LID + step] > room[LID]) room[LID] = room[LID + step];
+    SYNC;
+  }
+  float largest = room[0];
+  SYNC;
+  return largest;
+}
+
+/* How many of the items before this one say 1; `all` receives how many there are. room: [GROUP]. */
+INLINE int rank_over(int says, LOCAL int *room, int *all) {
+  room[LID] = says;
+  SYNC;
+  for (int step = 1; step < GROUP; step *= 2) {
+    int before = LID >= step ? room[LID - step] : 0;
+    SYNC;
+    room[LID] += before;
+    SYNC;
+  }
+  int rank = room[LID] - says;
+  *all = room[GROUP - 1];
+  SYNC;
+  return rank;
+}
+
+/* Philox4x32-10 of Random123 (Salmon et al. 2011): number `index` of a stream; the same bits as ch_rng_bits. */
+INLINE U64 random_bits(U64 seed, U32 stream, U32 sub, U64 index) {
+  U32 c0 = (U32)index, c1 = (U32)(index >> 32), c2 = stream, c3 = sub, k0 = (U32)seed, k1 = (U32)(seed >> 32);
+  for (int round = 0; round < 10; round++) {
+    U64 p0 = (U64)0xD2511F53u * c0, p1 = (U64)0xCD9E8D57u * c2;
+    c0 = (U32)(p1 >> 32) ^ c1 ^ k0;
+    c1 = (U32)p1;
+    c2 = (U32)(p0 >> 32) ^ c3 ^ k1;
+    c3 = (U32)p0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return (U64)c1 << 32 | c0;
+}

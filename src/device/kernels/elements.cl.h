@@ -1,0 +1,113 @@
+/* Elements, one by one; and sums of squares. */
+
+/* Phi(x), the normal distribution function; erfc keeps the small values of the left tail exact. */
+INLINE double normal_cdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+
+/* d/dx of x Phi(x) = Phi(x) + x phi(x). */
+INLINE double gelu_slope(double x) { return normal_cdf(x) + x * exp(-0.5 * x * x) * 0.39894228040143267794; }
+
+KERNEL(gelu) {
+  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  EACH(i, count) {
+    if (P(ushort, x16) && P(float, x)) P(ushort, x16)[i] = to_bf16(P(float, x)[i]);
+    double x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], y = x * normal_cdf(x);
+    if (P(float, u)) y *= P(float, u)[i];
+    if (P(ushort, y16))
+      P(ushort, y16)[i] = to_bf16((float)y);
+    else
+      P(float, y)[i] = (float)y;
+  }
+}
+
+/* dx, du and y may stand where the inputs do: all are read first. */
+KERNEL(gelu_backward) {
+  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  EACH(i, count) {
+    double x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], dy = P(float, dy)[i];
+    double u = P(float, u) ? P(float, u)[i] : 1, y = x * normal_cdf(x), dx = dy * u * gelu_slope(x);
+    if (P(ushort, y16))
+      P(ushort, y16)[i] = to_bf16((float)(y * u));
+    else if (P(float, y))
+      P(float, y)[i] = (float)(y * u);
+    if (P(ushort, dx16))
+      P(ushort, dx16)[i] = to_bf16((float)dx);
+    else
+      P(float, dx)[i] = (float)dx;
+    if (P(float, u)) P(float, du)[i] = (float)(dy * y);
+  }
+}
+
+KERNEL(copy) {
+  EACH(i, a.count) {
+    float x = P(float, x) ? P(float, x)[i] : 0;
+    P(float, y)[i] = a.accumulate ? P(float, y)[i] + x : x;
+  }
+}
+
+KERNEL(multiply) {
+  EACH(i, a.count) {
+    float product = P(float, a)[i] * P(float, b)[i];
+    P(float, y)[i] = a.accumulate ? P(float, y)[i] + product : product;
+  }
+}
+
+/* Memory is aligned to 64 bytes: words, then what is left. */
+KERNEL(zero) {
+  EACH(i, a.bytes / 8) P(I64, to)[i] = 0;
+  EACH(i, a.bytes % 8) P(uchar, to)[a.bytes / 8 * 8 + i] = 0;
+}
+
+KERNEL(round_bf16) {
+  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  EACH(i, count) P(ushort, y)[i] = to_bf16(P(float, x)[i]);
+}
+
+KERNEL(widen_bf16) {
+  I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
+  EACH(i, count) {
+    float x = from_bf16(P(ushort, x)[i]);
+    P(float, y)[i] = a.accumulate ? P(float, y)[i] + x : x;
+  }
+}
+
+/* One random number of 64 bits serves four elements. */
+KERNEL(dropout) {
+  EACH(i, a.count) {
+    U64 number = (U64)(a.first + i), bits = random_bits(a.seed, a.stream, a.place, a.draw << 32 | number / 4);
+    float y = P(float, x)[i] * ((bits >> 16 * (number % 4) & 0xFFFF) < a.dropped ? 0 : a.scale); /* NaN stays NaN */
+    P(float, y)[i] = a.accumulate ? P(float, y)[i] + y : y;
+  }
+}
+
+/* One random number of 64 bits serves two columns. */
+KERNEL(jitter) {
+  U64 pairs = ((U64)a.d + 1) / 2;
+  EACH(i, (I64)a.n * a.d) {
+    U64 t = (U64)(i / a.d), j = (U64)(i % a.d),
+        bits = random_bits(a.seed, a.stream, a.sub, (a.base + t) * pairs + j / 2);
+    P(float, factor)[i] = (float)(a.low + a.unit * ((double)(U32)(j % 2 ? bits >> 32 : bits) + 0.5));
+  }
+}
+
+KERNEL(sum_squares) {
+  SHARED double room[GROUP];
+  for (I64 p = GID; p < a.arrays * a.pieces; p += GROUPS) {
+    GLOBAL const float *x = P(float, x) + p / a.pieces * a.count;
+    I64 begin = p % a.pieces * PIECE, end = begin + PIECE < a.count ? begin + PIECE : a.count;
+    double sum = 0;
+    for (I64 i = begin + LID; i < end; i += GROUP) sum += (double)x[i] * x[i];
+    sum = sum_over(sum, room);
+    if (LID == 0) P(double, partial)[p] = sum;
+  }
+}
+
+/* One item: the order of the sums is that of arrays and pieces. */
+KERNEL(total_squares) {
+  if (GID == 0 && LID == 0)
+    for (I64 array = 0; array < a.arrays; array++) {
+      double sum = 0;
+      for (I64 p = 0; p < a.pieces; p++) sum += P(double, partial)[array * a.pieces + p];
+      P(double, sum)[array * a.step] = sum;
+      if (P(double, total)) P(double, total)[0] += sum;
+    }
+}

@@ -1,0 +1,95 @@
+/* Optimizer steps. Nothing changes where *finite is not finite. */
+#define STOPPED (P(double, finite) && !IS_FINITE(P(double, finite)[0]))
+
+INLINE double scaled_square(float g, double scale) { return g * scale * g * scale; }
+
+/* Decays a second moment towards the mean of this step's squares. */
+INLINE float decayed(float moment, double beta2, double eps1, double sum, double count) {
+  return (float)(beta2 * moment + (1 - beta2) * (sum / count + eps1));
+}
+
+/* An item has a column of one of `batch` matrices. */
+KERNEL(adafactor_columns) {
+  EACH(i, STOPPED ? 0 : a.batch * a.cols) {
+    GLOBAL const float *g = P(float, g) + i / a.cols * a.rows * a.cols + i % a.cols;
+    double sum = 0;
+    for (I64 row = 0; row < a.rows; row++) sum += scaled_square(g[row * a.cols], a.grad_scale);
+    P(float, col)[i] = decayed(P(float, col)[i], a.beta2, a.eps1, sum, (double)a.rows);
+  }
+}
+
+/* A group has a row: sums of g^2, of w^2, and of g^2 / col. */
+KERNEL(adafactor_rows) {
+  SHARED double room[GROUP];
+  for (I64 row = GID; row < (STOPPED ? 0 : a.batch * a.rows); row += GROUPS) {
+    GLOBAL const float *g = P(float, g) + row * a.cols, *w = P(float, w) + row * a.cols;
+    GLOBAL const float *col = P(float, col) + row / a.rows * a.cols;
+    double of_g = 0, of_w = 0, of_u = 0;
+    for (I64 j = LID; j < a.cols; j += GROUP) {
+      of_g += scaled_square(g[j], a.grad_scale);
+      of_w += (double)w[j] * w[j];
+      of_u += scaled_square(g[j], a.grad_scale) / col[j];
+    }
+    of_g = sum_over(of_g, room);
+    of_w = sum_over(of_w, room);
+    of_u = sum_over(of_u, room);
+    if (LID == 0) {
+      P(float, measures)[3 * row] = (float)of_g;
+      P(float, measures)[3 * row + 1] = (float)of_w;
+      P(float, measures)[3 * row + 2] = (float)of_u;
+    }
+  }
+}
+
+/* A group has a matrix: row moments, their mean, and rate max(eps2, rms(w)) / max(1, rms(u) / clip). */
+KERNEL(adafactor_scales) {
+  SHARED double room[GROUP];
+  for (I64 m = GID; m < (STOPPED ? 0 : a.batch); m += GROUPS) {
+    GLOBAL const float *measures = P(float, measures) + 3 * m * a.rows;
+    double mean = 0, of_w = 0, of_u = 0, size = (double)(a.rows * a.all_cols);
+    for (I64 i = LID; i < a.rows; i += GROUP) {
+      double moment = 1;
+      if (P(float, row)) {
+        GLOBAL float *row = P(float, row) + m * a.rows + i;
+        moment = *row = decayed(*row, a.beta2, a.eps1, measures[3 * i], (double)a.all_cols);
+      }
+      mean += moment / a.rows;
+      of_w += measures[3 * i + 1];
+      of_u += measures[3 * i + 2] / moment;
+    }
+    mean = sum_over(mean, room);
+    of_w = sum_over(of_w, room);
+    of_u = sum_over(of_u, room);
+    if (LID == 0) {
+      P(double, scales)[2 * m] = mean;
+      P(double, scales)
+      [2 * m + 1] = a.rate * fmax(a.eps2, sqrt(of_w / size)) / fmax(1.0, sqrt(mean * of_u / size) / a.clip);
+    }
+  }
+}
+
+KERNEL(adafactor_apply) {
+  I64 size = a.rows * a.cols;
+  EACH(i, STOPPED ? 0 : a.batch * size) {
+    I64 m = i / size;
+    double factor = P(float, row) ? P(float, row)[i / a.cols] / P(double, scales)[2 * m] : 1;
+    double u = P(float, g)[i] * a.grad_scale / sqrt(factor * P(float, col)[m * a.cols + i % a.cols]);
+    float w = (float)(P(float, w)[i] - P(double, scales)[2 * m + 1] * u);
+    P(float, w)[i] = w;
+    if (P(ushort, w16)) P(ushort, w16)[i] = to_bf16(w);
+  }
+}
+
+KERNEL(adamw) {
+  EACH(i, STOPPED ? 0 : a.count) {
+    double g = P(float, g)[i] * a.grad_scale, w = P(float, w)[i];
+    float m = (float)(a.beta1 * P(float, m)[i] + (1 - a.beta1) * g);
+    float v = (float)(a.beta2 * P(float, v)[i] + (1 - a.beta2) * g * g);
+    double step = m / a.correct_m / (sqrt(v / a.correct_v) + a.eps);
+    P(float, m)[i] = m;
+    P(float, v)[i] = v;
+    float next = (float)(w - a.rate * (step + a.weight_decay * w));
+    P(float, w)[i] = next;
+    if (P(ushort, w16)) P(ushort, w16)[i] = to_bf16(next);
+  }
+}

@@ -1,0 +1,49 @@
+/* Matrix products: a group computes one tile of C, and sums over k in ascending order, so that no result depends on how
+ * many rows there are. */
+INLINE float operand(GLOBAL const char *base, int is, I64 i) {
+  if (is == AS_BF16) return from_bf16(((GLOBAL const ushort *)base)[i]);
+  float x = ((GLOBAL const float *)base)[i];
+  return is == ROUNDED ? from_bf16(to_bf16(x)) : x;
+}
+
+KERNEL(product) {
+  SHARED float left[TILE][TILE + 1], right[TILE][TILE + 1];
+  I64 across = (a.n + TILE - 1) / TILE, down = (a.m + TILE - 1) / TILE;
+  I64 batch = GID / (across * down), tile = GID % (across * down);
+  I64 i0 = tile / across * TILE, j0 = tile % across * TILE, m = a.m, k = a.k;
+  I64 row = LID / TILE, column = LID % TILE;
+  I64 A = batch * a.a_stride, B = batch * a.b_stride; /* where its matrices begin */
+  GLOBAL float *C = P(float, c) + batch * a.c_stride;
+  if (P(int, begin)) {
+    I64 first = P(int, begin)[batch], rows = P(int, begin)[batch + 1] - first;
+    A += first * a.lda;
+    if (a.ragged_k) {
+      B += first * a.ldb;
+      k = rows;
+    } else {
+      C += first * a.ldc;
+      m = rows;
+    }
+  }
+  float sum = 0;
+  for (I64 p0 = 0; p0 < k && i0 < m; p0 += TILE) {
+    I64 i = i0 + row, j = j0 + row, p = p0 + column, q = p0 + row;
+    /* Neighbours read neighbours: along k where k is contiguous, else along rows or columns. */
+    if (a.trans_a)
+      left[column][row] = i0 + column < m && q < k ? operand(P(char, a), a.a_is, A + q * a.lda + i0 + column) : 0;
+    else
+      left[row][column] = i < m && p < k ? operand(P(char, a), a.a_is, A + i * a.lda + p) : 0;
+    if (a.trans_b)
+      right[column][row] = j < a.n && p < k ? operand(P(char, b), a.b_is, B + j * a.ldb + p) : 0;
+    else
+      right[row][column] = j0 + column < a.n && q < k ? operand(P(char, b), a.b_is, B + q * a.ldb + j0 + column) : 0;
+    SYNC;
+    for (int l = 0; l < TILE; l++) sum += left[row][l] * right[l][column];
+    SYNC;
+  }
+  I64 i = i0 + row, j = j0 + column;
+  if (i < m && j < a.n) {
+    float value = a.alpha * sum;
+    C[i * a.ldc + j] = a.accumulate ? C[i * a.ldc + j] + value : value;
+  }
+}

@@ -1,0 +1,305 @@
+/* Routing: who takes whom, and with what weight. Lists of an expert's tokens are made from marks keep [n,e], by groups
+ * that go over the tokens in ascending order; so ties and lists come out in that order, without atomics. */
+
+/* Larger scores get larger keys; NaN is below every number, -0 equal to +0. */
+INLINE U32 key_of(float score) {
+  U32 bits = FLOAT_BITS(score);
+  if (score != score) return 0;
+  if (score == 0) bits = 0;
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+INLINE float score_of(U32 key) {
+  if (key == 0) return BITS_FLOAT(0x7fc00000u);
+  return BITS_FLOAT(key >> 31 ? key & 0x7fffffffu : ~key);
+}
+
+/* A group has a pool and an expert: finds the key of the k-th best score digit by digit, marks what is better, and of
+ * its equals as many as there is room for, lower tokens first. */
+KERNEL(select_marks) {
+  SHARED int count[256], room[GROUP], found[2];
+  int expert = (int)(GID % a.e), pool = (int)(GID / a.e), k = P(int, k)[pool];
+  int step = a.stride > 1 ? a.stride : 1, first = step > 1 ? pool : P(int, pool_begin)[pool];
+  int end = step > 1 ? a.n : P(int, pool_begin)[pool + 1], left = k;
+  U32 key = 0;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int i = LID; i < 256; i += GROUP) count[i] = 0;
+    SYNC;
+    for (I64 t = first + (I64)LID * step; t < end; t += (I64)GROUP * step) {
+      U32 other = key_of(P(float, score)[t * a.e + expert]);
+      if (P(uchar, valid) && !P(uchar, valid)[t]) continue;
+      if (shift == 24 || other >> (shift + 8) == key >> (shift + 8)) COUNT_UP(&count[other >> shift & 255]);
+    }
+    SYNC;
+    if (LID == 0) {
+      int digit = 255, above = 0;
+      while (digit > 0 && above + count[digit] < left) above += count[digit--];
+      found[0] = digit;
+      found[1] = above;
+    }
+    SYNC;
+    key |= (U32)found[0] << shift;
+    left -= found[1];
+    SYNC;
+  }
+  if (LID == 0 && P(float, cutoff)) P(float, cutoff)[GID] = k > 0 ? score_of(key) : INF;
+  /* `left` of those equal to the k-th best are taken. */
+  for (I64 t0 = first; t0 < end; t0 += (I64)GROUP * step) {
+    I64 t = t0 + (I64)LID * step;
+    int here = t < end && !(P(uchar, valid) && !P(uchar, valid)[t]), all;
+    U32 other = here ? key_of(P(float, score)[t * a.e + expert]) : 0;
+    int equal = here && other == key, rank = rank_over(equal, room, &all);
+    if (t < end) P(uchar, keep)[t * a.e + expert] = k > 0 && here && (other > key || (equal && rank < left));
+    left -= all;
+  }
+}
+
+/* A group has an expert. */
+KERNEL(count_marked) {
+  SHARED double room[GROUP];
+  double sum = 0;
+  for (I64 t = LID; t < a.n; t += GROUP) sum += P(uchar, keep)[t * a.e + GID];
+  sum = sum_over(sum, room);
+  if (LID == 0) P(int, begin)[GID + 1] = (int)sum;
+}
+
+/* One group; counts at 1 .. count become where the next one begins. */
+KERNEL(prefix) {
+  SHARED int room[GROUP];
+  int before = 0;
+  for (I64 i0 = 1; i0 <= a.count; i0 += GROUP) {
+    I64 i = i0 + LID;
+    int own = i <= a.count ? P(int, begin)[i] : 0, all, rank = rank_over(own, room, &all);
+    if (i <= a.count) P(int, begin)[i] = before + rank + own;
+    before += all;
+  }
+  if (LID == 0) P(int, begin)[0] = 0;
+}
+
+/* A group has an expert. */
+KERNEL(list_marked) {
+  SHARED int room[GROUP];
+  int slot = P(int, begin)[GID];
+  for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
+    I64 t = t0 + LID;
+    int kept = t < a.n && P(uchar, keep)[t * a.e + GID], all, rank = rank_over(kept, room, &all);
+    if (kept) P(int, slot_token)[slot + rank] = (int)t;
+    slot += all;
+  }
+}
+
+KERNEL(mean_cutoff) {
+  EACH(i, a.e) {
+    double sum = 0;
+    int finite = 0;
+    for (I64 p = 0; p < a.pools; p++) {
+      float value = P(float, cutoff)[p * a.e + i];
+      if (IS_FINITE(value)) sum += value, finite++;
+    }
+    P(float, mean)[i] = finite ? (float)(sum / finite) : INF;
+  }
+}
+
+KERNEL(running_mean) {
+  EACH(i, a.count) {
+    double mean = a.fresh ? 0 : P(float, mean)[i], value = P(float, value)[i];
+    if (IS_FINITE(value)) P(float, mean)[i] = (float)(mean + a.weight * (value - mean));
+  }
+}
+
+/* An item has a token, and keeps the best of its experts in order. */
+KERNEL(best) {
+  EACH(t, a.n) {
+    GLOBAL const float *score = P(float, score) + t * a.e, *shift = P(float, shift);
+    GLOBAL int *expert = P(int, choice) + t * a.count;
+    GLOBAL float *value = P(float, value) + t * a.count;
+    int have = 0;
+    for (int i = 0; i < a.e; i++) {
+      float worth = shift ? score[i] - shift[i] : score[i];
+      if (have == a.count && !(worth > value[a.count - 1])) continue;
+      int at = have < a.count ? have++ : a.count - 1;
+      for (; at > 0 && worth > value[at - 1]; at--) {
+        value[at] = value[at - 1];
+        expert[at] = expert[at - 1];
+      }
+      value[at] = worth;
+      expert[at] = i;
+    }
+    if (P(float, margin))
+      for (int i = 0; i < a.e; i++)
+        P(float, margin)[t * a.e + i] = score[i] - (value[a.count - 2] + value[a.count - 1]) / 2;
+    if (P(uchar, valid) && !P(uchar, valid)[t])
+      for (int j = 0; j < a.count; j++) expert[j] = -1;
+  }
+}
+
+/* Rules: 0 id mod e, 1 by id, 2 by place. The j-th number counts among the experts that are not drawn yet. */
+KERNEL(draw) {
+  EACH(t, a.n) {
+    GLOBAL int *expert = P(int, choice) + t * a.count;
+    U64 index = a.rule == 2 ? a.base + (U64)t : 0;
+    if (a.rule == 0) expert[0] = a.e > 1 ? P(int, id)[t] % a.e : 0;
+    if (a.rule == 1) index = (U64)P(int, id)[t];
+    for (int j = 0; j < a.count && a.rule; j++) {
+      U64 bits = random_bits(a.seed, a.stream, a.sub, index * (U64)a.count + (U64)j);
+      int drawn = (int)HIGH_PRODUCT(bits, (U64)(a.e - j)), at = 0;
+      for (; at < j && drawn >= expert[at]; at++) drawn++;
+      for (int i = j; i > at; i--) expert[i] = expert[i - 1];
+      expert[at] = drawn;
+    }
+    if (P(uchar, valid) && !P(uchar, valid)[t])
+      for (int j = 0; j < a.count; j++) expert[j] = -1;
+  }
+}
+
+KERNEL(sample_second) {
+  EACH(t, a.n) {
+    float second = P(float, value)[2 * t + 1], sum = P(float, value)[2 * t] + second;
+    U64 bits = random_bits(a.seed, a.stream, a.sub, a.base + (U64)t);
+    double drawn = ((double)(bits >> 11) + 0.5) * (1.0 / 9007199254740992.0);
+    if (sum == 0) sum = 1;
+    if (!(drawn < 2 * (double)(second / sum))) P(int, choice)[2 * t + 1] = -1;
+  }
+}
+
+/* A group has an expert, and goes over the first choices of all tokens, then over their second ones. */
+KERNEL(place) {
+  SHARED int room[GROUP];
+  int held = 0, demand = 0;
+  for (int j = 0; j < a.count; j++)
+    for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
+      I64 t = t0 + LID;
+      int asks = t < a.n && P(int, choice)[t * a.count + j] == GID, all, rank = rank_over(asks, room, &all);
+      if (asks && demand + rank >= a.capacity) P(int, choice)[t * a.count + j] = -1;
+      demand += all;
+    }
+  held = demand < a.capacity ? demand : a.capacity;
+  if (LID == 0) {
+    P(int, demand)[GID] = demand;
+    P(int, dropped)[GID] = demand - held;
+    P(int, begin)[GID + 1] = held;
+  }
+}
+
+/* A group has an expert; a token chooses it once at most. */
+KERNEL(list_chosen) {
+  SHARED int room[GROUP];
+  int slot = P(int, begin)[GID];
+  for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
+    I64 t = t0 + LID;
+    int chosen = 0, all;
+    for (int j = 0; t < a.n && j < a.count; j++) chosen |= P(int, choice)[t * a.count + j] == GID;
+    int rank = rank_over(chosen, room, &all);
+    if (chosen) P(int, slot_token)[slot + rank] = (int)t;
+    slot += all;
+  }
+}
+
+KERNEL(sum_counts) {
+  if (GID == 0 && LID == 0) {
+    I64 sum = 0;
+    for (int i = 0; i < a.count; i++) sum += P(int, counts)[i];
+    P(I64, total)[0] = sum;
+  }
+}
+
+/* Under a cap the worst of a token's experts go, of equal margins the higher one. */
+KERNEL(threshold) {
+  EACH(t, a.n) {
+    GLOBAL const float *score = P(float, score) + t * a.e, *bar = P(float, threshold);
+    GLOBAL uchar *keep = P(uchar, keep) + t * a.e;
+    int passed = 0, valid = !(P(uchar, valid) && !P(uchar, valid)[t]);
+    for (int i = 0; i < a.e; i++) passed += keep[i] = valid && score[i] >= bar[i];
+    for (; a.cap && passed > a.cap; passed--) {
+      int worst = -1;
+      for (int i = 0; i < a.e; i++)
+        if (keep[i] && (worst < 0 || score[i] - bar[i] <= score[worst] - bar[worst])) worst = i;
+      keep[worst] = 0;
+    }
+  }
+}
+
+/* A group has an expert. keep: 0 before. */
+KERNEL(within) {
+  SHARED double room[GROUP];
+  int e = a.e, all = P(float, threshold)[GID] > P(float, least_cutoff)[GID];
+  float bar = P(float, threshold)[GID];
+  double taken = 0, demand = 0;
+  int from = all ? P(int, least_begin)[GID] : P(int, most_begin)[GID];
+  int to = all ? P(int, least_begin)[GID + 1] : P(int, most_begin)[GID + 1];
+  for (int s = from + LID; s < to; s += GROUP) {
+    I64 t = all ? P(int, least_token)[s] : P(int, most_token)[s];
+    if (!all && !(P(float, score)[t * e + GID] >= bar)) continue;
+    P(uchar, keep)[t * e + GID] = 1;
+    taken++;
+  }
+  for (I64 t = LID; t < a.n; t += GROUP)
+    demand += !(P(uchar, valid) && !P(uchar, valid)[t]) && P(float, score)[t * e + GID] >= bar;
+  taken = sum_over(taken, room);
+  demand = sum_over(demand, room);
+  if (LID == 0) {
+    P(int, demand)[GID] = (int)demand;
+    P(int, dropped)[GID] = demand > taken ? (int)(demand - taken) : 0;
+  }
+}
+
+KERNEL(half_squares) {
+  EACH(i, a.e) {
+    double sum = 0;
+    for (I64 j = 0; j < a.d; j++) sum += (double)P(float, w)[j * a.e + i] * P(float, w)[j * a.e + i];
+    P(float, halves)[i] = (float)(sum / 2);
+  }
+}
+
+/* One group: experts that hold nobody start again at the token that is farthest from every centroid. distance [n] is
+ * |x - mu|^2 / 2 of every token and its centroid; 0 where the token takes no part. */
+KERNEL(kmeans_reseed) {
+  SHARED int farthest[GROUP];
+  GLOBAL float *distance = P(float, distance);
+  int found = 0;
+  for (int i = 0; i < a.e; i++) {
+    if (P(int, begin)[i + 1] > P(int, begin)[i]) continue;
+    for (I64 t = LID; t < a.n && !found; t += GROUP) {
+      GLOBAL const float *x = P(float, x) + t * a.d, *score = P(float, logits) + t * a.e, *halves = P(float, halves);
+      double square = 0;
+      float closest = score[0] - halves[0];
+      for (int j = 1; j < a.e; j++)
+        if (score[j] - halves[j] > closest) closest = score[j] - halves[j];
+      for (int j = 0; j < a.d; j++) square += (double)x[j] * x[j];
+      distance[t] = P(uchar, valid) && !P(uchar, valid)[t] ? 0 : (float)fmax(square / 2 - closest, 0.0);
+    }
+    found = 1;
+    int far = LID < a.n ? LID : 0;
+    for (I64 t = LID; t < a.n; t += GROUP)
+      if (distance[t] > distance[far]) far = (int)t;
+    farthest[LID] = far;
+    SYNC;
+    for (int l = 0; l < GROUP; l++) { /* of equal ones the first */
+      int other = farthest[l];
+      if (distance[other] > distance[far] || (distance[other] == distance[far] && other < far)) far = other;
+    }
+    SYNC;
+    if (!(distance[far] > 0)) break; /* everybody stands on a centroid; all items agree */
+    SYNC;
+    for (I64 j = LID; j < a.d; j += GROUP) P(float, centroid)[j * a.e + i] = P(float, x)[(I64)far * a.d + j];
+    for (I64 t = LID; t < a.n; t += GROUP) {
+      double square = 0;
+      for (I64 j = 0; j < a.d; j++) {
+        double apart = (double)P(float, x)[t * a.d + j] - P(float, x)[(I64)far * a.d + j];
+        square += apart * apart;
+      }
+      if (square / 2 < distance[t]) distance[t] = (float)(square / 2);
+    }
+    SYNC;
+  }
+}
+
+/* Experts that hold somebody move. */
+KERNEL(kmeans_move) {
+  EACH(i, (I64)a.d * a.e) {
+    int expert = (int)(i % a.e), begin = P(int, begin)[expert], end = P(int, begin)[expert + 1];
+    double sum = 0, at = P(float, centroid)[i];
+    for (int s = begin; s < end; s++) sum += P(float, x)[(I64)P(int, slot_token)[s] * a.d + i / a.e];
+    if (begin < end) P(float, centroid)[i] = (float)(at + a.weight * (sum / (end - begin) - at));
+  }
+}

@@ -1,0 +1,123 @@
+/* Rows: a group takes one row at a time, and sums over it in a fixed tree. */
+
+KERNEL(softmax) {
+  SHARED double room[GROUP];
+  SHARED float most[GROUP];
+  for (I64 t = GID; t < a.n; t += GROUPS) {
+    GLOBAL const float *in = P(float, x) + t * a.m;
+    GLOBAL float *out = P(float, y) + t * a.m;
+    float largest = -INF;
+    double sum = 0;
+    for (int j = LID; j < a.m; j += GROUP)
+      if (in[j] > largest) largest = in[j];
+    largest = largest_over(largest, most);
+    for (int j = LID; j < a.m; j += GROUP) sum += out[j] = (float)exp((double)(in[j] - largest));
+    sum = sum_over(sum, room);
+    for (int j = LID; j < a.m; j += GROUP) out[j] = (float)(out[j] / sum);
+  }
+}
+
+KERNEL(softmax_backward) {
+  SHARED double room[GROUP];
+  for (I64 t = GID; t < a.n; t += GROUPS) {
+    GLOBAL const float *y = P(float, y) + t * a.m, *dy = P(float, dy) + t * a.m;
+    GLOBAL float *dx = P(float, dx) + t * a.m;
+    double dot = 0;
+    for (int j = LID; j < a.m; j += GROUP) dot += (double)y[j] * dy[j];
+    dot = sum_over(dot, room);
+    for (int j = LID; j < a.m; j += GROUP) dx[j] = (float)(y[j] * (dy[j] - dot));
+  }
+}
+
+KERNEL(rmsnorm) {
+  SHARED double room[GROUP];
+  GLOBAL const float *w = P(float, w);
+  for (I64 t = GID; t < a.n; t += GROUPS) {
+    GLOBAL const float *in = P(float, x) + t * a.d;
+    GLOBAL float *out = P(float, y) + t * a.d;
+    double squares = 0;
+    for (int j = LID; j < a.d; j += GROUP) squares += (double)in[j] * in[j];
+    squares = sum_over(squares, room);
+    double rstd = 1 / sqrt(squares / a.d + (double)a.eps);
+    for (int j = LID; j < a.d; j += GROUP) out[j] = (float)(in[j] * rstd * w[j]);
+    if (LID == 0) P(float, rstd)[t] = (float)rstd;
+  }
+}
+
+/* With g = w dy and r = rstd: dx = r g - x r^3 <x, g> / d, because dr/dx = -r^3 x / d. */
+KERNEL(rmsnorm_dx) {
+  SHARED double room[GROUP];
+  GLOBAL const float *w = P(float, w);
+  for (I64 t = GID; t < a.n; t += GROUPS) {
+    GLOBAL const float *in = P(float, x) + t * a.d, *dy = P(float, dy) + t * a.d;
+    GLOBAL float *dx = P(float, dx) + t * a.d;
+    double rstd = P(float, rstd)[t], dot = 0;
+    for (int j = LID; j < a.d; j += GROUP) dot += (double)in[j] * w[j] * dy[j];
+    dot = sum_over(dot, room);
+    double slope = rstd * rstd * rstd * dot / a.d;
+    for (int j = LID; j < a.d; j += GROUP) {
+      double gradient = rstd * w[j] * dy[j] - in[j] * slope;
+      dx[j] = (float)(a.dx_acc ? dx[j] + gradient : gradient);
+    }
+  }
+}
+
+/* Sums over BLOCK rows; add_blocks adds these up, in ascending order. */
+KERNEL(rmsnorm_dw) {
+  GLOBAL const float *x = P(float, x), *dy = P(float, dy), *rstd = P(float, rstd);
+  I64 blocks = (a.n + BLOCK - 1) / BLOCK;
+  EACH(i, blocks * a.d) {
+    I64 first = i / a.d * BLOCK, j = i % a.d;
+    double sum = 0;
+    for (I64 t = first; t < a.n && t < first + BLOCK; t++) sum += (double)dy[t * a.d + j] * x[t * a.d + j] * rstd[t];
+    P(double, partial)[i] = sum;
+  }
+}
+
+KERNEL(add_blocks) {
+  EACH(j, a.d) {
+    double sum = 0;
+    for (I64 block = 0; block < a.blocks; block++) sum += P(double, partial)[block * a.d + j];
+    P(float, sum)[j] += (float)sum;
+  }
+}
+
+/* Only the device may know how many slots are filled. */
+KERNEL(gather) {
+  GLOBAL const int *token = P(int, slot_token);
+  EACH(i, (I64)P(int, begin)[a.e] * a.d) P(float, y)[i] = P(float, x)[(I64)token[i / a.d] * a.d + i % a.d];
+}
+
+KERNEL(combine) {
+  GLOBAL const int *begin = P(int, token_begin), *slot = P(int, token_slot);
+  GLOBAL const float *gate = P(float, slot_gate), *y = P(float, y);
+  EACH(i, (I64)a.n * a.d) {
+    I64 t = i / a.d, j = i % a.d;
+    double sum = 0;
+    for (int s = begin[t]; s < begin[t + 1]; s++)
+      sum += (a.gated ? (double)gate[slot[s]] : 1) * y[(I64)slot[s] * a.d + j];
+    P(float, out)[i] = (float)(a.out_acc ? P(float, out)[i] + sum : sum);
+  }
+}
+
+KERNEL(combine_backward) {
+  SHARED double room[GROUP];
+  int slots = P(int, begin)[a.e];
+  for (I64 s = GID; s < slots; s += GROUPS) {
+    GLOBAL const float *dout = P(float, dout) + (I64)P(int, slot_token)[s] * a.d, *y = P(float, y) + s * a.d;
+    double gate = a.gated ? (double)P(float, slot_gate)[s] : 1, dot = 0;
+    for (int j = LID; j < a.d; j += GROUP) dot += (double)dout[j] * y[j];
+    dot = sum_over(dot, room); /* first: dy may stand where y does */
+    for (int j = LID; j < a.d; j += GROUP) P(float, dy)[s * a.d + j] = (float)(gate * dout[j]);
+    if (LID == 0) P(float, dgate)[s] = (float)dot;
+  }
+}
+
+KERNEL(embedding) { EACH(i, a.n * a.d) P(float, x)[i] = P(float, w)[(I64)P(int, token)[i / a.d] * a.d + i % a.d]; }
+
+/* An item has a column, so that repeated tokens add up in ascending order. */
+KERNEL(embedding_backward) {
+  EACH(j, a.d) {
+    for (I64 t = 0; t < a.n; t++) P(float, dw)[(I64)P(int, token)[t] * a.d + j] += P(float, dx)[t * a.d + j];
+  }
+}

@@ -1,0 +1,270 @@
+/* Ops of the model on a device: which kernels, how many groups, what scratch. */
+#include <math.h>
+
+#include "device/device.h"
+
+static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
+static int64_t rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST_GROUPS; }
+
+/* ---- rows ---- */
+
+static void softmax(ch_exec *x, const ch_softmax_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, softmax, rows_at_once(a->n), .x = a->x, .y = a->y, .n = a->n, .m = a->m);
+}
+
+static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, softmax_backward, rows_at_once(a->n), .y = a->y, .dy = a->dy, .dx = a->dx, .n = a->n, .m = a->m);
+}
+
+static void rmsnorm(ch_exec *x, const ch_rmsnorm_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, rmsnorm, rows_at_once(a->n), .x = a->x, .w = a->w, .y = a->y, .rstd = a->rstd, .n = a->n, .d = a->d,
+            .eps = a->eps);
+}
+
+static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  int64_t blocks = (a->n + BLOCK - 1) / BLOCK;
+  double CH_DEV *partial = CH_NEW(&x->scratch, double, blocks * a->d);
+  if (!ch_counting(x)) {
+    CH_LAUNCH(x, rmsnorm_dw, ch_groups(blocks * a->d), .x = a->x, .rstd = a->rstd, .dy = a->dy, .partial = partial,
+              .n = a->n, .d = a->d);
+    CH_LAUNCH(x, add_blocks, ch_groups(a->d), .partial = partial, .sum = a->dw, .blocks = blocks, .d = a->d);
+    CH_LAUNCH(x, rmsnorm_dx, rows_at_once(a->n), .x = a->x, .w = a->w, .rstd = a->rstd, .dy = a->dy, .dx = a->dx,
+              .n = a->n, .d = a->d, .dx_acc = a->dx_acc);
+  }
+  ch_scratch_release(x, mark);
+}
+
+static void gather(ch_exec *x, const ch_gather_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  CH_LAUNCH(x, gather, ch_groups((int64_t)r->max_slots * a->d), .begin = r->expert_begin, .slot_token = r->slot_token,
+            .x = a->x, .y = a->y, .e = r->experts, .d = a->d);
+}
+
+static void combine(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  CH_LAUNCH(x, combine, ch_groups((int64_t)r->tokens * a->d), .token_begin = r->token_begin,
+            .token_slot = r->token_slot, .slot_gate = r->slot_gate, .y = a->y, .out = a->out, .n = r->tokens, .d = a->d,
+            .gated = a->gated, .out_acc = a->out_acc);
+}
+
+static void combine_backward(ch_exec *x, const ch_combine_args *a) {
+  if (ch_counting(x)) return;
+  const ch_record *r = a->record;
+  CH_LAUNCH(x, combine_backward, rows_at_once(r->max_slots), .begin = r->expert_begin, .slot_token = r->slot_token,
+            .slot_gate = r->slot_gate, .y = a->y, .dout = a->dout, .dy = a->dy, .dgate = a->dgate, .e = r->experts,
+            .d = a->d, .gated = a->gated);
+}
+
+static void embedding(ch_exec *x, const ch_embedding_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, embedding, ch_groups(a->n * a->d), .token = a->token, .w = a->w, .x = a->x, .n = a->n, .d = a->d);
+}
+
+static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, embedding_backward, ch_groups(a->d), .token = a->token, .dx = a->dx, .dw = a->dw, .n = a->n, .d = a->d);
+}
+
+/* ---- elements ---- */
+
+/* Where only the device knows how many there are, enough groups for a good many. */
+static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
+
+static void gelu(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .x16 = a->x16, .y16 = a->y16,
+            .count = a->count);
+}
+
+static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .dy = a->dy,
+            .dx = a->dx, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count);
+}
+
+static void geglu(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y, .count = a->count);
+}
+
+static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y,
+            .dy = a->dy, .dx = a->dx, .du = a->du, .count = a->count);
+}
+
+static void copy(ch_exec *x, const ch_copy_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, copy, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .accumulate = a->accumulate);
+}
+
+static void multiply(ch_exec *x, const ch_multiply_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, multiply, ch_groups(a->count), .a = a->a, .b = a->b, .y = a->y, .count = a->count,
+            .accumulate = a->accumulate);
+}
+
+static void round_bf16(ch_exec *x, const ch_round_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, round_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count);
+}
+
+static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, widen_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count,
+            .accumulate = a->accumulate);
+}
+
+static void dropout(ch_exec *x, const ch_dropout_args *a) {
+  if (ch_counting(x)) return;
+  uint32_t dropped = (uint32_t)(a->rate * 0x1p16 + 0.5);
+  CH_LAUNCH(x, dropout, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .first = a->first,
+            .seed = a->seed, .draw = a->draw, .stream = CH_STREAM_DROPOUT, .place = a->place, .dropped = dropped,
+            .accumulate = a->accumulate, .scale = (float)(0x1p16 / (0x1p16 - (double)dropped)));
+}
+
+static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  int64_t pieces = (a->count + PIECE - 1) / PIECE;
+  double CH_DEV *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
+  if (!ch_counting(x)) {
+    CH_LAUNCH(x, sum_squares, rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
+              .count = a->count, .pieces = pieces);
+    CH_LAUNCH(x, total_squares, 1, .partial = partial, .sum = a->sum, .total = a->total, .arrays = a->arrays,
+              .pieces = pieces, .step = a->step);
+  }
+  ch_scratch_release(x, mark);
+}
+
+/* ---- attention ---- */
+
+/* The bucket of every distance below `count`, for the device. */
+static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max_distance) {
+  int *bucket = CH_NEW_HOST(&ch_host(x)->scratch, int, count);
+  int far = max_distance > buckets ? max_distance : buckets; /* all that is farther: the last bucket */
+  for (int distance = 0; distance < count && !ch_counting(x); distance++)
+    bucket[distance] = ch_attention_bucket(distance < far ? distance : far, buckets, max_distance);
+  return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
+}
+
+static void attention(ch_exec *x, const ch_attention_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  const int CH_DEV *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
+  if (!ch_counting(x))
+    CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
+              .bucket = bucket, .out = a->out, .lse = a->lse, .ld = stride(a->ld, (int64_t)a->H * a->dh), .T = a->T,
+              .H = a->H, .dh = a->dh, .scale = a->scale);
+  ch_scratch_release(x, mark);
+}
+
+static void attention_backward(ch_exec *x, const ch_attention_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  int64_t rows = (int64_t)a->B * a->H * a->T, ld = stride(a->ld, (int64_t)a->H * a->dh);
+  const int CH_DEV *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
+  real CH_DEV *delta = CH_NEW(&x->scratch, real, rows), *slope = CH_NEW(&x->scratch, real, rows);
+#define SHARED_ARGS                                                                                           \
+  .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias, .bucket = bucket, .lse = a->lse, .dout = a->dout, \
+  .delta = delta, .ld = ld, .T = a->T, .H = a->H, .dh = a->dh, .scale = a->scale
+  if (!ch_counting(x)) {
+    CH_LAUNCH(x, attention_dq, rows, SHARED_ARGS, .dq = a->dq);
+    CH_LAUNCH(x, attention_dkv, rows, SHARED_ARGS, .dk = a->dk, .dv = a->dv);
+    CH_LAUNCH(x, attention_slope, rows, SHARED_ARGS, .slope = slope);
+    CH_LAUNCH(x, attention_dbias, ch_groups((int64_t)a->buckets * a->H), .slope = slope, .bucket = bucket,
+              .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
+  }
+#undef SHARED_ARGS
+  ch_scratch_release(x, mark);
+}
+
+static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
+  const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->B * sizeof *past);
+  if (!ch_counting(x)) {
+    CH_LAUNCH(x, cache_append, (int64_t)a->B * a->H, .begin = begin, .past = past, .k = a->k, .v = a->v,
+              .keys = a->keys, .values = a->values, .B = a->B, .H = a->H, .dh = a->dh, .positions = a->positions);
+    CH_LAUNCH(x, attention_cached, (int64_t)a->begin[a->B] * a->H, .begin = begin, .past = past, .q = a->q,
+              .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H, .dh = a->dh,
+              .positions = a->positions, .scale = a->scale);
+  }
+  ch_scratch_release(x, mark);
+}
+
+static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  const int CH_DEV *bucket = put_buckets(x, a->positions, a->buckets, a->max_distance);
+  if (!ch_counting(x))
+    CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
+              .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
+  ch_scratch_release(x, mark);
+}
+
+/* ---- optimizers ---- */
+
+static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  real CH_DEV *measures = a->measures ? a->measures : CH_NEW(&x->scratch, real, a->batch * a->rows * CH_MEASURES);
+  double CH_DEV *scales = CH_NEW(&x->scratch, double, 2 * a->batch);
+  int64_t count = a->batch * a->rows * a->cols;
+  if (!ch_counting(x)) {
+    if (a->stage != CH_ADAFACTOR_APPLY) {
+      CH_LAUNCH(x, adafactor_columns, ch_groups(a->batch * a->cols), .finite = a->finite, .g = a->g, .col = a->col,
+                .batch = a->batch, .rows = a->rows, .cols = a->cols, .beta2 = a->beta2, .eps1 = a->eps1,
+                .grad_scale = a->grad_scale);
+      CH_LAUNCH(x, adafactor_rows, rows_at_once(a->batch * a->rows), .finite = a->finite, .w = a->w, .g = a->g,
+                .col = a->col, .measures = measures, .batch = a->batch, .rows = a->rows, .cols = a->cols,
+                .grad_scale = a->grad_scale);
+    }
+    if (a->stage != CH_ADAFACTOR_MEASURE) {
+      CH_LAUNCH(x, adafactor_scales, rows_at_once(a->batch), .finite = a->finite, .measures = measures, .row = a->row,
+                .scales = scales, .batch = a->batch, .rows = a->rows, .all_cols = a->all_cols ? a->all_cols : a->cols,
+                .rate = a->rate, .beta2 = a->beta2, .eps1 = a->eps1, .eps2 = a->eps2, .clip = a->clip);
+      CH_LAUNCH(x, adafactor_apply, ch_groups(count), .finite = a->finite, .w = a->w, .g = a->g, .row = a->row,
+                .col = a->col, .scales = scales, .w16 = a->w16, .batch = a->batch, .rows = a->rows, .cols = a->cols,
+                .grad_scale = a->grad_scale);
+    }
+  }
+  ch_scratch_release(x, mark);
+}
+
+static void adamw(ch_exec *x, const ch_adamw_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, adamw, ch_groups(a->count), .finite = a->finite, .w = a->w, .g = a->g, .m = a->m, .v = a->v,
+            .w16 = a->w16, .count = a->count, .rate = a->rate, .beta1 = a->beta1, .beta2 = a->beta2, .eps = a->eps,
+            .weight_decay = a->weight_decay, .grad_scale = a->grad_scale,
+            .correct_m = 1 - pow(a->beta1, (double)a->step), .correct_v = 1 - pow(a->beta2, (double)a->step));
+}
+
+void ch_device_fill_model(ch_ops *ops) {
+  ops->softmax = softmax;
+  ops->softmax_backward = softmax_backward;
+  ops->rmsnorm = rmsnorm;
+  ops->rmsnorm_backward = rmsnorm_backward;
+  ops->gather = gather;
+  ops->combine = combine;
+  ops->combine_backward = combine_backward;
+  ops->embedding = embedding;
+  ops->embedding_backward = embedding_backward;
+  ops->gelu = gelu;
+  ops->gelu_backward = gelu_backward;
+  ops->geglu = geglu;
+  ops->geglu_backward = geglu_backward;
+  ops->copy = copy;
+  ops->multiply = multiply;
+  ops->dropout = dropout;
+  ops->sumsq = sumsq;
+  ops->round_bf16 = round_bf16;
+  ops->widen_bf16 = widen_bf16;
+  ops->attention = attention;
+  ops->attention_backward = attention_backward;
+  ops->attention_cached = attention_cached;
+  ops->attention_bias = attention_bias;
+  ops->adafactor = adafactor;
+  ops->adamw = adamw;
+}

@@ -1,0 +1,300 @@
+/* Backend "opencl": kernels by an OpenCL driver that is found at run time, so that choir needs none to be built.
+ *
+ * OpenCL knows buffers, not addresses. An arena's memory is therefore a buffer and a range of addresses that nothing
+ * may touch; at a launch every pointer is looked up and becomes a buffer and an offset. */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "device/device.h"
+
+/* What is used of CL/cl.h. */
+typedef struct cl_object *cl_object;
+typedef int32_t cl_int;
+enum {
+  CL_MEM_READ_WRITE = 1,
+  CL_DEVICE_NAME = 0x102B,
+  CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
+  CL_PROGRAM_BUILD_LOG = 0x1183
+};
+/* A line a call. */
+/* clang-format off */
+#define CL_CALLS(call) \
+  call(cl_int, clGetPlatformIDs, (uint32_t, cl_object *, uint32_t *)) \
+  call(cl_int, clGetDeviceIDs, (cl_object, uint64_t, uint32_t, cl_object *, uint32_t *)) \
+  call(cl_int, clGetDeviceInfo, (cl_object, uint32_t, size_t, void *, size_t *)) \
+  call(cl_object, clCreateContext, (const intptr_t *, uint32_t, const cl_object *, void *, void *, cl_int *)) \
+  call(cl_object, clCreateCommandQueue, (cl_object, cl_object, uint64_t, cl_int *)) \
+  call(cl_object, clCreateProgramWithSource, (cl_object, uint32_t, const char **, const size_t *, cl_int *)) \
+  call(cl_int, clBuildProgram, (cl_object, uint32_t, const cl_object *, const char *, void *, void *)) \
+  call(cl_int, clGetProgramBuildInfo, (cl_object, cl_object, uint32_t, size_t, void *, size_t *)) \
+  call(cl_object, clCreateKernel, (cl_object, const char *, cl_int *)) \
+  call(cl_int, clSetKernelArg, (cl_object, uint32_t, size_t, const void *)) \
+  call(cl_int, clSetKernelArgSVMPointer, (cl_object, uint32_t, const void *)) \
+  call(cl_int, clEnqueueNDRangeKernel, (cl_object, cl_object, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_object, clCreateBuffer, (cl_object, uint64_t, size_t, void *, cl_int *)) \
+  call(cl_int, clReleaseMemObject, (cl_object)) \
+  call(cl_int, clEnqueueReadBuffer, (cl_object, cl_object, uint32_t, size_t, size_t, void *, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_int, clEnqueueWriteBuffer, (cl_object, cl_object, uint32_t, size_t, size_t, const void *, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_int, clEnqueueCopyBuffer, (cl_object, cl_object, cl_object, size_t, size_t, size_t, uint32_t, const cl_object *, cl_object *)) \
+  call(cl_int, clFinish, (cl_object))
+/* clang-format on */
+#define DECLARE(type, name, parameters) static type(*name) parameters;
+CL_CALLS(DECLARE)
+
+static cl_object device, context, queue, kernel_of[CH_KERNELS];
+static int opened; /* 1: it is there; -1: it cannot be had */
+static char problem[512];
+
+/* ---- addresses ---- */
+
+int ch_opencl_takes_host_pointers;
+
+typedef struct {
+  char *base;
+  size_t bytes;
+  cl_object buffer;
+} area;
+static area *areas;
+static int area_count;
+static cl_int failed; /* the first error of a call that could not say so */
+
+static int is_well(cl_int code) {
+  if (code && !failed) failed = code;
+  return !failed;
+}
+
+/* The area that a pointer leads into, and the offset in it. */
+static const area *area_of(const void *p, size_t *offset) {
+  *offset = 0;
+  for (int i = 0; i < area_count; i++)
+    if ((const char *)p >= areas[i].base && (const char *)p < areas[i].base + areas[i].bytes) {
+      *offset = (size_t)((const char *)p - areas[i].base);
+      return &areas[i];
+    }
+  return NULL;
+}
+
+/* Whether nobody but the host knows the memory at p, and a test said that this may be (device.h). */
+static int is_host(const void *p) {
+  size_t at;
+  if (!p || !ch_opencl_takes_host_pointers || area_of(p, &at)) return 0;
+  clFinish(queue);
+  return 1;
+}
+
+/* ---- launches ---- */
+
+/* Pointers come first: argument i is the buffer that field i leads into, and the field becomes the offset. */
+static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
+  const ch_kernel_info *info = &ch_kernel_infos[kernel];
+  size_t items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP, all = (size_t)groups * items;
+  union {
+    uint64_t field[64];
+    char bytes[512];
+  } copy;
+  memcpy(copy.bytes, args, info->bytes);
+  for (int i = 0; i < info->pointers && !failed; i++) {
+    const void *p = (const void *)(uintptr_t)copy.field[i];
+    size_t at = 0;
+    const area *a = area_of(p, &at);
+    copy.field[i] = at;
+    if (is_host(p))
+      is_well(clSetKernelArgSVMPointer(kernel_of[kernel], (uint32_t)i, p));
+    else
+      is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL));
+  }
+  if (failed) return;
+  is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)info->pointers, info->bytes, copy.bytes));
+  if (!failed) is_well(clEnqueueNDRangeKernel(queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL));
+  if (ch_opencl_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
+}
+
+static void opencl_zero(void *to, size_t bytes) {
+  if (bytes)
+    opencl_launch(CH_KERNEL_zero, ch_groups((int64_t)bytes / 8 + 8), &(zero_args){.to = to, .bytes = (int64_t)bytes});
+}
+
+/* ---- memory ---- */
+
+static void *opencl_alloc(const char *name, size_t bytes) {
+  (void)name;
+  cl_int code;
+  area *more = realloc(areas, ((size_t)area_count + 1) * sizeof *areas);
+  if (!more) return NULL;
+  areas = more;
+  int access = ch_opencl_takes_host_pointers ? PROT_READ | PROT_WRITE : PROT_NONE;
+  void *base = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return NULL;
+  if (ch_opencl_takes_host_pointers) return base;
+  cl_object buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);
+  if (code) {
+    munmap(base, bytes);
+    return NULL;
+  }
+  areas[area_count++] = (area){base, bytes, buffer};
+  opencl_zero(base, bytes);
+  return base;
+}
+
+static void opencl_free(void *p, size_t bytes) {
+  size_t at;
+  const area *a = area_of(p, &at);
+  munmap(p, bytes);
+  if (!a) return;
+  clFinish(queue);
+  clReleaseMemObject(a->buffer);
+  areas[a - areas] = areas[--area_count];
+}
+
+static size_t opencl_available(void) {
+  uint64_t bytes = 0;
+  clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
+  for (int i = 0; i < area_count; i++) bytes -= areas[i].bytes < bytes ? areas[i].bytes : bytes;
+  return bytes;
+}
+
+static void opencl_put(void *to, const void *from, size_t bytes) {
+  size_t at;
+  const area *a = area_of(to, &at);
+  if (is_host(to)) memcpy(to, from, bytes);
+  if (a && bytes && !failed) is_well(clEnqueueWriteBuffer(queue, a->buffer, 1, at, bytes, from, 0, NULL, NULL));
+}
+
+static void opencl_get(void *to, const void *from, size_t bytes) {
+  size_t at;
+  const area *a = area_of(from, &at);
+  if (a && bytes && !failed) is_well(clEnqueueReadBuffer(queue, a->buffer, 1, at, bytes, to, 0, NULL, NULL));
+  if (is_host(from))
+    memcpy(to, from, bytes);
+  else if (failed || !a)
+    memset(to, 0xFF, bytes);
+}
+
+static void opencl_copy(void *to, const void *from, size_t bytes) {
+  size_t to_at, from_at;
+  const area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
+  if (!a) {
+    opencl_get(to, from, bytes);
+  } else if (!b) {
+    opencl_put(to, from, bytes);
+  } else if (bytes && !failed) {
+    is_well(clEnqueueCopyBuffer(queue, b->buffer, a->buffer, from_at, to_at, bytes, 0, NULL, NULL));
+  }
+}
+
+static void opencl_synchronise(void) {
+  if (!failed) is_well(clFinish(queue));
+}
+
+/* ---- the driver ---- */
+
+static int refuse(const char *what, cl_int code) {
+  snprintf(problem, sizeof problem,
+           "backend 'opencl': %s (OpenCL error %d); on Debian, apt-get install pocl-opencl-icd runs it on the CPU",
+           what, code);
+  return -1;
+}
+
+static int load(void) {
+  void *library = dlopen(getenv("CHOIR_OPENCL") ? getenv("CHOIR_OPENCL") : "libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) return refuse("libOpenCL.so.1 (or what CHOIR_OPENCL names) is not there", 0);
+#define FIND(type, name, parameters) \
+  if (!(*(void **)&name = dlsym(library, #name))) return refuse("libOpenCL.so.1 has no " #name, 0);
+  CL_CALLS(FIND)
+  return 1;
+}
+
+/* The devices of all platforms. */
+enum { MOST_DEVICES = 64 };
+static int find_devices(cl_object all[MOST_DEVICES]) {
+  cl_object platforms[8];
+  uint32_t found = 0, devices;
+  int count = 0;
+  if (clGetPlatformIDs(8, platforms, &found)) return 0;
+  for (uint32_t i = 0; i < found && i < 8 && count < MOST_DEVICES; i++, count += (int)devices)
+    if (clGetDeviceIDs(platforms[i], (uint64_t)0xFFFFFFFF, (uint32_t)(MOST_DEVICES - count), all + count, &devices))
+      devices = 0;
+  return count < MOST_DEVICES ? count : MOST_DEVICES;
+}
+
+static int opencl_describe(int number, char *text, size_t size) {
+  cl_object all[MOST_DEVICES];
+  char name[128] = "";
+  uint64_t bytes = 0;
+  if (!opened && load() < 0) opened = -1;
+  if (opened < 0 || number >= find_devices(all)) return 0;
+  clGetDeviceInfo(all[number], CL_DEVICE_NAME, sizeof name - 1, name, NULL);
+  clGetDeviceInfo(all[number], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
+  snprintf(text, size, "%s, %.1f GiB", name, (double)bytes / 0x1p30);
+  return 1;
+}
+
+static int build(void) {
+  cl_int code;
+  const char *text = ch_device_text;
+  cl_object program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
+  if (code) return refuse("the kernels were not taken", code);
+  code = clBuildProgram(program, 1, &device, "-cl-std=CL1.2", NULL, NULL);
+  if (code) {
+    char log[400] = "";
+    clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
+    snprintf(problem, sizeof problem, "backend 'opencl': the kernels do not compile: %s", log);
+    return -1;
+  }
+  for (int i = 0; i < CH_KERNELS; i++) {
+    kernel_of[i] = clCreateKernel(program, ch_kernel_infos[i].name, &code);
+    if (code) return refuse(ch_kernel_infos[i].name, code);
+  }
+  return 1;
+}
+
+static int start(void) {
+  cl_object all[MOST_DEVICES];
+  cl_int code;
+  if (load() < 0) return -1;
+  int count = find_devices(all);
+  if (!count) return refuse("no OpenCL device is there", 0);
+  if (ch_device_wanted >= count) return refuse("there are fewer devices than that; `choir devices` lists them", 0);
+  device = all[ch_device_wanted];
+  context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
+  if (code) return refuse("no context", code);
+  queue = clCreateCommandQueue(context, device, 0, &code);
+  if (code) return refuse("no queue", code);
+  return build();
+}
+
+static int opencl_open(void) {
+  if (!opened) opened = start();
+  return opened > 0 ? CHOIR_OK : ch_error(CHOIR_ERROR_UNSUPPORTED, "%s", problem);
+}
+
+static const ch_device opencl = {
+    .memory = {.alloc = opencl_alloc,
+               .free = opencl_free,
+               .available = opencl_available,
+               .zero = opencl_zero,
+               .copy = opencl_copy,
+               .put = opencl_put,
+               .get = opencl_get,
+               .synchronise = opencl_synchronise},
+    .open = opencl_open,
+    .launch = opencl_launch,
+};
+
+static int opencl_supports(ch_compute compute, int emulate) {
+  if (compute == CH_COMPUTE_BF16 && !emulate)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "compute 'bf16': OpenCL has no bf16 products; use fp32, or ask for emulation, which saves memory");
+  return opencl_open();
+}
+
+static void opencl_fill(ch_ops *ops, ch_compute compute) {
+  (void)compute;
+  ch_device_fill(ops);
+}
+
+const ch_backend ch_backend_opencl = {"opencl",    &opencl.memory,    opencl_supports,
+                                      opencl_fill, &ch_device_wanted, opencl_describe};

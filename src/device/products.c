@@ -1,0 +1,195 @@
+/* Products on a device, and the head, which is products but for its losses. */
+#include "device/device.h"
+
+static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
+static int64_t tiles(int64_t m, int64_t n) { return (m + TILE - 1) / TILE * ((n + TILE - 1) / TILE); }
+
+/* What a product reads of an operand that comes as it is, or, in `rounded`, as bf16. */
+static int kind_of(const ch_exec *x, const void CH_DEV *rounded, int exact) {
+  if (rounded) return AS_BF16;
+  return x->compute == CH_COMPUTE_BF16 && !exact ? ROUNDED : AS_FLOAT;
+}
+
+static const void CH_DEV *either(const real CH_DEV *value, const ch_bf16 CH_DEV *rounded) {
+  return rounded ? (const void CH_DEV *)rounded : value;
+}
+
+/* A driver may know a faster way than the kernel. */
+static void multiply_batch(ch_exec *x, const product_args *p, int64_t batch) {
+  const ch_device *device = (const ch_device *)x->memory;
+  if (!device->multiply || !device->multiply(p, batch)) ch_launch(x, CH_KERNEL_product, batch * tiles(p->m, p->n), p);
+}
+
+/* An operand that is to be rounded as it is read, `count` numbers, for a driver that takes it rounded only. */
+static void round_before(ch_exec *x, PTR *operand, I32 *is, int64_t count) {
+  if (!((const ch_device *)x->memory)->multiply || *is != ROUNDED) return;
+  ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, count);
+  if (!ch_counting(x)) CH_LAUNCH(x, round_bf16, ch_groups(count), .x = *operand, .y = rounded, .count = count);
+  *operand = rounded;
+  *is = AS_BF16;
+}
+
+static void gemm(ch_exec *x, const ch_gemm_args *a) {
+  for (; a; a = a->beside) {
+    ch_marks mark = ch_scratch_mark(x);
+    const ch_bf16 CH_DEV *b16 = kind_of(x, NULL, a->exact) == ROUNDED ? a->b16 : NULL;
+    product_args p = {.a = a->a,
+                      .b = either(a->b, b16),
+                      .c = a->c,
+                      .m = a->m,
+                      .n = a->n,
+                      .k = a->k,
+                      .lda = stride(a->lda, a->trans_a ? a->m : a->k),
+                      .ldb = stride(a->ldb, a->trans_b ? a->k : a->n),
+                      .ldc = stride(a->ldc, a->n),
+                      .trans_a = a->trans_a,
+                      .trans_b = a->trans_b,
+                      .accumulate = a->accumulate,
+                      .a_is = kind_of(x, NULL, a->exact),
+                      .b_is = kind_of(x, b16, a->exact),
+                      .alpha = a->alpha ? a->alpha : 1};
+    round_before(x, &p.a, &p.a_is, p.lda * (a->trans_a ? a->k : a->m));
+    round_before(x, &p.b, &p.b_is, p.ldb * (a->trans_b ? a->n : a->k));
+    if (!ch_counting(x)) multiply_batch(x, &p, 1);
+    ch_scratch_release(x, mark);
+  }
+}
+
+/* The products of all experts, C being c or, for CH_TN, the weights. Where all have as many rows and the host knows how
+ * many, they stand at equal distances, which is all that a driver's batch asks for. */
+static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, real CH_DEV *c) {
+  int64_t rows = a->load >= 0 ? a->load : a->max_rows, of_rows = a->load >= 0, weight = a->k * a->n;
+  product_args p = {.a = either(a->a, a->a16),
+                    .begin = a->load >= 0 ? NULL : a->begin,
+                    .n = a->n,
+                    .lda = a->k,
+                    .ldc = a->n,
+                    .a_stride = of_rows * rows * a->k,
+                    .a_is = kind_of(x, a->a16, 0),
+                    .alpha = 1};
+  if (a->form == CH_TN) {
+    p.b = either(a->c, a->c16), p.b_is = kind_of(x, a->c16, 0);
+    p.c = a->w, p.c_stride = weight, p.accumulate = a->accumulate;
+    p.m = a->k, p.k = rows, p.ldb = a->n, p.b_stride = of_rows * rows * a->n;
+    p.trans_a = p.ragged_k = 1;
+  } else {
+    const ch_bf16 CH_DEV *w16 = x->compute == CH_COMPUTE_BF16 ? a->w16 : NULL;
+    p.b = either(a->w, w16), p.b_is = kind_of(x, w16, 0);
+    p.c = c, p.c_stride = of_rows * rows * a->n;
+    p.m = rows, p.k = a->k, p.ldb = a->form == CH_NT ? a->k : a->n, p.b_stride = weight;
+    p.trans_b = a->form == CH_NT;
+  }
+  return p;
+}
+
+/* Where GELU keeps rounded arrays only, what it is given stands in scratch. */
+static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  real CH_DEV *c = a->c;
+  if (a->gelu && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
+  product_args p = experts_of(x, a, c);
+  round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
+  round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
+  if (!ch_counting(x)) {
+    multiply_batch(x, &p, a->experts);
+    if (a->gelu) {
+      ch_gelu_args through = *a->gelu;
+      int backward = through.dx || through.dx16;
+      if (!backward && through.x16) through.x = c;
+      if (backward) through.dy = c;
+      (backward ? x->ops->gelu_backward : x->ops->gelu)(x, &through);
+    }
+  }
+  ch_scratch_release(x, mark);
+}
+
+/* ---- head ---- */
+
+enum { CHUNK = 256 }; /* rows whose logits are there at once */
+
+/* Scratch of a chunk; the second half of each is for the partners of pairs. */
+typedef struct {
+  real CH_DEV *logits, *delta;
+  double CH_DEV *loss, *disagreement;
+} chunk;
+
+static void head_forward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, real CH_DEV *logits) {
+  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
+                                  .n = a->V,
+                                  .k = a->d,
+                                  .trans_b = 1,
+                                  .a = a->x + first * a->d,
+                                  .b = a->w,
+                                  .b16 = a->w16,
+                                  .c = logits,
+                                  .alpha = a->scale});
+  if (a->logits) x->ops->copy(x, &(ch_copy_args){.count = rows * a->V, .x = logits, .y = a->logits + first * a->V});
+}
+
+static void head_backward(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const real CH_DEV *logits,
+                          const double CH_DEV *loss) {
+  CH_LAUNCH(x, head_losses, 1, .loss = loss, .sum = a->loss_sum, .total = a->loss_total,
+            .token_loss = a->token_loss ? a->token_loss + first : NULL, .n = rows);
+  if (!a->dx) return;
+  x->ops->gemm(x, &(ch_gemm_args){.m = rows,
+                                  .n = a->d,
+                                  .k = a->V,
+                                  .a = logits,
+                                  .b = a->w,
+                                  .b16 = a->w16,
+                                  .c = a->dx + first * a->d,
+                                  .alpha = a->scale});
+  x->ops->gemm(x, &(ch_gemm_args){.m = a->V,
+                                  .n = a->d,
+                                  .k = rows,
+                                  .trans_a = 1,
+                                  .a = logits,
+                                  .b = a->x + first * a->d,
+                                  .c = a->dw,
+                                  .alpha = a->scale,
+                                  .accumulate = a->accumulate || first > 0});
+}
+
+static void head_chunk(ch_exec *x, const ch_head_args *a, int64_t first, int64_t rows, const chunk *c) {
+  int64_t partner = ch_counting(x) ? 0 : first + a->n / 2;
+  real CH_DEV *other = c->logits + (int64_t)CHUNK * a->V;
+  head_forward(x, a, first, rows, c->logits);
+  if (!a->drawn_twice) {
+    CH_LAUNCH(x, head_rows, rows, .target = a->target + first, .logits = c->logits, .loss = c->loss, .V = a->V,
+              .weight = a->weight);
+    head_backward(x, a, first, rows, c->logits, c->loss);
+    return;
+  }
+  head_forward(x, a, partner, rows, other);
+  CH_LAUNCH(x, head_pairs, rows, .target = a->target + first, .logits = c->logits, .other = other, .delta = c->delta,
+            .loss = c->loss, .other_loss = c->loss + CHUNK, .disagreement = c->disagreement,
+            .consistency = (double)a->consistency, .V = a->V, .weight = a->weight);
+  CH_LAUNCH(x, head_losses, 1, .loss = c->disagreement, .sum = a->consistency_sum, .n = rows);
+  head_backward(x, a, first, rows, c->logits, c->loss);
+  head_backward(x, a, partner, rows, other, c->loss + CHUNK);
+}
+
+static void head(ch_exec *x, const ch_head_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  int64_t n = a->drawn_twice ? a->n / 2 : a->n, size = (int64_t)CHUNK * a->V;
+  chunk c = {.logits = CH_NEW(&x->scratch, real, a->drawn_twice ? 2 * size : size),
+             .loss = CH_NEW(&x->scratch, double, 2 * CHUNK)};
+  if (a->drawn_twice) {
+    c.delta = CH_NEW(&x->scratch, real, size);
+    c.disagreement = CH_NEW(&x->scratch, double, CHUNK);
+  }
+  if (!ch_counting(x)) {
+    x->memory->zero(a->loss_sum, sizeof *a->loss_sum);
+    if (a->drawn_twice) x->memory->zero(a->consistency_sum, sizeof *a->consistency_sum);
+  }
+  int64_t first = 0;
+  do head_chunk(x, a, first, n - first < CHUNK ? n - first : CHUNK, &c); /* once without rows too, for dw */
+  while ((first += CHUNK) < n && !ch_counting(x));
+  ch_scratch_release(x, mark);
+}
+
+void ch_device_fill_products(ch_ops *ops) {
+  ops->gemm = gemm;
+  ops->expert_gemm = expert_gemm;
+  ops->head = head;
+}

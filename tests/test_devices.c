@@ -1,0 +1,118 @@
+/* Whole runs on the kernels of devices, as OpenCL runs them on this CPU: in memory that the host cannot touch, each
+ * router's losses are the CPU's within rounding, and bit for bit its own, stopped or not. */
+#include <jansson.h>
+
+#include "choir/choir.h"
+#include "program.h"
+
+enum { STEPS = 10, LINES = 16 };
+#define SHORT "--set train.steps=10 --set train.eval_every=5 --set train.checkpoint_every=5 "
+
+/* What a router needs to be told. */
+static const char *options_of(const char *router) {
+  if (!strcmp(router, "dense")) return "--set model.experts=1";
+  if (!strcmp(router, "switch_top1")) return "--set router.jitter=0.1";
+  if (!strcmp(router, "gshard_top2")) return "--set router.random_second=true --set train.optimizer=adamw";
+  if (!strcmp(router, "random")) return "--set router.consistency_weight=0.5";
+  if (!strcmp(router, "expert_choice")) return "--set router.threshold_after=5 --set train.dropout=0.1";
+  return "";
+}
+
+/* Every loss that a run has written. */
+static int read_losses(const char *run, double *loss) {
+  char path[64], line[4096];
+  int count = 0;
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file)) {
+    json_t *event = json_loads(line, 0, NULL);
+    if (json_object_get(event, "loss")) {
+      assert_true(count < LINES);
+      loss[count++] = json_at(event, "loss");
+    }
+    json_decref(event);
+  }
+  fclose(file);
+  return count;
+}
+
+static void train(const char *router, const char *backend, const char *out, const char *more) {
+  program_must("choir train --config config.json --data data --out %s --backend %s --set router.name=%s %s " SHORT "%s",
+               out, backend, router, options_of(router), more);
+}
+
+static void trains_as_the_cpu_does(void **state) {
+  (void)state;
+  const char *const *names = choir_router_names();
+  for (int i = 0; names[i]; i++) {
+    double want[LINES], got[LINES];
+    program_must("rm -rf cpu one two");
+    train(names[i], "cpu", "cpu", "");
+    train(names[i], "opencl", "one", "");
+    train(names[i], "opencl", "two", "");
+    int count = read_losses("cpu", want);
+    assert_int_equal(read_losses("one", got), count);
+    assert_true(count >= STEPS + 2);
+    for (int at = 0; at < count; at++)
+      if (!(fabs(got[at] - want[at]) <= 1e-5))
+        fail_msg("%s: loss %d is %.8f, on the CPU %.8f", names[i], at, got[at], want[at]);
+    if (!program_same_runs("one", "two", STEPS)) fail_msg("%s: not the same twice", names[i]);
+  }
+}
+
+static void resumes(void **state) {
+  (void)state;
+  program_must("rm -rf one two");
+  train("expert_choice", "opencl", "one", "");
+  train("expert_choice", "opencl", "two", "--set train.steps=5");
+  program_must("sed -i 's/\"steps\": 5/\"steps\": 10/' two/config.json");
+  program_must("choir train --resume --out two --backend opencl");
+  for (int part = 0; part < 2; part++) {
+    const char *const file[] = {"model.safetensors", "state.safetensors"};
+    char a[96], b[96];
+    snprintf(a, sizeof a, "one/checkpoints/%08d/%s", STEPS, file[part]);
+    snprintf(b, sizeof b, "two/checkpoints/%08d/%s", STEPS, file[part]);
+    if (part == 0) assert_true(program_same(a, b)); /* the state counts bytes of a log that has one line more */
+  }
+}
+
+/* Caches, thresholds, drawing: a device answers as the CPU does, to the digits that are printed. */
+static void serves(void **state) {
+  (void)state;
+  program_must("rm -rf one && choir train --config config.json --data data --out one --set train.steps=40");
+  static const char *const verbs[] = {"eval one --data data --sequences 8 --json",
+                                      "generate one --prompt 'kalo miten' --max-tokens 20 --temperature 0 --json"};
+  for (int v = 0; v < 2; v++) {
+    program_must("choir %s --backend opencl 2>/dev/null", verbs[v]);
+    json_t *device = program_json();
+    program_must("choir %s 2>/dev/null", verbs[v]);
+    json_t *cpu = program_json();
+    if (v == 0)
+      assert_true(fabs(json_at(device, "loss") - json_at(cpu, "loss")) < 1e-5);
+    else
+      assert_string_equal(json_string_value(json_object_get(device, "text")),
+                          json_string_value(json_object_get(cpu, "text")));
+    json_decref(device);
+    json_decref(cpu);
+  }
+}
+
+static void refuses_by_name(void **state) {
+  (void)state;
+  program_refuses(1, "no bf16 products",
+                  "choir train --config config.json --data data --out no --backend opencl --set train.compute=bf16");
+  program_refuses(1, "libOpenCL.so.1",
+                  "OCL_ICD_VENDORS=/nowhere CHOIR_OPENCL=/nowhere/libOpenCL.so.1 choir train --config config.json "
+                  "--data data --out no --backend opencl");
+}
+
+int main(void) {
+#ifdef CHOIR_SANITIZED
+  print_message("NOT TESTED: devices; OpenCL's drivers do not run under sanitizers\n");
+  return 0;
+#endif
+  const struct CMUnitTest tests[] = {cmocka_unit_test(trains_as_the_cpu_does), cmocka_unit_test(resumes),
+                                     cmocka_unit_test(serves), cmocka_unit_test(refuses_by_name)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
