@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  const char *out, *field, *separator, *model;
+  const char *type, *out, *field, *separator, *model;
   int vocab_size, threads, pieces, length, replace;
   int64_t sample_bytes;
 } o;
@@ -29,6 +29,7 @@ static int train(int count, const char *const *files) {
   int code = choir_tokenizer_train(&(choir_tokenizer_train_options){.inputs = files,
                                                                     .field = o.field,
                                                                     .separator = separator,
+                                                                    .type = o.type,
                                                                     .vocab_size = o.vocab_size,
                                                                     .output = o.out,
                                                                     .sample_bytes = (size_t)o.sample_bytes,
@@ -137,10 +138,12 @@ static int decode(int count, const char *const *files) {
 
 static const cli_option train_options[] = {
     {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the .model file to write", 1},
+    {"type", "TYPE", CLI_TEXT, &o.type, "bpe", "bpe, unigram, or char: a piece a character", 0},
     {"vocab-size", "V", CLI_INT, &o.vocab_size, "8192", "number of pieces, up to 256,000", 0},
     {"field", "NAME", CLI_TEXT, &o.field, NULL, "inputs are JSON lines; this field holds the text", 0},
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f' or '%%'", 0},
-    {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "33554432", "text used at most, spread evenly over the input", 0},
+    {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "16777216",
+     "bytes of text to train on, drawn evenly from all inputs", 0},
     {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
      "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
     CLI_THREADS(&o.threads),
@@ -159,7 +162,7 @@ const cli_verb cli_tokenizer_train = {"tokenizer train",
                                       1,
                                       -1,
                                       "learn a SentencePiece tokenizer from text",
-                                      "A unigram model with byte fallback: every text comes back exactly as it was. "
+                                      "A model with byte fallback: every text comes back exactly as it was. "
                                       "Files are plain text, or JSON lines with --field, "
                                       "each plain or compressed (gz, xz, zst, bz2).",
                                       train_options,
