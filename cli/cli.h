@@ -90,6 +90,19 @@ void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs s
 const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
 size_t cli_json_flags(void);                                 /* of jansson, for standard output */
 
+/* files.c: what inputs name. Zeros begin an empty list. */
+typedef struct cli_files {
+  const char **names; /* runs that end in NULL */
+  size_t count, capacity;
+} cli_files;
+/* A file, or the files below a directory whose names match `pattern` (NULL: all), in the order of their names; an exit
+ * status. */
+int cli_files_add(cli_files *files, const char *path, const char *pattern);
+int cli_files_end(cli_files *files); /* ends a run */
+void cli_files_free(cli_files *files);
+#define CLI_PATTERN(target) \
+  { "pattern", "GLOB", CLI_TEXT, target, NULL, "of directories only the files whose names match, as '*.txt'", 0 }
+
 /* start.c */
 int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
 
