@@ -1,4 +1,8 @@
 /* Opens checkpoints: a run directory stands for its newest one. */
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 #include "cli.h"
 
 int cli_checkpoint_open(const char *directory, const choir_run_options *options, const char *routing,
@@ -6,4 +10,16 @@ int cli_checkpoint_open(const char *directory, const choir_run_options *options,
   if (choir_checkpoint_load(directory, options, model, tokenizer)) return cli_fail();
   cli_print_notices(choir_notices());
   return routing && choir_model_set_routing(*model, routing) ? cli_fail() : 0;
+}
+
+const char *cli_data_of_run(const char *path) {
+  static const char *const places[] = {"data.path", "../../data.path"}; /* of a run; of a checkpoint in one */
+  for (int i = 0; i < 2; i++) {
+    char file[PATH_MAX];
+    size_t size;
+    int length = snprintf(file, sizeof file, "%s/%s", path, places[i]);
+    if (length < (int)sizeof file && !access(file, F_OK)) return cli_read_file(file, &size);
+  }
+  cli_usage("%s: does not say what data it was trained on; give --data DIR or --text FILE", cli_shown(path));
+  return NULL;
 }

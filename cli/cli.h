@@ -90,6 +90,19 @@ void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs s
 const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
 size_t cli_json_flags(void);                                 /* of jansson, for standard output */
 
+/* files.c: what inputs name. Zeros begin an empty list. */
+typedef struct cli_files {
+  const char **names; /* runs that end in NULL */
+  size_t count, capacity;
+} cli_files;
+/* A file, or the files below a directory whose names match `pattern` (NULL: all), in the order of their names; an exit
+ * status. */
+int cli_files_add(cli_files *files, const char *path, const char *pattern);
+int cli_files_end(cli_files *files); /* ends a run */
+void cli_files_free(cli_files *files);
+#define CLI_PATTERN(target) \
+  { "pattern", "GLOB", CLI_TEXT, target, NULL, "of directories only the files whose names match, as '*.txt'", 0 }
+
 /* start.c */
 int cli_start(void); /* makes the process fit to work in; an exit status, 0: it is */
 
@@ -156,27 +169,27 @@ size_t cli_byte_order_mark(const char *text, size_t size); /* its bytes at the b
 int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */
 /* clang-format off */
-#define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads; 0 means all CPUs; what is computed does not depend on it", 0}
+#define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads, 0: all CPUs; results do not depend on it", 0}
 #define CLI_COMPUTE(target)                                                                                            \
-  {"compute", "fp32|bf16", CLI_CHOICE, target, NULL, "type of the matrix products; the config's otherwise", 0}
+  {"compute", "fp32|bf16", CLI_CHOICE, target, NULL, "type of matrix products; default: the config's", 0}
 #define CLI_EMULATE_BF16(target)                                                                                       \
   {"emulate-bf16", NULL, CLI_FLAG, target, NULL, "allow bf16 where the CPU has none: it saves memory, not time", 0}
 #define CLI_RANKS_OPTIONS                                                                                              \
   {"replicas", "R", CLI_INT, &cli_replicas, "0",                                                                       \
-   "of several processes: replicas of the experts; 0, of all three: training chooses (clusters.md), others take 1", 0}, \
+   "data parallelism: replicas of the experts (MPI); 0: training chooses, other commands take 1", 0}, \
   {"hidden", "H", CLI_INT, &cli_hidden, "0",                                                                           \
-   "of several processes: cut every expert into H shards by its hidden width; 0: as above", 0},                        \
+   "tensor parallelism: cut each expert into H shards by its hidden width (MPI); 0: as above", 0},                        \
   {"shard-dense", NULL, CLI_FLAG, &cli_shard_dense, NULL,                                                              \
-   "of several processes: dense matrices live on one each, and visit the others; clusters.md says what for", 0},      \
+   "keep each dense matrix on one rank and prefetch it on the others (MPI), to save memory", 0},      \
   {"rank-timeout", "S", CLI_REAL, &cli_rank_timeout, "600",                                                            \
-   "of several processes: end with status 4 when one has not been heard from for S seconds; 0: never", 0},              \
+   "exit with status 4 when a rank has been silent for S seconds (MPI); 0: never", 0},              \
   {"verbose-ranks", NULL, CLI_FLAG, &cli_verbose_ranks, NULL,                                                          \
-   "of several processes: all print, the others on standard error, each line behind who says it", 0}
+   "every rank prints; ranks above 0 to standard error, each line prefixed with its rank (MPI)", 0}
 #define CLI_SHARDS(target)                                                                                             \
   {"shards", "N", CLI_INT64, target, "0",                                                                              \
-   "cut batches into N shards, which the number of processes must divide; 0: the checkpoint's train.shards", 0}
+   "compute batches in N shards, a multiple of the number of processes; 0: the checkpoint's train.shards", 0}
 #define CLI_BACKEND(target)                                                                                            \
-  {"backend", "NAME", CLI_TEXT, target, "cpu", "what runs it, as choir devices lists: cpu, reference (plain C: slow), opencl, cuda, cuda:1", 0}
+  {"backend", "NAME", CLI_TEXT, target, "cpu", "cpu, reference (plain C, slow), opencl or cuda; cuda:1 is the second device (choir devices lists them)", 0}
 /* clang-format on */
 
 /* settings.c */
@@ -186,14 +199,14 @@ int cli_load_config(const char *path, const cli_list *settings, choir_config *co
 int cli_vocabulary(choir_config *config, int given);
 /* clang-format off */
 #define CLI_VOCABULARY(target)                                                                                         \
-  {"vocab-size", "V", CLI_INT, target, NULL, "vocabulary to reckon with; a config may leave it to the data", 0}
+  {"vocab-size", "V", CLI_INT, target, NULL, "vocabulary size, where the config leaves it to the data", 0}
 /* clang-format on */
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
 /* A row for verbs that load a checkpoint, with these choir_run_options. */
 #define CLI_UNCHECKED(run) \
-  { "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL, "load weights that are not finite, too, to look at them", 0 }
+  { "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL, "also load weights that are not finite", 0 }
 
 /* inspect_text.c: what choir stats and choir inspect share. */
 typedef struct cli_inspect_options {
@@ -236,5 +249,7 @@ int cli_score_task(const cli_score_options *o, choir_model *model, const choir_t
  * to be freed. */
 int cli_checkpoint_open(const char *directory, const choir_run_options *options, const char *routing,
                         choir_tokenizer **tokenizer, choir_model **model);
+/* The data that a run, or a checkpoint in one, was trained on, malloc'd; NULL: reported. */
+const char *cli_data_of_run(const char *path);
 
 #endif

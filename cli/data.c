@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  const char *out, *tokenizer, *field, *separator;
+  const char *out, *tokenizer, *field, *separator, *pattern;
   cli_list sources;
   double holdout;
   int64_t seed;
@@ -31,62 +31,50 @@ static int show_progress(void *context, const choir_data_progress *p) {
   return cli_stop_requested();
 }
 
-/* The files of all sources: NULL-terminated runs in one array that only grows. */
-typedef struct file_pool {
-  glob_t found;
-  const char **names;
-  size_t count;
-} file_pool;
-
 /* "NAME=WEIGHT:FILE" or "NAME:FILE" (a pattern too, for the shell expands none behind a colon), then the operands that
  * follow. */
-static int parse_source(const char *text, int count, const char *const *operands, file_pool *pool,
+static int parse_source(const char *text, int count, const char *const *operands, cli_files *files,
                         choir_data_source *source) {
   const char *colon = strchr(text, ':'), *equals = colon ? memchr(text, '=', (size_t)(colon - text)) : NULL;
   char *end = NULL;
-  glob_t *found = &pool->found;
+  glob_t found = {0};
   if (!colon) return cli_usage("--source %s: must be NAME=WEIGHT:FILES...", text);
   if (equals) source->weight = strtod(equals + 1, &end);
   if (equals && (end != colon || end == equals + 1 || !(source->weight > 0)))
     return cli_usage("--source %s: the weight must be a positive number", text);
   if (!(source->name = strndup(text, (size_t)((equals ? equals : colon) - text))))
     return cli_fail_with("out of memory");
-  size_t first = found->gl_pathc;
-  if (colon[1] && glob(colon + 1, GLOB_NOCHECK | GLOB_APPEND * (first > 0), NULL, found))
-    return cli_fail_with("out of memory");
-  const char **names =
-      realloc(pool->names, (pool->count + found->gl_pathc - first + (size_t)count + 1) * sizeof *names);
-  if (!names) return cli_fail_with("out of memory");
-  pool->names = names;
-  size_t begin = pool->count;
-  for (size_t i = first; i < found->gl_pathc; i++) names[pool->count++] = found->gl_pathv[i];
-  for (int i = 0; i < count; i++) names[pool->count++] = operands[i];
-  if (pool->count == begin) return cli_usage("--source %s: names no file", text);
-  names[pool->count++] = NULL;
-  return 0;
+  if (colon[1] && glob(colon + 1, GLOB_NOCHECK, NULL, &found)) return cli_fail_with("out of memory");
+  if (!found.gl_pathc && !count) return cli_usage("--source %s: names no file", text);
+  int status = 0;
+  for (size_t i = 0; i < found.gl_pathc && !status; i++) status = cli_files_add(files, found.gl_pathv[i], o.pattern);
+  for (int i = 0; i < count && !status; i++) status = cli_files_add(files, operands[i], o.pattern);
+  globfree(&found);
+  return status ? status : cli_files_end(files);
 }
 
 /* Fills `sources` from --source options, or from bare files as the one source "text"; *number is how many. */
-static int collect(int count, const char *const *operands, file_pool *pool, choir_data_source *sources, int *number) {
+static int collect(int count, const char *const *operands, cli_files *files, choir_data_source *sources, int *number) {
   const cli_list *list = &o.sources;
+  int status = 0;
   *number = list->count ? list->count : 1;
+  if (list->count && list->at[0] > 0)
+    return cli_usage("'%s' stands before the first --source and belongs to none", operands[0]);
   if (!list->count) {
     if (!count) return cli_usage("no files; usage: choir data build ... FILE... (or --source)");
-    sources[0] = (choir_data_source){.name = strdup("text"), .inputs = operands};
-    return 0;
+    sources[0].name = strdup("text");
+    for (int i = 0; i < count && !status; i++) status = cli_files_add(files, operands[i], o.pattern);
+    if (!status) status = cli_files_end(files);
   }
-  if (list->at[0] > 0) return cli_usage("'%s' stands before the first --source and belongs to none", operands[0]);
-  for (int i = 0; i < list->count; i++) {
+  for (int i = 0; i < list->count && !status; i++) {
     int end = i + 1 < list->count ? list->at[i + 1] : count;
-    int status = parse_source(list->values[i], end - list->at[i], operands + list->at[i], pool, &sources[i]);
-    if (status) return status;
+    status = parse_source(list->values[i], end - list->at[i], operands + list->at[i], files, &sources[i]);
   }
-  size_t at = 0; /* only now: the pool has stopped moving */
-  for (int i = 0; i < list->count; i++, at++) {
-    sources[i].inputs = pool->names + at;
-    while (pool->names[at]) at++;
+  for (size_t i = 0, at = 0; i < (size_t)*number && !status; i++, at++) { /* only now: the list has stopped moving */
+    sources[i].inputs = files->names + at;
+    while (files->names[at]) at++;
   }
-  return 0;
+  return status;
 }
 
 static int print_info(const char *directory, double seconds) {
@@ -117,13 +105,13 @@ static int print_info(const char *directory, double seconds) {
 
 static int build(int count, const char *const *operands) {
   choir_data_source sources[CLI_LIST_MOST] = {{0}};
-  file_pool pool = {0};
+  cli_files files = {0};
   watch w = {0};
   char *separator = NULL;
   int number = 0, status = 0;
   if (o.separator && !(separator = cli_unescape(o.separator)))
     return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
-  status = collect(count, operands, &pool, sources, &number);
+  status = collect(count, operands, &files, sources, &number);
   if (!status) {
     cli_progress_begin(&w.progress, stderr);
     cli_catch_signals();
@@ -145,8 +133,7 @@ static int build(int count, const char *const *operands) {
   if (!status && w.replaced && !o.json)
     printf("  %s bytes were not UTF-8 and became U+FFFD\n", cli_grouped((int64_t)w.replaced));
   for (int i = 0; i < number; i++) free((char *)sources[i].name);
-  free(pool.names);
-  globfree(&pool.found);
+  cli_files_free(&files);
   free(separator);
   return status;
 }
@@ -164,6 +151,7 @@ static const cli_option build_options[] = {
      "without =WEIGHT by its number of tokens",
      0},
     {"field", "NAME", CLI_TEXT, &o.field, NULL, "files are JSON lines; this field holds the text", 0},
+    CLI_PATTERN(&o.pattern),
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL,
      "the line between documents, as '\\f'; otherwise a file is one document", 0},
     {"holdout", "P", CLI_REAL, &o.holdout, "0.01", "share of the documents kept for evaluation", 0},
@@ -177,12 +165,12 @@ static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL
 
 const cli_verb cli_data_build = {
     "data build",
-    "[FILE...]",
+    "[FILE|DIR...]",
     0,
     -1,
     "turn text into checked, memory-mapped token shards",
-    "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2). Text must be "
-    "UTF-8. "
+    "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2); a directory stands "
+    "for all files below it. Text must be UTF-8. "
     "Memory does not grow with the input.\n\n"
     "Example: choir data build --out data --tokenizer en.model --separator '\\f' --source books=2: books/*.txt.xz "
     "--source news=1: news.txt.gz",

@@ -113,7 +113,9 @@ static int run(int count, const char *const *operands) {
   choir_tokenizer *tokenizer;
   choir_model *model;
   o.run.ranks = cli_ranks();
-  int status = cli_ranks_agree(!o.data == !o.text ? cli_usage("give one of --data DIR and --text FILE") : 0);
+  int status = o.data && o.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
+  if (!status && !o.data && !o.text && !(o.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
+  status = cli_ranks_agree(status);
   if (status) return status;
   cli_catch_signals();
   status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
@@ -124,15 +126,15 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "evaluate on the held-out share of a data directory", 0},
-    {"text", "FILE", CLI_INPUT, &o.text, NULL, "or on a UTF-8 text", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "evaluate on the held-out share of this data; default: the run's", 0},
+    {"text", "FILE", CLI_INPUT, &o.text, NULL, "evaluate on a UTF-8 text", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
-     "batch, sequence, position, group or threshold; otherwise the model's own and, where that looks across tokens, "
-     "threshold beside it",
+     "batch, sequence, position, group or threshold; default: the model's own and, where that looks across tokens, "
+     "also threshold",
      0},
-    {"sequences", "N", CLI_INT64, &o.sequences, "0", "at most; 0 means all", 0},
+    {"sequences", "N", CLI_INT64, &o.sequences, "0", "number of sequences at most; 0: all", 0},
     {"in-order", NULL, CLI_FLAG, &o.in_order, NULL,
-     "take held-out sequences as they stand, so that a batch is a piece of one text; otherwise it is a mixture", 0},
+     "take held-out sequences in order, so that a batch is a piece of one text instead of a mixture", 0},
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
     CLI_COMPUTE(&o.run.compute),
@@ -150,12 +152,9 @@ const cli_verb cli_eval = {
     1,
     1,
     "evaluate a model: loss, perplexity, bits per byte, routing",
-    "A run directory stands for its newest checkpoint. The unigram baseline predicts every "
-    "token by its frequency in the training "
-    "data. A router that looks across tokens sees the whole batch at once, so its loss is not "
-    "that of writing text token by token: that one is measured too, with routing by the "
-    "thresholds that training left, and stands beside it. Started by mpirun or srun, all processes "
-    "evaluate together, and the first one prints what one would; their number must divide "
-    "train.shards, or --shards (docs/clusters.md).",
+    "RUN means its newest checkpoint. The unigram baseline predicts every token by its frequency in the training data. "
+    "Expert choice sees the whole batch, so its loss is not a causal language-model loss: the loss under threshold "
+    "routing, which is causal, is reported beside it. Under mpirun or srun all processes evaluate together, and rank 0 "
+    "prints; their number must divide train.shards, or --shards (docs/clusters.md).",
     options,
     run};

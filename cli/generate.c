@@ -1,6 +1,7 @@
 /* choir generate: text, token by token. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -67,7 +68,8 @@ static int add_lines(work *w, const char *text, size_t size) {
 }
 
 static int read_prompts(work *w) {
-  if (!o.prompt == !o.prompts) return cli_usage("give one of --prompt TEXT and --prompts FILE");
+  if (o.prompt && o.prompts) return cli_usage("give one of --prompt TEXT and --prompts FILE");
+  if (!o.prompts && !o.prompt) return add_prompt(w, "", 0);
   if (o.prompt && strcmp(o.prompt, "-")) return add_prompt(w, o.prompt, strlen(o.prompt));
   size_t size;
   char *text = cli_read_file(o.prompt ? "-" : o.prompts, &size);
@@ -81,12 +83,22 @@ static int read_prompts(work *w) {
 
 /* ---- what comes back */
 
+/* Bold on a terminal, so that one sees where the model begins. */
+static void print_prompt(const choir_prompt *p) {
+  int bold = p->size && isatty(STDOUT_FILENO);
+  if (bold) fputs("\033[1m", stdout);
+  cli_put_text(stdout, p->text, p->size);
+  if (bold) fputs("\033[0m", stdout);
+}
+
 static int show_text(void *context, int sequence, const char *text, size_t size) {
   work *w = context;
   (void)sequence;
-  if (!w->begun) cli_progress_clear(&w->progress);
+  int first = !w->begun;
+  if (first) cli_progress_clear(&w->progress);
   w->begun = 1;
   if (w->count > 1 || o.json) return 0;
+  if (first) print_prompt(w->prompt);
   cli_put_text(stdout, text, size);
   if (size) w->broken |= fflush(stdout) != 0;
   return w->broken;
@@ -103,7 +115,7 @@ static int print_done(const work *w, int i) {
   if (o.json) return print_json(&w->prompt[i], g);
   if (w->count > 1) {
     printf("%s", i ? "---\n" : "");
-    cli_put_text(stdout, w->prompt[i].text, w->prompt[i].size);
+    print_prompt(&w->prompt[i]);
     cli_put_text(stdout, g->text, g->size);
   }
   if (!g->size || g->text[g->size - 1] != '\n') putchar('\n');
@@ -178,7 +190,7 @@ static int with_model(const char *checkpoint, work *w, const char *const *stops)
 
 /* Nothing is drawn at temperature 0. */
 static int check_draws(void) {
-  const char *given = o.top_k ? "top-k" : o.top_p != 1 ? "top-p" : o.seed ? "seed" : NULL;
+  const char *given = o.top_k ? "top-k" : o.top_p != 0.95 ? "top-p" : o.seed ? "seed" : NULL;
   if (o.temperature != 0 || !given) return 0;
   return cli_usage("--%s has no effect at --temperature 0, which takes the likeliest token always", given);
 }
@@ -203,14 +215,16 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"prompt", "TEXT", CLI_TEXT, &o.prompt, NULL, "what to go on from; - reads standard input", 0},
+    {"prompt", "TEXT", CLI_TEXT, &o.prompt, NULL,
+     "the text to continue; - reads standard input; without one a document begins", 0},
     {"prompts", "FILE", CLI_PATH, &o.prompts, NULL,
      "or one prompt a line, or JSON lines with a field \"prompt\"; - reads standard input", 0},
     {"max-tokens", "N", CLI_INT, &o.max_tokens, "256", "new tokens of a sequence, at most", 0},
-    {"temperature", "X", CLI_REAL, &o.temperature, "1", "divides the logits; 0 takes the likeliest token always", 0},
+    {"temperature", "X", CLI_REAL, &o.temperature, "0.8", "divides the logits; 0 always takes the likeliest token", 0},
     {"top-k", "K", CLI_INT, &o.top_k, "0", "draw from the K likeliest tokens only; 0: from all", 0},
-    {"top-p", "P", CLI_REAL, &o.top_p, "1", "draw from the likeliest tokens that reach probability P together", 0},
-    {"seed", "N", CLI_INT64, &o.seed, "0", "of the draws; another seed, another text", 0},
+    {"top-p", "P", CLI_REAL, &o.top_p, "0.95",
+     "draw from the likeliest tokens that reach probability P together; 1: from all", 0},
+    {"seed", "N", CLI_INT64, &o.seed, "0", "random seed for sampling", 0},
     {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "end a sequence before this text; \\n is a line end", 0},
     {"batch", "B", CLI_INT, &o.batch, "8", "prompts at a time", 0},
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
@@ -228,7 +242,8 @@ const cli_verb cli_generate = {
     1,
     1,
     "continue texts, token by token",
-    "Prints what the model makes of a prompt, as it comes. Of several prompts each is printed with what follows it, in "
+    "Prints the prompt (bold on a terminal) and what the model makes of it, as it comes. Several prompts are printed "
+    "in "
     "order, with --- between them. How many tokens went in and came out a second stands on standard error at the end. "
     "Ctrl-C ends with what there is.\n\n"
     "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the batch, "

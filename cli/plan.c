@@ -219,7 +219,7 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"cluster", "FILE", CLI_INPUT, &o.cluster, NULL, "what describes the cluster (JSON; docs/formats.md)", 1},
-    {"ranks", "N", CLI_INT, &o.ranks, "0", "of the cluster's ranks, so many train; 0: all", 0},
+    {"ranks", "N", CLI_INT, &o.ranks, "0", "number of ranks to plan for; 0: all of the cluster's", 0},
     {"layout", "RxExH", CLI_TEXT, &o.layout, NULL, "the layout to show in detail; the fastest otherwise", 0},
     CLI_VOCABULARY(&o.vocab_size),
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field of the config, as train --set does", 0},

@@ -6,7 +6,7 @@
 #include "cli.h"
 
 static struct {
-  const char *out, *field, *separator, *model;
+  const char *type, *out, *field, *separator, *model, *pattern;
   int vocab_size, threads, pieces, length, replace;
   int64_t sample_bytes;
 } o;
@@ -17,18 +17,16 @@ static int show_line(void *context, const char *line) {
   return cli_stop_requested();
 }
 
-static int train(int count, const char *const *files) {
-  (void)count;
+/* The file of the tokenizer, with a line that says so; an exit status. */
+static int train_on(const char *const *inputs, const char *separator) {
   cli_progress progress;
-  char *separator = NULL;
-  if (o.separator && !(separator = cli_unescape(o.separator)))
-    return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
   cli_progress_begin(&progress, stderr);
   cli_catch_signals();
   cli_progress_line(&progress, "training a tokenizer with %s pieces", cli_grouped(o.vocab_size));
-  int code = choir_tokenizer_train(&(choir_tokenizer_train_options){.inputs = files,
+  int code = choir_tokenizer_train(&(choir_tokenizer_train_options){.inputs = inputs,
                                                                     .field = o.field,
                                                                     .separator = separator,
+                                                                    .type = o.type,
                                                                     .vocab_size = o.vocab_size,
                                                                     .output = o.out,
                                                                     .sample_bytes = (size_t)o.sample_bytes,
@@ -36,7 +34,6 @@ static int train(int count, const char *const *files) {
                                                                     .replace_invalid = o.replace,
                                                                     .progress = show_line,
                                                                     .context = &progress});
-  free(separator);
   cli_progress_clear(&progress);
   if (code == CHOIR_ERROR_INTERRUPTED) { /* no exit(): it would take things away from the search that goes on */
     cli_fail();
@@ -50,6 +47,20 @@ static int train(int count, const char *const *files) {
          cli_duration(cli_seconds() - progress.started));
   choir_tokenizer_free(tokenizer);
   return 0;
+}
+
+static int train(int count, const char *const *operands) {
+  cli_files files = {0};
+  char *separator = NULL;
+  int status = 0;
+  if (o.separator && !(separator = cli_unescape(o.separator)))
+    return cli_usage("--separator %s: knows \\f \\n \\r \\t and \\\\ only", o.separator);
+  for (int i = 0; i < count && !status; i++) status = cli_files_add(&files, operands[i], o.pattern);
+  if (!status) status = cli_files_end(&files);
+  if (!status) status = train_on(files.names, separator);
+  cli_files_free(&files);
+  free(separator);
+  return status;
 }
 
 /* Ids [count], or with --length whole rows of it [count/T, T]. */
@@ -137,10 +148,13 @@ static int decode(int count, const char *const *files) {
 
 static const cli_option train_options[] = {
     {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the .model file to write", 1},
+    {"type", "TYPE", CLI_TEXT, &o.type, "bpe", "bpe, unigram, or char: a piece a character", 0},
     {"vocab-size", "V", CLI_INT, &o.vocab_size, "8192", "number of pieces, up to 256,000", 0},
+    CLI_PATTERN(&o.pattern),
     {"field", "NAME", CLI_TEXT, &o.field, NULL, "inputs are JSON lines; this field holds the text", 0},
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f' or '%%'", 0},
-    {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "33554432", "text used at most, spread evenly over the input", 0},
+    {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "16777216",
+     "bytes of text to train on, drawn evenly from all inputs", 0},
     {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
      "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
     CLI_THREADS(&o.threads),
@@ -155,13 +169,14 @@ static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.
                                             {0}};
 
 const cli_verb cli_tokenizer_train = {"tokenizer train",
-                                      "FILE...",
+                                      "FILE|DIR...",
                                       1,
                                       -1,
                                       "learn a SentencePiece tokenizer from text",
-                                      "A unigram model with byte fallback: every text comes back exactly as it was. "
+                                      "A model with byte fallback: every text comes back exactly as it was. "
                                       "Files are plain text, or JSON lines with --field, "
-                                      "each plain or compressed (gz, xz, zst, bz2).",
+                                      "each plain or compressed (gz, xz, zst, bz2); a directory stands for all files "
+                                      "below it.",
                                       train_options,
                                       train};
 const cli_verb cli_tokenizer_encode = {

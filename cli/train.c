@@ -28,11 +28,11 @@ static const char *share(const choir_train_event *e, char *text, size_t size) {
   return text;
 }
 
-/* ", sent 1.3 MiB in 96 messages, 12 % of the step in exchanges (rank 3 least)", or nothing of one process. */
+/* ", sent 1.3 MiB in 96 messages, communication 12 %, straggler: rank 3", or nothing of one process. */
 static const char *exchange(const choir_train_event *e, char *text, size_t size) {
   text[0] = 0;
   if (e->ranks > 1)
-    snprintf(text, size, ", sent %s in %lld messages, %.0f %% of the step in exchanges (rank %d least)",
+    snprintf(text, size, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
              cli_bytes((double)e->sent_bytes), (long long)e->sent_messages, 100 * e->waited / e->seconds,
              e->slowest_rank);
   return text;
@@ -178,17 +178,19 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
-    {"config", "FILE", CLI_INPUT, &o.config, NULL, "JSON config; with --resume the run's own otherwise", 0},
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "what 'data build' made; with --resume the run's own otherwise", 0},
+    {"config", "FILE", CLI_INPUT, &o.config, NULL, "JSON config; default with --resume: the run's", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; default with --resume: the run's",
+     0},
     {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL,
-     "begin with its weights (and its config, where none is given); a model with one expert a layer gives it to all",
+     "initialise from its weights (and its config, unless one is given); a dense model is upcycled: its feed-forward "
+     "layer becomes every expert",
      0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
-     "go on in memory for M minutes at most while the disk has no room; then stop", 0},
+     "when the disk is full, keep training for up to M minutes before stopping", 0},
     CLI_BACKEND(&o.backend),
     CLI_RANKS_OPTIONS,
     CLI_THREADS(&o.threads),
@@ -201,11 +203,10 @@ const cli_verb cli_train = {
     0,
     0,
     "train a model",
-    "First the memory that the run needs, by purpose. On a terminal one line is kept up to date; elsewhere a line is "
-    "printed every ten seconds. "
-    "metrics.jsonl in RUN has every step. "
+    "Prints the memory that the run needs, by purpose, then progress: one line on a terminal, elsewhere a line every "
+    "ten seconds. metrics.jsonl in RUN has every step. "
     "Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the step, saves and exits with status 3; a second one ends at once. "
-    "Started by mpirun or srun, all processes train one model together, of which the first one speaks; their number "
-    "must divide train.shards (docs/clusters.md).",
+    "Under mpirun or srun all processes train one model, and rank 0 prints; their number must divide train.shards "
+    "(docs/clusters.md).",
     options,
     run};

@@ -18,8 +18,9 @@ static void usage_errors(void **state) {
   program_refuses(2, "must be fp32|bf16", "choir forward a b --compute fp3");
   program_refuses(2, "missing operand", "choir forward a");
   program_refuses(2, "unexpected operand 'b'", "choir info a b");
-  program_refuses(2, "give one of --data", "choir eval r");
-  program_refuses(2, "give one of --prompt", "choir generate r");
+  program_refuses(2, "give one of --data", "choir eval r --data d --text t");
+  program_refuses(2, "r: does not say what data it was trained on", "choir eval r");
+  program_refuses(2, "give one of --prompt", "choir generate r --prompt a --prompts b");
   program_refuses(2, "knows \\f", "choir generate r --prompt a --stop '\\q'");
   program_refuses(2, "belongs to none", "choir data build --out d --tokenizer t a --source x=1:b");
   program_refuses(2, "weight must be a positive", "choir data build --out d --tokenizer t --source x=-1:b");
@@ -79,6 +80,24 @@ static void deep_models(void **state) {
   test_ok(choir_npy_write("few.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {1, 8}, .data = few}));
   program_must("ulimit -t 6; choir info deep.json");
   program_must("ulimit -t 12; choir init deep.json --out deep && choir forward deep few.npy");
+}
+
+/* A directory stands for the files below it, in the order of their names, without those that begin with a dot. */
+static void directories_are_inputs(void **state) {
+  (void)state;
+  program_must(
+      "mkdir -p tree/b/c tree/.hidden && echo 'one two three' >tree/b/c/y.txt && echo 'four five' >tree/a.txt && "
+      "echo 'six' >tree/z.md && echo 'seven' >tree/.hidden/h.txt && echo 'eight' >tree/.d.txt && ln -s ../a.txt "
+      "tree/b/l.txt");
+  program_must("choir tokenizer train tree --type char --vocab-size 300 --out tree.model");
+  program_must("choir data build tree --tokenizer tree.model --out tree-all");
+  program_must(
+      "tr -d ' \\n' <tree-all/data.json | "
+      "grep -qF '\"inputs\":[\"tree/a.txt\",\"tree/b/c/y.txt\",\"tree/b/l.txt\",\"tree/z.md\"]'");
+  program_must("choir data build --source s:tree/b tree/a.txt --pattern 'y*' --tokenizer tree.model --out tree-some");
+  program_must("tr -d ' \\n' <tree-some/data.json | grep -qF '\"inputs\":[\"tree/b/c/y.txt\",\"tree/a.txt\"]'");
+  program_refuses(1, "tree: no file in it has a name like *.rst",
+                  "choir data build tree --pattern '*.rst' --tokenizer tree.model --out tree-none");
 }
 
 static void save(const char *path, choir_npy_type type, int dims, void *data) {
@@ -249,10 +268,11 @@ static void init_and_forward(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(usage_errors), cmocka_unit_test(help),
-      cmocka_unit_test(info_paper),   cmocka_unit_test(route),
-      cmocka_unit_test(help_routers), cmocka_unit_test(settings_in_any_order),
-      cmocka_unit_test(deep_models),  cmocka_unit_test(init_and_forward),
+      cmocka_unit_test(usage_errors),     cmocka_unit_test(help),
+      cmocka_unit_test(info_paper),       cmocka_unit_test(route),
+      cmocka_unit_test(help_routers),     cmocka_unit_test(settings_in_any_order),
+      cmocka_unit_test(deep_models),      cmocka_unit_test(directories_are_inputs),
+      cmocka_unit_test(init_and_forward),
   };
   return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
 }

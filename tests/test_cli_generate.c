@@ -35,13 +35,30 @@ static void one_prompt(void **state) {
   program_must("cat speed");
   assert_non_null(strstr(program_output, "tokens/s"));
   program_must("choir generate run --prompt 'kalo miten' --max-tokens 40 --seed 5 2>/dev/null");
-  size_t size = strlen(text_of(row, "text"));
-  assert_int_equal(strncmp(program_output, text_of(row, "text"), size), 0);
+  char both[4096];
+  size_t size = (size_t)snprintf(both, sizeof both, "kalo miten%s", text_of(row, "text"));
+  assert_int_equal(strncmp(program_output, both, size), 0);
   assert_true(strlen(program_output) <= size + 1);
   program_must("printf 'kalo miten\\n' | choir generate run --prompt - --max-tokens 40 --seed 5 2>/dev/null");
-  assert_int_equal(strncmp(program_output, text_of(row, "text"), size), 0);
+  assert_int_equal(strncmp(program_output, both, size), 0);
   program_must("choir generate run --prompt 'kalo miten' --max-tokens 40 --seed 6 2>/dev/null");
-  assert_int_not_equal(strncmp(program_output, text_of(row, "text"), size), 0);
+  assert_int_not_equal(strncmp(program_output, both, size), 0);
+  json_decref(row);
+}
+
+/* No prompt, and an empty one: a document begins, behind the end of one before. */
+static void documents_begin(void **state) {
+  (void)state;
+  json_t *row = NULL;
+  program_must("choir generate run --max-tokens 20 --seed 5 --json 2>/dev/null >begun");
+  program_must("choir generate run --prompt '' --max-tokens 20 --seed 5 --json 2>/dev/null >empty; cmp begun empty");
+  program_must(
+      "printf '\\n\\n' | choir generate run --prompts - --max-tokens 20 --seed 5 --json 2>/dev/null | head -n 1 | cmp "
+      "begun");
+  program_must("cat begun");
+  assert_int_equal(read_rows(&row, 1), 1);
+  assert_string_equal(text_of(row, "prompt"), "");
+  assert_true(json_at(row, "prompt_tokens") == 1 && json_at(row, "tokens") > 0);
   json_decref(row);
 }
 
@@ -107,7 +124,6 @@ static void refusals(void **state) {
   program_refuses(2, "give one of --prompt", "choir generate run --prompt a --prompts b");
   program_refuses(2, "must be a number", "choir generate run --prompt a --temperature hot");
   program_refuses(1, "temperature is -1", "choir generate run --prompt a --temperature -1");
-  program_refuses(1, "prompt 1 of 1: empty", "choir generate run --prompt ''");
   program_must(/* as Windows writes it: a mark in front, \\r, an empty line */
                "printf '\\357\\273\\277{\"prompt\": \"ka\"}\\r\\n\\r\\n{\"prompt\": \"lo\"}\\n' >marked;"
                "test $(choir generate run --prompts marked --json --max-tokens 2 | grep -c '\"prompt\":\"[kl][ao]\"') "
@@ -115,7 +131,6 @@ static void refusals(void **state) {
   program_refuses(
       1, "line 3: duplicate object key",
       "printf '{\"prompt\": \"a\"}\\n\\n{\"prompt\": \"a\", \"prompt\": \"b\"}' | choir generate run --prompts -");
-  program_refuses(1, "prompt 2 of 3: empty", "printf 'a\\n\\nb\\n' | choir generate run --prompts -");
   program_refuses(1, "no prompts", "choir generate run --prompts /dev/null");
   program_refuses(1, "nowhere", "choir generate run --prompts nowhere");
   program_refuses(1, "not UTF-8 (0xFF)", "choir generate run --prompt \"$(printf 'a\\377')\"");
@@ -151,8 +166,8 @@ static void interrupt(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(one_prompt), cmocka_unit_test(many_prompts),
-                                     cmocka_unit_test(stop_texts), cmocka_unit_test(refusals),
-                                     cmocka_unit_test(interrupt)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(one_prompt),   cmocka_unit_test(documents_begin),
+                                     cmocka_unit_test(many_prompts), cmocka_unit_test(stop_texts),
+                                     cmocka_unit_test(refusals),     cmocka_unit_test(interrupt)};
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

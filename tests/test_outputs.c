@@ -164,7 +164,8 @@ static void a_search_for_pieces_is_left(void **state) {
   program_must("mkdir search");
   program_corpus("long.txt", 16000, 9);
   pid_t child = program_start(
-      "exec \"$CHOIR\" tokenizer train --vocab-size 1000 --sample-bytes 100000000 --out search/t.model long.txt",
+      "exec \"$CHOIR\" tokenizer train --type unigram --vocab-size 1000 --sample-bytes 100000000 --out search/t.model "
+      "long.txt",
       "said.txt");
   program_nap(1.5); /* where it is then is no matter */
   kill(child, SIGTERM);

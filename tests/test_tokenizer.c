@@ -233,6 +233,54 @@ static int train(const char *input, int vocab, int threads, const char *output) 
   return choir_tokenizer_train(&o);
 }
 
+static int train_type(const char *type, const char *output) {
+  const char *inputs[] = {corpus_path("text.txt"), NULL};
+  choir_tokenizer_train_options o = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
+  o.inputs = inputs, o.type = type, o.vocab_size = 600, o.output = output;
+  return choir_tokenizer_train(&o);
+}
+
+/* Characters in the longest piece. */
+static size_t longest_piece(const choir_tokenizer *tokenizer) {
+  size_t longest = 0;
+  for (int id = 0; id < tokenizer->vocab; id++) {
+    size_t characters = 0;
+    for (size_t i = 0; i < tokenizer->surface[id].size; i++)
+      characters += ((unsigned char)tokenizer->surface[id].text[i] & 0xC0) != 0x80;
+    if (characters > longest) longest = characters;
+  }
+  return longest;
+}
+
+static void every_type_keeps_text(void **state) {
+  (void)state;
+  static const char *const types[] = {"bpe", "unigram", "char", NULL};
+  ch_buffer text = corpus_load(corpus_path("text.txt"));
+  uint64_t hash[4];
+  for (int i = 0; i < 4; i++) { /* the last by default */
+    choir_tokenizer *tokenizer;
+    int32_t *ids;
+    size_t count, length;
+    char *back;
+    test_ok(train_type(types[i], corpus_path("type.model")));
+    test_ok(choir_tokenizer_load(corpus_path("type.model"), &tokenizer));
+    hash[i] = choir_tokenizer_hash(tokenizer);
+    test_ok(choir_tokenizer_encode(tokenizer, text.data, text.size, &ids, &count));
+    test_ok(choir_tokenizer_decode(tokenizer, ids, count, &back, &length));
+    assert_int_equal(length, text.size);
+    assert_memory_equal(back, text.data, length);
+    assert_true(i == 2 ? longest_piece(tokenizer) == 1 : longest_piece(tokenizer) > 2);
+    free(ids);
+    free(back);
+    choir_tokenizer_free(tokenizer);
+  }
+  assert_true(hash[0] != hash[1] && hash[0] != hash[2] && hash[1] != hash[2]);
+  assert_true(hash[3] == hash[0]);
+  test_fails(train_type("word", corpus_path("type.model")), CHOIR_ERROR_ARGUMENT,
+             "type 'word' is not known; take one of: bpe, unigram, char");
+  free(text.data);
+}
+
 static void training_does_not_depend_on_threads(void **state) {
   (void)state;
   test_ok(train(corpus_path("text.txt"), 600, 1, corpus_path("again.model")));
@@ -308,12 +356,19 @@ static void samples_evenly(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keeps_every_text),       cmocka_unit_test(keeps_random_text),
-      cmocka_unit_test(keeps_long_runs),        cmocka_unit_test(control_pieces_are_text),
-      cmocka_unit_test(names_pieces),           cmocka_unit_test(refuses_what_is_not_utf8),
-      cmocka_unit_test(pieces_add_up),          cmocka_unit_test(encodes_in_threads),
-      cmocka_unit_test(long_texts_stop),        cmocka_unit_test(training_does_not_depend_on_threads),
-      cmocka_unit_test(training_fails_clearly), cmocka_unit_test(encoding_checks_that_text_comes_back),
+      cmocka_unit_test(keeps_every_text),
+      cmocka_unit_test(keeps_random_text),
+      cmocka_unit_test(keeps_long_runs),
+      cmocka_unit_test(control_pieces_are_text),
+      cmocka_unit_test(names_pieces),
+      cmocka_unit_test(refuses_what_is_not_utf8),
+      cmocka_unit_test(pieces_add_up),
+      cmocka_unit_test(encodes_in_threads),
+      cmocka_unit_test(long_texts_stop),
+      cmocka_unit_test(every_type_keeps_text),
+      cmocka_unit_test(training_does_not_depend_on_threads),
+      cmocka_unit_test(training_fails_clearly),
+      cmocka_unit_test(encoding_checks_that_text_comes_back),
       cmocka_unit_test(samples_evenly),
   };
   return cmocka_run_group_tests(tests, begin, end);

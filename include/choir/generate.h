@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* What to go on from: UTF-8 text (with a tokenizer), or token ids. */
+/* What to go on from: UTF-8 text (with a tokenizer; an empty one begins a document), or token ids. */
 typedef struct choir_prompt {
   const char *text; /* `size` bytes, or NUL-terminated where size is 0; NULL: tokens */
   size_t size;
@@ -55,7 +55,7 @@ typedef struct choir_generate_options {
   int64_t reserved[8];
 } choir_generate_options;
 #define CHOIR_GENERATE_OPTIONS_INIT \
-  { .max_tokens = 256, .temperature = 1, .top_p = 1, .batch = 8, .chunk = 512 }
+  { .max_tokens = 256, .temperature = 0.8, .top_p = 0.95, .batch = 8, .chunk = 512 }
 CHOIR_API void choir_generate_options_default(choir_generate_options *options); /* the same, as a function */
 
 typedef struct choir_generate_result {
@@ -73,7 +73,7 @@ CHOIR_API const char *choir_end_name(choir_end end);
 /* Continues `count` prompts; as one ends, the next takes its place. tokenizer: the model's, or NULL where prompts are
  * tokens: then text stays empty, and only max_tokens ends a sequence. The model's routing must not look at other tokens
  * (choir_model_set_routing "threshold"). Release the result with choir_generate_free; after an error there is none.
- * Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, an empty prompt, a token outside the
+ * Being ended by a callback is no error. CHOIR_ERROR_ARGUMENT: options, a prompt without tokens, a token outside the
  * vocabulary; CHOIR_ERROR_UNSUPPORTED: a routing that looks at other tokens; CHOIR_ERROR_FORMAT: a prompt that is not
  * UTF-8, another model's tokenizer; CHOIR_ERROR_MEMORY; CHOIR_ERROR_NUMERIC: logits that are not finite. */
 CHOIR_API int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts,

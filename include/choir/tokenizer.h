@@ -17,24 +17,26 @@ typedef struct choir_tokenizer_train_options {
   const char *const *inputs; /* text files, compressed or not, as for choir_data_build; NULL-terminated */
   const char *field;         /* JSON-lines field, or NULL: plain text */
   const char *separator;     /* line between documents, or NULL: one document */
-  int vocab_size;            /* up to 256,000 */
+  const char *type;          /* "bpe", "unigram" or "char"; NULL: "bpe" */
+  int vocab_size;            /* up to 256,000; "char": at most, the text may have fewer characters */
   const char *output;        /* the .model file to write */
-  size_t sample_bytes;       /* text used at most, spread evenly; 0: 32 MiB */
+  size_t sample_bytes;       /* text used at most, drawn evenly from all inputs; 0: 16 MiB */
   int threads;               /* CPUs used at most, 0: all; the model does not depend on it */
   int replace_invalid;       /* bytes that are not UTF-8 become U+FFFD, one each; 0: they are an error */
   int (*progress)(void *context, const char *line); /* or NULL; nonzero stops: CHOIR_ERROR_INTERRUPTED. The search for
                                                        pieces then goes on in a thread of its own, to no effect, until
                                                        it ends: SentencePiece cannot be stopped */
   void *context;
-  int64_t reserved[8];
+  int64_t reserved[7];
 } choir_tokenizer_train_options;
 #define CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT \
   { .vocab_size = 8192 }
 CHOIR_API void choir_tokenizer_train_options_default(
     choir_tokenizer_train_options *options); /* the same, as a function */
 
-/* Trains a unigram model with byte fallback (Kudo 2018): every text round-trips exactly, white space and line ends
- * included. CHOIR_ERROR_ARGUMENT: also a vocabulary too large or too small for the text; CHOIR_ERROR_IO,
+/* Trains a SentencePiece model with byte fallback: every text round-trips exactly, white space and line ends included.
+ * "bpe": byte-pair encoding (Sennrich et al. 2016); "unigram": a unigram language model (Kudo 2018); "char": a piece a
+ * character. CHOIR_ERROR_ARGUMENT: also a vocabulary too large or too small for the text; CHOIR_ERROR_IO,
  * CHOIR_ERROR_FORMAT, CHOIR_ERROR_INTERRUPTED. */
 CHOIR_API int choir_tokenizer_train(const choir_tokenizer_train_options *options);
 

@@ -130,7 +130,7 @@ int ch_spm_encode(const ch_spm *spm, const char *text, size_t size, int32_t *ids
 int ch_spm_train(const ch_spm_training *t, void **model, size_t *size) {
   *model = nullptr;
   return guarded("training the tokenizer", [&]() -> int {
-    const std::unordered_map<std::string, std::string> options = {{"model_type", "unigram"},
+    const std::unordered_map<std::string, std::string> options = {{"model_type", t->type},
                                                                   {"vocab_size", std::to_string(t->vocab_size)},
                                                                   {"num_threads", std::to_string(t->pieces)},
                                                                   {"max_sentence_length", std::to_string(t->longest)},

@@ -26,6 +26,7 @@ ch_piece_kind ch_spm_kind(const ch_spm *spm, int id);
 int ch_spm_encode(const ch_spm *spm, const char *text, size_t size, int32_t *ids, size_t capacity, size_t *count);
 
 typedef struct ch_spm_training {
+  const char *type; /* as choir_tokenizer_train_options says */
   int vocab_size;
   int pieces;     /* the expectation step adds up this many partial sums: a constant, so that the result is one too */
   size_t longest; /* bytes of the longest sentence */
@@ -34,7 +35,7 @@ typedef struct ch_spm_training {
   size_t count;
 } ch_spm_training;
 
-/* Trains a unigram model with byte fallback and no normalization; *model is malloc'd. */
+/* Trains a model with byte fallback and no normalization; *model is malloc'd. */
 int ch_spm_train(const ch_spm_training *training, void **model, size_t *size);
 
 #ifdef __cplusplus

@@ -9,6 +9,7 @@
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "base/signals.h"
+#include "base/suggest.h"
 #include "base/threads.h"
 #include "data/encoder.h"
 #include "data/sample.h"
@@ -209,6 +210,8 @@ static int make_and_save(trainer *t) {
   return ch_file_commit(&file);
 }
 
+static const char *const types[] = {"bpe", "unigram", "char", NULL}; /* the first is the default */
+
 int choir_tokenizer_train(const choir_tokenizer_train_options *o) {
   CH_CHECK_RESERVED(o, "choir_tokenizer_train_options");
   if (!o->inputs || !o->inputs[0]) return ch_error(CHOIR_ERROR_ARGUMENT, "inputs: name at least one text file");
@@ -216,16 +219,24 @@ int choir_tokenizer_train(const choir_tokenizer_train_options *o) {
   if (o->vocab_size < LOWEST_VOCAB || o->vocab_size > CH_VOCAB_LIMIT)
     return ch_error(CHOIR_ERROR_ARGUMENT, "vocab_size is %d; must be %d to %d", o->vocab_size, LOWEST_VOCAB,
                     CH_VOCAB_LIMIT);
+  const char *const *type = types;
+  while (*type && o->type && strcmp(*type, o->type)) type++;
+  if (!*type) {
+    char list[64];
+    return ch_error(CHOIR_ERROR_ARGUMENT, "type '%.40s' is not known; take one of: %s", o->type,
+                    ch_word_list(list, sizeof list, types));
+  }
   int threads;
   CH_TRY(ch_threads_resolve(o->threads, &threads));
   trainer *t = malloc(sizeof *t);
   if (!t) return ch_error(CHOIR_ERROR_MEMORY, "no memory to train a tokenizer");
-  *t = (trainer){.o = o,
-                 .sample = {.limit = o->sample_bytes ? o->sample_bytes : (size_t)32 << 20},
-                 .training = {.vocab_size = o->vocab_size, .pieces = PARTIAL_SUMS, .longest = LONGEST_SENTENCE},
-                 .owners = 1,
-                 .lock = PTHREAD_MUTEX_INITIALIZER,
-                 .changed = PTHREAD_COND_INITIALIZER};
+  *t = (trainer){
+      .o = o,
+      .sample = {.limit = o->sample_bytes ? o->sample_bytes : (size_t)16 << 20},
+      .training = {.type = *type, .vocab_size = o->vocab_size, .pieces = PARTIAL_SUMS, .longest = LONGEST_SENTENCE},
+      .owners = 1,
+      .lock = PTHREAD_MUTEX_INITIALIZER,
+      .changed = PTHREAD_COND_INITIALIZER};
   int code = make_and_save(t);
   release(t);
   return code;

@@ -41,6 +41,12 @@ static int encode(const choir_tokenizer *tokenizer, const choir_generate_options
   CH_TRY(ch_encode_text(tokenizer, from->text, size, o->stop, o->context, &to->tokens, &count));
   if (count > INT32_MAX / 2) return ch_error(CHOIR_ERROR_ARGUMENT, "%zu tokens are too many", count);
   to->count = (int)count;
+  if (!count) { /* a document begins behind the end of another; tokens [0] is not NULL, but has no room */
+    int32_t *end = realloc(to->tokens, sizeof *end);
+    if (!end) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a token");
+    *end = choir_tokenizer_eos(tokenizer);
+    to->tokens = end, to->count = 1;
+  }
   return CHOIR_OK;
 }
 

@@ -65,7 +65,7 @@ static int unknown_key(const char *section, const char *key) {
     if ((known[count] = member_of(sections[s], section))) count++;
   known[count] = NULL;
   return ch_error(CHOIR_ERROR_FORMAT, "unknown key '%s%s%.80s'%s", section, *section ? "." : "", key,
-                  ch_did_you_mean(suggestion, sizeof suggestion, key, known));
+                  ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
 }
 
 /* Naming the router that is already there changes nothing. */
@@ -181,7 +181,7 @@ static int unknown_path(const char *key) {
   }
   known[2 * CH_FIELDS] = NULL;
   return ch_error(CHOIR_ERROR_ARGUMENT, "unknown key '%.80s'%s", key,
-                  ch_did_you_mean(suggestion, sizeof suggestion, key, known));
+                  ch_field_did_you_mean(suggestion, sizeof suggestion, key, known));
 }
 
 static int find_path(const char *key, const ch_field **found) {
@@ -261,7 +261,7 @@ static int check_routing(const choir_config *config) {
   if (!m->moe_every) return CHOIR_OK;
   if (m->moe_every > m->layers)
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "model.moe_every is %d with %d layers: no layer would be MoE; 0 says that none is meant",
+                    "model.moe_every is %d with %d layers, which gives no MoE layer; use 0 for a dense model",
                     m->moe_every, m->layers);
   if (m->experts > n)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.experts is %d: more than the %lld tokens of a batch (%d times %d)",

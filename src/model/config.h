@@ -33,6 +33,9 @@ extern const ch_field ch_fields[];
 /* What a field takes, in words: "an integer from 1 to 4096". Returns `text`. */
 const char *ch_field_wanted(const ch_field *f, char *text, size_t size);
 
+/* ch_did_you_mean for the name of a field, which also knows what other programs call it ("lr": train.rate). */
+const char *ch_field_did_you_mean(char *text, size_t size, const char *key, const char *const *known);
+
 void ch_field_default(choir_config *config, const ch_field *f);
 /* The JSON value into the field; CHOIR_ERROR_ARGUMENT with path, value, and what is allowed. */
 int ch_field_set(choir_config *config, const ch_field *f, const json_t *value);

@@ -23,8 +23,8 @@ int ch_layout_next(ch_layout *l);
 /* Why the sizes of a model do not go with it, as `text`; 0: they do. */
 int ch_layout_refused(const choir_config *config, const ch_layout *l, char *text, size_t size);
 
-/* Nonzero: it goes, but some ranks would have no expert. Nobody who did not ask for it gets it, unless nothing else
- * goes. */
+/* Nonzero: the layout is possible, but some ranks would have no expert. It is chosen only where no other one is
+ * possible, or on request. */
 int ch_layout_idles(const choir_config *config, const ch_layout *l);
 
 /* Lays out ranks that nobody has laid out: the first layout whose memory, by a dry run, all ranks have, of which those
