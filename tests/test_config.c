@@ -44,6 +44,7 @@ static void defaults_are_the_design(void **state) {
   assert_string_equal(c.train.optimizer, "adafactor");
   assert_true(c.train.rate == 0.01 && c.train.beta2 == 0.99 && c.train.clip_norm == 0);
   assert_int_equal(c.train.constant_steps, 10000);
+  assert_int_equal(c.train.cooldown_steps, 0); /* runs of before there was one resume as they were */
   assert_string_equal(c.train.compute, "fp32");
   assert_int_equal(c.train.seed, 1);
   assert_int_equal(c.train.accumulate, 1);
@@ -152,6 +153,7 @@ static void wrong_values_are_named(void **state) {
   refused(parse(&c, "", ", \"steps\": -1", ""), "train.steps", "-1", "integer from 1");
   refused(parse(&c, "", ", \"seed\": 9007199254740993", ""), "train.seed", "9007199254740993");
   refused(parse(&c, "", ", \"optimizer\": \"adamv\"", ""), "adamv", "adafactor, adamw", "did you mean 'adamw'?");
+  refused(parse(&c, "", ", \"schedule\": \"cosine\", \"cooldown_steps\": 9", ""), "cooldown_steps is 9", "cosine");
   refused(parse(&c, "", ", \"compute\": \"bf15\"", ""), "bf15", "'bf16'");
   refused(parse(&c, ", \"router\": {\"pool\": \"bach\"}", "", ""), "bach", "'batch'");
   refused(parse(&c, ", \"router\": {\"name\": \"expert_choise\"}", "", ""), "expert_choise", "'expert_choice'");

@@ -179,6 +179,22 @@ static void flip(const char *directory, const char *file, int (*open)(const char
   free(data);
 }
 
+/* A branch of a trunk of constant rate, taken as docs/training.md says, ends where a run does that cooled by itself. */
+static void branched(void **state) {
+  (void)state;
+  program_must(FRESH "trunk --set train.keep_checkpoints=0");
+  program_must(
+      "mkdir -p branch/checkpoints && cp -r trunk/checkpoints/00000028 branch/checkpoints && "
+      "cp trunk/config.json trunk/data.path trunk/metrics.jsonl branch");
+  program_must("choir train --resume --out branch --set train.steps=35 --set train.cooldown_steps=7");
+  program_must(FRESH "cooled --set train.steps=35 --set train.cooldown_steps=7");
+  program_must(
+      "cmp branch/checkpoints/00000035/model.safetensors cooled/checkpoints/00000035/model.safetensors && grep -v "
+      "'\"event\": *\"run\"' branch/metrics.jsonl >branch.steps && grep -v '\"event\": *\"run\"' "
+      "cooled/metrics.jsonl | cmp - branch.steps && test $(wc -l <branch.steps) -ge 35");
+  program_must("! cmp -s branch/checkpoints/00000035/model.safetensors trunk/checkpoints/00000035/model.safetensors");
+}
+
 static void flipped_bits(void **state) {
   (void)state;
   program_must(
@@ -193,8 +209,8 @@ static void flipped_bits(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(interrupted),
-                                     cmocka_unit_test(finished), cmocka_unit_test(updated_in_backward),
-                                     cmocka_unit_test(flipped_bits)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(interrupted), cmocka_unit_test(finished),
+      cmocka_unit_test(updated_in_backward),       cmocka_unit_test(branched),    cmocka_unit_test(flipped_bits)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

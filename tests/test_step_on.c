@@ -181,13 +181,48 @@ static void frozen(void **state) {
 /* A schedule that goes on is the rest of the longer one. */
 static void schedule(void **state) {
   (void)state;
-  choir_config c = model_config("hash");
-  c.train.rate = 2, c.train.constant_steps = 100, c.train.warmup_steps = 10;
-  choir_train_config later = c.train;
-  later.schedule_start = 5;
-  for (int64_t step = 1; step < 400; step += 7)
-    assert_true(ch_schedule_rate(&later, step) == ch_schedule_rate(&c.train, step + 5));
-  assert_true(ch_schedule_rate(&c.train, 5) == 1 && ch_schedule_rate(&c.train, 400) == 1);
+  choir_train_config c = model_config("hash").train;
+  c.rate = 2, c.constant_steps = 100, c.warmup_steps = 10, c.steps = 405;
+  for (int cosine = 0; cosine < 2; cosine++) {
+    strcpy(c.schedule, cosine ? "cosine" : "inverse_sqrt");
+    choir_train_config later = c;
+    later.schedule_start = 5, later.steps = 400;
+    for (int64_t step = 1; step < 400; step += 7)
+      assert_true(ch_schedule_rate(&later, step) == ch_schedule_rate(&c, step + 5));
+    assert_true(ch_schedule_rate(&c, 5) == 1);
+    assert_true(cosine || ch_schedule_rate(&c, 400) == 1);
+  }
+}
+
+/* What is left of rate 2 at a step. */
+static void assert_left(const choir_train_config *c, int64_t step, double left) {
+  double rate = ch_schedule_rate(c, step);
+  if (!(fabs(rate - 2 * left) < 1e-12)) fail_msg("step %d: rate %.17g instead of %.17g", (int)step, rate, 2 * left);
+}
+
+/* The trunk is constant, the branch leaves it where it cools, and both ends are where they should be. */
+static void cooled(void **state) {
+  (void)state;
+  choir_train_config c = model_config("hash").train;
+  c.rate = 2, c.steps = 100, c.cooldown_to = 0.1;
+  choir_train_config trunk = c;
+  c.cooldown_steps = 20;
+  for (int64_t step = 1; step <= 80; step++) assert_true(ch_schedule_rate(&c, step) == ch_schedule_rate(&trunk, step));
+  assert_left(&c, 81, 1 - 0.9 / 20);
+  assert_left(&c, 90, 0.55);
+  assert_left(&c, 100, 0.1);
+  assert_left(&c, 1000, 0.1); /* a trainer on the caller's batches may go on */
+  c.cooldown_to = 0;
+  assert_left(&c, 90, 0.5);
+  assert_left(&c, 100, 0);
+  c.cooldown_steps = 200; /* of a run that was made shorter */
+  assert_left(&c, 50, 0.25);
+  c.cooldown_steps = 0, c.cooldown_to = 0.1;
+  strcpy(c.schedule, "cosine");
+  assert_left(&c, 50, 0.55);
+  assert_left(&c, 25, 0.1 + 0.9 * (1 + sqrt(0.5)) / 2);
+  assert_left(&c, 100, 0.1);
+  assert_left(&c, 1000, 0.1);
 }
 
 static int set_up(void **state) {
@@ -196,8 +231,12 @@ static int set_up(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_and_cuts), cmocka_unit_test(whole_batches),
-                                     cmocka_unit_test(fenced_memory),    cmocka_unit_test(drawn_twice),
-                                     cmocka_unit_test(frozen),           cmocka_unit_test(schedule)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_and_cuts),
+                                     cmocka_unit_test(whole_batches),
+                                     cmocka_unit_test(fenced_memory),
+                                     cmocka_unit_test(drawn_twice),
+                                     cmocka_unit_test(frozen),
+                                     cmocka_unit_test(schedule),
+                                     cmocka_unit_test(cooled)};
   return cmocka_run_group_tests(tests, set_up, NULL);
 }

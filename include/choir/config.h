@@ -75,14 +75,18 @@ typedef struct choir_train_config { /* JSON object "train" */
   double clip_norm;                  /* global gradient norm; 0: none */
   double dropout;                    /* of the embedding and of what each half of a layer adds to the stream; 0: none */
   uint64_t seed;
-  char compute[CHOIR_NAME_BYTES]; /* fp32, bf16 */
-  int64_t eval_every;             /* steps; 0: only at the end */
-  int64_t eval_sequences;         /* held-out sequences per evaluation; 0: all */
-  int64_t checkpoint_every;       /* steps; 0: only at the end */
-  int keep_checkpoints;           /* newest that stay; 0: all */
-  int expert_copies;              /* bf16: rounded copies of experts' weights; else they are rounded by each product */
-  int64_t file_bytes;             /* of tensors in one file of a checkpoint, at most; 0: any */
-  int64_t reserved[15];
+  char compute[CHOIR_NAME_BYTES];  /* fp32, bf16 */
+  int64_t eval_every;              /* steps; 0: only at the end */
+  int64_t eval_sequences;          /* held-out sequences per evaluation; 0: all */
+  int64_t checkpoint_every;        /* steps; 0: only at the end */
+  int keep_checkpoints;            /* newest that stay; 0: all */
+  int expert_copies;               /* bf16: rounded copies of experts' weights; else they are rounded by each product */
+  int64_t file_bytes;              /* of tensors in one file of a checkpoint, at most; 0: any */
+  char schedule[CHOIR_NAME_BYTES]; /* of the rate after warmup: inverse_sqrt (see constant_steps), cosine over all steps
+                                    */
+  int64_t cooldown_steps;          /* last steps, over which the rate falls linearly; 0: none */
+  double cooldown_to;              /* share of the rate that is left at the last step, of a cooldown and of cosine */
+  int64_t reserved[9];
 } choir_train_config;
 
 typedef struct choir_parallel_config { /* JSON object "parallel" */

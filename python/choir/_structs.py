@@ -68,7 +68,10 @@ TrainConfig = struct(
     ("keep_checkpoints", c.c_int),
     ("expert_copies", c.c_int),
     ("file_bytes", c.c_int64),
-    reserved=15,
+    ("schedule", _NAME),
+    ("cooldown_steps", I64),
+    ("cooldown_to", c.c_double),
+    reserved=9,
 )
 ParallelConfig = struct("ParallelConfig", ("wire", _NAME), reserved=2)
 Config = struct(

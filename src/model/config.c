@@ -272,6 +272,14 @@ static int check_routing(const choir_config *config) {
   return check_threshold_training(&m->router, router);
 }
 
+static int check_schedule(const choir_train_config *c) {
+  if (strcmp(c->schedule, "cosine") || !c->cooldown_steps) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "train.cooldown_steps is %lld and train.schedule cosine, which falls to the end by itself: set one "
+                  "to 0 or the other to inverse_sqrt",
+                  (long long)c->cooldown_steps);
+}
+
 int choir_config_check(const choir_config *config) {
   ch_params params;
   CH_CHECK_RESERVED(config, "choir_config");
@@ -281,6 +289,7 @@ int choir_config_check(const choir_config *config) {
   for (int i = 0; i < CH_FIELDS; i++) CH_TRY(ch_field_check(config, &ch_fields[i]));
   CH_TRY(ch_options_check_router(&config->model.router));
   CH_TRY(ch_options_check_optimizer(config));
+  CH_TRY(check_schedule(&config->train));
   CH_TRY(check_attention(&config->model));
   CH_TRY(check_routing(config));
   CH_TRY(ch_params_build(&config->model, &params)); /* refuses numbers of parameters that no integer holds */

@@ -8,6 +8,10 @@
 #include "optim/optim.h"
 
 static const char *const *optimizers(void) { return ch_optim_names; }
+static const char *const *schedules(void) {
+  static const char *const names[] = {"inverse_sqrt", "cosine", NULL};
+  return names;
+}
 static const char *const *computes(void) { return ch_compute_names; }
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }
@@ -106,6 +110,16 @@ const ch_field ch_fields[] = {
      .help = "steps at `rate`, then rate * sqrt(constant_steps / step)"},
     {"train.schedule_start", CH_FIELD_LONG, TRAIN(schedule_start), 0, 0, BIG,
      .help = "steps that the schedule counts as done before the first: goes on with that of an earlier run"},
+    {.path = "train.schedule",
+     .kind = CH_FIELD_WORD,
+     .offset = TRAIN(schedule),
+     .word = "inverse_sqrt",
+     .words = schedules,
+     .help = "of the rate after warmup; inverse_sqrt: see `constant_steps`, cosine: half a cosine over all steps"},
+    {"train.cooldown_steps", CH_FIELD_LONG, TRAIN(cooldown_steps), 0, 0, BIG,
+     .help = "last steps of the run, over which the rate falls linearly; 0: none"},
+    {"train.cooldown_to", CH_FIELD_NUMBER, TRAIN(cooldown_to), 0.1, 0, 1,
+     .help = "share of the rate that is left at the last step: of a cooldown, of schedule cosine"},
     {.path = "train.freeze",
      .kind = CH_FIELD_WORD,
      .offset = TRAIN(freeze),

@@ -35,11 +35,13 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
   c->eval_every = c->eval_sequences = c->checkpoint_every = 0;
   c->keep_checkpoints = 1;
   c->dropout = 0;
+  c->cooldown_steps = 0; /* the parent's was of its own steps */
   c->freeze[0] = 0;
   if (!strcmp(recipe, recipes[CONSTANT])) { /* T5 and the paper: 0.001 after 0.01 */
     c->rate /= 10;
     c->warmup_steps = c->schedule_start = 0;
     c->constant_steps = (int64_t)1 << 52;
+    strcpy(c->schedule, "inverse_sqrt");
   } else if (!strcmp(recipe, recipes[CONTINUED])) {
     c->schedule_start += step_of(directory);
   } else {

@@ -21,8 +21,9 @@ void ch_optimizer_free(ch_optimizer *o);
 /* Gives state and squares their memory from an arena (which may be counting); a fresh state is zero. */
 void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
 
-/* The learning rate of a step, from 1: linear warm-up, constant, then rate * sqrt(constant / step), where
- * `schedule_start` steps count as done before. */
+/* The learning rate of a step, from 1: linear warm-up; then by `schedule` constant and later rate * sqrt(constant /
+ * step), or half a cosine, where `schedule_start` steps count as done before; times what is left in the run's last
+ * `cooldown_steps`. Beyond the last step it stays as it is there. */
 double ch_schedule_rate(const choir_train_config *config, int64_t step);
 
 enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number of a layer */
