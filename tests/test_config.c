@@ -129,9 +129,6 @@ static void wrong_keys_are_named(void **state) {
   refused(parse(&c, ", \"router\": {\"capacity_fator\": 3}", "", ""), "model.router.capacity_fator",
           "'capacity_factor'");
   refused(parse(&c, "", ", \"optimiser\": \"adamw\"", ""), "train.optimiser", "'optimizer'");
-  refused(parse(&c, ", \"n_layer\": 3", "", ""), "model.n_layer'", "did you mean 'model.layers'?");
-  refused(choir_config_set(&c, "train.lr", "3"), "'train.lr'", "did you mean 'train.rate'?");
-  refused(choir_config_set(&c, "batch_size", "3"), "'batch_size'", "did you mean 'train.batch_sequences'?");
   refused(parse(&c, "", "", ", \"trian\": {}"), "'trian'", "did you mean 'train'?");
   refused(parse(&c, ", \"zzzzzzzzzz\": 1", "", ""), "unknown key 'model.zzzzzzzzzz'");
   assert_null(strstr(choir_error_message(), "did you mean"));
