@@ -191,7 +191,8 @@ static void settings_in_any_order(void **state) {
   program_refuses(1, "'adafactor' does not take", "choir info %s/configs/nano.json --set beta1=0.5", CHOIR_SOURCE_DIR);
   program_refuses(1, "'train.lr', did you mean 'train.rate'", "choir info %s/configs/nano.json --set train.lr=0.5",
                   CHOIR_SOURCE_DIR);
-  program_refuses(1, "model.n_layer', did you mean 'model.layers'", "echo '{\"model\": {\"n_layer\": 3}}' | choir info -");
+  program_refuses(1, "model.n_layer', did you mean 'model.layers'",
+                  "echo '{\"model\": {\"n_layer\": 3}}' | choir info -");
 }
 
 /* The table of routers: every router with what it does, and every option of each with its default. */
