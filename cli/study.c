@@ -1,6 +1,4 @@
 /* choir study: experiments, from recipe to report. */
-#include "choir/study.h"
-
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "study/choir_study.h"
 
 static struct {
   const char *data, *out, *scale, *tasks, *words;

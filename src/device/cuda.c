@@ -259,4 +259,9 @@ static void cuda_fill(ch_ops *ops, ch_compute compute) {
   ch_device_fill(ops);
 }
 
-const ch_backend ch_backend_cuda = {"cuda", &cuda.memory, cuda_supports, cuda_fill, &ch_device_wanted, cuda_describe};
+const ch_backend ch_backend_cuda = {.name = "cuda",
+                                    .memory = &cuda.memory,
+                                    .supports = cuda_supports,
+                                    .fill = cuda_fill,
+                                    .device = &ch_device_wanted,
+                                    .describe = cuda_describe};

@@ -296,5 +296,9 @@ static void opencl_fill(ch_ops *ops, ch_compute compute) {
   ch_device_fill(ops);
 }
 
-const ch_backend ch_backend_opencl = {"opencl",    &opencl.memory,    opencl_supports,
-                                      opencl_fill, &ch_device_wanted, opencl_describe};
+const ch_backend ch_backend_opencl = {.name = "opencl",
+                                      .memory = &opencl.memory,
+                                      .supports = opencl_supports,
+                                      .fill = opencl_fill,
+                                      .device = &ch_device_wanted,
+                                      .describe = opencl_describe};

@@ -70,6 +70,16 @@ const ch_backend *ch_backend_find(const char *name) {
   return NULL;
 }
 
+int ch_backend_peak(const char *name, int threads, double seconds, int memory, ch_peak *peak) {
+  const ch_backend *backend = ch_backend_find(name);
+  if (!backend) return CHOIR_ERROR_ARGUMENT;
+  if (!(seconds > 0)) return ch_error(CHOIR_ERROR_ARGUMENT, "seconds is %g: it must be above 0", seconds);
+  CH_TRY(ch_threads_resolve(threads, &threads));
+  CH_TRY(ch_threads_check(threads));
+  *peak = (ch_peak){.threads = threads, .isa = "unknown", .bf16_unit = "unknown"};
+  return backend->peak ? backend->peak(threads, seconds, memory, peak) : CHOIR_OK;
+}
+
 const ch_backend *ch_backend_of_host(void) {
   int i = 0;
   while (!backends[i]->memory->host) i++; /* the reference, if no other */
