@@ -262,9 +262,10 @@ static int loop(loop_state *d) {
 static int prepare(loop_state *d) {
   const ch_run *run = d->run;
   choir_config_costs costs;
-  choir_machine_peak peak;
+  choir_machine_peak peak = {0};
   CH_TRY(choir_config_cost(&run->config, &costs));
-  CH_TRY(choir_machine_measure_arithmetic(run->trainer.model->x.threads, 0.15, &peak));
+  if (run->trainer.model->x.memory->host) /* of a device no peak is known */
+    CH_TRY(choir_machine_measure_arithmetic(run->trainer.model->x.threads, 0.15, &peak));
   d->flops_per_token = costs.train_flops_per_token;
   d->peak_gflops = run->trainer.model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
   d->begin = ch_machine_seconds();
