@@ -22,7 +22,8 @@ typedef struct ch_backend {
   int (*supports)(ch_compute compute, int emulate);
   /* Every op of the table, `name` apart. */
   void (*fill)(ch_ops *ops, ch_compute compute);
-  /* Of a backend that has several devices, else NULL: the number of the one to take, 0 unless the name says another
+  /* Of a backend that has several devices, else NULL: the number of the one to take, -1 (any) unless the name says
+   * which
    * ("cuda:1"), and what device `number` is, in words; 0: there is none of that number. */
   int *device;
   int (*describe)(int number, char *text, size_t size);
