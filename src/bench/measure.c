@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "bench/bench.h"
+#include "moe/route_stats.h"
 #include "moe/router.h"
 
 enum { MOST_REPETITIONS = 1000 };
