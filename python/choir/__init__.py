@@ -20,13 +20,14 @@ from ._native import (
     UnsupportedError,
 )
 from ._native import lib as _lib
+from ._native import string as _string
 from .config import Config
 from .model import Evaluation, Forward, Model, Scored, Session, Text
 from .routing import Certificate, Routing, route, route_backward, routers
 from .tokenizer import Tokenizer
 from .trainer import Step, Trainer, train_step
 
-__version__ = _lib.choir_version().decode()
+__version__ = _string(_lib.choir_version())
 __all__ = [
     "ArgumentError",
     "BusyError",
