@@ -7,7 +7,7 @@
 `choir.torch` has routers for PyTorch models, and needs PyTorch; nothing else here does.
 """
 
-from . import runs
+from . import data, runs
 from ._native import (
     ArgumentError,
     BusyError,
@@ -23,9 +23,11 @@ from ._native import lib as _lib
 from ._native import string as _string
 from .config import Config
 from .model import Evaluation, Forward, Model, Scored, Session, Text
+from .pages import Page, inspect, report
 from .routing import Certificate, Routing, route, route_backward, routers
 from .tokenizer import Tokenizer
 from .trainer import Step, Trainer, train_step
+from .training import finetune, train
 
 __version__ = _string(_lib.choir_version())
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Model",
     "NumericError",
     "OutOfMemoryError",
+    "Page",
     "Routing",
     "Scored",
     "Session",
@@ -50,9 +53,14 @@ __all__ = [
     "Tokenizer",
     "Trainer",
     "UnsupportedError",
+    "data",
+    "finetune",
+    "inspect",
+    "report",
     "route",
     "route_backward",
     "routers",
     "runs",
+    "train",
     "train_step",
 ]

@@ -19,8 +19,8 @@ class ArgumentError(Error, ValueError):
 
 
 class FileError(Error, OSError):
-    """The operating system refused: a missing file, permissions, a full disk. It is a FileNotFoundError, PermissionError
-    or FileExistsError where Python's open would raise that."""
+    """The operating system refused: a missing file, permissions, a full disk. It is a FileNotFoundError,
+    PermissionError or FileExistsError where Python's open would raise that."""
 
 
 class FormatError(Error, ValueError):

@@ -199,8 +199,8 @@ class Model(Handle):
 
     @property
     def routing(self) -> str:
-        """What passes route by: "batch" or another pool, in which tokens compete, or "threshold", which looks at no other
-        token (docs/causality.md). UnsupportedError: thresholds that no training has set."""
+        """What passes route by: "batch" or another pool, in which tokens compete, or "threshold", which looks at no
+        other token (docs/causality.md). UnsupportedError: thresholds that no training has set."""
         return native.string(lib.choir_model_routing(self.address))
 
     @routing.setter
@@ -234,8 +234,8 @@ class Model(Handle):
         sequences: int = 0,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> Evaluation:
-        """The loss on the held-out share of built data, or on a text file, with the present routing. progress(done, total)
-        may raise to stop."""
+        """The loss on the held-out share of built data, or on a text file, with the present routing. progress(done,
+        total) may raise to stop."""
         options = native.options("choir_eval_options", data=data, text=text, sequences=sequences)
         r = ffi.new("choir_eval_result *")
         with self.use() as address, Guard() as guard:
@@ -259,9 +259,9 @@ class Model(Handle):
         batch: int = 8,
         stream: Optional[Callable[[int, str], Any]] = None,
     ) -> list[Text]:
-        """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each. The routing must
-        not look at other tokens: set model.routing = "threshold" first. stream(number, text) hears new text as it comes.
-        Ctrl-C stops between tokens."""
+        """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each.
+        The routing must not look at other tokens: set model.routing = "threshold" first. stream(number, text) hears
+        new text as it comes. Ctrl-C stops between tokens."""
         given = [prompts] if isinstance(prompts, str) else list(prompts)
         array = ffi.new("choir_prompt[]", max(len(given), 1))
         for i, prompt in enumerate(given):
@@ -305,8 +305,8 @@ class Model(Handle):
         batch: int = 16,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> list[Scored]:
-        """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The routing must
-        not look at other tokens; then a score depends on model and request alone."""
+        """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The
+        routing must not look at other tokens; then a score depends on model and request alone."""
         array = ffi.new("choir_score_request[]", max(len(requests), 1))
         for i, (context, continuation) in enumerate(requests):
             _prompt(array, array[i].context, context)
@@ -335,8 +335,8 @@ class Model(Handle):
 
 
 class Session(Handle):
-    """`slots` sequences, each with the keys and values of its tokens so far; a sequence's logits do not depend on how its
-    tokens were cut into calls, nor on the other sequences."""
+    """`slots` sequences, each with the keys and values of its tokens so far; a sequence's logits do not depend on how
+    its tokens were cut into calls, nor on the other sequences."""
 
     _free = "choir_session_free"
 
@@ -350,9 +350,9 @@ class Session(Handle):
         self._slots, self._vocab = slots, model.config.struct.model.vocab_size
 
     def advance(self, tokens, *, every: bool = False) -> np.ndarray:
-        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, perhaps empty ones.
-        Returns the logits behind the last new token of each slot, [slots,V] float32, NaN where a slot got none; with `every`
-        those behind every new token, [sum of counts,V]."""
+        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, perhaps empty
+        ones. Returns the logits behind the last new token of each slot, [slots,V] float32, NaN where a slot got none;
+        with `every` those behind every new token, [sum of counts,V]."""
         given = [tokens] if self._slots == 1 and (not len(tokens) or np.ndim(tokens[0]) == 0) else list(tokens)
         if len(given) != self._slots:
             raise native.ArgumentError(f"tokens for {len(given)} slots; the session has {self._slots}")

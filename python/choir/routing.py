@@ -187,10 +187,10 @@ def route(
 ) -> Routing:
     """Routes scores [n,e] as `choir route` does.
 
-    scores: float32 [n,e], not copied where it is contiguous; with `logits` they are softmaxed over experts first, and -inf
-    means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part. sequence_length:
-    for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of sampling. Options are
-    the router's, by name: `choir help routers` lists them.
+    scores: float32 [n,e], not copied where it is contiguous; with `logits` they are softmaxed over experts first, and
+    -inf means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part.
+    sequence_length: for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of
+    sampling. Options are the router's, by name: `choir help routers` lists them.
 
     Raises ArgumentError, NumericError (NaN, by row and column), OutOfMemoryError.
 

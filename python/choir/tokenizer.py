@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from typing import Any, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from . import _native as native
-from ._handle import Handle
+from ._handle import Guard, Handle
 from ._native import ffi, lib
 from .config import Path
+from .data import Files, files
 
 
 class Tokenizer(Handle):
@@ -23,6 +24,39 @@ class Tokenizer(Handle):
         address = ffi.new("choir_tokenizer **")
         native.check(lib.choir_tokenizer_load(native.text(path), address))
         super().__init__(address[0])
+
+    @classmethod
+    def train(
+        cls,
+        inputs: Files,
+        *,
+        out: Path,
+        vocab_size: int = 8192,
+        field: Optional[str] = None,
+        separator: Optional[str] = None,
+        sample_bytes: int = 0,
+        threads: int = 0,
+        replace_invalid: bool = False,
+        progress: Optional[Callable[[str], Any]] = None,
+    ) -> Tokenizer:
+        """Trains a tokenizer on files of text, writes it to `out`, and returns it: as `choir tokenizer train` does,
+        with its options (docs/data.md). progress(line) may raise to stop; the search for pieces then ends in a thread
+        of its own."""
+        options = native.options(
+            "choir_tokenizer_train_options",
+            inputs=files(inputs),
+            output=out,
+            vocab_size=vocab_size,
+            field=field,
+            separator=separator,
+            sample_bytes=sample_bytes,
+            threads=threads,
+            replace_invalid=replace_invalid,
+        )
+        with Guard() as guard:
+            guard.on(options, "progress", lambda _, line: progress and progress(native.string(line)))
+            native.check(lib.choir_tokenizer_train(options))
+        return cls(out)
 
     @classmethod
     def _own(cls, address) -> Tokenizer:

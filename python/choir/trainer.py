@@ -50,8 +50,9 @@ class Trainer(Handle):
         return lib.choir_trainer_sequences(self.address), lib.choir_trainer_length(self.address)
 
     def step(self, tokens, targets=None) -> Step:
-        """One step on tokens, ids of `shape`. targets: what each position is to predict, negative for nothing; None: the next
-        token. NumericError: the loss or a gradient is not finite, and nothing was updated from there on."""
+        """One step on tokens, ids of `shape`. targets: what each position is to predict, negative for nothing; None:
+        the next token. NumericError: the loss or a gradient is not finite, and nothing was updated from there on.
+        """
         given = native.ids(tokens, *self.shape)
         wanted = None if targets is None else native.ids(targets, *self.shape)
         r = ffi.new("choir_trainer_result *")
@@ -60,7 +61,8 @@ class Trainer(Handle):
         return Step(**native.record(r))
 
     def save(self, path: Path, tokenizer: Optional[Tokenizer] = None) -> None:
-        """Writes a checkpoint with the optimizer's state; `choir eval` and Model.load read it, `resume` goes on with it."""
+        """Writes a checkpoint with the optimizer's state; `choir eval` and Model.load read it, `resume` goes on with
+        it."""
         with self.use() as address, self.model.use():
             native.check(lib.choir_trainer_save(address, self.model._words(tokenizer), native.text(path)))
 
