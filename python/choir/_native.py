@@ -71,7 +71,8 @@ def _load():
     beside = HERE / "libchoir.so"
     path = os.environ.get("CHOIR_LIBRARY") or (str(beside) if beside.exists() else "libchoir.so.0")
     try:
-        return ffi.dlopen(path)
+        # Its own libraries first: PyTorch shows its libgomp to the whole process, and may have read its settings by now.
+        return ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)
     except OSError as error:
         raise ImportError(
             f"{error}; libchoir needs the libraries that it was built with (README.md), and CHOIR_LIBRARY may "

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -195,6 +196,18 @@ class OpenMP(unittest.TestCase):
                 [sys.executable, "-c", "import choir"], env={**bare, **given}, capture_output=True, text=True
             )
             self.assertIn(f"GOMP_SPINCOUNT = '{expected}'", told.stderr)
+
+    def test_beside_another_runtime(self):
+        """PyTorch shows its libgomp, whose settings are read by then, to the whole process: choir goes by its own."""
+        if not list((choir.pages.native.HERE.parent / "choir.libs").glob("libgomp*")):
+            self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: only a wheel has its own")
+        code = "import ctypes; ctypes.CDLL('libgomp.so.1', ctypes.RTLD_GLOBAL); import choir"
+        bare = {**os.environ, "LD_DEBUG": "bindings"}
+        told = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
+        if "libgomp.so.1: cannot open" in told.stderr:
+            self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: there is no libgomp.so.1")
+        (bound,) = re.findall(r"binding file \S+/libchoir.so \[0\] to (\S+) .*`GOMP_parallel'", told.stderr)
+        self.assertIn("choir.libs/libgomp", bound)
 
 
 if __name__ == "__main__":
