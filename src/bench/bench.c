@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
 
@@ -86,7 +87,7 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   }
   for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name; i++) {
     if (strcmp(pair, c->key[i].name)) continue;
-    double number = strtod(value, &end);
+    double number = ch_number(value, &end);
     if (!*value || *end || !(number >= 0 && number <= 1e12))
       return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s is '%s': must be a number from 0 to 10^12", c->name,
                       pair, value);
@@ -101,7 +102,7 @@ static void write_problem(ch_bench *b, const ch_bench_case *c) {
   char *text = b->result->problem;
   size_t size = sizeof b->result->problem, used = (size_t)snprintf(text, size, "%s", c->name);
   for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name && used < size; i++)
-    used += (size_t)snprintf(text + used, size - used, " %s=%.12g", c->key[i].name, b->value[i]);
+    used += (size_t)ch_format(text + used, size - used, " %s=%.12g", c->key[i].name, b->value[i]);
   for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name && used < size; i++)
     if (*b->word[i]) used += (size_t)snprintf(text + used, size - used, " %s=%s", c->word[i].name, b->word[i]);
   if (used < size) snprintf(text + used, size - used, " compute=%s", ch_compute_names[b->compute]);

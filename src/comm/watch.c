@@ -9,6 +9,7 @@
 
 #include "base/build.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "base/signals.h"
 
 enum { HOST_BYTES = 56 };
@@ -130,8 +131,8 @@ static void describe(const ch_watch *w, char *text, size_t size) {
   char where[160], host[HOST_BYTES + 4];
   const ch_comm *comm = w->comm;
   place_text(&w->now, where, sizeof where);
-  size_t used = (size_t)snprintf(text, size, "rank %d of %d%s has waited for %g s in %s", comm->rank, comm->size,
-                                 host_text(&w->peer[comm->rank], host, sizeof host), w->seconds, where);
+  size_t used = (size_t)ch_format(text, size, "rank %d of %d%s has waited for %g s in %s", comm->rank, comm->size,
+                                  host_text(&w->peer[comm->rank], host, sizeof host), w->seconds, where);
   int others = 0;
   for (int r = 0; r < comm->size && used < size; r++) {
     const peer *p = &w->peer[r];

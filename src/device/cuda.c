@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "device/device.h"
 
 /* What is used of cuda.h, nvrtc.h and cublas_v2.h. A line a call. */
@@ -231,7 +232,7 @@ static int cuda_describe(int number, char *text, size_t size) {
   if (opened < 0 || cuInit(0) || cuDeviceGetCount(&count) || number >= count) return 0;
   if (cuDeviceGet(&device, number) || cuDeviceGetName(name, sizeof name, device)) return 0;
   if (cuDeviceTotalMem_v2(&all, device)) return 0;
-  snprintf(text, size, "%s, %.1f GiB", name, (double)all / 0x1p30);
+  ch_format(text, size, "%s, %.1f GiB", name, (double)all / 0x1p30);
   return 1;
 }
 

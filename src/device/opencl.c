@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "device/device.h"
 
 /* What is used of CL/cl.h. */
@@ -228,7 +229,7 @@ static int opencl_describe(int number, char *text, size_t size) {
   if (opened < 0 || number >= find_devices(all)) return 0;
   clGetDeviceInfo(all[number], CL_DEVICE_NAME, sizeof name - 1, name, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
-  snprintf(text, size, "%s, %.1f GiB", name, (double)bytes / 0x1p30);
+  ch_format(text, size, "%s, %.1f GiB", name, (double)bytes / 0x1p30);
   return 1;
 }
 
