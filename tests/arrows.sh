@@ -96,6 +96,13 @@ found=$(find src tools -name '*.c' ! -path src/base/format.c ! -name 'study_*' -
   /(^|[^a-z_])(strto(d|f|ld)|atof|setlocale) *\(/ { print FILENAME ": " $0 }' {} + 2>/dev/null)
 [ -z "$found" ] || fail "numbers become text, and text numbers, by ch_format, ch_print and ch_number only:
 $found"
+# How many threads there are has been asked for (base/threads.h): what OpenMP takes by itself has not been.
+found=$(find src tools -name '*.[ch]' -exec awk '/pragma omp parallel/ {
+  line = $0
+  while (line ~ /\\$/ && (getline more) > 0) line = line more
+  if (line !~ /num_threads/) print FILENAME ": " line }' {} + 2>/dev/null)
+[ -z "$found" ] || fail "parallel regions without num_threads:
+$found"
 found=$(grep -n 'setlocale *(' cli/*.c)
 [ -z "$found" ] || fail "the program speaks the language of C:
 $found"

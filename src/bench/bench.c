@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
+#include "base/threads.h"
 
 /* The cases that measure themselves. */
 static const ch_bench_case own_cases[] = {
@@ -198,6 +199,8 @@ int choir_bench(const char *problem, const choir_bench_options *options, choir_b
   b.backend = ch_backend_find(options->backend ? options->backend : "cpu");
   if (!b.backend) return CHOIR_ERROR_ARGUMENT;
   b.memory = b.backend->memory;
+  CH_TRY(ch_threads_resolve(options->threads, &b.threads));
+  CH_TRY(ch_threads_check(b.threads));
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
   if (!code) code = c->run ? c->run(&b) : ch_bench_against_reference(&b);
   for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);
