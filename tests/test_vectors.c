@@ -39,10 +39,11 @@ static options options_of(const choir_tensors *file, const char *name) {
   all = o.router;
   if ((more = strstr(line, " K="))) assert_int_equal(sscanf(more, " K=%d cap=%d", &all.experts_per_token, &all.cap), 2);
   if ((more = strstr(line, " group="))) assert_int_equal(sscanf(more, " group=%d", &all.group_size), 1);
-  int fields =
-      sscanf(line, "router=%31s c=%lf pool=%31s T=%d logits=%d aux=%lf e=%d mask=%d", o.router.name,
-             &all.capacity_factor, all.pool, &o.sequence_length, &o.logits, &all.aux_loss_weight, &o.experts, &o.mask);
-  assert_true(fields == 6 || fields == 8);
+  int fields = sscanf(line, "router=%31s c=%*s pool=%31s T=%d logits=%d aux=%*s e=%d mask=%d", o.router.name, all.pool,
+                      &o.sequence_length, &o.logits, &o.experts, &o.mask);
+  assert_true(fields == 4 || fields == 6);
+  all.capacity_factor = ch_number(strstr(line, " c=") + 3, NULL);
+  all.aux_loss_weight = ch_number(strstr(line, " aux=") + 5, NULL);
   set_taken(&o.router, &all);
   o.router.jitter = 0;
   return o;
