@@ -35,7 +35,6 @@
 #include "choir/router.h"
 #include "choir/routing.h"
 #include "choir/score.h"
-#include "choir/study.h"
 #include "choir/task.h"
 #include "choir/tensors.h"
 #include "choir/tokenizer.h"

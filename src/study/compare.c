@@ -6,9 +6,8 @@
 #include "base/json.h"
 #include "choir/version.h"
 #include "study/chart.h"
+#include "study/history.h"
 #include "study/page.h"
-#include "study/study_statistics.h"
-#include "study/study_values.h"
 
 /* The runs, and the fields of all their configs by dotted name: {"train.rate": ["0.01", null, ...]}. */
 typedef struct {

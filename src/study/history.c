@@ -1,6 +1,7 @@
 #include "study/history.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,4 +173,30 @@ void ch_history_free(ch_history *history) {
   json_decref(history->eval);
   json_decref(history->evals);
   *history = (ch_history){0};
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+double ch_median(double *values, int count) {
+  if (count < 1) return (double)NAN;
+  qsort(values, (size_t)count, sizeof *values, by_value);
+  return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+double ch_curve_median(const ch_curve *c) {
+  if (!c->count) return (double)NAN;
+  double *sorted = malloc((size_t)c->count * sizeof *sorted);
+  if (!sorted) return (double)NAN;
+  memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
+  double middle = ch_median(sorted, c->count);
+  free(sorted);
+  return middle;
+}
+
+double ch_number_at(const json_t *object, const char *key) {
+  const json_t *value = json_object_get(object, key);
+  return json_is_number(value) ? json_number_value(value) : (double)NAN;
 }

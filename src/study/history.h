@@ -38,6 +38,16 @@ typedef struct ch_history {
 /* Of a run directory. Lines that cannot be read are left out, with a notice; CHOIR_ERROR_FORMAT where none has a step.
  */
 int ch_history_read(const char *run_directory, ch_history *history);
+/* The middle value, or the mean of the two in the middle; NaN of none. Sorts the values. */
+double ch_median(double *values, int count);
+
+/* The same of a curve's values: what a step usually takes, where the mean would count every pause. NaN: no memory, too.
+ */
+double ch_curve_median(const ch_curve *curve);
+
+/* A field of a line; NaN where there is none. */
+double ch_number_at(const json_t *object, const char *key);
+
 /* Of open files, with or without a step: fuzzing. */
 int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history);
 void ch_history_free(ch_history *history);

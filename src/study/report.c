@@ -8,9 +8,8 @@
 #include "base/json.h"
 #include "choir/version.h"
 #include "study/chart.h"
+#include "study/history.h"
 #include "study/page.h"
-#include "study/study_statistics.h"
-#include "study/study_values.h"
 
 static double last(const ch_curve *c) { return c->count ? c->y[c->count - 1] : NAN; }
 
