@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "choir/bench.h"
+#include "bench/bench.h"
 #include "choir/router.h"
 
 static int fail(const char *what) {

@@ -1,5 +1,5 @@
 /* choir bench: what this machine can do, and how much of it choir uses. */
-#include "choir/bench.h"
+#include "bench/bench.h"
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static struct {
   double seconds;
 } o;
 
-static json_t *json_peak(const choir_machine_peak *p) {
+static json_t *json_peak(const ch_peak *p) {
   return json_pack("{s:i, s:f, s:f, s:f, s:f, s:s, s:s}", "threads", p->threads, "fp32_gflops", p->fp32_gflops,
                    "bf16_gflops", p->bf16_gflops, "read_gbs", p->read_gbs, "triad_gbs", p->triad_gbs, "isa", p->isa,
                    "bf16_unit", p->bf16_unit);
@@ -60,13 +60,18 @@ static void print_row(const choir_bench_result *r, const choir_bench_result *fir
   fflush(stdout);
 }
 
-static void print_head(const choir_machine_peak *p) {
+/* What is known of the backend. */
+static void print_peak(const ch_peak *p) {
   printf("peak, %d threads: %.1f GFLOP/s fp32 (%s), ", p->threads, p->fp32_gflops, p->isa);
   if (p->bf16_gflops > 0)
     printf("%.1f GFLOP/s bf16 (%s), ", p->bf16_gflops, p->bf16_unit);
   else
     printf("no bf16 unit, ");
   printf("%.1f GB/s reading, %.1f GB/s triad\n", p->read_gbs, p->triad_gbs);
+}
+
+static void print_head(const ch_peak *p) {
+  if (p->fp32_gflops > 0) print_peak(p);
   printf("%12s %18s %7s  %8s  %s\n", "time", "rate", "of peak", "error", "problem");
   fflush(stdout);
 }
@@ -149,18 +154,19 @@ static int check_names(int count, const char *const *operands) {
 }
 
 static int run(int count, const char *const *operands) {
-  choir_machine_peak peak;
+  ch_peak peak;
   if (!count)
     for (operands = choir_bench_defaults(); operands[count];) count++;
   int wrong = check_names(count, operands);
   if (wrong) return wrong;
-  if (choir_machine_measure(o.threads, 0, &peak)) return cli_fail();
   bench_run run = {.options = {.threads = o.threads,
                                .repetitions = o.repetitions,
                                .seconds = o.seconds,
                                .peak = &peak,
                                .backend = o.backend},
                    .rows = json_array()};
+  int code = choir_bench_peak(&run.options, &peak);
+  if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
   if (!o.json) print_head(&peak);
   int status = all(&run, count, operands);
   if (o.json && !status) return cli_json_print(json_pack("{s:o, s:o}", "peak", json_peak(&peak), "results", run.rows));

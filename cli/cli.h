@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "choir/choir.h"
+#include "pages/inspect.h"
 
 /* Exit statuses beside 0. INTERRUPTED: and saved; SILENT: another process of several was not heard from. */
 enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };

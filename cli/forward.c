@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "npy/npy.h"
 
 static struct {
   choir_run_options run;
@@ -12,8 +13,8 @@ static struct {
 } o;
 
 static int write_logits(int B, int T, int V, float *logits) {
-  choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 3, .shape = {B, T, V}, .data = logits};
-  return choir_npy_write(o.logits, &array) ? cli_fail() : 0;
+  ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 3, .shape = {B, T, V}, .data = logits};
+  return ch_npy_write(o.logits, &array) ? cli_fail() : 0;
 }
 
 /* Gradients under the names of their parameters. */
@@ -83,7 +84,7 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
   return 0;
 }
 
-static int forward(choir_model *model, const char *path, const choir_npy *tokens) {
+static int forward(choir_model *model, const char *path, const ch_npy *tokens) {
   int B = (int)tokens->shape[0], T = (int)tokens->shape[1], V = choir_model_config_of(model)->model.vocab_size;
   float *logits = o.logits ? malloc((size_t)B * (size_t)T * (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
@@ -109,7 +110,7 @@ static int forward(choir_model *model, const char *path, const choir_npy *tokens
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  choir_npy tokens = {0};
+  ch_npy tokens = {0};
   choir_model *model;
   int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
                    ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)
@@ -117,14 +118,14 @@ static int run(int count, const char *const *operands) {
   status = cli_ranks_agree(status);
   if (status) return status;
   o.run.ranks = cli_ranks();
-  if (choir_ranks_agree(o.run.ranks, choir_npy_read(operands[1], CHOIR_NPY_INT32, 2, &tokens))) {
-    choir_npy_free(&tokens);
+  if (choir_ranks_agree(o.run.ranks, ch_npy_read(operands[1], CH_NPY_INT32, 2, &tokens))) {
+    ch_npy_free(&tokens);
     return cli_fail();
   }
   status = cli_checkpoint_open(operands[0], &o.run, o.routing, NULL, &model);
   if (!status) status = forward(model, operands[1], &tokens);
   choir_model_free(model);
-  choir_npy_free(&tokens);
+  ch_npy_free(&tokens);
   return status;
 }
 

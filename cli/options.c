@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/printable.h"
 #include "cli.h"
 
 static const cli_verb *current; /* whose words are being read: for messages */
@@ -21,7 +22,7 @@ static void say(const char *format, va_list args) {
   char text[sizeof said];
   vsnprintf(text, sizeof text, format, args);
   cli_hide_pipes(text, sizeof text);
-  choir_printable(text, strlen(text), 0, said, sizeof said);
+  ch_printable(text, strlen(text), 0, said, sizeof said);
   if (!silent) fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", said);
 }
 

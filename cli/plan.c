@@ -1,5 +1,5 @@
 /* choir plan: what training on a cluster would take, for every way to lay it out. */
-#include "choir/plan.h"
+#include "plan/plan.h"
 
 #include <string.h>
 

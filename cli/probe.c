@@ -1,9 +1,12 @@
 /* choir probe: changes tokens and looks whether logits that should not know them change. */
+#include "probe/probe.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
+#include "npy/npy.h"
 
 static struct {
   choir_run_options run;
@@ -97,7 +100,7 @@ static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, choir
   return json_array_size(results) ? 0 : CLI_FAILED;
 }
 
-static int with_model(choir_model *model, const choir_tokenizer *tokenizer, const choir_npy *tokens) {
+static int with_model(choir_model *model, const choir_tokenizer *tokenizer, const ch_npy *tokens) {
   choir_probe_options options = {.tokens = tokens->data,
                                  .text = o.text,
                                  .sequences = tokens->data ? (int)tokens->shape[0] : o.sequences,
@@ -119,16 +122,16 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_tokenizer *tokenizer = NULL;
   choir_model *model = NULL;
-  choir_npy tokens = {0};
+  ch_npy tokens = {0};
   int status = 0;
   if (o.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
   if (!o.positions || !o.draws) return cli_usage("--%s 0: must be at least 1", o.positions ? "draws" : "positions");
-  if (o.tokens && choir_npy_read(o.tokens, CHOIR_NPY_INT32, 2, &tokens)) return cli_fail();
+  if (o.tokens && ch_npy_read(o.tokens, CH_NPY_INT32, 2, &tokens)) return cli_fail();
   status = cli_checkpoint_open(operands[0], &o.run, NULL, o.text ? &tokenizer : NULL, &model);
   if (!status) status = with_model(model, tokenizer, &tokens);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
-  choir_npy_free(&tokens);
+  ch_npy_free(&tokens);
   return status;
 }
 

@@ -1,5 +1,5 @@
 /* choir report: one HTML file about a run, or about several beside each other. */
-#include "choir/report.h"
+#include "pages/report.h"
 
 #include "cli.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "npy/npy.h"
 
 static struct {
   const char *router, *tokens, *valid, *pool, *thresholds, *out;
@@ -14,10 +15,10 @@ static struct {
 
 /* Reads an optional array beside the scores, an entry for each of their n rows or columns; NULL path: leaves it empty.
  */
-static int read_beside(const char *path, choir_npy_type type, int64_t n, const char *of, choir_npy *array) {
-  *array = (choir_npy){0};
+static int read_beside(const char *path, ch_npy_type type, int64_t n, const char *of, ch_npy *array) {
+  *array = (ch_npy){0};
   if (!path) return 0;
-  if (choir_npy_read(path, type, 1, array)) return cli_fail();
+  if (ch_npy_read(path, type, 1, array)) return cli_fail();
   if (array->shape[0] == n) return 0;
   return cli_fail_with("%s: has %lld entries, the scores have %lld %s", path, (long long)array->shape[0], (long long)n,
                        of);
@@ -67,8 +68,8 @@ static int refuse(const char *scores_path) {
   return cli_fail();
 }
 
-static int route(const choir_router_options *options, const char *path, const choir_npy *scores,
-                 const choir_npy *tokens, const choir_npy *valid, const choir_npy *thresholds) {
+static int route(const choir_router_options *options, const char *path, const ch_npy *scores, const ch_npy *tokens,
+                 const ch_npy *valid, const ch_npy *thresholds) {
   int n = (int)scores->shape[0], e = (int)scores->shape[1];
   float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
   choir_route_stats stats;
@@ -79,8 +80,8 @@ static int route(const choir_router_options *options, const char *path, const ch
                                         o.sequence_length, o.training, (uint64_t)o.seed, gates, &stats);
   int status = code ? refuse(path) : 0;
   if (!status) {
-    choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};
-    if (o.out && choir_npy_write(o.out, &array)) status = cli_fail();
+    ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};
+    if (o.out && ch_npy_write(o.out, &array)) status = cli_fail();
     if (!status) status = print_result(options, n, &stats);
     choir_route_stats_free(&stats);
   }
@@ -115,7 +116,7 @@ static int run(int count, const char *const *operands) {
   (void)count;
   choir_config config;
   choir_router_options options;
-  choir_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
+  ch_npy scores, tokens = {0}, valid = {0}, thresholds = {0};
   choir_config_default(&config);
   if (choir_router_default(o.router, &config.model.router)) return cli_fail();
   int status = cli_apply_router_settings(&config, &o.set);
@@ -125,15 +126,15 @@ static int run(int count, const char *const *operands) {
   if (o.pool) snprintf(options.pool, sizeof options.pool, "%s", o.pool);
   if (o.random_second) options.random_second = 1;
   if ((status = check_flags(&options))) return status;
-  if (choir_npy_read(operands[0], CHOIR_NPY_FLOAT32, 2, &scores)) return cli_fail();
-  status = read_beside(o.tokens, CHOIR_NPY_INT32, scores.shape[0], "rows", &tokens);
-  if (!status) status = read_beside(o.valid, CHOIR_NPY_UINT8, scores.shape[0], "rows", &valid);
-  if (!status) status = read_beside(o.thresholds, CHOIR_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
+  if (ch_npy_read(operands[0], CH_NPY_FLOAT32, 2, &scores)) return cli_fail();
+  status = read_beside(o.tokens, CH_NPY_INT32, scores.shape[0], "rows", &tokens);
+  if (!status) status = read_beside(o.valid, CH_NPY_UINT8, scores.shape[0], "rows", &valid);
+  if (!status) status = read_beside(o.thresholds, CH_NPY_FLOAT32, scores.shape[1], "columns", &thresholds);
   if (!status) status = route(&options, operands[0], &scores, &tokens, &valid, &thresholds);
-  choir_npy_free(&scores);
-  choir_npy_free(&tokens);
-  choir_npy_free(&valid);
-  choir_npy_free(&thresholds);
+  ch_npy_free(&scores);
+  ch_npy_free(&tokens);
+  ch_npy_free(&valid);
+  ch_npy_free(&thresholds);
   return status;
 }
 

@@ -3,13 +3,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/printable.h"
 #include "cli.h"
 
 void cli_put_text(FILE *out, const char *text, size_t size) {
-  size_t room = isatty(fileno(out)) ? choir_printable(text, size, 1, NULL, 0) + 1 : 0;
+  size_t room = isatty(fileno(out)) ? ch_printable(text, size, 1, NULL, 0) + 1 : 0;
   char *shown = room ? malloc(room) : NULL;
   if (shown)
-    fwrite(shown, 1, choir_printable(text, size, 1, shown, room), out);
+    fwrite(shown, 1, ch_printable(text, size, 1, shown, room), out);
   else if (!room)
     fwrite(text, 1, size, out);
   free(shown);
@@ -20,7 +21,7 @@ const char *cli_shown(const char *name) {
   static unsigned next;
   char *text = ring[next++ % 4];
   if (isatty(STDOUT_FILENO))
-    choir_printable(name, strlen(name), 0, text, sizeof ring[0]);
+    ch_printable(name, strlen(name), 0, text, sizeof ring[0]);
   else
     snprintf(text, sizeof ring[0], "%s", name);
   cli_hide_pipes(text, sizeof ring[0]);

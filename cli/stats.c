@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/printable.h"
 #include "cli.h"
 
 static cli_inspect_options o;
@@ -34,7 +35,7 @@ static void print_layer_head(const choir_route_stats *s) {
 /* A piece with its spaces visible and nothing that a terminal would obey. */
 static void print_piece(const char *piece) {
   char shown[512];
-  choir_printable(piece, strlen(piece), 0, shown, sizeof shown);
+  ch_printable(piece, strlen(piece), 0, shown, sizeof shown);
   printf("  ");
   for (const char *c = shown; *c; c++) {
     if (*c == ' ')

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "npy/npy.h"
 
 static struct {
   const char *type, *out, *field, *separator, *model, *pattern;
@@ -65,14 +66,14 @@ static int train(int count, const char *const *operands) {
 
 /* Ids [count], or with --length whole rows of it [count/T, T]. */
 static int write_ids(int32_t *ids, size_t count) {
-  choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 1, .shape = {(int64_t)count}, .data = ids};
+  ch_npy array = {.type = CH_NPY_INT32, .dims = 1, .shape = {(int64_t)count}, .data = ids};
   if (o.length) {
     array.dims = 2;
     array.shape[0] = (int64_t)count / o.length;
     array.shape[1] = o.length;
     if (!array.shape[0]) return cli_fail_with("--length %d: the text has %zu tokens only", o.length, count);
   }
-  return choir_npy_write(o.out, &array) ? cli_fail() : 0;
+  return ch_npy_write(o.out, &array) ? cli_fail() : 0;
 }
 
 static int encode(int count, const char *const *files) {
@@ -124,13 +125,13 @@ static int32_t *parse_ids(const char *path, size_t *count) {
 static int decode(int count, const char *const *files) {
   choir_tokenizer *tokenizer;
   const char *path = count ? files[0] : NULL, *dot = path ? strrchr(path, '.') : NULL;
-  choir_npy array = {0};
+  ch_npy array = {0};
   size_t tokens, length;
   char *text;
   if (choir_tokenizer_load(o.model, &tokenizer)) return cli_fail();
   int status = 0;
   if (dot && !strcmp(dot, ".npy")) {
-    if (choir_npy_read(path, CHOIR_NPY_INT32, 0, &array)) status = cli_fail();
+    if (ch_npy_read(path, CH_NPY_INT32, 0, &array)) status = cli_fail();
     tokens = 1;
     for (int i = 0; i < array.dims; i++) tokens *= (size_t)array.shape[i];
   } else if (!(array.data = parse_ids(path, &tokens))) {

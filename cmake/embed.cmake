@@ -9,7 +9,7 @@ endfunction()
 
 # choir_embed(OUTPUT FILE...): C arrays of files: page.css becomes `const char ch_page_css[]`.
 function(choir_embed output)
-  set(text "/* Made by CMake of the files that it names. */\n#include \"study/page.h\"\n")
+  set(text "/* Made by CMake of the files that it names. */\n#include \"pages/page.h\"\n")
   foreach(file ${ARGN})
     get_filename_component(name ${file} NAME)
     string(MAKE_C_IDENTIFIER ${name} name)

@@ -27,7 +27,7 @@ endif()
 
 add_library(choir_features INTERFACE)
 target_include_directories(choir_features INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include
-                           ${PROJECT_SOURCE_DIR}/src)
+                           ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tools)
 target_include_directories(choir_features SYSTEM INTERFACE ${SENTENCEPIECE_INCLUDE} ${RANDOM123_INCLUDE})
 target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::ZLIB
                       PkgConfig::XXHASH ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY} m)

@@ -1,12 +1,14 @@
-# fuzz/fuzz_*.c: libFuzzer over the library's objects. Needs clang; use with -DCHOIR_SANITIZE=address,undefined.
+# fuzz/fuzz_*.c: libFuzzer over the objects of library and tools. Needs clang; use with -DCHOIR_SANITIZE=address,undefined.
 if(NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "CHOIR_FUZZ needs clang: cmake -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++")
 endif()
-target_compile_options(choir_objects PRIVATE -fsanitize=fuzzer-no-link)
+foreach(target choir_objects choir_tools)
+  target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+endforeach()
 file(GLOB CHOIR_FUZZERS CONFIGURE_DEPENDS fuzz/fuzz_*.c)
 foreach(file ${CHOIR_FUZZERS})
   get_filename_component(name ${file} NAME_WE)
-  add_executable(${name} ${file} ${CHOIR_OBJECTS})
+  add_executable(${name} ${file} ${CHOIR_OBJECTS} ${CHOIR_TOOLS})
   target_link_libraries(${name} PRIVATE choir_features)
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
 endforeach()

@@ -7,36 +7,48 @@ fail() {
   failures=$((failures + 1))
 }
 
-# What object files define and ask for: lines of "FOLDER D|U SYMBOL".
+# What object files define and ask for: lines of "ROOM D|U SYMBOL". A room is a folder of src/, "tools/NAME", or "cli".
 symbols=$(mktemp)
 trap 'rm -f "$symbols"' EXIT
-find "$2"/CMakeFiles/choir_objects.dir/src "$2"/CMakeFiles/choir_simd_*.dir/src -name '*.o' 2>/dev/null | xargs nm -A -g |
-  sed -E 's/^[^:]*\.dir\/src\/([a-z]+)\/[^:]*:/\1 /' | awk '{ print $1, ($(NF - 1) == "U" ? "U" : "D"), $NF }' | sort -u >"$symbols"
-[ -s "$symbols" ] || fail "$2: no object files"
+find "$2"/CMakeFiles/choir_*.dir -name '*.o' | while read -r object; do
+  source=${object#*.dir/}
+  [ ! -f "${source%.o}" ] || echo "$object" # none of a file that is gone
+done | xargs nm -A -g |
+  sed -nE 's/^[^:]*\.dir\/(src\/([a-z]+)\/|(tools\/[a-z]+)\/|(cli)\/)[^:]*:/\2\3\4 /p' |
+  awk '{ print $1, ($(NF - 1) == "U" ? "U" : "D"), $NF }' | sort -u >"$symbols"
+for room in base tools/bench cli; do
+  grep -q "^$room D " "$symbols" || fail "$2: no object files of $room"
+done
 
 # Names of the library begin with ch_ or choir_; C++ mangles its own, and has templates of its libraries.
-found=$(awk '$2 == "D" && $3 !~ /^(ch_|choir_|_Z|_ZT|DW\.ref\.|__)/ { print $1 ": " $3 }' "$symbols")
+found=$(awk '$1 != "cli" && $2 == "D" && $3 !~ /^(ch_|choir_|_Z|_ZT|DW\.ref\.|__)/ { print $1 ": " $3 }' "$symbols")
 [ -z "$found" ] || fail "external names that begin with neither ch_ nor choir_:
 $found"
 
-# allow FOLDER MAY...: the folders whose headers FOLDER may include beside its own, and whose functions it may call.
-# Public functions are open to all; the list of backends (src/op/backend.c) names those that fill the table.
+# allow ROOM MAY...: the rooms whose headers ROOM may include beside its own and the public ones, and whose functions, public
+# ones too, it may call. The list of backends (src/op/backend.c) names those that fill the table.
 allow() {
-  folder=$1
+  room=$1
   shift
-  asked=$(awk -v folder="$folder" -v may=" $folder $* " '
+  asked=$(awk -v room="$room" -v may=" $room $* " '
     $2 == "D" { home[$3] = $1 }
-    $2 == "U" && $1 == folder { asked[$3] }
-    END { for (name in asked) if (name in home && !index(may, " " home[name] " ") && name !~ /^(ch_backend_|choir_)/) print home[name] ": " name }
+    $2 == "U" && $1 == room { asked[$3] }
+    END { for (name in asked) if (name in home && !index(may, " " home[name] " ") &&
+                                  !(room == "op" && name ~ /^ch_backend_(cpu|reference|opencl|cuda)$/)) print home[name] ": " name }
     ' "$symbols")
-  [ -z "$asked" ] || fail "src/$folder may ask ${*:-nobody} only:
+  [ -z "$asked" ] || fail "$room may ask ${*:-nobody} only:
 $asked"
-  [ -d "src/$folder" ] || return 0
-  may=$(echo "$folder $*" | tr ' ' '|')
-  found=$(grep -rnE '^ *# *include "[a-z]+/' "src/$folder" | grep -vE "include \"($may|choir)/")
-  [ -z "$found" ] || fail "src/$folder may include ${*:-nothing} only:
+  case $room in
+    cli | tools/*) folder=$room ;;
+    *) folder=src/$room ;;
+  esac
+  may=$(echo "$room $*" | sed 's/tools\///g' | tr ' ' '|')
+  found=$(grep -rnE '^ *# *include "[a-z]+/' "$folder" | grep -vE "include \"($may|choir)/")
+  [ -z "$found" ] || fail "$folder may include ${*:-nothing} only:
 $found"
+  known="$known $room"
 }
+known=
 allow base
 allow comm base
 allow op comm base
@@ -46,35 +58,40 @@ allow device op base
 allow data base
 allow moe op comm base
 allow model moe optim op comm base
-allow api model moe op comm base
+allow api data model moe op comm base
 allow train api model moe optim data op comm base
 allow infer api model moe data op comm base
 allow task train infer api model moe data op comm base
-allow bench train infer api model moe data op comm base
-allow plan train api model moe optim op comm base
-allow study task plan train infer api model moe data op comm base
-for folder in src/*/; do
-  case $(basename "$folder") in
-    base | op | comm | cpu | device | data | moe | optim | model | api | train | infer | task | bench | plan | study) ;;
-    *) fail "$folder: has no place in the order of folders (tests/arrows.sh)" ;;
+library="task train infer api model moe optim data op comm base"
+allow tools/npy base
+allow tools/bench $library
+allow tools/plan train api model moe optim op comm base
+allow tools/probe api model data base
+allow tools/pages tools/plan $library
+allow cli tools/npy tools/bench tools/plan tools/probe tools/pages $library
+for folder in src/*/ tools/*/; do
+  room=$(echo "$folder" | sed -E 's/^src\///; s/\/$//')
+  case "$known " in
+    *" $room "*) ;;
+    *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages)/|"base/printable.h"')
+[ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
+$found"
 
 # No circles between files: FILE.c and FILE.h as one, "a b" where a includes a header of b.
-circles=$(grep -rE '^ *# *include "[a-z_/0-9]+\.h"' src --include='*.[ch]' --include='*.cc' |
-  sed -E 's/^src\/([^.:]*)\.[a-z]+: *# *include "([^"]*)\.h".*/\1 \2/' | awk '$1 != $2' |
+circles=$(grep -rE '^ *# *include "[a-z_/0-9]+\.h"' src tools --include='*.[ch]' --include='*.cc' |
+  sed -E 's/^(src|tools)\/([^.:]*)\.[a-z]+: *# *include "([^"]*)\.h".*/\2 \3/' | awk '$1 != $2' |
   tsort 2>&1 >/dev/null | sed 's/^tsort: *//')
 [ -z "$circles" ] || fail "files that include each other:
 $circles"
 
-found=$(grep -nE '^ *# *include "' cli/*.[ch] | grep -vE 'include "(choir/|cli\.h)')
-[ -z "$found" ] || fail "cli/ may include public headers only:
-$found"
 found=$(grep -nE '^ *# *include "' include/choir/* | grep -v 'include "choir/')
 [ -z "$found" ] || fail "public headers may include public headers only:
 $found"
 
-for file in $(find src cli include tests bench fuzz -name '*.[ch]' -o -name '*.cc' 2>/dev/null); do
+for file in $(find src tools cli include tests bench fuzz -name '*.[ch]' -o -name '*.cc' 2>/dev/null); do
   lines=$(wc -l <"$file")
   [ "$lines" -le 400 ] || fail "$file: $lines lines; 400 at most"
 done
@@ -85,9 +102,9 @@ found=$(grep -nE -e '-(Ofast|ffast-math|ffinite-math-only|funsafe-math-optimizat
 $found"
 
 # But for arena.c, where a wrong plan would otherwise write over other memory.
-found=$(grep -rnE '\b(abort|exit|printf|puts|perror) *\(' src --include='*.c' --include='*.cc' --exclude=arena.c |
+found=$(grep -rnE '\b(abort|exit|printf|puts|perror) *\(' src tools --include='*.c' --include='*.cc' --exclude=arena.c |
   grep -vE '^[^:]+:[0-9]+: *(/\*|\*)')
-[ -z "$found" ] || fail "the library neither exits nor prints:
+[ -z "$found" ] || fail "library and tools neither exit nor print:
 $found"
 
 [ $failures = 0 ]

@@ -5,7 +5,7 @@ command -v clang >/dev/null || exit 77
 cd "$1" || exit 1
 check() {
   # shellcheck disable=SC2046 # a word a flag
-  clang -fsyntax-only -std=gnu17 -fopenmp -D_GNU_SOURCE -DCH_CHECK_DEVICE -Isrc -Iinclude -I"$2/include" $(pkg-config --cflags jansson) \
+  clang -fsyntax-only -std=gnu17 -fopenmp -D_GNU_SOURCE -DCH_CHECK_DEVICE -Isrc -Itools -Iinclude -I"$2/include" $(pkg-config --cflags jansson) \
     -Wall -Werror "$1"
 }
 
@@ -22,7 +22,7 @@ for line in 'float plant(const ch_copy_args *a) { return a->x[3]; }' 'float *pla
 done
 
 failures=0
-for file in $(find src -name '*.c' ! -path 'src/cpu/*' ! -path src/device/opencl.c ! -path src/device/cuda.c ! -path 'src/data/*' ! -path src/comm/mpi.c); do
+for file in $(find src tools -name '*.c' ! -path 'src/cpu/*' ! -path src/device/opencl.c ! -path src/device/cuda.c ! -path 'src/data/*' ! -path src/comm/mpi.c); do
   check "$file" "$2" || failures=$((failures + 1))
 done
 [ $failures = 0 ]

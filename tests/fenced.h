@@ -106,7 +106,8 @@ static void fence_fill(ch_ops *ops, ch_compute compute) {
   CH_OPS(FENCE_SET)
   ops->expert_gemm = fence_checked_gemm;
 }
-static const ch_backend fence_backend = {"fenced", &fence_memory, fence_supports, fence_fill, NULL, NULL};
+static const ch_backend fence_backend = {
+    .name = "fenced", .memory = &fence_memory, .supports = fence_supports, .fill = fence_fill};
 
 /* ---- who was it ---- */
 

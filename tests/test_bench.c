@@ -1,10 +1,10 @@
 /* choir_bench: every case runs small and agrees with the reference; problems that are wrong are refused by name. */
-#include "choir/bench.h"
+#include "bench/bench.h"
 #include "moe/router.h"
 #include "op/backend.h"
 #include "testing.h"
 
-static choir_machine_peak peak = {
+static ch_peak peak = {
     .threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 10};
 static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
 

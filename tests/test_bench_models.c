@@ -1,12 +1,12 @@
 /* choir_bench of whole models and of text: what is timed is right, and what is said of it is counted another way. */
-#include "choir/bench.h"
+#include "bench/bench.h"
 #include "choir/config.h"
 #include "op/backend.h"
 #include "program.h"
 
 #define PICO CHOIR_SOURCE_DIR "/configs/pico.json"
 
-static choir_machine_peak peak = {
+static ch_peak peak = {
     .threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 20};
 static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
 

@@ -1,6 +1,7 @@
 /* The program's verbs that need no training: options, help, info, route, init, forward. */
 #include "choir/choir.h"
 #include "moe/router.h"
+#include "npy/npy.h"
 #include "program.h"
 
 static void usage_errors(void **state) {
@@ -77,7 +78,7 @@ static void deep_models(void **state) {
       "\"experts\": 4}, "
       "\"train\": {\"sequence_length\": 32, \"batch_sequences\": 4}}' >deep.json");
   int32_t few[8] = {1, 2, 3};
-  test_ok(choir_npy_write("few.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {1, 8}, .data = few}));
+  test_ok(ch_npy_write("few.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {1, 8}, .data = few}));
   program_must("ulimit -t 6; choir info deep.json");
   program_must("ulimit -t 12; choir init deep.json --out deep && choir forward deep few.npy");
 }
@@ -100,8 +101,8 @@ static void directories_are_inputs(void **state) {
                   "choir data build tree --pattern '*.rst' --tokenizer tree.model --out tree-none");
 }
 
-static void save(const char *path, choir_npy_type type, int dims, void *data) {
-  test_ok(choir_npy_write(path, &(choir_npy){.type = type, .dims = dims, .shape = {4, 4}, .data = data}));
+static void save(const char *path, ch_npy_type type, int dims, void *data) {
+  test_ok(ch_npy_write(path, &(ch_npy){.type = type, .dims = dims, .shape = {4, 4}, .data = data}));
 }
 
 /* A value that is refused is named by file, place and value. */
@@ -109,11 +110,11 @@ static void values_are_named(void) {
   float scores[16], thresholds[4] = {0, NAN, 0, 0};
   int32_t ids[4] = {1, 2, -3, 4};
   for (int i = 0; i < 16; i++) scores[i] = 0.25f;
-  save("one.npy", CHOIR_NPY_FLOAT32, 2, scores);
-  save("beta.npy", CHOIR_NPY_FLOAT32, 1, thresholds);
-  save("ids.npy", CHOIR_NPY_INT32, 1, ids);
+  save("one.npy", CH_NPY_FLOAT32, 2, scores);
+  save("beta.npy", CH_NPY_FLOAT32, 1, thresholds);
+  save("ids.npy", CH_NPY_INT32, 1, ids);
   scores[6] = NAN;
-  save("nan.npy", CHOIR_NPY_FLOAT32, 2, scores);
+  save("nan.npy", CH_NPY_FLOAT32, 2, scores);
   program_refuses(1, "nan.npy: scores[1,2] (row, column) is nan", "choir route --router base nan.npy --logits");
   program_refuses(1, "ids.npy: tokens[2] is -3", "choir route --router hash one.npy --tokens ids.npy");
   program_refuses(1, "beta.npy: thresholds[1] is nan",
@@ -127,9 +128,8 @@ static void route(void **state) {
   uint8_t valid[n];
   test_normal(scores, n * e, 1);
   for (int t = 0; t < n; t++) valid[t] = t % 5 != 0;
-  test_ok(
-      choir_npy_write("s.npy", &(choir_npy){.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = scores}));
-  test_ok(choir_npy_write("v.npy", &(choir_npy){.type = CHOIR_NPY_UINT8, .dims = 1, .shape = {n}, .data = valid}));
+  test_ok(ch_npy_write("s.npy", &(ch_npy){.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = scores}));
+  test_ok(ch_npy_write("v.npy", &(ch_npy){.type = CH_NPY_UINT8, .dims = 1, .shape = {n}, .data = valid}));
   for (const char *const *name = choir_router_names(); *name; name++) {
     if (!strcmp(*name, "hash") || !strcmp(*name, "random")) {
       program_refuses(1, "token", "choir route --router %s s.npy", *name);
@@ -148,14 +148,14 @@ static void route(void **state) {
                  capacity ? "--capacity-factor 1.5" : "");
     json_t *root = program_json();
     int64_t assigned = 0, loads = 0;
-    choir_npy gates;
-    test_ok(choir_npy_read("g.npy", CHOIR_NPY_FLOAT32, 2, &gates));
+    ch_npy gates;
+    test_ok(ch_npy_read("g.npy", CH_NPY_FLOAT32, 2, &gates));
     assert_memory_equal(gates.data, wanted, sizeof wanted);
     for (int i = 0; i < n * e; i++) assigned += wanted[i] != 0;
     for (int i = 0; i < e; i++) loads += json_integer_value(json_array_get(json_object_get(root, "load"), (size_t)i));
     assert_int_equal(assigned, loads);
     assert_int_equal(loads, (int64_t)json_at(root, "assignments"));
-    choir_npy_free(&gates);
+    ch_npy_free(&gates);
     json_decref(root);
   }
   program_must("choir route --router quantile_balanced s.npy --logits --set experts_per_token=3 --json");
@@ -228,15 +228,15 @@ static void init_and_forward(void **state) {
   enum { B = 2, T = 16, V = 300 };
   int32_t tokens[B * T];
   for (int i = 0; i < B * T; i++) tokens[i] = (int32_t)ch_rng_below(ch_rng_make(5, CH_STREAM_TEST, 3), (uint64_t)i, V);
-  test_ok(choir_npy_write("t.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {B, T}, .data = tokens}));
+  test_ok(ch_npy_write("t.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {B, T}, .data = tokens}));
   program_must("choir init %s/configs/pico.json --vocab-size %d --seed 7 --out a", CHOIR_SOURCE_DIR, V);
   program_must("choir init %s/configs/pico.json --vocab-size %d --seed 7 --out b", CHOIR_SOURCE_DIR, V);
   program_must("cmp a/model.safetensors b/model.safetensors");
   program_must("choir info a --json");
   program_must("choir forward a t.npy --logits l.npy --gradients g.safetensors --json");
   json_t *root = program_json();
-  choir_npy logits;
-  test_ok(choir_npy_read("l.npy", CHOIR_NPY_FLOAT32, 3, &logits));
+  ch_npy logits;
+  test_ok(ch_npy_read("l.npy", CH_NPY_FLOAT32, 3, &logits));
   double loss = 0;
   for (int i = 0; i < B * T; i++) {
     const float *row = (const float *)logits.data + (size_t)i * V;
@@ -261,11 +261,11 @@ static void init_and_forward(void **state) {
   }
   choir_tensors_close(weights);
   choir_tensors_close(gradients);
-  choir_npy_free(&logits);
+  ch_npy_free(&logits);
   json_decref(root);
   program_refuses(1, "threads is 100000", "choir forward a t.npy --threads 100000");
   tokens[3] = V;
-  test_ok(choir_npy_write("t.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {B, T}, .data = tokens}));
+  test_ok(ch_npy_write("t.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {B, T}, .data = tokens}));
   program_refuses(1, "t.npy: token 300 at sequence 0, position 3 is outside the vocabulary of 300",
                   "choir forward a t.npy");
 }

@@ -1,5 +1,6 @@
 /* choir probe and choir forward --routing on a model that was trained for some steps. */
 #include "choir/choir.h"
+#include "npy/npy.h"
 #include "program.h"
 
 static int train(void **state) {
@@ -46,7 +47,7 @@ static void probes_every_routing(void **state) {
 static void refusals(void **state) {
   (void)state;
   int32_t tokens[2 * 6] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 400};
-  test_ok(choir_npy_write("t.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
+  test_ok(ch_npy_write("t.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
   program_refuses(2, "give one of", "choir probe run --text corpus.txt --tokens t.npy");
   program_refuses(1, "token 400", "choir probe run --tokens t.npy");
   program_refuses(1, "it has batch, sequence", "choir probe run --routing treshold");
@@ -65,7 +66,7 @@ static void refusals(void **state) {
 static void forward_takes_a_routing(void **state) {
   (void)state;
   int32_t tokens[2 * 6] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-  test_ok(choir_npy_write("f.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
+  test_ok(ch_npy_write("f.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
   program_must("choir forward run f.npy");
   assert_non_null(strstr(program_output, "routing batch, which looks across tokens"));
   program_must("choir forward run f.npy --routing threshold --logits two.npy --json");
@@ -73,15 +74,15 @@ static void forward_takes_a_routing(void **state) {
   assert_string_equal(json_string_value(json_object_get(root, "routing")), "threshold");
   assert_true(json_is_false(json_object_get(root, "looks_across_tokens")));
   json_decref(root);
-  test_ok(choir_npy_write("f.npy", &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {1, 6}, .data = tokens}));
+  test_ok(ch_npy_write("f.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {1, 6}, .data = tokens}));
   program_must("choir forward run f.npy --routing threshold --logits one.npy");
   assert_null(strstr(program_output, "looks across"));
-  choir_npy one, two;
-  test_ok(choir_npy_read("one.npy", CHOIR_NPY_FLOAT32, 3, &one));
-  test_ok(choir_npy_read("two.npy", CHOIR_NPY_FLOAT32, 3, &two));
+  ch_npy one, two;
+  test_ok(ch_npy_read("one.npy", CH_NPY_FLOAT32, 3, &one));
+  test_ok(ch_npy_read("two.npy", CH_NPY_FLOAT32, 3, &two));
   test_close((float *)one.data, (float *)two.data, (int64_t)6 * 320, 1e-5);
-  choir_npy_free(&one);
-  choir_npy_free(&two);
+  ch_npy_free(&one);
+  ch_npy_free(&two);
   program_refuses(1, "has no routing 'thresholds'", "choir forward run f.npy --routing thresholds");
   program_refuses(1, "gradients", "choir forward run f.npy --routing threshold --gradients g.safetensors");
 }

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "choir/choir.h"
+#include "npy/npy.h"
 #include "program.h"
 
 #define TRAIN                                                                                  \
@@ -219,8 +220,8 @@ static void backends(void **state) {
                                       "score run --requests corpus.txt",
                                       "probe run"};
   int32_t token[64] = {0};
-  choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 32}, .data = token};
-  test_ok(choir_npy_write("tokens.npy", &array));
+  ch_npy array = {.type = CH_NPY_INT32, .dims = 2, .shape = {2, 32}, .data = token};
+  test_ok(ch_npy_write("tokens.npy", &array));
   for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
     program_refuses(1, "backend 'metal' is not in this build; take one that is: cpu, reference, opencl",
                     "choir %s --backend metal", calls[i]);

@@ -4,8 +4,8 @@
 #include <glob.h>
 #include <sys/stat.h>
 
-#include "choir/npy.h"
 #include "moe/router.h"
+#include "npy/npy.h"
 #include "program.h"
 
 static char *read_page(const char *page) {
@@ -20,8 +20,7 @@ static char *read_page(const char *page) {
 static void write_scores(void) {
   float score[64 * 4];
   for (int i = 0; i < 64 * 4; i++) score[i] = (float)sin(i * i);
-  test_ok(choir_npy_write("scores.npy",
-                          &(choir_npy){.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
+  test_ok(ch_npy_write("scores.npy", &(ch_npy){.type = CH_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
 }
 
 /* Everything that pages take for granted, once; what they make they make themselves. */

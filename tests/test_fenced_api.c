@@ -2,6 +2,7 @@
  * generation, layers, the bench. And what happens to a host that touches it. */
 #include <sys/wait.h>
 
+#include "bench/bench.h"
 #include "fenced.h"
 #include "model_testing.h"
 #include "moe_testing.h"

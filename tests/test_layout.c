@@ -4,9 +4,9 @@
 
 #include "base/machine.h"
 #include "choir/choir.h"
-#include "choir/plan.h"
 #include "forked_comm.h"
 #include "model_testing.h"
+#include "plan/plan.h"
 #include "plan/room.h"
 #include "program.h"
 #include "train/layout.h"

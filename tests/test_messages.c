@@ -1,13 +1,14 @@
 /* Messages and notices: one line each, whatever the names in them hold; a terminal shows all of it and obeys none. */
 #include <errno.h>
 
+#include "base/printable.h"
 #include "choir/choir.h"
 #include "testing.h"
 
 static void shows(const char *text, size_t size, int lines, const char *wanted) {
   char out[256];
   memset(out, 'x', sizeof out);
-  assert_int_equal(choir_printable(text, size, lines, out, sizeof out), strlen(wanted));
+  assert_int_equal(ch_printable(text, size, lines, out, sizeof out), strlen(wanted));
   assert_string_equal(out, wanted);
 }
 #define SHOWS(text, lines, wanted) shows(text, sizeof(text) - 1, lines, wanted)
@@ -41,7 +42,7 @@ static void never_half_of_anything(void **state) {
   for (size_t room = 0; room < 16; room++) {
     char out[16];
     memset(out, '#', sizeof out);
-    assert_int_equal(choir_printable(text, sizeof text - 1, 0, out, room), 11);
+    assert_int_equal(ch_printable(text, sizeof text - 1, 0, out, room), 11);
     if (!room) continue;
     size_t length = strlen(out);
     assert_true(length < room);

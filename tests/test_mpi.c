@@ -1,6 +1,6 @@
 /* The program under mpirun: the files of one process, one voice, and an end for all when one dies. */
-#include "choir/npy.h"
 #include "mpi.h"
+#include "npy/npy.h"
 
 static int times(const char *word) {
   int count = 0;
@@ -12,7 +12,7 @@ static int times(const char *word) {
 static void save_tokens(const char *path) {
   int32_t token[8 * 16];
   for (int i = 0; i < 8 * 16; i++) token[i] = i * 37 % 320;
-  test_ok(choir_npy_write(path, &(choir_npy){.type = CHOIR_NPY_INT32, .dims = 2, .shape = {8, 16}, .data = token}));
+  test_ok(ch_npy_write(path, &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {8, 16}, .data = token}));
 }
 
 static void same_files_and_one_voice(void **state) {

@@ -1,6 +1,6 @@
 /* .npy: what is written is read, what NumPy writes is read, what is malformed is refused. */
 #include "base/file.h"
-#include "base/npy.h"
+#include "npy/npy.h"
 #include "one_file.h"
 
 static const size_t sizes[] = {4, 8, 4, 8, 1};
@@ -11,23 +11,23 @@ static void every_type_and_rank_round_trips(void **state) {
   for (int i = 0; i < 24; i++) values[i] = 1.0 / (i + 1);
   for (int type = 0; type < 5; type++)
     for (int dims = 0; dims <= 8; dims++) {
-      choir_npy array = {.type = (choir_npy_type)type, .dims = dims, .data = values}, back;
+      ch_npy array = {.type = (ch_npy_type)type, .dims = dims, .data = values}, back;
       size_t count = 1;
       for (int i = 0; i < dims; i++) count *= (size_t)(array.shape[i] = i < 3 ? 2 + (i == 1) : 1);
-      test_ok(choir_npy_write(path, &array));
-      test_ok(choir_npy_read(path, array.type, dims, &back));
+      test_ok(ch_npy_write(path, &array));
+      test_ok(ch_npy_read(path, array.type, dims, &back));
       assert_int_equal(back.dims, dims);
       assert_memory_equal(back.shape, array.shape, (size_t)dims * sizeof *back.shape);
       assert_memory_equal(back.data, values, count * sizes[type]);
-      choir_npy_free(&back);
-      refused(choir_npy_read(path, array.type, dims ? dims + 1 : 1, &back), "dimensions");
+      ch_npy_free(&back);
+      refused(ch_npy_read(path, array.type, dims ? dims + 1 : 1, &back), "dimensions");
       assert_null(back.data);
     }
-  choir_npy empty = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {0, 5}};
-  test_ok(choir_npy_write(path, &empty));
-  test_ok(choir_npy_read(path, CHOIR_NPY_INT32, 2, &empty));
+  ch_npy empty = {.type = CH_NPY_INT32, .dims = 2, .shape = {0, 5}};
+  test_ok(ch_npy_write(path, &empty));
+  test_ok(ch_npy_read(path, CH_NPY_INT32, 2, &empty));
   assert_int_equal(empty.shape[1], 5);
-  choir_npy_free(&empty);
+  ch_npy_free(&empty);
 }
 
 /* The file as NumPy's documentation lays it out, byte for byte. */
@@ -36,8 +36,8 @@ static void header_is_numpys(void **state) {
   char *bytes;
   size_t size;
   int32_t data[6] = {1, 2, 3, 4, 5, 6};
-  choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 3}, .data = data};
-  test_ok(choir_npy_write(path, &array));
+  ch_npy array = {.type = CH_NPY_INT32, .dims = 2, .shape = {2, 3}, .data = data};
+  test_ok(ch_npy_write(path, &array));
   test_ok(ch_file_read(path, 1 << 20, &bytes, &size));
   assert_int_equal(size, 128 + sizeof data);
   assert_memory_equal(bytes, "\x93NUMPY\x01\x00\x76\x00{'descr': '<i4', 'fortran_order': False, 'shape': (2, 3,), } ",
@@ -46,8 +46,7 @@ static void header_is_numpys(void **state) {
   free(bytes);
 }
 
-static int parse(int version, const char *header, const void *data, size_t data_bytes, choir_npy_type as,
-                 choir_npy *array) {
+static int parse(int version, const char *header, const void *data, size_t data_bytes, ch_npy_type as, ch_npy *array) {
   char file[2048] = "\x93NUMPY";
   size_t length = strlen(header), begin = version == 1 ? 10 : 12;
   file[6] = (char)version;
@@ -69,32 +68,32 @@ static void headers_of_other_programs(void **state) {
   const float data[2] = {1.5f, -2};
   for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
     for (int version = 1; version <= 2; version++) {
-      choir_npy array;
-      test_ok(parse(version, headers[i], data, 8, CHOIR_NPY_FLOAT32, &array));
+      ch_npy array;
+      test_ok(parse(version, headers[i], data, 8, CH_NPY_FLOAT32, &array));
       assert_int_equal(array.shape[0], 2);
       assert_memory_equal(array.data, data, 8);
-      choir_npy_free(&array);
+      ch_npy_free(&array);
     }
 }
 
 static void narrowing(void **state) {
   (void)state;
-  choir_npy a;
+  ch_npy a;
   double doubles[3] = {1.1, -1e-60, INFINITY};
   int64_t integers[3] = {INT32_MIN, 7, INT32_MAX};
-  test_ok(parse(1, "{'descr':'<f8','fortran_order':False,'shape':(3,)}", doubles, 24, CHOIR_NPY_FLOAT32, &a));
+  test_ok(parse(1, "{'descr':'<f8','fortran_order':False,'shape':(3,)}", doubles, 24, CH_NPY_FLOAT32, &a));
   assert_true(((float *)a.data)[0] == 1.1f && isinf(((float *)a.data)[2]));
-  choir_npy_free(&a);
-  test_ok(parse(1, "{'descr':'<i8','fortran_order':False,'shape':(3,)}", integers, 24, CHOIR_NPY_INT32, &a));
+  ch_npy_free(&a);
+  test_ok(parse(1, "{'descr':'<i8','fortran_order':False,'shape':(3,)}", integers, 24, CH_NPY_INT32, &a));
   assert_true(((int32_t *)a.data)[0] == INT32_MIN && ((int32_t *)a.data)[2] == INT32_MAX);
-  choir_npy_free(&a);
+  ch_npy_free(&a);
   doubles[1] = 1e39;
   integers[2]++;
-  refused(parse(1, "{'descr':'<f8','fortran_order':False,'shape':(3,)}", doubles, 24, CHOIR_NPY_FLOAT32, &a),
+  refused(parse(1, "{'descr':'<f8','fortran_order':False,'shape':(3,)}", doubles, 24, CH_NPY_FLOAT32, &a),
           "element 1 is 1e+39");
-  refused(parse(1, "{'descr':'<i8','fortran_order':False,'shape':(3,)}", integers, 24, CHOIR_NPY_INT32, &a),
+  refused(parse(1, "{'descr':'<i8','fortran_order':False,'shape':(3,)}", integers, 24, CH_NPY_INT32, &a),
           "element 2 is 2147483648");
-  refused(parse(1, "{'descr':'<i8','fortran_order':False,'shape':(3,)}", integers, 24, CHOIR_NPY_FLOAT32, &a),
+  refused(parse(1, "{'descr':'<i8','fortran_order':False,'shape':(3,)}", integers, 24, CH_NPY_FLOAT32, &a),
           "its elements are int64: float32 is wanted");
 }
 
@@ -103,16 +102,16 @@ static void fortran_order(void **state) {
   (void)state;
   const int32_t stored[12] = {0, 100, 10, 110, 20, 120,
                               1, 101, 11, 111, 21, 121}; /* [2,3,2], value = 100 a + 10 b + c */
-  choir_npy array;
-  test_ok(parse(1, "{'descr': '<i4', 'fortran_order': True, 'shape': (2,3,2), }", stored, 48, CHOIR_NPY_INT32, &array));
+  ch_npy array;
+  test_ok(parse(1, "{'descr': '<i4', 'fortran_order': True, 'shape': (2,3,2), }", stored, 48, CH_NPY_INT32, &array));
   for (int i = 0; i < 12; i++) assert_int_equal(((int32_t *)array.data)[i], 100 * (i / 6) + 10 * (i / 2 % 3) + i % 2);
-  choir_npy_free(&array);
+  ch_npy_free(&array);
   const double wide[4] = {1, 3, 2, 4};
-  test_ok(parse(1, "{'descr': '<f8', 'fortran_order': True, 'shape': (2,2), }", wide, 32, CHOIR_NPY_FLOAT32, &array));
+  test_ok(parse(1, "{'descr': '<f8', 'fortran_order': True, 'shape': (2,2), }", wide, 32, CH_NPY_FLOAT32, &array));
   for (int i = 0; i < 4; i++) assert_true(((float *)array.data)[i] == (float)(i + 1));
-  choir_npy_free(&array);
-  test_ok(parse(1, "{'descr': '<f4', 'fortran_order': True, 'shape': (0,3), }", stored, 0, CHOIR_NPY_FLOAT32, &array));
-  choir_npy_free(&array);
+  ch_npy_free(&array);
+  test_ok(parse(1, "{'descr': '<f4', 'fortran_order': True, 'shape': (0,3), }", stored, 0, CH_NPY_FLOAT32, &array));
+  ch_npy_free(&array);
 }
 
 /* 1, -2, the largest, the smallest normal and subnormal, infinity, NaN, 1/3 as it rounds. */
@@ -120,14 +119,14 @@ static void half_precision(void **state) {
   (void)state;
   const uint16_t stored[8] = {0x3C00, 0xC000, 0x7BFF, 0x0400, 0x8001, 0xFC00, 0x7E00, 0x3555};
   const float want[8] = {1, -2, 65504, 0x1p-14f, -0x1p-24f, -INFINITY, NAN, 0.333251953125f};
-  choir_npy array;
-  test_ok(parse(1, "{'descr': '<f2', 'fortran_order': False, 'shape': (8,), }", stored, 16, CHOIR_NPY_FLOAT32, &array));
+  ch_npy array;
+  test_ok(parse(1, "{'descr': '<f2', 'fortran_order': False, 'shape': (8,), }", stored, 16, CH_NPY_FLOAT32, &array));
   for (int i = 0; i < 8; i++) {
     float got = ((float *)array.data)[i];
     assert_true(isnan(want[i]) ? isnan(got) : got == want[i]);
   }
-  choir_npy_free(&array);
-  refused(parse(1, "{'descr': '<f2', 'fortran_order': False, 'shape': (8,), }", stored, 16, CHOIR_NPY_INT32, &array),
+  ch_npy_free(&array);
+  refused(parse(1, "{'descr': '<f2', 'fortran_order': False, 'shape': (8,), }", stored, 16, CH_NPY_INT32, &array),
           "its elements are float16: int32 is wanted");
 }
 
@@ -160,14 +159,14 @@ static void malformed(void **state) {
       {"{'descr': '<f4", "malformed"},
       {"", "malformed"},
   };
-  choir_npy array;
+  ch_npy array;
   const float data[2] = {1, 2};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    refused(parse(1, cases[i].header, data, 8, CHOIR_NPY_FLOAT32, &array), cases[i].part);
+    refused(parse(1, cases[i].header, data, 8, CH_NPY_FLOAT32, &array), cases[i].part);
     assert_null(array.data);
   }
-  refused(parse(3, cases[0].header, data, 8, CHOIR_NPY_FLOAT32, &array), "version 3");
-  refused(choir_npy_read("/nonexistent/x.npy", CHOIR_NPY_FLOAT32, 0, &array), "/nonexistent/x.npy");
+  refused(parse(3, cases[0].header, data, 8, CH_NPY_FLOAT32, &array), "version 3");
+  refused(ch_npy_read("/nonexistent/x.npy", CH_NPY_FLOAT32, 0, &array), "/nonexistent/x.npy");
 }
 
 static void every_truncation_is_refused(void **state) {
@@ -175,22 +174,22 @@ static void every_truncation_is_refused(void **state) {
   char *bytes;
   size_t size;
   float data[4] = {1, 2, 3, 4};
-  choir_npy array = {.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {2, 2}, .data = data}, back;
-  test_ok(choir_npy_write(path, &array));
+  ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {2, 2}, .data = data}, back;
+  test_ok(ch_npy_write(path, &array));
   test_ok(ch_file_read(path, 1 << 20, &bytes, &size));
   for (size_t length = 0; length < size; length++) {
     char *copy = malloc(length + 1); /* exact size: the address sanitizer watches its end */
     memcpy(copy, bytes, length);
-    refused(ch_npy_parse(copy, length, "f", CHOIR_NPY_FLOAT32, 0, &back), "f: ");
+    refused(ch_npy_parse(copy, length, "f", CH_NPY_FLOAT32, 0, &back), "f: ");
     free(copy);
   }
-  test_ok(ch_npy_parse(bytes, size, "f", CHOIR_NPY_FLOAT32, 0, &back));
-  choir_npy_free(&back);
+  test_ok(ch_npy_parse(bytes, size, "f", CH_NPY_FLOAT32, 0, &back));
+  ch_npy_free(&back);
   free(bytes);
   array.dims = 9;
-  refused(choir_npy_write(path, &array), "9 dimensions");
-  array = (choir_npy){.type = CHOIR_NPY_FLOAT32, .dims = 1, .shape = {-1}, .data = data};
-  refused(choir_npy_write(path, &array), "impossible");
+  refused(ch_npy_write(path, &array), "9 dimensions");
+  array = (ch_npy){.type = CH_NPY_FLOAT32, .dims = 1, .shape = {-1}, .data = data};
+  refused(ch_npy_write(path, &array), "impossible");
 }
 
 int main(void) {

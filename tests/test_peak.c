@@ -1,12 +1,12 @@
-/* The machine's measured peak: plausible, named, and refusing nonsense. */
+/* The peak that a backend measures: plausible, named, all 0 where it cannot tell, and refusing nonsense. */
 #include "base/machine.h"
-#include "choir/machine.h"
+#include "op/backend.h"
 #include "testing.h"
 
 static void measures(void **state) {
   (void)state;
-  choir_machine_peak peak;
-  test_ok(choir_machine_measure(1, 0.05, &peak));
+  ch_peak peak;
+  test_ok(ch_backend_peak("cpu", 1, 0.05, 1, &peak));
   assert_int_equal(peak.threads, 1);
   assert_string_equal(peak.isa, ch_isa_name(ch_machine_isa()));
   assert_true(peak.fp32_gflops > 0.5 && peak.fp32_gflops < 1e4);
@@ -16,15 +16,31 @@ static void measures(void **state) {
   assert_int_equal(strcmp(peak.bf16_unit, "none") != 0, ch_machine_has_bf16());
 }
 
+static void cannot_tell(void **state) {
+  (void)state;
+  ch_peak peak = {.fp32_gflops = 1, .triad_gbs = 1};
+  test_ok(ch_backend_peak("reference", 1, 0.05, 1, &peak));
+  assert_true(!peak.fp32_gflops && !peak.bf16_gflops && !peak.read_gbs && !peak.triad_gbs);
+}
+
+/* Main memory takes 768 MiB: only where it is asked for. */
+static void leaves_memory_out(void **state) {
+  (void)state;
+  ch_peak peak;
+  test_ok(ch_backend_peak("cpu", 1, 0.05, 0, &peak));
+  assert_true(peak.fp32_gflops > 0.5 && !peak.read_gbs && !peak.triad_gbs);
+}
+
 static void refuses(void **state) {
   (void)state;
-  choir_machine_peak peak;
-  assert_int_equal(choir_machine_measure(1, -1, &peak), CHOIR_ERROR_ARGUMENT);
-  assert_int_equal(choir_machine_measure(1, (double)NAN, &peak), CHOIR_ERROR_ARGUMENT);
-  assert_int_equal(choir_machine_measure(1, 0, NULL), CHOIR_ERROR_ARGUMENT);
+  ch_peak peak;
+  assert_int_equal(ch_backend_peak("cpu", 1, -1, 0, &peak), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(ch_backend_peak("cpu", 1, (double)NAN, 0, &peak), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(ch_backend_peak("nothing", 1, 1, 0, &peak), CHOIR_ERROR_ARGUMENT);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(measures), cmocka_unit_test(refuses)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(measures), cmocka_unit_test(cannot_tell),
+                                     cmocka_unit_test(leaves_memory_out), cmocka_unit_test(refuses)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,12 @@
 /* "-" and pipes where files are wanted, and what is said about them; words that are wrong are refused before any work.
  */
-#include "choir/npy.h"
+#include "npy/npy.h"
 #include "program.h"
 
 static void write_scores(const char *path) {
   float score[64 * 4];
   for (int i = 0; i < 64 * 4; i++) score[i] = (float)sin(i * i);
-  test_ok(choir_npy_write(path, &(choir_npy){.type = CHOIR_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
+  test_ok(ch_npy_write(path, &(ch_npy){.type = CH_NPY_FLOAT32, .dims = 2, .shape = {64, 4}, .data = score}));
 }
 
 static void routes_through_pipes(void **state) {

@@ -3,9 +3,9 @@
 #include <glob.h>
 
 #include "api/ranks.h"
-#include "choir/plan.h"
 #include "forked_comm.h"
 #include "model_testing.h"
+#include "plan/plan.h"
 #include "plan/room.h"
 #include "program.h"
 

@@ -1,6 +1,7 @@
 /* The leak probe on every routing of every router: quiet where nothing leaks, loud where something does. */
 #include "base/machine.h"
 #include "model_testing.h"
+#include "probe/probe.h"
 
 static choir_probe_result run_probe(choir_model *model, const char *routing, int draws) {
   choir_probe_options options = CHOIR_PROBE_OPTIONS_INIT;

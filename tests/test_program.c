@@ -1,17 +1,18 @@
 /* `choir forward` and `choir route` on files, against the reference vectors: what a user compares with an
  * implementation of their own. */
 #include "choir/choir.h"
+#include "npy/npy.h"
 #include "program.h"
 
 #define VECTORS CHOIR_SOURCE_DIR "/tests/vectors/"
 
 static void close_npy(const char *path, const choir_tensor *want, double tolerance) {
-  choir_npy got;
+  ch_npy got;
   int64_t count = 1;
-  test_ok(choir_npy_read(path, CHOIR_NPY_FLOAT32, want->dims, &got));
+  test_ok(ch_npy_read(path, CH_NPY_FLOAT32, want->dims, &got));
   for (int i = 0; i < want->dims; i++) assert_int_equal(got.shape[i], want->shape[i]), count *= want->shape[i];
   test_close((const float *)got.data, (const float *)want->data, count, tolerance);
-  choir_npy_free(&got);
+  ch_npy_free(&got);
 }
 
 static void forward(void **state) {
@@ -59,22 +60,20 @@ static void route(void **state) {
   choir_tensors *file;
   test_ok(choir_tensors_open(VECTORS "routers.safetensors", 1, &file));
   const choir_tensor *ids = choir_tensors_find(file, "ids"), *valid = choir_tensors_find(file, "masked.valid");
-  test_ok(choir_npy_write(
+  test_ok(ch_npy_write(
       "ids.npy",
-      &(choir_npy){
-          .type = CHOIR_NPY_INT32, .dims = 1, .shape = {ids->shape[0]}, .data = (void *)(uintptr_t)ids->data}));
-  test_ok(choir_npy_write(
+      &(ch_npy){.type = CH_NPY_INT32, .dims = 1, .shape = {ids->shape[0]}, .data = (void *)(uintptr_t)ids->data}));
+  test_ok(ch_npy_write(
       "valid.npy",
-      &(choir_npy){
-          .type = CHOIR_NPY_UINT8, .dims = 1, .shape = {valid->shape[0]}, .data = (void *)(uintptr_t)valid->data}));
+      &(ch_npy){.type = CH_NPY_UINT8, .dims = 1, .shape = {valid->shape[0]}, .data = (void *)(uintptr_t)valid->data}));
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[256];
     snprintf(text, sizeof text, "%s.scores", cases[i].matrix);
     const choir_tensor *scores = choir_tensors_find(file, text);
-    test_ok(choir_npy_write("scores.npy", &(choir_npy){.type = CHOIR_NPY_FLOAT32,
-                                                       .dims = 2,
-                                                       .shape = {scores->shape[0], scores->shape[1]},
-                                                       .data = (void *)(uintptr_t)scores->data}));
+    test_ok(ch_npy_write("scores.npy", &(ch_npy){.type = CH_NPY_FLOAT32,
+                                                 .dims = 2,
+                                                 .shape = {scores->shape[0], scores->shape[1]},
+                                                 .data = (void *)(uintptr_t)scores->data}));
     snprintf(text, sizeof text, "choir route scores.npy --out gates.npy --json %s", cases[i].options);
     program_must("%s", text);
     snprintf(text, sizeof text, "%s.gates", cases[i].name);

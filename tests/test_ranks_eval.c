@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "choir/choir.h"
 #include "forked_comm.h"
+#include "pages/inspect.h"
 #include "program.h"
 
 enum { B = 16, T = 24, MOST_REPORT = 1 << 16 };

@@ -3,6 +3,7 @@
 #include <sys/mount.h>
 
 #include "choir/choir.h"
+#include "npy/npy.h"
 #include "program.h"
 
 /* A command that must be refused, what goes before it, and what the message must hold. */
@@ -332,15 +333,15 @@ static void damage(const char *from, const char *directory, enum change change) 
 
 static int setup(void **state) {
   int32_t ids[32] = {1, 2, 3}, far[32] = {32000};
-  choir_npy array = {.type = CHOIR_NPY_INT32, .dims = 2, .shape = {2, 16}, .data = ids};
+  ch_npy array = {.type = CH_NPY_INT32, .dims = 2, .shape = {2, 16}, .data = ids};
   if (program_setup(state)) return -1;
   program_must("choir train --threads 1 --config config.json --data data --out run --set steps=14 --set eval_every=0");
   program_must("choir init config.json --vocab-size 320 --out ckpt");
-  test_ok(choir_npy_write("tokens.npy", &array));
+  test_ok(ch_npy_write("tokens.npy", &array));
   array.data = far;
-  test_ok(choir_npy_write("far.npy", &array));
+  test_ok(ch_npy_write("far.npy", &array));
   array.dims = 1;
-  test_ok(choir_npy_write("flat.npy", &array));
+  test_ok(ch_npy_write("flat.npy", &array));
   damage("ckpt", "missing", MISSING);
   damage("ckpt", "surplus", SURPLUS);
   damage("ckpt", "shape", SHAPE);

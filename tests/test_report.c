@@ -3,8 +3,8 @@
 
 #include "base/dir.h"
 #include "base/file.h"
-#include "choir/report.h"
-#include "study/history.h"
+#include "pages/history.h"
+#include "pages/report.h"
 #include "testing.h"
 
 static char directory[] = "/tmp/choir-report-XXXXXX";

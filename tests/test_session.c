@@ -1,6 +1,7 @@
 /* Sessions: their logits against whole passes, and against themselves however tokens are cut and batched. */
 #include "infer/session.h"
 #include "infer_testing.h"
+#include "npy/npy.h"
 
 #define VECTORS CHOIR_SOURCE_DIR "/tests/vectors/"
 static choir_model *load(const char *router, const char *backend) {
@@ -21,7 +22,7 @@ static choir_session *session_of(choir_model *model, int slots, int length, int 
 }
 
 /* All tokens of tokens.npy in one call that is cut into chunks of all sizes: what forward says. */
-static void check_against_forward(const char *router, const char *backend, const choir_npy *tokens) {
+static void check_against_forward(const char *router, const char *backend, const ch_npy *tokens) {
   choir_model *model = load(router, backend);
   int slots = (int)tokens->shape[0], length = (int)tokens->shape[1];
   int64_t vocabulary = choir_model_config_of(model)->model.vocab_size, count = slots * length * vocabulary;
@@ -47,8 +48,8 @@ static void check_against_forward(const char *router, const char *backend, const
 
 static void equals_forward(void **state) {
   (void)state;
-  choir_npy tokens;
-  test_ok(choir_npy_read(VECTORS "tokens.npy", CHOIR_NPY_INT32, 2, &tokens));
+  ch_npy tokens;
+  test_ok(ch_npy_read(VECTORS "tokens.npy", CH_NPY_INT32, 2, &tokens));
   for (const char *const *router = choir_router_names(); *router; router++) {
     char path[512];
     snprintf(path, sizeof path, VECTORS "model/%s/config.json", *router);
@@ -58,7 +59,7 @@ static void equals_forward(void **state) {
     check_against_forward(*router, "cpu", &tokens);
     check_against_forward(*router, "reference", &tokens);
   }
-  choir_npy_free(&tokens);
+  ch_npy_free(&tokens);
 }
 
 /* Sequences of different lengths come in random pieces, pause, start over: logits behind each token as [B,T,V]. */

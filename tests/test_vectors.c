@@ -2,6 +2,7 @@
  * code. Everything goes in through the public API (the optimizers through the table of ops), on every backend. */
 #include "choir/choir.h"
 #include "moe/router.h"
+#include "npy/npy.h"
 #include "testing.h"
 
 #define VECTORS CHOIR_SOURCE_DIR "/tests/vectors/"
@@ -191,7 +192,7 @@ static void layers(void **state) {
   choir_tensors_close(file);
 }
 
-static void check_model(const char *router, const char *backend, const choir_npy *tokens) {
+static void check_model(const char *router, const char *backend, const ch_npy *tokens) {
   char path[512];
   choir_tensors *expected;
   snprintf(path, sizeof path, VECTORS "model/%s/expected.safetensors", router);
@@ -240,12 +241,12 @@ static void check_model(const char *router, const char *backend, const choir_npy
 
 static void models(void **state) {
   (void)state;
-  choir_npy tokens;
-  test_ok(choir_npy_read(VECTORS "tokens.npy", CHOIR_NPY_INT32, 2, &tokens));
+  ch_npy tokens;
+  test_ok(ch_npy_read(VECTORS "tokens.npy", CH_NPY_INT32, 2, &tokens));
   for (int b = 0; backends[b]; b++)
     for (const char *const *router = choir_router_names(); *router; router++)
       check_model(*router, backends[b], &tokens);
-  choir_npy_free(&tokens);
+  ch_npy_free(&tokens);
 }
 
 static void buckets(void **state) {

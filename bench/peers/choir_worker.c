@@ -15,9 +15,9 @@
 
 #include "base/error.h"
 #include "base/machine.h"
-#include "choir/machine.h"
-#include "choir/npy.h"
 #include "moe/layer.h"
+#include "npy/npy.h"
+#include "op/backend.h"
 #include "train/step.h"
 
 enum { SAMPLE = 1 << 18 };
@@ -39,7 +39,7 @@ typedef struct worker {
   ch_moe_args args;
   /* step */
   ch_trainer trainer;
-  choir_npy tokens;
+  ch_npy tokens;
 } worker;
 
 static void fail(void) {
@@ -147,7 +147,7 @@ static void open_step(worker *w, char **argv) {
   choir_model *model;
   run.compute = argv[4];
   run.threads = atoi(argv[5]);
-  check(choir_npy_read(argv[3], CHOIR_NPY_INT32, 2, &w->tokens));
+  check(ch_npy_read(argv[3], CH_NPY_INT32, 2, &w->tokens));
   check(choir_model_load(argv[2], &run, &model));
   check(ch_trainer_plan(model, &w->trainer));
   check(ch_trainer_commit(&w->trainer));
@@ -202,8 +202,8 @@ static void serve(worker *w) {
 }
 
 static void print_peak(int threads) {
-  choir_machine_peak p;
-  check(choir_machine_measure(threads, 0, &p));
+  ch_peak p;
+  check(ch_backend_peak("cpu", threads, 0.5, 1, &p));
   printf(
       "{\"threads\": %d, \"fp32\": %.6g, \"bf16\": %.6g, \"isa\": \"%s\", \"bf16_unit\": \"%s\", \"read_gbs\": %.6g}\n",
       p.threads, p.fp32_gflops, p.bf16_gflops, p.isa, p.bf16_unit, p.read_gbs);

@@ -16,22 +16,15 @@
 #ifndef CHOIR_H
 #define CHOIR_H
 
-#include "choir/bench.h"
+#include "choir/backend.h"
 #include "choir/config.h"
 #include "choir/data.h"
 #include "choir/error.h"
 #include "choir/finetune.h"
 #include "choir/generate.h"
-#include "choir/inspect.h"
 #include "choir/layer.h"
-#include "choir/machine.h"
 #include "choir/model.h"
-#include "choir/npy.h"
-#include "choir/plan.h"
-#include "choir/printable.h"
-#include "choir/probe.h"
 #include "choir/ranks.h"
-#include "choir/report.h"
 #include "choir/router.h"
 #include "choir/routing.h"
 #include "choir/score.h"

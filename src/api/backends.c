@@ -1,6 +1,6 @@
 /* Which backends this build has, and what they would run on. */
 #include "base/error.h"
-#include "choir/machine.h"
+#include "choir/backend.h"
 #include "op/backend.h"
 
 const char *choir_backend_name(int index) {

@@ -9,6 +9,7 @@
 
 #include "api/model.h"
 #include "api/ranks.h"
+#include "base/checkpoints.h"
 #include "base/error.h"
 #include "base/tensors_set.h"
 #include "base/threads.h"

@@ -4,15 +4,11 @@
 #define DEFAULT(name, init) \
   void choir_##name##_default(choir_##name *options) { *options = (choir_##name)init; }
 
-DEFAULT(bench_options, CHOIR_BENCH_OPTIONS_INIT)
 DEFAULT(data_build_options, CHOIR_DATA_BUILD_OPTIONS_INIT)
 DEFAULT(eval_options, CHOIR_EVAL_OPTIONS_INIT)
 DEFAULT(finetune_options, CHOIR_FINETUNE_OPTIONS_INIT)
 DEFAULT(generate_options, CHOIR_GENERATE_OPTIONS_INIT)
-DEFAULT(inspect_options, CHOIR_INSPECT_OPTIONS_INIT)
 DEFAULT(layer_options, CHOIR_LAYER_OPTIONS_INIT)
-DEFAULT(plan_options, CHOIR_PLAN_OPTIONS_INIT)
-DEFAULT(probe_options, CHOIR_PROBE_OPTIONS_INIT)
 DEFAULT(run_options, CHOIR_RUN_OPTIONS_INIT)
 DEFAULT(score_options, CHOIR_SCORE_OPTIONS_INIT)
 DEFAULT(session_options, CHOIR_SESSION_OPTIONS_INIT)

@@ -236,7 +236,7 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   if (training) a->rng_base += (uint64_t)n;
   layer->forward_done = 1;
   layer->backward_possible = a->training;
-  return CHOIR_OK;
+  return ch_exec_check(&layer->x);
 }
 
 int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x, const float *dout,
@@ -250,7 +250,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
   backward(&layer->x, &layer->args, &layer->saved,
            &(call){.weights = weights, .gradients = gradients, .x = x, .dout = dout, .dx = dx});
   layer->backward_possible = 0;
-  return CHOIR_OK;
+  return ch_exec_check(&layer->x);
 }
 
 int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
@@ -271,7 +271,7 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
                                          .observed = calls});
   ch_get_into(&x->tape, thresholds, state, bytes);
   ch_arena_release(&x->tape, mark);
-  return CHOIR_OK;
+  return ch_exec_check(x);
 }
 
 int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats) {

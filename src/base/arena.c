@@ -24,6 +24,7 @@ int ch_arena_commit(ch_arena *a) {
                     "%s: %.2f GiB needed but only %.2f GiB of memory is available; use a smaller model or batch",
                     a->name, (double)bytes / 0x1p30, (double)available / 0x1p30);
   void CH_DEV *p = a->memory->alloc(a->name, bytes);
+  if (!p && a->memory->check) CH_TRY(a->memory->check());
   if (!p) return ch_error(CHOIR_ERROR_MEMORY, "%s: cannot reserve %.2f GiB of memory", a->name, (double)bytes / 0x1p30);
   a->base = p;
   a->size = bytes;

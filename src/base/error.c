@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "choir/printable.h"
+#include "base/printable.h"
 
 enum { MESSAGE_BYTES = 2048 };
 static _Thread_local char message[MESSAGE_BYTES], notices[2 * MESSAGE_BYTES];
@@ -31,7 +31,7 @@ const char *choir_error_name(int code) {
 }
 
 /* Whatever names and values it holds, a message is one line that a terminal shows and does not obey. */
-static void set_message(const char *text) { choir_printable(text, strlen(text), 0, message, sizeof message); }
+static void set_message(const char *text) { ch_printable(text, strlen(text), 0, message, sizeof message); }
 
 int ch_error(int code, const char *format, ...) {
   char text[MESSAGE_BYTES]; /* an argument may point into the old message */
@@ -72,7 +72,7 @@ void ch_notice(const char *format, ...) {
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  choir_printable(text, strlen(text), 0, line, sizeof line - 1);
+  ch_printable(text, strlen(text), 0, line, sizeof line - 1);
   strcat(line, "\n");
   size_t length = strlen(line);
   if (strstr(notices, line) || length >= sizeof notices - notices_used) return; /* once is enough; or no room */

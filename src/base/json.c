@@ -9,8 +9,8 @@
 
 #include "base/buffer.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "base/suggest.h"
-#include "choir/printable.h"
 
 enum { FILE_LIMIT = 16 << 20 };
 
@@ -217,9 +217,9 @@ json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value)
 
 /* What a name is shown as, malloc'd; NULL: no memory. */
 static char *shown(const char *name) {
-  size_t size = strlen(name), room = choir_printable(name, size, 0, NULL, 0) + 1;
+  size_t size = strlen(name), room = ch_printable(name, size, 0, NULL, 0) + 1;
   char *text = malloc(room);
-  if (text) choir_printable(name, size, 0, text, room);
+  if (text) ch_printable(name, size, 0, text, room);
   return text;
 }
 

@@ -28,6 +28,7 @@ typedef struct ch_memory {
   void (*put)(void CH_DEV *to, const void *from, size_t bytes);         /* from the host */
   void (*get)(void *to, const void CH_DEV *from, size_t bytes);         /* to the host */
   void (*synchronise)(void);
+  int (*check)(void); /* CHOIR_OK, or the error of a call above that could not say so; NULL: there are none */
 } ch_memory;
 
 /* The host's own. */

@@ -1,4 +1,4 @@
-#include "choir/printable.h"
+#include "base/printable.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -39,7 +39,7 @@ static size_t show(const unsigned char *p, size_t size, int lines, char shown[16
   return length;
 }
 
-size_t choir_printable(const char *text, size_t size, int lines, char *out, size_t room) {
+size_t ch_printable(const char *text, size_t size, int lines, char *out, size_t room) {
   size_t whole = 0, used = 0;
   int full = 0;
   for (size_t at = 0; at < size;) {

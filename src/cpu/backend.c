@@ -34,9 +34,11 @@ static int reference_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-const ch_backend ch_backend_reference = {"reference", &ch_memory_host, reference_supports, fill_reference, NULL, NULL};
+const ch_backend ch_backend_reference = {
+    .name = "reference", .memory = &ch_memory_host, .supports = reference_supports, .fill = fill_reference};
 
 #ifndef CHOIR_DOUBLE
+#include "cpu/peak.h"
 #include "cpu/simd/fill.h"
 #include "cpu/threaded/threaded.h"
 
@@ -68,5 +70,6 @@ static int cpu_supports(ch_compute compute, int emulate) {
   return CHOIR_OK;
 }
 
-const ch_backend ch_backend_cpu = {"cpu", &ch_memory_host, cpu_supports, fill_cpu, NULL, NULL};
+const ch_backend ch_backend_cpu = {
+    .name = "cpu", .memory = &ch_memory_host, .supports = cpu_supports, .fill = fill_cpu, .peak = ch_cpu_peak};
 #endif

@@ -5,15 +5,11 @@
 
 #include "base/error.h"
 #include "base/machine.h"
-#include "base/threads.h"
-#include "choir/machine.h"
 
 enum { ARRAYS = 3, ELEMENTS = 1 << 26, PIECE = 1 << 16 }; /* of 256 MiB; larger than caches in all */
 
 /* Results go here if they meet a condition that they never meet, so that the compiler must compute them. */
 static volatile float used;
-
-static const double SECONDS = 0.5; /* in all, where the caller does not say */
 
 /* Operations per second of one run of a unit's loop on the calling thread. */
 static double run_unit(const ch_peak_unit *unit, int64_t rounds) {
@@ -82,37 +78,27 @@ static double memory_gbs(float (*piece)(float *const *, int64_t), float *const a
   return (double)ARRAYS * ELEMENTS * sizeof(float) / best * 1e-9;
 }
 
-static int measure_memory(int threads, double seconds, choir_machine_peak *peak) {
+static int measure_memory(int threads, double seconds, ch_peak *peak) {
   float *array[ARRAYS];
   char *memory = aligned_alloc(64, (size_t)ARRAYS * ELEMENTS * sizeof(float));
   if (!memory) return ch_error(CHOIR_ERROR_MEMORY, "no 768 MiB of memory to measure its bandwidth with");
   for (int i = 0; i < ARRAYS; i++) array[i] = (float *)memory + (size_t)i * ELEMENTS;
   time_memory(fill_piece, array, threads); /* pages exist, on the node of the thread that uses them */
-  peak->read_gbs = memory_gbs(read_piece, array, threads, seconds / 4);
-  peak->triad_gbs = memory_gbs(triad_piece, array, threads, seconds / 4);
+  peak->read_gbs = memory_gbs(read_piece, array, threads, seconds / 2);
+  peak->triad_gbs = memory_gbs(triad_piece, array, threads, seconds / 2);
   free(memory);
   return CHOIR_OK;
 }
 
-int choir_machine_measure_arithmetic(int threads, double seconds, choir_machine_peak *peak) {
-  if (!peak) return ch_error(CHOIR_ERROR_ARGUMENT, "choir_machine_measure: peak is NULL");
-  if (!(seconds >= 0))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "choir_machine_measure: seconds is %g; it must not be negative", seconds);
-  if (seconds == 0) seconds = SECONDS / 2;
-  CH_TRY(ch_threads_resolve(threads > 0 ? threads : 0, &threads));
-  CH_TRY(ch_threads_check(threads));
+int ch_cpu_peak(int threads, double seconds, int memory, ch_peak *peak) {
   ch_peak_unit fp32 = ch_peak_fp32(), bf16[4];
+  double arithmetic = memory ? seconds / 2 : seconds;
   ch_peak_bf16(bf16);
-  *peak = (choir_machine_peak){.threads = threads, .isa = fp32.name, .bf16_unit = "none"};
-  peak->fp32_gflops = unit_gflops(&fp32, threads, seconds / 2);
+  *peak = (ch_peak){.threads = threads, .isa = fp32.name, .bf16_unit = "none"};
+  peak->fp32_gflops = unit_gflops(&fp32, threads, arithmetic / 2);
   for (int i = 0; bf16[i].name; i++) {
-    double rate = unit_gflops(&bf16[i], threads, seconds / 4);
+    double rate = unit_gflops(&bf16[i], threads, arithmetic / 4);
     if (rate > peak->bf16_gflops) peak->bf16_gflops = rate, peak->bf16_unit = bf16[i].name;
   }
-  return CHOIR_OK;
-}
-
-int choir_machine_measure(int threads, double seconds, choir_machine_peak *peak) {
-  CH_TRY(choir_machine_measure_arithmetic(threads, seconds / 2, peak));
-  return measure_memory(peak->threads, seconds == 0 ? SECONDS : seconds, peak);
+  return memory ? measure_memory(threads, seconds / 2, peak) : CHOIR_OK;
 }

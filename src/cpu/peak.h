@@ -1,8 +1,14 @@
-/* Loops that keep the machine's arithmetic units busy with values in registers (peak_units.c). */
+/* What the machine can do at most (peak.c), by loops that keep its arithmetic units busy with values in registers
+ * (peak_units.c). */
 #ifndef CH_CPU_PEAK_H
 #define CH_CPU_PEAK_H
 
 #include <stdint.h>
+
+#include "op/backend.h"
+
+/* As ch_backend_cpu has it. */
+int ch_cpu_peak(int threads, double seconds, int memory, ch_peak *peak);
 
 /* An arithmetic unit: `loop` does `rounds` rounds of `flops` operations each on the calling thread, and returns
  * something that depends on all of them. So does `read`, of float units, with `count` floats at a 64-byte boundary,

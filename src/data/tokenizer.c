@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
+#include "base/checkpoints.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "choir/model.h"
@@ -142,8 +143,11 @@ static int find_file(const char **path, char *file) {
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", *path);
   strcat(strcpy(file, *path), name);
   if (access(file, F_OK)) {
-    CH_TRY(choir_checkpoint_find(*path, file, PATH_MAX - sizeof name));
-    strcat(file, name);
+    char found[PATH_MAX];
+    CH_TRY(ch_checkpoint_resolve(*path, found));
+    if (strlen(found) + sizeof name > PATH_MAX)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", found);
+    strcat(strcpy(file, found), name);
   }
   *path = file;
   return CHOIR_OK;

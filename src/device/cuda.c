@@ -13,7 +13,13 @@
 typedef uint64_t device_address;
 typedef void *handle;
 enum {
-  MULTIPROCESSOR_MAJOR = 75, /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, and _MINOR behind it */
+  CUDA_ERROR_OUT_OF_MEMORY = 2,
+  CLOCK_RATE = 13, /* CU_DEVICE_ATTRIBUTE_..., kHz */
+  MULTIPROCESSOR_COUNT = 16,
+  MEMORY_CLOCK_RATE = 36, /* kHz */
+  GLOBAL_MEMORY_BUS_WIDTH = 37,
+  COMPUTE_CAPABILITY_MAJOR = 75,
+  COMPUTE_CAPABILITY_MINOR = 76,
   CUDA_R_32F = 0,
   CUDA_R_16BF = 14,
   CUBLAS_COMPUTE_32F = 68,
@@ -21,10 +27,10 @@ enum {
 };
 /* clang-format off */
 #define CUDA_CALLS(call) \
-  call(cuInit, (unsigned)) call(cuDeviceGetCount, (int *)) call(cuDeviceGet, (int *, int)) \
+  call(cuGetErrorName, (int, const char **)) call(cuInit, (unsigned)) call(cuDeviceGetCount, (int *)) call(cuDeviceGet, (int *, int)) \
   call(cuDeviceGetAttribute, (int *, int, int)) call(cuDeviceGetName, (char *, int, int)) \
   call(cuDeviceTotalMem_v2, (size_t *, int)) \
-  call(cuDevicePrimaryCtxRetain, (handle *, int)) call(cuCtxSetCurrent, (handle)) call(cuCtxSynchronize, (void)) \
+  call(cuDevicePrimaryCtxRetain, (handle *, int)) call(cuDevicePrimaryCtxRelease_v2, (int)) call(cuCtxSetCurrent, (handle)) call(cuCtxSynchronize, (void)) \
   call(cuMemGetInfo_v2, (size_t *, size_t *)) call(cuMemAlloc_v2, (device_address *, size_t)) \
   call(cuMemFree_v2, (device_address)) call(cuMemsetD8_v2, (device_address, unsigned char, size_t)) \
   call(cuMemcpyHtoD_v2, (device_address, const void *, size_t)) \
@@ -38,7 +44,7 @@ enum {
   call(nvrtcGetCUBINSize, (handle, size_t *)) call(nvrtcGetCUBIN, (handle, char *)) \
   call(nvrtcGetProgramLogSize, (handle, size_t *)) call(nvrtcGetProgramLog, (handle, char *))
 #define CUBLAS_CALLS(call) \
-  call(cublasCreate_v2, (handle *)) \
+  call(cublasCreate_v2, (handle *)) call(cublasDestroy_v2, (handle)) \
   call(cublasGemmStridedBatchedEx, (handle, int, int, int, int, int, const void *, const void *, int, int, long long, \
     const void *, int, int, long long, const void *, void *, int, int, long long, int, int, int))
 /* clang-format on */
@@ -48,20 +54,24 @@ NVRTC_CALLS(DECLARE)
 CUBLAS_CALLS(DECLARE)
 
 static handle context, blas, function_of[CH_KERNELS];
-static int opened; /* 1: it is there; -1: it cannot be had */
-static int failed; /* the first error of a call that could not say so */
-static char problem[512];
+static int start(void);
+static ch_driver driver = {.name = "cuda", .instead = "take backend 'cpu', or 'opencl'", .start = start};
 
-static int is_well(int code) {
-  if (code && !failed) failed = code;
-  return !failed;
+/* Notes a call that failed. */
+static int is_well(const char *call, int code) {
+  const char *meaning = NULL;
+  if (!code) return 1;
+  if (!strncmp(call, "cu", 2) && strncmp(call, "cublas", 6)) cuGetErrorName(code, &meaning);
+  return ch_driver_note(&driver, "%s failed: %s (error %d)", call, meaning ? meaning : "no more is known", code);
 }
+#define CALL(name, ...) is_well(#name, name(__VA_ARGS__))
 
-/* A context belongs to a thread, and a program may call from any of its threads. */
+/* A context belongs to a thread, and a program may call from any of its threads. 0: there is no going on. */
 static int here(void) {
-  static _Thread_local int entered;
-  if (!entered && !failed) entered = is_well(cuCtxSetCurrent(context));
-  return !failed;
+  static _Thread_local handle entered;
+  if (driver.failed) return 0;
+  if (entered != context && CALL(cuCtxSetCurrent, context)) entered = context;
+  return !driver.failed;
 }
 
 static device_address address(const void *p) { return (device_address)(uintptr_t)p; }
@@ -71,49 +81,56 @@ static device_address address(const void *p) { return (device_address)(uintptr_t
 static void *cuda_alloc(const char *name, size_t bytes) {
   (void)name;
   device_address p = 0;
-  if (!here() || cuMemAlloc_v2(&p, bytes)) return NULL;
-  is_well(cuMemsetD8_v2(p, 0, bytes));
+  if (!here()) return NULL;
+  int code = cuMemAlloc_v2(&p, bytes);
+  if (code == CUDA_ERROR_OUT_OF_MEMORY) return NULL; /* the caller says what did not fit */
+  if (!is_well("cuMemAlloc_v2", code)) return NULL;
+  CALL(cuMemsetD8_v2, p, 0, bytes);
   return (void *)(uintptr_t)p;
 }
 
+/* Also where some call has failed: a program goes on. */
 static void cuda_free(void *p, size_t bytes) {
   (void)bytes;
-  if (p && here()) cuMemFree_v2(address(p));
+  if (p) here(), CALL(cuMemFree_v2, address(p));
 }
 
 static size_t cuda_available(void) {
   size_t available = 0, all = 0;
-  return !here() || cuMemGetInfo_v2(&available, &all) ? 0 : available;
+  return here() && CALL(cuMemGetInfo_v2, &available, &all) ? available : 0;
 }
 
 static void cuda_zero(void *to, size_t bytes) {
-  if (bytes && here()) is_well(cuMemsetD8_v2(address(to), 0, bytes));
+  if (bytes && here()) CALL(cuMemsetD8_v2, address(to), 0, bytes);
 }
 
 static void cuda_copy(void *to, const void *from, size_t bytes) {
-  if (bytes && here()) is_well(cuMemcpyDtoD_v2(address(to), address(from), bytes));
+  if (bytes && here()) CALL(cuMemcpyDtoD_v2, address(to), address(from), bytes);
 }
 
 static void cuda_put(void *to, const void *from, size_t bytes) {
-  if (bytes && here()) is_well(cuMemcpyHtoD_v2(address(to), from, bytes));
+  if (bytes && here()) CALL(cuMemcpyHtoD_v2, address(to), from, bytes);
 }
 
 static void cuda_get(void *to, const void *from, size_t bytes) {
-  if (bytes && here()) is_well(cuMemcpyDtoH_v2(to, address(from), bytes));
-  if (failed) memset(to, 0xFF, bytes);
+  if (bytes && here()) CALL(cuMemcpyDtoH_v2, to, address(from), bytes);
+  if (driver.failed) memset(to, 0xFF, bytes);
 }
 
 static void cuda_synchronise(void) {
-  if (here()) is_well(cuCtxSynchronize());
+  if (here()) CALL(cuCtxSynchronize);
 }
+
+static int cuda_check(void) { return ch_driver_check(&driver); }
 
 /* ---- launches ---- */
 
 static void cuda_launch(ch_kernel kernel, int64_t groups, const void *args) {
   void *parameters[] = {(void *)args};
   unsigned items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP;
-  if (here())
-    is_well(cuLaunchKernel(function_of[kernel], (unsigned)groups, 1, 1, items, 1, 1, 0, NULL, parameters, NULL));
+  if (!here()) return;
+  int code = cuLaunchKernel(function_of[kernel], (unsigned)groups, 1, 1, items, 1, 1, 0, NULL, parameters, NULL);
+  is_well("cuLaunchKernel", code);
 }
 
 /* cuBLAS has columns where choir has rows: C^T = op(B)^T op(A)^T. What a kernel would round on reading is left to our
@@ -123,40 +140,42 @@ static int cuda_multiply(const product_args *p, int64_t batch) {
   int type = p->a_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F;
   float beta = p->accumulate ? 1 : 0;
   if (p->m < 1 || p->n < 1 || p->k < 1 || batch < 1) return 0;
-  is_well(cublasGemmStridedBatchedEx(blas, p->trans_b, p->trans_a, (int)p->n, (int)p->m, (int)p->k, &p->alpha,
-                                     (const void *)p->b, type, (int)p->ldb, p->b_stride, (const void *)p->a, type,
-                                     (int)p->lda, p->a_stride, &beta, (void *)p->c, CUDA_R_32F, (int)p->ldc,
-                                     p->c_stride, (int)batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+  CALL(cublasGemmStridedBatchedEx, blas, p->trans_b, p->trans_a, (int)p->n, (int)p->m, (int)p->k, &p->alpha,
+       (const void *)p->b, type, (int)p->ldb, p->b_stride, (const void *)p->a, type, (int)p->lda, p->a_stride, &beta,
+       (void *)p->c, CUDA_R_32F, (int)p->ldc, p->c_stride, (int)batch, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
   return 1;
 }
 
 /* ---- the driver ---- */
 
-static int refuse(const char *what, int code) {
-  snprintf(problem, sizeof problem, "backend 'cuda': %s (error %d); take backend 'cpu', or 'opencl'", what, code);
-  return -1;
-}
-
-/* What is missing is named. */
-static void *library(const char *name, const char *other) {
-  void *found = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-  if (!found && other) found = dlopen(other, RTLD_NOW | RTLD_LOCAL);
-  if (!found) snprintf(problem, sizeof problem, "%s is not there", name);
+/* The first of the names that is there; what is missing is named. */
+static void *library(const char *const names[]) {
+  void *found = NULL;
+  for (int i = 0; names[i] && !found; i++) found = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  if (!found) ch_driver_note(&driver, "%s is not there", names[0]);
   return found;
 }
+#define LIBRARY(...) library((const char *const[]){__VA_ARGS__, NULL})
 
 static int load(void) {
-  void *cuda = library("libcuda.so.1", NULL), *nvrtc = cuda ? library("libnvrtc.so", "libnvrtc.so.13") : NULL;
-  void *cublas = nvrtc ? library("libcublas.so", "libcublas.so.13") : NULL;
-  char missing[256];
-  snprintf(missing, sizeof missing, "%.200s", problem);
-  if (!cublas) return refuse(missing, 0);
+  void *cuda = LIBRARY("libcuda.so.1");
+  void *nvrtc = cuda ? LIBRARY("libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12") : NULL;
+  void *cublas = nvrtc ? LIBRARY("libcublas.so", "libcublas.so.13", "libcublas.so.12") : NULL;
+  if (!cublas) return 0;
 #define FIND_IN(library, name) \
-  if (!(*(void **)&name = dlsym(library, #name))) return refuse("there is no " #name, 0);
+  if (!(*(void **)&name = dlsym(library, #name))) return ch_driver_note(&driver, "there is no " #name);
 #define FIND_CUDA(name, parameters) FIND_IN(cuda, name)
 #define FIND_NVRTC(name, parameters) FIND_IN(nvrtc, name)
 #define FIND_CUBLAS(name, parameters) FIND_IN(cublas, name)
   CUDA_CALLS(FIND_CUDA) NVRTC_CALLS(FIND_NVRTC) CUBLAS_CALLS(FIND_CUBLAS) return 1;
+}
+
+/* The compiler's own words, as far as they fit. */
+static void note_log(handle program) {
+  size_t size = 0;
+  char *log = nvrtcGetProgramLogSize(program, &size) ? NULL : calloc(1, size + 1);
+  if (log && !nvrtcGetProgramLog(program, log)) ch_driver_note(&driver, "the kernels do not compile: %.400s", log);
+  free(log);
 }
 
 /* The text, compiled for this device, or NULL. */
@@ -166,72 +185,70 @@ static char *compile(int major, int minor) {
   size_t size = 0;
   handle program = NULL;
   snprintf(arch, sizeof arch, "-arch=sm_%d%d", major, minor);
-  if (nvrtcCreateProgram(&program, ch_device_text, "choir.cu", 0, NULL, NULL)) return NULL;
+  if (!CALL(nvrtcCreateProgram, &program, ch_device_text, "choir.cu", 0, NULL, NULL)) return NULL;
   int code = nvrtcCompileProgram(program, 2, options);
-  if (!code && !nvrtcGetCUBINSize(program, &size) && (image = malloc(size)) && nvrtcGetCUBIN(program, image)) {
+  if (code) note_log(program);
+  if (is_well("nvrtcCompileProgram", code) && CALL(nvrtcGetCUBINSize, program, &size) && (image = malloc(size)) &&
+      !CALL(nvrtcGetCUBIN, program, image)) {
     free(image);
     image = NULL;
   }
-  if (code && !nvrtcGetProgramLogSize(program, &size) && (image = calloc(1, size + 1))) {
-    nvrtcGetProgramLog(program, image);
-    snprintf(problem, sizeof problem, "backend 'cuda': the kernels do not compile: %.400s", image);
-    free(image);
-    image = NULL;
-  }
+  if (!image) ch_driver_note(&driver, "no memory for the kernels");
   nvrtcDestroyProgram(&program);
   return image;
 }
 
 static int build(int device) {
-  int major = 0, minor = 0, code;
+  int major = 0, minor = 0;
   handle module = NULL;
-  if (cuDeviceGetAttribute(&major, MULTIPROCESSOR_MAJOR, device) ||
-      cuDeviceGetAttribute(&minor, MULTIPROCESSOR_MAJOR + 1, device))
-    return refuse("the device does not say what it is", 0);
-  problem[0] = 0;
-  char *image = compile(major, minor);
-  if (!image) return problem[0] ? -1 : refuse("NVRTC did not compile the kernels", 0);
-  code = cuModuleLoadData(&module, image);
+  char *image = CALL(cuDeviceGetAttribute, &major, COMPUTE_CAPABILITY_MAJOR, device) &&
+                        CALL(cuDeviceGetAttribute, &minor, COMPUTE_CAPABILITY_MINOR, device)
+                    ? compile(major, minor)
+                    : NULL;
+  int well = image && CALL(cuModuleLoadData, &module, image);
   free(image);
-  if (code) return refuse("the kernels were not loaded", code);
-  for (int i = 0; i < CH_KERNELS; i++)
-    if ((code = cuModuleGetFunction(&function_of[i], module, ch_kernel_infos[i].name)))
-      return refuse(ch_kernel_infos[i].name, code);
-  return 1;
+  for (int i = 0; i < CH_KERNELS && well; i++)
+    well = CALL(cuModuleGetFunction, &function_of[i], module, ch_kernel_infos[i].name);
+  return well;
+}
+
+/* What was taken goes back where the rest cannot be had; the module goes with its context. */
+static int start_on(int device) {
+  if (!CALL(cuDevicePrimaryCtxRetain, &context, device)) return 0;
+  if (CALL(cuCtxSetCurrent, context) && CALL(cublasCreate_v2, &blas)) {
+    if (build(device)) return 1;
+    cublasDestroy_v2(blas);
+  }
+  cuDevicePrimaryCtxRelease_v2(device);
+  context = NULL;
+  return 0;
 }
 
 static int start(void) {
-  int device = 0, count = 0, code;
-  if (load() < 0) return -1;
-  if ((code = cuInit(0))) return refuse("the driver does not start", code);
-  if ((code = cuDeviceGetCount(&count)) || !count) return refuse("no device is there", code);
-  if (ch_device_wanted >= count) {
-    snprintf(problem, sizeof problem, "backend 'cuda': there is no device %d; there are %d, counted from 0",
-             ch_device_wanted, count);
-    return -1;
-  }
-  if ((code = cuDeviceGet(&device, ch_device_wanted))) return refuse("the device is not to be had", code);
-  if ((code = cuDevicePrimaryCtxRetain(&context, device)) || (code = cuCtxSetCurrent(context)))
-    return refuse("no context", code);
-  if ((code = cublasCreate_v2(&blas))) return refuse("cuBLAS does not start", code);
-  return build(device);
+  int device = 0, count = 0;
+  if (!load() || !CALL(cuInit, 0) || !CALL(cuDeviceGetCount, &count)) return 0;
+  driver.number = ch_device_choose(&driver, count);
+  return driver.number >= 0 && CALL(cuDeviceGet, &device, driver.number) && start_on(device);
 }
 
-static int cuda_open(void) {
-  if (!opened) opened = start();
-  return opened > 0 ? CHOIR_OK : ch_error(CHOIR_ERROR_UNSUPPORTED, "%s", problem);
-}
-
-/* Device `number` in words. */
+/* Device `number` in words. Its peak is what its clocks say: two operations a clock and lane, two transfers a clock. */
 static int cuda_describe(int number, char *text, size_t size) {
   char name[128] = "";
   size_t all = 0;
-  int device = 0, count = 0;
-  if (!opened && load() < 0) opened = -1;
-  if (opened < 0 || cuInit(0) || cuDeviceGetCount(&count) || number >= count) return 0;
-  if (cuDeviceGet(&device, number) || cuDeviceGetName(name, sizeof name, device)) return 0;
-  if (cuDeviceTotalMem_v2(&all, device)) return 0;
-  snprintf(text, size, "%s, %.1f GiB", name, (double)all / 0x1p30);
+  int device = 0, count = 0, major = 0, minor = 0, units = 0, clock = 0, memory_clock = 0, width = 0;
+  const struct {
+    int *value, of;
+  } facts[] = {{&major, COMPUTE_CAPABILITY_MAJOR}, {&minor, COMPUTE_CAPABILITY_MINOR},
+               {&units, MULTIPROCESSOR_COUNT},     {&clock, CLOCK_RATE},
+               {&memory_clock, MEMORY_CLOCK_RATE}, {&width, GLOBAL_MEMORY_BUS_WIDTH}};
+  if ((!driver.opened && !load()) || cuInit(0) || cuDeviceGetCount(&count) || number >= count ||
+      cuDeviceGet(&device, number) || cuDeviceGetName(name, sizeof name, device) || cuDeviceTotalMem_v2(&all, device))
+    return 0;
+  for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+    if (cuDeviceGetAttribute(facts[i].value, facts[i].of, device)) *facts[i].value = 0;
+  int lanes = major * 10 + minor <= 80 ? 64 : 128; /* of a multiprocessor: CUDA C programming guide, throughput */
+  snprintf(text, size, "%s, %.1f GiB; peak %.1f TFLOP/s in fp32, %.2f TB/s", name, (double)all / 0x1p30,
+           2e-9 * lanes * units * clock, 2e-9 * memory_clock * width / 8);
   return 1;
 }
 
@@ -243,15 +260,15 @@ static const ch_device cuda = {
                .copy = cuda_copy,
                .put = cuda_put,
                .get = cuda_get,
-               .synchronise = cuda_synchronise},
-    .open = cuda_open,
+               .synchronise = cuda_synchronise,
+               .check = cuda_check},
     .launch = cuda_launch,
     .multiply = cuda_multiply,
 };
 
 static int cuda_supports(ch_compute compute, int emulate) {
   (void)compute, (void)emulate; /* bf16 is in the hardware from sm_80 on, and right before it */
-  return cuda_open();
+  return ch_driver_open(&driver);
 }
 
 static void cuda_fill(ch_ops *ops, ch_compute compute) {
@@ -259,4 +276,9 @@ static void cuda_fill(ch_ops *ops, ch_compute compute) {
   ch_device_fill(ops);
 }
 
-const ch_backend ch_backend_cuda = {"cuda", &cuda.memory, cuda_supports, cuda_fill, &ch_device_wanted, cuda_describe};
+const ch_backend ch_backend_cuda = {.name = "cuda",
+                                    .memory = &cuda.memory,
+                                    .supports = cuda_supports,
+                                    .fill = cuda_fill,
+                                    .device = &ch_device_wanted,
+                                    .describe = cuda_describe};

@@ -30,19 +30,38 @@ typedef struct ch_kernel_info {
 } ch_kernel_info;
 extern const ch_kernel_info ch_kernel_infos[CH_KERNELS];
 
-/* A driver. Its memory stands first, so that an executor's memory says who launches. What goes wrong in a launch or a
- * copy cannot be said there: the driver notes it, does nothing from then on, and `get` gives bytes of all ones: numbers
- * that are not finite, which end a run. */
+/* A driver. Its memory stands first, so that an executor's memory says who launches. */
 typedef struct ch_device {
   ch_memory memory;
-  /* Finds the device and builds the kernels, once; CHOIR_ERROR_UNSUPPORTED says what is missing. */
-  int (*open)(void);
   void (*launch)(ch_kernel kernel, int64_t groups, const void *args);
   /* A batch of products by a library of the device's, or NULL; 0: not this one, the kernel is to do it. */
   int (*multiply)(const product_args *p, int64_t batch);
 } ch_device;
 
-/* The device that a driver takes when it opens: `--backend cuda:1` is the second one. */
+/* A driver's state. A process opens one device of a driver, once. A launch or a copy that fails cannot say so there: it
+ * is noted, nothing is done from then on, `get` gives bytes of all ones, which are no finite numbers, and ch_memory's
+ * `check` says what it was. */
+typedef struct ch_driver {
+  const char *name, *instead; /* for messages: the backend, and what to do where it cannot be had */
+  int (*start)(void);         /* opens a device, `number`; 0: what failed has been noted */
+  int opened, number;
+  int failed;        /* some call has */
+  char problem[512]; /* the first one that did, in words */
+} ch_driver;
+
+/* Notes that something failed; 0. */
+int ch_driver_note(ch_driver *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Opens the device that is wanted unless one is open. CHOIR_ERROR_UNSUPPORTED says what is missing. */
+int ch_driver_open(ch_driver *d);
+
+/* Which of `count` devices to open; -1: none, which has been noted. */
+int ch_device_choose(ch_driver *d, int count);
+
+/* CHOIR_OK, or CHOIR_ERROR_IO with what failed since the device was opened. */
+int ch_driver_check(const ch_driver *d);
+
+/* The device that a driver takes when it opens: `--backend cuda:1` is number 1. -1: any. */
 extern int ch_device_wanted;
 
 /* For tests of single ops, on an OpenCL driver whose device is the host's own CPU: all memory is the host's, and ops

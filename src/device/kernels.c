@@ -5,8 +5,6 @@
 #define INFO(kernel) {.name = #kernel, .pointers = 0 kernel##_ptrs(COUNT), .bytes = sizeof(kernel##_args)},
 const ch_kernel_info ch_kernel_infos[CH_KERNELS] = {KERNELS(INFO)};
 
-int ch_device_wanted;
-
 void ch_device_fill(ch_ops *ops) {
   ch_device_fill_model(ops);
   ch_device_fill_products(ops);

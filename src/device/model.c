@@ -68,7 +68,8 @@ static void embedding(ch_exec *x, const ch_embedding_args *a) {
 
 static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, embedding_backward, ch_groups(a->d), .token = a->token, .dx = a->dx, .dw = a->dw, .n = a->n, .d = a->d);
+  CH_LAUNCH(x, embedding_backward, ch_groups((int64_t)CLASSES * a->d), .token = a->token, .dx = a->dx, .dw = a->dw,
+            .n = a->n, .d = a->d);
 }
 
 /* ---- elements ---- */
@@ -191,7 +192,7 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
               .keys = a->keys, .values = a->values, .B = a->B, .H = a->H, .dh = a->dh, .positions = a->positions);
     CH_LAUNCH(x, attention_cached, (int64_t)a->begin[a->B] * a->H, .begin = begin, .past = past, .q = a->q,
               .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H, .dh = a->dh,
-              .positions = a->positions, .scale = a->scale);
+              .positions = a->positions, .pad = CH_BIAS_PAD, .scale = a->scale);
   }
   ch_scratch_release(x, mark);
 }

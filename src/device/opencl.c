@@ -3,6 +3,7 @@
  * OpenCL knows buffers, not addresses. An arena's memory is therefore a buffer and a range of addresses that nothing
  * may touch; at a launch every pointer is looked up and becomes a buffer and an offset. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,6 +16,8 @@ typedef struct cl_object *cl_object;
 typedef int32_t cl_int;
 enum {
   CL_MEM_READ_WRITE = 1,
+  CL_DEVICE_MAX_COMPUTE_UNITS = 0x1002,
+  CL_DEVICE_MAX_CLOCK_FREQUENCY = 0x100C, /* MHz */
   CL_DEVICE_NAME = 0x102B,
   CL_DEVICE_GLOBAL_MEM_SIZE = 0x101F,
   CL_PROGRAM_BUILD_LOG = 0x1183
@@ -36,6 +39,8 @@ enum {
   call(cl_int, clEnqueueNDRangeKernel, (cl_object, cl_object, uint32_t, const size_t *, const size_t *, const size_t *, uint32_t, const cl_object *, cl_object *)) \
   call(cl_object, clCreateBuffer, (cl_object, uint64_t, size_t, void *, cl_int *)) \
   call(cl_int, clReleaseMemObject, (cl_object)) \
+  call(cl_int, clReleaseContext, (cl_object)) call(cl_int, clReleaseCommandQueue, (cl_object)) \
+  call(cl_int, clEnqueueFillBuffer, (cl_object, cl_object, const void *, size_t, size_t, size_t, uint32_t, const cl_object *, cl_object *)) \
   call(cl_int, clEnqueueReadBuffer, (cl_object, cl_object, uint32_t, size_t, size_t, void *, uint32_t, const cl_object *, cl_object *)) \
   call(cl_int, clEnqueueWriteBuffer, (cl_object, cl_object, uint32_t, size_t, size_t, const void *, uint32_t, const cl_object *, cl_object *)) \
   call(cl_int, clEnqueueCopyBuffer, (cl_object, cl_object, cl_object, size_t, size_t, size_t, uint32_t, const cl_object *, cl_object *)) \
@@ -45,8 +50,18 @@ enum {
 CL_CALLS(DECLARE)
 
 static cl_object device, context, queue, kernel_of[CH_KERNELS];
-static int opened; /* 1: it is there; -1: it cannot be had */
-static char problem[512];
+static int start(void);
+static ch_driver driver = {
+    .name = "opencl", .instead = "on Debian, apt-get install pocl-opencl-icd runs it on the CPU", .start = start};
+
+/* A kernel's arguments belong to its object, and areas are one list: one thread at a time. */
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+/* Notes a call that failed. */
+static int is_well(const char *call, cl_int code) {
+  return !code || ch_driver_note(&driver, "%s failed (OpenCL error %d)", call, code);
+}
+#define CALL(name, ...) is_well(#name, name(__VA_ARGS__))
 
 /* ---- addresses ---- */
 
@@ -59,12 +74,6 @@ typedef struct {
 } area;
 static area *areas;
 static int area_count;
-static cl_int failed; /* the first error of a call that could not say so */
-
-static int is_well(cl_int code) {
-  if (code && !failed) failed = code;
-  return !failed;
-}
 
 /* The area that a pointer leads into, and the offset in it. */
 static const area *area_of(const void *p, size_t *offset) {
@@ -88,121 +97,142 @@ static int is_host(const void *p) {
 /* ---- launches ---- */
 
 /* Pointers come first: argument i is the buffer that field i leads into, and the field becomes the offset. */
-static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
+static int set_arguments(ch_kernel kernel, const void *args) {
   const ch_kernel_info *info = &ch_kernel_infos[kernel];
-  size_t items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP, all = (size_t)groups * items;
   union {
     uint64_t field[64];
     char bytes[512];
   } copy;
   memcpy(copy.bytes, args, info->bytes);
-  for (int i = 0; i < info->pointers && !failed; i++) {
+  for (int i = 0; i < info->pointers; i++) {
     const void *p = (const void *)(uintptr_t)copy.field[i];
-    size_t at = 0;
+    size_t at;
     const area *a = area_of(p, &at);
     copy.field[i] = at;
-    if (is_host(p))
-      is_well(clSetKernelArgSVMPointer(kernel_of[kernel], (uint32_t)i, p));
-    else
-      is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL));
+    if (is_host(p) ? !CALL(clSetKernelArgSVMPointer, kernel_of[kernel], (uint32_t)i, p)
+                   : !CALL(clSetKernelArg, kernel_of[kernel], (uint32_t)i, sizeof(cl_object), a ? &a->buffer : NULL))
+      return 0;
   }
-  if (failed) return;
-  is_well(clSetKernelArg(kernel_of[kernel], (uint32_t)info->pointers, info->bytes, copy.bytes));
-  if (!failed) is_well(clEnqueueNDRangeKernel(queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL));
-  if (ch_opencl_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
+  return CALL(clSetKernelArg, kernel_of[kernel], (uint32_t)info->pointers, info->bytes, copy.bytes);
 }
 
-static void opencl_zero(void *to, size_t bytes) {
-  if (bytes)
-    opencl_launch(CH_KERNEL_zero, ch_groups((int64_t)bytes / 8 + 8), &(zero_args){.to = to, .bytes = (int64_t)bytes});
+static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
+  size_t items = kernel == CH_KERNEL_product ? TILE * TILE : GROUP, all = (size_t)groups * items;
+  pthread_mutex_lock(&lock);
+  if (!driver.failed && set_arguments(kernel, args))
+    CALL(clEnqueueNDRangeKernel, queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL);
+  if (ch_opencl_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
+  pthread_mutex_unlock(&lock);
 }
 
 /* ---- memory ---- */
 
-static void *opencl_alloc(const char *name, size_t bytes) {
-  (void)name;
+static void opencl_zero(void *to, size_t bytes) {
+  const uint64_t nothing = 0;
+  size_t at;
+  pthread_mutex_lock(&lock);
+  const area *a = area_of(to, &at);
+  if (is_host(to)) memset(to, 0, bytes);
+  if (a && bytes && !driver.failed)
+    CALL(clEnqueueFillBuffer, queue, a->buffer, &nothing, (at | bytes) % sizeof nothing ? 1 : sizeof nothing, at, bytes,
+         0, NULL, NULL);
+  pthread_mutex_unlock(&lock);
+}
+
+static void *add_area(void *base, size_t bytes) {
   cl_int code;
   area *more = realloc(areas, ((size_t)area_count + 1) * sizeof *areas);
   if (!more) return NULL;
   areas = more;
-  int access = ch_opencl_takes_host_pointers ? PROT_READ | PROT_WRITE : PROT_NONE;
-  void *base = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return NULL;
-  if (ch_opencl_takes_host_pointers) return base;
   cl_object buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);
-  if (code) {
-    munmap(base, bytes);
-    return NULL;
-  }
+  if (code) return NULL; /* the caller says what did not fit */
   areas[area_count++] = (area){base, bytes, buffer};
   opencl_zero(base, bytes);
   return base;
 }
 
+static void *opencl_alloc(const char *name, size_t bytes) {
+  (void)name;
+  int access = ch_opencl_takes_host_pointers ? PROT_READ | PROT_WRITE : PROT_NONE;
+  void *base = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return NULL;
+  if (ch_opencl_takes_host_pointers) return base;
+  pthread_mutex_lock(&lock);
+  void *added = add_area(base, bytes);
+  pthread_mutex_unlock(&lock);
+  if (!added) munmap(base, bytes);
+  return added;
+}
+
 static void opencl_free(void *p, size_t bytes) {
   size_t at;
+  pthread_mutex_lock(&lock);
   const area *a = area_of(p, &at);
+  if (a) {
+    clFinish(queue);
+    clReleaseMemObject(a->buffer);
+    areas[a - areas] = areas[--area_count];
+  }
   munmap(p, bytes);
-  if (!a) return;
-  clFinish(queue);
-  clReleaseMemObject(a->buffer);
-  areas[a - areas] = areas[--area_count];
+  pthread_mutex_unlock(&lock);
 }
 
 static size_t opencl_available(void) {
   uint64_t bytes = 0;
+  pthread_mutex_lock(&lock);
   clGetDeviceInfo(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
   for (int i = 0; i < area_count; i++) bytes -= areas[i].bytes < bytes ? areas[i].bytes : bytes;
+  pthread_mutex_unlock(&lock);
   return bytes;
 }
 
 static void opencl_put(void *to, const void *from, size_t bytes) {
   size_t at;
+  pthread_mutex_lock(&lock);
   const area *a = area_of(to, &at);
   if (is_host(to)) memcpy(to, from, bytes);
-  if (a && bytes && !failed) is_well(clEnqueueWriteBuffer(queue, a->buffer, 1, at, bytes, from, 0, NULL, NULL));
+  if (a && bytes && !driver.failed) CALL(clEnqueueWriteBuffer, queue, a->buffer, 1, at, bytes, from, 0, NULL, NULL);
+  pthread_mutex_unlock(&lock);
 }
 
 static void opencl_get(void *to, const void *from, size_t bytes) {
   size_t at;
+  pthread_mutex_lock(&lock);
   const area *a = area_of(from, &at);
-  if (a && bytes && !failed) is_well(clEnqueueReadBuffer(queue, a->buffer, 1, at, bytes, to, 0, NULL, NULL));
+  if (a && bytes && !driver.failed) CALL(clEnqueueReadBuffer, queue, a->buffer, 1, at, bytes, to, 0, NULL, NULL);
   if (is_host(from))
     memcpy(to, from, bytes);
-  else if (failed || !a)
+  else if (driver.failed || !a)
     memset(to, 0xFF, bytes);
+  pthread_mutex_unlock(&lock);
 }
 
 static void opencl_copy(void *to, const void *from, size_t bytes) {
   size_t to_at, from_at;
+  pthread_mutex_lock(&lock);
   const area *a = area_of(to, &to_at), *b = area_of(from, &from_at);
-  if (!a) {
+  if (!a)
     opencl_get(to, from, bytes);
-  } else if (!b) {
+  else if (!b)
     opencl_put(to, from, bytes);
-  } else if (bytes && !failed) {
-    is_well(clEnqueueCopyBuffer(queue, b->buffer, a->buffer, from_at, to_at, bytes, 0, NULL, NULL));
-  }
+  else if (bytes && !driver.failed)
+    CALL(clEnqueueCopyBuffer, queue, b->buffer, a->buffer, from_at, to_at, bytes, 0, NULL, NULL);
+  pthread_mutex_unlock(&lock);
 }
 
 static void opencl_synchronise(void) {
-  if (!failed) is_well(clFinish(queue));
+  if (!driver.failed) CALL(clFinish, queue);
 }
+
+static int opencl_check(void) { return ch_driver_check(&driver); }
 
 /* ---- the driver ---- */
 
-static int refuse(const char *what, cl_int code) {
-  snprintf(problem, sizeof problem,
-           "backend 'opencl': %s (OpenCL error %d); on Debian, apt-get install pocl-opencl-icd runs it on the CPU",
-           what, code);
-  return -1;
-}
-
 static int load(void) {
   void *library = dlopen(getenv("CHOIR_OPENCL") ? getenv("CHOIR_OPENCL") : "libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) return refuse("libOpenCL.so.1 (or what CHOIR_OPENCL names) is not there", 0);
+  if (!library) return ch_driver_note(&driver, "libOpenCL.so.1 (or what CHOIR_OPENCL names) is not there");
 #define FIND(type, name, parameters) \
-  if (!(*(void **)&name = dlsym(library, #name))) return refuse("libOpenCL.so.1 has no " #name, 0);
+  if (!(*(void **)&name = dlsym(library, #name))) return ch_driver_note(&driver, "libOpenCL.so.1 has no " #name);
   CL_CALLS(FIND)
   return 1;
 }
@@ -220,15 +250,18 @@ static int find_devices(cl_object all[MOST_DEVICES]) {
   return count < MOST_DEVICES ? count : MOST_DEVICES;
 }
 
+/* Device `number` in words; how many operations a unit does in a clock OpenCL does not tell. */
 static int opencl_describe(int number, char *text, size_t size) {
   cl_object all[MOST_DEVICES];
   char name[128] = "";
   uint64_t bytes = 0;
-  if (!opened && load() < 0) opened = -1;
-  if (opened < 0 || number >= find_devices(all)) return 0;
+  uint32_t units = 0, clock = 0;
+  if ((!driver.opened && !load()) || number >= find_devices(all)) return 0;
   clGetDeviceInfo(all[number], CL_DEVICE_NAME, sizeof name - 1, name, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
-  snprintf(text, size, "%s, %.1f GiB", name, (double)bytes / 0x1p30);
+  clGetDeviceInfo(all[number], CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+  clGetDeviceInfo(all[number], CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof clock, &clock, NULL);
+  snprintf(text, size, "%s, %.1f GiB; %u compute units at %.2f GHz", name, (double)bytes / 0x1p30, units, 1e-3 * clock);
   return 1;
 }
 
@@ -236,39 +269,31 @@ static int build(void) {
   cl_int code;
   const char *text = ch_device_text;
   cl_object program = clCreateProgramWithSource(context, 1, &text, NULL, &code);
-  if (code) return refuse("the kernels were not taken", code);
+  if (!is_well("clCreateProgramWithSource", code)) return 0;
   code = clBuildProgram(program, 1, &device, "-cl-std=CL1.2", NULL, NULL);
   if (code) {
     char log[400] = "";
     clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_LOG, sizeof log - 1, log, NULL);
-    snprintf(problem, sizeof problem, "backend 'opencl': the kernels do not compile: %s", log);
-    return -1;
+    return ch_driver_note(&driver, "the kernels do not compile (OpenCL error %d): %s", code, log);
   }
-  for (int i = 0; i < CH_KERNELS; i++) {
-    kernel_of[i] = clCreateKernel(program, ch_kernel_infos[i].name, &code);
-    if (code) return refuse(ch_kernel_infos[i].name, code);
-  }
-  return 1;
+  for (int i = 0; i < CH_KERNELS && !code; i++) kernel_of[i] = clCreateKernel(program, ch_kernel_infos[i].name, &code);
+  return is_well("clCreateKernel", code);
 }
 
 static int start(void) {
   cl_object all[MOST_DEVICES];
   cl_int code;
-  if (load() < 0) return -1;
-  int count = find_devices(all);
-  if (!count) return refuse("no OpenCL device is there", 0);
-  if (ch_device_wanted >= count) return refuse("there are fewer devices than that; `choir devices` lists them", 0);
-  device = all[ch_device_wanted];
+  if (!load() || (driver.number = ch_device_choose(&driver, find_devices(all))) < 0) return 0;
+  device = all[driver.number];
   context = clCreateContext(NULL, 1, &device, NULL, NULL, &code);
-  if (code) return refuse("no context", code);
+  if (!is_well("clCreateContext", code)) return 0;
   queue = clCreateCommandQueue(context, device, 0, &code);
-  if (code) return refuse("no queue", code);
-  return build();
-}
-
-static int opencl_open(void) {
-  if (!opened) opened = start();
-  return opened > 0 ? CHOIR_OK : ch_error(CHOIR_ERROR_UNSUPPORTED, "%s", problem);
+  if (is_well("clCreateCommandQueue", code)) {
+    if (build()) return 1;
+    clReleaseCommandQueue(queue);
+  }
+  clReleaseContext(context);
+  return 0;
 }
 
 static const ch_device opencl = {
@@ -279,8 +304,8 @@ static const ch_device opencl = {
                .copy = opencl_copy,
                .put = opencl_put,
                .get = opencl_get,
-               .synchronise = opencl_synchronise},
-    .open = opencl_open,
+               .synchronise = opencl_synchronise,
+               .check = opencl_check},
     .launch = opencl_launch,
 };
 
@@ -288,7 +313,7 @@ static int opencl_supports(ch_compute compute, int emulate) {
   if (compute == CH_COMPUTE_BF16 && !emulate)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "compute 'bf16': OpenCL has no bf16 products; use fp32, or ask for emulation, which saves memory");
-  return opencl_open();
+  return ch_driver_open(&driver);
 }
 
 static void opencl_fill(ch_ops *ops, ch_compute compute) {
@@ -296,5 +321,9 @@ static void opencl_fill(ch_ops *ops, ch_compute compute) {
   ch_device_fill(ops);
 }
 
-const ch_backend ch_backend_opencl = {"opencl",    &opencl.memory,    opencl_supports,
-                                      opencl_fill, &ch_device_wanted, opencl_describe};
+const ch_backend ch_backend_opencl = {.name = "opencl",
+                                      .memory = &opencl.memory,
+                                      .supports = opencl_supports,
+                                      .fill = opencl_fill,
+                                      .device = &ch_device_wanted,
+                                      .describe = opencl_describe};

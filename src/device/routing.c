@@ -229,9 +229,9 @@ static void part(ch_exec *x, const ch_part_args *a) {
 static void tally(ch_exec *x, const ch_tally_args *a) {
   if (ch_counting(x)) return;
   const ch_record *r = a->record;
-  CH_LAUNCH(x, tally, 1, .begin = r->expert_begin, .slot_gate = r->slot_gate, .token_begin = r->token_begin,
-            .valid = a->valid, .aux_loss = a->aux_loss, .dropped = a->dropped, .demand = a->demand, .sums = a->sums,
-            .counts = a->counts, .n = r->tokens, .e = r->experts);
+  CH_LAUNCH(x, tally, r->experts + 1, .begin = r->expert_begin, .slot_gate = r->slot_gate,
+            .token_begin = r->token_begin, .valid = a->valid, .aux_loss = a->aux_loss, .dropped = a->dropped,
+            .demand = a->demand, .sums = a->sums, .counts = a->counts, .n = r->tokens, .e = r->experts);
 }
 
 void ch_device_fill_routing(ch_ops *ops) {

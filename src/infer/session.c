@@ -168,7 +168,7 @@ int choir_session_advance(choir_session *s, const int *counts, const int32_t *to
     memcpy(s->token, tokens + first, (size_t)rows * sizeof *tokens);
     ch_session_pass(s, all ? all + first * V : NULL);
   }
-  return CHOIR_OK;
+  return ch_exec_check(&s->x);
 }
 
 int choir_session_length(const choir_session *s, int slot) {

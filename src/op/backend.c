@@ -32,11 +32,14 @@ static const ch_backend *known(const char *name) {
 
 const ch_backend *ch_backend_at(int index) { return index >= 0 && index < MOST_BACKENDS ? backends[index] : NULL; }
 
-/* "cuda:1": the number behind the colon is that of the device. */
+/* "cuda:1": the number behind the colon is that of the device; without one it is -1, any. */
 static const ch_backend *with_device(const ch_backend *backend, const char *name) {
   const char *colon = strchr(name, ':');
   char *end = NULL;
-  if (!colon) return backend;
+  if (!colon) {
+    if (backend->device) *backend->device = -1;
+    return backend;
+  }
   long number = strtol(colon + 1, &end, 10);
   if (!backend->device || end == colon + 1 || *end || number < 0 || number > 1 << 16) {
     ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s': %s", name,
@@ -68,6 +71,16 @@ const ch_backend *ch_backend_find(const char *name) {
   ch_error(CHOIR_ERROR_ARGUMENT, "backend '%.40s' is not in this build; take one that is: %s", name,
            ch_word_list(list, sizeof list, names));
   return NULL;
+}
+
+int ch_backend_peak(const char *name, int threads, double seconds, int memory, ch_peak *peak) {
+  const ch_backend *backend = ch_backend_find(name);
+  if (!backend) return CHOIR_ERROR_ARGUMENT;
+  if (!(seconds > 0)) return ch_error(CHOIR_ERROR_ARGUMENT, "seconds is %g: it must be above 0", seconds);
+  CH_TRY(ch_threads_resolve(threads, &threads));
+  CH_TRY(ch_threads_check(threads));
+  *peak = (ch_peak){.threads = threads, .isa = "unknown", .bf16_unit = "unknown"};
+  return backend->peak ? backend->peak(threads, seconds, memory, peak) : CHOIR_OK;
 }
 
 const ch_backend *ch_backend_of_host(void) {
@@ -156,3 +169,5 @@ const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes) {
   if (!ch_counting(x)) x->memory->get(to, from, bytes);
   return to;
 }
+
+int ch_exec_check(const ch_exec *x) { return x->memory->check ? x->memory->check() : CHOIR_OK; }

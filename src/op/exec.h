@@ -47,6 +47,9 @@ static inline ch_exec *ch_host(ch_exec *x) { return x->host ? x->host : x; }
  * in the host's scratch. Waits for the device: docs/ops.md lists the places that do. */
 const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes);
 
+/* Whether the device did all that it was asked for: its error, else CHOIR_OK. Who has waited for results asks. */
+int ch_exec_check(const ch_exec *x);
+
 /* Marks in tape or scratch, and in the host's, which may be the same. */
 typedef struct ch_marks {
   size_t own, host;

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/checkpoints.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
 #include "model/config.h"

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/machine.h"
-#include "choir/machine.h"
 #include "comm/collective.h"
 #include "comm/watch.h"
+#include "op/backend.h"
 #include "train/metrics.h"
 #include "train/ranks.h"
 #include "train/room.h"
@@ -262,11 +262,12 @@ static int loop(loop_state *d) {
 static int prepare(loop_state *d) {
   const ch_run *run = d->run;
   choir_config_costs costs;
-  choir_machine_peak peak;
+  ch_peak peak;
   CH_TRY(choir_config_cost(&run->config, &costs));
-  CH_TRY(choir_machine_measure_arithmetic(run->trainer.model->x.threads, 0.15, &peak));
+  const ch_exec *x = &run->trainer.model->x;
+  CH_TRY(ch_backend_peak(x->ops->name, x->threads, 0.15, 0, &peak));
   d->flops_per_token = costs.train_flops_per_token;
-  d->peak_gflops = run->trainer.model->x.compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
+  d->peak_gflops = x->compute == CH_COMPUTE_BF16 ? peak.bf16_gflops : peak.fp32_gflops;
   d->begin = ch_machine_seconds();
   return CHOIR_OK;
 }

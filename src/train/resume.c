@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/checkpoints.h"
 #include "base/error.h"
 #include "model/config.h"
 #include "model/weights.h"

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/checkpoints.h"
 #include "base/dir.h"
 #include "base/error.h"
 #include "base/file.h"

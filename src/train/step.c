@@ -76,6 +76,7 @@ int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
     if (!isfinite(squares[i])) name = t->model->net.params.p[i].name;
   }
   ch_scratch_release(x, mark);
+  CH_TRY(ch_exec_check(x));
   return ch_error(CHOIR_ERROR_NUMERIC,
                   "step %" PRId64
                   ": loss %g; first tensor that is not finite: %s%s%s. Nothing of this step was kept; resume from "

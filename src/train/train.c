@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "api/ranks.h"
+#include "base/checkpoints.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/reserved.h"

@@ -7,7 +7,7 @@
 
 /* A row a kernel. */
 #define KERNELS(row) \
-  row(zero) row(round_bf16) row(widen_bf16) \
+  row(round_bf16) row(widen_bf16) \
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
   row(gather) row(combine) row(combine_backward) row(embedding) row(embedding_backward) row(gelu) \
   row(gelu_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
@@ -28,6 +28,7 @@
 #define AS_BF16 2
 #define PIECE 4096 /* elements that one group sums up */
 #define BLOCK 64   /* rows that one item sums up */
+#define CLASSES 64 /* of words of the vocabulary, by their number */
 
 /* ---- rows.cl.h ---- */
 #define softmax_ptrs(p) p(x) p(y)
@@ -61,8 +62,6 @@ typedef struct { gelu_ptrs(FIELD) I64 count; } gelu_args;
 typedef struct { gelu_backward_ptrs(FIELD) I64 count; } gelu_backward_args;
 #define copy_ptrs(p) p(x) p(y)
 typedef struct { copy_ptrs(FIELD) I64 count; I32 accumulate; } copy_args;
-#define zero_ptrs(p) p(to)
-typedef struct { zero_ptrs(FIELD) I64 bytes; } zero_args;
 #define round_bf16_ptrs(p) p(rows) p(x) p(y)
 typedef struct { round_bf16_ptrs(FIELD) I64 count; } round_bf16_args;
 #define widen_bf16_ptrs(p) p(rows) p(x) p(y)
@@ -102,7 +101,7 @@ typedef struct { attention_dbias_ptrs(FIELD) I32 B, T, H, buckets; } attention_d
 #define cache_append_ptrs(p) p(begin) p(past) p(k) p(v) p(keys) p(values)
 typedef struct { cache_append_ptrs(FIELD) I32 B, H, dh, positions; } cache_append_args;
 #define attention_cached_ptrs(p) p(begin) p(past) p(q) p(keys) p(values) p(bias) p(out)
-typedef struct { attention_cached_ptrs(FIELD) I32 B, H, dh, positions; F32 scale; } attention_cached_args;
+typedef struct { attention_cached_ptrs(FIELD) I32 B, H, dh, positions, pad; F32 scale; } attention_cached_args;
 #define attention_bias_ptrs(p) p(rel_bias) p(bucket) p(bias)
 typedef struct { attention_bias_ptrs(FIELD) I32 H, positions, pad; } attention_bias_args; /* bucket [positions] */
 

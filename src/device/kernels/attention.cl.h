@@ -147,7 +147,7 @@ KERNEL(attention_cached) {
   int at = b < a.B ? P(int, past)[b] + row - P(int, begin)[b] : -1; /* -1: there is no such row, and no loop */
   I64 cache = ((I64)b * a.H + head) * a.positions * a.dh;
   GLOBAL const float *q = P(float, q) + GID * a.dh, *keys = P(float, keys) + cache, *values = P(float, values) + cache;
-  GLOBAL const float *bias = P(float, bias) + head * (I64)(a.positions + 16) + a.positions - 1 - at;
+  GLOBAL const float *bias = P(float, bias) + head * (I64)(a.positions + a.pad) + a.positions - 1 - at;
   GLOBAL float *out = P(float, out) + GID * a.dh;
   float largest = -INF;
   double total = 0;

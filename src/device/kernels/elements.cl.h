@@ -1,21 +1,22 @@
 /* Elements, one by one; and sums of squares. */
 
-/* Phi(x), the normal distribution function; erfc keeps the small values of the left tail exact. */
-INLINE double normal_cdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+/* Phi(x), the normal distribution function; erfc keeps the small values of the left tail. In float: most GPUs have few
+ * units for double, and this would take longer than the products around it. */
+INLINE float normal_cdf(float x) { return 0.5f * erfc(-x * 0.70710678f); }
 
 /* d/dx of x Phi(x) = Phi(x) + x phi(x). */
-INLINE double gelu_slope(double x) { return normal_cdf(x) + x * exp(-0.5 * x * x) * 0.39894228040143267794; }
+INLINE float gelu_slope(float x) { return normal_cdf(x) + x * exp(-0.5f * x * x) * 0.39894228f; }
 
 KERNEL(gelu) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
     if (P(ushort, x16) && P(float, x)) P(ushort, x16)[i] = to_bf16(P(float, x)[i]);
-    double x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], y = x * normal_cdf(x);
+    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], y = x * normal_cdf(x);
     if (P(float, u)) y *= P(float, u)[i];
     if (P(ushort, y16))
-      P(ushort, y16)[i] = to_bf16((float)y);
+      P(ushort, y16)[i] = to_bf16(y);
     else
-      P(float, y)[i] = (float)y;
+      P(float, y)[i] = y;
   }
 }
 
@@ -23,17 +24,17 @@ KERNEL(gelu) {
 KERNEL(gelu_backward) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
-    double x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], dy = P(float, dy)[i];
-    double u = P(float, u) ? P(float, u)[i] : 1, y = x * normal_cdf(x), dx = dy * u * gelu_slope(x);
+    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], dy = P(float, dy)[i];
+    float u = P(float, u) ? P(float, u)[i] : 1, y = x * normal_cdf(x), dx = dy * u * gelu_slope(x);
     if (P(ushort, y16))
-      P(ushort, y16)[i] = to_bf16((float)(y * u));
+      P(ushort, y16)[i] = to_bf16(y * u);
     else if (P(float, y))
-      P(float, y)[i] = (float)(y * u);
+      P(float, y)[i] = y * u;
     if (P(ushort, dx16))
-      P(ushort, dx16)[i] = to_bf16((float)dx);
+      P(ushort, dx16)[i] = to_bf16(dx);
     else
-      P(float, dx)[i] = (float)dx;
-    if (P(float, u)) P(float, du)[i] = (float)(dy * y);
+      P(float, dx)[i] = dx;
+    if (P(float, u)) P(float, du)[i] = dy * y;
   }
 }
 
@@ -49,12 +50,6 @@ KERNEL(multiply) {
     float product = P(float, a)[i] * P(float, b)[i];
     P(float, y)[i] = a.accumulate ? P(float, y)[i] + product : product;
   }
-}
-
-/* Memory is aligned to 64 bytes: words, then what is left. */
-KERNEL(zero) {
-  EACH(i, a.bytes / 8) P(I64, to)[i] = 0;
-  EACH(i, a.bytes % 8) P(uchar, to)[a.bytes / 8 * 8 + i] = 0;
 }
 
 KERNEL(round_bf16) {
@@ -101,13 +96,14 @@ KERNEL(sum_squares) {
   }
 }
 
-/* One item: the order of the sums is that of arrays and pieces. */
+/* One group. */
 KERNEL(total_squares) {
-  if (GID == 0 && LID == 0)
-    for (I64 array = 0; array < a.arrays; array++) {
-      double sum = 0;
-      for (I64 p = 0; p < a.pieces; p++) sum += P(double, partial)[array * a.pieces + p];
-      P(double, sum)[array * a.step] = sum;
-      if (P(double, total)) P(double, total)[0] += sum;
-    }
+  SHARED double room[GROUP];
+  for (I64 array = 0; array < a.arrays; array++) {
+    double sum = 0;
+    for (I64 p = LID; p < a.pieces; p += GROUP) sum += P(double, partial)[array * a.pieces + p];
+    sum = sum_over(sum, room);
+    if (LID == 0) P(double, sum)[array * a.step] = sum;
+    if (LID == 0 && P(double, total)) P(double, total)[0] += sum;
+  }
 }

@@ -54,23 +54,21 @@ KERNEL(part_fill) {
   }
 }
 
-/* One group. */
+/* Group i counts the tokens with i experts, 0 .. e; the first one does the rest. */
 KERNEL(tally) {
   SHARED double room[GROUP];
   GLOBAL I64 *load = P(I64, counts) + 1, *demand = load + a.e, *histogram = demand + a.e;
-  int slots = P(int, begin)[a.e];
-  double gates = 0;
-  for (I64 s = LID; s < slots; s += GROUP) gates += P(float, slot_gate)[s];
+  double count = 0, gates = 0;
+  for (I64 t = LID; t < a.n; t += GROUP)
+    count += !(P(uchar, valid) && !P(uchar, valid)[t]) && P(int, token_begin)[t + 1] - P(int, token_begin)[t] == GID;
+  count = sum_over(count, room);
+  if (LID == 0) histogram[GID] = (I64)count;
+  if (GID > 0) return;
+  for (I64 s = LID; s < P(int, begin)[a.e]; s += GROUP) gates += P(float, slot_gate)[s];
   gates = sum_over(gates, room);
   for (int i = LID; i < a.e; i += GROUP) {
     load[i] = P(int, begin)[i + 1] - P(int, begin)[i];
     demand[i] = P(int, demand)[i];
-  }
-  for (int i = LID; i <= a.e; i += GROUP) { /* each item counts the tokens with i experts */
-    I64 count = 0;
-    for (I64 t = 0; t < a.n; t++)
-      count += !(P(uchar, valid) && !P(uchar, valid)[t]) && P(int, token_begin)[t + 1] - P(int, token_begin)[t] == i;
-    histogram[i] = count;
   }
   if (LID == 0) {
     P(double, sums)[0] = P(double, aux_loss)[0];

@@ -1,0 +1,348 @@
+/* The calls of libcuda, libnvrtc and libcublas that src/device/cuda.c makes, and what CUDA asks of who makes them. */
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fake.h"
+
+#define CALL __attribute__((visibility("default"))) int
+
+enum { LOST = 999, MOST = 4096, DEVICES = 2, MAJOR = 9, MINOR = 0 };
+static const size_t ROOM = (size_t)64 << 30;
+
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static struct {
+  char *begin;
+  size_t bytes;
+} area[MOST];
+static int areas, initialised, retained, taken = -1, handles, programs, lost;
+static long launched[256], products;
+static char *untouchable, *room; /* device memory as addresses, and as bytes */
+static size_t used;
+static _Thread_local int current; /* this thread has entered the context */
+static char context[1], blas[1], module[1], program[1], image[] = "choir's kernels";
+
+void fake_wrong(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  fprintf(stderr, "fake CUDA: ");
+  vfprintf(stderr, format, args);
+  fprintf(stderr, "\n");
+  abort();
+}
+
+static int takes_host_pointers(void) { return getenv("FAKE_CUDA_HOST") != NULL; }
+
+/* Whether this call is to fail. */
+static int fails(const char *name) {
+  static const char *wanted;
+  static long left = -1;
+  if (!wanted) {
+    wanted = getenv("FAKE_CUDA_FAIL") ? getenv("FAKE_CUDA_FAIL") : "";
+    const char *colon = strchr(wanted, ':');
+    left = colon ? atol(colon + 1) : 0;
+  }
+  size_t length = strcspn(wanted, ":");
+  if (!lost && length && !strncmp(name, wanted, length) && !name[length] && --left == 0) lost = 1;
+  return lost;
+}
+#define BEGIN(name)              \
+  if (fails(#name)) return LOST; \
+  if (!initialised) fake_wrong(#name " before cuInit")
+#define BEGIN_IN_CONTEXT(name) \
+  BEGIN(name);                 \
+  if (!current) fake_wrong(#name " without a context")
+
+__attribute__((destructor)) static void report(void) {
+  FILE *file = getenv("FAKE_CUDA_REPORT") ? fopen(getenv("FAKE_CUDA_REPORT"), "a") : NULL;
+  if (!file) return;
+  fprintf(file, "left: %d allocations, %d programs, %d contexts, %d handles\n", areas, programs, retained, handles);
+  fprintf(file, "device %d\ncublas %ld\n", taken, products);
+  for (int i = 0; i < fake_kernels; i++) fprintf(file, "%s %ld\n", fake_kernel_name(i), launched[i]);
+  fclose(file);
+}
+
+/* ---- the device ---- */
+
+CALL cuGetErrorName(int code, const char **name) {
+  *name = code == LOST ? "CUDA_ERROR_UNKNOWN" : "another error";
+  return 0;
+}
+CALL cuInit(unsigned flags) {
+  if (fails("cuInit")) return LOST;
+  return !(initialised = flags == 0);
+}
+CALL cuDeviceGetCount(int *count) {
+  BEGIN(cuDeviceGetCount);
+  *count = DEVICES;
+  return 0;
+}
+CALL cuDeviceGet(int *device, int number) {
+  BEGIN(cuDeviceGet);
+  if (number < 0 || number >= DEVICES) return 101;
+  *device = number;
+  return 0;
+}
+CALL cuDeviceGetName(char *name, int bytes, int device) {
+  BEGIN(cuDeviceGetName);
+  snprintf(name, (size_t)bytes, "fake GPU %d", device);
+  return 0;
+}
+CALL cuDeviceTotalMem_v2(size_t *bytes, int device) {
+  BEGIN(cuDeviceTotalMem_v2);
+  (void)device;
+  *bytes = ROOM;
+  return 0;
+}
+CALL cuDeviceGetAttribute(int *value, int attribute, int device) {
+  static const struct {
+    int attribute, value;
+  } known[] = {{13, 1000000}, {16, 10}, {36, 2000000}, {37, 1024}, {75, MAJOR}, {76, MINOR}};
+  BEGIN(cuDeviceGetAttribute);
+  (void)device;
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (known[i].attribute == attribute) {
+      *value = known[i].value;
+      return 0;
+    }
+  fake_wrong("attribute %d of a device", attribute);
+}
+CALL cuDevicePrimaryCtxRetain(void **to, int device) {
+  BEGIN(cuDevicePrimaryCtxRetain);
+  retained++;
+  taken = device;
+  *to = context;
+  return 0;
+}
+CALL cuDevicePrimaryCtxRelease_v2(int device) {
+  (void)device; /* also of a device that is lost */
+  if (retained-- < 1) fake_wrong("a context is released that nobody has");
+  return 0;
+}
+CALL cuCtxSetCurrent(void *c) {
+  BEGIN(cuCtxSetCurrent);
+  if (c != context || !retained) fake_wrong("a context that nobody has becomes current");
+  current = 1;
+  return 0;
+}
+CALL cuCtxSynchronize(void) {
+  BEGIN_IN_CONTEXT(cuCtxSynchronize);
+  return 0;
+}
+
+/* ---- memory ---- */
+
+void *fake_bytes(const void *p, size_t bytes, const char *what) {
+  const char *at = p;
+  int on_device = at >= untouchable && at < untouchable + ROOM;
+  if (!p || (takes_host_pointers() && !on_device)) return (void *)(uintptr_t)p;
+  if (!untouchable || !on_device) fake_wrong("%s: %p is no address of the device", what, p);
+  for (int i = 0; i < areas; i++)
+    if (at >= area[i].begin && at + bytes <= area[i].begin + area[i].bytes) return room + (at - untouchable);
+  fake_wrong("%s: %zu bytes at %p are not in one allocation", what, bytes, p);
+}
+
+static void *on_host(const void *p, const char *what) {
+  const char *at = p;
+  if (at >= untouchable && at < untouchable + ROOM) fake_wrong("%s: an address of the device for the host's", what);
+  return (void *)(uintptr_t)p;
+}
+
+CALL cuMemGetInfo_v2(size_t *available, size_t *all) {
+  BEGIN_IN_CONTEXT(cuMemGetInfo_v2);
+  *available = ROOM - used;
+  *all = ROOM;
+  return 0;
+}
+/* No address is given out twice. What is new holds anything. */
+CALL cuMemAlloc_v2(uint64_t *to, size_t bytes) {
+  BEGIN_IN_CONTEXT(cuMemAlloc_v2);
+  if (!room) {
+    untouchable = mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    room = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (untouchable == MAP_FAILED || room == MAP_FAILED) fake_wrong("no addresses");
+    if (takes_host_pointers()) untouchable = room;
+  }
+  if (!bytes) return 1;
+  if (areas == MOST || used + bytes > ROOM) return 2;
+  area[areas].begin = untouchable + used;
+  area[areas++].bytes = bytes;
+  memset(room + used, 0xA5, bytes < 1 << 20 ? bytes : 1 << 20);
+  *to = (uint64_t)(uintptr_t)(untouchable + used);
+  used += (bytes + 4095) / 4096 * 4096;
+  return 0;
+}
+CALL cuMemFree_v2(uint64_t p) { /* also of a device that is lost: what counts is that it is asked for */
+  int i = 0;
+  fails("cuMemFree_v2");
+  while (i < areas && area[i].begin != (char *)(uintptr_t)p) i++;
+  if (i == areas) fake_wrong("cuMemFree of what was not allocated");
+  madvise(room + (area[i].begin - untouchable), area[i].bytes, MADV_DONTNEED);
+  area[i] = area[--areas];
+  return lost ? LOST : 0;
+}
+CALL cuMemsetD8_v2(uint64_t to, unsigned char value, size_t bytes) {
+  BEGIN_IN_CONTEXT(cuMemsetD8_v2);
+  char *at = fake_bytes((void *)(uintptr_t)to, bytes, "cuMemsetD8");
+  if (value == 0 && bytes > 1 << 20 && !takes_host_pointers()) { /* whole pages for nothing */
+    size_t whole = bytes / 4096 * 4096;
+    if ((uintptr_t)at % 4096 == 0) {
+      madvise(at, whole, MADV_DONTNEED);
+      at += whole;
+      bytes -= whole;
+    }
+  }
+  memset(at, value, bytes);
+  return 0;
+}
+CALL cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+  BEGIN_IN_CONTEXT(cuMemcpyHtoD_v2);
+  memcpy(fake_bytes((void *)(uintptr_t)to, bytes, "cuMemcpyHtoD"),
+         takes_host_pointers() ? from : on_host(from, "cuMemcpyHtoD"), bytes);
+  return 0;
+}
+CALL cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+  BEGIN_IN_CONTEXT(cuMemcpyDtoH_v2);
+  memcpy(takes_host_pointers() ? to : on_host(to, "cuMemcpyDtoH"),
+         fake_bytes((void *)(uintptr_t)from, bytes, "cuMemcpyDtoH"), bytes);
+  return 0;
+}
+CALL cuMemcpyDtoD_v2(uint64_t to, uint64_t from, size_t bytes) {
+  BEGIN_IN_CONTEXT(cuMemcpyDtoD_v2);
+  memmove(fake_bytes((void *)(uintptr_t)to, bytes, "cuMemcpyDtoD"),
+          fake_bytes((void *)(uintptr_t)from, bytes, "cuMemcpyDtoD"), bytes);
+  return 0;
+}
+
+/* ---- kernels ---- */
+
+/* The image is this library's own, or one that a real NVRTC has made. */
+CALL cuModuleLoadData(void **to, const void *data) {
+  BEGIN_IN_CONTEXT(cuModuleLoadData);
+  if (memcmp(data, image, sizeof image) && memcmp(data, "\177ELF", 4)) fake_wrong("this is no image of kernels");
+  *to = module;
+  return 0;
+}
+CALL cuModuleGetFunction(void **to, void *m, const char *name) {
+  BEGIN_IN_CONTEXT(cuModuleGetFunction);
+  if (m != module || fake_kernel(name) < 0) return 500;
+  *to = (void *)(uintptr_t)(fake_kernel(name) + 1);
+  return 0;
+}
+CALL cuLaunchKernel(void *f, unsigned groups, unsigned y, unsigned z, unsigned items, unsigned item_y, unsigned item_z,
+                    unsigned shared, void *stream, void **parameters, void **extra) {
+  BEGIN_IN_CONTEXT(cuLaunchKernel);
+  int kernel = (int)(uintptr_t)f - 1;
+  if (kernel < 0 || kernel >= fake_kernels) fake_wrong("a function that is none");
+  if (!groups || groups > INT32_MAX || y != 1 || z != 1 || !items || items > 1024 || item_y != 1 || item_z != 1 ||
+      shared || stream || extra)
+    fake_wrong("%s: %u groups of %u items", fake_kernel_name(kernel), groups, items);
+  pthread_mutex_lock(&lock);
+  fake_run(kernel, groups, (int)items, parameters[0]);
+  launched[kernel]++;
+  pthread_mutex_unlock(&lock);
+  return 0;
+}
+
+CALL nvrtcCreateProgram(void **to, const char *text, const char *name, int headers, const char *const *header,
+                        const char *const *include) {
+  if (fails("nvrtcCreateProgram")) return 1;
+  if (!strstr(text, "KERNEL(tally)") || !name || headers || header || include) fake_wrong("nvrtcCreateProgram");
+  programs++;
+  *to = program;
+  return 0;
+}
+CALL nvrtcCompileProgram(void *p, int count, const char *const *options) {
+  if (fails("nvrtcCompileProgram")) return 6;
+  if (p != program || count != 2 || strcmp(options[0], "-arch=sm_90")) fake_wrong("nvrtcCompileProgram");
+  return 0;
+}
+CALL nvrtcDestroyProgram(void **p) {
+  if (*p != program || programs-- < 1) fake_wrong("nvrtcDestroyProgram");
+  *p = NULL;
+  return 0;
+}
+CALL nvrtcGetCUBINSize(void *p, size_t *bytes) {
+  if (fails("nvrtcGetCUBINSize")) return 1;
+  if (p != program) fake_wrong("nvrtcGetCUBINSize");
+  *bytes = sizeof image;
+  return 0;
+}
+CALL nvrtcGetCUBIN(void *p, char *to) {
+  if (fails("nvrtcGetCUBIN")) return 1;
+  if (p != program) fake_wrong("nvrtcGetCUBIN");
+  memcpy(to, image, sizeof image);
+  return 0;
+}
+static const char log_text[] = "choir.cu(1): error: made up";
+CALL nvrtcGetProgramLogSize(void *p, size_t *bytes) {
+  *bytes = sizeof log_text;
+  return p != program;
+}
+CALL nvrtcGetProgramLog(void *p, char *to) {
+  memcpy(to, log_text, sizeof log_text);
+  return p != program;
+}
+
+/* ---- products ---- */
+
+CALL cublasCreate_v2(void **to) {
+  if (fails("cublasCreate_v2")) return 1;
+  if (!current) fake_wrong("cublasCreate without a context");
+  handles++;
+  *to = blas;
+  return 0;
+}
+CALL cublasDestroy_v2(void *handle) {
+  if (handle != blas || handles-- < 1) fake_wrong("cublasDestroy");
+  return 0;
+}
+
+/* Element i of an array of fp32 or bf16 numbers. */
+static double element(const void *p, int type, long long i) {
+  union {
+    uint32_t bits;
+    float value;
+  } x;
+  if (type == 0) return ((const float *)p)[i];
+  x.bits = (uint32_t)((const uint16_t *)p)[i] << 16;
+  return x.value;
+}
+
+/* Bytes from the first element to the last of `batch` matrices of rows x columns, column by column. */
+static size_t extent(int rows, int columns, int ld, long long stride, int batch, int type) {
+  if (ld < rows) fake_wrong("cublasGemmStridedBatchedEx: %d rows, but columns are %d apart", rows, ld);
+  return (size_t)((batch - 1) * stride + (columns - 1) * (long long)ld + rows) * (type ? 2 : 4);
+}
+
+/* The definition, in double. */
+CALL cublasGemmStridedBatchedEx(void *handle, int trans_a, int trans_b, int m, int n, int k, const void *alpha,
+                                const void *a, int a_type, int lda, long long a_stride, const void *b, int b_type,
+                                int ldb, long long b_stride, const void *beta, void *c, int c_type, int ldc,
+                                long long c_stride, int batch, int compute, int algorithm) {
+  if (fails("cublasGemmStridedBatchedEx")) return 13;
+  if (handle != blas || !current || m < 1 || n < 1 || k < 1 || batch < 1 || a_type != b_type ||
+      (a_type && a_type != 14) || c_type || compute != 68 || algorithm != -1 || (trans_a | trans_b) & ~1)
+    fake_wrong("cublasGemmStridedBatchedEx: m %d, n %d, k %d, batch %d, types %d %d %d", m, n, k, batch, a_type, b_type,
+               c_type);
+  a = fake_bytes(a, extent(trans_a ? k : m, trans_a ? m : k, lda, a_stride, batch, a_type), "cuBLAS, A");
+  b = fake_bytes(b, extent(trans_b ? n : k, trans_b ? k : n, ldb, b_stride, batch, b_type), "cuBLAS, B");
+  float *to = fake_bytes(c, extent(m, n, ldc, c_stride, batch, c_type), "cuBLAS, C"), by = *(const float *)alpha;
+  float keep = *(const float *)beta;
+  for (int p = 0; p < batch; p++)
+    for (int j = 0; j < n; j++)
+      for (int i = 0; i < m; i++) {
+        double sum = 0;
+        for (int l = 0; l < k; l++)
+          sum += element(a, a_type, p * a_stride + (trans_a ? (long long)i * lda + l : (long long)l * lda + i)) *
+                 element(b, b_type, p * b_stride + (trans_b ? (long long)l * ldb + j : (long long)j * ldb + l));
+        float *cell = &to[p * c_stride + (long long)j * ldc + i];
+        *cell = (float)(by * sum) + (keep ? keep * *cell : 0);
+      }
+  products++;
+  return 0;
+}

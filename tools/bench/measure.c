@@ -1,0 +1,187 @@
+/* Arrays, timing and comparison for the cases of choir_bench. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/machine.h"
+#include "bench/cases.h"
+#include "moe/router.h"
+
+enum { MOST_REPETITIONS = 1000 };
+
+int ch_bench_sizes(const ch_bench *b, int count, int64_t *size) {
+  double product = 1; /* bounded, so that no count of elements overflows */
+  for (int i = 0; i < count; i++) {
+    if (b->value[i] < 1)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s must be given, and at least 1", b->which->name,
+                      b->which->key[i].name);
+    product *= b->value[i];
+    if (b->value[i] > INT32_MAX || product > 1e15)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s=%.12g is too large", b->which->name,
+                      b->which->key[i].name, b->value[i]);
+    size[i] = (int64_t)b->value[i];
+  }
+  return CHOIR_OK;
+}
+
+static int make(ch_bench *b, const ch_memory *memory, size_t bytes, void CH_DEV **array) {
+  if (b->arrays == CH_BENCH_ARRAYS) return ch_error(CHOIR_ERROR_MEMORY, "bench: %d arrays are too many", b->arrays);
+  ch_arena *arena = &b->array[b->arrays]; /* as in a model: aligned, and in huge pages */
+  ch_arena_init(arena, "bench", memory);
+  ch_arena_alloc(arena, bytes);
+  CH_TRY(ch_arena_commit(arena));
+  *array = ch_arena_alloc(arena, bytes);
+  b->arrays++;
+  return CHOIR_OK;
+}
+
+int ch_bench_host(ch_bench *b, size_t bytes, void *array) {
+  void CH_DEV *made = NULL;
+  CH_TRY(make(b, &ch_memory_host, bytes, &made));
+  *(void **)array = CH_AS_HOST(void, made);
+  return CHOIR_OK;
+}
+
+int ch_bench_ints(ch_bench *b, int64_t count, int CH_DEV **array) {
+  void CH_DEV *made = NULL;
+  CH_TRY(make(b, b->memory, (size_t)count * sizeof(int), &made));
+  *array = made;
+  return CHOIR_OK;
+}
+
+int ch_bench_read(ch_bench *b, const void CH_DEV *from, size_t bytes, const void **array) {
+  void *copy = CH_AS_HOST(void, from);
+  if (!b->backend->memory->host) {
+    CH_TRY(ch_bench_host(b, bytes, &copy));
+    b->backend->memory->get(copy, from, bytes);
+  }
+  *array = copy;
+  return CHOIR_OK;
+}
+
+int ch_bench_put(ch_bench *b, const void *from, size_t bytes, const void CH_DEV **array) {
+  void CH_DEV *copy = CH_AS_DEV(void, from);
+  if (!b->memory->host) {
+    CH_TRY(make(b, b->memory, bytes, &copy));
+    b->memory->put(copy, from, bytes);
+  }
+  *array = copy;
+  return CHOIR_OK;
+}
+
+/* Uniform with deviation `scale`; a function of the index alone, and quick: large cases have 10^9 of them. */
+static void fill(real *x, int64_t count, double scale, uint64_t seed) {
+  real width = (real)(scale * sqrt(12.0));
+#pragma omp parallel for
+  for (int64_t i = 0; i < count; i++) {
+    uint64_t z = ((uint64_t)i + seed) * UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 32)) * UINT64_C(0xd6e8feb86659fd93);
+    x[i] = ((real)(uint32_t)(z >> 40) * (real)0x1p-24 - (real)0.5) * width;
+  }
+}
+
+/* Drawn on the host, some at a time where that is not where they are to be. */
+static int fill_array(const ch_memory *memory, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
+  enum { BLOCK = 1 << 24 };
+  if (memory->host) {
+    fill(CH_AS_HOST(real, array), count, scale, seed);
+    return CHOIR_OK;
+  }
+  real *block = malloc((size_t)(count < BLOCK ? count : BLOCK) * sizeof *block);
+  if (!block) return ch_error(CHOIR_ERROR_MEMORY, "bench: no memory to draw numbers in");
+  for (int64_t begin = 0; begin < count; begin += BLOCK) {
+    int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
+    fill(block, some, scale, seed + (uint64_t)begin);
+    memory->put(array + begin, block, (size_t)some * sizeof *block);
+  }
+  free(block);
+  return CHOIR_OK;
+}
+
+int ch_bench_array(ch_bench *b, int64_t count, double scale, real CH_DEV **array) {
+  void CH_DEV *made = NULL;
+  CH_TRY(make(b, b->memory, (size_t)count * sizeof(real), &made));
+  *array = made;
+  return scale != 0 ? fill_array(b->memory, *array, count, scale, (uint64_t)++b->drawn << 40) : CHOIR_OK;
+}
+
+static int ascending(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+void ch_bench_time(ch_bench *b, void (*body)(void *context), void *context) {
+  double time[MOST_REPETITIONS], begin = 0;
+  int least = b->options->repetitions > 0 ? b->options->repetitions : 7, count = 0;
+  double seconds = b->options->seconds > 0 ? b->options->seconds : 0.2;
+  if (least > MOST_REPETITIONS) least = MOST_REPETITIONS;
+  body(context); /* first touch, caches, clocks */
+  b->backend->memory->synchronise();
+  begin = ch_machine_seconds();
+  for (double now = begin; count < least || (now - begin < seconds && count < MOST_REPETITIONS); count++) {
+    body(context);
+    b->backend->memory->synchronise();
+    double after = ch_machine_seconds();
+    time[count] = after - now;
+    now = after;
+  }
+  qsort(time, (size_t)count, sizeof *time, ascending);
+  b->result->repetitions = count;
+  b->result->min_seconds = time[0];
+  b->result->seconds = (time[(count - 1) / 2] + time[count / 2]) / 2;
+}
+
+int choir_bench_peak(const choir_bench_options *options, ch_peak *peak) {
+  return ch_backend_peak(options->backend ? options->backend : "cpu", options->threads, 0.5, 1, peak);
+}
+
+void ch_bench_rates(ch_bench *b, double flops, double bytes) {
+  choir_bench_result *r = b->result;
+  const ch_peak *peak = b->options->peak;
+  r->flops = flops;
+  r->bytes = bytes;
+  r->gflops = flops / r->seconds * 1e-9;
+  r->gbs = bytes / r->seconds * 1e-9;
+  r->rate = bytes > 0 ? r->gbs : r->gflops;
+  r->unit = bytes > 0 ? "GB/s" : "GFLOP/s";
+  if (!peak) return;
+  double best = bytes > 0 ? peak->triad_gbs : b->compute == CH_COMPUTE_BF16 ? peak->bf16_gflops : peak->fp32_gflops;
+  if (best > 0) r->share = (bytes > 0 ? r->gbs : r->gflops) / best;
+}
+
+void ch_bench_figure(ch_bench *b, const char *name, double value) {
+  choir_bench_result *r = b->result;
+  if (r->figures < CHOIR_BENCH_FIGURES) r->figure[r->figures++] = (choir_bench_figure){name, value};
+}
+
+void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers) {
+  if (!ch_router_choices(options)) return;
+  ch_route_summary s = ch_route_stats_summary(stats, layers);
+  ch_bench_figure(b, "% of choices dropped", 100 * s.dropped);
+  ch_bench_figure(b, "% of the room empty", 100 * (1 - s.fill));
+  ch_bench_figure(b, "slots a token", s.slots);
+  ch_bench_figure(b, "fullest expert over mean", s.imbalance);
+  ch_bench_figure(b, "most asked over mean", s.demand_imbalance);
+}
+
+double ch_bench_error(const real *got, const real *want, int64_t count) {
+  double difference = 0, size = 0;
+  int finite = 1;
+  for (int64_t i = 0; i < count; i++) {
+    double g = (double)got[i], w = (double)want[i];
+    finite &= isfinite(g) && isfinite(w);
+    difference = fmax(difference, fabs(g - w));
+    size = fmax(size, fabs(w));
+  }
+  if (!finite) return (double)NAN;
+  return difference > 0 ? difference / fmax(size, 1e-30) : 0;
+}
+
+int ch_bench_compare(ch_bench *b, const real CH_DEV *got, const real CH_DEV *want, int64_t count, double *error) {
+  const void *values = NULL;
+  CH_TRY(ch_bench_read(b, got, (size_t)count * sizeof(real), &values));
+  *error = ch_bench_worse(*error, ch_bench_error(values, CH_AS_HOST(const real, want), count));
+  return CHOIR_OK;
+}
+
+double ch_bench_worse(double a, double b) { return isnan(a) || a > b ? a : b; }

@@ -1,0 +1,199 @@
+/* Bench cases `decode` and `prompt`: one sequence in a session, by thresholds. */
+#include "infer/session.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "bench/cases.h"
+
+typedef struct {
+  choir_config config;
+  choir_model *model;
+  choir_session *session;
+  int prompt, tokens; /* decode: tokens behind a prompt; prompt: that many tokens at once, `prompt` being 0 */
+  int32_t *token;     /* [prompt + tokens] */
+  float *logits;      /* [rows,V] host: what the session gave last: behind every decoded token, or behind the prompt */
+  int rows;
+} serving;
+
+/* A fresh model has no thresholds: two batches as training routes them leave some, at which a token of their kind has
+ * about as many experts as in training. */
+static int set_thresholds(ch_bench *b, choir_model *model) {
+  enum { SEQUENCES = 4, LENGTH = 256, BATCHES = 2 };
+  int32_t *token;
+  CH_TRY(ch_bench_tokens(b, BATCHES * SEQUENCES * LENGTH, model->config.model.vocab_size, &token));
+  CH_TRY(ch_model_plan(model, SEQUENCES, LENGTH, 0));
+  for (int i = 0; i < BATCHES; i++) {
+    ch_pass pass = {.B = SEQUENCES,
+                    .T = LENGTH,
+                    .token = token + i * SEQUENCES * LENGTH,
+                    .training = 1,
+                    .observe = ch_router_has_thresholds(model->net.router),
+                    .seed = 1,
+                    .micro = (uint64_t)i};
+    ch_transformer_run(&model->x, &model->net, &pass);
+  }
+  return choir_model_set_routing(model, "threshold");
+}
+
+static int set_up(ch_bench *b, serving *s) {
+  int64_t length = s->prompt + s->tokens;
+  choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
+  run.threads = b->options->threads;
+  run.backend = b->backend->name;
+  CH_TRY(ch_bench_config(b, &s->config));
+  CH_TRY(choir_model_init(&s->config, 1, &run, &s->model));
+  CH_TRY(set_thresholds(b, s->model));
+  CH_TRY(ch_bench_tokens(b, length, s->config.model.vocab_size, &s->token));
+  CH_TRY(ch_bench_host(b, (size_t)s->rows * (size_t)s->config.model.vocab_size * sizeof *s->logits, &s->logits));
+  choir_session_options options = {.slots = 1, .length = (int)length, .chunk = s->prompt ? s->prompt : s->tokens};
+  return choir_session_create(s->model, &options, &s->session);
+}
+
+/* Calls that are right by construction: their codes cannot be anything but CHOIR_OK. */
+static void decode(void *context) {
+  serving *s = context;
+  int64_t V = s->config.model.vocab_size;
+  int one = 1;
+  choir_session_rewind(s->session, 0, s->prompt);
+  for (int t = 0; t < s->tokens; t++)
+    choir_session_advance(s->session, &one, s->token + s->prompt + t, s->logits + t * V, NULL);
+}
+
+static void process_prompt(void *context) {
+  serving *s = context;
+  choir_session_rewind(s->session, 0, 0);
+  choir_session_advance(s->session, &s->tokens, s->token, s->logits, NULL);
+}
+
+static void training_forward(void *context) {
+  serving *s = context;
+  choir_model *model = s->model;
+  ch_pass pass = {.B = 1, .T = s->tokens, .token = s->token, .target = s->token, .training = 1, .seed = 1};
+  ch_transformer_run(&model->x, &model->net, &pass);
+}
+
+/* Experts that a token met on average since the statistics were cleared. */
+static double experts_per_token(const ch_transformer *net) {
+  return ch_route_stats_summary(net->stats, net->moe_layers).slots;
+}
+
+/* Of the weights that are factors of products and that one token meets: how many operations they cost it and how many
+ * bytes they are. The embedding is the head's. */
+static void weights_met(const ch_transformer *net, double experts, double *flops, double *bytes) {
+  *flops = *bytes = 0;
+  for (int i = 0; i < net->params.count; i++) {
+    const ch_param *p = &net->params.p[i];
+    if (!p->product) continue;
+    double count = (double)p->count * (p->expert ? experts / net->config.experts : 1);
+    *flops += 2 * count;
+    *bytes += count * (double)(p->w16 ? sizeof(ch_bf16) : sizeof(real));
+  }
+}
+
+/* The session's logits beside those of one pass over the whole sequence, which takes other paths: caches, products and
+ * cuts are the session's alone. */
+static int compare(ch_bench *b, serving *s) {
+  int64_t V = s->config.model.vocab_size, length = s->prompt + s->tokens;
+  float *all = NULL;
+  choir_forward_result ignored;
+  CH_TRY(ch_bench_host(b, (size_t)(length * V) * sizeof *all, &all));
+  CH_TRY(choir_model_forward(s->model, 1, (int)length, s->token, all, 0, &ignored));
+  b->result->error = ch_bench_error(s->logits, all + (length - s->rows) * V, s->rows * V);
+  return CHOIR_OK;
+}
+
+/* Decoding between two measurements of what it is compared with: on a shared machine the bandwidth of memory is another
+ * one every few seconds. The better one counts. */
+static int time_decoding(ch_bench *b, serving *s, double *read_gbs) {
+  ch_peak before = {0}, after = {0};
+  const double seconds = 0.2;
+  int threads = b->options->threads, wanted = b->options->peak != NULL;
+  if (wanted) CH_TRY(ch_backend_peak(b->backend->name, threads, seconds, 1, &before));
+  ch_bench_time(b, decode, s);
+  if (wanted) CH_TRY(ch_backend_peak(b->backend->name, threads, seconds, 1, &after));
+  *read_gbs = fmax(before.read_gbs, after.read_gbs);
+  return CHOIR_OK;
+}
+
+static int measure_decode(ch_bench *b, serving *s) {
+  choir_bench_result *r = b->result;
+  double flops, bytes, read_gbs;
+  CH_TRY(set_up(b, s));
+  CH_TRY(choir_session_advance(s->session, &s->prompt, s->token, NULL, NULL));
+  ch_transformer_clear_stats(&s->session->net);
+  CH_TRY(time_decoding(b, s, &read_gbs));
+  double experts = experts_per_token(&s->session->net);
+  weights_met(&s->session->net, experts, &flops, &bytes);
+  ch_bench_rates(b, flops * s->tokens, bytes * s->tokens);
+  r->share = read_gbs > 0 ? r->gbs / read_gbs : 0;
+  r->tokens = s->tokens;
+  r->rate = s->tokens / r->seconds;
+  r->unit = "tokens/s";
+  if (s->session->net.moe_layers) ch_bench_figure(b, "experts a token", experts);
+  ch_bench_figure(b, "MB of weights a token", bytes * 1e-6);
+  ch_bench_figure(b, "GB/s", r->gbs);
+  if (read_gbs > 0) ch_bench_figure(b, "GB/s of reading", read_gbs);
+  snprintf(r->note, sizeof r->note,
+           "one sequence, share of the bandwidth of reading; error of all logits against one pass over the whole "
+           "sequence");
+  return compare(b, s);
+}
+
+/* Operations of a forward pass over `n` tokens, of which `rows` go through the head. */
+static double forward_flops(const ch_transformer *net, double experts, double n, double rows) {
+  double flops, bytes, head = 2.0 * net->config.d_model * net->config.vocab_size;
+  weights_met(net, experts, &flops, &bytes);
+  return n * (flops - head + 4.0 * net->config.layers * net->width * (n + 1) / 2) + rows * head;
+}
+
+static int measure_training(ch_bench *b, serving *s, choir_bench_result *r) {
+  ch_bench as_training = *b;
+  as_training.result = r;
+  CH_TRY(choir_model_set_routing(s->model, NULL));
+  CH_TRY(ch_model_plan(s->model, 1, s->tokens, 0));
+  ch_transformer_clear_stats(&s->model->net);
+  ch_bench_time(&as_training, training_forward, s);
+  double experts = experts_per_token(&s->model->net);
+  ch_bench_rates(&as_training, forward_flops(&s->model->net, experts, s->tokens, s->tokens), 0);
+  return CHOIR_OK;
+}
+
+static int measure_prompt(ch_bench *b, serving *s) {
+  choir_bench_result *r = b->result, training = {0};
+  CH_TRY(set_up(b, s));
+  ch_bench_time(b, process_prompt, s);
+  double experts = experts_per_token(&s->session->net);
+  ch_bench_rates(b, forward_flops(&s->session->net, experts, s->tokens, 1), 0);
+  CH_TRY(compare(b, s));
+  CH_TRY(measure_training(b, s, &training));
+  r->tokens = s->tokens;
+  ch_bench_figure(b, "tokens/s", s->tokens / r->seconds);
+  if (s->session->net.moe_layers) ch_bench_figure(b, "experts a token", experts);
+  ch_bench_figure(b, "GFLOP/s of training's forward", training.gflops);
+  ch_bench_figure(b, "prompt over training", r->gflops / training.gflops);
+  snprintf(r->note, sizeof r->note,
+           "logits behind the last token only, training's behind all; error of these logits against a pass without "
+           "session");
+  return CHOIR_OK;
+}
+
+static int run(ch_bench *b, serving *s, int (*measure)(ch_bench *b, serving *s)) {
+  int code = measure(b, s);
+  choir_session_free(s->session);
+  choir_model_free(s->model);
+  return code;
+}
+
+int ch_bench_decode(ch_bench *b) {
+  int64_t size[2];
+  CH_TRY(ch_bench_sizes(b, 2, size));
+  return run(b, &(serving){.prompt = (int)size[0], .tokens = (int)size[1], .rows = (int)size[1]}, measure_decode);
+}
+
+int ch_bench_prompt(ch_bench *b) {
+  int64_t size;
+  CH_TRY(ch_bench_sizes(b, 1, &size));
+  return run(b, &(serving){.tokens = (int)size, .rows = 1}, measure_prompt);
+}

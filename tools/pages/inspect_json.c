@@ -1,0 +1,126 @@
+/* What was inspection of a text as JSON: printed by `choir stats --json` and part of the page of `choir inspect`. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "pages/inspect.h"
+
+static json_t *numbers(const double *values, int count) {
+  json_t *array = json_array();
+  for (int i = 0; i < count; i++) ch_json_add(array, ch_json_number(values[i]));
+  return array;
+}
+
+/* A share of something that may be empty. */
+static json_t *share(int64_t part, int64_t whole) { return json_real(whole ? (double)part / (double)whole : 0); }
+
+static json_t *over_capacity(const choir_route_stats *s) {
+  json_t *array = json_array();
+  for (int i = 0; i < s->experts; i++) {
+    int64_t over = s->demand[i] - s->capacity;
+    ch_json_add(array, json_integer(over > 0 ? over : 0));
+  }
+  return array;
+}
+
+static json_t *overlap(const choir_route_stats *s) {
+  json_t *rows = json_array();
+  for (int i = 0; i < s->experts; i++) {
+    json_t *row = json_array();
+    for (int j = 0; j < s->experts; j++)
+      ch_json_add(row, json_real(round(choir_route_stats_overlap(s, i, j) * 1e4) * 1e-4));
+    ch_json_add(rows, row);
+  }
+  return rows;
+}
+
+typedef int favourites(const choir_route_stats *s, int expert, int most, choir_favourite *best);
+
+static json_t *favourite_tokens(const choir_route_stats *s, const choir_tokenizer *tokenizer, favourites *find,
+                                choir_favourite *room, int top) {
+  json_t *experts = json_array();
+  for (int i = 0; i < s->experts; i++) {
+    json_t *list = json_array();
+    int count = find(s, i, top, room);
+    for (int f = 0; f < count; f++) {
+      const char *piece = choir_tokenizer_piece(tokenizer, room[f].token);
+      json_t *name = json_string(piece ? piece : "");
+      ch_json_add(list,
+                  json_pack("{s:i, s:o, s:I, s:I, s:f}", "token", room[f].token, "piece", name ? name : json_null(),
+                            "held", (json_int_t)room[f].held, "text", (json_int_t)room[f].text, "lift", room[f].lift));
+    }
+    ch_json_add(experts, list);
+  }
+  return experts;
+}
+
+static json_t *layer_json(const choir_route_stats *s, const choir_tokenizer *tokenizer, choir_favourite *room,
+                          int top) {
+  int e = s->experts;
+  json_t *layer = json_pack("{s:i, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:f, s:f}", "layer", s->layer, "tokens",
+                            (json_int_t)s->tokens, "assignments", (json_int_t)s->assignments, "dropped",
+                            (json_int_t)s->dropped, "capacity", (json_int_t)s->capacity, "target", s->target,
+                            "dropped_share", share(s->dropped, s->dropped + s->assignments), "none_share",
+                            share(s->histogram[0], s->tokens), "experts_per_token",
+                            s->tokens ? (double)s->assignments / (double)s->tokens : 0, "gate_mass", s->gate_mass);
+  ch_json_put(layer, "token_entropy", ch_json_number(s->token_entropy));
+  ch_json_put(layer, "load_entropy", ch_json_number(s->load_entropy));
+  ch_json_put(layer, "most_entropy", json_real(log(e)));
+  ch_json_put(layer, "drift", ch_json_number(s->drift));
+  ch_json_put(layer, "histogram", ch_json_integers(s->histogram, e + 1));
+  ch_json_put(layer, "load", ch_json_integers(s->load, e));
+  ch_json_put(layer, "demand", ch_json_integers(s->demand, e));
+  ch_json_put(layer, "over_capacity", over_capacity(s));
+  ch_json_put(layer, "gate", numbers(s->gate, e));
+  ch_json_put(layer, "threshold", numbers(s->threshold, e));
+  ch_json_put(layer, "cutoff", numbers(s->cutoff, e));
+  ch_json_put(layer, "overlap", overlap(s));
+  ch_json_put(layer, "frequent", favourite_tokens(s, tokenizer, choir_route_stats_frequent, room, top));
+  ch_json_put(layer, "typical", favourite_tokens(s, tokenizer, choir_route_stats_typical, room, top));
+  return layer;
+}
+
+static void add_name(json_t *root, const char *key, const char *text) {
+  ch_json_put(root, key, text ? ch_json_name(text) : json_null());
+}
+
+json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *o,
+                           const choir_inspection *inspection) {
+  const choir_model_config *config = &choir_model_config_of(model)->model;
+  const choir_eval_result *r = &inspection->eval;
+  int top = o->top > 0 ? o->top : 0;
+  choir_favourite *room = malloc(((size_t)top + 1) * sizeof *room);
+  json_t *root = json_object(), *layers = json_array();
+  for (int i = 0; room && i < inspection->layers; i++)
+    ch_json_add(layers, layer_json(&inspection->layer[i], tokenizer, room, top));
+  add_name(root, "checkpoint", o->checkpoint);
+  add_name(root, "model", config->name);
+  add_name(root, "router", config->router.name);
+  add_name(root, "routing", r->routing);
+  add_name(root, "text", o->text);
+  ch_json_put(root, "looks_across_tokens", json_boolean(r->looks_across_tokens));
+  ch_json_put(root, "capacity_factor", json_real(config->router.capacity_factor));
+  ch_json_put(root, "experts", json_integer(config->experts));
+  ch_json_put(root, "tokens", json_integer(r->tokens));
+  ch_json_put(root, "bytes", json_integer(r->bytes));
+  ch_json_put(root, "cut", json_boolean(inspection->cut));
+  ch_json_put(root, "batch_sequences", json_integer(inspection->batch_sequences));
+  ch_json_put(root, "sequence_length", json_integer(inspection->sequence_length));
+  ch_json_put(root, "loss", ch_json_number(r->loss));
+  ch_json_put(root, "perplexity", ch_json_number(r->perplexity));
+  ch_json_put(root, "bits_per_byte", ch_json_number(r->bits_per_byte));
+  ch_json_put(root, "unigram_loss", ch_json_number(r->unigram_loss));
+  ch_json_put(root, "layers", layers);
+  free(room);
+  if (room) return root;
+  json_decref(root);
+  return NULL;
+}
+
+int choir_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer,
+                          const choir_inspect_options *options, const choir_inspection *inspection, char **json) {
+  json_t *root = ch_inspection_json(model, tokenizer, options, inspection);
+  *json = root ? ch_json_dump(root, JSON_INDENT(1) | JSON_REAL_PRECISION(10)) : NULL;
+  json_decref(root);
+  return *json ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics as JSON");
+}

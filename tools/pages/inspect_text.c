@@ -1,0 +1,94 @@
+/* A text through a model, and statistics of how every layer routed it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "comm/collective.h"
+#include "pages/inspect.h"
+#include "train/evaluate.h"
+#include "train/layer_stats.h"
+
+void choir_inspection_free(choir_inspection *inspection) {
+  for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_free(&inspection->layer[i]);
+  free(inspection->layer);
+  *inspection = (choir_inspection){0};
+}
+
+/* Sizes that are no larger than the text. */
+static int begin(const choir_model *model, const ch_text_tokens *text, const choir_inspect_options *o,
+                 choir_inspection *inspection) {
+  const choir_config *config = choir_model_config_of(model);
+  int64_t targets = (int64_t)text->count - 1;
+  *inspection =
+      (choir_inspection){.batch_sequences = o->batch_sequences ? o->batch_sequences : config->train.batch_sequences,
+                         .sequence_length = o->sequence_length ? o->sequence_length : config->train.sequence_length,
+                         .cut = text->cut};
+  if (targets < 1)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
+  if (!choir_model_moe_layers(model))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "the model has no MoE layer: there is no routing to see");
+  for (size_t i = 0; i < text->count; i++)
+    if (text->ids[i] >= config->model.vocab_size)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has pieces beyond the model's %d", o->text,
+                      config->model.vocab_size);
+  if (inspection->sequence_length > targets) inspection->sequence_length = (int)targets;
+  int64_t windows = (targets + inspection->sequence_length - 1) / inspection->sequence_length;
+  if (inspection->batch_sequences > windows) inspection->batch_sequences = (int)windows;
+  return CHOIR_OK;
+}
+
+static int evaluate(choir_model *model, const ch_text_tokens *text, const choir_inspect_options *o,
+                    choir_inspection *inspection) {
+  int V = choir_model_config_of(model)->model.vocab_size;
+  uint64_t *counts = calloc((size_t)V, sizeof *counts);
+  for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
+  double *unigram = counts ? ch_unigram_log(counts, V) : NULL;
+  ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
+  int code = unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  code = ch_comm_agree(model->x.comm, code);
+  if (!code)
+    code = ch_evaluate(model, &windows, inspection->batch_sequences, 0, unigram, o->progress, o->context,
+                       &inspection->eval);
+  free(unigram);
+  free(counts);
+  if (!code) ch_eval_bytes(&inspection->eval, (double)text->bytes);
+  return code ? code : ch_model_check_loss(model, inspection->eval.loss);
+}
+
+int ch_inspect_text(choir_model *model, const ch_text_tokens *text, const choir_inspect_options *o,
+                    choir_routing_callback also, void *context, choir_inspection *inspection) {
+  char own[CHOIR_NAME_BYTES];
+  ch_layer_stats w = {.also = also, .context = context};
+  snprintf(own, sizeof own, "%s", choir_model_routing(model));
+  int code = begin(model, text, o, inspection);
+  if (!code && o->routing) code = choir_model_set_routing(model, o->routing);
+  if (!code) code = ch_layer_stats_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
+  code = ch_comm_agree(model->x.comm, code);
+  if (!code) code = evaluate(model, text, o, inspection);
+  ch_layer_stats_end(model);
+  inspection->layers = w.layers;
+  inspection->layer = w.layer;
+  if (o->routing) inspection->eval.routing = o->routing; /* the model's name for it goes with its own routing */
+  int restored = choir_model_set_routing(model, own);
+  return code ? code : restored;
+}
+
+/* Progress before anything is known of the windows. */
+static int told(void *context) {
+  const choir_inspect_options *o = context;
+  return o->progress(o->context, 0, 0);
+}
+
+int choir_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *options,
+                       choir_inspection *inspection) {
+  ch_text_tokens text = {0};
+  *inspection = (choir_inspection){0};
+  size_t most = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
+  int code = ch_text_tokens_read(tokenizer, options->text, most, options->progress ? told : NULL,
+                                 (void *)(uintptr_t)options, &text);
+  code = ch_comm_agree(model->x.comm, code);
+  if (!code) code = ch_inspect_text(model, &text, options, NULL, NULL, inspection);
+  free(text.ids);
+  return code;
+}

@@ -1,0 +1,195 @@
+/* choir_plan_*: every layout of a config on a cluster, those that can be and those refused. */
+#include "plan/plan.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "plan/cluster.h"
+#include "plan/room.h"
+#include "plan/step.h"
+
+_Static_assert((int)CHOIR_PLAN_LEVELS == (int)CH_LEVELS, "a plan shows every level of a cluster");
+
+struct choir_plan {
+  choir_config config; /* with train.shards for so many ranks */
+  ch_cluster cluster;
+  choir_plan_about about;
+  ch_params params;
+  choir_plan_layout *layout;
+  int count, room;
+};
+
+/* ---- one layout ---- */
+
+static const double gib = 0x1p30;
+
+/* The largest purposes, as long as they make nine tenths of all. */
+static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
+  int64_t named = 0, before = INT64_MAX;
+  for (size_t used = 0; named < l->bytes / 10 * 9 && used < size;) {
+    const choir_plan_purpose *next = NULL;
+    for (int i = 0; i < l->purposes; i++)
+      if (l->memory[i].bytes < before && (!next || l->memory[i].bytes > next->bytes)) next = &l->memory[i];
+    if (!next) break;
+    used += (size_t)snprintf(text + used, size - used, "%s%s %.1f", used ? ", " : "", next->name,
+                             (double)next->bytes / gib);
+    named += before = next->bytes;
+  }
+}
+
+static void refuse_memory(const choir_plan *plan, choir_plan_layout *out) {
+  char largest[256] = "";
+  name_largest(out, largest, sizeof largest);
+  snprintf(out->refused, sizeof out->refused, "a rank needs %.1f GiB and has %.1f (%s)", (double)out->bytes / gib,
+           plan->cluster.memory / gib, largest);
+}
+
+static choir_plan_layout *next_layout(choir_plan *plan) {
+  if (plan->count == plan->room) {
+    int room = plan->room ? 2 * plan->room : 64;
+    choir_plan_layout *more = realloc(plan->layout, (size_t)room * sizeof *more);
+    if (!more) return NULL;
+    plan->layout = more;
+    plan->room = room;
+  }
+  plan->layout[plan->count] = (choir_plan_layout){0};
+  return &plan->layout[plan->count++];
+}
+
+static int add(choir_plan *plan, const ch_layout *l) {
+  choir_plan_layout *out = next_layout(plan);
+  if (!out) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
+  out->replicas = l->replicas;
+  out->experts = l->experts;
+  out->hidden = l->hidden;
+  out->dense_sharded = l->dense_sharded;
+  if (ch_layout_refused(&plan->config, l, out->refused, sizeof out->refused)) return CHOIR_OK;
+  CH_TRY(ch_room_of(&plan->config, l, out));
+  if ((double)out->bytes > plan->cluster.memory) refuse_memory(plan, out);
+  if (!*out->refused) ch_step_of(&plan->config, &plan->params, &plan->cluster, l, out);
+  return CHOIR_OK;
+}
+
+/* In the order in which training would have them, so that it takes the first that can be. Dense matrices stay whole on
+ * every rank where there is room for them. */
+static int add_all(choir_plan *plan) {
+  ch_layout l = {.ranks = plan->about.ranks};
+  int chosen = -1, has_room = 1;
+  while (ch_layout_next(&l)) {
+    if (l.dense_sharded && has_room) continue;
+    CH_TRY(add(plan, &l));
+    const choir_plan_layout *last = &plan->layout[plan->count - 1];
+    has_room = !*last->refused || !last->bytes; /* else its sizes are refused, sharded, too */
+    if (chosen < 0 && !*last->refused && !ch_layout_idles(&plan->config, &l)) chosen = plan->count - 1;
+  }
+  for (int i = 0; i < plan->count && chosen < 0; i++)
+    if (!*plan->layout[i].refused) chosen = i;
+  if (chosen >= 0) plan->layout[chosen].chosen = 1;
+  return CHOIR_OK;
+}
+
+/* The fastest first; those refused last, in the order in which they were tried. */
+static int by_time(const void *a, const void *b) {
+  const choir_plan_layout *x = a, *y = b;
+  int refused = (*x->refused != 0) - (*y->refused != 0);
+  if (refused) return refused;
+  if (!*x->refused && x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
+  if (x->replicas != y->replicas) return x->replicas - y->replicas;
+  return x->hidden != y->hidden ? x->hidden - y->hidden : x->dense_sharded - y->dense_sharded;
+}
+
+/* ---- what they have in common ---- */
+
+static void name_assumed(choir_plan *plan) {
+  static const char *const parts[CH_FLOPS_PARTS] = {"attention", "dense layers", "routing", "experts", "head"};
+  const ch_cluster *c = &plan->cluster;
+  char *text = plan->about.assumed;
+  size_t used = 0, size = sizeof plan->about.assumed;
+  for (int p = 0; p < CH_FLOPS_PARTS && used < size; p++)
+    if (c->assumed >> p & 1)
+      used += (size_t)snprintf(text + used, size - used, "%s%s at %.2g", used ? ", " : "share of the peak: ", parts[p],
+                               c->share[p]);
+}
+
+static int describe(choir_plan *plan) {
+  choir_plan_about *a = &plan->about;
+  const ch_cluster *c = &plan->cluster;
+  choir_config_costs costs;
+  CH_TRY(choir_config_cost(&plan->config, &costs));
+  a->cluster = c->name;
+  a->notes = c->notes;
+  a->currency = c->currency;
+  a->levels = c->levels;
+  for (int i = 0; i < c->levels; i++) a->level[i] = c->level[i].name;
+  a->tokens =
+      (int64_t)plan->config.train.accumulate * plan->config.train.batch_sequences * plan->config.train.sequence_length;
+  a->shards = plan->config.train.shards;
+  a->parameters = costs.parameters;
+  a->active_parameters = costs.active_parameters;
+  a->train_flops_per_token = costs.train_flops_per_token;
+  a->peak = ch_peak_of(&plan->config, c);
+  a->memory = c->memory;
+  a->price = c->price;
+  name_assumed(plan);
+  return CHOIR_OK;
+}
+
+/* What goes for all layouts alike. */
+static int check(choir_plan *plan, int ranks) {
+  choir_train_config *t = &plan->config.train;
+  if (ranks > plan->cluster.ranks)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%d ranks: the cluster has %d", ranks, plan->cluster.ranks);
+  plan->about.ranks = ranks = ranks ? ranks : plan->cluster.ranks;
+  if (t->batch_sequences % ranks)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "train.batch_sequences is %d, which %d ranks cannot share evenly; set it to a multiple of %d",
+                    t->batch_sequences, ranks, ranks);
+  if (t->shards % ranks) {
+    t->shards = ranks;
+    plan->about.shards_set = 1;
+  }
+  if (ch_peak_of(&plan->config, &plan->cluster) <= 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "train.compute is bf16, and the cluster's ranks have none: set bf16_gflops in its file, or "
+                    "train.compute to fp32");
+  return choir_config_check(&plan->config);
+}
+
+static int make(choir_plan *plan, const choir_config *config, const choir_plan_options *options) {
+  plan->config = *config;
+  CH_TRY(ch_cluster_load(options->cluster, &plan->cluster));
+  CH_TRY(check(plan, options->ranks));
+  if (!plan->config.model.vocab_size)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, a plan has no data to take it from");
+  CH_TRY(ch_params_build(&plan->config.model, &plan->params));
+  CH_TRY(describe(plan));
+  CH_TRY(add_all(plan));
+  qsort(plan->layout, (size_t)plan->count, sizeof *plan->layout, by_time);
+  return CHOIR_OK;
+}
+
+int choir_plan_create(const choir_config *config, const choir_plan_options *options, choir_plan **plan) {
+  *plan = NULL;
+  *plan = calloc(1, sizeof **plan);
+  if (!*plan) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan");
+  int code = make(*plan, config, options);
+  if (!code) return CHOIR_OK;
+  choir_plan_free(*plan);
+  *plan = NULL;
+  return code;
+}
+
+void choir_plan_free(choir_plan *plan) {
+  if (!plan) return;
+  ch_params_free(&plan->params);
+  free(plan->layout);
+  free(plan);
+}
+
+const choir_plan_about *choir_plan_common(const choir_plan *plan) { return &plan->about; }
+
+const choir_plan_layout *choir_plan_layout_at(const choir_plan *plan, int index) {
+  return index >= 0 && index < plan->count ? &plan->layout[index] : NULL;
+}
