@@ -11,7 +11,7 @@
 static const char script[] =
     "import importlib.util, os, sys\n"
     "sys.path[:] = [path for path in sys.path if path]\n"
-    "needed = 'numpy', 'scipy', 'statsmodels', 'matplotlib', 'jsonschema', 'choir'\n"
+    "needed = 'cffi', 'numpy', 'scipy', 'statsmodels', 'matplotlib', 'jsonschema', 'choir'\n"
     "lacking = [name for name in needed if not importlib.util.find_spec(name)]\n"
     "system = '/usr/bin/python3'\n"
     "if lacking and sys.executable != system and 'CHOIR_PYTHON' not in os.environ and os.access(system, os.X_OK):\n"
@@ -33,7 +33,7 @@ static int offer(const char *variable, const char *directory, const char *path, 
   return setenv(variable, list, 1);
 }
 
-/* In a build folder of the source tree, or installed. */
+/* In a build folder of the source tree, installed, or in a wheel. */
 static int find_parts(void) {
   static const char package[] = "/choir/study/__main__.py";
   char program[PATH_MAX];
@@ -44,6 +44,7 @@ static int find_parts(void) {
   *strrchr(program, '/') = 0;
   if (!getenv("CHOIR_LIBRARY")) code |= offer("CHOIR_LIBRARY", program, "libchoir.so", "");
   code |= offer("PYTHONPATH", program, "../lib/python3/dist-packages", package);
+  code |= offer("PYTHONPATH", program, "../..", package);
   code |= offer("PYTHONPATH", program, "../python", package);
   return code ? cli_fail_with("no memory for the environment of Python") : 0;
 }

@@ -6,6 +6,14 @@ find_package(Threads REQUIRED)
 set_target_properties(OpenMP::OpenMP_C Threads::Threads PROPERTIES IMPORTED_GLOBAL TRUE)
 pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET GLOBAL jansson)
 pkg_check_modules(ARCHIVE REQUIRED IMPORTED_TARGET GLOBAL libarchive)
+set(CHOIR_ARCHIVE PkgConfig::ARCHIVE)
+if(CHOIR_STATIC_ARCHIVE)
+  find_library(ARCHIVE_STATIC libarchive.a REQUIRED)
+  foreach(name lzma zstd bz2) # of xz, zstd and bzip2
+    find_library(${name}_LIBRARY ${name} REQUIRED)
+  endforeach()
+  set(CHOIR_ARCHIVE ${ARCHIVE_STATIC} ${lzma_LIBRARY} ${zstd_LIBRARY} ${bz2_LIBRARY})
+endif()
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET GLOBAL zlib)
 # Not by pkg-config: Debian 13's file asks for protobuf's, which its package does not bring.
@@ -29,7 +37,7 @@ add_library(choir_features INTERFACE)
 target_include_directories(choir_features INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/include
                            ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tools)
 target_include_directories(choir_features SYSTEM INTERFACE ${SENTENCEPIECE_INCLUDE} ${RANDOM123_INCLUDE})
-target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::ZLIB
+target_link_libraries(choir_features INTERFACE OpenMP::OpenMP_C Threads::Threads PkgConfig::JANSSON ${CHOIR_ARCHIVE} PkgConfig::ZLIB
                       PkgConfig::XXHASH ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY} m)
 
 if(MPI_C_FOUND)

@@ -27,6 +27,8 @@ install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choi
 install(DIRECTORY configs studies DESTINATION ${CMAKE_INSTALL_DATADIR}/choir COMPONENT program)
 install(DIRECTORY python/choir DESTINATION lib/python3/dist-packages COMPONENT python3 EXCLUDE_FROM_ALL
         PATTERN "__pycache__" EXCLUDE PATTERN "libchoir.so" EXCLUDE)
+# What the package reads the functions and structs of the library from.
+install(DIRECTORY include/choir DESTINATION lib/python3/dist-packages/choir/include COMPONENT python3 EXCLUDE_FROM_ALL)
 
 # Manual pages and completion come from the program's own option tables.
 set(CHOIR_MAN ${PROJECT_BINARY_DIR}/man)

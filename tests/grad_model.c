@@ -66,7 +66,7 @@ static double run(model_case *c, int gradients) {
                   .T = T,
                   .token = c->token,
                   .target = c->target,
-                  .training = 1,
+                  .route = {.training = 1},
                   .gradients = gradients,
                   .drawn_twice = c->drawn_twice,
                   .dropout = c->dropout,
@@ -83,7 +83,7 @@ static double run(model_case *c, int gradients) {
 static uint64_t selection(const model_case *c) {
   uint64_t hash = 0;
   for (int l = 0; l < c->net.config.layers; l++) {
-    const ch_record *r = &c->net.block[l].saved.record;
+    const ch_record *r = &c->net.block[l].saved.routing.record;
     if (c->net.block[l].moe < 0) continue;
     for (int s = 0; s < ch_slots(r); s++) hash = hash * 1099511628211u + (uint64_t)r->slot_token[s] + 1;
     for (int i = 0; i <= r->experts; i++) hash = hash * 1099511628211u + (uint64_t)r->expert_begin[i];

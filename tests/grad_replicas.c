@@ -79,7 +79,7 @@ static double run(model *m, const job *j, int step, int micro) {
                   .shards = B,
                   .token = token,
                   .target = target,
-                  .training = 1,
+                  .route = {.training = 1},
                   .gradients = 1,
                   .observe = 1,
                   .accumulate = micro > 0,

@@ -41,7 +41,7 @@ static inline choir_model *model_new(const choir_config *config, const char *bac
   for (uint64_t micro = 0; micro < 3; micro++) {
     int32_t token[MODEL_B * MODEL_T];
     model_tokens(token, MODEL_B * MODEL_T, 60 + (uint32_t)micro);
-    ch_pass pass = {.B = MODEL_B, .T = MODEL_T, .token = token, .training = 1, .observe = 1, .micro = micro};
+    ch_pass pass = {.B = MODEL_B, .T = MODEL_T, .token = token, .route = {.training = 1}, .observe = 1, .micro = micro};
     ch_transformer_run(&model->x, &model->net, &pass);
   }
   return model;

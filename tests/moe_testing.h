@@ -129,30 +129,32 @@ static inline void poison_arenas(ch_exec *x) {
 static inline ch_moe_args layer_args(layer_case *c) {
   const ch_router *router = ch_router_find(c->options.name);
   assert_non_null(router);
-  return (ch_moe_args){.shards = 1,
-                       .options = &c->options,
-                       .router = router,
-                       .n = c->n,
-                       .d = c->d,
+  return (ch_moe_args){.route = {.router = router,
+                                 .options = &c->options,
+                                 .n = c->n,
+                                 .e = c->e,
+                                 .sequence_length = c->T,
+                                 .d = c->d,
+                                 .mask = c->valid,
+                                 .valid = c->valid,
+                                 .token = c->token,
+                                 .training = c->training,
+                                 .causal = c->causal,
+                                 .by_threshold = c->by_threshold,
+                                 .rng = {.seed = c->seed, .sub = c->sub},
+                                 .rng_base = c->rng_base,
+                                 .x = c->x,
+                                 .weight = c->router,
+                                 .thresholds = c->thresholds,
+                                 .aux_scale = c->aux_scale},
                        .h = c->h,
-                       .e = c->e,
-                       .sequence_length = c->T,
-                       .mask = c->valid,
-                       .valid = c->valid,
-                       .token = c->token,
-                       .training = c->training,
+                       .shards = 1,
                        .keep = !c->discard,
-                       .causal = c->causal,
-                       .by_threshold = c->by_threshold,
-                       .rng = {.seed = c->seed, .sub = c->sub},
-                       .rng_base = c->rng_base,
-                       .weights = {.router = c->router, .w1 = c->w1, .w2 = c->w2, .thresholds = c->thresholds},
-                       .x = c->x,
+                       .weights = {.w1 = c->w1, .w2 = c->w2},
                        .out = c->out,
                        .out_acc = c->out_acc,
                        .dout = c->dout,
                        .dx = c->dx,
-                       .aux_scale = c->aux_scale,
                        .gradients = {.router = c->drouter, .w1 = c->dw1, .w2 = c->dw2}};
 }
 
@@ -176,8 +178,8 @@ static inline void layer_run(layer_case *c, int backward) {
     }
     ch_moe_forward(&x, &a, &saved);
     if (pass) {
-      keep_record(&c->record, &c->counts, &saved.record, &saved.counts);
-      if (saved.scores && a.keep) memcpy(c->scores, saved.scores, sizeof(real) * (size_t)(c->n * c->e));
+      keep_record(&c->record, &c->counts, &saved.routing.record, &saved.routing.counts);
+      if (saved.routing.scores && a.keep) memcpy(c->scores, saved.routing.scores, sizeof(real) * (size_t)(c->n * c->e));
     }
     if (backward) ch_moe_backward(&x, &a, &saved);
     assert_int_equal(x.scratch.used, 0);
@@ -204,14 +206,16 @@ static inline void router_run(layer_case *c, const real *dgate) {
                     c->causal ? c->n * c->e : router->max_slots(&c->options, c->n, c->e, c->T));
     ch_route_counts_alloc(&x, &x.tape, &counts, c->e);
     counts.capacity = -1;
-    ch_route_args a = {.options = &c->options,
+    ch_route_args a = {.router = router,
+                       .options = &c->options,
                        .n = c->n,
                        .e = c->e,
                        .sequence_length = c->T,
                        .mask = pass ? c->valid : NULL,
                        .valid = c->valid,
                        .token = c->token,
-                       .scores = c->scores,
+                       .logits = ch_router_scored(router) ? NULL : c->scores,
+                       .scores = ch_router_scored(router) ? c->scores : NULL,
                        .thresholds = c->thresholds,
                        .training = c->training,
                        .by_threshold = c->by_threshold,
@@ -225,7 +229,7 @@ static inline void router_run(layer_case *c, const real *dgate) {
     if (c->causal && router->causal)
       router->causal(&x, &a);
     else
-      ch_route(&x, router, &a);
+      ch_route_only(&x, &a);
     x.ops->index(&x, &(ch_index_args){.record = &record});
     if (dgate && router->backward) router->backward(&x, &a);
     assert_int_equal(x.scratch.used, 0);

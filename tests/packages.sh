@@ -28,7 +28,7 @@ library=$(dirname "$(find "$root" -name libchoir.so.0)")
 # shellcheck disable=SC2046
 ${CC:-cc} "$(dirname "$0")/embed/route.c" $(PKG_CONFIG_PATH="$library/pkgconfig" pkg-config --cflags --libs choir) -o "$work/route"
 LD_LIBRARY_PATH="$library" "$work/route"
-if /usr/bin/python3 -c 'import numpy' 2>/dev/null; then
+if /usr/bin/python3 -c 'import cffi, numpy' 2>/dev/null; then
   LD_LIBRARY_PATH="$library" PYTHONPATH="$root/usr/lib/python3/dist-packages" PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c \
     'import choir; print("python3", choir.__version__, choir.route([[.9, .1], [.2, .8]], capacity_factor=1).indices)'
 fi

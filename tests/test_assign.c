@@ -3,6 +3,7 @@
 
 #include "choir/tensors.h"
 #include "moe/assign/assign.h"
+#include "moe/route_stats.h"
 #include "testing.h"
 
 enum { KINDS = 12 };

@@ -1,4 +1,5 @@
 /* capped_expert_choice and base as routers: refusals, options, padding, instruction sets, statistics. */
+#include "moe/route_stats.h"
 #include "moe_testing.h"
 
 enum { N = 240, E = 8 };

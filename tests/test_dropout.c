@@ -91,9 +91,10 @@ static void training_only(void **state) {
   (void)state;
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "cpu", "fp32");
-  double plain = loss(model, (ch_pass){.training = 1}), a = loss(model, (ch_pass){.training = 1, .dropout = 0.1}),
-         again = loss(model, (ch_pass){.training = 1, .dropout = 0.1}),
-         b = loss(model, (ch_pass){.training = 1, .dropout = 0.1, .micro = 1});
+  double plain = loss(model, (ch_pass){.route = {.training = 1}}),
+         a = loss(model, (ch_pass){.route = {.training = 1}, .dropout = 0.1}),
+         again = loss(model, (ch_pass){.route = {.training = 1}, .dropout = 0.1}),
+         b = loss(model, (ch_pass){.route = {.training = 1}, .dropout = 0.1, .micro = 1});
   assert_true(a == again && a != plain && a != b);
   assert_true(loss(model, (ch_pass){.dropout = 0.1}) == loss(model, (ch_pass){0}));
   choir_model_free(model);

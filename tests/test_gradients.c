@@ -36,7 +36,7 @@ static void backward(choir_model *model, const int32_t *token, uint64_t micro, i
                   .T = MODEL_T,
                   .token = token,
                   .target = token,
-                  .training = 1,
+                  .route = {.training = 1},
                   .gradients = 1,
                   .accumulate = accumulate,
                   .drawn_twice = ch_router_draws_per_sequence(&model->config.model.router) > 1,

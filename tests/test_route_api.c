@@ -1,5 +1,6 @@
 /* The public interface: choir_route and choir_layer_*, as an embedder calls them. */
 #include "choir/layer.h"
+#include "moe/route_stats.h"
 #include "moe_testing.h"
 #include "naive_routing.h"
 

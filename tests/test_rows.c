@@ -48,7 +48,7 @@ static void check(const char *router, double consistency, const char *backend) {
                   .T = MODEL_T,
                   .token = token,
                   .target = target,
-                  .training = 1,
+                  .route = {.training = 1},
                   .gradients = 1,
                   .drawn_twice = consistency > 0,
                   .weight = 0.25f,

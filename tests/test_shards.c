@@ -61,7 +61,7 @@ static double backward(choir_model *model, int B, int shards, const int32_t *tok
                   .shards = shards,
                   .token = token,
                   .target = token,
-                  .training = 1,
+                  .route = {.training = 1},
                   .gradients = 1,
                   .weight = (real)(1.0 / TOKENS),
                   .aux_scale = 1,

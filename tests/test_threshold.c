@@ -160,16 +160,16 @@ static void thresholds_are_means_of_cutoffs(void **state) {
 static void run_causal(layer_case *c, const real *threshold) {
   ch_moe_args a = layer_args(c);
   ch_moe_saved saved;
-  a.training = a.keep = 0;
-  a.causal = 1;
-  a.weights.thresholds = threshold;
+  a.route.training = a.keep = 0;
+  a.route.causal = 1;
+  a.route.thresholds = threshold;
   TEST_EXEC(c->backend, CH_COMPUTE_FP32, c->threads, {
     if (pass_) {
       poison_planned(&x);
       test_poison(c->out, (int64_t)c->n * c->d);
     }
     ch_moe_forward(&x, &a, &saved);
-    if (pass_) keep_record(&c->record, &c->counts, &saved.record, &saved.counts);
+    if (pass_) keep_record(&c->record, &c->counts, &saved.routing.record, &saved.routing.counts);
     x.tape.used = 0;
   });
 }

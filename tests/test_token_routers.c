@@ -217,8 +217,8 @@ static void learn(layer_case *c, uint64_t observed) {
   ch_exec x;
   ch_moe_saved saved;
   ch_moe_args a = layer_args(c);
-  a.observe = c->router;
-  a.observed = observed;
+  a.route.state = c->router;
+  a.route.observed = observed;
   test_ok(ch_exec_init(&x, c->backend, CH_COMPUTE_FP32, 1, c->threads));
   for (int pass = 0; pass < 2; pass++) {
     if (pass) {
@@ -226,7 +226,7 @@ static void learn(layer_case *c, uint64_t observed) {
       poison_arenas(&x);
     }
     ch_moe_forward(&x, &a, &saved);
-    if (pass) keep_record(&c->record, &c->counts, &saved.record, &saved.counts);
+    if (pass) keep_record(&c->record, &c->counts, &saved.routing.record, &saved.routing.counts);
     x.tape.used = 0;
   }
   ch_exec_free(&x);

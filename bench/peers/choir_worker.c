@@ -75,7 +75,7 @@ static void run_layer(worker *w, double *loss) {
   ch_moe_backward(&w->x, &w->args, &saved);
   if (!ch_counting(&w->x))
     w->flops =
-        12.0 * saved.record.expert_begin[w->args.e] * w->args.d * w->args.h + 6.0 * w->args.n * w->args.d * w->args.e;
+        12.0 * saved.routing.record.expert_begin[w->args.route.e] * w->args.route.d * w->args.h + 6.0 * w->args.route.n * w->args.route.d * w->args.route.e;
   ch_arena_release(&w->x.tape, 0);
 }
 
@@ -83,14 +83,14 @@ static void read_inputs(ch_moe_args *a, const char *path) {
   choir_tensors *file;
   const choir_tensor *x, *w;
   check(choir_tensors_open(path, 0, &file));
-  a->x = copy_of(file, "x", &x);
+  a->route.x = copy_of(file, "x", &x);
   a->dout = copy_of(file, "dout", &x);
-  a->weights.router = copy_of(file, "router", &w);
+  a->route.weight = copy_of(file, "router", &w);
   a->weights.w2 = copy_of(file, "w2", &w);
   a->weights.w1 = copy_of(file, "w1", &w);
-  a->n = (int)x->shape[0];
-  a->d = (int)x->shape[1];
-  a->e = (int)w->shape[0];
+  a->route.n = (int)x->shape[0];
+  a->route.d = (int)x->shape[1];
+  a->route.e = (int)w->shape[0];
   a->h = (int)w->shape[2];
   choir_tensors_close(file);
 }
@@ -115,11 +115,11 @@ static void open_layer(worker *w, char **argv) {
   read_inputs(a, argv[2]);
   check(choir_router_default("expert_choice", &w->options));
   w->options.capacity_factor = atof(argv[3]);
-  a->options = &w->options;
-  a->router = ch_router_find("expert_choice");
-  check(a->router->check(&w->options, a->n, a->e, 0));
-  a->training = a->keep = a->shards = 1;
-  int64_t nd = (int64_t)a->n * a->d, de = (int64_t)a->d * a->e, weights = (int64_t)a->e * a->d * a->h;
+  a->route.options = &w->options;
+  a->route.router = ch_router_find("expert_choice");
+  check(a->route.router->check(&w->options, a->route.n, a->route.e, 0));
+  a->route.training = a->keep = a->shards = 1;
+  int64_t nd = (int64_t)a->route.n * a->route.d, de = (int64_t)a->route.d * a->route.e, weights = (int64_t)a->route.e * a->route.d * a->h;
   add(w, "out", a->out = memory(nd * 4), nd);
   add(w, "dx", a->dx = memory(nd * 4), nd);
   add(w, "router", a->gradients.router = memory(de * 4), de);

@@ -7,7 +7,7 @@
 `choir.torch` has routers for PyTorch models, and needs PyTorch; nothing else here does.
 """
 
-from . import runs
+from . import data, runs
 from ._native import (
     ArgumentError,
     BusyError,
@@ -20,13 +20,16 @@ from ._native import (
     UnsupportedError,
 )
 from ._native import lib as _lib
+from ._native import string as _string
 from .config import Config
 from .model import Evaluation, Forward, Model, Scored, Session, Text
+from .pages import Page, inspect, report
 from .routing import Certificate, Routing, route, route_backward, routers
 from .tokenizer import Tokenizer
 from .trainer import Step, Trainer, train_step
+from .training import finetune, train
 
-__version__ = _lib.choir_version().decode()
+__version__ = _string(_lib.choir_version())
 __all__ = [
     "ArgumentError",
     "BusyError",
@@ -41,6 +44,7 @@ __all__ = [
     "Model",
     "NumericError",
     "OutOfMemoryError",
+    "Page",
     "Routing",
     "Scored",
     "Session",
@@ -49,9 +53,14 @@ __all__ = [
     "Tokenizer",
     "Trainer",
     "UnsupportedError",
+    "data",
+    "finetune",
+    "inspect",
+    "report",
     "route",
     "route_backward",
     "routers",
     "runs",
+    "train",
     "train_step",
 ]

@@ -1,15 +1,13 @@
-"""libchoir through ctypes: its functions, its errors, its memory. The rest of the package is written on this."""
+"""libchoir through cffi: its functions and structs are what its public headers declare; errors, texts and arrays."""
 
-import ctypes as c
+import errno
 import os
 import pathlib
-import signal
-import threading
+import re
 import weakref
 
+import cffi
 import numpy as np
-
-from ._structs import *  # noqa: F401,F403
 
 
 class Error(Exception):
@@ -21,7 +19,8 @@ class ArgumentError(Error, ValueError):
 
 
 class FileError(Error, OSError):
-    """The operating system refused: a missing file, permissions, a full disk."""
+    """The operating system refused: a missing file, permissions, a full disk. It is a FileNotFoundError,
+    PermissionError or FileExistsError where Python's open would raise that."""
 
 
 class FormatError(Error, ValueError):
@@ -37,7 +36,7 @@ class UnsupportedError(Error):
 
 
 class BusyError(Error):
-    """Another process holds the run directory."""
+    """Another process holds the run directory, or another call the object."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -48,32 +47,32 @@ class InterruptedRun(Error):
     """Stopped by a callback; what was promised has been saved."""
 
 
-_ERRORS = (
-    Error,
-    ArgumentError,
-    FileError,
-    FormatError,
-    OutOfMemoryError,
-    NumericError,
-    UnsupportedError,
-    BusyError,
-    InterruptedRun,
-    FileError,
-)
+HERE = pathlib.Path(__file__).parent
 
 
-def _path():
-    """What CHOIR_LIBRARY names, libchoir.so beside this file (a wheel has it), or that of the system."""
-    beside = pathlib.Path(__file__).with_name("libchoir.so")
-    return os.environ.get("CHOIR_LIBRARY") or (str(beside) if beside.exists() else "libchoir.so.0")
+def _declarations(name, seen):
+    """A public header, and before it those that it includes, as cffi reads them: without comments and macros."""
+    if name in seen:
+        return ""
+    seen.add(name)
+    inside = HERE / "include" / "choir"  # where the package is installed; else it is read in choir's source
+    path = (inside if inside.exists() else HERE.parents[1] / "include" / "choir") / name
+    text = (path if path.exists() else path.with_name(name + ".in")).read_text(encoding="utf-8")
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+    before = "".join(_declarations(one, seen) for one in re.findall(r'#include "choir/(\S+)"', text))
+    text = re.sub(r"#ifdef __cplusplus\n.*?#endif\n", "", text, flags=re.S)
+    return before + re.sub(r"^[ \t]*#(.*\\\n)*.*\n", "", text, flags=re.M).replace("CHOIR_API ", "")
 
 
 def _load():
+    """The library that CHOIR_LIBRARY names, that beside this file (a wheel has it), or that of the system."""
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
-        os.environ["GOMP_SPINCOUNT"] = "1000"  # read when libgomp is loaded; PyTorch may have done so before
-    path = _path()
+        os.environ["GOMP_SPINCOUNT"] = "1000"  # libgomp reads it when it is loaded (docs/embedding.md)
+    beside = HERE / "libchoir.so"
+    path = os.environ.get("CHOIR_LIBRARY") or (str(beside) if beside.exists() else "libchoir.so.0")
     try:
-        return c.CDLL(path)
+        # Its own libraries first: PyTorch shows its libgomp to the whole process, and may have read its settings by now.
+        return ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)
     except OSError as error:
         raise ImportError(
             f"{error}; libchoir needs the libraries that it was built with (README.md), and CHOIR_LIBRARY may "
@@ -81,73 +80,40 @@ def _load():
         ) from error
 
 
+ffi = cffi.FFI()
+ffi.cdef(_declarations("choir.h", set()) + "void free(void *);")
 lib = _load()
-for _name in (
-    "choir_error_message",
-    "choir_notices",
-    "choir_version",
-    "choir_model_routing",
-    "choir_tokenizer_piece",
-    "choir_end_name",
-):
-    getattr(lib, _name).restype = c.c_char_p
-lib.choir_model_config_of.restype = c.POINTER(Config)
-lib.choir_router_names.restype = c.POINTER(c.c_char_p)
-lib.choir_tokenizer_bytes.restype = c.c_void_p
-lib.choir_tokenizer_hash.restype = c.c_uint64
-lib.choir_tokenizer_encode.argtypes = [c.c_void_p, c.c_char_p, c.c_size_t, c.c_void_p, c.c_void_p]
-lib.choir_tokenizer_decode.argtypes = [c.c_void_p, c.c_void_p, c.c_size_t, c.c_void_p, c.c_void_p]
-lib.choir_tokenizer_piece.argtypes = [c.c_void_p, c.c_int32]
-lib.choir_checkpoint_find.argtypes = [c.c_char_p, c.c_char_p, c.c_size_t]
-lib.choir_model_init.argtypes = [c.c_void_p, c.c_uint64, c.c_void_p, c.c_void_p]
-lib.choir_model_forward.argtypes = [c.c_void_p, c.c_int, c.c_int] + [c.c_void_p] * 2 + [c.c_int, c.c_void_p]
-lib.choir_model_parameter.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
-lib.choir_model_get_parameter.argtypes = [c.c_void_p, c.c_int, c.c_int, c.c_void_p]
-lib.choir_model_set_parameter.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
-lib.choir_route_by_thresholds.argtypes = [c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_int] + [c.c_void_p] * 4
-lib.choir_route_backward.argtypes = [c.c_void_p, c.c_void_p, c.c_double, c.c_void_p]
-lib.choir_generate.argtypes = [c.c_void_p] * 3 + [c.c_int] + [c.c_void_p] * 2
-lib.choir_score_requests.argtypes = [c.c_void_p] * 3 + [I64] + [c.c_void_p] * 2
-lib.choir_session_advance.argtypes = [c.c_void_p] * 5
-lib.choir_session_rewind.argtypes = [c.c_void_p, c.c_int, c.c_int]
-lib.choir_session_length.argtypes = [c.c_void_p, c.c_int]
-for _name in (
-    """config_default config_load config_save config_set config_check router_default route_show checkpoint_load
-    model_free model_save model_config_of model_parameter_count model_set_routing model_routing model_moe_layers
-    model_looks_across_tokens tokenizer_load tokenizer_free tokenizer_vocab_size tokenizer_eos tokenizer_hash
-    tokenizer_bytes trainer_create trainer_free trainer_sequences trainer_length trainer_step trainer_save trainer_resume
-    session_create session_free generate_free score_free eval run_options_default generate_options_default
-    session_options_default score_options_default""".split()
-):
-    _f = getattr(lib, "choir_" + _name)
-    if _f.argtypes is None:
-        _f.argtypes = [c.c_void_p] * {
-            "config_load": 2,
-            "config_save": 2,
-            "config_set": 3,
-            "router_default": 2,
-            "route_show": 3,
-            "checkpoint_load": 4,
-            "model_save": 3,
-            "model_set_routing": 2,
-            "tokenizer_load": 2,
-            "tokenizer_bytes": 2,
-            "trainer_create": 3,
-            "trainer_step": 4,
-            "trainer_save": 3,
-            "trainer_resume": 2,
-            "session_create": 3,
-            "eval": 4,
-        }.get(_name, 1)
-libc = c.CDLL(None)
-libc.free.argtypes = [c.c_void_p]
+NULL = ffi.NULL
+
+_ERRORS = {
+    lib.CHOIR_ERROR_ARGUMENT: ArgumentError,
+    lib.CHOIR_ERROR_IO: FileError,
+    lib.CHOIR_ERROR_FULL: FileError,
+    lib.CHOIR_ERROR_FORMAT: FormatError,
+    lib.CHOIR_ERROR_MEMORY: OutOfMemoryError,
+    lib.CHOIR_ERROR_NUMERIC: NumericError,
+    lib.CHOIR_ERROR_UNSUPPORTED: UnsupportedError,
+    lib.CHOIR_ERROR_BUSY: BusyError,
+    lib.CHOIR_ERROR_INTERRUPTED: InterruptedRun,
+}
+# FileError where Python has a name of its own for the reason.
+_FILE_ERRORS = {
+    code: type("FileError", (FileError, type(OSError(code, ""))), {"__module__": "choir", "errno": code})
+    for code in (errno.ENOENT, errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+}
 
 
 def check(code):
     """Raises what an error code stands for, with the library's message."""
-    if code:
-        kind = _ERRORS[code] if 0 < code < len(_ERRORS) else Error
-        raise kind(lib.choir_error_message().decode())
+    if not code:
+        return
+    message, kind = string(lib.choir_error_message()), _ERRORS.get(code, Error)
+    if kind is FileError:
+        kind = next((k for reason, k in _FILE_ERRORS.items() if os.strerror(reason) in message), kind)
+    raise kind(message)
+
+
+# ---- texts ----
 
 
 def text(value):
@@ -158,9 +124,110 @@ def text(value):
     return raw
 
 
+def utf8(value):
+    """A text's bytes; what is no text is a TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"a text is wanted, not {type(value).__name__}")
+    return value.encode()
+
+
+def wanted(value, kind):
+    """`value`, which must be of that class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"a choir.{kind.__name__} is wanted, not {type(value).__name__}")
+    return value
+
+
 def optional(value):
-    """The same where None is left to the library."""
-    return None if value is None else text(value)
+    """A path or text where NULL leaves it to the library."""
+    return NULL if value is None else text(value)
+
+
+def string(value):
+    """A text that C made; None for NULL."""
+    return None if value == NULL else ffi.string(value).decode(errors="replace")
+
+
+def as_written(value):
+    """A number, truth or text as a config's field is written."""
+    return text(str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value))
+
+
+# ---- structs ----
+
+_kept = weakref.WeakKeyDictionary()  # what a struct points to, for as long as the struct is there
+
+
+def keep(struct, *values):
+    _kept.setdefault(struct, []).extend(values)
+    return values[0]
+
+
+def options(kind, **fields):
+    """A new struct with the library's defaults and these fields; None leaves a default."""
+    made = ffi.new(f"{kind} *")
+    getattr(lib, f"{kind}_default")(made)
+    fill(made, made, fields)
+    return made
+
+
+def fill(owner, struct, fields):
+    """Sets fields of `owner` or a struct in it; texts, lists of texts, and structs live as long as `owner`."""
+    for name, value in fields.items():
+        if isinstance(value, (str, bytes, os.PathLike)):
+            value = keep(owner, ffi.new("char[]", text(value)))
+        elif isinstance(value, list):
+            value = keep(
+                owner, ffi.new("char *[]", [keep(owner, ffi.new("char[]", text(v))) for v in value] + [NULL])
+            )
+        elif isinstance(value, ffi.CData):
+            keep(owner, value)
+        if value is not None:
+            setattr(struct, name, value)
+
+
+class View:
+    """The fields of a struct as Python's values: texts as bytes, a struct within as a View."""
+
+    def __init__(self, struct):
+        self._c = struct
+
+    def __getattr__(self, name):
+        if name == "_c":  # of an object that copy.copy makes
+            raise AttributeError(name)
+        value = getattr(self._c, name)
+        kind = ffi.typeof(value) if isinstance(value, ffi.CData) else None
+        if kind is None or kind.kind == "pointer":
+            return value
+        return View(value) if kind.kind == "struct" else ffi.string(value)
+
+    @property
+    def _fields_(self):
+        kind = ffi.typeof(self._c)
+        return [(n, f.type) for n, f in (kind.item if kind.kind == "pointer" else kind).fields if n != "reserved"]
+
+
+def record(struct):
+    """The fields of a struct as a dictionary: numbers, texts (None for NULL), the names of enums in lower case, and
+    structs within or pointed to as dictionaries. Other pointers are left out."""
+    made = {}
+    for name, kind in View(struct)._fields_:
+        value = getattr(struct, name)
+        if kind.kind == "enum":
+            made[name] = kind.elements[value].split("_")[-1].lower()
+        elif kind.kind == "primitive":
+            made[name] = value
+        elif kind.kind == "struct" or (kind.kind == "pointer" and kind.item.kind == "struct"):
+            made[name] = record(value) if kind.kind == "struct" or (value and kind.item.fields) else None
+        elif kind.kind != "function" and kind.item.cname == "char":
+            made[name] = string(value)
+    return made
+
+
+# ---- arrays ----
+
+_TYPES = {"float": np.float32, "int": np.int32, "int32_t": np.int32, "uint8_t": np.uint8}
+_NAMES = {np.dtype(kind): f"{name}[]" for name, kind in _TYPES.items()}
 
 
 def array(values, dtype, *shape):
@@ -182,87 +249,14 @@ def ids(values, *shape):
 
 
 def pointer(values):
-    """The address of an array's data; None stays None."""
-    return None if values is None else values.ctypes.data
+    """An array's memory for C; NULL for None."""
+    return NULL if values is None else ffi.from_buffer(_NAMES[values.dtype], values)
 
 
 def copied(address, count, dtype):
     """`count` values that C owns, as an array of our own; None where there are none."""
-    if not address:
+    if address == NULL:
         return None
-    if not count:
-        return np.empty(0, dtype)
-    return np.ctypeslib.as_array(address, (count,)).astype(dtype, copy=True)
-
-
-class Guard:
-    """Callbacks that may raise, Ctrl-C included: the first exception stops the work and comes out of `with`."""
-
-    def __init__(self):
-        self.error = None
-        self._kept = None
-
-    def _interrupted(self, number, frame):
-        """Ctrl-C within a callback may come before its `try`: remembered, and raised when C has returned."""
-        try:
-            self._kept(number, frame)
-        except BaseException as error:  # noqa: BLE001
-            self.error = self.error or error
-
-    def call(self, function, *arguments):
-        if self.error is None:
-            try:
-                return function(*arguments)
-            except BaseException as error:  # noqa: BLE001 KeyboardInterrupt too
-                self.error = error
-        return 1
-
-    def __enter__(self):
-        kept = signal.getsignal(signal.SIGINT)
-        if callable(kept) and threading.current_thread() is threading.main_thread():
-            self._kept = kept
-            signal.signal(signal.SIGINT, self._interrupted)
-        return self
-
-    def __exit__(self, kind, value, trace):
-        if self._kept is not None:
-            signal.signal(signal.SIGINT, self._kept)
-            self._kept = None
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
-        return False
-
-
-class Handle:
-    """Owns a pointer that C made; `close` or the end of `with` gives it back, and so does forgetting it. What C made of
-    another handle's is closed before that one."""
-
-    _free = None
-
-    def __init__(self, address, of=None):
-        self._address, self._users = address, weakref.WeakSet()
-        if of is not None:
-            of._users.add(self)
-
-    @property
-    def address(self):
-        if not self._address:
-            raise ValueError(f"this {type(self).__name__} is closed")
-        return self._address
-
-    def close(self):
-        address, self._address = getattr(self, "_address", None), None
-        if address:
-            for user in list(self._users):
-                user.close()
-            type(self)._free(address)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def __del__(self):
-        self.close()
+    item = ffi.typeof(address).item
+    given = np.frombuffer(ffi.buffer(address, count * ffi.sizeof(item)), _TYPES[item.cname], count)
+    return given.astype(dtype, copy=True)

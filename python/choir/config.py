@@ -8,7 +8,7 @@ import tempfile
 from typing import Any, Optional, Union
 
 from . import _native as native
-from ._native import c, lib
+from ._native import ffi, lib
 
 Path = Union[str, os.PathLike]
 
@@ -24,35 +24,43 @@ class Config:
     Keys are dotted paths, of which `model.` and `train.` may be left out where the rest is unambiguous."""
 
     def __init__(self, path: Optional[Path] = None, **fields: Any):
-        self.struct = native.Config()
+        self.address = ffi.new("choir_config *")
         if path is None:
-            lib.choir_config_default(c.byref(self.struct))
+            lib.choir_config_default(self.address)
         else:
-            native.check(lib.choir_config_load(native.text(path), c.byref(self.struct)))
+            native.check(lib.choir_config_load(native.text(path), self.address))
         for key, value in fields.items():
             self.set(key, value)
 
     @classmethod
-    def _copy(cls, struct) -> Config:
+    def _of(cls, raw) -> Config:
+        """A config of the bytes of a choir_config."""
         made = cls()
-        c.memmove(c.byref(made.struct), c.byref(struct), c.sizeof(made.struct))
+        ffi.memmove(made.address, raw, ffi.sizeof("choir_config"))
         return made
+
+    def __reduce__(self):
+        return Config._of, (bytes(ffi.buffer(self.address)),)
+
+    @property
+    def struct(self) -> native.View:
+        """The fields as attributes: config.struct.model.layers."""
+        return native.View(self.address)
 
     def set(self, key: str, value: Any) -> None:
         """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
-        written = str(value).lower() if isinstance(value, bool) else str(value)
-        native.check(lib.choir_config_set(c.byref(self.struct), key.encode(), written.encode()))
+        native.check(lib.choir_config_set(self.address, native.text(key), native.as_written(value)))
 
     def check(self) -> None:
         """Raises ArgumentError where values do not go together. vocab_size 0 passes."""
-        native.check(lib.choir_config_check(c.byref(self.struct)))
+        native.check(lib.choir_config_check(self.address))
 
     def save(self, path: Path) -> None:
         """Writes every field as JSON."""
-        native.check(lib.choir_config_save(c.byref(self.struct), native.text(path)))
+        native.check(lib.choir_config_save(self.address, native.text(path)))
 
     def as_dict(self) -> dict[str, Any]:
-        """{"model": {..., "router": {...}}, "train": {...}}, as the JSON file has it."""
+        """{"model": {..., "router": {...}}, "train": {...}, ...}, as the JSON file has it."""
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "config.json")
             self.save(path)
@@ -63,7 +71,7 @@ class Config:
         """A field by its dotted path: config["model.router.name"]."""
         found = self.struct
         for name in key.split("."):
-            if not isinstance(found, c.Structure) or name == "reserved" or not hasattr(found, name):
+            if not isinstance(found, native.View) or name == "reserved" or not hasattr(found, name):
                 if key.split(".")[0] not in ("model", "train"):
                     return (
                         self["model." + key]

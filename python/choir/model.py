@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Callable, Iterator, Optional, Sequence, Union
 
 import numpy as np
 
 from . import _native as native
-from ._native import c, lib
+from ._handle import Guard, Handle
+from ._native import ffi, lib
 from .config import Config, Path
 from .tokenizer import Tokenizer
 
@@ -64,32 +66,23 @@ class Scored:
     """[count] float32, of each"""
 
 
-def _run_options(threads, compute, backend, emulate_bf16, unchecked):
-    options = native.RunOptions()
-    lib.choir_run_options_default(c.byref(options))
-    options.threads, options.compute, options.unchecked = threads, native.optional(compute), unchecked
-    options.emulate_bf16 = emulate_bf16
-    if backend is not None:
-        options.backend = native.text(backend)
-    return options
-
-
-def _prompt(value: Union[str, Sequence[int]], keep: list) -> Any:
+def _prompt(owner, prompt, value: Union[str, Sequence[int]]) -> None:
+    """Sets a choir_prompt in `owner` to a text or ids; an empty text is no text."""
     if isinstance(value, str):
         raw = value.encode()
-        keep.append(raw)
-        return native.Prompt(text=raw, size=len(raw)) if raw else native.Prompt()
-    given = native.ids(value, -1)
-    keep.append(given)
-    return native.Prompt(tokens=native.pointer(given), count=len(given))
+        if raw:
+            native.fill(owner, prompt, dict(text=ffi.from_buffer("char[]", raw), size=len(raw)))
+    else:
+        given = native.ids(value, -1)
+        native.fill(owner, prompt, dict(tokens=native.pointer(given), count=len(given)))
 
 
-class Model(native.Handle):
+class Model(Handle):
     """A model in memory: Model.load("run"), or a fresh one, Model(config, seed=1).
 
     threads: 0 for all. compute: "fp32", "bf16", or None for the config's."""
 
-    _free = lib.choir_model_free
+    _free = "choir_model_free"
 
     def __init__(
         self,
@@ -101,10 +94,11 @@ class Model(native.Handle):
         backend: Optional[str] = None,
         emulate_bf16: bool = False,
     ):
-        super().__init__(None)
-        address, options = c.c_void_p(), _run_options(threads, compute, backend, emulate_bf16, 0)
-        native.check(lib.choir_model_init(c.byref(config.struct), seed, c.byref(options), c.byref(address)))
-        self._address = address.value
+        native.wanted(config, Config)
+        self._run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
+        address, options = ffi.new("choir_model **"), native.options("choir_run_options", **self._run)
+        native.check(lib.choir_model_init(config.address, seed, options, address))
+        super().__init__(address[0])
         self.tokenizer: Optional[Tokenizer] = None
         """the checkpoint's; None where there is none"""
 
@@ -121,27 +115,48 @@ class Model(native.Handle):
         unchecked: bool = False,
     ) -> Model:
         """Loads a checkpoint, or the newest good one of a run, with its tokenizer unless `tokenizer` is False."""
-        options = _run_options(threads, compute, backend, emulate_bf16, unchecked)
-        model, words = c.c_void_p(), c.c_void_p()
-        native.check(
-            lib.choir_checkpoint_load(
-                native.text(path), c.byref(options), c.byref(model), c.byref(words) if tokenizer else None
-            )
-        )
+        run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
+        options = native.options("choir_run_options", unchecked=unchecked, **run)
+        model, words = ffi.new("choir_model **"), ffi.new("choir_tokenizer **") if tokenizer else native.NULL
+        native.check(lib.choir_checkpoint_load(native.text(path), options, model, words))
         made = cls.__new__(cls)
-        native.Handle.__init__(made, model.value)
-        made.tokenizer = Tokenizer._own(words.value) if tokenizer else None
+        Handle.__init__(made, model[0])
+        made._run = run
+        made.tokenizer = Tokenizer._own(words[0]) if tokenizer else None
         return made
+
+    def __reduce__(self):
+        return _restored, (self.config, self._run, self.state(), self.routing, copy.copy(self.tokenizer))
+
+    def __copy__(self) -> Model:
+        """A model of its own, with the same weights, routing and options; copy.deepcopy gives the same."""
+        made, arguments = self.__reduce__()
+        return made(*arguments)
+
+    def __deepcopy__(self, memo: Any) -> Model:
+        return self.__copy__()
+
+    def _words(self, tokenizer: Optional[Tokenizer] = None) -> Any:
+        """A tokenizer for C: `tokenizer`, or the model's own, or none."""
+        words = self.tokenizer if tokenizer is None else tokenizer
+        return native.NULL if words is None else native.wanted(words, Tokenizer).address
+
+    def __repr__(self) -> str:
+        if self._address is None:
+            return "Model(closed)"
+        m = self.config.struct.model
+        moe = f", {m.experts} experts by {m.router.name.decode()}" if m.moe_every else ""
+        return f"Model({m.layers} layers, d {m.d_model}{moe}, {m.vocab_size} tokens)"
 
     def save(self, path: Path, tokenizer: Optional[Tokenizer] = None) -> None:
         """Writes a checkpoint directory, with `tokenizer` or the model's own. Never half of one."""
-        words = tokenizer or self.tokenizer
-        native.check(lib.choir_model_save(self.address, words.address if words else None, native.text(path)))
+        with self.use() as address:
+            native.check(lib.choir_model_save(address, self._words(tokenizer), native.text(path)))
 
     @property
     def config(self) -> Config:
         """A copy of the model's config."""
-        return Config._copy(lib.choir_model_config_of(self.address).contents)
+        return Config._of(lib.choir_model_config_of(self.address))
 
     # ---- weights ----
 
@@ -151,9 +166,9 @@ class Model(native.Handle):
 
     def _parameters(self) -> Iterator[tuple[int, str, tuple[int, ...]]]:
         for index in range(lib.choir_model_parameter_count(self.address)):
-            p = native.Parameter()
-            native.check(lib.choir_model_parameter(self.address, index, c.byref(p)))
-            yield index, p.name.decode(), tuple(p.shape[: p.dims])
+            p = ffi.new("choir_parameter *")
+            native.check(lib.choir_model_parameter(self.address, index, p))
+            yield index, native.string(p.name), tuple(p.shape[0 : p.dims])
 
     def _find(self, name: str) -> tuple[int, tuple[int, ...]]:
         for index, found, shape in self._parameters():
@@ -165,17 +180,16 @@ class Model(native.Handle):
         """A copy of a weight, or of its gradient (after forward(..., gradients=True))."""
         index, shape = self._find(name)
         values = np.empty(shape, np.float32)
-        native.check(lib.choir_model_get_parameter(self.address, index, gradient, native.pointer(values)))
+        with self.use() as address:
+            native.check(lib.choir_model_get_parameter(address, index, gradient, native.pointer(values)))
         return values
 
     def set(self, name: str, values) -> None:
         """New values for a weight, of its shape."""
         index, shape = self._find(name)
-        native.check(
-            lib.choir_model_set_parameter(
-                self.address, index, native.pointer(native.array(values, np.float32, *shape))
-            )
-        )
+        given = native.array(values, np.float32, *shape)
+        with self.use() as address:
+            native.check(lib.choir_model_set_parameter(address, index, native.pointer(given)))
 
     def state(self) -> dict[str, np.ndarray]:
         """Copies of all weights by name."""
@@ -185,13 +199,14 @@ class Model(native.Handle):
 
     @property
     def routing(self) -> str:
-        """What passes route by: "batch" or another pool, in which tokens compete, or "threshold", which looks at no other
-        token (docs/causality.md). UnsupportedError: thresholds that no training has set."""
-        return lib.choir_model_routing(self.address).decode()
+        """What passes route by: "batch" or another pool, in which tokens compete, or "threshold", which looks at no
+        other token (docs/causality.md). UnsupportedError: thresholds that no training has set."""
+        return native.string(lib.choir_model_routing(self.address))
 
     @routing.setter
     def routing(self, name: Optional[str]) -> None:
-        native.check(lib.choir_model_set_routing(self.address, native.optional(name)))
+        with self.use() as address:
+            native.check(lib.choir_model_set_routing(address, native.optional(name)))
 
     @property
     def looks_across_tokens(self) -> bool:
@@ -202,13 +217,14 @@ class Model(native.Handle):
         given = native.ids(tokens, -1, -1)
         B, T = given.shape
         out = np.empty((B, T, self.config.struct.model.vocab_size), np.float32) if logits else None
-        result = native.ForwardResult()
-        native.check(
-            lib.choir_model_forward(
-                self.address, B, T, native.pointer(given), native.pointer(out), gradients, c.byref(result)
+        result = ffi.new("choir_forward_result *")
+        with self.use() as address:
+            native.check(
+                lib.choir_model_forward(
+                    address, B, T, native.pointer(given), native.pointer(out), gradients, result
+                )
             )
-        )
-        return Forward(result.loss, result.aux_loss, out)
+        return Forward(**native.record(result), logits=out)
 
     def evaluate(
         self,
@@ -218,30 +234,15 @@ class Model(native.Handle):
         sequences: int = 0,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> Evaluation:
-        """The loss on the held-out share of built data, or on a text file, with the present routing. progress(done, total)
-        may raise to stop."""
-        with native.Guard() as guard:
-
-            @native.ProgressCallback
-            def told(_, done, total):
-                return guard.call(lambda: (progress(done, total) if progress and total else None) and 0 or 0)
-
-            options = native.EvalOptions(
-                data=native.optional(data), text=native.optional(text), sequences=sequences, progress=told
-            )
-            r = native.EvalResult()
-            words = self.tokenizer.address if self.tokenizer else None
-            native.check(lib.choir_eval(self.address, words, c.byref(options), c.byref(r)))
-        return Evaluation(
-            r.loss,
-            r.perplexity,
-            r.bits_per_byte,
-            r.unigram_loss,
-            r.tokens,
-            r.bytes,
-            r.routing.decode(),
-            bool(r.looks_across_tokens),
-        )
+        """The loss on the held-out share of built data, or on a text file, with the present routing. progress(done,
+        total) may raise to stop."""
+        options = native.options("choir_eval_options", data=data, text=text, sequences=sequences)
+        r = ffi.new("choir_eval_result *")
+        with self.use() as address, Guard() as guard:
+            guard.on(options, "progress", lambda _, done, total: progress and total and progress(done, total))
+            native.check(lib.choir_eval(address, self._words(), options, r))
+        found = native.record(r)
+        return Evaluation(**{**found, "looks_across_tokens": bool(found["looks_across_tokens"])})
 
     # ---- text ----
 
@@ -258,49 +259,43 @@ class Model(native.Handle):
         batch: int = 8,
         stream: Optional[Callable[[int, str], Any]] = None,
     ) -> list[Text]:
-        """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each. The routing must
-        not look at other tokens: set model.routing = "threshold" first. stream(number, text) hears new text as it comes.
-        Ctrl-C stops between tokens."""
+        """Continues prompts (a text, or a sequence of prompts: texts or arrays of ids) and returns a Text for each.
+        The routing must not look at other tokens: set model.routing = "threshold" first. stream(number, text) hears
+        new text as it comes. Ctrl-C stops between tokens."""
         given = [prompts] if isinstance(prompts, str) else list(prompts)
-        keep: list = []
-        array = (native.Prompt * max(len(given), 1))(*(_prompt(p, keep) for p in given))
-        options, result = native.GenerateOptions(), native.GenerateResult()
-        lib.choir_generate_options_default(c.byref(options))
-        options.max_tokens, options.temperature, options.top_k, options.top_p = (
-            max_tokens,
-            temperature,
-            top_k,
-            top_p,
+        array = ffi.new("choir_prompt[]", max(len(given), 1))
+        for i, prompt in enumerate(given):
+            _prompt(array, array[i], prompt)
+        options = native.options(
+            "choir_generate_options",
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed,
+            batch=batch,
+            stops=[native.utf8(stop) for stop in ([stops] if isinstance(stops, str) else stops)],
         )
-        options.seed, options.batch = seed, batch
-        ends = [stops] if isinstance(stops, str) else list(stops)
-        ends = (c.c_char_p * (len(ends) + 1))(*(stop.encode() for stop in ends), None)
-        options.stops = c.cast(ends, c.POINTER(c.c_char_p))
-        words = self.tokenizer.address if self.tokenizer else None
-        with native.Guard() as guard:
-            options.stop = native.StopCallback(lambda _: guard.call(lambda: 0))  # where Ctrl-C is heard
+        result = ffi.new("choir_generate_result *")
+        with self.use() as address, Guard() as guard:
+            guard.on(options, "stop", lambda _: None)  # where Ctrl-C is heard
             if stream:
-                options.text = native.TextCallback(
-                    lambda _, number, at, size: guard.call(
-                        lambda: (stream(number, c.string_at(at, size).decode()), 0)[1]
-                    )
+                guard.on(
+                    options, "text", lambda _, number, at, size: stream(number, ffi.buffer(at, size)[:].decode())
                 )
-            native.check(
-                lib.choir_generate(self.address, words, array, len(given), c.byref(options), c.byref(result))
-            )
+            native.check(lib.choir_generate(address, self._words(), array, len(given), options, result))
             try:
-                texts = [self._text(result.sequences[i]) for i in range(result.count)]
+                return [self._text(result.sequences[i]) for i in range(result.count)]
             finally:
-                lib.choir_generate_free(c.byref(result))
-        return texts
+                lib.choir_generate_free(result)
 
     @staticmethod
     def _text(g) -> Text:
         return Text(
-            c.string_at(g.text, g.size).decode(),
+            ffi.buffer(g.text, g.size)[:].decode() if g.size else "",
             native.copied(g.tokens, g.count, np.int32),
             g.prompt_count,
-            lib.choir_end_name(g.end).decode(),
+            native.string(lib.choir_end_name(g.end)),
         )
 
     def score(
@@ -310,25 +305,16 @@ class Model(native.Handle):
         batch: int = 16,
         progress: Optional[Callable[[int, int], Any]] = None,
     ) -> list[Scored]:
-        """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The routing must
-        not look at other tokens; then a score depends on model and request alone."""
-        keep: list = []
-        array = (native.ScoreRequest * max(len(requests), 1))(
-            *(native.ScoreRequest(context=_prompt(a, keep), continuation=_prompt(b, keep)) for a, b in requests)
-        )
-        options, result = native.ScoreOptions(), native.ScoreResult()
-        lib.choir_score_options_default(c.byref(options))
-        options.batch = batch
-        words = self.tokenizer.address if self.tokenizer else None
-        with native.Guard() as guard:
-            options.progress = native.ProgressCallback(
-                lambda _, done, total: guard.call(lambda: (progress(done, total) if progress else None, 0)[1])
-            )
-            native.check(
-                lib.choir_score_requests(
-                    self.address, words, array, len(requests), c.byref(options), c.byref(result)
-                )
-            )
+        """Log-likelihoods of continuations: requests are (context, continuation), texts or token ids each. The
+        routing must not look at other tokens; then a score depends on model and request alone."""
+        array = ffi.new("choir_score_request[]", max(len(requests), 1))
+        for i, (context, continuation) in enumerate(requests):
+            _prompt(array, array[i].context, context)
+            _prompt(array, array[i].continuation, continuation)
+        options, result = native.options("choir_score_options", batch=batch), ffi.new("choir_score_result *")
+        with self.use() as address, Guard() as guard:
+            guard.on(options, "progress", lambda _, done, total: progress and progress(done, total))
+            native.check(lib.choir_score_requests(address, self._words(), array, len(requests), options, result))
             try:
                 found = [result.score[i] for i in range(result.count)]
                 return [
@@ -341,57 +327,68 @@ class Model(native.Handle):
                     for s in found
                 ]
             finally:
-                lib.choir_score_free(c.byref(result))
+                lib.choir_score_free(result)
 
     def session(self, slots: int = 1, length: int = 1024, chunk: int = 512) -> Session:
         """Sequences with caches, for who chooses tokens by other rules."""
         return Session(self, slots, length, chunk)
 
 
-class Session(native.Handle):
-    """`slots` sequences, each with the keys and values of its tokens so far; a sequence's logits do not depend on how its
-    tokens were cut into calls, nor on the other sequences."""
+class Session(Handle):
+    """`slots` sequences, each with the keys and values of its tokens so far; a sequence's logits do not depend on how
+    its tokens were cut into calls, nor on the other sequences."""
 
-    _free = lib.choir_session_free
+    _free = "choir_session_free"
 
     def __init__(self, model: Model, slots: int = 1, length: int = 1024, chunk: int = 512):
-        super().__init__(None, model)
-        options, address = native.SessionOptions(slots=slots, length=length, chunk=chunk), c.c_void_p()
-        native.check(lib.choir_session_create(model.address, c.byref(options), c.byref(address)))
-        self._address, self._model, self._slots = address.value, model, slots
-        self._vocab = model.config.struct.model.vocab_size
+        native.wanted(model, Model)
+        options = native.options("choir_session_options", slots=slots, length=length, chunk=chunk)
+        address = ffi.new("choir_session **")
+        with model.use() as used:
+            native.check(lib.choir_session_create(used, options, address))
+            super().__init__(address[0], used)
+        self._slots, self._vocab = slots, model.config.struct.model.vocab_size
 
     def advance(self, tokens, *, every: bool = False) -> np.ndarray:
-        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, perhaps empty ones.
-        Returns the logits behind the last new token of each slot, [slots,V] float32, NaN where a slot got none; with `every`
-        those behind every new token, [sum of counts,V]."""
+        """Appends tokens: [count] ids for a session of one slot, or a sequence of `slots` such arrays, perhaps empty
+        ones. Returns the logits behind the last new token of each slot, [slots,V] float32, NaN where a slot got none;
+        with `every` those behind every new token, [sum of counts,V]."""
         given = [tokens] if self._slots == 1 and (not len(tokens) or np.ndim(tokens[0]) == 0) else list(tokens)
         if len(given) != self._slots:
             raise native.ArgumentError(f"tokens for {len(given)} slots; the session has {self._slots}")
         parts = [native.ids(part, -1) for part in given]
-        counts = np.array([len(part) for part in parts], np.int32)
+        counts = ffi.new("int[]", [len(part) for part in parts])
         joined = native.array(np.concatenate(parts), np.int32)
         last = np.full((self._slots, self._vocab), np.nan, np.float32)
         behind = np.empty((len(joined), self._vocab), np.float32) if every else None
-        native.check(
-            lib.choir_session_advance(
-                self.address,
-                native.pointer(counts),
-                native.pointer(joined),
-                native.pointer(last),
-                native.pointer(behind),
+        with self.use() as address:
+            native.check(
+                lib.choir_session_advance(
+                    address,
+                    counts,
+                    native.pointer(joined),
+                    native.pointer(last),
+                    native.pointer(behind),
+                )
             )
-        )
         return last if behind is None else behind
 
     def rewind(self, length: int = 0, slot: int = 0) -> None:
         """Forgets what follows the first `length` tokens of a slot."""
-        native.check(lib.choir_session_rewind(self.address, slot, length))
+        with self.use() as address:
+            native.check(lib.choir_session_rewind(address, slot, length))
 
     def length(self, slot: int = 0) -> int:
         """Tokens of a slot so far."""
         return lib.choir_session_length(self.address, slot)
 
-    def close(self):
-        super().close()
-        self._model = None
+    def __repr__(self) -> str:
+        return "Session(closed)" if self._address is None else f"Session({self._slots} slots)"
+
+
+def _restored(config, run, state, routing, tokenizer) -> Model:
+    made = Model(config, **run)
+    for name, values in state.items():
+        made.set(name, values)
+    made.routing, made.tokenizer = routing, tokenizer
+    return made

@@ -8,7 +8,9 @@ from typing import Any, Optional
 import numpy as np
 
 from . import _native as native
-from ._native import c, lib
+from ._handle import Guard
+from ._native import ffi, lib
+from .config import Config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Certificate:
     over_cap: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Routing:
     """What a router chose for n tokens and e experts. A slot is one token at one expert."""
 
@@ -49,6 +51,11 @@ class Routing:
     """of routers that balance, unweighted"""
     certificate: Optional[Certificate]
     """None: no solver assigned"""
+
+    def __repr__(self) -> str:
+        n, e = self.gates.shape
+        low, high = (int(self.load.min()), int(self.load.max())) if e else (0, 0)
+        return f"Routing({n} tokens, {e} experts, load {low} to {high}, dropped {self.dropped})"
 
     @property
     def indices(self) -> tuple[np.ndarray, ...]:
@@ -77,22 +84,19 @@ def routers() -> list[str]:
     names = lib.choir_router_names()
     found: list[str] = []
     while names[len(found)]:
-        found.append(names[len(found)].decode())
+        found.append(native.string(names[len(found)]))
     return found
 
 
 def router_options(router: str = "expert_choice", **options: Any):
     """The options of a router: its paper's defaults, and what is given by name. ArgumentError names an option that the
     router does not take, or the nearest name of one that does not exist."""
-    config = native.Config()
-    lib.choir_config_default(c.byref(config))
-    native.check(lib.choir_router_default(native.text(router), c.byref(config.model.router)))
+    config = Config()
+    made = config.address.model.router
+    native.check(lib.choir_router_default(native.text(router), ffi.addressof(made)))
     for key, value in options.items():
-        written = str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
-        native.check(lib.choir_config_set(c.byref(config), f"model.router.{key}".encode(), written.encode()))
-    made = native.RouterOptions()
-    c.memmove(c.byref(made), c.byref(config.model.router), c.sizeof(made))
-    return made
+        config.set(f"model.router.{key}", value)
+    return native.View(ffi.new("choir_router_options *", made))
 
 
 class Request:
@@ -115,8 +119,9 @@ class Request:
         self.tokens = None if tokens is None else native.ids(tokens, n)
         self.valid = None if valid is None else native.array(np.asarray(valid) != 0, np.uint8, n)
         self.options = router_options(router, **options)
-        self.struct = native.RouteRequest(
-            options=c.pointer(self.options),
+        self.struct = ffi.new("choir_route_request *")
+        fields = dict(
+            options=self.options._c,
             n=n,
             e=e,
             scores=native.pointer(self.scores),
@@ -127,21 +132,20 @@ class Request:
             training=bool(training),
             seed=seed,
         )
+        native.fill(self.struct, self.struct, fields)
 
     def route(self) -> Routing:
         made = []
-        with native.Guard() as guard:
-            show = native.RoutingCallback(lambda _, shown: guard.call(lambda: made.append(_copy(shown.contents))))
-            native.check(lib.choir_route_show(c.byref(self.struct), show, None))
+        with Guard() as guard:
+            show = guard.callback(ffi.typeof("choir_routing_callback"), lambda _, shown: made.append(_copy(shown)))
+            native.check(lib.choir_route_show(self.struct, show, native.NULL))
         return made[0]
 
     def backward(self, dgates: Optional[np.ndarray], aux_weight: float = 0.0) -> np.ndarray:
         dscores = np.empty_like(self.scores)
         dgates = None if dgates is None else native.array(dgates, np.float32, *self.scores.shape)
         native.check(
-            lib.choir_route_backward(
-                c.byref(self.struct), native.pointer(dgates), aux_weight, native.pointer(dscores)
-            )
+            lib.choir_route_backward(self.struct, native.pointer(dgates), aux_weight, native.pointer(dscores))
         )
         return dscores
 
@@ -154,8 +158,7 @@ def _copy(shown) -> Routing:
     gate = native.copied(shown.slot_gate, slots, np.float32)
     gates = np.zeros((n, e), np.float32)
     gates[token, np.repeat(np.arange(e), np.diff(begin))] = gate
-    names = [field.name for field in dataclasses.fields(Certificate)]
-    certificate = Certificate(*(getattr(shown.certificate, name) for name in names))
+    certificate = Certificate(**native.record(shown.certificate))
     return Routing(
         gates=gates,
         begin=begin,
@@ -184,10 +187,10 @@ def route(
 ) -> Routing:
     """Routes scores [n,e] as `choir route` does.
 
-    scores: float32 [n,e], not copied where it is contiguous; with `logits` they are softmaxed over experts first, and -inf
-    means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part. sequence_length:
-    for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of sampling. Options are
-    the router's, by name: `choir help routers` lists them.
+    scores: float32 [n,e], not copied where it is contiguous; with `logits` they are softmaxed over experts first, and
+    -inf means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part.
+    sequence_length: for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of
+    sampling. Options are the router's, by name: `choir help routers` lists them.
 
     Raises ArgumentError, NumericError (NaN, by row and column), OutOfMemoryError.
 
@@ -206,7 +209,7 @@ def gates_by_thresholds(scores, thresholds, router: str, valid=None, **options: 
     gates, made = np.empty((n, e), np.float32), router_options(router, **options)
     native.check(
         lib.choir_route_by_thresholds(
-            c.byref(made),
+            made._c,
             n,
             e,
             native.pointer(scores),
@@ -214,7 +217,7 @@ def gates_by_thresholds(scores, thresholds, router: str, valid=None, **options: 
             native.pointer(valid),
             native.pointer(thresholds),
             native.pointer(gates),
-            None,
+            native.NULL,
         )
     )
     return gates

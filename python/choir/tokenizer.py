@@ -2,31 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+import tempfile
+import threading
+from typing import Any, Callable, Optional, Sequence
 
 import numpy as np
 
 from . import _native as native
-from ._native import c, lib
+from ._handle import Guard, Handle
+from ._native import ffi, lib
 from .config import Path
+from .data import Files, files
 
 
-class Tokenizer(native.Handle):
+class Tokenizer(Handle):
     """A .model file, or that of a checkpoint, a run or built data: Tokenizer("run")."""
 
-    _free = lib.choir_tokenizer_free
+    _free = "choir_tokenizer_free"
 
     def __init__(self, path: Path):
-        super().__init__(None)
-        address = c.c_void_p()
-        native.check(lib.choir_tokenizer_load(native.text(path), c.byref(address)))
-        self._address = address.value
+        address = ffi.new("choir_tokenizer **")
+        native.check(lib.choir_tokenizer_load(native.text(path), address))
+        super().__init__(address[0])
+
+    @classmethod
+    def train(
+        cls,
+        inputs: Files,
+        *,
+        out: Path,
+        vocab_size: int = 8192,
+        field: Optional[str] = None,
+        separator: Optional[str] = None,
+        sample_bytes: int = 0,
+        threads: int = 0,
+        replace_invalid: bool = False,
+        progress: Optional[Callable[[str], Any]] = None,
+    ) -> Tokenizer:
+        """Trains a tokenizer on files of text, writes it to `out`, and returns it: as `choir tokenizer train` does,
+        with its options (docs/data.md). progress(line) may raise to stop; the search for pieces then ends in a thread
+        of its own."""
+        options = native.options(
+            "choir_tokenizer_train_options",
+            inputs=files(inputs),
+            output=out,
+            vocab_size=vocab_size,
+            field=field,
+            separator=separator,
+            sample_bytes=sample_bytes,
+            threads=threads,
+            replace_invalid=replace_invalid,
+        )
+        with Guard() as guard:
+            guard.on(options, "progress", lambda _, line: progress and progress(native.string(line)))
+            native.check(lib.choir_tokenizer_train(options))
+        return cls(out)
 
     @classmethod
     def _own(cls, address) -> Tokenizer:
         made = cls.__new__(cls)
-        native.Handle.__init__(made, address)
+        Handle.__init__(made, address)
         return made
+
+    def __copy__(self) -> Tokenizer:
+        """It never changes: a copy shares its memory."""
+        made = type(self).__new__(type(self))
+        made._address, made._in_use = self.address, threading.Lock()
+        return made
+
+    def __deepcopy__(self, memo: Any) -> Tokenizer:
+        return self.__copy__()
+
+    def __reduce__(self):
+        size = ffi.new("size_t *")
+        address = self.address
+        return _restored, (ffi.buffer(lib.choir_tokenizer_bytes(address, size), size[0])[:],)
 
     @property
     def vocab_size(self) -> int:
@@ -39,29 +89,38 @@ class Tokenizer(native.Handle):
 
     def encode(self, text: str) -> np.ndarray:
         """Text to ids, int32 [count]."""
-        raw, address, count = text.encode(), c.POINTER(c.c_int32)(), c.c_size_t()
-        native.check(lib.choir_tokenizer_encode(self.address, raw, len(raw), c.byref(address), c.byref(count)))
+        raw, address, count = native.utf8(text), ffi.new("int32_t **"), ffi.new("size_t *")
+        native.check(lib.choir_tokenizer_encode(self.address, raw, len(raw), address, count))
         try:
-            return native.copied(address, count.value, np.int32)
+            return native.copied(address[0], count[0], np.int32)
         finally:
-            native.libc.free(address)
+            lib.free(address[0])
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Ids to text. Bytes that are no characters, which a model may write, become U+FFFD."""
-        given, address, size = native.ids(tokens, -1), c.c_void_p(), c.c_size_t()
-        native.check(
-            lib.choir_tokenizer_decode(
-                self.address, native.pointer(given), len(given), c.byref(address), c.byref(size)
-            )
-        )
+        given, address, size = native.ids(tokens, -1), ffi.new("char **"), ffi.new("size_t *")
+        native.check(lib.choir_tokenizer_decode(self.address, native.pointer(given), len(given), address, size))
         try:
-            return c.string_at(address, size.value).decode(errors="replace")
+            return ffi.buffer(address[0], size[0])[:].decode(errors="replace")
         finally:
-            native.libc.free(address)
+            lib.free(address[0])
 
     def piece(self, token: int) -> str:
         """The surface text of one token, for people."""
         found = lib.choir_tokenizer_piece(self.address, token)
-        if found is None:
+        if found == native.NULL:
             raise IndexError(f"token {token} is outside the vocabulary of {self.vocab_size}")
-        return found.decode(errors="replace")
+        return native.string(found)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        return "Tokenizer(closed)" if self._address is None else f"Tokenizer({self.vocab_size} pieces)"
+
+
+def _restored(raw: bytes) -> Tokenizer:
+    with tempfile.NamedTemporaryFile(suffix=".model") as file:
+        file.write(raw)
+        file.flush()
+        return Tokenizer(file.name)

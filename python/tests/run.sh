@@ -1,11 +1,11 @@
 #!/bin/sh
-# run.sh SOURCE BUILD: the tests of the Python package, by whichever Python has NumPy; those of choir.torch where it has
-# PyTorch, too. CHOIR_PYTHON names another interpreter.
+# run.sh SOURCE BUILD: the tests of the Python package, by whichever Python has NumPy and cffi; those of choir.torch
+# where it has PyTorch, too. CHOIR_PYTHON names another interpreter.
 set -eu
 source=$1 build=$2
 python=${CHOIR_PYTHON:-/usr/bin/python3}
-"$python" -c 'import numpy' 2>/dev/null || {
-  echo "NOT TESTED: python3 with NumPy (Debian: python3-numpy) is not installed"
+"$python" -c 'import cffi, numpy' 2>/dev/null || {
+  echo "NOT TESTED: python3 with NumPy and cffi (Debian: python3-numpy, python3-cffi) is not installed"
   exit 77
 }
 export CHOIR_LIBRARY="$build/libchoir.so" CHOIR_PROGRAM="$build/choir" PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1

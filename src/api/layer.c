@@ -9,6 +9,7 @@
 #include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"
+#include "moe/route_stats.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */
 
@@ -31,11 +32,21 @@ static const void CH_DEV *put(ch_exec *x, const void *from, size_t bytes) {
 
 static size_t bytes_of(int64_t a, int64_t b, int64_t c) { return (size_t)a * (size_t)b * (size_t)c * sizeof(real); }
 
-static ch_moe_weights put_weights(ch_exec *x, const ch_moe_args *a, const choir_layer_weights *w) {
-  return (ch_moe_weights){.router = put(x, w->router, bytes_of(a->d, a->e, 1)),
-                          .w1 = put(x, w->w1, bytes_of(a->e, a->d, a->h)),
-                          .w2 = put(x, w->w2, bytes_of(a->e, a->d, a->h)),
-                          .thresholds = put(x, w->thresholds, bytes_of(a->e, 1, 1))};
+/* Sizes of the router's weight, and of w1 or w2. */
+static size_t router_bytes(const ch_moe_args *a) { return bytes_of(a->route.d, a->route.e, 1); }
+static size_t expert_bytes(const ch_moe_args *a) { return bytes_of(a->route.e, a->route.d, a->h); }
+
+static void put_weights(ch_exec *x, ch_moe_args *a, const choir_layer_weights *w) {
+  a->route.weight = put(x, w->router, router_bytes(a));
+  a->route.thresholds = put(x, w->thresholds, bytes_of(a->route.e, 1, 1));
+  a->weights = (ch_moe_weights){.w1 = put(x, w->w1, expert_bytes(a)), .w2 = put(x, w->w2, expert_bytes(a))};
+}
+
+/* Which grow: they come with what they are added to. */
+static ch_moe_gradients put_gradients(ch_exec *x, const ch_moe_args *a, const choir_layer_weights *w) {
+  return (ch_moe_gradients){(real CH_DEV *)put(x, w->router, router_bytes(a)),
+                            (real CH_DEV *)put(x, w->w1, expert_bytes(a)),
+                            (real CH_DEV *)put(x, w->w2, expert_bytes(a))};
 }
 
 /* What a forward and a backward are given. */
@@ -48,12 +59,12 @@ typedef struct {
 } call;
 
 static void forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call *c) {
-  size_t n = (size_t)a->n, bytes = bytes_of(a->n, a->d, 1);
-  a->weights = put_weights(x, a, c->weights);
-  a->token = put(x, c->tokens, n * sizeof *c->tokens);
-  a->mask = ch_counting(x) ? NULL : c->valid;
-  a->valid = put(x, c->valid, n);
-  a->x = put(x, c->x, bytes);
+  size_t n = (size_t)a->route.n, bytes = bytes_of(a->route.n, a->route.d, 1);
+  put_weights(x, a, c->weights);
+  a->route.token = put(x, c->tokens, n * sizeof *c->tokens);
+  a->route.mask = ch_counting(x) ? NULL : c->valid;
+  a->route.valid = put(x, c->valid, n);
+  a->route.x = put(x, c->x, bytes);
   a->out = ch_stand_in(&x->tape, c->out, bytes);
   ch_moe_forward(x, a, saved);
   ch_get_into(&x->tape, c->out, a->out, bytes);
@@ -61,20 +72,19 @@ static void forward(ch_exec *x, ch_moe_args *a, ch_moe_saved *saved, const call 
 
 static void backward(ch_exec *x, const ch_moe_args *forward, ch_moe_saved *saved, const call *c) {
   ch_moe_args a = *forward;
-  size_t bytes = bytes_of(a.n, a.d, 1), router = bytes_of(a.d, a.e, 1), expert = bytes_of(a.e, a.d, a.h);
-  ch_moe_weights g = put_weights(x, &a, c->gradients); /* which grow */
-  a.weights = put_weights(x, &a, c->weights);
-  a.x = put(x, c->x, bytes);
+  size_t bytes = bytes_of(a.route.n, a.route.d, 1);
+  a.gradients = put_gradients(x, &a, c->gradients);
+  put_weights(x, &a, c->weights);
+  a.route.x = put(x, c->x, bytes);
   a.dout = put(x, c->dout, bytes);
   a.dx = ch_stand_in(&x->tape, c->dx, bytes);
-  a.aux_scale = (float)a.options->aux_loss_weight;
-  a.gradients = (ch_moe_gradients){(real CH_DEV *)g.router, (real CH_DEV *)g.w1, (real CH_DEV *)g.w2};
+  a.route.aux_scale = (float)a.route.options->aux_loss_weight;
   a.accumulate = 1;
   ch_moe_backward(x, &a, saved);
   ch_get_into(&x->tape, c->dx, a.dx, bytes);
-  if (g.router) ch_get_into(&x->tape, c->gradients->router, g.router, router);
-  ch_get_into(&x->tape, c->gradients->w1, g.w1, expert);
-  ch_get_into(&x->tape, c->gradients->w2, g.w2, expert);
+  if (a.gradients.router) ch_get_into(&x->tape, c->gradients->router, a.gradients.router, router_bytes(&a));
+  ch_get_into(&x->tape, c->gradients->w1, a.gradients.w1, expert_bytes(&a));
+  ch_get_into(&x->tape, c->gradients->w2, a.gradients.w2, expert_bytes(&a));
 }
 
 /* Everything that a call may do, without doing it: sizes the arenas of `x`, which count. */
@@ -86,10 +96,10 @@ static void rehearse(ch_exec *x, const ch_moe_args *args, int causal) {
   const call c = {&all, &all, &some, &some, &token, &valid, &some, &some};
   ch_moe_saved saved;
   ch_moe_args a = *args;
-  for (a.training = a.keep = 0; a.training < 2; a.keep = ++a.training) {
-    a.causal = causal && !a.training;
+  for (a.route.training = a.keep = 0; a.keep < 2; a.route.training = ++a.keep) {
+    a.route.causal = causal && !a.keep;
     forward(x, &a, &saved, &c);
-    if (a.training) backward(x, &a, &saved, &c);
+    if (a.keep) backward(x, &a, &saved, &c);
     ch_arena_release(&x->tape, 0);
   }
 }
@@ -120,7 +130,7 @@ static int plan(choir_layer *layer, int n) {
   if (n == layer->planned) return CHOIR_OK;
   ch_exec host, trial = trial_of(&layer->x, &host);
   ch_moe_args args = layer->args;
-  args.n = n;
+  args.route.n = n;
   rehearse(&trial, &args, layer->options.causal);
   if (!fits(&trial, &layer->x)) {
     layer->planned = layer->forward_done = layer->backward_possible = 0;
@@ -158,14 +168,14 @@ static int set_up(choir_layer *layer, ch_compute compute) {
   layer->token = malloc((size_t)o->tokens * sizeof *layer->token);
   layer->valid = malloc((size_t)o->tokens);
   if (!layer->token || !layer->valid) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory for %d tokens", o->tokens);
-  layer->args = (ch_moe_args){.shards = 1,
-                              .options = &layer->options.router,
-                              .router = ch_router_find(o->router.name),
-                              .d = o->d_model,
+  layer->args = (ch_moe_args){.route = {.router = ch_router_find(o->router.name),
+                                        .options = &layer->options.router,
+                                        .e = o->experts,
+                                        .sequence_length = o->sequence_length,
+                                        .d = o->d_model,
+                                        .rng = {.seed = o->seed}},
                               .h = o->d_hidden,
-                              .e = o->experts,
-                              .sequence_length = o->sequence_length,
-                              .rng = {.seed = o->seed}};
+                              .shards = 1};
   return plan(layer, o->tokens);
 }
 
@@ -196,7 +206,7 @@ void choir_layer_destroy(choir_layer *layer) {
 }
 
 static int check_weights(const choir_layer *layer, const choir_layer_weights *w, const char *what) {
-  int learned = ch_router_learned(layer->args.router);
+  int learned = ch_router_learned(layer->args.route.router);
   if (w && w->w1 && w->w2 && (w->router || !learned)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s",
                   !w       ? "the struct"
@@ -208,7 +218,7 @@ static int check_weights(const choir_layer *layer, const choir_layer_weights *w,
 
 int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                         const int32_t *tokens, const uint8_t *valid, int training, float *out) {
-  ch_moe_args *a = &layer->args;
+  ch_route_args *a = &layer->args.route;
   int causal = layer->options.causal && !training;
   if (n < 1 || n > layer->options.tokens)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %d tokens in a call; the layer was made for 1 to %d", n,
@@ -224,10 +234,10 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
   if (tokens) memcpy(layer->token, tokens, (size_t)n * sizeof *tokens);
   if (valid) memcpy(layer->valid, valid, (size_t)n);
   a->n = n;
-  a->training = a->keep = training != 0;
+  a->training = layer->args.keep = training != 0;
   a->causal = causal;
   ch_arena_release(&layer->x.tape, 0);
-  forward(&layer->x, a, &layer->saved,
+  forward(&layer->x, &layer->args, &layer->saved,
           &(call){.weights = weights,
                   .x = x,
                   .tokens = tokens ? layer->token : NULL,
@@ -254,7 +264,7 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
 }
 
 int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
-  const ch_moe_args *a = &layer->args;
+  const ch_route_args *a = &layer->args.route;
   if (!ch_router_has_thresholds(a->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: router '%s' keeps no cut-off scores", a->router->name);
   if (!thresholds) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL");
@@ -266,7 +276,7 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
   a->router->observe(x, &(ch_route_args){.options = a->options,
                                          .n = a->n,
                                          .e = a->e,
-                                         .counts = &layer->saved.counts,
+                                         .counts = &layer->saved.routing.counts,
                                          .state = (real CH_DEV *)state,
                                          .observed = calls});
   ch_get_into(&x->tape, thresholds, state, bytes);
@@ -275,10 +285,9 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
 }
 
 int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats) {
-  const ch_moe_args *a = &layer->args;
+  const ch_route_args *a = &layer->args.route;
   if (!layer->forward_done) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: statistics need a forward first");
-  return ch_route_stats_make(layer->x.memory, a->e, ch_valid_count(a->mask, a->n), &layer->saved.counts,
-                             &layer->saved.tally, stats);
+  return ch_route_stats_make(layer->x.memory, ch_valid_count(a->mask, a->n), &layer->saved.routing, stats);
 }
 
 size_t choir_layer_bytes(const choir_layer *layer) {

@@ -15,6 +15,7 @@
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "model/weights.h"
+#include "moe/route_stats.h"
 
 static int prepare(const choir_config *config, const choir_run_options *options, int expert_copies,
                    choir_model *model) {

@@ -3,44 +3,50 @@
 #include <math.h>
 #include <string.h>
 
+#include "api/routing_view.h"
 #include "base/error.h"
 #include "base/reserved.h"
+#include "choir/router.h"
 #include "model/config.h"
-#include "moe/router.h"
+#include "moe/route_stats.h"
 #include "op/backend.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */
 
+/* Where a routing goes, each NULL or not: gates, statistics, a callback; and the way back. */
 typedef struct {
-  const ch_router *router;
+  float *gates;
+  choir_route_stats *stats;
+  choir_routing_callback callback;
+  void *context;
+  const float *dgates; /* [n,e] or NULL: 0 */
+  double aux_weight;
+  float *dscores; /* [n,e] or NULL: forward only */
+} results;
+
+typedef struct {
+  const choir_route_request *given;
   ch_route_args args;
-  const float *in;
-  int is_logits, causal;
-  ch_record record;
-  ch_route_counts counts;
-  ch_route_tally tally;  /* where statistics are asked for */
-  real CH_DEV *softmax;  /* [n,e] of logits; NULL: scores were given */
-  real CH_DEV *gate_sum; /* [n] of gates that are normalized; NULL: they are not */
-  const float *dgates;   /* [n,e] or NULL: 0. With dscores, for backward only */
-  float *dscores;        /* [n,e] or NULL: forward only */
+  ch_routing routing;
+  const results *to;
 } request;
 
 /* Every row must be able to say which expert is best: finite scores; of logits -inf may stand for "never", but not
  * everywhere. */
 static int check_row(const request *q, int t) {
-  int e = q->args.e, possible = 0;
+  int e = q->args.e, is_logits = q->given->is_logits, possible = 0;
   for (int i = 0; i < e; i++) {
-    float value = q->in[(int64_t)t * e + i];
-    int never = q->is_logits && value == -INFINITY;
+    float value = q->given->scores[(int64_t)t * e + i];
+    int never = is_logits && value == -INFINITY;
     if (!isfinite(value) && !never)
       return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d,%d] (row, column) is %g; every score must be a finite number", t,
                       i, (double)value);
-    if (!q->is_logits && value < 0 && q->router->reads == CH_READS_SHARES)
+    if (!is_logits && value < 0 && q->args.router->reads == CH_READS_SHARES)
       return ch_error(
           CHOIR_ERROR_ARGUMENT,
           "scores[%d,%d] (row, column) is %g; router '%s' takes shares of scores, so they must not be negative "
           "(are these logits?)",
-          t, i, (double)value, q->router->name);
+          t, i, (double)value, q->args.router->name);
     possible += !never;
   }
   if (!possible) return ch_error(CHOIR_ERROR_NUMERIC, "scores[%d] (row): every logit is -inf", t);
@@ -54,105 +60,77 @@ static int check_rows(const request *q) {
   return CHOIR_OK;
 }
 
-static int check(const request *q) {
-  const ch_route_args *a = &q->args;
-  if (a->sequence_length < 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length %d must not be negative", a->sequence_length);
-  CH_TRY(q->router->check(a->options, a->n, a->e, a->sequence_length));
-  CH_TRY(ch_router_check_ids(q->router, a->n, CH_AS_HOST(const int32_t, a->token)));
-  return check_rows(q);
-}
-
-static int check_thresholds(const request *q) {
-  const ch_route_args *a = &q->args;
+static int check_thresholds(const ch_route_args *a) {
   CH_TRY(ch_router_check_sizes(a->options, a->n, a->e));
-  if (!ch_router_has_thresholds(q->router))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' keeps no thresholds to route by", q->router->name);
+  if (!ch_router_has_thresholds(a->router))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s' keeps no thresholds to route by", a->router->name);
   if ((int64_t)a->n * a->e > INT32_MAX / 2)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d tokens and %d experts are too many for one call", a->n, a->e);
   const float *thresholds = CH_AS_HOST(const float, a->thresholds);
   for (int i = 0; i < a->e; i++)
     if (isnan(thresholds[i]))
       return ch_error(CHOIR_ERROR_NUMERIC, "thresholds[%d] is %g: must be a number", i, (double)thresholds[i]);
-  return check_rows(q);
+  return CHOIR_OK;
 }
 
-static int max_slots(const request *q) {
+static int check(const request *q) {
   const ch_route_args *a = &q->args;
-  if (q->causal) return a->n * ch_router_most_experts(a->options, a->e);
-  return q->router->max_slots(a->options, a->n, a->e, a->sequence_length);
-}
-
-static void tally(ch_exec *x, request *q) {
-  q->tally.sums = CH_NEW(&x->tape, double, CH_TALLY_SUMS);
-  q->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(q->args.e));
-  x->ops->tally(x, &(ch_tally_args){.record = &q->record,
-                                    .valid = q->args.valid,
-                                    .aux_loss = q->counts.aux_loss,
-                                    .dropped = q->counts.dropped,
-                                    .demand = q->counts.demand,
-                                    .sums = q->tally.sums,
-                                    .counts = q->tally.counts});
+  if (a->causal) {
+    CH_TRY(check_thresholds(a));
+  } else {
+    if (a->sequence_length < 0)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length %d must not be negative", a->sequence_length);
+    CH_TRY(a->router->check(a->options, a->n, a->e, a->sequence_length));
+    CH_TRY(ch_router_check_ids(a->router, a->n, q->given->tokens));
+  }
+  return check_rows(q);
 }
 
 /* The gradient of gates, slot by slot. */
 static void gather_dgates(const request *q, float *dgate) {
-  const ch_record *r = &q->record;
+  const ch_record *r = &q->routing.record;
   const int *begin = CH_AS_HOST(const int, r->expert_begin), *token = CH_AS_HOST(const int, r->slot_token);
   for (int i = 0; i < r->experts; i++)
     for (int s = begin[i]; s < begin[i + 1]; s++)
-      dgate[s] = q->dgates ? q->dgates[(int64_t)token[s] * r->experts + i] : 0;
+      dgate[s] = q->to->dgates ? q->to->dgates[(int64_t)token[s] * r->experts + i] : 0;
 }
 
 /* Padding may hold anything, NaN too: it has no gradient. */
 static void clear_padding(const request *q) {
   const ch_route_args *a = &q->args;
   for (int t = 0; a->mask && t < a->n; t++)
-    if (!a->mask[t]) memset(q->dscores + (int64_t)t * a->e, 0, (size_t)a->e * sizeof *q->dscores);
+    if (!a->mask[t]) memset(q->to->dscores + (int64_t)t * a->e, 0, (size_t)a->e * sizeof *q->to->dscores);
 }
 
 /* forward's steps in reverse, on the caller's array. */
 static void run_backward(ch_exec *x, request *q) {
-  ch_route_args *a = &q->args;
-  real CH_DEV *dgate = CH_NEW(&x->tape, real, q->record.max_slots);
-  a->dgate = dgate;
-  a->dscores = CH_AS_DEV(real, q->dscores);
+  const ch_route_args *a = &q->args;
+  const ch_routing *r = &q->routing;
+  real CH_DEV *dgate = CH_NEW(&x->tape, real, r->record.max_slots), *dscores = CH_AS_DEV(real, q->to->dscores);
   if (!ch_counting(x)) gather_dgates(q, CH_AS_HOST(float, dgate));
-  if (q->gate_sum)
-    x->ops->normalize_gates_backward(x, &(ch_normalize_args){.record = &q->record, .sum = q->gate_sum, .dgate = dgate});
-  if (q->router->backward)
-    q->router->backward(x, a);
-  else if (!ch_counting(x))
-    memset(q->dscores, 0, (size_t)a->n * (size_t)a->e * sizeof *q->dscores);
-  if (q->softmax && ch_router_scored(q->router))
-    x->ops->softmax_backward(
-        x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = q->softmax, .dy = a->dscores, .dx = a->dscores});
+  ch_route_backward(x, a, r, dgate, dscores);
+  if (q->given->is_logits && r->scores)
+    x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = r->scores, .dy = dscores, .dx = dscores});
   if (!ch_counting(x)) clear_padding(q);
 }
 
-static void run(ch_exec *x, request *q, int count) {
-  ch_route_args *a = &q->args;
-  const float CH_DEV *in = CH_AS_DEV(const float, q->in);
-  ch_record_alloc(&x->tape, &q->record, a->n, a->e, max_slots(q));
-  ch_route_counts_alloc(x, &x->tape, &q->counts, a->e);
-  a->scores = in;
-  if (q->is_logits) {
-    q->softmax = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
-    x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = in, .y = q->softmax});
-    a->logits = in;
-    a->scores = q->softmax;
+/* What the caller calls scores is what the router reads: affinities stand for logits, where it reads these. */
+static void run(ch_exec *x, request *q) {
+  const ch_route_args *a = &q->args;
+  ch_routing *r = &q->routing;
+  real CH_DEV *in = (real CH_DEV *)CH_AS_DEV(const real, q->given->scores); /* is not written */
+  int scored = ch_router_scored(a->router);
+  ch_routing_alloc(x, a, &x->tape, r);
+  if (scored && q->given->is_logits) {
+    r->scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
+    x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = in, .y = r->scores});
+  } else if (scored) {
+    r->scores = in;
+  } else {
+    r->logits = in;
   }
-  if (q->causal)
-    q->router->causal(x, a);
-  else
-    ch_route(x, q->router, a);
-  x->ops->index(x, &(ch_index_args){.record = &q->record});
-  if (a->options->normalize_gates) {
-    q->gate_sum = CH_NEW(&x->tape, real, a->n);
-    x->ops->normalize_gates(x, &(ch_normalize_args){.record = &q->record, .sum = q->gate_sum});
-  }
-  if (count) tally(x, q);
-  if (q->dscores) run_backward(x, q);
+  ch_route(x, a, r);
+  if (q->to->dscores) run_backward(x, q);
 }
 
 static void write_gates(const ch_record *r, float *gates) {
@@ -163,126 +141,87 @@ static void write_gates(const ch_record *r, float *gates) {
     for (int s = begin[i]; s < begin[i + 1]; s++) gates[(int64_t)token[s] * r->experts + i] = gate[s];
 }
 
-/* The routing as choir_model_on_routing has it; everything is in the host's memory. */
-static void show(const request *q, choir_routing_callback callback, void *context) {
-  const ch_route_args *a = &q->args;
-  const ch_record *r = &q->record;
-  int choices = ch_router_choices(a->options), n = ch_valid_count(a->mask, a->n);
-  choir_routing view = {
-      .tokens = a->n,
-      .experts = a->e,
-      .token = CH_AS_HOST(const int32_t, a->token),
-      .valid = a->mask,
-      .expert_begin = CH_AS_HOST(const int, r->expert_begin),
-      .slot_token = CH_AS_HOST(const int, r->slot_token),
-      .slot_gate = CH_AS_HOST(const float, r->slot_gate),
-      .token_begin = CH_AS_HOST(const int, r->token_begin),
-      .token_slot = CH_AS_HOST(const int, r->token_slot),
-      .scores = ch_router_scored(q->router) ? CH_AS_HOST(const float, a->scores) : NULL,
-      .cutoffs = ch_router_has_thresholds(q->router) ? CH_AS_HOST(const float, q->counts.cutoff) : NULL,
-      .demand = CH_AS_HOST(const int, q->counts.demand),
-      .capacity = q->counts.capacity,
-      .dropped = *CH_AS_HOST(const int64_t, q->counts.dropped),
-      .aux_loss = *CH_AS_HOST(const double, q->counts.aux_loss),
-      .certificate = q->counts.certificate,
-      .target = choices ? (double)n * choices / a->e : q->counts.capacity};
-  callback(context, &view);
-}
-
-/* Where a routing goes. */
-typedef struct {
-  float *gates;
-  choir_route_stats *stats;
-  choir_routing_callback callback;
-  void *context;
-} results;
-
 /* Plans, runs and hands out, on an executor that the caller frees. */
-static int run_planned(ch_exec *x, request *q, const results *to) {
+static int run_planned(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
-  run(x, q, to->stats != NULL);
+  const results *to = q->to;
+  run(x, q);
   CH_TRY(ch_exec_commit(x));
-  run(x, q, to->stats != NULL);
-  int n = ch_valid_count(a->mask, a->n);
-  if (to->stats) CH_TRY(ch_route_stats_make(x->memory, a->e, n, &q->counts, &q->tally, to->stats));
-  if (to->gates) write_gates(&q->record, to->gates);
-  if (to->callback) show(q, to->callback, to->context);
+  run(x, q);
+  if (to->stats) CH_TRY(ch_route_stats_make(x->memory, ch_valid_count(a->mask, a->n), &q->routing, to->stats));
+  if (to->gates) write_gates(&q->routing.record, to->gates);
+  if (to->callback) {
+    choir_routing view = ch_routing_view(x, a, &q->routing);
+    to->callback(to->context, &view);
+  }
   return CHOIR_OK;
 }
 
-/* What all calls share: everything of the request but router, record and counts is set. */
-static int route(request *q, const results *to) {
-  ch_exec x;
-  if (!q->args.options || !q->in || (!to->gates && !to->callback && !q->dscores) || (q->causal && !q->args.thresholds))
+/* thresholds: [e] to route by, where by_thresholds says so. */
+static int route(const choir_route_request *r, int by_thresholds, const float *thresholds, const results *to) {
+  CH_CHECK_RESERVED(r, "choir_route_request");
+  int wanted = to->gates || to->callback || to->dscores;
+  if (!r->options || !r->scores || !wanted || (by_thresholds && !thresholds))
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
-                    !q->args.options                             ? "options"
-                    : !q->in                                     ? "scores"
-                    : !to->gates && !to->callback && !q->dscores ? "what is to receive the result"
-                                                                 : "thresholds");
-  q->router = ch_router_find(q->args.options->name);
-  if (!q->router) return CHOIR_ERROR_ARGUMENT;
-  CH_TRY(ch_options_check_router(q->args.options));
-  q->args.record = &q->record;
-  q->args.counts = &q->counts;
-  CH_TRY(q->causal ? check_thresholds(q) : check(q));
+                    !r->options  ? "options"
+                    : !r->scores ? "scores"
+                    : !wanted    ? "what is to receive the result"
+                                 : "thresholds");
+  const ch_router *router = ch_router_find(r->options->name);
+  if (!router) return CHOIR_ERROR_ARGUMENT;
+  CH_TRY(ch_options_check_router(r->options));
+  request q = {.given = r,
+               .args = {.router = router,
+                        .options = r->options,
+                        .n = r->n,
+                        .e = r->e,
+                        .sequence_length = r->sequence_length,
+                        .mask = r->valid,
+                        .valid = CH_AS_DEV(const uint8_t, r->valid),
+                        .token = CH_AS_DEV(const int32_t, r->tokens),
+                        .training = r->training,
+                        .causal = by_thresholds,
+                        .rng = {.seed = r->seed},
+                        .thresholds = CH_AS_DEV(const float, thresholds),
+                        .aux_scale = (real)to->aux_weight},
+               .to = to};
+  CH_TRY(check(&q));
+  ch_exec x;
   CH_TRY(ch_exec_init(&x, ch_backend_of_host()->name, CH_COMPUTE_FP32, 0, 0));
-  int code = run_planned(&x, q, to);
+  int code = run_planned(&x, &q);
   ch_exec_free(&x);
   return code;
-}
-
-static request request_of(const choir_route_request *r) {
-  return (request){.in = r->scores,
-                   .is_logits = r->is_logits,
-                   .args = {.options = r->options,
-                            .n = r->n,
-                            .e = r->e,
-                            .sequence_length = r->sequence_length,
-                            .mask = r->valid,
-                            .valid = CH_AS_DEV(const uint8_t, r->valid),
-                            .token = CH_AS_DEV(const int32_t, r->tokens),
-                            .training = r->training,
-                            .rng = ch_rng_make(r->seed, CH_STREAM_SECOND_EXPERT, 0)}};
 }
 
 int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                 const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
                 float *gates, choir_route_stats *stats) {
-  request q = request_of(&(choir_route_request){.options = options,
-                                                .n = n,
-                                                .e = e,
-                                                .scores = scores,
-                                                .is_logits = is_logits,
-                                                .tokens = tokens,
-                                                .valid = valid,
-                                                .sequence_length = sequence_length,
-                                                .training = training,
-                                                .seed = seed});
-  return route(&q, &(results){.gates = gates, .stats = stats});
+  const choir_route_request r = {.options = options,
+                                 .n = n,
+                                 .e = e,
+                                 .scores = scores,
+                                 .is_logits = is_logits,
+                                 .tokens = tokens,
+                                 .valid = valid,
+                                 .sequence_length = sequence_length,
+                                 .training = training,
+                                 .seed = seed};
+  return route(&r, 0, NULL, &(results){.gates = gates, .stats = stats});
 }
 
 int choir_route_show(const choir_route_request *r, choir_routing_callback callback, void *context) {
-  CH_CHECK_RESERVED(r, "choir_route_request");
-  request q = request_of(r);
-  return route(&q, &(results){.callback = callback, .context = context});
+  return route(r, 0, NULL, &(results){.callback = callback, .context = context});
 }
 
 int choir_route_backward(const choir_route_request *r, const float *dgates, double aux_weight, float *dscores) {
-  CH_CHECK_RESERVED(r, "choir_route_request");
-  request q = request_of(r);
-  q.args.aux_scale = (real)aux_weight;
-  q.dgates = dgates;
-  q.dscores = dscores;
-  return route(&q, &(results){0});
+  return route(r, 0, NULL, &(results){.dgates = dgates, .aux_weight = aux_weight, .dscores = dscores});
 }
 
 int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
                               const uint8_t *valid, const float *thresholds, float *gates, choir_route_stats *stats) {
-  request q = request_of(&(choir_route_request){
-      .options = options, .n = n, .e = e, .scores = scores, .is_logits = is_logits, .valid = valid});
-  q.causal = 1;
-  q.args.thresholds = CH_AS_DEV(const float, thresholds);
-  return route(&q, &(results){.gates = gates, .stats = stats});
+  const choir_route_request r = {
+      .options = options, .n = n, .e = e, .scores = scores, .is_logits = is_logits, .valid = valid};
+  return route(&r, 1, thresholds, &(results){.gates = gates, .stats = stats});
 }
 
 #endif

@@ -67,17 +67,19 @@ void ch_session_pass(choir_session *s, real *all) {
   int64_t d = s->net.config.d_model;
   size_t mark = ch_arena_mark(&x->tape);
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *mid = CH_NEW(&x->tape, real, n * d);
-  ch_pass pass = {.B = 1, .T = n, .causal = s->causal};
+  ch_pass pass = {.B = 1, .T = n, .route = {.causal = s->causal}};
   ch_pass_begin(x, &s->net, &pass);
-  ch_tokens tokens = {.id = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token)};
-  x->ops->embedding(
-      x,
-      &(ch_embedding_args){
-          .n = n, .d = (int)d, .V = s->net.config.vocab_size, .token = tokens.id, .w = s->net.embed->w, .x = stream});
+  pass.route.token = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
+  x->ops->embedding(x, &(ch_embedding_args){.n = n,
+                                            .d = (int)d,
+                                            .V = s->net.config.vocab_size,
+                                            .token = pass.route.token,
+                                            .w = s->net.embed->w,
+                                            .x = stream});
   for (int l = 0; l < s->net.config.layers; l++) {
     size_t layer_mark = ch_arena_mark(&x->tape);
     attention_half(s, &s->net.block[l], n, stream);
-    ch_ffn_forward(x, &s->net, &s->net.block[l], &pass, &tokens, stream, mid);
+    ch_ffn_forward(x, &s->net, &s->net.block[l], &pass, stream, mid);
     ch_arena_release(&x->tape, layer_mark);
     real CH_DEV *other = stream;
     stream = mid;
@@ -85,7 +87,7 @@ void ch_session_pass(choir_session *s, real *all) {
   }
   if (all) all_logits(s, n, stream, all);
   last_logits(s, stream);
-  ch_pass_end(x, &s->net, &pass, &tokens);
+  ch_pass_end(x, &s->net, &pass);
   ch_arena_release(&x->tape, mark);
   for (int b = 0; b < s->slots && !ch_counting(x); b++) s->length[b] += s->begin[b + 1] - s->begin[b];
 }

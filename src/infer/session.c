@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/reserved.h"
 #include "base/threads.h"
+#include "moe/route_stats.h"
 
 static int check_options(const choir_model *model, const choir_session_options *o) {
   enum { MOST_SLOTS = 1 << 16, MOST_LENGTH = 1 << 26, MOST_CHUNK = 1 << 20 };

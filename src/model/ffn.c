@@ -17,37 +17,22 @@ static ch_route_tally tally_of(const ch_transformer *m, const ch_block *b, const
 }
 
 static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p,
-                            const ch_tokens *tokens, const real CH_DEV *normed) {
-  int n = p->B * p->T;
-  return (ch_moe_args){.options = &m->config.router,
-                       .router = m->router,
-                       .n = n,
-                       .d = m->config.d_model,
-                       .h = ch_config_d_expert(&m->config) / x->grid.hidden.size,
-                       .e = m->config.experts,
-                       .sequence_length = p->T,
-                       .shards = ch_pass_shards(p),
-                       .layer = b->number,
-                       .hook = p->hook,
-                       .mask = tokens->mask,
-                       .valid = tokens->valid,
-                       .token = tokens->id,
-                       .training = p->training,
-                       .keep = p->gradients,
-                       .causal = p->causal,
-                       .by_threshold = p->by_threshold,
-                       .observe = observed(m, b, p),
-                       .observed = p->micro,
-                       .rng = ch_rng_make(p->seed, CH_STREAM_ROUTER_JITTER, (uint32_t)b->number),
-                       .rng_base = p->micro * (uint64_t)n * (uint64_t)x->comm->size,
-                       .tally = tally_of(m, b, p),
-                       .weights = {.router = b->router ? b->router->w : NULL,
-                                   .w1 = b->w1->w,
-                                   .w2 = b->w2->w,
-                                   .w1_16 = b->w1->w16,
-                                   .w2_16 = b->w2->w16,
-                                   .thresholds = b->thresholds ? b->thresholds->w : NULL},
-                       .x = normed};
+                            const real CH_DEV *normed) {
+  ch_moe_args a = {.route = p->route,
+                   .h = ch_config_d_expert(&m->config) / x->grid.hidden.size,
+                   .shards = ch_pass_shards(p),
+                   .layer = b->number,
+                   .hook = p->hook,
+                   .keep = p->gradients,
+                   .weights = {.w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16, .w2_16 = b->w2->w16}};
+  a.route.rng.sub = (uint32_t)b->number;
+  a.route.x = normed;
+  a.route.weight = b->router ? b->router->w : NULL;
+  a.route.thresholds = b->thresholds ? b->thresholds->w : NULL;
+  a.route.tally = tally_of(m, b, p);
+  a.route.state = observed(m, b, p);
+  a.route.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
+  return a;
 }
 
 static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *normed,
@@ -106,8 +91,8 @@ static void norm_backward(ch_exec *x, void *context, int shard, real CH_DEV *con
   ch_norm_backward(x, &norm, c->dnormed + first * d, c->dx + first * d, dw[0]);
 }
 
-void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
-                    const real CH_DEV *in, real CH_DEV *out) {
+void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+                    real CH_DEV *out) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   b->rstd2 = CH_NEW(&x->tape, real, n);
   size_t mark = ch_arena_mark(&x->scratch);
@@ -119,7 +104,7 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
     ch_visits_next(x); /* an MoE layer takes that step when its first rows are there */
     geglu_forward(x, m, b, p, normed, added);
   } else {
-    ch_moe_args moe = moe_args(x, m, b, p, tokens, normed);
+    ch_moe_args moe = moe_args(x, m, b, p, normed);
     moe.out = added;
     moe.out_acc = 1;
     ch_moe_forward(x, &moe, &b->saved);
@@ -148,8 +133,7 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
-                     real CH_DEV *dx) {
+void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   int shards = ch_pass_shards(p);
   size_t mark = ch_arena_mark(&x->scratch);
@@ -163,11 +147,10 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
     const ch_sum sum[GEGLU_GRADIENTS] = {ch_sum_of(b->down), ch_sum_of(b->gate), ch_sum_of(b->up)};
     ch_sum_shards(x, shards, sum, GEGLU_GRADIENTS, p->accumulate, geglu_backward, &c);
   } else {
-    ch_moe_args moe = moe_args(x, m, b, p, tokens, normed);
+    ch_moe_args moe = moe_args(x, m, b, p, normed);
     moe.dout = dadded;
     moe.dx = dnormed;
     moe.accumulate = p->accumulate;
-    moe.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;
     moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
     ch_moe_backward(x, &moe, &b->saved);
     if (!p->partial) sum_replicas(x, b);

@@ -73,7 +73,7 @@ void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_
   x->ops->rmsnorm_backward(x, &norm);
 }
 
-int ch_drops(const ch_pass *p) { return p->training && p->dropout > 0; }
+int ch_drops(const ch_pass *p) { return p->route.training && p->dropout > 0; }
 
 void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
                 real CH_DEV *out, int accumulate) {

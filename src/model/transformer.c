@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "model/deal.h"
+#include "moe/route_stats.h"
 
 /* The parameter of that name inside a layer; NULL where the layer has none. */
 static ch_param *layer_param(ch_params *params, int layer, const char *suffix) {
@@ -71,7 +72,7 @@ void ch_transformer_clear_stats(ch_transformer *m) {
 }
 
 /* Padding (negative ids) becomes token 0 that takes no part: found on the host, then copied. */
-static ch_tokens clean_tokens(ch_exec *x, const ch_pass *p) {
+static void clean_tokens(ch_exec *x, ch_pass *p) {
   int64_t n = (int64_t)p->B * p->T;
   int padded = 0;
   int32_t *id = CH_NEW_HOST(&ch_host(x)->tape, int32_t, n);
@@ -81,10 +82,10 @@ static ch_tokens clean_tokens(ch_exec *x, const ch_pass *p) {
     id[t] = mask[t] ? p->token[t] : 0;
     padded |= !mask[t];
   }
-  ch_tokens tokens = {.id = ch_put(&x->tape, id, (size_t)n * sizeof *id)};
   const uint8_t CH_DEV *valid = ch_put(&x->tape, mask, (size_t)n);
-  if (padded) tokens.mask = mask, tokens.valid = valid;
-  return tokens;
+  p->route.token = ch_put(&x->tape, id, (size_t)n * sizeof *id);
+  p->route.mask = padded ? mask : NULL;
+  p->route.valid = padded ? valid : NULL;
 }
 
 /* Readies the gradients of a layer, -1 being what is outside the layers, for being written. Those of products are set
@@ -108,6 +109,16 @@ static size_t report_cells(const ch_transformer *m, const ch_pass *p) {
 }
 
 void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
+  ch_route_args *route = &p->route;
+  route->router = m->router;
+  route->options = &m->config.router;
+  route->n = p->B * p->T;
+  route->e = m->config.experts;
+  route->sequence_length = p->T;
+  route->d = m->config.d_model;
+  route->rng.seed = p->seed;
+  route->rng_base = p->micro * (uint64_t)route->n;
+  route->observed = p->micro;
   p->loss_sum = p->aux_loss = 0;
   p->sums = CH_NEW(&x->tape, double, report_cells(m, p));
   p->shard_loss = p->sums + loss_cells(m);
@@ -116,17 +127,17 @@ void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p) {
   x->memory->zero(p->shard_loss, (size_t)ch_pass_shards(p) * sizeof *p->sums);
 }
 
-void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p, const ch_tokens *tokens) {
+void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
   ch_marks mark = ch_scratch_mark(x);
   const double *sums = ch_get(x, p->sums, report_cells(m, p) * sizeof *sums), *layer = sums + CH_PASS_SUMS;
   const int64_t *counts = (const int64_t *)(layer + m->moe_layers * CH_TALLY_SUMS);
   if (!ch_counting(x)) {
-    int valid = ch_valid_count(tokens->mask, p->B * p->T);
+    int valid = ch_valid_count(p->route.mask, p->route.n);
     for (int l = 0; l < m->config.layers; l++) {
       const ch_block *b = &m->block[l];
       if (b->moe < 0) continue;
       p->aux_loss += m->config.router.aux_loss_weight * layer[0];
-      ch_route_stats_collect(&m->stats[b->moe], valid, &b->saved.counts, layer, counts);
+      ch_route_stats_collect(&m->stats[b->moe], valid, &b->saved.routing.counts, layer, counts);
       layer += CH_TALLY_SUMS;
       counts += CH_TALLY_COUNTS(m->config.experts);
     }
@@ -152,7 +163,7 @@ static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *c
   x->ops->embedding_backward(x, &part);
 }
 
-/* What of a pass is this rank's: whole sequences and whole shards. `token` stays that of all. */
+/* What of a pass is this rank's: whole sequences and whole shards. `token` and `route` stay those of all. */
 static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass *p) {
   int64_t rank = x->comm->rank;
   ch_pass own = *p;
@@ -177,14 +188,14 @@ static void share_losses(const ch_exec *x, const ch_pass *p) {
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   size_t mark = ch_arena_mark(&x->tape), host_mark = ch_arena_mark(&ch_host(x)->tape);
   ch_pass_begin(x, m, all);
-  ch_tokens tokens = clean_tokens(x, all);
+  clean_tokens(x, all);
   ch_pass own = of_rank(x, m, all), *p = &own;
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
   ch_embedding_args embedding = {.n = n,
                                  .d = (int)d,
                                  .V = m->config.vocab_size,
-                                 .token = tokens.id + x->comm->rank * n,
+                                 .token = p->route.token + x->comm->rank * n,
                                  .w = m->embed->w,
                                  .x = stream};
   ch_visits visits;
@@ -204,7 +215,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     ch_visits_begin(x, &visits, l + 1);
     ch_visits_next(x);
     ch_attention_forward(x, m, b, p, stream, b->mid);
-    ch_ffn_forward(x, m, b, p, &tokens, b->mid, out);
+    ch_ffn_forward(x, m, b, p, b->mid, out);
     if (!p->gradients) ch_arena_release(&x->tape, layer_mark);
     stream = out;
   }
@@ -217,7 +228,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
       begin_gradients(x, &m->params, p, l);
       ch_visits_end(x, &visits);
       if (l + 1 < m->config.layers) ch_visits_begin(x, &visits, l - 1); /* the last two layers' are still here */
-      ch_ffn_backward(x, m, &m->block[l], p, &tokens, dx);
+      ch_ffn_backward(x, m, &m->block[l], p, dx);
       ch_visits_next(x);
       ch_attention_backward(x, m, &m->block[l], p, dx);
       if (p->ready && !ch_counting(x)) p->ready(p->context, p, l);
@@ -228,7 +239,7 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
     ch_sum_shards(x, ch_pass_shards(p), &sum, 1, 1, lookup_backward, &(lookup){embedding, n / ch_pass_shards(p)});
   }
   x->visits = NULL;
-  ch_pass_end(x, m, all, &tokens);
+  ch_pass_end(x, m, all);
   ch_arena_release(&ch_host(x)->tape, host_mark);
   ch_arena_release(&x->tape, mark);
 }

@@ -40,13 +40,6 @@ typedef struct ch_transformer {
   choir_route_stats *stats; /* [moe_layers] sums since ch_transformer_clear_stats */
 } ch_transformer;
 
-/* The tokens of a pass, all ranks', for ops and, where shapes depend on them, for the host. */
-typedef struct ch_tokens {
-  const int32_t CH_DEV *id;    /* [n] padding is token 0 that takes no part */
-  const uint8_t CH_DEV *valid; /* [n] or NULL: no padding */
-  const uint8_t *mask;         /* the same on the host */
-} ch_tokens;
-
 /* Numbers that a pass leaves for the host in one array on the device: these, then CH_TALLY_SUMS of every MoE layer,
  * then as many int64_t as their tallies have, then the loss of every shard. */
 enum {
@@ -58,20 +51,19 @@ enum {
 /* One pass over B sequences of T tokens: those of all ranks, each of which runs its share of them. */
 typedef struct ch_pass {
   int B, T;
+  ch_route_args route; /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
+                          and by_threshold, the pass what else its layers have in common */
   int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
                  drawn_twice */
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss */
   const int32_t *row;   /* [rows] host: the positions whose logits are wanted, ascending; NULL: all B*T */
   int rows;
   const int32_t *target; /* [rows or B*T] host: token to predict, negative: none; or NULL: no loss */
-  int training;          /* training capacity, jitter and sampling */
   int gradients;         /* of weight * loss_sum + aux_scale * aux_loss; needs targets */
   int accumulate;        /* add them to what stands there, instead of setting them whatever it is */
   int partial;           /* other passes will add to them: replicas of experts need not sum theirs yet */
-  int causal;            /* route without a look at other tokens; not with gradients */
-  int drawn_twice;  /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
-  int by_threshold; /* experts take by thresholds in training (router.threshold_after) */
-  int observe;      /* fold cut-offs or centroids into what the router keeps */
+  int drawn_twice; /* sequence b + B/2 is sequence b again: predictions of both are to agree (consistency_weight) */
+  int observe;     /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
   double dropout;       /* while training: of the embedding and of what each half of a layer adds to the stream */
@@ -94,10 +86,10 @@ void ch_transformer_free(ch_transformer *m);
 /* Runs a pass, or counts it. Empties the tape when done. Waits for the device once, at the end, for the results. */
 void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all);
 
-/* What a pass over any tokens begins and ends with: room for its numbers, on the tape; and these numbers on the host,
- * the layers' statistics among them. */
+/* What a pass over any tokens begins and ends with: p->route but for its tokens, and room for the pass's numbers, on
+ * the tape; and these numbers on the host, the layers' statistics among them. */
 void ch_pass_begin(ch_exec *x, const ch_transformer *m, ch_pass *p);
-void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p, const ch_tokens *tokens);
+void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p);
 
 void ch_transformer_clear_stats(ch_transformer *m);
 
@@ -106,10 +98,9 @@ void ch_transformer_clear_stats(ch_transformer *m);
 void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
                           real CH_DEV *out);
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx);
-void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
-                    const real CH_DEV *in, real CH_DEV *out);
-void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const ch_tokens *tokens,
-                     real CH_DEV *dx);
+void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+                    real CH_DEV *out);
+void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx);
 
 /* The first part of the attention half: q, k, v [n,width] of RMSNorm(in), whose rstd [n] stays for backward. */
 void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in,

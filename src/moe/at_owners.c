@@ -15,10 +15,6 @@ typedef struct {
 _Static_assert(sizeof(real) != sizeof(float) || sizeof(report) == CH_CHOSEN_EXPERT_BYTES, "as docs/clusters.md has it");
 _Static_assert(sizeof(real) != sizeof(float) || sizeof(int) + sizeof(real) == CH_CHOSEN_SLOT_BYTES, "the same");
 
-int ch_chooses_at_owners(const ch_exec *x, const ch_router *router) {
-  return x->comm->size > 1 && router->choose_alone;
-}
-
 static int first_of(const ch_exec *x, int e, int rank) { return (int)ch_share(e, rank, x->comm->size); }
 
 /* mine [n,own]: the scores of all tokens with this rank's experts. */
@@ -43,7 +39,7 @@ static void transpose(ch_exec *x, const ch_route_args *all, real *mine) {
 }
 
 /* Runs the router for this rank's experts; leaves their record and counts. */
-static void choose(ch_exec *x, const ch_router *router, const ch_route_args *all, ch_route_args *mine) {
+static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   int e = all->e, first = first_of(x, e, x->comm->rank), own = first_of(x, e, x->comm->rank + 1) - first;
   real CH_DEV *scores = CH_NEW(&x->scratch, real, (int64_t)all->n * own);
   transpose(x, all, CH_AS_HOST(real, scores));
@@ -56,7 +52,7 @@ static void choose(ch_exec *x, const ch_router *router, const ch_route_args *all
   mine->of = e;
   mine->scores = scores;
   if (all->thresholds) mine->thresholds = all->thresholds + first;
-  router->route(x, mine);
+  mine->router->route(x, mine);
 }
 
 static void describe(const ch_route_args *mine, report *experts) {
@@ -117,7 +113,7 @@ static void gather_slots(const ch_exec *x, const ch_route_args *all, const char 
   ch_comm_gather_shares(x->comm, what, whole, CH_AS_HOST(const int, all->record->expert_begin)[all->e], size);
 }
 
-void ch_route_at_owners(ch_exec *x, const ch_router *router, const ch_route_args *all) {
+void ch_route_at_owners(ch_exec *x, const ch_route_args *all) {
   ch_marks mark = ch_scratch_mark(x);
   ch_record record;
   ch_route_counts counts;
@@ -125,7 +121,7 @@ void ch_route_at_owners(ch_exec *x, const ch_router *router, const ch_route_args
   mine.record = &record;
   mine.counts = &counts;
   report *experts = CH_NEW_HOST(&x->scratch, report, all->e);
-  choose(x, router, all, &mine);
+  choose(x, all, &mine);
   if (!ch_counting(x)) {
     memset(experts, 0, (size_t)all->e * sizeof *experts);
     describe(&mine, experts + first_of(x, all->e, x->comm->rank));

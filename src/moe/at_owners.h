@@ -10,11 +10,13 @@
 
 enum { CH_CHOSEN_EXPERT_BYTES = 32, CH_CHOSEN_SLOT_BYTES = 8 }; /* that everybody hears of an expert, and of a slot */
 
-/* Whether the router's own rule runs so: there are several ranks, and it can. */
-int ch_chooses_at_owners(const ch_exec *x, const ch_router *router);
+/* Whether a call runs so: there are several ranks, and the router can. */
+static inline int ch_routes_at_owners(const ch_exec *x, const ch_route_args *a) {
+  return x->comm->size > 1 && a->router->choose_alone && !ch_route_by_causal(a);
+}
 
-/* router->route over ranks: `all` is about all tokens and experts, but for its scores, which are those of this rank's
- * tokens: [n / ranks, e]. */
-void ch_route_at_owners(ch_exec *x, const ch_router *router, const ch_route_args *all);
+/* The router's `route` over ranks: `all` is about all tokens and experts, but for its scores, which are those of this
+ * rank's tokens: [n / ranks, e]. */
+void ch_route_at_owners(ch_exec *x, const ch_route_args *all);
 
 #endif

@@ -40,13 +40,14 @@ static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, in
 }
 
 /* The group's part of an array [e,d,h] of this rank's experts; NULL stays. */
-#define OF_GROUP(k, w) ((w) ? (w) + (int64_t)(k)->group->first * (k)->a->d * (k)->a->h : NULL)
+#define OF_GROUP(k, w) ((w) ? (w) + (int64_t)(k)->group->first * (k)->a->route.d * (k)->a->h : NULL)
 
 /* C = A W (CH_NN, [d] -> [h]), which then goes through GELU, or C = A W^T (CH_NT, [h] -> [d]). */
 static void apply(ch_exec *x, const work *k, ch_gemm_form form, ch_operand in, const real CH_DEV *w,
                   const ch_bf16 CH_DEV *w16, real CH_DEV *out, const ch_gelu_args *gelu) {
   const ch_moe_args *a = k->a;
-  ch_expert_gemm_args p = product(k->record, form, form == CH_NN ? a->d : a->h, form == CH_NN ? a->h : a->d);
+  ch_expert_gemm_args p =
+      product(k->record, form, form == CH_NN ? a->route.d : a->h, form == CH_NN ? a->h : a->route.d);
   p.gelu = gelu;
   p.a = in.value;
   p.a16 = in.rounded;
@@ -59,7 +60,7 @@ static void apply(ch_exec *x, const work *k, ch_gemm_form form, ch_operand in, c
 
 /* dW[i] (+)= A^T C with A [slots,d] and C [slots,h]. */
 static void accumulate(ch_exec *x, const work *k, ch_operand rows_d, ch_operand rows_h, real CH_DEV *dw) {
-  ch_expert_gemm_args p = product(k->record, CH_TN, k->a->d, k->a->h);
+  ch_expert_gemm_args p = product(k->record, CH_TN, k->a->route.d, k->a->h);
   p.a = rows_d.value;
   p.a16 = rows_d.rounded;
   p.c = rows_h.value;
@@ -122,7 +123,7 @@ static void backward(ch_exec *x, const work *k, int group) {
   arrive(x, k, group);
 
   /* y = hidden W2^T: dhidden goes on to dpre, and hidden = gelu(pre), computed again, takes the place of pre */
-  ch_operand dy_in = as_rows(x, k->record, k->rows, a->d), hidden = k->pre;
+  ch_operand dy_in = as_rows(x, k->record, k->rows, a->route.d), hidden = k->pre;
   ch_operand dpre = ch_operand_new(x, &x->scratch, (int64_t)k->record->max_slots * a->h);
   ch_gelu_args gelu = gelu_of(k, hidden);
   gelu.dy = gelu.dx = dpre.value;
@@ -131,7 +132,7 @@ static void backward(ch_exec *x, const work *k, int group) {
   accumulate(x, k, dy_in, hidden, a->gradients.w2);
 
   /* pre = x_in W1, with x_in in the place of dy, and then its gradient */
-  ch_exchange_read_again(x, k->ex, group, a->x, k->rows);
+  ch_exchange_read_again(x, k->ex, group, a->route.x, k->rows);
   accumulate(x, k, (ch_operand){.value = k->rows}, dpre, a->gradients.w1);
   apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows, NULL);
   ch_arena_release(&x->scratch, mark);

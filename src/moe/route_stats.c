@@ -1,10 +1,11 @@
 /* Statistics of routings: their memory, and sums of what op `tally` counts of every call. */
+#include "moe/route_stats.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "moe/router.h"
 
 void choir_route_stats_free(choir_route_stats *s) {
   free(s->load);
@@ -113,17 +114,17 @@ void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_c
   for (int i = 0; i <= e; i++) sum->histogram[i] += histogram[i];
 }
 
-int ch_route_stats_make(const ch_memory *memory, int experts, int tokens, const ch_route_counts *c,
-                        const ch_route_tally *t, choir_route_stats *stats) {
+int ch_route_stats_make(const ch_memory *memory, int tokens, const ch_routing *r, choir_route_stats *stats) {
+  int experts = r->record.experts;
   size_t cells = CH_TALLY_COUNTS((size_t)experts);
   double sums[CH_TALLY_SUMS];
   int64_t *counts = malloc(cells * sizeof *counts);
   if (!counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
   int code = ch_route_stats_alloc(experts, stats);
   if (!code) {
-    memory->get(sums, t->sums, sizeof sums);
-    memory->get(counts, t->counts, cells * sizeof *counts);
-    ch_route_stats_collect(stats, tokens, c, sums, counts);
+    memory->get(sums, r->tally.sums, sizeof sums);
+    memory->get(counts, r->tally.counts, cells * sizeof *counts);
+    ch_route_stats_collect(stats, tokens, &r->counts, sums, counts);
   }
   free(counts);
   return code;

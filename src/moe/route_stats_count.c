@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "moe/route_stats.h"
 #include "moe/router.h"
 
 int choir_routing_expert(const choir_routing *r, int slot) {

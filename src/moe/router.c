@@ -99,8 +99,6 @@ void ch_router_gates_backward(ch_exec *x, const ch_route_args *a) {
       x, &(ch_gate_args){.rule = CH_GATE_SCORE, .record = a->record, .dgate = a->dgate, .dscore = a->dscores});
 }
 
-int ch_router_gates_are_scores(const ch_router *router) { return router->backward == ch_router_gates_backward; }
-
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
   x->ops->loads(x, &(ch_loads_args){.record = a->record, .demand = a->counts->demand});
 }

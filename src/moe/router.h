@@ -47,32 +47,45 @@ typedef struct ch_route_counts {
   double CH_DEV *aux_loss; /* [1] unweighted; comes in 0 */
 } ch_route_counts;
 
+/* Where op `tally` leaves what a routing did: as ch_tally_args has them. */
+enum { CH_TALLY_SUMS = 2 };
+#define CH_TALLY_COUNTS(e) (3 * (e) + 2)
+typedef struct ch_route_tally {
+  double CH_DEV *sums;    /* [CH_TALLY_SUMS] */
+  int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
+} ch_route_tally;
+
+/* Everything about one routing: a member of whatever asks for one (ch_moe_args, ch_pass). It is about the n tokens of
+ * all ranks, each of which has n / ranks of them in a row, unless it says otherwise. */
 typedef struct ch_route_args {
+  const struct ch_router *router;
   const choir_router_options *options;
   int n, e;
-  int of;                      /* experts of all ranks, where these e are one rank's (choose_alone); 0: e */
-  int sequence_length;         /* T of pool "sequence"; 0: one sequence of n */
-  const uint8_t *mask;         /* [n] or NULL: `valid` on the host, what shapes depend on */
-  const uint8_t CH_DEV *valid; /* [n] or NULL: the tokens that take part, for ops */
-  const int32_t CH_DEV *token; /* [n] ids or NULL */
-  const real CH_DEV *logits;   /* [n,e]  X Wg; NULL where the router does not read them, and outside a layer */
-  const real CH_DEV *scores;   /* [n,e]  S = softmax(logits); NULL in a layer whose router does not read them */
-  int d;
-  const real CH_DEV *x, *weight; /* [n,d] what the router reads, and Wg [d,e]; NULL outside a layer */
-  const real CH_DEV *thresholds; /* [e] running mean of cut-offs; `causal` and by_threshold read it */
-  int training;                  /* capacity factor, sampling */
+  int of;                        /* experts of all ranks, where these e are one rank's (choose_alone); 0: e */
+  int sequence_length;           /* T of pool "sequence"; 0: one sequence of n */
+  int d;                         /* width of x, outside a layer 0 */
+  const uint8_t *mask;           /* [n] or NULL: `valid` on the host, what shapes depend on */
+  const uint8_t CH_DEV *valid;   /* [n] or NULL: the tokens that take part, for ops */
+  const int32_t CH_DEV *token;   /* [n] ids or NULL */
+  int training;                  /* capacity factor, jitter and sampling */
+  int causal;                    /* no token's experts depend on another token; not with backward */
   int by_threshold;              /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
-  ch_rng rng;                    /* of sampling; index = rng_base + token */
-  uint64_t rng_base;
-  ch_record *record;       /* out; route fills every array but token_begin, token_slot. In for backward: whole */
-  ch_route_counts *counts; /* out */
-  /* observe */
-  real CH_DEV *state; /* thresholds [e], or centroids [d,e]: the weight itself */
-  uint64_t observed;  /* calls that went into it before; 0: what it holds counts for nothing */
-  /* backward */
-  const real CH_DEV *dgate; /* [slots] */
-  real aux_scale;           /* factor of the auxiliary loss's gradient, its weight included */
-  real CH_DEV *dscores;     /* [n,e] out: the layer takes it through the softmax */
+  ch_rng rng;                    /* of jitter and sampling: seed and sub (the layer) count */
+  uint64_t rng_base;             /* index of the first token's numbers: tokens that went before in this run */
+  const real CH_DEV *x;          /* [n / ranks,d] this rank's rows; `observe` sees all; NULL outside a layer */
+  const real CH_DEV *weight;     /* [d,e] Wg, or NULL: the router has none */
+  const real CH_DEV *thresholds; /* [e] running mean of cut-offs, which `causal` and by_threshold read; or NULL */
+  ch_route_tally tally;          /* where to count what the routing does; sums NULL: with the record */
+  real CH_DEV *state;            /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
+  uint64_t observed;             /* calls that went into it before; 0: what it holds counts for nothing */
+  real aux_scale;                /* factor of the auxiliary loss's gradient, its weight included */
+  /* What ch_route and ch_route_backward set for the router's functions. */
+  const real CH_DEV *logits; /* [n,e]  X Wg, where the router reads them and no scores */
+  const real CH_DEV *scores; /* [n,e]  S = softmax(logits), where it reads these */
+  ch_record *record;         /* out; route fills every array but token_begin, token_slot. In for backward: whole */
+  ch_route_counts *counts;   /* out */
+  const real CH_DEV *dgate;  /* [slots] */
+  real CH_DEV *dscores;      /* [n,e] out: gradient of what the router reads */
 } ch_route_args;
 
 typedef struct ch_router {
@@ -86,7 +99,8 @@ typedef struct ch_router {
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
   int draws;        /* in training, whatever the options say */
-  int on_host; /* `route` is a solver for the host: called by ch_route, on an executor whose memory is the host's */
+  int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
+  int gates_are_scores; /* and nothing else: their gradients need no more than the token's own */
   choir_router_options defaults;
   /* Refuses impossible combinations by name and value. For who plans: a later call may well bring fewer tokens than n.
    */
@@ -146,11 +160,11 @@ int ch_router_can_be_causal(const ch_router *router);
 int ch_router_check_routing(const ch_router *router, const char *routing);
 choir_routing_properties ch_router_properties(const ch_router *router, const char *routing);
 
-/* Whether gates are scores and nothing else: their gradients then need no more than the token's own. */
-int ch_router_gates_are_scores(const ch_router *router);
-
 /* Experts that one token can meet at most in causal use. */
 int ch_router_most_experts(const choir_router_options *o, int e);
+
+/* Whether the call goes by the router's `causal`. */
+static inline int ch_route_by_causal(const ch_route_args *a) { return a->causal && a->router->causal; }
 
 /* Experts that share the capacity. */
 static inline int ch_route_experts(const ch_route_args *a) { return a->of ? a->of : a->e; }
@@ -179,10 +193,6 @@ void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 /* counts->demand is what experts hold: for routers whose experts choose. */
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a);
 
-/* router->route; of a router `on_host` there, with one copy of the scores to the host and one of the record back, which
- * cost nothing where the memory is the host's. */
-void ch_route(ch_exec *x, const ch_router *router, const ch_route_args *a);
-
 /* w_t = (1 - decay) / (1 - decay^t), t = observed + 1: mean += w_t (value - mean) is the bias-corrected running mean.
  */
 double ch_router_mean_weight(double decay, uint64_t observed);
@@ -202,35 +212,5 @@ void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
 
 /* Allocates the arrays of counts, and sets what comes in 0. */
 void ch_route_counts_alloc(ch_exec *x, ch_arena *a, ch_route_counts *c, int e);
-
-/* Where op `tally` leaves what a routing did: as ch_tally_args has them. */
-enum { CH_TALLY_SUMS = 2 };
-#define CH_TALLY_COUNTS(e) (3 * (e) + 2)
-typedef struct ch_route_tally {
-  double CH_DEV *sums;    /* [CH_TALLY_SUMS] */
-  int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
-} ch_route_tally;
-
-/* Public statistics, up to `histogram` (arrays malloc'd). Collecting a routing of `tokens` valid tokens, or adding
- * statistics of as many experts, sums counts and capacities and takes aux_loss and gate_mass as means over tokens.
- * Collecting allocates nothing; `make` waits for the device. */
-void ch_certificate_add(choir_certificate *sum, const choir_certificate *more);
-int ch_route_stats_alloc(int experts, choir_route_stats *stats);
-void ch_route_stats_clear(choir_route_stats *stats);
-void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_counts *c, const double *sums,
-                            const int64_t *counts);
-int ch_route_stats_make(const ch_memory *memory, int experts, int tokens, const ch_route_counts *c,
-                        const ch_route_tally *t, choir_route_stats *stats);
-int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more);
-
-/* Statistics of some layers in a few numbers. */
-typedef struct ch_route_summary {
-  double dropped;                     /* share of choices that found their expert full */
-  double unrouted;                    /* share of tokens without an expert */
-  double fill;                        /* mean load over capacity */
-  double slots;                       /* of a token */
-  double imbalance, demand_imbalance; /* most tokens held, and asked for, over the mean, of the worst layer */
-} ch_route_summary;
-ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers);
 
 #endif

@@ -5,19 +5,13 @@
 #include "moe/args.h"
 
 /* Whether the router's input is jittered. */
-static inline int ch_moe_jitters(const ch_moe_args *a) { return a->training && a->options->jitter > 0; }
+static inline int ch_moe_jitters(const ch_moe_args *a) { return a->route.training && a->route.options->jitter > 0; }
 
-/* Tokens of all ranks, and the first of this one's. */
-static inline int ch_moe_all_tokens(const ch_exec *x, const ch_moe_args *a) { return a->n * x->comm->size; }
+/* Tokens of this rank, and the first of them. */
+static inline int ch_moe_rows(const ch_exec *x, const ch_moe_args *a) { return a->route.n / x->comm->size; }
 static inline int64_t ch_moe_first_token(const ch_exec *x, const ch_moe_args *a) {
-  return (int64_t)a->n * x->comm->rank;
+  return (int64_t)ch_moe_rows(x, a) * x->comm->rank;
 }
-
-/* Whether experts choose where they live: then a rank has the scores of its own tokens only. */
-int ch_moe_at_owners(const ch_exec *x, const ch_moe_args *a);
-
-/* An array [tokens of all, width] of which every rank has written its rows: all of it on all ranks. */
-void ch_moe_gather(const ch_exec *x, const ch_moe_args *a, const char *what, real CH_DEV *all, int width);
 
 /* S = softmax(X Wg) into s->scores; of a router without scores the logits. */
 void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);

@@ -146,7 +146,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
                     .shards = ch_model_shards(model, rows),
                     .token = token,
                     .target = target,
-                    .causal = model->causal,
+                    .route = {.causal = model->causal},
                     .hook = ch_model_routing_hook(model)};
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;

@@ -47,7 +47,7 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
                           .row = &some,
                           .rows = twice * rows,
                           .target = &some,
-                          .training = 1,
+                          .route = {.training = 1},
                           .gradients = 1,
                           .drawn_twice = twice > 1,
                           .observe = 1,

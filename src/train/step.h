@@ -4,6 +4,7 @@
 #define CH_TRAIN_STEP_H
 
 #include "api/model.h"
+#include "moe/route_stats.h"
 #include "train/optimizer.h"
 
 typedef struct ch_trainer {

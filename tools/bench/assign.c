@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "bench/cases.h"
+#include "moe/route.h"
 #include "moe/router.h"
 
 typedef struct {
@@ -30,7 +31,8 @@ static int make_args(ch_bench *b, assign_case *c) {
   CH_TRY(c->router->check(&c->options, (int)s[0], (int)s[1], 0));
   count = s[0] * s[1];
   CH_TRY(ch_bench_array(b, count, 1, &scores)); /* logits; as wide as those of a fresh layer */
-  c->args = (ch_route_args){.options = &c->options,
+  c->args = (ch_route_args){.router = c->router,
+                            .options = &c->options,
                             .n = (int)s[0],
                             .e = (int)s[1],
                             .logits = scores,
@@ -48,7 +50,7 @@ static void repeat(void *context) {
   ch_route_args *a = &c->args;
   ch_record_alloc(&c->x.tape, &c->record, a->n, a->e, c->router->max_slots(a->options, a->n, a->e, 0));
   ch_route_counts_alloc(&c->x, &c->x.tape, &c->counts, a->e);
-  ch_route(&c->x, c->router, a);
+  ch_route_only(&c->x, a);
   ch_arena_release(&c->x.tape, 0);
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "bench/cases.h"
+#include "moe/route_stats.h"
 #include "moe/router.h"
 
 enum { MOST_REPETITIONS = 1000 };

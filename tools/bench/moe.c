@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "bench/timed.h"
 #include "moe/layer.h"
+#include "moe/route_stats.h"
 
 enum { SAMPLES = 12 };
 
@@ -29,16 +30,16 @@ static int make_args(ch_bench *b, moe_case *c) {
   c->options = router->defaults;
   CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
-  c->args = (ch_moe_args){.shards = 1,
-                          .options = &c->options,
-                          .router = router,
-                          .n = n,
-                          .d = d,
+  c->args = (ch_moe_args){.route = {.router = router,
+                                    .options = &c->options,
+                                    .n = n,
+                                    .e = e,
+                                    .d = d,
+                                    .training = 1,
+                                    .aux_scale = (real)c->options.aux_loss_weight},
                           .h = h,
-                          .e = e,
-                          .training = 1,
-                          .keep = 1,
-                          .aux_scale = (real)c->options.aux_loss_weight};
+                          .shards = 1,
+                          .keep = 1};
   int64_t in = (int64_t)n * d, weights = (int64_t)e * d * h;
   real CH_DEV *x, *dout, *wg, *w1, *w2;
   int32_t *token = NULL;
@@ -56,16 +57,17 @@ static int make_args(ch_bench *b, moe_case *c) {
   CH_TRY(ch_bench_host(b, (size_t)n * sizeof *token, &token));
   for (int t = 0; t < n; t++) token[t] = (int32_t)((int64_t)t * 7919 % 32000);
   CH_TRY(ch_bench_put(b, token, (size_t)n * sizeof *token, &tokens));
-  c->args.x = x;
+  c->args.route.x = x;
+  c->args.route.weight = wg;
+  c->args.route.token = tokens;
   c->args.dout = dout;
-  c->args.token = tokens;
-  c->args.weights = (ch_moe_weights){.router = wg, .w1 = w1, .w2 = w2};
+  c->args.weights = (ch_moe_weights){.w1 = w1, .w2 = w2};
   return CHOIR_OK;
 }
 
 /* Rounded copies of the experts' weights, which in training the optimizer writes. */
 static int round_weights(ch_bench *b, moe_case *c, ch_exec *x) {
-  int64_t weights = (int64_t)c->args.e * c->args.d * c->args.h;
+  int64_t weights = (int64_t)c->args.route.e * c->args.route.d * c->args.h;
   int CH_DEV *memory[2];
   const real CH_DEV *from[2] = {c->args.weights.w1, c->args.weights.w2};
   if (b->compute != CH_COMPUTE_BF16) return CHOIR_OK;
@@ -132,12 +134,12 @@ static void replay_route(ch_exec *x, const ch_route_args *a) {
  * *error goes to *error. */
 static int compare_weights(ch_bench *b, const moe_case *c, const ch_record *sampled, const real CH_DEV *got,
                            const real CH_DEV *wanted, double *error) {
-  int64_t size = (int64_t)c->args.d * c->args.h;
+  int64_t size = (int64_t)c->args.route.d * c->args.h;
   const int *begin = CH_AS_HOST(const int, sampled->expert_begin);
   const real *want = CH_AS_HOST(const real, wanted);
   const void *values = NULL;
-  CH_TRY(ch_bench_read(b, got, (size_t)c->args.e * (size_t)size * sizeof *want, &values));
-  for (int i = 0; i < c->args.e; i++) {
+  CH_TRY(ch_bench_read(b, got, (size_t)c->args.route.e * (size_t)size * sizeof *want, &values));
+  for (int i = 0; i < c->args.route.e; i++) {
     const real *mine = (const real *)values + i * size;
     int met = begin[i + 1] > begin[i], zero = 1;
     for (int64_t j = 0; j < size && !met; j++) zero &= mine[j] == 0;
@@ -147,13 +149,13 @@ static int compare_weights(ch_bench *b, const moe_case *c, const ch_record *samp
 }
 
 /* The layer's weights where the reference can read them. */
-static int read_weights(ch_bench *b, const ch_moe_args *a, ch_moe_weights *weights) {
-  const real CH_DEV *from[] = {a->weights.router, a->weights.w1, a->weights.w2};
-  size_t d = (size_t)a->d, e = (size_t)a->e, h = (size_t)a->h, count[] = {d * e, e * d * h, e * d * h};
+static int read_weights(ch_bench *b, const ch_moe_args *a, ch_moe_args *small) {
+  const real CH_DEV *from[] = {a->route.weight, a->weights.w1, a->weights.w2};
+  size_t d = (size_t)a->route.d, e = (size_t)a->route.e, h = (size_t)a->h, count[] = {d * e, e * d * h, e * d * h};
   const void *to[3];
   for (int i = 0; i < 3; i++) CH_TRY(ch_bench_read(b, from[i], count[i] * sizeof(real), &to[i]));
-  *weights = (ch_moe_weights){
-      .router = CH_AS_DEV(const real, to[0]), .w1 = CH_AS_DEV(const real, to[1]), .w2 = CH_AS_DEV(const real, to[2])};
+  small->route.weight = CH_AS_DEV(const real, to[0]);
+  small->weights = (ch_moe_weights){.w1 = CH_AS_DEV(const real, to[1]), .w2 = CH_AS_DEV(const real, to[2])};
   return CHOIR_OK;
 }
 
@@ -161,28 +163,28 @@ static int read_weights(ch_bench *b, const ch_moe_args *a, ch_moe_weights *weigh
  * for them. */
 static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_args *small, real CH_DEV *got[2]) {
   const ch_memory *memory = b->backend->memory;
-  int64_t d = c->args.d, weights = (int64_t)c->args.e * d * c->args.h;
+  int64_t d = c->args.route.d, weights = (int64_t)c->args.route.e * d * c->args.h;
   real CH_DEV *x, *dout;
   *small = c->args;
   b->memory = &ch_memory_host;
-  CH_TRY(read_weights(b, &c->args, &small->weights));
-  small->n = SAMPLES;
-  small->options = &p->options;
+  CH_TRY(read_weights(b, &c->args, small));
+  small->route.n = SAMPLES;
+  small->route.options = &p->options;
   CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &x));
   CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &dout));
   CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &small->out));
   CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &small->dx));
-  CH_TRY(ch_bench_array(b, d * c->args.e, 0, &small->gradients.router));
+  CH_TRY(ch_bench_array(b, d * c->args.route.e, 0, &small->gradients.router));
   CH_TRY(ch_bench_array(b, weights, 0, &small->gradients.w1));
   CH_TRY(ch_bench_array(b, weights, 0, &small->gradients.w2));
   for (int i = 0; i < 2; i++) CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &got[i]));
   for (int t = 0; t < SAMPLES; t++) {
-    const real CH_DEV *from[] = {c->args.x, c->args.dout, c->args.out, c->args.dx};
+    const real CH_DEV *from[] = {c->args.route.x, c->args.dout, c->args.out, c->args.dx};
     real CH_DEV *to[] = {x, dout, got[0], got[1]};
     for (int i = 0; i < 4; i++)
       memory->get(CH_AS_HOST(real, to[i] + t * d), from[i] + p->token[t] * d, (size_t)d * sizeof *x);
   }
-  small->x = x;
+  small->route.x = x;
   small->dout = dout;
   return CHOIR_OK;
 }
@@ -191,13 +193,13 @@ static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_a
 static int run_sparse(ch_bench *b, moe_case *c, const int *token) {
   const ch_moe_args *a = &c->args;
   real CH_DEV *dout;
-  CH_TRY(ch_bench_array(b, (int64_t)a->n * a->d, 0, &dout));
+  CH_TRY(ch_bench_array(b, (int64_t)a->route.n * a->route.d, 0, &dout));
   for (int t = 0; t < SAMPLES; t++) {
-    int64_t row = (int64_t)token[t] * a->d;
-    b->memory->copy(dout + row, a->dout + row, (size_t)a->d * sizeof *dout);
+    int64_t row = (int64_t)token[t] * a->route.d;
+    b->memory->copy(dout + row, a->dout + row, (size_t)a->route.d * sizeof *dout);
   }
   c->args.dout = dout;
-  c->args.aux_scale = 0; /* it is about all tokens */
+  c->args.route.aux_scale = 0; /* it is about all tokens */
   repeat(c);
   return CHOIR_OK;
 }
@@ -215,13 +217,13 @@ static int compare(ch_bench *b, const moe_case *c, const ch_moe_args *small, con
                    real CH_DEV *const got[2]) {
   const ch_moe_args *a = &c->args;
   const ch_moe_gradients *mine = &a->gradients, *want = &small->gradients;
-  int64_t rows = (int64_t)SAMPLES * a->d;
+  int64_t rows = (int64_t)SAMPLES * a->route.d;
   const real CH_DEV *of_tokens[2] = {small->out, small->dx};
   double *error = &b->result->error;
   for (int i = 0; i < 2; i++)
     *error = ch_bench_worse(*error,
                             ch_bench_error(CH_AS_HOST(const real, got[i]), CH_AS_HOST(const real, of_tokens[i]), rows));
-  CH_TRY(ch_bench_compare(b, mine->router, want->router, (int64_t)a->d * a->e, error));
+  CH_TRY(ch_bench_compare(b, mine->router, want->router, (int64_t)a->route.d * a->route.e, error));
   CH_TRY(compare_weights(b, c, sampled, mine->w1, want->w1, error));
   return compare_weights(b, c, sampled, mine->w2, want->w2, error);
 }
@@ -229,27 +231,27 @@ static int compare(ch_bench *b, const moe_case *c, const ch_moe_args *small, con
 static int sample_error(ch_bench *b, moe_case *c) {
   const ch_moe_args *a = &c->args;
   replay p = {0};
-  ch_router router = *a->router;
+  ch_router router = *a->route.router;
   ch_moe_args small;
   ch_moe_saved saved;
   ch_exec x;
   real CH_DEV *got[2];
   p.options = c->options;
   p.options.jitter = c->options.jitter = 0;
-  for (int t = 0; t < SAMPLES; t++) p.token[t] = (int)((int64_t)t * (a->n - 1) / (SAMPLES - 1));
+  for (int t = 0; t < SAMPLES; t++) p.token[t] = (int)((int64_t)t * (a->route.n - 1) / (SAMPLES - 1));
   CH_TRY(run_sparse(b, c, p.token));
-  CH_TRY(read_routing(b, &c->saved.record, &p));
+  CH_TRY(read_routing(b, &c->saved.routing.record, &p));
   CH_TRY(make_sample(b, c, &p, &small, got));
   router.max_slots = replay_max_slots;
   router.route = replay_route;
   router.on_host = 0;
-  small.router = &router;
+  small.route.router = &router;
   CH_TRY(ch_exec_init(&x, "reference", CH_COMPUTE_FP32, 0, b->options->threads));
   layer(&x, &small, &saved);
   int code = ch_exec_commit(&x);
   if (!code) {
     layer(&x, &small, &saved);
-    code = compare(b, c, &small, &saved.record, got);
+    code = compare(b, c, &small, &saved.routing.record, got);
   }
   ch_exec_free(&x);
   return code;
@@ -258,7 +260,7 @@ static int sample_error(ch_bench *b, moe_case *c) {
 /* What the routing of the last repetition left undone, and how unevenly. */
 static int add_loads(ch_bench *b, moe_case *c) {
   choir_route_stats stats;
-  CH_TRY(ch_route_stats_make(b->memory, c->args.e, c->args.n, &c->saved.counts, &c->saved.tally, &stats));
+  CH_TRY(ch_route_stats_make(b->memory, c->args.route.n, &c->saved.routing, &stats));
   c->slots = stats.assignments;
   ch_bench_loads(b, &c->options, &stats, 1);
   choir_route_stats_free(&stats);
@@ -275,10 +277,10 @@ static int measure(ch_bench *b, moe_case *c) {
   ch_timed_report(&c->timed, b->result);
   const ch_moe_args *a = &c->args;
   CH_TRY(add_loads(b, c));
-  double flops = 12.0 * (double)c->slots * a->d * a->h;
-  if (ch_router_learned(a->router)) flops += 6.0 * a->n * a->d * a->e;
+  double flops = 12.0 * (double)c->slots * a->route.d * a->h;
+  if (ch_router_learned(a->route.router)) flops += 6.0 * a->route.n * a->route.d * a->route.e;
   ch_bench_rates(b, flops, 0);
-  b->result->tokens = a->n;
+  b->result->tokens = a->route.n;
   snprintf(b->result->note, sizeof b->result->note,
            "forward and backward; error of output and gradients at %d tokens%s", SAMPLES,
            b->compute == CH_COMPUTE_BF16 ? "; weights rounded to bf16 before, as the optimizer does" : "");

@@ -1,9 +1,10 @@
 /* Bench case `route`: a router alone, from logits to gates and back, and the share that its time is of a layer's. */
+#include "moe/route.h"
+
 #include <stdio.h>
 
 #include "base/error.h"
 #include "bench/cases.h"
-#include "moe/router.h"
 
 typedef struct {
   choir_router_options options;
@@ -19,7 +20,7 @@ static void run_route(ch_exec *x, const void *args) {
   ch_route_args *a = &c->args;
   ch_softmax_args softmax = {.n = a->n, .m = a->e, .x = a->logits, .y = (real CH_DEV *)a->scores};
   if (a->scores) x->ops->softmax(x, &softmax);
-  ch_route(x, c->router, a);
+  ch_route_only(x, a);
   x->ops->index(x, &(ch_index_args){.record = a->record});
   if (!c->router->backward) return;
   c->router->backward(x, a);
@@ -68,7 +69,8 @@ int ch_bench_make_route(ch_bench *b, int small, ch_bench_work *w) {
   if (ch_router_scored(c->router)) CH_TRY(ch_bench_array(b, cells, 0, &scores));
   CH_TRY(ch_bench_array(b, slots, 1, &dgate));
   CH_TRY(ch_bench_array(b, cells, 0, &dscores));
-  c->args = (ch_route_args){.options = &c->options,
+  c->args = (ch_route_args){.router = c->router,
+                            .options = &c->options,
                             .n = n,
                             .e = e,
                             .logits = logits,

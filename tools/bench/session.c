@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "bench/cases.h"
+#include "moe/route_stats.h"
 
 typedef struct {
   choir_config config;
@@ -28,7 +29,7 @@ static int set_thresholds(ch_bench *b, choir_model *model) {
     ch_pass pass = {.B = SEQUENCES,
                     .T = LENGTH,
                     .token = token + i * SEQUENCES * LENGTH,
-                    .training = 1,
+                    .route = {.training = 1},
                     .observe = ch_router_has_thresholds(model->net.router),
                     .seed = 1,
                     .micro = (uint64_t)i};
@@ -70,7 +71,7 @@ static void process_prompt(void *context) {
 static void training_forward(void *context) {
   serving *s = context;
   choir_model *model = s->model;
-  ch_pass pass = {.B = 1, .T = s->tokens, .token = s->token, .target = s->token, .training = 1, .seed = 1};
+  ch_pass pass = {.B = 1, .T = s->tokens, .token = s->token, .target = s->token, .route = {.training = 1}, .seed = 1};
   ch_transformer_run(&model->x, &model->net, &pass);
 }
 

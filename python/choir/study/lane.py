@@ -7,6 +7,7 @@ from the beginning (docs/training.md). So five end points cost little more than 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -26,7 +27,7 @@ def cooldown_steps(steps: int, share: float) -> int:
 
 def end_config(base: Config, rate: float, seed: int, steps: int, share: float) -> dict[str, Any]:
     """The config of a cooled end point."""
-    made = Config._copy(base.struct)
+    made = copy.copy(base)
     for key, value in (
         ("rate", rate), ("seed", seed), ("steps", steps), ("cooldown_steps", cooldown_steps(steps, share))
     ):  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import json
@@ -145,7 +146,7 @@ def _base(config: str) -> Config:
 def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: int) -> Config:
     """What the arm trains, but for its rate, seed and budget."""
     base = scale["config"] if isinstance(scale["config"], str) else json.dumps(scale["config"])
-    made = Config._copy(_base(base).struct)
+    made = copy.copy(_base(base))
     made.set("model.vocab_size", vocab_size)
     for key in ("eval_every", "eval_sequences", "cooldown_steps", "schedule_start"):
         made.set(f"train.{key}", 0)  # evaluated at the end, on all that is held out

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "moe/assign/solver.h"
+#include "moe/route_stats.h"
 
 /* The largest `count` of value[e], added up; *least: the smallest of them. Reorders value. */
 static double best_sum(double *value, int e, int count, double *least) {

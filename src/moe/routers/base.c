@@ -4,12 +4,9 @@
 #include "moe/assign/assign.h"
 #include "moe/routers/token_choice.h"
 
-/* Outside a layer any affinities stand for the logits. */
-static const real CH_DEV *logits_of(const ch_route_args *a) { return a->logits ? a->logits : a->scores; }
-
 static ch_gate_args gates(const ch_route_args *a) {
   return (ch_gate_args){
-      .rule = CH_GATE_SIGMOID, .record = a->record, .score = logits_of(a), .dgate = a->dgate, .dscore = a->dscores};
+      .rule = CH_GATE_SIGMOID, .record = a->record, .score = a->logits, .dgate = a->dgate, .dscore = a->dscores};
 }
 
 /* Every token to its best expert, which has room for all. */
@@ -17,7 +14,7 @@ static void greedy(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_gate_args gate = gates(a);
-  ch_choices_best(x, a, logits_of(a), NULL, &c);
+  ch_choices_best(x, a, a->logits, NULL, &c);
   ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
   x->ops->gate(x, &gate);
   ch_arena_release(&x->scratch, mark);
@@ -34,7 +31,7 @@ static void balanced(ch_exec *x, const ch_route_args *a) {
                                  .cap = 1,
                                  .balanced = 1,
                                  .valid = a->mask,
-                                 .score = CH_AS_HOST(const real, logits_of(a)),
+                                 .score = CH_AS_HOST(const real, a->logits),
                                  .record = a->record,
                                  .beta = CH_NEW_HOST(&x->scratch, real, a->e),
                                  .certificate = &a->counts->certificate});

@@ -133,4 +133,5 @@ const ch_router ch_router_global_topk = {
     .causal = ch_router_by_thresholds,
     .observe = ch_router_observe_cutoffs,
     .backward = ch_router_gates_backward,
+    .gates_are_scores = 1,
 };

@@ -1,0 +1,17 @@
+"""`python -m choir`, and the command `choir` of an installed wheel: the program, in place of this process."""
+
+import os
+import sys
+
+from ._native import HERE
+
+
+def main() -> None:
+    own = HERE / "bin" / "choir"
+    if not own.exists():
+        sys.exit(f"{own} is not there: install choir's wheel (pip install .), or build the program (README.md)")
+    os.execv(own, ["choir", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

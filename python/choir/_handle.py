@@ -1,0 +1,102 @@
+"""Objects that own memory of libchoir, and callbacks that may raise."""
+
+import contextlib
+import signal
+import threading
+
+from ._native import BusyError, ffi, keep, lib
+
+
+class Guard:
+    """Callbacks that may raise, Ctrl-C included: the first exception stops the work and comes out of `with`."""
+
+    def __init__(self):
+        self.error = None
+        self._kept = None
+
+    def _interrupted(self, number, frame):
+        """Ctrl-C within a callback may come before its `try`: remembered, and raised when C has returned."""
+        try:
+            self._kept(number, frame)
+        except BaseException as error:  # noqa: BLE001
+            self.error = self.error or error
+
+    def callback(self, kind, function):
+        """`function` as a callback of a C type; it stops the work by raising."""
+        void = kind.result.kind == "void"
+
+        def call(*arguments):
+            if self.error is None:
+                try:
+                    function(*arguments)
+                except BaseException as error:  # noqa: BLE001 KeyboardInterrupt too
+                    self.error = error
+            return None if void else self.error is not None
+
+        return ffi.callback(kind, call)
+
+    def on(self, struct, field, function):
+        """The same as a field of a struct."""
+        kind = dict(ffi.typeof(struct).item.fields)[field].type
+        setattr(struct, field, keep(struct, self.callback(kind, function)))
+
+    def __enter__(self):
+        kept = signal.getsignal(signal.SIGINT)
+        if callable(kept) and threading.current_thread() is threading.main_thread():
+            self._kept = kept
+            signal.signal(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if self._kept is not None:
+            signal.signal(signal.SIGINT, self._kept)
+            self._kept = None
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return False
+
+
+class Handle:
+    """Owns memory that C made. `close`, the end of `with`, or forgetting it gives it back. One call at a time: another
+    thread's, or one from within a callback, is refused, and so is `close` meanwhile."""
+
+    _free = ""
+
+    def __init__(self, address, *kept):
+        """kept: what C's memory needs for as long as it is there."""
+        free = getattr(lib, self._free)
+        self._address = ffi.gc(address, lambda p: (free(p), kept))
+        self._in_use = threading.Lock()
+
+    @property
+    def address(self):
+        if self._address is None:
+            raise ValueError(f"this {type(self).__name__} is closed")
+        return self._address
+
+    @contextlib.contextmanager
+    def use(self):
+        """For the time of a call: `with self.use() as address`."""
+        if not self._in_use.acquire(blocking=False):
+            raise BusyError(
+                f"this {type(self).__name__} is in use: one call at a time, and none from within its callbacks"
+            )
+        try:
+            yield self.address
+        finally:
+            self._in_use.release()
+
+    def close(self):
+        if self._address is not None:
+            with self.use():
+                self._address = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __reduce__(self):
+        raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: make another of its model")

@@ -1,0 +1,74 @@
+"""Texts to the token files that training reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Callable, Iterable, Optional, Union
+
+from . import _native as native
+from ._handle import Guard
+from ._native import ffi, lib
+from .config import Path
+
+Files = Union[Path, Iterable[Path]]
+
+
+def files(value: Files) -> list[bytes]:
+    """One path or several, as C takes them."""
+    several = [value] if isinstance(value, (str, os.PathLike)) else value
+    return [native.text(one) for one in several]
+
+
+def build(
+    inputs: Union[Files, Mapping[str, Files]],
+    *,
+    out: Path,
+    tokenizer: Path,
+    weights: Optional[Mapping[str, float]] = None,
+    field: Optional[str] = None,
+    separator: Optional[str] = None,
+    holdout: float = 0.01,
+    seed: int = 0,
+    threads: int = 0,
+    replace_invalid: bool = False,
+    progress: Optional[Callable[[dict[str, Any]], Any]] = None,
+) -> dict[str, Any]:
+    """Tokenizes texts into the directory `out`, all of it or, on any error, nothing; docs/data.md. Returns info(out).
+
+    inputs: files of plain text or JSON lines, also compressed ones; or several sources by name, {"books":
+    ["a.txt.xz"]}, which `weights` mixes (without: by their tokens). tokenizer: a .model file. field: of JSON lines,
+    the one that holds the text. separator: of plain text, the line between documents. holdout: the share of documents
+    kept for evaluation, and seed: which. replace_invalid: bytes that are not UTF-8 become U+FFFD; else they are an
+    error. progress: told bytes_done, tokens, documents, ... as a dictionary, and may raise to stop."""
+    named = dict(inputs) if isinstance(inputs, Mapping) else {"text": inputs}
+    sources = ffi.new("choir_data_source[]", max(len(named), 1))
+    for i, (name, given) in enumerate(named.items()):
+        weight = float((weights or {}).get(name, 0))
+        native.fill(sources, sources[i], dict(name=name, inputs=files(given), weight=weight))
+    options = native.options(
+        "choir_data_build_options",
+        sources=sources,
+        source_count=len(named),
+        tokenizer=tokenizer,
+        output=out,
+        field=field,
+        separator=separator,
+        holdout=holdout,
+        seed=seed,
+        threads=threads,
+        replace_invalid=replace_invalid,
+    )
+    with Guard() as guard:
+        guard.on(options, "progress", lambda _, p: progress and progress(native.record(p)))
+        native.check(lib.choir_data_build(options))
+    return info(out)
+
+
+def info(directory: Path) -> dict[str, Any]:
+    """Of built data: vocab_size, sources, tokens and bytes of both shares, documents. Its files are checked first."""
+    data, found = ffi.new("choir_data **"), ffi.new("choir_data_info *")
+    native.check(lib.choir_data_open(native.text(directory), data))
+    lib.choir_data_get_info(data[0], found)
+    lib.choir_data_close(data[0])
+    return native.record(found)

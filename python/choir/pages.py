@@ -1,0 +1,66 @@
+"""The program choir's pages, which show themselves in a notebook."""
+
+from __future__ import annotations
+
+import html
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+from typing import Any, Optional, Union
+
+from . import _native as native
+from .config import Path
+
+
+def program() -> str:
+    """The program `choir`: that which CHOIR_PROGRAM names, that of this package (a wheel has it), or that on the
+    PATH."""
+    own = native.HERE / "bin" / "choir"
+    found = os.environ.get("CHOIR_PROGRAM") or (str(own) if own.exists() else shutil.which("choir"))
+    if not found:
+        raise native.UnsupportedError("the program choir is not here: install it, or name it in CHOIR_PROGRAM")
+    return found
+
+
+def _page(out: Path, *words: Any) -> Page:
+    done = subprocess.run(
+        [program(), *map(os.fspath, words), "--out", os.fspath(out)], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise native.Error(done.stderr.strip() or f"choir {words[0]} ended with status {done.returncode}")
+    return Page(out)
+
+
+class Page:
+    """A page that was written to `path`; a notebook shows it."""
+
+    def __init__(self, path: Path):
+        self.path = pathlib.Path(path)
+
+    def __repr__(self) -> str:
+        return f"Page({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        text = html.escape(self.path.read_text(encoding="utf-8"))
+        return f'<iframe srcdoc="{text}" sandbox="allow-scripts" style="width:100%;height:40em;border:0"></iframe>'
+
+
+def report(*run: Path, out: Optional[Path] = None) -> Page:
+    """Curves and routing of a run, or of several beside each other, as `choir report` writes them. out: the page, of
+    one run RUN/report.html."""
+    if not run or (len(run) > 1 and out is None):
+        raise native.ArgumentError("report takes runs, and of several `out`, the page to write")
+    return _page(out or os.path.join(run[0], "report.html"), "report", *run)
+
+
+def inspect(model: Path, text: Union[str, os.PathLike], *, out: Path) -> Page:
+    """Which experts took which tokens of a text, as `choir inspect` writes it. model: a run or checkpoint. text: the
+    text itself, or a pathlib.Path of its file."""
+    if not isinstance(text, str):
+        return _page(out, "inspect", model, "--text", text)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
+        file.write(text)
+        file.flush()
+        return _page(out, "inspect", model, "--text", file.name)

@@ -1,0 +1,163 @@
+"""Whole runs, as `choir train` and `choir finetune` make them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import time
+from typing import Any, Callable, Optional, Union
+
+from . import _native as native
+from . import runs
+from ._handle import Guard
+from ._native import ffi, lib
+from .config import Config, Path
+
+Progress = Union[bool, Callable[[dict[str, Any]], Any]]
+
+
+class Line:
+    """What progress=True shows: a line on standard error that follows the steps, in a terminal or a notebook, and one
+    for each evaluation. Where standard error is a file, evaluations alone."""
+
+    def __init__(self) -> None:
+        self._follows, self._shown = sys.stderr.isatty() or "ipykernel" in sys.modules, 0.0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        kind, where = event["kind"], f"step {event['step']} of {event['steps']}"
+        if (
+            kind == "step"
+            and self._follows
+            and (time.monotonic() > self._shown + 0.2 or event["step"] == event["steps"])
+        ):
+            self._shown = time.monotonic()
+            self._print(f"{where}  loss {event['loss']:.4f}  {event['seconds_left']:.0f} s left", "")
+        elif kind == "eval" and "measure" in event:
+            self._print(where + "".join(f"  {m['accuracy']:.2%} by {m['routing']}" for m in event["measure"]), "\n")
+        elif kind == "eval":
+            self._print(
+                f"{where}  held-out loss {event['loss']:.4f}, {event['bits_per_byte']:.3f} bits per byte", "\n"
+            )
+        elif kind in ("notice", "waiting"):
+            self._print(event["text"] or "", "\n")
+
+    def _print(self, text: str, end: str) -> None:
+        before = "\r" if self._follows else ""
+        print(f"{before}{text:<79}" if self._follows else text, end=end, file=sys.stderr, flush=True)
+
+
+def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> None:
+    """choir_train or choir_finetune: the function's options, and those of every run."""
+    options = native.options(f"{kind}_options", **fields)
+    native.fill(options, options.run, run)
+    told = Line() if progress is True else progress or (lambda event: None)
+
+    def event(_, given):
+        made = native.record(given)
+        if "measures" in made:
+            made["measure"] = [native.record(given.measure[i]) for i in range(made.pop("measures"))]
+        told(made)
+
+    with Guard() as guard:
+        guard.on(options, "event", event)
+        native.check(getattr(lib, kind)(options))
+
+
+def _settings(config: Config, fields: dict[str, Any]) -> Config:
+    for key, value in fields.items():
+        config.set("train." + key, value)
+    return config
+
+
+def train(
+    *,
+    out: Path,
+    config: Union[Config, Path, None] = None,
+    data: Optional[Path] = None,
+    start: Optional[Path] = None,
+    resume: bool = False,
+    progress: Progress = False,
+    threads: int = 0,
+    compute: Optional[str] = None,
+    backend: Optional[str] = None,
+    emulate_bf16: bool = False,
+    disk_minutes: float = 60,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Trains a model by a config on built data, in this process, into the run directory `out`.
+
+    start: a checkpoint, or a run, whose weights the model begins with. resume: goes on with the run in `out`, bit for
+    bit; config and data are then its own unless they are given. Further options change the config's "train":
+    steps=100, rate=0.01. progress: True shows a line; a function is told every step, evaluation and checkpoint as a
+    dictionary (event["kind"] is "step", "eval", ...; the fields are those of choir_train_event), and may raise to end
+    the run.
+
+    Ctrl-C, or what `progress` raises, ends the run behind the step, which is saved; resume=True goes on. Returns the
+    last evaluation as metrics.jsonl has it. Errors are those of the files; NumericError: a loss that is not
+    finite."""
+    if config is None and (fields or not resume):
+        config = os.path.join(out, "config.json") if resume else Config()
+    if config is not None:
+        config = _settings(copy.copy(config) if isinstance(config, Config) else Config(config), fields)
+    given = {
+        "config": config and config.address,
+        "data": data,
+        "out": out,
+        "from": start,
+        "resume": resume,
+        "disk_minutes": disk_minutes,
+    }
+    _run(
+        "choir_train", progress, given, threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16
+    )
+    return [line for line in runs.lines(out) if line.get("event") == "eval"][-1]
+
+
+def finetune(
+    *,
+    out: Path,
+    start: Optional[Path] = None,
+    task: Optional[Path] = None,
+    data: Optional[Path] = None,
+    recipe: str = "constant",
+    epochs: Optional[float] = None,
+    patience: int = 0,
+    batch_sequences: int = 32,
+    resume: bool = False,
+    progress: Progress = False,
+    threads: int = 0,
+    backend: Optional[str] = None,
+    emulate_bf16: bool = False,
+    **fields: Any,
+) -> dict[str, Any]:
+    """Trains a checkpoint or run `start` on the labelled set of a task, and measures it on the dev set;
+    docs/finetuning.md.
+
+    task: its name ("RTE"), or a JSON file that describes one. data: the directory of its files. epochs: 10 unless
+    `steps` is given. patience: evaluations without a better one after which to end; 0: never. batch_sequences: texts
+    that batch routing routes together in evaluations; 0: none of that. Everything else is as in `train`, and `steps`,
+    `rate` and other fields of the config's "train" may be given. Returns result.json: the best accuracy, and the step
+    of it."""
+    if resume:
+        config = _settings(Config(os.path.join(out, "config.json")), fields) if fields else None
+    else:
+        if start is None or task is None or data is None:
+            raise native.ArgumentError("give start, task and data: only resume=True can do without")
+        config = Config()
+        native.check(lib.choir_finetune_config(native.text(start), native.text(recipe), config.address))
+        _settings(config, fields)
+        epochs = 10 if epochs is None and "steps" not in fields else epochs
+    given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}
+    given.update(epochs=epochs, patience=patience, batch_sequences=batch_sequences)
+    loaded = ffi.new("choir_task **")
+    try:
+        if task is not None and not resume:
+            native.check(lib.choir_task_load(native.text(task), loaded))
+            given["task"] = loaded[0]
+        _run("choir_finetune", progress, given, threads=threads, backend=backend, emulate_bf16=emulate_bf16)
+    finally:
+        lib.choir_task_free(loaded[0])
+    with open(os.path.join(out, "result.json"), encoding="utf-8") as file:
+        return json.load(file)

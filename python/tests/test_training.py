@@ -1,0 +1,214 @@
+"""Tokenizers, data, whole runs and pages: in this process, equal to what the program makes."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+from contextlib import redirect_stderr
+
+import numpy as np
+
+import choir
+import testing
+
+
+def newest(run):
+    return max((run / "checkpoints").iterdir(), key=lambda path: int(path.name))
+
+
+def weights(run):
+    return (newest(run) / "model.safetensors").read_bytes()
+
+
+class Runs(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.programs, cls.at = testing.run(), testing.directory()
+        cls.config = choir.Config(cls.at / "config.json")
+
+    def test_tokenizer_and_data(self):
+        lines = []
+        words = choir.Tokenizer.train(
+            self.at / "book.txt", out=self.at / "own.model", vocab_size=320, progress=lines.append
+        )
+        self.assertEqual((self.at / "own.model").read_bytes(), (self.at / "en.model").read_bytes())
+        self.assertEqual(words.vocab_size, 320)
+        self.assertTrue(lines and all(isinstance(line, str) for line in lines))
+        heard = []
+        made = choir.data.build(
+            [self.at / "book.txt"],
+            out=self.at / "owndata",
+            tokenizer=self.at / "own.model",
+            holdout=0.1,
+            progress=heard.append,
+        )
+        self.assertEqual(made, choir.data.info(self.at / "data"))
+        self.assertEqual(heard[-1]["text_bytes"], made["train_bytes"] + made["heldout_bytes"])
+        for name in ("text.train.shard", "text.heldout.shard"):
+            self.assertEqual((self.at / "owndata" / name).read_bytes(), (self.at / "data" / name).read_bytes())
+
+    def test_sources(self):
+        made = choir.data.build(
+            {"a": self.at / "book.txt", "b": [str(self.at / "book.txt")]},
+            weights={"a": 3, "b": 1},
+            out=self.at / "mixed",
+            tokenizer=self.at / "en.model",
+        )
+        self.assertEqual(made["sources"], 2)
+        told = json.loads((self.at / "mixed" / "data.json").read_text())["sources"]
+        self.assertEqual([(one["name"], one["weight"]) for one in told], [("a", 3), ("b", 1)])
+        with self.assertRaises(FileNotFoundError):
+            choir.data.build("nowhere.txt", out=self.at / "none", tokenizer=self.at / "en.model")
+        self.assertFalse((self.at / "none").exists())
+
+        def stop(event):
+            raise ZeroDivisionError
+
+        with self.assertRaises(ZeroDivisionError):
+            choir.data.build(
+                self.at / "book.txt", out=self.at / "none", tokenizer=self.at / "en.model", progress=stop
+            )
+
+    def test_train_is_the_program_s(self):
+        events = []
+        found = choir.train(
+            config=self.config, data=self.at / "data", out=self.at / "whole", progress=events.append
+        )
+        self.assertEqual(weights(self.at / "whole"), weights(self.programs))
+        steps = [event for event in events if event["kind"] == "step"]
+        losses = [e["loss"] for e in steps]
+        np.testing.assert_allclose(losses, choir.runs.metrics(self.programs)["loss"], rtol=1e-8)
+        self.assertEqual([e["step"] for e in steps], list(range(1, 21)))
+        self.assertEqual(events[0]["kind"], "memory")
+        self.assertGreater(events[0]["memory"]["total"], events[0]["memory"]["weights"])
+        self.assertEqual(found["loss"], choir.runs.evaluations(self.programs)["loss"][-1])
+        self.assertEqual(choir.train(out=self.at / "whole", resume=True), found)
+
+    def test_ends_and_goes_on(self):
+        """An exception of `progress` and Ctrl-C end a run behind a step that is saved; it goes on bit for bit."""
+        out = self.at / "stopped"
+
+        def fail(event):
+            if event["kind"] == "step" and event["step"] == 7:
+                raise ZeroDivisionError("progress")
+
+        def interrupt(event):
+            if event["kind"] == "step" and event["step"] == 13:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with self.assertRaises(ZeroDivisionError):
+            choir.train(config=self.config, data=self.at / "data", out=out, progress=fail)
+        self.assertEqual(choir.runs.metrics(out)["step"][-1], 7)
+        with self.assertRaises(KeyboardInterrupt):
+            choir.train(out=out, resume=True, progress=interrupt)
+        self.assertIn(choir.runs.metrics(out)["step"][-1], (13, 14))
+        choir.train(out=out, resume=True)
+        self.assertEqual(weights(out), weights(self.programs))
+
+    def test_ctrl_c_without_a_callback(self):
+        out = self.at / "long"
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with self.assertRaises(KeyboardInterrupt):
+            choir.train(config=self.config, data=self.at / "data", out=out, steps=100000)
+        done = int(choir.runs.metrics(out)["step"][-1])
+        self.assertEqual(int(newest(out).name), done)
+
+    def test_a_line_of_progress(self):
+        with redirect_stderr(io.StringIO()) as told:
+            choir.train(config=self.config, data=self.at / "data", out=self.at / "line", progress=True, steps=5)
+        self.assertRegex(told.getvalue(), r"^step 5 of 5  held-out loss \d\.\d+, \d\.\d+ bits per byte\n$")
+
+    def test_refused(self):
+        for kind, call in (
+            (choir.ArgumentError, lambda: choir.train(out=self.at / "x", config=self.config)),
+            (
+                choir.ArgumentError,
+                lambda: choir.train(out=self.at / "x", config=self.config, data=self.at / "data", step=1),
+            ),
+            (
+                FileNotFoundError,
+                lambda: choir.train(out=self.at / "x", config="nowhere.json", data=self.at / "data"),
+            ),
+            (FileNotFoundError, lambda: choir.train(out=self.at / "x", resume=True)),
+            (choir.ArgumentError, lambda: choir.finetune(out=self.at / "x", start=self.programs)),
+            (
+                choir.ArgumentError,
+                lambda: choir.finetune(out=self.at / "x", start=self.programs, task="RTF", data=self.at),
+            ),
+        ):
+            with self.assertRaises(kind):
+                call()
+            self.assertFalse((self.at / "x").exists())
+
+    def test_finetune(self):
+        task = {
+            "name": "mine",
+            "format": "jsonl",
+            "splits": {"train": ["train.jsonl"], "dev": ["dev.jsonl"]},
+            "columns": {"text": ["text"]},
+            "label": ["label"],
+            "labels": [{"word": " ka", "values": ["0"]}, {"word": " do", "values": ["1"]}],
+            "template": "{text}",
+            "cut": "text",
+            "metrics": ["accuracy"],
+        }
+        (self.at / "mine.json").write_text(json.dumps(task))
+        (self.at / "set").mkdir()
+        for split in ("train", "dev"):
+            rows = [{"text": ["sur", "rin"][i % 2] + " mi" * (i % 3), "label": str(i % 2)} for i in range(24)]
+            (self.at / "set" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given = dict(start=self.programs, task=self.at / "mine.json", data=self.at / "set", batch_sequences=8)
+        events = []
+        found = choir.finetune(out=self.at / "tuned", **given, progress=events.append, steps=12, eval_every=4)
+        self.assertEqual([e["step"] for e in events if e["kind"] == "step"], list(range(1, 13)))
+        best = max(e["measure"][0]["accuracy"] for e in events if e["kind"] == "eval")
+        self.assertEqual(found["own"]["accuracy"], best)
+        self.assertEqual(choir.finetune(out=self.at / "tuned", resume=True), found)
+
+
+class Pages(unittest.TestCase):
+    def test_pages(self):
+        run, at = testing.run(), testing.directory()
+        page = choir.report(run)
+        self.assertEqual(page.path, run / "report.html")
+        shown = choir.inspect(run, "kalo <b>miten</b>. " * 40, out=at / "text.html")
+        again = choir.inspect(run, at / "config.json", out=at / "file.html")
+        for one in (page, shown, again):
+            self.assertTrue(one.path.read_text().lstrip().lower().startswith("<!doctype html"))
+            self.assertRegex(one._repr_html_(), '^<iframe srcdoc="&lt;[^"]*" sandbox="allow-scripts" ')
+        with self.assertRaisesRegex(choir.Error, "nowhere"):
+            choir.report("nowhere")
+
+
+class OpenMP(unittest.TestCase):
+    def test_waiting_threads_give_way(self):
+        """Importing choir tells the OpenMP runtime not to spin for long, before it is loaded, unless one was told
+        already."""
+        bare = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+        bare["OMP_DISPLAY_ENV"] = "verbose"
+        for given, expected in (({}, "1000"), ({"GOMP_SPINCOUNT": "77"}, "77")):
+            told = subprocess.run(
+                [sys.executable, "-c", "import choir"], env={**bare, **given}, capture_output=True, text=True
+            )
+            self.assertIn(f"GOMP_SPINCOUNT = '{expected}'", told.stderr)
+
+    def test_beside_another_runtime(self):
+        """PyTorch shows its libgomp, whose settings are read by then, to the whole process: choir goes by its own."""
+        if not list((choir.pages.native.HERE.parent / "choir.libs").glob("libgomp*")):
+            self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: only a wheel has its own")
+        code = "import ctypes; ctypes.CDLL('libgomp.so.1', ctypes.RTLD_GLOBAL); import choir"
+        bare = {**os.environ, "LD_DEBUG": "bindings"}
+        told = subprocess.run([sys.executable, "-c", code], env=bare, capture_output=True, text=True)
+        if "libgomp.so.1: cannot open" in told.stderr:
+            self.skipTest("NOT TESTED: choir's OpenMP runtime beside another one: there is no libgomp.so.1")
+        (bound,) = re.findall(r"binding file \S+/libchoir.so \[0\] to (\S+) .*`GOMP_parallel'", told.stderr)
+        self.assertIn("choir.libs/libgomp", bound)
+
+
+if __name__ == "__main__":
+    unittest.main()

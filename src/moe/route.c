@@ -1,0 +1,130 @@
+#include "moe/route.h"
+
+#include "comm/collective.h"
+#include "moe/at_owners.h"
+
+int ch_route_slots(const ch_route_args *a) {
+  if (ch_route_by_causal(a)) return a->n * ch_router_most_experts(a->options, a->e);
+  return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
+}
+
+void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_routing *r) {
+  *r = (ch_routing){.tally = a->tally};
+  ch_record_alloc(&x->tape, &r->record, a->n, a->e, ch_route_slots(a));
+  ch_route_counts_alloc(x, &x->tape, &r->counts, a->e);
+  if (!r->tally.sums) {
+    r->tally.sums = CH_NEW(&x->tape, double, CH_TALLY_SUMS);
+    r->tally.counts = CH_NEW(&x->tape, int64_t, CH_TALLY_COUNTS(a->e));
+  }
+  if (a->options->normalize_gates) r->gate_sum = CH_NEW(keep, real, a->n);
+}
+
+/* One copy to the host, of scores or, where the router reads none, logits; one of the record back. */
+static void route_on_host(ch_exec *x, const ch_route_args *a) {
+  ch_exec *host = ch_host(x);
+  ch_marks mark = ch_scratch_mark(x);
+  size_t cells = (size_t)a->n * (size_t)a->e * sizeof(real), e = (size_t)a->e;
+  ch_record record;
+  ch_route_counts counts;
+  ch_record_alloc(&host->scratch, &record, a->n, a->e, a->record->max_slots);
+  ch_route_counts_alloc(host, &host->scratch, &counts, a->e);
+  ch_route_args there = *a;
+  const real CH_DEV *read = CH_AS_DEV(const real, ch_get(x, a->scores ? a->scores : a->logits, cells));
+  there.scores = a->scores ? read : NULL;
+  there.logits = a->scores ? NULL : read;
+  there.valid = CH_AS_DEV(const uint8_t, a->mask);
+  there.record = &record;
+  there.counts = &counts;
+  a->router->route(host, &there);
+  a->record->load = record.load;
+  a->counts->capacity = counts.capacity;
+  a->counts->certificate = counts.certificate;
+  if (!ch_counting(x)) {
+    const struct {
+      void CH_DEV *to;
+      const void CH_DEV *from;
+      size_t bytes;
+    } array[] = {{a->record->expert_begin, record.expert_begin, (e + 1) * sizeof(int)},
+                 {a->record->slot_token, record.slot_token, (size_t)record.max_slots * sizeof(int)},
+                 {a->record->slot_gate, record.slot_gate, (size_t)record.max_slots * sizeof(real)},
+                 {a->counts->demand, counts.demand, e * sizeof(int)},
+                 {a->counts->cutoff, counts.cutoff, e * sizeof(real)},
+                 {a->counts->dropped, counts.dropped, sizeof(int64_t)},
+                 {a->counts->aux_loss, counts.aux_loss, sizeof(double)}};
+    for (size_t i = 0; i < sizeof array / sizeof *array; i++)
+      x->memory->put(array[i].to, CH_AS_HOST(const void, array[i].from), array[i].bytes);
+  }
+  ch_scratch_release(x, mark);
+}
+
+void ch_route_only(ch_exec *x, const ch_route_args *a) {
+  if (a->router->on_host && !x->memory->host)
+    route_on_host(x, a);
+  else
+    a->router->route(x, a);
+}
+
+void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64_t count) {
+  if (!ch_counting(x)) ch_comm_gather(x->comm, what, CH_AS_HOST(real, all), count * (int64_t)sizeof(real));
+}
+
+/* What the router keeps, from the rows of all ranks where it is centroids. */
+static void observe(ch_exec *x, const ch_route_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_route_args seen = *a;
+  if (x->comm->size > 1 && ch_router_has_centroids(a->router)) {
+    int64_t count = (int64_t)a->n / x->comm->size * a->d;
+    real CH_DEV *rows = CH_NEW(&x->scratch, real, x->comm->size * count);
+    x->ops->copy(x, &(ch_copy_args){.count = count, .x = a->x, .y = rows + x->comm->rank * count});
+    ch_route_gather(x, "tokens of all", rows, count);
+    seen.x = rows;
+  }
+  a->router->observe(x, &seen);
+  ch_arena_release(&x->scratch, mark);
+}
+
+/* What the router's functions are given. */
+static ch_route_args full(const ch_route_args *a, const ch_routing *r, ch_record *record, ch_route_counts *counts) {
+  ch_route_args all = *a;
+  all.rng = ch_rng_make(a->rng.seed, CH_STREAM_SECOND_EXPERT, a->rng.sub);
+  all.logits = r->scores ? NULL : r->logits;
+  all.scores = r->scores;
+  all.record = record;
+  all.counts = counts;
+  return all;
+}
+
+void ch_route(ch_exec *x, const ch_route_args *given, ch_routing *r) {
+  const ch_route_args a = full(given, r, &r->record, &r->counts);
+  if (ch_route_by_causal(&a))
+    a.router->causal(x, &a);
+  else if (ch_routes_at_owners(x, &a))
+    ch_route_at_owners(x, &a);
+  else
+    ch_route_only(x, &a);
+  if (a.state) observe(x, &a);
+  x->ops->index(x, &(ch_index_args){.record = &r->record});
+  if (r->gate_sum) x->ops->normalize_gates(x, &(ch_normalize_args){.record = &r->record, .sum = r->gate_sum});
+  x->ops->tally(x, &(ch_tally_args){.record = &r->record,
+                                    .valid = a.valid,
+                                    .aux_loss = r->counts.aux_loss,
+                                    .dropped = r->counts.dropped,
+                                    .demand = r->counts.demand,
+                                    .sums = r->tally.sums,
+                                    .counts = r->tally.counts});
+}
+
+void ch_route_backward(ch_exec *x, const ch_route_args *given, const ch_routing *r, real CH_DEV *dgate,
+                       real CH_DEV *dscores) {
+  ch_record record = r->record;
+  ch_route_counts counts = r->counts;
+  ch_route_args a = full(given, r, &record, &counts);
+  a.dgate = dgate;
+  a.dscores = dscores;
+  if (r->gate_sum)
+    x->ops->normalize_gates_backward(x, &(ch_normalize_args){.record = &record, .sum = r->gate_sum, .dgate = dgate});
+  if (a.router->backward)
+    a.router->backward(x, &a);
+  else
+    x->ops->copy(x, &(ch_copy_args){.count = (int64_t)a.n * a.e, .y = dscores});
+}

@@ -1,0 +1,28 @@
+/* Statistics of routings, from what op `tally` leaves. */
+#ifndef CH_MOE_ROUTE_STATS_H
+#define CH_MOE_ROUTE_STATS_H
+
+#include "moe/route.h"
+
+/* Public statistics, up to `histogram` (arrays malloc'd). Collecting a routing of `tokens` valid tokens, or adding
+ * statistics of as many experts, sums counts and capacities and takes aux_loss and gate_mass as means over tokens.
+ * Collecting allocates nothing; `make` waits for the device. */
+void ch_certificate_add(choir_certificate *sum, const choir_certificate *more);
+int ch_route_stats_alloc(int experts, choir_route_stats *stats);
+void ch_route_stats_clear(choir_route_stats *stats);
+void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_counts *c, const double *sums,
+                            const int64_t *counts);
+int ch_route_stats_make(const ch_memory *memory, int tokens, const ch_routing *routing, choir_route_stats *stats);
+int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more);
+
+/* Statistics of some layers in a few numbers. */
+typedef struct ch_route_summary {
+  double dropped;                     /* share of choices that found their expert full */
+  double unrouted;                    /* share of tokens without an expert */
+  double fill;                        /* mean load over capacity */
+  double slots;                       /* of a token */
+  double imbalance, demand_imbalance; /* most tokens held, and asked for, over the mean, of the worst layer */
+} ch_route_summary;
+ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers);
+
+#endif
