@@ -1,5 +1,6 @@
 /* choir data build | info */
 #include <glob.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,15 +81,17 @@ static int collect(int count, const char *const *operands, cli_files *files, cho
 static int print_info(const char *directory, double seconds) {
   choir_data *data;
   choir_data_info info;
+  char hash[17];
   if (choir_data_open(directory, &data)) return cli_fail();
   choir_data_get_info(data, &info);
   choir_data_close(data);
+  snprintf(hash, sizeof hash, "%016" PRIx64, info.hash);
   if (o.json)
-    return cli_json_print(json_pack("{s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "vocab_size", info.vocab_size, "sources",
-                                    info.sources, "documents", (json_int_t)info.documents, "train_tokens",
-                                    (json_int_t)info.train_tokens, "train_bytes", (json_int_t)info.train_bytes,
-                                    "heldout_tokens", (json_int_t)info.heldout_tokens, "heldout_bytes",
-                                    (json_int_t)info.heldout_bytes));
+    return cli_json_print(json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I}", "hash", hash, "vocab_size",
+                                    info.vocab_size, "sources", info.sources, "documents", (json_int_t)info.documents,
+                                    "train_tokens", (json_int_t)info.train_tokens, "train_bytes",
+                                    (json_int_t)info.train_bytes, "heldout_tokens", (json_int_t)info.heldout_tokens,
+                                    "heldout_bytes", (json_int_t)info.heldout_bytes));
   printf("%s: %s documents from %d source%s, vocabulary %s\n", cli_shown(directory),
          cli_grouped((int64_t)info.documents), info.sources, info.sources == 1 ? "" : "s",
          cli_grouped(info.vocab_size));

@@ -26,11 +26,7 @@ const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
                                      &cli_report,
                                      &cli_stats,
                                      &cli_inspect,
-                                     &cli_study_run,
-                                     &cli_study_list,
-                                     &cli_study_status,
-                                     &cli_study_report,
-                                     &cli_study_measure,
+                                     &cli_study,
                                      NULL};
 
 /* The verb that the first one or two words name; *used says how many. */
@@ -101,6 +97,7 @@ static int dispatch(int count, char **words) {
   if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") || !strcmp(words[0], "-h"))
     return help(count - 1, words + 1);
   const cli_verb *verb = find_verb(count, words, &used);
+  if (verb == &cli_study) return verb->run(count - used, (const char *const *)words + used); /* has its own options */
   if (verb) return cli_parse(verb, count - used, words + used);
   if (!is_family(words[0]) || (count > 1 && words[1][0] != '-')) return unknown_verb(count, words);
   int asked = count > 1 && (!strcmp(words[1], "--help") || !strcmp(words[1], "-h"));

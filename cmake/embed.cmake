@@ -37,22 +37,6 @@ ${rows}{0}};
 " @ONLY)
 endfunction()
 
-# choir_embed_table(OUTPUT TABLE FILE...): all of them in one table, by their names without extension, in alphabetical
-# order and with a row of NULLs behind the last.
-function(choir_embed_table output table)
-  set(text "/* Made by CMake of the files that it names. */\n#include \"study/study.h\"\n")
-  set(rows "")
-  set(number 0)
-  foreach(file ${ARGN})
-    get_filename_component(name ${file} NAME_WLE)
-    choir_embed_bytes(${file} bytes)
-    string(APPEND text "static const char file_${number}[] = ${bytes};\n")
-    string(APPEND rows "  {\"${name}\", file_${number}},\n")
-    math(EXPR number "${number} + 1")
-  endforeach()
-  file(CONFIGURE OUTPUT ${output} CONTENT "${text}const ch_embedded ${table}[] = {\n${rows}  {0}};\n" @ONLY)
-endfunction()
-
 # choir_embed_text(OUTPUT NAME FILE...): one text of all of them: `const char NAME[]`.
 function(choir_embed_text output name)
   set(all "")

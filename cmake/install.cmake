@@ -24,7 +24,7 @@ install(FILES ${PROJECT_BINARY_DIR}/include/choir/version.h DESTINATION ${CMAKE_
 install(FILES ${PROJECT_BINARY_DIR}/choir.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT dev)
 install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choirConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir COMPONENT dev)
-install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/choir COMPONENT program)
+install(DIRECTORY configs studies DESTINATION ${CMAKE_INSTALL_DATADIR}/choir COMPONENT program)
 install(DIRECTORY python/choir DESTINATION lib/python3/dist-packages COMPONENT python3 EXCLUDE_FROM_ALL
         PATTERN "__pycache__" EXCLUDE PATTERN "libchoir.so" EXCLUDE)
 # What the package reads the functions and structs of the library from.

@@ -68,8 +68,7 @@ allow tools/bench $library
 allow tools/plan train api model moe optim op comm base
 allow tools/probe api model data base
 allow tools/pages tools/plan $library
-allow tools/study tools/pages $library
-allow cli tools/npy tools/bench tools/plan tools/probe tools/pages tools/study $library
+allow cli tools/npy tools/bench tools/plan tools/probe tools/pages $library
 for folder in src/*/ tools/*/; do
   room=$(echo "$folder" | sed -E 's/^src\///; s/\/$//')
   case "$known " in
@@ -77,7 +76,7 @@ for folder in src/*/ tools/*/; do
     *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
-found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|study)/|"base/printable.h"')
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages)/|"base/printable.h"')
 [ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
 $found"
 

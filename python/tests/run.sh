@@ -10,4 +10,7 @@ python=${CHOIR_PYTHON:-/usr/bin/python3}
 }
 export CHOIR_LIBRARY="$build/libchoir.so" CHOIR_PROGRAM="$build/choir" PYTHONPATH="$source/python" PYTHONDONTWRITEBYTECODE=1
 "$python" -c 'import torch' 2>/dev/null || echo "NOT TESTED: choir.torch: PyTorch (Debian: python3-torch) is not installed"
+"$python" -c 'import scipy, statsmodels, matplotlib, jsonschema' 2>/dev/null || {
+  echo "NOT TESTED: choir.study: python3-scipy, python3-statsmodels, python3-matplotlib or python3-jsonschema is not installed"
+}
 exec "$python" -m unittest discover -s "$source/python/tests"

@@ -47,10 +47,6 @@ void ch_json_put(json_t *object, const char *key, json_t *value) {
 
 void ch_json_add(json_t *array, json_t *value) { incomplete |= json_array_append_new(array, value) != 0; }
 
-void ch_json_share(json_t *object, const char *key, json_t *value) {
-  if (value) ch_json_put(object, key, json_incref(value));
-}
-
 /* A text that grows, and remembers where it could not: jansson goes on behind a key that was not written. */
 typedef struct {
   ch_buffer text;

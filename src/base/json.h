@@ -20,9 +20,6 @@ int ch_json_load(const char *path, json_t **root);
 void ch_json_put(json_t *object, const char *key, json_t *value);
 void ch_json_add(json_t *array, json_t *value);
 
-/* Puts a value that stands elsewhere too, and stays there; NULL: there is none. */
-void ch_json_share(json_t *object, const char *key, json_t *value);
-
 /* json_dumps, which leaves out keys that it has no memory for; NULL: no memory, now or for what was put before, by this
  * thread. */
 char *ch_json_dump(const json_t *root, size_t flags);

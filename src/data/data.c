@@ -168,7 +168,7 @@ void choir_data_close(choir_data *d) {
 }
 
 void choir_data_get_info(const choir_data *d, choir_data_info *info) {
-  *info = (choir_data_info){.vocab_size = d->vocab_size, .sources = d->count};
+  *info = (choir_data_info){.vocab_size = d->vocab_size, .sources = d->count, .hash = d->hash};
   for (int i = 0; i < d->count; i++) {
     const ch_shard_info *train = &d->sources[i].train.info, *heldout = &d->sources[i].heldout.info;
     info->train_tokens += train->tokens;

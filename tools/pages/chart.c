@@ -224,30 +224,6 @@ void ch_chart_write(FILE *out, const ch_chart *chart) {
   fputs("</svg></figure>\n", out);
 }
 
-void ch_chart_write_svg(FILE *out, const ch_chart *chart) {
-  enum { LINE = 17, COLUMNS = 2 };
-  int rows = (chart->count + COLUMNS - 1) / COLUMNS, top = 44;
-  fprintf(out,
-          "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"system-ui,sans-serif\">\n"
-          "<style>%s svg{background:var(--card)}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"var(--card)\"/>"
-          "<text x=\"8\" y=\"17\" class=\"title\">",
-          WIDTH, HEIGHT + top + rows * LINE + 8, ch_chart_css);
-  ch_html_text(out, chart->title);
-  fputs("</text>\n<text x=\"8\" y=\"35\" class=\"tick\">", out);
-  ch_html_text(out, chart->unit);
-  fprintf(out, "</text>\n<g transform=\"translate(0 %d)\">", top);
-  draw(out, chart);
-  fputs("</g>\n", out);
-  for (int i = 0; i < chart->count; i++) {
-    int x = LEFT + i % COLUMNS * (WIDTH - LEFT) / COLUMNS, y = top + HEIGHT + i / COLUMNS * LINE;
-    fprintf(out, "<polyline class=\"%s%s\" points=\"%d,%d %d,%d\"/><text class=\"label\" x=\"%d\" y=\"%d\">",
-            class_of(chart, i), chart->series[i].curve ? "" : " level", x, y, x + 18, y, x + 24, y + 4);
-    ch_html_text(out, chart->series[i].label);
-    fputs("</text>\n", out);
-  }
-  fputs("</svg>\n", out);
-}
-
 static void draw_bar(FILE *out, const char *class, const axis *y, double left, double width, double value) {
   double top = at(y, value);
   ch_print(out, "<rect class=%s x=%.1f y=%.1f width=%.1f height=%.1f />", class, left, top, width, y->begin - top);

@@ -30,9 +30,6 @@ typedef struct ch_chart {
 /* A figure with title, legend and curves over training steps. */
 void ch_chart_write(FILE *out, const ch_chart *chart);
 
-/* The same as an SVG file of its own, with its colours and legend in it. */
-void ch_chart_write_svg(FILE *out, const ch_chart *chart);
-
 typedef struct ch_bars {
   const char *title, *unit, *axis; /* axis: what a bar's number is, "expert" */
   const double *values;

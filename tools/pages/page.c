@@ -32,34 +32,6 @@ void ch_html_text(FILE *out, const char *text) {
   }
 }
 
-void ch_table_begin(FILE *out, const char *title, const char *note, const char *const *columns) {
-  fputs("<section class=table><header><strong>", out);
-  ch_html_text(out, title);
-  fputs("</strong><span>", out);
-  ch_html_text(out, note);
-  fputs("</span></header><div class=scroll><table><thead><tr>", out);
-  for (int i = 0; columns[i]; i++) {
-    fprintf(out, "<th%s>", i ? " class=n" : "");
-    ch_html_text(out, columns[i]);
-    fputs("</th>", out);
-  }
-  fputs("</tr></thead><tbody>\n", out);
-}
-
-void ch_table_end(FILE *out) { fputs("</tbody></table></div></section>\n", out); }
-
-void ch_table_label(FILE *out, const char *name) {
-  fputs("<tr><td>", out);
-  ch_html_text(out, name);
-  fputs("</td>", out);
-}
-
-void ch_table_cell(FILE *out, const char *value) {
-  fputs("<td class=n>", out);
-  ch_html_text(out, value);
-  fputs("</td>", out);
-}
-
 void ch_page_card(FILE *out, const char *label, const char *format, double value, const char *unit) {
   if (!isfinite(value)) return;
   fputs("<div><b>", out);

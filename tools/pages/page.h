@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 /* NUL-terminated; CMakeLists.txt makes them of the files of these names. */
-extern const char ch_page_css[], ch_chart_css[], ch_study_css[], ch_study_js[], ch_inspect_css[], ch_inspect_html[],
-    ch_inspect_text_js[], ch_inspect_js[];
+extern const char ch_page_css[], ch_chart_css[], ch_inspect_css[], ch_inspect_html[], ch_inspect_text_js[],
+    ch_inspect_js[];
 
 /* Everything up to the body, with a policy that lets the page fetch nothing, and run nothing unless `scripts`: title as
  * "choir: TITLE", the common style and `style` (or NULL) behind it. */
@@ -16,13 +16,6 @@ void ch_page_begin(FILE *out, const char *title, const char *style, int scripts)
 
 /* Text with what HTML would interpret escaped. */
 void ch_html_text(FILE *out, const char *text);
-
-/* A table that copies as CSV (study.js): its head, rows that begin with a label and are closed by "</tr>", its end.
- * columns: NULL-terminated. */
-void ch_table_begin(FILE *out, const char *title, const char *note, const char *const *columns);
-void ch_table_label(FILE *out, const char *name);
-void ch_table_cell(FILE *out, const char *value);
-void ch_table_end(FILE *out);
 
 /* A key figure among <div class=cards>; nothing where it is not finite. */
 void ch_page_card(FILE *out, const char *label, const char *format, double value, const char *unit);

@@ -1,0 +1,5 @@
+"""Studies: many runs of the program `choir` that answer one question (docs/studies.md).
+
+`choir study ...` hands over to this package. It needs NumPy, SciPy, statsmodels, matplotlib and jsonschema, and reads
+nothing but ordinary run directories and the store of results.
+"""

@@ -1,0 +1,154 @@
+"""choir study: list, run, status, report, measure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+
+from .. import Error
+from . import pools, recipe, report, tuned, turns
+from .errors import Stopped, StudyError
+from .jobs import Jobs
+from .program import Runner
+from .study import Study, all_in
+
+
+def _run(o: argparse.Namespace) -> int:
+    failed = False
+    for name in o.recipe:
+        budgets = [int(float(part)) for part in o.tokens.split(",")] if o.tokens else []
+        study = Study.make(name, o.data, o.out, o.scale, o.store, o.seeds, budgets)
+        for part in ("trunks", "runs", "configs", "logs"):
+            (study.out / part).mkdir(parents=True, exist_ok=True)
+        study.save()
+        runner = Runner()
+        jobs = Jobs(runner, o.jobs, o.minutes)
+        _introduce(study, jobs)
+        stopped = False
+        try:
+            _work(study, runner, jobs, pathlib.Path(o.tasks).resolve() if o.tasks else None)
+        except Stopped:
+            stopped = True
+        study = Study.open(study.own)
+        page, claims = report.write(study)
+        print(report.brief(study, claims, page))
+        failed |= bool(jobs.failed)
+        if stopped:
+            print("stopped, and saved; the same command goes on")
+            return 0 if o.minutes and not jobs.interrupted else 3
+    return int(failed)
+
+
+def _introduce(study: Study, jobs: Jobs) -> None:
+    """What is equal in all arms, and what is not, before anything runs."""
+    jobs.say(report.regime(study))
+    first = study.costs(study.arms[0].name)["train_flops_per_token"]
+    for arm in study.arms:
+        costs = study.costs(arm.name)
+        flops, active = costs["train_flops_per_token"], costs["active_parameters"]
+        jobs.say(f"  {arm.name:<28} {active / 1e6:8.3f} M active, {flops / 1e6:8.3f} MFLOP a token (x{flops / first:.2f})")
+    if report.power(study):
+        jobs.say(report.power(study))
+    epochs = study.steps[-1] * study.step_tokens(study.arms[0].name) / study.facts["train_tokens"]
+    if epochs > 2:
+        jobs.say(f"warning: tokens are seen {epochs:.1f} times; above 2 runs learn the data by heart")
+
+
+def _work(study: Study, runner: Runner, jobs: Jobs, tasks: pathlib.Path | None) -> None:
+    jobs.run("rates", study.lanes(runner, True))
+    jobs.run("runs", study.lanes(runner, False))
+    measured = study.recipe.get("measure", [])
+    if "time" in measured and not turns.read(study):
+        jobs.run("step times, in turns", [turns.Turns(study, runner)])
+    if "tune" in study.recipe and tasks:
+        lacking = [task for task in study.recipe["tune"]["tasks"] if not (tasks / task).is_dir()]
+        if lacking:
+            jobs.say(f"warning: {tasks}: no files of {', '.join(lacking)}, left out")
+        jobs.run("fine-tuning", tuned.missing(study, runner, tasks))
+
+
+def _list(o: argparse.Namespace) -> int:
+    for name in recipe.names():
+        one = recipe.load(name)
+        print(f"{name:<12} {one['title']} ({one.get('figure', '-')}); {len(recipe.arms(one))} arms, "
+              f"{len(one['claims'])} claims\n             {one['question']}")  # fmt: skip
+    return 0
+
+
+def _status(o: argparse.Namespace) -> int:
+    told = []
+    for study in all_in(pathlib.Path(o.dir)):
+        arms = {}
+        for arm in study.arms:
+            ends = [study.final(arm.name, seed, s) for seed in range(1, study.seeds + 1) for s in study.steps]
+            arms[arm.name] = {"rate": study.rate(arm.name), "done": sum(map(bool, ends)), "of": len(ends)}
+        told.append({"recipe": study.recipe["name"], "scale": study.scale["name"], "arms": arms})
+    if o.json:
+        print(json.dumps(told, indent=1))
+        return 0
+    for one in told:
+        print(f"{one['recipe']}, {one['scale']}")
+        for name, arm in one["arms"].items():
+            rate = f"rate {arm['rate']:g}" if arm["rate"] else "no rate yet"
+            print(f"  {name:<28} {rate:<12} {arm['done']} of {arm['of']} end points")
+    return 0
+
+
+def _report(o: argparse.Namespace) -> int:
+    for study in all_in(pathlib.Path(o.dir)):
+        print(report.write(study)[0])
+    return 0
+
+
+def _measure(o: argparse.Namespace) -> int:
+    rows = pools.measure(pathlib.Path(o.run), pathlib.Path(o.data), o.sequences or 1024, o.threads)
+    pathlib.Path(o.out).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="choir study", description="Experiments, from recipe to report.")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    run = verbs.add_parser("run", help="run an experiment: all its arms and seeds, and a report")
+    run.add_argument("recipe", nargs="+", metavar="RECIPE", help="a name of 'choir study list' or a JSON file")
+    run.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
+    run.add_argument("--out", required=True, metavar="DIR", help="directory of studies, which share runs")
+    run.add_argument("--store", metavar="DIR", help="the store of results [OUT/results]")
+    run.add_argument("--scale", default="pico", help="pico, nano, small, 0.1b, or a JSON file [pico]")
+    run.add_argument("--seeds", type=int, default=0, metavar="N", help="runs of every arm [the scale's]")
+    run.add_argument("--tokens", metavar="M,...", help="budgets: training tokens of cooled end points [the scale's]")
+    run.add_argument("--jobs", type=int, default=0, metavar="J", help="runs at once [one for every CPU]")
+    run.add_argument("--minutes", type=float, default=0, metavar="T", help="stop after T minutes, saved [never]")
+    run.add_argument("--tasks", metavar="DIR", help="a folder for each labelled task, for a recipe that fine-tunes")
+    run.set_defaults(call=_run)
+    verbs.add_parser("list", help="the experiments that come with choir").set_defaults(call=_list)
+    status = verbs.add_parser("status", help="how far the studies of a directory are")
+    status.add_argument("dir", metavar="DIR")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    status.set_defaults(call=_status)
+    again = verbs.add_parser("report", help="write the reports of a directory anew")
+    again.add_argument("dir", metavar="DIR")
+    again.set_defaults(call=_report)
+    measure = verbs.add_parser("measure", help="the loss of a run by batch, in pools of several sizes and mixtures")
+    measure.add_argument("run", metavar="RUN")
+    measure.add_argument("--data", required=True, metavar="DIR", help="what 'data build' made")
+    measure.add_argument("--out", required=True, metavar="FILE.json", help="the file to write")
+    measure.add_argument("--sequences", type=int, default=0, metavar="N", help="held-out sequences at most [1,024]")
+    measure.add_argument("--threads", type=int, default=0, metavar="N", help="threads [all CPUs]")
+    measure.set_defaults(call=_measure)
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    try:
+        return options.call(options)
+    except (StudyError, Error) as error:
+        print(f"choir study: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

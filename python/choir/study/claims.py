@@ -1,0 +1,153 @@
+"""Claims: sentences that can turn out wrong. Each kind gives an estimate, and one rule gives the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Optional
+
+import numpy as np
+
+from . import statistics
+from .statistics import Estimate
+from .study import Study
+
+UNITS = {
+    "loss": "nats", "gap": "nats", "gap_growth": "nats", "steps": "times", "seconds": "times", "step_time": "times",
+    "share": "of tokens", "over_capacity": "of choices", "accuracy": "points",
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class Finding:
+    claim: dict[str, Any]
+    estimate: Optional[Estimate]  # of `times` kinds: of the logarithm
+    p: float = 1.0
+    corrected: float = 1.0
+    verdict: str = "not measured"
+
+    @property
+    def logarithmic(self) -> bool:
+        return UNITS[self.claim["kind"]] == "times"
+
+    @property
+    def null(self) -> Optional[float]:
+        """No effect. None: the claim is of a range, and has none."""
+        if "about" in self.claim or "margin" in self.claim:
+            return None
+        return math.log(self.claim.get("null", 1)) if self.logarithmic else self.claim.get("null", 0)
+
+    @property
+    def figure(self) -> Optional[float]:
+        figure = self.claim.get("figure")
+        return math.log(figure) if figure is not None and self.logarithmic else figure
+
+    @property
+    def range(self) -> Optional[tuple[float, float]]:
+        """Of what the claim says."""
+        if "about" in self.claim:
+            return tuple(self.claim["about"])
+        return (-self.claim["margin"], self.claim["margin"]) if "margin" in self.claim else None
+
+    def shown(self, value: float) -> float:
+        return math.exp(value) if self.logarithmic else value
+
+
+class Claims:
+    """All claims of a study, with p values corrected for their number."""
+
+    def __init__(self, study: Study, times: Optional[dict[str, list[float]]] = None, tuned: Any = None) -> None:
+        self.study, self.times, self.tuned = study, times or {}, tuned
+        self._index = {arm.name: i for i, arm in enumerate(study.arms)}
+        self.findings = [Finding(claim, self._estimate(claim)) for claim in study.recipe["claims"]]
+        measured = [f for f in self.findings if f.estimate]
+        for f in measured:
+            f.p = f.estimate.p_within(*f.range) if f.range else f.estimate.p(f.null)
+        for f, corrected in zip(measured, statistics.holm([f.p for f in measured])):
+            f.corrected = corrected
+            f.verdict = verdict(f)
+
+    def _weights(self, claim: dict[str, Any]) -> np.ndarray:
+        made = np.zeros(len(self.study.arms))
+        for key, weight in (("rival", 1), ("arm", -1), ("than_rival", -1), ("than_arm", 1)):
+            if key in claim:
+                made[self._index[claim[key]]] += weight
+        return made
+
+    def _estimate(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        return getattr(self, "_" + claim["kind"])(claim)
+
+    def _loss(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """How much lower the arm ends than its rival."""
+        floor = self.study.scale.get("chaos", 0.0)
+        return statistics.contrast(self.study.table(self.study.steps[-1]), self._weights(claim), floor)
+
+    def _steps(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        study, found = self.study, []
+        arm, rival = (self._index[claim[key]] for key in ("arm", "rival"))
+        curves = np.stack([study.table(steps) for steps in study.steps], axis=-1)
+        for seed in range(study.seeds):
+            if np.isfinite(curves[arm, seed]).all() and np.isfinite(curves[rival, seed]).all():
+                found.append(statistics.log_speedup(study.steps, curves[arm, seed], curves[rival, seed]))
+        return statistics.of_values(found)
+
+    def _step_time(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """How many times as long the rival's step takes, over rounds in turns."""
+        arm, rival = (np.asarray(self.times.get(claim[key], [])) for key in ("arm", "rival"))
+        rounds = min(len(arm), len(rival))
+        return statistics.of_values(np.log(rival[:rounds] / arm[:rounds])) if rounds else None
+
+    def _seconds(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        steps, time = self._steps(claim), self._step_time(claim)
+        return statistics.total(steps, time) if steps and time else None
+
+    def _over_seeds(self, claim: dict[str, Any], value) -> Optional[Estimate]:
+        found = [self.study.final(claim["arm"], seed) for seed in range(1, self.study.seeds + 1)]
+        return statistics.of_values([value(result["final"]) for result in found if result])
+
+    def _share(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        low, high = claim.get("from", 0), claim.get("to", 1 << 30)
+        return self._over_seeds(claim, lambda final: sum(final["causal"].get("histogram", [])[low : high + 1]))
+
+    def _over_capacity(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        return self._over_seeds(claim, lambda final: final["own"].get("over_capacity", math.nan))
+
+    def _gap(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        return self._over_seeds(claim, lambda final: final["causal"]["loss"] - final["own"]["loss"])
+
+    def _gap_growth(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """The gap at the largest budget less that at the smallest."""
+        study, arm = self.study, self._index[claim["arm"]]
+        gaps = [(study.table(steps) - study.table(steps, "own"))[arm] for steps in (study.steps[0], study.steps[-1])]
+        return statistics.of_values(gaps[1] - gaps[0]) if len(study.steps) > 1 else None
+
+    def _accuracy(self, claim: dict[str, Any]) -> Optional[Estimate]:
+        """How many points the arm's average over tasks is above its rival's."""
+        return statistics.contrast(self.tuned, -self._weights(claim)) if self.tuned is not None else None
+
+
+def verdict(f: Finding) -> str:
+    """docs/studies.md has the rule."""
+    if not f.estimate.freedom > 0:
+        return "one seed: no verdict"
+    low, high = f.estimate.interval()
+    if f.range:
+        if f.corrected < statistics.LEVEL:
+            return "holds"
+        outside = high < f.range[0] or low > f.range[1]
+        return ("the paper's figure is excluded" if "about" in f.claim else "contradicted") if outside else "not resolved"
+    seen = f.corrected < statistics.LEVEL
+    if seen and f.estimate.mean < f.null:
+        return "contradicted"
+    if f.figure is not None and not low <= f.figure <= high and not (seen and low > f.figure):
+        return "the paper's figure is excluded"
+    return "holds" if seen else "not resolved"
+
+
+def resolution(f: Finding) -> str:
+    """What would have been seen with a power of 0.8: "0.0123 nats"."""
+    if not f.estimate or not f.estimate.freedom > 0:
+        return ""
+    effect = f.estimate.detectable()
+    unit = UNITS[f.claim["kind"]]
+    return f"{math.exp(effect):.3f} times" if f.logarithmic else f"{effect:.4f} {unit}"

@@ -1,0 +1,115 @@
+"""Many pieces of work at once, each on CPUs of its own, with one line that says how far all are and how long it takes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import signal
+import sys
+import time
+from typing import Any, Callable, Protocol, Sequence
+
+from .errors import Stopped, StudyError
+from .program import Runner
+
+
+class Work(Protocol):
+    """What can be run: `steps` in all, `at` and `now` done, each of `flops`."""
+
+    arms: list[str]
+    steps: int
+    flops: float
+    at: int
+    now: int
+
+    def run(self, threads: int, told: Callable[[str], None]) -> None: ...
+
+
+def duration(seconds: float) -> str:
+    minutes = int(seconds // 60)
+    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{minutes}:{int(seconds % 60):02d} min"
+
+
+class Jobs:
+    """`count` workers (0: one for every CPU), until all is done, the user stops it, or `minutes` are over (0: never)."""
+
+    def __init__(self, runner: Runner, count: int, minutes: float) -> None:
+        cpus = sorted(os.sched_getaffinity(0))
+        self.count = min(count or len(cpus), len(cpus))
+        share = len(cpus) // self.count
+        self._cpus = [set(cpus[i * share : (i + 1) * share]) for i in range(self.count)]
+        self.threads, self.runner = share, runner
+        self.failed: list[str] = []
+        self.interrupted = False
+        self._deadline = time.monotonic() + 60 * minutes if minutes else float("inf")
+        self._terminal, self._shown, self._last = sys.stderr.isatty(), 0.0, 0
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._interrupt)
+
+    def _interrupt(self, *_: Any) -> None:
+        self.interrupted = True
+        self.runner.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._last:
+            print("\r" + " " * self._last + "\r", end="", file=sys.stderr, flush=True)
+        self._last = 0
+        print(text, flush=True)
+
+    def _show(self, text: str) -> None:
+        if time.monotonic() - self._shown < (0.5 if self._terminal else 30):
+            return
+        self._shown = time.monotonic()
+        if self._terminal:
+            print("\r" + text.ljust(self._last), end="", file=sys.stderr, flush=True)
+            self._last = len(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def run(self, what: str, works: Sequence[Work]) -> None:
+        """All of them; a failure is said, and the others go on. Raises Stopped."""
+        slots: queue.Queue[set[int]] = queue.Queue()
+        for cpus in self._cpus:
+            slots.put(cpus)
+
+        def one(work: Work) -> Any:
+            cpus = slots.get()
+            try:
+                os.sched_setaffinity(0, cpus)  # of this thread, and of what it starts
+                return work.run(self.threads, lines.append)
+            finally:
+                slots.put(cpus)
+
+        lines: list[str] = []
+        begun = time.monotonic()
+        total = sum(work.steps * work.flops for work in works)
+        with concurrent.futures.ThreadPoolExecutor(self.count) as pool:
+            waiting = {pool.submit(one, work): work for work in works}
+            stopped = False
+            while waiting:
+                done, _ = concurrent.futures.wait(waiting, 0.5, concurrent.futures.FIRST_COMPLETED)
+                while lines:
+                    self.say(lines.pop(0))
+                if time.monotonic() > self._deadline and not self.runner.stopping:
+                    self.runner.stop()
+                for future in done:
+                    stopped |= self._end(waiting.pop(future), future.exception())
+                made = sum((work.at + work.now) * work.flops for work in works)
+                left = (time.monotonic() - begun) * (total - made) / made if made else float("nan")
+                self._show(
+                    f"{what}: {len(works) - len(waiting)} of {len(works)} done"
+                    + (f", {100 * made / total:.0f} %, {duration(left)} left" if made and total else "")
+                )
+        if stopped:
+            raise Stopped
+
+    def _end(self, work: Work, error: BaseException | None) -> bool:
+        """Whether it was stopped."""
+        if isinstance(error, StudyError):
+            self.failed.append(work.arms[0])
+            self.say(f"failed: {', '.join(work.arms)}: {error}")
+        elif error and not isinstance(error, Stopped):
+            raise error
+        return isinstance(error, Stopped)

@@ -1,0 +1,141 @@
+"""A lane: one arm with one rate and one seed, from a trunk of constant rate to its cooled end points.
+
+The trunk is one run whose rate does not fall. For every budget it is left where the cooldown of that budget begins: a
+copy of its checkpoint goes on in a directory of its own with the rate falling, bit for bit as if it had been told so
+from the beginning (docs/training.md). So five end points cost little more than the longest of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from typing import Any, Callable
+
+from ..config import Config
+from .program import Runner
+from .store import Store, checksum, name
+
+
+def cooldown_steps(steps: int, share: float) -> int:
+    """The last steps of so many; the trunk has at least one."""
+    return min(steps - 1, round(steps * share))
+
+
+def end_config(base: Config, rate: float, seed: int, steps: int, share: float) -> dict[str, Any]:
+    """The config of a cooled end point."""
+    made = copy.copy(base)
+    for key, value in (
+        ("rate", rate), ("seed", seed), ("steps", steps), ("cooldown_steps", cooldown_steps(steps, share))
+    ):  # fmt: skip
+        made.set(f"train.{key}", value)
+    return made.as_dict()
+
+
+def newest(run: pathlib.Path, most: float = float("inf")) -> int:
+    """The step of the newest checkpoint up to a step; 0: none."""
+    found = [int(p.name) for p in (run / "checkpoints").glob("*") if p.name.isdigit()]
+    return max((step for step in found if step <= most), default=0)
+
+
+def last_step(run: pathlib.Path) -> int:
+    """Of the log; 0 where there is none."""
+    try:
+        with open(run / "metrics.jsonl", "rb") as file:
+            file.seek(max(0, os.path.getsize(file.name) - 8192))
+            lines = file.read().split(b"\n")[:-1]
+    except OSError:
+        return 0
+    for line in reversed(lines):
+        if line.startswith(b'{"event":"step","step":'):
+            return int(line[23:].split(b",")[0])
+    return 0
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)  # a file of a checkpoint is never written again
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def branch(trunk: pathlib.Path, step: int, out: pathlib.Path) -> None:
+    """A run directory that goes on from a step of another."""
+    new = out.with_name(f".{out.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    number = next(p.name for p in (trunk / "checkpoints").iterdir() if p.name.isdigit() and int(p.name) == step)
+    shutil.copytree(trunk / "checkpoints" / number, new / "checkpoints" / number, copy_function=_link)
+    for file in ("config.json", "data.path", "metrics.jsonl", "timing.jsonl"):
+        shutil.copy2(trunk / file, new / file)
+    new.rename(out)
+
+
+@dataclasses.dataclass
+class Lane:
+    """What is missing of one arm, rate and seed. `ends`: configs of end points, the shortest first."""
+
+    ends: list[dict[str, Any]]
+    arms: list[str]  # that share it, for people
+    flops: float  # of a step
+    runner: Runner
+    store: Store
+    out: pathlib.Path
+    data: pathlib.Path
+    data_hash: str
+    at: int = 0  # steps that the finished parts had
+    now: int = 0  # of the part that runs
+
+    @property
+    def key(self) -> str:
+        one = self._config(self.ends[0], 1, 0)
+        one["train"]["eval_sequences"] = 0
+        return f"{name(one, self.data_hash).rsplit('-', 2)[0]}-{checksum(one, self.data_hash)}"
+
+    @property
+    def trunk(self) -> pathlib.Path:
+        return self.out / "trunks" / self.key
+
+    @staticmethod
+    def _config(end: dict[str, Any], steps: int, cooldown: int, **more: Any) -> dict[str, Any]:
+        return {**end, "train": {**end["train"], "steps": steps, "cooldown_steps": cooldown, **more}}
+
+    @staticmethod
+    def _leave(end: dict[str, Any]) -> int:
+        return end["train"]["steps"] - end["train"]["cooldown_steps"]
+
+    @property
+    def steps(self) -> int:
+        return self._leave(self.ends[-1]) + sum(end["train"]["cooldown_steps"] for end in self.ends)
+
+    def _train(self, config: dict[str, Any], out: pathlib.Path, threads: int, begun: int) -> None:
+        file = self.out / "configs" / f"{out.parent.name}-{out.name}.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(config, indent=1), encoding="utf-8")
+        words = ["train", "--config", file, "--out", out, "--threads", threads]
+        words += ["--resume"] if (out / "config.json").exists() else ["--data", self.data]
+
+        def watch() -> None:
+            self.now = max(0, last_step(out) - begun)
+
+        self.runner.run(words, self.out / "logs" / f"{out.name}.txt", watch)
+
+    def run(self, threads: int, told: Callable[[str], None]) -> None:
+        before = 0
+        for end in self.ends:
+            steps, leave = end["train"]["steps"], self._leave(end)
+            out = self.out / "runs" / name(end, self.data_hash)
+            if not (out / "config.json").exists():
+                if newest(self.trunk) < leave:
+                    stage = self._config(end, leave, 0, eval_sequences=1)  # nobody looks at the trunk's own losses
+                    self._train(stage, self.trunk, threads, before)
+                if newest(self.trunk, leave):  # else it went on to more without leaving one: from the beginning
+                    branch(self.trunk, newest(self.trunk, leave), out)
+            self.at, self.now = self.at + leave - before, 0
+            self._train(end, out, threads, leave)
+            self.at, self.now = self.at + steps - leave, 0
+            before = leave
+            found = self.store.put(out, end, self.data_hash)
+            told(f"{self.arms[0]}, seed {end['train']['seed']}, {steps} steps: {found['final']['causal']['loss']:.4f}")

@@ -1,0 +1,79 @@
+"""The program `choir`, as a process: what it is asked, what it says, how it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import threading
+from typing import Any, Callable
+
+from .errors import Stopped, StudyError
+
+_STOPPED = 3  # its exit status after a signal: everything is saved
+
+
+def path() -> str:
+    return os.environ.get("CHOIR_PROGRAM") or shutil.which("choir") or "choir"
+
+
+def ask(*words: Any) -> Any:
+    """The JSON that a command prints."""
+    try:
+        done = subprocess.run([path(), *map(str, words), "--json"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise StudyError(f"{path()}: {error.strerror}; CHOIR_PROGRAM may name the program choir") from None
+    if done.returncode:
+        raise StudyError(done.stderr.strip() or f"choir {words[0]}: status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+class Runner:
+    """Runs commands until somebody asks it to stop; then those that run are told to save and end."""
+
+    def __init__(self) -> None:
+        self._lock, self._processes = threading.Lock(), set()
+        self.stopping = False
+        # Should this process be killed, its children save what they have.
+        self._before = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
+
+    def stop(self) -> None:
+        with self._lock:
+            self.stopping = True
+            for process in self._processes:
+                process.send_signal(signal.SIGTERM)
+
+    def run(self, words: list[Any], log: pathlib.Path, watch: Callable[[], None]) -> None:
+        """One command; `watch` is called about twice a second. What it prints goes to `log`."""
+        with open(log, "ab") as file:
+            with self._lock:
+                if self.stopping:
+                    raise Stopped
+                process = subprocess.Popen(
+                    [*self._before, path(), *map(str, words)], stdin=subprocess.DEVNULL, stdout=file,
+                    stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
+                self._processes.add(process)
+            try:
+                while True:
+                    try:
+                        process.wait(0.5)
+                        break
+                    except subprocess.TimeoutExpired:
+                        watch()
+            finally:
+                with self._lock:
+                    self._processes.discard(process)
+        watch()
+        if process.returncode == _STOPPED or (process.returncode and self.stopping):
+            raise Stopped
+        if process.returncode:
+            raise StudyError(f"{_last_line(log)} (status {process.returncode}; {log})")
+
+
+def _last_line(log: pathlib.Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no word said")

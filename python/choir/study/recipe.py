@@ -1,0 +1,166 @@
+"""Recipes and scales: JSON files, checked, and what they come to: the config of every arm."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import tempfile
+from typing import Any, Optional
+
+import jsonschema
+
+from ..config import Config
+from .errors import StudyError
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def _root() -> pathlib.Path:
+    """Where configs/ and studies/ are: the source tree, or share/choir of what is installed."""
+    for place in HERE.parents:
+        for root in (place, place / "share" / "choir"):
+            if (root / "studies" / "scales.json").exists():
+                return root
+    raise StudyError(f"neither studies/scales.json nor share/choir/studies is above {HERE}")
+
+
+ROOT = _root()
+
+
+def _unique(pairs):
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key '{key}' stands there twice")
+        found[key] = value
+    return found
+
+
+def read(path: os.PathLike) -> Any:
+    try:
+        return json.loads(pathlib.Path(path).read_text(encoding="utf-8"), object_pairs_hook=_unique)
+    except OSError as error:
+        raise StudyError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"{path}: {error}") from None
+
+
+def check(path: os.PathLike, value: Any, schema: str) -> None:
+    """Refuses what the schema does not know: file, field and value."""
+    validator = jsonschema.Draft7Validator(json.loads((HERE / schema).read_text()))
+    wrong = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    if wrong:
+        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in wrong.absolute_path).lstrip(".")
+        raise StudyError(f"{path}: {where or 'the file'}: {wrong.message}")
+
+
+def names() -> list[str]:
+    """Of the recipes that come with choir."""
+    return sorted(p.stem for p in (ROOT / "studies").glob("*.json") if p.stem != "scales")
+
+
+def load(name: str) -> dict[str, Any]:
+    """A recipe by its name, or a file."""
+    path = ROOT / "studies" / f"{name}.json" if name in names() else pathlib.Path(name)
+    if not path.exists():
+        raise StudyError(f"{name}: neither a file nor one of the recipes {', '.join(names())}")
+    recipe = read(path)
+    check(path, recipe, "recipe.schema.json")
+    try:
+        known = {arm.name for arm in arms(recipe)}
+    except StudyError as error:
+        raise StudyError(f"{path}: {error}") from None
+    for number, claim in enumerate(recipe["claims"]):
+        for key in ("arm", "rival", "than_arm", "than_rival"):
+            if key in claim and claim[key] not in known:
+                raise StudyError(f"{path}: claims[{number}].{key}: '{claim[key]}' is none of: {', '.join(sorted(known))}")
+        if claim["kind"] in ("loss", "steps", "seconds", "step_time", "accuracy") and "rival" not in claim:
+            raise StudyError(f"{path}: claims[{number}]: kind '{claim['kind']}' needs a rival")
+    return recipe
+
+
+def load_scale(name: str) -> dict[str, Any]:
+    """A scale of studies/scales.json by its name, or a file with one object."""
+    path = ROOT / "studies" / "scales.json"
+    scales = read(path)
+    if name not in scales:
+        path = pathlib.Path(name)
+        if not path.exists():
+            raise StudyError(f"--scale {name}: neither a file nor one of {', '.join(sorted(scales))}")
+        scales = {name: read(path)}
+    check(path, scales, "scale.schema.json")
+    return {"name": path.stem if path.stem != "scales" else name, **scales[name]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    name: str
+    changes: tuple[dict[str, Any], ...]  # objects with `set` and `times`, in their order
+    rate_of: str  # the arm whose rate it uses
+    swept: Optional[float] = None
+
+
+def arms(recipe: dict[str, Any]) -> list[Arm]:
+    """Every arm of the recipe; with a sweep, every arm with every value."""
+    sweep, found = recipe.get("sweep"), []
+    for row in recipe["arms"]:
+        own = {key: row[key] for key in ("set", "times") if key in row}
+        if not sweep:
+            found.append(Arm(row["name"], (own,), row.get("rate_of", row["name"])))
+            continue
+        for value in sweep["values"]:
+            change = {how: {sweep[how]: value} for how in ("set", "times") if how in sweep}
+            named = [f"{row.get('rate_of', row['name'])}, {sweep['rate_of']:g} {sweep['label']}"]
+            found.append(Arm(f"{row['name']}, {value:g} {sweep['label']}", (own, change), named[0], value))
+    for arm in found:
+        if arm.rate_of not in {a.name for a in found}:
+            raise StudyError(f"arm '{arm.name}': rate_of '{arm.rate_of}' is no arm")
+    return found
+
+
+def _change(config: Config, changes: dict[str, Any]) -> None:
+    for key, value in changes.get("set", {}).items():
+        config.set(key, value)
+    for key, factor in changes.get("times", {}).items():
+        old = config[key]
+        if key == "model.d_expert" and not old:
+            old = config["model.d_hidden"]
+        config.set(key, round(old * factor) if isinstance(old, int) else old * factor)
+
+
+@functools.lru_cache(None)
+def _base(config: str) -> Config:
+    path = ROOT / "configs" / f"{config}.json"
+    if not config.startswith("{"):
+        return Config(path if path.exists() else config)
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        file.write(config)
+        file.flush()
+        return Config(file.name)
+
+
+def config(recipe: dict[str, Any], scale: dict[str, Any], arm: Arm, vocab_size: int) -> Config:
+    """What the arm trains, but for its rate, seed and budget."""
+    base = scale["config"] if isinstance(scale["config"], str) else json.dumps(scale["config"])
+    made = copy.copy(_base(base))
+    made.set("model.vocab_size", vocab_size)
+    for key in ("eval_every", "eval_sequences", "cooldown_steps", "schedule_start"):
+        made.set(f"train.{key}", 0)  # evaluated at the end, on all that is held out
+    made.set("train.checkpoint_every", 1000)
+    _change(made, scale)
+    _change(made, recipe)
+    if "batch_tokens" in recipe:
+        made.set("train.batch_sequences", recipe["batch_tokens"] // made["train.sequence_length"])
+    for change in arm.changes:
+        _change(made, change)
+    if made["model.d_expert"] == made["model.d_hidden"]:
+        made.set("model.d_expert", 0)  # the same model, the same run
+    try:
+        made.check()
+    except Exception as error:
+        raise StudyError(f"recipe {recipe['name']}, arm '{arm.name}': {error}") from None
+    return made

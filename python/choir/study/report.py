@@ -1,0 +1,202 @@
+"""What a study found: one page of HTML, its figures, a table for documents, and twenty lines for the terminal."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import pathlib
+from typing import Any, Optional
+
+import numpy as np
+
+from . import figures, statistics, turns, tuned
+from .claims import UNITS, Claims, Finding, resolution
+from .study import Study
+
+_CSS = """
+:root{color-scheme:light dark;--line:#ccc;--pale:#8884}
+body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}
+caption{text-align:left;color:GrayText;padding:.3rem 0}
+th,td{border-bottom:1px solid var(--line);padding:.25rem .6rem;text-align:right;vertical-align:top}
+th:first-child,td:first-child{text-align:left}
+thead th{border-bottom-width:2px}
+svg{max-width:100%;height:auto}
+@media(prefers-color-scheme:dark){:root{--line:#444}}
+"""
+
+
+def regime(study: Study) -> str:
+    """What every number of the page is of."""
+    step, cooled = study.step_tokens(study.arms[0].name), study.scale.get("cooldown", 0.2)
+    budgets = ", ".join(f"{steps * step / 1e6:.3g}" for steps in study.steps)
+    first = next((f for seed in range(1, study.seeds + 1) if (f := study.final(study.arms[0].name, seed))), None)
+    windows = f"{first['final']['causal']['tokens']:,} held-out tokens" if first else "held-out text"
+    rates = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
+    return (
+        f"{study.scale['name']}: {budgets} M tokens, {step:,} a step; constant rate, the last {cooled:.0%} of the steps "
+        f"cooled; {windows}, the same for all; {study.seeds} seeds; rates {rates} tried at the smallest budget"
+    )
+
+
+def estimate(f: Finding) -> str:
+    if not f.estimate:
+        return "-"
+    low, high = f.estimate.interval()
+    digits = 3 if f.logarithmic or UNITS[f.claim["kind"]].startswith("of") else 4
+    text = f"{f.shown(f.estimate.mean):.{digits}f}"
+    return f"{text} ({f.shown(low):.{digits}f} to {f.shown(high):.{digits}f})" if math.isfinite(high) else text
+
+
+def claim_rows(claims: Claims) -> list[list[str]]:
+    rows = []
+    for f in claims.findings:
+        missed = f"; {resolution(f)} would have been seen" if f.verdict == "not resolved" and resolution(f) else ""
+        ps = f"{f.p:.3g} / {f.corrected:.3g}" if f.estimate and f.estimate.freedom > 0 else "-"
+        unit = UNITS[f.claim["kind"]]
+        rows.append([f.claim["text"], f.claim.get("paper", ""), f"{estimate(f)} {unit}", ps, f.verdict + missed])
+    return rows
+
+
+CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % interval", "p, raw / Holm", "verdict"]
+ARM_HEAD = [
+    "arm", "rate", "causal", "own routing", "less the first", "experts a token: training / serving",
+    "gate sum: training / serving", "dropped", "asked above capacity", "FLOPs a token", "step, s",
+]  # fmt: skip
+
+
+def _mean(values: list[Optional[float]], form: str) -> str:
+    kept = [v for v in values if v is not None and math.isfinite(v)]
+    return form.format(np.mean(kept)) if kept else "-"
+
+
+def _both(finals: list[dict[str, Any]], key: str) -> str:
+    return " / ".join(_mean([f[how].get(key) for f in finals], "{:.2f}") for how in ("own", "causal"))
+
+
+def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
+    rows, table, own = [], study.table(study.steps[-1]), study.table(study.steps[-1], "own")
+    for i, arm in enumerate(study.arms):
+        found = [study.final(arm.name, seed) for seed in range(1, study.seeds + 1)]
+        results = [result for result in found if result]
+        finals = [result["final"] for result in results]
+        weights = np.zeros(len(study.arms))
+        weights[0], weights[i] = -1, 1
+        apart = statistics.contrast(table, weights, study.scale.get("chaos", 0.0)) if i else None
+        low, high = apart.interval() if apart else (math.nan, math.nan)
+        spread = lambda row: f" ± {np.nanstd(row, ddof=1):.4f}" if np.isfinite(row).sum() > 1 else ""  # noqa: E731
+        rows.append([
+            arm.name, f"{study.rate(arm.name):g}" if study.rate(arm.name) else "-",
+            _mean(list(table[i]), "{:.4f}") + spread(table[i]), _mean(list(own[i]), "{:.4f}") + spread(own[i]),
+            f"{apart.mean:+.4f} ({low:.4f} to {high:.4f})" if apart else "",
+            _both(finals, "experts_per_token"), _both(finals, "gate_sum"),
+            _mean([f["own"].get("dropped") for f in finals], "{:.1%}"),
+            _mean([f["own"].get("over_capacity") for f in finals], "{:.1%}"),
+            _mean([r["train_flops_per_token"] / 1e6 for r in results], "{:.2f} M"),
+            _mean([float(np.median(times[arm.name]))] if times.get(arm.name) else [], "{:.3f}"),
+        ])  # fmt: skip
+    return rows
+
+
+def rate_rows(study: Study) -> list[list[str]]:
+    rows = []
+    for arm in study.arms:
+        tried = study.rates(arm.name)
+        if arm.rate_of != arm.name or not any(math.isfinite(loss) for _, loss in tried):
+            continue
+        best, vertex = statistics.best_rate(*zip(*tried))
+        told = f"{vertex:.3g}" if vertex else "the best is at an end: try more"
+        rows.append([arm.name, ", ".join(f"{r:g}: {loss:.4f}" for r, loss in tried), f"{best:g}", told])
+    return rows
+
+
+def power(study: Study) -> Optional[str]:
+    """Before a run: what differences it can tell."""
+    deviation, arms = study.scale.get("deviation"), len(study.arms)
+    if not deviation or study.seeds < 2 or arms < 2:
+        return None
+    floor = max(deviation, study.scale.get("chaos", 0.0))
+    effect = statistics.detectable(floor, study.seeds, (arms - 1) * (study.seeds - 1))
+    return (
+        f"{study.seeds} seeds of {arms} arms tell a difference of {effect:.4f} nats with a power of 0.8, where paired "
+        f"runs deviate by {floor:g}"
+    )
+
+
+def _table(caption: str, head: list[str], rows: list[list[str]]) -> str:
+    cells = lambda tag, row: "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row)  # noqa: E731
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return (
+        f"<table><caption>{html.escape(caption)}</caption><thead><tr>{cells('th', head)}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] + ["--:"] * (len(head) - 1), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in lines)
+
+
+def write(study: Study) -> tuple[pathlib.Path, Claims]:
+    """report.html, table.md, summary.json and figures/ of the study, of what there is."""
+    times = turns.read(study)
+    accuracies = tuned.table(study) if "tune" in study.recipe else None
+    claims = Claims(study, times, accuracies)
+    tables = [("Claims", CLAIM_HEAD, claim_rows(claims)), ("Arms", ARM_HEAD, arm_rows(study, times))]
+    if rate_rows(study):
+        tables.append(("Rates", ["arm", "rate: causal loss, seed 1", "taken", "lowest of a parabola"], rate_rows(study)))
+    if accuracies is not None:
+        tables.append(("Fine-tuned: accuracy in %", *tuned.rows(study)))
+    drawn, where = figures.all_of(study), regime(study)
+    figures.save(drawn, study.own / "figures")
+    recipe = study.recipe
+    parts = [f"<h1>{html.escape(recipe['title'])}</h1><p>{html.escape(recipe['question'])}</p>"]
+    parts.append(f"<p>Paper (arXiv:2202.09368): {html.escape(recipe.get('figure', '-'))}. {html.escape(where)}.</p>")
+    if power(study):
+        parts.append(f"<p>{html.escape(power(study))}.</p>")
+    parts += [f"<h2>{title}</h2>{_table(where, head, rows)}" for title, head, rows in tables]
+    parts += [f"<h2>{title}</h2>{svg}" for title, svg in drawn.items()]
+    page = study.own / "report.html"
+    page.write_text(
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(recipe['title'])}</title>"
+        f"<style>{_CSS}</style>{''.join(parts)}</html>\n",
+        encoding="utf-8",
+    )
+    text = "".join(f"### {title}\n\n{where}.\n\n{markdown(head, rows)}\n" for title, head, rows in tables)
+    (study.own / "table.md").write_text(text, encoding="utf-8")
+    (study.own / "summary.json").write_text(json.dumps(summary(study, claims), indent=1) + "\n", encoding="utf-8")
+    return page, claims
+
+
+def summary(study: Study, claims: Claims) -> dict[str, Any]:
+    """Every number of the page, seed by seed: for other programs."""
+    finite = lambda value: value if math.isfinite(value) else None  # noqa: E731
+    told = []
+    for f in claims.findings:
+        low, high = f.estimate.interval() if f.estimate else (math.nan, math.nan)
+        told.append({
+            **f.claim, "mean": f.estimate and f.shown(f.estimate.mean), "low": finite(f.shown(low)) if high < 700 else None,
+            "high": finite(f.shown(high)) if high < 700 else None, "p": f.p, "holm": f.corrected, "verdict": f.verdict,
+        })  # fmt: skip
+    return {
+        "recipe": study.recipe["name"], "scale": study.scale["name"], "regime": regime(study), "steps": study.steps,
+        "claims": told,
+        "arms": [
+            {
+                "name": arm.name, "rate": study.rate(arm.name),
+                "causal": [[finite(v) for v in study.table(steps)[i]] for steps in study.steps],
+                "own": [[finite(v) for v in study.table(steps, "own")[i]] for steps in study.steps],
+            }
+            for i, arm in enumerate(study.arms)
+        ],
+    }  # fmt: skip
+
+
+def brief(study: Study, claims: Claims, page: pathlib.Path) -> str:
+    lines = [f"{study.recipe['title']}. {regime(study)}"]
+    lines += [f"  {verdict}: {text} {here}{f'; paper: {paper}' if paper else ''}"
+              for text, paper, here, _, verdict in claim_rows(claims)]  # fmt: skip
+    for row in arm_rows(study, {}):
+        lines.append(f"  {row[0]:<28} {row[2]:>18}  {row[4]}")
+    return "\n".join([*lines, str(page)])

@@ -1,0 +1,144 @@
+"""The statistics of studies, on SciPy and statsmodels.
+
+Runs of one seed see the same batches, whatever the arm, so the seed is a block: loss = arm + seed + rest, and the rest
+has one variance for all arms of a recipe, with (arms - 1)(seeds - 1) degrees of freedom instead of two a claim. Mean,
+interval and p of a claim come from one estimator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from typing import Optional, Sequence
+
+import numpy as np
+import statsmodels.api as sm
+from scipy import optimize, stats
+from statsmodels.stats.multitest import multipletests
+
+POWER, LEVEL = 0.8, 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A mean with its standard error and degrees of freedom; of `count` seeds or rounds."""
+
+    mean: float
+    error: float
+    freedom: float
+    count: int
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        half = stats.t.ppf(1 - level / 2, self.freedom) * self.error if self.freedom > 0 else math.inf
+        return self.mean - half, self.mean + half
+
+    def p(self, null: float = 0.0) -> float:
+        """Two-sided, against a mean of `null`."""
+        if not self.freedom > 0:
+            return 1.0
+        if self.error == 0:
+            return float(self.mean == null)
+        return float(2 * stats.t.sf(abs(self.mean - null) / self.error, self.freedom))
+
+    def p_within(self, low: float, high: float) -> float:
+        """Against a mean outside of low to high: the larger of two one-sided tests."""
+        if not self.freedom > 0:
+            return 1.0
+        if self.error == 0:
+            return float(not low < self.mean < high)
+        below, above = (self.mean - low) / self.error, (high - self.mean) / self.error
+        return float(max(stats.t.sf(below, self.freedom), stats.t.sf(above, self.freedom)))
+
+    def detectable(self) -> float:
+        """The effect that would have been seen with the probability POWER."""
+        return detectable(self.error * math.sqrt(self.count), self.count, self.freedom)
+
+
+def of_values(values: Sequence[float]) -> Optional[Estimate]:
+    """Mean of independent numbers. None: there are none."""
+    kept = np.asarray([v for v in values if np.isfinite(v)], float)
+    if not len(kept):
+        return None
+    error = float(stats.sem(kept)) if len(kept) > 1 else math.inf
+    return Estimate(float(kept.mean()), error, len(kept) - 1, len(kept))
+
+
+def contrast(table: np.ndarray, weights: Sequence[float], floor: float = 0.0) -> Optional[Estimate]:
+    """A weighted sum of arms' means in the blocked model. `table` [arms,seeds] may have NaN where a run is missing;
+    `weights` sum to 0. `floor`: the least deviation of a difference of two runs that is believed (chaos). None: an arm
+    with weight has no run."""
+    table, weights = np.asarray(table, float), np.asarray(weights, float)
+    arm, seed = np.nonzero(np.isfinite(table))
+    if any(weights[a] and not (arm == a).any() for a in range(len(table))):
+        return None
+    arms, seeds = np.unique(arm), np.unique(seed)
+    design = np.hstack([arm[:, None] == arms, seed[:, None] == seeds[1:]]).astype(float)
+    fit = sm.OLS(table[arm, seed], design).fit()
+    row = np.concatenate([weights[arms], np.zeros(len(seeds) - 1)])
+    count = min(int(np.isfinite(table[a]).sum()) for a in np.nonzero(weights)[0])
+    mean, freedom = float(row @ fit.params), float(fit.df_resid)
+    if freedom <= 0:
+        return Estimate(mean, math.inf, 0, count)
+    variance = max(fit.ssr / freedom, floor**2 / 2)
+    return Estimate(mean, math.sqrt(variance * float(row @ fit.normalized_cov_params @ row)), freedom, count)
+
+
+def total(*parts: Estimate) -> Estimate:
+    """The sum of independent estimates; degrees of freedom by Welch and Satterthwaite."""
+    variance = sum(p.error**2 for p in parts)
+    rest = sum(p.error**4 / p.freedom for p in parts if p.freedom > 0)
+    known = all(p.freedom > 0 for p in parts) and math.isfinite(variance)
+    freedom = (variance**2 / rest if rest else math.inf) if known else 0.0
+    return Estimate(sum(p.mean for p in parts), math.sqrt(variance), freedom, min(p.count for p in parts))
+
+
+def detectable(deviation: float, count: int, freedom: float, power: float = POWER, level: float = LEVEL) -> float:
+    """The smallest mean that a two-sided t test of `count` numbers of this deviation finds with this power."""
+    if not (freedom > 0 and math.isfinite(deviation)):
+        return math.inf
+    edge = stats.t.ppf(1 - level / 2, freedom)
+
+    def missed(shift: float) -> float:
+        return power - stats.nct.sf(edge, freedom, shift) - stats.nct.cdf(-edge, freedom, shift)
+
+    with warnings.catch_warnings():  # of shifts far beyond the answer
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return deviation / math.sqrt(count) * float(optimize.brentq(missed, 1e-6, 3 * edge + 5))
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """p values of a page's claims, corrected for their number."""
+    return [float(p) for p in multipletests(ps, method="holm")[1]] if len(ps) else []
+
+
+def steps_to(steps: Sequence[float], losses: Sequence[float], loss: float) -> float:
+    """Where the curve of cooled end points comes down to a loss: straight lines over the logarithm of steps. NaN: it
+    does not, between the first and the last."""
+    logs = np.log(np.asarray(steps, float))
+    for i in range(len(losses) - 1):
+        high, low = losses[i], losses[i + 1]
+        if high >= loss >= low and high > low:
+            return float(np.exp(logs[i] + (logs[i + 1] - logs[i]) * (high - loss) / (high - low)))
+    return math.nan
+
+
+def log_speedup(steps: Sequence[float], arm: Sequence[float], rival: Sequence[float]) -> float:
+    """Log of how many times fewer steps the arm takes to where the rival ends; where it never gets there, of how many
+    times more. Losses at the same steps."""
+    reached = steps_to(steps, arm, rival[-1])
+    if math.isfinite(reached):
+        return math.log(steps[-1] / reached)
+    return math.log(steps_to(steps, rival, arm[-1]) / steps[-1])
+
+
+def best_rate(rates: Sequence[float], losses: Sequence[float]) -> tuple[float, Optional[float]]:
+    """The tried rate of the lowest loss, and where a parabola through it and its neighbours (loss over the logarithm of
+    the rate) has its lowest point; None where the best is at an end of those tried."""
+    order = np.argsort(rates)
+    x, y = np.log(np.asarray(rates, float)[order]), np.asarray(losses, float)[order]
+    best = int(np.nanargmin(y))
+    if not 0 < best < len(x) - 1 or not np.isfinite(y[best - 1 : best + 2]).all():
+        return float(np.asarray(rates, float)[order][best]), None
+    a, b, _ = np.polyfit(x[best - 1 : best + 2], y[best - 1 : best + 2], 2)
+    return float(np.asarray(rates, float)[order][best]), float(np.exp(-b / (2 * a))) if a > 0 else None

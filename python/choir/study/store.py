@@ -1,0 +1,157 @@
+"""The store of results: one small JSON a finished run. A study takes what is there and runs only what is missing.
+
+A result is known by what was computed: the name of its file has a checksum of the config and of the data, and a result
+whose content does not have that checksum is refused. Files are committed; checkpoints are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+from typing import Any, Optional
+
+import numpy as np
+
+from .. import runs
+from .errors import StudyError
+from .recipe import read
+
+# What a config says that no result depends on.
+_ASIDE = {
+    "model": ("name",),
+    "train": ("eval_every", "checkpoint_every", "keep_checkpoints", "file_bytes", "expert_copies"),
+}
+_POINTS = 40  # of the curve of training losses
+
+
+def significant(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without what no result depends on."""
+    return {part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())} for part, fields in config.items()}
+
+
+def checksum(config: dict[str, Any], data_hash: str, extra: Any = None) -> str:
+    text = json.dumps([significant(config), data_hash, extra], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def name(config: dict[str, Any], data_hash: str) -> str:
+    """As `expert_choice-e32-r0.04-s1-1000-0123456789ab`."""
+    model, train = config["model"], config["train"]
+    return (
+        f"{model['router']['name']}-e{model['experts']}-r{train['rate']:g}-s{train['seed']}-{train['steps']}-"
+        f"{checksum(config, data_hash)}"
+    )
+
+
+def differences(wanted: dict[str, Any], found: Any, path: str = "") -> list[str]:
+    """'train.rate is 0.05 instead of 0.04', for every field that differs."""
+    if not isinstance(wanted, dict) or not isinstance(found, dict):
+        return [] if wanted == found else [f"{path} is {json.dumps(found)} instead of {json.dumps(wanted)}"]
+    told = []
+    for key in {**wanted, **found}:
+        told += differences(wanted.get(key), found.get(key), f"{path}.{key}" if path else key)
+    return told
+
+
+class Store:
+    """A directory of results."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.directory = pathlib.Path(directory)
+
+    def path(self, config: dict[str, Any], data_hash: str) -> pathlib.Path:
+        return self.directory / f"{name(config, data_hash)}.json"
+
+    def take(self, config: dict[str, Any], data_hash: str) -> Optional[dict[str, Any]]:
+        """The result of a config on some data; None where there is none. What does not match is refused."""
+        path = self.path(config, data_hash)
+        if not path.exists():
+            return None
+        result = read(path)
+        self._check(path, result, config, data_hash)
+        return result
+
+    def put(self, run: pathlib.Path, config: dict[str, Any], data_hash: str) -> dict[str, Any]:
+        """The result of a run directory that has all its steps; refused where it is not of that config and data."""
+        result = of_run(run)
+        self._check(run, result, config, data_hash)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.path(config, data_hash)
+        new = path.with_name(f".{path.name}.{os.getpid()}")
+        new.write_text(json.dumps(result, separators=(",", ":")) + "\n", encoding="utf-8")
+        new.replace(path)
+        return result
+
+    @staticmethod
+    def _check(path: pathlib.Path, result: Any, config: dict[str, Any], data_hash: str) -> None:
+        if not isinstance(result, dict) or result.get("format") != "choir-result" or "final" not in result:
+            raise StudyError(f"{path}: is no result of a study")
+        found = result.get("config", {})
+        told = differences(significant(config), significant(found) if isinstance(found, dict) else {})
+        if result.get("data_hash") != data_hash:
+            told.append(f"data_hash is {json.dumps(result.get('data_hash'))} instead of {json.dumps(data_hash)}")
+        if told:
+            raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(told)}; remove it, or run anew")
+
+
+def _routing(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Over MoE layers: shares of tokens by number of experts, and what experts were asked for."""
+    tokens = sum(layer["tokens"] for layer in layers)
+    most = max((len(layer["histogram"]) for layer in layers), default=0)
+    histogram = np.zeros(most)
+    for layer in layers:
+        histogram[: len(layer["histogram"])] += layer["histogram"]
+    held, dropped = (sum(layer[key] for layer in layers) for key in ("assignments", "dropped"))
+    asked = sum(sum(layer["demand"]) for layer in layers)
+    over = sum(max(0, d - layer["capacity"]) for layer in layers for d in layer["demand"])
+    fullest = [max(d["demand"]) * len(d["demand"]) / sum(d["demand"]) for d in layers if sum(d["demand"])]
+    certain = [layer["certificate"] for layer in layers if layer.get("certificate")]
+    return {
+        **({"over_cap": sum(c["over_cap"] for c in certain) / tokens} if certain else {}),
+        "experts_per_token": held / tokens,
+        "histogram": [round(share, 6) for share in np.trim_zeros(histogram / tokens, "b")],
+        "dropped": dropped / max(1, dropped + held),
+        "over_capacity": over / max(1, asked),
+        "fullest": float(np.mean(fullest)) if fullest else 1.0,
+        "gate_sum": float(np.mean([layer["gate_mass"] for layer in layers])),
+    }
+
+
+def _evaluation(found: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: found[key] for key in ("loss", "bits_per_byte", "tokens", "routing", "looks_across_tokens")}
+    return {**kept, **(_routing(found["layers"]) if found["layers"] else {})}
+
+
+def of_run(run: pathlib.Path) -> dict[str, Any]:
+    """What a run directory comes to, once it has all its steps."""
+    lines, times = runs.lines(run), runs.lines(run, "timing.jsonl")
+    evaluations = [line for line in lines if line.get("event") == "eval"]
+    started = [line for line in lines if line.get("event") == "run"]
+    if not evaluations or not started or evaluations[-1]["step"] != started[-1]["config"]["train"]["steps"]:
+        raise StudyError(f"{run}: has no evaluation at its last step")
+    last = evaluations[-1]
+    steps = [line for line in lines if line.get("event") == "step"]
+    process = [line for line in times if line.get("event") == "process"][-1]
+    seconds = [line["seconds"] for line in times if "seconds" in line]
+    curve = [
+        [part[-1]["step"], round(float(np.mean([line["loss"] for line in part])), 5)]
+        for part in (list(p) for p in np.array_split(np.array(steps, object), min(_POINTS, len(steps))))
+    ]
+    return {
+        "format": "choir-result",
+        "config": started[-1]["config"],
+        "data_hash": process["data_hash"],
+        "seed": started[-1]["config"]["train"]["seed"],
+        "tokens": steps[-1]["tokens"],
+        "parameters": started[-1]["parameters"],
+        "active_parameters": started[-1]["active_parameters"],
+        "train_flops_per_token": started[-1]["train_flops_per_token"],
+        "curve": curve,
+        "final": {"own": _evaluation(last), "causal": _evaluation(last.get("threshold") or last)},
+        "step_seconds": float(np.median(seconds)) if seconds else None,
+        "threads": process["threads"],
+        "date": process["date"],
+        "versions": {"choir": process["version"]},
+    }

@@ -1,0 +1,184 @@
+"""A study: a recipe at a scale, on some data, in a directory; what of it is in the store, and what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import pathlib
+from typing import Any, Optional
+
+import numpy as np
+
+from . import recipe as recipes
+from . import program, statistics
+from .errors import StudyError
+from .lane import Lane, end_config
+from .program import Runner
+from .recipe import Arm
+from .store import Store, differences
+
+
+@dataclasses.dataclass
+class Study:
+    recipe: dict[str, Any]
+    scale: dict[str, Any]
+    data: pathlib.Path
+    out: pathlib.Path
+    store: Store
+    seeds: int
+    budgets: list[int]  # tokens
+    facts: dict[str, Any]  # what `choir data info` says
+
+    @classmethod
+    def make(cls, name: str, data: str, out: str, scale: str, store: Optional[str], seeds: int, budgets: list[int]):
+        made_scale, made_recipe = recipes.load_scale(scale), recipes.load(name)
+        data_path, out_path = pathlib.Path(data).resolve(), pathlib.Path(out).resolve()
+        if (out_path / "data.json").exists() or (out_path / "metrics.jsonl").exists():
+            raise StudyError(f"{out}: holds built data or a run; a study needs a directory of its own")
+        facts = program.ask("data", "info", data_path)
+        if not facts["heldout_tokens"]:
+            raise StudyError(f"{data}: has no held-out share; a study measures nothing else")
+        study = cls(
+            made_recipe, made_scale, data_path, out_path,
+            Store(pathlib.Path(store).resolve() if store else out_path / "results"),
+            seeds or made_scale["seeds"], sorted(budgets or made_scale["budgets"]), facts,
+        )  # fmt: skip
+        study._same_tokens()
+        return study
+
+    # ---- arms and their configs ----
+
+    @functools.cached_property
+    def arms(self) -> list[Arm]:
+        return recipes.arms(self.recipe)
+
+    @functools.cached_property
+    def _configs(self) -> dict[str, Any]:
+        vocab = self.facts["vocab_size"]
+        return {arm.name: recipes.config(self.recipe, self.scale, arm, vocab) for arm in self.arms}
+
+    def _same_tokens(self) -> None:
+        counts = {name: self.step_tokens(name) for name in self._configs}
+        if len(set(counts.values())) > 1:
+            raise StudyError(f"recipe {self.recipe['name']}: arms take other tokens a step: {counts}")
+
+    def step_tokens(self, arm: str) -> int:
+        config = self._configs[arm]
+        return config["train.batch_sequences"] * config["train.sequence_length"] * config["train.accumulate"]
+
+    @functools.cached_property
+    def steps(self) -> list[int]:
+        """Of every budget."""
+        each = self.step_tokens(self.arms[0].name)
+        return sorted({max(1, tokens // each) for tokens in self.budgets})
+
+    @functools.lru_cache(None)
+    def end(self, arm: str, rate: float, seed: int, steps: int) -> dict[str, Any]:
+        return end_config(self._configs[arm], rate, seed, steps, self.scale.get("cooldown", 0.2))
+
+    # ---- what there is ----
+
+    def result(self, arm: str, rate: float, seed: int, steps: int) -> Optional[dict[str, Any]]:
+        return self.store.take(self.end(arm, rate, seed, steps), self.facts["hash"])
+
+    def rates(self, arm: str) -> list[tuple[float, float]]:
+        """Rates that were tried for the arm whose rate it takes, with their losses: NaN where there is none."""
+        owner = next(a.rate_of for a in self.arms if a.name == arm)
+        found = []
+        for rate in self.scale["rates"]:
+            result = self.result(owner, rate, 1, self.steps[0]) if len(self.scale["rates"]) > 1 else None
+            found.append((rate, result["final"]["causal"]["loss"] if result else math.nan))
+        return found
+
+    def rate(self, arm: str) -> Optional[float]:
+        """The rate of an arm; None while it is not known."""
+        if len(self.scale["rates"]) == 1:
+            return self.scale["rates"][0]
+        rates, losses = zip(*self.rates(arm))
+        return statistics.best_rate(rates, losses)[0] if np.isfinite(losses).any() else None
+
+    @functools.lru_cache(None)
+    def table(self, steps: int, what: str = "causal") -> np.ndarray:
+        """Final losses [arms,seeds] at a budget; NaN where a run is missing."""
+        made = np.full((len(self.arms), self.seeds), np.nan)
+        for i, arm in enumerate(self.arms):
+            for seed in range(1, self.seeds + 1):
+                result = self.result(arm.name, self.rate(arm.name), seed, steps) if self.rate(arm.name) else None
+                if result:
+                    made[i, seed - 1] = result["final"][what]["loss"]
+        return made
+
+    def final(self, arm: str, seed: int, steps: Optional[int] = None) -> Optional[dict[str, Any]]:
+        rate = self.rate(arm)
+        return self.result(arm, rate, seed, steps or self.steps[-1]) if rate else None
+
+    # ---- what is missing ----
+
+    def lanes(self, runner: Runner, searching: bool) -> list[Lane]:
+        """Everything that the store lacks: of the search for rates, or of the runs themselves."""
+        wanted: dict[str, Lane] = {}
+        for seed in range(1, 2 if searching else self.seeds + 1):
+            for arm in self.arms:
+                if searching and (arm.rate_of != arm.name or len(self.scale["rates"]) == 1):
+                    continue
+                own = self.rate(arm.name)
+                for rate in self.scale["rates"] if searching else [own] if own else []:
+                    lane = self._lane(runner, arm.name, rate, seed, self.steps[:1] if searching else self.steps)
+                    if lane and lane.key in wanted:
+                        wanted[lane.key].arms.append(arm.name)
+                    elif lane:
+                        wanted[lane.key] = lane
+        return list(wanted.values())
+
+    def _lane(self, runner: Runner, arm: str, rate: float, seed: int, steps: list[int]) -> Optional[Lane]:
+        ends = [self.end(arm, rate, seed, s) for s in steps if not self.result(arm, rate, seed, s)]
+        if not ends:
+            return None
+        flops = self.costs(arm)["train_flops_per_token"] * self.step_tokens(arm)
+        return Lane(ends, [arm], flops, runner, self.store, self.out, self.data, self.facts["hash"])
+
+    @functools.lru_cache(None)
+    def costs(self, arm: str) -> dict[str, Any]:
+        file = self.out / "configs" / f"costs-{self.recipe['name']}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(self._configs[arm].as_dict()), encoding="utf-8")
+        return program.ask("info", file)
+
+    # ---- the study's own file ----
+
+    @property
+    def own(self) -> pathlib.Path:
+        return self.out / f"{self.recipe['name']}-{self.scale['name']}"
+
+    def save(self) -> None:
+        self.own.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "format": "choir-study", "recipe": self.recipe, "scale": self.scale, "data": str(self.data),
+            "data_facts": self.facts, "store": str(self.store.directory), "seeds": self.seeds, "budgets": self.budgets,
+        }  # fmt: skip
+        (self.own / "study.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def open(cls, own: pathlib.Path) -> Study:
+        path = own / "study.json"
+        kept = recipes.read(path)
+        wanted = {"format": "choir-study"}
+        if not isinstance(kept, dict) or differences(wanted, {"format": kept.get("format")}):
+            raise StudyError(f"{path}: is not the file of a study")
+        recipes.check(path, kept["recipe"], "recipe.schema.json")
+        recipes.check(path, {"scale": {k: v for k, v in kept["scale"].items() if k != "name"}}, "scale.schema.json")
+        return cls(
+            kept["recipe"], kept["scale"], pathlib.Path(kept["data"]), own.parent, Store(pathlib.Path(kept["store"])),
+            kept["seeds"], kept["budgets"], kept["data_facts"],
+        )  # fmt: skip
+
+    __hash__ = object.__hash__  # of this one, for what is kept of its answers
+
+
+def all_in(directory: pathlib.Path) -> list[Study]:
+    found = [Study.open(path.parent) for path in sorted(pathlib.Path(directory).glob("*/study.json"))]
+    if not found:
+        raise StudyError(f"{directory}: holds no study; choir study run makes one")
+    return found

@@ -1,0 +1,149 @@
+"""Fine-tuning: every arm on every task with every seed, from its longest cooled run. The accuracy of a run is the mean of
+its last three evaluations of the dev set; a best one would be a maximum, and too high."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import pathlib
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from .. import runs
+from .errors import StudyError
+from .lane import newest
+from .program import Runner
+from .recipe import read
+from .store import checksum, differences, name
+from .study import Study
+
+LAST = 3
+
+
+def _settings(study: Study, task: str) -> dict[str, Any]:
+    """What decides an accuracy beside its parent."""
+    tune, scale = study.recipe["tune"], study.scale.get("tune")
+    if not scale:
+        raise StudyError(f"scale '{study.scale['name']}' has no \"tune\": steps, evaluations, rows")
+    return {"task": task, "recipe": tune.get("recipe", "constant"), "set": tune.get("set", {}), **scale}
+
+
+def _files_hash(directory: pathlib.Path) -> str:
+    made = hashlib.sha256()
+    for path in sorted(directory.iterdir()):
+        made.update(path.name.encode() + b"\0" + path.read_bytes())
+    return made.hexdigest()[:16]
+
+
+def _file(study: Study, arm: str, seed: int, task: str) -> Optional[pathlib.Path]:
+    rate = study.rate(arm)
+    if not rate:
+        return None
+    end = study.end(arm, rate, seed, study.steps[-1])
+    key = checksum(end, study.facts["hash"], _settings(study, task))
+    return study.store.directory / f"tuned-{task}-{name(end, study.facts['hash'])}-{key}.json"
+
+
+def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, Any]]:
+    path = _file(study, arm, seed, task)
+    if not path or not path.exists():
+        return None
+    found = read(path)
+    told = differences(_settings(study, task), found.get("settings"))
+    if told:
+        raise StudyError(f"{path}: is not the result that is wanted: {'; '.join(told)}")
+    return found
+
+
+@dataclasses.dataclass
+class Tuning:
+    study: Study
+    runner: Runner
+    arm: str
+    seed: int
+    task: str
+    tasks: pathlib.Path
+    at: int = 0
+    now: int = 0
+
+    @property
+    def arms(self) -> list[str]:
+        return [f"{self.arm}, seed {self.seed}, {self.task}"]
+
+    @property
+    def steps(self) -> int:
+        return self.study.scale["tune"]["steps"]
+
+    @property
+    def flops(self) -> float:
+        return self.study.costs(self.arm)["train_flops_per_token"]
+
+    def run(self, threads: int, told: Callable[[str], None]) -> None:
+        study, settings = self.study, _settings(self.study, self.task)
+        end = study.end(self.arm, study.rate(self.arm), self.seed, study.steps[-1])
+        parent = study.out / "runs" / name(end, study.facts["hash"])
+        path = _file(study, self.arm, self.seed, self.task)
+        out = study.out / "tuned" / path.stem
+        if not newest(parent):
+            raise StudyError(f"{parent} is not on this machine: fine-tuning needs the run itself, not its result alone")
+        words = ["finetune", "--out", out, "--threads", threads]
+        if (out / "config.json").exists():
+            words += ["--resume"]
+        else:
+            given = {"steps": settings["steps"], "eval_every": math.ceil(settings["steps"] / settings["evaluations"]),
+                     "eval_sequences": settings.get("rows", 0), "seed": self.seed, **settings["set"]}  # fmt: skip
+            words += ["--from", parent, "--task", self.task, "--data", self.tasks, "--recipe", settings["recipe"]]
+            words += [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+        self.runner.run(words, study.out / "logs" / f"{out.name[:100]}.txt", lambda: None)
+        self.at = self.steps
+        evaluations = [line for line in runs.lines(out) if line.get("event") == "dev"]
+        made = {
+            "format": "choir-tuned", "settings": settings, "seed": self.seed,
+            "files_hash": _files_hash(self.tasks / self.task), "majority": read(out / "result.json")["majority"],
+            "accuracy": [line["own"]["accuracy"] for line in evaluations],
+        }  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(made) + "\n", encoding="utf-8")
+
+
+def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
+    found = []
+    for seed in range(1, study.seeds + 1):
+        for task in study.recipe["tune"]["tasks"]:
+            for arm in study.arms:
+                if (tasks / task).is_dir() and study.rate(arm.name) and not result(study, arm.name, seed, task):
+                    found.append(Tuning(study, runner, arm.name, seed, task, tasks))
+    return found
+
+
+def _accuracies(study: Study, task: str) -> np.ndarray:
+    """[arms,seeds] in %; NaN where a run is missing."""
+    made = np.full((len(study.arms), study.seeds), np.nan)
+    for i, arm in enumerate(study.arms):
+        for seed in range(1, study.seeds + 1):
+            found = result(study, arm.name, seed, task)
+            if found:
+                made[i, seed - 1] = 100 * np.mean(found["accuracy"][-LAST:])
+    return made
+
+
+def table(study: Study) -> np.ndarray:
+    """Averages over tasks that any run has, [arms,seeds]; NaN where one of them is missing."""
+    every = np.stack([_accuracies(study, task) for task in study.recipe["tune"]["tasks"]])
+    kept = every[np.isfinite(every).any(axis=(1, 2))]
+    return kept.mean(axis=0) if len(kept) else np.full((len(study.arms), study.seeds), np.nan)
+
+
+def rows(study: Study) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: a task a row, an arm a column, the paper's beside it where it has one."""
+    paper = study.recipe["tune"].get("paper", {})
+    head = ["task", *(arm.name for arm in study.arms), *(f"paper, {name}" for name in paper)]
+    made = []
+    for task in [*study.recipe["tune"]["tasks"], "average"]:
+        values = table(study) if task == "average" else _accuracies(study, task)
+        cells = [f"{np.nanmean(row):.1f}" if np.isfinite(row).any() else "-" for row in values]
+        made.append([task, *cells, *(f"{column.get(task, '-')}" for column in paper.values())])
+    return head, made

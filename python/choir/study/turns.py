@@ -1,0 +1,76 @@
+"""Step times, in turns: round after round over all arms, so that whatever else the machine does falls on all alike. What
+runs themselves took says nothing: they shared the machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import shutil
+from typing import Callable
+
+import numpy as np
+
+from .. import runs
+from .errors import StudyError
+from .lane import branch, newest
+from .program import Runner
+from .store import name
+from .study import Study
+
+ROUNDS, STEPS = 9, 12
+
+
+def file_of(study: Study) -> pathlib.Path:
+    return study.own / "time.json"
+
+
+def read(study: Study) -> dict[str, list[float]]:
+    """Seconds of a step by arm, round by round; empty where nothing was timed."""
+    path = file_of(study)
+    return json.loads(path.read_text(encoding="utf-8"))["arms"] if path.exists() else {}
+
+
+@dataclasses.dataclass
+class Turns:
+    """Every arm goes on from its first run as training left it, on real text: what its experts are asked for depends on
+    what they have learnt."""
+
+    study: Study
+    runner: Runner
+    at: int = 0
+    now: int = 0
+    flops: float = 1.0
+
+    @property
+    def arms(self) -> list[str]:
+        return ["step times"]
+
+    @property
+    def steps(self) -> int:
+        return ROUNDS * len(self.study.arms)
+
+    def run(self, threads: int, told: Callable[[str], None]) -> None:
+        times: dict[str, list[float]] = {}
+        for _ in range(ROUNDS):
+            for arm in self.study.arms:
+                if self.study.rate(arm.name):
+                    times.setdefault(arm.name, []).append(self._turn(arm.name, threads))
+                self.at += 1
+        text = json.dumps({"threads": threads, "rounds": ROUNDS, "arms": times}, indent=1)
+        file_of(self.study).write_text(text + "\n", encoding="utf-8")
+
+    def _turn(self, arm: str, threads: int) -> float:
+        study = self.study
+        end = study.end(arm, study.rate(arm), 1, study.steps[-1])
+        run, made = study.out / "runs" / name(end, study.facts["hash"]), study.own / ".turn"
+        if not newest(run):
+            raise StudyError(f"{run} is not on this machine: times need the runs themselves, not their results alone")
+        shutil.rmtree(made, ignore_errors=True)
+        branch(run, newest(run), made)
+        words = ["train", "--resume", "--out", made, "--threads", threads, "--set", f"steps={newest(run) + STEPS}"]
+        words += ["--set", "cooldown_steps=0", "--set", "eval_sequences=1"]
+        self.runner.run(words, study.out / "logs" / "times.txt", lambda: None)
+        seconds = [line["seconds"] for line in runs.lines(made, "timing.jsonl") if "seconds" in line][-STEPS:]
+        shutil.rmtree(made)
+        return float(np.median(seconds[1:]))

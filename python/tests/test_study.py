@@ -1,0 +1,237 @@
+"""Studies of tiny models: killed and resumed they are the uninterrupted ones, and the store refuses what is not wanted."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import testing
+
+try:
+    from choir.study import figures, recipe, statistics, store  # noqa: F401, all that it needs
+    from choir.study.errors import StudyError
+except ImportError as error:
+    raise unittest.SkipTest(str(error)) from error
+
+SCALE = {
+    "config": {
+        "model": {"layers": 2, "d_model": 32, "d_hidden": 48, "heads": 2, "experts": 8},
+        "train": {"sequence_length": 32, "batch_sequences": 8, "rate": 0.05},
+    },
+    "budgets": [5120, 10240], "seeds": 2, "rates": [0.03, 0.06], "deviation": 0.01,
+}  # fmt: skip
+RECIPE = {
+    "name": "two", "title": "Two <arms>", "question": "Which?",
+    "arms": [
+        {"name": "EC", "set": {"router.name": "expert_choice"}},
+        {"name": "top-2", "set": {"router.name": "gshard_top2"}},
+    ],
+    "claims": [
+        {"text": "EC ends below.", "paper": "lower", "kind": "loss", "arm": "EC", "rival": "top-2", "figure": 1},
+        {"text": "EC is there in half the steps.", "kind": "steps", "arm": "EC", "rival": "top-2", "figure": 2},
+        {"text": "... time.", "kind": "seconds", "arm": "EC", "rival": "top-2", "figure": 2},
+        {"text": "Top-2 asks for more.", "kind": "over_capacity", "arm": "top-2", "about": [0.2, 0.4]},
+        {"text": "Causal costs nothing.", "kind": "gap", "arm": "EC", "margin": 0.5},
+    ],
+}  # fmt: skip
+
+
+def study(*words, wait=True):
+    at = testing.run().parent
+    (at / "scale.json").write_text(json.dumps(SCALE))
+    (at / "two.json").write_text(json.dumps(RECIPE))
+    (at / "timed.json").write_text(json.dumps({**RECIPE, "measure": ["time"]}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "choir.study", *map(str, words)], cwd=at, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )  # fmt: skip
+    return process if not wait else (*process.communicate(timeout=300), process.returncode)
+
+
+def run(out, *more, recipe="two.json", **how):
+    return study("run", recipe, "--data", "data", "--out", out, "--scale", "scale.json", *more, **how)
+
+
+def results(out):
+    found = {}
+    for path in (testing.run().parent / out / "results").glob("*.json"):
+        one = json.loads(path.read_text())
+        found[path.name] = {key: one[key] for key in one if key not in ("step_seconds", "date", "threads")}
+    return found
+
+
+class Whole(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.out, cls.errors, cls.status = run("whole", "--jobs", 2, recipe="timed.json")
+
+    def test_it_says_what_it_found(self):
+        self.assertEqual(self.status, 0, self.errors)
+        self.assertIn("2 seeds of 2 arms tell a difference of", self.out)
+        own = testing.run().parent / "whole" / "two-scale"
+        page = (own / "report.html").read_text()
+        for text in ("Two &lt;arms&gt;", "the paper&#x27;s figure is excluded", "<svg", "prefers-color-scheme", "Holm"):
+            self.assertIn(text, page)
+        self.assertNotIn("<script", page)
+        self.assertEqual(page.count("cooled; 6,9"), 4)  # the regime: of the page, and of its three tables
+        summary = json.loads((own / "summary.json").read_text())
+        self.assertEqual([len(summary["arms"][0]["causal"]), len(summary["arms"][0]["causal"][0])], [2, 2])
+        self.assertTrue(all(v for arm in summary["arms"] for row in arm["causal"] for v in row))
+        self.assertEqual(summary["claims"][4]["verdict"], "holds")
+        self.assertNotIn("not measured", [claim["verdict"] for claim in summary["claims"]])
+
+    def test_cooled_ends_are_those_of_runs_that_cooled_by_themselves(self):
+        at = testing.run().parent
+        for path in (at / "whole" / "runs").glob("expert_choice-e8-r0.06-s2-40-*"):
+            config = next((at / "whole" / "configs").glob(f"runs-{path.name}.json"))
+            testing.program("train", "--config", config, "--data", at / "data", "--out", at / "alone")
+            a, b = (p / "checkpoints" / "00000040" / "model.safetensors" for p in (path, at / "alone"))
+            self.assertEqual(a.read_bytes(), b.read_bytes())
+            return
+        self.fail("no such run")
+
+    def test_killed_and_resumed_it_is_the_same(self):
+        for attempt in range(20):
+            process = run("killed", "--jobs", 2, wait=False)
+            time.sleep(1 + 0.7 * attempt)
+            process.send_signal(signal.SIGKILL if attempt % 2 else signal.SIGTERM)
+            said = process.communicate()
+            if process.returncode == 0:
+                break
+            self.assertIn(process.returncode, (-signal.SIGKILL, -signal.SIGTERM, 3), said)
+            time.sleep(1)  # what it left saves and ends
+        self.assertGreater(attempt, 1)
+        self.assertEqual(results("killed"), results("whole"))
+        self.assertEqual(len(results("whole")), 10)  # 2 arms, 2 seeds, 2 budgets, and 2 runs of the search
+
+    def test_only_what_is_missing_runs(self):
+        at = testing.run().parent
+        shutil.copytree(at / "whole" / "results", at / "some")
+        gone = sorted((at / "some").glob("gshard_top2-e8-*-s2-40-*"))[0]
+        gone.unlink()
+        out, errors, _ = run("again", "--store", "some", recipe="timed.json")
+        self.assertTrue(gone.exists())
+        self.assertEqual(len(list((at / "again" / "runs").iterdir())), 1, out)
+        self.assertIn("step times: ", out)  # the runs themselves are elsewhere: said, and nothing else is lost
+
+    def test_status(self):
+        told = json.loads(study("status", "whole", "--json")[0])
+        self.assertEqual(told[0]["arms"]["EC"]["done"], 4)
+        self.assertIn("4 of 4 end points", study("status", "whole")[0])
+        self.assertIn("report.html", study("report", "whole")[0])
+
+    def test_a_failed_run_leaves_the_others(self):
+        at = testing.run().parent
+        (name,) = (path.name for path in (at / "whole" / "trunks").glob("gshard_top2-*-s2-*"))
+        (at / "broken" / "trunks" / name).mkdir(parents=True)
+        (at / "broken" / "trunks" / name / "config.json").write_text("{}")
+        out, _, status = run("broken")
+        self.assertEqual(status, 1)
+        self.assertRegex(out, "failed: top-2: .*config.json")
+        missing = set(results("whole")) - set(results("broken"))
+        self.assertEqual(["-s2-" in one for one in missing], [True, True])
+
+
+
+class Handover(unittest.TestCase):
+    def test_the_program_hands_over(self):
+        environment = {**os.environ, "CHOIR_PYTHON": sys.executable}
+        environment.pop("PYTHONPATH")
+        said = subprocess.run(
+            [os.environ["CHOIR_PROGRAM"], "study", "status", "nowhere"], env=environment, capture_output=True, text=True
+        )
+        self.assertEqual((said.returncode, said.stdout), (1, ""))
+        self.assertIn("choir study: nowhere: holds no study", said.stderr)
+
+    def test_what_is_missing_is_named(self):
+        for python, told in (("/absent/python", "/absent/python: cannot be started"), (__file__, "cannot be started")):
+            environment = {**os.environ, "CHOIR_PYTHON": python}
+            words = [os.environ["CHOIR_PROGRAM"], "study", "list"]
+            said = subprocess.run(words, env=environment, capture_output=True, text=True)
+            self.assertEqual(said.returncode, 1)
+            self.assertIn(told, said.stderr)
+
+
+class Store(unittest.TestCase):
+    def setUp(self):
+        self.at = testing.run().parent
+        self.store = store.Store(self.at / f"store-{self.id()}")
+        self.config = json.loads((testing.run() / "config.json").read_text())
+        self.hash = testing_hash()
+
+    def test_it_gives_back_what_it_took(self):
+        made = self.store.put(testing.run(), self.config, self.hash)
+        self.assertEqual(self.store.take(self.config, self.hash), made)
+        self.assertLess(os.path.getsize(self.store.path(self.config, self.hash)), 8000)
+        self.assertEqual(made["final"]["causal"]["routing"], "threshold")
+        self.config["model"]["name"] = "another"  # which no result depends on
+        self.config["train"]["checkpoint_every"] = 7
+        self.assertIsNotNone(self.store.take(self.config, self.hash))
+
+    def test_it_refuses_a_run_of_another_config_or_data(self):
+        self.config["train"]["rate"] = 0.07
+        with self.assertRaisesRegex(StudyError, "train.rate is 0.05 instead of 0.07"):
+            self.store.put(testing.run(), self.config, self.hash)
+        self.config["train"]["rate"] = 0.05
+        with self.assertRaisesRegex(StudyError, "data_hash is .* instead of .0000"):
+            self.store.put(testing.run(), self.config, "0000")
+        self.assertFalse(self.store.directory.exists())
+
+    def test_it_refuses_what_somebody_changed(self):
+        self.store.put(testing.run(), self.config, self.hash)
+        path = self.store.path(self.config, self.hash)
+        for key, value in (("data_hash", "1"), ("config", {}), ("format", "x")):
+            changed = {**json.loads(path.read_text()), key: value}
+            path.with_suffix(".kept").write_bytes(path.read_bytes())
+            path.write_text(json.dumps(changed))
+            with self.assertRaisesRegex(StudyError, path.name):
+                self.store.take(self.config, self.hash)
+            path.with_suffix(".kept").replace(path)
+        path.write_text("{")
+        with self.assertRaisesRegex(StudyError, path.name):
+            self.store.take(self.config, self.hash)
+
+
+def testing_hash():
+    return json.loads(testing.program("data", "info", testing.run().parent / "data", "--json"))["hash"]
+
+
+class Recipes(unittest.TestCase):
+    def test_all_that_come_with_choir(self):
+        self.assertGreaterEqual(len(recipe.names()), 10)
+        for name in recipe.names():
+            one = recipe.load(name)
+            for arm in recipe.arms(one):
+                for scale in ("pico", "nano", "small", "0.1b"):
+                    recipe.config(one, recipe.load_scale(scale), arm, 4096)
+
+    def refused(self, change, *told):
+        path = testing.run().parent / "wrong.json"
+        wrong = json.loads(json.dumps(RECIPE))
+        change(wrong)
+        path.write_text(json.dumps(wrong))
+        with self.assertRaises(StudyError) as caught:
+            recipe.load(str(path))
+        for text in ("wrong.json", *told):
+            self.assertIn(text, str(caught.exception))
+
+    def test_what_is_wrong_is_named(self):
+        self.refused(lambda r: r.update(seed=1), "seed")
+        self.refused(lambda r: r["arms"][1].update(sets={}), "arms[1]", "sets")
+        self.refused(lambda r: r["claims"][0].update(kind="los"), "claims[0].kind", "los")
+        self.refused(lambda r: r["claims"][0].update(rival="top-3"), "claims[0].rival", "top-3")
+        self.refused(lambda r: r["claims"][0].pop("rival"), "claims[0]", "needs a rival")
+        self.refused(lambda r: r["arms"][0].update(rate_of="x"), "rate_of")
+        path = pathlib.Path(testing.run().parent / "wrong.json")
+        path.write_text('{"name": "a", "name": "b"}')
+        with self.assertRaisesRegex(StudyError, "wrong.json.*twice"):
+            recipe.load(str(path))
+
+
+if __name__ == "__main__":
+    unittest.main()

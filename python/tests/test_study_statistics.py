@@ -1,0 +1,157 @@
+"""The statistics of studies, against SciPy, statsmodels and worked examples, and by simulation."""
+
+import math
+import unittest
+
+import numpy as np
+
+try:
+    from scipy import stats
+    from statsmodels.stats.power import TTestPower
+
+    from choir.study import claims, statistics
+    from choir.study.statistics import Estimate
+except ImportError as error:
+    raise unittest.SkipTest(str(error)) from error
+
+
+class Estimates(unittest.TestCase):
+    def test_a_mean_is_scipys(self):
+        values = [4.1, 3.9, 4.4, 4.0]
+        made, wanted = statistics.of_values(values), stats.ttest_1samp(values, 4)
+        np.testing.assert_allclose(made.p(4), wanted.pvalue, rtol=1e-12)
+        np.testing.assert_allclose(made.interval(), wanted.confidence_interval(), rtol=1e-12)
+
+    def test_two_arms_are_a_paired_t_test(self):
+        rng = np.random.default_rng(1)
+        table = rng.normal(size=(2, 7)) + 5 * rng.normal(size=7)
+        made, wanted = statistics.contrast(table, [1, -1]), stats.ttest_rel(*table)
+        np.testing.assert_allclose(made.p(), wanted.pvalue, rtol=1e-9)
+        np.testing.assert_allclose(made.interval(), wanted.confidence_interval(), rtol=1e-9)
+        self.assertEqual(made.freedom, 6)
+
+    def test_a_block_design_by_hand(self):
+        table = np.array([[1.0, 2.0, 3.0], [2.0, 2.0, 5.0], [0.0, 4.0, 8.0]])
+        rest = table - table.mean(1, keepdims=True) - table.mean(0) + table.mean()
+        made = statistics.contrast(table, [-1, 1, 0])
+        np.testing.assert_allclose(made.mean, 1, rtol=1e-12)
+        np.testing.assert_allclose(made.error, math.sqrt(2 * (rest**2).sum() / 4 / 3), rtol=1e-9)
+        self.assertEqual(made.freedom, 4)
+
+    def test_chaos_is_a_floor(self):
+        table = np.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+        self.assertEqual(statistics.contrast(table, [1, -1]).error < 1e-12, True)
+        np.testing.assert_allclose(statistics.contrast(table, [1, -1], 0.3).error, 0.3 / math.sqrt(3), rtol=1e-9)
+
+    def test_missing_runs(self):
+        table = np.full((3, 4), np.nan)
+        self.assertIsNone(statistics.contrast(table, [1, -1, 0]))
+        table[:2, 0] = [2, 1]
+        one = statistics.contrast(table, [1, -1, 0])
+        self.assertEqual((one.mean, one.freedom, one.p()), (1, 0, 1))
+
+    def test_intervals_cover(self):
+        """Of 2,000 tables with runs missing and strong blocks, 95 % of intervals hold the truth."""
+        rng = np.random.default_rng(2)
+        held = 0
+        for _ in range(2000):
+            table = rng.normal(size=(5, 6)) + 3 * rng.normal(size=6) + np.array([0.7, 0, 0, 0, 0])[:, None]
+            table[2, 3] = table[4, 1] = np.nan
+            low, high = statistics.contrast(table, [1, 0, -1, 0, 0]).interval()
+            held += low <= 0.7 <= high
+        self.assertLess(abs(held / 2000 - 0.95), 0.015)
+
+    def test_sums(self):
+        a, b = [1.0, 1.3, 0.9, 1.4], [2.0, 2.1, 2.6]
+        made = statistics.total(statistics.of_values(a), statistics.of_values([-v for v in b]))
+        np.testing.assert_allclose(made.p(), stats.ttest_ind(a, b, equal_var=False).pvalue, rtol=1e-9)
+
+    def test_holm(self):
+        np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+        self.assertEqual(statistics.holm([]), [])
+
+    def test_within(self):
+        one = Estimate(0.0, 1.0, 10, 11)
+        np.testing.assert_allclose(one.p_within(-1, 2), stats.t.sf(1, 10))
+        self.assertEqual(Estimate(3.0, 0.0, 10, 11).p_within(-1, 2), 1)
+
+
+class Power(unittest.TestCase):
+    def test_it_is_statsmodels(self):
+        for count in (2, 3, 8, 20):
+            wanted = TTestPower().solve_power(nobs=count, power=0.8, alpha=0.05)
+            np.testing.assert_allclose(statistics.detectable(1, count, count - 1), wanted, rtol=1e-4)
+
+    def test_by_simulation(self):
+        rng = np.random.default_rng(3)
+        effect = statistics.detectable(0.5, 8, 7)
+        seen = stats.ttest_1samp(rng.normal(effect, 0.5, (8, 20000)), 0).pvalue < 0.05
+        self.assertLess(abs(seen.mean() - 0.8), 0.01)
+
+
+class Curves(unittest.TestCase):
+    steps = [1000, 2000, 4000, 8000]
+
+    def test_known_speedup(self):
+        """Losses that fall by 0.24 a doubling: an arm 0.024 below is 2^0.1 times sooner."""
+        rival = [5 - 0.24 * math.log2(s) for s in self.steps]
+        arm = [loss - 0.024 for loss in rival]
+        np.testing.assert_allclose(statistics.log_speedup(self.steps, arm, rival), 0.1 * math.log(2), rtol=1e-9)
+        np.testing.assert_allclose(statistics.log_speedup(self.steps, rival, arm), -0.1 * math.log(2), rtol=1e-9)
+
+    def test_what_is_not_reached_is_not_guessed(self):
+        rival = [5.0, 4.9, 4.8, 4.7]
+        self.assertTrue(math.isnan(statistics.log_speedup(self.steps, [4.6, 4.5, 4.4, 4.3], rival)))
+        self.assertTrue(math.isnan(statistics.steps_to(self.steps, rival, math.nan)))
+
+    def test_speedups_cover(self):
+        rng = np.random.default_rng(4)
+        rival = np.array([5 - 0.24 * math.log2(s) for s in self.steps])
+        held = 0
+        for _ in range(1000):
+            pairs = [(rival - 0.024 + rng.normal(0, 0.004, 4), rival + rng.normal(0, 0.004, 4)) for _ in range(8)]
+            made = statistics.of_values([statistics.log_speedup(self.steps, *pair) for pair in pairs])
+            low, high = made.interval()
+            held += low <= 0.1 * math.log(2) <= high
+        self.assertLess(abs(held / 1000 - 0.95), 0.02)
+
+    def test_rates(self):
+        rates = [0.08, 0.02, 0.04]
+        parabola = [(math.log(r) - math.log(0.05)) ** 2 for r in rates]
+        best, vertex = statistics.best_rate(rates, parabola)
+        self.assertEqual(best, 0.04)
+        np.testing.assert_allclose(vertex, 0.05, rtol=1e-9)
+        self.assertEqual(statistics.best_rate([1, 2, 3], [3, 2, math.nan]), (2, None))
+
+
+class Verdicts(unittest.TestCase):
+    def verdict(self, mean, error, corrected=None, **claim):
+        f = claims.Finding({"kind": "loss", **claim}, Estimate(mean, error, 20, 8))
+        f.p = f.estimate.p_within(*f.range) if f.range else f.estimate.p(f.null)
+        f.corrected = f.p if corrected is None else corrected
+        return claims.verdict(f)
+
+    def test_the_rule(self):
+        self.assertEqual(self.verdict(1, 0.1), "holds")
+        self.assertEqual(self.verdict(-1, 0.1), "contradicted")
+        self.assertEqual(self.verdict(0.1, 0.1), "not resolved")
+        self.assertEqual(self.verdict(1, 0.1, corrected=0.2), "not resolved")  # one of many claims
+        self.assertEqual(self.verdict(1, 0.1, figure=2), "the paper's figure is excluded")
+        self.assertEqual(self.verdict(1, 0.1, figure=1.1), "holds")
+        self.assertEqual(self.verdict(3, 0.1, figure=2), "holds")  # more than the paper has
+        self.assertEqual(self.verdict(0.1, 0.1, figure=2), "the paper's figure is excluded")
+
+    def test_ranges(self):
+        self.assertEqual(self.verdict(0, 0.01, margin=0.1), "holds")
+        self.assertEqual(self.verdict(0.09, 0.01, margin=0.1), "not resolved")
+        self.assertEqual(self.verdict(0.3, 0.01, margin=0.1), "contradicted")
+        self.assertEqual(self.verdict(0.3, 0.01, about=[0.2, 0.4]), "holds")
+        self.assertEqual(self.verdict(0.5, 0.01, about=[0.2, 0.4]), "the paper's figure is excluded")
+
+    def test_times_are_logarithms(self):
+        self.assertEqual(self.verdict(math.log(1.5), 0.01, kind="steps", figure=2), "the paper's figure is excluded")
+        self.assertEqual(self.verdict(math.log(0.5), 0.01, kind="steps"), "contradicted")
+
+
+if __name__ == "__main__":
+    unittest.main()
