@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import weakref
+from typing import Any
 
 import cffi
 import numpy as np
@@ -155,7 +156,7 @@ def as_written(value):
 
 # ---- structs ----
 
-_kept = weakref.WeakKeyDictionary()  # what a struct points to, for as long as the struct is there
+_kept: Any = weakref.WeakKeyDictionary()  # what a struct points to, for as long as the struct is there
 
 
 def keep(struct, *values):
