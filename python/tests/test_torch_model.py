@@ -13,7 +13,7 @@ import numpy as np
 import choir
 import testing
 
-from torch_cases import TorchTest, torch
+from torch_cases import TorchTest, lacks, torch
 
 
 class Models(TorchTest):
@@ -131,6 +131,19 @@ class Models(TorchTest):
                     block.moe.causal = True
             self.assertAlmostEqual(causal, float(model.loss(batch).detach()), places=4)
         self.assertIn(round(found.loss, 6), [round(x, 6) for x in testing.numbers(told)])
+
+    def test_dense_and_experts_side_by_side(self):
+        """The example learns with both, and tells of both kinds of loss."""
+        if lacks("examples/nanogpt_moe.py", "nn.functional.scaled_dot_product_attention"):
+            return
+        example = testing.SOURCE / "examples" / "nanogpt_moe.py"
+        small = "--layers 2 --width 32 --context 32 --batch 8 --steps 60 --rate 0.01".split()
+        words, out = [str(example), str(testing.SOURCE / "README.md"), *small, "--device", "cpu"], io.StringIO()
+        with unittest.mock.patch("sys.argv", words), contextlib.redirect_stdout(out):
+            runpy.run_path(str(example), run_name="__main__")
+        told = out.getvalue()
+        for name in ("dense: held out", "expert choice: held out", "causally by thresholds:"):
+            self.assertLess(float(told.split(name)[1].split()[0].rstrip(",")), math.log(256) - 1.5, told)
 
 
 if __name__ == "__main__":
