@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "file/json.h"
 #include "study/study.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

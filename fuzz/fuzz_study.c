@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/dir.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "file/dir.h"
+#include "file/file.h"
+#include "file/json.h"
 #include "input.h"
 #include "study/study.h"
 #include "study/study_tables.h"

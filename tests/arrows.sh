@@ -50,23 +50,24 @@ $found"
 }
 known=
 allow base
+allow file base
 allow comm base
 allow op comm base
 allow optim op comm base
 allow cpu op base
 allow device op base
-allow data base
-allow moe op comm base
-allow model moe optim op comm base
-allow api data model moe op comm base
-allow train api model moe optim data op comm base
-allow infer api model moe data op comm base
-allow task train infer api model moe data op comm base
-library="task train infer api model moe optim data op comm base"
-allow tools/npy base
+allow data file base
+allow moe op comm file base
+allow model moe optim op comm file base
+allow api data model moe op comm file base
+allow train api model moe optim data op comm file base
+allow infer api model moe data op comm file base
+allow task train infer api model moe data op comm file base
+library="task train infer api model moe optim data op comm file base"
+allow tools/npy file base
 allow tools/bench $library
-allow tools/plan train api model moe optim op comm base
-allow tools/probe api model data base
+allow tools/plan train api model moe optim op comm file base
+allow tools/probe api model data file base
 allow tools/pages tools/plan $library
 allow tools/study tools/pages $library
 allow cli tools/npy tools/bench tools/plan tools/probe tools/pages tools/study $library

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/tensors_set.h"
 #include "comm/collective.h"
+#include "file/tensors_set.h"
 #include "model/weights.h"
 
 typedef struct stage {

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/checkpoints.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
+#include "file/checkpoints.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "task/tune.h"

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "choir/version.h"
+#include "file/json.h"
 #include "pages/chart.h"
 #include "pages/history.h"
 #include "pages/page.h"

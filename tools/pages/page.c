@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "file/file.h"
+#include "file/json.h"
 
 void ch_html_text(FILE *out, const char *text) {
   for (; *text; text++) {

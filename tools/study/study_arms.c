@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/suggest.h"
+#include "file/json.h"
 #include "model/config.h"
 #include "study/study.h"
 

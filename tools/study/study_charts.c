@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dir.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
+#include "file/dir.h"
+#include "file/file.h"
+#include "file/json.h"
 #include "pages/chart.h"
 #include "study/study_tables.h"
 #include "study/study_values.h"

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "file/json.h"
 #include "study/study_loaded.h"
 #include "study/study_values.h"
 

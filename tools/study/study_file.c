@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "file/json.h"
 #include "study/study.h"
 
 int ch_study_save(const ch_study *s) {

@@ -10,10 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/checkpoints.h"
-#include "base/claim.h"
 #include "base/error.h"
 #include "base/machine.h"
+#include "file/checkpoints.h"
+#include "file/claim.h"
 #include "model/weights.h"
 
 enum { TRIES = 3, PATIENCE = 120 }; /* starts of a child that was killed; seconds for another process to let go */

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checkpoints.h"
 #include "base/error.h"
-#include "base/json.h"
+#include "file/checkpoints.h"
+#include "file/json.h"
 #include "model/weights.h"
 #include "study/study_jobs.h"
 #include "study/study_values.h"

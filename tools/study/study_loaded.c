@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "file/json.h"
 
 static int read_run(ch_loaded *l, int arm, int seed) {
   const ch_study *s = l->study;

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/checkpoints.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "choir/train.h"
+#include "file/checkpoints.h"
+#include "file/json.h"
 #include "model/weights.h"
 #include "study/study.h"
 

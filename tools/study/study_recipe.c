@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/suggest.h"
+#include "file/json.h"
 #include "study/study.h"
 
 enum { KNOWN_MOST = 32 };

@@ -6,9 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/claim.h"
-#include "base/json.h"
 #include "base/machine.h"
+#include "file/claim.h"
+#include "file/json.h"
 #include "study/study.h"
 #include "study/study_jobs.h"
 #include "study/study_tuned.h"

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dir.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "data/reader.h"
+#include "file/dir.h"
+#include "file/json.h"
 #include "study/study.h"
 
 static int open_data(ch_study *s, const char *directory) {

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "file/json.h"
 #include "study/study.h"
 #include "study/study_jobs.h"
 

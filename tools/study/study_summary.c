@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "choir/version.h"
+#include "file/json.h"
 #include "study/study_loaded.h"
 #include "study/study_values.h"
 

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/machine.h"
 #include "data/reader.h"
+#include "file/json.h"
 #include "op/op.h"
 #include "study/study.h"
 #include "study/study_statistics.h"

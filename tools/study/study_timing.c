@@ -1,7 +1,7 @@
 /* Step times in the summary: of arms beside their reference, and losses at equal seconds. */
 #include <math.h>
 
-#include "base/json.h"
+#include "file/json.h"
 #include "study/study_loaded.h"
 #include "study/study_values.h"
 

@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/suggest.h"
 #include "choir/finetune.h"
+#include "file/json.h"
 #include "study/study.h"
 #include "study/study_values.h"
 

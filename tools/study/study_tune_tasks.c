@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
+#include "file/file.h"
+#include "file/json.h"
 #include "study/study.h"
 #include "task/task.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "file/json.h"
 #include "study/study_jobs.h"
 #include "study/study_values.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "file/json.h"
 #include "pages/page.h"
 #include "study/study_tuned.h"
 #include "study/study_values.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "file/json.h"
 
 const char *ch_text_at(const json_t *object, const char *key) {
   const char *value = json_string_value(json_object_get(object, key));

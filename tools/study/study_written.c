@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "base/json.h"
+#include "file/json.h"
 #include "study/study.h"
 
 /* A number, or null for what there was no number of. */
