@@ -2,10 +2,10 @@
  * from end to end. CHOIR_FUZZ_SEED=FILE keeps the right one as a seed. */
 #include <string.h>
 
-#include "base/dir.h"
-#include "base/json.h"
 #include "data/data.h"
 #include "data/reader.h"
+#include "file/dir.h"
+#include "file/json.h"
 #include "input.h"
 
 enum { VOCAB = 16, SOURCES = 2, LENGTH = 3, SAMPLES = 64 };

@@ -1,7 +1,7 @@
 /* finetune.json: any text is what a fine-tuning run needs to go on, or is refused. */
 #include <string.h>
 
-#include "base/dir.h"
+#include "file/dir.h"
 #include "input.h"
 #include "task/task.h"
 #include "task/tune.h"

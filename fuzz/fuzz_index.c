@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
-#include "base/json.h"
-#include "base/tensors_set.h"
+#include "file/file.h"
+#include "file/json.h"
+#include "file/tensors_set.h"
 
 enum { FILES = 3 };
 static const char *const names[FILES] = {"a.safetensors", "b.safetensors", "c.safetensors"};

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/tensors.h"
+#include "file/tensors.h"
 #include "train/run.h"
 #include "train/state.h"
 

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/tensors.h"
+#include "file/tensors.h"
 
 static volatile unsigned sink;
 

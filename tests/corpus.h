@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
-#include "base/dir.h"
-#include "base/file.h"
 #include "choir/tokenizer.h"
 #include "data/encoder.h"
+#include "file/dir.h"
+#include "file/file.h"
 #include "testing.h"
 
 static char corpus_home[64];

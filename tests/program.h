@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "file/file.h"
 #include "testing.h"
 
 static char program_directory[] = "/tmp/choir-test-XXXXXX"; /* the working directory of the whole test program */

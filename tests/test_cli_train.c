@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <sys/stat.h>
 
-#include "base/file.h"
 #include "choir/choir.h"
+#include "file/file.h"
 #include "npy/npy.h"
 #include "program.h"
 

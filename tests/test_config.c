@@ -1,8 +1,8 @@
 /* Configs: every field round-trips; what is wrong is refused by file, key and value. */
 #include <unistd.h>
 
-#include "base/file.h"
 #include "choir/layer.h"
+#include "file/file.h"
 #include "model/config.h"
 #include "moe/router.h"
 #include "optim/optim.h"

@@ -6,12 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/claim.h"
-#include "base/dir.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "base/suggest.h"
-#include "base/sync.h"
+#include "file/claim.h"
+#include "file/dir.h"
+#include "file/file.h"
+#include "file/json.h"
+#include "file/sync.h"
 #include "testing.h"
 
 static char base[64];

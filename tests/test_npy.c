@@ -1,5 +1,5 @@
 /* .npy: what is written is read, what NumPy writes is read, what is malformed is refused. */
-#include "base/file.h"
+#include "file/file.h"
 #include "npy/npy.h"
 #include "one_file.h"
 

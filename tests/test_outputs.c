@@ -3,8 +3,8 @@
 #include <dirent.h>
 #include <sys/stat.h>
 
-#include "base/dir.h"
 #include "base/machine.h"
+#include "file/dir.h"
 #include "program.h"
 
 static int entries(const char *directory) {

@@ -1,8 +1,8 @@
 /* The report on a run's metrics: what tests of the whole program do not meet. */
 #include <unistd.h>
 
-#include "base/dir.h"
-#include "base/file.h"
+#include "file/dir.h"
+#include "file/file.h"
 #include "pages/history.h"
 #include "pages/report.h"
 #include "testing.h"

@@ -1,6 +1,6 @@
 /* safetensors: what is written is read; whatever is damaged or hostile is refused. */
-#include "base/file.h"
-#include "base/tensors_set.h"
+#include "file/file.h"
+#include "file/tensors_set.h"
 #include "one_file.h"
 #include "program.h"
 

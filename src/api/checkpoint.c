@@ -9,12 +9,12 @@
 
 #include "api/model.h"
 #include "api/ranks.h"
-#include "base/checkpoints.h"
 #include "base/error.h"
-#include "base/tensors_set.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
 #include "comm/collective.h"
+#include "file/checkpoints.h"
+#include "file/tensors_set.h"
 #include "model/weights.h"
 
 /* What is to be loaded, and how. */

@@ -7,13 +7,13 @@
 #include <string.h>
 
 #include "api/ranks.h"
-#include "base/dir.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "base/threads.h"
 #include "comm/collective.h"
+#include "file/dir.h"
+#include "file/file.h"
 #include "model/weights.h"
 #include "moe/route_stats.h"
 

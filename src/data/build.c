@@ -3,8 +3,6 @@
 #include <string.h>
 
 #include "base/buffer.h"
-#include "base/dir.h"
-#include "base/json.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "base/threads.h"
@@ -13,6 +11,8 @@
 #include "data/encoder.h"
 #include "data/holdout.h"
 #include "data/pipeline.h"
+#include "file/dir.h"
+#include "file/json.h"
 
 /* A block of text on its way to tokens. */
 typedef struct job {

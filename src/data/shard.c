@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/sync.h"
 #include "data/encoder.h"
+#include "file/sync.h"
 
 enum { HEADER_BYTES = 128, VERSION = 1 };
 static const char MAGIC[] = "choirshd";

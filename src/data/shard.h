@@ -2,8 +2,8 @@
 #ifndef CH_DATA_SHARD_H
 #define CH_DATA_SHARD_H
 
-#include "base/file.h"
 #include "base/hash.h"
+#include "file/file.h"
 
 typedef struct ch_shard_info {
   int vocab_size;

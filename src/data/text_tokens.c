@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "data/encoder.h"
 #include "data/utf8.h"
+#include "file/file.h"
 
 static const size_t FILE_LIMIT = (size_t)1 << 36;
 

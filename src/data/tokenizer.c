@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
-#include "base/checkpoints.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "choir/model.h"
 #include "data/encoder.h"
 #include "data/spm_spec.h"
 #include "data/utf8.h"
+#include "file/checkpoints.h"
+#include "file/file.h"
 
 static const size_t FILE_LIMIT = (size_t)256 << 20;
 

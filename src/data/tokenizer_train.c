@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/file.h"
 #include "base/format.h"
 #include "base/machine.h"
 #include "base/reserved.h"
@@ -16,6 +15,7 @@
 #include "data/sample.h"
 #include "data/text.h"
 #include "data/utf8.h"
+#include "file/file.h"
 
 enum {
   BLOCK_BYTES = 1 << 14,

@@ -6,9 +6,9 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
+#include "file/json.h"
 #include "model/config.h"
 #include "model/param.h"
 #include "moe/router.h"

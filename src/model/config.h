@@ -2,8 +2,8 @@
 #ifndef CH_MODEL_CONFIG_H
 #define CH_MODEL_CONFIG_H
 
-#include "base/json.h"
 #include "choir/config.h"
+#include "file/json.h"
 
 typedef enum {
   CH_FIELD_INTEGER, /* int */

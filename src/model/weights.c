@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/binding.h"
+#include "file/binding.h"
 #include "base/error.h"
-#include "base/tensors.h"
 #include "comm/collective.h"
+#include "file/tensors.h"
 
 ch_part ch_stored_part(const ch_stored *s, const ch_grid *grid, int rank) {
   int64_t count = (int64_t)(s->tensor.bytes / sizeof(real)), width = s->hidden;

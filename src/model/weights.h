@@ -23,7 +23,7 @@ ch_stored ch_stored_param(const ch_param *param);
 /* The elements of it that a rank of a replica has. */
 ch_part ch_stored_part(const ch_stored *stored, const ch_grid *grid, int rank);
 
-/* Writes a file, or where its tensors have more than `most` bytes several and an index (base/tensors_set.h). What the
+/* Writes a file, or where its tensors have more than `most` bytes several and an index (file/tensors_set.h). What the
  * files hold does not depend on the number of ranks. Of several ranks number f writes the files f, f + P, ...; the
  * others of its replica send it what it has not: one tensor a file at a time, copied from x's memory to the host. The
  * first rank looks into all files and writes the index. metadata: as choir_tensors_write takes it, the same on all

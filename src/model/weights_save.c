@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/binding.h"
+#include "file/binding.h"
 #include "base/error.h"
-#include "base/tensors_set.h"
 #include "comm/collective.h"
+#include "file/tensors_set.h"
 #include "model/weights.h"
 
 typedef struct stage {

@@ -1,6 +1,6 @@
 #include "moe/route_stats_json.h"
 
-#include "base/json.h"
+#include "file/json.h"
 
 json_t *ch_certificate_json(const choir_certificate *c) {
   if (!c->assignments) return json_null();

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
+#include "file/json.h"
 #include "task/task.h"
 
 /* A list of at least `least` texts, and of numbers too where `numbers` says so. */

@@ -5,10 +5,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/binding.h"
-#include "base/checkpoints.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
+#include "file/binding.h"
+#include "file/checkpoints.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "task/tune.h"

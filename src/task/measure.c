@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
-#include "base/json.h"
+#include "file/file.h"
+#include "file/json.h"
 
 /* Matthews' correlation and F1 of two labels; both are 0 where everything is one label. */
 static void binary(const int64_t table[2][2], choir_task_measure *m) { /* [label][prediction] */

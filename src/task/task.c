@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "base/suggest.h"
+#include "file/json.h"
 
 /* Takes over the reference. */
 static int make_task(json_t *json, const char *name, choir_task **task) {

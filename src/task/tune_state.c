@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
+#include "file/file.h"
+#include "file/json.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "task/tune.h"

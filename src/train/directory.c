@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/dir.h"
+#include "file/dir.h"
 
 int ch_run_directory_check(const char *out) {
   char path[PATH_MAX];

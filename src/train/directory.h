@@ -2,7 +2,7 @@
 #ifndef CH_TRAIN_DIRECTORY_H
 #define CH_TRAIN_DIRECTORY_H
 
-#include "base/claim.h"
+#include "file/claim.h"
 
 /* CHOIR_ERROR_ARGUMENT where `out` holds built data, which no run may be written into. */
 int ch_run_directory_check(const char *out);

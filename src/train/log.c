@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/dir.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/sync.h"
+#include "file/dir.h"
+#include "file/file.h"
+#include "file/sync.h"
 
 /* The end of the last whole line; 0: there is none, or it cannot be read. */
 static int64_t end_of_lines(int fd, int64_t bytes) {

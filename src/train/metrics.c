@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/format.h"
-#include "base/json.h"
 #include "choir/version.h"
+#include "file/file.h"
+#include "file/json.h"
 #include "model/config.h"
 #include "moe/route_stats_json.h"
 

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/checkpoints.h"
 #include "base/error.h"
+#include "file/checkpoints.h"
 #include "model/config.h"
 #include "model/weights.h"
 

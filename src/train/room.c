@@ -6,9 +6,9 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/machine.h"
-#include "base/sync.h"
+#include "file/file.h"
+#include "file/sync.h"
 
 enum { WAITING_MOST = 64 << 20 }; /* bytes of log lines in memory */
 

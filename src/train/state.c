@@ -9,12 +9,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/checkpoints.h"
-#include "base/dir.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/tensors_set.h"
 #include "comm/collective.h"
+#include "file/checkpoints.h"
+#include "file/dir.h"
+#include "file/file.h"
+#include "file/tensors_set.h"
 #include "model/weights.h"
 
 int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {

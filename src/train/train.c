@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include "api/ranks.h"
-#include "base/checkpoints.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/reserved.h"
 #include "comm/collective.h"
+#include "file/checkpoints.h"
+#include "file/file.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/directory.h"

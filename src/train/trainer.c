@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/dir.h"
 #include "base/error.h"
+#include "file/dir.h"
 #include "train/state.h"
 
 struct choir_trainer {

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/file.h"
+#include "file/file.h"
 #include "shim.h"
 
 static void *grow(void *list, int count, int *room, size_t size) {

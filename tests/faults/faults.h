@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "../program.h"
-#include "base/temporary.h"
+#include "file/temporary.h"
 #include "shim.h"
 
 /* A job runs in a directory of its own, where `out` is what it makes. */

@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
-#include "base/dir.h"
-#include "base/file.h"
 #include "base/rng.h"
 #include "bench/cases.h"
 #include "choir/tokenizer.h"
 #include "data/text.h"
 #include "data/utf8.h"
+#include "file/dir.h"
+#include "file/file.h"
 
 typedef struct {
   choir_tokenizer *tokenizer;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "file/file.h"
 
 /* The format: "\x93NUMPY", version bytes, length of the header (2 bytes little-endian in version 1, 4 from 2 on), the
  * header (a Python dict literal with exactly the keys descr, fortran_order and shape, padded with spaces, ended by a

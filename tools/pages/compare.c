@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/format.h"
-#include "base/json.h"
 #include "choir/version.h"
+#include "file/json.h"
 #include "pages/chart.h"
 #include "pages/history.h"
 #include "pages/page.h"

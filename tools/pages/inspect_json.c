@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "base/json.h"
+#include "file/json.h"
 #include "pages/inspect.h"
 
 static json_t *numbers(const double *values, int count) {

@@ -5,11 +5,11 @@
 
 #include "api/model.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "choir/version.h"
 #include "data/encoder.h"
 #include "data/utf8.h"
+#include "file/file.h"
+#include "file/json.h"
 #include "pages/inspect.h"
 #include "pages/page.h"
 

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/format.h"
-#include "base/json.h"
+#include "file/file.h"
+#include "file/json.h"
 
 void ch_html_text(FILE *out, const char *text) {
   for (; *text; text++) {

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "choir/version.h"
+#include "file/json.h"
 #include "pages/chart.h"
 #include "pages/history.h"
 #include "pages/page.h"

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
 #include "base/suggest.h"
 #include "comm/collective.h"
+#include "file/json.h"
 
 static const double assumed_share = 0.6; /* what products of a training step reach in docs/performance.md, about */
 

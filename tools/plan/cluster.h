@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "base/json.h"
+#include "file/json.h"
 #include "train/cost.h"
 
 enum { CH_LEVELS = 6, CH_TORUS_DIMS = 4, CH_CLUSTER_TEXT = 512 };

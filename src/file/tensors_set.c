@@ -1,4 +1,4 @@
-#include "base/tensors_set.h"
+#include "file/tensors_set.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/json.h"
+#include "file/json.h"
 
 enum { SUFFIX_BYTES = sizeof CH_TENSORS_SUFFIX - 1 };
 

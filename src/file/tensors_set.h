@@ -1,9 +1,9 @@
 /* Several safetensors files that stand for one which would be too large, as Hugging Face has them: of NAME.safetensors
  * there are NAME-00001-of-00003.safetensors, ..., and NAME.safetensors.index.json, which says where each tensor is. */
-#ifndef CH_BASE_TENSORS_SET_H
-#define CH_BASE_TENSORS_SET_H
+#ifndef CH_FILE_TENSORS_SET_H
+#define CH_FILE_TENSORS_SET_H
 
-#include "base/tensors.h"
+#include "file/tensors.h"
 
 #define CH_TENSORS_SUFFIX ".safetensors"
 #define CH_TENSORS_INDEX ".index.json"

@@ -1,6 +1,6 @@
 /* Where checkpoints stand: RUN/checkpoints/STEP, the step in eight digits or more; RUN/best may name one of them. */
-#ifndef CH_BASE_CHECKPOINTS_H
-#define CH_BASE_CHECKPOINTS_H
+#ifndef CH_FILE_CHECKPOINTS_H
+#define CH_FILE_CHECKPOINTS_H
 
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-#include "base/temporary.h"
+#include "file/temporary.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "base/checkpoints.h"
+#include "file/checkpoints.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/tensors_set.h"
+#include "file/file.h"
+#include "file/tensors_set.h"
 
 void ch_checkpoint_path(const char *run, int64_t step, char *out) {
   snprintf(out, PATH_MAX, "%s/checkpoints/%08" PRId64, run, step);

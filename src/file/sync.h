@@ -1,6 +1,6 @@
 /* What makes writes outlive a crash of the machine, and what to say where they fail. */
-#ifndef CH_BASE_SYNC_H
-#define CH_BASE_SYNC_H
+#ifndef CH_FILE_SYNC_H
+#define CH_FILE_SYNC_H
 
 #include <stdint.h>
 

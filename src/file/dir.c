@@ -1,4 +1,4 @@
-#include "base/dir.h"
+#include "file/dir.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/sync.h"
+#include "file/sync.h"
 
 /* The directory's name without slashes at its end. */
 static int name_dir(ch_dir *dir, const char *path) {

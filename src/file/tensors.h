@@ -1,6 +1,6 @@
 /* What the reader and the writer of safetensors files share. docs/formats.md describes the checksums. */
-#ifndef CH_BASE_TENSORS_H
-#define CH_BASE_TENSORS_H
+#ifndef CH_FILE_TENSORS_H
+#define CH_FILE_TENSORS_H
 
 #include <jansson.h>
 

@@ -1,8 +1,8 @@
 /* Directories that are either whole or not there. */
-#ifndef CH_BASE_DIR_H
-#define CH_BASE_DIR_H
+#ifndef CH_FILE_DIR_H
+#define CH_FILE_DIR_H
 
-#include "base/temporary.h"
+#include "file/temporary.h"
 
 /* A directory being written, for checkpoints: fill `temporary`, then commit. */
 typedef struct ch_dir {

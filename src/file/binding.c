@@ -1,4 +1,4 @@
-#include "base/binding.h"
+#include "file/binding.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "file/file.h"
 #include "base/hash.h"
-#include "base/json.h"
+#include "file/json.h"
 
 enum { TOKENIZER_LIMIT = 1 << 28 };
 

@@ -1,6 +1,6 @@
 /* Strict JSON on top of jansson: every refusal names the file and the place in it. */
-#ifndef CH_BASE_JSON_H
-#define CH_BASE_JSON_H
+#ifndef CH_FILE_JSON_H
+#define CH_FILE_JSON_H
 
 #include <jansson.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* The directory that a run works in: made where it was not there, and locked. */
-#ifndef CH_BASE_CLAIM_H
-#define CH_BASE_CLAIM_H
+#ifndef CH_FILE_CLAIM_H
+#define CH_FILE_CLAIM_H
 
 #include <stddef.h>
 

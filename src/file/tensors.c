@@ -1,5 +1,5 @@
 
-#include "base/tensors.h"
+#include "file/tensors.h"
 
 #include <endian.h>
 #include <inttypes.h>
@@ -7,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/names.h"
+#include "file/file.h"
+#include "file/json.h"
 
 enum { HEADER_LIMIT = 100000000 }; /* as in the specification's own reader */
 

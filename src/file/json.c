@@ -1,4 +1,4 @@
-#include "base/json.h"
+#include "file/json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "base/buffer.h"
-#include "base/file.h"
 #include "base/format.h"
 #include "base/printable.h"
 #include "base/suggest.h"
+#include "file/file.h"
 
 enum { FILE_LIMIT = 16 << 20 };
 

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
-#include "base/tensors.h"
+#include "file/file.h"
+#include "file/json.h"
+#include "file/tensors.h"
 
 /* What goes into the file, in this order: larger elements first, otherwise as given, so that all data is aligned
  * without gaps. */

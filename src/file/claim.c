@@ -1,4 +1,4 @@
-#include "base/claim.h"
+#include "file/claim.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/dir.h"
-#include "base/sync.h"
+#include "file/dir.h"
+#include "file/sync.h"
 
 /* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
 static int busy(const char *directory, int fd) {

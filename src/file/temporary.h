@@ -1,8 +1,8 @@
 /* Where outputs are made before they get their names: a directory PARENT/.choir-tmp-PID-NUMBER that only choir makes
  * and that says so inside. Its mark is locked as long as its maker lives, so that whoever comes later can tell what a
  * killed process left, on any machine and in any container that sees the same directory. */
-#ifndef CH_BASE_TEMPORARY_H
-#define CH_BASE_TEMPORARY_H
+#ifndef CH_FILE_TEMPORARY_H
+#define CH_FILE_TEMPORARY_H
 
 #include <stddef.h>
 

@@ -1,13 +1,13 @@
 /* Files that are either whole or not there: written beside, fsynced, renamed. Directories: dir.h. */
-#ifndef CH_BASE_FILE_H
-#define CH_BASE_FILE_H
+#ifndef CH_FILE_FILE_H
+#define CH_FILE_FILE_H
 
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "base/error.h"
-#include "base/temporary.h"
+#include "file/temporary.h"
 
 /* A file being written. Errors are remembered: write on, and ask ch_file_commit. */
 typedef struct ch_file {

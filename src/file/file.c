@@ -1,4 +1,4 @@
-#include "base/file.h"
+#include "file/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/sync.h"
+#include "file/sync.h"
 
 enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 

@@ -1,4 +1,4 @@
-#include "base/sync.h"
+#include "file/sync.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/temporary.h"
+#include "file/temporary.h"
 
 int ch_write_error(int number, const char *path, uint64_t needed) {
   if (number == ENOSPC || number == EDQUOT) {
