@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "device/device.h"
 
 int ch_device_wanted = -1;
@@ -11,7 +12,7 @@ int ch_device_wanted = -1;
 int ch_driver_note(ch_driver *d, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  if (!d->failed) vsnprintf(d->problem, sizeof d->problem, format, args);
+  if (!d->failed) ch_vformat(d->problem, sizeof d->problem, format, args);
   va_end(args);
   d->failed = 1;
   return 0;
