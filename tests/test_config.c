@@ -244,8 +244,10 @@ static void check_router_option(const ch_router *router, int number) {
     return;
   }
   refused(codes[0], option, value, router->name, "does not take it");
-  refused(choir_route(&c.model.router, 32, 2, score, 1, NULL, NULL, 0, 0, 0, gate, NULL), option, value, router->name);
-  refused(choir_route_by_thresholds(&c.model.router, 32, 2, score, 1, NULL, score, gate, NULL), option, value);
+  choir_route_request request = {.options = &c.model.router, .n = 32, .e = 2, .scores = score, .is_logits = 1};
+  refused(choir_route(&request, gate, NULL), option, value, router->name);
+  request.thresholds = score;
+  refused(choir_route(&request, gate, NULL), option, value);
   refused(choir_layer_create(&o, &layer), option, value, router->name);
 }
 

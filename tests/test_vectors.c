@@ -108,8 +108,16 @@ static void check_route(const choir_tensors *file, const char *name) {
   float *gates = test_new((int64_t)n * e);
   test_poison(gates, (int64_t)n * e);
   choir_route_stats s = {0};
-  test_ok(choir_route(&o.router, n, e, scores->data, o.logits, choir_tensors_find(file, "ids")->data,
-                      valid ? valid->data : NULL, o.sequence_length, 1, 0, gates, &s));
+  test_ok(choir_route(&(choir_route_request){.options = &o.router,
+                                             .n = n,
+                                             .e = e,
+                                             .scores = scores->data,
+                                             .is_logits = o.logits,
+                                             .tokens = choir_tensors_find(file, "ids")->data,
+                                             .valid = valid ? valid->data : NULL,
+                                             .sequence_length = o.sequence_length,
+                                             .training = 1},
+                      gates, &s));
   close_case(gates, data_of(file, name, "gates"), (int64_t)n * e, 1e-6, name, "gates");
   check_stats(&s, data_of(file, name, "summary"), name);
   check_counts(s.load, data_of(file, name, "load"), e, name, "load");

@@ -104,7 +104,6 @@ lib.choir_model_forward.argtypes = [c.c_void_p, c.c_int, c.c_int] + [c.c_void_p]
 lib.choir_model_parameter.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
 lib.choir_model_get_parameter.argtypes = [c.c_void_p, c.c_int, c.c_int, c.c_void_p]
 lib.choir_model_set_parameter.argtypes = [c.c_void_p, c.c_int, c.c_void_p]
-lib.choir_route_by_thresholds.argtypes = [c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_int] + [c.c_void_p] * 4
 lib.choir_route_backward.argtypes = [c.c_void_p, c.c_void_p, c.c_double, c.c_void_p]
 lib.choir_generate.argtypes = [c.c_void_p] * 3 + [c.c_int] + [c.c_void_p] * 2
 lib.choir_score_requests.argtypes = [c.c_void_p] * 3 + [I64] + [c.c_void_p] * 2

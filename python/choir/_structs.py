@@ -108,7 +108,8 @@ RouteRequest = struct(
     *_all(c.c_void_p, "scores tokens valid"),
     *_all(c.c_int, "is_logits sequence_length training"),
     ("seed", c.c_uint64),
-    reserved=8,
+    ("thresholds", c.c_void_p),
+    reserved=7,
 )
 RouterOption = struct("RouterOption", *_all(c.c_char_p, "name help"), ("value", _NAME), reserved=4)
 
