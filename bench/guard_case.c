@@ -48,7 +48,15 @@ static int route_repeatedly(const choir_router_options *options, int n, int e, i
   if (!code) fill_logits(scores, (int64_t)cells);
   for (int t = 0; !code && t < n; t++) tokens[t] = (int32_t)((int64_t)t * 7919 % 32000);
   for (int i = 0; !code && i < repetitions; i++)
-    code = choir_route(options, n, e, scores, 1, tokens, NULL, 0, 1, 1, gates, NULL);
+    code = choir_route(&(choir_route_request){.options = options,
+                                              .n = n,
+                                              .e = e,
+                                              .scores = scores,
+                                              .is_logits = 1,
+                                              .tokens = tokens,
+                                              .training = 1,
+                                              .seed = 1},
+                       gates, NULL);
   free(tokens);
   free(gates);
   free(scores);

@@ -206,7 +206,7 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 
 /* A row for verbs that load a checkpoint, with these choir_run_options. */
 #define CLI_UNCHECKED(run) \
-  { "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL, "also load weights that are not finite", 0 }
+  { "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL, "also load weights that are not finite, and an edited config or tokenizer", 0 }
 
 /* inspect_text.c: what choir stats and choir inspect share. */
 typedef struct cli_inspect_options {

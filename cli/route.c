@@ -74,10 +74,18 @@ static int route(const choir_router_options *options, const char *path, const ch
   float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
   choir_route_stats stats;
   if (!gates) return cli_fail_with("out of memory");
-  int code = o.thresholds ? choir_route_by_thresholds(options, n, e, scores->data, o.logits, valid->data,
-                                                      thresholds->data, gates, &stats)
-                          : choir_route(options, n, e, scores->data, o.logits, tokens->data, valid->data,
-                                        o.sequence_length, o.training, (uint64_t)o.seed, gates, &stats);
+  const choir_route_request request = {.options = options,
+                                       .n = n,
+                                       .e = e,
+                                       .scores = scores->data,
+                                       .tokens = tokens->data,
+                                       .valid = valid->data,
+                                       .is_logits = o.logits,
+                                       .sequence_length = o.sequence_length,
+                                       .training = o.training,
+                                       .seed = (uint64_t)o.seed,
+                                       .thresholds = thresholds->data};
+  int code = choir_route(&request, gates, &stats);
   int status = code ? refuse(path) : 0;
   if (!status) {
     ch_npy array = {.type = CH_NPY_FLOAT32, .dims = 2, .shape = {n, e}, .data = gates};

@@ -42,6 +42,7 @@ static const cli_option options[] = {
     CLI_COMPUTE(&o.run.compute),
     CLI_THREADS(&o.run.threads),
     CLI_BACKEND(&o.run.backend),
+    CLI_UNCHECKED(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};
 

@@ -107,4 +107,21 @@ found=$(grep -rnE '\b(abort|exit|printf|puts|perror) *\(' src tools --include='*
 [ -z "$found" ] || fail "library and tools neither exit nor print:
 $found"
 
+# Statement by statement: a host's decimal comma must reach no file (src/base/format.h). Studies are the program's alone.
+found=$(find src tools -name '*.c' ! -path src/base/format.c ! -name 'study_*' -exec awk -v RS=';' '
+  /(^|[^a-z_])v?(sn|f|d|s)?printf *\((.*%[-+0 #]*[0-9*]*(\.[0-9*]*)?l?[aefgAEFG]|[^"]*format)/ ||
+  /(^|[^a-z_])(strto(d|f|ld)|atof|setlocale) *\(/ { print FILENAME ": " $0 }' {} + 2>/dev/null)
+[ -z "$found" ] || fail "numbers become text, and text numbers, by ch_format, ch_print and ch_number only:
+$found"
+# How many threads there are has been asked for (base/threads.h): what OpenMP takes by itself has not been.
+found=$(find src tools -name '*.[ch]' -exec awk '/pragma omp parallel/ {
+  line = $0
+  while (line ~ /\\$/ && (getline more) > 0) line = line more
+  if (line !~ /num_threads/) print FILENAME ": " line }' {} + 2>/dev/null)
+[ -z "$found" ] || fail "parallel regions without num_threads:
+$found"
+found=$(grep -n 'setlocale *(' cli/*.c)
+[ -z "$found" ] || fail "the program speaks the language of C:
+$found"
+
 [ $failures = 0 ]

@@ -127,7 +127,7 @@ static int learn(const ch_comm *comm, void *context) {
   }
   int differ = collect(&m, mine);
   for (int l = 0; l < LAYERS && !forked_means && comm->size > 1; l++) /* it really went in rounds */
-    differ |= m.net.block[l].moe >= 0 && !m.net.block[l].saved.exchange.round.several;
+    differ |= m.net.block[l].moe >= 0 && !m.net.block[l].saved.dispatch.round.several;
   tear_down(&m);
   if (comm->rank) free(mine);
   return differ;

@@ -1,4 +1,7 @@
 /* choir_bench: every case runs small and agrees with the reference; problems that are wrong are refused by name. */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "bench/bench.h"
 #include "moe/router.h"
 #include "op/backend.h"
@@ -170,6 +173,23 @@ static void defaults_name_cases(void **state) {
   }
 }
 
+/* OpenMP's threads do not come along into a child: it is refused, and does not wait for them. */
+static void forked(void **state) {
+  (void)state;
+  choir_bench_result r;
+  test_ok(choir_bench("moe n=32 d=8 h=16 e=4", &options, &r)); /* on two threads */
+  fflush(NULL);
+  pid_t child = fork();
+  if (!child) {
+    alarm(20);
+    int code = choir_bench("moe n=32 d=8 h=16 e=4", &options, &r);
+    _exit(code == CHOIR_ERROR_UNSUPPORTED && strstr(choir_error_message(), "forked") ? 0 : 1);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_case_agrees_with_the_reference),
@@ -179,6 +199,7 @@ int main(void) {
       cmocka_unit_test(a_router_is_a_share_of_a_layer_as_full),
       cmocka_unit_test(refuses_wrong_problems),
       cmocka_unit_test(defaults_name_cases),
+      cmocka_unit_test(forked),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

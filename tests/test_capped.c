@@ -142,8 +142,9 @@ static void certificates_add_up(void **state) {
   strcpy(c.options.solver, "dykstra");
   choir_route_stats stats, more;
   float gates[N * E];
-  test_ok(choir_route(&c.options, N, E, c.scores, 0, NULL, NULL, 0, 0, 0, gates, &stats));
-  test_ok(choir_route(&c.options, N, E, c.scores, 0, NULL, NULL, 0, 0, 0, gates, &more));
+  const choir_route_request request = {.options = &c.options, .n = N, .e = E, .scores = c.scores};
+  test_ok(choir_route(&request, gates, &stats));
+  test_ok(choir_route(&request, gates, &more));
   int64_t over = 0;
   for (int i = 3; i <= E; i++) over += stats.histogram[i];
   assert_int_equal(stats.certificate.over_cap, over);

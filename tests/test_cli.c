@@ -143,7 +143,9 @@ static void route(void **state) {
     test_ok(choir_router_default(*name, &options));
     int capacity = ch_router_takes(ch_router_find(*name), CH_ROUTER_TAKES(capacity_factor));
     if (capacity) options.capacity_factor = 1.5;
-    test_ok(choir_route(&options, n, e, scores, 1, NULL, valid, 0, 0, 0, wanted, NULL));
+    test_ok(choir_route(
+        &(choir_route_request){.options = &options, .n = n, .e = e, .scores = scores, .is_logits = 1, .valid = valid},
+        wanted, NULL));
     program_must("choir route --router %s %s s.npy --logits --valid v.npy --out g.npy --json", *name,
                  capacity ? "--capacity-factor 1.5" : "");
     json_t *root = program_json();

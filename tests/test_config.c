@@ -73,9 +73,9 @@ static void disturb(choir_config *c, const ch_field *f) {
   else if (f->kind == CH_FIELD_FLAG)
     snprintf(value, sizeof value, f->value != 0 ? "false" : "true");
   else if (f->kind == CH_FIELD_NUMBER)
-    snprintf(value, sizeof value, "%.17g", f->low + (f->high < 1 ? f->high : 1) / 3);
+    ch_format(value, sizeof value, "%.17g", f->low + (f->high < 1 ? f->high : 1) / 3);
   else
-    snprintf(value, sizeof value, "%.0f", f->high - 1);
+    ch_format(value, sizeof value, "%.0f", f->high - 1);
   test_ok(choir_config_set(c, f->path, value));
 }
 
@@ -95,8 +95,8 @@ static void every_field_round_trips(void **state) {
     disturb(&c, f);
     assert_memory_not_equal(&c, &before, sizeof c);
     char low[32], high[32];
-    snprintf(low, sizeof low, "%.17g", f->low - 1);
-    snprintf(high, sizeof high, "%.17g", f->high * 2 + 1);
+    ch_format(low, sizeof low, "%.17g", f->low - 1);
+    ch_format(high, sizeof high, "%.17g", f->high * 2 + 1);
     before = c;
     if (f->kind != CH_FIELD_WORD) {
       refused(choir_config_set(&c, f->path, low), f->path, low);
@@ -246,8 +246,10 @@ static void check_router_option(const ch_router *router, int number) {
     return;
   }
   refused(codes[0], option, value, router->name, "does not take it");
-  refused(choir_route(&c.model.router, 32, 2, score, 1, NULL, NULL, 0, 0, 0, gate, NULL), option, value, router->name);
-  refused(choir_route_by_thresholds(&c.model.router, 32, 2, score, 1, NULL, score, gate, NULL), option, value);
+  choir_route_request request = {.options = &c.model.router, .n = 32, .e = 2, .scores = score, .is_logits = 1};
+  refused(choir_route(&request, gate, NULL), option, value, router->name);
+  request.thresholds = score;
+  refused(choir_route(&request, gate, NULL), option, value);
   refused(choir_layer_create(&o, &layer), option, value, router->name);
 }
 

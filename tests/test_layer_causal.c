@@ -38,8 +38,14 @@ static void routes_a_matrix(void **state) {
     choir_route_stats stats;
     int64_t slots = 0;
     const uint8_t *mask = variant & 2 ? valid : NULL;
-    test_ok(choir_route_by_thresholds(&o, N, E, variant & 4 ? logits : scores, variant & 4, mask, thresholds, gates,
-                                      &stats));
+    test_ok(choir_route(&(choir_route_request){.options = &o,
+                                               .n = N,
+                                               .e = E,
+                                               .scores = variant & 4 ? logits : scores,
+                                               .is_logits = variant & 4,
+                                               .valid = mask,
+                                               .thresholds = thresholds},
+                        gates, &stats));
     for (int j = 0; j < N * E; j++) {
       float want = mask && !mask[j / E] ? 0 : naive_gate(scores + j / E * E, j % E, o.cap);
       if (!(fabsf(gates[j] - want) < 1e-6f)) fail_msg("token %d, expert %d: %g", j / E, j % E, (double)gates[j]);
@@ -51,12 +57,14 @@ static void routes_a_matrix(void **state) {
   }
   choir_router_options o = router_options("expert_choice"), hash = router_options("hash");
   float bad[E] = {0, NAN};
-  test_ok(choir_route_by_thresholds(&o, 1, E, scores, 0, NULL, thresholds, gates, NULL)); /* a token by itself */
-  refused(choir_route_by_thresholds(&o, N, E, scores, 0, NULL, bad, gates, NULL), CHOIR_ERROR_NUMERIC, "thresholds[1]");
-  refused(choir_route_by_thresholds(&o, N, E, scores, 0, NULL, NULL, gates, NULL), CHOIR_ERROR_ARGUMENT,
-          "thresholds is NULL");
-  refused(choir_route_by_thresholds(&hash, N, E, scores, 0, NULL, thresholds, gates, NULL), CHOIR_ERROR_ARGUMENT,
-          "'hash' keeps no thresholds");
+  choir_route_request r = {.options = &o, .n = 1, .e = E, .scores = scores, .thresholds = thresholds};
+  test_ok(choir_route(&r, gates, NULL)); /* a token by itself */
+  r.n = N;
+  r.thresholds = bad;
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_NUMERIC, "thresholds[1]");
+  r.options = &hash;
+  r.thresholds = thresholds;
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "'hash' keeps no thresholds");
 }
 
 static choir_layer *causal_layer(const char *router) {

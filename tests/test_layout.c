@@ -78,10 +78,10 @@ static void plan_marks_the_same(const job *j) {
   choir_plan *plan;
   const choir_plan_layout *l;
   int marked = 0;
-  snprintf(text, sizeof text,
-           "{\"name\": \"same\", \"ranks\": %d, \"fp32_gflops\": 100, \"memory_gib\": %.9g, \"memory_gbs\": 20, "
-           "\"levels\": [{\"name\": \"net\", \"ranks\": %d, \"bandwidth_gbs\": 1, \"latency_us\": 0}]}",
-           j->ranks, j->mib > 0 ? j->mib / 1024 : 1000, j->ranks);
+  ch_format(text, sizeof text,
+            "{\"name\": \"same\", \"ranks\": %d, \"fp32_gflops\": 100, \"memory_gib\": %.9g, \"memory_gbs\": 20, "
+            "\"levels\": [{\"name\": \"net\", \"ranks\": %d, \"bandwidth_gbs\": 1, \"latency_us\": 0}]}",
+            j->ranks, j->mib > 0 ? j->mib / 1024 : 1000, j->ranks);
   test_ok(ch_file_save("cluster.json", text, strlen(text)));
   test_ok(choir_plan_create(&j->config, &(choir_plan_options){.cluster = "cluster.json"}, &plan));
   for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++) {

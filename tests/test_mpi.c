@@ -224,6 +224,20 @@ static void one_is_silent(void **state) {
   }
 }
 
+/* A process that stops when all is saved, before it has left: the others end, too, and say why. */
+static void one_does_not_leave(void **state) {
+  (void)state;
+  needs_mpi();
+  if (!*CHOIR_SHORT_MESSAGE) test_skip("a rank that does not leave: preloaded, which sanitizers do not allow");
+#define ENDS FRESH "--set steps=1 --rank-timeout 4 --out left"
+  int status = program_run(MPIRUN_SET "timeout -s KILL 60 " MPIRUN_WORDS "-n 1 " ENDS
+                                      " : -n 1 env STOPS_AT_END=1 LD_PRELOAD='%s' " ENDS,
+                           CHOIR_SHORT_MESSAGE);
+  if (status != 4 || !times(" has waited for 4 s in ") || !times("for a rank that has not left"))
+    fail_msg("status %d: %s", status, program_output);
+  assert_int_equal(times("done: 1 steps"), 1);
+}
+
 /* MPI lets it pass. How long it then takes mpirun to end is not looked at: tests/faults/faults_ranks.c. */
 static void a_message_is_short(void **state) {
   (void)state;
@@ -275,6 +289,7 @@ int main(void) {
                                      cmocka_unit_test(refuses_what_is_for_one),
                                      cmocka_unit_test(one_dies_all_end),
                                      cmocka_unit_test(one_is_silent),
+                                     cmocka_unit_test(one_does_not_leave),
                                      cmocka_unit_test(a_message_is_short),
                                      cmocka_unit_test(asked_before_the_first_step)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);

@@ -28,7 +28,7 @@ static choir_plan *plan_of(const choir_config *config, const char *cluster, int 
 
 static choir_plan *plan_on_pairs(const choir_config *config, double gib, double gbs) {
   char text[1024];
-  snprintf(text, sizeof text, pairs, gib, gbs);
+  ch_format(text, sizeof text, pairs, gib, gbs);
   return plan_of(config, text, 0);
 }
 
@@ -328,7 +328,7 @@ static void the_verb(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
   char text[1024];
-  snprintf(text, sizeof text, pairs, 1000.0, 1.0);
+  ch_format(text, sizeof text, pairs, 1000.0, 1.0);
   test_ok(ch_file_save("cluster.json", text, strlen(text)));
   test_ok(choir_config_save(&c, "config.json"));
   program_must("choir plan config.json --cluster cluster.json --out plan.html");

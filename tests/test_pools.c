@@ -173,7 +173,10 @@ static void refused(const char *pool, int n, int e, int length, int group, doubl
   if (factor > 0) o.capacity_factor = factor;
   assert_int_equal(ch_router_find("expert_choice")->check(&o, n, e, length), CHOIR_ERROR_ARGUMENT);
   if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
-  assert_int_equal(choir_route(&o, n, e, scores, 0, NULL, NULL, length, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(
+      choir_route(&(choir_route_request){.options = &o, .n = n, .e = e, .scores = scores, .sequence_length = length},
+                  gates, NULL),
+      CHOIR_ERROR_ARGUMENT);
 }
 
 static void impossible_pools_are_refused(void **state) {

@@ -92,7 +92,7 @@ static int train(const ch_comm *comm, void *context) {
   }
   if (!forked_means && comm->size > 1)
     for (int l = 0; l < j->config.model.layers; l++)
-      if (t.model->net.block[l].moe >= 0 && !t.model->net.block[l].saved.exchange.round.several) return 1;
+      if (t.model->net.block[l].moe >= 0 && !t.model->net.block[l].saved.dispatch.round.several) return 1;
   int64_t last = (int64_t)(mine->weights[STEPS - 1] >> 1);
   int other = ch_comm_max(comm, last) != last;
   ch_trainer_free(&t);

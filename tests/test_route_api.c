@@ -44,7 +44,15 @@ static void routes_a_matrix(void **state) {
     for (int is_logits = 0; is_logits < 2; is_logits++) {
       choir_route_stats stats;
       test_poison(gates, N * e);
-      test_ok(choir_route(&o, N, e, is_logits ? logits : scores, is_logits, ids, valid, 0, 1, 0, gates, &stats));
+      test_ok(choir_route(&(choir_route_request){.options = &o,
+                                                 .n = N,
+                                                 .e = e,
+                                                 .scores = is_logits ? logits : scores,
+                                                 .is_logits = is_logits,
+                                                 .tokens = ids,
+                                                 .valid = valid,
+                                                 .training = 1},
+                          gates, &stats));
       double mass = 0;
       int64_t load = 0, tokens = 0, slots = 0;
       for (int j = 0; j < N * e; j++) {
@@ -75,40 +83,52 @@ static void refuses_bad_matrices(void **state) {
   (void)state;
   float scores[N * E], gates[N * E];
   choir_router_options o = router_options("gshard_top2");
+  choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores};
   for (int j = 0; j < N * E; j++) scores[j] = 0.125f;
   scores[7 * E + 3] = NAN;
-  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_NUMERIC, "scores[7,3]");
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_NUMERIC, "scores[7,3]");
+  r.is_logits = 1;
   scores[7 * E + 3] = INFINITY;
-  refused(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_NUMERIC, "scores[7,3]");
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_NUMERIC, "scores[7,3]");
   scores[7 * E + 3] = -0.5f;
-  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "-0.5");
-  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL));
+  test_ok(choir_route(&r, gates, NULL));
+  r.is_logits = 0;
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "-0.5");
+  r.is_logits = 1;
   scores[7 * E + 3] = -INFINITY;
-  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL));
+  test_ok(choir_route(&r, gates, NULL));
   assert_true(gates[7 * E + 3] == 0);
   for (int i = 0; i < E; i++) scores[7 * E + i] = -INFINITY;
-  refused(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_NUMERIC, "every logit");
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_NUMERIC, "every logit");
   uint8_t valid[N];
   for (int t = 0; t < N; t++) valid[t] = t != 7;
-  test_ok(choir_route(&o, N, E, scores, 1, NULL, valid, 0, 0, 0, gates, NULL)); /* padding may hold anything */
+  r.valid = valid;
+  test_ok(choir_route(&r, gates, NULL)); /* padding may hold anything */
 
+  r.is_logits = 0;
   o = router_options("hash");
-  refused(choir_route(&o, N, E, scores, 0, NULL, valid, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "token ids");
-  int32_t ids[N] = {0, 1, -4};
-  refused(choir_route(&o, N, E, scores, 0, ids, valid, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "tokens[2] is -4");
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "token ids");
+  const int32_t ids[N] = {0, 1, -4};
+  r.tokens = ids;
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "tokens[2] is -4");
   o = router_options("expert_choice");
-  refused(choir_route(&o, 4, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "8 experts");
-  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, -1, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
-          "sequence_length -1");
-  refused(choir_route(&o, N, E, NULL, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "scores is NULL");
+  r = (choir_route_request){.options = &o, .n = 4, .e = E, .scores = scores};
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "8 experts");
+  r.n = N;
+  r.sequence_length = -1;
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "sequence_length -1");
+  r.sequence_length = 0;
+  r.scores = NULL;
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "scores is NULL");
+  r.scores = gates;
+  refused(choir_route(&r, NULL, NULL), CHOIR_ERROR_ARGUMENT, "what is to receive the result is NULL");
   strcpy(o.name, "switch");
-  refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
-          "no router 'switch'");
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "no router 'switch'");
+  r.tokens = ids;
   for (int K = -1; K < 1; K++) {
     o = router_options(K ? "random" : "quantile_balanced");
     o.experts_per_token = K;
-    refused(choir_route(&o, N, E, gates, 0, ids, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
-            K ? "experts_per_token -1" : "experts_per_token 0");
+    refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, K ? "experts_per_token -1" : "experts_per_token 0");
   }
 }
 
@@ -241,9 +261,15 @@ static void statistics_add_up(void **state) {
   choir_router_options o = router_options("switch_top1");
   choir_route_stats a, b, sum;
   test_normal(scores, N * E, 9);
-  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 1, 0, gates, &a));
-  test_ok(choir_route(&o, N / 2, E, scores, 1, NULL, NULL, 0, 1, 0, gates, &b));
-  test_ok(choir_route(&o, N, E, scores, 1, NULL, NULL, 0, 1, 0, gates, &sum));
+  test_ok(choir_route(
+      &(choir_route_request){.options = &o, .n = N, .e = E, .scores = scores, .is_logits = 1, .training = 1}, gates,
+      &a));
+  test_ok(choir_route(
+      &(choir_route_request){.options = &o, .n = N / 2, .e = E, .scores = scores, .is_logits = 1, .training = 1}, gates,
+      &b));
+  test_ok(choir_route(
+      &(choir_route_request){.options = &o, .n = N, .e = E, .scores = scores, .is_logits = 1, .training = 1}, gates,
+      &sum));
   test_ok(ch_route_stats_add(&sum, &b));
   assert_int_equal(sum.tokens, a.tokens + b.tokens);
   assert_int_equal(sum.assignments, a.assignments + b.assignments);

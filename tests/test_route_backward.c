@@ -38,7 +38,7 @@ static double loss(example *x) {
   const choir_route_request *r = &x->request;
   choir_route_stats stats;
   double sum = 0;
-  test_ok(choir_route(r->options, r->n, r->e, r->scores, r->is_logits, r->tokens, r->valid, 0, 1, 3, x->gates, &stats));
+  test_ok(choir_route(r, x->gates, &stats));
   for (int j = 0; j < r->n * r->e; j++) sum += (double)x->dgates[j] * (double)x->gates[j];
   sum += x->aux_weight * stats.aux_loss;
   choir_route_stats_free(&stats);
@@ -189,7 +189,7 @@ static void shows_what_it_routed(void **state) {
     shown s = {.calls = 0};
     make(&x, &o, 1, NULL);
     test_ok(choir_route_show(&x.request, show, &s));
-    test_ok(choir_route(&o, N, x.request.e, x.scores, 1, ids, NULL, 0, 1, 3, x.gates, &stats));
+    test_ok(choir_route(&x.request, x.gates, &stats));
     assert_int_equal(s.calls, 1);
     assert_memory_equal(s.gates, x.gates, sizeof(float) * (size_t)(N * x.request.e));
     assert_int_equal(s.slots, stats.assignments);

@@ -249,6 +249,37 @@ static void refuses_damaged_compression(void **state) {
   free(got.data);
 }
 
+/* Streams in a row are one text, whatever compressed them; what stands between two is no end of the file. */
+static void reads_every_stream(void **state) {
+  (void)state;
+  ch_buffer got = {0};
+  for (int f = 1; f < FILTERS; f++) {
+    compress(corpus_path("a"), filters[f], "kato\n", 5);
+    compress(corpus_path("b"), filters[f], "hundo\n", 6);
+    ch_buffer a = corpus_load(corpus_path("a")), b = corpus_load(corpus_path("b")), two = {0};
+    test_ok(ch_buffer_append(&two, a.data, a.size));
+    test_ok(ch_buffer_append(&two, b.data, b.size));
+    corpus_save(corpus_path("in"), two.data, two.size);
+    test_ok(read_one("in", NULL, NULL, 0, &got));
+    assert_string_equal(got.data, "kato\nhundo\n|");
+    for (int bit = 0; bit < 32; bit++) { /* where the second says what it is */
+      two.data[a.size + (size_t)bit / 8] ^= (char)(1 << bit % 8);
+      corpus_save(corpus_path("in"), two.data, two.size);
+      int code = read_one("in", NULL, NULL, 0, &got);
+      two.data[a.size + (size_t)bit / 8] ^= (char)(1 << bit % 8);
+      if (code != CHOIR_ERROR_FORMAT && (code || strcmp(got.data, "kato\nhundo\n|")))
+        fail_msg("filter %d, bit %d: code %d, text %s", f, bit, code, got.data);
+    }
+    two.size = a.size;
+    test_ok(ch_buffer_append(&two, "zzzz", 4));
+    test_ok(ch_buffer_append(&two, b.data, b.size));
+    corpus_save(corpus_path("in"), two.data, two.size);
+    test_fails(read_one("in", NULL, NULL, 0, &got), CHOIR_ERROR_FORMAT, "in: ");
+    free(a.data), free(b.data), free(two.data);
+  }
+  free(got.data);
+}
+
 /* Members in a row are one text, zeros may follow, other bytes may not. */
 static void reads_gzip_members(void **state) {
   (void)state;
@@ -289,7 +320,8 @@ int main(void) {
       cmocka_unit_test(reads_json_lines),          cmocka_unit_test(json_errors_name_the_line),
       cmocka_unit_test(invalid_bytes_are_located), cmocka_unit_test(reads_every_compression),
       cmocka_unit_test(refuses_archives),          cmocka_unit_test(refuses_damaged_compression),
-      cmocka_unit_test(reads_gzip_members),        cmocka_unit_test(names_what_cannot_be_read),
+      cmocka_unit_test(reads_every_stream),        cmocka_unit_test(reads_gzip_members),
+      cmocka_unit_test(names_what_cannot_be_read),
   };
   return cmocka_run_group_tests(tests, begin, end);
 }

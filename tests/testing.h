@@ -2,6 +2,7 @@
 #ifndef CH_TESTS_TESTING_H
 #define CH_TESTS_TESTING_H
 
+#include <locale.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +17,18 @@
 /* clang-format on */
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/rng.h"
 #include "device/device.h"
 #include "op/op.h"
+
+/* CHOIR_TEST_LOCALE: the whole test in a program that speaks another language: decimal commas, other capitals. The
+ * texts of errno stay as tests expect them. */
+__attribute__((constructor)) static void test_set_locale(void) {
+  const char *name = getenv("CHOIR_TEST_LOCALE");
+  if (name && !setlocale(LC_ALL, name)) printf("NOT TESTED: locale %s, which is not there\n", name);
+  setlocale(LC_MESSAGES, "C");
+}
 
 /* N(0,1) numbers; the same for the same (sub, index) on every machine. */
 static inline void test_normal(real *x, int64_t count, uint32_t sub) {

@@ -19,7 +19,8 @@ typedef struct choir_run_options {
   const char *backend;      /* "cpu" (NULL too), "reference" */
   int emulate_bf16;         /* run bf16 even where the CPU has none, by fp32 */
   int threads;              /* 0: all */
-  int unchecked;            /* take weights that are not finite, too: to look at them */
+  int unchecked;            /* take weights that are not finite, too, to look at them, and a config.json or
+                               tokenizer.model that is not the one that the weights were saved with */
   const choir_ranks *ranks; /* who shares the model (choir/ranks.h); NULL: it is this process's alone */
   int64_t shards;           /* of a checkpoint that is loaded: into how many its batches are cut, which the number of
                                processes must divide; 0: the config's train.shards. Training goes by its config */
@@ -36,14 +37,15 @@ CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const 
                                choir_model **model);
 
 /* Loads a checkpoint directory: config.json, model.safetensors and, unless `tokenizer` is NULL, tokenizer.model, all of
- * the same checkpoint. Checksum, every tensor's name, type, shape and values are checked; missing or surplus tensors
- * are errors. A run directory stands for its newest checkpoint that can be read: damaged ones and what is none are
- * passed over, each with a line in choir_notices, and where one vanishes meanwhile (a run removes its old ones) the
- * newest is looked for again. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and
- * as choir_model_init. Ranks load together, which checkpoint the first one says: each has the experts that are its own,
- * and CHOIR_ERROR_ARGUMENT names a rank that has another build or other files. choir_eval, choir_model_forward,
- * choir_inspect_text and choir_model_get_parameter are then called by all of them alike; what writes text, trains or
- * saves such a model is CHOIR_ERROR_UNSUPPORTED (choir_train goes by its own options). */
+ * the same checkpoint. Checksum, every tensor's name, type, shape and values are checked, and that the two other
+ * files are those that the weights were saved with; missing or surplus tensors are errors. A run directory stands for
+ * its newest checkpoint that can be read: damaged ones and what is none are passed over, each with a line in
+ * choir_notices, and where one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_init. Ranks
+ * load together, which checkpoint the first one says: each has the experts that are its own, and CHOIR_ERROR_ARGUMENT
+ * names a rank that has another build or other files. choir_eval, choir_model_forward, choir_inspect_text and
+ * choir_model_get_parameter are then called by all of them alike; what writes text, trains or saves such a model is
+ * CHOIR_ERROR_UNSUPPORTED (choir_train goes by its own options). */
 CHOIR_API int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
                                     choir_tokenizer **tokenizer);
 

@@ -49,27 +49,27 @@ typedef struct choir_router_option {
 /* The options of a router by number from 0. CHOIR_ERROR_ARGUMENT: behind the last, or an unknown router. */
 CHOIR_API int choir_router_option_at(const char *name, int index, choir_router_option *option);
 
-/* Routes scores [n,e] (row-major), finite; gshard_top2's not negative. is_logits: softmax them first, -inf meaning
- * never. tokens: [n] ids, needed by `hash` and `random`, else may be NULL. valid: [n] nonzero where a token takes part,
- * or NULL. sequence_length: of pools "sequence" and "position" (0: one sequence). seed: of random experts. gates [n,e]
- * receives the combine weight, 0 where not routed. stats may be NULL; else release with choir_route_stats_free.
- * `training` chooses the capacity factor and switches sampling on. CHOIR_ERROR_ARGUMENT (also an option that the
- * router does not take), CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
-CHOIR_API int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
-                          const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
-                          float *gates, choir_route_stats *stats);
-
-/* The arguments of choir_route as a struct. */
+/* Scores to be routed. All of it but the first four may be 0. */
 typedef struct choir_route_request {
   const choir_router_options *options;
   int n, e;
-  const float *scores;   /* [n,e] */
-  const int32_t *tokens; /* [n] or NULL */
-  const uint8_t *valid;  /* [n] or NULL */
-  int is_logits, sequence_length, training;
-  uint64_t seed;
-  int64_t reserved[8];
+  const float *scores;     /* [n,e], row-major, finite; gshard_top2's not negative */
+  const int32_t *tokens;   /* [n] ids, which `hash` and `random` need; or NULL */
+  const uint8_t *valid;    /* [n] nonzero where a token takes part; NULL: all do */
+  int is_logits;           /* softmax them first, -inf meaning never */
+  int sequence_length;     /* of pools "sequence" and "position"; 0: one sequence */
+  int training;            /* that capacity factor, and sampling */
+  uint64_t seed;           /* of random experts */
+  const float *thresholds; /* [e] any numbers, or NULL. Else no token looks at another: t goes to i where its score
+                              reaches thresholds[i], under options->cap b to the b of largest margin only. Pools and
+                              capacity do not matter */
+  int64_t reserved[7];
 } choir_route_request;
+
+/* gates [n,e] receives the combine weight, 0 where not routed. stats may be NULL; else release with
+ * choir_route_stats_free. CHOIR_ERROR_ARGUMENT (also an option that the router does not take, and thresholds for one
+ * that keeps none), CHOIR_ERROR_NUMERIC (NaN: row and column), CHOIR_ERROR_MEMORY. */
+CHOIR_API int choir_route(const choir_route_request *request, float *gates, choir_route_stats *stats);
 
 /* choir_route that shows the routing itself, once: slots, cut-offs, certificate (routing.h). Errors as choir_route. */
 CHOIR_API int choir_route_show(const choir_route_request *request, choir_routing_callback callback, void *context);
@@ -80,13 +80,6 @@ CHOIR_API int choir_route_show(const choir_route_request *request, choir_routing
  * whose gates do not depend on scores give 0. Errors as choir_route. */
 CHOIR_API int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight,
                                    float *dscores);
-
-/* choir_route without a look at any other token: t goes to i where its score reaches thresholds[i] ([e], any numbers),
- * under options->cap b to the b of largest margin only. Pools and capacity do not matter. CHOIR_ERROR_ARGUMENT: also a
- * router that keeps no thresholds. */
-CHOIR_API int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores,
-                                        int is_logits, const uint8_t *valid, const float *thresholds, float *gates,
-                                        choir_route_stats *stats);
 
 #ifdef __cplusplus
 }

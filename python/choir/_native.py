@@ -4,7 +4,9 @@ import errno
 import os
 import pathlib
 import re
+import warnings
 import weakref
+from typing import Any
 
 import cffi
 import numpy as np
@@ -71,7 +73,7 @@ def _load():
     beside = HERE / "libchoir.so"
     path = os.environ.get("CHOIR_LIBRARY") or (str(beside) if beside.exists() else "libchoir.so.0")
     try:
-        # Its own libraries first: PyTorch shows its libgomp to the whole process, and may have read its settings by now.
+        # Its own libraries first: PyTorch shows its libgomp, which read its settings by then, to the whole process.
         return ffi.dlopen(path, os.RTLD_NOW | os.RTLD_DEEPBIND)
     except OSError as error:
         raise ImportError(
@@ -104,8 +106,11 @@ _FILE_ERRORS = {
 
 
 def check(code):
-    """Raises what an error code stands for, with the library's message."""
+    """Raises what an error code stands for, with the library's message; its notices are warnings."""
     if not code:
+        told = string(lib.choir_notices())
+        if told:
+            warnings.warn(told.strip(), stacklevel=3)
         return
     message, kind = string(lib.choir_error_message()), _ERRORS.get(code, Error)
     if kind is FileError:
@@ -155,7 +160,7 @@ def as_written(value):
 
 # ---- structs ----
 
-_kept = weakref.WeakKeyDictionary()  # what a struct points to, for as long as the struct is there
+_kept: Any = weakref.WeakKeyDictionary()  # what a struct points to, for as long as the struct is there
 
 
 def keep(struct, *values):

@@ -112,12 +112,14 @@ class Request:
         sequence_length=0,
         training=False,
         seed=0,
+        thresholds=None,
         **options,
     ):
         self.scores = native.array(scores, np.float32, -1, -1)
         n, e = self.scores.shape
         self.tokens = None if tokens is None else native.ids(tokens, n)
         self.valid = None if valid is None else native.array(np.asarray(valid) != 0, np.uint8, n)
+        self.thresholds = None if thresholds is None else native.array(thresholds, np.float32, e)
         self.options = router_options(router, **options)
         self.struct = ffi.new("choir_route_request *")
         fields = dict(
@@ -131,6 +133,7 @@ class Request:
             sequence_length=sequence_length,
             training=bool(training),
             seed=seed,
+            thresholds=native.pointer(self.thresholds),
         )
         native.fill(self.struct, self.struct, fields)
 
@@ -202,25 +205,7 @@ def route(
 
 def gates_by_thresholds(scores, thresholds, router: str, valid=None, **options: Any) -> np.ndarray:
     """The gates [n,e] float32 of scores [n,e] where experts take by thresholds [e], and no token looks at another."""
-    scores = native.array(scores, np.float32, -1, -1)
-    n, e = scores.shape
-    thresholds = native.array(thresholds, np.float32, e)
-    valid = None if valid is None else native.array(np.asarray(valid) != 0, np.uint8, n)
-    gates, made = np.empty((n, e), np.float32), router_options(router, **options)
-    native.check(
-        lib.choir_route_by_thresholds(
-            made._c,
-            n,
-            e,
-            native.pointer(scores),
-            0,
-            native.pointer(valid),
-            native.pointer(thresholds),
-            native.pointer(gates),
-            native.NULL,
-        )
-    )
-    return gates
+    return Request(scores, router, valid=valid, thresholds=thresholds, **options).route().gates
 
 
 def route_backward(

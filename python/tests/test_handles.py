@@ -8,11 +8,13 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import shutil
 import signal
 import tempfile
 import threading
 import time
 import unittest
+import warnings
 
 import numpy as np
 
@@ -252,6 +254,20 @@ class Exceptions(unittest.TestCase):
             choir.Tokenizer("nowhere.model")
         with self.assertRaises(choir.FileError):
             choir.Model.load(testing.run()).save(testing.directory() / "data")
+
+    def test_a_damaged_checkpoint_is_a_warning(self):
+        """A run's newest checkpoint is damaged, an earlier one is taken: that is said."""
+        run, other = testing.run(), testing.directory() / "damaged"
+        shutil.copytree(run, other)
+        (whole,) = (other / "checkpoints").iterdir()
+        later = whole.with_name(str(int(whole.name) + 1).zfill(len(whole.name)))
+        shutil.copytree(whole, later)
+        (later / "model.safetensors").write_bytes(b"damaged")
+        with self.assertWarnsRegex(UserWarning, later.name):
+            choir.Model.load(other)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            choir.Model.load(run)
 
     def test_no_attribute_errors(self):
         """What is of the wrong kind is named, and nothing of the package's inside."""

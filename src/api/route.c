@@ -157,16 +157,14 @@ static int run_planned(ch_exec *x, request *q) {
   return CHOIR_OK;
 }
 
-/* thresholds: [e] to route by, where by_thresholds says so. */
-static int route(const choir_route_request *r, int by_thresholds, const float *thresholds, const results *to) {
+static int route(const choir_route_request *r, const results *to) {
   CH_CHECK_RESERVED(r, "choir_route_request");
   int wanted = to->gates || to->callback || to->dscores;
-  if (!r->options || !r->scores || !wanted || (by_thresholds && !thresholds))
+  if (!r->options || !r->scores || !wanted)
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
                     !r->options  ? "options"
                     : !r->scores ? "scores"
-                    : !wanted    ? "what is to receive the result"
-                                 : "thresholds");
+                                 : "what is to receive the result");
   const ch_router *router = ch_router_find(r->options->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_options_check_router(r->options));
@@ -180,9 +178,9 @@ static int route(const choir_route_request *r, int by_thresholds, const float *t
                         .valid = CH_AS_DEV(const uint8_t, r->valid),
                         .token = CH_AS_DEV(const int32_t, r->tokens),
                         .training = r->training,
-                        .causal = by_thresholds,
+                        .causal = r->thresholds != NULL,
                         .rng = {.seed = r->seed},
-                        .thresholds = CH_AS_DEV(const float, thresholds),
+                        .thresholds = CH_AS_DEV(const float, r->thresholds),
                         .aux_scale = (real)to->aux_weight},
                .to = to};
   CH_TRY(check(&q));
@@ -193,35 +191,16 @@ static int route(const choir_route_request *r, int by_thresholds, const float *t
   return code;
 }
 
-int choir_route(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
-                const int32_t *tokens, const uint8_t *valid, int sequence_length, int training, uint64_t seed,
-                float *gates, choir_route_stats *stats) {
-  const choir_route_request r = {.options = options,
-                                 .n = n,
-                                 .e = e,
-                                 .scores = scores,
-                                 .is_logits = is_logits,
-                                 .tokens = tokens,
-                                 .valid = valid,
-                                 .sequence_length = sequence_length,
-                                 .training = training,
-                                 .seed = seed};
-  return route(&r, 0, NULL, &(results){.gates = gates, .stats = stats});
+int choir_route(const choir_route_request *r, float *gates, choir_route_stats *stats) {
+  return route(r, &(results){.gates = gates, .stats = stats});
 }
 
 int choir_route_show(const choir_route_request *r, choir_routing_callback callback, void *context) {
-  return route(r, 0, NULL, &(results){.callback = callback, .context = context});
+  return route(r, &(results){.callback = callback, .context = context});
 }
 
 int choir_route_backward(const choir_route_request *r, const float *dgates, double aux_weight, float *dscores) {
-  return route(r, 0, NULL, &(results){.dgates = dgates, .aux_weight = aux_weight, .dscores = dscores});
-}
-
-int choir_route_by_thresholds(const choir_router_options *options, int n, int e, const float *scores, int is_logits,
-                              const uint8_t *valid, const float *thresholds, float *gates, choir_route_stats *stats) {
-  const choir_route_request r = {
-      .options = options, .n = n, .e = e, .scores = scores, .is_logits = is_logits, .valid = valid};
-  return route(&r, 1, thresholds, &(results){.gates = gates, .stats = stats});
+  return route(r, &(results){.dgates = dgates, .aux_weight = aux_weight, .dscores = dscores});
 }
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/printable.h"
 
 enum { MESSAGE_BYTES = 2048 };
@@ -37,7 +38,7 @@ int ch_error(int code, const char *format, ...) {
   char text[MESSAGE_BYTES]; /* an argument may point into the old message */
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  ch_vformat(text, sizeof text, format, args);
   va_end(args);
   set_message(text);
   return code;
@@ -47,7 +48,7 @@ int ch_error_in(int code, const char *format, ...) {
   char context[MESSAGE_BYTES / 4], whole[MESSAGE_BYTES];
   va_list args;
   va_start(args, format);
-  vsnprintf(context, sizeof context, format, args);
+  ch_vformat(context, sizeof context, format, args);
   va_end(args);
   snprintf(whole, sizeof whole, "%s: %.*s", context, (int)(sizeof whole - sizeof context - 3), message);
   set_message(whole);
@@ -59,7 +60,7 @@ int ch_error_errno(const char *format, ...) {
   char text[MESSAGE_BYTES - 256], whole[MESSAGE_BYTES];
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  ch_vformat(text, sizeof text, format, args);
   va_end(args);
   snprintf(whole, sizeof whole, "%s: %s", text, strerror(number));
   set_message(whole);
@@ -70,7 +71,7 @@ void ch_notice(const char *format, ...) {
   char text[MESSAGE_BYTES], line[MESSAGE_BYTES];
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  ch_vformat(text, sizeof text, format, args);
   va_end(args);
   ch_printable(text, strlen(text), 0, line, sizeof line - 1);
   strcat(line, "\n");

@@ -9,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/printable.h"
 #include "base/suggest.h"
 
@@ -79,8 +80,8 @@ static int digits(double value) {
   char text[64];
   int precision = 1;
   while (precision < 17) {
-    snprintf(text, sizeof text, "%.*g", precision, value);
-    if (strtod(text, NULL) == value) break;
+    ch_format(text, sizeof text, "%.*g", precision, value);
+    if (ch_number(text, NULL) == value) break;
     precision++;
   }
   return precision;
@@ -173,7 +174,7 @@ int ch_json_get_integer(const json_t *object, const char *name, const char *key,
 int ch_json_get_number(const json_t *object, const char *name, const char *key, double low, double high,
                        double *value) {
   char wanted[96];
-  snprintf(wanted, sizeof wanted, "a number from %g to %g", low, high);
+  ch_format(wanted, sizeof wanted, "a number from %g to %g", low, high);
   json_t *found = member(object, name, key, wanted);
   if (!found) return CHOIR_ERROR_FORMAT;
   *value = json_number_value(found);

@@ -20,8 +20,8 @@ typedef struct {
   int taken;
 } messages;
 
-/* A process is in one MPI world, once. */
-static MPI_Comm world;
+/* A process is in one MPI world, once. It has no copy of its own: copying waits for all ranks, where nobody watches. */
+static const MPI_Comm world = MPI_COMM_WORLD;
 static ch_traffic traffic;
 static ch_comm table;
 static messages under_way[CH_TRANSFERS];
@@ -119,8 +119,8 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
   int provided, rank, size, length;
   char version[MPI_MAX_LIBRARY_VERSION_STRING];
   MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(world, &size);
+  MPI_Comm_rank(world, &rank);
   MPI_Get_library_version(version, &length);
   version[strcspn(version, ",\n")] = 0;
   if (size != expected || size > CH_RANKS) {
@@ -132,7 +132,6 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
                     "the launcher of that MPI",
                     expected, version, size);
   }
-  MPI_Comm_dup(MPI_COMM_WORLD, &world);
   table = (ch_comm){.name = "mpi",
                     .rank = rank,
                     .size = size,
@@ -150,7 +149,7 @@ int ch_mpi_join(int expected, const ch_comm **comm) {
 }
 
 void ch_mpi_leave(void) {
-  ch_watch_free(table.watch);
-  MPI_Comm_free(&world);
+  ch_watch_leaving(&table);
   MPI_Finalize();
+  ch_watch_free(table.watch);
 }

@@ -9,6 +9,7 @@
 
 #include "base/build.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "base/signals.h"
 
 enum { HOST_BYTES = 56 };
@@ -43,7 +44,7 @@ struct ch_watch {
   double seconds;
   void (*silent)(void *context, const char *text);
   void *context;
-  int64_t waiting; /* for the exchange of that number; 0: for none */
+  int64_t waiting; /* for the exchange of that number; 0: for none; -1: for the others to leave */
   ch_transfer_state until;
   uint64_t moves; /* whatever went on */
   place now;
@@ -98,6 +99,16 @@ void ch_watch_leave(const ch_comm *comm) {
   pthread_mutex_unlock(&w->lock);
 }
 
+void ch_watch_leaving(const ch_comm *comm) {
+  ch_watch *w = comm->watch;
+  if (!w) return;
+  pthread_mutex_lock(&w->lock);
+  w->now.what = "the end";
+  w->waiting = -1; /* the number of no exchange */
+  w->moves++;
+  pthread_mutex_unlock(&w->lock);
+}
+
 void ch_watch_moved(const ch_comm *comm, const ch_transfer *t, int rank, int came) {
   ch_watch *w = comm->watch;
   if (!w) return;
@@ -130,8 +141,8 @@ static void describe(const ch_watch *w, char *text, size_t size) {
   char where[160], host[HOST_BYTES + 4];
   const ch_comm *comm = w->comm;
   place_text(&w->now, where, sizeof where);
-  size_t used = (size_t)snprintf(text, size, "rank %d of %d%s has waited for %g s in %s", comm->rank, comm->size,
-                                 host_text(&w->peer[comm->rank], host, sizeof host), w->seconds, where);
+  size_t used = (size_t)ch_format(text, size, "rank %d of %d%s has waited for %g s in %s", comm->rank, comm->size,
+                                  host_text(&w->peer[comm->rank], host, sizeof host), w->seconds, where);
   int others = 0;
   for (int r = 0; r < comm->size && used < size; r++) {
     const peer *p = &w->peer[r];
@@ -141,6 +152,7 @@ static void describe(const ch_watch *w, char *text, size_t size) {
                              host_text(p, host, sizeof host), p->heard.exchange ? "last heard in " : "not heard yet",
                              p->heard.exchange ? where : "");
   }
+  if (!others && used < size) snprintf(text + used, size - used, " for a rank that has not left");
   if (others > NAMED && used < size) snprintf(text + used, size - used, "; and %d more", others - NAMED);
 }
 

@@ -24,6 +24,9 @@ void ch_watch_section(const ch_comm *comm, const char *name, int64_t number);
 void ch_watch_enter(const ch_comm *comm, const ch_transfer *t, ch_transfer_state until);
 void ch_watch_leave(const ch_comm *comm);
 
+/* The rank waits, from now on, for all others to leave, too. */
+void ch_watch_leaving(const ch_comm *comm);
+
 /* For tables: bytes have gone to that rank, or come from it, of an exchange that is waited for or of another one; its
  * spans say what is left. */
 void ch_watch_moved(const ch_comm *comm, const ch_transfer *t, int rank, int came);

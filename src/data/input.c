@@ -27,6 +27,7 @@ static int failed(ch_input *input, const char *doing) {
 
 int ch_input_open(ch_input *input, const char *path) {
   *input = (ch_input){.path = path};
+  CH_TRY(ch_input_check(path, &input->size));
   CH_TRY(ch_gzip_open(path, &input->gzip));
   if (input->gzip) return CHOIR_OK;
   struct archive *a = input->archive = archive_read_new();
@@ -47,6 +48,14 @@ int ch_input_open(ch_input *input, const char *path) {
   return code;
 }
 
+/* Where libarchive ends: its bzip2 takes whatever is no stream behind one for the end of the file. */
+static int whole(const ch_input *input) {
+  uint64_t consumed = ch_input_consumed(input);
+  if (consumed >= input->size) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: damaged at byte %llu: %llu bytes behind it are no compressed data",
+                  input->path, (unsigned long long)consumed, (unsigned long long)(input->size - consumed));
+}
+
 int ch_input_read(ch_input *input, const void **data, size_t *size) {
   *size = 0;
   if (input->gzip) {
@@ -62,6 +71,7 @@ int ch_input_read(ch_input *input, const void **data, size_t *size) {
     if (rc == ARCHIVE_EOF) {
       input->ended = 1;
       *size = 0;
+      return whole(input);
     } else if (rc != ARCHIVE_OK) {
       return failed(input, "damaged or truncated");
     }

@@ -12,6 +12,7 @@ typedef struct ch_input {
   const char *path;     /* the caller's */
   struct ch_gzip *gzip; /* one of the two is in use */
   struct archive *archive;
+  uint64_t size; /* on disk */
   int ended;
 } ch_input;
 

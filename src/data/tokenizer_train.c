@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "base/signals.h"
@@ -48,7 +49,7 @@ static void report(trainer *t, const char *format, double value) {
   if (!t->o->progress || now - t->reported < 0.25) return;
   char line[128];
   t->reported = now;
-  snprintf(line, sizeof line, format, value);
+  ch_format(line, sizeof line, format, value);
   t->stopped |= t->o->progress(t->o->context, line) != 0;
 }
 

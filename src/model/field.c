@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/suggest.h"
 #include "model/config.h"
 #include "moe/router.h"
@@ -203,12 +204,12 @@ const char *ch_field_wanted(const ch_field *f, char *text, size_t size) {
   if (f->kind == CH_FIELD_FLAG)
     snprintf(text, size, "true or false");
   else if (f->kind == CH_FIELD_NUMBER)
-    snprintf(text, size, f->open ? "a number above %.10g, at most %.10g" : "a number from %.10g to %.10g", f->low,
-             f->high);
+    ch_format(text, size, f->open ? "a number above %.10g, at most %.10g" : "a number from %.10g to %.10g", f->low,
+              f->high);
   else if (f->kind != CH_FIELD_WORD && f->high == BIG)
-    snprintf(text, size, "an integer from %.0f to 2^53 - 1", f->low);
+    ch_format(text, size, "an integer from %.0f to 2^53 - 1", f->low);
   else if (f->kind != CH_FIELD_WORD)
-    snprintf(text, size, "an integer from %.0f to %.0f", f->low, f->high);
+    ch_format(text, size, "an integer from %.0f to %.0f", f->low, f->high);
   else if (f->words)
     snprintf(text, size, "one of: %s", ch_word_list(list, sizeof list, f->words()));
   else
@@ -270,7 +271,7 @@ int ch_field_check(const choir_config *config, const ch_field *f) {
   if (value == 0 && f->value == 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is missing: %s (%s)", f->path, ch_field_wanted(f, text, sizeof text),
                     f->help);
-  snprintf(text, sizeof text, "%.17g", value);
+  ch_format(text, sizeof text, "%.17g", value);
   return refuse(f, text, "");
 }
 
@@ -280,7 +281,7 @@ const char *ch_field_text(const choir_config *config, const ch_field *f, char *t
   else if (f->kind == CH_FIELD_FLAG)
     snprintf(text, size, "%s", number_of(config, f) != 0 ? "true" : "false");
   else
-    snprintf(text, size, "%.10g", number_of(config, f));
+    ch_format(text, size, "%.10g", number_of(config, f));
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/binding.h"
 #include "base/error.h"
 #include "base/tensors.h"
 #include "comm/collective.h"
@@ -137,7 +138,8 @@ static int load_open(ch_params *params, const ch_exec *x, const char *path, int 
 int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = load_open(params, x, path, unchecked, file);
+  int code = unchecked ? CHOIR_OK : ch_binding_check(file, path);
+  if (!code) code = load_open(params, x, path, unchecked, file);
   choir_tensors_close(file);
   return code;
 }
@@ -202,7 +204,8 @@ static int start_open(ch_params *params, const ch_exec *x, const char *path, con
 int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, int *upcycled) {
   choir_tensors *file;
   CH_TRY(choir_tensors_open(path, 1, &file));
-  int code = start_open(params, x, path, file, upcycled);
+  int code = ch_binding_check(file, path);
+  if (!code) code = start_open(params, x, path, file, upcycled);
   choir_tensors_close(file);
   return code;
 }

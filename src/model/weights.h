@@ -26,10 +26,12 @@ ch_part ch_stored_part(const ch_stored *stored, const ch_grid *grid, int rank);
 /* Writes a file, or where its tensors have more than `most` bytes several and an index (base/tensors_set.h). What the
  * files hold does not depend on the number of ranks. Of several ranks number f writes the files f, f + P, ...; the
  * others of its replica send it what it has not: one tensor a file at a time, copied from x's memory to the host. The
- * first rank looks into all files and writes the index. Collective; all ranks get the code. */
-int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most);
+ * first rank looks into all files and writes the index. metadata: as choir_tensors_write takes it, the same on all
+ * ranks. Collective; all ranks get the code. */
+int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
+                    const char *const *metadata);
 
-/* The same of all parameters. */
+/* The same of all parameters, bound to the config.json and the tokenizer.model that stand beside them. */
 int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most);
 
 /* whole [shape] = a parameter's weights, or their gradients, from the ranks that have parts of it. Collective;
@@ -37,8 +39,8 @@ int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path,
 int ch_param_collect(const ch_param *param, const ch_exec *x, int gradient, real *whole);
 
 /* Fills every parameter; each rank reads for itself. Checksum, names, types and shapes are checked, and unless
- * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost); a missing or surplus
- * tensor is an error. */
+ * `unchecked` that every value is finite (CHOIR_ERROR_NUMERIC; docs/formats.md has the cost) and that the files beside
+ * them are those they were saved with; a missing or surplus tensor is an error. */
 int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked);
 
 /* The same to begin another training with. Where a layer of the file has one expert and the model's has more, each gets

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/binding.h"
 #include "base/error.h"
 #include "base/tensors_set.h"
 #include "comm/collective.h"
@@ -15,6 +16,7 @@ typedef struct stage {
   const ch_comm *comm; /* of x: all */
   const char *path;
   const ch_stored *stored;
+  const char *const *metadata;
   choir_tensor *tensor; /* the same for files */
   int count;
   int *first, files; /* of ch_tensors_cut */
@@ -104,7 +106,7 @@ static int write_row(stage *s) {
   s->round = 0;
   if (f < s->files) {
     ch_tensors_file_path(s->path, f, s->files, path);
-    code = ch_tensors_write(path, s->tensor + s->first[f], s->first[f + 1] - s->first[f], NULL, fetch, s);
+    code = ch_tensors_write(path, s->tensor + s->first[f], s->first[f + 1] - s->first[f], s->metadata, fetch, s);
     if (!code) code = ch_exec_check(s->x); /* what is in the file may not be what was on the device */
   }
   while (s->round < rounds(s)) play_round(s);
@@ -137,8 +139,9 @@ static int write_files(stage *s) {
                        s->comm->rank ? CHOIR_OK : ch_tensors_index_write(s->path, s->tensor, s->first, s->files));
 }
 
-int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most) {
-  stage s = {.x = x, .comm = x->comm, .path = path, .stored = tensors, .count = count};
+int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors, int count, int64_t most,
+                    const char *const *metadata) {
+  stage s = {.x = x, .comm = x->comm, .path = path, .stored = tensors, .metadata = metadata, .count = count};
   int code = ch_comm_agree(x->comm, prepare(&s, most));
   if (!code) code = write_files(&s);
   free(s.first);
@@ -148,13 +151,27 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
   return code;
 }
 
+/* The first rank's: the directory is its. */
+static int bind(const ch_exec *x, const char *path, ch_binding *binding) {
+  char directory[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+  CH_TRY(ch_comm_agree(x->comm, x->comm->rank ? CHOIR_OK : ch_binding_of(directory, binding)));
+  ch_comm_broadcast(x->comm, 0, binding, sizeof *binding);
+  return CHOIR_OK;
+}
+
 int ch_weights_save(const ch_params *params, const ch_exec *x, const char *path, int64_t most) {
   int count = params->count + params->buffers, code = CHOIR_OK;
+  const char *metadata[5];
+  ch_binding binding = {0};
+  CH_TRY(bind(x, path, &binding));
+  ch_binding_metadata(&binding, metadata);
   ch_stored *stored = calloc((size_t)count, sizeof *stored);
   if (!stored) code = ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of %d tensors", path, count);
   code = ch_comm_agree(x->comm, code);
   for (int i = 0; i < count && !code; i++) stored[i] = ch_stored_param(&params->p[i]);
-  if (!code) code = ch_tensors_save(x, path, stored, count, most);
+  if (!code) code = ch_tensors_save(x, path, stored, count, most, metadata);
   free(stored);
   return code;
 }

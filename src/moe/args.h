@@ -2,10 +2,10 @@
 #ifndef CH_MOE_ARGS_H
 #define CH_MOE_ARGS_H
 
-#include "moe/exchange.h"
+#include "moe/dispatch.h"
 #include "moe/route.h"
 
-/* Of experts a rank has its own ones only (moe/exchange.h): e is then their number. */
+/* Of experts a rank has its own ones only (moe/dispatch.h): e is then their number. */
 typedef struct ch_moe_weights {
   const real CH_DEV *w1, *w2;          /* [e,d,h] both */
   const ch_bf16 CH_DEV *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
@@ -51,7 +51,7 @@ typedef struct ch_operand {
  * always; the rest is there with `keep` only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_routing routing;
-  ch_exchange exchange;  /* who has what of the record */
+  ch_dispatch dispatch;  /* who has what of the record */
   real CH_DEV *jitter;   /* [n,d] factors of the router's input, of this rank's rows; or NULL: none */
   int chunk_slots;       /* slots that go through the experts at once: all, but for causal routing perhaps */
   ch_operand pre;        /* [slots,h] pre-activations of GELU, of this rank's experts */

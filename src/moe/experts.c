@@ -8,7 +8,7 @@ static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r
 /* What is multiplied at a time. */
 typedef struct {
   const ch_moe_args *a;
-  ch_exchange *ex;
+  ch_dispatch *ex;
   const ch_expert_group *group;
   const ch_record *record; /* the group's */
   ch_operand pre;          /* [group's slots,h] */
@@ -24,6 +24,13 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
                                .load = r->load,
                                .k = k,
                                .n = n};
+}
+
+/* A product, and then what is under way is moved on. */
+static void multiply(ch_exec *x, const work *k, const ch_expert_gemm_args *p) {
+  x->ops->expert_gemm(x, p);
+  k->ex->with->progress(x, k->ex);
+  ch_visits_move(x);
 }
 
 ch_operand ch_operand_new(const ch_exec *x, ch_arena *arena, int64_t count) {
@@ -54,8 +61,7 @@ static void apply(ch_exec *x, const work *k, ch_gemm_form form, ch_operand in, c
   p.c = out;
   p.w = (real CH_DEV *)OF_GROUP(k, w); /* an input here: only CH_TN writes it */
   p.w16 = OF_GROUP(k, w16);
-  x->ops->expert_gemm(x, &p);
-  ch_exchange_progress(x, k->ex);
+  multiply(x, k, &p);
 }
 
 /* dW[i] (+)= A^T C with A [slots,d] and C [slots,h]. */
@@ -67,8 +73,7 @@ static void accumulate(ch_exec *x, const work *k, ch_operand rows_d, ch_operand 
   p.c16 = rows_h.rounded;
   p.w = OF_GROUP(k, dw);
   p.accumulate = k->a->accumulate;
-  x->ops->expert_gemm(x, &p);
-  ch_exchange_progress(x, k->ex);
+  multiply(x, k, &p);
 }
 
 /* hidden = gelu(pre), or its backward as far as it is the same. */
@@ -89,7 +94,7 @@ static void output(ch_exec *x, const work *k, ch_operand hidden) {
 
 /* Rows that nobody computes beside have the links for themselves: what visits sets out behind the first ones. */
 static void arrive(ch_exec *x, const work *k, int group) {
-  ch_exchange_arrive(x, k->ex, group, k->rows);
+  k->ex->with->arrive(x, k->ex, group, k->rows);
   if (!group) ch_visits_next(x);
 }
 
@@ -132,19 +137,10 @@ static void backward(ch_exec *x, const work *k, int group) {
   accumulate(x, k, dy_in, hidden, a->gradients.w2);
 
   /* pre = x_in W1, with x_in in the place of dy, and then its gradient */
-  ch_exchange_read_again(x, k->ex, group, a->route.x, k->rows);
+  k->ex->with->read_again(x, k->ex, group, a->route.x, k->rows);
   accumulate(x, k, (ch_operand){.value = k->rows}, dpre, a->gradients.w1);
   apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows, NULL);
   ch_arena_release(&x->scratch, mark);
-}
-
-/* Rows of the largest group; in one process they are y. */
-static real CH_DEV *rows_of_group(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
-  int64_t most = 0;
-  if (!ex->slots) return y;
-  for (int g = 0; g < ex->groups; g++)
-    if (ex->group[g].record.max_slots > most) most = ex->group[g].record.max_slots;
-  return CH_NEW(&x->scratch, real, most * ex->d);
 }
 
 static ch_operand rows_from(ch_operand all, int64_t first) {
@@ -155,14 +151,14 @@ static ch_operand rows_from(ch_operand all, int64_t first) {
 static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
                            void (*compute)(ch_exec *x, const work *k, int group)) {
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_exchange *ex = &s->exchange;
-  work k = {.a = a, .ex = ex, .rows = rows_of_group(x, ex, s->expert_y)};
+  ch_dispatch *ex = &s->dispatch;
+  work k = {.a = a, .ex = ex, .rows = ex->with->group_rows(x, ex, s->expert_y)};
   for (int g = 0; g < ex->groups; g++) {
     k.group = &ex->group[g];
     k.record = &k.group->record;
     k.pre = rows_from(s->pre, k.group->slot * a->h);
     compute(x, &k, g);
-    ch_exchange_send_back(x, ex, g, k.rows);
+    ex->with->send_back(x, ex, g, k.rows);
   }
   ch_arena_release(&x->scratch, mark);
 }

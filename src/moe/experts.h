@@ -1,5 +1,5 @@
 /* The experts: Y[s] = GELU(X_in[s] W1[i]) W2[i]^T for the slots s of every expert i of this rank, on rows that are on
- * their way (exchange.h): one group of experts after the other, as rows arrive, and their results go back at once. */
+ * their way (dispatch.h): one group of experts after the other, as rows arrive, and their results go back at once. */
 #ifndef CH_MOE_EXPERTS_H
 #define CH_MOE_EXPERTS_H
 
@@ -8,14 +8,14 @@
 /* Room for so many elements of the type that x computes in. */
 ch_operand ch_operand_new(const ch_exec *x, ch_arena *arena, int64_t count);
 
-/* Between ch_exchange_dispatch and ch_exchange_combine; s->pre keeps the pre-activations. */
+/* Between `dispatch` and `combine`; s->pre keeps the pre-activations. */
 void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
-/* Between ch_exchange_begin_backward and ch_exchange_combine_backward, where that asked for it: the same Y from pre. It
+/* Between `begin_backward` and `combine_backward`, where that asked for it: the same Y from pre. It
  * needs less scratch than backward. */
 void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
-/* Between ch_exchange_combine_backward and ch_exchange_return: weight gradients (=|+=), and gradients of rows in place
+/* Between `combine_backward` and `combine`: weight gradients (=|+=), and gradients of rows in place
  * of dy. Writes over pre: experts' activations are the largest arrays of a model, so one more [slots,h] of a group is
  * all it takes from scratch, and in bf16 a rounded dy. */
 void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);

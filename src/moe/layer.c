@@ -39,18 +39,19 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   }
   int slots = s->routing.record.max_slots;
   s->chunk_slots = expert_slots(r, slots);
-  ch_exchange_alloc(x, keep, own, r->e, r->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->exchange);
-  s->pre = ch_operand_new(x, keep, (s->exchange.slots ? s->exchange.owned : s->chunk_slots) * a->h);
-  s->expert_y = CH_NEW(keep, real, (int64_t)(s->exchange.slots ? s->exchange.room : s->chunk_slots) * r->d);
+  ch_dispatch_alloc(x, keep, own, r->e, r->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->dispatch);
+  s->pre = ch_operand_new(x, keep, s->dispatch.owned * a->h);
+  s->expert_y = CH_NEW(keep, real, (int64_t)s->dispatch.room * r->d);
 }
 
 /* `record` is about the tokens from `begin` on. */
 static void run_experts(ch_exec *x, const ch_moe_args *a, const ch_record *record, int begin, ch_moe_saved *s) {
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_exchange_split(x, record, begin, &s->exchange);
-  ch_exchange_dispatch(x, &s->exchange, a->route.x, s->expert_y);
+  ch_dispatch *ex = &s->dispatch;
+  ch_dispatch_split(x, record, begin, ex);
+  ex->with->dispatch(x, ex, a->route.x, s->expert_y);
   ch_experts_forward(x, a, s);
-  ch_exchange_combine(x, &s->exchange, s->expert_y, a->out, a->out_acc);
+  ex->with->combine(x, ex, s->expert_y, a->out, 1, a->out_acc);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -106,28 +107,27 @@ static void router_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, r
   ch_route_args route = a->route;
   ch_routing seen = s->routing;
   int64_t first = ch_moe_first_token(x, a);
-  int alone = route.router->gates_are_scores && s->exchange.slots;
+  int alone = route.router->gates_are_scores;
   if (alone) {
     route.n = ch_moe_rows(x, a);
-    seen.record = s->exchange.local;
+    seen.record = s->dispatch.local;
     if (seen.gate_sum) seen.gate_sum += first;
   }
   real CH_DEV *dscores = CH_NEW(&x->scratch, real, (int64_t)route.n * route.e);
-  real CH_DEV *of_all = s->exchange.slots && !alone ? CH_NEW(&x->scratch, real, seen.record.max_slots) : dgate;
-  if (!alone) ch_exchange_gather_slots(x, &s->exchange, &seen.record, dgate, of_all);
-  ch_route_backward(x, &route, &seen, of_all, dscores);
+  if (!alone) dgate = s->dispatch.with->gather_slots(x, &s->dispatch, &seen.record, dgate);
+  ch_route_backward(x, &route, &seen, dgate, dscores);
   ch_moe_score_backward(x, a, s, alone ? dscores : dscores + first * route.e);
 }
 
 /* forward's steps in reverse. */
 void ch_moe_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *saved) {
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_exchange *ex = &saved->exchange;
+  ch_dispatch *ex = &saved->dispatch;
   real CH_DEV *dgate = CH_NEW(&x->scratch, real, ex->local.max_slots);
-  if (ch_exchange_begin_backward(x, ex, saved->expert_y)) ch_experts_again(x, a, saved);
-  ch_exchange_combine_backward(x, ex, saved->expert_y, a->dout, dgate);
+  if (ex->with->begin_backward(x, ex, saved->expert_y)) ch_experts_again(x, a, saved);
+  ex->with->combine_backward(x, ex, saved->expert_y, a->dout, dgate);
   ch_experts_backward(x, a, saved);
-  ch_exchange_return(x, ex, saved->expert_y, a->dx);
+  ex->with->combine(x, ex, saved->expert_y, a->dx, 0, 0);
   if (a->route.router->backward)
     router_backward(x, a, saved, dgate);
   else if (a->gradients.router && !a->accumulate)

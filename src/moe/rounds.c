@@ -6,7 +6,7 @@
 #include "moe/router.h"
 #include "moe/rows.h"
 
-void ch_rounds_alloc(ch_exec *x, ch_exchange *ex) {
+void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex) {
   if (ex->room >= ex->local.max_slots) return;
   ch_record_alloc(&x->scratch, &ex->round.piece, ex->n, ex->e, ex->room);
   ex->round.last = CH_NEW_HOST(&x->scratch, int, x->comm->size);
@@ -14,13 +14,13 @@ void ch_rounds_alloc(ch_exec *x, ch_exchange *ex) {
   ex->round.slots = CH_NEW_HOST(&x->scratch, int64_t, (int64_t)x->comm->size * ex->e);
 }
 
-int ch_rounds_needed(const ch_exec *x, const ch_exchange *ex) {
+int ch_rounds_needed(const ch_exec *x, const ch_dispatch *ex) {
   int needed = 0;
   for (int r = 0; r < x->comm->size; r++) needed |= ch_slots_at(ex, r, (ch_range){0, ex->e}) > ex->room;
   return needed;
 }
 
-void ch_rounds_begin(ch_exec *x, ch_exchange *ex) {
+void ch_rounds_begin(ch_exec *x, ch_dispatch *ex) {
   ch_round *round = &ex->round;
   round->number = 0;
   if (!round->several) return;
@@ -31,7 +31,7 @@ void ch_rounds_begin(ch_exec *x, ch_exchange *ex) {
 }
 
 /* The end of as many tokens from `first` on as there is room for. One token has e slots at most, and room. */
-static int fill(const ch_exchange *ex, int first, int end) {
+static int fill(const ch_dispatch *ex, int first, int end) {
   const int *begin = CH_AS_HOST(const int, ex->all.token_begin);
   int last = first;
   while (last < end && begin[last + 1] - begin[first] <= ex->room) last++;
@@ -39,7 +39,7 @@ static int fill(const ch_exchange *ex, int first, int end) {
 }
 
 /* How many slots of every rank and expert are in the round, which ends before tokens round->last. */
-static void count(const ch_exec *x, ch_exchange *ex) {
+static void count(const ch_exec *x, ch_dispatch *ex) {
   const int *token = CH_AS_HOST(const int, ex->all.slot_token);
   ch_round *round = &ex->round;
   for (int i = 0; i < ex->e; i++) {
@@ -54,7 +54,7 @@ static void count(const ch_exec *x, ch_exchange *ex) {
 }
 
 /* Tokens of this rank from `first` on, as far as the round goes. */
-static void cut(ch_exec *x, ch_exchange *ex, int first) {
+static void cut(ch_exec *x, ch_dispatch *ex, int first) {
   ch_round *round = &ex->round;
   int begin = ch_tokens_of(ex, x->comm->rank).first, last = round->last[x->comm->rank];
   round->part = &round->piece;
@@ -65,7 +65,7 @@ static void cut(ch_exec *x, ch_exchange *ex, int first) {
   x->ops->index(x, &(ch_index_args){.record = &round->piece});
 }
 
-int ch_rounds_next(ch_exec *x, ch_exchange *ex) {
+int ch_rounds_next(ch_exec *x, ch_dispatch *ex) {
   ch_round *round = &ex->round;
   if (!round->several) {
     round->part = &ex->local;
@@ -87,7 +87,7 @@ int ch_rounds_next(ch_exec *x, ch_exchange *ex) {
 
 /* Where the round's rows of a rank's tokens stand among all rows of one of this rank's experts' groups, which are in
  * order of ranks, then of experts. */
-static int64_t place(const ch_exec *x, const ch_exchange *ex, int rank, int expert) {
+static int64_t place(const ch_exec *x, const ch_dispatch *ex, int rank, int expert) {
   int group = 0;
   while (ch_own_group(x, ex, group).last <= expert) group++;
   ch_range some = ch_own_group(x, ex, group);
@@ -99,7 +99,7 @@ static int64_t place(const ch_exec *x, const ch_exchange *ex, int rank, int expe
 }
 
 /* One expert of every rank, its k-th: rows of one expert and rank stand in a row on both sides. */
-static void spans(const ch_exec *x, const ch_exchange *ex, int k, int back, char *owned, ch_bytes *of_tokens,
+static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char *owned, ch_bytes *of_tokens,
                   ch_bytes *of_experts) {
   int64_t bytes = ch_row_bytes(x, ex->d);
   const int64_t *slots = ex->round.slots;
@@ -118,7 +118,7 @@ static void spans(const ch_exec *x, const ch_exchange *ex, int k, int back, char
   }
 }
 
-static void move(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned, int back) {
+static void move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back) {
   ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
   int groups = x->grid.experts.size, most = (ex->e + groups - 1) / groups;
   for (int k = 0; k < most; k++) {
@@ -127,13 +127,13 @@ static void move(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *own
   }
 }
 
-void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned) { move(x, ex, what, owned, 0); }
+void ch_rounds_go(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned) { move(x, ex, what, owned, 0); }
 
-void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned) {
+void ch_rounds_return(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned) {
   move(x, ex, what, owned, 1);
 }
 
-void ch_rounds_place(ch_exec *x, const ch_exchange *ex, const real CH_DEV *of_round, real CH_DEV *local) {
+void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local) {
   const int *from = CH_AS_HOST(const int, ex->round.part->expert_begin),
             *to = CH_AS_HOST(const int, ex->local.expert_begin);
   for (int i = 0; i < ex->e; i++)

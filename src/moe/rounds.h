@@ -12,22 +12,22 @@
 #include "moe/slots.h"
 
 /* Scratch for a round, where more than one may be needed. */
-void ch_rounds_alloc(ch_exec *x, ch_exchange *ex);
+void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex);
 
 /* Whether the record that was split needs more than one: the same on all ranks. */
-int ch_rounds_needed(const ch_exec *x, const ch_exchange *ex);
+int ch_rounds_needed(const ch_exec *x, const ch_dispatch *ex);
 
 /* Before the first round, and to the next one: 0 when there is none. ex->round.part has the slots of its tokens, of
  * this rank's, the first of which is ex->round.first_token. */
-void ch_rounds_begin(ch_exec *x, ch_exchange *ex);
-int ch_rounds_next(ch_exec *x, ch_exchange *ex);
+void ch_rounds_begin(ch_exec *x, ch_dispatch *ex);
+int ch_rounds_next(ch_exec *x, ch_dispatch *ex);
 
 /* The round's rows go from ex->local_rows [room], as they travel, to their places among all rows of the experts',
  * `owned`; or they come back, from every hidden shard. what: for messages. */
-void ch_rounds_go(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned);
-void ch_rounds_return(ch_exec *x, ch_exchange *ex, const char *what, void CH_DEV *owned);
+void ch_rounds_go(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned);
+void ch_rounds_return(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned);
 
 /* One number for each of the round's slots, to those of all of this rank's. */
-void ch_rounds_place(ch_exec *x, const ch_exchange *ex, const real CH_DEV *of_round, real CH_DEV *local);
+void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local);
 
 #endif

@@ -7,10 +7,19 @@
 #include "base/error.h"
 #include "base/suggest.h"
 
-/* clang-format off: a row a line */
-#define ROUTERS(row)                                                                                           \
-  row(expert_choice) row(gshard_top2) row(switch_top1) row(hash) row(dense) row(quantile_balanced) row(random) \
-      row(kmeans) row(global_topk) row(capped_expert_choice) row(base)
+/* clang-format off */
+#define ROUTERS(row) \
+  row(expert_choice) \
+  row(gshard_top2) \
+  row(switch_top1) \
+  row(hash) \
+  row(dense) \
+  row(quantile_balanced) \
+  row(random) \
+  row(kmeans) \
+  row(global_topk) \
+  row(capped_expert_choice) \
+  row(base)
 /* clang-format on */
 
 #define DECLARE(name) extern const ch_router ch_router_##name;

@@ -6,12 +6,12 @@ int64_t ch_row_bytes(const ch_exec *x, int d) {
   return d * (int64_t)(x->wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real));
 }
 
-char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_exchange *ex, int shard) {
+char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard) {
   if (!shard) return (char CH_DEV *)ex->local_rows;
   return ex->partial + (shard - 1) * ex->room * ch_row_bytes(x, ex->d);
 }
 
-void ch_local_spans(const ch_exec *x, const ch_exchange *ex, int group, int back, ch_bytes *span) {
+void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span) {
   int64_t bytes = ch_row_bytes(x, ex->d);
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range some = ch_group_of(x, ex, r, group);
@@ -21,7 +21,7 @@ void ch_local_spans(const ch_exec *x, const ch_exchange *ex, int group, int back
   }
 }
 
-void ch_owned_spans(const ch_comm *ranks, const ch_exchange *ex, ch_range some, int64_t bytes, void *rows,
+void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int64_t bytes, void *rows,
                     ch_bytes *span) {
   char *at = rows;
   for (int r = 0; r < ranks->size; r++) {
@@ -43,7 +43,7 @@ static void convert(ch_exec *x, ch_compute wire, int64_t count, real CH_DEV *val
     x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = value, .y = (ch_bf16 CH_DEV *)travelling});
 }
 
-void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_exchange *ex, ch_range some, int d, ch_compute wire,
+void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
                      real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots) {
   int64_t at[CH_RANKS], next = 0, bytes = wire == CH_COMPUTE_BF16 ? sizeof(ch_bf16) : sizeof(real);
   for (int r = 0; r < ranks->size; next += ch_slots_at(ex, ch_comm_number(ranks, r++), some) * d) at[r] = next;
@@ -56,6 +56,6 @@ void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_exchange *ex, ch
     }
 }
 
-char CH_DEV *ch_rows_of_group(const ch_exec *x, const ch_exchange *ex, int group, void CH_DEV *rows) {
+char CH_DEV *ch_rows_of_group(const ch_exec *x, const ch_dispatch *ex, int group, void CH_DEV *rows) {
   return (char CH_DEV *)rows + ex->group[group].slot * ch_row_bytes(x, ex->d);
 }

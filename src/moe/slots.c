@@ -9,38 +9,44 @@ ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
   return (ch_range){(int)ch_share(e, group, groups), (int)ch_share(e, group + 1, groups)};
 }
 
-ch_range ch_group_of(const ch_exec *x, const ch_exchange *ex, int rank, int group) {
+ch_range ch_group_of(const ch_exec *x, const ch_dispatch *ex, int rank, int group) {
   ch_range own = ch_experts_of(x, ex->e, rank);
   int count = own.last - own.first;
   return (ch_range){own.first + (int)ch_share(count, group, ex->groups),
                     own.first + (int)ch_share(count, group + 1, ex->groups)};
 }
 
-ch_range ch_own_group(const ch_exec *x, const ch_exchange *ex, int group) {
+ch_range ch_own_group(const ch_exec *x, const ch_dispatch *ex, int group) {
   return ch_group_of(x, ex, x->grid.replica.rank, group);
+}
+
+int ch_dispatch_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth) {
+  int64_t most = (e + owners - 1) / owners, groups = max_slots / (ranks * owners) * row_bytes / worth;
+  if (groups > CH_EXPERT_GROUPS) groups = CH_EXPERT_GROUPS;
+  return groups < 1 ? 1 : ch_least(groups, most);
 }
 
 static int within(int64_t value, int most) { return value < 0 ? 0 : ch_least(value, most); }
 
-ch_range ch_tokens_of(const ch_exchange *ex, int rank) {
+ch_range ch_tokens_of(const ch_dispatch *ex, int rank) {
   int64_t first = (int64_t)rank * ex->n - ex->begin;
   return (ch_range){within(first, ex->all.tokens), within(first + ex->n, ex->all.tokens)};
 }
 
-int64_t ch_slots_at(const ch_exchange *ex, int rank, ch_range experts) {
+int64_t ch_slots_at(const ch_dispatch *ex, int rank, ch_range experts) {
   int64_t sum = 0;
   for (int i = experts.first; i < experts.last; i++) sum += ex->slots[(int64_t)rank * ex->e + i];
   return sum;
 }
 
 /* The same of all tokens of the replica. */
-static int of_replica(const ch_exec *x, const ch_exchange *ex, ch_range experts) {
+static int of_replica(const ch_exec *x, const ch_dispatch *ex, ch_range experts) {
   int64_t sum = 0;
   for (int r = 0; r < x->grid.replica.size; r++) sum += ch_slots_at(ex, ch_comm_number(&x->grid.replica, r), experts);
   return (int)sum;
 }
 
-void ch_slots_count(ch_exec *x, ch_exchange *ex) {
+void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
   const ch_record *all = &ex->all;
   const int *expert_begin = CH_AS_HOST(const int, all->expert_begin), *token = CH_AS_HOST(const int, all->slot_token);
   int first = ch_experts_of(x, ex->e, x->grid.replica.rank).first;

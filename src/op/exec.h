@@ -17,7 +17,7 @@ typedef struct ch_exec {
   struct ch_exec *host;     /* where `memory` is not the host's: one of the host's own, else NULL */
   int threads;              /* of every parallel region; results do not depend on it */
   ch_compute compute;       /* what inputs of matrix products are rounded to */
-  ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/exchange.h) */
+  ch_compute wire;          /* what rows are rounded to between tokens and experts (moe/dispatch.h) */
   const ch_comm *comm;      /* who shares the work of every pass (comm/comm.h); one process unless somebody sets it */
   ch_grid grid;             /* which of them share the experts with this one, and which have the same */
   struct ch_spreading *visits; /* matrices on their way here while others are multiplied (op/visits.h), or NULL */

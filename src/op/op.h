@@ -310,30 +310,65 @@ typedef struct {
   ch_bf16 CH_DEV *w16;
 } ch_adamw_args;
 
-/* The table, a row an op: its name and its arguments. */
-#define CH_OPS(op)                                                                                                    \
-  op(gemm, ch_gemm_args) op(expert_gemm, ch_expert_gemm_args) op(gather, ch_gather_args) op(combine, ch_combine_args) \
-      op(combine_backward, ch_combine_args) op(softmax, ch_softmax_args) op(softmax_backward, ch_softmax_args)        \
-          op(gelu, ch_gelu_args) op(gelu_backward, ch_gelu_args) op(geglu, ch_gelu_args)                              \
-              op(geglu_backward, ch_gelu_args) op(rmsnorm, ch_rmsnorm_args) op(rmsnorm_backward, ch_rmsnorm_args)     \
-                  op(attention, ch_attention_args) op(attention_backward, ch_attention_args)                          \
-                      op(attention_cached, ch_attention_cached_args) op(attention_bias, ch_attention_bias_args)       \
-                          op(embedding, ch_embedding_args) op(embedding_backward, ch_embedding_args)                  \
-                              op(head, ch_head_args) op(copy, ch_copy_args) op(dropout, ch_dropout_args)              \
-                                  op(multiply, ch_multiply_args) op(sumsq, ch_sumsq_args)                             \
-                                      op(round_bf16, ch_round_args) op(widen_bf16, ch_widen_args)                     \
-                                          op(adafactor, ch_adafactor_args) op(adamw, ch_adamw_args) /* routing */     \
-      op(jitter, ch_jitter_args) op(select, ch_select_args) op(mean_cutoff, ch_mean_cutoff_args)                      \
-          op(running_mean, ch_running_mean_args) op(best, ch_best_args) op(draw, ch_draw_args)                        \
-              op(sample_second, ch_sample_second_args) op(place, ch_place_args) op(threshold, ch_threshold_args)      \
-                  op(collect, ch_collect_args) op(within, ch_within_args) op(gate, ch_gate_args)                      \
-                      op(gate_backward, ch_gate_args) op(normalize_gates, ch_normalize_args)                          \
-                          op(normalize_gates_backward, ch_normalize_args) op(balance, ch_balance_args)                \
-                              op(balance_backward, ch_balance_args) op(price, ch_price_args)                          \
-                                  op(half_squares, ch_half_squares_args) op(kmeans, ch_kmeans_args)                   \
-                                      op(loads, ch_loads_args) op(index, ch_index_args) op(part, ch_part_args)        \
-                                          op(tally, ch_tally_args) op(exchange, ch_exchange_args)                     \
-                                              op(dykstra, ch_dykstra_args)
+/* The table, a row an op: its name, its arguments, and what it reads and writes of them; slots: of the record,
+ * expert_begin and slot_token. */
+/* clang-format off */
+#define CH_OPS(op)                                                                                                 \
+  op(gemm, ch_gemm_args)                          /* a, b -> c */                                                  \
+  op(expert_gemm, ch_expert_gemm_args)            /* expert_begin, a, w -> c, or CH_TN: a, c -> w */               \
+  op(gather, ch_gather_args)                      /* record, x -> y */                                             \
+  op(combine, ch_combine_args)                    /* record, y -> out */                                           \
+  op(combine_backward, ch_combine_args)           /* record, y, dout -> dy, dgate */                               \
+  op(softmax, ch_softmax_args)                    /* x -> y */                                                     \
+  op(softmax_backward, ch_softmax_args)           /* y, dy -> dx */                                                \
+  op(gelu, ch_gelu_args)                          /* x -> y */                                                     \
+  op(gelu_backward, ch_gelu_args)                 /* x, dy -> dx, y */                                             \
+  op(geglu, ch_gelu_args)                         /* x, u -> y */                                                  \
+  op(geglu_backward, ch_gelu_args)                /* x, u, dy -> dx, du, y */                                      \
+  op(rmsnorm, ch_rmsnorm_args)                    /* x, w -> y, rstd */                                            \
+  op(rmsnorm_backward, ch_rmsnorm_args)           /* x, w, rstd, dy -> dx, dw */                                   \
+  op(attention, ch_attention_args)                /* q, k, v, rel_bias -> out, lse */                              \
+  op(attention_backward, ch_attention_args)       /* q, k, v, rel_bias, out, lse, dout -> dq, dk, dv, drel_bias */ \
+  op(attention_cached, ch_attention_cached_args)  /* q, k, v, bias, caches -> out, caches */                       \
+  op(attention_bias, ch_attention_bias_args)      /* rel_bias -> bias */                                           \
+  op(embedding, ch_embedding_args)                /* token, w -> x */                                              \
+  op(embedding_backward, ch_embedding_args)       /* token, dx -> dw */                                            \
+  op(head, ch_head_args)                          /* x, w, target -> losses, logits, dx, dw */                     \
+  op(copy, ch_copy_args)                          /* x -> y */                                                     \
+  op(dropout, ch_dropout_args)                    /* x -> y */                                                     \
+  op(multiply, ch_multiply_args)                  /* a, b -> y */                                                  \
+  op(sumsq, ch_sumsq_args)                        /* x -> sum, total */                                            \
+  op(round_bf16, ch_round_args)                   /* x -> y */                                                     \
+  op(widen_bf16, ch_widen_args)                   /* x -> y */                                                     \
+  op(adafactor, ch_adafactor_args)                /* w, g, row, col -> w, row, col, w16 */                         \
+  op(adamw, ch_adamw_args)                        /* w, g, m, v -> w, m, v, w16 */                                 \
+  op(jitter, ch_jitter_args)                      /* random numbers -> factor */                                   \
+  op(select, ch_select_args)                      /* valid, score -> slots, cutoff */                              \
+  op(mean_cutoff, ch_mean_cutoff_args)            /* cutoff -> mean */                                             \
+  op(running_mean, ch_running_mean_args)          /* value, mean -> mean */                                        \
+  op(best, ch_best_args)                          /* valid, score, shift -> choice, value, margin */               \
+  op(draw, ch_draw_args)                          /* valid, id, random numbers -> choice */                        \
+  op(sample_second, ch_sample_second_args)        /* value, choice, random numbers -> choice */                    \
+  op(place, ch_place_args)                        /* choice -> slots, choice, demand, dropped */                   \
+  op(threshold, ch_threshold_args)                /* valid, score, threshold -> keep */                            \
+  op(collect, ch_collect_args)                    /* keep -> slots */                                              \
+  op(within, ch_within_args)                      /* least, most, score, threshold -> slots, demand, dropped */    \
+  op(gate, ch_gate_args)                          /* slots, score, value -> slot_gate */                           \
+  op(gate_backward, ch_gate_args)                 /* record, score, choice, value, dgate -> dscore */              \
+  op(normalize_gates, ch_normalize_args)          /* record -> slot_gate, sum */                                   \
+  op(normalize_gates_backward, ch_normalize_args) /* record, sum, dgate -> dgate */                                \
+  op(balance, ch_balance_args)                    /* valid, choice, score -> loss */                               \
+  op(balance_backward, ch_balance_args)           /* valid, choice, score -> dscore_acc */                         \
+  op(price, ch_price_args)                        /* beta, next -> beta */                                         \
+  op(half_squares, ch_half_squares_args)          /* w -> half */                                                  \
+  op(kmeans, ch_kmeans_args)                      /* record, valid, x, logits, half, centroid -> centroid */       \
+  op(loads, ch_loads_args)                        /* record -> demand */                                           \
+  op(index, ch_index_args)                        /* slots -> token_begin, token_slot */                           \
+  op(part, ch_part_args)                          /* all -> part, but for its index */                             \
+  op(tally, ch_tally_args)                        /* record, valid, aux_loss, dropped, demand -> sums, counts */   \
+  op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */                          \
+  op(dykstra, ch_dykstra_args)                    /* valid, score -> alpha, beta, margin, load, taken, done */
+/* clang-format on */
 
 typedef struct ch_ops {
   const char *name; /* of the backend */

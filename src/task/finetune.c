@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/binding.h"
 #include "base/checkpoints.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
@@ -86,7 +87,7 @@ static int fresh(ch_tune *t, char *base) {
 }
 
 /* A run that goes on: everything from its directory; a config given as well must describe the same model. base: where
- * the tokenizer is, which is the same in all checkpoints. */
+ * the tokenizer is, which is the same in all checkpoints that are whole. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   const choir_finetune_options *o = t->options;
   char path[PATH_MAX + 16];
@@ -96,7 +97,7 @@ static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   for (int i = 0; i < count; i++) {
     ch_checkpoint_path(o->out, steps[i], base);
     snprintf(path, sizeof path, "%s/tokenizer.model", base);
-    if (!access(path, R_OK)) break;
+    if (!access(path, R_OK) && ch_binding_holds(base)) break;
   }
   snprintf(path, sizeof path, "%s/config.json", o->out);
   CH_TRY(choir_config_load(path, &kept));

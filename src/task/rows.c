@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/format.h"
 
 int ch_lines_next(ch_lines *lines, ch_value *line) {
   static const char mark[] = "\xEF\xBB\xBF";
@@ -52,7 +53,7 @@ void ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) {
   va_list args;
   va_start(args, format);
   int length = snprintf(rows->first, sizeof rows->first, "line %" PRId64 ": ", line);
-  vsnprintf(rows->first + length, sizeof rows->first - (size_t)length, format, args);
+  ch_vformat(rows->first + length, sizeof rows->first - (size_t)length, format, args);
   va_end(args);
 }
 

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <math.h>
 
+#include "base/format.h"
 #include "base/machine.h"
 #include "model/config.h"
 #include "task/tune.h"
@@ -52,7 +53,7 @@ static void tell(loop_state *d, const choir_finetune_event *e) {
 /* By hand, because steps allocate nothing. */
 static void write_step(ch_tune *t, const ch_step_result *r, int examples, int64_t tokens) {
   char line[512];
-  int length = snprintf(
+  int length = ch_format(
       line, sizeof line,
       "{\"event\":\"step\",\"step\":%" PRId64
       ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,\"dropped\":%.9g,\"unrouted\":%.9g,"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/hash.h"
 #include "base/machine.h"
 #include "comm/collective.h"
@@ -126,11 +127,11 @@ static const double gib = 0x1p30;
 
 static void say_want(const want *w, char *text, size_t size) {
   if (w->ranks > 1)
-    snprintf(text, size, "the %d processes on the machine of rank %d would need %.2f GiB, and it has %.2f", w->ranks,
-             w->rank, (double)w->needs / gib, (double)w->has / gib);
+    ch_format(text, size, "the %d processes on the machine of rank %d would need %.2f GiB, and it has %.2f", w->ranks,
+              w->rank, (double)w->needs / gib, (double)w->has / gib);
   else
-    snprintf(text, size, "rank %d would need %.2f GiB, and has %.2f", w->rank, (double)w->needs / gib,
-             (double)w->has / gib);
+    ch_format(text, size, "rank %d would need %.2f GiB, and has %.2f", w->rank, (double)w->needs / gib,
+              (double)w->has / gib);
 }
 
 static void say_chosen(const choir_config *config, const ch_layout *l, const char *before, char *why, size_t size) {

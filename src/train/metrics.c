@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "choir/version.h"
 #include "model/config.h"
@@ -66,12 +67,13 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run) {
 /* By hand, because steps allocate nothing. */
 void ch_metrics_step(ch_metrics *m, const choir_train_event *e) {
   char line[640];
-  int length = snprintf(line, sizeof line,
-                        "{\"event\":\"step\",\"step\":%" PRId64
-                        ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
-                        "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fill\":%.9g,\"tokens\":%" PRId64 "}\n",
-                        e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance,
-                        e->fill, e->tokens);
+  int length =
+      ch_format(line, sizeof line,
+                "{\"event\":\"step\",\"step\":%" PRId64
+                ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
+                "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fill\":%.9g,\"tokens\":%" PRId64 "}\n",
+                e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance,
+                e->fill, e->tokens);
   ch_log_add(&m->results, line, (size_t)length);
 }
 
@@ -97,7 +99,7 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
   for (char *at = host; *at; at++) /* a name of the network; whatever else it may be goes into no string */
     if (*at < ' ' || *at > '~' || *at == '"' || *at == '\\') *at = '?';
   if (gmtime_r(&now, &date)) strftime(zone, sizeof zone, "%Y-%m-%dT%H:%M:%SZ", &date);
-  int length = snprintf(
+  int length = ch_format(
       line, sizeof line,
       "{\"event\":\"process\",\"step\":%" PRId64
       ",\"time\":%.3f,\"date\":\"%s\",\"host\":\"%s\",\"pid\":%ld,\"threads\":%d,\"ranks\":%d,"
@@ -111,15 +113,15 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, const ch_rank_times *ranks) {
   char line[512], more[256] = "";
   if (ranks->ranks > 1)
-    snprintf(more, sizeof more,
-             ",\"ranks\":%d,\"sent_bytes\":%" PRId64 ",\"sent_messages\":%" PRId64
-             ",\"waited\":%.6g,\"waited_least\":%.6g,\"slowest_rank\":%d",
-             ranks->ranks, ranks->bytes, ranks->messages, ranks->waited, ranks->least, ranks->slowest);
+    ch_format(more, sizeof more,
+              ",\"ranks\":%d,\"sent_bytes\":%" PRId64 ",\"sent_messages\":%" PRId64
+              ",\"waited\":%.6g,\"waited_least\":%.6g,\"slowest_rank\":%d",
+              ranks->ranks, ranks->bytes, ranks->messages, ranks->waited, ranks->least, ranks->slowest);
   int length =
-      snprintf(line, sizeof line,
-               "{\"step\":%" PRId64
-               ",\"time\":%.3f,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g%s}\n",
-               e->step, wall_clock(), e->seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
+      ch_format(line, sizeof line,
+                "{\"step\":%" PRId64
+                ",\"time\":%.3f,\"seconds\":%.6g,\"tokens_per_second\":%.6g,\"gflops\":%.6g,\"peak_gflops\":%.6g%s}\n",
+                e->step, wall_clock(), e->seconds, e->tokens_per_second, e->gflops, e->peak_gflops, more);
   write_timing(m, line, length);
 }
 

@@ -34,7 +34,7 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
   }
   /* Whoever writes the file: the first rank alone knows how long metrics.jsonl is. */
   if (!code) ch_comm_broadcast(x->comm, 0, value, count * (int64_t)sizeof *value);
-  if (!code) code = ch_tensors_save(x, path, tensor, tensors, trainer->model->config.train.file_bytes);
+  if (!code) code = ch_tensors_save(x, path, tensor, tensors, trainer->model->config.train.file_bytes, NULL);
   free(tensor);
   return code;
 }

@@ -9,7 +9,8 @@ int main(void) {
   if (choir_router_default("expert_choice", &options)) goto failed;
   options.capacity_factor = 0.8; /* k = 5 * 0.8 / 2 = 2 */
   options.eval_capacity_factor = 0;
-  if (choir_route(&options, 5, 2, &scores[0][0], 0, NULL, NULL, 0, 0, 0, &gates[0][0], NULL)) goto failed;
+  choir_route_request request = {.options = &options, .n = 5, .e = 2, .scores = &scores[0][0]};
+  if (choir_route(&request, &gates[0][0], NULL)) goto failed;
   for (int t = 0; t < 5; t++) printf("token %d: %.1f %.1f\n", t, gates[t][0], gates[t][1]);
   return !(gates[0][0] == .9f && gates[1][0] == .8f && gates[2][1] == .7f && gates[3][1] == .6f && gates[4][0] == 0);
 failed:

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "bench/cases.h"
 #include "moe/route.h"
+#include "base/format.h"
 #include "moe/router.h"
 
 typedef struct {
@@ -70,9 +71,9 @@ static int measure(ch_bench *b, assign_case *c) {
   r->tokens = a->n;
   r->error = fabs(c->counts.certificate.gap);
   r->layer_share = r->min_seconds / layer;
-  snprintf(r->note, sizeof r->note,
-           "layer of d=%.0f h=%.0f: %.1f ms; the error is the certificate's gap; over cap: %lld tokens", b->value[4],
-           b->value[5], 1e3 * layer, (long long)c->counts.certificate.over_cap);
+  ch_format(r->note, sizeof r->note,
+            "layer of d=%.0f h=%.0f: %.1f ms; the error is the certificate's gap; over cap: %lld tokens", b->value[4],
+            b->value[5], 1e3 * layer, (long long)c->counts.certificate.over_cap);
   return CHOIR_OK;
 }
 

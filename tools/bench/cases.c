@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/suggest.h"
+#include "base/threads.h"
 #include "bench/cases.h"
 
 /* The cases that measure themselves. */
@@ -84,7 +86,7 @@ static int read_pair(ch_bench *b, const ch_bench_case *c, char *pair) {
   }
   for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name; i++) {
     if (strcmp(pair, c->key[i].name)) continue;
-    double number = strtod(value, &end);
+    double number = ch_number(value, &end);
     if (!*value || *end || !(number >= 0 && number <= 1e12))
       return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s is '%s': must be a number from 0 to 10^12", c->name,
                       pair, value);
@@ -99,7 +101,7 @@ static void write_problem(ch_bench *b, const ch_bench_case *c) {
   char *text = b->result->problem;
   size_t size = sizeof b->result->problem, used = (size_t)snprintf(text, size, "%s", c->name);
   for (int i = 0; i < CH_BENCH_KEYS && c->key[i].name && used < size; i++)
-    used += (size_t)snprintf(text + used, size - used, " %s=%.12g", c->key[i].name, b->value[i]);
+    used += (size_t)ch_format(text + used, size - used, " %s=%.12g", c->key[i].name, b->value[i]);
   for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name && used < size; i++)
     if (*b->word[i]) used += (size_t)snprintf(text + used, size - used, " %s=%s", c->word[i].name, b->word[i]);
   if (used < size) snprintf(text + used, size - used, " compute=%s", ch_compute_names[b->compute]);
@@ -194,6 +196,8 @@ int choir_bench(const char *problem, const choir_bench_options *options, choir_b
   b.backend = ch_backend_find(options->backend ? options->backend : "cpu");
   if (!b.backend) return CHOIR_ERROR_ARGUMENT;
   b.memory = b.backend->memory;
+  CH_TRY(ch_threads_resolve(options->threads, &b.threads));
+  CH_TRY(ch_threads_check(b.threads));
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
   if (!code) code = c->run ? c->run(&b) : ch_bench_against_reference(&b);
   for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);

@@ -12,6 +12,7 @@ enum { CH_BENCH_KEYS = 6, CH_BENCH_ARRAYS = 1024, CH_BENCH_OUTPUTS = 6, CH_BENCH
 typedef struct ch_bench {
   const struct ch_bench_case *which;
   const choir_bench_options *options;
+  int threads;               /* of options; they may be used */
   const ch_backend *backend; /* that is measured */
   const ch_memory *memory;   /* where arrays are made: of that backend, or of the reference */
   choir_bench_result *result;

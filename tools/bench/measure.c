@@ -71,9 +71,9 @@ int ch_bench_put(ch_bench *b, const void *from, size_t bytes, const void CH_DEV 
 }
 
 /* Uniform with deviation `scale`; a function of the index alone, and quick: large cases have 10^9 of them. */
-static void fill(real *x, int64_t count, double scale, uint64_t seed) {
+static void fill(int threads, real *x, int64_t count, double scale, uint64_t seed) {
   real width = (real)(scale * sqrt(12.0));
-#pragma omp parallel for
+#pragma omp parallel for num_threads(threads)
   for (int64_t i = 0; i < count; i++) {
     uint64_t z = ((uint64_t)i + seed) * UINT64_C(0x9e3779b97f4a7c15);
     z = (z ^ (z >> 32)) * UINT64_C(0xd6e8feb86659fd93);
@@ -82,17 +82,18 @@ static void fill(real *x, int64_t count, double scale, uint64_t seed) {
 }
 
 /* Drawn on the host, some at a time where that is not where they are to be. */
-static int fill_array(const ch_memory *memory, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
+static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
   enum { BLOCK = 1 << 24 };
+  const ch_memory *memory = b->memory;
   if (memory->host) {
-    fill(CH_AS_HOST(real, array), count, scale, seed);
+    fill(b->threads, CH_AS_HOST(real, array), count, scale, seed);
     return CHOIR_OK;
   }
   real *block = malloc((size_t)(count < BLOCK ? count : BLOCK) * sizeof *block);
   if (!block) return ch_error(CHOIR_ERROR_MEMORY, "bench: no memory to draw numbers in");
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
     int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
-    fill(block, some, scale, seed + (uint64_t)begin);
+    fill(b->threads, block, some, scale, seed + (uint64_t)begin);
     memory->put(array + begin, block, (size_t)some * sizeof *block);
   }
   free(block);
@@ -103,7 +104,7 @@ int ch_bench_array(ch_bench *b, int64_t count, double scale, real CH_DEV **array
   void CH_DEV *made = NULL;
   CH_TRY(make(b, b->memory, (size_t)count * sizeof(real), &made));
   *array = made;
-  return scale != 0 ? fill_array(b->memory, *array, count, scale, (uint64_t)++b->drawn << 40) : CHOIR_OK;
+  return scale != 0 ? fill_array(b, *array, count, scale, (uint64_t)++b->drawn << 40) : CHOIR_OK;
 }
 
 static int ascending(const void *a, const void *b) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/machine.h"
 #include "bench/timed.h"
 #include "moe/layer.h"
@@ -307,8 +308,8 @@ int ch_bench_layer_seconds(const ch_bench *b, const ch_bench_layer *l, double *s
   once.repetitions = 2;
   once.seconds = 1e-3;
   once.backend = b->backend->name;
-  snprintf(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", l->n, l->d, l->h, l->e, l->c,
-           ch_compute_names[b->compute]);
+  ch_format(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", l->n, l->d, l->h, l->e, l->c,
+            ch_compute_names[b->compute]);
   CH_TRY(choir_bench(problem, &once, &layer));
   *seconds = layer.min_seconds;
   return CHOIR_OK;

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/format.h"
 #include "pages/page.h"
 
 enum { WIDTH = 560, HEIGHT = 240, LEFT = 56, RIGHT = 14, TOP = 12, BOTTOM = 30, BINS = 280, MOST_TICKS = 20 };
@@ -41,30 +42,30 @@ static int tick(const axis *a, int i, double *value) {
 static void number(FILE *out, double value) {
   double size = fabs(value);
   if (size >= 1e6)
-    fprintf(out, "%.4gM", value / 1e6);
+    ch_print(out, "%.4gM", value / 1e6);
   else if (size >= 1e4)
-    fprintf(out, "%.4gk", value / 1e3);
+    ch_print(out, "%.4gk", value / 1e3);
   else
-    fprintf(out, "%.4g", size < 1e-12 ? 0 : value);
+    ch_print(out, "%.4g", size < 1e-12 ? 0 : value);
 }
 
 static void y_grid(FILE *out, const axis *y) {
   double v;
   for (int i = 0; tick(y, i, &v); i++) {
-    fprintf(out,
-            "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"tick\" "
-            "text-anchor=\"end\" x=\"%d\" y=\"%.1f\">",
-            LEFT, WIDTH - RIGHT, at(y, v), at(y, v), LEFT - 8, at(y, v) + 4);
+    ch_print(out,
+             "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" /><text class=\"tick\" "
+             "text-anchor=\"end\" x=\"%d\" y=\"%.1f\">",
+             LEFT, WIDTH - RIGHT, at(y, v), at(y, v), LEFT - 8, at(y, v) + 4);
     number(out, v);
     fputs("</text>", out);
   }
 }
 
 static void x_tick(FILE *out, const axis *x, double position, double value, int whole) {
-  fprintf(out, "<text class=\"tick\" text-anchor=\"middle\" x=\"%.1f\" y=\"%d\">", at(x, position),
-          HEIGHT - BOTTOM + 20);
+  ch_print(out, "<text class=\"tick\" text-anchor=\"middle\" x=\"%.1f\" y=\"%d\">", at(x, position),
+           HEIGHT - BOTTOM + 20);
   if (whole)
-    fprintf(out, "%.6g", value);
+    ch_print(out, "%.6g", value);
   else
     number(out, value);
   fputs("</text>", out);
@@ -119,9 +120,9 @@ static const char *class_of(const ch_chart *chart, int index) {
 static void draw_band(FILE *out, const ch_chart *chart, const points *p, int index, const axis *xa, const axis *ya) {
   fprintf(out, "<polygon class=\"%s\" points=\"", class_of(chart, index));
   for (int i = 0; i < p->count; i++)
-    if (isfinite(p->low[i])) fprintf(out, "%.1f,%.1f ", at(xa, p->x[i]), at(ya, p->low[i]));
+    if (isfinite(p->low[i])) ch_print(out, "%.1f,%.1f ", at(xa, p->x[i]), at(ya, p->low[i]));
   for (int i = p->count; i-- > 0;)
-    if (isfinite(p->high[i])) fprintf(out, "%.1f,%.1f ", at(xa, p->x[i]), at(ya, p->high[i]));
+    if (isfinite(p->high[i])) ch_print(out, "%.1f,%.1f ", at(xa, p->x[i]), at(ya, p->high[i]));
   fputs("\"/>", out);
 }
 
@@ -132,13 +133,13 @@ static void draw_curve(FILE *out, const ch_chart *chart, int index, const axis *
   if (s->low) draw_band(out, chart, &p, index, xa, ya);
   fprintf(out, "<polyline class=\"%s\" points=\"", class_of(chart, index));
   for (int i = 0; i < p.count; i++)
-    if (isfinite(p.y[i])) fprintf(out, "%.1f,%.1f ", at(xa, p.x[i]), at(ya, p.y[i]));
+    if (isfinite(p.y[i])) ch_print(out, "%.1f,%.1f ", at(xa, p.x[i]), at(ya, p.y[i]));
   fputs("\"/>", out);
   for (int i = 0; s->points && i < p.count && s->curve->count <= BINS; i++) { /* marked points are few and exact */
     if (!isfinite(p.y[i])) continue;
     double x = chart->log_x ? exp(p.x[i]) : p.x[i];
-    fprintf(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.2\"><title>%s %.6g: %.5g</title></circle>",
-            class_of(chart, index), at(xa, p.x[i]), at(ya, p.y[i]), chart->x_name ? chart->x_name : "step", x, p.y[i]);
+    ch_print(out, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.2\"><title>%s %.6g: %.5g</title></circle>",
+             class_of(chart, index), at(xa, p.x[i]), at(ya, p.y[i]), chart->x_name ? chart->x_name : "step", x, p.y[i]);
   }
 }
 
@@ -210,8 +211,8 @@ static void draw(FILE *out, const ch_chart *chart) {
     if (s->curve)
       draw_curve(out, chart, i, &x, &y);
     else
-      fprintf(out, "<line class=\"%s level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" />", class_of(chart, i), LEFT,
-              WIDTH - RIGHT, at(&y, s->level), at(&y, s->level));
+      ch_print(out, "<line class=\"%s level\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" />", class_of(chart, i), LEFT,
+               WIDTH - RIGHT, at(&y, s->level), at(&y, s->level));
   }
 }
 
@@ -225,7 +226,7 @@ void ch_chart_write(FILE *out, const ch_chart *chart) {
 
 static void draw_bar(FILE *out, const char *class, const axis *y, double left, double width, double value) {
   double top = at(y, value);
-  fprintf(out, "<rect class=%s x=%.1f y=%.1f width=%.1f height=%.1f />", class, left, top, width, y->begin - top);
+  ch_print(out, "<rect class=%s x=%.1f y=%.1f width=%.1f height=%.1f />", class, left, top, width, y->begin - top);
 }
 
 void ch_bars_write(FILE *out, const ch_bars *b) {
@@ -239,15 +240,15 @@ void ch_bars_write(FILE *out, const ch_bars *b) {
   y_grid(out, &y);
   for (int i = 0; i < b->count; i++) {
     double middle = LEFT + pitch * (i + 0.5);
-    fprintf(out, "<g><title>%s %d: %.6g</title>", b->axis, i, b->values[i]);
+    ch_print(out, "<g><title>%s %d: %.6g</title>", b->axis, i, b->values[i]);
     if (b->behind) draw_bar(out, "behind", &y, middle - width / 2, width, b->behind[i]);
     draw_bar(out, "s0", &y, middle - width / 2, width, b->values[i]);
     fputs("</g>", out);
     if (i % every == 0)
-      fprintf(out, "<text class=tick text-anchor=middle x=%.1f y=%d>%d</text>", middle, HEIGHT - BOTTOM + 20, i);
+      ch_print(out, "<text class=tick text-anchor=middle x=%.1f y=%d>%d</text>", middle, HEIGHT - BOTTOM + 20, i);
   }
   if (b->level > 0)
-    fprintf(out, "<line class=\"s1 level\" x1=%d x2=%d y1=%.1f y2=%.1f />", LEFT, WIDTH - RIGHT, at(&y, b->level),
-            at(&y, b->level));
+    ch_print(out, "<line class=\"s1 level\" x1=%d x2=%d y1=%.1f y2=%.1f />", LEFT, WIDTH - RIGHT, at(&y, b->level),
+             at(&y, b->level));
   fputs("</svg></figure>\n", out);
 }

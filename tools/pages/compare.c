@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "choir/version.h"
 #include "pages/chart.h"
@@ -27,7 +28,7 @@ static void cell(FILE *out, const char *text) {
 
 static void number(FILE *out, const char *format, double value) {
   char text[64] = "";
-  if (isfinite(value)) snprintf(text, sizeof text, format, value);
+  if (isfinite(value)) ch_format(text, sizeof text, format, value);
   cell(out, text);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 
 void ch_html_text(FILE *out, const char *text) {
@@ -34,7 +35,7 @@ void ch_html_text(FILE *out, const char *text) {
 void ch_page_card(FILE *out, const char *label, const char *format, double value, const char *unit) {
   if (!isfinite(value)) return;
   fputs("<div><b>", out);
-  fprintf(out, format, value);
+  ch_print(out, format, value);
   ch_html_text(out, unit);
   fputs("</b><span>", out);
   ch_html_text(out, label);

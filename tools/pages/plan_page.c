@@ -1,6 +1,7 @@
 /* A plan as one HTML page. */
 #include <math.h>
 
+#include "base/format.h"
 #include "choir/version.h"
 #include "pages/page.h"
 #include "plan/plan.h"
@@ -25,7 +26,7 @@ static void head(FILE *out, const choir_plan_about *a) {
   ch_page_begin(out, a->cluster, style, 0);
   fputs("<h1>Plan for ", out);
   ch_html_text(out, a->cluster);
-  fprintf(
+  ch_print(
       out,
       "</h1><p>%d ranks, %lld tokens a step, train.shards %d; %.0f M parameters, %.0f M active. Estimates by formulas "
       "from a config and a file about the cluster; nothing was measured. choir %s.</p>\n",
@@ -63,12 +64,12 @@ static void parts(FILE *out, const choir_plan_about *a, const choir_plan_layout 
     if (!(p->seconds > 0)) continue;
     fprintf(out, "<tr%s>", p->sent ? " class=sent" : "");
     cell(out, p->name);
-    fprintf(out, "<td class=n>%.4g<td class=wide><div class=bar style=\"width:%.1f%%\"></div>", p->seconds,
-            100 * p->seconds / longest);
+    ch_print(out, "<td class=n>%.4g<td class=wide><div class=bar style=\"width:%.1f%%\"></div>", p->seconds,
+             100 * p->seconds / longest);
     cell(out, p->limit);
-    if (p->sent) fprintf(out, "<td class=n>%.4g", p->bytes / a->ranks / 0x1p20);
+    if (p->sent) ch_print(out, "<td class=n>%.4g", p->bytes / a->ranks / 0x1p20);
     for (int j = 0; j < a->levels && p->sent; j++)
-      fprintf(out, "<td class=n>%.4g", p->level_bytes[j] / a->ranks / 0x1p20);
+      ch_print(out, "<td class=n>%.4g", p->level_bytes[j] / a->ranks / 0x1p20);
     if (!p->sent) fprintf(out, "<td colspan=%d>", a->levels + 1);
     fputs("</tr>\n", out);
   }
@@ -84,8 +85,8 @@ static void memory(FILE *out, const choir_plan *plan) {
     if (*l->refused) break;
     fputs("<tr><td>", out);
     name(out, l);
-    fprintf(out, "<td class=n>%.2f", (double)l->bytes / gib);
-    for (int i = 0; i < l->purposes; i++) fprintf(out, "<td class=n>%.2f", (double)l->memory[i].bytes / gib);
+    ch_print(out, "<td class=n>%.2f", (double)l->bytes / gib);
+    for (int i = 0; i < l->purposes; i++) ch_print(out, "<td class=n>%.2f", (double)l->memory[i].bytes / gib);
     fputs("</tr>\n", out);
   }
   fputs("</table></div>\n", out);
@@ -104,10 +105,10 @@ static void layouts(FILE *out, const choir_plan *plan) {
   for (int k = 0; (l = choir_plan_layout_at(plan, k)) && !*l->refused; k++) {
     fputs("<tr><td>", out);
     name(out, l);
-    fprintf(out, "<td class=n>%.4g<td class=n>%.4g<td class=n>%.0f<td class=n>%.1f<td class=n>", l->seconds,
-            l->overlapped, l->tokens_per_second, 100 * l->share);
-    if (l->cost > 0) fprintf(out, "%.4g", l->cost);
-    for (int i = 0; i < a->levels; i++) fprintf(out, "<td class=n>%.4g", l->level_bytes[i] / gib);
+    ch_print(out, "<td class=n>%.4g<td class=n>%.4g<td class=n>%.0f<td class=n>%.1f<td class=n>", l->seconds,
+             l->overlapped, l->tokens_per_second, 100 * l->share);
+    if (l->cost > 0) ch_print(out, "%.4g", l->cost);
+    for (int i = 0; i < a->levels; i++) ch_print(out, "<td class=n>%.4g", l->level_bytes[i] / gib);
     cell(out, l->bound);
     fputs("</tr>\n", out);
   }

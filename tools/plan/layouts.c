@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "plan/cluster.h"
 #include "plan/room.h"
 #include "plan/step.h"
@@ -33,8 +34,8 @@ static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
     for (int i = 0; i < l->purposes; i++)
       if (l->memory[i].bytes < before && (!next || l->memory[i].bytes > next->bytes)) next = &l->memory[i];
     if (!next) break;
-    used += (size_t)snprintf(text + used, size - used, "%s%s %.1f", used ? ", " : "", next->name,
-                             (double)next->bytes / gib);
+    used += (size_t)ch_format(text + used, size - used, "%s%s %.1f", used ? ", " : "", next->name,
+                              (double)next->bytes / gib);
     named += before = next->bytes;
   }
 }
@@ -42,8 +43,8 @@ static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
 static void refuse_memory(const choir_plan *plan, choir_plan_layout *out) {
   char largest[256] = "";
   name_largest(out, largest, sizeof largest);
-  snprintf(out->refused, sizeof out->refused, "a rank needs %.1f GiB and has %.1f (%s)", (double)out->bytes / gib,
-           plan->cluster.memory / gib, largest);
+  ch_format(out->refused, sizeof out->refused, "a rank needs %.1f GiB and has %.1f (%s)", (double)out->bytes / gib,
+            plan->cluster.memory / gib, largest);
 }
 
 static choir_plan_layout *next_layout(choir_plan *plan) {
@@ -109,8 +110,8 @@ static void name_assumed(choir_plan *plan) {
   size_t used = 0, size = sizeof plan->about.assumed;
   for (int p = 0; p < CH_FLOPS_PARTS && used < size; p++)
     if (c->assumed >> p & 1)
-      used += (size_t)snprintf(text + used, size - used, "%s%s at %.2g", used ? ", " : "share of the peak: ", parts[p],
-                               c->share[p]);
+      used += (size_t)ch_format(text + used, size - used, "%s%s at %.2g", used ? ", " : "share of the peak: ", parts[p],
+                                c->share[p]);
 }
 
 static int describe(choir_plan *plan) {

@@ -40,8 +40,8 @@ static void read_off(const ch_trainer *t, ch_engine_plan *p) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_block *b = &model->net.block[l];
     if (b->moe < 0 || model->x.comm->size == 1) continue;
-    p->local = b->saved.exchange.room;
-    p->owned = b->saved.exchange.owned;
+    p->local = b->saved.dispatch.room;
+    p->owned = b->saved.dispatch.owned;
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "comm/collective.h"
 #include "moe/at_owners.h"
-#include "moe/exchange.h"
+#include "moe/slots.h"
 #include "plan/dense.h"
 
 static const char *const names[] = {
@@ -54,7 +54,7 @@ int ch_flow_groups(const choir_config *config, const ch_layout *layout) {
   const choir_router_options *o = &config->model.router;
   int e = config->model.experts, n = (int)tokens(config);
   int64_t slots = ch_router_find(o->name)->max_slots(o, n, e, config->train.sequence_length);
-  return ch_exchange_groups((int64_t)layout->experts * layout->hidden, layout->experts, e, slots / layout->replicas,
+  return ch_dispatch_groups((int64_t)layout->experts * layout->hidden, layout->experts, e, slots / layout->replicas,
                             (int64_t)config->model.d_model * ch_flow_element_bytes(config), CH_COMM_WORTH);
 }
 

@@ -33,7 +33,7 @@ int64_t ch_flow_slot_bytes(const choir_config *config);
 /* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
 int64_t ch_flow_slots(const choir_config *config);
 
-/* Groups of experts whose rows travel one after the other (moe/exchange.h). */
+/* Groups of experts whose rows travel one after the other (moe/dispatch.h). */
 int ch_flow_groups(const choir_config *config, const ch_layout *layout);
 
 /* Scores that one rank selects from in a micro-batch and MoE layer. */

@@ -1,6 +1,12 @@
-#include "moe/exchange.h"
-
+/* Several ranks: rows of tokens go to the owners of the experts that took them, and come back. Where experts are cut
+ * into hidden shards, all shards of an expert get its rows, and what they make of a row, parts of a sum, is added up
+ * where the token is.
+ *
+ * A rank's experts are cut into groups, each with exchanges of its own: while one is multiplied, the rows of the next
+ * come and the results of the last go. Messages make progress where `progress` is called, between products. Where a
+ * rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.h). */
 #include "comm/collective.h"
+#include "moe/dispatch.h"
 #include "moe/rounds.h"
 #include "moe/router.h"
 #include "moe/rows.h"
@@ -9,17 +15,10 @@
 _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,
                "all groups' rows may be under way, both ways, matrices for the next layer, and one more");
 
-int ch_exchange_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth) {
-  int64_t most = (e + owners - 1) / owners, groups = max_slots / (ranks * owners) * row_bytes / worth;
-  if (groups > CH_EXPERT_GROUPS) groups = CH_EXPERT_GROUPS;
-  return groups < 1 ? 1 : ch_least(groups, most);
-}
-
-void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slots, int most, ch_exchange *ex) {
-  *ex = (ch_exchange){.n = n, .e = e, .d = d, .groups = 1};
+static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex) {
   int64_t ranks = x->comm->size;
-  if (ranks == 1) return;
-  ex->groups = ch_exchange_groups(x->grid.replica.size, x->grid.experts.size, e, max_slots / x->grid.holders.size,
+  int n = ex->n, e = ex->e, d = ex->d;
+  ex->groups = ch_dispatch_groups(x->grid.replica.size, x->grid.experts.size, e, max_slots / x->grid.holders.size,
                                   ch_row_bytes(x, d), x->comm->worth);
   ch_record_alloc(a, &ex->local, n, e, ch_least(max_slots, (int64_t)n * e));
   int64_t room = x->comm->means * ((max_slots + ranks - 1) / ranks);
@@ -39,20 +38,12 @@ void ch_exchange_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slo
   ex->kept = CH_NEW(a, char, ex->owned *ch_row_bytes(x, d));
 }
 
-void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange *ex) {
-  ex->all = *all;
-  ex->begin = begin;
-  if (!ex->slots) {
-    ex->local = ex->group[0].record = *all;
-    ex->room = all->max_slots;
-    ex->first_row = begin;
-    return;
-  }
+static void split(ch_exec *x, ch_dispatch *ex) {
   ch_range own = ch_tokens_of(ex, x->comm->rank);
-  ex->first_row = (int)(begin + own.first - (int64_t)x->comm->rank * ex->n);
+  ex->first_row = (int)(ex->begin + own.first - (int64_t)x->comm->rank * ex->n);
   if (own.first == own.last) ex->first_row = 0; /* it is about others' tokens */
   ex->local.tokens = ch_counting(x) ? ex->n : own.last - own.first;
-  x->ops->part(x, &(ch_part_args){.all = all, .begin = own.first, .end = own.last, .part = &ex->local});
+  x->ops->part(x, &(ch_part_args){.all = &ex->all, .begin = own.first, .end = own.last, .part = &ex->local});
   x->ops->index(x, &(ch_index_args){.record = &ex->local});
   if (ch_counting(x)) return;
   ch_slots_count(x, ex);
@@ -60,32 +51,25 @@ void ch_exchange_split(ch_exec *x, const ch_record *all, int begin, ch_exchange 
   for (int i = 0; i < 2 * ex->groups; i++) ex->transfer[i].place = -1;
 }
 
-static ch_bytes *spans_of(const ch_exec *x, const ch_exchange *ex, int group, int which) {
+static ch_bytes *spans_of(const ch_exec *x, const ch_dispatch *ex, int group, int which) {
   return ex->spans + ((int64_t)group * 4 + which) * x->comm->size;
 }
 
 /* The round's rows to their bf16 ones, or back: only the device knows how many. */
-static void round_rows(ch_exec *x, const ch_exchange *ex, const real CH_DEV *y) {
+static void round_rows(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *y) {
   const ch_record *r = ex->round.part;
   x->ops->round_bf16(x,
                      &(ch_round_args){.count = ex->d, .rows = r->expert_begin + r->experts, .x = y, .y = ex->rounded});
 }
 
-static void widen_rows(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
+static void widen_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   const ch_record *r = ex->round.part;
   x->ops->widen_bf16(x,
                      &(ch_widen_args){.count = ex->d, .rows = r->expert_begin + r->experts, .x = ex->rounded, .y = y});
 }
 
-/* Rows of one process become what they would have become on their way. */
-static void round_in_place(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
-  if (x->wire == CH_COMPUTE_FP32) return;
-  round_rows(x, ex, y);
-  widen_rows(x, ex, y);
-}
-
 /* A group's rows set out, and come as ex->arrivals on the other side. */
-static void begin_group(ch_exec *x, ch_exchange *ex, int group) {
+static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
   ch_bytes *send = spans_of(x, ex, group, 0), *receive = spans_of(x, ex, group, 1);
   ch_local_spans(x, ex, group, 0, send);
   ch_owned_spans(&x->grid.replica, ex, ch_own_group(x, ex, group), ch_row_bytes(x, ex->d),
@@ -96,11 +80,7 @@ static void begin_group(ch_exec *x, ch_exchange *ex, int group) {
 /* The round's y goes to the experts; of one round groups AHEAD of the one that is waited for, so that no later one
  * takes bandwidth from it. */
 enum { AHEAD = 1 };
-static void depart(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
-  if (!ex->slots) {
-    round_in_place(x, ex, y);
-    return;
-  }
+static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16) round_rows(x, ex, y);
   if (ex->round.several) {
     ch_rounds_go(x, ex, ex->request, ex->arrivals);
@@ -110,7 +90,7 @@ static void depart(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
 }
 
 /* y += what a hidden shard has made of the round's rows. */
-static void add_shard(ch_exec *x, const ch_exchange *ex, int shard, real CH_DEV *y) {
+static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV *y) {
   const ch_record *r = ex->round.part;
   char CH_DEV *partial = ch_rows_of_shard(x, ex, shard);
   int64_t count = ch_counting(x) ? 0 : (int64_t)CH_AS_HOST(const int, r->expert_begin)[r->experts] * ex->d;
@@ -121,19 +101,18 @@ static void add_shard(ch_exec *x, const ch_exchange *ex, int shard, real CH_DEV 
 }
 
 /* y is the round's rows of what the experts have sent back: of hidden shards the sum, in their order. */
-static void open_rows(ch_exec *x, const ch_exchange *ex, real CH_DEV *y) {
+static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16) widen_rows(x, ex, y);
   for (int s = 1; s < x->grid.hidden.size; s++) add_shard(x, ex, s, y);
 }
 
-static void fetch(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
+static void fetch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   ch_rounds_return(x, ex, ex->answer, ex->stage);
   open_rows(x, ex, y);
 }
 
 /* Waits for it. */
-static void come_back(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
-  if (!ex->slots) return;
+static void come_back(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (ex->round.several) {
     fetch(x, ex, y);
     return;
@@ -143,21 +122,20 @@ static void come_back(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
   open_rows(x, ex, y);
 }
 
-static void take_scratch(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
+static void take_scratch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16) ex->rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
-  if (!ex->slots) return;
   ex->local_rows = x->wire == CH_COMPUTE_BF16 ? (void CH_DEV *)ex->rounded : y;
   ex->stage = CH_NEW(&x->scratch, char, ex->owned *ch_row_bytes(x, ex->d));
   ex->partial = CH_NEW(&x->scratch, char, (x->grid.hidden.size - 1) * ex->room * ch_row_bytes(x, ex->d));
   ch_rounds_alloc(x, ex);
 }
 
-static void gather(ch_exec *x, const ch_exchange *ex, const real CH_DEV *tokens, real CH_DEV *y) {
+static void gather(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   int64_t first = ex->first_row + ex->round.first_token;
   x->ops->gather(x, &(ch_gather_args){.record = ex->round.part, .d = ex->d, .x = tokens + first * ex->d, .y = y});
 }
 
-void ch_exchange_dispatch(ch_exec *x, ch_exchange *ex, const real CH_DEV *tokens, real CH_DEV *y) {
+static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
   take_scratch(x, ex, y);
   ex->arrivals = ex->kept;
   ex->request = "rows to experts";
@@ -168,7 +146,7 @@ void ch_exchange_dispatch(ch_exec *x, ch_exchange *ex, const real CH_DEV *tokens
   }
 }
 
-int ch_exchange_begin_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
+static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   take_scratch(x, ex, y);
   ex->arrivals = ex->stage;
   ex->request = "gradients to experts";
@@ -176,10 +154,10 @@ int ch_exchange_begin_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y) {
   return ex->round.several;
 }
 
-void ch_exchange_combine_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y, const real CH_DEV *dtokens,
-                                  real CH_DEV *dgate) {
+static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
+                             real CH_DEV *dgate) {
   size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *of_round = ex->slots ? CH_NEW(&x->scratch, real, ex->room) : dgate;
+  real CH_DEV *of_round = CH_NEW(&x->scratch, real, ex->room);
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
     real CH_DEV *to = ex->round.several ? of_round : dgate;
     if (ex->round.several) fetch(x, ex, y);
@@ -197,8 +175,17 @@ void ch_exchange_combine_backward(ch_exec *x, ch_exchange *ex, real CH_DEV *y, c
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_exchange_arrive(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *rows) {
-  if (!ex->slots || ch_counting(x)) return;
+/* Room for the largest group. */
+static real CH_DEV *group_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
+  int64_t most = 0;
+  (void)y;
+  for (int g = 0; g < ex->groups; g++)
+    if (ex->group[g].record.max_slots > most) most = ex->group[g].record.max_slots;
+  return CH_NEW(&x->scratch, real, most * ex->d);
+}
+
+static void arrive(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
+  if (ch_counting(x)) return;
   if (!ex->round.several) {
     ch_comm_arrive(&x->grid.replica, &ex->transfer[group]);
     if (group + AHEAD < ex->groups) begin_group(x, ex, group + AHEAD);
@@ -207,22 +194,15 @@ void ch_exchange_arrive(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *row
                   ch_rows_of_group(x, ex, group, ex->arrivals), 1);
 }
 
-void ch_exchange_read_again(ch_exec *x, ch_exchange *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows) {
-  if (!ex->slots) {
-    gather(x, ex, tokens, rows);
-    round_in_place(x, ex, rows);
-  } else if (!ch_counting(x)) {
-    ch_rows_reorder(x, &x->grid.replica, ex, ch_own_group(x, ex, group), ex->d, x->wire, rows,
-                    ch_rows_of_group(x, ex, group, ex->kept), 1);
-  }
+static void read_again(ch_exec *x, ch_dispatch *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows) {
+  (void)tokens;
+  if (ch_counting(x)) return;
+  ch_rows_reorder(x, &x->grid.replica, ex, ch_own_group(x, ex, group), ex->d, x->wire, rows,
+                  ch_rows_of_group(x, ex, group, ex->kept), 1);
 }
 
 /* They come back to where those stood that went there, which must have gone. */
-void ch_exchange_send_back(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *rows) {
-  if (!ex->slots) {
-    round_in_place(x, ex, rows);
-    return;
-  }
+static void send_back(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
   if (ch_counting(x)) return;
   ch_transfer *there = &ex->transfer[group], *back = &ex->transfer[ex->groups + group];
   char CH_DEV *stage = ch_rows_of_group(x, ex, group, ex->stage);
@@ -236,14 +216,12 @@ void ch_exchange_send_back(ch_exec *x, ch_exchange *ex, int group, real CH_DEV *
   ch_comm_begin(&x->grid.replica, back, ex->answer, send, receive);
 }
 
-void ch_exchange_progress(ch_exec *x, ch_exchange *ex) {
-  for (int i = 0; ex->slots && !ex->round.several && i < 2 * ex->groups && !ch_counting(x); i++)
+static void progress(ch_exec *x, ch_dispatch *ex) {
+  for (int i = 0; !ex->round.several && i < 2 * ex->groups && !ch_counting(x); i++)
     ch_comm_test(&x->grid.replica, &ex->transfer[i]);
-  ch_visits_move(x);
 }
 
-/* tokens (=|+=) the sums over their slots. */
-static void add_up(ch_exec *x, ch_exchange *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate) {
+static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate) {
   for (ch_rounds_begin(x, ex); ch_rounds_next(x, ex);) {
     come_back(x, ex, y);
     x->ops->combine(x, &(ch_combine_args){.record = ex->round.part,
@@ -251,21 +229,12 @@ static void add_up(ch_exec *x, ch_exchange *ex, real CH_DEV *y, real CH_DEV *tok
                                           .gated = gated,
                                           .out_acc = accumulate,
                                           .y = y,
-                                          .out = tokens + (int64_t)ex->round.first_token * ex->d});
+                                          .out = tokens + (int64_t)(ex->first_row + ex->round.first_token) * ex->d});
   }
 }
 
-void ch_exchange_combine(ch_exec *x, ch_exchange *ex, real CH_DEV *y, real CH_DEV *tokens, int accumulate) {
-  add_up(x, ex, y, tokens + (int64_t)ex->first_row * ex->d, 1, accumulate);
-}
-
-void ch_exchange_return(ch_exec *x, ch_exchange *ex, real CH_DEV *y, real CH_DEV *tokens) {
-  add_up(x, ex, y, tokens, 0, 0);
-}
-
-void ch_exchange_gather_slots(ch_exec *x, const ch_exchange *ex, const ch_record *all, const real CH_DEV *local,
-                              real CH_DEV *of_all) {
-  if (!ex->slots) return;
+static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_record *all, real CH_DEV *local) {
+  real CH_DEV *of_all = CH_NEW(&x->scratch, real, all->max_slots);
   size_t mark = ch_arena_mark(&x->scratch);
   const ch_range everyone = {0, ex->e};
   char CH_DEV *stage = CH_NEW(&x->scratch, char, all->max_slots * sizeof(real));
@@ -277,4 +246,18 @@ void ch_exchange_gather_slots(ch_exec *x, const ch_exchange *ex, const ch_record
     ch_rows_reorder(x, x->comm, ex, everyone, 1, CH_COMPUTE_FP32, of_all, stage, 1);
   }
   ch_arena_release(&x->scratch, mark);
+  return of_all;
 }
+
+const ch_dispatcher ch_dispatch_all_to_all = {.plan = plan,
+                                              .split = split,
+                                              .dispatch = dispatch,
+                                              .combine = combine,
+                                              .begin_backward = begin_backward,
+                                              .combine_backward = combine_backward,
+                                              .group_rows = group_rows,
+                                              .arrive = arrive,
+                                              .read_again = read_again,
+                                              .send_back = send_back,
+                                              .progress = progress,
+                                              .gather_slots = gather_slots};

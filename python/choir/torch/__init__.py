@@ -1,0 +1,12 @@
+"""choir's routers and layers for PyTorch models, wholly on the tensors' device (docs/python.md).
+
+layer = choir.torch.ExpertChoice(512, 2048, 16)        # takes the place of a feed-forward layer
+routing = choir.torch.route(scores, "gshard_top2", logits=True)
+"""
+
+from .layer import ExpertChoice, MoE, TokenChoice
+from .request import Routing
+from .routers import route
+from .transformer import Transformer
+
+__all__ = ["ExpertChoice", "MoE", "Routing", "TokenChoice", "Transformer", "route"]

@@ -1,0 +1,40 @@
+"""What PyTorch is doing, asked the way its release has it: 1.13 (Debian 12) to today's."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+
+def autocast_dtype(device: str) -> Optional[torch.dtype]:
+    """The type that autocast gives products on devices of that type; None where it is off."""
+    if hasattr(torch, "get_autocast_dtype"):
+        on = device != "meta" and torch.is_autocast_enabled(device)
+        return torch.get_autocast_dtype(device) if on else None
+    if device == "cpu":
+        return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None
+    return torch.get_autocast_gpu_dtype() if device == "cuda" and torch.is_autocast_enabled() else None
+
+
+def without_autocast(device: str):
+    return contextlib.nullcontext() if autocast_dtype(device) is None else torch.autocast(device, enabled=False)
+
+
+def _asked(name: str) -> bool:
+    ask = getattr(getattr(torch, "compiler", None), name, None)
+    return ask is not None and ask()
+
+
+def exporting() -> bool:
+    return _asked("is_exporting")
+
+
+def transformed(tensor: Tensor) -> bool:
+    """Within vmap or func.grad, which let no module change its buffers."""
+    functorch = getattr(torch._C, "_functorch", None)
+    if _asked("is_compiling") or functorch is None:
+        return False
+    return functorch.is_functorch_wrapped_tensor(tensor)

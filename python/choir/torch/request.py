@@ -1,0 +1,147 @@
+"""What a router is asked, and what it answers."""
+
+from __future__ import annotations
+
+import json
+import types
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import routing as host
+from .._native import ArgumentError
+from ..config import Config
+from . import select
+
+READS_IDS = ("hash", "random")
+READS_LOGITS = ("base", "kmeans")
+
+
+class Routing(NamedTuple):
+    """What a router chose for n tokens and e experts; tensors on the scores' device."""
+
+    gates: Tensor
+    """[n,e] the combine weight, 0 where a token is not routed; differentiable"""
+    aux_loss: Tensor
+    """[] of routers that balance, unweighted; differentiable"""
+    taken: Tensor
+    """[n,e] bool"""
+    cutoffs: Optional[Tensor]
+    """[e] the lowest score that each expert took, or its price; None: the router does not cut by rank"""
+    demand: Tensor
+    """[e] tokens that asked for the expert"""
+    dropped: Tensor
+    """[] choices that found their expert full"""
+    slots: Optional[Tensor]
+    """[e,slots] the tokens of each expert, n where there is none, where the router fills them evenly"""
+    per_token: int
+    """experts that a token has at most"""
+
+    @property
+    def load(self) -> Tensor:
+        """[e] tokens that each expert holds"""
+        return self.taken.sum(0)
+
+
+class Request(NamedTuple):
+    """What a router reads. scores and logits [n,e] are without gradient."""
+
+    name: str
+    options: types.SimpleNamespace
+    scores: Tensor
+    logits: Tensor
+    tokens: Optional[Tensor]
+    valid: Optional[Tensor]
+    sequence_length: int
+    training: bool
+    causal: bool  # look at no other token
+    thresholds: Optional[Tensor]  # [e] or the prices of quantile_balanced
+    layer: int = 0
+    group: Any = None
+
+    def by_row(self) -> Request:
+        """With flat ids and padding. ArgumentError: they do not fit, or ids are missing."""
+        check_rows(self.scores, self.tokens, self.valid)
+        if self.name in READS_IDS and self.tokens is None:
+            raise ArgumentError(f"router '{self.name}' goes by token ids, and none were given (tokens)")
+        return self._replace(
+            valid=None if self.valid is None else self.valid.reshape(-1) != 0,
+            tokens=None if self.tokens is None else self.tokens.reshape(-1),
+        )
+
+    @property
+    def factor(self) -> float:
+        o = self.options
+        return o.eval_capacity_factor if not self.training and o.eval_capacity_factor > 0 else o.capacity_factor
+
+    @property
+    def everybody(self) -> select.Count:
+        return select.count(self.valid, self.scores.shape[0])
+
+    def valid_or_all(self) -> Tensor:
+        n = self.scores.shape[0]
+        return torch.ones(n, dtype=torch.bool, device=self.scores.device) if self.valid is None else self.valid
+
+
+OPTIONS = (
+    *(
+        "capacity_factor",
+        "eval_capacity_factor",
+        "pool",
+        "group_size",
+        "cap",
+        "solver",
+        "solver_lambda",
+        "solver_iterations",
+    ),
+    *(
+        "experts_per_token",
+        "normalize_gates",
+        "random_second",
+        "aux_loss_weight",
+        "jitter",
+        "decay",
+        "threshold_after",
+    ),
+    "consistency_weight",
+)
+
+
+def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
+    """A router's options with its defaults. libchoir refuses what does not go together, as choir.route does."""
+    rows = 8 * max(experts, int(options.get("group_size", 1)))
+    host.route(
+        np.zeros((rows, experts)),
+        router,
+        tokens=np.arange(rows),
+        sequence_length=8 if options.get("pool") == "position" else 0,
+        **options,
+    )
+    config = Config(**{"router.name": router})
+    for key, value in options.items():
+        config.set("router." + key, value)
+    made = types.SimpleNamespace(**{key: config["model.router." + key] for key in OPTIONS})
+    plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
+    made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
+    made.given = json.dumps(
+        {"router": router, **{k: v for k, v in plain.items() if k not in ("pool", "group_size")}}
+    )
+    return made
+
+
+def check_floating(scores: Tensor, what: str) -> None:
+    if not scores.is_floating_point():
+        raise ArgumentError(
+            f"{what} is of {scores.dtype}; it must be floating point (float32, bfloat16, float64, ...)"
+        )
+
+
+def check_rows(rows: Tensor, tokens: Optional[Tensor], valid: Optional[Tensor]) -> None:
+    n, device = rows.shape[0], rows.device
+    for what, given in (("tokens", tokens), ("valid", valid)):
+        if given is not None and (given.device != device or given.numel() != n):
+            raise ArgumentError(
+                f"{what} has {given.numel()} elements on {given.device}; it must have one per token, {n}, on {device}"
+            )

@@ -1,0 +1,245 @@
+"""choir's routers on a tensor's own device: `route` is choir.route in PyTorch operations, with gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Optional
+
+import torch
+from torch import Tensor
+
+from .._native import ArgumentError
+from . import select
+from .draws import experts_by_id
+from .ranks import top_of_all
+from .request import READS_LOGITS, Request, Routing, check_floating, options_of
+from .solvers import balance_op, dykstra_op, on_host_op
+
+
+def _filled(q: Request, slots: Tensor) -> dict:
+    taken = select.marked(slots, q.scores.shape[0])
+    return {"taken": taken, "demand": taken.sum(0), "slots": slots, "per_token": taken.shape[1]}
+
+
+def _expert_choice(q: Request) -> dict:
+    if q.group is not None:
+        slots, cutoffs = top_of_all(q.scores, q.valid, q.factor, q.group)
+    else:
+        index, held, k, _ = _pools(q)
+        room = select.per_expert(q.factor, index.shape[1], q.scores.shape[1])
+        slots, worst = select.top(q.scores, index, held, k, room)
+        cutoffs = select.mean_cutoff(worst)
+    return {**_filled(q, slots), "cutoffs": cutoffs}
+
+
+def _pools(q: Request) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Who competes: index and held [pools,tokens], k [pools]; and the scores [pools,tokens,e]."""
+    n, e = q.scores.shape
+    index = select.pools(n, q.sequence_length, q.options.pool, q.options.group_size, q.scores.device)
+    held = select.members(index, n, q.valid)
+    return index, held, select.per_expert(q.factor, held.sum(1), e), q.scores[index.clamp(max=n - 1)]
+
+
+def _by_token(index: Tensor, values: Tensor, n: int) -> Tensor:
+    """[n,e] of values [pools,tokens,e]."""
+    spread = torch.zeros(n + 1, values.shape[2], dtype=values.dtype, device=values.device)
+    return spread.index_copy(0, index.reshape(-1).clamp(max=n), values.flatten(0, 1))[:n]
+
+
+def _capped_expert_choice(q: Request) -> dict:
+    o, (n, e) = q.options, q.scores.shape
+    if not o.cap or o.cap >= e:
+        return _expert_choice(q)
+    index, held, k, pooled = _pools(q)
+    k = torch.minimum(k, o.cap * held.sum(1) // e)
+    if o.solver == "exact":
+        taken, beta, demand, _ = on_host_op(pooled, held, q.training, o.given)
+        made = {"taken": _by_token(index, taken, n), "demand": demand, "per_token": o.cap}
+    else:
+        margin, beta = dykstra_op(pooled, held, k, o.cap, o.solver_lambda, o.solver_iterations)
+        room = select.per_expert(q.factor, index.shape[1], e)
+        slots, _ = select.top(_by_token(index, margin, n), index, held, k, room)
+        made = _filled(q, slots)
+    return {**made, "cutoffs": select.mean_cutoff(beta.masked_fill((k < 1)[:, None], math.inf).to(q.scores.dtype))}
+
+
+def _on_host(q: Request, scores: Tensor) -> dict:
+    taken, cutoffs, demand, dropped = on_host_op(scores[None], q.valid_or_all()[None], q.training, q.options.given)
+    return {"taken": taken[0], "cutoffs": cutoffs[0].to(scores.dtype), "demand": demand, "dropped": dropped}
+
+
+def _global_topk(q: Request) -> dict:
+    o, e = q.options, q.scores.shape[1]
+    if o.cap:
+        return {**_on_host(q, q.scores), "per_token": min(o.cap, e)}
+    everybody = q.everybody
+    total = select.per_expert(q.factor / e, everybody * e, 1)
+    taken, demand, dropped, cutoffs = select.global_top(
+        q.scores, q.valid, select.capacity(2 * q.factor, everybody, e), total
+    )
+    return {"taken": taken, "demand": demand, "dropped": dropped, "cutoffs": cutoffs, "per_token": e}
+
+
+def _by_thresholds(q: Request) -> dict:
+    cap, e = getattr(q.options, "cap", 0), q.scores.shape[1]
+    taken = select.by_thresholds(q.scores, q.thresholds, q.valid, cap)
+    return {"taken": taken, "demand": taken.sum(0), "per_token": min(cap or e, e)}
+
+
+def _room(q: Request, choices: int) -> select.Count:
+    return q.everybody if q.causal else select.capacity(choices * q.factor, q.everybody, q.scores.shape[1])
+
+
+def _placed(q: Request, choice: Tensor, room: select.Count, asks: Optional[Tensor] = None) -> dict:
+    asks = torch.ones_like(choice, dtype=torch.bool) if asks is None else asks
+    taken, demand, dropped = select.place(choice, asks & q.valid_or_all()[:, None], q.scores.shape[1], room)
+    return {"taken": taken, "demand": demand, "dropped": dropped, "choice": choice, "per_token": choice.shape[1]}
+
+
+def _best_alone(q: Request, worth: Tensor, count: int = 1) -> dict:
+    """Each token its best experts, which have room for all."""
+    return _placed(q, select.best_experts(worth, count), q.everybody)
+
+
+def _switch_top1(q: Request) -> dict:
+    choice = select.best_experts(q.scores, 1)
+    return _placed(q, choice, _room(q, 1))
+
+
+def _gshard_top2(q: Request) -> dict:
+    choice = select.best_experts(q.scores, 2)
+    asks = torch.ones_like(choice, dtype=torch.bool)
+    if q.training and q.options.random_second:
+        best = q.scores.gather(1, choice)
+        share = best[:, 1] / best.sum(1)
+        stays = torch.rand_like(share) < 2 * share
+        asks = torch.stack([torch.ones_like(stays), stays], 1)
+    return _placed(q, choice, _room(q, 2), asks)
+
+
+def _quantile_balanced(q: Request) -> dict:
+    K = q.options.experts_per_token
+    kept = torch.zeros_like(q.scores[0]) if q.thresholds is None else q.thresholds.to(q.scores.dtype)
+    prices = balance_op(q.scores, q.valid, kept, K) if q.training or K == q.scores.shape[1] else kept
+    return {**_best_alone(q, q.scores - prices, K), "cutoffs": prices}
+
+
+def _base(q: Request) -> dict:
+    if not q.training:
+        return _best_alone(q, q.logits)
+    return {**_on_host(q, q.logits), "per_token": 1, "cutoffs": None}
+
+
+def _random(q: Request) -> dict:
+    n, e = q.scores.shape
+    K = q.options.experts_per_token
+    if q.training:
+        choice = torch.rand(n, e, device=q.scores.device).sort(1).indices[:, :K]
+    else:
+        choice = experts_by_id(q.tokens, K, e, q.layer)
+    return _placed(q, choice, q.everybody)
+
+
+CHOOSE: dict[str, Callable[[Request], dict]] = {
+    "expert_choice": _expert_choice,
+    "capped_expert_choice": _capped_expert_choice,
+    "global_topk": _global_topk,
+    "switch_top1": _switch_top1,
+    "gshard_top2": _gshard_top2,
+    "quantile_balanced": _quantile_balanced,
+    "base": _base,
+    "kmeans": lambda q: _best_alone(q, q.logits),
+    "hash": lambda q: _placed(q, (q.tokens.long() % q.scores.shape[1])[:, None], q.everybody),
+    "random": _random,
+    "dense": lambda q: _placed(q, torch.zeros_like(q.scores[:, :1], dtype=torch.long), q.everybody),
+}
+BY_THRESHOLDS = ("expert_choice", "capped_expert_choice", "global_topk")
+
+
+def _gates(q: Request, scores: Tensor, logits: Tensor, made: dict) -> Tensor:
+    """[n,e], with gradient."""
+    taken = made["taken"]
+    if q.name in ("hash", "random", "dense", "kmeans"):
+        return taken.to(scores.dtype) / made["per_token"]
+    if q.name == "base":
+        return torch.where(taken, torch.sigmoid(logits), 0.0)
+    if q.name == "gshard_top2":
+        both = scores.gather(1, made["choice"]).sum(1, keepdim=True)
+        return torch.where(taken, scores / torch.where(both == 0, 1.0, both), 0.0)
+    gates = torch.where(taken, scores, 0.0)
+    if q.options.normalize_gates:
+        total = gates.sum(1, keepdim=True)
+        gates = gates / torch.where(total == 0, 1.0, total)
+    return gates
+
+
+def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
+    """e sum_i f_i P_i over valid tokens: f the share of first choices, P the mean score."""
+    n, e = scores.shape
+    if q.name not in ("switch_top1", "gshard_top2"):
+        return scores.new_zeros(())
+    part = q.valid_or_all().to(scores.dtype)
+    everybody = part.sum().clamp(min=1)
+    first = (select.one_hot(made["choice"][:, 0], e) * part[:, None]).sum(0) / everybody
+    return e * (first * torch.where(part[:, None] > 0, scores, 0.0).sum(0) / everybody).sum()
+
+
+def choose(q: Request, scores: Tensor, logits: Tensor) -> Routing:
+    """The routing of a request, whose scores and logits come again with gradient."""
+    made = (_by_thresholds if q.causal and q.name in BY_THRESHOLDS else CHOOSE[q.name])(q)
+    gates, aux_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made)
+    dropped = made.get("dropped", torch.zeros((), dtype=torch.long, device=scores.device))
+    return Routing(
+        gates,
+        aux_loss,
+        made["taken"],
+        made.get("cutoffs"),
+        made["demand"],
+        dropped,
+        made.get("slots"),
+        made["per_token"],
+    )
+
+
+def route(
+    scores: Tensor,
+    router: str = "expert_choice",
+    *,
+    logits: bool = False,
+    tokens: Optional[Tensor] = None,
+    valid: Optional[Tensor] = None,
+    sequence_length: int = 0,
+    training: bool = False,
+    thresholds: Optional[Tensor] = None,
+    **options: Any,
+) -> Routing:
+    """choir.route on the device of scores [n,e]: the same selection, ties included, and gates that have gradients.
+
+    Arguments are choir.route's, with tensors for arrays. thresholds [e]: experts take by them, and no token looks at
+    another. What a router draws in training comes from PyTorch's generator. Only three wait for the device: the exact
+    solver of capped_expert_choice, `base` in training and global_topk under a cap, which libchoir solves on the CPU, in
+    float32.
+
+    Raises ArgumentError, but not for NaN, which one would have to wait for: it counts as the worst score."""
+    check_floating(scores, "scores")
+    if scores.dim() != 2:
+        raise ArgumentError(f"scores has shape {tuple(scores.shape)}; it must be [tokens, experts]")
+    if thresholds is not None and router not in (*BY_THRESHOLDS, "quantile_balanced"):
+        raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
+    made = options_of(router, scores.shape[1], **options)
+    wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    soft = torch.softmax(wide, 1) if logits and router not in READS_LOGITS else wide
+    q = Request(
+        router,
+        made,
+        soft.detach(),
+        wide.detach(),
+        tokens,
+        valid,
+        sequence_length,
+        training,
+        thresholds is not None,
+        thresholds,
+    )
+    routing = choose(q.by_row(), soft, wide)
+    return routing._replace(gates=routing.gates.to(scores.dtype), aux_loss=routing.aux_loss.to(scores.dtype))

@@ -1,0 +1,136 @@
+"""Selections in PyTorch operations, on the scores' device. Sizes alone decide the shapes; nothing waits for a value.
+
+Ties are choir's everywhere: the lower token, then the lower expert. `torch.topk` breaks them as it likes, and otherwise
+on CUDA than on a CPU; a stable sort does not. NaN counts as worst.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Union
+
+import torch
+from torch import Tensor
+
+Count = Union[int, Tensor]  # tokens: of a size, or on the device where padding makes it a value
+
+
+def per_expert(factor: float, n: Count, e: int) -> Count:
+    """k = n factor / e, to nearest, halves up, at least 1 and at most n (`ch_router_k`)."""
+    if not isinstance(n, Tensor):
+        return min(n, max(1, math.floor(factor * n / e * (1 + 1e-12) + 0.5)))
+    k = (factor * n.double() / e * (1 + 1e-12) + 0.5).floor().long().clamp(min=1)
+    return torch.minimum(k, n)
+
+
+def capacity(factor: float, n: Count, e: int) -> Count:
+    """Room for each expert: n factor / e, rounded up, at most n (`ch_router_capacity`)."""
+    if not isinstance(n, Tensor):
+        return min(n, math.ceil(factor * n / e * (1 - 1e-12)))
+    return torch.minimum((factor * n.double() / e * (1 - 1e-12)).ceil().long(), n)
+
+
+def count(valid: Optional[Tensor], n: int) -> Count:
+    return n if valid is None else valid.sum()
+
+
+def comparable(scores: Tensor, valid: Optional[Tensor] = None) -> Tensor:
+    """What a sort may see: NaN is the lowest number, and -inf is kept for those that take no part."""
+    lowest = torch.finfo(scores.dtype).min
+    key = scores.nan_to_num(nan=lowest, posinf=math.inf, neginf=lowest)
+    return key if valid is None else key.masked_fill(~valid[:, None], -math.inf)
+
+
+def best_experts(worth: Tensor, count: int) -> Tensor:
+    """[n,count]: each token's best experts, of equal ones the lower."""
+    return comparable(worth).sort(dim=1, descending=True, stable=True).indices[:, :count]
+
+
+def one_hot(choice: Tensor, e: int) -> Tensor:
+    """[...,e] bool. F.one_hot looks at the values first."""
+    return choice[..., None] == torch.arange(e, device=choice.device)
+
+
+def pools(n: int, sequence_length: int, pool: str, group_size: int, device) -> Tensor:
+    """[pools, tokens]: who competes (docs/routers.md, Pools); numbers from n on stand for nobody."""
+    T = sequence_length if 0 < sequence_length < n else n
+    if pool == "position":
+        return torch.arange(T, device=device)[:, None] + T * torch.arange(-(-n // T), device=device)
+    size = {"batch": n, "sequence": T, "group": min(group_size, n)}[pool]
+    return size * torch.arange(-(-n // size), device=device)[:, None] + torch.arange(size, device=device)
+
+
+def members(index: Tensor, n: int, valid: Optional[Tensor]) -> Tensor:
+    """[pools, tokens] bool: who takes part."""
+    held = index < n
+    return held if valid is None else held & valid[index.clamp(max=n - 1)]
+
+
+def top(scores: Tensor, index: Tensor, held: Tensor, k: Tensor, room: int) -> tuple[Tensor, Tensor]:
+    """Each expert's k [pools] best of every pool: slots [e, pools*room], n where there is none, and the k-th scores
+    [pools,e], inf where k is 0."""
+    n, e = scores.shape
+    key = comparable(scores)[index.clamp(max=n - 1)].transpose(1, 2)  # [pools,e,tokens]
+    key = key.masked_fill(~held[:, None], -math.inf)
+    order = key.sort(dim=2, descending=True, stable=True)
+    token = index[:, None].expand_as(key).gather(2, order.indices[:, :, :room])
+    token = token.masked_fill(torch.arange(room, device=k.device) >= k[:, None, None], n)
+    last = (k - 1).clamp(min=0)[:, None, None].expand(-1, e, 1)
+    worst = order.values.gather(2, last)[:, :, 0].masked_fill((k < 1)[:, None], math.inf)
+    return token.transpose(0, 1).reshape(e, -1), worst
+
+
+def mean_cutoff(worst: Tensor) -> Tensor:
+    """[e]: the mean over pools that have one, else inf."""
+    finite = torch.isfinite(worst)
+    mean = worst.double().masked_fill(~finite, 0).sum(0) / finite.sum(0)
+    return torch.where(finite.any(0), mean, math.inf).to(worst.dtype)
+
+
+def marked(slots: Tensor, n: int) -> Tensor:
+    """[n,e] bool of slots [e,room], where n stands for nobody."""
+    e = slots.shape[0]
+    mark = torch.zeros(n + 1, e, dtype=torch.bool, device=slots.device)
+    return mark.scatter(0, slots.t(), True)[:n]
+
+
+def place(choice: Tensor, asks: Tensor, e: int, room: Count) -> tuple[Tensor, Tensor, Tensor]:
+    """First come, first served: all first choices [n,0] in token order, then the second ones. asks [n,K]: which choices
+    count. Returns taken [n,e], demand [e], dropped []."""
+    n, K = choice.shape
+    asked = (one_hot(choice, e) & asks[..., None]).transpose(0, 1).reshape(K * n, e)
+    before = asked.long().cumsum(0) - asked.long()
+    taken = asked & (before < room)
+    return taken.view(K, n, e).any(0), asked.sum(0), (asked & ~taken).sum()
+
+
+def global_top(scores: Tensor, valid: Optional[Tensor], room: Count, total: Count):
+    """The `total` best of all pairs, best first, but for those whose expert holds `room` already. Returns taken [n,e],
+    demand [e], dropped [], cutoffs [e]."""
+    n, e = scores.shape
+    key = comparable(scores, valid)
+    column = key.t().sort(dim=1, descending=True, stable=True).indices
+    rank = torch.zeros_like(column).scatter(1, column, torch.arange(n, device=key.device).expand(e, n)).t()
+    able = (rank < room) & (key > -math.inf)
+    order = key.reshape(-1).sort(descending=True, stable=True).indices
+    fits = able.reshape(-1)[order]
+    before = fits.long().cumsum(0) - fits.long()
+    reached = torch.zeros_like(fits).scatter(0, order, before < total).view(n, e) & (key > -math.inf)
+    taken = reached & able
+    worst = torch.where(taken, key, math.inf)
+    full = taken.sum(0) == room
+    cutoffs = torch.where(full & taken.any(0), worst.amin(0), worst.amin())
+    return taken, reached.sum(0), (reached & ~taken).sum(), cutoffs
+
+
+def by_thresholds(scores: Tensor, thresholds: Tensor, valid: Optional[Tensor], cap: int) -> Tensor:
+    """[n,e] bool: where the score reaches the expert's threshold; under a cap the best margins, of equal ones the lower
+    expert."""
+    passes = scores >= thresholds
+    if valid is not None:
+        passes = passes & valid[:, None]
+    if cap and cap < scores.shape[1]:
+        margin = comparable(scores - thresholds).masked_fill(~passes, -math.inf)
+        best = margin.sort(dim=1, descending=True, stable=True).indices[:, :cap]
+        passes = passes & torch.zeros_like(passes).scatter(1, best, True)
+    return passes

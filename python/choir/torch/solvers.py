@@ -1,0 +1,127 @@
+"""What needs many rounds, as operators of their own: to torch.compile and torch.export each is one node.
+
+`choir::dykstra` and `choir::balance` are PyTorch operations on the tensor's device, and wait for nothing.
+`choir::on_host` is libchoir's solver on the CPU: it copies the scores there, so on a GPU it waits for them.
+A choice is constant, so none has a gradient; gates, which have one, are computed outside.
+"""
+
+import json
+import math
+from typing import List, Optional
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..routing import route as host_route
+from .select import comparable, count, per_expert
+
+TOLERANCE = 1e-4  # loads move by less than a part in 10,000 from here on
+
+
+def dykstra(scores: Tensor, held: Tensor, k: Tensor, cap: int, strength: float, iterations: int) -> List[Tensor]:
+    """The paper's entropic assignment by Dykstra's projections (docs/assignment.md): scores [pools,n,e], held
+    [pools,n], k [pools]. Returns margins [pools,n,e] and prices [pools,e]."""
+    out = held[..., None].logical_not()
+    alpha = torch.zeros_like(scores[:, :, :1])
+    beta = torch.full_like(scores[:, :1], math.inf)  # no entry is corrected yet
+    log_k = k.clamp(min=1).to(scores.dtype).log()[:, None, None]
+    done = torch.zeros_like(k, dtype=torch.bool)[:, None, None]
+    for _ in range(iterations):
+        bounded = torch.minimum(scores, alpha + beta)
+        column = ((bounded - alpha) / strength).masked_fill(out, -math.inf)
+        new_beta = strength * (column.logsumexp(1, keepdim=True) - log_k)
+        row = ((bounded - new_beta) / strength).logsumexp(2, keepdim=True)
+        new_alpha = (strength * (row - math.log(cap))).clamp(min=0).masked_fill(out, 0)
+        done = done | ((new_beta - beta).abs().amax(2, keepdim=True) <= TOLERANCE * strength)
+        alpha, beta = torch.where(done, alpha, new_alpha), torch.where(done, beta, new_beta)
+    return [(scores - alpha - beta).clamp(max=0), beta[:, 0].clone()]
+
+
+def balance(scores: Tensor, valid: Optional[Tensor], prices: Tensor, per_token: int) -> Tensor:
+    """Prices [e] at which every token's `per_token` best of scores - prices load the experts evenly: 16 rounds, from
+    `prices` on (docs/routers.md, quantile_balanced)."""
+    n, e = scores.shape
+    some = count(valid, n)
+    some = some if isinstance(some, Tensor) else torch.tensor(n, device=scores.device)
+    k = per_expert(per_token, some, e)
+    at = torch.stack([k - 1, torch.minimum(k, some - 1)]).clamp(min=0)[:, None].expand(2, e)
+    beta = prices.to(scores.dtype)
+    for _ in range(16 if per_token < e else 1):
+        if per_token < e:
+            bids = (scores - beta).topk(per_token + 1, dim=1).values
+            margin = scores - (bids[:, per_token - 1 : per_token] + bids[:, per_token:]) / 2
+            column = comparable(margin, valid).sort(dim=0, descending=True).values
+            worst, following = column.gather(0, at)
+            apart = (worst != following).any()
+            beta = torch.where(some > 0, torch.where(apart, (worst + following) / 2, 0.0), beta)
+        evened = beta.double() - (beta.double().sum() - 1) / e
+        beta = torch.where(some > 0, evened.to(beta.dtype), beta)
+    return beta
+
+
+def on_host(scores: Tensor, held: Tensor, training: bool, router: str) -> List[Tensor]:
+    """libchoir's routing of each pool alone, in float32: scores [pools,n,e], held [pools,n], and the router's options
+    as JSON, to taken [pools,n,e] bool, cutoffs [pools,e], demand [e] and dropped [] of all pools."""
+    e, options = scores.shape[2], json.loads(router)
+    given, held = (a.detach().cpu().numpy() for a in (scores.float(), held))
+    lowest = np.finfo(np.float32).min
+    given = np.nan_to_num(given, nan=lowest, neginf=lowest)
+    # A plan needs as many tokens as experts, a pool does not: it is made longer by tokens that take no part.
+    more = max(0, 8 * e - given.shape[1])
+    given, held = np.pad(given, ((0, 0), (0, more), (0, 0))), np.pad(held, ((0, 0), (0, more)))
+    made = [host_route(s, valid=h, training=training, **options) for s, h in zip(given, held)]
+    taken = np.zeros(given.shape, bool)
+    for pool, routing in enumerate(made):
+        taken[pool, routing.token, routing.expert] = True
+    cutoffs = [np.full(e, np.inf, np.float32) if routing.cutoffs is None else routing.cutoffs for routing in made]
+    demand, dropped = sum(routing.demand for routing in made), sum(routing.dropped for routing in made)
+    found = (taken[:, : scores.shape[1]], np.stack(cutoffs), demand, np.array(dropped))
+    return [torch.from_numpy(np.array(a)).to(scores.device) for a in found]
+
+
+def _dykstra_fake(scores, held, k, cap, strength, iterations):
+    return [torch.empty_like(scores), scores.new_empty(scores.shape[0], scores.shape[2])]
+
+
+def _balance_fake(scores, valid, prices, per_token):
+    return scores.new_empty(scores.shape[1])
+
+
+def _on_host_fake(scores, held, training, router):
+    pools, _, e = scores.shape
+    counts = (scores.new_empty(size, dtype=torch.int64) for size in ((e,), ()))
+    cutoffs = scores.new_empty(pools, e, dtype=torch.float32)
+    return [torch.empty_like(scores, dtype=torch.bool), cutoffs, *counts]
+
+
+def _operator(function, fake, arguments: int):
+    """The function as an operator with a fake, a gradient of none, and a loop for vmap."""
+    made = torch.library.custom_op(f"choir::{function.__name__}", function, mutates_args=())
+    made.register_fake(fake)
+    made.register_autograd(lambda ctx, *cotangents: (None,) * arguments)
+
+    def mapped(info, in_dims, *given):
+        calls = [
+            function(*(a if d is None else a.select(d, i) for a, d in zip(given, in_dims)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(calls[0], Tensor):
+            return torch.stack(calls), 0
+        return [torch.stack(parts) for parts in zip(*calls)], [0] * len(calls[0])
+
+    made.register_vmap(mapped)
+    return made
+
+
+if hasattr(torch.library, "custom_op"):  # 2.4; before that they run, and do not compile
+    dykstra_op, balance_op, on_host_op = (
+        _operator(function, fake, arguments)
+        for function, fake, arguments in (
+            (dykstra, _dykstra_fake, 6),
+            (balance, _balance_fake, 4),
+            (on_host, _on_host_fake, 4),
+        )
+    )
+else:
+    dykstra_op, balance_op, on_host_op = dykstra, balance, on_host

@@ -1,0 +1,170 @@
+"""choir's whole model in PyTorch: trained there, and given back to choir."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Optional
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..config import Config
+from ..model import Model
+from ..tokenizer import Tokenizer
+from .layer import MoE
+
+
+class _Norm(nn.Module):
+    def __init__(self, d, eps):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(d)), eps
+
+    def forward(self, x):
+        return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
+
+
+class _Attention(nn.Module):
+    """Causal, with T5's learned bias by distance."""
+
+    def __init__(self, m):
+        super().__init__()
+        self.heads, self.buckets, self.furthest = m.heads, m.rel_buckets, m.rel_max_distance
+        inner = m.heads * (m.d_head or m.d_model // m.heads)
+        self.q, self.k, self.v = (nn.Linear(m.d_model, inner, bias=False) for _ in range(3))
+        self.o = nn.Linear(inner, m.d_model, bias=False)
+        self.rel_bias = nn.Parameter(0.1 * torch.randn(m.rel_buckets, m.heads))
+        for layer in (self.q, self.k, self.v, self.o):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+
+    def _bias(self, T):
+        exact = self.buckets // 2
+        bucket = [
+            (
+                d
+                if d < exact
+                else min(
+                    self.buckets - 1,
+                    exact + int(math.log(d / exact) / math.log(self.furthest / exact) * (self.buckets - exact)),
+                )
+            )
+            for d in range(T)
+        ]
+        distance = torch.arange(T)[:, None] - torch.arange(T)
+        bias = self.rel_bias[torch.tensor(bucket)[distance.clamp(min=0)].to(self.rel_bias.device)].permute(2, 0, 1)
+        return bias.masked_fill((distance < 0).to(bias.device), -math.inf)
+
+    def forward(self, x):
+        B, T, _ = x.shape
+        q, k, v = (p(x).view(B, T, self.heads, -1).transpose(1, 2) for p in (self.q, self.k, self.v))
+        p = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) + self._bias(T), 3)
+        return self.o((p @ v).transpose(1, 2).reshape(B, T, -1))
+
+
+class _GEGLU(nn.Module):
+    def __init__(self, d, h):
+        super().__init__()
+        self.gate, self.up, self.down = (nn.Linear(a, b, bias=False) for a, b in ((d, h), (d, h), (h, d)))
+        for layer in (self.gate, self.up, self.down):
+            nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+
+    def forward(self, x):
+        return self.down(F.gelu(self.gate(x)) * self.up(x))
+
+
+class _Block(nn.Module):
+    def __init__(self, m, layer):
+        super().__init__()
+        self.attn_norm, self.attn = _Norm(m.d_model, m.norm_eps), _Attention(m)
+        self.ffn_norm = _Norm(m.d_model, m.norm_eps)
+        self.moe = self.ffn = None
+        if m.moe_every and (layer + 1) % m.moe_every == 0:
+            self.moe = MoE(m.d_model, m.d_expert or m.d_hidden, m.experts, layer=layer, **m.router)
+        else:
+            self.ffn = _GEGLU(m.d_model, m.d_hidden)
+
+    def forward(self, x, tokens):
+        x = x + self.attn(self.attn_norm(x))
+        y = self.ffn_norm(x)
+        return x + (self.moe(y, tokens) if self.moe else self.ffn(y))
+
+
+class Transformer(nn.Module):
+    """choir's model in PyTorch, by a choir.Config: to train it, or what is made of it, with PyTorch, and to give it
+    back to choir, which evaluates, serves and inspects it. Transformer(config) is fresh, Transformer.of(model) has a model's
+    weights. tokens [B,T] to logits [B,T,V]; `aux_loss` is to be added to the loss."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config, m = config, SimpleNamespace(**config.as_dict()["model"])
+        plain = Config(**{"router.name": m.router.pop("name")})
+        options = {k: v for k, v in m.router.items() if v != plain["model.router." + k]}
+        m.router = {"router": plain["model.router.name"], **options}
+        self.embed = nn.Parameter(torch.randn(m.vocab_size, m.d_model))
+        self.layers = nn.ModuleList(_Block(m, layer) for layer in range(m.layers))
+        self.final_norm = _Norm(m.d_model, m.norm_eps)
+
+    @property
+    def aux_loss(self) -> torch.Tensor:
+        losses = [block.moe.aux_loss for block in self.layers if block.moe is not None]
+        return torch.stack(losses).sum() if losses else self.embed.new_zeros(())
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed[tokens]
+        for block in self.layers:
+            x = block(x, tokens)
+        return self.final_norm(x) @ self.embed.t() / math.sqrt(self.embed.shape[1])
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Mean cross-entropy of each position predicting the next; the routers' auxiliary loss is not in it."""
+        logits = self(tokens)[:, :-1]
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
+
+    def _named(self) -> dict[str, torch.Tensor]:
+        """Every tensor under its name in a checkpoint (docs/formats.md)."""
+        named = {"embed.weight": self.embed, "final_norm.weight": self.final_norm.weight}
+        for i, block in enumerate(self.layers):
+            at = f"layers.{i}."
+            named.update(
+                {f"{at}{part}_norm.weight": getattr(block, f"{part}_norm").weight for part in ("attn", "ffn")}
+            )
+            named.update({f"{at}attn.{p}.weight": getattr(block.attn, p).weight for p in "qkvo"})
+            named[at + "attn.rel_bias"] = block.attn.rel_bias
+            if block.moe is not None:
+                named.update(
+                    {
+                        at + "moe.router.weight": block.moe.router,
+                        at + "moe.experts.w1": block.moe.w1,
+                        at + "moe.experts.w2": block.moe.w2,
+                        at + "moe.thresholds": block.moe.thresholds,
+                    }
+                )
+            else:
+                named.update({f"{at}ffn.{p}.weight": getattr(block.ffn, p).weight for p in ("gate", "up", "down")})
+        return named
+
+    def export(self, path, tokenizer: Optional[Tokenizer] = None) -> None:
+        """Writes a checkpoint that `choir eval`, `generate` and Model.load read."""
+        with self.to_choir() as model:
+            model.save(path, tokenizer)
+
+    def to_choir(self) -> Model:
+        """A choir.Model with these weights."""
+        model, named = Model(self.config), self._named()
+        for name in model.parameters():
+            model.set(name, named[name].detach().float().cpu().contiguous().numpy())
+        return model
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: Model) -> Transformer:
+        """The model with its weights, thresholds included."""
+        made = cls(model.config)
+        named = made._named()
+        for name in model.parameters():
+            named[name].copy_(torch.from_numpy(model.get(name)))
+        for block in made.layers:
+            if block.moe is not None and bool((block.moe.thresholds != 0).any()):
+                block.moe.go_on_from(10000)  # choir's file does not say: far along, so that the mean moves slowly
+        return made

@@ -1,0 +1,276 @@
+"""Laws of choir.torch's layers, for every router: types, sizes, transforms, compilation."""
+
+import copy
+import io
+import math
+import unittest
+
+import choir
+from torch_cases import DEVICE, LAYERS, TorchTest, experts_of, lacks, torch
+
+if torch:
+    import torch.nn.functional as F
+
+
+class Layers(TorchTest):
+    def setUp(self):
+        super().setUp()
+        import choir.torch
+
+        self.torch = choir.torch
+        self.x = torch.randn(2, 32, 16, device=DEVICE)
+        self.ids = torch.randint(0, 99, (2, 32), device=DEVICE)
+
+    def layer(self, router, options, **more):
+        return self.torch.MoE(16, 24, experts_of(router), router, **{"device": DEVICE, **options, **more})
+
+    def first(self, n):
+        return torch.randn(n, 16, device=DEVICE), self.ids.reshape(-1)[:n]
+
+    def test_layer_is_its_formula(self):
+        """Every expert by itself on what it took, in training and evaluation."""
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, {**options, "jitter": 0} if router == "switch_top1" else options)
+            for training in (True, False):
+                out = layer.train(training)(self.x, self.ids)
+                gates, rows, wanted = layer.routing.gates, self.x.view(-1, 16), 0
+                for i in range(gates.shape[1]):
+                    wanted = wanted + gates[:, i, None] * (F.gelu(rows @ layer.w1[i]) @ layer.w2[i].t())
+                torch.testing.assert_close(out.view(-1, 16), wanted, rtol=1e-4, atol=1e-5)
+                self.assertGreater(int(layer.routing.load.sum()), 0)
+
+    def test_gradients_reach_every_weight(self):
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options)
+            self.assertEqual(float(layer.aux_loss), 0)
+            (layer(self.x, self.ids).square().sum() + layer.aux_loss).backward()
+            for name, weight in layer.named_parameters():
+                if name != "router" or router not in ("hash", "random", "dense"):
+                    self.assertGreater(float(weight.grad.abs().sum()), 0, name)
+
+    def test_derivatives(self):
+        """In float64, of the input and every weight; second ones too."""
+        if lacks("derivatives of layers", "func.functional_call"):
+            return
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options, dtype=torch.float64).eval()
+            weights, (x, ids) = dict(layer.named_parameters()), self.first(12)
+
+            def run(x, *given):
+                return torch.func.functional_call(layer, dict(zip(weights, given)), (x, ids))
+
+            given = (x.double().requires_grad_(), *weights.values())
+            self.assertTrue(torch.autograd.gradcheck(run, given, fast_mode=True))
+            self.assertTrue(torch.autograd.gradgradcheck(run, given, fast_mode=True))
+
+    def test_autocast_and_bf16(self):
+        """Scores stay float32, and the choice is that of float32; thresholds do too."""
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options).eval()
+            wanted = layer(self.x, self.ids)
+            with torch.autocast(DEVICE, torch.bfloat16):
+                out = layer(self.x, self.ids)
+            self.assertEqual(out.dtype, torch.bfloat16)
+            torch.testing.assert_close(out.float(), wanted, rtol=0.05, atol=0.05)
+            layer = self.layer(router, options).bfloat16()
+            layer(self.x.bfloat16(), self.ids).float().square().sum().backward()
+            self.assertEqual(layer.w1.grad.dtype, torch.bfloat16)
+            self.assertEqual(layer.thresholds.dtype, torch.float32)
+
+    def test_few_tokens_or_none(self):
+        """As nn.Linear: an output for every token, and gradients of 0 where there is none."""
+        for router, options in self.each(LAYERS):
+            for training in (True, False):
+                layer = self.layer(router, options).train(training)
+                for n in (0, 1, 3):
+                    x, ids = self.first(n)
+                    out = layer(x[None], ids[None])
+                    self.assertEqual(out.shape, (1, n, 16))
+                    self.assertTrue(bool(torch.isfinite(out).all()))
+                    out.sum().backward()
+                    self.assertTrue(bool(torch.isfinite(layer.w1.grad).all()))
+
+    def test_padding_takes_no_part(self):
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options).eval()
+            valid = torch.rand(2, 32, device=DEVICE) > 0.3
+            out = layer(self.x, self.ids, valid)
+            self.assertEqual(float(out[~valid].abs().sum().detach()), 0)
+            other = torch.where(valid[..., None], self.x, math.nan)
+            again = layer(other, self.ids, valid)
+            torch.testing.assert_close(again, out)
+            again.square().sum().backward()
+            self.assertTrue(bool(torch.isfinite(layer.w1.grad).all()))
+            with self.assertRaisesRegex(choir.ArgumentError, "one per token"):
+                layer(self.x, self.ids, valid[:1])
+
+    def test_state_dict_has_all(self):
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options, causal=True)
+            for _ in range(3):
+                layer(self.x, self.ids)
+            file = io.BytesIO()
+            torch.save(layer.state_dict(), file)
+            file.seek(0)
+            other, twin = self.layer(router, options, causal=True), copy.deepcopy(layer)
+            other.load_state_dict(torch.load(file))
+            wanted = layer.eval()(self.x, self.ids)
+            for made in (other, twin):
+                torch.testing.assert_close(made.eval()(self.x, self.ids), wanted)
+            self.assertEqual(
+                int(layer.observed) > 0,
+                router not in ("switch_top1", "gshard_top2", "base", "hash", "random", "dense"),
+            )
+
+    def test_causal_looks_at_no_other_token(self):
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options, causal=True)
+            if router in ("expert_choice", "capped_expert_choice", "global_topk"):
+                with self.assertRaisesRegex(RuntimeError, "no training step"):
+                    layer.eval()(self.x, self.ids)
+            for _ in range(3):
+                layer.train()(self.x, self.ids)
+            layer.eval()
+            one = layer(self.x[:1, :3], self.ids[:1, :3])
+            torch.testing.assert_close(layer(self.x, self.ids)[:1, :3], one, rtol=1e-4, atol=1e-5)
+
+    def test_thresholds_are_running_means(self):
+        layer, kept = self.layer("expert_choice", {}), []
+        for _ in range(4):
+            layer(torch.randn_like(self.x))
+            kept.append(layer.routing.cutoffs)
+        weights = [0.01 * 0.99 ** (3 - i) / (1 - 0.99**4) for i in range(4)]
+        torch.testing.assert_close(layer.thresholds, sum(w * c for w, c in zip(weights, kept)))
+
+    def test_centroids_are_means_at_first(self):
+        layer = self.layer("kmeans", {})
+        layer(self.x)
+        taken, rows = layer.routing.taken, self.x.view(-1, 16)
+        for i in range(8):
+            if bool(taken[:, i].any()):
+                torch.testing.assert_close(layer.router[:, i], rows[taken[:, i]].mean(0), rtol=1e-4, atol=1e-5)
+        layer.router.zero_()
+        layer.router[:, 3:] = 1e3 * torch.ones(16, 5, device=DEVICE)  # nobody's
+        layer(self.x)
+        for i in range(3, 8):
+            self.assertLess(float((rows - layer.router[:, i]).square().sum(1).min()), 1e-6)
+
+    def test_nothing_leaves_the_device(self):
+        """A tensor without values cannot be asked for one. The solver on the CPU is an operator, and stands for itself."""
+        if lacks("nothing leaves the device", "_subclasses.fake_tensor.FakeTensorMode", "library.custom_op"):
+            return
+        for router, options in self.each(LAYERS):
+            with torch._subclasses.fake_tensor.FakeTensorMode():
+                for training in (True, False):
+                    layer = self.layer(router, options).train(training)
+                    out = layer(
+                        torch.randn(2, 32, 16, device=DEVICE), torch.zeros(2, 32, dtype=torch.long, device=DEVICE)
+                    )
+                    (out.sum() + layer.aux_loss).backward()
+                    self.assertEqual(layer.w1.grad.shape, layer.w1.shape)
+
+    def test_meta(self):
+        for router, options in self.each(LAYERS):
+            if router in ("capped_expert_choice", "global_topk", "base") and lacks("meta", "library.custom_op"):
+                continue
+            layer = self.layer(router, options, device="meta")
+            self.assertTrue(layer(self.x.to("meta"), self.ids.to("meta")).is_meta)
+            layer = layer.to_empty(device=DEVICE)
+            layer.load_state_dict(self.layer(router, options).state_dict())
+            layer(self.x, self.ids)
+
+    def test_vmap_and_func_grad(self):
+        if lacks("vmap and func.grad", "func.functional_call", "library.custom_op"):
+            return
+        for router, options in self.each(LAYERS):
+            layer, xs, ids = self.layer(router, options), torch.randn(3, 20, 16, device=DEVICE), self.first(20)[1]
+            weights = dict(layer.named_parameters())
+
+            def loss(weights, x):
+                return torch.func.functional_call(layer, weights, (x, ids)).square().sum()
+
+            of_samples = torch.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")(weights, xs)
+            self.assertEqual(of_samples["w1"].shape, (3, *layer.w1.shape))
+            layer.eval()
+            of_samples = torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, xs)
+            for i in range(3):
+                wanted = torch.autograd.grad(loss(weights, xs[i]), layer.w1)[0]
+                torch.testing.assert_close(of_samples["w1"][i], wanted, rtol=1e-4, atol=1e-5)
+            out = torch.vmap(lambda x: layer(x, ids))(xs)
+            torch.testing.assert_close(out, torch.stack([layer(x, ids) for x in xs]), rtol=1e-4, atol=1e-5)
+
+    def test_export(self):
+        if lacks("torch.export", "export.export", "library.custom_op"):
+            return
+        for router, options in self.each(LAYERS):
+            layer = self.layer(router, options).eval()
+            made = torch.export.export(layer, (self.x, self.ids)).module()
+            torch.testing.assert_close(made(self.x, self.ids), layer(self.x, self.ids))
+
+    def compiled(self, backend, cases):
+        for router, options in self.each(cases):
+            torch._dynamo.reset()
+            plain = self.layer(router, {**options, "jitter": 0} if router == "switch_top1" else options)
+            twin = copy.deepcopy(plain)
+            fast = torch.compile(twin, fullgraph=True, backend=backend)
+            for training in (True, False):
+                made = []
+                for layer, run in ((plain, plain), (twin, fast)):
+                    layer.train(training)
+                    torch.manual_seed(2)
+                    out = run(self.x, self.ids)
+                    (out.square().sum() + layer.aux_loss).backward()
+                    made.append([out, layer.w1.grad, layer.thresholds.clone(), layer.routing.taken])
+                if router == "random" and training:
+                    continue  # compiled draws are other ones
+                for ours, theirs in zip(*made):
+                    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+                twin.w1.grad = plain.w1.grad = None
+
+    def test_compile_takes_it_whole(self):
+        if not lacks("torch.compile", "compile", "library.custom_op"):
+            self.compiled("aot_eager", LAYERS)
+
+    def test_compiled_code(self):
+        """By PyTorch's own compiler, two of them; it takes a while."""
+        if not lacks("torch.compile", "compile", "library.custom_op"):
+            self.compiled("inductor", [case for case in LAYERS if case[0] in ("expert_choice", "switch_top1")])
+
+    def test_named_layers(self):
+        for layer, router in (
+            (self.torch.ExpertChoice(16, 24, 8, device=DEVICE), "expert_choice"),
+            (self.torch.ExpertChoice(16, 24, 8, cap=2, device=DEVICE), "capped_expert_choice"),
+            (self.torch.TokenChoice(16, 24, 8, 1, device=DEVICE), "switch_top1"),
+            (self.torch.TokenChoice(16, 24, 8, device=DEVICE), "gshard_top2"),
+            (self.torch.TokenChoice(16, 24, 8, 3, balanced=True, device=DEVICE), "quantile_balanced"),
+        ):
+            self.assertEqual(layer.router_name, router)
+            self.assertIn(router, repr(layer))
+            self.assertEqual(layer(self.x).shape, self.x.shape)
+
+    def test_refuses(self):
+        layer = self.layer("expert_choice", {})
+        for x, why in (
+            (self.x.long(), "floating point"),
+            (self.x.to(torch.complex64), "floating point"),
+            (self.x.double(), "autocast"),
+            (self.x[..., :5], "d_model, 16"),
+            (self.x.to("meta"), r"\.to\(device\)"),
+        ):
+            with self.assertRaisesRegex(choir.ArgumentError, why):
+                layer(x)
+        with self.assertRaisesRegex(choir.ArgumentError, "token ids"):
+            self.layer("hash", {})(self.x)
+        with self.assertRaisesRegex(choir.ArgumentError, "1 or 2"):
+            self.torch.TokenChoice(16, 24, 8, 3)
+        with self.assertRaisesRegex(choir.UnsupportedError, "group"):
+            self.layer("base", {}, group=object())
+        for router, option in (("expert_choice", "threshold_after"), ("random", "consistency_weight")):
+            made = self.layer(router, {option: 1})
+            with self.assertRaisesRegex(choir.UnsupportedError, option):
+                made(self.x, self.ids)
+            made.eval()(self.x, self.ids)
+
+
+if __name__ == "__main__":
+    unittest.main()

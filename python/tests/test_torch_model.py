@@ -1,0 +1,150 @@
+"""choir.torch.Transformer is choir's model: weights go both ways, and losses are the same."""
+
+import contextlib
+import io
+import json
+import math
+import runpy
+import unittest
+import unittest.mock
+
+import numpy as np
+
+import choir
+import testing
+
+from torch_cases import TorchTest, lacks, torch
+
+
+class Models(TorchTest):
+    def setUp(self):
+        super().setUp()
+        import choir.torch
+
+        self.assertIsNotNone(choir.torch)
+
+    def _model(self, **fields):
+        config = choir.Config(vocab_size=320, **{**testing.CONFIG, **fields})
+        return choir.torch.Transformer(config)
+
+    def test_a_model_is_the_same_in_both(self):
+        for router, options in (
+            ("expert_choice", {}),
+            ("capped_expert_choice", {"router.cap": 2}),
+            ("switch_top1", {}),
+            ("gshard_top2", {}),
+            ("hash", {}),
+            ("random", {}),
+            ("kmeans", {}),
+        ):
+            model = self._model(**{"router.name": router, **options})
+            model.eval()
+            tokens = torch.randint(0, 320, (8, 32))
+            logits = model(tokens)
+            loss = model.loss(tokens) + model.aux_loss
+            loss.backward()
+            with model.to_choir() as twin:
+                out = twin.forward(tokens.numpy(), gradients=True)
+                np.testing.assert_allclose(out.logits, logits.detach().numpy(), atol=2e-4, err_msg=router)
+                self.assertAlmostEqual(out.loss + out.aux_loss, float(loss.detach()), places=4)
+                np.testing.assert_allclose(
+                    twin.get("layers.1.moe.experts.w1", gradient=True),
+                    model.layers[1].moe.w1.grad.numpy(),
+                    atol=2e-4,
+                    err_msg=router,
+                )
+                np.testing.assert_allclose(
+                    twin.get("layers.0.attn.rel_bias", gradient=True),
+                    model.layers[0].attn.rel_bias.grad.numpy(),
+                    atol=2e-4,
+                )
+                if router not in ("hash", "random", "kmeans"):
+                    np.testing.assert_allclose(
+                        twin.get("layers.1.moe.router.weight", gradient=True),
+                        model.layers[1].moe.router.grad.numpy(),
+                        atol=2e-4,
+                        err_msg=router,
+                    )
+                back = choir.torch.Transformer.of(twin).eval()
+                torch.testing.assert_close(back(tokens), logits)
+
+    def test_what_choir_trained_is_routed_as_by_choir(self):
+        """By thresholds and in evaluation, once there are some: each router by its own rule, gates normalized or not."""
+        for router, options in (
+            ("expert_choice", {}),
+            ("expert_choice", {"router.normalize_gates": True, "router.threshold_after": 2}),
+            ("capped_expert_choice", {"router.cap": 2}),
+            ("global_topk", {"router.cap": 3}),
+            ("quantile_balanced", {}),
+            ("base", {}),
+            ("hash", {}),
+            ("random", {}),
+            ("kmeans", {}),
+        ):
+            config = choir.Config(vocab_size=320, **testing.CONFIG)
+            for key, value in {"router.name": router, **options}.items():
+                config.set(key, value)
+            tokens = torch.randint(0, 320, (8, 32))
+            with choir.Model(config, seed=1, threads=2) as model:
+                trainer = choir.Trainer(model)
+                for _ in range(3):
+                    trainer.step(tokens.numpy())
+                twin = choir.torch.Transformer.of(model).eval()
+                for routing in ("batch", "threshold"):
+                    model.routing = None if routing == "batch" else routing
+                    for block in twin.layers:
+                        if block.moe is not None:
+                            block.moe.causal = routing == "threshold"
+                    np.testing.assert_allclose(
+                        twin(tokens).detach().numpy(),
+                        model.forward(tokens.numpy()).logits,
+                        atol=2e-4,
+                        err_msg=f"{router} {options} {routing}",
+                    )
+
+    def test_trained_in_pytorch_evaluated_by_choir(self):
+        """Trains with capped routing, exports, and `choir eval` gives PyTorch's loss, by the batch and by thresholds."""
+        testing.run()
+        book, path = testing.directory() / "book.txt", testing.directory() / "from_pytorch"
+        example = testing.SOURCE / "examples" / "train_in_pytorch.py"
+        words = [str(example), str(testing.directory() / "en.model"), str(book), str(path), "40"]
+        with unittest.mock.patch("sys.argv", words), contextlib.redirect_stdout(io.StringIO()):
+            made = runpy.run_path(str(example))
+        model = made["model"]
+        self.assertLess(made["loss"].item(), math.log(320) - 0.5)
+        page = testing.directory() / "page.txt"
+        page.write_text(book.read_text()[-3000:])
+        told = json.loads(testing.program("eval", path, "--text", page, "--json"))
+        with choir.Model.load(path) as twin:
+            found = twin.evaluate(text=page)
+            held = torch.from_numpy(twin.tokenizer.encode(page.read_text())).long()
+            sizes = 8 * 32
+            batch = held[:sizes].view(8, 32)
+            model.eval()
+            self.assertAlmostEqual(
+                twin.forward(batch.numpy(), logits=False).loss, float(model.loss(batch).detach()), places=4
+            )
+            twin.routing = "threshold"
+            causal = twin.forward(batch.numpy(), logits=False).loss
+            for block in model.layers:
+                if block.moe is not None:
+                    block.moe.causal = True
+            self.assertAlmostEqual(causal, float(model.loss(batch).detach()), places=4)
+        self.assertIn(round(found.loss, 6), [round(x, 6) for x in testing.numbers(told)])
+
+    def test_dense_and_experts_side_by_side(self):
+        """The example learns with both, and tells of both kinds of loss."""
+        if lacks("examples/nanogpt_moe.py", "nn.functional.scaled_dot_product_attention"):
+            return
+        example = testing.SOURCE / "examples" / "nanogpt_moe.py"
+        small = "--layers 2 --width 32 --context 32 --batch 8 --steps 60 --rate 0.01".split()
+        words, out = [str(example), str(testing.SOURCE / "README.md"), *small, "--device", "cpu"], io.StringIO()
+        with unittest.mock.patch("sys.argv", words), contextlib.redirect_stdout(out):
+            runpy.run_path(str(example), run_name="__main__")
+        told = out.getvalue()
+        for name in ("dense: held out", "expert choice: held out", "causally by thresholds:"):
+            self.assertLess(float(told.split(name)[1].split()[0].rstrip(",")), math.log(256) - 1.5, told)
+
+
+if __name__ == "__main__":
+    unittest.main()

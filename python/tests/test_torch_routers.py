@@ -1,0 +1,202 @@
+"""choir.torch.route against libchoir's: the same selection bit for bit, ties included; gates and gradients within rounding."""
+
+import unittest
+
+import numpy as np
+
+import choir
+import choir.routing
+from torch_cases import CASES, DEVICE, DYKSTRA, TorchTest, experts_of, lacks, planted, torch
+
+N, T = 200, 20
+
+
+def host(tensor):
+    return None if tensor is None else tensor.detach().float().cpu().numpy()
+
+
+class Routers(TorchTest):
+    def setUp(self):
+        super().setUp()
+        import choir.torch
+
+        self.route = choir.torch.route
+        self.ids = torch.randint(0, 1000, (N,), device=DEVICE)
+        self.valid = torch.rand(N, device=DEVICE) > 0.2
+
+    def both(self, scores, router, options, valid=None, training=False, **more):
+        """libchoir's routing, and choir.torch's, of the same scores."""
+        theirs = choir.route(
+            host(scores),
+            router,
+            tokens=self.ids.cpu().numpy(),
+            valid=None if valid is None else valid.cpu().numpy(),
+            sequence_length=T,
+            training=training,
+            **options,
+        )
+        ours = self.route(
+            scores, router, tokens=self.ids, valid=valid, sequence_length=T, training=training, **options, **more
+        )
+        return theirs, ours
+
+    def same(self, theirs, ours):
+        taken = np.zeros(ours.taken.shape, bool)
+        taken[theirs.token, theirs.expert] = True
+        np.testing.assert_array_equal(ours.taken.cpu().numpy(), taken)
+        np.testing.assert_array_equal(ours.demand.cpu().numpy(), theirs.demand)
+        self.assertEqual(int(ours.dropped), theirs.dropped)
+        self.assertEqual(theirs.cutoffs is None, ours.cutoffs is None)
+
+    def test_selections_are_libchoir_s(self):
+        """Bit for bit, in each type, in training and evaluation, with padding and without; cut-offs and prices as well."""
+        for router, options in self.each():
+            for dtype in (torch.float32, torch.bfloat16, torch.float64):
+                scores = planted(N, experts_of(router), dtype)
+                for training in (False,) if router == "random" else (False, True):
+                    if router == "quantile_balanced" and training and dtype == torch.float64:
+                        continue  # libchoir's prices are rounded to float32, and ties with them
+                    for valid in (None, self.valid):
+                        theirs, ours = self.both(scores, router, options, valid, training)
+                        self.same(theirs, ours)
+                        self.assertEqual(ours.gates.dtype, dtype)
+                        rounding = {torch.bfloat16: 2**-8, torch.float64: 1e-7}.get(dtype, 1e-7)
+                        np.testing.assert_allclose(host(ours.gates), theirs.gates, rtol=rounding, atol=rounding / 8)
+                        np.testing.assert_allclose(host(ours.aux_loss), theirs.aux_loss, rtol=2 * rounding)
+                        if ours.cutoffs is not None:
+                            np.testing.assert_array_equal(host(ours.cutoffs), theirs.cutoffs)
+
+    def test_without_ties_too(self):
+        for router, options in self.each():
+            scores = torch.softmax(torch.randn(N, experts_of(router), device=DEVICE), 1)
+            self.same(*self.both(scores, router, options, training=router != "random"))
+
+    def test_dykstra_differs_by_rounding_only(self):
+        """exp is not libchoir's to the last bit: what is chosen otherwise lies within rounding of its expert's cut-off."""
+        router, options = DYKSTRA
+        for scores in (planted(N, 8), torch.softmax(torch.randn(N, 8, device=DEVICE), 1)):
+            theirs, ours = self.both(scores, router, options, self.valid)
+            np.testing.assert_allclose(host(ours.cutoffs), theirs.cutoffs, atol=2e-5)
+            np.testing.assert_array_equal(ours.load.cpu().numpy(), theirs.load)
+            taken = torch.zeros_like(ours.taken, device="cpu")
+            taken[theirs.token, theirs.expert] = True
+            self.assertLessEqual(int((taken != ours.taken.cpu()).sum()), 2 * 8)
+
+    def test_thresholds_are_libchoir_s(self):
+        for router, options in self.each():
+            if router not in ("expert_choice", "capped_expert_choice", "global_topk"):
+                with self.assertRaises(
+                    choir.ArgumentError if router != "quantile_balanced" else NotImplementedError
+                ):
+                    self.route(
+                        planted(N, experts_of(router)),
+                        router,
+                        tokens=self.ids,
+                        thresholds=torch.zeros(8, device=DEVICE),
+                        **options,
+                    )
+                    raise NotImplementedError
+                continue
+            scores = planted(N, 8)
+            thresholds = scores[3] + 1 / 64
+            gates = choir.routing.gates_by_thresholds(
+                host(scores), host(thresholds), router, self.valid.cpu().numpy(), **options
+            )
+            ours = self.route(scores, router, valid=self.valid, thresholds=thresholds, **options)
+            np.testing.assert_array_equal(ours.taken.cpu().numpy(), gates != 0)
+
+    def test_nan_is_the_worst(self):
+        scores = planted(N, 8)
+        scores[5] = float("nan")
+        for router, options in (("expert_choice", {}), ("global_topk", {})):
+            self.assertFalse(bool(self.route(scores, router, **options).taken[5].any()))
+
+    def test_gates_and_gradients_are_those_of_float64(self):
+        """By random cotangents; in float32 also libchoir's own backward."""
+        for router, options in self.each():
+            e = experts_of(router)
+            logits = torch.randn(N, e, device=DEVICE).bfloat16()
+            cotangent = torch.randn(N, e, device=DEVICE).bfloat16()
+            made = {}
+            for dtype in (torch.float64, torch.float32, torch.bfloat16):
+                given = logits.to(dtype).requires_grad_()
+                routing = self.route(
+                    given, router, logits=True, tokens=self.ids, valid=self.valid, sequence_length=T, **options
+                )
+                loss = (routing.gates * cotangent).sum() + 0.3 * routing.aux_loss
+                if loss.requires_grad:
+                    loss.backward()
+                made[dtype] = routing.gates.detach().double(), (
+                    torch.zeros_like(given) if given.grad is None else given.grad
+                )
+            for dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7)):
+                for ours, exact in zip(made[dtype], made[torch.float64]):
+                    torch.testing.assert_close(ours.double(), exact.double(), rtol=bound, atol=bound)
+            theirs = choir.route_backward(
+                host(logits),
+                host(cotangent),
+                router,
+                aux_weight=0.3,
+                logits=True,
+                tokens=self.ids.cpu().numpy(),
+                valid=self.valid.cpu().numpy(),
+                sequence_length=T,
+                **options,
+            )
+            np.testing.assert_allclose(host(made[torch.float32][1]), theirs, rtol=1e-4, atol=1e-6)
+
+    def test_first_and_second_derivatives(self):
+        for router, options in self.each(
+            ((r, o) for r, o in (*CASES, DYKSTRA) if r not in ("hash", "random", "dense", "kmeans"))
+        ):
+            logits = torch.randn(24, 8, dtype=torch.float64, device=DEVICE, requires_grad=True)
+
+            def made(given):
+                routing = self.route(given, router, logits=True, sequence_length=3, **options)
+                return routing.gates, routing.aux_loss
+
+            if lacks("second derivatives", "func.grad"):
+                self.assertTrue(torch.autograd.gradcheck(made, logits))
+                continue
+            self.assertTrue(torch.autograd.gradcheck(made, logits, fast_mode=True))
+            self.assertTrue(torch.autograd.gradgradcheck(made, logits, fast_mode=True))
+
+    def test_any_layout(self):
+        scores = planted(N, 8)
+        for router, options in self.each(CASES[:-1]):
+            plain = self.route(scores, router, tokens=self.ids, sequence_length=T, **options)
+            strided = torch.stack([scores, scores + 1], 2).transpose(0, 1).contiguous().transpose(0, 1)[:, :, 0]
+            other = self.route(strided, router, tokens=self.ids, sequence_length=T, **options)
+            self.assertTrue(torch.equal(plain.taken, other.taken))
+            torch.testing.assert_close(plain.gates, other.gates)
+
+    def test_refuses(self):
+        scores = planted(N, 8)
+        for given in (scores.long(), scores > 0, scores.to(torch.complex64)):
+            with self.assertRaisesRegex(choir.ArgumentError, "floating point"):
+                self.route(given)
+        with self.assertRaisesRegex(choir.ArgumentError, "tokens, experts"):
+            self.route(scores[0])
+        with self.assertRaisesRegex(choir.ArgumentError, "one per token"):
+            self.route(scores, valid=self.valid[:3])
+        with self.assertRaisesRegex(choir.ArgumentError, "token ids"):
+            self.route(scores, "hash")
+        for options in ({"capacity": 2}, {"capacity_factor": 9}, {"cap": 3}):
+            with self.assertRaises(choir.ArgumentError):
+                self.route(scores, **options)
+
+    def test_solvers_stay_on_the_device(self):
+        """Their operations, on tensors without values."""
+        if lacks("solvers on tensors without values", "_subclasses.fake_tensor.FakeTensorMode"):
+            return
+        from choir.torch import solvers
+
+        with torch._subclasses.fake_tensor.FakeTensorMode():
+            scores = torch.rand(N, 8)
+            solvers.balance(scores, torch.rand(N) > 0.5, torch.zeros(8), 2)
+            held = torch.ones(2, 100, dtype=torch.bool)
+            solvers.dykstra(scores.view(2, 100, 8), held, torch.full((2,), 25), 3, 0.001, 5)
+
+
+if __name__ == "__main__":
+    unittest.main()

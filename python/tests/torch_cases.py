@@ -1,0 +1,86 @@
+"""What the tests of choir.torch share: every router with options, scores with ties, and the device: CHOIR_TORCH_DEVICE, or
+--device cuda behind a test's file name."""
+
+import os
+import sys
+import unittest
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+if "--device" in sys.argv:
+    at = sys.argv.index("--device")
+    os.environ["CHOIR_TORCH_DEVICE"] = sys.argv[at + 1]
+    del sys.argv[at : at + 2]
+DEVICE = os.environ.get("CHOIR_TORCH_DEVICE", "cpu")
+CASES = (
+    ("expert_choice", {}),
+    ("expert_choice", {"capacity_factor": 1.1, "normalize_gates": True}),
+    ("expert_choice", {"pool": "sequence"}),
+    ("expert_choice", {"pool": "position"}),
+    ("expert_choice", {"pool": "group", "group_size": 33}),
+    ("capped_expert_choice", {"cap": 2}),
+    ("capped_expert_choice", {"cap": 0}),
+    ("capped_expert_choice", {"cap": 3, "pool": "sequence"}),
+    ("global_topk", {}),
+    ("global_topk", {"cap": 2}),
+    ("switch_top1", {"capacity_factor": 0.8, "jitter": 0}),
+    ("gshard_top2", {}),
+    ("quantile_balanced", {}),
+    ("quantile_balanced", {"experts_per_token": 3, "normalize_gates": True}),
+    ("base", {}),
+    ("kmeans", {}),
+    ("hash", {}),
+    ("random", {"experts_per_token": 3}),
+    ("dense", {}),
+)
+DYKSTRA = ("capped_expert_choice", {"cap": 3, "solver": "dykstra"})
+LAYERS = tuple({name: (name, options) for name, options in reversed(CASES)}.values()) + (
+    (DYKSTRA[0], {**DYKSTRA[1], "solver_iterations": 10}),
+    ("global_topk", {"cap": 2}),
+)
+
+
+def experts_of(router):
+    return 1 if router == "dense" else 8
+
+
+def planted(n, e, dtype=None):
+    """Scores [n,e] that rows sum up to about 1, on a grid so coarse that most have equals; any type holds them exactly."""
+    return ((torch.softmax(torch.randn(n, e), 1) * 64).round() / 64).to(DEVICE, dtype or torch.float32)
+
+
+said = set()
+
+
+def lacks(law, *names):
+    """Whether this PyTorch has none of what the law needs, dotted names below torch; then says so."""
+    for name in names:
+        found = torch
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is None:
+            line = f"NOT TESTED: choir.torch: {law}: PyTorch {torch.__version__} has no torch.{name}"
+            if line not in said:
+                print("", line, sep="\n", flush=True)  # ./check looks for lines that begin so
+            said.add(line)
+            return True
+    return False
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class TorchTest(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(1)
+        torch.set_num_threads(2)
+
+    def each(self, cases=CASES):
+        """(router, options) one after another; says at which one a test ended."""
+        for router, options in cases:
+            try:
+                yield router, dict(options)
+            except GeneratorExit:
+                print(f"{self.id()}: {router} {options}", flush=True)
+                raise

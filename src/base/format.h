@@ -1,0 +1,19 @@
+/* The one door for numbers in text: a host program may have set a locale with a decimal comma, and no file, message or
+ * option of ours may follow it. tests/arrows.sh refuses conversions of floating-point numbers elsewhere. */
+#ifndef CH_BASE_FORMAT_H
+#define CH_BASE_FORMAT_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+
+/* snprintf, vsnprintf and fprintf with a decimal point, whatever the locale is. They allocate nothing after the first
+ * call. */
+int ch_format(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int ch_vformat(char *text, size_t size, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
+int ch_print(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* strtod with a decimal point, whatever the locale is. */
+double ch_number(const char *text, char **end);
+
+#endif

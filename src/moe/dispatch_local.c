@@ -1,0 +1,87 @@
+/* One process has all tokens and all experts: dispatch is a gather, combine a sum over a token's slots. */
+#include "moe/dispatch.h"
+
+static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex) {
+  (void)x, (void)a, (void)most;
+  ex->groups = 1;
+  ex->room = max_slots;
+  ex->owned = max_slots;
+}
+
+static void split(ch_exec *x, ch_dispatch *ex) {
+  (void)x;
+  ex->local = ex->group[0].record = ex->all;
+  ex->first_row = ex->begin;
+}
+
+/* Rows become what they would have become on their way: only the device knows how many. */
+static void round_in_place(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
+  if (x->wire == CH_COMPUTE_FP32) return;
+  size_t mark = ch_arena_mark(&x->scratch);
+  const int CH_DEV *rows = ex->all.expert_begin + ex->e;
+  ch_bf16 CH_DEV *rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
+  x->ops->round_bf16(x, &(ch_round_args){.count = ex->d, .rows = rows, .x = y, .y = rounded});
+  x->ops->widen_bf16(x, &(ch_widen_args){.count = ex->d, .rows = rows, .x = rounded, .y = y});
+  ch_arena_release(&x->scratch, mark);
+}
+
+static void dispatch(ch_exec *x, ch_dispatch *ex, const real CH_DEV *tokens, real CH_DEV *y) {
+  tokens += (int64_t)ex->first_row * ex->d;
+  x->ops->gather(x, &(ch_gather_args){.record = &ex->all, .d = ex->d, .x = tokens, .y = y});
+  round_in_place(x, ex, y);
+}
+
+static void combine(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate) {
+  x->ops->combine(x, &(ch_combine_args){.record = &ex->all,
+                                        .d = ex->d,
+                                        .gated = gated,
+                                        .out_acc = accumulate,
+                                        .y = y,
+                                        .out = tokens + (int64_t)ex->first_row * ex->d});
+}
+
+static int begin_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) { return (void)x, (void)ex, (void)y, 0; }
+
+static void combine_backward(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens,
+                             real CH_DEV *dgate) {
+  x->ops->combine_backward(
+      x,
+      &(ch_combine_args){.record = &ex->all, .d = ex->d, .gated = 1, .y = y, .dout = dtokens, .dy = y, .dgate = dgate});
+  round_in_place(x, ex, y);
+}
+
+/* They are there, all of them. */
+static real CH_DEV *group_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) { return (void)x, (void)ex, y; }
+
+static void arrive(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
+  (void)x, (void)ex, (void)group, (void)rows;
+}
+
+static void read_again(ch_exec *x, ch_dispatch *ex, int group, const real CH_DEV *tokens, real CH_DEV *rows) {
+  (void)group;
+  dispatch(x, ex, tokens, rows);
+}
+
+static void send_back(ch_exec *x, ch_dispatch *ex, int group, real CH_DEV *rows) {
+  (void)group;
+  round_in_place(x, ex, rows);
+}
+
+static void progress(ch_exec *x, ch_dispatch *ex) { (void)x, (void)ex; }
+
+static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_record *all, real CH_DEV *local) {
+  return (void)x, (void)ex, (void)all, local;
+}
+
+const ch_dispatcher ch_dispatch_local = {.plan = plan,
+                                         .split = split,
+                                         .dispatch = dispatch,
+                                         .combine = combine,
+                                         .begin_backward = begin_backward,
+                                         .combine_backward = combine_backward,
+                                         .group_rows = group_rows,
+                                         .arrive = arrive,
+                                         .read_again = read_again,
+                                         .send_back = send_back,
+                                         .progress = progress,
+                                         .gather_slots = gather_slots};

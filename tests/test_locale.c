@@ -1,0 +1,79 @@
+/* A host program with a decimal comma (tests/CMakeLists.txt says which): what is written is JSON and SVG all the same,
+ * and numbers in text are read as ever. */
+#include "choir/bench.h"
+#include "choir/choir.h"
+#include "choir/report.h"
+#include "program.h"
+
+static int has_comma(void) {
+  char text[8];
+  snprintf(text, sizeof text, "%.1f", 0.5);
+  if (!strcmp(text, "0,5")) return 1;
+  printf("NOT TESTED: a decimal comma: no such locale is there\n");
+  return 0;
+}
+
+static void numbers_have_points(void **state) {
+  (void)state;
+  char text[64], *end;
+  ch_format(text, sizeof text, "%.1f and %g", 0.5, 2.25);
+  assert_string_equal(text, "0.5 and 2.25");
+  assert_true(ch_number("1.5,", &end) == 1.5 && *end == ',');
+  ch_error(CHOIR_ERROR_ARGUMENT, "%g", 0.125);
+  assert_string_equal(choir_error_message(), "0.125");
+  has_comma(); /* still: the locale is the host's */
+}
+
+/* Every line of a file is a JSON object, and no line was lost. */
+static void is_json(const char *path, int least) {
+  size_t size;
+  int lines = 0;
+  char *text = program_read(path, &size);
+  assert_non_null(text);
+  for (char *rest = text, *line; (line = strsep(&rest, "\n")) && *line; lines++) {
+    json_t *root = json_loads(line, 0, NULL);
+    if (!json_is_object(root)) fail_msg("%s: %s", path, line);
+    json_decref(root);
+  }
+  assert_true(lines >= least);
+  free(text);
+}
+
+static void runs_and_reports(void **state) {
+  (void)state;
+  choir_config config;
+  choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+  test_ok(choir_config_load("config.json", &config));
+  config.train.steps = 4;
+  o.config = &config, o.data = "data", o.out = "run", o.run.threads = 1;
+  test_ok(choir_train(&o));
+  is_json("run/metrics.jsonl", 5);
+  is_json("run/timing.jsonl", 5);
+  test_ok(choir_report_write("run", "report.html"));
+  size_t size;
+  char *page = program_read("report.html", &size), *at = page;
+  for (int lines = 0; (at = strstr(at, "points=\"")) || !lines; lines++) {
+    double x, y;
+    assert_non_null(at);
+    x = ch_number(at + strlen("points=\""), &at);
+    assert_true(*at == ',');
+    y = ch_number(at + 1, &at);
+    assert_true((*at == ' ' || *at == '"') && x > 0 && y > 0);
+  }
+  free(page);
+}
+
+static void problems_are_read(void **state) {
+  (void)state;
+  choir_bench_result r;
+  const choir_machine_peak peak = {.threads = 1, .fp32_gflops = 1, .read_gbs = 1, .triad_gbs = 1};
+  const choir_bench_options options = {.threads = 1, .repetitions = 1, .seconds = 1e-6, .peak = &peak};
+  test_ok(choir_bench("moe n=32 d=8 h=16 e=4 c=1.5", &options, &r));
+  assert_non_null(strstr(r.problem, " c=1.5 "));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_have_points), cmocka_unit_test(runs_and_reports),
+                                     cmocka_unit_test(problems_are_read)};
+  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
+}
