@@ -78,7 +78,7 @@ class Whole(unittest.TestCase):
         for text in ("Two &lt;arms&gt;", "the paper&#x27;s figure is excluded", "<svg", "prefers-color-scheme", "Holm"):
             self.assertIn(text, page)
         self.assertNotIn("<script", page)
-        self.assertEqual(page.count("cooled; 6,9"), 4)  # the regime: of the page, and of its three tables
+        self.assertEqual(page.count("% of the steps cooled; "), 4)  # the regime: of the page, and of its three tables
         summary = json.loads((own / "summary.json").read_text())
         self.assertEqual([len(summary["arms"][0]["causal"]), len(summary["arms"][0]["causal"][0])], [2, 2])
         self.assertTrue(all(v for arm in summary["arms"] for row in arm["causal"] for v in row))
@@ -96,16 +96,19 @@ class Whole(unittest.TestCase):
         self.fail("no such run")
 
     def test_killed_and_resumed_it_is_the_same(self):
-        for attempt in range(20):
+        logs, kills = testing.run().parent / "killed" / "logs", 0
+        for count in (1, 4, 8, 11):  # of runs that have begun
             process = run("killed", "--jobs", 2, wait=False)
-            time.sleep(1 + 0.7 * attempt)
-            process.send_signal(signal.SIGKILL if attempt % 2 else signal.SIGTERM)
+            while process.poll() is None and len(list(logs.glob("*"))) < count:
+                time.sleep(0.02)
+            time.sleep(0.3 * (count % 3))
+            process.send_signal(signal.SIGKILL if kills % 2 else signal.SIGTERM)
             said = process.communicate()
-            if process.returncode == 0:
-                break
-            self.assertIn(process.returncode, (-signal.SIGKILL, -signal.SIGTERM, 3), said)
+            kills += process.returncode in (-signal.SIGKILL, 3)
+            self.assertIn(process.returncode, (-signal.SIGKILL, 3), said)
             time.sleep(1)  # what it left saves and ends
-        self.assertGreater(attempt, 1)
+        self.assertEqual(kills, 4)
+        self.assertEqual(run("killed", "--jobs", 2)[2], 0)
         self.assertEqual(results("killed"), results("whole"))
         self.assertEqual(len(results("whole")), 10)  # 2 arms, 2 seeds, 2 budgets, and 2 runs of the search
 
@@ -124,6 +127,30 @@ class Whole(unittest.TestCase):
         self.assertEqual(told[0]["arms"]["EC"]["done"], 4)
         self.assertIn("4 of 4 end points", study("status", "whole")[0])
         self.assertIn("report.html", study("report", "whole")[0])
+
+    def test_fine_tuning(self):
+        at = testing.run().parent
+        (at / "glue" / "RTE").mkdir(parents=True)
+        row = "{}\tIt rains.\tIt is wet.\tentailment\n{}\tIt rains.\tIt is dry.\tnot_entailment\n"
+        rows = "".join(row.format(i, i) for i in range(8))
+        for part in ("train", "dev"):
+            (at / "glue" / "RTE" / f"{part}.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
+        claim = {"text": "EC is above.", "kind": "accuracy", "arm": "EC", "rival": "top-2"}
+        tuned = {**RECIPE, "name": "tuned", "tune": {"tasks": ["RTE", "CB"]}, "claims": [claim]}
+        (at / "tuned.json").write_text(json.dumps(tuned))
+        (at / "tuning.json").write_text(json.dumps({**SCALE, "tune": {"steps": 4, "evaluations": 4}}))
+        words = ("run", "tuned.json", "--data", "data", "--out", "whole", "--scale", "tuning.json", "--tasks", "glue")
+        out, errors, status = study(*words)
+        self.assertEqual(status, 0, errors)
+        self.assertIn("no files of CB, left out", out)
+        found = [json.loads(p.read_text()) for p in (at / "whole" / "results").glob("tuned-RTE-*")]
+        self.assertEqual([len(one["accuracy"]) for one in found], [4] * 4)
+        summary = json.loads((at / "whole" / "tuned-tuning" / "summary.json").read_text())
+        self.assertNotEqual(summary["claims"][0]["verdict"], "not measured")
+        (at / "glue" / "RTE" / "dev.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows[:100])
+        self.assertIn("is of other files", study(*words)[1])
+        for path in (at / "whole" / "results").glob("tuned-RTE-*"):
+            path.unlink()  # the other tests compare what is there
 
     def test_a_failed_run_leaves_the_others(self):
         at = testing.run().parent

@@ -7,7 +7,6 @@ from the beginning (docs/training.md). So five end points cost little more than 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import os
@@ -15,7 +14,6 @@ import pathlib
 import shutil
 from typing import Any, Callable
 
-from ..config import Config
 from .program import Runner
 from .store import Store, checksum, name
 
@@ -25,14 +23,10 @@ def cooldown_steps(steps: int, share: float) -> int:
     return min(steps - 1, round(steps * share))
 
 
-def end_config(base: Config, rate: float, seed: int, steps: int, share: float) -> dict[str, Any]:
-    """The config of a cooled end point."""
-    made = copy.copy(base)
-    for key, value in (
-        ("rate", rate), ("seed", seed), ("steps", steps), ("cooldown_steps", cooldown_steps(steps, share))
-    ):  # fmt: skip
-        made.set(f"train.{key}", value)
-    return made.as_dict()
+def end_config(base: dict[str, Any], rate: float, seed: int, steps: int, share: float) -> dict[str, Any]:
+    """The config of a cooled end point, of an arm's."""
+    changed = {"rate": rate, "seed": seed, "steps": steps, "cooldown_steps": cooldown_steps(steps, share)}
+    return {**base, "train": {**base["train"], **changed}}
 
 
 def newest(run: pathlib.Path, most: float = float("inf")) -> int:

@@ -35,7 +35,7 @@ class Runner:
     """Runs commands until somebody asks it to stop; then those that run are told to save and end."""
 
     def __init__(self) -> None:
-        self._lock, self._processes = threading.Lock(), set()
+        self._lock, self._processes = threading.RLock(), set()  # a signal may come within
         self.stopping = False
         # Should this process be killed, its children save what they have.
         self._before = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []

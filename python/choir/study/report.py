@@ -62,7 +62,8 @@ def claim_rows(claims: Claims) -> list[list[str]]:
 CLAIM_HEAD = ["claim", "paper", "here: mean and 95 % interval", "p, raw / Holm", "verdict"]
 ARM_HEAD = [
     "arm", "rate", "causal", "own routing", "less the first", "experts a token: training / serving",
-    "gate sum: training / serving", "dropped", "asked above capacity", "FLOPs a token", "step, s",
+    "gate sum: training / serving", "at the cap / above it", "dropped", "asked above capacity", "FLOPs a token",
+    "step, s",
 ]  # fmt: skip
 
 
@@ -73,6 +74,15 @@ def _mean(values: list[Optional[float]], form: str) -> str:
 
 def _both(finals: list[dict[str, Any]], key: str) -> str:
     return " / ".join(_mean([f[how].get(key) for f in finals], "{:.2f}") for how in ("own", "causal"))
+
+
+def _cap(results: list[dict[str, Any]]) -> str:
+    """How often a cap binds, and is not kept, by the router's own routing; shares of tokens."""
+    cap = results[0]["config"]["model"]["router"]["cap"] if results else 0
+    if not cap or not results[0]["final"]["own"].get("histogram"):
+        return "-"
+    shares = [np.array(r["final"]["own"]["histogram"]) for r in results]
+    return f"{np.mean([s[cap:].sum() for s in shares]):.1%} / {np.mean([s[cap + 1 :].sum() for s in shares]):.1%}"
 
 
 def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
@@ -91,7 +101,7 @@ def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
             _mean(list(table[i]), "{:.4f}") + spread(table[i]), _mean(list(own[i]), "{:.4f}") + spread(own[i]),
             f"{apart.mean:+.4f} ({low:.4f} to {high:.4f})" if apart else "",
             _both(finals, "experts_per_token"), _both(finals, "gate_sum"),
-            _mean([f["own"].get("dropped") for f in finals], "{:.1%}"),
+            _cap(results), _mean([f["own"].get("dropped") for f in finals], "{:.1%}"),
             _mean([f["own"].get("over_capacity") for f in finals], "{:.1%}"),
             _mean([r["train_flops_per_token"] / 1e6 for r in results], "{:.2f} M"),
             _mean([float(np.median(times[arm.name]))] if times.get(arm.name) else [], "{:.3f}"),

@@ -107,9 +107,7 @@ def _routing(layers: list[dict[str, Any]]) -> dict[str, Any]:
     asked = sum(sum(layer["demand"]) for layer in layers)
     over = sum(max(0, d - layer["capacity"]) for layer in layers for d in layer["demand"])
     fullest = [max(d["demand"]) * len(d["demand"]) / sum(d["demand"]) for d in layers if sum(d["demand"])]
-    certain = [layer["certificate"] for layer in layers if layer.get("certificate")]
     return {
-        **({"over_cap": sum(c["over_cap"] for c in certain) / tokens} if certain else {}),
         "experts_per_token": held / tokens,
         "histogram": [round(share, 6) for share in np.trim_zeros(histogram / tokens, "b")],
         "dropped": dropped / max(1, dropped + held),

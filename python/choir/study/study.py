@@ -55,9 +55,9 @@ class Study:
         return recipes.arms(self.recipe)
 
     @functools.cached_property
-    def _configs(self) -> dict[str, Any]:
+    def _configs(self) -> dict[str, dict[str, Any]]:
         vocab = self.facts["vocab_size"]
-        return {arm.name: recipes.config(self.recipe, self.scale, arm, vocab) for arm in self.arms}
+        return {arm.name: recipes.config(self.recipe, self.scale, arm, vocab).as_dict() for arm in self.arms}
 
     def _same_tokens(self) -> None:
         counts = {name: self.step_tokens(name) for name in self._configs}
@@ -65,8 +65,8 @@ class Study:
             raise StudyError(f"recipe {self.recipe['name']}: arms take other tokens a step: {counts}")
 
     def step_tokens(self, arm: str) -> int:
-        config = self._configs[arm]
-        return config["train.batch_sequences"] * config["train.sequence_length"] * config["train.accumulate"]
+        train = self._configs[arm]["train"]
+        return train["batch_sequences"] * train["sequence_length"] * train["accumulate"]
 
     @functools.cached_property
     def steps(self) -> list[int]:
@@ -143,7 +143,7 @@ class Study:
     def costs(self, arm: str) -> dict[str, Any]:
         file = self.out / "configs" / f"costs-{self.recipe['name']}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(self._configs[arm].as_dict()), encoding="utf-8")
+        file.write_text(json.dumps(self._configs[arm]), encoding="utf-8")
         return program.ask("info", file)
 
     # ---- the study's own file ----

@@ -114,7 +114,13 @@ def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
     for seed in range(1, study.seeds + 1):
         for task in study.recipe["tune"]["tasks"]:
             for arm in study.arms:
-                if (tasks / task).is_dir() and study.rate(arm.name) and not result(study, arm.name, seed, task):
+                if not (tasks / task).is_dir() or not study.rate(arm.name):
+                    continue
+                there = result(study, arm.name, seed, task)
+                if there and there["files_hash"] != _files_hash(tasks / task):
+                    path = _file(study, arm.name, seed, task)
+                    raise StudyError(f"{path}: is of other files than those of {tasks / task}; remove it, or run anew")
+                if not there:
                     found.append(Tuning(study, runner, arm.name, seed, task, tasks))
     return found
 
