@@ -103,11 +103,23 @@ static void refuses_bad_matrices(void **state) {
   strcpy(o.name, "switch");
   refused(choir_route(&o, N, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
           "no router 'switch'");
+  o = router_options("expert_choice");
+  refused(choir_route(&o, INT32_MAX, E, scores, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "too many");
+  for (int i = 0; i < 2; i++) { /* by thresholds as by all other doors */
+    const int caps[] = {-1, -536870912, INT32_MIN};
+    o = router_options(i ? "global_topk" : "capped_expert_choice");
+    for (int j = 0; j < 3; j++) {
+      o.cap = caps[j];
+      refused(choir_route(&o, N, E, gates, 0, NULL, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT, "cap is -");
+      refused(choir_route_by_thresholds(&o, N, E, gates, 0, NULL, scores, gates, NULL), CHOIR_ERROR_ARGUMENT,
+              "cap is -");
+    }
+  }
   for (int K = -1; K < 1; K++) {
     o = router_options(K ? "random" : "quantile_balanced");
     o.experts_per_token = K;
     refused(choir_route(&o, N, E, gates, 0, ids, NULL, 0, 0, 0, gates, NULL), CHOIR_ERROR_ARGUMENT,
-            K ? "experts_per_token -1" : "experts_per_token 0");
+            "experts_per_token is ");
   }
 }
 
@@ -216,7 +228,7 @@ static void layer_refuses(void **state) {
   refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "65536 tokens and 65536 experts");
   many.tokens = many.experts = 4;
   many.router.decay = 1; /* a mean that nothing enters */
-  refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "decay 1");
+  refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "decay is 1");
 
   layer = make_layer(&c.options, E, "fp32");
   choir_layer_weights w = {.w1 = c.w1, .w2 = c.w2}, none = {.w1 = c.w1}; /* hash has no router weight */
