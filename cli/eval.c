@@ -115,6 +115,7 @@ static int run(int count, const char *const *operands) {
   o.run.ranks = cli_ranks();
   int status = cli_ranks_agree(!o.data == !o.text ? cli_usage("give one of --data DIR and --text FILE") : 0);
   if (status) return status;
+  if (choir_ranks_same(o.run.ranks, "--routing", o.routing ? o.routing : "")) return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
   if (!status) status = evaluate_all(model, tokenizer);
