@@ -1,5 +1,6 @@
 /* Shows routings to whoever asked to see them, as the public view. */
 #include "api/model.h"
+#include "base/error.h"
 
 void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context) {
   model->callback = callback;
@@ -15,7 +16,7 @@ static double target(const ch_moe_args *a, const ch_moe_saved *s) {
 
 /* One copy of everything to the host; where the memory is its own, these are the arrays themselves. */
 static void show(void *context, ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
-  const choir_model *model = context;
+  choir_model *model = context;
   const ch_record *r = &s->record;
   int ranked = ch_router_has_thresholds(a->router) && !a->causal && !a->by_threshold;
   size_t n = (size_t)a->n, e = (size_t)a->e, slots = (size_t)r->max_slots;
@@ -44,9 +45,17 @@ static void show(void *context, ch_exec *x, const ch_moe_args *a, const ch_moe_s
     view.thresholds = kept && ch_thresholds_set(kept, a->e) ? kept : NULL;
     view.dropped = *dropped;
     view.aux_loss = *aux_loss;
+    model->in_callback = 1;
     model->callback(model->callback_context, &view);
+    model->in_callback = 0;
   }
   ch_scratch_release(x, mark);
+}
+
+int ch_model_check_idle(const choir_model *model) {
+  if (!model->in_callback) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_BUSY,
+                  "the model is in use: within the callback of choir_model_on_routing its own pass is under way");
 }
 
 const ch_routing_hook *ch_model_any_hook(choir_model *model) {
