@@ -117,6 +117,7 @@ static int run(int count, const char *const *operands) {
   if (!status && !o.data && !o.text && !(o.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
   status = cli_ranks_agree(status);
   if (status) return status;
+  if (choir_ranks_same(o.run.ranks, "--routing", o.routing ? o.routing : "")) return cli_fail(); /* how many runs */
   cli_catch_signals();
   status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
   if (!status) status = evaluate_all(model, tokenizer);

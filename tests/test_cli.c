@@ -179,7 +179,7 @@ static void route(void **state) {
   program_refuses(2, "--tokens has no effect", "choir route --router expert_choice s.npy --tokens t.npy");
   program_refuses(2, "--seed has no effect", "choir route --router gshard_top2 s.npy --seed 3 --training");
   program_refuses(2, "only in a layer", "choir route --router switch_top1 s.npy --set router.jitter=0.1");
-  program_refuses(1, "capacity_factor -0.5", "choir route --router expert_choice s.npy --capacity-factor -0.5");
+  program_refuses(1, "capacity_factor is -0.5", "choir route --router expert_choice s.npy --capacity-factor -0.5");
 }
 
 /* What is set stays set, whether before or after the router that takes it. */

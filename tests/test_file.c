@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -146,6 +147,26 @@ static void directories_are_whole_or_not_there(void **state) {
   test_ok(ch_dir_remove(in_base("ckpt/")));
   assert_int_equal(entries(), 0);
   refused(ch_dir_remove(in_base("ckpt")), CHOIR_ERROR_IO, "ckpt: cannot be removed");
+}
+
+static const char *vanishes; /* before the next lock is had */
+
+/* In the place of the C library's. */
+int flock(int fd, int operation) {
+  if (vanishes) unlink(vanishes);
+  vanishes = NULL;
+  return (int)syscall(SYS_flock, fd, operation);
+}
+
+/* Whoever failed in a new directory takes its lock away: one that was opened before then locks nobody out. */
+static void a_lock_has_its_name(void **state) {
+  (void)state;
+  int lock, second;
+  vanishes = in_base("lock");
+  test_ok(ch_lock_take(base, &lock));
+  assert_null(vanishes);
+  refused(ch_lock_take(base, &second), CHOIR_ERROR_BUSY, "is using it");
+  ch_lock_release(lock);
 }
 
 static void one_run_per_directory(void **state) {
@@ -327,6 +348,7 @@ int main(void) {
       IN_BASE(a_full_disk_says_how_much),
       IN_BASE(directories_are_whole_or_not_there),
       IN_BASE(one_run_per_directory),
+      IN_BASE(a_lock_has_its_name),
       IN_BASE(claims_leave_nothing),
       cmocka_unit_test(nearest_words),
       cmocka_unit_test(incomplete_json),

@@ -1,8 +1,8 @@
 /* A host program with a decimal comma (tests/CMakeLists.txt says which): what is written is JSON and SVG all the same,
  * and numbers in text are read as ever. */
-#include "choir/bench.h"
+#include "bench/bench.h"
 #include "choir/choir.h"
-#include "choir/report.h"
+#include "pages/report.h"
 #include "program.h"
 
 static int has_comma(void) {

@@ -155,9 +155,39 @@ static void names_what_is_not_finite(void **state) {
   choir_model_free(model);
 }
 
+/* What a model's callback gets from it. */
+static void use_it_again(void *context, const choir_routing *routing) {
+  choir_model *model = context;
+  choir_forward_result result;
+  int32_t token[8] = {0};
+  (void)routing;
+  test_fails(choir_model_forward(model, 1, 8, token, NULL, 0, &result), CHOIR_ERROR_BUSY, "in use");
+  test_fails(choir_model_set_routing(model, NULL), CHOIR_ERROR_BUSY, "in use");
+}
+
+static void a_callback_does_not_use_its_model(void **state) {
+  (void)state;
+  choir_config config = small_config("expert_choice");
+  choir_model *model;
+  choir_forward_result alone, shown;
+  int32_t token[B * T];
+  fill(token);
+  test_ok(choir_model_init(&config, 5, NULL, &model));
+  test_ok(choir_model_forward(model, B, T, token, NULL, 0, &alone));
+  choir_model_on_routing(model, use_it_again, model);
+  test_ok(choir_model_forward(model, B, T, token, NULL, 0, &shown));
+  assert_true(shown.loss == alone.loss);
+  choir_model_on_routing(model, NULL, NULL);
+  test_ok(choir_model_forward(model, 1, 8, token, NULL, 0, &shown));
+  choir_model_free(model);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(threads_agree), cmocka_unit_test(bf16_is_near),
-                                     cmocka_unit_test(loads_what_it_saved), cmocka_unit_test(looking_ahead_is_declared),
-                                     cmocka_unit_test(names_what_is_not_finite)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(threads_agree),
+                                     cmocka_unit_test(bf16_is_near),
+                                     cmocka_unit_test(loads_what_it_saved),
+                                     cmocka_unit_test(looking_ahead_is_declared),
+                                     cmocka_unit_test(names_what_is_not_finite),
+                                     cmocka_unit_test(a_callback_does_not_use_its_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,6 +102,12 @@ static void refuses_once(void **state) {
   assert_int_not_equal(
       program_run(MPIRUN "-n 1 " FRESH "--set steps=3 --out odd : -n 1 " FRESH "--set steps=4 --out odd"), 0);
   assert_int_equal(times("rank 1 of 2 has another config than rank 0"), 1);
+  assert_int_not_equal(program_run(MPIRUN "-n 1 " FRESH "--out odd : -n 1 " FRESH "--backend reference --out odd"), 0);
+  assert_int_equal(times("rank 1 of 2 has another backend than rank 0"), 1);
+#define EVAL "\"$CHOIR\" eval even --data data --threads 1 "
+  program_must(FRESH "--set steps=1 --out even");
+  assert_int_not_equal(program_run(MPIRUN "-n 1 " EVAL ": -n 1 " EVAL "--routing threshold"), 0);
+  assert_int_equal(times("rank 1 of 2 has another --routing than rank 0"), 1);
 }
 
 /* What is wrong for one process alone, before they have anything in common, is told by the first one; nobody waits. */

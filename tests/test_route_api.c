@@ -124,11 +124,25 @@ static void refuses_bad_matrices(void **state) {
   refused(choir_route(&r, NULL, NULL), CHOIR_ERROR_ARGUMENT, "what is to receive the result is NULL");
   strcpy(o.name, "switch");
   refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "no router 'switch'");
+  o = router_options("expert_choice");
+  r.n = INT32_MAX;
+  refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "too many");
+  r.n = N;
+  for (int i = 0; i < 4; i++) { /* by thresholds as by all other doors */
+    const int caps[] = {-1, -536870912, INT32_MIN};
+    o = router_options(i & 1 ? "global_topk" : "capped_expert_choice");
+    r.thresholds = i & 2 ? scores : NULL;
+    for (int j = 0; j < 3; j++) {
+      o.cap = caps[j];
+      refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "cap is -");
+    }
+  }
+  r.thresholds = NULL;
   r.tokens = ids;
   for (int K = -1; K < 1; K++) {
     o = router_options(K ? "random" : "quantile_balanced");
     o.experts_per_token = K;
-    refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, K ? "experts_per_token -1" : "experts_per_token 0");
+    refused(choir_route(&r, gates, NULL), CHOIR_ERROR_ARGUMENT, "experts_per_token is ");
   }
 }
 
@@ -237,7 +251,7 @@ static void layer_refuses(void **state) {
   refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "65536 tokens and 65536 experts");
   many.tokens = many.experts = 4;
   many.router.decay = 1; /* a mean that nothing enters */
-  refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "decay 1");
+  refused(choir_layer_create(&many, &layer), CHOIR_ERROR_ARGUMENT, "decay is 1");
 
   layer = make_layer(&c.options, E, "fp32");
   choir_layer_weights w = {.w1 = c.w1, .w2 = c.w2}, none = {.w1 = c.w1}; /* hash has no router weight */

@@ -1,4 +1,5 @@
 /* Every router against its definition (naive_routing.h) and by law. */
+#include "model/config.h"
 #include "moe_testing.h"
 #include "naive_routing.h"
 
@@ -277,7 +278,9 @@ static void refused(const char *router, int n, int e, int T_, double factor, dou
   o.eval_capacity_factor = eval;
   if (pool) snprintf(o.pool, sizeof o.pool, "%s", pool);
   o.jitter = jitter;
-  assert_int_equal(ch_router_find(router)->check(&o, n, e, T_), CHOIR_ERROR_ARGUMENT);
+  int code = ch_options_check_router(&o);
+  if (!code) code = ch_router_find(router)->check(&o, n, e, T_);
+  assert_int_equal(code, CHOIR_ERROR_ARGUMENT);
   if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
 }
 
@@ -288,14 +291,14 @@ static void refuses_by_name_and_value(void **state) {
   refused("expert_choice", 64, 16, 0, 17, 0, NULL, 0, "capacity_factor 17");
   refused("expert_choice", 64, 16, 0, 2, 17, NULL, 0, "capacity_factor 17");
   refused("expert_choice", 64, 64, 0, 0.25, 0, NULL, 0, "k = n c / e is 0");
-  refused("expert_choice", 64, 16, 0, -1, 0, NULL, 0, "capacity_factor -1");
+  refused("expert_choice", 64, 16, 0, -1, 0, NULL, 0, "capacity_factor is -1");
   refused("expert_choice", 64, 16, 0, (double)NAN, 0, NULL, 0, "capacity_factor");
-  refused("expert_choice", 64, 16, 0, 0, -2, NULL, 0, "eval_capacity_factor -2");
+  refused("expert_choice", 64, 16, 0, 0, -2, NULL, 0, "eval_capacity_factor is -2");
   refused("expert_choice", 64, 16, 0, 0, 0, "sequense", 0, "did you mean 'sequence'");
   refused("expert_choice", 1 << 25, 64, 64, 64, 0, "sequence", 0, "too many for one call");
   refused("expert_choice", 0, 16, 0, 0, 0, NULL, 0, "0 tokens");
   refused("gshard_top2", 64, 1, 0, 0, 0, NULL, 0, "there is only 1");
-  refused("switch_top1", 64, 4, 0, 0, 0, NULL, 1.5, "jitter 1.5");
+  refused("switch_top1", 64, 4, 0, 0, 0, NULL, 1.5, "jitter is 1.5");
   refused("switch_top1", 64, 0, 0, 0, 0, NULL, 0, "0 experts");
   refused("dense", 64, 4, 0, 0, 0, NULL, 0, "experts is 4");
   refused("quantile_balanced", 64, 1, 0, 0, 0, NULL, 0, "takes 2 experts but there is only 1");

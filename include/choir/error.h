@@ -21,7 +21,7 @@ enum {
   CHOIR_ERROR_MEMORY,      /* not enough memory */
   CHOIR_ERROR_NUMERIC,     /* NaN or infinity where a finite number must be */
   CHOIR_ERROR_UNSUPPORTED, /* this machine or build cannot do it */
-  CHOIR_ERROR_BUSY,        /* another process holds the run directory */
+  CHOIR_ERROR_BUSY,        /* another process holds the run directory, or a pass of its own the handle */
   CHOIR_ERROR_INTERRUPTED, /* stopped by the caller; what was promised has been saved */
   CHOIR_ERROR_FULL         /* no room on the disk, or a quota used up: make room and try again */
 };

@@ -87,6 +87,7 @@ int ch_model_commit(choir_model *model) {
 }
 
 int ch_model_plan(choir_model *model, int B, int T, int gradients) {
+  CH_TRY(ch_model_check_idle(model));
   CH_TRY(ch_threads_check(model->x.threads)); /* planned before a fork, perhaps */
   CH_TRY(check_sizes(model, B, T));
   if (!ch_counting(&model->x) && B == model->planned_B && T == model->planned_T &&
@@ -97,6 +98,7 @@ int ch_model_plan(choir_model *model, int B, int T, int gradients) {
 }
 
 int ch_model_plan_passes(choir_model *model, const ch_pass *passes, int count) {
+  CH_TRY(ch_model_check_idle(model));
   CH_TRY(ch_model_size_passes(model, passes, count));
   return ch_model_commit(model);
 }

@@ -18,6 +18,7 @@ struct choir_model {
   int stale;                                   /* ... are older than the weights */
   choir_routing_callback callback;             /* the caller's, or NULL */
   void *callback_context;
+  int in_callback;         /* which must not use the model: a pass is under way */
   ch_routing_hook hook;    /* what passes it on */
   size_t reserved_scratch; /* that others need between passes: the optimizer */
 };
@@ -30,13 +31,16 @@ int ch_model_commit_weights(choir_model *model);
 int ch_model_create(const choir_config *config, const choir_run_options *options, choir_model **model);
 
 /* CHOIR_ERROR_ARGUMENT on all ranks, naming the first one that has another version of choir, config, compute type,
- * instruction set or weights than rank 0. Collective. */
+ * backend, instruction set or weights than rank 0. Collective. */
 int ch_model_same(const choir_model *model);
 
 /* Refuses, by its name, what one process alone does with a model, where several share it; and batches that these cannot
  * share. */
 int ch_model_alone(const choir_model *model, const char *what);
 int ch_model_check_ranks(const choir_model *model, int B);
+
+/* CHOIR_ERROR_BUSY within the model's own callback. Whatever runs or changes it asks. */
+int ch_model_check_idle(const choir_model *model);
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);

@@ -34,6 +34,7 @@ static int check_thresholds(const choir_model *model) {
 int choir_model_set_routing(choir_model *model, const char *routing) {
   const ch_router *router = model->net.router;
   choir_router_options *options = &model->net.config.router;
+  CH_TRY(ch_model_check_idle(model));
   if (!routing) routing = ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? model->config.model.router.pool : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
   if (!strcmp(routing, threshold)) {

@@ -1,6 +1,7 @@
 #include "api/routing_view.h"
 
 #include "api/model.h"
+#include "base/error.h"
 
 void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context) {
   model->callback = callback;
@@ -44,13 +45,23 @@ choir_routing ch_routing_view(ch_exec *x, const ch_route_args *a, const ch_routi
 }
 
 static void show(void *context, ch_exec *x, int layer, const ch_route_args *a, const ch_routing *r) {
-  const choir_model *model = context;
+  choir_model *model = context;
   ch_marks mark = ch_scratch_mark(x);
   choir_routing view = ch_routing_view(x, a, r);
   view.layer = layer;
   view.moe = model->net.block[layer].moe;
-  if (!ch_counting(x)) model->callback(model->callback_context, &view);
+  if (!ch_counting(x)) {
+    model->in_callback = 1;
+    model->callback(model->callback_context, &view);
+    model->in_callback = 0;
+  }
   ch_scratch_release(x, mark);
+}
+
+int ch_model_check_idle(const choir_model *model) {
+  if (!model->in_callback) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_BUSY,
+                  "the model is in use: within the callback of choir_model_on_routing its own pass is under way");
 }
 
 const ch_routing_hook *ch_model_any_hook(choir_model *model) {

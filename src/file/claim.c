@@ -38,17 +38,33 @@ static int is_lock(int fd) {
   return n >= 0 && n < (ssize_t)sizeof text;
 }
 
+/* Whether the open file still has that name: whoever failed in a new directory removes the lock with it. */
+static int is_named(int fd, const char *path) {
+  struct stat own, there;
+  return !fstat(fd, &own) && !stat(path, &there) && own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+}
+
+/* The locked file. */
+static int open_locked(const char *directory, const char *path, int *fd) {
+  for (;;) {
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd < 0) return cannot_lock(path, errno);
+    if (flock(*fd, LOCK_EX | LOCK_NB)) {
+      int code = errno == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
+      close(*fd);
+      return code;
+    }
+    if (is_named(*fd, path)) return CHOIR_OK;
+    close(*fd);
+  }
+}
+
 int ch_lock_take(const char *directory, int *lock) {
   char path[4096], text[32];
+  int fd;
   if (snprintf(path, sizeof path, "%s/lock", directory) >= (int)sizeof path)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
-  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return cannot_lock(path, errno);
-  if (flock(fd, LOCK_EX | LOCK_NB)) {
-    int code = errno == EWOULDBLOCK ? busy(directory, fd) : ch_error_errno("%s: cannot be locked", path);
-    close(fd);
-    return code;
-  }
+  CH_TRY(open_locked(directory, path, &fd));
   if (!is_lock(fd)) {
     close(fd);
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is there, and not a lock of choir's; choose another directory", path);

@@ -47,7 +47,8 @@ const char *ch_field_text(const choir_config *config, const ch_field *f, char *t
 int ch_field_same(const choir_config *a, const choir_config *b, const ch_field *f);
 
 /* CHOIR_ERROR_ARGUMENT, naming field, value and what may be set, where an option that the chosen router, or optimizer,
- * does not take is not as its defaults have it. */
+ * does not take is not as its defaults have it; of a router also where one that it takes is out of range. Whoever is
+ * given options asks this first: routers rely on it. */
 int ch_options_check_router(const choir_router_options *options);
 int ch_options_check_optimizer(const choir_config *config);
 

@@ -49,6 +49,15 @@ static taker router_taker(const ch_router *router) {
   return (taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
 }
 
+/* Options that are taken, as in a config; words may even lack an end. */
+static int check_ranges(const taker *t, const choir_config *config) {
+  for (int i = 0; i < CH_FIELDS; i++) {
+    int number = number_of(t, &ch_fields[i]);
+    if (number >= 0 && t->options >> number & 1) CH_TRY(ch_field_check(config, &ch_fields[i]));
+  }
+  return CHOIR_OK;
+}
+
 /* What only one of the solvers reads. */
 static int check_solver(const choir_config *config, const choir_config *defaults) {
   char value[80];
@@ -68,6 +77,7 @@ int ch_options_check_router(const choir_router_options *options) {
   CH_CHECK_RESERVED(options, "choir_router_options");
   taker t = router_taker(router);
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
+  CH_TRY(check_ranges(&t, &config));
   CH_TRY(check(&t, &config, &defaults));
   return check_solver(&config, &defaults);
 }

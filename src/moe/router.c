@@ -76,15 +76,9 @@ double ch_router_factor(const choir_router_options *o, int training) {
 
 int ch_router_check_sizes(const choir_router_options *o, int n, int e) {
   if (n < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens; there must be at least 1", o->name, n);
+  if (n > INT32_MAX / 2)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->name, n);
   if (e < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d experts; there must be at least 1", o->name, e);
-  if (!(o->capacity_factor > 0 && isfinite(o->capacity_factor)))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': capacity_factor %g must be a number above 0", o->name,
-                    o->capacity_factor);
-  if (!(o->eval_capacity_factor >= 0 && isfinite(o->eval_capacity_factor)))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': eval_capacity_factor %g must be 0 (as in training) or above",
-                    o->name, o->eval_capacity_factor);
-  if (!(o->decay >= 0 && o->decay < 1))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': decay %g must be at least 0 and below 1", o->name, o->decay);
   return CHOIR_OK;
 }
 

@@ -92,6 +92,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   const choir_train_config *c = &t->model->config.train;
   int64_t once = (int64_t)c->batch_sequences * c->sequence_length, count = 0;
   ch_step_result r;
+  CH_TRY(ch_model_check_idle(t->model));
   CH_TRY(check(trainer, "token", tokens, 0));
   if (targets) CH_TRY(check(trainer, "target", targets, INT_MIN));
   const int32_t *target = targets ? targets : next_tokens(trainer, tokens);

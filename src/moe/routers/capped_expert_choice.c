@@ -31,14 +31,6 @@ static int check_room(const choir_router_options *o, double c, int size, int e) 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
   CH_TRY(ch_pools_check(o, n, e, sequence_length));
-  if (o->cap < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': cap %d must not be negative", o->name, o->cap);
-  if (solver_of(o) == NO_SOLVER)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': solver '%s' is neither exact nor dykstra", o->name, o->solver);
-  if (!(o->solver_lambda > 0 && isfinite(o->solver_lambda)))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': solver_lambda %g must be above 0", o->name, o->solver_lambda);
-  if (o->solver_iterations < 1)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': solver_iterations %d must be at least 1", o->name,
-                    o->solver_iterations);
   int size = ch_pools_largest(o, n, sequence_length);
   CH_TRY(check_room(o, o->capacity_factor, size, e));
   return check_room(o, ch_router_factor(o, 0), size, e);

@@ -33,7 +33,6 @@ static int check(const choir_router_options *o, int n, int e, int sequence_lengt
   CH_TRY(ch_router_check_sizes(o, n, e));
   CH_TRY(check_factor(o->capacity_factor, e));
   CH_TRY(check_factor(ch_router_factor(o, 0), e));
-  if (o->cap < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "router 'global_topk': cap %d must not be negative", o->cap);
   if (n > INT32_MAX / e)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router 'global_topk': %d tokens and %d experts are too many for one call", n,
                     e);

@@ -91,15 +91,10 @@ int ch_token_choice_max_slots(const choir_router_options *o, int per_token, int 
 
 int ch_token_choice_check(const choir_router_options *o, int per_token, int n, int e) {
   CH_TRY(ch_router_check_sizes(o, n, e));
-  if (per_token < 1)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': experts_per_token %d must be at least 1", o->name, per_token);
   if (e < per_token)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there is only %d", o->name,
                     per_token, e);
   if (n > INT32_MAX / per_token)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens are too many for one call", o->name, n);
-  if (!(o->aux_loss_weight >= 0 && isfinite(o->aux_loss_weight)))
-    return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': aux_loss_weight %g must not be negative", o->name,
-                    o->aux_loss_weight);
   return CHOIR_OK;
 }

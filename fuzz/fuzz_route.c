@@ -1,0 +1,92 @@
+/* Routing of a caller's own scores: any options, sizes and numbers are routed or refused, by every door. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "choir/router.h"
+
+enum { MOST = 24 }; /* tokens, and experts */
+
+static const uint8_t *at;
+static size_t left;
+
+/* Whatever comes next of the input; then zeros. */
+static void take(void *to, size_t size) {
+  size_t some = size < left ? size : left;
+  memset(to, 0, size);
+  memcpy(to, at, some);
+  at += some, left -= some;
+}
+
+static int take_int(void) {
+  int value;
+  take(&value, sizeof value);
+  return value;
+}
+
+/* A number of up to `most`, or now and then anything. */
+static int take_size(int most) {
+  uint8_t byte;
+  take(&byte, 1);
+  return byte < 240 ? byte % (most + 1) : take_int();
+}
+
+static double take_real(void) {
+  uint8_t byte;
+  double value;
+  take(&byte, 1);
+  if (byte < 200) return byte / 40.0;
+  take(&value, sizeof value);
+  return value;
+}
+
+static void take_options(choir_router_options *o) {
+  static const char *const pools[] = {"batch", "sequence", "position", "group"};
+  uint8_t which, word;
+  take(&which, 1), take(&word, 1);
+  if (which & 1) o->capacity_factor = take_real();
+  if (which & 2) o->cap = take_size(4);
+  if (which & 4) o->experts_per_token = take_size(4);
+  if (which & 8) strcpy(o->pool, pools[word % 4]);
+  if (which & 16) o->group_size = take_size(8);
+  if (which & 32) o->normalize_gates = word & 1;
+  if (which & 64) o->eval_capacity_factor = take_real();
+  if (which & 128) strcpy(o->solver, word & 1 ? "exact" : "dykstra"), o->solver_iterations = take_size(50);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static float scores[MOST * MOST], gates[MOST * MOST], gradient[MOST * MOST], thresholds[MOST];
+  static int32_t tokens[MOST];
+  static uint8_t valid[MOST];
+  const char *const *names = choir_router_names();
+  choir_router_options o;
+  uint8_t router, flags;
+  int count = 0;
+  at = data, left = size;
+  while (names[count]) count++;
+  take(&router, 1), take(&flags, 1);
+  if (choir_router_default(names[router % count], &o)) abort();
+  take_options(&o);
+  int n = take_size(MOST), e = take_size(MOST), length = take_size(MOST);
+  if (n <= MOST && e <= MOST) { /* larger ones are refused before an array is looked at */
+    take(valid, sizeof valid), take(tokens, sizeof tokens), take(thresholds, sizeof thresholds);
+    for (int i = 0; i < MOST * MOST; i++) scores[i] = (float)take_real();
+  } else if (n > 0 && e > 0 && (int64_t)n * e < INT32_MAX / 2) {
+    return 0; /* they may be routed, and there is no such array */
+  }
+  choir_route_request r = {.options = &o,
+                           .n = n,
+                           .e = e,
+                           .scores = scores,
+                           .is_logits = flags & 1,
+                           .tokens = flags & 2 ? tokens : NULL,
+                           .valid = flags & 4 ? valid : NULL,
+                           .sequence_length = length,
+                           .training = flags >> 3 & 1,
+                           .seed = 1};
+  choir_route(&r, gates, NULL);
+  choir_route_backward(&r, flags & 16 ? gates : NULL, 0.01, gradient);
+  r.thresholds = thresholds;
+  choir_route(&r, gates, NULL);
+  return 0;
+}
