@@ -54,6 +54,7 @@ static void refusals(void **state) {
   program_refuses(1, "nowhere", "choir probe run --text nowhere");
   program_refuses(2, "positions", "choir probe run --positions 0");
   program_must("choir init config.json --vocab-size 320 --out fresh");
+  program_must("timeout 60 \"$CHOIR\" probe fresh --length 2 --positions 2147483647"); /* one place is all there is */
   program_must("choir probe fresh --length 8");
   assert_non_null(strstr(program_output, "routing 'threshold' left out: layers.1.moe.thresholds"));
   program_refuses(1, "train the model first", "choir probe fresh --routing threshold");

@@ -19,7 +19,7 @@ typedef struct {
   choir_model *model;
   const choir_probe_options *o;
   choir_probe_result *result;
-  int B, T, V;
+  int B, T, V, positions;
   int32_t *given, *token; /* [B,T] */
   float *before, *after;  /* [B,T,V] logits of the given tokens and of others */
   ch_rng rng;
@@ -40,7 +40,7 @@ static int32_t other_token(probe *p, int32_t token) { return (token + 1 + below(
 
 /* Random places, one in each of as many stretches of 0 .. T-2. */
 static int place(probe *p, int index) {
-  int64_t last = p->T - 1, begin = last * index / p->o->positions, end = last * (index + 1) / p->o->positions;
+  int64_t last = p->T - 1, begin = last * index / p->positions, end = last * (index + 1) / p->positions;
   int t = (int)begin + (end > begin ? below(p, (int)(end - begin)) : 0);
   return t < p->T - 1 ? t : p->T - 2;
 }
@@ -82,7 +82,7 @@ static int forward(probe *p, int B, int T, const int32_t *token) {
 
 /* New tokens after position t of one sequence. */
 static int probe_later(probe *p, tally *sum) {
-  for (int i = 0; i < p->o->positions * p->o->draws; i++) {
+  for (int i = 0; i < p->positions * p->o->draws; i++) {
     int row = below(p, p->B), t = place(p, i / p->o->draws);
     memcpy(p->token, p->given, sizeof *p->token * (size_t)p->B * (size_t)p->T);
     int32_t *sequence = p->token + (int64_t)row * p->T;
@@ -110,7 +110,7 @@ static int probe_others(probe *p, tally *sum) {
 
 /* One sequence by itself, up to position t. Routers refuse batches that are too small for them: untried then. */
 static int probe_alone(probe *p, tally *sum) {
-  for (int i = 0; i < p->o->positions; i++) {
+  for (int i = 0; i < p->positions; i++) {
     int row = below(p, p->B), t = place(p, i);
     int code = forward(p, 1, t + 1, p->given + (int64_t)row * p->T);
     if (code == CHOIR_ERROR_ARGUMENT) continue;
@@ -223,6 +223,7 @@ int choir_probe(choir_model *model, const choir_tokenizer *tokenizer, const choi
              .rng = ch_rng_make(options->seed, CH_STREAM_PROBE, 0)};
   CH_TRY(ch_model_alone(model, "choir_probe"));
   CH_TRY(check(&p));
+  p.positions = options->positions < p.T - 1 ? options->positions : p.T - 1; /* there are no more places */
   *result = (choir_probe_result){0};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
   if (options->routing) CH_TRY(choir_model_set_routing(model, options->routing));

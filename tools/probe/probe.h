@@ -10,7 +10,8 @@ typedef struct choir_probe_options {
   const int32_t *tokens; /* [sequences, length], or NULL */
   const char *text;      /* instead: windows from the beginning of a UTF-8 text; NULL too: random tokens */
   int sequences, length; /* B and T; 0: as in training. A short text gives fewer */
-  int positions, draws;  /* places to change tokens after, spread over the sequence, and changes of each; at least 1 */
+  int positions, draws;  /* places to change tokens after, spread over the sequence, and changes of each; at least 1;
+                            more places than a sequence has are as many as it has */
   uint64_t seed;         /* of places, sequences and new tokens */
 } choir_probe_options;
 #define CHOIR_PROBE_OPTIONS_INIT \
