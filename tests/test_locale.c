@@ -66,7 +66,7 @@ static void runs_and_reports(void **state) {
 static void problems_are_read(void **state) {
   (void)state;
   choir_bench_result r;
-  const choir_machine_peak peak = {.threads = 1, .fp32_gflops = 1, .read_gbs = 1, .triad_gbs = 1};
+  const ch_peak peak = {.threads = 1, .fp32_gflops = 1, .read_gbs = 1, .triad_gbs = 1};
   const choir_bench_options options = {.threads = 1, .repetitions = 1, .seconds = 1e-6, .peak = &peak};
   test_ok(choir_bench("moe n=32 d=8 h=16 e=4 c=1.5", &options, &r));
   assert_non_null(strstr(r.problem, " c=1.5 "));
