@@ -82,6 +82,25 @@ found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|b
 [ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
 $found"
 
+# No circles of calls between files. Lists name what they list, which may ask the list's file back: cases of the bench, and
+# routers.
+calls=$(find "$2"/CMakeFiles/choir_*.dir -name '*.o' | while read -r object; do
+  source=${object#*.dir/}
+  source=${source%.o}
+  [ ! -f "$source" ] || nm -g "$object" | awk -v file="$source" '{ print file, ($(NF - 1) == "U" ? "U" : "D"), $NF }'
+done | awk '
+  $2 == "D" { home[$3] = $1 }
+  $2 == "U" { asks[$1 " " $3] }
+  END {
+    for (ask in asks) {
+      split(ask, part, " ")
+      to = home[part[2]]
+      if (to && to != part[1] && part[2] !~ /^ch_(backend|router|bench)_[a-z0-9_]*$|^ch_bench_/) print part[1], to
+    }
+  }' | sort -u | grep -v '^tools/study/' | tsort 2>&1 >/dev/null | sed 's/^tsort: *//')
+[ -z "$calls" ] || fail "files that call each other:
+$calls"
+
 # No circles between files: FILE.c and FILE.h as one, "a b" where a includes a header of b.
 circles=$(grep -rE '^ *# *include "[a-z_/0-9]+\.h"' src tools --include='*.[ch]' --include='*.cc' |
   sed -E 's/^(src|tools)\/([^.:]*)\.[a-z]+: *# *include "([^"]*)\.h".*/\2 \3/' | awk '$1 != $2' |
