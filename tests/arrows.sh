@@ -86,8 +86,8 @@ found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|b
 [ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
 $found"
 
-# No circles of calls between files, but for lists: these name what they list, which may ask the list's file back: cases of the bench, and
-# routers (backends, too).
+# No circles of calls between files, but for lists (backends, routers, cases of the bench): these name what they list, which
+# may ask the file of the list back.
 calls=$(awk '
   $2 == "D" { home[$3] = $1 }
   $2 == "U" { asks[$1 " " $3] }
