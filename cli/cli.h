@@ -59,11 +59,16 @@ typedef struct cli_verb {
 extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
     cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_devices, cli_report,
     cli_stats, cli_inspect, cli_probe, cli_study, cli_score, cli_finetune, cli_plan;
+
+/* verbs.c */
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 
 /* options.c */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
 const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
+
+/* say.c */
+void cli_say_for(const cli_verb *verb);                                       /* whose messages they are from here on */
 int cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2))); /* says what is wrong; CLI_USAGE */
 void cli_be_silent(void);                  /* from here on: of several ranks one speaks */
 const char *cli_said(void);                /* the last message, also of a silent one */
@@ -86,6 +91,8 @@ int cli_ranks_take_options(const cli_verb *verb, int status);
 int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
 
 /* shown.c */
+void cli_show_as(const char *path, const char *name); /* a path of ours for what the user named so; both must stay */
+void cli_show_names(char *text, size_t room);         /* the names in the places of such paths */
 void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
 const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
 size_t cli_json_flags(void);                                 /* of jansson, for standard output */
@@ -151,15 +158,16 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) __attrib
 void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
 int cli_progress_sequences(void *progress, int64_t done, int64_t total); /* for the library's progress options */
 double cli_seconds(void);
+
+/* signals.c */
 void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_requested; a second one kills */
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 
 /* pipes.c: operands and options of kind CLI_INPUT and CLI_OUTPUT go through these. */
-const char *cli_input(const char *path);      /* a path to read as often as one likes; NULL: reported */
-const char *cli_output(const char *path);     /* a path to write to, while stdout is standard error; NULL: reported */
-void cli_hide_pipes(char *text, size_t room); /* messages name what the user named */
-int cli_pipes_end(int status);                /* writes what goes to standard output; the exit status */
+const char *cli_input(const char *path);  /* a path to read as often as one likes; NULL: reported */
+const char *cli_output(const char *path); /* a path to write to, while stdout is standard error; NULL: reported */
+int cli_pipes_end(int status);            /* writes what goes to standard output; the exit status */
 
 /* input.c */
 char *cli_read_file(const char *path,
@@ -208,7 +216,7 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 #define CLI_UNCHECKED(run) \
   { "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL, "also load weights that are not finite, and an edited config or tokenizer", 0 }
 
-/* inspect_text.c: what choir stats and choir inspect share. */
+/* What choir stats and choir inspect share. */
 typedef struct cli_inspect_options {
   choir_inspect_options options;
   choir_run_options run;

@@ -5,30 +5,6 @@
 
 #include "cli.h"
 
-const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
-                                     &cli_tokenizer_encode,
-                                     &cli_tokenizer_decode,
-                                     &cli_data_build,
-                                     &cli_data_info,
-                                     &cli_info,
-                                     &cli_plan,
-                                     &cli_init,
-                                     &cli_train,
-                                     &cli_eval,
-                                     &cli_generate,
-                                     &cli_finetune,
-                                     &cli_score,
-                                     &cli_forward,
-                                     &cli_route,
-                                     &cli_probe,
-                                     &cli_bench,
-                                     &cli_devices,
-                                     &cli_report,
-                                     &cli_stats,
-                                     &cli_inspect,
-                                     &cli_study,
-                                     NULL};
-
 /* The verb that the first one or two words name; *used says how many. */
 static const cli_verb *find_verb(int count, char **words, int *used) {
   for (int i = 0; cli_verbs[i]; i++) {

@@ -14,7 +14,6 @@ enum { INPUTS_MOST = 16, PIECE = 1 << 16 };
 
 static struct {
   char path[INPUTS_MOST][32]; /* /proc/self/fd/N of what has been copied */
-  const char *name[INPUTS_MOST];
   int inputs, standard_input_read;
   char directory[4096], result[4200]; /* of what goes to standard output; "": nothing does */
   int standard_output;                /* the real one */
@@ -55,9 +54,9 @@ static const char *spool(int from, const char *name) {
     if (to >= 0) close(to);
     return NULL;
   }
-  char *path = pipes.path[pipes.inputs];
-  pipes.name[pipes.inputs++] = name;
+  char *path = pipes.path[pipes.inputs++];
   snprintf(path, sizeof pipes.path[0], "/proc/self/fd/%d", to);
+  cli_show_as(path, name);
   return path;
 }
 
@@ -86,21 +85,11 @@ const char *cli_output(const char *path) {
     return NULL;
   }
   snprintf(pipes.result, sizeof pipes.result, "%s/standard-output", pipes.directory);
+  cli_show_as(pipes.result, "standard output");
   fflush(stdout);
   pipes.standard_output = dup(STDOUT_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO); /* what verbs tell people must not stand between the bytes */
   return pipes.result;
-}
-
-static void replace(char *text, size_t room, const char *path, const char *name) {
-  char *at = strstr(text, path), *rest = at ? strdup(at + strlen(path)) : NULL;
-  if (rest) snprintf(at, room - (size_t)(at - text), "%s%s", name, rest);
-  free(rest);
-}
-
-void cli_hide_pipes(char *text, size_t room) {
-  for (int i = 0; i < pipes.inputs; i++) replace(text, room, pipes.path[i], pipes.name[i]);
-  if (*pipes.directory) replace(text, room, pipes.result, "standard output");
 }
 
 int cli_pipes_end(int status) {

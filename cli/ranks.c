@@ -12,11 +12,10 @@ static choir_ranks *ranks;
 
 const choir_ranks *cli_ranks(void) { return ranks; }
 
-/* What several processes do together; of every other verb each would do the same work again. */
+/* What several processes do together has options for it; of every other verb each would do the same work again. */
 static int is_shared(const cli_verb *verb) {
-  const cli_verb *const shared[] = {&cli_train, &cli_eval, &cli_forward, &cli_stats};
-  for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-    if (verb == shared[i]) return 1;
+  for (const cli_option *o = verb->options; o->name; o++)
+    if (o->target == &cli_rank_timeout) return 1;
   return 0;
 }
 
@@ -64,7 +63,7 @@ static int begin(const cli_verb *verb, int status) {
 }
 
 int cli_ranks_join(const cli_verb *verb) {
-  if (verb == &cli_train) cli_catch_signals(); /* before processes find each other, which takes its time */
+  if (!strcmp(verb->name, "train")) cli_catch_signals(); /* before processes find each other, which takes its time */
   if (choir_ranks_join(&ranks)) return cli_fail();
   int size = choir_ranks_size(ranks);
   if (choir_ranks_rank(ranks)) cli_be_silent();

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "data/utf8.h"
-#include "task/rows.h"
+#include "task/set.h"
 
 static volatile unsigned sink;
 

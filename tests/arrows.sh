@@ -1,21 +1,25 @@
 #!/bin/sh
 # arrows.sh ROOT: what the sources promise about themselves: dependencies point one way, files stay short, no fast-math.
 cd "$1" || exit 1
+export LC_ALL=C # sort and join agree
 failures=0
 fail() {
   echo "$*" >&2
   failures=$((failures + 1))
 }
 
-# What object files define and ask for: lines of "ROOM D|U SYMBOL". A room is a folder of src/, "tools/NAME", or "cli".
+# What object files define and ask for: lines of "FILE D|U SYMBOL", and of "ROOM D|U SYMBOL", where a room is a folder of
+# src/, "tools/NAME", or "cli".
+files=$(mktemp)
 symbols=$(mktemp)
-trap 'rm -f "$symbols"' EXIT
-find "$2"/CMakeFiles/choir_*.dir -name '*.o' | while read -r object; do
-  source=${object#*.dir/}
-  [ ! -f "${source%.o}" ] || echo "$object" # none of a file that is gone
-done | xargs nm -A -g |
-  sed -nE 's/^[^:]*\.dir\/(src\/([a-z]+)\/|(tools\/[a-z]+)\/|(cli)\/)[^:]*:/\2\3\4 /p' |
-  awk '{ print $1, ($(NF - 1) == "U" ? "U" : "D"), $NF }' | sort -u >"$symbols"
+trap 'rm -f "$files" "$symbols"' EXIT
+find "$2"/CMakeFiles/choir_*.dir -name '*.o' -exec nm -A -g {} + | sed -E 's/^[^:]*\.dir\/([^:]*)\.o:/\1 /' |
+  awk '/^(src|tools|cli)\// { print $1, ($(NF - 1) == "U" ? "U" : "D"), $NF }' | sort -u >"$files.all"
+cut -d' ' -f1 "$files.all" | uniq | while read -r file; do
+  [ ! -f "$file" ] || echo "$file" # objects of files that are gone may still lie there
+done | join - "$files.all" >"$files"
+rm "$files.all"
+sed -E 's/^src\/([a-z]+)\/[^ ]*/\1/; s/^(tools\/[a-z]+)\/[^ ]*/\1/; s/^cli\/[^ ]*/cli/' "$files" | sort -u >"$symbols"
 for room in base tools/bench cli; do
   grep -q "^$room D " "$symbols" || fail "$2: no object files of $room"
 done
@@ -80,6 +84,21 @@ done
 found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages)/|"base/printable.h"')
 [ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
 $found"
+
+# No circles of calls between files, but for lists (backends, routers, cases of the bench): these name what they list, which
+# may ask the file of the list back.
+calls=$(awk '
+  $2 == "D" { home[$3] = $1 }
+  $2 == "U" { asks[$1 " " $3] }
+  END {
+    for (ask in asks) {
+      split(ask, part, " ")
+      to = home[part[2]]
+      if (to && to != part[1] && part[2] !~ /^ch_(backend|router|bench)_/) print part[1], to
+    }
+  }' "$files" | grep -v '^tools/study/' | sort -u | tsort 2>&1 >/dev/null | sed 's/^tsort: *//')
+[ -z "$calls" ] || fail "files that call each other:
+$calls"
 
 # No circles between files: FILE.c and FILE.h as one, "a b" where a includes a header of b.
 circles=$(grep -rE '^ *# *include "[a-z_/0-9]+\.h"' src tools --include='*.[ch]' --include='*.cc' |

@@ -4,7 +4,7 @@
 
 #include "choir/choir.h"
 #include "corpus.h"
-#include "task/rows.h"
+#include "task/set.h"
 
 /* Two columns and three labels, as a user would write it. */
 static const char task_text[] =

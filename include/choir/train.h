@@ -33,9 +33,9 @@ typedef struct choir_train_event {
   double unrouted, imbalance;       /* share of tokens without an expert; largest load over the mean, worst layer */
   double fill;                      /* mean load over capacity: k where experts choose */
   double tokens_per_second, gflops; /* model FLOPs */
-  double peak_gflops;               /* of the backend, measured when the run began, in the run's compute type; 0: not known */
-  double seconds_left;              /* at the mean speed of this process; WAITING: of the limit */
-  int64_t tokens;                   /* seen so far */
+  double peak_gflops;  /* of the backend, measured when the run began, in the run's compute type; 0: unknown */
+  double seconds_left; /* at the mean speed of this process; WAITING: of the limit */
+  int64_t tokens;      /* seen so far */
   const char *text; /* CHECKPOINT: its directory; EVAL: routing, as "batch"; NOTICE: lines; WAITING: for what; MEMORY:
                        the layout that several ranks chose and why, NULL where they were told */
   const choir_memory *memory;        /* MEMORY only */

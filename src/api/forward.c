@@ -36,11 +36,6 @@ static void count_passes(choir_model *model, int B, int T, int gradients, int ca
   }
 }
 
-void ch_model_drop_plan(choir_model *model) {
-  model->planned_B = model->planned_T = 0;
-  ch_exec_clear(&model->x);
-}
-
 static int check_sizes(const choir_model *model, int B, int T) {
   const choir_model_config *c = &model->config.model;
   if (B < 1 || T < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "a batch of %d sequences of %d tokens is empty", B, T);

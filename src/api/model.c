@@ -126,6 +126,11 @@ int ch_model_make_gradients(choir_model *model) {
   return CHOIR_OK;
 }
 
+void ch_model_drop_plan(choir_model *model) {
+  model->planned_B = model->planned_T = 0;
+  ch_exec_clear(&model->x);
+}
+
 void ch_model_end_training(choir_model *model) {
   model->reserved_scratch = 0;
   ch_model_drop_plan(model);

@@ -9,16 +9,6 @@
 #include "base/reserved.h"
 #include "data/encoder.h"
 
-ch_summary ch_summarize(const float *logits, int V) {
-  ch_summary s = {0};
-  double sum = 0;
-  for (int v = 1; v < V; v++)
-    if (logits[v] > logits[s.best]) s.best = v;
-  for (int v = 0; v < V; v++) sum += exp((double)logits[v] - (double)logits[s.best]);
-  s.log_sum = (double)logits[s.best] + log(sum);
-  return s;
-}
-
 typedef struct {
   ch_score_item *item; /* [count] in the order of the work */
   int32_t **owned;     /* [2 count] tokens of texts */

@@ -85,8 +85,8 @@ int ch_options_check_router(const choir_router_options *options) {
 int ch_options_check_optimizer(const choir_config *config) {
   const ch_optim *optim = ch_optim_find(config->train.optimizer);
   if (!optim) return CHOIR_ERROR_ARGUMENT;
-  choir_config defaults;
-  choir_config_default(&defaults);
+  choir_config defaults = {0};
+  for (int i = 0; i < CH_FIELDS; i++) ch_field_default(&defaults, &ch_fields[i]);
   return check(&(taker){"train.", "optimizer", optim->name, ch_optim_option_names, optim->options}, config, &defaults);
 }
 

@@ -5,6 +5,22 @@
 #include "file/json.h"
 #include "task/task.h"
 
+static int among(const json_t *values, const char *text, size_t size) {
+  size_t i;
+  const json_t *value;
+  json_array_foreach(values, i, value) {
+    if (json_string_length(value) == size && !memcmp(json_string_value(value), text, size)) return 1;
+  }
+  return 0;
+}
+
+int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
+  if (task->unlabelled && among(task->unlabelled, value, size)) return -1;
+  for (int label = 0; label < task->labels; label++)
+    if (among(task->value[label], value, size)) return label;
+  return -2;
+}
+
 /* A list of at least `least` texts, and of numbers too where `numbers` says so. */
 static int check_list(const json_t *list, const char *name, const char *key, size_t least, int numbers) {
   size_t i;

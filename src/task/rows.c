@@ -92,33 +92,6 @@ const char *ch_source_text(const ch_task_source *source, char *text, size_t size
   return text;
 }
 
-/* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
-static int judge(const ch_rows *rows) {
-  if (!rows->lines) return ch_error(CHOIR_ERROR_FORMAT, "%s: has no rows", rows->name);
-  if (rows->malformed <= 1 + rows->lines / 100 && rows->count) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_FORMAT, "%s: %" PRId64 " of %" PRId64 " rows are malformed for task %s; the first, %s",
-                  rows->name, rows->malformed, rows->lines, rows->task->name, rows->first);
-}
-
-int ch_rows_parse(const choir_task *task, const char *name, const char *text, size_t size, int labelled,
-                  ch_rows *rows) {
-  *rows = (ch_rows){.task = task, .name = name};
-  int code = task->jsonl ? ch_jsonl_rows(rows, text, size, labelled) : ch_tsv_rows(rows, text, size, labelled);
-  if (!code) code = judge(rows);
-  if (code) ch_rows_free(rows);
-  return code;
-}
-
-int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows *rows) {
-  const void *text;
-  size_t size;
-  *rows = (ch_rows){0};
-  CH_TRY(ch_file_map(path, &text, &size));
-  int code = ch_rows_parse(task, path, text, size, labelled, rows);
-  ch_file_unmap(text, size);
-  return code;
-}
-
 void ch_rows_free(ch_rows *rows) {
   free(rows->text.data);
   free(rows->spans.data);

@@ -26,12 +26,6 @@ typedef struct ch_rows {
   ch_buffer labels;  /* of int: [count]; -1: none */
 } ch_rows;
 
-/* Reads a file. labelled: a file without labels is refused, and a row without one is malformed, unless it says itself
- * that it has none ("unlabelled"); otherwise its label is -1. Malformed rows are left out and counted, the first is
- * named by its line; when they are more than one row and one in a hundred, the file is refused, and so is one without
- * any good row. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
-int ch_rows_read(const choir_task *task, const char *path, int labelled, ch_rows *rows);
-int ch_rows_parse(const choir_task *task, const char *name, const char *text, size_t size, int labelled, ch_rows *rows);
 void ch_rows_free(ch_rows *rows);
 
 ch_value ch_rows_value(const ch_rows *rows, int64_t row, int column); /* column == task->columns: the index */

@@ -65,22 +65,6 @@ const char *choir_task_label(const choir_task *task, int label) {
   return label >= 0 && label < task->labels ? json_string_value(json_array_get(task->value[label], 0)) : NULL;
 }
 
-static int among(const json_t *values, const char *text, size_t size) {
-  size_t i;
-  const json_t *value;
-  json_array_foreach(values, i, value) {
-    if (json_string_length(value) == size && !memcmp(json_string_value(value), text, size)) return 1;
-  }
-  return 0;
-}
-
-int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
-  if (task->unlabelled && among(task->unlabelled, value, size)) return -1;
-  for (int label = 0; label < task->labels; label++)
-    if (among(task->value[label], value, size)) return label;
-  return -2;
-}
-
 int ch_task_file(const choir_task *task, const char *directory, const char *split, char *path) {
   json_t *splits = json_object_get(task->json, "splits"), *files = json_object_get(splits, split), *file;
   size_t i, used = 0;

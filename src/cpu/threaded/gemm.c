@@ -3,13 +3,6 @@
 #include "cpu/threaded/product.h"
 #include "cpu/threaded/threaded.h"
 
-const ch_bf16 *ch_rounded_operand(ch_exec *x, const float *array, const ch_bf16 *rounded, int64_t count) {
-  if (rounded) return rounded;
-  ch_bf16 *fresh = CH_NEW(&x->scratch, ch_bf16, count);
-  x->ops->round_bf16(x, &(ch_round_args){.count = count, .x = array, .y = fresh});
-  return fresh;
-}
-
 static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 
 /* Elements from the first to the last of a [rows, width] array with stride ld. */
