@@ -63,8 +63,8 @@ static void write_square(const ch_problem *q, int64_t i, int64_t j, const float 
       ch_write_vector(q, ch_load(sum + v), c + v, add, q->streams && !add);
 }
 
-CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, ch_amx_left a, const float *panel,
-                           ch_amx_ahead *ahead, int tall, int wide) {
+CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
+                           const float *panel, ch_amx_ahead *ahead, int tall, int wide) {
   const ch_problem *q = &w->q;
   int whole = i + CH_AMX_EDGE <= q->m && j + CH_AMX_EDGE <= q->n;
   ch_amx_steps(tall, wide, s->steps, a, panel, ahead);
@@ -77,7 +77,7 @@ CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, 
   write_square(q, i, j, sum, s->add);
 }
 
-static void run_square(const work *w, const slice *s, int64_t i, int64_t j, ch_amx_left a, const float *panel,
+static void run_square(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a, const float *panel,
                        ch_amx_ahead *ahead) {
   int tall = w->q.m - i > CH_AMX_ROWS, wide = w->q.n - j > CH_AMX_ROWS;
   if (tall && wide)
@@ -145,7 +145,8 @@ static void panels_outer(const work *w, const slice *s, int64_t begin, int64_t e
     for (int64_t j = group; j < ch_least(group + GROUP, n); j += CH_AMX_EDGE)
       for (int64_t i = begin; i < end; i += CH_AMX_EDGE) {
         const float *rows = i < place ? NULL : packed + (i - place) * s->steps * CH_AMX_PAIRS;
-        run_square(w, s, i, j, left_at(w, s, i, rows), panels + (j - group) * s->steps * CH_AMX_PAIRS, &ahead);
+        ch_amx_left a = left_at(w, s, i, rows);
+        run_square(w, s, i, j, &a, panels + (j - group) * s->steps * CH_AMX_PAIRS, &ahead);
       }
   }
 }
@@ -174,7 +175,7 @@ static void rows_outer(const work *w, const slice *s, float *scratch) {
     if (i >= place) pack_rows(w, s, i, ch_least(next, m), packed);
     ch_amx_left a = left_at(w, s, i, i < place ? NULL : packed);
     for (int64_t j = 0; j < n; j += CH_AMX_EDGE)
-      run_square(w, s, i, j, a, scratch + j * s->steps * CH_AMX_PAIRS, &ahead);
+      run_square(w, s, i, j, &a, scratch + j * s->steps * CH_AMX_PAIRS, &ahead);
   }
 }
 
