@@ -78,6 +78,7 @@ static void multiply(int c, int a, int b) {
 }
 
 #undef _tile_loadd
+#undef _tile_stream_loadd
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbf16ps
@@ -85,6 +86,7 @@ static void multiply(int c, int a, int b) {
 #define _tile_release() release()
 #define _tile_zero(t) zero(t)
 #define _tile_loadd(t, at, step) load(t, at, step)
+#define _tile_stream_loadd(t, at, step) load(t, at, step)
 #define _tile_stored(t, at, step) store(t, at, step)
 #define _tile_dpbf16ps(c, a, b) multiply(c, a, b)
 #include "cpu/simd/product_amx.c"

@@ -47,8 +47,9 @@ CH_TILE_INLINE void ch_amx_fetch(ch_amx_ahead *f) {
 }
 
 /* The square's sums over some steps; `b` holds the right operand's blocks, [pairs][columns]. A square that is not
- * `tall` has 16 rows, one that is not `wide` 16 columns: constants when this is compiled. */
-CH_TILE_INLINE void ch_amx_steps(int tall, int wide, int64_t steps, const ch_amx_left *a, const float *b,
+ * `tall` has 16 rows, one that is not `wide` 16 columns; rows that are `packed` come from the second cache and leave
+ * the first one to the right operand: constants when this is compiled. */
+CH_TILE_INLINE void ch_amx_steps(int tall, int wide, int packed, int64_t steps, const ch_amx_left *a, const float *b,
                                  ch_amx_ahead *ahead) {
   const int64_t row = CH_AMX_EDGE * sizeof *b;
   const char *at = a->at;
@@ -61,10 +62,14 @@ CH_TILE_INLINE void ch_amx_steps(int tall, int wide, int64_t steps, const ch_amx
   for (; steps; steps--, at += a->step, b += CH_AMX_BLOCK) {
     _tile_loadd(6, b, row);
     ch_amx_fetch(&next);
-    _tile_loadd(4, at, a->row);
+    if (packed)
+      _tile_stream_loadd(4, at, a->row);
+    else
+      _tile_loadd(4, at, a->row);
     if (wide) _tile_loadd(7, b + CH_AMX_ROWS, row);
     _tile_dpbf16ps(0, 4, 6);
-    if (tall) _tile_loadd(5, at + a->second, a->row);
+    if (tall && packed) _tile_stream_loadd(5, at + a->second, a->row);
+    if (tall && !packed) _tile_loadd(5, at + a->second, a->row);
     if (wide) _tile_dpbf16ps(1, 4, 7);
     if (tall) _tile_dpbf16ps(2, 5, 6);
     if (tall && wide) _tile_dpbf16ps(3, 5, 7);

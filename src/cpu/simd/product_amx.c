@@ -63,11 +63,18 @@ static void write_square(const ch_problem *q, int64_t i, int64_t j, const float 
       ch_write_vector(q, ch_load(sum + v), c + v, add, q->streams && !add);
 }
 
+/* Stores that find no lines in the cache would hold up the next square. */
+CH_TILE_INLINE void fetch_square(const float *c, int64_t ldc) {
+  for (int r = 0; r < CH_AMX_EDGE; r++, c += ldc)
+    for (int v = 0; v < CH_AMX_EDGE; v += CH_AMX_ROWS) __builtin_prefetch(c + v, 1);
+}
+
 CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
-                           const float *panel, ch_amx_ahead *ahead, int tall, int wide) {
+                           const float *panel, ch_amx_ahead *ahead, int tall, int wide, int packed) {
   const ch_problem *q = &w->q;
   int whole = i + CH_AMX_EDGE <= q->m && j + CH_AMX_EDGE <= q->n;
-  ch_amx_steps(tall, wide, s->steps, a, panel, ahead);
+  if (whole && !q->streams && !q->c_transposed) fetch_square(q->c + i * q->ldc + j, q->ldc);
+  ch_amx_steps(tall, wide, packed, s->steps, a, panel, ahead);
   if (whole && !s->add && q->alpha == 1 && !q->streams && !q->c_transposed) {
     ch_amx_store(1, 1, q->c + i * q->ldc + j, q->ldc);
     return;
@@ -77,17 +84,25 @@ CH_TILE_INLINE void square(const work *w, const slice *s, int64_t i, int64_t j, 
   write_square(q, i, j, sum, s->add);
 }
 
-static void run_square(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a, const float *panel,
-                       ch_amx_ahead *ahead) {
+CH_TILE_INLINE void square_of(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a,
+                              const float *panel, ch_amx_ahead *ahead, int packed) {
   int tall = w->q.m - i > CH_AMX_ROWS, wide = w->q.n - j > CH_AMX_ROWS;
   if (tall && wide)
-    square(w, s, i, j, a, panel, ahead, 1, 1);
+    square(w, s, i, j, a, panel, ahead, 1, 1, packed);
   else if (tall)
-    square(w, s, i, j, a, panel, ahead, 1, 0);
+    square(w, s, i, j, a, panel, ahead, 1, 0, packed);
   else if (wide)
-    square(w, s, i, j, a, panel, ahead, 0, 1);
+    square(w, s, i, j, a, panel, ahead, 0, 1, packed);
   else
-    square(w, s, i, j, a, panel, ahead, 0, 0);
+    square(w, s, i, j, a, panel, ahead, 0, 0, packed);
+}
+
+static void run_square(const work *w, const slice *s, int64_t i, int64_t j, const ch_amx_left *a, const float *panel,
+                       ch_amx_ahead *ahead) {
+  if (a->row == CH_AMX_PAIRS * sizeof(float))
+    square_of(w, s, i, j, a, panel, ahead, 1);
+  else
+    square_of(w, s, i, j, a, panel, ahead, 0);
 }
 
 /* ---- operands ---- */
