@@ -213,8 +213,11 @@ int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
 /* A row for verbs that load a checkpoint, with these choir_run_options. */
-#define CLI_UNCHECKED(run) \
-  { "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL, "also load weights that are not finite, and an edited config or tokenizer", 0 }
+#define CLI_UNCHECKED(run)                                                            \
+  {                                                                                   \
+    "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL,                                \
+        "also load weights that are not finite, and an edited config or tokenizer", 0 \
+  }
 
 /* What choir stats and choir inspect share. */
 typedef struct cli_inspect_options {

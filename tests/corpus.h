@@ -64,7 +64,7 @@ static inline choir_tokenizer *corpus_tokenizer(const char *input, const char *o
   const char *inputs[] = {input, NULL};
   choir_tokenizer_train_options o = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
   choir_tokenizer *t;
-  o.inputs = inputs, o.vocab_size = vocab, o.output = output;
+  o.inputs = inputs, o.type = "unigram", o.vocab_size = vocab, o.output = output;
   test_ok(choir_tokenizer_train(&o));
   test_ok(choir_tokenizer_load(output, &t));
   return t;

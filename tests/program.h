@@ -215,7 +215,7 @@ static inline int program_setup(void **state) {
   program_corpus("corpus.txt", 150, 1);
   test_ok(ch_file_save("config.json", config, sizeof config - 1));
   int status = program_run(
-      "set -e; choir tokenizer train --vocab-size 320 --out tokenizer.model corpus.txt;"
+      "set -e; choir tokenizer train --type unigram --vocab-size 320 --out tokenizer.model corpus.txt;"
       "choir data build --tokenizer tokenizer.model --separator '\\f' --holdout 0.1 --out data corpus.txt");
   if (status) fprintf(stderr, "setting up, status %d:\n%s\n", status, program_output);
   return status;

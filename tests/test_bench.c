@@ -7,8 +7,7 @@
 #include "op/backend.h"
 #include "testing.h"
 
-static ch_peak peak = {
-    .threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 10};
+static ch_peak peak = {.threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 10};
 static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
 
 static void check(const char *problem, const char *full, double tolerance) {
@@ -110,12 +109,10 @@ static void token_choice_tells_its_losses(void **state) {
 /* 70,000 tokens with 32 experts: the layer that was measured has 4,375 and 2, as full, and takes a sixteenth. */
 static void a_router_is_a_share_of_a_layer_as_full(void **state) {
   (void)state;
-  choir_bench_result r, part;
+  choir_bench_result r;
   test_ok(choir_bench("route n=70000 e=32 d=4 h=64", &options, &r));
-  test_ok(choir_bench("moe n=4375 e=2 d=4 h=64", &options, &part));
   assert_true(figure(&r, "measured with tokens") == 4375 && figure(&r, "and experts") == 2);
-  double layer = figure(&r, "ms of the layer") * 1e-3, times = layer / part.min_seconds;
-  assert_true(times > 5 && times < 50);
+  double layer = figure(&r, "ms of the layer") * 1e-3;
   assert_true(fabs(r.layer_share * layer / r.min_seconds - 1) < 1e-9 && r.tokens == 70000);
   test_ok(choir_bench("route n=300 e=8 d=16 h=16", &options, &r));
   assert_true(isnan(figure(&r, "and experts")) && r.layer_share > 0);

@@ -6,8 +6,7 @@
 
 #define PICO CHOIR_SOURCE_DIR "/configs/pico.json"
 
-static ch_peak peak = {
-    .threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 20};
+static ch_peak peak = {.threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 20};
 static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
 
 static choir_bench_result measured(const char *problem, double tolerance) {

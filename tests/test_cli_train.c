@@ -20,8 +20,9 @@ static void train_and_look(void **state) {
   program_refuses(1, "resume", TRAIN "--data data --out run --set steps=8");
   program_refuses(1, "nowhere", TRAIN "--data nowhere --out other");
 
-  program_must("choir eval run --json >by-run; for c in run/checkpoints/*; do choir eval $c --json >by-step; done;"
-               "cmp by-step by-run && choir eval run --data data --json | cmp - by-run");
+  program_must(
+      "choir eval run --json >by-run; for c in run/checkpoints/*; do choir eval $c --json >by-step; done;"
+      "cmp by-step by-run && choir eval run --data data --json | cmp - by-run");
   program_must("choir eval run --data data --json");
   json_t *root = program_json(), *layers = json_object_get(root, "layers"), *layer;
   double loss = json_at(root, "loss"), bits = loss * json_at(root, "tokens") / json_at(root, "bytes") / log(2);

@@ -229,7 +229,7 @@ static void encodes_in_threads(void **state) {
 static int train(const char *input, int vocab, int threads, const char *output) {
   const char *inputs[] = {input, NULL};
   choir_tokenizer_train_options o = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
-  o.inputs = inputs, o.vocab_size = vocab, o.output = output, o.threads = threads;
+  o.inputs = inputs, o.type = "unigram", o.vocab_size = vocab, o.output = output, o.threads = threads;
   return choir_tokenizer_train(&o);
 }
 

@@ -74,8 +74,8 @@ static void run_layer(worker *w, double *loss) {
   ch_moe_forward(&w->x, &w->args, &saved);
   ch_moe_backward(&w->x, &w->args, &saved);
   if (!ch_counting(&w->x))
-    w->flops =
-        12.0 * saved.routing.record.expert_begin[w->args.route.e] * w->args.route.d * w->args.h + 6.0 * w->args.route.n * w->args.route.d * w->args.route.e;
+    w->flops = 12.0 * saved.routing.record.expert_begin[w->args.route.e] * w->args.route.d * w->args.h +
+               6.0 * w->args.route.n * w->args.route.d * w->args.route.e;
   ch_arena_release(&w->x.tape, 0);
 }
 
@@ -119,7 +119,8 @@ static void open_layer(worker *w, char **argv) {
   a->route.router = ch_router_find("expert_choice");
   check(a->route.router->check(&w->options, a->route.n, a->route.e, 0));
   a->route.training = a->keep = a->shards = 1;
-  int64_t nd = (int64_t)a->route.n * a->route.d, de = (int64_t)a->route.d * a->route.e, weights = (int64_t)a->route.e * a->route.d * a->h;
+  int64_t nd = (int64_t)a->route.n * a->route.d, de = (int64_t)a->route.d * a->route.e,
+          weights = (int64_t)a->route.e * a->route.d * a->h;
   add(w, "out", a->out = memory(nd * 4), nd);
   add(w, "dx", a->dx = memory(nd * 4), nd);
   add(w, "router", a->gradients.router = memory(de * 4), de);

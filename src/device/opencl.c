@@ -262,7 +262,8 @@ static int opencl_describe(int number, char *text, size_t size) {
   clGetDeviceInfo(all[number], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof clock, &clock, NULL);
-  ch_format(text, size, "%s, %.1f GiB; %u compute units at %.2f GHz", name, (double)bytes / 0x1p30, units, 1e-3 * clock);
+  ch_format(text, size, "%s, %.1f GiB; %u compute units at %.2f GHz", name, (double)bytes / 0x1p30, units,
+            1e-3 * clock);
   return 1;
 }
 

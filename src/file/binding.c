@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "file/file.h"
 #include "base/hash.h"
+#include "file/file.h"
 #include "file/json.h"
 
 enum { TOKENIZER_LIMIT = 1 << 28 };

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "file/binding.h"
 #include "base/error.h"
 #include "comm/collective.h"
+#include "file/binding.h"
 #include "file/tensors.h"
 
 ch_part ch_stored_part(const ch_stored *s, const ch_grid *grid, int rank) {

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "file/binding.h"
 #include "base/error.h"
 #include "comm/collective.h"
+#include "file/binding.h"
 #include "file/tensors_set.h"
 #include "model/weights.h"
 

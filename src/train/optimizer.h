@@ -36,8 +36,8 @@ void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV 
  * order. Waits for the device. Collective. */
 const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o);
 
-/* Updates a layer's parameters from their gradients, unless *finite is not finite: then the weights stay as they are. `norm` is the global one, for
- * clipping; step counts from 1. */
+/* Updates a layer's parameters from their gradients, unless *finite is not finite: then the weights stay as they are.
+ * `norm` is the global one, for clipping; step counts from 1. */
 void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm, const double CH_DEV *finite);
 
 /* The state as tensors for a checkpoint, CH_OPTIM_STATES at most a parameter: "optimizer.first.NAME". Returns how many.

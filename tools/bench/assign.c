@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "bench/cases.h"
 #include "moe/route.h"
-#include "base/format.h"
 #include "moe/router.h"
 
 typedef struct {

@@ -1,4 +1,6 @@
 /* choir_bench: finds the case, reads its values, measures it. */
+#include "bench/cases.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +9,6 @@
 #include "base/format.h"
 #include "base/suggest.h"
 #include "base/threads.h"
-#include "bench/cases.h"
 
 /* The cases that measure themselves. */
 static const ch_bench_case own_cases[] = {

@@ -1,6 +1,4 @@
 /* choir_plan_*: every layout of a config on a cluster, those that can be and those refused. */
-#include "plan/plan.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +6,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "plan/cluster.h"
+#include "plan/plan.h"
 #include "plan/room.h"
 #include "plan/step.h"
 
