@@ -27,6 +27,7 @@ typedef enum {
   CLI_TEXT,   /* const char * */
   CLI_PATH,   /* const char *, a directory, or a file that is no pipe */
   CLI_INPUT,  /* const char *, a file that is read; "-": standard input */
+  CLI_SMALL,  /* the same, of CLI_SMALL_BYTES at most: JSON that people write */
   CLI_OUTPUT, /* const char *, a file that is written; "-": standard output */
   CLI_CHOICE, /* const char *; the argument's name lists the choices, "fp32|bf16" */
   CLI_INT,    /* int, not negative */
@@ -164,8 +165,9 @@ void cli_catch_signals(void);       /* SIGINT, SIGTERM, SIGHUP once: cli_stop_re
 void cli_catch_closed_output(void); /* SIGPIPE too: nobody reads on, but what was done must be saved */
 int cli_stop_requested(void);
 
-/* pipes.c: operands and options of kind CLI_INPUT and CLI_OUTPUT go through these. */
-const char *cli_input(const char *path);  /* a path to read as often as one likes; NULL: reported */
+/* pipes.c: operands and options of kind CLI_INPUT, CLI_SMALL and CLI_OUTPUT go through these. */
+enum { CLI_SMALL_BYTES = 16 << 20 };                /* what the library takes of a JSON file */
+const char *cli_input(const char *path, int small); /* a path to read as often as one likes; NULL: reported */
 const char *cli_output(const char *path); /* a path to write to, while stdout is standard error; NULL: reported */
 int cli_pipes_end(int status);            /* writes what goes to standard output; the exit status */
 

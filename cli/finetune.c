@@ -141,7 +141,7 @@ static int run(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, result.json, checkpoints/", 1},
     {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL, "what to start from", 0},
-    {"task", "NAME|FILE", CLI_INPUT, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
+    {"task", "NAME|FILE", CLI_SMALL, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL,
      "the task's files, or a directory with a folder of its name; with --resume the run's own otherwise", 0},
     {"recipe", "constant|continued", CLI_CHOICE, &o.recipe, NULL,

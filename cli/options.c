@@ -84,7 +84,8 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
       *(const char **)option->target = text;
       return 0;
     case CLI_PATH:
-    case CLI_INPUT: /* opened when all words have been read */
+    case CLI_INPUT:
+    case CLI_SMALL: /* opened when all words have been read */
     case CLI_OUTPUT:
       if (!*text) return cli_usage("--%s is empty: wants %s", option->name, option->argument);
       *(const char **)option->target = text;
@@ -133,13 +134,15 @@ static int parse_option(const cli_verb *verb, char **words, int left, int operan
 
 /* Pipes become files, once nothing is wrong with the words. */
 static int open_pipes(const cli_verb *verb, int count, const char **operands) {
+  int small = strstr(verb->operands, "CONFIG") != NULL; /* and not a text or an array of any size */
   for (int i = 0; i < count; i++)
-    if (cli_ranks_no_pipe(operands[i]) || !(operands[i] = cli_input(operands[i]))) return CLI_FAILED;
+    if (cli_ranks_no_pipe(operands[i]) || !(operands[i] = cli_input(operands[i], small))) return CLI_FAILED;
   for (const cli_option *o = verb->options; o->name; o++) {
     const char **path = o->target;
-    if ((o->kind != CLI_INPUT && o->kind != CLI_OUTPUT) || !*path) continue;
+    if ((o->kind != CLI_INPUT && o->kind != CLI_SMALL && o->kind != CLI_OUTPUT) || !*path) continue;
     if (cli_ranks_no_pipe(*path)) return CLI_FAILED;
-    if (!(*path = o->kind == CLI_INPUT ? cli_input(*path) : cli_output(*path))) return CLI_FAILED;
+    *path = o->kind == CLI_OUTPUT ? cli_output(*path) : cli_input(*path, o->kind == CLI_SMALL);
+    if (!*path) return CLI_FAILED;
   }
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -33,24 +34,42 @@ static int write_all(int to, const char *data, size_t bytes) {
   return 0;
 }
 
-/* Everything from one descriptor to another; -1 with errno. */
-static int copy(int from, int to) {
+/* At most so many bytes from one descriptor to another; -1 with errno, 1: there are more. */
+static int copy(int from, int to, uint64_t most) {
   char piece[PIECE];
   for (ssize_t n; (n = read(from, piece, sizeof piece)) != 0;) {
     if (n < 0 && errno != EINTR) return -1;
+    if (n > 0 && (uint64_t)n > most) return 1;
     if (n > 0 && write_all(to, piece, (size_t)n)) return -1;
+    if (n > 0) most -= (uint64_t)n;
   }
   return 0;
 }
 
+/* What an endless pipe may take: half of the room that there is. Of a device, such as /dev/zero, nobody wants much. */
+static uint64_t most_bytes(int from, int to, int small) {
+  struct stat status;
+  struct statvfs room;
+  if (small || (!fstat(from, &status) && S_ISCHR(status.st_mode) && !isatty(from))) return CLI_SMALL_BYTES;
+  return fstatvfs(to, &room) ? UINT64_MAX : (uint64_t)room.f_bavail * room.f_frsize / 2;
+}
+
 /* An open file without a name, as a path; NULL after a message. */
-static const char *spool(int from, const char *name) {
+static const char *spool(int from, const char *name, int small) {
   char pattern[4096];
+  int failed = -1;
   snprintf(pattern, sizeof pattern, "%s/choir-XXXXXX", temporary_place());
   int to = mkostemp(pattern, O_CLOEXEC);
   if (to >= 0) unlink(pattern);
-  if (to < 0 || copy(from, to)) {
-    cli_fail_with("%s: cannot be copied to %s: %s", name, temporary_place(), strerror(errno));
+  uint64_t most = to >= 0 ? most_bytes(from, to, small) : 0;
+  if (to < 0 || (failed = copy(from, to, most))) {
+    if (failed > 0 && most == CLI_SMALL_BYTES)
+      cli_fail_with("%s: more than %s; nothing that is wanted here is as large", name, cli_bytes((double)most));
+    else if (failed > 0)
+      cli_fail_with("%s: more than %s, half of the room in %s; TMPDIR names another place, or name a file", name,
+                    cli_bytes((double)most), temporary_place());
+    else
+      cli_fail_with("%s: cannot be copied to %s: %s", name, temporary_place(), strerror(errno));
     if (to >= 0) close(to);
     return NULL;
   }
@@ -60,7 +79,7 @@ static const char *spool(int from, const char *name) {
   return path;
 }
 
-const char *cli_input(const char *path) {
+const char *cli_input(const char *path, int small) {
   struct stat status;
   int standard = !strcmp(path, "-");
   if (!standard && (stat(path, &status) || S_ISREG(status.st_mode) || S_ISDIR(status.st_mode))) return path;
@@ -70,7 +89,7 @@ const char *cli_input(const char *path) {
     return cli_fail_with("standard input is wanted twice: it can be read once"), NULL;
   int from = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
   if (from < 0) return cli_fail_with("%s: %s", name, strerror(errno)), NULL;
-  const char *made = spool(from, name);
+  const char *made = spool(from, name, small);
   if (!standard) close(from);
   return made;
 }
@@ -96,7 +115,7 @@ int cli_pipes_end(int status) {
   if (!*pipes.directory) return status;
   fflush(stdout);
   int from = status ? -1 : open(pipes.result, O_RDONLY | O_CLOEXEC);
-  if (!status && (from < 0 || copy(from, pipes.standard_output)))
+  if (!status && (from < 0 || copy(from, pipes.standard_output, UINT64_MAX)))
     status = cli_fail_with("standard output: %s", strerror(errno));
   if (from >= 0) close(from);
   unlink(pipes.result);

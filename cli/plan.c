@@ -218,7 +218,7 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"cluster", "FILE", CLI_INPUT, &o.cluster, NULL, "what describes the cluster (JSON; docs/formats.md)", 1},
+    {"cluster", "FILE", CLI_SMALL, &o.cluster, NULL, "what describes the cluster (JSON; docs/formats.md)", 1},
     {"ranks", "N", CLI_INT, &o.ranks, "0", "number of ranks to plan for; 0: all of the cluster's", 0},
     {"layout", "RxExH", CLI_TEXT, &o.layout, NULL, "the layout to show in detail; the fastest otherwise", 0},
     CLI_VOCABULARY(&o.vocab_size),

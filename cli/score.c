@@ -29,7 +29,7 @@ static const cli_option options[] = {
     {"requests", "FILE", CLI_INPUT, &o.requests, NULL,
      "JSON lines with \"context\" and \"continuation\"; - reads standard input", 0},
     {"tokens", NULL, CLI_FLAG, &o.tokens, NULL, "with --requests: every token and its log-probability", 0},
-    {"task", "NAME|FILE", CLI_INPUT, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
+    {"task", "NAME|FILE", CLI_SMALL, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL, "the task's files, or a directory with a folder of its name", 0},
     {"split", "NAME", CLI_TEXT, &o.split, NULL, "which of its sets: dev, test, dev_mismatched, ... [dev]", 0},
     {"out", "FILE", CLI_OUTPUT, &o.out, NULL,

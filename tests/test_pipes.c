@@ -49,6 +49,15 @@ static void text_through_pipes(void **state) {
       "choir tokenizer encode --tokenizer init book.txt >/dev/null");
 }
 
+/* What has no end is not copied until the disk is full. */
+static void endless_inputs(void **state) {
+  (void)state;
+  program_refuses(1, "/dev/zero: more than 16.0 MiB", "choir info /dev/zero");
+  program_refuses(1, "standard input: more than 16.0 MiB", "yes | choir plan config.json --cluster -");
+  program_refuses(1, "/dev/zero: more than 16.0 MiB", "choir score run --requests /dev/zero");
+  program_refuses(1, "standard input: more than 16.0 MiB", "yes | choir train --config - --data data --out endless");
+}
+
 static void wrong_words(void **state) {
   (void)state;
   program_refuses(2, "one word too many: 'eval'", "choir help train eval");
@@ -113,8 +122,10 @@ static void compares_runs(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(routes_through_pipes), cmocka_unit_test(text_through_pipes),    cmocka_unit_test(wrong_words),
-      cmocka_unit_test(nothing_is_left),      cmocka_unit_test(damage_and_what_to_do), cmocka_unit_test(compares_runs),
+      cmocka_unit_test(routes_through_pipes), cmocka_unit_test(text_through_pipes),
+      cmocka_unit_test(endless_inputs),       cmocka_unit_test(wrong_words),
+      cmocka_unit_test(nothing_is_left),      cmocka_unit_test(damage_and_what_to_do),
+      cmocka_unit_test(compares_runs),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
