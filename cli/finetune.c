@@ -64,17 +64,17 @@ static int show_result(void) {
   const json_t *own = json_object_get(root, "own"), *batch = json_object_get(root, "batch");
   const char *task = json_string_value(json_object_get(root, "task")),
              *label = json_string_value(json_object_get(root, "majority_label"));
-  printf("best dev accuracy of %s: %.2f %% by %s routing", task ? task : "",
+  printf("best dev accuracy of %s: %.2f %% by %s routing", task ? cli_shown(task) : "",
          100 * json_number_value(json_object_get(own, "accuracy")), json_string_value(json_object_get(own, "routing")));
   if (batch)
     printf(", %.2f %% by %s routing, %lld texts at a time", 100 * json_number_value(json_object_get(batch, "accuracy")),
            json_string_value(json_object_get(batch, "routing")),
            (long long)json_integer_value(json_object_get(root, "batch_sequences")));
   printf(", after step %lld; always '%s' would be %.2f %%\n",
-         (long long)json_integer_value(json_object_get(root, "step")), label ? label : "",
+         (long long)json_integer_value(json_object_get(root, "step")), label ? cli_shown(label) : "",
          100 * json_number_value(json_object_get(root, "majority")));
   json_decref(root);
-  printf("look closer with: choir score %s --task %s --data DIR\n", o.out, task && o.task ? o.task : "NAME");
+  printf("look closer with: choir score %s --task %s --data DIR\n", cli_shown(o.out), task && o.task ? o.task : "NAME");
   return 0;
 }
 
@@ -122,7 +122,8 @@ static int finetune(const choir_config *config, choir_task *task) {
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   if (!code) return show_result();
-  printf("stopped after step %lld and saved; go on with: choir finetune --resume --out %s\n", (long long)w.last, o.out);
+  printf("stopped after step %lld and saved; go on with: choir finetune --resume --out %s\n", (long long)w.last,
+         cli_shown(o.out));
   return CLI_INTERRUPTED;
 }
 

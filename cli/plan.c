@@ -105,7 +105,7 @@ static void print_head(const choir_plan_about *a, const char *config, int assume
          cli_count((double)a->parameters), cli_count((double)a->active_parameters), cli_count(a->train_flops_per_token),
          cli_grouped((int64_t)(a->peak / 1e9)), cli_bytes(a->memory));
   if (assumed) printf("  assumed: a vocabulary of 32,000: the config leaves it to the data\n");
-  if (*a->assumed) printf("  assumed: %s\n", a->assumed);
+  if (*a->assumed) printf("  assumed: %s\n", cli_shown(a->assumed));
   if (*a->notes) printf("  notes of the cluster: %s\n", cli_shown(a->notes));
   if (a->shards_set) printf("  train.shards is planned as %d; training on so many ranks needs it\n", a->shards);
 }
@@ -147,7 +147,7 @@ static void print_refused(const choir_plan *plan) {
     if (!some++) printf("\nrefused\n");
     if (some > SHOWN) continue;
     print_name(l);
-    printf("  %s\n", l->refused);
+    printf("  %s\n", cli_shown(l->refused));
   }
   if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
 }
@@ -156,7 +156,7 @@ static void print_part(const choir_plan_about *a, const choir_plan_layout *l, co
   if (p->seconds <= 0 && p->bytes <= 0) return;
   printf("    %-20s %10.4g s %5.1f %%  ", p->name, p->seconds, 100 * p->seconds / l->seconds);
   if (!p->sent) {
-    printf("by %s\n", p->limit);
+    printf("by %s\n", cli_shown(p->limit));
     return;
   }
   printf("%9s a rank", cli_bytes(p->bytes / a->ranks));
@@ -172,7 +172,7 @@ static void print_details(const choir_plan_about *a, const choir_plan_layout *l)
   printf("  a step: %.4g s, %.4g s where traffic is hidden behind products; bytes by level are of all ranks\n",
          l->seconds, l->overlapped);
   for (int i = 0; i < l->parts; i++) print_part(a, l, &l->part[i]);
-  printf("  the longest part: %s\n", l->bound);
+  printf("  the longest part: %s\n", cli_shown(l->bound));
 }
 
 /* The layout that --layout names, or the fastest; NULL: there is none. */

@@ -25,17 +25,18 @@ static void print_measure(const choir_task_measure *m, int by_batch, int batch_s
 }
 
 static void print_result(const cli_score_options *o, const choir_task *task, const choir_task_result *r) {
-  printf("%s: %s texts of %s", choir_task_name(task), cli_grouped(r->examples), r->file);
+  printf("%s: %s texts of %s", cli_shown(choir_task_name(task)), cli_grouped(r->examples), cli_shown(r->file));
   if (r->cut) printf(", %s cut to fit", cli_grouped(r->cut));
   putchar('\n');
   if (r->malformed)
-    printf("  %s malformed rows left out; the first, %s\n", cli_grouped(r->malformed), r->first_malformed);
+    printf("  %s malformed rows left out; the first, %s\n", cli_grouped(r->malformed), cli_shown(r->first_malformed));
   if (!r->measure[0].labelled) printf("no labels: nothing to compare the predictions with\n");
   for (int i = 0; i < r->measures && r->measure[0].labelled; i++) print_measure(&r->measure[i], i, o->batch_sequences);
   if (r->majority_label)
-    printf("%-10s accuracy %6.2f %%  always '%s'\n", "majority", 100 * r->majority, r->majority_label);
+    printf("%-10s accuracy %6.2f %%  always '%s'\n", "majority", 100 * r->majority, cli_shown(r->majority_label));
   printf("%.1f texts/s", r->seconds > 0 ? (double)r->examples / r->seconds : 0);
-  printf(o->out ? "; predictions in %s\n" : "\n", o->out);
+  if (o->out) printf("; predictions in %s", cli_shown(o->out));
+  putchar('\n');
 }
 
 static json_t *measure_json(const choir_task_measure *m) {

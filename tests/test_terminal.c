@@ -99,8 +99,32 @@ static void names(void **state) {
   nothing_is_obeyed();
 }
 
+/* Files that people pass on: every text in them, by the verbs that show it. */
+static void clusters_and_tasks(void **state) {
+  (void)state;
+  program_must(
+      "sed 's/\"name\": \"/&\\\\u001b]0;PWN\\\\u0007/; s/\"notes\": \"/&\\\\u001b[2J/; s/\"currency\": "
+      "\"/&\\\\u001b[2J/' " CHOIR_SOURCE_DIR
+      "/examples/clusters/ethernet-8.json >evil.json; grep -q 'u001b' evil.json");
+  assert_int_equal(on_a_terminal("choir plan config.json --vocab-size 320 --ranks 1 --cluster evil.json"), 0);
+  assert_non_null(strstr(screen, "\\x1B]0;PWN"));
+  nothing_is_obeyed();
+  program_must(
+      "mkdir evil-set && printf 'text\\tlabel\\nka mire\\tgood\\nlo\\tfair\\n' | tee evil-set/train.tsv "
+      ">evil-set/dev.tsv;"
+      "printf '%%s' '{\"name\": \"\\u001b]0;PWN\\u0007\", \"format\": \"tsv\", \"splits\": {\"train\": "
+      "[\"train.tsv\"], "
+      "\"dev\": [\"dev.tsv\"]}, \"columns\": {\"text\": [\"text\"]}, \"label\": [\"label\"], \"labels\": [{\"word\": "
+      "\" ka\", \"values\": [\"good\"]}, {\"word\": \" \\u001b[2Jlo\", \"values\": [\"fair\"]}], \"template\": "
+      "\"{text}\\nis\", \"cut\": \"text\"}' >evil-task.json");
+  assert_int_equal(on_a_terminal("choir score wild --task evil-task.json --data evil-set"), 0);
+  assert_non_null(strstr(screen, "\\x1B]0;PWN"));
+  nothing_is_obeyed();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(generated_text), cmocka_unit_test(text_stays),
-                                     cmocka_unit_test(text_and_pieces), cmocka_unit_test(names)};
+                                     cmocka_unit_test(text_and_pieces), cmocka_unit_test(names),
+                                     cmocka_unit_test(clusters_and_tasks)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
