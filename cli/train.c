@@ -178,7 +178,8 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
-    {"config", "FILE", CLI_SMALL, &o.config, NULL, "JSON config; default with --resume: the run's", 0},
+    {"config", "FILE", CLI_SMALL, &o.config, NULL,
+     "JSON config, or a name that choir configs lists; default with --resume: the run's", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; default with --resume: the run's",
      0},
     {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL,

@@ -19,20 +19,21 @@ function(choir_embed output)
   file(CONFIGURE OUTPUT ${output} CONTENT "${text}" @ONLY)
 endfunction()
 
-# choir_embed_tasks(OUTPUT FILE...): ch_task_builtins, a row for each file: its name without ".json", and its text.
-function(choir_embed_tasks output)
+# choir_embed_table(OUTPUT NAME FILE...): `const ch_embedded NAME[]`, a row for each file: its name without the last
+# extension, and its text.
+function(choir_embed_table output table)
   set(rows "")
   foreach(file ${ARGN})
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
-    get_filename_component(name ${file} NAME_WE)
+    get_filename_component(name ${file} NAME_WLE)
     file(READ ${file} bytes HEX)
     string(REGEX REPLACE "(................................)" "\\1\"\n \"" bytes "${bytes}")
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" bytes "${bytes}")
     string(APPEND rows "{\"${name}\",\n \"${bytes}\"},\n")
   endforeach()
-  file(CONFIGURE OUTPUT ${output} CONTENT "/* Made by CMake of tasks/. */
-#include \"task/task.h\"
-const ch_task_builtin ch_task_builtins[] = {
+  file(CONFIGURE OUTPUT ${output} CONTENT "/* Made by CMake of files of the source. */
+#include \"base/embedded.h\"
+const ch_embedded ${table}[] = {
 ${rows}{0}};
 " @ONLY)
 endfunction()

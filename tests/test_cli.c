@@ -69,6 +69,21 @@ static void info_paper(void **state) {
   assert_null(strstr(program_output, "paper"));
 }
 
+/* Names stand for the configs of the source, but where a file has that name. */
+static void configs_by_name(void **state) {
+  (void)state;
+  program_must("choir configs");
+  for (const char *const *name = choir_config_names(); *name; name++) assert_non_null(strstr(program_output, *name));
+  program_must(
+      "for name in nano pico small 0.1b-16e; do choir info $name --json >by-name;"
+      " choir info %s/configs/$name.json --json | cmp - by-name || exit 1; done",
+      CHOIR_SOURCE_DIR);
+  program_refuses(1, "nanoo: No such file", "choir info nanoo");
+  program_must("echo '{' >pico");
+  program_refuses(1, "pico: line 2", "choir info pico");
+  program_must("rm pico");
+}
+
 /* Thousands of layers are found by name without walking through all of them for each: in seconds of the processor's
  * time that a machine under any load, and a sanitizer, have to spare. */
 static void deep_models(void **state) {
@@ -274,10 +289,15 @@ static void init_and_forward(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(usage_errors),     cmocka_unit_test(help),
-      cmocka_unit_test(info_paper),       cmocka_unit_test(route),
-      cmocka_unit_test(help_routers),     cmocka_unit_test(settings_in_any_order),
-      cmocka_unit_test(deep_models),      cmocka_unit_test(directories_are_inputs),
+      cmocka_unit_test(usage_errors),
+      cmocka_unit_test(help),
+      cmocka_unit_test(info_paper),
+      cmocka_unit_test(route),
+      cmocka_unit_test(help_routers),
+      cmocka_unit_test(settings_in_any_order),
+      cmocka_unit_test(deep_models),
+      cmocka_unit_test(configs_by_name),
+      cmocka_unit_test(directories_are_inputs),
       cmocka_unit_test(init_and_forward),
   };
   return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);

@@ -23,6 +23,7 @@ static void plan_is_that_of_the_arenas(void **state) {
     test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/pico.json", &c));
     strcpy(c.train.compute, computes[i % 2]);
     strcpy(c.train.optimizer, ch_optim_names[i / 4]);
+    c.model.vocab_size = 4096;
     c.train.batch_sequences = 3;
     if (i / 2 % 2) {
       test_ok(choir_config_set(&c, "router.name", "random"));
@@ -52,12 +53,11 @@ static double peak_of_children(void) {
   return (double)usage.ru_maxrss * 1024;
 }
 
-/* docs/training.md promises 3 %, of the configs that come with choir; libraries of other versions take more or less. */
+/* docs/training.md promises 3 %, of the configs that come with choir. Libraries of other versions take more or less,
+ * and some kernels take back those pages of programs and libraries, 13 MiB in all, that nobody has used for a while. */
 static void plan_is_what_training_takes(void **state) {
   (void)state;
-  program_must(
-      "choir train --config %s/configs/nano.json --set model.vocab_size=0 --set train.steps=2 --data data --out run",
-      CHOIR_SOURCE_DIR);
+  program_must("choir train --config %s/configs/nano.json --set train.steps=2 --data data --out run", CHOIR_SOURCE_DIR);
   assert_ptr_equal(strstr(program_output, "memory "), program_output); /* before anything else */
   assert_non_null(strstr(program_output, "MiB: weights "));
   double peak = peak_of_children(), planned;
@@ -68,7 +68,9 @@ static void plan_is_what_training_takes(void **state) {
   json_object_foreach(parts, name, part) sum += json_number_value(part);
   planned = json_at(info, "train_bytes");
   assert_true(sum == planned && planned > 1e8);
-  if (!SANITIZED && !(fabs(planned / peak - 1) < 0.06)) fail_msg("planned %g, taken %g", planned, peak);
+  double pages = 13 << 20;
+  if (!SANITIZED && !(planned > 0.97 * peak && planned - pages < 1.03 * peak))
+    fail_msg("planned %g, taken %g", planned, peak);
   json_decref(info);
 }
 

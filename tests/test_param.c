@@ -5,6 +5,7 @@
 static choir_config nano(void) {
   choir_config c;
   test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &c));
+  c.model.vocab_size = 8192;
   return c;
 }
 

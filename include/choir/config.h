@@ -104,8 +104,11 @@ typedef struct choir_config {
 /* The defaults of every field: design values for optimiser, norms and buckets, 0 for sizes that must be given. */
 CHOIR_API void choir_config_default(choir_config *config);
 
-/* Reads and checks a JSON file. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
+/* Reads and checks a JSON file, or the built-in config of that name where no such file is. CHOIR_ERROR_IO,
+ * CHOIR_ERROR_FORMAT (message: file, key, value, nearest known key). */
 CHOIR_API int choir_config_load(const char *path, choir_config *config);
+/* The names of the configs that the library has built in, those of configs/; NULL-terminated. */
+CHOIR_API const char *const *choir_config_names(void);
 
 /* Checks, then writes every field, so that the file says what every default was. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO.
  */

@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/embedded.h"
 #include "base/hash.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
@@ -117,9 +119,24 @@ int ch_config_parse(const char *text, size_t length, const char *name, choir_con
   return read_root(root, name, config);
 }
 
+const char *const *choir_config_names(void) {
+  enum { MOST = 63 };
+  static const char *names[MOST + 1]; /* the same whoever fills it */
+  for (int i = 0; i < MOST && ch_configs[i].name; i++) names[i] = ch_configs[i].name;
+  return names;
+}
+
+/* A file goes before a built-in config of its name. */
+static const char *built_in(const char *name) {
+  for (const ch_embedded *b = ch_configs; b->name; b++)
+    if (!strcmp(b->name, name)) return access(name, F_OK) ? b->text : NULL;
+  return NULL;
+}
+
 int choir_config_load(const char *path, choir_config *config) {
+  const char *text = built_in(path);
   json_t *root;
-  CH_TRY(ch_json_load(path, &root));
+  CH_TRY(text ? ch_json_parse(text, strlen(text), path, &root) : ch_json_load(path, &root));
   return read_root(root, path, config);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/embedded.h"
 #include "base/suggest.h"
 #include "file/json.h"
 
@@ -34,7 +35,7 @@ int ch_task_parse(const char *text, size_t size, const char *name, choir_task **
 const char *const *choir_task_names(void) {
   enum { MOST = 255 };
   static const char *names[MOST + 1]; /* the same whoever fills it */
-  for (int i = 0; i < MOST && ch_task_builtins[i].name; i++) names[i] = ch_task_builtins[i].name;
+  for (int i = 0; i < MOST && ch_tasks[i].name; i++) names[i] = ch_tasks[i].name;
   return names;
 }
 
@@ -47,7 +48,7 @@ int choir_task_load(const char *name, choir_task **task) {
     CH_TRY(ch_json_load(name, &json));
     return make_task(json, name, task);
   }
-  for (const ch_task_builtin *b = ch_task_builtins; b->name; b++)
+  for (const ch_embedded *b = ch_tasks; b->name; b++)
     if (!strcmp(b->name, name)) return ch_task_parse(b->text, strlen(b->text), name, task);
   return ch_error(CHOIR_ERROR_ARGUMENT, "unknown task '%.80s'%s; a description of your own is named by its file", name,
                   ch_did_you_mean(suggestion, sizeof suggestion, name, choir_task_names()));

@@ -52,10 +52,4 @@ int ch_task_label_of(const choir_task *task, const char *value, size_t size);
  * CHOIR_ERROR_IO says what was looked for. */
 int ch_task_file(const choir_task *task, const char *directory, const char *split, char *path);
 
-/* The descriptions that are part of the library; made by the build from tasks/, ended by an empty row. */
-typedef struct ch_task_builtin {
-  const char *name, *text;
-} ch_task_builtin;
-extern const ch_task_builtin ch_task_builtins[];
-
 #endif

@@ -1,0 +1,33 @@
+/* choir configs: the configs that choir brings with it. */
+#include "cli.h"
+
+static int run(int count, const char *const *operands) {
+  (void)count, (void)operands;
+  const char *const *name = choir_config_names();
+  printf("%-12s %10s %10s  %s\n", "name", "parameters", "active", "layers, width, experts, tokens a step");
+  for (; *name; name++) {
+    choir_config config;
+    choir_config_costs costs;
+    if (choir_config_load(*name, &config)) return cli_fail();
+    int assumed = cli_vocabulary(&config, 0);
+    if (choir_config_cost(&config, &costs)) return cli_fail();
+    const choir_train_config *t = &config.train;
+    printf("%-12s %10s %10s  L=%d d=%d e=%d, %s%s\n", *name, cli_count((double)costs.parameters),
+           cli_count((double)costs.active_parameters), config.model.layers, config.model.d_model, config.model.experts,
+           cli_grouped((int64_t)t->batch_sequences * t->sequence_length * t->accumulate),
+           assumed ? "; with a vocabulary of 32,000" : "");
+  }
+  return 0;
+}
+
+static const cli_option options[] = {{0}};
+
+const cli_verb cli_configs = {
+    "configs",
+    "",
+    0,
+    0,
+    "list the configs that choir brings with it",
+    "Their names stand for files wherever a config is wanted: choir train --config nano. 'choir info NAME' says more.",
+    options,
+    run};
