@@ -163,10 +163,10 @@ static int run(int count, const char *const *operands) {
                                .repetitions = o.repetitions,
                                .seconds = o.seconds,
                                .peak = &peak,
-                               .backend = o.backend},
-                   .rows = json_array()};
+                               .backend = o.backend}};
   int code = choir_bench_peak(&run.options, &peak);
   if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
+  run.rows = json_array();
   if (!o.json) print_head(&peak);
   int status = all(&run, count, operands);
   if (o.json && !status) return cli_json_print(json_pack("{s:o, s:o}", "peak", json_peak(&peak), "results", run.rows));
