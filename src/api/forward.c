@@ -129,6 +129,7 @@ static int same_batch(const choir_model *model, int B, int T, const int32_t *tok
   const char *routing = choir_model_routing(model);
   const uint64_t fact[] = {(uint64_t)B << 32 | (uint64_t)T, XXH64(tokens, (size_t)B * (size_t)T * sizeof *tokens, 0),
                            XXH64(routing, strlen(routing), 0), (uint64_t)wanted};
+  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
   return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
 }
 

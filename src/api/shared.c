@@ -42,6 +42,7 @@ int ch_model_same(const choir_model *model) {
                            (uint64_t)model->shards,
                            hash_weights(model),
                            (uint64_t)ch_params_are_dealt(&model->net.params)};
+  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
   return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
 }
 

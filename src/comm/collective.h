@@ -66,7 +66,7 @@ void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s); /* as often as m
 void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s);  /* all are there, whatever was left: count is 0 */
 
 /* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
-enum { CH_FACTS = 9 };
+enum { CH_FACTS = 16 };
 int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact);
 
 /* Sums over shards in a fixed binary tree (op/shards.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi)

@@ -108,6 +108,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
   uint64_t text = w->data ? ch_data_hash(w->data) : XXH64(w->text, (size_t)w->text_tokens * sizeof *w->text, 0);
   const uint64_t fact[] = {
       (uint64_t)B, (uint64_t)w->length, (uint64_t)end, (uint64_t)w->stride, text, XXH64(routing, strlen(routing), 0)};
+  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
   return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
 }
 

@@ -169,6 +169,7 @@ static int told_the_same(const choir_config *config, const choir_ranks *ranks) {
                                      "sharding of dense matrices"};
   const uint64_t fact[] = {ch_config_hash(config), (uint64_t)ranks->replicas, (uint64_t)ranks->hidden,
                            (uint64_t)ranks->dense_sharded};
+  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
   return ch_comm_same(ranks->comm, sizeof fact / sizeof *fact, name, fact);
 }
 
