@@ -158,7 +158,7 @@ static int start(trainer *t, pthread_t *thread) {
   int failed = pthread_create(thread, &attributes, train, t);
   ch_signals_release(&before);
   pthread_attr_destroy(&attributes);
-  t->owners -= failed != 0;
+  if (failed) t->owners--; /* else it is the thread's, which may have ended */
   return failed ? ch_error(CHOIR_ERROR_MEMORY, "cannot start a thread: %s", strerror(failed)) : CHOIR_OK;
 }
 
