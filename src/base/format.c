@@ -9,14 +9,14 @@ static locale_t plain;
 static void make_plain(void) { plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
 
 /* The "C" locale is built in: making it cannot fail. */
-static locale_t plain_locale(void) {
+locale_t ch_plain_locale(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, make_plain);
   return plain;
 }
 
 int ch_vformat(char *text, size_t size, const char *format, va_list args) {
-  locale_t before = uselocale(plain_locale()); /* this thread's alone */
+  locale_t before = uselocale(ch_plain_locale()); /* this thread's alone */
   int length = vsnprintf(text, size, format, args);
   uselocale(before);
   return length;
@@ -33,11 +33,11 @@ int ch_format(char *text, size_t size, const char *format, ...) {
 int ch_print(FILE *out, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  locale_t before = uselocale(plain_locale());
+  locale_t before = uselocale(ch_plain_locale());
   int length = vfprintf(out, format, args);
   uselocale(before);
   va_end(args);
   return length;
 }
 
-double ch_number(const char *text, char **end) { return strtod_l(text, end, plain_locale()); }
+double ch_number(const char *text, char **end) { return strtod_l(text, end, ch_plain_locale()); }

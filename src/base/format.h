@@ -3,9 +3,14 @@
 #ifndef CH_BASE_FORMAT_H
 #define CH_BASE_FORMAT_H
 
+#include <locale.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* snprintf, vsnprintf and fprintf with a decimal point, whatever the locale is. They allocate nothing after the first
  * call. */
@@ -16,4 +21,10 @@ int ch_print(FILE *out, const char *format, ...) __attribute__((format(printf, 2
 /* strtod with a decimal point, whatever the locale is. */
 double ch_number(const char *text, char **end);
 
+/* "C", for uselocale around a library that takes numbers or capitals by the locale. */
+locale_t ch_plain_locale(void);
+
+#ifdef __cplusplus
+}
+#endif
 #endif

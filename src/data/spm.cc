@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/format.h"
+
 using sentencepiece::SentencePieceProcessor;
 using sentencepiece::SentencePieceTrainer;
 namespace util = sentencepiece::util;
@@ -28,6 +30,16 @@ struct ch_spm {
 };
 
 namespace {
+
+/* SentencePiece writes its options' words in capitals by the locale: in a Turkish one "unigram" is none it knows. */
+class PlainLocale {
+ public:
+  PlainLocale() : before_(uselocale(ch_plain_locale())) {}
+  ~PlainLocale() { uselocale(before_); }
+
+ private:
+  locale_t before_;
+};
 
 /* Runs `body`, which returns a code, and turns whatever it throws into one. */
 template <typename Body>
@@ -129,6 +141,7 @@ int ch_spm_encode(const ch_spm *spm, const char *text, size_t size, int32_t *ids
 
 int ch_spm_train(const ch_spm_training *t, void **model, size_t *size) {
   *model = nullptr;
+  PlainLocale plain;
   return guarded("training the tokenizer", [&]() -> int {
     const std::unordered_map<std::string, std::string> options = {{"model_type", t->type},
                                                                   {"vocab_size", std::to_string(t->vocab_size)},
