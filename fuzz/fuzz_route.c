@@ -68,11 +68,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (choir_router_default(names[router % count], &o)) abort();
   take_options(&o);
   int n = take_size(MOST), e = take_size(MOST), length = take_size(MOST);
-  if (n <= MOST && e <= MOST) { /* larger ones are refused before an array is looked at */
+  if (n <= MOST && e <= MOST) {
     take(valid, sizeof valid), take(tokens, sizeof tokens), take(thresholds, sizeof thresholds);
     for (int i = 0; i < MOST * MOST; i++) scores[i] = (float)take_real();
-  } else if (n > 0 && e > 0 && (int64_t)n * e < INT32_MAX / 2) {
-    return 0; /* they may be routed, and there is no such array */
+  } else if (n > 0 && e > 0 && n <= INT32_MAX / 2) {
+    return 0; /* they may be routed, and there is no such array; more tokens are refused before one is looked at */
   }
   choir_route_request r = {.options = &o,
                            .n = n,
