@@ -41,6 +41,9 @@ static void nano_by_hand(void **state) {
   const double V = 8192, d = 128, h = 512, H = 4, e = 16, c = 2, T = 128;
   choir_config config = load("nano");
   choir_config_costs costs;
+  assert_int_equal(choir_config_cost(&config, &costs), CHOIR_ERROR_ARGUMENT);
+  assert_non_null(strstr(choir_error_message(), "model.vocab_size is 0"));
+  config.model.vocab_size = V;
   test_ok(choir_config_cost(&config, &costs));
   assert_true(costs.embedding_parameters == V * d);
   assert_true(costs.expert_parameters == 2 * e * 2 * d * h);
@@ -58,6 +61,7 @@ static void routers_differ_in_experts_per_token(void **state) {
   const double d = 128, h = 512, e = 16;
   choir_config config = load("nano");
   choir_config_costs base, costs;
+  config.model.vocab_size = 8192;
   test_ok(choir_config_cost(&config, &base));
   static const struct {
     const char *name;

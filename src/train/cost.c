@@ -65,6 +65,8 @@ int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
   choir_model *model;
   ch_trainer trainer;
   *costs = (choir_config_costs){0};
+  if (config->model.vocab_size <= 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0, the data's: set it to count what a model costs");
   options.emulate_bf16 = 1; /* a config costs the same where it could not run */
   CH_TRY(ch_model_prepare(config, &options, &model));
   int code = ch_trainer_plan(model, &trainer);
