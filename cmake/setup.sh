@@ -3,7 +3,7 @@
 BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
   libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev"
 CHECK_PACKAGES="libcmocka-dev libopenmpi-dev openmpi-bin clang libclang-rt-dev libomp-dev llvm clang-format
-  abigail-tools pocl-opencl-icd oclgrind python3 python3-numpy"
+  abigail-tools pocl-opencl-icd oclgrind python3 python3-numpy python3-torch"
 
 say() { printf '%s\n' "$@"; }
 stop() {
