@@ -5,6 +5,8 @@ import os
 import sys
 import unittest
 
+import testing
+
 try:
     import torch
 except ImportError:
@@ -14,6 +16,8 @@ if "--device" in sys.argv:
     at = sys.argv.index("--device")
     os.environ["CHOIR_TORCH_DEVICE"] = sys.argv[at + 1]
     del sys.argv[at : at + 2]
+# A run that was killed leaves half a file in PyTorch's own cache, which the next one would load.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(testing.directory())
 DEVICE = os.environ.get("CHOIR_TORCH_DEVICE", "cpu")
 CASES = (
     ("expert_choice", {}),
