@@ -186,6 +186,7 @@ def route(
     sequence_length: int = 0,
     training: bool = False,
     seed: int = 0,
+    thresholds=None,
     **options: Any,
 ) -> Routing:
     """Routes scores [n,e] as `choir route` does.
@@ -193,19 +194,15 @@ def route(
     scores: float32 [n,e], not copied where it is contiguous; with `logits` they are softmaxed over experts first, and
     -inf means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part.
     sequence_length: for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of
-    sampling. Options are the router's, by name: `choir help routers` lists them.
+    sampling. thresholds: [e]; experts take by them, and no token looks at another. Options are the router's, by name:
+    `choir help routers` lists them.
 
     Raises ArgumentError, NumericError (NaN, by row and column), OutOfMemoryError.
 
     >>> route([[.9, .1], [.8, .2], [.3, .7], [.4, .6], [.5, .5]], capacity_factor=0.8).indices
     (array([0, 1]), array([2, 3]))
     """
-    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, **options).route()
-
-
-def gates_by_thresholds(scores, thresholds, router: str, valid=None, **options: Any) -> np.ndarray:
-    """The gates [n,e] float32 of scores [n,e] where experts take by thresholds [e], and no token looks at another."""
-    return Request(scores, router, valid=valid, thresholds=thresholds, **options).route().gates
+    return Request(scores, router, logits, tokens, valid, sequence_length, training, seed, thresholds, **options).route()
 
 
 def route_backward(

@@ -99,9 +99,9 @@ class Routers(TorchTest):
                 continue
             scores = planted(N, 8)
             thresholds = scores[3] + 1 / 64
-            gates = choir.routing.gates_by_thresholds(
-                host(scores), host(thresholds), router, self.valid.cpu().numpy(), **options
-            )
+            gates = choir.route(
+                host(scores), router, thresholds=host(thresholds), valid=self.valid.cpu().numpy(), **options
+            ).gates
             ours = self.route(scores, router, valid=self.valid, thresholds=thresholds, **options)
             np.testing.assert_array_equal(ours.taken.cpu().numpy(), gates != 0)
 
