@@ -35,7 +35,7 @@ static const ch_comm *comm_of(const ch_run *run) { return run->trainer.model->x.
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
   int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
-  run->batch = malloc((size_t)(2 * n + windows) * sizeof *run->batch);
+  run->batch = reallocarray(NULL, (size_t)(2 * n + windows), sizeof *run->batch);
   uint64_t *counts = calloc((size_t)run->config.model.vocab_size, sizeof *counts);
   if (!run->batch || !counts) {
     free(counts);
