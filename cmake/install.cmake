@@ -26,6 +26,13 @@ install(FILES ${PROJECT_BINARY_DIR}/choirConfig.cmake ${PROJECT_BINARY_DIR}/choi
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/choir)
 install(DIRECTORY configs studies DESTINATION ${CMAKE_INSTALL_DATADIR}/choir)
 
+# A library in /usr/local is found by programs once the system's list of libraries has been made anew.
+install(CODE [[
+  if("$ENV{DESTDIR}" STREQUAL "")
+    execute_process(COMMAND ldconfig OUTPUT_QUIET ERROR_QUIET)
+  endif()
+]])
+
 # Manual pages and completion come from the program's own option tables.
 set(CHOIR_MAN ${PROJECT_BINARY_DIR}/man)
 add_custom_command(OUTPUT ${CHOIR_MAN}/choir.1 COMMAND ${CMAKE_COMMAND} -E make_directory ${CHOIR_MAN}
