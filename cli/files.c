@@ -12,7 +12,7 @@ static int push(cli_files *files, const char *name) {
   if (name && !copy) return cli_fail_with("out of memory");
   if (files->count == files->capacity) {
     size_t capacity = files->capacity ? 2 * files->capacity : 64;
-    const char **names = realloc(files->names, capacity * sizeof *names);
+    const char **names = reallocarray(files->names, capacity, sizeof *names);
     if (!names) {
       free(copy);
       return cli_fail_with("out of memory");

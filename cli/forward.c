@@ -86,7 +86,7 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
 
 static int forward(choir_model *model, const char *path, const ch_npy *tokens) {
   int B = (int)tokens->shape[0], T = (int)tokens->shape[1], V = choir_model_config_of(model)->model.vocab_size;
-  float *logits = o.logits ? malloc((size_t)B * (size_t)T * (size_t)V * sizeof *logits) : NULL;
+  float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
   gradients g = {0};
   if (choir_ranks_agree(cli_ranks(), o.logits && !logits ? CHOIR_ERROR_MEMORY : CHOIR_OK))

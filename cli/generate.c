@@ -27,7 +27,7 @@ typedef struct {
 /* ---- prompts */
 
 static int add_prompt(work *w, const char *text, size_t size) {
-  choir_prompt *more = realloc(w->prompt, ((size_t)w->count + 1) * sizeof *more);
+  choir_prompt *more = reallocarray(w->prompt, (size_t)w->count + 1, sizeof *more);
   char *copy = malloc(size + 1);
   if (more) w->prompt = more;
   if (!more || !copy) {

@@ -103,7 +103,7 @@ static int check_flags(const choir_router_options *options) {
     const char *name;
     int given;
   } flags[] = {{"training", o.training},     {"capacity-factor", o.capacity_factor != -1},
-               {"pool", o.pool != NULL},     {"sequence-length", o.sequence_length != 0},
+               {"pool", o.pool != NULL},     {"length", o.sequence_length != 0},
                {"tokens", o.tokens != NULL}, {"seed", o.seed != 0}};
   for (size_t i = 0; o.thresholds && i < sizeof flags / sizeof *flags; i++)
     if (flags[i].given) return cli_usage("--%s has no effect with --thresholds", flags[i].name);
@@ -116,7 +116,7 @@ static int check_flags(const choir_router_options *options) {
         "--seed has no effect: this draws nothing; random does, and gshard_top2 with --random-second, both "
         "with --training");
   if (o.sequence_length && strcmp(options->pool, "sequence") && strcmp(options->pool, "position"))
-    return cli_usage("--sequence-length has no effect but with --pool sequence or position");
+    return cli_usage("--length has no effect but with --pool sequence or position");
   return 0;
 }
 
@@ -156,7 +156,7 @@ static const cli_option options[] = {
     {"valid", "V.npy", CLI_INPUT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
     {"pool", "batch|sequence|position|group", CLI_CHOICE, &o.pool, NULL,
      "tokens that experts choose among; group: of router.group_size tokens", 0},
-    {"sequence-length", "T", CLI_INT, &o.sequence_length, NULL, "of pools sequence and position", 0},
+    {"length", "T", CLI_INT, &o.sequence_length, NULL, "of pools sequence and position", 0},
     {"thresholds", "B.npy", CLI_INPUT, &o.thresholds, NULL,
      "float32 [e]: experts take every token that reaches these scores, and no pool matters", 0},
     {"training", NULL, CLI_FLAG, &o.training, NULL, "route as in training: sampling is on", 0},

@@ -81,11 +81,11 @@ static int add_request(work *w, int64_t line, const char *text, size_t size) {
 static int grow(work *w) {
   if (w->count < w->allocated) return 0;
   int64_t more = w->allocated ? 2 * w->allocated : 64;
-  void *request = realloc(w->request, (size_t)more * sizeof *w->request);
+  void *request = reallocarray(w->request, (size_t)more, sizeof *w->request);
   if (request) w->request = request;
-  void *line = realloc(w->line, (size_t)more * sizeof *w->line);
+  void *line = reallocarray(w->line, (size_t)more, sizeof *w->line);
   if (line) w->line = line;
-  void *tokens = realloc(w->tokens, 2 * (size_t)more * sizeof *w->tokens);
+  void *tokens = reallocarray(w->tokens, 2 * (size_t)more, sizeof *w->tokens);
   if (tokens) w->tokens = tokens;
   if (!request || !line || !tokens) return cli_fail_with("out of memory");
   memset(w->tokens + 2 * w->allocated, 0, 2 * (size_t)(more - w->allocated) * sizeof *w->tokens);

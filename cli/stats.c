@@ -102,7 +102,7 @@ static void print_tokens(const choir_route_stats *s, const choir_tokenizer *toke
 }
 
 static int print_text(const choir_tokenizer *tokenizer, const choir_inspection *inspection) {
-  choir_favourite *list = malloc(((size_t)o.options.top + 1) * sizeof *list);
+  choir_favourite *list = reallocarray(NULL, (size_t)o.options.top + 1, sizeof *list);
   if (!list) return cli_fail_with("out of memory");
   print_head(inspection);
   for (int i = 0; i < inspection->layers; i++) {
@@ -128,7 +128,7 @@ static int show(choir_model *model, const choir_tokenizer *tokenizer) {
   else if (choir_inspection_json(model, tokenizer, &o.options, &inspection, &text))
     status = cli_fail();
   else
-    puts(text);
+    cli_put_text(stdout, text, strlen(text)), putchar('\n');
   free(text);
   choir_inspection_free(&inspection);
   return status;

@@ -104,7 +104,7 @@ static int32_t *parse_ids(const char *path, size_t *count) {
   static const char space[] = " \t\r\n";
   size_t length;
   char *text = cli_read_file(path ? path : "-", &length), *end;
-  int32_t *ids = text ? malloc((length / 2 + 1) * sizeof *ids) : NULL;
+  int32_t *ids = text ? reallocarray(NULL, length / 2 + 1, sizeof *ids) : NULL;
   *count = 0;
   for (const char *at = text; ids; at = end) {
     at += strspn(at, space);

@@ -127,6 +127,31 @@ found=$(grep -rnE '\b(abort|exit|printf|puts|perror) *\(' src tools --include='*
 [ -z "$found" ] || fail "library and tools neither exit nor print:
 $found"
 
+# reallocarray checks what it multiplies.
+found=$(grep -rnE '\b(malloc|realloc) *\([^;]*\* *(sizeof|\()' src tools cli --include='*.c')
+[ -z "$found" ] || fail "products of sizes are for reallocarray and calloc:
+$found"
+
+# Numbers that do not fit are undefined there; strtol says so.
+found=$(grep -rnE '\bato(i|l|ll|f) *\(' src tools cli --include='*.c' --include='*.cc')
+[ -z "$found" ] || fail "text becomes an integer by strtol, strtoll or strtoull:
+$found"
+
+# Threads that a host did not start: OpenMP's, which ch_threads_check has been asked for, and these.
+found=$(grep -rlE 'pthread_create|thrd_create|std::thread' src tools cli |
+  grep -vxE 'src/base/threads.c|src/comm/watch.c|src/data/(pipeline|tokenizer_train).c')
+[ -z "$found" ] || fail "starts threads, and is not among those that may (tests/arrows.sh):
+$found"
+found=$(grep -rlE 'pragma omp parallel|[^_a-z]omp_[a-z_]+\(' src tools cli |
+  grep -vE '^src/cpu/|^src/moe/assign/|^src/base/(threads|machine).c$|^src/model/param.c$|^tools/bench/')
+[ -z "$found" ] || fail "asks OpenMP, and is not among those that may (tests/arrows.sh):
+$found"
+
+# What files hold reaches a terminal by cli_shown, cli_put_text and the printers of messages.
+found=$(grep -nE '\b(puts|fputs|fwrite) *\( *[^"" ]' cli/*.c | grep -vE '^cli/(shown|help|manual)\.c:')
+[ -z "$found" ] || fail "text that is not the program's own goes out by cli_put_text or cli_shown:
+$found"
+
 # Statement by statement: a host's decimal comma must reach no file (src/base/format.h). Studies are the program's alone.
 found=$(find src tools -name '*.c' ! -path src/base/format.c -exec awk -v RS=';' '
   /(^|[^a-z_])v?(sn|f|d|s)?printf *\((.*%[-+0 #]*[0-9*]*(\.[0-9*]*)?l?[aefgAEFG]|[^"]*format)/ ||

@@ -7,7 +7,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-pages="README.md CONTRIBUTING.md CHANGELOG.md docs/*.md"
+pages="README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md docs/*.md"
 
 # Tables have one line a row. Characters count, not bytes.
 for page in $pages; do
@@ -30,7 +30,7 @@ done
 
 # `src/moe/router.c`, `tests/naive_*.h`: relative to the tree. NAME stands for any.
 for page in $pages; do
-  for file in $(grep -oE '`(src|cli|tests|include|docs|bench|fuzz|configs|studies|tasks|cmake|python|examples)/[A-Za-z0-9_./*-]*' "$page" | tr -d '`'); do
+  for file in $(grep -oE '`(src|cli|tests|include|docs|bench|fuzz|configs|studies|tasks|cmake|python|examples|debian|packaging)/[A-Za-z0-9_./*-]*' "$page" | tr -d '`'); do
     case $file in *NAME*) continue ;; esac
     # shellcheck disable=SC2086 # patterns too
     ls -d $file >/dev/null 2>&1 || fail "$page: no such file: $file"
@@ -45,5 +45,10 @@ grep -rohE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' src tools include cli tests ben
 gone=$(grep -ohE '`[^`]+`' $pages | grep -oE '\b(choir|ch|CHOIR|CH)_[A-Za-z0-9_]+' | grep -v NAME | sort -u | comm -23 - "$names")
 [ -z "$gone" ] || fail "names that the code does not have:
 $gone"
+
+# CMakeLists.txt has the version; these say the same.
+version=$(sed -n 's/^project(choir VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+grep -qx "version: $version" CITATION.cff || fail "CITATION.cff has another version than CMakeLists.txt: $version"
+head -n 1 debian/changelog | grep -qF "choir ($version) " || fail "debian/changelog has another version than CMakeLists.txt: $version"
 
 [ $failures = 0 ]

@@ -10,6 +10,11 @@ for way in subdirectory fetch; do
     >"$work/$way.log" || { cat "$work/$way.log"; exit 1; }
   grep -q 'choir: tests OFF' "$work/$way.log"
 done
+cmake -G Ninja -S "$source/tests/embed/parent" -B "$work/unsaid" -DWAY=subdirectory -DCHOIR="$source" >"$work/unsaid.log"
+ninja -C "$work/unsaid" -t commands route_static | grep -- '-c .*src/moe/route\.c$' | grep -q -- -O3 || {
+  echo "a project without CMAKE_BUILD_TYPE gets choir without optimization" >&2
+  exit 1
+}
 if ninja -C "$work/fetch" -t targets all | grep -E '^(.*/)?(install|test_[a-z]*|choir_man):.*choir'; then
   echo "tests or manual are built in a project that did not ask" >&2
   exit 1

@@ -1,34 +1,47 @@
 #!/bin/sh
-# packages.sh BUILD: makes the Debian packages, unpacks them into a bare tree, and tries what they hold there.
+# packages.sh SOURCE [DIRECTORY]: makes what a release consists of twice: in two folders, under two locales and umasks,
+# one after the other. All files must be equal byte for byte, and the checkpoint of ten training steps. The Debian
+# packages are tried in a bare tree. A tree with changes is taken as it is; DIRECTORY keeps the files.
 set -eu
-build=$1
-for tool in dpkg-deb dpkg-shlibdeps cpack; do
-  command -v $tool >/dev/null || {
-    echo "NOT TESTED: Debian packages: $tool is not installed"
-    exit 77
-  }
+for tool in git dpkg-buildpackage; do
+  command -v $tool >/dev/null || { echo "NOT TESTED: packages: $tool is not installed"; exit 77; }
 done
+source=$(cd "$1" && pwd)
+git -C "$source" rev-parse HEAD >/dev/null 2>&1 || {
+  echo "NOT TESTED: packages: the source is no git repository"
+  exit 77
+}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-root=$work/root
-cpack --config "$build/CPackConfig.cmake" -B "$work/made" >"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
-for name in choir libchoir0 libchoir-dev python3-choir; do
-  deb=$(echo "$work/made/${name}"_*.deb)
-  [ -f "$deb" ] || { echo "no package $name"; exit 1; }
-  dpkg-deb -x "$deb" "$root"
-  echo "$name: $(dpkg-deb -f "$deb" Version), $(dpkg-deb -c "$deb" | grep -vc '/$') files, needs $(dpkg-deb -f "$deb" Depends)"
-done
-dpkg-deb -f "$work"/made/libchoir0_*.deb Depends | grep -q libjansson4 || { echo "libchoir0 does not say what it needs"; exit 1; }
+commit=$(git -C "$source" stash create)
+commit=${commit:-$(git -C "$source" rev-parse HEAD)}
 
-"$root/usr/bin/choir" --version
-"$root/usr/bin/choir" info "$root/usr/share/choir/configs/nano.json" >/dev/null
-test -s "$root/usr/share/man/man1/choir-train.1"
-sh "$(dirname "$0")/completion.sh" "$root/usr/share/bash-completion/completions/choir" "$root/usr/share/zsh/site-functions/_choir"
-library=$(dirname "$(find "$root" -name libchoir.so.0)")
-# shellcheck disable=SC2046
-${CC:-cc} "$(dirname "$0")/embed/route.c" $(PKG_CONFIG_PATH="$library/pkgconfig" pkg-config --cflags --libs choir) -o "$work/route"
-LD_LIBRARY_PATH="$library" "$work/route"
-if /usr/bin/python3 -c 'import cffi, numpy' 2>/dev/null; then
-  LD_LIBRARY_PATH="$library" PYTHONPATH="$root/usr/lib/python3/dist-packages" PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c \
-    'import choir; print("python3", choir.__version__, choir.route([[.9, .1], [.2, .8]], capacity_factor=1).indices)'
-fi
+# try_packages DIRECTORY RUN: what they hold works in a bare tree.
+try_packages() {
+  root=$work/root
+  rm -rf "$root"
+  for deb in "$1"/*.deb; do dpkg-deb -x "$deb" "$root"; done
+  library=$(dirname "$(find "$root" -name libchoir.so.0)")
+  (cd "$source" && PATH="$root/usr/bin:$PATH" LD_LIBRARY_PATH="$library" PKG_CONFIG_PATH="$library/pkgconfig" \
+    PYTHONPATH="$root/usr/lib/python3/dist-packages" PYTHONDONTWRITEBYTECODE=1 sh debian/tests/installed "$2")
+}
+
+make() { sh "$source/packaging/artifacts.sh" "$1" "$commit"; }
+(umask 022 && export LC_ALL=C && make "$work/one")
+mkdir "$work/elsewhere"
+(umask 077 && export LC_ALL=de_DE.UTF-8 TMPDIR="$work/elsewhere" && make "$TMPDIR/two")
+cmp "$work/one/SHA256SUMS" "$work/elsewhere/two/SHA256SUMS" || {
+  diff "$work/one/SHA256SUMS" "$work/elsewhere/two/SHA256SUMS"
+  exit 1
+}
+try_packages "$work/one" "$work/run-one"
+try_packages "$work/elsewhere/two" "$work/elsewhere/run-two"
+diff -r "$work/run-one/checkpoints" "$work/elsewhere/run-two/checkpoints"
+share=$root/usr/share
+sh "$source/tests/completion.sh" "$share/bash-completion/completions/choir" "$share/zsh/site-functions/_choir"
+dpkg-deb -f "$work"/one/libchoir0_*.deb Depends | grep -q libjansson4 || {
+  echo "libchoir0 does not say what it needs"
+  exit 1
+}
+cat "$work/one/SHA256SUMS"
+[ $# = 1 ] || { rm "$work/one/build.log" && mkdir -p "$2" && cp "$work"/one/* "$2"; }

@@ -185,11 +185,11 @@ static void route(void **state) {
   program_refuses(1, "s.npy", "choir route --router hash s.npy --tokens s.npy");
   program_refuses(1, "router 'expert_choice' does not take", "choir route --router expert_choice s.npy --set cap=1");
   program_refuses(1, "'base' does not take", "choir route --router base s.npy --capacity-factor 2");
-  program_refuses(1, "'base' does not take", "choir route --router base s.npy --pool sequence --sequence-length 8");
+  program_refuses(1, "'base' does not take", "choir route --router base s.npy --pool sequence --length 8");
   program_refuses(2, "only options of the router", "choir route --router base s.npy --set train.steps=3");
   program_refuses(2, "that of --router", "choir route --router base s.npy --set router.name=hash");
   program_refuses(2, "without --training", "choir route --router gshard_top2 s.npy --random-second");
-  program_refuses(2, "--sequence-length has no effect", "choir route --router expert_choice s.npy --sequence-length 8");
+  program_refuses(2, "--length has no effect", "choir route --router expert_choice s.npy --length 8");
   program_refuses(2, "--training has no effect", "choir route --router expert_choice s.npy --thresholds t --training");
   program_refuses(2, "--tokens has no effect", "choir route --router expert_choice s.npy --tokens t.npy");
   program_refuses(2, "--seed has no effect", "choir route --router gshard_top2 s.npy --seed 3 --training");

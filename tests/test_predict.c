@@ -254,6 +254,16 @@ static int stop(void *context, int64_t done, int64_t total) {
   return 1;
 }
 
+static int use_it(void *model, int64_t done, int64_t total) {
+  int32_t token[8] = {0};
+  choir_forward_result result;
+  choir_trainer *trainer;
+  (void)done, (void)total;
+  test_fails(choir_model_forward(model, 1, 8, token, NULL, 0, &result), CHOIR_ERROR_BUSY, "in use");
+  test_fails(choir_trainer_create(model, NULL, &trainer), CHOIR_ERROR_BUSY, "in use");
+  return 0;
+}
+
 static void whole_task(void **state) {
   (void)state;
   choir_model *model = new_model("expert_choice");
@@ -280,6 +290,11 @@ static void whole_task(void **state) {
   choir_model_on_routing(model, NULL, NULL);
   assert_true(model->net.config.router.eval_capacity_factor == 0);
   assert_memory_equal(&more.measure[0], &r.measure[0], offsetof(choir_task_measure, matthews));
+  o.score.progress = use_it;
+  o.score.context = model;
+  test_ok(choir_score_task(model, tokenizer, task, &o, &r));
+  assert_memory_equal(&more.measure[0], &r.measure[0], 2 * sizeof r.measure[0]);
+  o.score.progress = NULL;
   o.batch_sequences = 0;
   test_ok(choir_score_task(model, tokenizer, task, &o, &r));
   assert_int_equal(r.measures, 1);

@@ -53,7 +53,7 @@ static void route(void **state) {
   } cases[] = {
       {"masked", "masked.expert_choice.b2", "--router expert_choice --capacity-factor 2 --logits --valid valid.npy"},
       {"random", "random.expert_choice.s2",
-       "--router expert_choice --capacity-factor 2 --logits --pool sequence --sequence-length 10"},
+       "--router expert_choice --capacity-factor 2 --logits --pool sequence --length 10"},
       {"affinity", "affinity.gshard_top2.b1", "--router gshard_top2 --capacity-factor 1"},
       {"ties", "ties.switch_top1.b0.5", "--router switch_top1 --capacity-factor 0.5"},
       {"masked", "masked.hash.b1", "--router hash --tokens ids.npy --valid valid.npy"},

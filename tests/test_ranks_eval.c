@@ -41,10 +41,19 @@ static void add_stats(report *r, const choir_model *model) {
   }
 }
 
+static int use_it(void *model, int64_t done, int64_t total) {
+  int32_t token[8] = {0};
+  choir_forward_result result;
+  (void)done, (void)total;
+  test_fails(choir_model_forward(model, 1, 8, token, NULL, 0, &result), CHOIR_ERROR_BUSY, "in use");
+  return 0;
+}
+
 /* 5 sequences are no multiple of train.shards, and the last batch is not full. */
 static void evaluate(report *r, choir_model *model, const choir_tokenizer *tokenizer, const char *routing) {
-  const choir_eval_options options[] = {
-      {.data = "data"}, {.data = "data", .batch_sequences = 5, .sequences = 13}, {.text = "page.txt"}};
+  const choir_eval_options options[] = {{.data = "data", .progress = use_it, .context = model},
+                                        {.data = "data", .batch_sequences = 5, .sequences = 13},
+                                        {.text = "page.txt"}};
   test_ok(choir_model_set_routing(model, routing));
   for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
     choir_eval_result e;

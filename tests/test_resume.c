@@ -69,6 +69,10 @@ static void interrupted(void **state) {
   kill(child, SIGINT);
   assert_int_equal(program_wait(child), 3);
   assert_in_range(program_newest("stopped"), 14, STEPS);
+  /* Its end is evaluated, which going on takes back. */
+  program_must(
+      "test \"$(grep '\"eval\"' stopped/metrics.jsonl | tail -n 1 | grep -o '\"step\": *[0-9]*')\" = "
+      "\"$(grep '\"step\": *[0-9]*' stopped/metrics.jsonl | tail -n 1 | grep -o '\"step\": *[0-9]*')\"");
   program_must("choir train --threads 1 --resume --out stopped");
   same_results("whole", "stopped");
 }

@@ -74,6 +74,20 @@ static void text_and_pieces(void **state) {
   nothing_is_obeyed();
 }
 
+/* A character may be a piece, and statistics name pieces. */
+static void pieces_that_are_obeyed(void **state) {
+  (void)state;
+  program_must(
+      "for i in $(seq 200); do printf 'ka \\302\\233mi lo\\n'; done >c1; choir tokenizer train --type char "
+      "--vocab-size "
+      "280 --out c1.model c1; choir init config.json --set model.vocab_size=0 --tokenizer c1.model --out c1-run");
+  program_must("choir stats c1-run --text c1 --json");
+  assert_non_null(strstr(program_output, "\"\xC2\x9B\""));
+  assert_int_equal(on_a_terminal("choir stats c1-run --text c1 --json"), 0);
+  assert_non_null(strstr(screen, "\"\\u009B\""));
+  nothing_is_obeyed();
+}
+
 static void names(void **state) {
   (void)state;
   program_must("sed 's/\"tiny\"/\"ti\\\\u001b[31mny\\\\u202e\"/' config.json >red.json");
@@ -123,8 +137,8 @@ static void clusters_and_tasks(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(generated_text), cmocka_unit_test(text_stays),
-                                     cmocka_unit_test(text_and_pieces), cmocka_unit_test(names),
-                                     cmocka_unit_test(clusters_and_tasks)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(generated_text),  cmocka_unit_test(text_stays),
+                                     cmocka_unit_test(text_and_pieces), cmocka_unit_test(pieces_that_are_obeyed),
+                                     cmocka_unit_test(names),           cmocka_unit_test(clusters_and_tasks)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

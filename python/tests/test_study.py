@@ -77,6 +77,7 @@ class Whole(unittest.TestCase):
         page = (own / "report.html").read_text()
         for text in ("Two &lt;arms&gt;", "the paper&#x27;s figure is excluded", "<svg", "prefers-color-scheme", "Holm"):
             self.assertIn(text, page)
+        self.assertIn("<meta http-equiv=Content-Security-Policy content=\"default-src 'none';", page)
         self.assertNotIn("<script", page)
         self.assertEqual(page.count("% of the steps cooled; "), 4)  # the regime: of the page, and of its three tables
         summary = json.loads((own / "summary.json").read_text())
@@ -249,6 +250,8 @@ class Recipes(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         self.refused(lambda r: r.update(seed=1), "seed")
+        self.refused(lambda r: r.update(title="a\x1b[2J"), "title", r"\x1b")
+        self.refused(lambda r: r["arms"][1].update(name="a\u202eb"), "arms[1].name", r"\u202e")
         self.refused(lambda r: r["arms"][1].update(sets={}), "arms[1]", "sets")
         self.refused(lambda r: r["claims"][0].update(kind="los"), "claims[0].kind", "los")
         self.refused(lambda r: r["claims"][0].update(rival="top-3"), "claims[0].rival", "top-3")

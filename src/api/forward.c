@@ -121,7 +121,7 @@ static int prepare(choir_model *model, int B, int T, const int32_t *tokens, int 
   CH_TRY(ch_model_plan(model, B, T, gradients));
   CH_TRY(check_tokens(model, B, T, tokens));
   if (gradients) CH_TRY(ch_model_make_gradients(model));
-  *target = malloc((size_t)B * (size_t)T * sizeof **target);
+  *target = reallocarray(NULL, (size_t)B * (size_t)T, sizeof **target);
   return *target ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %lld targets", (long long)B * T);
 }
 

@@ -165,7 +165,7 @@ static int check_options(const choir_layer_options *o) {
 static int set_up(choir_layer *layer, ch_compute compute) {
   const choir_layer_options *o = &layer->options;
   CH_TRY(ch_exec_init(&layer->x, o->backend ? o->backend : "cpu", compute, 0, o->threads));
-  layer->token = malloc((size_t)o->tokens * sizeof *layer->token);
+  layer->token = reallocarray(NULL, (size_t)o->tokens, sizeof *layer->token);
   layer->valid = malloc((size_t)o->tokens);
   if (!layer->token || !layer->valid) return ch_error(CHOIR_ERROR_MEMORY, "layer: no memory for %d tokens", o->tokens);
   layer->args = (ch_moe_args){.route = {.router = ch_router_find(o->router.name),

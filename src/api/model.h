@@ -39,8 +39,12 @@ int ch_model_same(const choir_model *model);
 int ch_model_alone(const choir_model *model, const char *what);
 int ch_model_check_ranks(const choir_model *model, int B);
 
-/* CHOIR_ERROR_BUSY within the model's own callback. Whatever runs or changes it asks. */
+/* CHOIR_ERROR_BUSY within a callback of a call that is under way with the model. Whatever runs or changes it asks. */
 int ch_model_check_idle(const choir_model *model);
+
+/* What the caller's progress says, to whom the model is in use: passes go on with the memory that they have planned. */
+int ch_model_stopped(choir_model *model, int (*progress)(void *, int64_t, int64_t), void *context, int64_t done,
+                     int64_t total);
 
 /* To be called when weights have changed other than by the optimizer: refreshes their bf16 copies. */
 void ch_model_weights_changed(choir_model *model);

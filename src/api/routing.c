@@ -25,7 +25,7 @@ static int check_layers(const choir_model *model, real *values) {
 }
 
 static int check_thresholds(const choir_model *model) {
-  real *values = malloc((size_t)model->config.model.experts * sizeof *values);
+  real *values = reallocarray(NULL, (size_t)model->config.model.experts, sizeof *values);
   if (!values) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d thresholds", model->config.model.experts);
   int code = check_layers(model, values);
   free(values);

@@ -60,8 +60,16 @@ static void show(void *context, ch_exec *x, int layer, const ch_route_args *a, c
 
 int ch_model_check_idle(const choir_model *model) {
   if (!model->in_callback) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_BUSY,
-                  "the model is in use: within the callback of choir_model_on_routing its own pass is under way");
+  return ch_error(CHOIR_ERROR_BUSY, "the model is in use by the call that this callback belongs to: use it after that");
+}
+
+int ch_model_stopped(choir_model *model, int (*progress)(void *, int64_t, int64_t), void *context, int64_t done,
+                     int64_t total) {
+  int outer = model->in_callback;
+  model->in_callback = 1;
+  int stopped = progress(context, done, total);
+  model->in_callback = outer;
+  return stopped;
 }
 
 const ch_routing_hook *ch_model_any_hook(choir_model *model) {

@@ -1,5 +1,6 @@
 #include "comm/launch.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -11,7 +12,8 @@ static int launched(void) {
   static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     const char *value = getenv(names[i]);
-    if (value && atoi(value) > 1) return atoi(value);
+    long count = value ? strtol(value, NULL, 10) : 0;
+    if (count > 1) return count < INT_MAX ? (int)count : INT_MAX;
   }
   return 1;
 }

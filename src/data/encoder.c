@@ -37,7 +37,7 @@ static const char *word_end(const char *p, const char *end) {
 static int reserve(ch_ids *out, size_t more) {
   if (out->count + more <= out->capacity) return CHOIR_OK;
   size_t capacity = out->capacity * 2 > out->count + more ? out->capacity * 2 : out->count + more;
-  int32_t *ids = realloc(out->ids, capacity * sizeof *ids);
+  int32_t *ids = reallocarray(out->ids, capacity, sizeof *ids);
   if (!ids) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %zu tokens", capacity);
   out->ids = ids, out->capacity = capacity;
   return CHOIR_OK;

@@ -29,7 +29,7 @@ static void thin(ch_sample *s) {
 int ch_sample_add(ch_sample *s, const char *text, size_t size) {
   if (s->count == s->capacity) {
     size_t capacity = s->capacity ? 2 * s->capacity : 64;
-    ch_sample_block *blocks = realloc(s->blocks, capacity * sizeof *blocks);
+    ch_sample_block *blocks = reallocarray(s->blocks, capacity, sizeof *blocks);
     if (!blocks) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the tokenizer's text sample");
     s->blocks = blocks, s->capacity = capacity;
   }

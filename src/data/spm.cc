@@ -77,6 +77,8 @@ class Sentences : public sentencepiece::SentenceIterator {
   std::string value_;
 };
 
+int number(const std::string &text, size_t at) { return static_cast<int>(std::strtol(text.c_str() + at, nullptr, 10)); }
+
 /* SentencePiece states limits in its own words ("Please set it to a value <= 713"; "8 vs 300"); says the same in ours.
  */
 int training_error(const ch_spm_training *t, const std::string &message) {
@@ -84,12 +86,12 @@ int training_error(const ch_spm_training *t, const std::string &message) {
   if (high != std::string::npos)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "vocab_size %d is too large for this text: at most %d; use more text or a smaller vocabulary",
-                    t->vocab_size, std::atoi(message.c_str() + high + 9));
+                    t->vocab_size, number(message, high + 9));
   if (low != std::string::npos) {
     size_t vs = message.find(" vs ", low);
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "vocab_size %d is too small: bytes and the characters of this text alone need %d", t->vocab_size,
-                    vs == std::string::npos ? 0 : std::atoi(message.c_str() + vs + 4));
+                    vs == std::string::npos ? 0 : number(message, vs + 4));
   }
   return ch_error(CHOIR_ERROR_FORMAT, "training the tokenizer failed: %s", message.c_str());
 }

@@ -82,9 +82,9 @@ static int read_sample(trainer *t) {
 static int add_sentence(trainer *t, const char *text, size_t size) {
   if (t->training.count == t->capacity) {
     size_t capacity = t->capacity ? 2 * t->capacity : 4096;
-    const char **sentences = realloc(t->sentences, capacity * sizeof *sentences);
+    const char **sentences = reallocarray(t->sentences, capacity, sizeof *sentences);
     if (sentences) t->sentences = sentences;
-    size_t *sizes = realloc(t->sizes, capacity * sizeof *sizes);
+    size_t *sizes = reallocarray(t->sizes, capacity, sizeof *sizes);
     if (sizes) t->sizes = sizes;
     if (!sentences || !sizes) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %zu lines of text", capacity);
     t->capacity = capacity;

@@ -142,7 +142,7 @@ static void opencl_zero(void *to, size_t bytes) {
 
 static void *add_area(void *base, size_t bytes) {
   cl_int code;
-  area *more = realloc(areas, ((size_t)area_count + 1) * sizeof *areas);
+  area *more = reallocarray(areas, (size_t)area_count + 1, sizeof *areas);
   if (!more) return NULL;
   areas = more;
   cl_object buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);

@@ -33,7 +33,7 @@ static int newest_first(const void *a, const void *b) {
 }
 
 static int add_step(int64_t **steps, int *count, int64_t step) {
-  int64_t *more = realloc(*steps, ((size_t)*count + 1) * sizeof *more);
+  int64_t *more = reallocarray(*steps, (size_t)*count + 1, sizeof *more);
   if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a list of %d checkpoints", *count);
   *steps = more;
   more[(*count)++] = step;

@@ -36,7 +36,7 @@ static int check_tensor(const plan *p, const choir_tensor *t) {
 /* Largest elements first; a selection by size keeps the given order among equals. */
 static int order(plan *p, const choir_tensor *tensors, int count) {
   for (int i = 0; i < count; i++) CH_TRY(check_tensor(p, &tensors[i]));
-  p->tensor = malloc(((size_t)count + 1) * sizeof *p->tensor);
+  p->tensor = reallocarray(NULL, (size_t)count + 1, sizeof *p->tensor);
   if (!p->tensor) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory", p->path);
   for (size_t size = 8; size; size /= 2)
     for (int i = 0; i < count; i++)

@@ -37,7 +37,7 @@ typedef struct {
 static int push(choir_generated *to, int32_t token) {
   if (!(to->count & (to->count - 1))) { /* full at powers of two */
     size_t room = to->count ? 2 * (size_t)to->count : 1;
-    int32_t *more = realloc(to->tokens, room * sizeof *more);
+    int32_t *more = reallocarray(to->tokens, room, sizeof *more);
     if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu tokens", room);
     to->tokens = more;
   }
@@ -184,9 +184,9 @@ static int start(generation *g, choir_model *model) {
   size_t slots = (size_t)g->slots, tokens = (size_t)(o->chunk > g->slots ? o->chunk : g->slots);
   g->slot = calloc(slots, sizeof *g->slot);
   g->counts = calloc(slots, sizeof *g->counts);
-  g->token = malloc(tokens * sizeof *g->token);
-  g->logits = malloc(slots * (size_t)g->V * sizeof *g->logits);
-  g->candidates = malloc((size_t)g->V * sizeof *g->candidates);
+  g->token = reallocarray(NULL, tokens, sizeof *g->token);
+  g->logits = reallocarray(NULL, slots * (size_t)g->V, sizeof *g->logits);
+  g->candidates = reallocarray(NULL, (size_t)g->V, sizeof *g->candidates);
   if (!g->slot || !g->counts || !g->token || !g->logits || !g->candidates)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d sequences", g->slots);
   for (int b = 0; b < g->slots; b++) g->slot[b].sequence = -1;

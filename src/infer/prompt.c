@@ -52,7 +52,7 @@ static int encode(const choir_tokenizer *tokenizer, const choir_generate_options
 
 static int copy(const choir_prompt *from, ch_prompt *to) {
   if (from->count <= 0 || !from->tokens) return CHOIR_OK;
-  to->tokens = malloc((size_t)from->count * sizeof *to->tokens);
+  to->tokens = reallocarray(NULL, (size_t)from->count, sizeof *to->tokens);
   if (!to->tokens) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d tokens", from->count);
   memcpy(to->tokens, from->tokens, (size_t)from->count * sizeof *to->tokens);
   to->count = from->count;

@@ -94,8 +94,8 @@ static int make_item(work *w, const choir_tokenizer *t, int V, const choir_score
 
 static int make_score(const ch_score_item *item, choir_score *score) {
   size_t count = (size_t)item->continuations;
-  score->tokens = malloc(count * sizeof *score->tokens);
-  score->log_probability = malloc(count * sizeof *score->log_probability);
+  score->tokens = reallocarray(NULL, count, sizeof *score->tokens);
+  score->log_probability = reallocarray(NULL, count, sizeof *score->log_probability);
   if (!score->tokens || !score->log_probability)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the scores of %zu tokens", count);
   score->count = item->continuations;

@@ -188,7 +188,7 @@ static int run(scoring *g) {
   while (g->finished < g->count) {
     CH_TRY(begin_items(g));
     CH_TRY(wait_for_context(g) ? read_contexts(g) : read_continuations(g));
-    if (g->o->progress && g->o->progress(g->o->context, g->finished, g->count))
+    if (g->o->progress && ch_model_stopped(g->session->model, g->o->progress, g->o->context, g->finished, g->count))
       return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld requests", (long long)g->finished,
                       (long long)g->count);
   }
@@ -208,9 +208,9 @@ static int start(scoring *g, choir_model *model) {
   size_t slots = (size_t)g->slots;
   g->slot = calloc(slots, sizeof *g->slot);
   g->counts = calloc(slots, sizeof *g->counts);
-  g->token = malloc((size_t)g->session->chunk * sizeof *g->token);
-  g->last = malloc(slots * (size_t)g->V * sizeof *g->last);
-  g->all = malloc((size_t)g->rows * (size_t)g->V * sizeof *g->all);
+  g->token = reallocarray(NULL, (size_t)g->session->chunk, sizeof *g->token);
+  g->last = reallocarray(NULL, slots * (size_t)g->V, sizeof *g->last);
+  g->all = reallocarray(NULL, (size_t)g->rows * (size_t)g->V, sizeof *g->all);
   if (!g->slot || !g->counts || !g->token || !g->last || !g->all)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %d tokens", g->slots + g->rows);
   return CHOIR_OK;

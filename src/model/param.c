@@ -128,7 +128,7 @@ int ch_params_build(const choir_model_config *config, ch_params *params) {
   if (!router) return CHOIR_ERROR_ARGUMENT;
   add_model(params, 0, config, router);
   int rows = params->count + params->buffers;
-  params->p = malloc((size_t)rows * sizeof *params->p);
+  params->p = reallocarray(NULL, (size_t)rows, sizeof *params->p);
   if (!params->p) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a table of %d parameters", rows);
   add_model(params, rows, config, router);
   double total = 0;
@@ -292,7 +292,7 @@ static void init_one(const ch_param *p, const ch_memory *memory, ch_rng rng, int
 }
 
 int ch_params_init(ch_params *params, const ch_memory *memory, uint64_t seed, int threads) {
-  real *block = memory->host ? NULL : malloc(BLOCK * sizeof *block);
+  real *block = memory->host ? NULL : reallocarray(NULL, BLOCK, sizeof *block);
   if (!memory->host && !block) return ch_error(CHOIR_ERROR_MEMORY, "no memory to draw initial weights in");
   for (int t = 0; t < params->count + params->buffers; t++)
     if (!params->p[t].away)

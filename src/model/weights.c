@@ -39,7 +39,7 @@ ch_stored ch_stored_param(const ch_param *p) {
 /* Every rank has as much of it: ch_params_share sees to that. */
 static int collect_shards(const ch_param *p, const ch_exec *x, const real CH_DEV *own, real *whole) {
   const ch_comm *replica = &x->grid.replica;
-  real *all = malloc((size_t)p->whole * sizeof *all);
+  real *all = reallocarray(NULL, (size_t)p->whole, sizeof *all);
   int code = all ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory to put tensor '%s' together in", p->name);
   code = ch_comm_agree(x->comm, code);
   if (!code) {

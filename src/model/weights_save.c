@@ -116,8 +116,8 @@ static int write_row(stage *s) {
 static int prepare(stage *s, int64_t most) {
   size_t largest = 1;
   int away = !s->x->memory->host;
-  s->tensor = malloc(((size_t)s->count + 1) * sizeof *s->tensor);
-  s->first = malloc(((size_t)s->count + 2) * sizeof *s->first);
+  s->tensor = reallocarray(NULL, (size_t)s->count + 1, sizeof *s->tensor);
+  s->first = reallocarray(NULL, (size_t)s->count + 2, sizeof *s->first);
   if (!s->tensor || !s->first) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", s->path);
   for (int i = 0; i < s->count; i++) {
     s->tensor[i] = s->stored[i].tensor;

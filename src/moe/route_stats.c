@@ -44,8 +44,8 @@ int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *s) {
   CH_TRY(ch_route_stats_alloc(experts, s));
   s->vocab_size = vocab_size;
   s->gate = calloc(e, sizeof *s->gate);
-  s->threshold = malloc(e * sizeof *s->threshold);
-  s->cutoff = malloc(e * sizeof *s->cutoff);
+  s->threshold = reallocarray(NULL, e, sizeof *s->threshold);
+  s->cutoff = reallocarray(NULL, e, sizeof *s->cutoff);
   s->ranked = calloc(e, sizeof *s->ranked);
   int failed = !s->gate || !s->threshold || !s->cutoff || !s->ranked;
   if (vocab_size) {
@@ -118,7 +118,7 @@ int ch_route_stats_make(const ch_memory *memory, int tokens, const ch_routing *r
   int experts = r->record.experts;
   size_t cells = CH_TALLY_COUNTS((size_t)experts);
   double sums[CH_TALLY_SUMS];
-  int64_t *counts = malloc(cells * sizeof *counts);
+  int64_t *counts = reallocarray(NULL, cells, sizeof *counts);
   if (!counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
   int code = ch_route_stats_alloc(experts, stats);
   if (!code) {

@@ -148,7 +148,7 @@ static int insert(choir_favourite *best, double *value, int count, int most, cho
 
 static int favourites(const choir_route_stats *s, int expert, int most, int typical, choir_favourite *best) {
   if (!s->held || expert < 0 || expert >= s->experts || most < 1 || !s->load[expert]) return 0;
-  double *value = malloc((size_t)most * sizeof *value);
+  double *value = reallocarray(NULL, (size_t)most, sizeof *value);
   if (!value) return 0;
   int count = 0;
   for (int v = 0; v < s->vocab_size; v++) {

@@ -53,7 +53,7 @@ static int cut(maker *m, size_t most) {
 static int append(ch_ids *to, const int32_t *ids, size_t count) {
   if (to->count + count > to->capacity) {
     size_t capacity = 2 * (to->count + count);
-    int32_t *more = realloc(to->ids, capacity * sizeof *more);
+    int32_t *more = reallocarray(to->ids, capacity, sizeof *more);
     if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu tokens of examples", capacity);
     to->ids = more;
     to->capacity = capacity;
@@ -99,8 +99,8 @@ static int make(maker *m, int most, int labelled, ch_examples *e) {
   size_t rows = (size_t)m->rows->count;
   m->encoder = ch_encoder_new();
   e->begin = calloc(rows + 1, sizeof *e->begin);
-  e->label = malloc((rows + 1) * sizeof *e->label);
-  e->row = malloc((rows + 1) * sizeof *e->row);
+  e->label = reallocarray(NULL, rows + 1, sizeof *e->label);
+  e->row = reallocarray(NULL, rows + 1, sizeof *e->row);
   if (!m->encoder || !e->begin || !e->label || !e->row)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu examples", rows);
   CH_TRY(add_words(m, e));

@@ -145,7 +145,7 @@ static int make_trainer(ch_tune *t) {
   choir_model *model;
   int B = ch_predict_fit(&t->dev.examples, (int)t->settings.batch_sequences, t->config.model.experts);
   int count = B ? ch_predict_passes(&t->dev.examples, B, NULL) : 0;
-  ch_pass *passes = malloc((size_t)(count + 1) * sizeof *passes);
+  ch_pass *passes = reallocarray(NULL, (size_t)(count + 1), sizeof *passes);
   if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
   if (count) ch_predict_passes(&t->dev.examples, B, passes);
   int code = ch_model_prepare(&t->config, &t->options->run, &model);

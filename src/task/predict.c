@@ -43,7 +43,7 @@ int ch_predict_alone(choir_model *model, const ch_examples *e, const choir_score
   int labels = labels_of(e), code = begin(e, labels, p);
   if (code || !e->count) return code;
   size_t count = (size_t)e->count * (size_t)labels;
-  ch_score_item *item = malloc(count * sizeof *item);
+  ch_score_item *item = reallocarray(NULL, count, sizeof *item);
   choir_score *score = calloc(count, sizeof *score);
   choir_score_result result = {0};
   if (!item || !score) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for the scores of %zu labels", count);
@@ -153,7 +153,7 @@ static int run(batches *w, const choir_score_options *o) {
   for (int64_t first = 0; first < count; first += w->B) {
     int64_t end = first + w->B < count ? first + w->B : count;
     CH_TRY(run_batch(w, first, end));
-    if (o->progress && o->progress(o->context, end, count))
+    if (o->progress && ch_model_stopped(w->model, o->progress, o->context, end, count))
       return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after %lld of %lld examples", (long long)end, (long long)count);
   }
   return CHOIR_OK;
@@ -165,10 +165,10 @@ int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const ch
   const choir_model_config *c = &model->config.model;
   batches w = {.model = model, .e = e, .p = p, .B = ch_predict_fit(e, B, c->experts), .V = c->vocab_size};
   size_t rows = (size_t)w.B * (size_t)e->longest_word;
-  w.token = malloc((size_t)w.B * (size_t)longest(e) * sizeof *w.token);
-  w.row = malloc(rows * sizeof *w.row);
-  w.target = malloc(rows * sizeof *w.target);
-  w.logits = malloc(rows * (size_t)w.V * sizeof *w.logits);
+  w.token = reallocarray(NULL, (size_t)w.B * (size_t)longest(e), sizeof *w.token);
+  w.row = reallocarray(NULL, rows, sizeof *w.row);
+  w.target = reallocarray(NULL, rows, sizeof *w.target);
+  w.logits = reallocarray(NULL, rows, (size_t)w.V * sizeof *w.logits);
   for (size_t i = 0; w.target && i < rows; i++) w.target[i] = -1; /* logits are asked for, and no loss */
   int code = w.token && w.row && w.target && w.logits
                  ? run(&w, o)

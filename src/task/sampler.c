@@ -13,9 +13,9 @@ int ch_sampler_make(const ch_examples *e, uint64_t seed, int B, int micros, ch_s
   s->tokens = (int64_t)B * ch_padded_length(e->longest + e->longest_word - 1);
   s->rows = (int64_t)B * e->longest_word;
   s->batch = calloc((size_t)micros, sizeof *s->batch);
-  s->order = malloc((size_t)e->count * sizeof *s->order);
-  s->token = malloc((size_t)(micros * s->tokens) * sizeof *s->token);
-  s->row = malloc((size_t)(2 * micros * s->rows) * sizeof *s->row);
+  s->order = reallocarray(NULL, (size_t)e->count, sizeof *s->order);
+  s->token = reallocarray(NULL, (size_t)(micros * s->tokens), sizeof *s->token);
+  s->row = reallocarray(NULL, (size_t)(2 * micros * s->rows), sizeof *s->row);
   if (!s->batch || !s->order || !s->token || !s->row)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for batches of %lld tokens", (long long)s->tokens);
   s->target = s->row + micros * s->rows;

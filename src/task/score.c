@@ -25,7 +25,7 @@ static int check(choir_model *model, const choir_tokenizer *tokenizer, const cho
 
 static int plan_batches(choir_model *model, const ch_examples *e, int asked) {
   int B = ch_predict_fit(e, asked, model->config.model.experts), count = ch_predict_passes(e, B, NULL);
-  ch_pass *passes = malloc((size_t)count * sizeof *passes);
+  ch_pass *passes = reallocarray(NULL, (size_t)count, sizeof *passes);
   if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
   ch_predict_passes(e, B, passes);
   int code = ch_model_plan_passes(model, passes, count);

@@ -48,7 +48,7 @@ ch_windows ch_windows_heldout(const choir_data *data, int length) {
 }
 
 double *ch_unigram_log(const uint64_t *counts, int vocab_size) {
-  double *logs = malloc((size_t)vocab_size * sizeof *logs);
+  double *logs = reallocarray(NULL, (size_t)vocab_size, sizeof *logs);
   if (!logs) return NULL;
   double total = vocab_size;
   for (int v = 0; v < vocab_size; v++) total += (double)counts[v];
@@ -116,7 +116,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
 static int prepare(choir_model *model, int rows, int T, int32_t **buffer) {
   int64_t n = (int64_t)rows * T;
   CH_TRY(ch_model_plan(model, rows, T, 0));
-  *buffer = malloc((size_t)(2 * n + T + 1) * sizeof **buffer);
+  *buffer = reallocarray(NULL, (size_t)(2 * n + T + 1), sizeof **buffer);
   return *buffer ? CHOIR_OK
                  : ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
 }
@@ -152,7 +152,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;
     baseline += unigram_sum(unigram, target, n);
-    if (progress && progress(context, next, end))
+    if (progress && ch_model_stopped(model, progress, context, next, end))
       code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)begin,
                       (long long)end);
     code = ch_comm_agree(comm, code);

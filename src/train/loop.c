@@ -35,7 +35,7 @@ static const ch_comm *comm_of(const ch_run *run) { return run->trainer.model->x.
 int ch_run_plan(ch_run *run) {
   const choir_train_config *c = &run->config.train;
   int64_t n = ch_step_tokens(c), windows = (int64_t)c->batch_sequences * (c->sequence_length + 1);
-  run->batch = malloc((size_t)(2 * n + windows) * sizeof *run->batch);
+  run->batch = reallocarray(NULL, (size_t)(2 * n + windows), sizeof *run->batch);
   uint64_t *counts = calloc((size_t)run->config.model.vocab_size, sizeof *counts);
   if (!run->batch || !counts) {
     free(counts);
@@ -255,6 +255,9 @@ static int loop(loop_state *d) {
   if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
   if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);
   if (run->trainer.step == steps) return CHOIR_OK;
+  /* What the screen and pages say is of the end. Its line lies behind what the checkpoint knows of, so a resumed run
+   * cuts it off and is one that nobody stopped. */
+  if (!due(run->config.train.eval_every, run)) CH_TRY(evaluate(d, e));
   return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
                   run->trainer.step, steps);
 }

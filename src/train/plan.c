@@ -38,7 +38,7 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
   static const int32_t some = 0;
   const choir_config *config = &t->model->config;
   int lengths = (longest + step - 1) / step, twice = ch_pass_sequences(config) / config->train.batch_sequences;
-  ch_pass *passes = malloc((size_t)(lengths + count) * sizeof *passes);
+  ch_pass *passes = reallocarray(NULL, (size_t)(lengths + count), sizeof *passes);
   if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", lengths + count);
   for (int i = 0; i < lengths; i++)
     passes[i] = (ch_pass){.B = ch_pass_sequences(config),
@@ -66,7 +66,7 @@ int ch_trainer_commit(ch_trainer *t) {
   CH_TRY(ch_arena_commit(&t->state));
   ch_optimizer_alloc(&t->optimizer, &t->state);
   if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
-      !(t->twice = malloc((size_t)(3 * t->room) * sizeof *t->twice)))
+      !(t->twice = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->twice)))
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
   return ch_model_commit(model);
 }

@@ -31,12 +31,14 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
   CH_TRY(ch_trainer_check_memory(&made->t, &memory));
   CH_TRY(ch_trainer_commit(&made->t));
   made->batch = calloc((size_t)config.train.accumulate, sizeof *made->batch);
-  made->target = malloc((size_t)tokens_of(made) * sizeof *made->target);
+  made->target = reallocarray(NULL, (size_t)tokens_of(made), sizeof *made->target);
   if (!made->batch || !made->target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch");
   return CHOIR_OK;
 }
 
 int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer) {
+  *trainer = NULL;
+  CH_TRY(ch_model_check_idle(model));
   *trainer = calloc(1, sizeof **trainer);
   if (!*trainer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a trainer");
   int code = create(*trainer, model, train);

@@ -89,7 +89,7 @@ static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, doub
     fill(b->threads, CH_AS_HOST(real, array), count, scale, seed);
     return CHOIR_OK;
   }
-  real *block = malloc((size_t)(count < BLOCK ? count : BLOCK) * sizeof *block);
+  real *block = reallocarray(NULL, (size_t)(count < BLOCK ? count : BLOCK), sizeof *block);
   if (!block) return ch_error(CHOIR_ERROR_MEMORY, "bench: no memory to draw numbers in");
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
     int64_t some = count - begin < BLOCK ? count - begin : BLOCK;

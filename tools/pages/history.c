@@ -14,9 +14,9 @@ static int add_point(ch_curve *c, double x, double y) {
   while (c->count && c->x[c->count - 1] >= x) c->count--;
   if (c->count == c->room) {
     int room = c->room ? 2 * c->room : 256;
-    double *xs = realloc(c->x, (size_t)room * sizeof *xs);
+    double *xs = reallocarray(c->x, (size_t)room, sizeof *xs);
     if (xs) c->x = xs;
-    double *ys = realloc(c->y, (size_t)room * sizeof *ys);
+    double *ys = reallocarray(c->y, (size_t)room, sizeof *ys);
     if (ys) c->y = ys;
     if (!xs || !ys) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a curve of %d points", room);
     c->room = room;
@@ -188,7 +188,7 @@ double ch_median(double *values, int count) {
 
 double ch_curve_median(const ch_curve *c) {
   if (!c->count) return (double)NAN;
-  double *sorted = malloc((size_t)c->count * sizeof *sorted);
+  double *sorted = reallocarray(NULL, (size_t)c->count, sizeof *sorted);
   if (!sorted) return (double)NAN;
   memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
   double middle = ch_median(sorted, c->count);

@@ -89,7 +89,7 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   const choir_model_config *config = &choir_model_config_of(model)->model;
   const choir_eval_result *r = &inspection->eval;
   int top = o->top > 0 ? o->top : 0;
-  choir_favourite *room = malloc(((size_t)top + 1) * sizeof *room);
+  choir_favourite *room = reallocarray(NULL, (size_t)top + 1, sizeof *room);
   json_t *root = json_object(), *layers = json_array();
   for (int i = 0; room && i < inspection->layers; i++)
     ch_json_add(layers, layer_json(&inspection->layer[i], tokenizer, room, top));

@@ -120,7 +120,7 @@ static int save(const char *output, json_t *inspection, const choir_tokenizer *t
                 int64_t tokens, const routes *r) {
   char *page = NULL;
   size_t bytes = 0;
-  int32_t *place = malloc((size_t)t->vocab * sizeof *place);
+  int32_t *place = reallocarray(NULL, (size_t)t->vocab, sizeof *place);
   FILE *out = inspection && place ? open_memstream(&page, &bytes) : NULL;
   if (out) write_page(out, inspection, t, text, tokens, r, place);
   int failed = !out || ferror(out);

@@ -49,7 +49,7 @@ static void refuse_memory(const choir_plan *plan, choir_plan_layout *out) {
 static choir_plan_layout *next_layout(choir_plan *plan) {
   if (plan->count == plan->room) {
     int room = plan->room ? 2 * plan->room : 64;
-    choir_plan_layout *more = realloc(plan->layout, (size_t)room * sizeof *more);
+    choir_plan_layout *more = reallocarray(plan->layout, (size_t)room, sizeof *more);
     if (!more) return NULL;
     plan->layout = more;
     plan->room = room;

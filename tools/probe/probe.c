@@ -184,11 +184,11 @@ static int fill(probe *p, const choir_tokenizer *tokenizer) {
 }
 
 static int run(probe *p, const choir_tokenizer *tokenizer) {
-  size_t n = (size_t)p->B * (size_t)p->T, logits = n * (size_t)p->V;
-  p->given = malloc(n * sizeof *p->given);
-  p->token = malloc(n * sizeof *p->token);
-  p->before = malloc(logits * sizeof *p->before);
-  p->after = malloc(logits * sizeof *p->after);
+  size_t n = (size_t)p->B * (size_t)p->T, row = (size_t)p->V * sizeof *p->before;
+  p->given = reallocarray(NULL, n, sizeof *p->given);
+  p->token = reallocarray(NULL, n, sizeof *p->token);
+  p->before = reallocarray(NULL, n, row);
+  p->after = reallocarray(NULL, n, row);
   if (!p->given || !p->token || !p->before || !p->after)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for twice the logits of %d x %d tokens; take fewer sequences", p->B,
                     p->T);

@@ -9,7 +9,7 @@ import json
 import os
 import pathlib
 import tempfile
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import jsonschema
 
@@ -49,8 +49,22 @@ def read(path: os.PathLike) -> Any:
         raise StudyError(f"{path}: {error}") from None
 
 
+def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """All text in it, names of fields too, with its place."""
+    if isinstance(value, str):
+        yield where, value
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in pairs:
+        if isinstance(key, str):
+            yield where, key
+        yield from _texts(one, f"{where}[{key}]" if isinstance(key, int) else f"{where}.{key}".lstrip("."))
+
+
 def check(path: os.PathLike, value: Any, schema: str) -> None:
-    """Refuses what the schema does not know: file, field and value."""
+    """Refuses what the schema does not know, and text that a terminal would obey: file, field and value."""
+    for where, text in _texts(value):
+        if not text.isprintable():
+            raise StudyError(f"{path}: {where or 'the file'}: {ascii(text)} has control characters; leave them out")
     validator = jsonschema.Draft7Validator(json.loads((HERE / schema).read_text()))
     wrong = jsonschema.exceptions.best_match(validator.iter_errors(value))
     if wrong:

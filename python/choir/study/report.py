@@ -169,7 +169,9 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     parts += [f"<h2>{title}</h2>{svg}" for title, svg in drawn.items()]
     page = study.own / "report.html"
     page.write_text(
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(recipe['title'])}</title>"
+        "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=Content-Security-Policy content=\"default-src "
+        "'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline'\">"
+        f"<title>{html.escape(recipe['title'])}</title>"
         f"<style>{_CSS}</style>{''.join(parts)}</html>\n",
         encoding="utf-8",
     )
