@@ -223,7 +223,7 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 
 /* What choir stats and choir inspect share. */
 typedef struct cli_inspect_options {
-  choir_inspect_options options;
+  ch_inspect_options options;
   choir_run_options run;
 } cli_inspect_options;
 

@@ -17,12 +17,12 @@ static void cell(FILE *out, const char *text) {
   ch_html_text(out, text);
 }
 
-static void name(FILE *out, const choir_plan_layout *l) {
+static void name(FILE *out, const ch_plan_layout *l) {
   fprintf(out, "%d x %d x %d%s", l->replicas, l->experts, l->hidden, l->dense_sharded ? ", dense sharded" : "");
   if (l->chosen) fputs(" (taken unless told otherwise)", out);
 }
 
-static void head(FILE *out, const choir_plan_about *a) {
+static void head(FILE *out, const ch_plan_about *a) {
   ch_page_begin(out, a->cluster, style, 0);
   fputs("<h1>Plan for ", out);
   ch_html_text(out, a->cluster);
@@ -36,7 +36,7 @@ static void head(FILE *out, const choir_plan_about *a) {
   if (*a->assumed) fputs("<p>Assumed: ", out), ch_html_text(out, a->assumed), fputs("</p>\n", out);
 }
 
-static void cards(FILE *out, const choir_plan_about *a, const choir_plan_layout *l) {
+static void cards(FILE *out, const ch_plan_about *a, const ch_plan_layout *l) {
   fputs("<h2>The fastest: ", out);
   name(out, l);
   fputs("</h2><div class=cards>\n", out);
@@ -51,7 +51,7 @@ static void cards(FILE *out, const choir_plan_about *a, const choir_plan_layout 
   fputs(".</p>\n", out);
 }
 
-static void parts(FILE *out, const choir_plan_about *a, const choir_plan_layout *l) {
+static void parts(FILE *out, const ch_plan_about *a, const ch_plan_layout *l) {
   double longest = 0;
   for (int i = 0; i < l->parts; i++) longest = fmax(longest, l->part[i].seconds);
   fputs(
@@ -60,7 +60,7 @@ static void parts(FILE *out, const choir_plan_about *a, const choir_plan_layout 
   for (int i = 0; i < a->levels; i++) fputs("<th class=n>on ", out), ch_html_text(out, a->level[i]);
   fputs("</tr>\n", out);
   for (int i = 0; i < l->parts; i++) {
-    const choir_plan_part *p = &l->part[i];
+    const ch_plan_part *p = &l->part[i];
     if (!(p->seconds > 0)) continue;
     fprintf(out, "<tr%s>", p->sent ? " class=sent" : "");
     cell(out, p->name);
@@ -76,12 +76,12 @@ static void parts(FILE *out, const choir_plan_about *a, const choir_plan_layout 
   fputs("</table></div>\n", out);
 }
 
-static void memory(FILE *out, const choir_plan *plan) {
-  const choir_plan_layout *l = choir_plan_layout_at(plan, 0);
+static void memory(FILE *out, const ch_plan *plan) {
+  const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
   fputs("<h2>Memory of a rank, GiB</h2><div class=scroll><table><tr><th>layout<th class=n>all", out);
   for (int i = 0; i < l->purposes; i++) fprintf(out, "<th class=n>%s", l->memory[i].name);
   fputs("</tr>\n", out);
-  for (int k = 0; (l = choir_plan_layout_at(plan, k)); k++) {
+  for (int k = 0; (l = ch_plan_layout_at(plan, k)); k++) {
     if (*l->refused) break;
     fputs("<tr><td>", out);
     name(out, l);
@@ -92,9 +92,9 @@ static void memory(FILE *out, const choir_plan *plan) {
   fputs("</table></div>\n", out);
 }
 
-static void layouts(FILE *out, const choir_plan *plan) {
-  const choir_plan_about *a = choir_plan_common(plan);
-  const choir_plan_layout *l;
+static void layouts(FILE *out, const ch_plan *plan) {
+  const ch_plan_about *a = ch_plan_common(plan);
+  const ch_plan_layout *l;
   fputs(
       "<h2>Layouts: replicas x experts x hidden shards</h2><div class=scroll><table><tr><th>layout<th class=n>s a "
       "step<th class=n>overlapped<th class=n>tokens/s<th class=n>of peak, %<th class=n>10^9 tokens, ",
@@ -102,7 +102,7 @@ static void layouts(FILE *out, const choir_plan *plan) {
   ch_html_text(out, a->currency);
   for (int i = 0; i < a->levels; i++) fputs("<th class=n>GiB on ", out), ch_html_text(out, a->level[i]);
   fputs("<th>longest part</tr>\n", out);
-  for (int k = 0; (l = choir_plan_layout_at(plan, k)) && !*l->refused; k++) {
+  for (int k = 0; (l = ch_plan_layout_at(plan, k)) && !*l->refused; k++) {
     fputs("<tr><td>", out);
     name(out, l);
     ch_print(out, "<td class=n>%.4g<td class=n>%.4g<td class=n>%.0f<td class=n>%.1f<td class=n>", l->seconds,
@@ -115,10 +115,10 @@ static void layouts(FILE *out, const choir_plan *plan) {
   fputs("</table></div><p>Bytes are those that all ranks together send in a step.</p>\n", out);
 }
 
-static void refused(FILE *out, const choir_plan *plan) {
-  const choir_plan_layout *l;
+static void refused(FILE *out, const ch_plan *plan) {
+  const ch_plan_layout *l;
   int some = 0;
-  for (int k = 0; (l = choir_plan_layout_at(plan, k)); k++) {
+  for (int k = 0; (l = ch_plan_layout_at(plan, k)); k++) {
     if (!*l->refused) continue;
     if (!some++) fputs("<h2>Refused</h2><div class=scroll><table>\n", out);
     fputs("<tr><td>", out);
@@ -130,9 +130,9 @@ static void refused(FILE *out, const choir_plan *plan) {
 }
 
 static int write_plan(FILE *out, const void *context) {
-  const choir_plan *plan = context;
-  const choir_plan_about *a = choir_plan_common(plan);
-  const choir_plan_layout *fastest = choir_plan_layout_at(plan, 0);
+  const ch_plan *plan = context;
+  const ch_plan_about *a = ch_plan_common(plan);
+  const ch_plan_layout *fastest = ch_plan_layout_at(plan, 0);
   head(out, a);
   if (fastest && !*fastest->refused) {
     cards(out, a, fastest);
@@ -145,4 +145,4 @@ static int write_plan(FILE *out, const void *context) {
   return CHOIR_OK;
 }
 
-int choir_plan_page(const choir_plan *plan, const char *output) { return ch_page_save(output, write_plan, plan); }
+int ch_plan_page(const ch_plan *plan, const char *output) { return ch_page_save(output, write_plan, plan); }

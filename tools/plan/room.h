@@ -18,6 +18,6 @@ typedef struct ch_engine_plan {
 int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *layout, ch_engine_plan *plan);
 
 /* Sets memory, purposes and bytes of a layout, by the engine's own plan. */
-int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_layout *out);
+int ch_room_of(const choir_config *config, const ch_layout *layout, ch_plan_layout *out);
 
 #endif
