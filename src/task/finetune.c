@@ -12,8 +12,7 @@
 #include "model/config.h"
 #include "model/weights.h"
 #include "task/tune.h"
-#include "train/directory.h"
-#include "train/resume.h"
+#include "train/run.h"
 
 enum { CONSTANT, CONTINUED };
 static const char *const recipes[] = {"constant", "continued", NULL};
@@ -143,11 +142,10 @@ static int settle(ch_tune *t) {
 /* All memory, for training batches of every length and for evaluations by the batch. */
 static int make_trainer(ch_tune *t) {
   choir_model *model;
-  int B = ch_predict_fit(&t->dev.examples, (int)t->settings.batch_sequences, t->config.model.experts);
-  int count = B ? ch_predict_passes(&t->dev.examples, B, NULL) : 0;
-  ch_pass *passes = malloc((size_t)(count + 1) * sizeof *passes);
-  if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
-  if (count) ch_predict_passes(&t->dev.examples, B, passes);
+  ch_pass *passes;
+  int count;
+  CH_TRY(
+      ch_predict_passes(&t->dev.examples, (int)t->settings.batch_sequences, t->config.model.experts, &passes, &count));
   int code = ch_model_prepare(&t->config, &t->options->run, &model);
   if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
   if (!code) code = ch_trainer_plan(model, &t->trainer);

@@ -13,11 +13,9 @@
 #include "file/file.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "train/directory.h"
 #include "train/layout.h"
 #include "train/loop.h"
 #include "train/ranks.h"
-#include "train/resume.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_run *run, const char *directory) {

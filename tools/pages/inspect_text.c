@@ -7,7 +7,6 @@
 #include "comm/collective.h"
 #include "pages/inspect.h"
 #include "train/evaluate.h"
-#include "train/layer_stats.h"
 
 void ch_inspection_free(ch_inspection *inspection) {
   for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_free(&inspection->layer[i]);
