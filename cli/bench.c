@@ -60,7 +60,7 @@ static void print_row(const ch_bench_result *r, const ch_bench_result *first) {
   fflush(stdout);
 }
 
-/* What is known of the backend. */
+/* The rates of the backend, those of bf16 where it has a unit for it. */
 static void print_peak(const ch_peak *p) {
   printf("peak, %d threads: %.1f GFLOP/s fp32 (%s), ", p->threads, p->fp32_gflops, p->isa);
   if (p->bf16_gflops > 0)
@@ -76,7 +76,7 @@ static void print_head(const ch_peak *p) {
   fflush(stdout);
 }
 
-/* What a run shares. */
+/* All cases of a run share these. */
 typedef struct {
   ch_bench_options options;
   json_t *rows;

@@ -13,7 +13,7 @@ static struct {
 
 static const char how[] = "estimates by formulas, no measurements (docs/planning.md)";
 
-/* What trains so. */
+/* The command that trains with a layout. */
 static const char *command(const ch_plan_layout *l) {
   static char text[128];
   int used = snprintf(text, sizeof text, "choir train");

@@ -1,4 +1,4 @@
-/* What a model says of a task's examples: the label whose word is likeliest behind the prompt. Words of several tokens
+/* A model's answers to a task's examples: the label whose word is likeliest behind the prompt. Words of several tokens
  * count by the mean of their tokens' log-probabilities, so that long and short ones compare. */
 #ifndef CH_TASK_PREDICT_H
 #define CH_TASK_PREDICT_H

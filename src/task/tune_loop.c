@@ -103,7 +103,7 @@ static int checkpoint(loop_state *d) {
   return CHOIR_OK;
 }
 
-/* Of equal ones the first evaluation is the best. Its result is written before the checkpoint that knows of it: a run
+/* The first of equal evaluations is the best. Its result is written before the checkpoint that knows of it: a run
  * that is killed between the two comes here once more. */
 static int evaluate(loop_state *d) {
   ch_tune *t = d->t;

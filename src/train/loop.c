@@ -108,7 +108,7 @@ static void tell(loop_state *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
-/* What there is to say beside the numbers. */
+/* Notices that have gathered since the last step. */
 static void tell_notices(loop_state *d) {
   const char *text = choir_notices();
   choir_train_event e = {
@@ -193,7 +193,7 @@ static int checkpoint(loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-/* What any rank wishes; of several the last. */
+/* A rank wishes one of these; of several wishes the last counts. */
 typedef enum { GO_ON, TRY_AGAIN, STOP, GIVE_UP } wish;
 
 static int ask_all(loop_state *d, wish *wished) {

@@ -82,7 +82,7 @@ void ch_trainer_free(ch_trainer *t) {
   *t = (ch_trainer){0};
 }
 
-/* What a process has beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB
+/* A process has this beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB
  * of which are pages of files. Counted: the batch of a step and what it is cut from, that of an evaluation, unigram
  * probabilities. */
 static int64_t process_bytes(const choir_config *config) {

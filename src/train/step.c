@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "train/update.h"
 
-/* What a step's micro-batches have in common: its update, what its losses count by, and their sums. */
+/* A step's micro-batches share these: its update, what its losses count by, and their sums. */
 typedef struct {
   ch_update update;
   double targets; /* of all of them; a step without any has no loss */

@@ -84,7 +84,7 @@ static int fresh_config(ch_run *run, const choir_train_options *o) {
   return CHOIR_OK;
 }
 
-/* What data a run reads stands in RUN/data.path, so that resuming needs no more than the directory. Written by
+/* RUN/data.path says what data a run reads, so that resuming needs no more than the directory. Written by
  * keep_settings, once that data has been found to fit. */
 static int data_path(const choir_train_options *o, char *path) {
   char file[PATH_MAX];
@@ -142,7 +142,8 @@ static int keep_settings(const ch_run *run) {
   return choir_config_save(&run->config, path);
 }
 
-/* What a run is of, before it has a model. steps [count]: of the checkpoints that are there, with resume. */
+/* Config, data and beginning of a run, before it has a model. steps [count]: of the checkpoints that are there, with
+ * resume. */
 static int find_parts(ch_run *run, const choir_train_options *o, int64_t **steps, int *count) {
   if (o->resume) CH_TRY(ch_checkpoint_list(o->out, steps, count));
   CH_TRY(o->resume ? ch_resume_config(run, o->config, *steps, *count) : fresh_config(run, o));

@@ -69,7 +69,7 @@ typedef struct ch_bench_result {
  * required. */
 int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result);
 
-/* What cases are held against: what the options' backend can do on their threads. */
+/* The rates that cases are held against: those of the options' backend on their threads. */
 int ch_bench_peak(const ch_bench_options *options, ch_peak *peak);
 
 /* The problems that `choir bench` runs by default, NULL-terminated. */

@@ -1,5 +1,5 @@
-/* What the cases of ch_bench_run share: parsed values, arrays, timing, comparison with the reference. A new case is one
- * row in cases.c's table. */
+/* The cases of ch_bench_run share these: parsed values, arrays, timing, comparison with the reference. A new case is
+ * one row in cases.c's table. */
 #ifndef CH_BENCH_CASES_H
 #define CH_BENCH_CASES_H
 

@@ -258,7 +258,7 @@ static int sample_error(ch_bench *b, moe_case *c) {
   return code;
 }
 
-/* What the routing of the last repetition left undone, and how unevenly. */
+/* Reports what the routing of the last repetition left undone, and how unevenly. */
 static int add_loads(ch_bench *b, moe_case *c) {
   choir_route_stats stats;
   CH_TRY(ch_route_stats_make(b->memory, c->args.route.n, &c->saved.routing, &stats));

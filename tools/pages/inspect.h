@@ -1,4 +1,4 @@
-/* What the routers of a model do with a text: numbers, and a page to look at. */
+/* Shows what the routers of a model do with a text: numbers, and a page to look at. */
 #ifndef CH_PAGES_INSPECT_H
 #define CH_PAGES_INSPECT_H
 
@@ -21,7 +21,7 @@ typedef struct ch_inspect_options {
 #define CH_INSPECT_OPTIONS_INIT \
   { .top = 8 }
 
-/* What the model made of a text. The last token of the text has nothing to predict: it is not counted. */
+/* The model's account of a text. The last token of the text has nothing to predict: it is not counted. */
 typedef struct ch_inspection {
   choir_eval_result eval;
   int batch_sequences, sequence_length; /* as used: no more than the text has */

@@ -12,7 +12,7 @@ static const double assumed_share = 0.6; /* what products of a training step rea
 
 static const char *const share_names[CH_FLOPS_PARTS + 1] = {"attention", "dense", "router", "experts", "head", NULL};
 
-/* What is being read: an object, and the words that messages about it begin with. */
+/* An object that is being read, and the words that messages about it begin with. */
 typedef struct {
   const json_t *object;
   const char *where;
@@ -57,7 +57,7 @@ static int read_torus(place at, int units, ch_level *l) {
                   (long long)product, units);
 }
 
-/* What belongs to one topology only. */
+/* Reads what belongs to one topology only. */
 static int read_topology(place at, int units, ch_level *l) {
   static const char *const topologies[] = {[CH_FLAT] = "flat", [CH_FAT_TREE] = "fat_tree", [CH_TORUS] = "torus", NULL};
   char word[16] = "flat", known[64];

@@ -47,7 +47,7 @@ int ch_cluster_parse(const char *text, size_t length, const char *name, ch_clust
 /* Takes what is not said yet from a document of `choir bench --json`. */
 int ch_cluster_bench_parse(const char *text, size_t length, const char *name, ch_cluster *cluster);
 
-/* What must be known in the end, from either. */
+/* Refuses a cluster of which neither file says what must be known. */
 int ch_cluster_check(const char *name, const ch_cluster *cluster);
 
 #endif

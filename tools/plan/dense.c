@@ -1,12 +1,11 @@
 #include "plan/dense.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "comm/collective.h"
 
 enum { WORD = sizeof(real) };
-
-static double larger(double a, double b) { return a > b ? a : b; }
 
 /* Elements of matrices that go at once, by the rank of a replica that has them. */
 typedef struct {
@@ -21,7 +20,7 @@ static void own(owned *o, int owner, int64_t count) {
 
 static double most_owned(const owned *o) {
   double most = 0;
-  for (int r = 0; r < o->ranks; r++) most = larger(most, o->of[r]);
+  for (int r = 0; r < o->ranks; r++) most = fmax(most, o->of[r]);
   return most;
 }
 

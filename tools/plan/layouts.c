@@ -134,7 +134,7 @@ static int describe(ch_plan *plan) {
   return CHOIR_OK;
 }
 
-/* What goes for all layouts alike. */
+/* Refuses what no layout could be made of. */
 static int check(ch_plan *plan, int ranks) {
   choir_train_config *t = &plan->config.train;
   if (ranks > plan->cluster.ranks)

@@ -1,5 +1,6 @@
-/* What training a config on a cluster would take: memory, time and traffic for every way to lay it out. All of it is
- * estimated from the config and from a file about the cluster; nothing runs. docs/planning.md has the formulas. */
+/* Estimates what training a config on a cluster would take: memory, time and traffic for every way to lay it out. All
+ * of it is estimated from the config and from a file about the cluster; nothing runs. docs/planning.md has the
+ * formulas. */
 #ifndef CH_PLAN_PLAN_H
 #define CH_PLAN_PLAN_H
 
@@ -52,7 +53,7 @@ typedef struct ch_plan_layout {
   char bound[128];                 /* the longest part, in words: "expert rows on level ethernet" */
 } ch_plan_layout;
 
-/* What all layouts have in common. */
+/* All layouts have these in common. */
 typedef struct ch_plan_about {
   const char *cluster, *notes; /* the file's */
   const char *currency;

@@ -1,12 +1,13 @@
 #include "plan/step.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "plan/hidden.h"
 #include "train/step.h"
 
-/* What is computed; behind these stand the flows. */
+/* The update is computed, too; behind it stand the flows. */
 enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };
 
 static const char *const part_names[COMPUTED] = {"attention", "dense layers", "routing", "experts", "head", "update"};
@@ -32,7 +33,7 @@ double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
   return strcmp(config->train.compute, "bf16") ? cluster->fp32 : cluster->bf16;
 }
 
-/* Of all experts, what the rank that has most has. */
+/* The share of all experts that the rank which has most of them has. */
 static double most_of_experts(const job *j) {
   int e = j->config->model.experts, groups = j->layout->experts;
   return (double)((e + groups - 1) / groups) / e / j->layout->hidden;
@@ -77,8 +78,6 @@ static void send(const job *j, ch_flow_kind kind, ch_plan_layout *out) {
   }
 }
 
-static double larger(double a, double b) { return a > b ? a : b; }
-
 /* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
  * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
  * Everything else is waited for. */
@@ -88,8 +87,8 @@ static double overlapped(const job *j, const ch_plan_layout *out, double all) {
   double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_MATRICES].seconds + flow[CH_FLOW_EXPERTS].seconds;
   double dense = p[CH_FLOPS_ATTENTION].seconds + p[CH_FLOPS_DENSE].seconds + p[CH_FLOPS_HEAD].seconds;
   double beside = j->layout->dense_sharded ? dense : dense * 2 / 3;
-  return all - rows - p[CH_FLOPS_EXPERTS].seconds + larger(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients - beside +
-         larger(gradients, beside);
+  return all - rows - p[CH_FLOPS_EXPERTS].seconds + fmax(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients - beside +
+         fmax(gradients, beside);
 }
 
 static void find_bound(ch_plan_layout *out) {

@@ -10,7 +10,7 @@ typedef struct ch_probe_options {
   const int32_t *tokens; /* [sequences, length], or NULL */
   const char *text;      /* instead: windows from the beginning of a UTF-8 text; NULL too: random tokens */
   int sequences, length; /* B and T; 0: as in training. A short text gives fewer */
-  int positions, draws;  /* places to change tokens after, spread over the sequence, and changes of each; at least 1;
+  int positions, draws;  /* tokens change after so many places of the sequence, so many times at each; at least 1;
                             more places than a sequence has are as many as it has */
   uint64_t seed;         /* of places, sequences and new tokens */
 } ch_probe_options;
@@ -24,7 +24,7 @@ typedef enum {
   CH_PROBE_CHANGED
 } ch_probe_verdict;
 
-/* What a change elsewhere did to the logits of a sequence. */
+/* The effect of a change elsewhere on the logits of a sequence. */
 typedef struct ch_probe_effect {
   ch_probe_verdict verdict;
   int64_t compared; /* positions, over all changes */
