@@ -1,6 +1,9 @@
 /* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is GEGLU or an MoE layer. */
+#include "model/ffn.h"
+
 #include "comm/collective.h"
-#include "model/transformer.h"
+#include "model/linear.h"
+#include "model/shards.h"
 #include "op/visits.h"
 
 /* What the router of a layer keeps, where this pass adds to it. */

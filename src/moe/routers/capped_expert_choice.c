@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "moe/assign/assign.h"
 #include "moe/routers/pool.h"
+#include "moe/routers/threshold.h"
 
 static int cap_of(const choir_router_options *o, int e) { return o->cap > 0 && o->cap < e ? o->cap : e; }
 

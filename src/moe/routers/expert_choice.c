@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "moe/routers/pool.h"
-#include "moe/routers/threshold_choice.h"
+#include "moe/routers/threshold.h"
 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "moe/router.h"
+#include "moe/routers/threshold.h"
 
 /* One pair of token and expert. */
 typedef struct pair {

@@ -4,6 +4,7 @@
  * Prices are the multipliers of "every expert takes n K / e" in the linear programme of docs/design.md with the row
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
  * K-th and the next best of S[t] - beta, and beta_i, between the (n K / e)-th and the next best of S[.,i] - alpha. */
+#include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
 enum { ITERATIONS = 16 }; /* loads within a few per cent of each other from 0, nearer from last step's prices */
