@@ -30,20 +30,21 @@ static const char *dense(const ch_plan_layout *l) { return l->dense_sharded ? "s
 
 static json_t *levels_json(const ch_plan_about *a, const double *bytes) {
   json_t *object = json_object();
-  for (int i = 0; i < a->levels; i++) json_object_set_new(object, a->level[i], json_real(bytes[i]));
+  for (int i = 0; i < a->cluster->levels; i++)
+    json_object_set_new(object, a->cluster->level[i].name, json_real(bytes[i]));
   return object;
 }
 
 static json_t *about_json(const ch_plan_about *a, const char *config) {
   json_t *levels = json_array();
-  for (int i = 0; i < a->levels; i++) json_array_append_new(levels, json_string(a->level[i]));
+  for (int i = 0; i < a->cluster->levels; i++) json_array_append_new(levels, json_string(a->cluster->level[i].name));
   return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:I, s:i, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:s}",
-                   "event", "plan", "basis", how, "config", config, "cluster", a->cluster, "notes", a->notes, "ranks",
-                   a->ranks, "levels", levels, "tokens", (json_int_t)a->tokens, "shards", a->shards, "shards_set",
-                   a->shards_set, "parameters", (json_int_t)a->parameters, "active_parameters",
-                   (json_int_t)a->active_parameters, "train_flops_per_token", a->train_flops_per_token, "peak_gflops",
-                   a->peak / 1e9, "memory", a->memory, "price_per_rank_hour", a->price, "currency", a->currency,
-                   "assumed", a->assumed);
+                   "event", "plan", "basis", how, "config", config, "cluster", a->cluster->name, "notes",
+                   a->cluster->notes, "ranks", a->ranks, "levels", levels, "tokens", (json_int_t)a->tokens, "shards",
+                   a->shards, "shards_set", a->shards_set, "parameters", (json_int_t)a->costs.parameters,
+                   "active_parameters", (json_int_t)a->costs.active_parameters, "train_flops_per_token",
+                   a->costs.train_flops_per_token, "peak_gflops", a->peak / 1e9, "memory", a->cluster->memory,
+                   "price_per_rank_hour", a->cluster->price, "currency", a->cluster->currency, "assumed", a->assumed);
 }
 
 static json_t *part_json(const ch_plan_about *a, const ch_plan_part *p) {
@@ -99,14 +100,15 @@ static int print_json(const ch_plan *plan, const char *config) {
 /* ---- text ---- */
 
 static void print_head(const ch_plan_about *a, const char *config, int assumed) {
-  printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model", cli_shown(a->cluster),
-         a->ranks, cli_grouped(a->tokens), how);
+  printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model",
+         cli_shown(a->cluster->name), a->ranks, cli_grouped(a->tokens), how);
   printf("  %s parameters, %s active, %s FLOPs a token; peak of a rank %s GFLOP/s, memory %s\n",
-         cli_count((double)a->parameters), cli_count((double)a->active_parameters), cli_count(a->train_flops_per_token),
-         cli_grouped((int64_t)(a->peak / 1e9)), cli_bytes(a->memory));
+         cli_count((double)a->costs.parameters), cli_count((double)a->costs.active_parameters),
+         cli_count(a->costs.train_flops_per_token), cli_grouped((int64_t)(a->peak / 1e9)),
+         cli_bytes(a->cluster->memory));
   if (assumed) printf("  assumed: a vocabulary of 32,000: the config leaves it to the data\n");
   if (*a->assumed) printf("  assumed: %s\n", cli_shown(a->assumed));
-  if (*a->notes) printf("  notes of the cluster: %s\n", cli_shown(a->notes));
+  if (*a->cluster->notes) printf("  notes of the cluster: %s\n", cli_shown(a->cluster->notes));
   if (a->shards_set) printf("  train.shards is planned as %d; training on so many ranks needs it\n", a->shards);
 }
 
@@ -117,7 +119,7 @@ static void print_name(const ch_plan_layout *l) {
 
 static void print_row(const ch_plan_about *a, const ch_plan_layout *l) {
   char cost[32] = "-";
-  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(a->currency));
+  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(a->cluster->currency));
   print_name(l);
   printf(" %10s %10.4g s %10.4g s %9s %6.1f %%  %14s  %s\n", cli_bytes((double)l->bytes), l->seconds, l->overlapped,
          cli_count(l->tokens_per_second), 100 * l->share, cost, l->bound);
@@ -160,7 +162,8 @@ static void print_part(const ch_plan_about *a, const ch_plan_layout *l, const ch
     return;
   }
   printf("%9s a rank", cli_bytes(p->bytes / a->ranks));
-  for (int i = 0; i < a->levels; i++) printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(a->level[i]));
+  for (int i = 0; i < a->cluster->levels; i++)
+    printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(a->cluster->level[i].name));
   putchar('\n');
 }
 

@@ -78,7 +78,8 @@ static void one_process_is_what_the_program_says(void **state) {
     assert_true(memory_of(l, "dense state") + memory_of(l, "expert state") == costs.train_memory.optimizer);
     assert_true(memory_of(l, "activations") == costs.train_memory.activations);
     assert_true(memory_of(l, "scratch") == costs.train_memory.scratch && memory_of(l, "exchange buffers") == 0);
-    assert_true(about->train_flops_per_token == costs.train_flops_per_token && about->shards == config.train.shards);
+    assert_true(about->costs.train_flops_per_token == costs.train_flops_per_token &&
+                about->shards == config.train.shards);
     assert_true(fabs(l->share * 100e9 / l->tokens_per_second / costs.train_flops_per_token - 1) < 1e-12);
     assert_true(fabs(l->cost - 36 * 1e9 / l->tokens_per_second / 3600) < 1e-6 * l->cost);
     for (int p = 0; p < l->parts; p++) assert_true(!l->part[p].sent || l->part[p].seconds == 0);

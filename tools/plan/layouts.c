@@ -114,22 +114,12 @@ static void name_assumed(ch_plan *plan) {
 static int describe(ch_plan *plan) {
   ch_plan_about *a = &plan->about;
   const ch_cluster *c = &plan->cluster;
-  choir_config_costs costs;
-  CH_TRY(choir_config_cost(&plan->config, &costs));
-  a->cluster = c->name;
-  a->notes = c->notes;
-  a->currency = c->currency;
-  a->levels = c->levels;
-  for (int i = 0; i < c->levels; i++) a->level[i] = c->level[i].name;
+  CH_TRY(choir_config_cost(&plan->config, &a->costs));
+  a->cluster = c;
   a->tokens =
       (int64_t)plan->config.train.accumulate * plan->config.train.batch_sequences * plan->config.train.sequence_length;
   a->shards = plan->config.train.shards;
-  a->parameters = costs.parameters;
-  a->active_parameters = costs.active_parameters;
-  a->train_flops_per_token = costs.train_flops_per_token;
   a->peak = ch_peak_of(&plan->config, c);
-  a->memory = c->memory;
-  a->price = c->price;
   name_assumed(plan);
   return CHOIR_OK;
 }

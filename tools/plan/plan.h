@@ -55,19 +55,13 @@ typedef struct ch_plan_layout {
 
 /* All layouts have these in common. */
 typedef struct ch_plan_about {
-  const char *cluster, *notes; /* the file's */
-  const char *currency;
-  int levels;
-  const char *level[CH_LEVELS]; /* names, nearest first */
-  int ranks;
-  int64_t tokens;                        /* of a step */
-  int shards;                            /* train.shards that it is planned with */
-  int shards_set;                        /* ... because the config's does not go with so many ranks */
-  int64_t parameters, active_parameters; /* as choir_config_cost has them */
-  double train_flops_per_token;
+  const ch_cluster *cluster; /* as its file describes it */
+  int ranks;                 /* that train */
+  int64_t tokens;            /* of a step */
+  int shards;                /* train.shards that it is planned with */
+  int shards_set;            /* ... because the config's does not go with so many ranks */
+  choir_config_costs costs;
   double peak;                /* FLOP/s of one rank, in the config's compute type */
-  double memory;              /* bytes of one rank */
-  double price;               /* of a rank for an hour; 0: the file has none */
   char assumed[CH_PLAN_TEXT]; /* what neither file says; empty: nothing */
 } ch_plan_about;
 
