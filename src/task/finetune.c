@@ -67,10 +67,7 @@ static int check(const choir_finetune_options *o) {
 /* A fresh run: everything from the options. It may not write over an old one. */
 static int fresh(ch_tune *t, char *base) {
   const choir_finetune_options *o = t->options;
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", o->out);
-  if (access(path, F_OK) == 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", o->out);
+  CH_TRY(ch_run_directory_unused(o->out));
   CH_TRY(ch_checkpoint_resolve(o->from, base));
   t->config = *o->config;
   t->settings.patience = o->patience;

@@ -17,6 +17,13 @@
 
 /* ---- its directory */
 
+int ch_run_directory_unused(const char *out) {
+  char path[PATH_MAX];
+  snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+  if (access(path, F_OK)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", out);
+}
+
 int ch_run_directory_take(ch_claim *claim, const char *out) {
   char path[PATH_MAX];
   *claim = CH_CLAIM_NONE;

@@ -42,6 +42,9 @@ int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
  * throw the log away. */
 int ch_resume_state(ch_run *run, const int64_t *steps, int count);
 
+/* CHOIR_ERROR_ARGUMENT where a run has begun in a directory: a fresh one may not write over it. */
+int ch_run_directory_unused(const char *out);
+
 /* Makes a run's directory and that of its checkpoints, locks the first, and removes what dead processes left there.
  * Release the claim after an error, too. CHOIR_ERROR_ARGUMENT where it holds built data. */
 int ch_run_directory_take(ch_claim *claim, const char *out);

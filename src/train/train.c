@@ -75,9 +75,7 @@ static int check_free(const char *path) {
 static int fresh_config(ch_run *run, const choir_train_options *o) {
   char path[PATH_MAX];
   if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
-  snprintf(path, sizeof path, "%s/metrics.jsonl", o->out);
-  if (access(path, F_OK) == 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", o->out);
+  CH_TRY(ch_run_directory_unused(o->out));
   snprintf(path, sizeof path, "%s/config.json", o->out);
   CH_TRY(check_free(path));
   run->config = *o->config;

@@ -9,6 +9,7 @@
 #include "plan/plan.h"
 #include "plan/room.h"
 #include "plan/step.h"
+#include "train/step.h"
 
 struct ch_plan {
   choir_config config; /* with train.shards for so many ranks */
@@ -116,8 +117,7 @@ static int describe(ch_plan *plan) {
   const ch_cluster *c = &plan->cluster;
   CH_TRY(choir_config_cost(&plan->config, &a->costs));
   a->cluster = c;
-  a->tokens =
-      (int64_t)plan->config.train.accumulate * plan->config.train.batch_sequences * plan->config.train.sequence_length;
+  a->tokens = ch_step_tokens(&plan->config.train);
   a->shards = plan->config.train.shards;
   a->peak = ch_peak_of(&plan->config, c);
   name_assumed(plan);
