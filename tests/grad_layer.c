@@ -32,7 +32,7 @@ static void check(layer_case *c) {
   }
 }
 
-/* Wide and tight capacity, padding, pools, jitter and sampling. */
+/* Wide and tight capacity, padding, pools, jitter and sampling, scores of both kinds. */
 static void every_router(void **state) {
   (void)state;
   int32_t ids[N];
@@ -42,7 +42,8 @@ static void every_router(void **state) {
     mask[t] = t % 5 != 1;
   }
   for (int router = 0; ch_routers[router]; router++)
-    for (int variant = 0; variant < 5; variant++) {
+    for (int variant = 0; variant < 10; variant++) {
+      if (variant >= 5 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
       layer_case c = layer_case_new(ch_router_names[router], N, D, H, experts_for(ch_router_names[router], E));
       c.token = ids;
       c.T = 8;
@@ -53,7 +54,8 @@ static void every_router(void **state) {
       strcpy(c.options.pool, variant & 1 ? "sequence" : "batch");
       c.options.random_second = variant & 1;
       c.options.jitter = variant & 1 ? 0.3 : 0;
-      c.training = variant < 4; /* evaluation may be differentiated too */
+      if (variant >= 5) strcpy(c.options.score, "sigmoid");
+      c.training = variant % 5 < 4; /* evaluation may be differentiated too */
       check(&c);
       layer_case_free(&c);
     }

@@ -9,6 +9,7 @@ typedef struct {
   void (*forward)(void *context);
   const real *out, *cotangent;
   ch_softmax_args softmax;
+  ch_sigmoid_args sigmoid;
   ch_gelu_args gelu;
   ch_rmsnorm_args norm;
   ch_embedding_args embedding;
@@ -39,6 +40,25 @@ static void test_softmax(void **state) {
     p.softmax = (ch_softmax_args){.n = N, .m = D, .x = in, .y = y, .dy = dy, .dx = dx};
     x.ops->softmax(&x, &p.softmax);
     x.ops->softmax_backward(&x, &p.softmax);
+    if (pass_) check(&p, in, COUNT, dx);
+  });
+  free(in), free(y), free(dy), free(dx);
+}
+
+static void sigmoid_forward(void *context) {
+  problem *p = context;
+  p->x->ops->sigmoid(p->x, &p->sigmoid);
+}
+
+static void test_sigmoid(void **state) {
+  (void)state;
+  real *in = test_new_normal(COUNT, 1), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 2), *dx = test_new(COUNT);
+  test_poison(dx, COUNT);
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
+    problem p = {.x = &x, .forward = sigmoid_forward, .out = y, .cotangent = dy};
+    p.sigmoid = (ch_sigmoid_args){.count = COUNT, .x = in, .y = y, .dy = dy, .dx = dx};
+    x.ops->sigmoid(&x, &p.sigmoid);
+    x.ops->sigmoid_backward(&x, &p.sigmoid);
     if (pass_) check(&p, in, COUNT, dx);
   });
   free(in), free(y), free(dy), free(dx);
@@ -129,7 +149,8 @@ static void test_embedding(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_gelu),
-                                     cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_embedding)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_sigmoid),
+                                     cmocka_unit_test(test_gelu), cmocka_unit_test(test_rmsnorm),
+                                     cmocka_unit_test(test_embedding)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,16 +12,18 @@ static inline double dot_strided(const real *a, int64_t stride_a, const real *b,
   return sum;
 }
 
-/* S = softmax(X Wg) of one token; of base the logits themselves; with centroids the negative distance to each, but for
- * what they have in common. */
+/* S of X Wg of one token, a softmax or sigmoids; of base the logits themselves; with centroids the negative distance to
+ * each, but for what they have in common. */
 static inline void naive_scores(const layer_case *c, int t, real *score) {
   double logit[NAIVE_MOST], sum = 0;
-  int centroids = !strcmp(c->options.name, "kmeans"), raw = !strcmp(c->options.name, "base");
+  int centroids = !strcmp(c->options.name, "kmeans"), raw = !strcmp(c->options.name, "base"),
+      sigmoid = !strcmp(c->options.score, "sigmoid");
   for (int i = 0; i < c->e; i++) sum += exp(logit[i] = dot_strided(c->x + t * c->d, 1, c->router + i, c->e, c->d));
   for (int i = 0; i < c->e; i++) {
     const real *mu = c->router + i;
     score[i] = (real)(centroids ? logit[i] - dot_strided(mu, c->e, mu, c->e, c->d) / 2
                       : raw     ? logit[i]
+                      : sigmoid ? 1 / (1 + exp(-logit[i]))
                                 : exp(logit[i]) / sum);
   }
 }

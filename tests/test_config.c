@@ -210,6 +210,7 @@ static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"decay", "0.5"},
                                               {"threshold_after", "7"},
                                               {"normalize_gates", "true"},
+                                              {"score", "sigmoid"},
                                               {"beta1", "0.5"},
                                               {"beta2", "0.5"},
                                               {"weight_decay", "0.25"}};
@@ -253,7 +254,11 @@ static void check_router_option(const ch_router *router, int number) {
 
 static void options_that_do_nothing(void **state) {
   (void)state;
-  choir_config exact = config_with("capped_expert_choice");
+  choir_config exact = config_with("capped_expert_choice"), balanced = config_with("switch_top1");
+  test_ok(choir_config_set(&balanced, "score", "sigmoid"));
+  refused(choir_config_check(&balanced), "model.router.score is sigmoid", "aux_loss_weight 0.01", "set it to 0");
+  test_ok(choir_config_set(&balanced, "aux_loss_weight", "0"));
+  test_ok(choir_config_check(&balanced));
   test_ok(choir_config_set(&exact, "solver_lambda", "0.5"));
   refused(choir_config_check(&exact), "model.router.solver_lambda is 0.5, but solver 'exact' does not take it",
           "dykstra");

@@ -51,8 +51,10 @@ static void equals_naive_loops(void **state) {
   (void)state;
   for (int backend = 0; backend < 2; backend++)
     for (int router = 0; ch_routers[router]; router++)
-      for (int variant = 0; variant < 8; variant++) {
+      for (int variant = 0; variant < 16; variant++) {
+        if (variant & 8 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
         layer_case c = make(ch_router_names[router], backends[backend]);
+        if (variant & 8) strcpy(c.options.score, "sigmoid");
         c.training = variant & 1;
         c.valid = variant & 2 ? mask : NULL;
         c.discard = !c.training;

@@ -38,7 +38,8 @@ typedef struct choir_router_options {
   double decay;                  /* "decay": of the running means that a router keeps: cut-offs, centroids */
   int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */
   int normalize_gates;           /* "normalize_gates": a token's gates are scaled to sum 1, as upcycling wants them */
-  int64_t reserved[16];
+  char score[CHOIR_NAME_BYTES];  /* "score": what logits X Wg become: softmax over experts, or sigmoid of each */
+  int64_t reserved[12];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */

@@ -100,6 +100,16 @@ static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
             .dy = a->dy, .dx = a->dx, .du = a->du, .count = a->count);
 }
 
+static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, sigmoid, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count);
+}
+
+static void sigmoid_backward(ch_exec *x, const ch_sigmoid_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, sigmoid_backward, ch_groups(a->count), .y = a->y, .dy = a->dy, .dx = a->dx, .count = a->count);
+}
+
 static void copy(ch_exec *x, const ch_copy_args *a) {
   if (ch_counting(x)) return;
   CH_LAUNCH(x, copy, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .accumulate = a->accumulate);
@@ -252,6 +262,8 @@ void ch_device_fill_model(ch_ops *ops) {
   ops->combine_backward = combine_backward;
   ops->embedding = embedding;
   ops->embedding_backward = embedding_backward;
+  ops->sigmoid = sigmoid;
+  ops->sigmoid_backward = sigmoid_backward;
   ops->gelu = gelu;
   ops->gelu_backward = gelu_backward;
   ops->geglu = geglu;

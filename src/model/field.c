@@ -16,6 +16,7 @@ static const char *const *schedules(void) {
 static const char *const *computes(void) { return ch_compute_names; }
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }
+static const char *const *scores(void) { return ch_router_scores; }
 
 /* From 2^53 on, double precision (ours and other JSON readers') rounds integers. Sizes that must be given have 0 as
  * default, which is below their limit; the router's numbers have none here: choir_router_default brings them. */
@@ -89,6 +90,12 @@ const ch_field ch_fields[] = {
      .help = "steps after which training takes tokens by thresholds; 0: never"},
     {"model.router.normalize_gates", CH_FIELD_FLAG, ROUTER(normalize_gates), 0, 0, 1,
      .help = "a token's gates are scaled to sum 1: upcycling begins where the dense model was"},
+    {.path = "model.router.score",
+     .kind = CH_FIELD_WORD,
+     .offset = ROUTER(score),
+     .word = "softmax",
+     .words = scores,
+     .help = "what a token's logits become: shares of 1 over experts, or a sigmoid of each by itself"},
     {"train.sequence_length", CH_FIELD_INTEGER, TRAIN(sequence_length), 0, 1, 1 << 20,
      .help = "T, tokens of one sequence"},
     {"train.batch_sequences", CH_FIELD_INTEGER, TRAIN(batch_sequences), 0, 1, 1 << 20,

@@ -99,6 +99,15 @@ typedef struct {
   real CH_DEV *dx;
 } ch_softmax_args;
 
+/* y = 1 / (1 + exp(-x)), dx = dy y (1 - y). In place allowed. */
+typedef struct {
+  int64_t count;
+  const real CH_DEV *x;
+  real CH_DEV *y;
+  const real CH_DEV *dy;
+  real CH_DEV *dx;
+} ch_sigmoid_args;
+
 /* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Both may write over their inputs. Backward sets y again unless
  * that is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu(+inf) is +inf,
  * gelu(-inf) NaN (-inf * 0), and the slope NaN at both. */
@@ -321,6 +330,8 @@ typedef struct {
   op(combine_backward, ch_combine_args)           /* record, y, dout -> dy, dgate */                               \
   op(softmax, ch_softmax_args)                    /* x -> y */                                                     \
   op(softmax_backward, ch_softmax_args)           /* y, dy -> dx */                                                \
+  op(sigmoid, ch_sigmoid_args)                    /* x -> y */                                                     \
+  op(sigmoid_backward, ch_sigmoid_args)           /* y, dy -> dx */                                                \
   op(gelu, ch_gelu_args)                          /* x -> y */                                                     \
   op(gelu_backward, ch_gelu_args)                 /* x, dy -> dx, y */                                             \
   op(geglu, ch_gelu_args)                         /* x, u -> y */                                                  \

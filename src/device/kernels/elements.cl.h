@@ -38,6 +38,14 @@ KERNEL(gelu_backward) {
   }
 }
 
+KERNEL(sigmoid) {
+  EACH(i, a.count) P(float, y)[i] = 1 / (1 + exp(-P(float, x)[i]));
+}
+
+KERNEL(sigmoid_backward) {
+  EACH(i, a.count) P(float, dx)[i] = P(float, dy)[i] * P(float, y)[i] * (1 - P(float, y)[i]);
+}
+
 KERNEL(copy) {
   EACH(i, a.count) {
     float x = P(float, x) ? P(float, x)[i] : 0;
