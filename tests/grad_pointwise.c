@@ -69,9 +69,9 @@ static void gelu_forward(void *context) {
   p->x->ops->gelu(p->x, &p->gelu);
 }
 
-static void geglu_forward(void *context) {
+static void glu_forward(void *context) {
   problem *p = context;
-  p->x->ops->geglu(p->x, &p->gelu);
+  p->x->ops->glu(p->x, &p->gelu);
 }
 
 static void test_gelu(void **state) {
@@ -85,10 +85,13 @@ static void test_gelu(void **state) {
     test_poison(dx, COUNT);
     x.ops->gelu_backward(&x, &p.gelu);
     if (pass_) check(&p, in, COUNT, dx);
-    p.forward = geglu_forward;
-    test_poison(dx, COUNT), test_poison(du, COUNT);
-    x.ops->geglu_backward(&x, &p.gelu);
-    if (pass_) check(&p, in, COUNT, dx), check(&p, u, COUNT, du);
+    p.forward = glu_forward;
+    for (int silu = 0; silu < 2; silu++) {
+      p.gelu.activation = silu ? CH_SWIGLU : CH_GEGLU;
+      test_poison(dx, COUNT), test_poison(du, COUNT);
+      x.ops->glu_backward(&x, &p.gelu);
+      if (pass_) check(&p, in, COUNT, dx), check(&p, u, COUNT, du);
+    }
   });
   free(in), free(u), free(y), free(dy), free(dx), free(du);
 }

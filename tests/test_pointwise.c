@@ -169,11 +169,11 @@ static void test_in_place(void **state) {
   real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
   real *dx = test_new(COUNT), *du = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
   TEST_EACH_ISA({
-    x.ops->geglu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
+    x.ops->glu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
     for (int turn = 0; pass_ && turn < 3; turn++) {
       memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
       real *to_x = turn == 0 ? a : turn == 1 ? b : c, *to_u = turn == 0 ? b : turn == 1 ? c : a;
-      x.ops->geglu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});
+      x.ops->glu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});
       assert_memory_equal(to_x, dx, COUNT * sizeof *a);
       assert_memory_equal(to_u, du, COUNT * sizeof *a);
     }

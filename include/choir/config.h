@@ -47,7 +47,7 @@ typedef struct choir_model_config { /* JSON object "model" */
   int vocab_size;                   /* V */
   int layers;                       /* L */
   int d_model;                      /* d */
-  int d_hidden;                     /* h, of the GEGLU layers and, unless d_expert says otherwise, of one expert */
+  int d_hidden;                     /* h, of the dense layers and, unless d_expert says otherwise, of one expert */
   int d_expert;                     /* hidden width of one expert; 0: d_hidden */
   int heads;                        /* H */
   int d_head;                       /* 0: d/H */
@@ -57,6 +57,10 @@ typedef struct choir_model_config { /* JSON object "model" */
   int rel_max_distance;             /* 128 */
   double norm_eps;                  /* 1e-6 */
   choir_router_options router;
+  char activation[CHOIR_NAME_BYTES];        /* of dense layers: geglu, gelu, swiglu */
+  char expert_activation[CHOIR_NAME_BYTES]; /* of experts, shared ones too */
+  int shared_experts; /* every token also passes a dense layer as wide as so many experts, added to theirs; 0: none */
+  int dense_layers;   /* the first so many layers are dense; moe_every counts from there */
   int64_t reserved[16];
 } choir_model_config;
 
