@@ -1,4 +1,4 @@
-/* The feed-forward half of a layer: MoE or GEGLU. */
+/* The feed-forward half of a layer: MoE or dense. */
 #ifndef CH_MODEL_FFN_H
 #define CH_MODEL_FFN_H
 
