@@ -1,7 +1,7 @@
 /* guard_case REPETITIONS CASE: prepares one case, then runs it so many times on one thread. bench/guard starts it under
  * callgrind with two counts of repetitions: what they differ by is one repetition, warm, without the preparation.
  *
- *   any case of choir_bench                    step config=configs/nano.json B=4
+ *   any case of ch_bench_run                   step config=configs/nano.json B=4
  *   route ROUTER N E                           choir_route on made-up logits
  *
  * guard_case versions: what beside choir itself the counts depend on; guard_case routers: a name a line. */
@@ -26,9 +26,9 @@ static int wrong_usage(const char *problem) {
 
 /* Without a peak to compare with there is nothing to measure first; so short a time means exactly `repetitions`. */
 static int bench(const char *problem, int repetitions) {
-  choir_bench_options options = {.threads = 1, .repetitions = repetitions, .seconds = 1e-9};
-  choir_bench_result result;
-  return choir_bench(problem, &options, &result) ? fail(problem) : 0;
+  ch_bench_options options = {.threads = 1, .repetitions = repetitions, .seconds = 1e-9};
+  ch_bench_result result;
+  return ch_bench_run(problem, &options, &result) ? fail(problem) : 0;
 }
 
 /* Logits in [-2, 2) that look like noise and are the same everywhere. */

@@ -18,7 +18,7 @@ static json_t *json_peak(const ch_peak *p) {
                    "bf16_unit", p->bf16_unit);
 }
 
-static json_t *json_row(const choir_bench_result *r) {
+static json_t *json_row(const ch_bench_result *r) {
   json_t *parts = json_object();
   for (int i = 0; i < r->parts; i++) json_object_set_new(parts, r->part[i].name, cli_json_real(r->part[i].seconds));
   json_t *figures = json_object();
@@ -34,17 +34,17 @@ static json_t *json_row(const choir_bench_result *r) {
 }
 
 /* Least time of a token over that of another result's. */
-static double token_ratio(const choir_bench_result *r, const choir_bench_result *first) {
+static double token_ratio(const ch_bench_result *r, const ch_bench_result *first) {
   return r->min_seconds / (double)r->tokens / (first->min_seconds / (double)first->tokens);
 }
 
-static void print_figures(const choir_bench_result *r) {
+static void print_figures(const ch_bench_result *r) {
   printf("%38s", "");
   for (int i = 0; i < r->figures; i++) printf("%s %s %.4g", i ? "," : " ", r->figure[i].name, r->figure[i].value);
   putchar('\n');
 }
 
-static void print_row(const choir_bench_result *r, const choir_bench_result *first) {
+static void print_row(const ch_bench_result *r, const ch_bench_result *first) {
   char share[16] = "      -", ratio[16] = "";
   if (r->share > 0) snprintf(share, sizeof share, "%5.1f %%", 100 * r->share);
   if (first && first->tokens) snprintf(ratio, sizeof ratio, "x %-6.3f  ", token_ratio(r, first));
@@ -60,7 +60,7 @@ static void print_row(const choir_bench_result *r, const choir_bench_result *fir
   fflush(stdout);
 }
 
-/* What is known of the backend. */
+/* The rates of the backend, those of bf16 where it has a unit for it. */
 static void print_peak(const ch_peak *p) {
   printf("peak, %d threads: %.1f GFLOP/s fp32 (%s), ", p->threads, p->fp32_gflops, p->isa);
   if (p->bf16_gflops > 0)
@@ -76,15 +76,15 @@ static void print_head(const ch_peak *p) {
   fflush(stdout);
 }
 
-/* What a run shares. */
+/* All cases of a run share these. */
 typedef struct {
-  choir_bench_options options;
+  ch_bench_options options;
   json_t *rows;
 } bench_run;
 
 /* A wrong result is a failure, however fast: NaN, or far from the reference. */
-static int one(bench_run *run, const char *problem, const choir_bench_result *first, choir_bench_result *result) {
-  int code = choir_bench(problem, &run->options, result);
+static int one(bench_run *run, const char *problem, const ch_bench_result *first, ch_bench_result *result) {
+  int code = ch_bench_run(problem, &run->options, result);
   if (code == CHOIR_ERROR_UNSUPPORTED && !o.json) return printf("%s: %s\n", problem, choir_error_message()), 0;
   if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
   if (o.json) {
@@ -98,20 +98,20 @@ static int one(bench_run *run, const char *problem, const choir_bench_result *fi
 }
 
 /* All problems of a group, with what the user sets behind each: the last value of a key counts. */
-static int all_of(bench_run *run, const choir_bench_group *group, const char *set) {
-  choir_bench_result first = {0}, other;
+static int all_of(bench_run *run, const ch_bench_group *group, const char *set) {
+  ch_bench_result first = {0}, other;
   int status = 0;
   if (!o.json) printf("%s: %s; x: the least time of a token, over the first row's\n", group->name, group->what);
   for (int i = 0; group->problems[i] && !status; i++) {
-    char problem[2 * CHOIR_BENCH_TEXT];
+    char problem[2 * CH_BENCH_TEXT];
     snprintf(problem, sizeof problem, "%s%s", group->problems[i], set);
     status = one(run, problem, &first, i ? &other : &first);
   }
   return status;
 }
 
-static const choir_bench_group *find_group(const char *problem) {
-  const choir_bench_group *group = choir_bench_groups();
+static const ch_bench_group *find_group(const char *problem) {
+  const ch_bench_group *group = ch_bench_groups();
   size_t length = strcspn(problem, " ");
   while (group->name && (strlen(group->name) != length || strncmp(group->name, problem, length))) group++;
   return group->name ? group : NULL;
@@ -127,11 +127,11 @@ static int next_problem(int count, const char *const *words, int *at, char *prob
 }
 
 static int all(bench_run *run, int count, const char *const *operands) {
-  char problem[CHOIR_BENCH_TEXT];
-  choir_bench_result result;
+  char problem[CH_BENCH_TEXT];
+  ch_bench_result result;
   int at = 0, status = 0;
   while (!status && next_problem(count, operands, &at, problem, sizeof problem)) {
-    const choir_bench_group *group = find_group(problem);
+    const ch_bench_group *group = find_group(problem);
     status = group ? all_of(run, group, problem + strlen(group->name)) : one(run, problem, NULL, &result);
   }
   return status;
@@ -139,16 +139,16 @@ static int all(bench_run *run, int count, const char *const *operands) {
 
 /* Refuses what is no case and no group before anything is measured; what is wrong with a case is found when it runs. */
 static int check_names(int count, const char *const *operands) {
-  char problem[CHOIR_BENCH_TEXT], word[CHOIR_BENCH_TEXT];
+  char problem[CH_BENCH_TEXT], word[CH_BENCH_TEXT];
   int at = 0;
   while (next_problem(count, operands, &at, problem, sizeof problem)) {
-    const char *const *name = choir_bench_names();
+    const char *const *name = ch_bench_names();
     snprintf(word, sizeof word, "%.*s", (int)strcspn(problem, " \t\n"), problem);
     while (*name && strcmp(*name, word)) name++;
-    choir_bench_result unused;
-    const choir_bench_options options = CHOIR_BENCH_OPTIONS_INIT;
+    ch_bench_result unused;
+    const ch_bench_options options = CH_BENCH_OPTIONS_INIT;
     if (*name || find_group(problem)) continue;
-    return choir_bench(word, &options, &unused) ? cli_usage("%s", choir_error_message()) : 0;
+    return ch_bench_run(word, &options, &unused) ? cli_usage("%s", choir_error_message()) : 0;
   }
   return 0;
 }
@@ -156,7 +156,7 @@ static int check_names(int count, const char *const *operands) {
 static int run(int count, const char *const *operands) {
   ch_peak peak;
   if (!count)
-    for (operands = choir_bench_defaults(); operands[count];) count++;
+    for (operands = ch_bench_defaults(); operands[count];) count++;
   int wrong = check_names(count, operands);
   if (wrong) return wrong;
   bench_run run = {.options = {.threads = o.threads,
@@ -164,7 +164,7 @@ static int run(int count, const char *const *operands) {
                                .seconds = o.seconds,
                                .peak = &peak,
                                .backend = o.backend}};
-  int code = choir_bench_peak(&run.options, &peak);
+  int code = ch_bench_peak(&run.options, &peak);
   if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
   run.rows = json_array();
   if (!o.json) print_head(&peak);

@@ -1,4 +1,4 @@
-/* What the verbs of the program share: option tables, help, progress, numbers for people and for JSON. */
+/* The verbs of the program share these: option tables, help, progress, numbers for people and for JSON. */
 #ifndef CHOIR_CLI_H
 #define CHOIR_CLI_H
 
@@ -87,7 +87,7 @@ void cli_ranks_leave(void);
 extern int cli_verbose_ranks;                         /* --verbose-ranks */
 extern double cli_rank_timeout;                       /* seconds; --rank-timeout */
 extern int cli_replicas, cli_hidden, cli_shard_dense; /* --replicas, --hidden, --shard-dense */
-/* Of these, if the words before were right; all ranks hear it; exit status. */
+/* Checks these options, if the words before were right; all ranks hear it; exit status. */
 int cli_ranks_take_options(const cli_verb *verb, int status);
 int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
 
@@ -221,9 +221,9 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
         "also load weights that are not finite, and an edited config or tokenizer", 0 \
   }
 
-/* What choir stats and choir inspect share. */
+/* choir stats and choir inspect share these. */
 typedef struct cli_inspect_options {
-  choir_inspect_options options;
+  ch_inspect_options options;
   choir_run_options run;
 } cli_inspect_options;
 

@@ -5,7 +5,7 @@ static cli_inspect_options o;
 static const char *out;
 
 static int show(choir_model *model, const choir_tokenizer *tokenizer) {
-  if (choir_inspect_page(model, tokenizer, &o.options, out)) return cli_fail();
+  if (ch_inspect_page(model, tokenizer, &o.options, out)) return cli_fail();
   printf("%s\n", cli_shown(out));
   return 0;
 }

@@ -13,8 +13,8 @@ static struct {
 
 static const char how[] = "estimates by formulas, no measurements (docs/planning.md)";
 
-/* What trains so. */
-static const char *command(const choir_plan_layout *l) {
+/* The command that trains with a layout. */
+static const char *command(const ch_plan_layout *l) {
   static char text[128];
   int used = snprintf(text, sizeof text, "choir train");
   int bare = l->hidden == 1 && !l->dense_sharded && !l->chosen; /* told nothing it takes another one */
@@ -24,29 +24,30 @@ static const char *command(const choir_plan_layout *l) {
   return text;
 }
 
-static const char *dense(const choir_plan_layout *l) { return l->dense_sharded ? "sharded" : "whole"; }
+static const char *dense(const ch_plan_layout *l) { return l->dense_sharded ? "sharded" : "whole"; }
 
 /* ---- JSON lines ---- */
 
-static json_t *levels_json(const choir_plan_about *a, const double *bytes) {
+static json_t *levels_json(const ch_plan_about *a, const double *bytes) {
   json_t *object = json_object();
-  for (int i = 0; i < a->levels; i++) json_object_set_new(object, a->level[i], json_real(bytes[i]));
+  for (int i = 0; i < a->cluster->levels; i++)
+    json_object_set_new(object, a->cluster->level[i].name, json_real(bytes[i]));
   return object;
 }
 
-static json_t *about_json(const choir_plan_about *a, const char *config) {
+static json_t *about_json(const ch_plan_about *a, const char *config) {
   json_t *levels = json_array();
-  for (int i = 0; i < a->levels; i++) json_array_append_new(levels, json_string(a->level[i]));
+  for (int i = 0; i < a->cluster->levels; i++) json_array_append_new(levels, json_string(a->cluster->level[i].name));
   return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:I, s:i, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:s}",
-                   "event", "plan", "basis", how, "config", config, "cluster", a->cluster, "notes", a->notes, "ranks",
-                   a->ranks, "levels", levels, "tokens", (json_int_t)a->tokens, "shards", a->shards, "shards_set",
-                   a->shards_set, "parameters", (json_int_t)a->parameters, "active_parameters",
-                   (json_int_t)a->active_parameters, "train_flops_per_token", a->train_flops_per_token, "peak_gflops",
-                   a->peak / 1e9, "memory", a->memory, "price_per_rank_hour", a->price, "currency", a->currency,
-                   "assumed", a->assumed);
+                   "event", "plan", "basis", how, "config", config, "cluster", a->cluster->name, "notes",
+                   a->cluster->notes, "ranks", a->ranks, "levels", levels, "tokens", (json_int_t)a->tokens, "shards",
+                   a->shards, "shards_set", a->shards_set, "parameters", (json_int_t)a->costs.parameters,
+                   "active_parameters", (json_int_t)a->costs.active_parameters, "train_flops_per_token",
+                   a->costs.train_flops_per_token, "peak_gflops", a->peak / 1e9, "memory", a->cluster->memory,
+                   "price_per_rank_hour", a->cluster->price, "currency", a->cluster->currency, "assumed", a->assumed);
 }
 
-static json_t *part_json(const choir_plan_about *a, const choir_plan_part *p) {
+static json_t *part_json(const ch_plan_about *a, const ch_plan_part *p) {
   json_t *row =
       json_pack("{s:s, s:f, s:s, s:b}", "name", p->name, "seconds", p->seconds, "limit", p->limit, "sent", p->sent);
   if (!p->sent) return row;
@@ -55,7 +56,7 @@ static json_t *part_json(const choir_plan_about *a, const choir_plan_part *p) {
   return row;
 }
 
-static json_t *layout_json(const choir_plan_about *a, const choir_plan_layout *l) {
+static json_t *layout_json(const ch_plan_about *a, const ch_plan_layout *l) {
   json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:s, s:b, s:s}", "event", *l->refused ? "refused" : "layout",
                           "replicas", l->replicas, "experts", l->experts, "hidden", l->hidden, "dense", dense(l),
                           "chosen", l->chosen, "mark", command(l));
@@ -83,41 +84,42 @@ static json_t *layout_json(const choir_plan_about *a, const choir_plan_layout *l
 }
 
 /* An exit status: whether no layout can be. */
-static int none(const choir_plan *plan) {
-  if (!*choir_plan_layout_at(plan, 0)->refused) return 0;
-  return cli_fail_with("no layout of %d ranks can be", choir_plan_common(plan)->ranks);
+static int none(const ch_plan *plan) {
+  if (!*ch_plan_layout_at(plan, 0)->refused) return 0;
+  return cli_fail_with("no layout of %d ranks can be", ch_plan_common(plan)->ranks);
 }
 
-static int print_json(const choir_plan *plan, const char *config) {
-  const choir_plan_about *a = choir_plan_common(plan);
-  const choir_plan_layout *l;
+static int print_json(const ch_plan *plan, const char *config) {
+  const ch_plan_about *a = ch_plan_common(plan);
+  const ch_plan_layout *l;
   int status = cli_json_line(about_json(a, config));
-  for (int i = 0; !status && (l = choir_plan_layout_at(plan, i)); i++) status = cli_json_line(layout_json(a, l));
+  for (int i = 0; !status && (l = ch_plan_layout_at(plan, i)); i++) status = cli_json_line(layout_json(a, l));
   return status ? status : none(plan);
 }
 
 /* ---- text ---- */
 
-static void print_head(const choir_plan_about *a, const char *config, int assumed) {
-  printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model", cli_shown(a->cluster),
-         a->ranks, cli_grouped(a->tokens), how);
+static void print_head(const ch_plan_about *a, const char *config, int assumed) {
+  printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model",
+         cli_shown(a->cluster->name), a->ranks, cli_grouped(a->tokens), how);
   printf("  %s parameters, %s active, %s FLOPs a token; peak of a rank %s GFLOP/s, memory %s\n",
-         cli_count((double)a->parameters), cli_count((double)a->active_parameters), cli_count(a->train_flops_per_token),
-         cli_grouped((int64_t)(a->peak / 1e9)), cli_bytes(a->memory));
+         cli_count((double)a->costs.parameters), cli_count((double)a->costs.active_parameters),
+         cli_count(a->costs.train_flops_per_token), cli_grouped((int64_t)(a->peak / 1e9)),
+         cli_bytes(a->cluster->memory));
   if (assumed) printf("  assumed: a vocabulary of 32,000: the config leaves it to the data\n");
   if (*a->assumed) printf("  assumed: %s\n", cli_shown(a->assumed));
-  if (*a->notes) printf("  notes of the cluster: %s\n", cli_shown(a->notes));
+  if (*a->cluster->notes) printf("  notes of the cluster: %s\n", cli_shown(a->cluster->notes));
   if (a->shards_set) printf("  train.shards is planned as %d; training on so many ranks needs it\n", a->shards);
 }
 
-static void print_name(const choir_plan_layout *l) {
+static void print_name(const ch_plan_layout *l) {
   printf("%4d x %4d x %2d %c%c", l->replicas, l->experts, l->hidden, l->dense_sharded ? 's' : ' ',
          l->chosen ? '*' : ' ');
 }
 
-static void print_row(const choir_plan_about *a, const choir_plan_layout *l) {
+static void print_row(const ch_plan_about *a, const ch_plan_layout *l) {
   char cost[32] = "-";
-  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(a->currency));
+  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(a->cluster->currency));
   print_name(l);
   printf(" %10s %10.4g s %10.4g s %9s %6.1f %%  %14s  %s\n", cli_bytes((double)l->bytes), l->seconds, l->overlapped,
          cli_count(l->tokens_per_second), 100 * l->share, cost, l->bound);
@@ -125,24 +127,24 @@ static void print_row(const choir_plan_about *a, const choir_plan_layout *l) {
 
 enum { SHOWN = 12 }; /* rows of either list; JSON and the page have all */
 
-static void print_table(const choir_plan *plan) {
-  const choir_plan_about *a = choir_plan_common(plan);
-  const choir_plan_layout *l;
+static void print_table(const ch_plan *plan) {
+  const ch_plan_about *a = ch_plan_common(plan);
+  const ch_plan_layout *l;
   printf(
       "\nreplicas x experts x hidden, the fastest first (s: dense matrices sharded; *: what choir train takes on "
       "so many ranks unless told otherwise)\n");
   printf("%16s    %10s %12s %12s %9s %8s  %14s\n", "R x E x H", "memory", "step", "overlapped", "tokens/s", "of peak",
          "10^9 tokens");
   int i = 0;
-  for (; (l = choir_plan_layout_at(plan, i)) && !*l->refused; i++)
+  for (; (l = ch_plan_layout_at(plan, i)) && !*l->refused; i++)
     if (i < SHOWN) print_row(a, l);
   if (i > SHOWN) printf("  and %d more\n", i - SHOWN);
 }
 
-static void print_refused(const choir_plan *plan) {
-  const choir_plan_layout *l;
+static void print_refused(const ch_plan *plan) {
+  const ch_plan_layout *l;
   int some = 0;
-  for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++) {
+  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++) {
     if (!*l->refused) continue;
     if (!some++) printf("\nrefused\n");
     if (some > SHOWN) continue;
@@ -152,7 +154,7 @@ static void print_refused(const choir_plan *plan) {
   if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
 }
 
-static void print_part(const choir_plan_about *a, const choir_plan_layout *l, const choir_plan_part *p) {
+static void print_part(const ch_plan_about *a, const ch_plan_layout *l, const ch_plan_part *p) {
   if (p->seconds <= 0 && p->bytes <= 0) return;
   printf("    %-20s %10.4g s %5.1f %%  ", p->name, p->seconds, 100 * p->seconds / l->seconds);
   if (!p->sent) {
@@ -160,11 +162,12 @@ static void print_part(const choir_plan_about *a, const choir_plan_layout *l, co
     return;
   }
   printf("%9s a rank", cli_bytes(p->bytes / a->ranks));
-  for (int i = 0; i < a->levels; i++) printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(a->level[i]));
+  for (int i = 0; i < a->cluster->levels; i++)
+    printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(a->cluster->level[i].name));
   putchar('\n');
 }
 
-static void print_details(const choir_plan_about *a, const choir_plan_layout *l) {
+static void print_details(const ch_plan_about *a, const ch_plan_layout *l) {
   printf("\n%d x %d x %d, dense matrices %s: %s%s\n  memory of a rank: %s\n", l->replicas, l->experts, l->hidden,
          dense(l), command(l), l->chosen ? ", which takes it unless told otherwise" : "", cli_bytes((double)l->bytes));
   for (int i = 0; i < l->purposes; i++)
@@ -176,19 +179,19 @@ static void print_details(const choir_plan_about *a, const choir_plan_layout *l)
 }
 
 /* The layout that --layout names, or the fastest; NULL: there is none. */
-static const choir_plan_layout *chosen(const choir_plan *plan) {
-  const choir_plan_layout *l = choir_plan_layout_at(plan, 0);
+static const ch_plan_layout *chosen(const ch_plan *plan) {
+  const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
   char name[64];
-  for (int i = 0; o.layout && (l = choir_plan_layout_at(plan, i)); i++) {
+  for (int i = 0; o.layout && (l = ch_plan_layout_at(plan, i)); i++) {
     snprintf(name, sizeof name, "%dx%dx%d", l->replicas, l->experts, l->hidden);
     if (!strcmp(name, o.layout) && !*l->refused) break;
   }
   return l && !*l->refused ? l : NULL;
 }
 
-static int print_text(const choir_plan *plan, const choir_config *config, int assumed) {
-  const choir_plan_about *a = choir_plan_common(plan);
-  const choir_plan_layout *l = chosen(plan);
+static int print_text(const ch_plan *plan, const choir_config *config, int assumed) {
+  const ch_plan_about *a = ch_plan_common(plan);
+  const ch_plan_layout *l = chosen(plan);
   if (!l && o.layout) return cli_usage("--layout %s: none of the layouts that can be is called so", o.layout);
   print_head(a, config->model.name, assumed);
   if (l) print_table(plan);
@@ -197,8 +200,8 @@ static int print_text(const choir_plan *plan, const choir_config *config, int as
   return none(plan);
 }
 
-static int show(const choir_plan *plan, const choir_config *config, int assumed) {
-  if (o.out && choir_plan_page(plan, o.out)) return cli_fail();
+static int show(const ch_plan *plan, const choir_config *config, int assumed) {
+  if (o.out && ch_plan_page(plan, o.out)) return cli_fail();
   if (o.json) return print_json(plan, config->model.name);
   return print_text(plan, config, assumed);
 }
@@ -206,14 +209,14 @@ static int show(const choir_plan *plan, const choir_config *config, int assumed)
 static int run(int count, const char *const *operands) {
   (void)count;
   choir_config config;
-  choir_plan *plan;
-  const choir_plan_options options = {.cluster = o.cluster, .ranks = o.ranks};
+  ch_plan *plan;
+  const ch_plan_options options = {.cluster = o.cluster, .ranks = o.ranks};
   int status = cli_load_config(operands[0], &o.set, &config);
   if (status) return status;
   int assumed = cli_vocabulary(&config, o.vocab_size);
-  if (choir_plan_create(&config, &options, &plan)) return cli_fail();
+  if (ch_plan_create(&config, &options, &plan)) return cli_fail();
   status = show(plan, &config, assumed);
-  choir_plan_free(plan);
+  ch_plan_free(plan);
   return status;
 }
 

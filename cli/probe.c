@@ -18,13 +18,13 @@ static struct {
 
 static const char *const verdicts[] = {"untried", "equal", "rounded", "changed"};
 
-static json_t *json_effect(const choir_probe_effect *e, int declared) {
+static json_t *json_effect(const ch_probe_effect *e, int declared) {
   return json_pack("{s:s, s:b, s:I, s:I, s:i, s:o, s:o}", "verdict", verdicts[e->verdict], "declared", declared,
                    "compared", (json_int_t)e->compared, "changed", (json_int_t)e->changed, "first", e->first, "largest",
                    cli_json_real(e->largest), "loss", cli_json_real(e->loss));
 }
 
-static json_t *json_result(const choir_probe_result *r) {
+static json_t *json_result(const ch_probe_result *r) {
   const choir_routing_properties *d = &r->declared;
   return json_pack("{s:s, s:i, s:i, s:o, s:o, s:b, s:o, s:o, s:o}", "routing", r->routing, "sequences", r->sequences,
                    "sequence_length", r->length, "loss", cli_json_real(r->loss), "spread", cli_json_real(r->spread),
@@ -33,29 +33,29 @@ static json_t *json_result(const choir_probe_result *r) {
                    json_effect(&r->alone, d->looks_ahead || d->depends_on_batch));
 }
 
-static void print_effect(const char *what, const choir_probe_effect *e, int declared, double spread) {
+static void print_effect(const char *what, const ch_probe_effect *e, int declared, double spread) {
   printf("  %-22s ", what);
   switch (e->verdict) {
-    case CHOIR_PROBE_UNTRIED:
+    case CH_PROBE_UNTRIED:
       printf("not measured: the batch does not allow it");
       break;
-    case CHOIR_PROBE_EQUAL:
+    case CH_PROBE_EQUAL:
       printf("no (bit-equal, %s positions)", cli_grouped(e->compared));
       break;
-    case CHOIR_PROBE_ROUNDED:
+    case CH_PROBE_ROUNDED:
       printf("no, up to rounding (%s of %s positions, largest change %.2g, %.2g of the logits' spread)",
              cli_grouped(e->changed), cli_grouped(e->compared), e->largest, e->largest / spread);
       break;
-    case CHOIR_PROBE_CHANGED:
+    case CH_PROBE_CHANGED:
       printf("yes (%s of %s positions, first %d, largest change %.2g, %.2g of the logits' spread, loss %+.4f)",
              cli_grouped(e->changed), cli_grouped(e->compared), e->first, e->largest, e->largest / spread, e->loss);
   }
-  printf("%s\n", e->verdict == CHOIR_PROBE_CHANGED ? declared ? "" : "  NOT DECLARED"
-                 : declared && e->verdict          ? "  (declared: it may)"
-                                                   : "");
+  printf("%s\n", e->verdict == CH_PROBE_CHANGED ? declared ? "" : "  NOT DECLARED"
+                 : declared && e->verdict       ? "  (declared: it may)"
+                                                : "");
 }
 
-static void print_result(const choir_probe_result *r) {
+static void print_result(const ch_probe_result *r) {
   const choir_routing_properties *d = &r->declared;
   printf("\nrouting '%s', loss %.4f\n", r->routing, r->loss);
   print_effect("looks ahead:", &r->later, d->looks_ahead, r->spread);
@@ -64,10 +64,10 @@ static void print_result(const choir_probe_result *r) {
 }
 
 /* Probes one routing; *leaks counts those that do not keep what they declare. An error code of the library. */
-static int probe(choir_model *model, const choir_tokenizer *tokenizer, const choir_probe_options *options,
-                 json_t *results, int *leaks) {
-  choir_probe_result r;
-  int code = choir_probe(model, tokenizer, options, &r);
+static int probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_probe_options *options, json_t *results,
+                 int *leaks) {
+  ch_probe_result r;
+  int code = ch_probe(model, tokenizer, options, &r);
   if (code) return code;
   const choir_config *config = choir_model_config_of(model);
   if (!o.json && !json_array_size(results))
@@ -86,8 +86,8 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, const cho
 
 /* The routings asked for, or all that the router has: then those that cannot run, for want of thresholds or because the
  * batch is too small for their pools, are left out. */
-static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, choir_probe_options *options,
-                     json_t *results, int *leaks) {
+static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, ch_probe_options *options, json_t *results,
+                     int *leaks) {
   const char *router = choir_model_config_of(model)->model.router.name;
   int all = !o.routings.count;
   for (int i = 0; all || i < o.routings.count; i++) {
@@ -101,13 +101,13 @@ static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, choir
 }
 
 static int with_model(choir_model *model, const choir_tokenizer *tokenizer, const ch_npy *tokens) {
-  choir_probe_options options = {.tokens = tokens->data,
-                                 .text = o.text,
-                                 .sequences = tokens->data ? (int)tokens->shape[0] : o.sequences,
-                                 .length = tokens->data ? (int)tokens->shape[1] : o.length,
-                                 .positions = o.positions,
-                                 .draws = o.draws,
-                                 .seed = (uint64_t)o.seed};
+  ch_probe_options options = {.tokens = tokens->data,
+                              .text = o.text,
+                              .sequences = tokens->data ? (int)tokens->shape[0] : o.sequences,
+                              .length = tokens->data ? (int)tokens->shape[1] : o.length,
+                              .positions = o.positions,
+                              .draws = o.draws,
+                              .seed = (uint64_t)o.seed};
   json_t *results = json_array();
   int leaks = 0, status = probe_all(model, tokenizer, &options, results, &leaks);
   if (!status && o.json)

@@ -9,7 +9,7 @@
 static cli_inspect_options o;
 static int json;
 
-static void print_head(const choir_inspection *inspection) {
+static void print_head(const ch_inspection *inspection) {
   const choir_eval_result *r = &inspection->eval;
   printf("loss %.4f nats a token, perplexity %.2f, %.4f bits per byte; %s tokens%s\n", r->loss, r->perplexity,
          r->bits_per_byte, cli_grouped(r->tokens), inspection->cut ? " from the beginning of the text" : "");
@@ -101,7 +101,7 @@ static void print_tokens(const choir_route_stats *s, const choir_tokenizer *toke
   }
 }
 
-static int print_text(const choir_tokenizer *tokenizer, const choir_inspection *inspection) {
+static int print_text(const choir_tokenizer *tokenizer, const ch_inspection *inspection) {
   choir_favourite *list = reallocarray(NULL, (size_t)o.options.top + 1, sizeof *list);
   if (!list) return cli_fail_with("out of memory");
   print_head(inspection);
@@ -118,19 +118,14 @@ static int print_text(const choir_tokenizer *tokenizer, const choir_inspection *
 }
 
 static int show(choir_model *model, const choir_tokenizer *tokenizer) {
-  choir_inspection inspection;
-  char *text = NULL;
-  int status = 0;
-  if (choir_inspect_text(model, tokenizer, &o.options, &inspection))
-    status = cli_fail();
-  else if (!json)
-    status = print_text(tokenizer, &inspection);
-  else if (choir_inspection_json(model, tokenizer, &o.options, &inspection, &text))
+  ch_inspection inspection;
+  int status;
+  if (ch_inspect_text(model, tokenizer, &o.options, &inspection))
     status = cli_fail();
   else
-    cli_put_text(stdout, text, strlen(text)), putchar('\n');
-  free(text);
-  choir_inspection_free(&inspection);
+    status = json ? cli_json_print(ch_inspection_json(model, tokenizer, &o.options, &inspection))
+                  : print_text(tokenizer, &inspection);
+  ch_inspection_free(&inspection);
   return status;
 }
 

@@ -1,4 +1,4 @@
-/* choir_bench: every case runs small and agrees with the reference; problems that are wrong are refused by name. */
+/* ch_bench_run: every case runs small and agrees with the reference; problems that are wrong are refused by name. */
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -8,11 +8,11 @@
 #include "testing.h"
 
 static ch_peak peak = {.threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 10};
-static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
+static ch_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
 
 static void check(const char *problem, const char *full, double tolerance) {
-  choir_bench_result r;
-  test_ok(choir_bench(problem, &options, &r));
+  ch_bench_result r;
+  test_ok(ch_bench_run(problem, &options, &r));
   assert_string_equal(r.problem, full);
   if (!(r.error <= tolerance)) fail_msg("%s: error %g", problem, r.error);
   assert_true(r.repetitions >= 2 && r.min_seconds > 0 && r.min_seconds <= r.seconds);
@@ -64,9 +64,9 @@ static void layers_agree_with_the_reference(void **state) {
 
 static void time_is_accounted_for(void **state) {
   (void)state;
-  choir_bench_result r;
+  ch_bench_result r;
   double sum = 0, products;
-  test_ok(choir_bench("moe n=200 d=32 h=48 e=8", &options, &r));
+  test_ok(ch_bench_run("moe n=200 d=32 h=48 e=8", &options, &r));
   assert_true(r.parts > 3);
   for (int i = 0; i < r.parts; i++) {
     assert_true(r.part[i].seconds >= 0);
@@ -77,7 +77,7 @@ static void time_is_accounted_for(void **state) {
   assert_true(r.flops == 12.0 * 400 * 32 * 48 + 6.0 * 200 * 32 * 8);
 }
 
-static double figure(const choir_bench_result *r, const char *name) {
+static double figure(const ch_bench_result *r, const char *name) {
   for (int i = 0; i < r->figures; i++)
     if (!strcmp(r->figure[i].name, name)) return r->figure[i].value;
   return (double)NAN;
@@ -86,13 +86,13 @@ static double figure(const choir_bench_result *r, const char *name) {
 /* Every choice is kept or dropped; what is not filled is empty; where experts choose there is nothing to tell. */
 static void token_choice_tells_its_losses(void **state) {
   (void)state;
-  choir_bench_result r;
+  ch_bench_result r;
   const int n = 240, e = 8, choices[] = {2, 1}, d = 16, h = 24;
   const char *const routers[] = {"gshard_top2", "switch_top1"};
   for (int i = 0; i < 2; i++) {
     char problem[128];
     snprintf(problem, sizeof problem, "moe n=%d d=%d h=%d e=%d c=1 router=%s", n, d, h, e, routers[i]);
-    test_ok(choir_bench(problem, &options, &r));
+    test_ok(ch_bench_run(problem, &options, &r));
     double slots = (r.flops - 6.0 * n * d * e) / (12.0 * d * h);
     double dropped = figure(&r, "% of choices dropped") / 100, empty = figure(&r, "% of the room empty") / 100;
     assert_true(fabs(figure(&r, "slots a token") * n - slots) < 1e-6);
@@ -102,25 +102,25 @@ static void token_choice_tells_its_losses(void **state) {
     assert_true(dropped > 0 && fullest >= 1 && asked > fullest && fullest <= 1 / (1 - dropped) + 1e-9);
     assert_int_equal(r.tokens, n);
   }
-  test_ok(choir_bench("moe n=240 d=16 h=24 e=8", &options, &r));
+  test_ok(ch_bench_run("moe n=240 d=16 h=24 e=8", &options, &r));
   assert_int_equal(r.figures, 0);
 }
 
 /* 70,000 tokens with 32 experts: the layer that was measured has 4,375 and 2, as full, and takes a sixteenth. */
 static void a_router_is_a_share_of_a_layer_as_full(void **state) {
   (void)state;
-  choir_bench_result r;
-  test_ok(choir_bench("route n=70000 e=32 d=4 h=64", &options, &r));
+  ch_bench_result r;
+  test_ok(ch_bench_run("route n=70000 e=32 d=4 h=64", &options, &r));
   assert_true(figure(&r, "measured with tokens") == 4375 && figure(&r, "and experts") == 2);
   double layer = figure(&r, "ms of the layer") * 1e-3;
   assert_true(fabs(r.layer_share * layer / r.min_seconds - 1) < 1e-9 && r.tokens == 70000);
-  test_ok(choir_bench("route n=300 e=8 d=16 h=16", &options, &r));
+  test_ok(ch_bench_run("route n=300 e=8 d=16 h=16", &options, &r));
   assert_true(isnan(figure(&r, "and experts")) && r.layer_share > 0);
 }
 
 static void refused(const char *problem, const char *words) {
-  choir_bench_result r;
-  assert_int_equal(choir_bench(problem, &options, &r), CHOIR_ERROR_ARGUMENT);
+  ch_bench_result r;
+  assert_int_equal(ch_bench_run(problem, &options, &r), CHOIR_ERROR_ARGUMENT);
   if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
 }
 
@@ -152,7 +152,7 @@ static void refuses_wrong_problems(void **state) {
 }
 
 static int names_case(const char *problem) {
-  for (const char *const *name = choir_bench_names(); *name; name++) {
+  for (const char *const *name = ch_bench_names(); *name; name++) {
     size_t length = strlen(*name);
     if (!strncmp(problem, *name, length) && (!problem[length] || problem[length] == ' ')) return 1;
   }
@@ -162,8 +162,8 @@ static int names_case(const char *problem) {
 /* Defaults and groups name cases that there are, and no group has a case's name. */
 static void defaults_name_cases(void **state) {
   (void)state;
-  for (const char *const *d = choir_bench_defaults(); *d; d++) assert_true(names_case(*d));
-  for (const choir_bench_group *g = choir_bench_groups(); g->name; g++) {
+  for (const char *const *d = ch_bench_defaults(); *d; d++) assert_true(names_case(*d));
+  for (const ch_bench_group *g = ch_bench_groups(); g->name; g++) {
     assert_false(names_case(g->name));
     assert_true(g->problems[0] && g->problems[1]);
     for (const char *const *p = g->problems; *p; p++) assert_true(names_case(*p));
@@ -173,13 +173,13 @@ static void defaults_name_cases(void **state) {
 /* OpenMP's threads do not come along into a child: it is refused, and does not wait for them. */
 static void forked(void **state) {
   (void)state;
-  choir_bench_result r;
-  test_ok(choir_bench("moe n=32 d=8 h=16 e=4", &options, &r)); /* on two threads */
+  ch_bench_result r;
+  test_ok(ch_bench_run("moe n=32 d=8 h=16 e=4", &options, &r)); /* on two threads */
   fflush(NULL);
   pid_t child = fork();
   if (!child) {
     alarm(20);
-    int code = choir_bench("moe n=32 d=8 h=16 e=4", &options, &r);
+    int code = ch_bench_run("moe n=32 d=8 h=16 e=4", &options, &r);
     _exit(code == CHOIR_ERROR_UNSUPPORTED && strstr(choir_error_message(), "forked") ? 0 : 1);
   }
   int status;

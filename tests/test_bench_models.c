@@ -1,4 +1,4 @@
-/* choir_bench of whole models and of text: what is timed is right, and what is said of it is counted another way. */
+/* ch_bench_run of whole models and of text: what is timed is right, and what is said of it is counted another way. */
 #include "bench/bench.h"
 #include "choir/config.h"
 #include "op/backend.h"
@@ -8,17 +8,17 @@
 enum { V = 8192 }; /* of the bench, where a config leaves it to the data */
 
 static ch_peak peak = {.threads = 2, .fp32_gflops = 100, .bf16_gflops = 200, .read_gbs = 10, .triad_gbs = 20};
-static choir_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
+static ch_bench_options options = {.threads = 2, .repetitions = 2, .seconds = 1e-6, .peak = &peak};
 
-static choir_bench_result measured(const char *problem, double tolerance) {
-  choir_bench_result r;
-  test_ok(choir_bench(problem, &options, &r));
+static ch_bench_result measured(const char *problem, double tolerance) {
+  ch_bench_result r;
+  test_ok(ch_bench_run(problem, &options, &r));
   if (!(r.error <= tolerance)) fail_msg("%s: error %g", problem, r.error);
   assert_true(r.repetitions >= 2 && r.min_seconds > 0 && r.min_seconds <= r.seconds && r.tokens > 0);
   return r;
 }
 
-static double figure(const choir_bench_result *r, const char *name) {
+static double figure(const ch_bench_result *r, const char *name) {
   for (int i = 0; i < r->figures; i++)
     if (!strcmp(r->figure[i].name, name)) return r->figure[i].value;
   fail_msg("no figure '%s' of %s", name, r->problem);
@@ -41,7 +41,7 @@ static int near(double a, double b, double tolerance) { return fabs(a - b) <= to
 
 static void decoding_agrees_with_a_whole_pass(void **state) {
   (void)state;
-  choir_bench_result r = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
+  ch_bench_result r = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
   double experts = figure(&r, "experts a token");
   assert_true(experts > 1.2 && experts < 2.8); /* c = 2, but for so few tokens */
   assert_int_equal(r.tokens, 5);
@@ -55,7 +55,7 @@ static void decoding_agrees_with_a_whole_pass(void **state) {
 static void prompts_agree_with_a_whole_pass(void **state) {
   (void)state;
   enum { N = 40, D = 64 };
-  choir_bench_result r = measured("prompt tokens=40 config=" PICO, 1e-5);
+  ch_bench_result r = measured("prompt tokens=40 config=" PICO, 1e-5);
   double experts = figure(&r, "experts a token"), head = 2.0 * D * V;
   assert_true(experts > 1.2 && experts < 2.8);
   assert_true(near(r.flops, N * (costs_at(experts, N).forward_flops_per_token - head) + head, 1e-9));
@@ -66,15 +66,15 @@ static void prompts_agree_with_a_whole_pass(void **state) {
 static void bf16_halves_what_is_read(void **state) {
   (void)state;
   if (ch_backend_find("cpu")->supports(CH_COMPUTE_BF16, 0) != CHOIR_OK) test_skip("bf16: the CPU has none");
-  choir_bench_result full = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
-  choir_bench_result half = measured("decode prompt=7 tokens=5 compute=bf16 config=" PICO, 1);
+  ch_bench_result full = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
+  ch_bench_result half = measured("decode prompt=7 tokens=5 compute=bf16 config=" PICO, 1);
   double each = figure(&full, "MB of weights a token") / figure(&half, "MB of weights a token");
   assert_true(each > 1.6 && each < 2.4); /* the router's product stays fp32, and some token may take other experts */
 }
 
 static void steps_take_another_router(void **state) {
   (void)state;
-  choir_bench_result r = measured("step B=1 T=32 router=switch_top1 c=1 config=" PICO, 1e-5);
+  ch_bench_result r = measured("step B=1 T=32 router=switch_top1 c=1 config=" PICO, 1e-5);
   assert_true(figure(&r, "% of choices dropped") > 0 && r.tokens == 32);
   assert_true(near(figure(&r, "slots a token"), 1 - figure(&r, "% of choices dropped") / 100, 1e-9));
   assert_true(near(r.flops, 3 * 32 * costs_at(1, 32).forward_flops_per_token, 1e-9));
@@ -83,7 +83,7 @@ static void steps_take_another_router(void **state) {
 
 static void text_comes_back(void **state) {
   (void)state;
-  choir_bench_result r = measured("tokenize MB=0.1 V=400", 0);
+  ch_bench_result r = measured("tokenize MB=0.1 V=400", 0);
   assert_string_equal(r.unit, "MB/s");
   double bytes = figure(&r, "bytes a token") * (double)r.tokens;
   assert_true(bytes >= 1e5 && bytes < 1e5 + 200 && near(r.rate, bytes / r.seconds * 1e-6, 1e-9));
@@ -92,17 +92,17 @@ static void text_comes_back(void **state) {
 /* A file's beginning, and a tokenizer that is there already. */
 static void takes_files(void **state) {
   (void)state;
-  choir_bench_result r;
+  ch_bench_result r;
   program_must(
       "for i in 1 2 3 4 5; do cat '%s/docs/performance.md' '%s/docs/design.md'; done >text.txt && "
       "choir tokenizer train --vocab-size 400 --out small.model text.txt",
       CHOIR_SOURCE_DIR, CHOIR_SOURCE_DIR);
   r = measured("tokenize file=text.txt MB=0.02 tokenizer=small.model", 0);
   assert_true(near(figure(&r, "bytes a token") * (double)r.tokens, 2e4, 1e-9) && r.tokens < 18000);
-  assert_int_equal(choir_bench("tokenize file=none.txt", &options, &r), CHOIR_ERROR_IO);
+  assert_int_equal(ch_bench_run("tokenize file=none.txt", &options, &r), CHOIR_ERROR_IO);
   assert_non_null(strstr(choir_error_message(), "none.txt"));
-  assert_int_equal(choir_bench("tokenize MB=0.01 tokenizer=none.model", &options, &r), CHOIR_ERROR_IO);
-  assert_int_equal(choir_bench("tokenize MB=0.02 V=20000", &options, &r), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(ch_bench_run("tokenize MB=0.01 tokenizer=none.model", &options, &r), CHOIR_ERROR_IO);
+  assert_int_equal(ch_bench_run("tokenize MB=0.02 V=20000", &options, &r), CHOIR_ERROR_ARGUMENT);
   assert_non_null(strstr(choir_error_message(), "V=20000"));
 }
 

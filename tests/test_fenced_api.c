@@ -190,10 +190,10 @@ static void bench(void **state) {
                                          "select n=512 e=8 k=64",
                                          "gather n=256 d=32 e=8 k=32",
                                          "adafactor batch=2 rows=32 cols=48"};
-  choir_bench_options o = {.threads = 2, .repetitions = 1, .seconds = 1e-9, .backend = "fenced"};
-  choir_bench_result r;
+  ch_bench_options o = {.threads = 2, .repetitions = 1, .seconds = 1e-9, .backend = "fenced"};
+  ch_bench_result r;
   for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-    test_ok(choir_bench(problems[i], &o, &r));
+    test_ok(ch_bench_run(problems[i], &o, &r));
     if (!(r.error >= 0 && r.error < 1e-4)) fail_msg("%s: error %g", problems[i], r.error);
   }
 }
@@ -204,10 +204,10 @@ static void bench_of_models(void **state) {
   static const char *const problems[] = {"step config=" CHOIR_SOURCE_DIR "/configs/pico.json B=2 T=32",
                                          "decode config=" CHOIR_SOURCE_DIR "/configs/pico.json prompt=8 tokens=4",
                                          "prompt config=" CHOIR_SOURCE_DIR "/configs/pico.json tokens=32"};
-  choir_bench_options o = {.threads = 2, .repetitions = 1, .seconds = 1e-9, .backend = "fenced"};
-  choir_bench_result r;
+  ch_bench_options o = {.threads = 2, .repetitions = 1, .seconds = 1e-9, .backend = "fenced"};
+  ch_bench_result r;
   for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
-    test_ok(choir_bench(problems[i], &o, &r));
+    test_ok(ch_bench_run(problems[i], &o, &r));
     if (!(r.error >= 0 && r.error < 1e-3)) fail_msg("%s: error %g", problems[i], r.error);
   }
   assert_int_equal(fence_areas, 0);

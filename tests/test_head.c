@@ -63,27 +63,33 @@ static results naive(ch_compute compute, shape s, const real *x, const real *w) 
   return r;
 }
 
+/* The whole op: loss, logits and gradients, into r. */
+static ch_head_args head_args(shape s, results *r, const real *x_in, const real *w, const int32_t *target) {
+  return (ch_head_args){.n = s.n,
+                        .d = s.d,
+                        .V = s.V,
+                        .scale = scale,
+                        .x = x_in,
+                        .w = w,
+                        .target = target,
+                        .loss_sum = &r->loss,
+                        .token_loss = r->token_loss,
+                        .logits = r->logits,
+                        .weight = weight,
+                        .dx = r->dx,
+                        .dw = r->dw};
+}
+
 static results run_head(const char *backend, ch_compute compute, int threads, shape s, const real *x_in, const real *w,
                         const ch_bf16 *w16, int gradients, int accumulate) {
   results r = new_results(s);
   if (accumulate) test_normal(r.dw, (int64_t)s.V * s.d, 3);
   int32_t *target = calloc((size_t)s.n + 1, sizeof *target);
   for (int64_t i = 0; i < s.n; i++) target[i] = target_of(i, s.V);
-  ch_head_args a = {.n = s.n,
-                    .d = s.d,
-                    .V = s.V,
-                    .scale = scale,
-                    .x = x_in,
-                    .w = w,
-                    .w16 = w16,
-                    .target = target,
-                    .loss_sum = &r.loss,
-                    .token_loss = r.token_loss,
-                    .logits = r.logits,
-                    .weight = weight,
-                    .dx = gradients ? r.dx : NULL,
-                    .dw = r.dw,
-                    .accumulate = accumulate};
+  ch_head_args a = head_args(s, &r, x_in, w, target);
+  a.w16 = w16;
+  a.accumulate = accumulate;
+  if (!gradients) a.dx = NULL;
   TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));
   free(target);
   return r;
@@ -143,22 +149,10 @@ static paired_results run_pairs(const char *backend, ch_compute compute, int thr
   paired_results p = {new_results(s), (double)NAN};
   int32_t *target = calloc((size_t)s.n, sizeof *target);
   for (int64_t i = 0; i < s.n; i++) target[i] = target_of(i % (s.n / 2), s.V);
-  ch_head_args a = {.n = s.n,
-                    .d = s.d,
-                    .V = s.V,
-                    .scale = scale,
-                    .x = x_in,
-                    .w = w,
-                    .target = target,
-                    .loss_sum = &p.r.loss,
-                    .token_loss = p.r.token_loss,
-                    .logits = p.r.logits,
-                    .weight = weight,
-                    .dx = p.r.dx,
-                    .dw = p.r.dw,
-                    .drawn_twice = 1,
-                    .consistency_sum = &p.disagreement,
-                    .consistency = consistency};
+  ch_head_args a = head_args(s, &p.r, x_in, w, target);
+  a.drawn_twice = 1;
+  a.consistency_sum = &p.disagreement;
+  a.consistency = consistency;
   TEST_EXEC(backend, compute, threads, x.ops->head(&x, &a));
   free(target);
   return p;

@@ -75,23 +75,23 @@ static int choose(const ch_comm *comm, void *context) {
 /* What a plan marks where its ranks have as much memory. */
 static void plan_marks_the_same(const job *j) {
   char text[512];
-  choir_plan *plan;
-  const choir_plan_layout *l;
+  ch_plan *plan;
+  const ch_plan_layout *l;
   int marked = 0;
   ch_format(text, sizeof text,
             "{\"name\": \"same\", \"ranks\": %d, \"fp32_gflops\": 100, \"memory_gib\": %.9g, \"memory_gbs\": 20, "
             "\"levels\": [{\"name\": \"net\", \"ranks\": %d, \"bandwidth_gbs\": 1, \"latency_us\": 0}]}",
             j->ranks, j->mib > 0 ? j->mib / 1024 : 1000, j->ranks);
   test_ok(ch_file_save("cluster.json", text, strlen(text)));
-  test_ok(choir_plan_create(&j->config, &(choir_plan_options){.cluster = "cluster.json"}, &plan));
-  for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++) {
+  test_ok(ch_plan_create(&j->config, &(ch_plan_options){.cluster = "cluster.json"}, &plan));
+  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++) {
     if (!l->chosen) continue;
     marked++;
     assert_true(l->replicas == j->want.replicas && l->hidden == j->want.hidden &&
                 l->dense_sharded == j->want.dense_sharded && !*l->refused);
   }
   assert_int_equal(marked, !j->code);
-  choir_plan_free(plan);
+  ch_plan_free(plan);
 }
 
 static void go(job j) {
@@ -100,7 +100,7 @@ static void go(job j) {
 }
 
 static double needs(const choir_config *c, int ranks, int replicas, int hidden, int sharded) {
-  choir_plan_layout l = {0};
+  ch_plan_layout l = {0};
   test_ok(ch_room_of(c, &(ch_layout){ranks, replicas, ranks / replicas / hidden, hidden, sharded}, &l));
   return (double)l.bytes / 0x1p20;
 }

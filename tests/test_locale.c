@@ -49,7 +49,7 @@ static void runs_and_reports(void **state) {
   test_ok(choir_train(&o));
   is_json("run/metrics.jsonl", 5);
   is_json("run/timing.jsonl", 5);
-  test_ok(choir_report_write("run", "report.html"));
+  test_ok(ch_report_write("run", "report.html"));
   size_t size;
   char *page = program_read("report.html", &size), *at = page;
   for (int lines = 0; (at = strstr(at, "points=\"")) || !lines; lines++) {
@@ -65,10 +65,10 @@ static void runs_and_reports(void **state) {
 
 static void problems_are_read(void **state) {
   (void)state;
-  choir_bench_result r;
+  ch_bench_result r;
   const ch_peak peak = {.threads = 1, .fp32_gflops = 1, .read_gbs = 1, .triad_gbs = 1};
-  const choir_bench_options options = {.threads = 1, .repetitions = 1, .seconds = 1e-6, .peak = &peak};
-  test_ok(choir_bench("moe n=32 d=8 h=16 e=4 c=1.5", &options, &r));
+  const ch_bench_options options = {.threads = 1, .repetitions = 1, .seconds = 1e-6, .peak = &peak};
+  test_ok(ch_bench_run("moe n=32 d=8 h=16 e=4 c=1.5", &options, &r));
   assert_non_null(strstr(r.problem, " c=1.5 "));
 }
 

@@ -19,34 +19,34 @@ static const char pairs[] =
     "{\"name\": \"pair\", \"ranks\": 2, \"bandwidth_gbs\": 100, \"latency_us\": 0}, "
     "{\"name\": \"net\", \"ranks\": 8, \"bandwidth_gbs\": %g, \"latency_us\": 0}]}";
 
-static choir_plan *plan_of(const choir_config *config, const char *cluster, int ranks) {
-  choir_plan *plan;
+static ch_plan *plan_of(const choir_config *config, const char *cluster, int ranks) {
+  ch_plan *plan;
   test_ok(ch_file_save("cluster.json", cluster, strlen(cluster)));
-  test_ok(choir_plan_create(config, &(choir_plan_options){.cluster = "cluster.json", .ranks = ranks}, &plan));
+  test_ok(ch_plan_create(config, &(ch_plan_options){.cluster = "cluster.json", .ranks = ranks}, &plan));
   return plan;
 }
 
-static choir_plan *plan_on_pairs(const choir_config *config, double gib, double gbs) {
+static ch_plan *plan_on_pairs(const choir_config *config, double gib, double gbs) {
   char text[1024];
   ch_format(text, sizeof text, pairs, gib, gbs);
   return plan_of(config, text, 0);
 }
 
-static const choir_plan_layout *find(const choir_plan *plan, int replicas, int experts, int hidden) {
-  const choir_plan_layout *l;
-  for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++)
+static const ch_plan_layout *find(const ch_plan *plan, int replicas, int experts, int hidden) {
+  const ch_plan_layout *l;
+  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++)
     if (l->replicas == replicas && l->experts == experts && l->hidden == hidden) return l;
   fail_msg("no layout %d x %d x %d", replicas, experts, hidden);
   return NULL;
 }
-static int64_t memory_of(const choir_plan_layout *l, const char *name) {
+static int64_t memory_of(const ch_plan_layout *l, const char *name) {
   for (int i = 0; i < l->purposes; i++)
     if (!strcmp(l->memory[i].name, name)) return l->memory[i].bytes;
   fail_msg("no memory called %s", name);
   return 0;
 }
 
-static const choir_plan_part *part_of(const choir_plan_layout *l, const char *name) {
+static const ch_plan_part *part_of(const ch_plan_layout *l, const char *name) {
   for (int i = 0; i < l->parts; i++)
     if (!strcmp(l->part[i].name, name)) return &l->part[i];
   fail_msg("no part called %s", name);
@@ -67,10 +67,10 @@ static void one_process_is_what_the_program_says(void **state) {
     test_ok(choir_config_load(found.gl_pathv[i], &config));
     if (!config.model.vocab_size) config.model.vocab_size = 512;
     test_ok(choir_config_cost(&config, &costs));
-    choir_plan *plan = plan_of(&config, one_rank, 0);
-    const choir_plan_about *about = choir_plan_common(plan);
-    const choir_plan_layout *l = choir_plan_layout_at(plan, 0);
-    assert_null(choir_plan_layout_at(plan, 1));
+    ch_plan *plan = plan_of(&config, one_rank, 0);
+    const ch_plan_about *about = ch_plan_common(plan);
+    const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
+    assert_null(ch_plan_layout_at(plan, 1));
     assert_string_equal(l->refused, "");
     assert_true(l->chosen && l->sent == 0 && l->bytes == costs.train_bytes);
     assert_true(memory_of(l, "dense weights") + memory_of(l, "expert weights") == costs.train_memory.weights);
@@ -78,11 +78,12 @@ static void one_process_is_what_the_program_says(void **state) {
     assert_true(memory_of(l, "dense state") + memory_of(l, "expert state") == costs.train_memory.optimizer);
     assert_true(memory_of(l, "activations") == costs.train_memory.activations);
     assert_true(memory_of(l, "scratch") == costs.train_memory.scratch && memory_of(l, "exchange buffers") == 0);
-    assert_true(about->train_flops_per_token == costs.train_flops_per_token && about->shards == config.train.shards);
+    assert_true(about->costs.train_flops_per_token == costs.train_flops_per_token &&
+                about->shards == config.train.shards);
     assert_true(fabs(l->share * 100e9 / l->tokens_per_second / costs.train_flops_per_token - 1) < 1e-12);
     assert_true(fabs(l->cost - 36 * 1e9 / l->tokens_per_second / 3600) < 1e-6 * l->cost);
     for (int p = 0; p < l->parts; p++) assert_true(!l->part[p].sent || l->part[p].seconds == 0);
-    choir_plan_free(plan);
+    ch_plan_free(plan);
   }
   globfree(&found);
 }
@@ -91,8 +92,8 @@ static void one_process_is_what_the_program_says(void **state) {
 static void step_by_hand(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
-  choir_plan *plan = plan_of(&c, one_rank, 0);
-  const choir_plan_layout *l = choir_plan_layout_at(plan, 0);
+  ch_plan *plan = plan_of(&c, one_rank, 0);
+  const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
   const double n = MODEL_B * MODEL_T, d = 32, h = 40, moe = 2, rate = 0.6 * 100e9;
   double experts = 3 * n * moe * c.model.router.capacity_factor * 4 * d * h / rate;
   double head = 3 * n * 2 * MODEL_V * d / rate, weights = moe * MODEL_E * 2 * d * h;
@@ -100,7 +101,7 @@ static void step_by_hand(void **state) {
   assert_true(fabs(part_of(l, "experts")->seconds - fmax(experts, 3 * 4 * weights / 20e9)) < 1e-12);
   assert_true(fabs(part_of(l, "head")->seconds - head) < 1e-12);
   assert_true(fabs(part_of(l, "update")->seconds - 7 * 4 * (weights + dense) / 20e9) < 1e-12);
-  choir_plan_free(plan);
+  ch_plan_free(plan);
 }
 
 /* ---- several ranks ---- */
@@ -147,7 +148,7 @@ static void ranks_plan_what_the_plan_says(void **state) {
     int64_t most = 0;
     for (int r = 0; r < ranks; r++) most = job.bytes[r] > most ? job.bytes[r] : most;
     munmap(job.bytes, FORKED_MOST * sizeof *job.bytes);
-    choir_plan_layout l = {0};
+    ch_plan_layout l = {0};
     test_ok(ch_room_of(&job.config, &job.layout, &l));
     assert_int_equal(l.bytes, most);
   }
@@ -158,23 +159,23 @@ static void experts_are_shared(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
   c.model.d_model = 256, c.model.d_expert = 1024; /* above the rounding to whole pages */
-  choir_plan *plan = plan_on_pairs(&c, 1000, 1);
+  ch_plan *plan = plan_on_pairs(&c, 1000, 1);
   int64_t elements = INT64_C(2) * MODEL_E * 2 * 256 * 1024, bytes = 4 * elements;
   for (int replicas = 1; replicas <= 8; replicas *= 2)
     for (int hidden = 1; hidden <= 8 / replicas; hidden *= 2) {
       int experts = 8 / replicas / hidden;
-      const choir_plan_layout *l = find(plan, replicas, experts, hidden);
+      const ch_plan_layout *l = find(plan, replicas, experts, hidden);
       assert_int_equal(memory_of(l, "expert weights"), bytes / experts / hidden);
     }
-  choir_plan_free(plan);
+  ch_plan_free(plan);
 }
 
 static void bytes_are_conserved(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
-  choir_plan *plan = plan_on_pairs(&c, 1000, 1);
-  const choir_plan_layout *l;
-  for (int i = 0; (l = choir_plan_layout_at(plan, i)); i++) {
+  ch_plan *plan = plan_on_pairs(&c, 1000, 1);
+  const ch_plan_layout *l;
+  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++) {
     double parts = 0, levels = 0, seconds = 0;
     for (int p = 0; p < l->parts; p++) {
       parts += l->part[p].bytes;
@@ -187,16 +188,16 @@ static void bytes_are_conserved(void **state) {
     assert_true(fabs(seconds - l->seconds) <= 1e-9 * seconds);
     assert_true(l->overlapped <= l->seconds && l->overlapped > l->seconds / 3);
   }
-  choir_plan_free(plan);
+  ch_plan_free(plan);
 }
 
 /* Where links are slow everything that is sent takes twice as long at half the bandwidth. */
 static void half_the_bandwidth_twice_the_time(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
-  choir_plan *fast = plan_on_pairs(&c, 1000, 1), *slow = plan_on_pairs(&c, 1000, 0.5);
+  ch_plan *fast = plan_on_pairs(&c, 1000, 1), *slow = plan_on_pairs(&c, 1000, 0.5);
   for (int hidden = 1; hidden <= 4; hidden *= 4) {
-    const choir_plan_layout *a = find(fast, 1, 8 / hidden, hidden), *b = find(slow, 1, 8 / hidden, hidden);
+    const ch_plan_layout *a = find(fast, 1, 8 / hidden, hidden), *b = find(slow, 1, 8 / hidden, hidden);
     assert_true(part_of(a, "expert rows")->seconds > 0);
     assert_string_equal(part_of(a, "expert rows")->limit, "net");
     for (int p = 0; p < a->parts; p++) {
@@ -204,8 +205,8 @@ static void half_the_bandwidth_twice_the_time(void **state) {
       assert_true(fabs(b->part[p].seconds - times * a->part[p].seconds) <= 1e-12);
     }
   }
-  choir_plan_free(fast);
-  choir_plan_free(slow);
+  ch_plan_free(fast);
+  ch_plan_free(slow);
 }
 
 /* Rows of 8 ranks, by hand: 2 MoE layers, 4 trips, n c rows of 32 floats, of which 7 in 8 leave their rank; 2 in 8 of
@@ -213,20 +214,20 @@ static void half_the_bandwidth_twice_the_time(void **state) {
 static void rows_by_hand(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
-  choir_plan *plan = plan_on_pairs(&c, 1000, 1);
-  const choir_plan_part *rows = part_of(find(plan, 1, 8, 1), "expert rows");
+  ch_plan *plan = plan_on_pairs(&c, 1000, 1);
+  const ch_plan_part *rows = part_of(find(plan, 1, 8, 1), "expert rows");
   double slots = MODEL_B * MODEL_T * c.model.router.capacity_factor, bytes = 2 * 4 * slots * 32 * 4 * 7 / 8;
   assert_true(fabs(rows->bytes - bytes) < 1e-6);
   assert_true(fabs(rows->level_bytes[0] - bytes / 7) < 1e-6);
   assert_true(fabs(rows->seconds - 2 * (bytes / 8) * 6 / 7 / 1e9) < 1e-15);
-  const choir_plan_part *copies = part_of(find(plan, 8, 1, 1), "expert gradients");
+  const ch_plan_part *copies = part_of(find(plan, 8, 1, 1), "expert gradients");
   double gradients = 2.0 * 7 * 4 * (2 * MODEL_E * 2 * 32 * 40);
   assert_true(copies->bytes == gradients && part_of(find(plan, 8, 1, 1), "expert rows")->bytes == 0);
-  const choir_plan_part *shards = part_of(find(plan, 1, 4, 2), "hidden shards"); /* 3 sums of each of 32 rows */
+  const ch_plan_part *shards = part_of(find(plan, 1, 4, 2), "hidden shards"); /* 3 sums of each of 32 rows */
   assert_true(shards->bytes == 2.0 * 4 * 3 * (2 * MODEL_E * 2 * 32) && shards->level_bytes[1] == 0);
   assert_string_equal(shards->limit, "pair");
   assert_true(fabs(part_of(find(plan, 1, 4, 2), "expert rows")->bytes - 2 * bytes) < 1e-6);
-  choir_plan_free(plan);
+  ch_plan_free(plan);
 }
 
 /* Four groups of experts: of each pass three quarters of the rows' time may pass beside products, one forward and two
@@ -236,12 +237,12 @@ static void rows_pass_beside_products(void **state) {
   choir_config c = model_config("expert_choice");
   c.model.experts = 32, c.train.sequence_length = 1024, c.train.batch_sequences = 128;
   for (int fast = 0; fast < 2; fast++) {
-    choir_plan *plan = plan_on_pairs(&c, 1000, fast ? 100 : 0.1);
-    const choir_plan_layout *l = find(plan, 1, 8, 1);
+    ch_plan *plan = plan_on_pairs(&c, 1000, fast ? 100 : 0.1);
+    const ch_plan_layout *l = find(plan, 1, 8, 1);
     double rows = part_of(l, "expert rows")->seconds, experts = part_of(l, "experts")->seconds, all = 0;
     for (int p = 0; p < l->parts; p++) all += l->part[p].seconds;
     assert_true(fabs(all - l->seconds - (fast ? rows * 3 / 4 : experts)) < 1e-9 * all && l->overlapped <= l->seconds);
-    choir_plan_free(plan);
+    ch_plan_free(plan);
   }
 }
 
@@ -253,12 +254,12 @@ static void the_fullest_rank_counts(void **state) {
   for (int wide = 0; wide < 2; wide++) { /* once bound by arithmetic, once by memory */
     c.model.experts = 6;
     c.model.router.capacity_factor = wide ? 0.125 : 2;
-    choir_plan *plan = plan_on_pairs(&c, 1000, 1);
+    ch_plan *plan = plan_on_pairs(&c, 1000, 1);
     double products = 3 * tokens * c.model.router.capacity_factor * 2 * weights * 8 / 6 / rate;
-    const choir_plan_part *experts = part_of(find(plan, 1, 8, 1), "experts");
+    const ch_plan_part *experts = part_of(find(plan, 1, 8, 1), "experts");
     assert_string_equal(experts->limit, wide ? "memory" : "arithmetic");
     assert_true(fabs(experts->seconds - fmax(products, 3 * 4 * weights / 20e9)) < 1e-12);
-    choir_plan_free(plan);
+    ch_plan_free(plan);
   }
 }
 
@@ -269,29 +270,29 @@ static void refusals_say_why(void **state) {
   choir_config c = model_config("expert_choice"), d = model_config("dense");
   c.model.d_expert = 42;
   c.train.batch_sequences = d.train.batch_sequences = 16;
-  choir_plan *plan = plan_on_pairs(&c, 1000, 1);
+  ch_plan *plan = plan_on_pairs(&c, 1000, 1);
   assert_non_null(strstr(find(plan, 1, 2, 4)->refused, "the hidden width 42 does not go into 4 parts"));
-  choir_plan_free(plan);
+  ch_plan_free(plan);
   c.model.d_expert = 40, c.model.experts = 4;
   plan = plan_on_pairs(&c, 1000, 1);
   assert_string_equal(find(plan, 1, 8, 1)->refused, ""); /* half of the ranks have no expert: it runs */
-  choir_plan_free(plan);
+  ch_plan_free(plan);
   plan = plan_on_pairs(&c, 0.01, 1);
-  assert_non_null(strstr(choir_plan_layout_at(plan, 0)->refused, "a rank needs "));
-  choir_plan_free(plan);
-  test_fails(choir_plan_create(&c, &(choir_plan_options){.cluster = "cluster.json", .ranks = 9}, &plan),
-             CHOIR_ERROR_ARGUMENT, "9 ranks: the cluster has 8");
+  assert_non_null(strstr(ch_plan_layout_at(plan, 0)->refused, "a rank needs "));
+  ch_plan_free(plan);
+  test_fails(ch_plan_create(&c, &(ch_plan_options){.cluster = "cluster.json", .ranks = 9}, &plan), CHOIR_ERROR_ARGUMENT,
+             "9 ranks: the cluster has 8");
   c.train.batch_sequences = 12;
-  test_fails(choir_plan_create(&c, &(choir_plan_options){.cluster = "cluster.json"}, &plan), CHOIR_ERROR_ARGUMENT,
+  test_fails(ch_plan_create(&c, &(ch_plan_options){.cluster = "cluster.json"}, &plan), CHOIR_ERROR_ARGUMENT,
              "train.batch_sequences is 12, which 8 ranks cannot share evenly; set it to a multiple of 8");
   c.train.batch_sequences = 16;
   snprintf(c.train.compute, sizeof c.train.compute, "bf16");
-  test_fails(choir_plan_create(&c, &(choir_plan_options){.cluster = "cluster.json"}, &plan), CHOIR_ERROR_ARGUMENT,
+  test_fails(ch_plan_create(&c, &(ch_plan_options){.cluster = "cluster.json"}, &plan), CHOIR_ERROR_ARGUMENT,
              "bf16_gflops");
   d.model.moe_every = 0;
   plan = plan_on_pairs(&d, 1000, 1);
   assert_true(*find(plan, 1, 8, 1)->refused == 0 && strstr(find(plan, 2, 4, 1)->refused, "no experts") != NULL);
-  choir_plan_free(plan);
+  ch_plan_free(plan);
 }
 
 /* The seven sizes of the paper have a layout on some example of a cluster, the largest on 512 chips. */
@@ -307,18 +308,18 @@ static void the_papers_sizes(void **state) {
   for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
     char path[512], cluster[512];
     choir_config c;
-    choir_plan *plan;
+    ch_plan *plan;
     snprintf(path, sizeof path, "%s/configs/%s.json", CHOIR_SOURCE_DIR, want[i].config);
     snprintf(cluster, sizeof cluster, "%s/examples/clusters/%s.json", CHOIR_SOURCE_DIR, want[i].cluster);
     test_ok(choir_config_load(path, &c));
     c.train.batch_sequences = want[i].sequences;
     snprintf(c.train.compute, sizeof c.train.compute, "%s", want[i].compute);
     snprintf(c.parallel.wire, sizeof c.parallel.wire, "%s", want[i].compute);
-    test_ok(choir_plan_create(&c, &(choir_plan_options){.cluster = cluster}, &plan));
-    const choir_plan_layout *l = choir_plan_layout_at(plan, 0);
+    test_ok(ch_plan_create(&c, &(ch_plan_options){.cluster = cluster}, &plan));
+    const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
     if (*l->refused) fail_msg("%s on %s: %s", want[i].config, want[i].cluster, l->refused);
     assert_true(l->tokens_per_second > 0 && l->share > 0 && l->share < 1 && l->cost > 0);
-    choir_plan_free(plan);
+    ch_plan_free(plan);
   }
 }
 

@@ -63,7 +63,7 @@ static void owners_links_are_waited_for(void **state) {
   ch_params_free(&params);
 }
 
-static double seconds_of(const choir_plan_layout *l, const char *name) {
+static double seconds_of(const ch_plan_layout *l, const char *name) {
   for (int i = 0; i < l->parts; i++)
     if (!strcmp(l->part[i].name, name)) return l->part[i].seconds;
   fail_msg("no part '%s'", name);
@@ -71,13 +71,13 @@ static double seconds_of(const choir_plan_layout *l, const char *name) {
 }
 
 /* What is hidden of that model's step. Memory that is slow lets the update count. */
-static double hidden(const choir_config *c, const ch_params *params, double bandwidth, choir_plan_layout *out) {
+static double hidden(const choir_config *c, const ch_params *params, double bandwidth, ch_plan_layout *out) {
   const ch_layout sharded = {.ranks = 4, .replicas = 1, .experts = 4, .hidden = 1, .dense_sharded = 1};
   ch_cluster cluster = {.ranks = 4, .fp32 = 1e9, .memory_bandwidth = 1e9, .levels = 1};
   cluster.level[0] = (ch_level){.name = "switch", .ranks = 4, .bandwidth = bandwidth, .oversubscription = 1};
   for (int p = 0; p < CH_FLOPS_PARTS; p++) cluster.share[p] = 1;
   double all = 0;
-  *out = (choir_plan_layout){0};
+  *out = (ch_plan_layout){0};
   ch_step_of(c, params, &cluster, &sharded, out);
   for (int i = 0; i < out->parts; i++) all += out->part[i].seconds;
   assert_true(out->overlapped <= out->seconds);
@@ -91,7 +91,7 @@ static void visits_pass_beside_halves(void **state) {
   (void)state;
   const double first = 5 + 15 * 2 / 3.0, second = 4 + 8 * 2 / 3.0, word = 7 * 4 / 1e9;
   choir_config c = model_config("expert_choice");
-  choir_plan_layout out;
+  ch_plan_layout out;
   ch_params params;
   c.train.shards = 4;
   test_ok(ch_params_build(&c.model, &params));

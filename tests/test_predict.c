@@ -83,12 +83,14 @@ static ch_predictions alone(choir_model *model, const ch_set *set, int batch, in
 
 static ch_predictions together(choir_model *model, const ch_set *set, int B) {
   ch_predictions p;
-  ch_pass passes[64];
+  ch_pass *passes;
+  int count;
   choir_score_options o = CHOIR_SCORE_OPTIONS_INIT;
   int causal = model->causal;
   model->causal = 0;
-  assert_true(ch_predict_passes(&set->examples, B, NULL) <= 64);
-  test_ok(ch_model_plan_passes(model, passes, ch_predict_passes(&set->examples, B, passes)));
+  test_ok(ch_predict_passes(&set->examples, B, model->config.model.experts, &passes, &count));
+  test_ok(ch_model_plan_passes(model, passes, count));
+  free(passes);
   test_ok(ch_predict_batches(model, &set->examples, B, &o, &p));
   model->causal = causal;
   return p;

@@ -3,12 +3,12 @@
 #include "model_testing.h"
 #include "probe/probe.h"
 
-static choir_probe_result run_probe(choir_model *model, const char *routing, int draws) {
-  choir_probe_options options = CHOIR_PROBE_OPTIONS_INIT;
-  choir_probe_result result;
+static ch_probe_result run_probe(choir_model *model, const char *routing, int draws) {
+  ch_probe_options options = CH_PROBE_OPTIONS_INIT;
+  ch_probe_result result;
   options.routing = routing;
   options.draws = draws;
-  test_ok(choir_probe(model, NULL, &options, &result));
+  test_ok(ch_probe(model, NULL, &options, &result));
   assert_string_equal(result.routing, routing);
   assert_int_equal(result.sequences, MODEL_B);
   assert_int_equal(result.length, MODEL_T);
@@ -16,8 +16,8 @@ static choir_probe_result run_probe(choir_model *model, const char *routing, int
   return result;
 }
 
-static void expect(const choir_probe_effect *e, int declared, int strict, const char *router, const char *routing) {
-  if (declared || e->verdict == CHOIR_PROBE_EQUAL || (!strict && e->verdict == CHOIR_PROBE_ROUNDED)) return;
+static void expect(const ch_probe_effect *e, int declared, int strict, const char *router, const char *routing) {
+  if (declared || e->verdict == CH_PROBE_EQUAL || (!strict && e->verdict == CH_PROBE_ROUNDED)) return;
   fail_msg("%s, routing %s: verdict %d, %lld of %lld positions, largest change %g", router, routing, (int)e->verdict,
            (long long)e->changed, (long long)e->compared, e->largest);
 }
@@ -38,7 +38,7 @@ static void every_routing_keeps_what_it_declares(void **state) {
       for (int r = 0; (routing = choir_router_routing(*router, r)); r++) {
         if (i == 2 && strcmp(routing, "threshold"))
           continue; /* primitives for every number of rows take long to make */
-        choir_probe_result result = run_probe(model, routing, 1);
+        ch_probe_result result = run_probe(model, routing, 1);
         const choir_routing_properties *d = &result.declared;
         expect(&result.later, d->looks_ahead, run[i].strict, *router, routing);
         expect(&result.others, d->depends_on_batch, run[i].strict, *router, routing);
@@ -55,10 +55,10 @@ static void check_seen(const char *router, const char *routing, int later, int o
   choir_config config = model_config(router);
   config.model.router.capacity_factor = 0.6; /* room is scarce: drops */
   choir_model *model = model_new(&config, "reference", "fp32");
-  choir_probe_result r = run_probe(model, routing, 8);
+  ch_probe_result r = run_probe(model, routing, 8);
   if (r.declared.looks_ahead != later || r.declared.depends_on_batch != others ||
-      r.later.verdict != (later ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL) ||
-      r.others.verdict != (others ? CHOIR_PROBE_CHANGED : CHOIR_PROBE_EQUAL))
+      r.later.verdict != (later ? CH_PROBE_CHANGED : CH_PROBE_EQUAL) ||
+      r.others.verdict != (others ? CH_PROBE_CHANGED : CH_PROBE_EQUAL))
     fail_msg("%s, routing %s: declared %d %d, verdicts %d %d", router, routing, r.declared.looks_ahead,
              r.declared.depends_on_batch, (int)r.later.verdict, (int)r.others.verdict);
   assert_true(!later == (r.later.first < 0) && !others == (r.others.loss == 0));
@@ -95,8 +95,8 @@ static void a_lie_is_a_leak(void **state) {
   assert_int_equal(run_probe(model, "sequence", 2).leaks, 1);
   liar = *honest;
   liar.causal = liar.route;
-  choir_probe_result r = run_probe(model, "threshold", 2);
-  assert_true(r.leaks && r.later.verdict == CHOIR_PROBE_CHANGED && r.alone.verdict == CHOIR_PROBE_CHANGED);
+  ch_probe_result r = run_probe(model, "threshold", 2);
+  assert_true(r.leaks && r.later.verdict == CH_PROBE_CHANGED && r.alone.verdict == CH_PROBE_CHANGED);
   model->net.router = honest;
   choir_model_free(model);
 }
@@ -105,7 +105,7 @@ static void the_same_seed_the_same_result(void **state) {
   (void)state;
   choir_config config = model_config("gshard_top2");
   choir_model *model = model_new(&config, "cpu", "fp32");
-  choir_probe_result a, b;
+  ch_probe_result a, b;
   memset(&a, 0, sizeof a);
   memset(&b, 0, sizeof b);
   a = run_probe(model, "batch", 2);
@@ -120,30 +120,30 @@ static void refusals_and_small_batches(void **state) {
   (void)state;
   choir_config config = model_config("hash");
   choir_model *model = model_new(&config, "cpu", "fp32");
-  choir_probe_options o = CHOIR_PROBE_OPTIONS_INIT;
-  choir_probe_result r;
+  ch_probe_options o = CH_PROBE_OPTIONS_INIT;
+  ch_probe_result r;
   o.sequences = 1;
-  test_ok(choir_probe(model, NULL, &o, &r));
-  assert_int_equal(r.others.verdict, CHOIR_PROBE_UNTRIED);
-  assert_int_not_equal(r.later.verdict, CHOIR_PROBE_CHANGED);
+  test_ok(ch_probe(model, NULL, &o, &r));
+  assert_int_equal(r.others.verdict, CH_PROBE_UNTRIED);
+  assert_int_not_equal(r.later.verdict, CH_PROBE_CHANGED);
   o.length = 1;
-  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(ch_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
   o.length = 8;
   o.draws = 0;
-  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(ch_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
   o.draws = 1;
   o.text = "some.txt";
-  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(ch_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
   assert_non_null(strstr(choir_error_message(), "tokenizer"));
   o.text = NULL;
   o.routing = "sequence";
-  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
+  assert_int_equal(ch_probe(model, NULL, &o, &r), CHOIR_ERROR_ARGUMENT);
   assert_non_null(strstr(choir_error_message(), "batch, threshold"));
   choir_model_free(model);
   config = model_config("expert_choice"); /* fresh: nothing has set its thresholds */
   test_ok(choir_model_init(&config, 5, NULL, &model));
   o.routing = "threshold";
-  assert_int_equal(choir_probe(model, NULL, &o, &r), CHOIR_ERROR_UNSUPPORTED);
+  assert_int_equal(ch_probe(model, NULL, &o, &r), CHOIR_ERROR_UNSUPPORTED);
   choir_model_free(model);
 }
 

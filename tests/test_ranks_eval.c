@@ -89,16 +89,17 @@ static void forward(report *r, choir_model *model) {
 }
 
 static void inspect(report *r, choir_model *model, const choir_tokenizer *tokenizer) {
-  choir_inspect_options o = CHOIR_INSPECT_OPTIONS_INIT;
-  choir_inspection inspection;
-  char *text;
+  ch_inspect_options o = CH_INSPECT_OPTIONS_INIT;
+  ch_inspection inspection;
   o.text = "page.txt";
   o.top = 3;
-  test_ok(choir_inspect_text(model, tokenizer, &o, &inspection));
-  test_ok(choir_inspection_json(model, tokenizer, &o, &inspection, &text));
+  test_ok(ch_inspect_text(model, tokenizer, &o, &inspection));
+  json_t *json = ch_inspection_json(model, tokenizer, &o, &inspection);
+  char *text = json_dumps(json, JSON_REAL_PRECISION(10));
   add(r, "%s\n", text);
   free(text);
-  choir_inspection_free(&inspection);
+  json_decref(json);
+  ch_inspection_free(&inspection);
 }
 
 static int look(const ch_comm *comm, void *context) {
@@ -190,10 +191,10 @@ static int odd_wish(const ch_comm *comm, choir_model *model, const choir_tokeniz
 }
 
 static int odd_inspection(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {
-  choir_inspect_options o = CHOIR_INSPECT_OPTIONS_INIT;
-  choir_inspection inspection = {0};
+  ch_inspect_options o = CH_INSPECT_OPTIONS_INIT;
+  ch_inspection inspection = {0};
   o.text = comm->rank == 3 ? "nowhere.txt" : "page.txt";
-  return choir_inspect_text(model, tokenizer, &o, &inspection);
+  return ch_inspect_text(model, tokenizer, &o, &inspection);
 }
 
 static int odd_tokens(const ch_comm *comm, choir_model *model, const choir_tokenizer *tokenizer) {

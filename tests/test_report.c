@@ -33,7 +33,7 @@ static char *report_of(const char *metrics, const char *timing) {
   test_ok(ch_file_save(in("metrics.jsonl"), metrics, strlen(metrics)));
   test_ok(ch_file_save(in("timing.jsonl"), timing, strlen(timing)));
   alarm(60); /* rather than draw ticks for ever */
-  int code = choir_report_write(directory, in("report.html"));
+  int code = ch_report_write(directory, in("report.html"));
   alarm(0);
   if (code) return NULL;
   test_ok(ch_file_read(in("report.html"), 1 << 24, &html, &bytes));

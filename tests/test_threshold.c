@@ -1,5 +1,6 @@
 /* Routing by thresholds against naive loops, and the layer where thresholds let more tokens through than there is room
  * for at once. */
+#include "moe/routers/threshold.h"
 #include "naive_layer.h"
 
 enum { N = 150, E = 7, D = 16, H = 24 };

@@ -1,4 +1,5 @@
 /* Training by thresholds: what the thresholds say, as far as loads near k allow. */
+#include "moe/routers/threshold.h"
 #include "moe_testing.h"
 
 enum { N = 96, E = 4, K = 24 }; /* c = 1: at least 6 tokens, at most 48 */

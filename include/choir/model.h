@@ -43,9 +43,9 @@ CHOIR_API int choir_model_init(const choir_config *config, uint64_t seed, const 
  * choir_notices, and where one vanishes meanwhile (a run removes its old ones) the newest is looked for again.
  * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a value that is not finite), and as choir_model_init. Ranks
  * load together, which checkpoint the first one says: each has the experts that are its own, and CHOIR_ERROR_ARGUMENT
- * names a rank that has another build or other files. choir_eval, choir_model_forward, choir_inspect_text and
- * choir_model_get_parameter are then called by all of them alike; what writes text, trains or saves such a model is
- * CHOIR_ERROR_UNSUPPORTED (choir_train goes by its own options). */
+ * names a rank that has another build or other files. choir_eval, choir_model_forward and choir_model_get_parameter are
+ * then called by all of them alike; what writes text, trains or saves such a model is CHOIR_ERROR_UNSUPPORTED
+ * (choir_train goes by its own options). */
 CHOIR_API int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
                                     choir_tokenizer **tokenizer);
 

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/threads.h"
 #include "comm/collective.h"
+#include "moe/routers/threshold.h"
 
 int ch_model_shards(const choir_model *model, int B) {
   int shards = model->shards;

@@ -3,7 +3,7 @@
 #define CH_API_MODEL_H
 
 #include "choir/model.h"
-#include "model/transformer.h"
+#include "model/pass.h"
 
 struct choir_model {
   choir_config config;

@@ -5,6 +5,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "moe/routers/threshold.h"
 
 static const char threshold[] = "threshold", adaptive[] = "adaptive";
 

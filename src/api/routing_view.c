@@ -2,6 +2,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "moe/routers/threshold.h"
 
 void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context) {
   model->callback = callback;

@@ -1,7 +1,10 @@
 /* The attention half of a layer: out = in + Wo Attn(RMSNorm(in)). */
+#include "model/attention.h"
+
 #include <math.h>
 
-#include "model/transformer.h"
+#include "model/linear.h"
+#include "model/shards.h"
 
 static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
   return (ch_attention_args){.B = p->B,

@@ -1,7 +1,10 @@
 /* The last norm and the tied head, on all positions or on those whose logits are wanted. */
+#include "model/head.h"
+
 #include <math.h>
 
-#include "model/transformer.h"
+#include "model/linear.h"
+#include "model/shards.h"
 
 static real scale_of(const ch_transformer *m) { return (real)(1 / sqrt((double)m->config.d_model)); }
 

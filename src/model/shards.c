@@ -1,5 +1,5 @@
 /* A pass by shards (op/shards.h): views of its sequences and of the tape behind them. */
-#include "model/transformer.h"
+#include "model/shards.h"
 
 int ch_pass_shards(const ch_pass *p) { return p->shards > 1 ? p->shards : 1; }
 

@@ -1,5 +1,4 @@
-/* Memory of a routing record, and of the counts beside it. */
-#include "moe/router.h"
+#include "moe/record.h"
 
 void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots) {
   *r = (ch_record){.tokens = n, .experts = e, .max_slots = max_slots, .load = -1};

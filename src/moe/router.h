@@ -4,14 +4,14 @@
 
 #include "base/rng.h"
 #include "choir/router.h"
-#include "op/op.h"
+#include "moe/record.h"
 
-/* What a router reads of a token. */
+/* A router reads this of a token. */
 typedef enum {
   CH_READS_NOTHING,
   CH_READS_IDS,    /* its id */
   CH_READS_LOGITS, /* X Wg; backward writes their gradient to dscores, and there is no softmax */
-  CH_READS_SCORES, /* S = softmax(X Wg) */
+  CH_READS_SCORES, /* S = softmax(X Wg), or their sigmoids (options->score) */
   CH_READS_SHARES  /* S, and divides by sums of it: what is given from outside must not be negative */
 } ch_router_reads;
 
@@ -27,7 +27,7 @@ typedef enum {
 #define CH_ROUTER_OPTIONS(row)                                                                                 \
   row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)    \
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
-          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates)
+          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
@@ -35,25 +35,6 @@ enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #define CH_ROUTER_TAKES_CAPACITY (CH_ROUTER_TAKES(capacity_factor) | CH_ROUTER_TAKES(eval_capacity_factor))
 #define CH_ROUTER_TAKES_POOLS (CH_ROUTER_TAKES(pool) | CH_ROUTER_TAKES(group_size))
 extern const char *const ch_router_option_names[]; /* by number, NULL-terminated */
-
-/* Counts of one routing, on top of what the record says. The host knows the first two beforehand, or from a solver that
- * ran there; the router's ops write the rest. */
-typedef struct ch_route_counts {
-  int capacity;                  /* per expert; at most the number of tokens. Set by the router */
-  choir_certificate certificate; /* all 0 where nothing was assigned by a solver */
-  int CH_DEV *demand;            /* [e] tokens that asked for the expert. Set by the router */
-  real CH_DEV *cutoff; /* [e] scores from which on the expert takes tokens; +infinity: it took none. For `observe` */
-  int64_t CH_DEV *dropped; /* [1] choices that found their expert full; comes in 0 */
-  double CH_DEV *aux_loss; /* [1] unweighted; comes in 0 */
-} ch_route_counts;
-
-/* Where op `tally` leaves what a routing did: as ch_tally_args has them. */
-enum { CH_TALLY_SUMS = 2 };
-#define CH_TALLY_COUNTS(e) (3 * (e) + 2)
-typedef struct ch_route_tally {
-  double CH_DEV *sums;    /* [CH_TALLY_SUMS] */
-  int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
-} ch_route_tally;
 
 /* By the router's own rule; with no look at any other token; by thresholds that follow the sequence (op `follow`). */
 typedef enum { CH_NOT_CAUSAL, CH_BY_THRESHOLDS, CH_ADAPTIVE } ch_causal;
@@ -90,9 +71,9 @@ typedef struct ch_route_args {
   real CH_DEV *state;            /* what `observe` folds this call into: thresholds [e], or the weight; or NULL */
   uint64_t observed;             /* calls that went into it before; 0: what it holds counts for nothing */
   real aux_scale;                /* factor of the auxiliary loss's gradient, its weight included */
-  /* What ch_route and ch_route_backward set for the router's functions. */
+  /* ch_route and ch_route_backward set these for the router's functions. */
   const real CH_DEV *logits; /* [n,e]  X Wg, where the router reads them and no scores */
-  const real CH_DEV *scores; /* [n,e]  S = softmax(logits), where it reads these */
+  const real CH_DEV *scores; /* [n,e]  S of these, where it reads scores */
   ch_record *record;         /* out; route fills every array but token_begin, token_slot. In for backward: whole */
   ch_route_counts *counts;   /* out */
   const real CH_DEV *dgate;  /* [slots] */
@@ -134,14 +115,16 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
-/* The names of ch_routers, of the pools that experts choose among, and of solvers, NULL-terminated. */
-extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[];
+/* The names of ch_routers, of the pools that experts choose among, of solvers, and of ways from logits to scores:
+ * NULL-terminated. */
+extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[],
+                                                                          *const ch_router_scores[];
 
-/* What every router's defaults start with; K: experts per token. */
+/* Every router's defaults start with these; K: experts per token. */
 #define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)
 #define CH_ROUTER_DEFAULTS_K(router_name, K)                                                           \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
-  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99
+  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = "softmax"
 
 static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;
@@ -174,9 +157,6 @@ choir_routing_properties ch_router_properties(const ch_router *router, const cha
 /* Experts that one token can meet at most in causal use. */
 int ch_router_most_experts(const choir_router_options *o, int e);
 
-/* Whether the router has adaptive routing: it is served by thresholds, each expert's for itself. */
-int ch_router_adapts(const ch_router *router);
-
 /* Whether the call goes by the router's `causal`. */
 static inline int ch_route_by_causal(const ch_route_args *a) { return a->causal && a->router->causal; }
 
@@ -192,7 +172,7 @@ int ch_router_capacity(double factor, int choices, int n, int e);
 /* The capacity factor in force. */
 double ch_router_factor(const choir_router_options *o, int training);
 
-/* What every check starts with: n, e, and the numbers that all routers have, whether they take them or not. */
+/* Every check starts with this one: n, e, and the numbers that all routers have, whether they take them or not. */
 int ch_router_check_sizes(const choir_router_options *o, int n, int e);
 
 /* Token ids where the router needs them: there, and not negative. */
@@ -206,26 +186,5 @@ void ch_router_gates_backward(ch_exec *x, const ch_route_args *a);
 
 /* counts->demand is what experts hold: for routers whose experts choose. */
 void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a);
-
-/* w_t = (1 - decay) / (1 - decay^t), t = observed + 1: mean += w_t (value - mean) is the bias-corrected running mean.
- */
-double ch_router_mean_weight(double decay, uint64_t observed);
-
-/* observe of routers with thresholds: state = bias-corrected running mean of counts->cutoff. */
-void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
-
-/* Whether training has set thresholds [e], on the host: they start at 0, and no observed cut-off leaves them there. */
-int ch_thresholds_set(const real *thresholds, int e);
-
-/* causal by thresholds: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
- * S - thresholds only. The gate is S. In adaptive routing thresholds are where a sequence begins, and then each
- * expert's running quantile of its scores, which in the long run lets its share c / e of the sequence pass. */
-void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
-
-/* Allocates a record with room for max_slots from an arena. */
-void ch_record_alloc(ch_arena *a, ch_record *r, int n, int e, int max_slots);
-
-/* Allocates the arrays of counts, and sets what comes in 0. */
-void ch_route_counts_alloc(ch_exec *x, ch_arena *a, ch_route_counts *c, int e);
 
 #endif

@@ -12,8 +12,7 @@
 #include "model/config.h"
 #include "model/weights.h"
 #include "task/tune.h"
-#include "train/directory.h"
-#include "train/resume.h"
+#include "train/run.h"
 
 enum { CONSTANT, CONTINUED };
 static const char *const recipes[] = {"constant", "continued", NULL};
@@ -68,10 +67,7 @@ static int check(const choir_finetune_options *o) {
 /* A fresh run: everything from the options. It may not write over an old one. */
 static int fresh(ch_tune *t, char *base) {
   const choir_finetune_options *o = t->options;
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", o->out);
-  if (access(path, F_OK) == 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", o->out);
+  CH_TRY(ch_run_directory_unused(o->out));
   CH_TRY(ch_checkpoint_resolve(o->from, base));
   t->config = *o->config;
   t->settings.patience = o->patience;
@@ -143,11 +139,10 @@ static int settle(ch_tune *t) {
 /* All memory, for training batches of every length and for evaluations by the batch. */
 static int make_trainer(ch_tune *t) {
   choir_model *model;
-  int B = ch_predict_fit(&t->dev.examples, (int)t->settings.batch_sequences, t->config.model.experts);
-  int count = B ? ch_predict_passes(&t->dev.examples, B, NULL) : 0;
-  ch_pass *passes = reallocarray(NULL, (size_t)(count + 1), sizeof *passes);
-  if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
-  if (count) ch_predict_passes(&t->dev.examples, B, passes);
+  ch_pass *passes;
+  int count;
+  CH_TRY(
+      ch_predict_passes(&t->dev.examples, (int)t->settings.batch_sequences, t->config.model.experts, &passes, &count));
   int code = ch_model_prepare(&t->config, &t->options->run, &model);
   if (!code && (code = ch_model_alone(model, "fine-tuning"))) choir_model_free(model);
   if (!code) code = ch_trainer_plan(model, &t->trainer);

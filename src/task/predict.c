@@ -81,25 +81,29 @@ typedef struct {
 
 static int longest(const ch_examples *e) { return ch_padded_length(e->longest + e->longest_word - 1); }
 
-int ch_predict_fit(const ch_examples *e, int B, int experts) {
-  int64_t least = (experts + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP, fit = e->count > least ? e->count : least;
-  return B < fit ? B : (int)fit;
+/* B, or where there are fewer examples no more than these: the rest of a batch would be padding, computed like all
+ * else. But tokens enough for the experts, which a router checks. */
+static int fit(const ch_examples *e, int B, int experts) {
+  int64_t least = (experts + CH_LENGTH_STEP - 1) / CH_LENGTH_STEP, most = e->count > least ? e->count : least;
+  return B < most ? B : (int)most;
 }
 
-int ch_predict_passes(const ch_examples *e, int B, ch_pass *passes) {
+int ch_predict_passes(const ch_examples *e, int B, int experts, ch_pass **passes, int *count) {
   static const int32_t some = 0;
   static real some_logits;
-  int count = 0;
-  for (int T = CH_LENGTH_STEP; T <= longest(e); T += CH_LENGTH_STEP, count++)
-    if (passes)
-      passes[count] = (ch_pass){.B = B,
-                                .T = T,
-                                .token = &some,
-                                .row = &some,
-                                .rows = B * e->longest_word,
-                                .target = &some,
-                                .logits = &some_logits};
-  return count;
+  B = fit(e, B, experts);
+  *count = B ? longest(e) / CH_LENGTH_STEP : 0;
+  *passes = reallocarray(NULL, (size_t)(*count + 1), sizeof **passes);
+  if (!*passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", *count);
+  for (int i = 0; i < *count; i++)
+    (*passes)[i] = (ch_pass){.B = B,
+                             .T = (i + 1) * CH_LENGTH_STEP,
+                             .token = &some,
+                             .row = &some,
+                             .rows = B * e->longest_word,
+                             .target = &some,
+                             .logits = &some_logits};
+  return CHOIR_OK;
 }
 
 /* Whether two words are the same but for their last token: then one pass tells of both. */
@@ -163,7 +167,7 @@ int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const ch
                        ch_predictions *p) {
   CH_TRY(begin(e, labels_of(e), p));
   const choir_model_config *c = &model->config.model;
-  batches w = {.model = model, .e = e, .p = p, .B = ch_predict_fit(e, B, c->experts), .V = c->vocab_size};
+  batches w = {.model = model, .e = e, .p = p, .B = fit(e, B, c->experts), .V = c->vocab_size};
   size_t rows = (size_t)w.B * (size_t)e->longest_word;
   w.token = reallocarray(NULL, (size_t)w.B * (size_t)longest(e), sizeof *w.token);
   w.row = reallocarray(NULL, rows, sizeof *w.row);

@@ -24,10 +24,9 @@ static int check(choir_model *model, const choir_tokenizer *tokenizer, const cho
 }
 
 static int plan_batches(choir_model *model, const ch_examples *e, int asked) {
-  int B = ch_predict_fit(e, asked, model->config.model.experts), count = ch_predict_passes(e, B, NULL);
-  ch_pass *passes = reallocarray(NULL, (size_t)count, sizeof *passes);
-  if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", count);
-  ch_predict_passes(e, B, passes);
+  ch_pass *passes;
+  int count;
+  CH_TRY(ch_predict_passes(e, asked, model->config.model.experts, &passes, &count));
   int code = ch_model_plan_passes(model, passes, count);
   free(passes);
   return code;

@@ -50,19 +50,6 @@ static void tell(loop_state *d, const choir_finetune_event *e) {
   if (o->event && o->event(o->context, e)) d->stop = 1;
 }
 
-/* By hand, because steps allocate nothing. */
-static void write_step(ch_tune *t, const ch_step_result *r, int examples, int64_t tokens) {
-  char line[512];
-  int length = ch_format(
-      line, sizeof line,
-      "{\"event\":\"step\",\"step\":%" PRId64
-      ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,\"dropped\":%.9g,\"unrouted\":%.9g,"
-      "\"imbalance\":%.9g,\"examples\":%d,\"tokens\":%" PRId64 "}\n",
-      t->trainer.step, r->loss, r->aux_loss, r->rate, r->gradient_norm, r->routing.dropped, r->routing.unrouted,
-      r->routing.imbalance, examples, tokens);
-  ch_log_add(&t->metrics.results, line, (size_t)length);
-}
-
 static int step(loop_state *d) {
   ch_tune *t = d->t;
   ch_step_result r;
@@ -77,7 +64,9 @@ static int step(loop_state *d) {
   d->training += ch_machine_seconds() - begin;
   d->examples += examples;
   d->tokens += tokens;
-  write_step(t, &r, examples, tokens);
+  char counts[80];
+  ch_format(counts, sizeof counts, "\"examples\":%d,\"tokens\":%" PRId64, examples, tokens);
+  ch_metrics_step(&t->metrics, t->trainer.step, &r, counts);
   choir_finetune_event e = make_event(d, CHOIR_EVENT_STEP);
   e.loss = r.loss, e.rate = r.rate, e.gradient_norm = r.gradient_norm;
   tell(d, &e);
@@ -114,7 +103,7 @@ static int checkpoint(loop_state *d) {
   return CHOIR_OK;
 }
 
-/* Of equal ones the first evaluation is the best. Its result is written before the checkpoint that knows of it: a run
+/* The first of equal evaluations is the best. Its result is written before the checkpoint that knows of it: a run
  * that is killed between the two comes here once more. */
 static int evaluate(loop_state *d) {
   ch_tune *t = d->t;
@@ -134,10 +123,6 @@ static int evaluate(loop_state *d) {
   return checkpoint(d);
 }
 
-static int due(const ch_tune *t, int64_t every) {
-  return t->trainer.step == t->config.train.steps || (every > 0 && t->trainer.step % every == 0);
-}
-
 static int loop(loop_state *d) {
   ch_tune *t = d->t;
   const choir_train_config *c = &t->config.train;
@@ -148,15 +133,14 @@ static int loop(loop_state *d) {
   while (!is_done(t) && !d->stop) {
     CH_TRY(step(d));
     int better = 0;
-    if (due(t, every)) {
+    if (ch_trainer_is_due(&t->trainer, every)) {
       CH_TRY(evaluate(d));
       better = t->state.best_step == t->trainer.step; /* its checkpoint is there */
     }
-    if (!better && (d->stop || is_done(t) || due(t, c->checkpoint_every))) CH_TRY(checkpoint(d));
+    if (!better && (d->stop || is_done(t) || ch_trainer_is_due(&t->trainer, c->checkpoint_every)))
+      CH_TRY(checkpoint(d));
   }
-  if (is_done(t)) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
-                  t->trainer.step, c->steps);
+  return is_done(t) ? CHOIR_OK : ch_trainer_stopped(&t->trainer);
 }
 
 static void write_head(ch_tune *t) {

@@ -67,6 +67,16 @@ void ch_eval_bytes(choir_eval_result *r, double bytes) {
   r->bits_per_byte = bytes > 0 ? r->loss * (double)r->tokens / bytes / log(2) : 0;
 }
 
+int64_t ch_window_cut(const int32_t *window, int T, int32_t *token, int32_t *target) {
+  int64_t targets = 0;
+  for (int t = 0; t < T; t++) {
+    target[t] = window[t + 1];
+    token[t] = target[t] < 0 ? -1 : window[t];
+    targets += target[t] >= 0;
+  }
+  return targets;
+}
+
 /* Windows begin .. end-1 as tokens and targets in `rows` rows, those beyond them padding. Gives how many targets. */
 static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int rows, int32_t *row, int32_t *token,
                           int32_t *target) {
@@ -77,11 +87,7 @@ static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int r
       w->get(w, (begin + b) * w->stride % w->count, row);
     else
       for (int t = 0; t <= T; t++) row[t] = -1;
-    for (int t = 0; t < T; t++) {
-      token[b * T + t] = row[t + 1] < 0 ? -1 : row[t]; /* a token without a target has nothing to predict */
-      target[b * T + t] = row[t + 1];
-      targets += row[t + 1] >= 0;
-    }
+    targets += ch_window_cut(row, T, token + b * T, target + b * T);
   }
   return targets;
 }
@@ -164,4 +170,36 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
   result->unigram_loss = baseline / (double)result->tokens;
   result->perplexity = exp(result->loss);
   return CHOIR_OK;
+}
+
+/* ---- statistics of layers, meanwhile */
+
+static void count_layer(void *context, const choir_routing *routing) {
+  const ch_layer_stats *w = context;
+  choir_route_stats_count(&w->layer[routing->moe], routing);
+  if (w->also) w->also(w->context, routing);
+}
+
+int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) {
+  int layers = choir_model_moe_layers(model);
+  w->layers = 0;
+  w->layer = calloc((size_t)layers + 1, sizeof *w->layer);
+  if (!w->layer) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d layers", layers);
+  for (; w->layers < layers; w->layers++) {
+    int code = choir_route_stats_begin(choir_model_config_of(model)->model.experts, vocab_size, &w->layer[w->layers]);
+    if (!code) continue;
+    ch_layer_stats_free(w);
+    return code;
+  }
+  choir_model_on_routing(model, count_layer, w);
+  return CHOIR_OK;
+}
+
+void ch_layer_stats_end(choir_model *model) { choir_model_on_routing(model, NULL, NULL); }
+
+void ch_layer_stats_free(ch_layer_stats *w) {
+  for (int i = 0; i < w->layers; i++) choir_route_stats_free(&w->layer[i]);
+  free(w->layer);
+  w->layer = NULL;
+  w->layers = 0;
 }

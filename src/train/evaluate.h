@@ -24,6 +24,10 @@ int64_t ch_windows_stride(int64_t count);
 /* A text's, in their order. */
 ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length);
 
+/* Cuts a window [T+1] into tokens and targets; a token without a target has nothing to predict and is padding, too.
+ * Gives how many targets. */
+int64_t ch_window_cut(const int32_t *window, int T, int32_t *token, int32_t *target);
+
 /* log p of each token under unigram counts with add-one smoothing: [V]. NULL: no memory. */
 double *ch_unigram_log(const uint64_t *counts, int vocab_size);
 
@@ -38,5 +42,21 @@ void ch_eval_bytes(choir_eval_result *result, double bytes);
  * evaluation. `unigram` may be NULL. */
 int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t limit, const double *unigram,
                 int (*progress)(void *context, int64_t done, int64_t total), void *context, choir_eval_result *result);
+
+/* Statistics of every MoE layer while a model is evaluated. */
+typedef struct ch_layer_stats {
+  int layers;
+  choir_route_stats *layer;    /* [layers] */
+  choir_routing_callback also; /* sees what the statistics see; or NULL */
+  void *context;
+} ch_layer_stats;
+
+/* Empty statistics, and from now on they grow with every pass of the model; `also` and `context` stay. vocab_size 0:
+ * the cheap ones. *w must stay in its place until ch_layer_stats_end. CHOIR_ERROR_MEMORY. */
+int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w);
+
+/* Nobody looks any more; the statistics stay. */
+void ch_layer_stats_end(choir_model *model);
+void ch_layer_stats_free(ch_layer_stats *w);
 
 #endif

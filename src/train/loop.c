@@ -4,10 +4,10 @@
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "base/machine.h"
 #include "comm/collective.h"
 #include "comm/watch.h"
@@ -57,42 +57,58 @@ static int32_t *next_batch(ch_run *run) {
   for (int64_t row = 0; row < n / T; row++) {
     int64_t b = row % B;
     if (!b) ch_data_next(run->data, c->seed, T, &run->position, B, windows);
-    memcpy(token + row * T, windows + b * (T + 1), (size_t)T * sizeof *token);
-    memcpy(target + row * T, windows + b * (T + 1) + 1, (size_t)T * sizeof *target);
+    ch_window_cut(windows + b * (T + 1), T, token + row * T, target + row * T);
   }
   return target;
 }
 
-int ch_run_step(ch_run *run, choir_train_event *e) {
-  ch_step_result r;
+int ch_run_step(ch_run *run, ch_step_result *r) {
   const int32_t *target = next_batch(run);
-  CH_TRY(ch_trainer_step(&run->trainer, run->batch, target, &r));
-  e->step = run->trainer.step;
-  e->tokens = e->step * ch_step_tokens(&run->config.train);
-  e->loss = r.loss;
-  e->aux_loss = r.aux_loss;
-  e->rate = r.rate;
-  e->gradient_norm = r.gradient_norm;
-  e->dropped = r.routing.dropped;
-  e->unrouted = r.routing.unrouted;
-  e->imbalance = r.routing.imbalance;
-  e->fill = r.routing.fill;
-  return CHOIR_OK;
+  return ch_trainer_step(&run->trainer, run->batch, target, r);
 }
 
-static void measure(const loop_state *d, double seconds, choir_train_event *e) {
-  int64_t done = e->step - d->first_step;
-  e->tokens_per_second = (double)e->tokens / (double)e->step / seconds;
-  e->gflops = e->tokens_per_second * d->flops_per_token * 1e-9;
-  e->peak_gflops = d->peak_gflops;
-  e->seconds_left = (double)(e->steps - e->step) * (ch_machine_seconds() - d->begin) / (double)done;
+static choir_train_event step_event(const loop_state *d, const ch_step_result *r, double seconds,
+                                    const ch_rank_times *ranks) {
+  int64_t step = d->run->trainer.step, steps = d->run->config.train.steps,
+          tokens = ch_step_tokens(&d->run->config.train);
+  double speed = (double)tokens / seconds, a_step = (ch_machine_seconds() - d->begin) / (double)(step - d->first_step);
+  return (choir_train_event){.kind = CHOIR_EVENT_STEP,
+                             .step = step,
+                             .steps = steps,
+                             .tokens = step * tokens,
+                             .loss = r->loss,
+                             .aux_loss = r->aux_loss,
+                             .rate = r->rate,
+                             .gradient_norm = r->gradient_norm,
+                             .dropped = r->routing.dropped,
+                             .unrouted = r->routing.unrouted,
+                             .imbalance = r->routing.imbalance,
+                             .fill = r->routing.fill,
+                             .seconds = seconds,
+                             .tokens_per_second = speed,
+                             .gflops = speed * d->flops_per_token * 1e-9,
+                             .peak_gflops = d->peak_gflops,
+                             .seconds_left = (double)(steps - step) * a_step,
+                             .ranks = ranks->ranks,
+                             .slowest_rank = ranks->slowest,
+                             .sent_bytes = ranks->bytes,
+                             .sent_messages = ranks->messages,
+                             .waited = ranks->waited};
+}
+
+/* The step's lines in both files. */
+static void write_step(loop_state *d, const ch_step_result *r, const choir_train_event *e, const ch_rank_times *ranks) {
+  char counts[80];
+  ch_format(counts, sizeof counts, "\"fill\":%.9g,\"tokens\":%" PRId64, r->routing.fill, e->tokens);
+  ch_metrics_step(&d->metrics, e->step, r, counts);
+  ch_metrics_timing(&d->metrics, e, ranks);
 }
 
 static void tell(loop_state *d, const choir_train_event *e) {
   if (d->options->event && d->options->event(d->options->context, e)) d->stop = 1;
 }
 
-/* What there is to say beside the numbers. */
+/* Notices that have gathered since the last step. */
 static void tell_notices(loop_state *d) {
   const char *text = choir_notices();
   choir_train_event e = {
@@ -177,11 +193,7 @@ static int checkpoint(loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-static int due(int64_t every, const ch_run *run) {
-  return run->trainer.step == run->config.train.steps || (every > 0 && run->trainer.step % every == 0);
-}
-
-/* What any rank wishes; of several the last. */
+/* A rank wishes one of these; of several wishes the last counts. */
 typedef enum { GO_ON, TRY_AGAIN, STOP, GIVE_UP } wish;
 
 static int ask_all(loop_state *d, wish *wished) {
@@ -196,27 +208,20 @@ static int ask_all(loop_state *d, wish *wished) {
 static int step(loop_state *d, choir_train_event *e) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
+  ch_step_result r;
   double begin = ch_machine_seconds();
-  *e = (choir_train_event){.kind = CHOIR_EVENT_STEP, .steps = c->steps};
   const ch_traffic before = ch_traffic_of(comm_of(run)); /* of evaluations and checkpoints, too */
   ch_watch_section(comm_of(run), "step", run->trainer.step + 1);
-  CH_TRY(ch_run_step(run, e));
+  CH_TRY(ch_run_step(run, &r));
   double seconds = ch_machine_seconds() - begin;
-  measure(d, seconds, e);
-  ch_metrics_step(&d->metrics, e);
   const ch_rank_times ranks = ch_rank_times_since(comm_of(run), &before);
-  e->seconds = seconds;
-  ch_metrics_timing(&d->metrics, e, &ranks);
-  e->ranks = ranks.ranks;
-  e->slowest_rank = ranks.slowest;
-  e->sent_bytes = ranks.bytes;
-  e->sent_messages = ranks.messages;
-  e->waited = ranks.waited;
+  *e = step_event(d, &r, seconds, &ranks);
+  write_step(d, &r, e, &ranks);
   tell(d, e);
-  if (due(c->eval_every, run)) CH_TRY(evaluate(d, *e));
+  if (ch_trainer_is_due(&run->trainer, c->eval_every)) CH_TRY(evaluate(d, *e));
   wish wished;
   CH_TRY(ask_all(d, &wished));
-  if (wished != GO_ON || due(c->checkpoint_every, run)) {
+  if (wished != GO_ON || ch_trainer_is_due(&run->trainer, c->checkpoint_every)) {
     CH_TRY(checkpoint(d, *e));
     d->stopping |= ch_comm_max(comm_of(run), d->stop) != 0; /* asked while it was written */
   }
@@ -257,9 +262,8 @@ static int loop(loop_state *d) {
   if (run->trainer.step == steps) return CHOIR_OK;
   /* What the screen and pages say is of the end. Its line lies behind what the checkpoint knows of, so a resumed run
    * cuts it off and is one that nobody stopped. */
-  if (!due(run->config.train.eval_every, run)) CH_TRY(evaluate(d, e));
-  return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
-                  run->trainer.step, steps);
+  if (!ch_trainer_is_due(&run->trainer, run->config.train.eval_every)) CH_TRY(evaluate(d, e));
+  return ch_trainer_stopped(&run->trainer);
 }
 
 static int prepare(loop_state *d) {

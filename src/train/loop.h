@@ -8,9 +8,8 @@
 /* Memory for batches and for the probabilities that evaluations compare with. */
 int ch_run_plan(ch_run *run);
 
-/* The next step, on the next batch; fills the event's step, tokens, losses, rate, gradient_norm and routing.
- * Collective. */
-int ch_run_step(ch_run *run, choir_train_event *e);
+/* The next step, on the next batch. Collective. */
+int ch_run_step(ch_run *run, ch_step_result *r);
 
 /* Steps until the config's number of steps, the caller's stop, or an error. */
 int ch_run_loop(ch_run *run, const choir_train_options *options);

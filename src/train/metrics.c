@@ -65,15 +65,14 @@ void ch_metrics_run(ch_metrics *m, const ch_run *run) {
 }
 
 /* By hand, because steps allocate nothing. */
-void ch_metrics_step(ch_metrics *m, const choir_train_event *e) {
+void ch_metrics_step(ch_metrics *m, int64_t step, const ch_step_result *r, const char *more) {
   char line[640];
-  int length =
-      ch_format(line, sizeof line,
-                "{\"event\":\"step\",\"step\":%" PRId64
-                ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
-                "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,\"fill\":%.9g,\"tokens\":%" PRId64 "}\n",
-                e->step, e->loss, e->aux_loss, e->rate, e->gradient_norm, e->dropped, e->unrouted, e->imbalance,
-                e->fill, e->tokens);
+  int length = ch_format(line, sizeof line,
+                         "{\"event\":\"step\",\"step\":%" PRId64
+                         ",\"loss\":%.9g,\"aux_loss\":%.9g,\"rate\":%.9g,\"gradient_norm\":%.9g,"
+                         "\"dropped\":%.9g,\"unrouted\":%.9g,\"imbalance\":%.9g,%s}\n",
+                         step, r->loss, r->aux_loss, r->rate, r->gradient_norm, r->routing.dropped, r->routing.unrouted,
+                         r->routing.imbalance, more);
   ch_log_add(&m->results, line, (size_t)length);
 }
 

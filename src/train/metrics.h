@@ -6,7 +6,6 @@
 #include <jansson.h>
 
 #include "train/evaluate.h"
-#include "train/layer_stats.h"
 #include "train/log.h"
 #include "train/ranks.h"
 #include "train/run.h"
@@ -26,7 +25,8 @@ void ch_metrics_line(ch_metrics *m, json_t *object);
 void ch_metrics_run(ch_metrics *m, const ch_run *run);
 /* The process that goes on from here: when, on which machine and data, with how many threads. */
 void ch_metrics_process(ch_metrics *m, const ch_run *run);
-void ch_metrics_step(ch_metrics *m, const choir_train_event *e);
+/* `more`: fields that stand behind those of every step. */
+void ch_metrics_step(ch_metrics *m, int64_t step, const ch_step_result *r, const char *more);
 void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, const ch_rank_times *ranks);
 
 /* One evaluation: its loss, and how every MoE layer routed. */

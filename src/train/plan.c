@@ -65,6 +65,8 @@ int ch_trainer_commit(ch_trainer *t) {
   CH_TRY(ch_model_make_gradients(model));
   CH_TRY(ch_arena_commit(&t->state));
   ch_optimizer_alloc(&t->optimizer, &t->state);
+  if (!(t->batch = calloc((size_t)model->config.train.accumulate, sizeof *t->batch)))
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d micro-batches", model->config.train.accumulate);
   if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
       !(t->twice = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->twice)))
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
@@ -75,11 +77,12 @@ void ch_trainer_free(ch_trainer *t) {
   ch_optimizer_free(&t->optimizer);
   ch_arena_free(&t->state);
   choir_model_free(t->model);
+  free(t->batch);
   free(t->twice);
   *t = (ch_trainer){0};
 }
 
-/* What a process has beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB
+/* A process has this beside arenas. Measured, not counted: the program, its libraries and what these allocate, 13 MiB
  * of which are pages of files. Counted: the batch of a step and what it is cut from, that of an evaluation, unigram
  * probabilities. */
 static int64_t process_bytes(const choir_config *config) {

@@ -1,9 +1,10 @@
-/* A run in progress on built data. */
+/* A run in progress on built data, its directory and its checkpoints. */
 #ifndef CH_TRAIN_RUN_H
 #define CH_TRAIN_RUN_H
 
 #include "api/ranks.h"
 #include "data/reader.h"
+#include "file/claim.h"
 #include "train/step.h"
 
 typedef struct ch_run {
@@ -27,7 +28,25 @@ typedef struct ch_run {
 /* Writes a checkpoint of the run, as ch_state_save. */
 int ch_checkpoint_save(ch_run *run, char *path);
 
-/* Loads one into a run whose trainer has its memory. The data must be the run's own. */
-int ch_checkpoint_load(ch_run *run, const char *path);
+/* The config that the run goes on with: `given`, or (NULL) the run's own, which must describe the same model. steps
+ * [count]: of the checkpoints that are there, the newest first. */
+int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *steps, int count);
+
+/* Loads the newest of some checkpoints that `load` takes into the trainer, and tells of those passed over. Where none
+ * will do, or one is refused for what was asked for (CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_MEMORY): the error. */
+int ch_resume_newest(const ch_trainer *trainer, const int64_t *steps, int count,
+                     int (*load)(void *context, int64_t step), void *context);
+
+/* Loads the newest checkpoint that is whole and this run's, and tells of those passed over; run->config_changed says
+ * whether its steps were made with another config. An error where there are some and none will do: beginning anew would
+ * throw the log away. */
+int ch_resume_state(ch_run *run, const int64_t *steps, int count);
+
+/* CHOIR_ERROR_ARGUMENT where a run has begun in a directory: a fresh one may not write over it. */
+int ch_run_directory_unused(const char *out);
+
+/* Makes a run's directory and that of its checkpoints, locks the first, and removes what dead processes left there.
+ * Release the claim after an error, too. CHOIR_ERROR_ARGUMENT where it holds built data. */
+int ch_run_directory_take(ch_claim *claim, const char *out);
 
 #endif

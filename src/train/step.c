@@ -7,18 +7,20 @@
 #include "base/error.h"
 #include "train/update.h"
 
-/* The loss of a micro-batch counts loss / targets * share, its auxiliary loss `batch`. */
+/* A step's micro-batches share these: its update, what its losses count by, and their sums. */
 typedef struct {
-  double targets, share, batch;
-} weights;
+  ch_update update;
+  double targets; /* of all of them; a step without any has no loss */
+  double loss, aux_loss;
+} step_state;
 
-/* The step's micro-batch number `a`, forward and backward. update: of the layers, within the backward pass, or NULL.
- * sums: of the loss and of the auxiliary loss, added to. */
-static void run_pass(ch_trainer *t, int a, const ch_batch *b, weights w, ch_update *update, double *sums) {
+/* The step's micro-batch number `a`, forward and backward, with the layers' updates where these come in between. */
+static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
   const choir_config *config = &t->model->config;
   const choir_train_config *c = &config->train;
   int after = config->model.router.threshold_after > 0;
   uint64_t micro = (uint64_t)(t->step * c->accumulate + a);
+  double share = 1.0 / c->accumulate;
   ch_pass pass = {.B = ch_pass_sequences(config),
                   .T = b->T,
                   .shards = b->row ? 1 : c->shards,
@@ -32,16 +34,16 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, weights w, ch_upda
                   .partial = a + 1 < c->accumulate,
                   .drawn_twice = t->twice != NULL,
                   .observe = 1,
-                  .weight = (real)(w.share / w.targets),
-                  .aux_scale = (real)w.batch,
+                  .weight = (real)(1 / s->targets),
+                  .aux_scale = (real)share,
                   .dropout = c->dropout,
-                  .ready = update ? ch_update_layer : NULL,
-                  .context = update,
+                  .ready = t->model->share_gradients ? ch_update_layer : NULL,
+                  .context = &s->update,
                   .seed = c->seed,
                   .micro = micro};
   ch_transformer_run(&t->model->x, &t->model->net, &pass);
-  sums[0] += pass.loss_sum / w.targets * w.share;
-  sums[1] += pass.aux_loss * w.batch;
+  s->loss += pass.loss_sum / s->targets;
+  s->aux_loss += pass.aux_loss * share;
 }
 
 /* A micro-batch every sequence of which comes two times: copies in t->twice. */
@@ -54,15 +56,6 @@ static ch_batch doubled(const ch_trainer *t, const ch_batch *b) {
     for (int r = 0; r < b->rows && b->row; r++) row[i * b->rows + r] = (int32_t)(i * n + b->row[r]);
   }
   return (ch_batch){.T = b->T, .token = token, .row = b->row ? row : NULL, .rows = 2 * b->rows, .target = target};
-}
-
-static void run_batch(ch_trainer *t, int a, const ch_batch *b, weights w, ch_update *update, double *sums) {
-  ch_batch twice;
-  if (t->twice) {
-    twice = doubled(t, b);
-    b = &twice;
-  }
-  run_pass(t, a, b, w, update, sums);
 }
 
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
@@ -87,44 +80,17 @@ int ch_trainer_check_weights(const ch_trainer *t, double loss) {
   return ch_model_bad_weight(t->model) ? ch_trainer_not_finite(t, t->step, loss) : CHOIR_OK;
 }
 
-/* What a step's micro-batches have in common: its update and sums. */
-typedef struct {
-  ch_update update;
-  int in_backward;
-  double sums[2];
-} step_state;
-
-static step_state begin_step(ch_trainer *t) {
-  ch_transformer_clear_stats(&t->model->net);
-  return (step_state){.update = {.x = &t->model->x, .optimizer = &t->optimizer, .step = t->step + 1},
-                      .in_backward = t->model->share_gradients};
-}
-
 /* The update. Nothing is updated from what is not finite. */
 static int finish_step(ch_trainer *t, step_state *s, ch_step_result *r) {
   const ch_transformer *net = &t->model->net;
-  *r = (ch_step_result){.loss = s->sums[0],
-                        .aux_loss = s->sums[1],
+  *r = (ch_step_result){.loss = s->loss,
+                        .aux_loss = s->aux_loss,
                         .rate = ch_schedule_rate(&t->model->config.train, s->update.step),
                         .routing = ch_route_stats_summary(net->stats, net->moe_layers)};
-  r->gradient_norm = ch_update_finish(&s->update, s->in_backward, r->loss);
+  r->gradient_norm = ch_update_finish(&s->update, t->model->share_gradients, r->loss);
   if (s->update.stopped) return ch_trainer_not_finite(t, s->update.step, r->loss);
   t->step = s->update.step;
   return CHOIR_OK;
-}
-
-int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *r) {
-  const choir_config *config = &t->model->config;
-  const choir_train_config *c = &config->train;
-  int64_t once = (int64_t)c->batch_sequences * c->sequence_length,
-          n = (int64_t)ch_pass_sequences(config) * c->sequence_length;
-  double share = 1.0 / c->accumulate;
-  step_state s = begin_step(t);
-  for (int a = 0; a < c->accumulate; a++) {
-    ch_batch b = {.T = c->sequence_length, .token = token + a * once, .target = target + a * once};
-    run_batch(t, a, &b, (weights){(double)n, share, share}, s.in_backward ? &s.update : NULL, s.sums);
-  }
-  return finish_step(t, &s, r);
 }
 
 /* Positions that have a target. */
@@ -138,9 +104,30 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r
   const choir_train_config *c = &t->model->config.train;
   int64_t targets = 0;
   for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
-  int64_t all = targets * (t->twice ? 2 : 1);
-  weights w = {(double)(all > 0 ? all : 1), 1, 1.0 / c->accumulate};
-  step_state s = begin_step(t);
-  for (int a = 0; a < c->accumulate; a++) run_batch(t, a, &batches[a], w, s.in_backward ? &s.update : NULL, s.sums);
+  if (t->twice) targets *= 2;
+  step_state s = {.update = {.x = &t->model->x, .optimizer = &t->optimizer, .step = t->step + 1},
+                  .targets = targets ? (double)targets : 1};
+  ch_transformer_clear_stats(&t->model->net);
+  for (int a = 0; a < c->accumulate; a++) {
+    const ch_batch b = t->twice ? doubled(t, &batches[a]) : batches[a];
+    run_pass(t, a, &b, &s);
+  }
   return finish_step(t, &s, r);
+}
+
+int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *r) {
+  const choir_train_config *c = &t->model->config.train;
+  int64_t once = (int64_t)c->batch_sequences * c->sequence_length;
+  for (int a = 0; a < c->accumulate; a++)
+    t->batch[a] = (ch_batch){.T = c->sequence_length, .token = token + a * once, .target = target + a * once};
+  return ch_trainer_step_on(t, t->batch, r);
+}
+
+int ch_trainer_is_due(const ch_trainer *t, int64_t every) {
+  return t->step == t->model->config.train.steps || (every > 0 && t->step % every == 0);
+}
+
+int ch_trainer_stopped(const ch_trainer *t) {
+  return ch_error(CHOIR_ERROR_INTERRUPTED, "stopped after step %" PRId64 " of %" PRId64 "; its checkpoint is saved",
+                  t->step, t->model->config.train.steps);
 }

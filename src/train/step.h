@@ -7,22 +7,6 @@
 #include "moe/route_stats.h"
 #include "train/optimizer.h"
 
-typedef struct ch_trainer {
-  choir_model *model; /* owned; its config says what a step is */
-  ch_optimizer optimizer;
-  ch_arena state; /* of the optimizer */
-  int32_t *twice; /* of a micro-batch every sequence of which comes two times; NULL where it comes once */
-  int64_t room;   /* tokens of the longest pass */
-  int64_t step;   /* done */
-} ch_trainer;
-
-typedef struct ch_step_result {
-  double loss;     /* mean over the targets, in nats */
-  double aux_loss; /* weighted, summed over layers */
-  double rate, gradient_norm;
-  ch_route_summary routing; /* of all MoE layers */
-} ch_step_result;
-
 /* A micro-batch: batch_sequences sequences of T tokens, and what is to be predicted at which positions. */
 typedef struct ch_batch {
   int T;
@@ -31,6 +15,23 @@ typedef struct ch_batch {
   int rows;
   const int32_t *target; /* [rows or batch_sequences,T]; negative: none */
 } ch_batch;
+
+typedef struct ch_trainer {
+  choir_model *model; /* owned; its config says what a step is */
+  ch_optimizer optimizer;
+  ch_arena state;  /* of the optimizer */
+  ch_batch *batch; /* [accumulate] of a step on whole windows */
+  int32_t *twice;  /* of a micro-batch every sequence of which comes two times; NULL where it comes once */
+  int64_t room;    /* tokens of the longest pass */
+  int64_t step;    /* done */
+} ch_trainer;
+
+typedef struct ch_step_result {
+  double loss;     /* mean over the targets, in nats */
+  double aux_loss; /* weighted, summed over layers */
+  double rate, gradient_norm;
+  ch_route_summary routing; /* of all MoE layers */
+} ch_step_result;
 
 /* Tokens of a step, of all ranks: accumulate x batch_sequences x sequence_length. */
 int64_t ch_step_tokens(const choir_train_config *config);
@@ -57,14 +58,19 @@ int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *memory);
 int ch_trainer_commit(ch_trainer *t);
 void ch_trainer_free(ch_trainer *t);
 
-/* One step on token and target [ch_step_tokens]: forward and backward of every micro-batch, update.
- * What the routers keep takes part. Collective. CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss
- * or a gradient is not finite. */
+/* One step on `accumulate` micro-batches, of any length up to the config's (ch_trainer_plan_batches): forward and
+ * backward of each, update. The loss is the mean over all their targets. What the routers keep takes part. Collective.
+ * CHOIR_ERROR_NUMERIC, with nothing updated from there on, when the loss or a gradient is not finite. */
+int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *result);
+
+/* The same on token and target [ch_step_tokens], cut into micro-batches of the config's size. */
 int ch_trainer_step(ch_trainer *t, const int32_t *token, const int32_t *target, ch_step_result *result);
 
-/* The same on `accumulate` micro-batches, of any length up to the config's (ch_trainer_plan_batches). The loss is the
- * mean over all their targets. */
-int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *result);
+/* Nonzero behind every `every`-th step (0: none), and behind the last. */
+int ch_trainer_is_due(const ch_trainer *t, int64_t every);
+
+/* CHOIR_ERROR_INTERRUPTED, for a run that was asked to stop and has saved. */
+int ch_trainer_stopped(const ch_trainer *t);
 
 /* The error for a loss or gradient that is not finite: names the first weight or gradient that is not. */
 int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss);

@@ -13,11 +13,9 @@
 #include "file/file.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "train/directory.h"
 #include "train/layout.h"
 #include "train/loop.h"
 #include "train/ranks.h"
-#include "train/resume.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_run *run, const char *directory) {
@@ -77,16 +75,14 @@ static int check_free(const char *path) {
 static int fresh_config(ch_run *run, const choir_train_options *o) {
   char path[PATH_MAX];
   if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
-  snprintf(path, sizeof path, "%s/metrics.jsonl", o->out);
-  if (access(path, F_OK) == 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", o->out);
+  CH_TRY(ch_run_directory_unused(o->out));
   snprintf(path, sizeof path, "%s/config.json", o->out);
   CH_TRY(check_free(path));
   run->config = *o->config;
   return CHOIR_OK;
 }
 
-/* What data a run reads stands in RUN/data.path, so that resuming needs no more than the directory. Written by
+/* RUN/data.path says what data a run reads, so that resuming needs no more than the directory. Written by
  * keep_settings, once that data has been found to fit. */
 static int data_path(const choir_train_options *o, char *path) {
   char file[PATH_MAX];
@@ -101,6 +97,27 @@ static int data_path(const choir_train_options *o, char *path) {
   return CHOIR_OK;
 }
 
+/* What a weight of a feed-forward was trained for it goes on with, also where a dense layer becomes experts. */
+static int same_activations(const char *path, const choir_model_config *from, const choir_model_config *to) {
+  for (int l = 0; l < from->layers && l < to->layers; l++) {
+    const char *before = ch_config_is_moe(from, l) ? from->expert_activation : from->activation;
+    int moe = ch_config_is_moe(to, l);
+    const char *now = moe ? to->expert_activation : to->activation;
+    if (strcmp(before, now))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: layer %d is %s there, and %s here: set model.%s to %s", path, l, before,
+                      now, moe ? "expert_activation" : "activation", before);
+  }
+  return CHOIR_OK;
+}
+
+static int check_activations(const ch_run *run) {
+  char path[PATH_MAX + 32];
+  choir_config from;
+  snprintf(path, sizeof path, "%s/config.json", run->from);
+  CH_TRY(choir_config_load(path, &from));
+  return same_activations(path, &from.model, &run->trainer.model->config.model);
+}
+
 /* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
 static int start_from(ch_run *run) {
   char path[PATH_MAX + 32];
@@ -111,6 +128,7 @@ static int start_from(ch_run *run) {
   int same = choir_tokenizer_hash(tokenizer) == ch_data_tokenizer_hash(run->data), upcycled;
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
+  CH_TRY(check_activations(run));
   snprintf(path, sizeof path, "%s/model.safetensors", run->from);
   CH_TRY(ch_weights_start(&model->net.params, &model->x, path, &upcycled));
   return CHOIR_OK;
@@ -144,7 +162,8 @@ static int keep_settings(const ch_run *run) {
   return choir_config_save(&run->config, path);
 }
 
-/* What a run is of, before it has a model. steps [count]: of the checkpoints that are there, with resume. */
+/* Config, data and beginning of a run, before it has a model. steps [count]: of the checkpoints that are there, with
+ * resume. */
 static int find_parts(ch_run *run, const choir_train_options *o, int64_t **steps, int *count) {
   if (o->resume) CH_TRY(ch_checkpoint_list(o->out, steps, count));
   CH_TRY(o->resume ? ch_resume_config(run, o->config, *steps, *count) : fresh_config(run, o));

@@ -11,8 +11,7 @@
 #include "train/state.h"
 
 struct choir_trainer {
-  ch_trainer t; /* whose model is the caller's */
-  ch_batch *batch;
+  ch_trainer t;    /* whose model is the caller's */
   int32_t *target; /* [sequences,length] where the caller has none */
 };
 
@@ -30,9 +29,8 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
   ch_trainer_memory(&made->t, &memory);
   CH_TRY(ch_trainer_check_memory(&made->t, &memory));
   CH_TRY(ch_trainer_commit(&made->t));
-  made->batch = calloc((size_t)config.train.accumulate, sizeof *made->batch);
   made->target = reallocarray(NULL, (size_t)tokens_of(made), sizeof *made->target);
-  if (!made->batch || !made->target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch");
+  if (!made->target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch");
   return CHOIR_OK;
 }
 
@@ -54,7 +52,6 @@ void choir_trainer_free(choir_trainer *trainer) {
   if (trainer->t.model) ch_model_end_training(trainer->t.model);
   trainer->t.model = NULL; /* the caller's */
   ch_trainer_free(&trainer->t);
-  free(trainer->batch);
   free(trainer->target);
   free(trainer);
 }
@@ -92,7 +89,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
                        choir_trainer_result *result) {
   ch_trainer *t = &trainer->t;
   const choir_train_config *c = &t->model->config.train;
-  int64_t once = (int64_t)c->batch_sequences * c->sequence_length, count = 0;
+  int64_t count = 0;
   ch_step_result r;
   CH_TRY(ch_model_check_idle(t->model));
   CH_TRY(check(trainer, "token", tokens, 0));
@@ -102,9 +99,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
   if (!count) return ch_error(CHOIR_ERROR_ARGUMENT, "no position has a target: there is nothing to learn");
   CH_TRY(own_routing(t->model));
   CH_TRY(ch_model_plan(t->model, ch_pass_sequences(&t->model->config), c->sequence_length, 1));
-  for (int a = 0; a < c->accumulate; a++)
-    trainer->batch[a] = (ch_batch){.T = c->sequence_length, .token = tokens + a * once, .target = target + a * once};
-  CH_TRY(ch_trainer_step_on(t, trainer->batch, &r));
+  CH_TRY(ch_trainer_step(t, tokens, target, &r));
   *result = (choir_trainer_result){.step = t->step,
                                    .targets = count,
                                    .loss = r.loss,

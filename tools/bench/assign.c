@@ -56,7 +56,7 @@ static void repeat(void *context) {
 }
 
 static int measure(ch_bench *b, assign_case *c) {
-  choir_bench_result *r = b->result;
+  ch_bench_result *r = b->result;
   const ch_route_args *a = &c->args;
   double layer;
   repeat(c);

@@ -6,48 +6,48 @@
 
 #include "op/backend.h"
 
-enum { CHOIR_BENCH_PARTS = 8, CHOIR_BENCH_FIGURES = 8, CHOIR_BENCH_TEXT = 256 };
+enum { CH_BENCH_PARTS = 8, CH_BENCH_FIGURES = 8, CH_BENCH_TEXT = 256 };
 
-typedef struct choir_bench_options {
+typedef struct ch_bench_options {
   int threads;         /* 0: all CPUs of the process */
   int repetitions;     /* at least; 0: 7 */
   double seconds;      /* repeats for at least this long, too; 0: 0.2 */
-  const ch_peak *peak; /* from choir_bench_peak in the same run; NULL: no shares of peak */
+  const ch_peak *peak; /* from ch_bench_peak in the same run; NULL: no shares of peak */
   const char *backend; /* that is measured; NULL: "cpu" */
-} choir_bench_options;
-#define CHOIR_BENCH_OPTIONS_INIT \
+} ch_bench_options;
+#define CH_BENCH_OPTIONS_INIT \
   { 0 }
 
-typedef struct choir_bench_part {
+typedef struct ch_bench_part {
   const char *name;
   double seconds; /* mean of one repetition */
-} choir_bench_part;
+} ch_bench_part;
 
-typedef struct choir_bench_figure {
+typedef struct ch_bench_number {
   const char *name; /* with its unit: "experts a token" */
   double value;
-} choir_bench_figure;
+} ch_bench_number;
 
-typedef struct choir_bench_result {
-  char problem[CHOIR_BENCH_TEXT]; /* with every key, defaults too */
-  int repetitions;                /* that were timed, after one that was not */
-  double seconds, min_seconds;    /* median and least time of one repetition */
-  double flops, bytes;            /* of one repetition; bytes only where memory is the limit, else 0 */
-  double gflops, gbs;             /* flops and bytes by the median time, in 10^9 */
-  double rate;                    /* what people ask for ... */
-  const char *unit;               /* ... in "GFLOP/s", "GB/s", "tokens/s", "MB/s" */
-  int64_t tokens;                 /* of one repetition, where there are any: what groups compare by; else 0 */
+typedef struct ch_bench_result {
+  char problem[CH_BENCH_TEXT]; /* with every key, defaults too */
+  int repetitions;             /* that were timed, after one that was not */
+  double seconds, min_seconds; /* median and least time of one repetition */
+  double flops, bytes;         /* of one repetition; bytes only where memory is the limit, else 0 */
+  double gflops, gbs;          /* flops and bytes by the median time, in 10^9 */
+  double rate;                 /* what people ask for ... */
+  const char *unit;            /* ... in "GFLOP/s", "GB/s", "tokens/s", "MB/s" */
+  int64_t tokens;              /* of one repetition, where there are any: what groups compare by; else 0 */
   double share; /* of the peak: fp32 or bf16 products, or main memory where bytes is set: triad, reading for decode; 0:
                    unknown */
   double error; /* largest difference from the reference over its largest magnitude; NaN counts as wrong */
   double beside_products; /* moe: share of the time that is not in matrix products, or in GELU behind them */
   double layer_share;     /* assign, route: least time over that of the layer around it, forward and backward */
   int parts;              /* moe: where the time goes */
-  choir_bench_part part[CHOIR_BENCH_PARTS];
+  ch_bench_part part[CH_BENCH_PARTS];
   int figures; /* whatever else was measured */
-  choir_bench_figure figure[CHOIR_BENCH_FIGURES];
-  char note[CHOIR_BENCH_TEXT]; /* what the error was measured on, what is not timed */
-} choir_bench_result;
+  ch_bench_number figure[CH_BENCH_FIGURES];
+  char note[CH_BENCH_TEXT]; /* what the error was measured on, what is not timed */
+} ch_bench_result;
 
 /* Measures one case, "NAME key=value ...": for example
  *   moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16     one layer, forward and backward
@@ -67,24 +67,24 @@ typedef struct choir_bench_result {
  * docs/performance.md says what each measures. CHOIR_ERROR_ARGUMENT names an unknown case, key or value;
  * CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it; CHOIR_ERROR_MEMORY sizes that do not fit. options and result are
  * required. */
-int choir_bench(const char *problem, const choir_bench_options *options, choir_bench_result *result);
+int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result);
 
-/* What cases are held against: what the options' backend can do on their threads. */
-int choir_bench_peak(const choir_bench_options *options, ch_peak *peak);
+/* The rates that cases are held against: those of the options' backend on their threads. */
+int ch_bench_peak(const ch_bench_options *options, ch_peak *peak);
 
 /* The problems that `choir bench` runs by default, NULL-terminated. */
-const char *const *choir_bench_defaults(void);
+const char *const *ch_bench_defaults(void);
 
 /* Problems that belong together: each is compared with the first, by the time of a token. */
-typedef struct choir_bench_group {
+typedef struct ch_bench_group {
   const char *name, *what;
   const char *const *problems; /* NULL-terminated */
-} choir_bench_group;
+} ch_bench_group;
 
 /* The groups; behind the last, one without name. */
-const choir_bench_group *choir_bench_groups(void);
+const ch_bench_group *ch_bench_groups(void);
 
 /* The names of the cases, NULL-terminated. */
-const char *const *choir_bench_names(void);
+const char *const *ch_bench_names(void);
 
 #endif

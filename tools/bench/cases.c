@@ -1,4 +1,4 @@
-/* choir_bench: finds the case, reads its values, measures it. */
+/* ch_bench_run: finds the case, reads its values, measures it. */
 #include "bench/cases.h"
 
 #include <stdio.h>
@@ -46,7 +46,7 @@ enum { TABLES = 3 };
 static const char *const names[] = {"moe",       "assign", "route", "step",    "decode", "prompt", "tokenize",  "gemm",
                                     "attention", "head",   "gelu",  "rmsnorm", "select", "gather", "adafactor", NULL};
 
-const char *const *choir_bench_names(void) { return names; }
+const char *const *ch_bench_names(void) { return names; }
 
 static const ch_bench_case *find(const char *name) {
   for (int t = 0; t < TABLES; t++)
@@ -184,15 +184,15 @@ int ch_bench_against_reference(ch_bench *b) {
   return code ? code : compare(b);
 }
 
-int choir_bench(const char *problem, const choir_bench_options *options, choir_bench_result *result) {
-  char text[CHOIR_BENCH_TEXT], *rest = text;
+int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result) {
+  char text[CH_BENCH_TEXT], *rest = text;
   if (strlen(problem) >= sizeof text)
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench: a problem of %zu letters is too long", strlen(problem));
   strcpy(text, problem + strspn(problem, " \t"));
   const char *name = strsep(&rest, " \t\n");
   const ch_bench_case *c = find(name);
   if (!c) return CHOIR_ERROR_ARGUMENT;
-  *result = (choir_bench_result){0};
+  *result = (ch_bench_result){0};
   ch_bench b = {.which = c, .options = options, .result = result};
   b.backend = ch_backend_find(options->backend ? options->backend : "cpu");
   if (!b.backend) return CHOIR_ERROR_ARGUMENT;

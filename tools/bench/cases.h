@@ -1,5 +1,5 @@
-/* What the cases of choir_bench share: parsed values, arrays, timing, comparison with the reference. A new case is one
- * row in cases.c's table. */
+/* The cases of ch_bench_run share these: parsed values, arrays, timing, comparison with the reference. A new case is
+ * one row in cases.c's table. */
 #ifndef CH_BENCH_CASES_H
 #define CH_BENCH_CASES_H
 
@@ -11,14 +11,14 @@ enum { CH_BENCH_KEYS = 6, CH_BENCH_ARRAYS = 1024, CH_BENCH_OUTPUTS = 6, CH_BENCH
 
 typedef struct ch_bench {
   const struct ch_bench_case *which;
-  const choir_bench_options *options;
+  const ch_bench_options *options;
   int threads;               /* of options; they may be used */
   const ch_backend *backend; /* that is measured */
   const ch_memory *memory;   /* where arrays are made: of that backend, or of the reference */
-  choir_bench_result *result;
+  ch_bench_result *result;
   double value[CH_BENCH_KEYS]; /* in the order of the case's keys */
   ch_compute compute;
-  char word[CH_BENCH_WORDS][CHOIR_BENCH_TEXT]; /* in the order of the case's words */
+  char word[CH_BENCH_WORDS][CH_BENCH_TEXT]; /* in the order of the case's words */
   ch_arena array[CH_BENCH_ARRAYS];
   int arrays; /* how many */
   int drawn;  /* of them with random numbers, in the running `make`: the n-th of a case always holds the same ones */

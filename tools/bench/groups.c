@@ -44,7 +44,7 @@ static const char *const router_steps[] = {"step config=configs/0.1b-16e.json c=
                                            "step config=configs/0.1b-16e.json c=1 router=gshard_top2",
                                            "step config=configs/0.1b-16e.json c=2 router=switch_top1", NULL};
 
-static const choir_bench_group groups[] = {
+static const ch_bench_group groups[] = {
     {.name = "flat", .what = "what more experts cost a layer, tokens and c being the same", .problems = flat},
     {.name = "linear", .what = "what a token costs a layer, from few tokens to many", .problems = linear},
     {.name = "routers",
@@ -56,5 +56,5 @@ static const choir_bench_group groups[] = {
     {0},
 };
 
-const char *const *choir_bench_defaults(void) { return defaults; }
-const choir_bench_group *choir_bench_groups(void) { return groups; }
+const char *const *ch_bench_defaults(void) { return defaults; }
+const ch_bench_group *ch_bench_groups(void) { return groups; }

@@ -1,4 +1,4 @@
-/* Arrays, timing and comparison for the cases of choir_bench. */
+/* Arrays, timing and comparison for the cases of ch_bench_run. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -133,12 +133,12 @@ void ch_bench_time(ch_bench *b, void (*body)(void *context), void *context) {
   b->result->seconds = (time[(count - 1) / 2] + time[count / 2]) / 2;
 }
 
-int choir_bench_peak(const choir_bench_options *options, ch_peak *peak) {
+int ch_bench_peak(const ch_bench_options *options, ch_peak *peak) {
   return ch_backend_peak(options->backend ? options->backend : "cpu", options->threads, 0.5, 1, peak);
 }
 
 void ch_bench_rates(ch_bench *b, double flops, double bytes) {
-  choir_bench_result *r = b->result;
+  ch_bench_result *r = b->result;
   const ch_peak *peak = b->options->peak;
   r->flops = flops;
   r->bytes = bytes;
@@ -152,8 +152,8 @@ void ch_bench_rates(ch_bench *b, double flops, double bytes) {
 }
 
 void ch_bench_figure(ch_bench *b, const char *name, double value) {
-  choir_bench_result *r = b->result;
-  if (r->figures < CHOIR_BENCH_FIGURES) r->figure[r->figures++] = (choir_bench_figure){name, value};
+  ch_bench_result *r = b->result;
+  if (r->figures < CH_BENCH_FIGURES) r->figure[r->figures++] = (ch_bench_number){name, value};
 }
 
 void ch_bench_loads(ch_bench *b, const choir_router_options *options, const choir_route_stats *stats, int layers) {

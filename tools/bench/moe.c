@@ -258,7 +258,7 @@ static int sample_error(ch_bench *b, moe_case *c) {
   return code;
 }
 
-/* What the routing of the last repetition left undone, and how unevenly. */
+/* Reports what the routing of the last repetition left undone, and how unevenly. */
 static int add_loads(ch_bench *b, moe_case *c) {
   choir_route_stats stats;
   CH_TRY(ch_route_stats_make(b->memory, c->args.route.n, &c->saved.routing, &stats));
@@ -302,15 +302,15 @@ int ch_bench_moe(ch_bench *b) {
 }
 
 int ch_bench_layer_seconds(const ch_bench *b, const ch_bench_layer *l, double *seconds) {
-  choir_bench_options once = *b->options;
-  choir_bench_result layer;
-  char problem[CHOIR_BENCH_TEXT];
+  ch_bench_options once = *b->options;
+  ch_bench_result layer;
+  char problem[CH_BENCH_TEXT];
   once.repetitions = 2;
   once.seconds = 1e-3;
   once.backend = b->backend->name;
   ch_format(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", l->n, l->d, l->h, l->e, l->c,
             ch_compute_names[b->compute]);
-  CH_TRY(choir_bench(problem, &once, &layer));
+  CH_TRY(ch_bench_run(problem, &once, &layer));
   *seconds = layer.min_seconds;
   return CHOIR_OK;
 }

@@ -97,7 +97,7 @@ int ch_bench_make_route(ch_bench *b, int small, ch_bench_work *w) {
  */
 int ch_bench_route(ch_bench *b) {
   enum { LAYER_TOKENS = 8192 };
-  choir_bench_result *r = b->result;
+  ch_bench_result *r = b->result;
   double n = b->value[0], e = b->value[1], parts = 1, layer;
   CH_TRY(ch_bench_against_reference(b));
   while (n / parts > LAYER_TOKENS && e / parts >= 2) parts *= 2;

@@ -119,7 +119,7 @@ static int time_decoding(ch_bench *b, serving *s, double *read_gbs) {
 }
 
 static int measure_decode(ch_bench *b, serving *s) {
-  choir_bench_result *r = b->result;
+  ch_bench_result *r = b->result;
   double flops, bytes, read_gbs;
   CH_TRY(set_up(b, s));
   CH_TRY(choir_session_advance(s->session, &s->prompt, s->token, NULL, NULL));
@@ -149,7 +149,7 @@ static double forward_flops(const ch_transformer *net, double experts, double n,
   return n * (flops - head + 4.0 * net->config.layers * net->width * (n + 1) / 2) + rows * head;
 }
 
-static int measure_training(ch_bench *b, serving *s, choir_bench_result *r) {
+static int measure_training(ch_bench *b, serving *s, ch_bench_result *r) {
   ch_bench as_training = *b;
   as_training.result = r;
   CH_TRY(choir_model_set_routing(s->model, NULL));
@@ -162,7 +162,7 @@ static int measure_training(ch_bench *b, serving *s, choir_bench_result *r) {
 }
 
 static int measure_prompt(ch_bench *b, serving *s) {
-  choir_bench_result *r = b->result, training = {0};
+  ch_bench_result *r = b->result, training = {0};
   CH_TRY(set_up(b, s));
   ch_bench_time(b, process_prompt, s);
   double experts = experts_per_token(&s->session->net);

@@ -36,13 +36,13 @@ void ch_timed_reset(ch_timed *t) {
   t->begin = ch_machine_seconds();
 }
 
-void ch_timed_report(const ch_timed *t, choir_bench_result *result) {
+void ch_timed_report(const ch_timed *t, ch_bench_result *result) {
   static const char *const names[CH_PARTS] = {"expert products, GELU", "router products", "dispatch", "combine",
                                               "routing"};
   double total = ch_machine_seconds() - t->begin, in_ops = 0;
   int runs = result->repetitions + 1; /* the first one was not timed as a repetition */
   for (int i = 0; i < CH_PARTS; i++) in_ops += t->seconds[i];
-  for (int i = 0; i < CH_PARTS; i++) result->part[i] = (choir_bench_part){names[i], t->seconds[i] / runs};
+  for (int i = 0; i < CH_PARTS; i++) result->part[i] = (ch_bench_part){names[i], t->seconds[i] / runs};
   result->part[CH_PART_ROUTING].seconds += (total - in_ops) / runs;
   result->parts = CH_PARTS;
   result->beside_products = 1 - (t->seconds[CH_PART_PRODUCTS] + t->seconds[CH_PART_ROUTER]) / total;

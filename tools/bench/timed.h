@@ -18,6 +18,6 @@ void ch_timed_stop(ch_timed *t);  /* puts it back, so that ch_exec_free frees th
 void ch_timed_reset(ch_timed *t);
 
 /* Parts of one repetition and the share that is not in products; what no op took is routing's. After ch_bench_time. */
-void ch_timed_report(const ch_timed *t, choir_bench_result *result);
+void ch_timed_report(const ch_timed *t, ch_bench_result *result);
 
 #endif

@@ -94,7 +94,7 @@ static int round_trip(ch_bench *b, const encoding *e) {
 }
 
 static int measure(ch_bench *b, encoding *e) {
-  choir_bench_result *r = b->result;
+  ch_bench_result *r = b->result;
   size_t size = (size_t)(b->value[0] * 1e6);
   if (!(size >= 1 && b->value[0] <= 1e4))
     return ch_error(CHOIR_ERROR_ARGUMENT, "bench case 'tokenize': MB is %g; it must be above 0 and at most 10000",

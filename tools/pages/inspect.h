@@ -1,4 +1,4 @@
-/* What the routers of a model do with a text: numbers, and a page to look at. */
+/* Shows what the routers of a model do with a text: numbers, and a page to look at. */
 #ifndef CH_PAGES_INSPECT_H
 #define CH_PAGES_INSPECT_H
 
@@ -7,7 +7,7 @@
 #include "choir/train.h"
 #include "data/text_tokens.h"
 
-typedef struct choir_inspect_options {
+typedef struct ch_inspect_options {
   const char *text;                     /* a UTF-8 file, encoded with the checkpoint's tokenizer */
   int64_t tokens;                       /* from its beginning, at most; 0: all */
   const char *routing;                  /* as choir_model_set_routing; NULL: the model's present one */
@@ -17,42 +17,38 @@ typedef struct choir_inspect_options {
   int (*progress)(void *context, int64_t done, int64_t total); /* or NULL; total 0: a long text is being encoded;
                                                                   nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
-} choir_inspect_options;
-#define CHOIR_INSPECT_OPTIONS_INIT \
+} ch_inspect_options;
+#define CH_INSPECT_OPTIONS_INIT \
   { .top = 8 }
 
-/* What the model made of a text. The last token of the text has nothing to predict: it is not counted. */
-typedef struct choir_inspection {
+/* The model's account of a text. The last token of the text has nothing to predict: it is not counted. */
+typedef struct ch_inspection {
   choir_eval_result eval;
   int batch_sequences, sequence_length; /* as used: no more than the text has */
   int cut;                              /* the text goes on */
   int layers;                           /* MoE layers */
   choir_route_stats *layer;             /* [layers] */
-} choir_inspection;
+} ch_inspection;
 
-/* Evaluates the text and counts how it was routed; choir_inspection_free in any case. The model has its own routing,
+/* Evaluates the text and counts how it was routed; ch_inspection_free in any case. The model has its own routing,
  * and nobody looking, after. CHOIR_ERROR_ARGUMENT: also a model without MoE layers; CHOIR_ERROR_UNSUPPORTED: thresholds
  * that no training has set; CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED. */
-int choir_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *options,
-                       choir_inspection *inspection);
-void choir_inspection_free(choir_inspection *inspection);
-
-/* All of it as one JSON object, malloc'd and NUL-terminated; docs/inspecting.md describes it. CHOIR_ERROR_MEMORY. */
-int choir_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer,
-                          const choir_inspect_options *options, const choir_inspection *inspection, char **json);
+int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
+                    ch_inspection *inspection);
+void ch_inspection_free(ch_inspection *inspection);
 
 /* Writes one HTML file: the text, each token shaded by how many experts took it, with experts and gates; load,
- * histogram and favourite tokens. It holds everything it shows and needs no network. Errors as choir_inspect_text, and
+ * histogram and favourite tokens. It holds everything it shows and needs no network. Errors as ch_inspect_text, and
  * CHOIR_ERROR_IO. */
-int choir_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *options,
-                       const char *output);
+int ch_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
+                    const char *output);
 
-/* As choir_inspect_text, of tokens that have been read; `also`, unless NULL, sees what the statistics see. */
-int ch_inspect_text(choir_model *model, const ch_text_tokens *text, const choir_inspect_options *options,
-                    choir_routing_callback also, void *context, choir_inspection *inspection);
+/* As ch_inspect_text, of tokens that have been read; `also`, unless NULL, sees what the statistics see. */
+int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *options,
+                      choir_routing_callback also, void *context, ch_inspection *inspection);
 
-/* The object of choir_inspection_json; NULL: no memory. */
+/* All of it as one JSON object, which docs/inspecting.md describes; NULL: no memory. */
 json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer,
-                           const choir_inspect_options *options, const choir_inspection *inspection);
+                           const ch_inspect_options *options, const ch_inspection *inspection);
 
 #endif

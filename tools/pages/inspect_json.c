@@ -1,4 +1,4 @@
-/* What was inspection of a text as JSON: printed by `choir stats --json` and part of the page of `choir inspect`. */
+/* The inspection of a text as JSON: printed by `choir stats --json` and part of the page of `choir inspect`. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -84,8 +84,8 @@ static void add_name(json_t *root, const char *key, const char *text) {
   ch_json_put(root, key, text ? ch_json_name(text) : json_null());
 }
 
-json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *o,
-                           const choir_inspection *inspection) {
+json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
+                           const ch_inspection *inspection) {
   const choir_model_config *config = &choir_model_config_of(model)->model;
   const choir_eval_result *r = &inspection->eval;
   int top = o->top > 0 ? o->top : 0;
@@ -115,12 +115,4 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   if (room) return root;
   json_decref(root);
   return NULL;
-}
-
-int choir_inspection_json(const choir_model *model, const choir_tokenizer *tokenizer,
-                          const choir_inspect_options *options, const choir_inspection *inspection, char **json) {
-  json_t *root = ch_inspection_json(model, tokenizer, options, inspection);
-  *json = root ? ch_json_dump(root, JSON_INDENT(1) | JSON_REAL_PRECISION(10)) : NULL;
-  json_decref(root);
-  return *json ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics as JSON");
 }

@@ -132,12 +132,12 @@ static int save(const char *output, json_t *inspection, const choir_tokenizer *t
   return code;
 }
 
-static int inspect(choir_model *model, const choir_tokenizer *t, const choir_inspect_options *o,
+static int inspect(choir_model *model, const choir_tokenizer *t, const ch_inspect_options *o,
                    const ch_text_tokens *text, const char *output) {
-  choir_inspection inspection = {0};
+  ch_inspection inspection = {0};
   routes r;
   int code = routes_begin(choir_model_moe_layers(model), &r);
-  if (!code) code = ch_inspect_text(model, text, o, write_routes, &r, &inspection);
+  if (!code) code = ch_inspect_tokens(model, text, o, write_routes, &r, &inspection);
   if (!code) code = routes_end(&r);
   if (!code) {
     json_t *json = ch_inspection_json(model, t, o, &inspection);
@@ -145,15 +145,15 @@ static int inspect(choir_model *model, const choir_tokenizer *t, const choir_ins
     json_decref(json);
   }
   routes_free(&r);
-  choir_inspection_free(&inspection);
+  ch_inspection_free(&inspection);
   return code;
 }
 
-int choir_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *options,
-                       const char *output) {
+int ch_inspect_page(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
+                    const char *output) {
   ch_text_tokens text;
   size_t most = options->tokens && options->tokens < MOST_TOKENS ? (size_t)options->tokens : MOST_TOKENS;
-  CH_TRY(ch_model_alone(model, "choir_inspect_page"));
+  CH_TRY(ch_model_alone(model, "ch_inspect_page"));
   CH_TRY(
       ch_text_tokens_read(tokenizer, options->text, most + 1, NULL, NULL, &text)); /* the last one is only predicted */
   int code = inspect(model, tokenizer, options, &text, output);

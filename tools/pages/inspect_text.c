@@ -7,23 +7,22 @@
 #include "comm/collective.h"
 #include "pages/inspect.h"
 #include "train/evaluate.h"
-#include "train/layer_stats.h"
 
-void choir_inspection_free(choir_inspection *inspection) {
+void ch_inspection_free(ch_inspection *inspection) {
   for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_free(&inspection->layer[i]);
   free(inspection->layer);
-  *inspection = (choir_inspection){0};
+  *inspection = (ch_inspection){0};
 }
 
 /* Sizes that are no larger than the text. */
-static int begin(const choir_model *model, const ch_text_tokens *text, const choir_inspect_options *o,
-                 choir_inspection *inspection) {
+static int begin(const choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
+                 ch_inspection *inspection) {
   const choir_config *config = choir_model_config_of(model);
   int64_t targets = (int64_t)text->count - 1;
   *inspection =
-      (choir_inspection){.batch_sequences = o->batch_sequences ? o->batch_sequences : config->train.batch_sequences,
-                         .sequence_length = o->sequence_length ? o->sequence_length : config->train.sequence_length,
-                         .cut = text->cut};
+      (ch_inspection){.batch_sequences = o->batch_sequences ? o->batch_sequences : config->train.batch_sequences,
+                      .sequence_length = o->sequence_length ? o->sequence_length : config->train.sequence_length,
+                      .cut = text->cut};
   if (targets < 1)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
   if (!choir_model_moe_layers(model))
@@ -38,8 +37,8 @@ static int begin(const choir_model *model, const ch_text_tokens *text, const cho
   return CHOIR_OK;
 }
 
-static int evaluate(choir_model *model, const ch_text_tokens *text, const choir_inspect_options *o,
-                    choir_inspection *inspection) {
+static int evaluate(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
+                    ch_inspection *inspection) {
   int V = choir_model_config_of(model)->model.vocab_size;
   uint64_t *counts = calloc((size_t)V, sizeof *counts);
   for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
@@ -56,8 +55,8 @@ static int evaluate(choir_model *model, const ch_text_tokens *text, const choir_
   return code ? code : ch_model_check_loss(model, inspection->eval.loss);
 }
 
-int ch_inspect_text(choir_model *model, const ch_text_tokens *text, const choir_inspect_options *o,
-                    choir_routing_callback also, void *context, choir_inspection *inspection) {
+int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
+                      choir_routing_callback also, void *context, ch_inspection *inspection) {
   char own[CHOIR_NAME_BYTES];
   ch_layer_stats w = {.also = also, .context = context};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
@@ -76,19 +75,19 @@ int ch_inspect_text(choir_model *model, const ch_text_tokens *text, const choir_
 
 /* Progress before anything is known of the windows. */
 static int told(void *context) {
-  const choir_inspect_options *o = context;
+  const ch_inspect_options *o = context;
   return o->progress(o->context, 0, 0);
 }
 
-int choir_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_inspect_options *options,
-                       choir_inspection *inspection) {
+int ch_inspect_text(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *options,
+                    ch_inspection *inspection) {
   ch_text_tokens text = {0};
-  *inspection = (choir_inspection){0};
+  *inspection = (ch_inspection){0};
   size_t most = options->tokens ? (size_t)options->tokens + 1 : 0; /* the last one is only predicted */
   int code = ch_text_tokens_read(tokenizer, options->text, most, options->progress ? told : NULL,
                                  (void *)(uintptr_t)options, &text);
   code = ch_comm_agree(model->x.comm, code);
-  if (!code) code = ch_inspect_text(model, &text, options, NULL, NULL, inspection);
+  if (!code) code = ch_inspect_tokens(model, &text, options, NULL, NULL, inspection);
   free(text.ids);
   return code;
 }

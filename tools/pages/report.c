@@ -216,9 +216,9 @@ static int report(const char *const *runs, int count, const char *output) {
   return code;
 }
 
-int choir_report_write(const char *run_directory, const char *output) { return report(&run_directory, 1, output); }
+int ch_report_write(const char *run_directory, const char *output) { return report(&run_directory, 1, output); }
 
-int choir_report_compare(const char *const *run_directories, int count, const char *output) {
+int ch_report_compare(const char *const *run_directories, int count, const char *output) {
   if (count < 2 || count > CH_SERIES_MOST)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d runs; a comparison takes 2 to %d", count, CH_SERIES_MOST);
   return report(run_directories, count, output);

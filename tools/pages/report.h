@@ -9,10 +9,10 @@
  * timing.jsonl in `run_directory`; a line that is still being written at the end of either is left out, so a run may be
  * looked at while it goes on. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT (file and line; or a run without a step),
  * CHOIR_ERROR_MEMORY. */
-int choir_report_write(const char *run_directory, const char *output);
+int ch_report_write(const char *run_directory, const char *output);
 
 /* The same about 2 to 16 runs: a table of their results, the fields in which their configs differ, and their curves
- * laid over each other. CHOIR_ERROR_ARGUMENT: another number of runs; otherwise as choir_report_write. */
-int choir_report_compare(const char *const *run_directories, int count, const char *output);
+ * laid over each other. CHOIR_ERROR_ARGUMENT: another number of runs; otherwise as ch_report_write. */
+int ch_report_compare(const char *const *run_directories, int count, const char *output);
 
 #endif

@@ -12,7 +12,7 @@ static const double assumed_share = 0.6; /* what products of a training step rea
 
 static const char *const share_names[CH_FLOPS_PARTS + 1] = {"attention", "dense", "router", "experts", "head", NULL};
 
-/* What is being read: an object, and the words that messages about it begin with. */
+/* An object that is being read, and the words that messages about it begin with. */
 typedef struct {
   const json_t *object;
   const char *where;
@@ -57,7 +57,7 @@ static int read_torus(place at, int units, ch_level *l) {
                   (long long)product, units);
 }
 
-/* What belongs to one topology only. */
+/* Reads what belongs to one topology only. */
 static int read_topology(place at, int units, ch_level *l) {
   static const char *const topologies[] = {[CH_FLAT] = "flat", [CH_FAT_TREE] = "fat_tree", [CH_TORUS] = "torus", NULL};
   char word[16] = "flat", known[64];
@@ -119,7 +119,7 @@ static int read_levels(place at, ch_cluster *c) {
                   at.where, below, c->ranks, c->ranks);
 }
 
-/* ---- the rest ---- */
+/* ---- the cluster ---- */
 
 static int read_shares(place at, ch_cluster *c) {
   json_t *shares = json_object_get(at.object, "shares");
@@ -134,13 +134,15 @@ static int read_shares(place at, ch_cluster *c) {
   return CHOIR_OK;
 }
 
-static int read_cluster(place at, ch_cluster *c) {
+static int take_cluster(const json_t *root, const char *file, ch_cluster *c) {
   static const char *const keys[] = {
       "name",       "notes",      "ranks",      "bench",  "fp32_gflops",         "bf16_gflops", "shares",
       "memory_gib", "memory_gbs", "message_us", "levels", "price_per_rank_hour", "currency",    NULL};
+  const place at = {root, file};
   const char *name;
   int64_t ranks;
   double gib;
+  *c = (ch_cluster){0};
   CH_TRY(ch_json_check_keys(at.object, at.where, keys));
   CH_TRY(ch_json_get_string(at.object, at.where, "name", &name));
   CH_TRY(text(at, "name", sizeof c->name, c->name));
@@ -164,15 +166,102 @@ static int read_cluster(place at, ch_cluster *c) {
   return read_levels(at, c);
 }
 
-int ch_cluster_take(const json_t *root, const char *name, ch_cluster *cluster) {
-  *cluster = (ch_cluster){0};
-  return read_cluster((place){root, name}, cluster);
+/* ---- from a bench ---- */
+
+/* Which part of a step a case stands for. */
+static int part_of(const char *problem) {
+  static const struct {
+    const char *name;
+    ch_flops_part part;
+  } cases[] = {{"attention ", CH_FLOPS_ATTENTION},
+               {"gemm ", CH_FLOPS_DENSE},
+               {"moe ", CH_FLOPS_EXPERTS},
+               {"head ", CH_FLOPS_HEAD}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    if (!strncmp(problem, cases[i].name, strlen(cases[i].name))) return cases[i].part;
+  return -1;
+}
+
+/* The share of peak of every case that stands for a part; of several the last. */
+static int take_results(const json_t *results, const char *name, ch_cluster *c) {
+  json_t *row;
+  size_t i;
+  unsigned open = c->assumed;
+  json_array_foreach(results, i, row) {
+    const char *problem;
+    char where[PATH_MAX];
+    double share;
+    snprintf(where, sizeof where, "%s: results[%zu]", name, i);
+    CH_TRY(ch_json_get_string(row, where, "problem", &problem));
+    int part = part_of(problem);
+    if (part < 0 || !(open >> part & 1) || json_is_null(json_object_get(row, "share"))) continue;
+    CH_TRY(ch_json_get_number(row, where, "share", 0, 1.5, &share)); /* a measured peak may be passed by a little */
+    c->share[part] = share < 1e-4 ? 1e-4 : share > 1 ? 1 : share;
+    c->assumed &= ~(1u << part);
+  }
+  return CHOIR_OK;
+}
+
+static int take_bench(const json_t *root, const char *name, ch_cluster *c) {
+  json_t *peak, *results;
+  char where[PATH_MAX];
+  double fp32, bf16, read;
+  snprintf(where, sizeof where, "%s: peak", name);
+  CH_TRY(ch_json_get_object(root, name, "peak", &peak));
+  CH_TRY(ch_json_get_array(root, name, "results", &results));
+  CH_TRY(ch_json_get_number(peak, where, "fp32_gflops", 1e-3, 1e9, &fp32));
+  CH_TRY(ch_json_get_number(peak, where, "bf16_gflops", 0, 1e9, &bf16));
+  CH_TRY(ch_json_get_number(peak, where, "read_gbs", 1e-3, 1e6, &read));
+  if (!c->fp32) c->fp32 = fp32 * 1e9;
+  if (!c->bf16) c->bf16 = bf16 * 1e9;
+  if (!c->memory_bandwidth) c->memory_bandwidth = read * 1e9;
+  return take_results(results, name, c);
+}
+
+/* ---- from text and from files ---- */
+
+typedef int taker(const json_t *root, const char *name, ch_cluster *cluster);
+
+/* Takes what was parsed, where that went well. */
+static int take(int code, json_t *root, taker *from, const char *name, ch_cluster *cluster) {
+  if (!code) code = from(root, name, cluster);
+  json_decref(root);
+  return code;
+}
+
+static int parse(const char *text, size_t length, taker *from, const char *name, ch_cluster *cluster) {
+  json_t *root = NULL;
+  int code = ch_json_parse(text, length, name, &root);
+  return take(code, root, from, name, cluster);
+}
+
+static int load(const char *path, taker *from, ch_cluster *cluster) {
+  json_t *root = NULL;
+  int code = ch_json_load(path, &root);
+  return take(code, root, from, path, cluster);
 }
 
 int ch_cluster_parse(const char *text, size_t length, const char *name, ch_cluster *cluster) {
-  json_t *root;
-  CH_TRY(ch_json_parse(text, length, name, &root));
-  int code = ch_cluster_take(root, name, cluster);
-  json_decref(root);
-  return code;
+  return parse(text, length, take_cluster, name, cluster);
+}
+
+int ch_cluster_bench_parse(const char *text, size_t length, const char *name, ch_cluster *cluster) {
+  return parse(text, length, take_bench, name, cluster);
+}
+
+int ch_cluster_check(const char *name, const ch_cluster *c) {
+  static const char what[] = "give it, or \"bench\": the file that `choir bench --json` prints on such a machine";
+  if (c->fp32 <= 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: \"fp32_gflops\" is missing: %s", name, what);
+  if (c->memory_bandwidth <= 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: \"memory_gbs\" is missing: %s", name, what);
+  return CHOIR_OK;
+}
+
+int ch_cluster_load(const char *path, ch_cluster *cluster) {
+  char bench[PATH_MAX + 256];
+  CH_TRY(load(path, take_cluster, cluster));
+  const char *slash = strrchr(path, '/');
+  int directory = slash && *cluster->bench != '/' ? (int)(slash - path) + 1 : 0;
+  snprintf(bench, sizeof bench, "%.*s%s", directory, path, cluster->bench);
+  if (*cluster->bench) CH_TRY(load(bench, take_bench, cluster));
+  return ch_cluster_check(path, cluster);
 }

@@ -8,7 +8,7 @@
 #include "file/json.h"
 #include "train/cost.h"
 
-enum { CH_LEVELS = 6, CH_TORUS_DIMS = 4, CH_CLUSTER_TEXT = 512 };
+enum { CH_LEVELS = 6, CH_TORUS_DIMS = 4, CH_PLAN_TEXT = 512 };
 
 typedef enum { CH_FLAT, CH_FAT_TREE, CH_TORUS } ch_topology;
 
@@ -24,7 +24,7 @@ typedef struct ch_level {
 } ch_level;
 
 typedef struct ch_cluster {
-  char name[64], notes[CH_CLUSTER_TEXT], currency[8];
+  char name[64], notes[CH_PLAN_TEXT], currency[8];
   char bench[256]; /* file of `choir bench --json`, relative to this one; empty: none */
   int ranks;
   double fp32, bf16;            /* FLOP/s of a rank at its peak; 0: cannot, or not said */
@@ -41,14 +41,13 @@ typedef struct ch_cluster {
 /* Reads and checks a cluster's file, and the bench's where it names one. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 int ch_cluster_load(const char *path, ch_cluster *cluster);
 
-/* The same from what was parsed, without the bench: what only that can say may still be 0; and from text. */
-int ch_cluster_take(const json_t *root, const char *name, ch_cluster *cluster);
+/* The same from text, without the bench: what only that can say may still be 0. */
 int ch_cluster_parse(const char *text, size_t length, const char *name, ch_cluster *cluster);
 
 /* Takes what is not said yet from a document of `choir bench --json`. */
 int ch_cluster_bench_parse(const char *text, size_t length, const char *name, ch_cluster *cluster);
 
-/* What must be known in the end, from either. */
+/* Refuses a cluster of which neither file says what must be known. */
 int ch_cluster_check(const char *name, const ch_cluster *cluster);
 
 #endif

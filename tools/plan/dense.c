@@ -1,12 +1,11 @@
 #include "plan/dense.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "comm/collective.h"
 
 enum { WORD = sizeof(real) };
-
-static double larger(double a, double b) { return a > b ? a : b; }
 
 /* Elements of matrices that go at once, by the rank of a replica that has them. */
 typedef struct {
@@ -21,7 +20,7 @@ static void own(owned *o, int owner, int64_t count) {
 
 static double most_owned(const owned *o) {
   double most = 0;
-  for (int r = 0; r < o->ranks; r++) most = larger(most, o->of[r]);
+  for (int r = 0; r < o->ranks; r++) most = fmax(most, o->of[r]);
   return most;
 }
 
@@ -49,7 +48,7 @@ static sums sums_of(int shards, const ch_layout *layout) {
   return s;
 }
 
-/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of GEGLU. */
+/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer. */
 static int at_once(const ch_param *a, const ch_param *b) {
   int attention = strstr(a->name, ".attn") != NULL;
   if (a->layer < 0 || a->layer != b->layer || a->expert || b->expert) return 0;

@@ -2,6 +2,7 @@
  * half hides as much as it computes, and no half for another one. */
 #include "plan/hidden.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "plan/dense.h"
@@ -22,13 +23,6 @@ typedef struct {
   const ch_shown *shown;
   ch_dealing dealing;
 } job;
-
-static double least(double a, double b) { return a < b ? a : b; }
-
-static int is_moe(const job *j, int layer) {
-  int every = j->config->model.moe_every;
-  return every && (layer + 1) % every == 0;
-}
 
 /* ---- the update ---- */
 
@@ -73,7 +67,7 @@ static double visit_seconds(const job *j, const ch_flow *step) {
 
 static double beside_attention(const job *j, int times, const ch_flow *step, double update) {
   double products = j->shown->attention * times / PRODUCTS / j->config->model.layers;
-  return least(visit_seconds(j, step), products + update);
+  return fmin(visit_seconds(j, step), products + update);
 }
 
 /* An exchange of rows is cut into groups of experts, of which the first one's way there and the last one's back are
@@ -81,9 +75,10 @@ static double beside_attention(const job *j, int times, const ch_flow *step, dou
 static double beside_ffn(const job *j, int layer, int times, const ch_flow *step) {
   int moe = ch_flow_moe_layers(j->config);
   double visit = visit_seconds(j, step);
-  if (!is_moe(j, layer)) return least(visit, j->shown->dense * times / PRODUCTS / (j->config->model.layers - moe));
+  if (!ch_config_is_moe(&j->config->model, layer))
+    return fmin(visit, j->shown->dense * times / PRODUCTS / (j->config->model.layers - moe));
   double rows = j->shown->rows / 2 / moe, ends = rows / ch_flow_groups(j->config, j->layout);
-  return least(visit + rows - ends, j->shown->experts * times / PRODUCTS / moe);
+  return fmin(visit + rows - ends, j->shown->experts * times / PRODUCTS / moe);
 }
 
 /* Layer `number` visits while the one before runs forward, and while the one behind runs backward and is updated. The

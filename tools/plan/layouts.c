@@ -1,4 +1,4 @@
-/* choir_plan_*: every layout of a config on a cluster, those that can be and those refused. */
+/* ch_plan_*: every layout of a config on a cluster, those that can be and those refused. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,15 +9,14 @@
 #include "plan/plan.h"
 #include "plan/room.h"
 #include "plan/step.h"
+#include "train/step.h"
 
-_Static_assert((int)CHOIR_PLAN_LEVELS == (int)CH_LEVELS, "a plan shows every level of a cluster");
-
-struct choir_plan {
+struct ch_plan {
   choir_config config; /* with train.shards for so many ranks */
   ch_cluster cluster;
-  choir_plan_about about;
+  ch_plan_about about;
   ch_params params;
-  choir_plan_layout *layout;
+  ch_plan_layout *layout;
   int count, room;
 };
 
@@ -26,10 +25,10 @@ struct choir_plan {
 static const double gib = 0x1p30;
 
 /* The largest purposes, as long as they make nine tenths of all. */
-static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
+static void name_largest(const ch_plan_layout *l, char *text, size_t size) {
   int64_t named = 0, before = INT64_MAX;
   for (size_t used = 0; named < l->bytes / 10 * 9 && used < size;) {
-    const choir_plan_purpose *next = NULL;
+    const ch_plan_purpose *next = NULL;
     for (int i = 0; i < l->purposes; i++)
       if (l->memory[i].bytes < before && (!next || l->memory[i].bytes > next->bytes)) next = &l->memory[i];
     if (!next) break;
@@ -39,27 +38,27 @@ static void name_largest(const choir_plan_layout *l, char *text, size_t size) {
   }
 }
 
-static void refuse_memory(const choir_plan *plan, choir_plan_layout *out) {
+static void refuse_memory(const ch_plan *plan, ch_plan_layout *out) {
   char largest[256] = "";
   name_largest(out, largest, sizeof largest);
   ch_format(out->refused, sizeof out->refused, "a rank needs %.1f GiB and has %.1f (%s)", (double)out->bytes / gib,
             plan->cluster.memory / gib, largest);
 }
 
-static choir_plan_layout *next_layout(choir_plan *plan) {
+static ch_plan_layout *next_layout(ch_plan *plan) {
   if (plan->count == plan->room) {
     int room = plan->room ? 2 * plan->room : 64;
-    choir_plan_layout *more = reallocarray(plan->layout, (size_t)room, sizeof *more);
+    ch_plan_layout *more = reallocarray(plan->layout, (size_t)room, sizeof *more);
     if (!more) return NULL;
     plan->layout = more;
     plan->room = room;
   }
-  plan->layout[plan->count] = (choir_plan_layout){0};
+  plan->layout[plan->count] = (ch_plan_layout){0};
   return &plan->layout[plan->count++];
 }
 
-static int add(choir_plan *plan, const ch_layout *l) {
-  choir_plan_layout *out = next_layout(plan);
+static int add(ch_plan *plan, const ch_layout *l) {
+  ch_plan_layout *out = next_layout(plan);
   if (!out) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
   out->replicas = l->replicas;
   out->experts = l->experts;
@@ -74,13 +73,13 @@ static int add(choir_plan *plan, const ch_layout *l) {
 
 /* In the order in which training would have them, so that it takes the first that can be. Dense matrices stay whole on
  * every rank where there is room for them. */
-static int add_all(choir_plan *plan) {
+static int add_all(ch_plan *plan) {
   ch_layout l = {.ranks = plan->about.ranks};
   int chosen = -1, has_room = 1;
   while (ch_layout_next(&l)) {
     if (l.dense_sharded && has_room) continue;
     CH_TRY(add(plan, &l));
-    const choir_plan_layout *last = &plan->layout[plan->count - 1];
+    const ch_plan_layout *last = &plan->layout[plan->count - 1];
     has_room = !*last->refused || !last->bytes; /* else its sizes are refused, sharded, too */
     if (chosen < 0 && !*last->refused && !ch_layout_idles(&plan->config, &l)) chosen = plan->count - 1;
   }
@@ -92,7 +91,7 @@ static int add_all(choir_plan *plan) {
 
 /* The fastest first; those refused last, in the order in which they were tried. */
 static int by_time(const void *a, const void *b) {
-  const choir_plan_layout *x = a, *y = b;
+  const ch_plan_layout *x = a, *y = b;
   int refused = (*x->refused != 0) - (*y->refused != 0);
   if (refused) return refused;
   if (!*x->refused && x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
@@ -102,7 +101,7 @@ static int by_time(const void *a, const void *b) {
 
 /* ---- what they have in common ---- */
 
-static void name_assumed(choir_plan *plan) {
+static void name_assumed(ch_plan *plan) {
   static const char *const parts[CH_FLOPS_PARTS] = {"attention", "dense layers", "routing", "experts", "head"};
   const ch_cluster *c = &plan->cluster;
   char *text = plan->about.assumed;
@@ -113,31 +112,20 @@ static void name_assumed(choir_plan *plan) {
                                 c->share[p]);
 }
 
-static int describe(choir_plan *plan) {
-  choir_plan_about *a = &plan->about;
+static int describe(ch_plan *plan) {
+  ch_plan_about *a = &plan->about;
   const ch_cluster *c = &plan->cluster;
-  choir_config_costs costs;
-  CH_TRY(choir_config_cost(&plan->config, &costs));
-  a->cluster = c->name;
-  a->notes = c->notes;
-  a->currency = c->currency;
-  a->levels = c->levels;
-  for (int i = 0; i < c->levels; i++) a->level[i] = c->level[i].name;
-  a->tokens =
-      (int64_t)plan->config.train.accumulate * plan->config.train.batch_sequences * plan->config.train.sequence_length;
+  CH_TRY(choir_config_cost(&plan->config, &a->costs));
+  a->cluster = c;
+  a->tokens = ch_step_tokens(&plan->config.train);
   a->shards = plan->config.train.shards;
-  a->parameters = costs.parameters;
-  a->active_parameters = costs.active_parameters;
-  a->train_flops_per_token = costs.train_flops_per_token;
   a->peak = ch_peak_of(&plan->config, c);
-  a->memory = c->memory;
-  a->price = c->price;
   name_assumed(plan);
   return CHOIR_OK;
 }
 
-/* What goes for all layouts alike. */
-static int check(choir_plan *plan, int ranks) {
+/* Refuses what no layout could be made of. */
+static int check(ch_plan *plan, int ranks) {
   choir_train_config *t = &plan->config.train;
   if (ranks > plan->cluster.ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d ranks: the cluster has %d", ranks, plan->cluster.ranks);
@@ -157,7 +145,7 @@ static int check(choir_plan *plan, int ranks) {
   return choir_config_check(&plan->config);
 }
 
-static int make(choir_plan *plan, const choir_config *config, const choir_plan_options *options) {
+static int make(ch_plan *plan, const choir_config *config, const ch_plan_options *options) {
   plan->config = *config;
   CH_TRY(ch_cluster_load(options->cluster, &plan->cluster));
   CH_TRY(check(plan, options->ranks));
@@ -170,26 +158,26 @@ static int make(choir_plan *plan, const choir_config *config, const choir_plan_o
   return CHOIR_OK;
 }
 
-int choir_plan_create(const choir_config *config, const choir_plan_options *options, choir_plan **plan) {
+int ch_plan_create(const choir_config *config, const ch_plan_options *options, ch_plan **plan) {
   *plan = NULL;
   *plan = calloc(1, sizeof **plan);
   if (!*plan) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan");
   int code = make(*plan, config, options);
   if (!code) return CHOIR_OK;
-  choir_plan_free(*plan);
+  ch_plan_free(*plan);
   *plan = NULL;
   return code;
 }
 
-void choir_plan_free(choir_plan *plan) {
+void ch_plan_free(ch_plan *plan) {
   if (!plan) return;
   ch_params_free(&plan->params);
   free(plan->layout);
   free(plan);
 }
 
-const choir_plan_about *choir_plan_common(const choir_plan *plan) { return &plan->about; }
+const ch_plan_about *ch_plan_common(const ch_plan *plan) { return &plan->about; }
 
-const choir_plan_layout *choir_plan_layout_at(const choir_plan *plan, int index) {
+const ch_plan_layout *ch_plan_layout_at(const ch_plan *plan, int index) {
   return index >= 0 && index < plan->count ? &plan->layout[index] : NULL;
 }

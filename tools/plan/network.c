@@ -2,7 +2,7 @@
  * group stand below one of its units. docs/planning.md has the formulas. */
 #include "plan/network.h"
 
-static double least(double a, double b) { return a < b ? a : b; }
+#include <math.h>
 
 /* Members of a group that stand in one unit of `ranks` ranks, the first being a member. */
 static int members(const ch_flow *f, int ranks) {
@@ -15,7 +15,7 @@ static int members(const ch_flow *f, int ranks) {
 static double torus_load(const ch_level *l, int count, int stride) {
   double worst = 0, inner = 1;
   for (int i = 0; i < l->dims; i++) {
-    double k = l->dim[i], from = least((double)stride / inner, k), to = least((double)stride * count / inner, k);
+    double k = l->dim[i], from = fmin((double)stride / inner, k), to = fmin((double)stride * count / inner, k);
     if (from < 1) from = 1;
     double load = to <= from ? 0 : to == k && k > 2 ? k / 8 : to / 4;
     if (load > worst) worst = load;
@@ -28,7 +28,7 @@ static double torus_load(const ch_level *l, int count, int stride) {
 static double busy(const ch_cluster *c, int i, int ranks, const ch_flow *f, double bytes) {
   const ch_level *l = &c->level[i];
   int unit = i ? c->level[i - 1].ranks : 1, below = members(f, unit), within = members(f, l->ranks);
-  double senders = least(unit, ranks), others = f->size - 1;
+  double senders = fmin(unit, ranks), others = f->size - 1;
   double leaving = senders * bytes * (f->size - below) / others;
   if (l->topology != CH_TORUS) return leaving * l->oversubscription / l->bandwidth;
   if (within == below) return 0;

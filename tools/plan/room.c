@@ -134,7 +134,7 @@ static int fullest(const choir_config *config, const ch_layout *layout, ch_engin
   return CHOIR_OK;
 }
 
-int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_layout *out) {
+int ch_room_of(const choir_config *config, const ch_layout *layout, ch_plan_layout *out) {
   int64_t bytes[PURPOSES];
   ch_engine_plan engine;
   CH_TRY(fullest(config, layout, &engine));
@@ -142,7 +142,7 @@ int ch_room_of(const choir_config *config, const ch_layout *layout, choir_plan_l
   out->purposes = PURPOSES;
   out->bytes = 0;
   for (int i = 0; i < PURPOSES; i++) {
-    out->memory[i] = (choir_plan_purpose){purpose_names[i], bytes[i]};
+    out->memory[i] = (ch_plan_purpose){purpose_names[i], bytes[i]};
     out->bytes += bytes[i];
   }
   return CHOIR_OK;

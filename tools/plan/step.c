@@ -1,12 +1,13 @@
 #include "plan/step.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "plan/hidden.h"
 #include "train/step.h"
 
-/* What is computed; behind these stand the flows. */
+/* The update is computed, too; behind it stand the flows. */
 enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };
 
 static const char *const part_names[COMPUTED] = {"attention", "dense layers", "routing", "experts", "head", "update"};
@@ -32,7 +33,7 @@ double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
   return strcmp(config->train.compute, "bf16") ? cluster->fp32 : cluster->bf16;
 }
 
-/* Of all experts, what the rank that has most has. */
+/* The share of all experts that the rank which has most of them has. */
 static double most_of_experts(const job *j) {
   int e = j->config->model.experts, groups = j->layout->experts;
   return (double)((e + groups - 1) / groups) / e / j->layout->hidden;
@@ -46,13 +47,13 @@ static void count_weights(job *j) {
   }
 }
 
-static void take(choir_plan_part *part, double arithmetic, double memory) {
+static void take(ch_plan_part *part, double arithmetic, double memory) {
   part->seconds = arithmetic > memory ? arithmetic : memory;
   part->limit = arithmetic > memory ? "arithmetic" : "memory";
 }
 
 /* A part's products: as many FLOPs as the busiest rank has, or its weights through memory. */
-static void compute(const job *j, int p, choir_plan_part *part) {
+static void compute(const job *j, int p, ch_plan_part *part) {
   const ch_cluster *c = j->cluster;
   const ch_layout *l = j->layout;
   double passes = j->config->train.accumulate, peak = p == CH_FLOPS_ROUTER ? c->fp32 : ch_peak_of(j->config, c);
@@ -64,11 +65,11 @@ static void compute(const job *j, int p, choir_plan_part *part) {
   take(part, PRODUCTS * j->flops[p] * j->tokens * uneven / (peak * c->share[p]), bytes / c->memory_bandwidth);
 }
 
-static void send(const job *j, ch_flow_kind kind, choir_plan_layout *out) {
-  choir_plan_part *part = &out->part[COMPUTED + kind];
+static void send(const job *j, ch_flow_kind kind, ch_plan_layout *out) {
+  ch_plan_part *part = &out->part[COMPUTED + kind];
   ch_flow f = ch_flow_of(j->config, j->params, j->layout, kind);
   ch_passage p = ch_passage_of(j->cluster, j->layout->ranks, &f);
-  *part = (choir_plan_part){.name = f.name, .sent = 1, .seconds = p.seconds, .bytes = f.bytes};
+  *part = (ch_plan_part){.name = f.name, .sent = 1, .seconds = p.seconds, .bytes = f.bytes};
   part->limit = j->cluster->levels ? j->cluster->level[p.level].name : "";
   out->sent += f.bytes;
   for (int i = 0; i < j->cluster->levels; i++) {
@@ -77,23 +78,21 @@ static void send(const job *j, ch_flow_kind kind, choir_plan_layout *out) {
   }
 }
 
-static double larger(double a, double b) { return a > b ? a : b; }
-
 /* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
  * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
  * Everything else is waited for. */
-static double overlapped(const job *j, const choir_plan_layout *out, double all) {
-  const choir_plan_part *p = out->part, *flow = p + COMPUTED;
+static double overlapped(const job *j, const ch_plan_layout *out, double all) {
+  const ch_plan_part *p = out->part, *flow = p + COMPUTED;
   double rows = flow[CH_FLOW_ROWS].seconds;
   double gradients = flow[CH_FLOW_DENSE].seconds + flow[CH_FLOW_MATRICES].seconds + flow[CH_FLOW_EXPERTS].seconds;
   double dense = p[CH_FLOPS_ATTENTION].seconds + p[CH_FLOPS_DENSE].seconds + p[CH_FLOPS_HEAD].seconds;
   double beside = j->layout->dense_sharded ? dense : dense * 2 / 3;
-  return all - rows - p[CH_FLOPS_EXPERTS].seconds + larger(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients - beside +
-         larger(gradients, beside);
+  return all - rows - p[CH_FLOPS_EXPERTS].seconds + fmax(rows, p[CH_FLOPS_EXPERTS].seconds) - gradients - beside +
+         fmax(gradients, beside);
 }
 
-static void find_bound(choir_plan_layout *out) {
-  const choir_plan_part *longest = &out->part[0];
+static void find_bound(ch_plan_layout *out) {
+  const ch_plan_part *longest = &out->part[0];
   for (int i = 1; i < out->parts; i++)
     if (out->part[i].seconds > longest->seconds) longest = &out->part[i];
   if (longest->sent)
@@ -103,7 +102,7 @@ static void find_bound(choir_plan_layout *out) {
 }
 
 void ch_step_of(const choir_config *config, const ch_params *params, const ch_cluster *cluster, const ch_layout *layout,
-                choir_plan_layout *out) {
+                ch_plan_layout *out) {
   job j = {.config = config, .params = params, .cluster = cluster, .layout = layout};
   double draws = (double)ch_pass_sequences(config) / config->train.batch_sequences, model = 0;
   double tokens = (double)ch_step_tokens(&config->train);
@@ -120,7 +119,7 @@ void ch_step_of(const choir_config *config, const ch_params *params, const ch_cl
   out->parts = COMPUTED + CH_FLOWS;
   for (int i = 0; i < out->parts; i++) out->seconds += out->part[i].seconds;
   out->overlapped = overlapped(&j, out, out->seconds);
-  const choir_plan_part *p = out->part;
+  const ch_plan_part *p = out->part;
   const ch_shown shown = {.attention = p[CH_FLOPS_ATTENTION].seconds,
                           .dense = p[CH_FLOPS_DENSE].seconds,
                           .experts = p[CH_FLOPS_EXPERTS].seconds,

@@ -10,6 +10,6 @@ double ch_peak_of(const choir_config *config, const ch_cluster *cluster);
 
 /* Sets the parts of a layout and what follows from them. `params` is the whole model's table. */
 void ch_step_of(const choir_config *config, const ch_params *params, const ch_cluster *cluster, const ch_layout *layout,
-                choir_plan_layout *out);
+                ch_plan_layout *out);
 
 #endif

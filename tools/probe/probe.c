@@ -17,8 +17,8 @@ static const double rounding_bf16 = 0.05, rounding_fp32 = 1e-4;
 
 typedef struct {
   choir_model *model;
-  const choir_probe_options *o;
-  choir_probe_result *result;
+  const ch_probe_options *o;
+  ch_probe_result *result;
   int B, T, V, positions;
   int32_t *given, *token; /* [B,T] */
   float *before, *after;  /* [B,T,V] logits of the given tokens and of others */
@@ -28,7 +28,7 @@ typedef struct {
 
 /* Sums of one effect while it is measured. */
 typedef struct {
-  choir_probe_effect *effect;
+  ch_probe_effect *effect;
   double loss;
   int64_t targets;
 } tally;
@@ -55,7 +55,7 @@ static double cross_entropy(const float *logit, int V, int32_t target) {
 /* One position of sequence `row` against what it was; its target counts when it is among the first `known` tokens. */
 static void compare_position(const probe *p, int row, int t, int known, const float *logit, tally *sum) {
   const float *was = p->before + ((int64_t)row * p->T + t) * p->V;
-  choir_probe_effect *e = sum->effect;
+  ch_probe_effect *e = sum->effect;
   e->compared++;
   sum->targets += t + 1 < known;
   if (!memcmp(was, logit, (size_t)p->V * sizeof *was)) return;
@@ -120,16 +120,16 @@ static int probe_alone(probe *p, tally *sum) {
   return CHOIR_OK;
 }
 
-static int measure(probe *p, int (*change)(probe *, tally *), choir_probe_effect *effect) {
+static int measure(probe *p, int (*change)(probe *, tally *), ch_probe_effect *effect) {
   tally sum = {.effect = effect};
-  *effect = (choir_probe_effect){.first = -1};
+  *effect = (ch_probe_effect){.first = -1};
   CH_TRY(change(p, &sum));
   double rounding = p->model->x.compute == CH_COMPUTE_BF16 ? rounding_bf16 : rounding_fp32;
   effect->loss = sum.targets ? sum.loss / (double)sum.targets : 0;
-  effect->verdict = !effect->compared                                 ? CHOIR_PROBE_UNTRIED
-                    : !effect->changed                                ? CHOIR_PROBE_EQUAL
-                    : effect->largest <= rounding * p->result->spread ? CHOIR_PROBE_ROUNDED
-                                                                      : CHOIR_PROBE_CHANGED;
+  effect->verdict = !effect->compared                                 ? CH_PROBE_UNTRIED
+                    : !effect->changed                                ? CH_PROBE_EQUAL
+                    : effect->largest <= rounding * p->result->spread ? CH_PROBE_ROUNDED
+                                                                      : CH_PROBE_CHANGED;
   return CHOIR_OK;
 }
 
@@ -142,7 +142,7 @@ static double spread(const float *x, int64_t count) {
 }
 
 static int measure_all(probe *p) {
-  choir_probe_result *r = p->result;
+  ch_probe_result *r = p->result;
   choir_forward_result given;
   CH_TRY(choir_model_forward(p->model, p->B, p->T, p->given, p->before, 0, &given));
   r->loss = given.loss;
@@ -150,9 +150,9 @@ static int measure_all(probe *p) {
   CH_TRY(measure(p, probe_later, &r->later));
   CH_TRY(measure(p, probe_others, &r->others));
   CH_TRY(measure(p, probe_alone, &r->alone));
-  r->leaks = (!r->declared.looks_ahead && r->later.verdict == CHOIR_PROBE_CHANGED) ||
-             (!r->declared.depends_on_batch && r->others.verdict == CHOIR_PROBE_CHANGED) ||
-             (!r->declared.looks_ahead && !r->declared.depends_on_batch && r->alone.verdict == CHOIR_PROBE_CHANGED);
+  r->leaks = (!r->declared.looks_ahead && r->later.verdict == CH_PROBE_CHANGED) ||
+             (!r->declared.depends_on_batch && r->others.verdict == CH_PROBE_CHANGED) ||
+             (!r->declared.looks_ahead && !r->declared.depends_on_batch && r->alone.verdict == CH_PROBE_CHANGED);
   return CHOIR_OK;
 }
 
@@ -210,8 +210,8 @@ static int check(const probe *p) {
   return CHOIR_OK;
 }
 
-int choir_probe(choir_model *model, const choir_tokenizer *tokenizer, const choir_probe_options *options,
-                choir_probe_result *result) {
+int ch_probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_probe_options *options,
+             ch_probe_result *result) {
   const choir_config *config = choir_model_config_of(model);
   char own[CHOIR_NAME_BYTES];
   probe p = {.model = model,
@@ -221,10 +221,10 @@ int choir_probe(choir_model *model, const choir_tokenizer *tokenizer, const choi
              .T = options->length ? options->length : config->train.sequence_length,
              .V = config->model.vocab_size,
              .rng = ch_rng_make(options->seed, CH_STREAM_PROBE, 0)};
-  CH_TRY(ch_model_alone(model, "choir_probe"));
+  CH_TRY(ch_model_alone(model, "ch_probe"));
   CH_TRY(check(&p));
   p.positions = options->positions < p.T - 1 ? options->positions : p.T - 1; /* there are no more places */
-  *result = (choir_probe_result){0};
+  *result = (ch_probe_result){0};
   snprintf(own, sizeof own, "%s", choir_model_routing(model));
   if (options->routing) CH_TRY(choir_model_set_routing(model, options->routing));
   snprintf(result->routing, sizeof result->routing, "%s", choir_model_routing(model));

@@ -1,6 +1,7 @@
 /* Hard routing by clusters: a token goes to the expert whose centroid is nearest to its hidden state, gate 1. Centroids
  * are the columns of the router's weight [d,e]; no gradient trains them: `observe` moves each toward the mean of the
  * tokens that it got. |x - mu|^2 / 2 = |x|^2 / 2 - (x.mu - |mu|^2 / 2), and x.mu are the logits. */
+#include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
 /* |mu|^2 / 2 of every expert; NULL outside a layer, where there are no centroids and the best score is the nearest. */

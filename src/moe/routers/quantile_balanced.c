@@ -4,6 +4,7 @@
  * Prices are the multipliers of "every expert takes n K / e" in the linear programme of docs/design.md with the row
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
  * K-th and the next best of S[t] - beta, and beta_i, between the (n K / e)-th and the next best of S[.,i] - alpha. */
+#include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
 enum { ITERATIONS = 16 }; /* loads within a few per cent of each other from 0, nearer from last step's prices */
@@ -87,8 +88,8 @@ const ch_router ch_router_quantile_balanced = {
     .summary = "each token takes its K best experts at prices that balance their loads",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_IN_TRAINING,
-    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(experts_per_token) | CH_ROUTER_TAKES(decay) |
-               CH_ROUTER_TAKES(threshold_after),
+    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(experts_per_token) |
+               CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
     .defaults = {CH_ROUTER_DEFAULTS_K("quantile_balanced", 2), .capacity_factor = 1},
     .check = ch_per_token_check,
     .max_slots = ch_per_token_max_slots,

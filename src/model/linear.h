@@ -1,0 +1,37 @@
+/* What both halves of a layer are made of: products with a weight, the norm before, dropout behind. */
+#ifndef CH_MODEL_LINEAR_H
+#define CH_MODEL_LINEAR_H
+
+#include "model/transformer.h"
+
+/* y [n,out] (=|+=) x W^T for a weight W [out,in]; at most CH_LINEARS of them at once, of the same x; and the mirror:
+ * dx (=|+=) dy W, and dW (=|+=) dy^T x, of which one may be NULL and is left out. */
+enum { CH_LINEARS = 3 };
+void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate);
+void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, const real CH_DEV *in,
+                real CH_DEV *const *out);
+void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
+                        real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw);
+
+/* Dropout of what a half of a layer adds to the stream [n,d], `place` telling the halves apart. Before: out = in, and
+ * where the half is to add its output, which is out itself without dropout. After: out += the output less what is
+ * dropped. Backward: the gradient of that output from that of the stream. */
+enum { CH_DROP_EMBEDDING, CH_DROP_ATTENTION, CH_DROP_FFN }; /* place: 2 * layer + one of the halves */
+int ch_drops(const ch_pass *p);
+void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
+                real CH_DEV *out, int accumulate);
+real CH_DEV *ch_half_begin(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in,
+                           real CH_DEV *out);
+void ch_half_end(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *added,
+                 real CH_DEV *out);
+const real CH_DEV *ch_half_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place,
+                                    const real CH_DEV *dout);
+
+/* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient
+ * stands, and to dw. */
+ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
+                             real CH_DEV *rstd, real CH_DEV *normed);
+void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
+                      real CH_DEV *dw);
+
+#endif
