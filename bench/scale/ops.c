@@ -35,9 +35,10 @@ OP(gemm, ch_gemm_args) {
 OP(expert_gemm, ch_expert_gemm_args) {
   if (ch_counting(x)) return;
   double rows = CH_AS_HOST(const int, a->begin)[a->experts], n = (double)a->n, k = (double)a->k;
-  int gelu = !a->gelu ? 0 : a->gelu->dx || a->gelu->dx16 ? 2 : 1; /* arrays of [rows,n] more: y, and in backward x */
+  const ch_activate_args *then = a->activate; /* arrays of [rows,n] more: y, and in backward x, of a gate both others */
+  int more = !then ? 0 : (then->dx || then->dx16 ? 2 : 1) * (ch_gated(then->activation) ? 2 : 1);
   spend(x, CH_FLOPS_EXPERTS, 2 * rows * n * k,
-        a->experts * n * k * (a->accumulate ? 2 : 1) + rows * (n + k) + gelu * rows * n);
+        a->experts * n * k * (a->accumulate ? 2 : 1) + rows * (n + k) + more * rows * n);
 }
 
 /* A position sees half of the sequence. Forward has two products. */
@@ -73,12 +74,10 @@ OP(combine, ch_combine_args) {
 OP(combine_backward, ch_combine_args) { move(x, 3 * slots_of(x, a->record) * a->d); }
 OP(softmax, ch_softmax_args) { move(x, 2 * (double)a->n * a->m); }
 OP(softmax_backward, ch_softmax_args) { move(x, 3 * (double)a->n * a->m); }
-OP(gelu, ch_gelu_args) { move(x, 2 * rows_of(x, a->rows, a->count)); }
-OP(gelu_backward, ch_gelu_args) { move(x, 3 * rows_of(x, a->rows, a->count)); }
 OP(sigmoid, ch_sigmoid_args) { move(x, 2 * (double)a->count); }
 OP(sigmoid_backward, ch_sigmoid_args) { move(x, 3 * (double)a->count); }
-OP(glu, ch_gelu_args) { move(x, 3 * rows_of(x, a->rows, a->count)); }
-OP(glu_backward, ch_gelu_args) { move(x, 5 * rows_of(x, a->rows, a->count)); }
+OP(activate, ch_activate_args) { move(x, (ch_gated(a->activation) ? 3 : 2) * rows_of(x, a->rows, a->count)); }
+OP(activate_backward, ch_activate_args) { move(x, (ch_gated(a->activation) ? 5 : 3) * rows_of(x, a->rows, a->count)); }
 OP(rmsnorm, ch_rmsnorm_args) { move(x, 2 * (double)a->n * a->d); }
 OP(rmsnorm_backward, ch_rmsnorm_args) { move(x, 4 * (double)a->n * a->d); }
 OP(embedding, ch_embedding_args) { move(x, 2 * (double)a->n * a->d); }
@@ -133,13 +132,12 @@ OP(running_mean, ch_running_mean_args) { (void)x, (void)a; }
   }
 CH_OPS(MISSING)
 
-#define TIMED(op)                                                                                                     \
-  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(head) op(gather) op(combine) op(combine_backward)  \
-      op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(gelu) op(gelu_backward) op(glu)            \
-          op(glu_backward) op(rmsnorm) op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy) op(dropout) \
-              op(multiply) op(round_bf16) op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select) op(best)        \
-                  op(balance) op(balance_backward) op(gate) op(gate_backward) op(loads) op(mean_cutoff)               \
-                      op(running_mean)
+#define TIMED(op)                                                                                                      \
+  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(head) op(gather) op(combine) op(combine_backward)   \
+      op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(activate) op(activate_backward) op(rmsnorm) \
+          op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy) op(dropout) op(multiply) op(round_bf16)   \
+              op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select) op(best) op(balance) op(balance_backward)    \
+                  op(gate) op(gate_backward) op(loads) op(mean_cutoff) op(running_mean)
 
 static void fill(ch_ops *ops, ch_compute compute) {
   (void)compute;

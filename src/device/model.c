@@ -77,28 +77,20 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
 /* Where only the device knows how many there are, enough groups for a good many. */
 static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
 
-static void gelu(ch_exec *x, const ch_gelu_args *a) {
+/* The kernels gate where there is a u. */
+static const real CH_DEV *gated_by(const ch_activate_args *a) { return ch_gated(a->activation) ? a->u : NULL; }
+
+static void activate(ch_exec *x, const ch_activate_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .x16 = a->x16, .y16 = a->y16,
-            .count = a->count);
+  CH_LAUNCH(x, activate, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
+            .x16 = a->x16, .y16 = a->y16, .count = a->count, .silu = a->activation == CH_SWIGLU);
 }
 
-static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
+static void activate_backward(ch_exec *x, const ch_activate_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .dy = a->dy,
-            .dx = a->dx, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count);
-}
-
-static void glu(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y, .count = a->count,
+  CH_LAUNCH(x, activate_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
+            .dy = a->dy, .dx = a->dx, .du = a->du, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count,
             .silu = a->activation == CH_SWIGLU);
-}
-
-static void glu_backward(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y,
-            .dy = a->dy, .dx = a->dx, .du = a->du, .count = a->count, .silu = a->activation == CH_SWIGLU);
 }
 
 static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
@@ -265,10 +257,8 @@ void ch_device_fill_model(ch_ops *ops) {
   ops->embedding_backward = embedding_backward;
   ops->sigmoid = sigmoid;
   ops->sigmoid_backward = sigmoid_backward;
-  ops->gelu = gelu;
-  ops->gelu_backward = gelu_backward;
-  ops->glu = glu;
-  ops->glu_backward = glu_backward;
+  ops->activate = activate;
+  ops->activate_backward = activate_backward;
   ops->copy = copy;
   ops->multiply = multiply;
   ops->dropout = dropout;

@@ -58,14 +58,14 @@ typedef struct {
   const real CH_DEV *a;      /* [rows, k] */
   real CH_DEV *c;            /* [rows, n] */
   real CH_DEV *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
-  int accumulate;            /* W += instead of W =, or C += instead of C =; the latter not through GELU */
+  int accumulate;            /* W += instead of W =, or C += instead of C =; the latter not through `activate` */
   const ch_bf16 CH_DEV *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
   /* Where compute is bf16 (so never for the reference): A, and C of CH_TN, already rounded, instead of a and c. */
   const ch_bf16 CH_DEV *a16, *c16;
-  /* CH_NN only, or NULL: C goes through GELU while it stands in the cache. If gelu has neither dx nor dx16, C is its x,
-   * and gelu(C) its y or y16. Else this is backward: C is its dy, and dx and y are what gelu_backward makes of it.
-   * Where gelu keeps rounded arrays (x16, dx16) c is NULL, else c is x or dy. */
-  const struct ch_gelu_args *gelu;
+  /* CH_NN only, or NULL: C goes through an activation while it stands in the cache. If that has neither dx nor dx16, C
+   * is its x, or of a gated one its u, and y or y16 what becomes of it. Else this is backward: C is its dy, and the
+   * rest what activate_backward makes of it. Where x16 or dx16 stand for x or dx, c is NULL, else c is x, u or dy. */
+  const struct ch_activate_args *activate;
 } ch_expert_gemm_args;
 
 /* Dispatch: y[s] = x[slot_token[s]]. Its transpose is combine without gates. */
@@ -113,22 +113,23 @@ typedef struct {
 typedef enum { CH_GELU, CH_GEGLU, CH_SWIGLU } ch_activation;
 static inline int ch_gated(ch_activation a) { return a != CH_GELU; }
 
-/* GELU, and the gated ones (glu). All may write over their inputs. Backward sets y again unless that is NULL, since
- * value and slope have most of their arithmetic in common. At infinities: gelu and silu of +inf are +inf, of -inf NaN
- * (-inf * 0), and the slopes NaN at both. */
-typedef struct ch_gelu_args {
-  ch_activation activation; /* of glu: CH_GEGLU or CH_SWIGLU */
+/* y = gelu(x), or of a gated one gelu(x) * u, silu(x) * u. May write over its inputs. Backward sets y again unless that
+ * is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu and silu of +inf are
+ * +inf, of -inf NaN (-inf * 0), and the slopes NaN at both. */
+typedef struct ch_activate_args {
+  ch_activation activation;
   int64_t count;
   const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements: filled slots of a record */
-  const real CH_DEV *x;   /* the pre-activation (glu: the gate g) */
-  const real CH_DEV *u;   /* glu only: [count] */
+  const real CH_DEV *x;   /* the pre-activation, or what gates */
+  const real CH_DEV *u;   /* gated only, as is du */
   real CH_DEV *y;
   const real CH_DEV *dy;
-  real CH_DEV *dx; /* d/dx (glu: d/dg) */
-  real CH_DEV *du; /* glu only */
-  /* GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these. */
+  real CH_DEV *dx;
+  real CH_DEV *du;
+  /* CH_GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these.
+   */
   ch_bf16 CH_DEV *x16, *y16, *dx16;
-} ch_gelu_args;
+} ch_activate_args;
 
 /* RMSNorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). */
 typedef struct {
@@ -338,10 +339,8 @@ typedef struct {
   op(softmax_backward, ch_softmax_args)           /* y, dy -> dx */                                                \
   op(sigmoid, ch_sigmoid_args)                    /* x -> y */                                                     \
   op(sigmoid_backward, ch_sigmoid_args)           /* y, dy -> dx */                                                \
-  op(gelu, ch_gelu_args)                          /* x -> y */                                                     \
-  op(gelu_backward, ch_gelu_args)                 /* x, dy -> dx, y */                                             \
-  op(glu, ch_gelu_args)                           /* x, u -> y */                                                  \
-  op(glu_backward, ch_gelu_args)                  /* x, u, dy -> dx, du, y */                                      \
+  op(activate, ch_activate_args)                  /* x, u -> y */                                                  \
+  op(activate_backward, ch_activate_args)         /* x, u, dy -> dx, du, y */                                      \
   op(rmsnorm, ch_rmsnorm_args)                    /* x, w -> y, rstd */                                            \
   op(rmsnorm_backward, ch_rmsnorm_args)           /* x, w, rstd, dy -> dx, dw */                                   \
   op(attention, ch_attention_args)                /* q, k, v, rel_bias -> out, lse */                              \
