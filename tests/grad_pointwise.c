@@ -136,7 +136,8 @@ static void test_embedding(void **state) {
   real *w = test_new_normal(V * D, 9), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 10), *dw = test_new(V * D);
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     problem p = {.x = &x, .forward = embedding_forward, .out = y, .cotangent = dy};
-    p.embedding = (ch_embedding_args){.n = N, .d = D, .V = V, .token = token, .w = w, .x = y, .dx = dy, .dw = dw};
+    p.embedding =
+        (ch_embedding_args){.n = N, .d = D, .V = V, .scale = 3, .token = token, .w = w, .x = y, .dx = dy, .dw = dw};
     for (int j = 0; j < V * D; j++) dw[j] = 5;
     x.ops->embedding_backward(&x, &p.embedding);
     for (int j = 0; j < V * D; j++) dw[j] -= 5;

@@ -44,11 +44,15 @@ OP(expert_gemm, ch_expert_gemm_args) {
 /* A position sees half of the sequence. Forward has two products. */
 static void attend(const ch_exec *x, const ch_attention_args *a, double products, double arrays) {
   double pairs = (double)a->B * a->H * a->T * (a->T + 1) / 2;
-  spend(x, CH_FLOPS_ATTENTION, products * 2 * pairs * a->dh, arrays * a->B * (double)a->T * a->H * a->dh);
+  double heads = (a->H + ch_kv_heads(a->H, a->kv_heads)) / 2.0; /* half of the arrays are those of keys and values */
+  spend(x, CH_FLOPS_ATTENTION, products * 2 * pairs * a->dh, arrays * a->B * (double)a->T * heads * a->dh);
 }
 
 OP(attention, ch_attention_args) { attend(x, a, 2, 4); }
 OP(attention_backward, ch_attention_args) { attend(x, a, 4, 8); }
+
+OP(rope, ch_rope_args) { move(x, 2 * (double)a->n * a->heads * a->dh); }
+OP(rope_table, ch_rope_table_args) { move(x, (double)a->positions * a->rotated); }
 
 OP(head, ch_head_args) {
   double n = (double)a->n, d = a->d, V = a->V, passes = a->dx ? 3 : 1;
@@ -132,12 +136,13 @@ OP(running_mean, ch_running_mean_args) { (void)x, (void)a; }
   }
 CH_OPS(MISSING)
 
-#define TIMED(op)                                                                                                      \
-  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(head) op(gather) op(combine) op(combine_backward)   \
-      op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(activate) op(activate_backward) op(rmsnorm) \
-          op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy) op(dropout) op(multiply) op(round_bf16)   \
-              op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select) op(best) op(balance) op(balance_backward)    \
-                  op(gate) op(gate_backward) op(loads) op(mean_cutoff) op(running_mean)
+#define TIMED(op)                                                                                                     \
+  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(rope) op(rope_table) op(head) op(gather)           \
+      op(combine) op(combine_backward) op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(activate) \
+          op(activate_backward) op(rmsnorm) op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy)        \
+              op(dropout) op(multiply) op(round_bf16) op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select)     \
+                  op(best) op(balance) op(balance_backward) op(gate) op(gate_backward) op(loads) op(mean_cutoff)      \
+                      op(running_mean)
 
 static void fill(ch_ops *ops, ch_compute compute) {
   (void)compute;

@@ -1,5 +1,5 @@
 /* The op contract: one table of stateless ops on raw pointers, in forward and backward pairs. This file has the ops of
- * the model and the table, op/routing.h those of routing.
+ * the model and the table, op/attention.h those of attention, op/routing.h those of routing.
  *
  * Rules, without exception unless the name says so:
  *  - A pointer marked CH_DEV leads into the backend's memory, one without the mark is the host's. Host arrays hold what
@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "op/attention.h"
 #include "op/routing.h"
 
 /* C[m,n] (= or +=) alpha * op(A)[m,k] op(B)[k,n]. With trans_a, A is stored [k,m]; with trans_b, B is stored [n,k].
@@ -145,57 +146,11 @@ typedef struct {
   int dx_acc;      /* dx += instead of dx =: the residual stream's gradient already stands there */
 } ch_rmsnorm_args;
 
-/* Causal attention with a learned relative position bias. Position i sees j <= i:
- *   P[i,j] = softmax_j(scale * q_i.k_j + rel_bias[bucket(i-j), head]),  out_i = sum_j P[i,j] v_j.
- * q, k, v, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions. Works in row
- * blocks: no T x T matrix in main memory; backward recomputes P from lse. */
-typedef struct {
-  int B, T, H, dh;
-  int64_t ld;
-  real scale;
-  const real CH_DEV *q, *k, *v;
-  const real CH_DEV *rel_bias; /* [buckets,H] */
-  int buckets, max_distance;
-  real CH_DEV *out;
-  real CH_DEV *lse; /* [B,H,T] log of the softmax's denominator, saved for backward */
-  const real CH_DEV *dout;
-  real CH_DEV *dq, *dk, *dv; /* = */
-  real CH_DEV *drel_bias;    /* [buckets,H] += */
-} ch_attention_args;
-
-/* T5's unidirectional bucket of a distance i-j >= 0: exact below buckets/2, then logarithmic up to max_distance. */
-int ch_attention_bucket(int distance, int buckets, int max_distance);
-
-/* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
- * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to
- * which their keys and values are added first. The formula is that of ch_attention_args. A row's result does not depend
- * on the other rows, bit for bit. */
-enum { CH_BIAS_PAD = 16 };
-typedef struct {
-  int B, H, dh;
-  int positions;    /* positions of a cache; past[b] and the new ones are no more */
-  int max_rows;     /* new positions of all sequences at most: what the plan counts with */
-  const int *begin; /* [B+1] host */
-  const int *past;  /* [B] host */
-  real scale;
-  const real CH_DEV *q, *k, *v; /* [rows,H*dh] */
-  real CH_DEV *keys, *values;   /* [B,H,positions,dh] */
-  const real CH_DEV *bias;      /* [H,positions + CH_BIAS_PAD] as op attention_bias makes it */
-  real CH_DEV *out;             /* [rows,H*dh] */
-} ch_attention_cached_args;
-
-/* rel_bias [buckets,H] by head and descending distance, so that it runs with the keys: that of a distance stands at
- * bias[head * (positions + CH_BIAS_PAD) + positions - 1 - distance]. The padding, which wide loads read, becomes 0. */
-typedef struct {
-  int H, buckets, max_distance, positions;
-  const real CH_DEV *rel_bias;
-  real CH_DEV *bias;
-} ch_attention_bias_args;
-
-/* Embedding: x[t] = w[token[t]]; dw[token[t]] += dx[t], in ascending t. */
+/* Embedding: x[t] = scale * w[token[t]]; dw[token[t]] += scale * dx[t], in ascending t. */
 typedef struct {
   int64_t n;
   int d, V;
+  real scale;                  /* 0 means 1 */
   const int32_t CH_DEV *token; /* [n] */
   const real CH_DEV *w;        /* [V,d] */
   real CH_DEV *x;              /* [n,d] */
@@ -203,9 +158,10 @@ typedef struct {
   real CH_DEV *dw; /* [V,d] += */
 } ch_embedding_args;
 
-/* The tied head: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log softmax(logits)[target].
- * Chunks of rows, never all logits of the batch. When dx is set, forward also does the backward while the chunk's
- * logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=) d(weight * loss_sum)/dw. */
+/* The head, whose weight may be the embedding's: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log
+ * softmax(logits)[target]. Chunks of rows, never all logits of the batch. When dx is set, forward also does the
+ * backward while the chunk's logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=) d(weight * loss_sum)/dw.
+ */
 typedef struct {
   int64_t n;
   int d, V;
@@ -347,6 +303,8 @@ typedef struct {
   op(attention_backward, ch_attention_args)       /* q, k, v, rel_bias, out, lse, dout -> dq, dk, dv, drel_bias */ \
   op(attention_cached, ch_attention_cached_args)  /* q, k, v, bias, caches -> out, caches */                       \
   op(attention_bias, ch_attention_bias_args)      /* rel_bias -> bias */                                           \
+  op(rope, ch_rope_args)                          /* x, turn -> x */                                               \
+  op(rope_table, ch_rope_table_args)              /* theta -> turn */                                              \
   op(embedding, ch_embedding_args)                /* token, w -> x */                                              \
   op(embedding_backward, ch_embedding_args)       /* token, dx -> dw */                                            \
   op(head, ch_head_args)                          /* x, w, target -> losses, logits, dx, dw */                     \
