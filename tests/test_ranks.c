@@ -195,6 +195,7 @@ static void every_pool(void **state) {
   }
 }
 
+static void modern(choir_config *c) { test_modern(c); }
 static void drop(choir_config *c) { c->train.dropout = 0.1; }
 static void normalize(choir_config *c) { c->model.router.normalize_gates = 1; }
 static void by_threshold(choir_config *c) { c->model.router.threshold_after = 1; }
@@ -222,6 +223,7 @@ static void every_option(void **state) {
                 {"random second", "gshard_top2", draw_second},
                 {"bf16", "gshard_top2", in_bf16},
                 {"bf16, accumulated", "expert_choice", sums_in_bf16},
+                {"the block of today", "expert_choice", modern},
                 {"adamw, bf16", "expert_choice", adamw_in_bf16}};
   for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
     choir_config c = config_of(option[i].router, 8, 1);
