@@ -73,7 +73,8 @@ allow tools/bench $library
 allow tools/plan train api model moe optim op comm file base
 allow tools/probe api model data file base
 allow tools/pages tools/plan $library
-allow cli tools/npy tools/bench tools/plan tools/probe tools/pages $library
+allow tools/export model data op comm file base
+allow cli tools/export tools/npy tools/bench tools/plan tools/probe tools/pages $library
 for folder in src/*/ tools/*/; do
   room=$(echo "$folder" | sed -E 's/^src\///; s/\/$//')
   case "$known " in
