@@ -26,7 +26,8 @@ static const paper_size *find_paper_size(const choir_model_config *m) {
   for (size_t i = 0; i < sizeof paper_sizes / sizeof *paper_sizes; i++) {
     const paper_size *p = &paper_sizes[i];
     if (p->layers == m->layers && p->d_model == m->d_model && p->d_hidden == m->d_hidden && p->heads == m->heads &&
-        (!m->d_expert || m->d_expert == m->d_hidden) &&
+        (!m->d_expert || m->d_expert == m->d_hidden) && !m->shared_experts && !m->dense_layers &&
+        !strcmp(m->activation, "geglu") && !strcmp(m->expert_activation, "gelu") &&
         (dense ? !p->experts : m->moe_every == 2 && p->experts == m->experts))
       return p;
   }
@@ -61,6 +62,8 @@ static void print_text(const choir_config *config, const choir_config_costs *c, 
   if (m->moe_every)
     printf(" e=%d of h=%d every %d layers, %s c=%g", m->experts, m->d_expert ? m->d_expert : m->d_hidden, m->moe_every,
            m->router.name, m->router.capacity_factor);
+  if (m->moe_every && m->dense_layers) printf(", behind %d dense", m->dense_layers);
+  if (m->moe_every && m->shared_experts) printf(", %d shared", m->shared_experts);
   printf(", V=%s%s\n", cli_grouped(m->vocab_size), assumed ? " (assumed: the config leaves it to the data)" : "");
   print_row("parameters", c->parameters, paper ? paper->parameters : 0);
   print_row("  active per token", c->active_parameters, paper ? paper->active : 0);

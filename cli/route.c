@@ -151,7 +151,7 @@ static const cli_option options[] = {
     {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, "-1",
      "experts per token on average; -1: the router's own default", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "another option of the router, as router.cap=3", 0},
-    {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: softmax each row first", 0},
+    {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: router option score makes scores of them", 0},
     {"tokens", "T.npy", CLI_INPUT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
     {"valid", "V.npy", CLI_INPUT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
     {"pool", "batch|sequence|position|group", CLI_CHOICE, &o.pool, NULL,

@@ -140,7 +140,8 @@ json_t *cli_json_stats(const choir_route_stats *stats) {
 }
 
 int cli_layer_number(const choir_model *model, int moe) {
-  return choir_model_config_of(model)->model.moe_every * (moe + 1) - 1;
+  const choir_model_config *m = &choir_model_config_of(model)->model;
+  return m->dense_layers + m->moe_every * (moe + 1) - 1;
 }
 
 json_t *cli_json_layers(const choir_model *model) {

@@ -24,15 +24,16 @@ static void check(layer_case *c) {
   } inputs[] = {{"x", c->x, c->dx, N * D},
                 {"router", c->router, c->drouter, D * c->e},
                 {"w1", c->w1, c->dw1, weights},
-                {"w2", c->w2, c->dw2, weights}};
-  for (int i = 0; i < 4; i++) {
+                {"w2", c->w2, c->dw2, weights},
+                {"w3", c->w3, c->dw3, weights}};
+  for (int i = 0; i < 4 + ch_gated(c->activation); i++) {
     layer_run(c, 1);
     int learned = ch_router_learned(ch_router_find(c->options.name));
     if (i != 1 || learned) expect(c, inputs[i].what, inputs[i].x, inputs[i].count, inputs[i].gradient);
   }
 }
 
-/* Wide and tight capacity, padding, pools, jitter and sampling. */
+/* Wide and tight capacity, padding, pools, jitter and sampling, scores of both kinds. */
 static void every_router(void **state) {
   (void)state;
   int32_t ids[N];
@@ -42,7 +43,8 @@ static void every_router(void **state) {
     mask[t] = t % 5 != 1;
   }
   for (int router = 0; ch_routers[router]; router++)
-    for (int variant = 0; variant < 5; variant++) {
+    for (int variant = 0; variant < 10; variant++) {
+      if (variant >= 5 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
       layer_case c = layer_case_new(ch_router_names[router], N, D, H, experts_for(ch_router_names[router], E));
       c.token = ids;
       c.T = 8;
@@ -53,7 +55,8 @@ static void every_router(void **state) {
       strcpy(c.options.pool, variant & 1 ? "sequence" : "batch");
       c.options.random_second = variant & 1;
       c.options.jitter = variant & 1 ? 0.3 : 0;
-      c.training = variant < 4; /* evaluation may be differentiated too */
+      if (variant >= 5) strcpy(c.options.score, "sigmoid");
+      c.training = variant % 5 < 4; /* evaluation may be differentiated too */
       check(&c);
       layer_case_free(&c);
     }
@@ -116,13 +119,30 @@ static void normalized_gates(void **state) {
   assert_true(routers > 4);
 }
 
+/* Experts of every activation, with tokens of several experts, of none, and dropped ones. */
+static void every_activation(void **state) {
+  (void)state;
+  static const char *const routers[] = {"expert_choice", "switch_top1"};
+  for (int router = 0; router < 2; router++)
+    for (int activation = CH_GELU; activation <= CH_SWIGLU; activation++) {
+      layer_case c = layer_case_new(routers[router], N, D, H, E);
+      c.threads = 1;
+      c.activation = (ch_activation)activation;
+      c.options.capacity_factor = router ? 0.8 : 2;
+      check(&c);
+      layer_case_free(&c);
+    }
+}
+
 /* Gradients of weights accumulate where that is asked for, dx is set. */
 static void accumulates(void **state) {
   (void)state;
   layer_case c = layer_case_new("gshard_top2", N, D, H, E);
   int64_t weights = (int64_t)E * D * H;
+  c.activation = CH_SWIGLU;
   layer_run(&c, 1);
   real *once = copy_of(c.dw1, sizeof(real) * (size_t)weights);
+  real *once3 = copy_of(c.dw3, sizeof(real) * (size_t)weights);
   ch_exec x;
   ch_moe_saved saved;
   ch_moe_args a = layer_args(&c);
@@ -135,14 +155,16 @@ static void accumulates(void **state) {
     x.tape.used = 0;
   }
   ch_exec_free(&x);
-  for (int64_t i = 0; i < weights; i++) once[i] *= 2;
+  for (int64_t i = 0; i < weights; i++) once[i] *= 2, once3[i] *= 2;
   test_close(c.dw1, once, weights, 1e-13);
-  free(once);
+  test_close(c.dw3, once3, weights, 1e-13);
+  free(once), free(once3);
   layer_case_free(&c);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(pools_and_thresholds),
-                                     cmocka_unit_test(normalized_gates), cmocka_unit_test(accumulates)};
+                                     cmocka_unit_test(normalized_gates), cmocka_unit_test(every_activation),
+                                     cmocka_unit_test(accumulates)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,7 +14,18 @@ typedef struct model_case {
   int drawn_twice;
   double dropout;
   int shards;
+  const char *activation; /* or NULL: the paper's block */
+  int shared;
 } model_case;
+
+/* The block of today: layer 0 is dense, all others have experts, and every layer's activation is as given. */
+static void modern(choir_model_config *m, const char *activation, int shared) {
+  strcpy(m->activation, activation);
+  strcpy(m->expert_activation, activation);
+  strcpy(m->router.score, "sigmoid");
+  m->dense_layers = m->moe_every = 1;
+  m->shared_experts = shared;
+}
 
 static void set_up(model_case *c, const char *router, double consistency, int narrow) {
   choir_config config;
@@ -27,6 +38,7 @@ static void set_up(model_case *c, const char *router, double consistency, int na
     config.model.experts = 4;
   if (narrow) config.model.d_head = 16;
   if (!strcmp(router, "dense")) config.model.experts = 1;
+  if (c->activation) modern(&config.model, c->activation, c->shared);
   test_ok(ch_transformer_create(&config.model, &c->net));
   test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
   ch_arena_init(&c->weights, "weights", c->x.memory);
@@ -111,8 +123,8 @@ static double direction_error(model_case *c, ch_param *p, const real *gradient, 
   return chosen[0] != chosen[1] ? -1 : fabs(numeric - analytic) / size;
 }
 
-static void check_model(const char *router, double consistency, double dropout, int shards, int narrow) {
-  model_case c = {.dropout = dropout, .shards = shards};
+static void check_case(model_case *given, const char *router, double consistency, int narrow) {
+  model_case c = *given;
   set_up(&c, router, consistency, narrow);
   run(&c, 1); /* counts */
   test_ok(ch_exec_commit(&c.x));
@@ -132,6 +144,10 @@ static void check_model(const char *router, double consistency, double dropout, 
   }
   free(first);
   tear_down(&c);
+}
+
+static void check_model(const char *router, double consistency, double dropout, int shards, int narrow) {
+  check_case(&(model_case){.dropout = dropout, .shards = shards}, router, consistency, narrow);
 }
 
 static void every_router(void **state) {
@@ -154,8 +170,20 @@ static void shards(void **state) {
   check_model("switch_top1", 0, 0, 2, 1);
 }
 
+/* Every activation with and without shared experts, in shards and under dropout. */
+static void block_of_today(void **state) {
+  (void)state;
+  static const char *const activations[] = {"gelu", "geglu", "swiglu"};
+  for (int i = 0; i < 3; i++)
+    for (int shared = 0; shared < 3; shared += 2)
+      check_case(
+          &(model_case){.shards = 1 + shared / 2, .dropout = 0.1, .activation = activations[i], .shared = shared},
+          "expert_choice", 0, 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(draws_that_agree),
-                                     cmocka_unit_test(dropout), cmocka_unit_test(shards)};
+                                     cmocka_unit_test(dropout), cmocka_unit_test(shards),
+                                     cmocka_unit_test(block_of_today)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@ typedef struct {
   void (*forward)(void *context);
   const real *out, *cotangent;
   ch_softmax_args softmax;
+  ch_sigmoid_args sigmoid;
   ch_gelu_args gelu;
   ch_rmsnorm_args norm;
   ch_embedding_args embedding;
@@ -44,14 +45,33 @@ static void test_softmax(void **state) {
   free(in), free(y), free(dy), free(dx);
 }
 
+static void sigmoid_forward(void *context) {
+  problem *p = context;
+  p->x->ops->sigmoid(p->x, &p->sigmoid);
+}
+
+static void test_sigmoid(void **state) {
+  (void)state;
+  real *in = test_new_normal(COUNT, 1), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 2), *dx = test_new(COUNT);
+  test_poison(dx, COUNT);
+  TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
+    problem p = {.x = &x, .forward = sigmoid_forward, .out = y, .cotangent = dy};
+    p.sigmoid = (ch_sigmoid_args){.count = COUNT, .x = in, .y = y, .dy = dy, .dx = dx};
+    x.ops->sigmoid(&x, &p.sigmoid);
+    x.ops->sigmoid_backward(&x, &p.sigmoid);
+    if (pass_) check(&p, in, COUNT, dx);
+  });
+  free(in), free(y), free(dy), free(dx);
+}
+
 static void gelu_forward(void *context) {
   problem *p = context;
   p->x->ops->gelu(p->x, &p->gelu);
 }
 
-static void geglu_forward(void *context) {
+static void glu_forward(void *context) {
   problem *p = context;
-  p->x->ops->geglu(p->x, &p->gelu);
+  p->x->ops->glu(p->x, &p->gelu);
 }
 
 static void test_gelu(void **state) {
@@ -65,10 +85,13 @@ static void test_gelu(void **state) {
     test_poison(dx, COUNT);
     x.ops->gelu_backward(&x, &p.gelu);
     if (pass_) check(&p, in, COUNT, dx);
-    p.forward = geglu_forward;
-    test_poison(dx, COUNT), test_poison(du, COUNT);
-    x.ops->geglu_backward(&x, &p.gelu);
-    if (pass_) check(&p, in, COUNT, dx), check(&p, u, COUNT, du);
+    p.forward = glu_forward;
+    for (int silu = 0; silu < 2; silu++) {
+      p.gelu.activation = silu ? CH_SWIGLU : CH_GEGLU;
+      test_poison(dx, COUNT), test_poison(du, COUNT);
+      x.ops->glu_backward(&x, &p.gelu);
+      if (pass_) check(&p, in, COUNT, dx), check(&p, u, COUNT, du);
+    }
   });
   free(in), free(u), free(y), free(dy), free(dx), free(du);
 }
@@ -129,7 +152,8 @@ static void test_embedding(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_gelu),
-                                     cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_embedding)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_sigmoid),
+                                     cmocka_unit_test(test_gelu), cmocka_unit_test(test_rmsnorm),
+                                     cmocka_unit_test(test_embedding)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -208,6 +208,16 @@ static void every_router(void **state) {
   }
 }
 
+/* Gated experts and shared ones, cut along their hidden width too. */
+static void block_of_today(void **state) {
+  (void)state;
+  choir_model_config c = config_of("expert_choice");
+  strcpy(c.activation, "swiglu"), strcpy(c.expert_activation, "swiglu");
+  strcpy(c.router.score, "sigmoid");
+  c.shared_experts = c.dense_layers = c.moe_every = 1;
+  same_as_one(c, 2, (const int[][3]){{2, 2, 1}, {1, 2, 2}, {2, 1, 3}, {0}});
+}
+
 /* Rows go in rounds, as there is hardly any room. */
 static void in_rounds(void **state) {
   (void)state;
@@ -218,6 +228,6 @@ static void in_rounds(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(every_router),
-                                     cmocka_unit_test(in_rounds)};
+                                     cmocka_unit_test(block_of_today), cmocka_unit_test(in_rounds)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,10 +18,11 @@ typedef struct {
   const char *backend;
   ch_compute compute, wire;
   uint64_t seed, rng_base;
-  uint32_t sub;                      /* of the random numbers */
-  real *x, *router, *w1, *w2, *dout; /* in */
+  uint32_t sub;                           /* of the random numbers */
+  ch_activation activation;               /* of experts: gated ones have w3, whoever asks for them */
+  real *x, *router, *w1, *w2, *w3, *dout; /* in */
   real aux_scale;
-  real *out, *dx, *drouter, *dw1, *dw2; /* out */
+  real *out, *dx, *drouter, *dw1, *dw2, *dw3; /* out */
   ch_record record;
   ch_route_counts counts;
   real *scores, *dscores;
@@ -58,16 +59,19 @@ static inline layer_case layer_case_new(const char *router, int n, int d, int h,
                   .router = test_new_normal((int64_t)d * e, 2),
                   .w1 = test_new_normal(weights, 3),
                   .w2 = test_new_normal(weights, 4),
+                  .w3 = test_new_normal(weights, 6),
                   .dout = test_new_normal(in, 5),
                   .out = test_new(in),
                   .dx = test_new(in),
                   .drouter = test_new((int64_t)d * e),
                   .dw1 = test_new(weights),
                   .dw2 = test_new(weights),
+                  .dw3 = test_new(weights),
                   .scores = test_new((int64_t)n * e)};
   for (int64_t i = 0; i < (int64_t)d * e; i++) c.router[i] /= (real)sqrt(d);
   for (int64_t i = 0; i < weights; i++) {
     c.w1[i] /= (real)sqrt(d);
+    c.w3[i] /= (real)sqrt(d);
     c.w2[i] /= (real)sqrt(h);
   }
   return c;
@@ -90,7 +94,8 @@ static inline void counts_free(ch_route_counts *counts) {
 }
 
 static inline void layer_case_free(layer_case *c) {
-  real *arrays[] = {c->x, c->router, c->w1, c->w2, c->dout, c->out, c->dx, c->drouter, c->dw1, c->dw2, c->scores};
+  real *arrays[] = {c->x,       c->router, c->w1,  c->w2,     c->dout, c->out, c->dx,
+                    c->drouter, c->dw1,    c->dw2, c->scores, c->w3,   c->dw3};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
   record_free(&c->record);
   counts_free(&c->counts);
@@ -150,12 +155,13 @@ static inline ch_moe_args layer_args(layer_case *c) {
                        .h = c->h,
                        .shards = 1,
                        .keep = !c->discard,
-                       .weights = {.w1 = c->w1, .w2 = c->w2},
+                       .activation = c->activation,
+                       .weights = {.w1 = c->w1, .w2 = c->w2, .w3 = c->w3},
                        .out = c->out,
                        .out_acc = c->out_acc,
                        .dout = c->dout,
                        .dx = c->dx,
-                       .gradients = {.router = c->drouter, .w1 = c->dw1, .w2 = c->dw2}};
+                       .gradients = {.router = c->drouter, .w1 = c->dw1, .w2 = c->dw2, .w3 = c->dw3}};
 }
 
 /* Forward, and in training backward when `backward` asks for it; gradients are set, over poison. */
@@ -174,6 +180,7 @@ static inline void layer_run(layer_case *c, int backward) {
       if (backward) test_poison(c->dx, in);
       test_poison(c->dw1, weights);
       test_poison(c->dw2, weights);
+      test_poison(c->dw3, weights);
       test_poison(c->drouter, (int64_t)c->d * c->e);
     }
     ch_moe_forward(&x, &a, &saved);

@@ -12,27 +12,31 @@ static inline double dot_strided(const real *a, int64_t stride_a, const real *b,
   return sum;
 }
 
-/* S = softmax(X Wg) of one token; of base the logits themselves; with centroids the negative distance to each, but for
- * what they have in common. */
+/* S of X Wg of one token, a softmax or sigmoids; of base the logits themselves; with centroids the negative distance to
+ * each, but for what they have in common. */
 static inline void naive_scores(const layer_case *c, int t, real *score) {
   double logit[NAIVE_MOST], sum = 0;
-  int centroids = !strcmp(c->options.name, "kmeans"), raw = !strcmp(c->options.name, "base");
+  int centroids = !strcmp(c->options.name, "kmeans"), raw = !strcmp(c->options.name, "base"),
+      sigmoid = !strcmp(c->options.score, "sigmoid");
   for (int i = 0; i < c->e; i++) sum += exp(logit[i] = dot_strided(c->x + t * c->d, 1, c->router + i, c->e, c->d));
   for (int i = 0; i < c->e; i++) {
     const real *mu = c->router + i;
     score[i] = (real)(centroids ? logit[i] - dot_strided(mu, c->e, mu, c->e, c->d) / 2
                       : raw     ? logit[i]
+                      : sigmoid ? 1 / (1 + exp(-logit[i]))
                                 : exp(logit[i]) / sum);
   }
 }
 
-/* out += gate * GELU(x W1[i]) W2[i]^T */
+/* out += gate * act(x W1[i]) W2[i]^T, or of gated experts (act(x W1[i]) * (x W3[i])) W2[i]^T */
 static inline void naive_expert(const layer_case *c, int t, int i, double gate, real *out) {
-  const real *w1 = c->w1 + (int64_t)i * c->d * c->h, *w2 = c->w2 + (int64_t)i * c->d * c->h;
+  const real *w1 = c->w1 + (int64_t)i * c->d * c->h, *w2 = c->w2 + (int64_t)i * c->d * c->h,
+             *w3 = c->w3 + (int64_t)i * c->d * c->h;
   real hidden[NAIVE_MOST];
   for (int j = 0; j < c->h; j++) {
     double z = dot_strided(c->x + t * c->d, 1, w1 + j, c->h, c->d);
-    hidden[j] = (real)(z * 0.5 * erfc(-z * sqrt(0.5)));
+    double u = ch_gated(c->activation) ? dot_strided(c->x + t * c->d, 1, w3 + j, c->h, c->d) : 1;
+    hidden[j] = (real)(u * z * (c->activation == CH_SWIGLU ? 1 / (1 + exp(-z)) : 0.5 * erfc(-z * sqrt(0.5))));
   }
   for (int j = 0; j < c->d; j++) out[j] += (real)(gate * dot_strided(hidden, 1, w2 + (int64_t)j * c->h, 1, c->h));
 }

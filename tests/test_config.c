@@ -69,7 +69,7 @@ static void choose_takers(choir_config *c, const ch_field *f) {
 static void disturb(choir_config *c, const ch_field *f) {
   char value[64];
   if (f->kind == CH_FIELD_WORD)
-    snprintf(value, sizeof value, "%s", f->words ? f->words()[1] : "a \"name\" \\ é");
+    snprintf(value, sizeof value, "%s", f->words ? f->words()[!strcmp(f->words()[0], f->word)] : "a \"name\" \\ é");
   else if (f->kind == CH_FIELD_FLAG)
     snprintf(value, sizeof value, f->value != 0 ? "false" : "true");
   else if (f->kind == CH_FIELD_NUMBER)
@@ -104,9 +104,8 @@ static void every_field_round_trips(void **state) {
       refused(choir_config_set(&c, f->path, "\"text\""), f->path, "text");
       refused(choir_config_set(&c, f->path, "NaN"), f->path, "NaN");
     }
-    if (f->words || strstr(f->path, "name")) {
+    if (f->words || strstr(f->path, "name"))
       refused(choir_config_set(&c, f->path, "a name that is longer than thirty-one bytes"), f->path);
-    }
     if (f->kind != CH_FIELD_NUMBER && f->kind != CH_FIELD_WORD)
       refused(choir_config_set(&c, f->path, "1.5"), f->path, "1.5", f->kind == CH_FIELD_FLAG ? "true" : "integer");
     assert_memory_equal(&c, &before, sizeof c); /* a refused value changes nothing */
@@ -118,7 +117,7 @@ static void every_field_round_trips(void **state) {
     test_ok(choir_config_load(path, &back));
     assert_memory_equal(&c, &back, sizeof c);
   }
-  assert_in_range(skipped, 0, 7);
+  assert_in_range(skipped, 0, 8);
   unlink(path);
 }
 
@@ -210,6 +209,7 @@ static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"decay", "0.5"},
                                               {"threshold_after", "7"},
                                               {"normalize_gates", "true"},
+                                              {"score", "sigmoid"},
                                               {"beta1", "0.5"},
                                               {"beta2", "0.5"},
                                               {"weight_decay", "0.25"}};

@@ -10,6 +10,8 @@ typedef struct {
   const char *set; /* "key=value key=value" */
 } variant;
 
+#define MODERN \
+  "activation=swiglu expert_activation=swiglu shared_experts=1 dense_layers=1 moe_every=1 router.score=sigmoid"
 static const variant variants[] = {
     {"expert_choice", ""},
     {"expert_choice", "router.pool=sequence"},
@@ -20,6 +22,9 @@ static const variant variants[] = {
     {"expert_choice", "optimizer=adamw rate=0.001"},
     {"expert_choice", "compute=bf16"},
     {"expert_choice", "moe_every=0"},
+    {"expert_choice", MODERN},
+    {"quantile_balanced", MODERN " compute=bf16"},
+    {"expert_choice", "activation=gelu expert_activation=geglu shared_experts=2"},
     {"gshard_top2", ""},
     {"gshard_top2", "router.random_second=true compute=bf16"},
     {"switch_top1", "router.jitter=0.1"},

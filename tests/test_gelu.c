@@ -1,19 +1,24 @@
-/* GELU and GEGLU: every variant against the reference and against libm, and the laws they keep. */
+/* GELU and gated linear units: every variant against the reference and against libm, and the laws they keep. */
 #include "variants.h"
 
 static void run_gelu(ch_exec *x, const void *context, real *out) {
   int64_t n = *(const int64_t *)context;
   real *in = test_new_normal(n, 3), *u = test_new_normal(n, 4), *dy = test_new_normal(n, 5);
   for (int64_t i = 0; i < n; i++) in[i] *= 3;
-  ch_gelu_args a = {.count = n, .x = in, .u = u, .dy = dy};
+  ch_gelu_args a = {.activation = CH_GEGLU, .count = n, .x = in, .u = u, .dy = dy};
   a.y = out;
   x->ops->gelu(x, &a);
   a.y = out + n, a.dx = out + 2 * n;
   x->ops->gelu_backward(x, &a);
   a.y = out + 3 * n;
-  x->ops->geglu(x, &a);
+  x->ops->glu(x, &a);
   a.y = out + 4 * n, a.dx = out + 5 * n, a.du = out + 6 * n;
-  x->ops->geglu_backward(x, &a);
+  x->ops->glu_backward(x, &a);
+  a.activation = CH_SWIGLU;
+  a.y = out + 7 * n;
+  x->ops->glu(x, &a);
+  a.y = out + 8 * n, a.dx = out + 9 * n, a.du = out + 10 * n;
+  x->ops->glu_backward(x, &a);
   free(in), free(u), free(dy);
 }
 
@@ -22,7 +27,7 @@ static void test_gelu(void **state) {
   static const int64_t counts[] = {1, 7, 16, 1000, 16384, 3 * 16384 + 13};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
     int64_t n = counts[i];
-    test_variants("gelu", run_gelu, &n, TEST_PARTS(n, n, n, n, n, n, n), 2e-6);
+    test_variants("gelu", run_gelu, &n, TEST_PARTS(n, n, n, n, n, n, n, n, n, n, n), 2e-6);
   }
 }
 
@@ -83,17 +88,50 @@ static void test_backward_gives_both(void **state) {
   real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
   real *y = test_new(COUNT), *dx = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
   TEST_EACH_ISA({
-    for (int gated = 0; gated < 2; gated++) {
-      void (*forward)(ch_exec *, const ch_gelu_args *) = gated ? x.ops->geglu : x.ops->gelu;
-      void (*backward)(ch_exec *, const ch_gelu_args *) = gated ? x.ops->geglu_backward : x.ops->gelu_backward;
-      forward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .y = y});
-      backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = b});
+    for (int kind = CH_GELU; kind <= CH_SWIGLU; kind++) {
+      const ch_activation activation = (ch_activation)kind;
+      int gated = ch_gated(activation);
+      void (*forward)(ch_exec *, const ch_gelu_args *) = gated ? x.ops->glu : x.ops->gelu;
+      void (*backward)(ch_exec *, const ch_gelu_args *) = gated ? x.ops->glu_backward : x.ops->gelu_backward;
+      forward(&x, &(ch_gelu_args){.activation = activation, .count = COUNT, .x = in, .u = u, .y = y});
+      backward(&x,
+               &(ch_gelu_args){.activation = activation, .count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = b});
       memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
-      backward(&x, &(ch_gelu_args){.count = COUNT, .x = a, .u = b, .dy = c, .y = a, .dx = c, .du = b});
+      backward(&x, &(ch_gelu_args){
+                       .activation = activation, .count = COUNT, .x = a, .u = b, .dy = c, .y = a, .dx = c, .du = b});
       for (int i = 0; pass_ && i < COUNT; i++) assert_true(a[i] == y[i] && c[i] == dx[i]);
     }
   });
   free(in), free(u), free(dy), free(y), free(dx), free(a), free(b), free(c);
+}
+
+/* silu(x) = x s(x) and its slope s(x) (1 + x (1 - s(x))) on a grid, by the gate with u = 1; and far out. */
+static void test_silu(void **state) {
+  (void)state;
+  enum { COUNT = 40001 };
+  real *in = test_new(COUNT), *y = test_new(COUNT), *dx = test_new(COUNT), *du = test_new(COUNT),
+       *one = test_new(COUNT);
+  static const float far[] = {1e30f, -1e30f, 0.0f, NAN};
+  float end[4], slope[4], straight[4];
+  for (int i = 0; i < COUNT; i++) in[i] = (real)(-30 + 60.0 * i / (COUNT - 1)), one[i] = 1;
+  TEST_EACH_ISA({
+    x.ops->glu_backward(
+        &x, &(ch_gelu_args){
+                .activation = CH_SWIGLU, .count = COUNT, .x = in, .u = one, .dy = one, .y = y, .dx = dx, .du = du});
+    for (int i = 0; pass_ && i < COUNT; i++) {
+      double at = (double)in[i], s = 1 / (1 + exp(-at));
+      assert_true(fabs((double)y[i] - at * s) <= 1e-6 * fabs(at * s));
+      assert_true(fabs((double)dx[i] - s * (1 + at * (1 - s))) <= 2e-6);
+      assert_true(du[i] == y[i]);
+    }
+    x.ops->glu_backward(
+        &x,
+        &(ch_gelu_args){
+            .activation = CH_SWIGLU, .count = 4, .x = far, .u = one, .dy = one, .y = end, .dx = slope, .du = straight});
+    assert_true(!pass_ || (end[0] == 1e30f && end[1] == 0 && end[2] == 0 && isnan(end[3])));
+    assert_true(!pass_ || (slope[0] == 1 && slope[1] == 0 && slope[2] == 0.5f && isnan(slope[3])));
+  });
+  free(in), free(y), free(dx), free(du), free(one);
 }
 
 /* Zeros keep their sign, tiny values are halved, large ones pass or vanish, NaN stays, gelu(-infinity) = -infinity * 0.
@@ -122,8 +160,8 @@ static void test_gelu_extremes(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gelu), cmocka_unit_test(test_gelu_accuracy),
-                                     cmocka_unit_test(test_gelu_rounded), cmocka_unit_test(test_backward_gives_both),
-                                     cmocka_unit_test(test_gelu_extremes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gelu),          cmocka_unit_test(test_gelu_accuracy),
+                                     cmocka_unit_test(test_gelu_rounded),  cmocka_unit_test(test_backward_gives_both),
+                                     cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_silu)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,8 +51,11 @@ static void equals_naive_loops(void **state) {
   (void)state;
   for (int backend = 0; backend < 2; backend++)
     for (int router = 0; ch_routers[router]; router++)
-      for (int variant = 0; variant < 8; variant++) {
+      for (int variant = 0; variant < 32; variant++) {
+        if (variant & 8 && !ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(score))) continue;
         layer_case c = make(ch_router_names[router], backends[backend]);
+        if (variant & 8) strcpy(c.options.score, "sigmoid");
+        if (variant & 16) c.activation = variant & 1 ? CH_SWIGLU : CH_GEGLU;
         c.training = variant & 1;
         c.valid = variant & 2 ? mask : NULL;
         c.discard = !c.training;
@@ -81,6 +84,7 @@ static void same_layer_bits(const layer_case *a, const layer_case *b) {
   same_bits(a->dx, b->dx, N * D);
   same_bits(a->dw1, b->dw1, weights);
   same_bits(a->dw2, b->dw2, weights);
+  if (ch_gated(a->activation)) same_bits(a->dw3, b->dw3, weights);
   same_bits(a->drouter, b->drouter, (int64_t)D * a->e);
 }
 
@@ -92,10 +96,12 @@ static void threads_change_nothing(void **state) {
       if (ch_router_takes(ch_routers[router], CH_ROUTER_TAKES(jitter))) one.options.jitter = 0.1;
       one.options.random_second = 1;
       one.threads = 1;
+      one.activation = router % 2 ? CH_SWIGLU : CH_GELU;
       layer_run(&one, 1);
       for (int threads = 2; threads < 4; threads++) {
         layer_case more = make(ch_router_names[router], backends[backend]);
         more.options = one.options;
+        more.activation = one.activation;
         more.threads = threads;
         layer_run(&more, 1);
         same_layer_bits(&one, &more);

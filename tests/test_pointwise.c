@@ -1,4 +1,4 @@
-/* Softmax, sums, norms and embedding: every variant against the reference, and the laws they keep. */
+/* Softmax, sigmoid, sums, norms and embedding: every variant against the reference, and the laws they keep. */
 #include "variants.h"
 
 typedef struct {
@@ -24,6 +24,37 @@ static void test_softmax(void **state) {
     int64_t count = shapes[i].n * shapes[i].d;
     test_variants("softmax", run_softmax, &shapes[i], TEST_PARTS(count, count), 2e-6);
   }
+}
+
+static void run_sigmoid(ch_exec *x, const void *context, real *out) {
+  int64_t count = *(const int64_t *)context;
+  real *in = test_new_normal(count, 1), *dy = test_new_normal(count, 2);
+  for (int64_t i = 0; i < count; i++) in[i] *= 8;
+  ch_sigmoid_args a = {.count = count, .x = in, .y = out, .dy = dy, .dx = out + count};
+  x->ops->sigmoid(x, &a);
+  x->ops->sigmoid_backward(x, &a);
+  free(in), free(dy);
+}
+
+static void test_sigmoid(void **state) {
+  (void)state;
+  static const int64_t counts[] = {1, 7, 1000, 3 * 16384 + 13};
+  for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+    test_variants("sigmoid", run_sigmoid, &counts[i], TEST_PARTS(counts[i], counts[i]), 2e-6);
+}
+
+/* Far ends become 0 and 1, without a NaN that was not there; the small values keep their digits. */
+static void test_sigmoid_extremes(void **state) {
+  (void)state;
+  enum { COUNT = 8 };
+  static const float in[COUNT] = {0, -20, -80, 20, -1e30f, -INFINITY, INFINITY, NAN};
+  static const double want[COUNT] = {0.5, 2.0611536e-9, 1.8048514e-35, 1, 0, 0, 1, 0};
+  float y[COUNT];
+  TEST_EACH_ISA({
+    x.ops->sigmoid(&x, &(ch_sigmoid_args){.count = COUNT, .x = in, .y = y});
+    for (int i = 0; pass_ && i < COUNT - 1; i++) assert_true(fabs((double)y[i] - want[i]) <= 1e-6 * want[i]);
+    assert_true(!pass_ || isnan(y[COUNT - 1]));
+  });
 }
 
 static void run_rmsnorm(ch_exec *x, const void *context, real *out) {
@@ -138,11 +169,11 @@ static void test_in_place(void **state) {
   real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
   real *dx = test_new(COUNT), *du = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
   TEST_EACH_ISA({
-    x.ops->geglu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
+    x.ops->glu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
     for (int turn = 0; pass_ && turn < 3; turn++) {
       memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
       real *to_x = turn == 0 ? a : turn == 1 ? b : c, *to_u = turn == 0 ? b : turn == 1 ? c : a;
-      x.ops->geglu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});
+      x.ops->glu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});
       assert_memory_equal(to_x, dx, COUNT * sizeof *a);
       assert_memory_equal(to_u, du, COUNT * sizeof *a);
     }
@@ -279,6 +310,8 @@ static void test_counted_on_the_device(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax),
+                                     cmocka_unit_test(test_sigmoid),
+                                     cmocka_unit_test(test_sigmoid_extremes),
                                      cmocka_unit_test(test_rmsnorm),
                                      cmocka_unit_test(test_embedding),
                                      cmocka_unit_test(test_sums),

@@ -153,7 +153,7 @@ static const expert_size expert_sizes[] = {{even, 4, 96, 64},     {uneven, 7, 13
                                            {nobody, 2, 64, 64},   {uneven, 7, 40, 512}, {few, 2, 2000, 1100},
                                            {square, 1, 128, 8000}};
 
-/* accumulate: of CH_TN, whose W then gets it added; else it is set, as C of the others is, over poison. */
+/* accumulate: W of CH_TN, or C of the others, gets it added; else it is set, over poison. */
 static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form form, int accumulate) {
   int rows = s.begin[s.experts];
   int64_t count_a = rows * s.k, count_c = rows * s.n, count_w = s.experts * s.n * s.k;
@@ -202,7 +202,7 @@ static void expert_gemms(void **state) {
   for (size_t i = 0; i < sizeof expert_sizes / sizeof *expert_sizes; i++)
     for (int form = CH_NN; form <= CH_TN; form++)
       for (int compute = CH_COMPUTE_FP32; compute <= CH_COMPUTE_BF16; compute++)
-        for (int accumulate = 0; accumulate <= (form == CH_TN); accumulate++)
+        for (int accumulate = 0; accumulate < 2; accumulate++)
           check_expert_gemm((ch_compute)compute, expert_sizes[i], (ch_gemm_form)form, accumulate);
 }
 

@@ -131,6 +131,23 @@ static void same_with(const char *what, choir_config config, const int *ranks) {
 
 static const int all_ranks[] = {2, 3, 4, 6, 8, 0}, odd_ranks[] = {3, 8, 0}, some_ranks[] = {2, 4, 0};
 
+/* Gated experts, shared ones, a dense layer first, and all others with experts. */
+static choir_config modern(choir_config c, const char *activation, int shared) {
+  strcpy(c.model.activation, activation);
+  strcpy(c.model.expert_activation, activation);
+  strcpy(c.model.router.score, "sigmoid");
+  c.model.dense_layers = c.model.moe_every = 1;
+  c.model.shared_experts = shared;
+  return c;
+}
+
+static void block_of_today(void **state) {
+  (void)state;
+  same_with("swiglu", modern(config_of("expert_choice", 24, 1), "swiglu", 1), all_ranks);
+  same_with("geglu", modern(config_of("quantile_balanced", 24, 2), "geglu", 0), odd_ranks);
+  same_with("gelu", modern(config_of("expert_choice", 24, 1), "gelu", 2), odd_ranks);
+}
+
 static void every_router(void **state) {
   (void)state;
   same_with("expert_choice", config_of("expert_choice", 24, 1), all_ranks);
@@ -364,11 +381,16 @@ static void refuses_ranks_that_do_not_divide(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_router),          cmocka_unit_test(every_router_on_a_bf16_wire),
-      cmocka_unit_test(rows_in_rounds),        cmocka_unit_test(ties),
-      cmocka_unit_test(accumulated),           cmocka_unit_test(every_pool),
-      cmocka_unit_test(every_option),          cmocka_unit_test(traffic_is_the_formula),
-      cmocka_unit_test(traffic_of_every_kind), cmocka_unit_test(refuses_ranks_that_do_not_divide)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(block_of_today),
+                                     cmocka_unit_test(every_router),
+                                     cmocka_unit_test(every_router_on_a_bf16_wire),
+                                     cmocka_unit_test(rows_in_rounds),
+                                     cmocka_unit_test(ties),
+                                     cmocka_unit_test(accumulated),
+                                     cmocka_unit_test(every_pool),
+                                     cmocka_unit_test(every_option),
+                                     cmocka_unit_test(traffic_is_the_formula),
+                                     cmocka_unit_test(traffic_of_every_kind),
+                                     cmocka_unit_test(refuses_ranks_that_do_not_divide)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -89,13 +89,15 @@ static void check_gradient(example *x) {
 static void gradients_are_differences(void **state) {
   (void)state;
   for (int i = 0; ch_routers[i]; i++)
-    for (int kind = 0; kind < 8; kind++) {
-      int is_logits = kind & 1;
+    for (int kind = 0; kind < 16; kind++) {
+      int is_logits = kind & 1, sigmoid = kind >> 3;
       choir_router_options o = router_options(ch_router_names[i]);
       if (!strcmp(o.name, "kmeans")) continue; /* gates are constants: below */
       example x;
       if (kind & 2 && !ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(normalize_gates))) continue;
+      if (sigmoid && !ch_router_takes(ch_routers[i], CH_ROUTER_TAKES(score))) continue;
       o.normalize_gates = kind >> 1 & 1;
+      if (sigmoid) strcpy(o.score, "sigmoid"), o.aux_loss_weight = 0;
       make(&x, &o, is_logits, kind & 4 ? valid : NULL);
       check_gradient(&x);
     }

@@ -65,6 +65,28 @@ static void same_loss(void **state) {
     }
 }
 
+/* A dense layer becomes experts of its own activation: the loss is the dense model's. */
+static void from_dense_layers(void **state) {
+  (void)state;
+  static const char *const activations[] = {"gelu", "geglu", "swiglu"};
+  for (int i = 0; i < 3; i++) {
+    choir_config c = model_config("gshard_top2");
+    int upcycled;
+    c.model.d_expert = 0;
+    c.model.dense_layers = 1;
+    c.model.moe_every = 0;
+    strcpy(c.model.activation, activations[i]), strcpy(c.model.expert_activation, activations[i]);
+    save(&c);
+    double want = start(&c, &upcycled);
+    assert_int_equal(upcycled, 0);
+    c.model.moe_every = 1;
+    c.model.router.capacity_factor = MODEL_E;
+    double got = start(&c, &upcycled);
+    assert_int_equal(upcycled, 3);
+    if (!(fabs(got - want) < 2e-6)) fail_msg("%s: loss %.9g, dense %.9g", activations[i], got, want);
+  }
+}
+
 /* Into the same shapes it is loading. */
 static void same_shapes(void **state) {
   (void)state;
@@ -105,11 +127,11 @@ static void other_shapes(void **state) {
   refuse(&c, "not part of", "of its");
   c = model_config("switch_top1");
   c.model.moe_every = 1;
-  refuse(&c, "layers.0.moe.experts.w1", "layers.0.ffn.up.weight");
+  refuse(&c, "layers.0.moe.experts.w1", "layers.0.ffn.gate.weight");
   dense.model.moe_every = 0;
   save(&dense);
   c = model_config("switch_top1");
-  refuse(&c, "layers.1.moe.experts.w1", "router 'dense'");
+  refuse(&c, "layers.1.moe.experts.w1", "model.expert_activation");
   choir_config several = model_config("hash");
   save(&several);
   several.model.experts = 16;
@@ -129,7 +151,7 @@ static int clean_up(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(same_loss), cmocka_unit_test(same_shapes),
-                                     cmocka_unit_test(other_shapes)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_loss), cmocka_unit_test(from_dense_layers),
+                                     cmocka_unit_test(same_shapes), cmocka_unit_test(other_shapes)};
   return cmocka_run_group_tests(tests, set_up, clean_up);
 }

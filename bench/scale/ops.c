@@ -75,8 +75,10 @@ OP(softmax, ch_softmax_args) { move(x, 2 * (double)a->n * a->m); }
 OP(softmax_backward, ch_softmax_args) { move(x, 3 * (double)a->n * a->m); }
 OP(gelu, ch_gelu_args) { move(x, 2 * rows_of(x, a->rows, a->count)); }
 OP(gelu_backward, ch_gelu_args) { move(x, 3 * rows_of(x, a->rows, a->count)); }
-OP(geglu, ch_gelu_args) { move(x, 3 * (double)a->count); }
-OP(geglu_backward, ch_gelu_args) { move(x, 5 * (double)a->count); }
+OP(sigmoid, ch_sigmoid_args) { move(x, 2 * (double)a->count); }
+OP(sigmoid_backward, ch_sigmoid_args) { move(x, 3 * (double)a->count); }
+OP(glu, ch_gelu_args) { move(x, 3 * rows_of(x, a->rows, a->count)); }
+OP(glu_backward, ch_gelu_args) { move(x, 5 * rows_of(x, a->rows, a->count)); }
 OP(rmsnorm, ch_rmsnorm_args) { move(x, 2 * (double)a->n * a->d); }
 OP(rmsnorm_backward, ch_rmsnorm_args) { move(x, 4 * (double)a->n * a->d); }
 OP(embedding, ch_embedding_args) { move(x, 2 * (double)a->n * a->d); }
@@ -131,12 +133,13 @@ OP(running_mean, ch_running_mean_args) { (void)x, (void)a; }
   }
 CH_OPS(MISSING)
 
-#define TIMED(op)                                                                                                    \
-  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(head) op(gather) op(combine) op(combine_backward) \
-      op(softmax) op(softmax_backward) op(gelu) op(gelu_backward) op(geglu) op(geglu_backward) op(rmsnorm)           \
-          op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy) op(dropout) op(multiply) op(round_bf16) \
-              op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select) op(best) op(balance) op(balance_backward)  \
-                  op(gate) op(gate_backward) op(loads) op(mean_cutoff) op(running_mean)
+#define TIMED(op)                                                                                                     \
+  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(head) op(gather) op(combine) op(combine_backward)  \
+      op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(gelu) op(gelu_backward) op(glu)            \
+          op(glu_backward) op(rmsnorm) op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy) op(dropout) \
+              op(multiply) op(round_bf16) op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select) op(best)        \
+                  op(balance) op(balance_backward) op(gate) op(gate_backward) op(loads) op(mean_cutoff)               \
+                      op(running_mean)
 
 static void fill(ch_ops *ops, ch_compute compute) {
   (void)compute;

@@ -38,7 +38,8 @@ typedef struct choir_router_options {
   double decay;                  /* "decay": of the running means that a router keeps: cut-offs, centroids */
   int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */
   int normalize_gates;           /* "normalize_gates": a token's gates are scaled to sum 1, as upcycling wants them */
-  int64_t reserved[16];
+  char score[CHOIR_NAME_BYTES];  /* "score": what logits X Wg become: softmax over experts, or sigmoid of each */
+  int64_t reserved[12];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */
@@ -46,7 +47,7 @@ typedef struct choir_model_config { /* JSON object "model" */
   int vocab_size;                   /* V */
   int layers;                       /* L */
   int d_model;                      /* d */
-  int d_hidden;                     /* h, of the GEGLU layers and, unless d_expert says otherwise, of one expert */
+  int d_hidden;                     /* h, of the dense layers and, unless d_expert says otherwise, of one expert */
   int d_expert;                     /* hidden width of one expert; 0: d_hidden */
   int heads;                        /* H */
   int d_head;                       /* 0: d/H */
@@ -56,6 +57,10 @@ typedef struct choir_model_config { /* JSON object "model" */
   int rel_max_distance;             /* 128 */
   double norm_eps;                  /* 1e-6 */
   choir_router_options router;
+  char activation[CHOIR_NAME_BYTES];        /* of dense layers: geglu, gelu, swiglu */
+  char expert_activation[CHOIR_NAME_BYTES]; /* of experts, shared ones too */
+  int shared_experts; /* every token also passes a dense layer as wide as so many experts, added to theirs; 0: none */
+  int dense_layers;   /* the first so many layers are dense; moe_every counts from there */
   int64_t reserved[16];
 } choir_model_config;
 

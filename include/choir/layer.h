@@ -13,7 +13,7 @@ typedef struct choir_layer choir_layer;
 typedef struct choir_layer_options {
   int tokens;          /* n, at most, of one call */
   int d_model;         /* d */
-  int d_hidden;        /* h */
+  int d_hidden;        /* h of an expert: GELU between two products */
   int experts;         /* e */
   int sequence_length; /* for pools "sequence" and "position"; 0: one sequence */
   int causal;          /* outside training no token's experts depend on other tokens: by the weights' thresholds or,

@@ -56,7 +56,7 @@ typedef struct choir_route_request {
   const float *scores;     /* [n,e], row-major, finite; gshard_top2's not negative */
   const int32_t *tokens;   /* [n] ids, which `hash` and `random` need; or NULL */
   const uint8_t *valid;    /* [n] nonzero where a token takes part; NULL: all do */
-  int is_logits;           /* softmax them first, -inf meaning never */
+  int is_logits;           /* options->score makes scores of them first, -inf meaning never */
   int sequence_length;     /* of pools "sequence" and "position"; 0: one sequence */
   int training;            /* that capacity factor, and sampling */
   uint64_t seed;           /* of random experts */

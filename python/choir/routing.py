@@ -191,7 +191,7 @@ def route(
 ) -> Routing:
     """Routes scores [n,e] as `choir route` does.
 
-    scores: float32 [n,e], not copied where it is contiguous; with `logits` they are softmaxed over experts first, and
+    scores: float32 [n,e], not copied where it is contiguous; with `logits` scores are made of them first (option score: softmax over experts, sigmoid), and
     -inf means never. tokens: [n] ids, which `hash` and `random` need. valid: [n] bool, tokens that take part.
     sequence_length: for pools "sequence" and "position". training: the capacity of training, and sampling. seed: of
     sampling. thresholds: [e]; experts take by them, and no token looks at another. Options are the router's, by name:

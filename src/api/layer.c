@@ -44,9 +44,9 @@ static void put_weights(ch_exec *x, ch_moe_args *a, const choir_layer_weights *w
 
 /* Which grow: they come with what they are added to. */
 static ch_moe_gradients put_gradients(ch_exec *x, const ch_moe_args *a, const choir_layer_weights *w) {
-  return (ch_moe_gradients){(real CH_DEV *)put(x, w->router, router_bytes(a)),
-                            (real CH_DEV *)put(x, w->w1, expert_bytes(a)),
-                            (real CH_DEV *)put(x, w->w2, expert_bytes(a))};
+  return (ch_moe_gradients){.router = (real CH_DEV *)put(x, w->router, router_bytes(a)),
+                            .w1 = (real CH_DEV *)put(x, w->w1, expert_bytes(a)),
+                            .w2 = (real CH_DEV *)put(x, w->w2, expert_bytes(a))};
 }
 
 /* What a forward and a backward are given. */

@@ -9,6 +9,7 @@
 #include "choir/router.h"
 #include "model/config.h"
 #include "moe/route_stats.h"
+#include "moe/scores.h"
 #include "op/backend.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */
@@ -109,8 +110,7 @@ static void run_backward(ch_exec *x, request *q) {
   real CH_DEV *dgate = CH_NEW(&x->tape, real, r->record.max_slots), *dscores = CH_AS_DEV(real, q->to->dscores);
   if (!ch_counting(x)) gather_dgates(q, CH_AS_HOST(float, dgate));
   ch_route_backward(x, a, r, dgate, dscores);
-  if (q->given->is_logits && r->scores)
-    x->ops->softmax_backward(x, &(ch_softmax_args){.n = a->n, .m = a->e, .y = r->scores, .dy = dscores, .dx = dscores});
+  if (q->given->is_logits && r->scores) ch_scores_of_backward(x, a->options, a->n, a->e, r->scores, dscores);
   if (!ch_counting(x)) clear_padding(q);
 }
 
@@ -123,7 +123,7 @@ static void run(ch_exec *x, request *q) {
   ch_routing_alloc(x, a, &x->tape, r);
   if (scored && q->given->is_logits) {
     r->scores = CH_NEW(&x->tape, real, (int64_t)a->n * a->e);
-    x->ops->softmax(x, &(ch_softmax_args){.n = a->n, .m = a->e, .x = in, .y = r->scores});
+    ch_scores_of(x, a->options, a->n, a->e, in, r->scores);
   } else if (scored) {
     r->scores = in;
   } else {

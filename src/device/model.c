@@ -89,15 +89,26 @@ static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
             .dx = a->dx, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count);
 }
 
-static void geglu(ch_exec *x, const ch_gelu_args *a) {
+static void glu(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y, .count = a->count);
+  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y, .count = a->count,
+            .silu = a->activation == CH_SWIGLU);
 }
 
-static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
+static void glu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
   CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y,
-            .dy = a->dy, .dx = a->dx, .du = a->du, .count = a->count);
+            .dy = a->dy, .dx = a->dx, .du = a->du, .count = a->count, .silu = a->activation == CH_SWIGLU);
+}
+
+static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, sigmoid, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count);
+}
+
+static void sigmoid_backward(ch_exec *x, const ch_sigmoid_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, sigmoid_backward, ch_groups(a->count), .y = a->y, .dy = a->dy, .dx = a->dx, .count = a->count);
 }
 
 static void copy(ch_exec *x, const ch_copy_args *a) {
@@ -252,10 +263,12 @@ void ch_device_fill_model(ch_ops *ops) {
   ops->combine_backward = combine_backward;
   ops->embedding = embedding;
   ops->embedding_backward = embedding_backward;
+  ops->sigmoid = sigmoid;
+  ops->sigmoid_backward = sigmoid_backward;
   ops->gelu = gelu;
   ops->gelu_backward = gelu_backward;
-  ops->geglu = geglu;
-  ops->geglu_backward = geglu_backward;
+  ops->glu = glu;
+  ops->glu_backward = glu_backward;
   ops->copy = copy;
   ops->multiply = multiply;
   ops->dropout = dropout;

@@ -77,7 +77,7 @@ static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, r
     p.b = either(a->w, w16), p.b_is = kind_of(x, w16, 0);
     p.c = c, p.c_stride = of_rows * rows * a->n;
     p.m = rows, p.k = a->k, p.ldb = a->form == CH_NT ? a->k : a->n, p.b_stride = weight;
-    p.trans_b = a->form == CH_NT;
+    p.trans_b = a->form == CH_NT, p.accumulate = a->accumulate;
   }
   return p;
 }

@@ -276,10 +276,11 @@ static int check_routing(const choir_config *config) {
                     t->batch_sequences, t->sequence_length, (long long)n, INT_MAX);
   CH_TRY(check_shards(m, t));
   if (!m->moe_every) return CHOIR_OK;
-  if (m->moe_every > m->layers)
+  if (!ch_config_moe_layers(m))
     return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "model.moe_every is %d with %d layers, which gives no MoE layer; use 0 for a dense model",
-                    m->moe_every, m->layers);
+                    "model.moe_every is %d with %d layers, of which the first %d are dense (model.dense_layers), which "
+                    "gives no MoE layer; use 0 for a dense model",
+                    m->moe_every, m->layers, m->dense_layers);
   if (m->experts > n)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.experts is %d: more than the %lld tokens of a batch (%d times %d)",
                     m->experts, (long long)n, t->batch_sequences, t->sequence_length);

@@ -1,4 +1,5 @@
-/* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is GEGLU or an MoE layer. */
+/* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is dense, or an MoE layer that may have
+ * shared experts, which are a dense layer beside the others. */
 #include "comm/collective.h"
 #include "model/transformer.h"
 #include "op/visits.h"
@@ -20,11 +21,13 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
                             const real CH_DEV *normed) {
   ch_moe_args a = {.route = p->route,
                    .h = ch_config_d_expert(&m->config) / x->grid.hidden.size,
+                   .activation = ch_activation_named(m->config.expert_activation),
                    .shards = ch_pass_shards(p),
                    .layer = b->number,
                    .hook = p->hook,
                    .keep = p->gradients,
                    .weights = {.w1 = b->w1->w, .w2 = b->w2->w, .w1_16 = b->w1->w16, .w2_16 = b->w2->w16}};
+  if (b->w3) a.weights.w3 = b->w3->w, a.weights.w3_16 = b->w3->w16;
   a.route.rng.sub = (uint32_t)b->number;
   a.route.x = normed;
   a.route.weight = b->router ? b->router->w : NULL;
@@ -35,19 +38,30 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
   return a;
 }
 
-static void geglu_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *normed,
-                          real CH_DEV *out) {
+/* y from what forward left, of `count` elements from `first` on; more for backward. */
+static ch_gelu_args activation_of(const ch_dense *f, int64_t first, int64_t count, real CH_DEV *y) {
+  if (!f->gate) return (ch_gelu_args){.count = count, .x = f->u + first, .y = y};
+  return (ch_gelu_args){.activation = f->activation, .count = count, .x = f->g + first, .u = f->u + first, .y = y};
+}
+
+/* out += act(normed Wup^T) Wdown^T, or (act(normed Wgate^T) * (normed Wup^T)) Wdown^T. */
+static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real CH_DEV *normed, real CH_DEV *out) {
   ch_pass part = ch_shard_of_pass(p);
-  int64_t n = (int64_t)part.B * p->T, d = m->config.d_model, h = m->config.d_hidden;
-  b->g = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
-  b->u = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
+  int64_t n = (int64_t)part.B * p->T, h = f->up->shape[0], d = f->up->shape[1];
+  f->g = f->gate ? CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h) : NULL;
+  f->u = CH_NEW(&x->tape, real, n * ch_pass_shards(p) * h);
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
   for (int i = 0; i < ch_pass_shards(p); i++) {
-    real CH_DEV *g = b->g + i * n * h, *u = b->u + i * n * h;
-    ch_linears(x, 2, (const ch_param *const[]){b->gate, b->up}, n, normed + i * n * d, (real CH_DEV *const[]){g, u});
-    x->ops->geglu(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .y = y});
-    ch_linear(x, b->down, n, y, out + i * n * d, 1);
+    ch_gelu_args a = activation_of(f, i * n * h, n * h, y);
+    real CH_DEV *u = f->u + i * n * h;
+    if (f->gate)
+      ch_linears(x, 2, (const ch_param *const[]){f->gate, f->up}, n, normed + i * n * d,
+                 (real CH_DEV *const[]){f->g + i * n * h, u});
+    else
+      ch_linear(x, f->up, n, normed + i * n * d, u, 0);
+    (f->gate ? x->ops->glu : x->ops->gelu)(x, &a);
+    ch_linear(x, f->down, n, y, out + i * n * d, 1);
   }
   ch_arena_release(&x->scratch, mark);
 }
@@ -61,22 +75,26 @@ typedef struct {
   real CH_DEV *dnormed, *dx;
 } backward;
 
-enum { DDOWN, DGATE, DUP, GEGLU_GRADIENTS };
+enum { DDOWN, DUP, DGATE, DENSE_GRADIENTS };
 
-static void geglu_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
+/* Where experts stand beside it, their gradient is there already. */
+static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
   const backward *c = context;
-  const ch_block *b = c->b;
-  int64_t n = c->n, d = c->m->config.d_model, h = c->m->config.d_hidden;
-  const real CH_DEV *normed = c->norm->y + shard * n * d;
-  real CH_DEV *dnormed = c->dnormed + shard * n * d, *g = b->g + shard * n * h, *u = b->u + shard * n * h;
+  const ch_dense *f = &c->b->dense;
+  int64_t n = c->n, h = f->up->shape[0], first = shard * n * f->up->shape[1], at = shard * n * h;
+  const real CH_DEV *normed = c->norm->y + first, *dout = c->dadded + first;
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
-  const real CH_DEV *dout = c->dadded + shard * n * d;
-  ch_linear_backward(x, b->down, n, NULL, dout, dy, 0, NULL, 0);
-  x->ops->geglu_backward(x, &(ch_gelu_args){.count = n * h, .x = g, .u = u, .y = y, .dy = dy, .dx = g, .du = u});
-  ch_linear_backward(x, b->down, n, y, dout, NULL, 0, dw[DDOWN], accumulate);
-  ch_linear_backward(x, b->gate, n, normed, g, dnormed, 0, dw[DGATE], accumulate);
-  ch_linear_backward(x, b->up, n, normed, u, dnormed, 1, dw[DUP], accumulate);
+  ch_gelu_args a = activation_of(f, at, n * h, y);
+  a.dy = dy;
+  a.dx = (f->gate ? f->g : f->u) + at;
+  a.du = f->u + at;
+  ch_linear_backward(x, f->down, n, NULL, dout, dy, 0, NULL, 0);
+  (f->gate ? x->ops->glu_backward : x->ops->gelu_backward)(x, &a);
+  ch_linear_backward(x, f->down, n, y, dout, NULL, 0, dw[DDOWN], accumulate);
+  int add = c->b->moe >= 0;
+  if (f->gate) ch_linear_backward(x, f->gate, n, normed, a.dx, c->dnormed + first, add, dw[DGATE], accumulate);
+  ch_linear_backward(x, f->up, n, normed, a.du, c->dnormed + first, add || f->gate, dw[DUP], accumulate);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -100,10 +118,9 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
   ch_rmsnorm_args norm = ch_norm_args(m, b->ffn_norm, n, in, b->rstd2, normed);
   x->ops->rmsnorm(x, &norm);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
-  if (b->moe < 0) {
-    ch_visits_next(x); /* an MoE layer takes that step when its first rows are there */
-    geglu_forward(x, m, b, p, normed, added);
-  } else {
+  if (b->moe < 0) ch_visits_next(x); /* an MoE layer takes that step when its first rows are there */
+  if (b->dense.up) dense_forward(x, &b->dense, p, normed, added);
+  if (b->moe >= 0) {
     ch_moe_args moe = moe_args(x, m, b, p, normed);
     moe.out = added;
     moe.out_acc = 1;
@@ -117,19 +134,20 @@ void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_p
  * on every rank that holds the experts, so that all update them alike. */
 static void sum_replicas(ch_exec *x, const ch_block *b) {
   const ch_comm *holders = &x->grid.holders;
-  enum { TENSORS = 2 };
-  const ch_param *tensor[TENSORS] = {b->w1, b->w2};
+  enum { MOST = 3 };
+  const ch_param *tensor[MOST] = {b->w1, b->w2, b->w3};
+  const int tensors = b->w3 ? MOST : MOST - 1;
   size_t mark = ch_arena_mark(&x->scratch);
-  const ch_sum_room room = ch_comm_sum_room(holders, holders->size, TENSORS, &x->scratch);
-  real *gradient[TENSORS];
-  ch_comm_array array[TENSORS];
-  for (int i = 0; i < TENSORS; i++) {
+  const ch_sum_room room = ch_comm_sum_room(holders, holders->size, tensors, &x->scratch);
+  real *gradient[MOST];
+  ch_comm_array array[MOST];
+  for (int i = 0; i < tensors; i++) {
     int64_t e = tensor[i]->shape[0], groups = x->grid.experts.size, most = (e + groups - 1) / groups;
     gradient[i] = CH_AS_HOST(real, tensor[i]->g);
     array[i] = (ch_comm_array){
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }
-  if (!ch_counting(x)) ch_comm_sum(holders, "gradients of experts", holders->size, array, TENSORS, &room);
+  if (!ch_counting(x)) ch_comm_sum(holders, "gradients of experts", holders->size, array, tensors, &room);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -144,16 +162,20 @@ void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_
   backward c = {m, b, n / shards, &norm, dadded, dnormed, dx};
   if (b->moe < 0) {
     ch_visits_next(x);
-    const ch_sum sum[GEGLU_GRADIENTS] = {ch_sum_of(b->down), ch_sum_of(b->gate), ch_sum_of(b->up)};
-    ch_sum_shards(x, shards, sum, GEGLU_GRADIENTS, p->accumulate, geglu_backward, &c);
   } else {
     ch_moe_args moe = moe_args(x, m, b, p, normed);
     moe.dout = dadded;
     moe.dx = dnormed;
     moe.accumulate = p->accumulate;
-    moe.gradients = (ch_moe_gradients){.router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g};
+    moe.gradients = (ch_moe_gradients){
+        .router = b->router ? b->router->g : NULL, .w1 = b->w1->g, .w2 = b->w2->g, .w3 = b->w3 ? b->w3->g : NULL};
     ch_moe_backward(x, &moe, &b->saved);
     if (!p->partial) sum_replicas(x, b);
+  }
+  if (b->dense.up) {
+    ch_sum sums[DENSE_GRADIENTS] = {ch_sum_of(b->dense.down), ch_sum_of(b->dense.up)};
+    if (b->dense.gate) sums[DGATE] = ch_sum_of(b->dense.gate);
+    ch_sum_shards(x, shards, sums, b->dense.gate ? DENSE_GRADIENTS : DGATE, p->accumulate, dense_backward, &c);
   }
   const ch_sum sum = ch_sum_of(b->ffn_norm);
   ch_sum_shards(x, shards, &sum, 1, p->accumulate, norm_backward, &c);

@@ -5,9 +5,11 @@
 #include "base/format.h"
 #include "base/suggest.h"
 #include "model/config.h"
+#include "model/param.h"
 #include "moe/router.h"
 #include "optim/optim.h"
 
+static const char *const *activations(void) { return ch_activation_names; }
 static const char *const *optimizers(void) { return ch_optim_names; }
 static const char *const *schedules(void) {
   static const char *const names[] = {"inverse_sqrt", "cosine", NULL};
@@ -16,6 +18,7 @@ static const char *const *schedules(void) {
 static const char *const *computes(void) { return ch_compute_names; }
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }
+static const char *const *scores(void) { return ch_router_scores; }
 
 /* From 2^53 on, double precision (ours and other JSON readers') rounds integers. Sizes that must be given have 0 as
  * default, which is below their limit; the router's numbers have none here: choir_router_default brings them. */
@@ -30,19 +33,35 @@ const ch_field ch_fields[] = {
     {"model.layers", CH_FIELD_INTEGER, MODEL(layers), 0, 1, 4096, .help = "L"},
     {"model.d_model", CH_FIELD_INTEGER, MODEL(d_model), 0, 1, 1 << 17, .help = "d, the width of the residual stream"},
     {"model.d_hidden", CH_FIELD_INTEGER, MODEL(d_hidden), 0, 1, 1 << 20,
-     .help = "h, of the GEGLU layers and of one expert"},
+     .help = "h, of the dense layers and of one expert"},
     {"model.d_expert", CH_FIELD_INTEGER, MODEL(d_expert), 0, 0, 1 << 20,
-     .help = "h of one expert where it is another than that of the GEGLU layers; 0: d_hidden"},
+     .help = "h of one expert where it is another than that of the dense layers; 0: d_hidden"},
     {"model.heads", CH_FIELD_INTEGER, MODEL(heads), 0, 1, 1 << 12, .help = "H"},
     {"model.d_head", CH_FIELD_INTEGER, MODEL(d_head), 0, 0, 1 << 12, .help = "width of one head; 0: d/H"},
     {"model.experts", CH_FIELD_INTEGER, MODEL(experts), 0, 1, 1 << 16, .help = "e of every MoE layer"},
     {"model.moe_every", CH_FIELD_INTEGER, MODEL(moe_every), 2, 0, 4096,
-     .help = "layers moe_every-1, 2 moe_every-1, ... are MoE; 0: none"},
+     .help = "layers moe_every-1, 2 moe_every-1, ... are MoE, counted behind dense_layers; 0: none"},
     {"model.rel_buckets", CH_FIELD_INTEGER, MODEL(rel_buckets), 32, 2, 4096,
      .help = "buckets of the relative position bias"},
     {"model.rel_max_distance", CH_FIELD_INTEGER, MODEL(rel_max_distance), 128, 2, 1 << 24,
      .help = "from here on all distances share the last bucket"},
     {"model.norm_eps", CH_FIELD_NUMBER, MODEL(norm_eps), 1e-6, 0, 1, 1, .help = "epsilon of RMSNorm"},
+    {.path = "model.activation",
+     .kind = CH_FIELD_WORD,
+     .offset = MODEL(activation),
+     .word = "geglu",
+     .words = activations,
+     .help = "of dense layers: gated GELU, GELU, or gated SiLU"},
+    {.path = "model.expert_activation",
+     .kind = CH_FIELD_WORD,
+     .offset = MODEL(expert_activation),
+     .word = "gelu",
+     .words = activations,
+     .help = "of experts, shared ones too"},
+    {"model.shared_experts", CH_FIELD_INTEGER, MODEL(shared_experts), 0, 0, 64,
+     .help = "every token also passes a dense layer as wide as so many experts; 0: none"},
+    {"model.dense_layers", CH_FIELD_INTEGER, MODEL(dense_layers), 0, 0, 4096,
+     .help = "the first so many layers are dense, and moe_every counts from there"},
     {.path = "model.router.name",
      .kind = CH_FIELD_WORD,
      .offset = ROUTER(name),
@@ -89,6 +108,12 @@ const ch_field ch_fields[] = {
      .help = "steps after which training takes tokens by thresholds; 0: never"},
     {"model.router.normalize_gates", CH_FIELD_FLAG, ROUTER(normalize_gates), 0, 0, 1,
      .help = "a token's gates are scaled to sum 1: upcycling begins where the dense model was"},
+    {.path = "model.router.score",
+     .kind = CH_FIELD_WORD,
+     .offset = ROUTER(score),
+     .word = "softmax",
+     .words = scores,
+     .help = "what a token's logits become: shares of 1 over experts, or a sigmoid of each by itself"},
     {"train.sequence_length", CH_FIELD_INTEGER, TRAIN(sequence_length), 0, 1, 1 << 20,
      .help = "T, tokens of one sequence"},
     {"train.batch_sequences", CH_FIELD_INTEGER, TRAIN(batch_sequences), 0, 1, 1 << 20,

@@ -71,6 +71,15 @@ static int check_solver(const choir_config *config, const choir_config *defaults
   return CHOIR_OK;
 }
 
+/* The balancing loss e sum f P is about shares of 1: of sigmoids its gradient would lower all scores. */
+static int check_score(const choir_router_options *o) {
+  if (strcmp(o->score, "sigmoid") || !(o->aux_loss_weight > 0)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT,
+                  "model.router.score is sigmoid with model.router.aux_loss_weight %g: that loss balances shares of a "
+                  "softmax; set it to 0, or score to softmax",
+                  o->aux_loss_weight);
+}
+
 int ch_options_check_router(const choir_router_options *options) {
   const ch_router *router = ch_router_find(options->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
@@ -79,7 +88,8 @@ int ch_options_check_router(const choir_router_options *options) {
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
   CH_TRY(check_ranges(&t, &config));
   CH_TRY(check(&t, &config, &defaults));
-  return check_solver(&config, &defaults);
+  CH_TRY(check_solver(&config, &defaults));
+  return check_score(options);
 }
 
 int ch_options_check_optimizer(const choir_config *config) {

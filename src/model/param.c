@@ -10,6 +10,14 @@
 #include "comm/collective.h"
 #include "moe/router.h"
 
+const char *const ch_activation_names[] = {[CH_GELU] = "gelu", [CH_GEGLU] = "geglu", [CH_SWIGLU] = "swiglu", NULL};
+
+ch_activation ch_activation_named(const char *name) {
+  for (int i = 0; ch_activation_names[i]; i++)
+    if (!strcmp(ch_activation_names[i], name)) return (ch_activation)i;
+  return CH_GELU;
+}
+
 /* ---- the table ---- */
 
 static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
@@ -76,22 +84,33 @@ static void add_attention(ch_params *params, int most, int layer, const choir_mo
   ADD(params, most, layer, rows);
 }
 
-static void add_ffn(ch_params *params, int most, int layer, const choir_model_config *c) {
-  int64_t d = c->d_model, h = c->d_hidden;
-  const row rows[] = {{"ffn.gate.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
-                      {"ffn.up.weight", 2, {h, d}, 1 / sqrt((double)d), MATRIX},
-                      {"ffn.down.weight", 2, {d, h}, 1 / sqrt((double)h), MATRIX}};
-  ADD(params, most, layer, rows);
+/* A dense layer's matrices, or those of shared experts: hidden width h. Without a gate there is only the way up. */
+static void add_ffn(ch_params *params, int most, int layer, const choir_model_config *c, const char *prefix, int64_t h,
+                    const char *activation) {
+  int64_t d = c->d_model;
+  char gate[32], up[32], down[32];
+  snprintf(gate, sizeof gate, "%s.gate.weight", prefix);
+  snprintf(up, sizeof up, "%s.up.weight", prefix);
+  snprintf(down, sizeof down, "%s.down.weight", prefix);
+  const row rows[] = {{gate, 2, {h, d}, 1 / sqrt((double)d), MATRIX},
+                      {up, 2, {h, d}, 1 / sqrt((double)d), MATRIX},
+                      {down, 2, {d, h}, 1 / sqrt((double)h), MATRIX}};
+  int gated = ch_gated(ch_activation_named(activation));
+  add_all(params, most, layer, gated ? rows : rows + 1, gated ? 3 : 2);
 }
 
 /* A router whose weight no gradient trains has it among what is kept. */
 static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
-  int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
-  const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
-                      {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
-                      {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}}; /* maps h to d */
-  add_all(params, most, layer, trained ? rows : rows + 1, trained ? 3 : 2);
+  const row weight = {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
+            w1 = {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
+            w2 = {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}, /* maps h to d */
+      w3 = {"moe.experts.w3", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT};       /* what w1 gates */
+  if (ch_router_learned(router) && !ch_router_has_centroids(router)) add(params, most, layer, &weight);
+  add(params, most, layer, &w1);
+  add(params, most, layer, &w2);
+  if (ch_gated(ch_activation_named(c->expert_activation))) add(params, most, layer, &w3);
+  if (c->shared_experts) add_ffn(params, most, layer, c, "moe.shared", c->shared_experts * h, c->expert_activation);
 }
 
 static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
@@ -112,7 +131,7 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
     if (ch_config_is_moe(c, layer))
       add_moe(params, most, layer, c, router);
     else
-      add_ffn(params, most, layer, c);
+      add_ffn(params, most, layer, c, "ffn", c->d_hidden, c->activation);
   }
   add(params, most, -1, &norm);
   int trained = params->count;

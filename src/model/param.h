@@ -6,20 +6,29 @@
 #include "base/names.h"
 #include "base/real.h"
 #include "choir/config.h"
-#include "op/exec.h"
+#include "op/op.h"
 
 /* Width of one head: given, or d/H. */
 static inline int ch_config_d_head(const choir_model_config *c) {
   return c->d_head ? c->d_head : c->d_model / c->heads;
 }
 
-/* Hidden width of one expert: given, or that of the GEGLU layers. */
+/* Hidden width of one expert: given, or that of the dense layers. */
 static inline int ch_config_d_expert(const choir_model_config *c) { return c->d_expert ? c->d_expert : c->d_hidden; }
 
-/* Nonzero where layer `layer` (0-based) is MoE: layers moe_every-1, 2 moe_every-1, ... */
+/* Nonzero where layer `layer` (0-based) is MoE: behind the first dense_layers, layers moe_every-1, 2 moe_every-1, ...
+ * And how many are. */
 static inline int ch_config_is_moe(const choir_model_config *c, int layer) {
-  return c->moe_every > 0 && (layer + 1) % c->moe_every == 0;
+  int behind = layer - c->dense_layers + 1;
+  return c->moe_every > 0 && behind > 0 && behind % c->moe_every == 0;
 }
+static inline int ch_config_moe_layers(const choir_model_config *c) {
+  return c->moe_every > 0 && c->layers > c->dense_layers ? (c->layers - c->dense_layers) / c->moe_every : 0;
+}
+
+/* What a config's activation or expert_activation is; the names, as the enum has them. */
+extern const char *const ch_activation_names[]; /* NULL-terminated */
+ch_activation ch_activation_named(const char *name);
 
 /* What a process has of a tensor, as a matrix of its last dimension: these columns of these rows, one row behind the
  * other. */

@@ -46,6 +46,7 @@ static const struct {
     {"n_heads", "model.heads"},
     {"num_attention_heads", "model.heads"},
     {"head_dim", "model.d_head"},
+    {"scoring_func", "model.router.score"},
     {"n_experts", "model.experts"},
     {"num_experts", "model.experts"},
     {"num_local_experts", "model.experts"},

@@ -25,14 +25,16 @@ static void bind_block(ch_transformer *m, ch_block *b, int layer) {
   b->o = layer_param(p, layer, "attn.o.weight");
   b->rel_bias = layer_param(p, layer, "attn.rel_bias");
   b->ffn_norm = layer_param(p, layer, "ffn_norm.weight");
-  b->gate = layer_param(p, layer, "ffn.gate.weight");
-  b->up = layer_param(p, layer, "ffn.up.weight");
-  b->down = layer_param(p, layer, "ffn.down.weight");
   b->router = layer_param(p, layer, "moe.router.weight");
   b->w1 = layer_param(p, layer, "moe.experts.w1");
   b->w2 = layer_param(p, layer, "moe.experts.w2");
+  b->w3 = layer_param(p, layer, "moe.experts.w3");
   b->thresholds = layer_param(p, layer, "moe.thresholds");
   b->moe = b->w1 ? m->moe_layers++ : -1;
+  b->dense.activation = ch_activation_named(b->w1 ? m->config.expert_activation : m->config.activation);
+  b->dense.gate = layer_param(p, layer, b->w1 ? "moe.shared.gate.weight" : "ffn.gate.weight");
+  b->dense.up = layer_param(p, layer, b->w1 ? "moe.shared.up.weight" : "ffn.up.weight");
+  b->dense.down = layer_param(p, layer, b->w1 ? "moe.shared.down.weight" : "ffn.down.weight");
 }
 
 int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {

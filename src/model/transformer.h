@@ -2,7 +2,7 @@
  *
  *   x = E[token];  per layer: x += Attn(RMSNorm(x)); x += FFN(RMSNorm(x));  logits = RMSNorm(x) E^T / sqrt(d)
  *
- * The FFN is an MoE layer where the config says so and GEGLU elsewhere. */
+ * The FFN is an MoE layer, perhaps with shared experts, where the config says so, and dense elsewhere. */
 #ifndef CH_MODEL_TRANSFORMER_H
 #define CH_MODEL_TRANSFORMER_H
 
@@ -10,14 +10,21 @@
 #include "moe/layer.h"
 #include "op/shards.h"
 
+/* A dense feed-forward layer, and what forward left of it on the tape. */
+typedef struct ch_dense {
+  ch_activation activation;
+  ch_param *gate, *up, *down; /* gate NULL where nothing is gated */
+  real CH_DEV *g, *u;         /* [n,h] x Wgate^T, or NULL; x Wup^T */
+} ch_dense;
+
 /* One layer: its parameters by role, and what forward left for backward. */
 typedef struct ch_block {
   int number; /* 0-based */
-  int moe;    /* 0-based number among the MoE layers, or -1: GEGLU */
+  int moe;    /* 0-based number among the MoE layers, or -1: dense */
   ch_param *attn_norm, *q, *k, *v, *o, *rel_bias, *ffn_norm;
-  ch_param *gate, *up, *down; /* GEGLU */
-  ch_param *router, *w1, *w2; /* MoE; router NULL where none is learned */
-  ch_param *thresholds;       /* NULL where the router keeps none */
+  ch_dense dense;                  /* the whole of a dense layer, the shared experts of a MoE layer; up NULL: none */
+  ch_param *router, *w1, *w2, *w3; /* MoE; router NULL where none is learned, w3 where nothing is gated */
+  ch_param *thresholds;            /* NULL where the router keeps none */
   /* the tape */
   real CH_DEV *x;                  /* [n,d] input of the layer */
   real CH_DEV *rstd1;              /* [n] */
@@ -25,7 +32,6 @@ typedef struct ch_block {
   real CH_DEV *lse;                /* [B,H,T] */
   real CH_DEV *mid;                /* [n,d] after attention */
   real CH_DEV *rstd2;              /* [n] */
-  real CH_DEV *g, *u;              /* [n,h] GEGLU's pre-activations */
   ch_moe_saved saved;
 } ch_block;
 

@@ -150,37 +150,95 @@ static int is_dense_of(const choir_tensor *t, const ch_param *p) {
          t->shape[2] == p->shape[2];
 }
 
-/* One expert's weights into all that this rank has. */
-static int read_expert(const choir_tensors *file, const char *path, const ch_exec *x, const ch_param *p) {
+/* The first expert of this rank, of `count` elements, is there: all others get it. */
+static void repeat_expert(const ch_exec *x, const ch_param *p, int64_t count) {
+  for (int64_t at = count; at < p->count; at += count) x->memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
+}
+
+/* A tensor of one expert, or [d,h] of a dense layer, into all that this rank has. */
+static int read_expert(const choir_tensors *file, const char *path, const ch_exec *x, const ch_param *p,
+                       const choir_tensor *t) {
   const int64_t one[3] = {1, p->shape[1], p->shape[2]};
-  const ch_stored s = ch_stored_real(p->name, p->dims, one, p->w);
+  const ch_stored s = ch_stored_real(t->name, t->dims, one + (t->dims == 2), p->w);
   ch_part first = p->part;
   first.row = 0;
   first.rows = p->shape[1];
-  const int64_t count = ch_part_count(&first);
   if (!p->count) return CHOIR_OK;
   CH_TRY(read_part(file, path, &s, &first, x, 0));
-  for (int64_t at = count; at < p->count; at += count) x->memory->copy(p->w + at, p->w, (size_t)count * sizeof(real));
+  repeat_expert(x, p, ch_part_count(&first));
   return CHOIR_OK;
 }
 
-/* Layers of one expert where the model has several. Refuses a layer of experts where the file has another kind. */
+/* The same of [h,d], whose transpose an expert's weight is. */
+static int read_transposed(const choir_tensors *file, const char *path, const ch_exec *x, const ch_param *p,
+                           const choir_tensor *t) {
+  int64_t d = p->shape[1], h = p->shape[2], columns = p->part.columns;
+  if (!p->count) return CHOIR_OK;
+  real *whole = malloc((size_t)(d * (h + columns)) * sizeof *whole), *turned = whole + d * h;
+  if (!whole) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory to turn tensor '%s' in", path, t->name);
+  const ch_exec host = {.memory = &ch_memory_host};
+  const ch_stored s = ch_stored_real(t->name, 2, (const int64_t[]){h, d}, CH_AS_DEV(real, whole));
+  int code = read_part(file, path, &s, &(ch_part){.rows = h, .columns = d, .width = d}, &host, 0);
+  for (int64_t i = 0; i < d && !code; i++)
+    for (int64_t j = 0; j < columns; j++) turned[i * columns + j] = whole[(p->part.column + j) * d + i];
+  if (!code) {
+    x->memory->put(p->w, turned, (size_t)(d * columns) * sizeof *turned);
+    repeat_expert(x, p, d * columns);
+  }
+  free(whole);
+  return code;
+}
+
+/* What a layer of experts begins with where the file has a dense one: W1 is its gate, or where nothing is gated the way
+ * up; W3 the way up; W2 the way down. NULL: the file has no such layer. */
+static const choir_tensor *dense_of(const ch_params *params, const choir_tensors *file, const ch_param *p) {
+  char name[80];
+  snprintf(name, sizeof name, "layers.%d.moe.experts.w3", p->layer);
+  int gated = ch_params_find(params, name) != NULL, which = p->name[strlen(p->name) - 1] - '0';
+  snprintf(name, sizeof name, "layers.%d.ffn.%s.weight", p->layer,
+           which == 2            ? "down"
+           : which == 1 && gated ? "gate"
+                                 : "up");
+  return choir_tensors_find(file, name);
+}
+
+/* Experts from what the file has instead of them; *kind says what that is. */
+typedef enum { ITSELF, ONE_EXPERT, DENSE } source;
+static const choir_tensor *source_of(const ch_params *params, const choir_tensors *file, const ch_param *p,
+                                     source *kind) {
+  const choir_tensor *t = choir_tensors_find(file, p->name);
+  *kind = is_dense_of(t, p) ? ONE_EXPERT : ITSELF;
+  if (t || !p->expert || !(t = dense_of(params, file, p))) return t;
+  *kind = DENSE;
+  return t;
+}
+
+static int start_tensor(const ch_params *params, const ch_exec *x, const char *path, const choir_tensors *file,
+                        ch_param *p, source *kind) {
+  const choir_tensor *t = source_of(params, file, p, kind);
+  const ch_stored s = ch_stored_param(p);
+  if (*kind == ITSELF) return ch_tensor_read(file, path, &s, x, 0);
+  if (*kind == ONE_EXPERT || strstr(t->name, ".down.")) return read_expert(file, path, x, p, t);
+  return read_transposed(file, path, x, p, t);
+}
+
+/* Layers whose experts come from one that the file has. */
 static int count_upcycled(const ch_params *params, const char *path, const choir_tensors *file, int *upcycled) {
-  int matrices = 0;
-  char gated[80];
+  char gate[80], up[80];
+  *upcycled = 0;
   for (int i = 0; i < params->count; i++) {
     const ch_param *p = &params->p[i];
-    if (!p->expert) continue;
-    const choir_tensor *t = choir_tensors_find(file, p->name);
-    snprintf(gated, sizeof gated, "layers.%d.ffn.up.weight", p->layer);
-    if (!t && choir_tensors_find(file, gated))
+    source kind;
+    if (!p->expert || !strstr(p->name, ".w1") || !source_of(params, file, p, &kind) || kind == ITSELF) continue;
+    ++*upcycled;
+    snprintf(gate, sizeof gate, "layers.%d.ffn.gate.weight", p->layer);
+    snprintf(up, sizeof up, "layers.%d.moe.experts.w3", p->layer);
+    if (kind == DENSE && choir_tensors_find(file, gate) && !ch_params_find(params, up))
       return ch_error(CHOIR_ERROR_FORMAT,
-                      "%s: layer %d has no '%s' but '%s': its feed-forward is gated, an expert's is not. Start from a "
-                      "model of the same moe_every, dense by router 'dense'",
-                      path, p->layer, p->name, gated);
-    matrices += is_dense_of(t, p);
+                      "%s: '%s' is to come of a feed-forward that is gated ('%s'), and experts here are not: set "
+                      "model.expert_activation to that model's activation",
+                      path, p->name, gate);
   }
-  *upcycled = matrices / 2; /* w1 and w2 */
   return CHOIR_OK;
 }
 
@@ -190,10 +248,10 @@ static int start_open(ch_params *params, const ch_exec *x, const char *path, con
   if (!*upcycled) return load_open(params, x, path, 0, file);
   for (int i = 0; i < params->count + params->buffers; i++) {
     ch_param *p = &params->p[i];
-    const choir_tensor *t = choir_tensors_find(file, p->name);
+    source kind;
+    const choir_tensor *t = source_of(params, file, p, &kind);
     if (!t && (i >= params->count || strstr(p->name, ".moe.router."))) continue; /* what a dense model has not */
-    const ch_stored s = ch_stored_param(p);
-    CH_TRY(is_dense_of(t, p) ? read_expert(file, path, x, p) : ch_tensor_read(file, path, &s, x, 0));
+    CH_TRY(start_tensor(params, x, path, file, p, &kind));
     used++;
   }
   if (used == choir_tensors_count(file)) return CHOIR_OK;

@@ -43,9 +43,10 @@ int ch_param_collect(const ch_param *param, const ch_exec *x, int gradient, real
  * them are those they were saved with; a missing or surplus tensor is an error. */
 int ch_weights_load(ch_params *params, const ch_exec *x, const char *path, int unchecked);
 
-/* The same to begin another training with. Where a layer of the file has one expert and the model's has more, each gets
- * that expert's weights ("upcycling", Komatsuzaki et al. 2022), and the router's own weights and buffers, which the
- * file lacks, stay as they are. *upcycled counts such layers. CHOIR_ERROR_FORMAT says which tensor does not fit. */
+/* The same to begin another training with. Where a layer of the file is dense, or has one expert, and the model's has
+ * more, each gets these weights ("upcycling", Komatsuzaki et al. 2022), and the router's own weights and buffers, which
+ * the file lacks, stay as they are. That both have the same activation the caller knows. *upcycled counts such layers.
+ * CHOIR_ERROR_FORMAT says which tensor does not fit. */
 int ch_weights_start(ch_params *params, const ch_exec *x, const char *path, int *upcycled);
 
 /* Copies this rank's part of a tensor out of an open file, which must have it with that name, type and shape; `path` is

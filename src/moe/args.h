@@ -7,12 +7,12 @@
 
 /* Of experts a rank has its own ones only (moe/dispatch.h): e is then their number. */
 typedef struct ch_moe_weights {
-  const real CH_DEV *w1, *w2;          /* [e,d,h] both */
-  const ch_bf16 CH_DEV *w1_16, *w2_16; /* rounded copies for bf16 compute, or NULL */
+  const real CH_DEV *w1, *w2, *w3;             /* [e,d,h] each; w3, what w1 gates, is NULL where nothing is gated */
+  const ch_bf16 CH_DEV *w1_16, *w2_16, *w3_16; /* rounded copies for bf16 compute, or NULL */
 } ch_moe_weights;
 
 typedef struct ch_moe_gradients {
-  real CH_DEV *router, *w1, *w2; /* router NULL where no gradient trains its weight */
+  real CH_DEV *router, *w1, *w2, *w3; /* router NULL where no gradient trains its weight */
 } ch_moe_gradients;
 
 /* Someone who looks at how each layer routed. What `call` is shown, scores too, lives until it returns; reading it is a
@@ -26,7 +26,8 @@ typedef struct ch_routing_hook {
  * their gradients) are this rank's, n = route.n / ranks of them. */
 typedef struct ch_moe_args {
   ch_route_args route;
-  int h;      /* hidden width of an expert, of this rank's shard of it */
+  int h;                    /* hidden width of an expert, of this rank's shard of it */
+  ch_activation activation; /* of experts */
   int shards; /* this rank's, of n / shards rows: products of the router are computed by each (op/shards.h) */
   int layer;  /* its number in the model, for the hook */
   const ch_routing_hook *hook; /* or NULL */
@@ -54,7 +55,8 @@ typedef struct ch_moe_saved {
   ch_dispatch dispatch;  /* who has what of the record */
   real CH_DEV *jitter;   /* [n,d] factors of the router's input, of this rank's rows; or NULL: none */
   int chunk_slots;       /* slots that go through the experts at once: all, but for causal routing perhaps */
-  ch_operand pre;        /* [slots,h] pre-activations of GELU, of this rank's experts */
+  ch_operand pre;        /* [slots,h] pre-activations, of this rank's experts: x W1 */
+  real CH_DEV *up;       /* [slots,h] x W3 where experts are gated; then pre has floats, too */
   real CH_DEV *expert_y; /* [room,d] what experts made of this rank's tokens; before, what goes there; not all
                             of it where rows go in rounds (rounds.h) */
 } ch_moe_saved;

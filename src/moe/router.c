@@ -31,6 +31,7 @@ const char *const ch_router_names[] = {ROUTERS(NAME) NULL};
 const char *const ch_router_option_names[] = {CH_ROUTER_OPTIONS(NAME) NULL};
 
 const char *const ch_router_solvers[] = {"exact", "dykstra", NULL};
+const char *const ch_router_scores[] = {"softmax", "sigmoid", NULL};
 
 const ch_router *ch_router_find(const char *name) {
   for (int i = 0; ch_routers[i]; i++)

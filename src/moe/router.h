@@ -11,7 +11,7 @@ typedef enum {
   CH_READS_NOTHING,
   CH_READS_IDS,    /* its id */
   CH_READS_LOGITS, /* X Wg; backward writes their gradient to dscores, and there is no softmax */
-  CH_READS_SCORES, /* S = softmax(X Wg) */
+  CH_READS_SCORES, /* S = softmax(X Wg), or their sigmoids (options->score) */
   CH_READS_SHARES  /* S, and divides by sums of it: what is given from outside must not be negative */
 } ch_router_reads;
 
@@ -27,7 +27,7 @@ typedef enum {
 #define CH_ROUTER_OPTIONS(row)                                                                                 \
   row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)    \
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
-          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates)
+          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
@@ -81,7 +81,7 @@ typedef struct ch_route_args {
   real aux_scale;                /* factor of the auxiliary loss's gradient, its weight included */
   /* What ch_route and ch_route_backward set for the router's functions. */
   const real CH_DEV *logits; /* [n,e]  X Wg, where the router reads them and no scores */
-  const real CH_DEV *scores; /* [n,e]  S = softmax(logits), where it reads these */
+  const real CH_DEV *scores; /* [n,e]  S of these, where it reads scores */
   ch_record *record;         /* out; route fills every array but token_begin, token_slot. In for backward: whole */
   ch_route_counts *counts;   /* out */
   const real CH_DEV *dgate;  /* [slots] */
@@ -123,14 +123,16 @@ extern const ch_router *const ch_routers[]; /* NULL-terminated registration list
 /* By name, or NULL with a message that names the nearest known one. */
 const ch_router *ch_router_find(const char *name);
 
-/* The names of ch_routers, of the pools that experts choose among, and of solvers, NULL-terminated. */
-extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[];
+/* The names of ch_routers, of the pools that experts choose among, of solvers, and of ways from logits to scores:
+ * NULL-terminated. */
+extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_router_solvers[],
+                                                                          *const ch_router_scores[];
 
 /* What every router's defaults start with; K: experts per token. */
 #define CH_ROUTER_DEFAULTS(router_name) CH_ROUTER_DEFAULTS_K(router_name, 1)
 #define CH_ROUTER_DEFAULTS_K(router_name, K)                                                           \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
-  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99
+  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = "softmax"
 
 static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;

@@ -1,7 +1,27 @@
 #include "moe/scores.h"
 
+#include <string.h>
+
 #include "moe/at_owners.h"
 #include "op/shards.h"
+
+static int by_sigmoid(const choir_router_options *o) { return !strcmp(o->score, "sigmoid"); }
+
+void ch_scores_of(ch_exec *x, const choir_router_options *o, int64_t n, int e, const real CH_DEV *logits,
+                  real CH_DEV *scores) {
+  if (by_sigmoid(o))
+    x->ops->sigmoid(x, &(ch_sigmoid_args){.count = n * e, .x = logits, .y = scores});
+  else
+    x->ops->softmax(x, &(ch_softmax_args){.n = n, .m = e, .x = logits, .y = scores});
+}
+
+void ch_scores_of_backward(ch_exec *x, const choir_router_options *o, int64_t n, int e, real CH_DEV *scores,
+                           real CH_DEV *dscores) {
+  if (by_sigmoid(o))
+    x->ops->sigmoid_backward(x, &(ch_sigmoid_args){.count = n * e, .y = scores, .dy = dscores, .dx = dscores});
+  else
+    x->ops->softmax_backward(x, &(ch_softmax_args){.n = n, .m = e, .y = scores, .dy = dscores, .dx = dscores});
+}
 
 /* The scores of this rank's tokens. */
 static real CH_DEV *own_scores(const ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s) {
@@ -49,7 +69,7 @@ void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   if (s->jitter) draw_jitter(x, a, s->jitter);
   const real CH_DEV *in = router_input(x, a, s, jittered);
   score_rows(x, a, in, r->scores ? r->logits : r->logits + ch_moe_first_token(x, a) * e);
-  if (r->scores) x->ops->softmax(x, &(ch_softmax_args){.n = n, .m = e, .x = r->logits, .y = own_scores(x, a, s)});
+  if (r->scores) ch_scores_of(x, a->route.options, n, a->route.e, r->logits, own_scores(x, a, s));
   if (!ch_routes_at_owners(x, &a->route)) ch_route_gather(x, "scores", r->scores ? r->scores : r->logits, n * e);
   ch_arena_release(&x->scratch, mark);
 }
@@ -93,9 +113,7 @@ void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, re
   int64_t n = ch_moe_rows(x, a), count = n * a->route.d;
   real CH_DEV *jittered = s->jitter ? CH_NEW(&x->scratch, real, count) : NULL;
   real CH_DEV *dlogits = dscores;
-  if (s->routing.scores)
-    x->ops->softmax_backward(
-        x, &(ch_softmax_args){.n = n, .m = a->route.e, .y = own_scores(x, a, s), .dy = dscores, .dx = dlogits});
+  if (s->routing.scores) ch_scores_of_backward(x, a->route.options, n, a->route.e, own_scores(x, a, s), dlogits);
 
   real CH_DEV *din = s->jitter ? CH_NEW(&x->scratch, real, count) : a->dx;
   score_task c = {a, router_input(x, a, s, jittered), dlogits, din, !s->jitter};

@@ -1,4 +1,4 @@
-/* What the router reads, and its scores: softmax(X Wg) of this rank's rows, or of all, with the way back. */
+/* What the router reads, and its scores: S of the logits X Wg of this rank's rows, or of all, with the way back. */
 #ifndef CH_MOE_SCORES_H
 #define CH_MOE_SCORES_H
 
@@ -13,11 +13,18 @@ static inline int64_t ch_moe_first_token(const ch_exec *x, const ch_moe_args *a)
   return (int64_t)ch_moe_rows(x, a) * x->comm->rank;
 }
 
-/* S = softmax(X Wg) into s->scores; of a router without scores the logits. */
+/* From logits [n,e] of a router to its scores, as options->score says: a softmax over experts or a sigmoid of each. And
+ * back: dscores, which become dlogits, by the scores. */
+void ch_scores_of(ch_exec *x, const choir_router_options *o, int64_t n, int e, const real CH_DEV *logits,
+                  real CH_DEV *scores);
+void ch_scores_of_backward(ch_exec *x, const choir_router_options *o, int64_t n, int e, real CH_DEV *scores,
+                           real CH_DEV *dscores);
+
+/* S of X Wg into s->scores; of a router without scores the logits. */
 void ch_moe_score(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s);
 
-/* From dscores of this rank's rows, which are written over, through softmax (unless they are dlogits already) and X Wg:
- * dWg (=|+=) X^T dlogits, dx += dlogits Wg^T. */
+/* From dscores of this rank's rows, which are written over, through the scores (unless they are dlogits already) and X
+ * Wg: dWg (=|+=) X^T dlogits, dx += dlogits Wg^T. */
 void ch_moe_score_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s, real CH_DEV *dscores);
 
 #endif

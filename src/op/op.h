@@ -58,7 +58,7 @@ typedef struct {
   const real CH_DEV *a;      /* [rows, k] */
   real CH_DEV *c;            /* [rows, n] */
   real CH_DEV *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
-  int accumulate;            /* W += instead of W =; with CH_TN only */
+  int accumulate;            /* W += instead of W =, or C += instead of C =; the latter not through GELU */
   const ch_bf16 CH_DEV *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
   /* Where compute is bf16 (so never for the reference): A, and C of CH_TN, already rounded, instead of a and c. */
   const ch_bf16 CH_DEV *a16, *c16;
@@ -99,18 +99,33 @@ typedef struct {
   real CH_DEV *dx;
 } ch_softmax_args;
 
-/* Exact GELU, y = x Phi(x), and GEGLU, y = gelu(g) * u. Both may write over their inputs. Backward sets y again unless
- * that is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu(+inf) is +inf,
- * gelu(-inf) NaN (-inf * 0), and the slope NaN at both. */
-typedef struct ch_gelu_args {
+/* y = 1 / (1 + exp(-x)), dx = dy y (1 - y). In place allowed. */
+typedef struct {
   int64_t count;
-  const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements: filled slots of a record */
-  const real CH_DEV *x;   /* the pre-activation (GEGLU: the gate g) */
-  const real CH_DEV *u;   /* GEGLU only: [count] */
+  const real CH_DEV *x;
   real CH_DEV *y;
   const real CH_DEV *dy;
-  real CH_DEV *dx; /* d/dx (GEGLU: d/dg) */
-  real CH_DEV *du; /* GEGLU only */
+  real CH_DEV *dx;
+} ch_sigmoid_args;
+
+/* What stands between the products of a feed-forward layer: exact GELU of one, gelu(x) = x Phi(x); or of two the gate
+ * and what it gates, gelu(g) * u or silu(g) * u with silu(x) = x / (1 + exp(-x)). */
+typedef enum { CH_GELU, CH_GEGLU, CH_SWIGLU } ch_activation;
+static inline int ch_gated(ch_activation a) { return a != CH_GELU; }
+
+/* GELU, and the gated ones (glu). All may write over their inputs. Backward sets y again unless that is NULL, since
+ * value and slope have most of their arithmetic in common. At infinities: gelu and silu of +inf are +inf, of -inf NaN
+ * (-inf * 0), and the slopes NaN at both. */
+typedef struct ch_gelu_args {
+  ch_activation activation; /* of glu: CH_GEGLU or CH_SWIGLU */
+  int64_t count;
+  const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements: filled slots of a record */
+  const real CH_DEV *x;   /* the pre-activation (glu: the gate g) */
+  const real CH_DEV *u;   /* glu only: [count] */
+  real CH_DEV *y;
+  const real CH_DEV *dy;
+  real CH_DEV *dx; /* d/dx (glu: d/dg) */
+  real CH_DEV *du; /* glu only */
   /* GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these. */
   ch_bf16 CH_DEV *x16, *y16, *dx16;
 } ch_gelu_args;
@@ -321,10 +336,12 @@ typedef struct {
   op(combine_backward, ch_combine_args)           /* record, y, dout -> dy, dgate */                               \
   op(softmax, ch_softmax_args)                    /* x -> y */                                                     \
   op(softmax_backward, ch_softmax_args)           /* y, dy -> dx */                                                \
+  op(sigmoid, ch_sigmoid_args)                    /* x -> y */                                                     \
+  op(sigmoid_backward, ch_sigmoid_args)           /* y, dy -> dx */                                                \
   op(gelu, ch_gelu_args)                          /* x -> y */                                                     \
   op(gelu_backward, ch_gelu_args)                 /* x, dy -> dx, y */                                             \
-  op(geglu, ch_gelu_args)                         /* x, u -> y */                                                  \
-  op(geglu_backward, ch_gelu_args)                /* x, u, dy -> dx, du, y */                                      \
+  op(glu, ch_gelu_args)                           /* x, u -> y */                                                  \
+  op(glu_backward, ch_gelu_args)                  /* x, u, dy -> dx, du, y */                                      \
   op(rmsnorm, ch_rmsnorm_args)                    /* x, w -> y, rstd */                                            \
   op(rmsnorm_backward, ch_rmsnorm_args)           /* x, w, rstd, dy -> dx, dw */                                   \
   op(attention, ch_attention_args)                /* q, k, v, rel_bias -> out, lse */                              \

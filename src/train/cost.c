@@ -17,7 +17,7 @@ ch_flops_part ch_flops_part_of(const ch_param *p) {
   if (p->expert) return CH_FLOPS_EXPERTS;
   if (p->layer < 0) return CH_FLOPS_HEAD;
   if (strstr(p->name, ".attn.")) return CH_FLOPS_ATTENTION;
-  return strstr(p->name, ".moe.") ? CH_FLOPS_ROUTER : CH_FLOPS_DENSE;
+  return strstr(p->name, ".moe.router.") ? CH_FLOPS_ROUTER : CH_FLOPS_DENSE;
 }
 
 /* Every weight of a product costs a token a multiplication and an addition; the embedding is a product once, of the

@@ -29,9 +29,7 @@ int ch_layout_next(ch_layout *l) {
   return l->hidden <= P;
 }
 
-static int has_experts(const choir_config *config) {
-  return config->model.moe_every && config->model.layers >= config->model.moe_every;
-}
+static int has_experts(const choir_config *config) { return ch_config_moe_layers(&config->model) > 0; }
 
 int ch_layout_refused(const choir_config *config, const ch_layout *l, char *text, size_t size) {
   int e = config->model.experts, h = ch_config_d_expert(&config->model);

@@ -101,6 +101,27 @@ static int data_path(const choir_train_options *o, char *path) {
   return CHOIR_OK;
 }
 
+/* What a weight of a feed-forward was trained for it goes on with, also where a dense layer becomes experts. */
+static int same_activations(const char *path, const choir_model_config *from, const choir_model_config *to) {
+  for (int l = 0; l < from->layers && l < to->layers; l++) {
+    const char *before = ch_config_is_moe(from, l) ? from->expert_activation : from->activation;
+    int moe = ch_config_is_moe(to, l);
+    const char *now = moe ? to->expert_activation : to->activation;
+    if (strcmp(before, now))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: layer %d is %s there, and %s here: set model.%s to %s", path, l, before,
+                      now, moe ? "expert_activation" : "activation", before);
+  }
+  return CHOIR_OK;
+}
+
+static int check_activations(const ch_run *run) {
+  char path[PATH_MAX + 32];
+  choir_config from;
+  snprintf(path, sizeof path, "%s/config.json", run->from);
+  CH_TRY(choir_config_load(path, &from));
+  return same_activations(path, &from.model, &run->trainer.model->config.model);
+}
+
 /* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
 static int start_from(ch_run *run) {
   char path[PATH_MAX + 32];
@@ -111,6 +132,7 @@ static int start_from(ch_run *run) {
   int same = choir_tokenizer_hash(tokenizer) == ch_data_tokenizer_hash(run->data), upcycled;
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
+  CH_TRY(check_activations(run));
   snprintf(path, sizeof path, "%s/model.safetensors", run->from);
   CH_TRY(ch_weights_start(&model->net.params, &model->x, path, &upcycled));
   return CHOIR_OK;

@@ -25,11 +25,6 @@ typedef struct {
 
 static double least(double a, double b) { return a < b ? a : b; }
 
-static int is_moe(const job *j, int layer) {
-  int every = j->config->model.moe_every;
-  return every && (layer + 1) % every == 0;
-}
-
 /* ---- the update ---- */
 
 static double seconds_of(const job *j, double elements) {
@@ -81,7 +76,8 @@ static double beside_attention(const job *j, int times, const ch_flow *step, dou
 static double beside_ffn(const job *j, int layer, int times, const ch_flow *step) {
   int moe = ch_flow_moe_layers(j->config);
   double visit = visit_seconds(j, step);
-  if (!is_moe(j, layer)) return least(visit, j->shown->dense * times / PRODUCTS / (j->config->model.layers - moe));
+  if (!ch_config_is_moe(&j->config->model, layer))
+    return least(visit, j->shown->dense * times / PRODUCTS / (j->config->model.layers - moe));
   double rows = j->shown->rows / 2 / moe, ends = rows / ch_flow_groups(j->config, j->layout);
   return least(visit + rows - ends, j->shown->experts * times / PRODUCTS / moe);
 }

@@ -25,9 +25,7 @@ typedef struct {
   int64_t to_rest; /* ranks but one: what each sends to all is sent so often */
 } job;
 
-int ch_flow_moe_layers(const choir_config *config) {
-  return config->model.moe_every ? config->model.layers / config->model.moe_every : 0;
-}
+int ch_flow_moe_layers(const choir_config *config) { return ch_config_moe_layers(&config->model); }
 
 static int64_t tokens(const choir_config *config) {
   return (int64_t)config->train.batch_sequences * config->train.sequence_length;
@@ -63,6 +61,12 @@ int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout) {
   return ch_router_find(config->model.router.name)->choose_alone ? all / layout->ranks : all;
 }
 
+static int expert_tensors(const job *j) {
+  int tensors = 0;
+  for (int i = 0; i < j->params->count; i++) tensors += j->params->p[i].expert;
+  return tensors;
+}
+
 /* Gradients of experts (ch_comm_sum), once a step: a replica has one piece of the tree. The rank with most experts has
  * most slices. */
 static void replicas_sum(const job *j, ch_flow *f) {
@@ -78,13 +82,7 @@ static void replicas_sum(const job *j, ch_flow *f) {
     f->bytes += 2.0 * sizeof(real) * (double)(p->whole * (l->replicas - 1));
     f->messages += (most + slice - 1) / slice + 1;
   }
-  f->exchanges = f->messages - layers; /* a layer's two tensors are given to all at once */
-}
-
-static int expert_tensors(const job *j) {
-  int tensors = 0;
-  for (int i = 0; i < j->params->count; i++) tensors += j->params->p[i].expert;
-  return tensors;
+  f->exchanges = f->messages - (expert_tensors(j) - layers); /* a layer's tensors are given to all at once */
 }
 
 /* Matrices that live on one rank of a replica each. */

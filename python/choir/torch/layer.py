@@ -14,9 +14,9 @@ from .experts import by_experts
 
 
 class MoE(nn.Module):
-    """x [..., d] to [..., d], without residual: S = softmax(x Wg); the router chooses; out[t] is the sum over its
-    experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md). Any of choir's routers, with its options:
-    MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: router [d,e], w1 and w2 [e,d,h].
+    """x [..., d] to [..., d], without residual: S = softmax(x Wg), or with score="sigmoid" their sigmoids; the router
+    chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md). Any of choir's
+    routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: router [d,e], w1 and w2 [e,d,h].
 
     Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (weighted by
     aux_loss_weight where the router has one) is to be added to the loss, and `routing` says what was chosen.
@@ -111,7 +111,7 @@ class MoE(nn.Module):
             logits = wide @ self.router.to(wide.dtype)
             if name == "kmeans":
                 logits = logits - kmeans.half_squares(self.router).to(logits.dtype)
-            scores = logits if name in request.READS_LOGITS else torch.softmax(logits, 1)
+            scores = request.scores_of(name, o, logits)
             causal = self.causal and not self.training
             if causal and self._no_thresholds and name in routers.BY_THRESHOLDS:
                 raise RuntimeError(

@@ -19,6 +19,13 @@ READS_IDS = ("hash", "random")
 READS_LOGITS = ("base", "kmeans")
 
 
+def scores_of(router: str, options: types.SimpleNamespace, logits: Tensor) -> Tensor:
+    """What the router reads of logits [n,e]."""
+    if router in READS_LOGITS:
+        return logits
+    return torch.sigmoid(logits) if options.score == "sigmoid" else torch.softmax(logits, 1)
+
+
 class Routing(NamedTuple):
     """What a router chose for n tokens and e experts; tensors on the scores' device."""
 
@@ -106,6 +113,7 @@ OPTIONS = (
         "threshold_after",
     ),
     "consistency_weight",
+    "score",
 )
 
 

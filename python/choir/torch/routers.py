@@ -12,7 +12,7 @@ from .._native import ArgumentError
 from . import select
 from .draws import experts_by_id
 from .ranks import top_of_all
-from .request import READS_LOGITS, Request, Routing, check_floating, options_of
+from .request import Request, Routing, check_floating, options_of, scores_of
 from .solvers import balance_op, dykstra_op, on_host_op
 
 
@@ -228,7 +228,7 @@ def route(
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
     made = options_of(router, scores.shape[1], **options)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    soft = torch.softmax(wide, 1) if logits and router not in READS_LOGITS else wide
+    soft = scores_of(router, made, wide) if logits else wide
     q = Request(
         router,
         made,

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .._native import UnsupportedError
 from ..config import Config
 from ..model import Model
 from ..tokenizer import Tokenizer
@@ -62,6 +63,20 @@ class _Attention(nn.Module):
         return self.o((p @ v).transpose(1, 2).reshape(B, T, -1))
 
 
+def _refuse_other_blocks(m):
+    """What this copy of the model does not have."""
+    for field, has in (
+        ("activation", "geglu"),
+        ("expert_activation", "gelu"),
+        ("shared_experts", 0),
+        ("dense_layers", 0),
+    ):
+        if getattr(m, field) != has:
+            raise UnsupportedError(
+                f"model.{field} is {getattr(m, field)!r}: choir.torch has {has!r} only; train with choir itself"
+            )
+
+
 class _GEGLU(nn.Module):
     def __init__(self, d, h):
         super().__init__()
@@ -98,6 +113,7 @@ class Transformer(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.config, m = config, SimpleNamespace(**config.as_dict()["model"])
+        _refuse_other_blocks(m)
         plain = Config(**{"router.name": m.router.pop("name")})
         options = {k: v for k, v in m.router.items() if v != plain["model.router." + k]}
         m.router = {"router": plain["model.router.name"], **options}

@@ -1,4 +1,4 @@
-/* Reference: GELU and GEGLU, exact. */
+/* Reference: GELU, exact, and gated linear units. */
 #include <math.h>
 
 #include "cpu/ref/ref.h"
@@ -27,31 +27,41 @@ static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
   }
 }
 
-static void geglu(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  int64_t count = ch_elements(a->count, a->rows);
-#pragma omp parallel for num_threads(x->threads)
-  for (int64_t i = 0; i < count; i++) {
-    double g = (double)a->x[i];
-    a->y[i] = (real)(g * normal_cdf(g) * (double)a->u[i]);
-  }
+/* Value and slope of what a gate goes through. */
+typedef struct {
+  double value, slope;
+} curve;
+
+static curve curve_at(ch_activation activation, double g) {
+  if (activation != CH_SWIGLU) return (curve){g * normal_cdf(g), gelu_slope(g)};
+  double share = 1 / (1 + exp(-g));
+  return (curve){g * share, share + g * share * (1 - share)};
 }
 
-static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
+static void glu(ch_exec *x, const ch_gelu_args *a) {
+  if (ch_counting(x)) return;
+  int64_t count = ch_elements(a->count, a->rows);
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < count; i++)
+    a->y[i] = (real)(curve_at(a->activation, (double)a->x[i]).value * (double)a->u[i]);
+}
+
+static void glu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows);
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t i = 0; i < count; i++) {
-    double g = (double)a->x[i], u = (double)a->u[i], dy = (double)a->dy[i];
-    if (a->y) a->y[i] = (real)(g * normal_cdf(g) * u);
-    a->dx[i] = (real)(dy * u * gelu_slope(g));
-    a->du[i] = (real)(dy * g * normal_cdf(g));
+    double u = (double)a->u[i], dy = (double)a->dy[i];
+    curve at = curve_at(a->activation, (double)a->x[i]);
+    if (a->y) a->y[i] = (real)(at.value * u);
+    a->dx[i] = (real)(dy * u * at.slope);
+    a->du[i] = (real)(dy * at.value);
   }
 }
 
 void ch_ref_fill_gelu(ch_ops *ops) {
   ops->gelu = gelu;
   ops->gelu_backward = gelu_backward;
-  ops->geglu = geglu;
-  ops->geglu_backward = geglu_backward;
+  ops->glu = glu;
+  ops->glu_backward = glu_backward;
 }

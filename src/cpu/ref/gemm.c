@@ -50,7 +50,14 @@ static ch_gemm_args expert_product(const ch_expert_gemm_args *a, int expert) {
   if (a->form == CH_TN)
     return (ch_gemm_args){
         .m = a->k, .n = a->n, .k = rows, .trans_a = 1, .a = in, .b = c, .c = w, .accumulate = a->accumulate};
-  return (ch_gemm_args){.m = rows, .n = a->n, .k = a->k, .trans_b = a->form == CH_NT, .a = in, .b = w, .c = c};
+  return (ch_gemm_args){.m = rows,
+                        .n = a->n,
+                        .k = a->k,
+                        .trans_b = a->form == CH_NT,
+                        .a = in,
+                        .b = w,
+                        .c = c,
+                        .accumulate = a->accumulate};
 }
 
 static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {

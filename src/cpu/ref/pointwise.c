@@ -1,4 +1,4 @@
-/* Reference: softmax, copy, product by elements, jitter, sum of squares, rounding to bf16. */
+/* Reference: softmax, sigmoid, copy, product by elements, jitter, sum of squares, rounding to bf16. */
 #include <math.h>
 #include <string.h>
 
@@ -29,6 +29,18 @@ static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
     for (int j = 0; j < a->m; j++) dot += (double)y[j] * (double)dy[j];
     for (int j = 0; j < a->m; j++) dx[j] = (real)((double)y[j] * ((double)dy[j] - dot));
   }
+}
+
+static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) a->y[i] = (real)(1 / (1 + exp(-(double)a->x[i])));
+}
+
+static void sigmoid_backward(ch_exec *x, const ch_sigmoid_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < a->count; i++) a->dx[i] = a->dy[i] * a->y[i] * (1 - a->y[i]);
 }
 
 static void add(ch_exec *x, const ch_copy_args *a) {
@@ -106,6 +118,8 @@ static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
 void ch_ref_fill_pointwise(ch_ops *ops) {
   ops->softmax = softmax;
   ops->softmax_backward = softmax_backward;
+  ops->sigmoid = sigmoid;
+  ops->sigmoid_backward = sigmoid_backward;
   ops->copy = copy;
   ops->multiply = multiply;
   ops->jitter = jitter;

@@ -10,7 +10,7 @@ void ch_ref_fill_attention(ch_ops *ops);
 void ch_ref_fill_attention_cached(ch_ops *ops);
 void ch_ref_fill_head(ch_ops *ops);
 void ch_ref_fill_pointwise(ch_ops *ops); /* softmax, copy, multiply, jitter, sumsq, round_bf16, widen_bf16 */
-void ch_ref_fill_gelu(ch_ops *ops);      /* gelu, geglu */
+void ch_ref_fill_gelu(ch_ops *ops);      /* gelu, glu */
 void ch_ref_fill_norm(ch_ops *ops);      /* rmsnorm */
 void ch_ref_fill_dropout(ch_ops *ops);
 void ch_ref_fill_gather(ch_ops *ops); /* gather, combine, embedding */

@@ -6,8 +6,8 @@
 #include "cpu/simd/simd.h"
 #include "op/op.h"
 
-CH_SIMD_DECLARE(void, ch_fill_gelu, (ch_ops * ops));      /* gelu, geglu */
-CH_SIMD_DECLARE(void, ch_fill_pointwise, (ch_ops * ops)); /* softmax, sumsq, round_bf16, widen_bf16 */
+CH_SIMD_DECLARE(void, ch_fill_gelu, (ch_ops * ops));      /* gelu, glu */
+CH_SIMD_DECLARE(void, ch_fill_pointwise, (ch_ops * ops)); /* softmax, sigmoid, sumsq, round_bf16, widen_bf16 */
 CH_SIMD_DECLARE(void, ch_fill_norm, (ch_ops * ops));      /* rmsnorm */
 CH_SIMD_DECLARE(void, ch_fill_gather, (ch_ops * ops));    /* gather, combine, embedding */
 CH_SIMD_DECLARE(void, ch_fill_select, (ch_ops * ops));    /* select */

@@ -1,4 +1,5 @@
-/* Exact GELU and GEGLU without libm: Phi from one polynomial and one exp, straight-line, so that loops vectorise. */
+/* Exact GELU and gated linear units without libm: Phi from one polynomial and one exp, straight-line, so that loops
+ * vectorise. */
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vexp.h"
 
@@ -118,43 +119,71 @@ static void gelu(ch_exec *x, const ch_gelu_args *a) {
   in_pieces(x, &forward);
 }
 
-static void geglu(ch_exec *x, const ch_gelu_args *a) {
+/* Value and slope of what a gate goes through. */
+typedef struct {
+  float value, slope;
+} curve;
+
+static inline curve curve_at(int silu, float g) {
+  if (silu) {
+    float share = ch_sigmoid(g), value = g * share;
+    return (curve){value, share + value * (1 - share)};
+  }
+  normal at = normal_at(g);
+  return (curve){g * at.cdf, at.cdf + g * at.density};
+}
+
+/* Always inlined, so that `silu` is a constant of each loop. */
+static inline __attribute__((always_inline)) void glu_values(int silu, int64_t count, const float *g, const float *u,
+                                                             float *y) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++) y[i] = curve_at(silu, g[i]).value * u[i];
+}
+
+static void glu(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
-    const float *in = a->x, *u = a->u;
-    float *y = a->y;
-    int64_t end = ch_piece_end(p, count, CH_PIECE);
-#pragma omp simd
-    for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = in[i] * normal_at(in[i]).cdf * u[i];
+    int64_t begin = p * CH_PIECE, length = ch_piece_end(p, count, CH_PIECE) - begin;
+    if (a->activation == CH_SWIGLU)
+      glu_values(1, length, a->x + begin, a->u + begin, a->y + begin);
+    else
+      glu_values(0, length, a->x + begin, a->u + begin, a->y + begin);
   }
 }
 
 /* Every input of an element is read before an output is written: outputs may stand where inputs do. */
-static void geglu_backward(ch_exec *x, const ch_gelu_args *a) {
+static inline __attribute__((always_inline)) void glu_slopes(int silu, const ch_gelu_args *a, int64_t begin,
+                                                             int64_t end) {
+  const float *in = a->x, *u = a->u, *dy = a->dy;
+  float *y = a->y, *dx = a->dx, *du = a->du;
+#pragma omp simd
+  for (int64_t i = begin; i < end; i++) {
+    float factor = u[i], straight = dy[i];
+    curve at = curve_at(silu, in[i]);
+    if (y) y[i] = at.value * factor;
+    dx[i] = straight * factor * at.slope;
+    du[i] = straight * at.value;
+  }
+}
+
+static void glu_backward(ch_exec *x, const ch_gelu_args *a) {
   if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
-    const float *in = a->x, *u = a->u, *dy = a->dy;
-    float *y = a->y, *dx = a->dx, *du = a->du;
-    int64_t end = ch_piece_end(p, count, CH_PIECE);
-#pragma omp simd
-    for (int64_t i = p * CH_PIECE; i < end; i++) {
-      float g = in[i], factor = u[i], straight = dy[i];
-      normal at = normal_at(g);
-      float value = g * at.cdf;
-      if (y) y[i] = value * factor;
-      dx[i] = straight * factor * (at.cdf + g * at.density);
-      du[i] = straight * value;
-    }
+    int64_t begin = p * CH_PIECE, end = ch_piece_end(p, count, CH_PIECE);
+    if (a->activation == CH_SWIGLU)
+      glu_slopes(1, a, begin, end);
+    else
+      glu_slopes(0, a, begin, end);
   }
 }
 
 void CH_SIMD(ch_fill_gelu)(ch_ops *ops) {
   ops->gelu = gelu;
   ops->gelu_backward = in_pieces;
-  ops->geglu = geglu;
-  ops->geglu_backward = geglu_backward;
+  ops->glu = glu;
+  ops->glu_backward = glu_backward;
 }

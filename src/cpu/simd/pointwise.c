@@ -1,4 +1,4 @@
-/* Vectorised softmax, sum of squares and rounding to bf16. */
+/* Vectorised softmax, sigmoid, sum of squares and rounding to bf16. */
 #include "cpu/simd/fill.h"
 #include "cpu/simd/vexp.h"
 
@@ -31,6 +31,19 @@ static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
   if (ch_counting(x)) return;
 #pragma omp parallel for num_threads(x->threads) if (a->n * a->m > CH_PIECE)
   for (int64_t t = 0; t < a->n; t++) softmax_backward_row(a->m, a->y + t * a->m, a->dy + t * a->m, a->dx + t * a->m);
+}
+
+static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
+  if (ch_counting(x)) return;
+  int64_t pieces = ch_pieces(a->count, CH_PIECE);
+#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
+  for (int64_t p = 0; p < pieces; p++) {
+    const float *in = a->x;
+    float *y = a->y;
+    int64_t end = ch_piece_end(p, a->count, CH_PIECE);
+#pragma omp simd
+    for (int64_t i = p * CH_PIECE; i < end; i++) y[i] = ch_sigmoid(in[i]);
+  }
 }
 
 static double sum_of_squares(const float *x, int64_t count) {
@@ -97,6 +110,7 @@ static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
 void CH_SIMD(ch_fill_pointwise)(ch_ops *ops) {
   ops->softmax = softmax;
   ops->softmax_backward = softmax_backward;
+  ops->sigmoid = sigmoid;
   ops->sumsq = sumsq;
   ops->round_bf16 = round_bf16;
   ops->widen_bf16 = widen_bf16;

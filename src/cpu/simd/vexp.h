@@ -43,6 +43,8 @@ static inline float ch_expf(float x) {
   return x > 88.37f ? INFINITY : y;
 }
 
+static inline float ch_sigmoid(float x) { return 1 / (1 + ch_expf(-x)); }
+
 /* log of a finite x >= 1; NaN stays NaN. x = 2^n m with sqrt(1/2) <= m < sqrt(2). Absolute error below 1e-7 + 1e-7 log.
  */
 static inline float ch_log_from_1(float x) {

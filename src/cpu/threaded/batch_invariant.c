@@ -105,6 +105,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const void *w, fl
   int64_t first = g->begin[i], weight = i * g->n * g->k;
   ch_product p = {.by_row = 1,
                   .trans_b = g->form == CH_NT,
+                  .accumulate = g->accumulate,
                   .bf16 = bf16,
                   .m = g->begin[i + 1] - first,
                   .n = g->n,

@@ -104,6 +104,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
     p.c = g->w + i * g->n * g->k;
   } else {
     p.trans_b = g->form == CH_NT;
+    p.accumulate = g->accumulate;
     p.b = b + i * g->n * g->k * (in->rounds ? (int64_t)sizeof(float) : size);
     p.c = g->c ? g->c + first * g->n : NULL;
     p.gelu = g->gelu;

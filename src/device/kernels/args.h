@@ -10,7 +10,7 @@
   row(round_bf16) row(widen_bf16) \
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
   row(gather) row(combine) row(combine_backward) row(embedding) row(embedding_backward) row(gelu) \
-  row(gelu_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
+  row(gelu_backward) row(sigmoid) row(sigmoid_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
   row(product) row(attention) row(attention_dq) row(attention_dkv) row(attention_slope) row(attention_dbias) \
   row(cache_append) row(attention_cached) row(attention_bias) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
@@ -54,12 +54,16 @@ typedef struct { embedding_ptrs(FIELD) I64 n; I32 d; } embedding_args;
 #define embedding_backward_ptrs(p) p(token) p(dx) p(dw)
 typedef struct { embedding_backward_ptrs(FIELD) I64 n; I32 d; } embedding_backward_args;
 
-/* ---- elements.cl.h; u is 0 for GELU; x16, y16, dx16 stand for x, y, dx, or are 0. Where gelu has both x and x16, x16
+/* ---- elements.cl.h; u is 0 for GELU; silu: in place of gelu; x16, y16, dx16 stand for x, y, dx, or are 0. Where gelu has both x and x16, x16
  * becomes x rounded. ---- */
 #define gelu_ptrs(p) p(rows) p(x) p(u) p(y) p(x16) p(y16)
-typedef struct { gelu_ptrs(FIELD) I64 count; } gelu_args;
+typedef struct { gelu_ptrs(FIELD) I64 count; I32 silu; } gelu_args;
 #define gelu_backward_ptrs(p) p(rows) p(x) p(u) p(y) p(dy) p(dx) p(du) p(x16) p(y16) p(dx16)
-typedef struct { gelu_backward_ptrs(FIELD) I64 count; } gelu_backward_args;
+typedef struct { gelu_backward_ptrs(FIELD) I64 count; I32 silu; } gelu_backward_args;
+#define sigmoid_ptrs(p) p(x) p(y)
+typedef struct { sigmoid_ptrs(FIELD) I64 count; } sigmoid_args;
+#define sigmoid_backward_ptrs(p) p(y) p(dy) p(dx)
+typedef struct { sigmoid_backward_ptrs(FIELD) I64 count; } sigmoid_backward_args;
 #define copy_ptrs(p) p(x) p(y)
 typedef struct { copy_ptrs(FIELD) I64 count; I32 accumulate; } copy_args;
 #define round_bf16_ptrs(p) p(rows) p(x) p(y)

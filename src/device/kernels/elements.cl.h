@@ -7,11 +7,17 @@ INLINE float normal_cdf(float x) { return 0.5f * erfc(-x * 0.70710678f); }
 /* d/dx of x Phi(x) = Phi(x) + x phi(x). */
 INLINE float gelu_slope(float x) { return normal_cdf(x) + x * exp(-0.5f * x * x) * 0.39894228f; }
 
+INLINE float logistic(float x) { return 1 / (1 + exp(-x)); }
+
+/* d/dx of x s(x) = s(x) + x s(x) (1 - s(x)). */
+INLINE float silu_slope(float x) { return logistic(x) * (1 + x * (1 - logistic(x))); }
+
 KERNEL(gelu) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
     if (P(ushort, x16) && P(float, x)) P(ushort, x16)[i] = to_bf16(P(float, x)[i]);
-    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], y = x * normal_cdf(x);
+    float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i];
+    float y = x * (a.silu ? logistic(x) : normal_cdf(x));
     if (P(float, u)) y *= P(float, u)[i];
     if (P(ushort, y16))
       P(ushort, y16)[i] = to_bf16(y);
@@ -25,7 +31,8 @@ KERNEL(gelu_backward) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
     float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], dy = P(float, dy)[i];
-    float u = P(float, u) ? P(float, u)[i] : 1, y = x * normal_cdf(x), dx = dy * u * gelu_slope(x);
+    float u = P(float, u) ? P(float, u)[i] : 1, y = x * (a.silu ? logistic(x) : normal_cdf(x));
+    float dx = dy * u * (a.silu ? silu_slope(x) : gelu_slope(x));
     if (P(ushort, y16))
       P(ushort, y16)[i] = to_bf16(y * u);
     else if (P(float, y))
@@ -36,6 +43,14 @@ KERNEL(gelu_backward) {
       P(float, dx)[i] = dx;
     if (P(float, u)) P(float, du)[i] = dy * y;
   }
+}
+
+KERNEL(sigmoid) {
+  EACH(i, a.count) P(float, y)[i] = logistic(P(float, x)[i]);
+}
+
+KERNEL(sigmoid_backward) {
+  EACH(i, a.count) P(float, dx)[i] = P(float, dy)[i] * P(float, y)[i] * (1 - P(float, y)[i]);
 }
 
 KERNEL(copy) {

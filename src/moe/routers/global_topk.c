@@ -122,8 +122,8 @@ const ch_router ch_router_global_topk = {
     .summary = "the n c best of all scores, an expert at most twice its share",
     .reads = CH_READS_SCORES,
     .looks = CH_LOOKS_AROUND,
-    .options =
-        CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES_CAPACITY | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
+    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES_CAPACITY |
+               CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(decay),
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("global_topk"), .capacity_factor = 2},
     .check = check,
