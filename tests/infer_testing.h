@@ -3,6 +3,7 @@
 #define CH_TESTS_INFER_TESTING_H
 
 #include "choir/choir.h"
+#include "modern.h"
 #include "testing.h"
 
 enum { B = 3, T = 21, V = 50 };
@@ -11,9 +12,14 @@ static inline choir_run_options test_run_options(const char *backend, const char
   return (choir_run_options){.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
 }
 
-/* Sizes that fill no vector. */
-static inline choir_config test_config(const char *router) {
+/* Sizes that fill no vector. Thresholds are such that a token meets about two of seven experts. Router "modern" is
+ * expert_choice in a model with the block of today. */
+static inline choir_model *test_model(const char *router, const char *compute) {
+  int modern = !strcmp(router, "modern");
+  if (modern) router = "expert_choice";
   choir_config c;
+  choir_model *model;
+  choir_run_options run = test_run_options("cpu", compute);
   choir_config_default(&c);
   c.model.vocab_size = V;
   c.model.layers = 4;
@@ -25,14 +31,13 @@ static inline choir_config test_config(const char *router) {
   c.train.sequence_length = T;
   c.train.batch_sequences = B;
   test_ok(choir_router_default(router, &c.model.router));
-  return c;
-}
-
-/* Fresh; thresholds are such that a token meets about two of seven experts by a softmax, nearly all by sigmoids. */
-static inline choir_model *test_model_of(const choir_config *c, const char *compute) {
-  choir_model *model;
-  choir_run_options run = test_run_options("cpu", compute);
-  test_ok(choir_model_init(c, 5, &run, &model));
+  if (modern) {
+    test_modern(&c);
+    strcpy(c.model.activation, "swiglu"), strcpy(c.model.expert_activation, "swiglu");
+    strcpy(c.model.router.score, "sigmoid");
+    c.model.dense_layers = c.model.moe_every = c.model.shared_experts = 1;
+  }
+  test_ok(choir_model_init(&c, 5, &run, &model));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;
     test_ok(choir_model_parameter(model, i, &p));
@@ -40,11 +45,6 @@ static inline choir_model *test_model_of(const choir_config *c, const char *comp
   }
   test_ok(choir_model_set_routing(model, "threshold"));
   return model;
-}
-
-static inline choir_model *test_model(const char *router, const char *compute) {
-  const choir_config c = test_config(router);
-  return test_model_of(&c, compute);
 }
 
 static inline void test_tokens(int32_t *token, int count) {

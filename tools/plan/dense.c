@@ -93,7 +93,7 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   const ch_param *end = params->p + params->count;
   for (const ch_param *p = params->p, *next; p < end; p = next) {
     for (next = p + 1; next < end && at_once(p, next);) next++;
-    int uses = p->layer < 0 && p->matrix ? 2 : 1; /* the embedding's: of the head, of the lookup */
+    int uses = p->layer < 0 && p->matrix && config->model.tied ? 2 : 1; /* an embedding's: of the head, of the lookup */
     if (!p->expert) count_sums(&s, p, next, config->train.accumulate * uses, f);
   }
 }
