@@ -9,7 +9,7 @@ typedef struct choir_export_options {
   const char *format;     /* "hf", "gguf" */
   const char *out;        /* a folder that is made; a file */
   const char *dtype;      /* "f32", "bf16", "q8_0" (gguf only) */
-  int experts_per_token;  /* K, where experts choose; 0: the least that cuts at most one token in a hundred */
+  int experts_per_token;  /* K, where experts choose; 0: the least that cuts at most one token in twenty */
   const char *data;       /* held-out text by which K is chosen and what it costs is measured; NULL: neither */
   int64_t sequences;      /* of it, at most */
   int threads;

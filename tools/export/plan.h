@@ -75,6 +75,11 @@ void ch_export_value(ch_export_dtype dtype, const void *in, int64_t columns, flo
 int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);
 int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);
 
+/* ch_tensors_write into as many files as tensors of at most `most` bytes take, with their index. What fails while a
+ * tensor is fetched is left at `failed`. */
+int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t most, const char *const *metadata,
+                    ch_tensor_fetch fetch, void *context, const int *failed);
+
 /* tokenizer.json and tokenizer_config.json into a folder. */
 int ch_export_tokenizer(const choir_tokenizer *tokenizer, int length, const char *folder);
 

@@ -74,15 +74,18 @@ static json_t *bpe_json(const choir_tokenizer *t, const char *unknown) {
                    "ignore_merges", 0, "vocab", vocab, "merges", merges);
 }
 
-/* Tokenizers would take the piece of a byte for the text of its name, "<0x41>", which SentencePiece does not: its score
- * is out of reach. */
 static json_t *unigram_json(const choir_tokenizer *t, int unknown) {
   json_t *vocab = json_array();
-  for (int i = 0; i < t->vocab; i++) {
-    double score = ch_spm_kind(t->spm, i) == CH_PIECE_BYTE ? -10000 : ch_spm_score(t->spm, i);
-    ch_json_add(vocab, json_pack("[o,f]", piece_json(t, i), score));
-  }
+  for (int i = 0; i < t->vocab; i++)
+    ch_json_add(vocab, json_pack("[o,f]", piece_json(t, i), (double)ch_spm_score(t->spm, i)));
   return json_pack("{s:s, s:i, s:b, s:o}", "type", "Unigram", "unk_id", unknown, "byte_fallback", 1, "vocab", vocab);
+}
+
+/* Unigram models of tokenizers take a text like "<0x41>" for the piece of that byte, which SentencePiece does not: it
+ * is cut behind the first character. */
+static json_t *cut_names_json(void) {
+  return json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", "<(?=0x[0-9A-F]{2}>)", "behavior",
+                   "MergedWithPrevious", "invert", 0);
 }
 
 static json_t *special_json(const choir_tokenizer *t) {
@@ -97,13 +100,12 @@ static json_t *special_json(const choir_tokenizer *t) {
 }
 
 /* Spaces stand as U+2581 in pieces; nothing else is changed, added or cut. */
-static json_t *tokenizer_json(const choir_tokenizer *t, json_t *model) {
+static json_t *tokenizer_json(const choir_tokenizer *t, json_t *cut, json_t *model) {
   static const char mark[] = "\xE2\x96\x81";
   return json_pack(
-      "{s:s, s:n, s:n, s:o, s:{s:s, s:{s:s}, s:s}, s:n, s:n, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}, "
-      "s:o}",
+      "{s:s, s:n, s:n, s:o, s:{s:s, s:{s:s}, s:s}, s:o?, s:n, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}, s:o}",
       "version", "1.0", "truncation", "padding", "added_tokens", special_json(t), "normalizer", "type", "Replace",
-      "pattern", "String", " ", "content", mark, "pre_tokenizer", "post_processor", "decoder", "type", "Sequence",
+      "pattern", "String", " ", "content", mark, "pre_tokenizer", cut, "post_processor", "decoder", "type", "Sequence",
       "decoders", "type", "Replace", "pattern", "String", mark, "content", " ", "type", "ByteFallback", "type", "Fuse",
       "model", model);
 }
@@ -115,10 +117,10 @@ int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder
   size_t size;
   for (int i = 0; i < t->vocab; i++)
     if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) unknown = ch_spm_piece(t->spm, unknown_id = i, &size);
-  json_t *model =
-      ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM ? unigram_json(t, unknown_id) : bpe_json(t, unknown);
+  int unigram = ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM;
+  json_t *model = unigram ? unigram_json(t, unknown_id) : bpe_json(t, unknown);
   snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-  CH_TRY(ch_json_save(tokenizer_json(t, model), path));
+  CH_TRY(ch_json_save(tokenizer_json(t, unigram ? cut_names_json() : NULL, model), path));
   eos = ch_spm_piece(t->spm, t->eos, &size);
   snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
   return ch_json_save(
