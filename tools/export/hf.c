@@ -106,16 +106,16 @@ typedef struct writing {
   int code;
 } writing;
 
-/* After an error zeros go on: the file is given up in the end. */
 static const void *fetch(void *context, const choir_tensor *tensor) {
   writing *w = context;
   const ch_export_tensor *t = &w->plan->tensor[tensor - w->tensor];
   w->done += (int64_t)tensor->bytes;
-  if (!w->code && w->options->progress &&
-      w->options->progress(w->options->context, "writing", (double)w->done / (double)w->total))
+  if (w->options->progress && w->options->progress(w->options->context, "writing", (double)w->done / (double)w->total))
     w->code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
-  if (!w->code) w->code = ch_export_fill(t, 0, w->values);
+  else
+    w->code = ch_export_fill(t, 0, w->values);
   if (t->from) ch_tensors_forget(w->plan->weights, t->from);
+  if (w->code) return NULL;
   if (t->dtype == CH_EXPORT_F32) return w->values;
   ch_export_round(t->dtype, w->values, t->rows * t->columns, w->bytes);
   return w->bytes;

@@ -111,12 +111,12 @@ static int fill(job *j, const ch_param *p, float *out) {
 static const void *fetch(void *context, const choir_tensor *tensor) {
   job *j = context;
   const ch_param *p = &j->params.p[tensor - j->tensor];
-  if (!j->code && j->options->progress &&
-      j->options->progress(j->options->context, "reading", (double)j->done / (double)j->total))
-    j->code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
-  if (!j->code) j->code = fill(j, p, j->values);
   j->done += p->whole;
-  return j->values;
+  if (j->options->progress && j->options->progress(j->options->context, "reading", (double)j->done / (double)j->total))
+    j->code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
+  else
+    j->code = fill(j, p, j->values);
+  return j->code ? NULL : j->values;
 }
 
 /* Every tensor of the folder has gone somewhere; a head that is the embedding may stand there once more. */
