@@ -35,9 +35,9 @@ static int print(const choir_export_result *r) {
     printf("experts per token  %d\n", r->experts_per_token);
   if (!r->measured) return 0;
   if (r->null_experts) printf("tokens cut         %.3f %%, which have more experts in a layer\n", 100 * r->cut);
-  printf(
-      "loss               %.4f, %.4f with that many experts, %.4f as written; nats a token, over %s held-out tokens\n",
-      r->loss, r->loss_cut, r->loss_written, cli_grouped(r->tokens));
+  printf("loss               %.4f", r->loss);
+  if (r->null_experts) printf(", %.4f with that many experts", r->loss_cut);
+  printf(", %.4f as written; nats a token, over %s held-out tokens\n", r->loss_written, cli_grouped(r->tokens));
   return 0;
 }
 
