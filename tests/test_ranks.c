@@ -131,13 +131,14 @@ static void same_with(const char *what, choir_config config, const int *ranks) {
 
 static const int all_ranks[] = {2, 3, 4, 6, 8, 0}, odd_ranks[] = {3, 8, 0}, some_ranks[] = {2, 4, 0};
 
-/* Gated experts, shared ones, a dense layer first, and all others with experts. */
+/* Gated experts, shared ones, a dense layer first, all others with experts, and the attention of today. */
 static choir_config today(choir_config c, const char *activation, int shared) {
   strcpy(c.model.activation, activation);
   strcpy(c.model.expert_activation, activation);
   strcpy(c.model.router.score, "sigmoid");
   c.model.dense_layers = c.model.moe_every = 1;
   c.model.shared_experts = shared;
+  test_modern(&c);
   return c;
 }
 
@@ -212,7 +213,6 @@ static void every_pool(void **state) {
   }
 }
 
-static void modern(choir_config *c) { test_modern(c); }
 static void drop(choir_config *c) { c->train.dropout = 0.1; }
 static void normalize(choir_config *c) { c->model.router.normalize_gates = 1; }
 static void by_threshold(choir_config *c) { c->model.router.threshold_after = 1; }
@@ -240,7 +240,6 @@ static void every_option(void **state) {
                 {"random second", "gshard_top2", draw_second},
                 {"bf16", "gshard_top2", in_bf16},
                 {"bf16, accumulated", "expert_choice", sums_in_bf16},
-                {"the block of today", "expert_choice", modern},
                 {"adamw, bf16", "expert_choice", adamw_in_bf16}};
   for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
     choir_config c = config_of(option[i].router, 8, 1);
