@@ -73,7 +73,8 @@ allow tools/bench $library
 allow tools/plan train api model moe optim op comm file base
 allow tools/probe api model data file base
 allow tools/pages tools/plan $library
-allow cli tools/npy tools/bench tools/plan tools/probe tools/pages $library
+allow tools/export train api model moe data op comm file base
+allow cli tools/export tools/npy tools/bench tools/plan tools/probe tools/pages $library
 for folder in src/*/ tools/*/; do
   room=$(echo "$folder" | sed -E 's/^src\///; s/\/$//')
   case "$known " in
@@ -81,7 +82,7 @@ for folder in src/*/ tools/*/; do
     *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
-found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages)/|"base/printable.h"')
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/printable.h"')
 [ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
 $found"
 

@@ -218,6 +218,25 @@ static void hostile_headers(void **state) {
   refused(ch_tensors_parse(none, 8, "f", 1, &t), "does not begin");
 }
 
+/* The first tensor's bytes are there, the second one's cannot be had. */
+static const void *fetch_one(void *context, const choir_tensor *t) {
+  static const char data[4] = {1, 2, 3, 4};
+  (void)context;
+  if (strcmp(t->name, "b")) return data;
+  ch_error(CHOIR_ERROR_NUMERIC, "b is not finite");
+  return NULL;
+}
+
+static void gives_up_without_data(void **state) {
+  (void)state;
+  const choir_tensor t[2] = {{.name = "a", .dtype = CHOIR_U8, .dims = 1, .shape = {4}, .bytes = 4},
+                             {.name = "b", .dtype = CHOIR_U8, .dims = 1, .shape = {4}, .bytes = 4}};
+  assert_int_equal(unlink(path), 0);
+  refused(ch_tensors_write(path, t, 2, NULL, fetch_one, NULL), "b is not finite");
+  assert_int_not_equal(access(path, F_OK), 0);
+  test_ok(ch_tensors_write(path, t, 1, NULL, fetch_one, NULL));
+}
+
 static void impossible_writes(void **state) {
   (void)state;
   choir_tensor t[2] = {tensor("w", CHOIR_F32, 2, 2, 3, weights), tensor("w", CHOIR_F32, 1, 1, 0, weights)};
@@ -353,6 +372,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(damage_is_refused, make_path, drop_path),
       cmocka_unit_test(other_programs_files_pass),
       cmocka_unit_test(hostile_headers),
+      cmocka_unit_test_setup_teardown(gives_up_without_data, make_path, drop_path),
       cmocka_unit_test_setup_teardown(impossible_writes, make_path, drop_path),
       cmocka_unit_test(several_files),
       cmocka_unit_test(wrong_sets),

@@ -130,6 +130,8 @@ ch_piece_kind ch_spm_kind(const ch_spm *spm, int id) {
   return p.IsUnused(id) ? CH_PIECE_UNUSED : CH_PIECE_NORMAL;
 }
 
+float ch_spm_score(const ch_spm *spm, int id) { return spm->processor.GetScore(id); }
+
 int ch_spm_encode(const ch_spm *spm, const char *text, size_t size, int32_t *ids, size_t capacity, size_t *count) {
   return guarded("encoding", [&]() -> int {
     thread_local std::vector<int> found;

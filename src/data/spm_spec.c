@@ -116,6 +116,12 @@ int ch_spm_spec_check(const void *bytes, size_t size) {
   return CHOIR_OK;
 }
 
+ch_spm_type ch_spm_spec_type(const void *bytes, size_t size) {
+  spec s = {.type = CH_SPM_UNIGRAM};
+  read_model((reader){bytes, (const unsigned char *)bytes + size, 1}, &s);
+  return (ch_spm_type)s.type;
+}
+
 /* A field of the whole file that a copy leaves out: samples that were encoded with the settings that change. */
 enum { SELF_TEST = 4 };
 

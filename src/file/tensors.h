@@ -28,7 +28,8 @@ int ch_tensors_parse(const void *data, size_t size, const char *name, int verify
 int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors);
 
 /* choir_tensors_write of data that is not at hand: `fetch`, if not NULL, gives a tensor's bytes, which are good until
- * it is called again. It is asked for every tensor once, the larger elements first, unless the file cannot be begun. */
+ * it is called again. It is asked for every tensor once, the larger elements first, unless the file cannot be begun;
+ * NULL gives the file up, with the message that it has set: CHOIR_ERROR_IO. */
 typedef const void *(*ch_tensor_fetch)(void *context, const choir_tensor *tensor);
 int ch_tensors_write(const char *path, const choir_tensor *tensors, int count, const char *const *metadata,
                      ch_tensor_fetch fetch, void *context);

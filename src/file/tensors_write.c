@@ -127,6 +127,10 @@ static int write_all(const plan *p) {
   ch_file_write(&file, p->header, p->header_bytes);
   for (int i = 0; i < p->count; i++) {
     const void *data = p->fetch ? p->fetch(p->context, p->tensor[i]) : p->tensor[i]->data;
+    if (!data && p->tensor[i]->bytes) {
+      ch_file_abandon(&file);
+      return CHOIR_ERROR_IO;
+    }
     XXH64_update(&state, data, p->tensor[i]->bytes);
     ch_file_write(&file, data, p->tensor[i]->bytes);
   }

@@ -1,0 +1,69 @@
+"""check.py PROBE: what choir export writes, in llama.cpp. PROBE is probe.c, built against libllama:
+
+    cc -O2 bench/llama/probe.c -I LLAMA/include -I LLAMA/ggml/include -L LIB -lllama -Wl,-rpath,LIB -o probe
+    export CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir PYTHONPATH=python:python/tests
+    python3 bench/llama/check.py ./probe
+
+Trains a small run of every kind and compares logits, greedy text and tokens with choir's. Exit status 1: one is off.
+"""
+
+import subprocess
+import sys
+
+import numpy as np
+
+import choir
+import exported
+import testing
+
+probe = sys.argv[1]
+failures = 0
+
+
+def ask(path, what, text, *words):
+    return subprocess.run([probe, path, what, *words], input=text, check=True, capture_output=True).stdout
+
+
+def report(what, right):
+    global failures
+    failures += not right
+    print(what, "" if right else "WRONG", flush=True)
+
+
+def ids_of(rows):
+    return "".join(" ".join(map(str, row)) + "\n" for row in rows).encode()
+
+
+def compare(kind):
+    tokens = np.random.default_rng(1).integers(2, 320, (8, 32)).astype(np.int32)
+    path = exported.export(kind, "gguf")
+    with choir.Model.load(exported.run(kind), compute="fp32") as model:
+        model.routing = "threshold"
+        ours = model.forward(tokens).logits
+        prompts = [row[:8] for row in tokens]
+        ours_greedy = [t.tokens.tolist() for t in model.generate(prompts, max_tokens=24, temperature=0)]
+    theirs = np.frombuffer(ask(path, "logits", ids_of(tokens)), np.float32).reshape(ours.shape)
+    off = np.abs(theirs - ours)
+    report(
+        f"{kind}: logits differ by {off.max():.1e} of {np.abs(ours).max():.2f}",
+        off.max() < 2e-5 * np.abs(ours).max(),
+    )
+    greedy = [
+        list(map(int, line.split())) for line in ask(path, "greedy", ids_of(prompts), "24").decode().splitlines()
+    ]
+    same = [b[: len(a)] == a for a, b in zip(ours_greedy, greedy)]  # choir ends at an end of text
+    report(f"{kind}: greedy text equal for {sum(same)} of {len(same)} prompts", all(same))
+
+
+def compare_tokens():
+    path, lines = exported.export("llama", "gguf"), exported.lines(6000)
+    words = choir.Tokenizer(testing.run().parent / "en.model")
+    theirs = ask(path, "tokens", b"".join(line.encode() + b"\0" for line in lines)).decode().splitlines()
+    off = sum(list(map(int, b.split())) != words.encode(a).tolist() for a, b in zip(lines, theirs))
+    report(f"tokens differ for {off} of {len(lines)} lines", not off and len(lines) == len(theirs))
+
+
+for kind in exported.KINDS:
+    compare(kind)
+compare_tokens()
+sys.exit(failures > 0)

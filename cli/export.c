@@ -1,0 +1,93 @@
+/* choir export: a checkpoint as transformers or llama.cpp loads it. */
+#include "export/export.h"
+
+#include "cli.h"
+
+static choir_export_options o;
+static int json;
+
+static int show(void *progress, const char *what, double share) {
+  if (cli_stop_requested()) return 1;
+  if (cli_progress_due(progress)) cli_progress_line(progress, "%s: %.0f %%", what, 100 * share);
+  return 0;
+}
+
+static json_t *real_or_null(const choir_export_result *r, double number) {
+  return r->measured ? cli_json_real(number) : json_null();
+}
+
+static int print_json(const choir_export_result *r) {
+  return cli_json_print(json_pack("{s:s, s:s, s:s, s:i, s:i, s:o, s:o, s:o, s:o, s:I, s:I}", "checkpoint",
+                                  r->checkpoint, "out", o.out, "architecture", r->architecture, "experts_per_token",
+                                  r->experts_per_token, "null_experts", r->null_experts, "tokens_cut",
+                                  real_or_null(r, r->cut), "loss", real_or_null(r, r->loss), "loss_cut",
+                                  real_or_null(r, r->loss_cut), "loss_written", real_or_null(r, r->loss_written),
+                                  "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes));
+}
+
+static int print(const choir_export_result *r) {
+  printf("%s: %s of %s, %s of weights as %s\n", cli_shown(o.out), r->architecture, cli_shown(r->checkpoint),
+         cli_bytes((double)r->bytes), o.dtype);
+  if (r->null_experts)
+    printf("experts per token  0 to %d, by thresholds; %d null experts stand for those that a token lacks\n",
+           r->experts_per_token, r->null_experts);
+  else if (r->experts_per_token)
+    printf("experts per token  %d\n", r->experts_per_token);
+  if (!r->measured) return 0;
+  if (r->null_experts) printf("tokens cut         %.3f %%, which have more experts in a layer\n", 100 * r->cut);
+  printf("loss               %.4f", r->loss);
+  if (r->null_experts) printf(", %.4f with that many experts", r->loss_cut);
+  printf(", %.4f as written; nats a token, over %s held-out tokens\n", r->loss_written, cli_grouped(r->tokens));
+  return 0;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  cli_progress progress;
+  choir_export_result result;
+  o.checkpoint = operands[0];
+  if (!o.sequences)
+    o.data = NULL;
+  else if (!o.data && !(o.data = cli_data_of_run(operands[0])))
+    return CLI_USAGE;
+  cli_catch_signals();
+  cli_progress_begin(&progress, stderr);
+  o.progress = show;
+  o.context = &progress;
+  int code = choir_export(&o, &result);
+  cli_progress_clear(&progress);
+  if (code == CHOIR_ERROR_INTERRUPTED) return cli_fail(), CLI_INTERRUPTED;
+  if (code) return cli_fail();
+  return json ? print_json(&result) : print(&result);
+}
+
+static const cli_option options[] = {
+    {"format", "hf|gguf", CLI_CHOICE, &o.format, NULL, "a folder for transformers and vLLM, or a file for llama.cpp",
+     1},
+    {"out", "OUT", CLI_PATH, &o.out, NULL, "the folder or file to make", 1},
+    {"dtype", "f32|bf16|q8_0", CLI_CHOICE, &o.dtype, "f32", "of matrices; q8_0 is for gguf", 0},
+    {"experts-per-token", "K", CLI_INT, &o.experts_per_token, "0",
+     "where experts choose: most that a token can have; 0: the least that cuts one token in twenty at most", 0},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "whose held-out share K is chosen and measured on; default: the run's", 0},
+    {"sequences", "N", CLI_INT64, &o.sequences, "64", "of it at most; 0: measure nothing", 0},
+    CLI_THREADS(&o.threads),
+    {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
+    {0}};
+
+const cli_verb cli_export = {
+    "export",
+    "RUN|CHECKPOINT",
+    1,
+    1,
+    "write a model as transformers, vLLM or llama.cpp load it",
+    "Stock architectures compute what a model of choir does when tokens are routed one by one: Glm4Moe, ExaoneMoe "
+    "(hy_v3 "
+    "in llama.cpp), Qwen3 and Llama. That takes model.position rope, swiglu and, in MoE layers, router.score sigmoid; "
+    "what "
+    "has no counterpart is refused by name. Where experts choose, their thresholds become a selection bias, and K null "
+    "experts stand for the experts that a token lacks; K limits how many it can have.\n\n"
+    "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and with the weights as "
+    "they "
+    "were written. docs/serving.md has the way from there.",
+    options,
+    run};

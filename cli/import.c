@@ -1,0 +1,49 @@
+/* choir import: a folder of Hugging Face's as a checkpoint. */
+#include "export/import.h"
+
+#include "cli.h"
+
+static choir_import_options o;
+
+static int show(void *progress, const char *what, double share) {
+  if (cli_stop_requested()) return 1;
+  if (cli_progress_due(progress)) cli_progress_line(progress, "%s: %.0f %%", what, 100 * share);
+  return 0;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  cli_progress progress;
+  choir_import_result result;
+  o.folder = operands[0];
+  cli_catch_signals();
+  cli_progress_begin(&progress, stderr);
+  o.progress = show;
+  o.context = &progress;
+  int code = choir_import(&o, &result);
+  cli_progress_clear(&progress);
+  if (code) return cli_fail(), code == CHOIR_ERROR_INTERRUPTED ? CLI_INTERRUPTED : CLI_FAILED;
+  cli_print_notices(choir_notices());
+  printf("%s: %s, %s parameters%s\n", cli_shown(o.out), result.architecture, cli_grouped(result.parameters),
+         result.tokenizer ? "" : ", no tokenizer");
+  return 0;
+}
+
+static const cli_option options[] = {
+    {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
+    {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL,
+     "a SentencePiece model; default: the folder's tokenizer.model, if there is one that keeps texts", 0},
+    {0}};
+
+const cli_verb cli_import = {
+    "import",
+    "FOLDER",
+    1,
+    1,
+    "read a model of Hugging Face's",
+    "FOLDER has config.json and safetensors files of a model of type llama, mistral, qwen3, mixtral, qwen3_moe or "
+    "glm4_moe. What choir cannot compute, and fields that it does not know, are refused by name. choir train --from "
+    "makes "
+    "a dense one into expert choice.",
+    options,
+    run};

@@ -1,0 +1,31 @@
+/* config.json of a foreign model: whatever it says, it becomes a config that passes, all of whose parameters have a
+ * name there, or is refused. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "export/import.h"
+#include "model/param.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  choir_config config;
+  ch_params params;
+  json_t *root;
+  double gate_scale;
+  const char *architecture = NULL;
+  if (ch_json_parse((const char *)data, size, "config.json", &root)) return 0;
+  int code = ch_import_config(root, "config.json", &config, &gate_scale, &architecture);
+  json_decref(root);
+  if (code) {
+    if (!*choir_error_message()) abort();
+    return 0;
+  }
+  if (choir_config_check(&config) || !architecture || !isfinite(gate_scale)) abort();
+  if (config.model.layers > 64 || ch_params_build(&config.model, &params)) return 0;
+  for (int i = 0; i < params.count + params.buffers; i++) {
+    char name[128];
+    if (!ch_import_name(architecture, params.p[i].name, 0, name) || !*name) abort();
+  }
+  ch_params_free(&params);
+  return 0;
+}

@@ -1,0 +1,110 @@
+"""A small trained run of each kind that choir exports, and text to tokenize: for test_export.py and bench/llama."""
+
+import functools
+import pathlib
+import random
+
+import choir
+import testing
+
+EXPERTS = 8
+MODERN = {
+    "layers": 4,
+    "d_model": 64,
+    "d_hidden": 96,
+    "d_expert": 32,
+    "heads": 4,
+    "kv_heads": 2,
+    "experts": EXPERTS,
+    "position": "rope",
+    "activation": "swiglu",
+    "expert_activation": "swiglu",
+    "train.sequence_length": 32,
+    "train.batch_sequences": 8,
+    "train.steps": 30,
+    "train.rate": 0.05,
+    "train.eval_every": 0,
+}
+MOE = {"router.score": "sigmoid", "moe_every": 1, "dense_layers": 1}
+
+# Name: the architecture in transformers and in llama.cpp, and what differs from MODERN.
+KINDS = {
+    "llama": (("LlamaForCausalLM", "llama"), {"moe_every": 0, "tied": False, "embed_scale": 2}),
+    "qwen3": (("Qwen3ForCausalLM", "qwen3"), {"moe_every": 0, "qk_norm": True, "kv_heads": 1, "d_head": 32}),
+    "choice": (
+        ("Glm4MoeForCausalLM", "glm4moe"),
+        {**MOE, "qk_norm": True, "rope_fraction": 0.5, "rope_theta": 5000, "embed_scale": 0.5, "head_scale": 0.2},
+    ),
+    "shared": (("Glm4MoeForCausalLM", "glm4moe"), {**MOE, "shared_experts": 2, "tied": False, "dense_layers": 0}),
+    "capped": (
+        ("Glm4MoeForCausalLM", "glm4moe"),
+        {**MOE, "router.name": "capped_expert_choice", "router.cap": 2, "router.capacity_factor": 2},
+    ),
+    "quantile": (("Glm4MoeForCausalLM", "glm4moe"), {**MOE, "router.name": "quantile_balanced"}),
+    "switch": (
+        ("Glm4MoeForCausalLM", "glm4moe"),
+        {**MOE, "router.name": "switch_top1", "router.aux_loss_weight": 0},
+    ),
+    "gshard": (
+        ("Glm4MoeForCausalLM", "glm4moe"),
+        {**MOE, "router.name": "gshard_top2", "router.aux_loss_weight": 0},
+    ),
+    "every_other": (
+        ("ExaoneMoeForCausalLM", "hy_v3"),
+        {"router.score": "sigmoid", "moe_every": 2, "qk_norm": True},
+    ),
+}
+
+
+@functools.lru_cache(None)
+def run(kind: str) -> pathlib.Path:
+    """Trained for some steps, so that thresholds are set and norms are not 1."""
+    data, at = testing.run().parent / "data", testing.directory() / kind
+    fields = {**MODERN, **KINDS[kind][1]}
+    first = {key: fields[key] for key in ("router.name",) if key in fields}  # brings its router's defaults
+    config = choir.Config(vocab_size=320, **{**first, **fields})
+    config.save(at.with_suffix(".json"))
+    testing.program("train", "--config", at.with_suffix(".json"), "--data", data, "--out", at)
+    return at
+
+
+def export(kind: str, form: str, *words) -> pathlib.Path:
+    """Exported without a limit on the experts of a token but the model's own."""
+    out = testing.directory() / f"{kind}-{form}"
+    choice = (
+        KINDS[kind][1].get("router.name", "expert_choice") == "expert_choice" and "router.score" in KINDS[kind][1]
+    )
+    limit = ["--experts-per-token", EXPERTS] if choice else ["--experts-per-token", 2] if kind == "capped" else []
+    testing.program("export", run(kind), "--format", form, "--out", out, "--sequences", 0, *limit, *words)
+    return out
+
+
+def lines(count: int) -> list:
+    """Ordinary and odd text; none with U+2581, which stands for a space in every such tokenizer but choir's."""
+    draw = random.Random(3)
+    odd = [
+        "😀 👩‍🔬",
+        "你好,世界",
+        "\t\ttab  two",
+        "a\r\nb",
+        "  lead",
+        "trail   ",
+        "é e\u0301",
+        "مرحبا",
+        "\x01\x1b[0m\x7f",
+    ]
+    odd += ["🇩🇪", "\u00a0\u3000", "<0x41>", "\ufffd", "\U0010fffd", "x" * 300]
+    planes = [(32, 126), (0xA1, 0x24F), (0x370, 0x3FF), (0x4E00, 0x9FFF), (0x1F300, 0x1F5FF)]
+    book = (testing.run().parent / "book.txt").read_text(encoding="utf-8").split("\n")
+    made = [draw.choice(book) for _ in range(count // 2)]
+    while len(made) < count:
+        words = [
+            (
+                draw.choice(odd)
+                if draw.random() < 0.4
+                else "".join(chr(draw.randint(*draw.choice(planes))) for _ in range(5))
+            )
+            for _ in range(draw.randint(1, 9))
+        ]
+        made.append(draw.choice([" ", "  "]).join(words))
+    return made

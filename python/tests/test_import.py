@@ -1,0 +1,111 @@
+"""Random models of Hugging Face's transformers as checkpoints of choir: the same logits, and refusals by name."""
+
+import json
+import subprocess
+import unittest
+
+import numpy as np
+
+import choir
+import testing
+
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    transformers, lack = None, error.name
+
+SIZES = dict(
+    vocab_size=320,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+)
+MOE = dict(moe_intermediate_size=32, num_experts_per_tok=3, head_dim=16)
+KINDS = {
+    "llama": ("LlamaConfig", dict(head_dim=32)),
+    "tied": (
+        "LlamaConfig",
+        dict(tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5000}),
+    ),
+    "mistral": ("MistralConfig", dict(sliding_window=None, head_dim=16)),
+    "qwen3": ("Qwen3Config", dict(head_dim=16)),
+    "mixtral": ("MixtralConfig", dict(num_local_experts=4, num_experts_per_tok=2)),
+    "qwen3_moe": ("Qwen3MoeConfig", dict(num_experts=8, norm_topk_prob=False, **MOE)),
+    "qwen3_moe_shares": ("Qwen3MoeConfig", dict(num_experts=8, norm_topk_prob=True, **MOE)),
+    "glm4_moe": (
+        "Glm4MoeConfig",
+        dict(
+            n_routed_experts=8,
+            first_k_dense_replace=1,
+            use_qk_norm=True,
+            routed_scaling_factor=2.5,
+            num_mtp_layers=0,
+        )
+        | MOE,
+    ),
+}
+
+
+def make(kind):
+    """Saved at DIRECTORY/hf-KIND: no norm is 1, no bias 0, and logits are of some size."""
+    name, fields = KINDS[kind]
+    torch.manual_seed(1)
+    config = getattr(transformers, name)(**SIZES, **fields)
+    model = transformers.AutoModelForCausalLM.from_config(config, experts_implementation="eager").eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(4) if p.dim() > 1 else p.add_(0.2 * torch.randn_like(p))
+        for buffer_name, buffer in model.named_buffers():
+            if "correction" in buffer_name:
+                buffer.add_(0.1 * torch.randn_like(buffer))
+    folder = testing.directory() / f"hf-{kind}"
+    model.save_pretrained(folder)
+    return model, folder
+
+
+@unittest.skipIf(transformers is None, "transformers")
+class Imported(unittest.TestCase):
+    def test_every_kind_gives_the_same_logits(self):
+        tokens = np.random.default_rng(1).integers(0, 320, (4, 32))
+        for kind in KINDS:
+            with self.subTest(kind):
+                model, folder = make(kind)
+                out = testing.directory() / f"from-{kind}"
+                testing.program("import", folder, "--out", out)
+                with torch.no_grad():
+                    theirs = model(torch.from_numpy(tokens)).logits.numpy()
+                with choir.Model.load(out, tokenizer=False, compute="fp32") as mine:
+                    mine.routing = "threshold"
+                    ours = mine.forward(tokens.astype(np.int32)).logits
+                print(f"{kind}: {np.abs(theirs - ours).max():.1e} of {np.abs(ours).max():.2f}")
+                np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
+
+    def test_refuses_by_name(self):
+        _, folder = make("llama")
+        whole = json.loads((folder / "config.json").read_text())
+        for key, value, said in (
+            ("attention_bias", True, '"attention_bias" is true'),
+            ("hidden_act", "gelu", '"hidden_act" is "gelu"'),
+            ("model_type", "gpt2", '"model_type" is "gpt2"'),
+            ("rope_scaling", {"type": "linear", "factor": 2}, '"rope_scaling" is'),
+            ("logit_scale", 2, '"logit_scale" is not known'),
+            ("rope_theta", 7, '"rope_theta" is 7, and 10000'),
+            ("intermediate_size", 95, "mlp.gate_proj.weight' is not of the shape"),
+            ("num_hidden_layers", 2, "of which"),
+            ("num_hidden_layers", 4, "is missing"),
+        ):
+            with self.subTest(key):
+                (folder / "config.json").write_text(json.dumps({**whole, key: value}))
+                out = testing.directory() / "refused"
+                with self.assertRaises(subprocess.CalledProcessError) as caught:
+                    testing.program("import", folder, "--out", out)
+                self.assertIn(said, caught.exception.stderr)
+                self.assertFalse(out.exists())
+
+
+if transformers is None:
+    print(f"NOT TESTED: choir import: {lack} is not installed")

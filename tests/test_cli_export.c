@@ -1,0 +1,116 @@
+/* choir export and choir import: a model with experts by thresholds goes out as a stock router with null experts and
+ * comes back as one, with the same logits; and refusals. */
+#include <sys/stat.h>
+
+#include "npy/npy.h"
+#include "program.h"
+
+#define MODERN                                                                                                   \
+  "--set position=rope --set activation=swiglu --set expert_activation=swiglu --set router.score=sigmoid --set " \
+  "moe_every=1 --set dense_layers=1 --set kv_heads=1 --set eval_every=0 "
+
+static int train(void **state) {
+  if (program_setup(state)) return -1;
+  int status = program_run(
+      "set -e; choir tokenizer train --vocab-size 320 --out bpe.model corpus.txt;"
+      "choir data build --tokenizer bpe.model --separator '\\f' --holdout 0.1 --out bpe corpus.txt;"
+      "choir train --config config.json --data bpe --out run " MODERN
+      "--set steps=12 --set layers=3 --set qk_norm=true --set rope_fraction=0.5 --set head_scale=0.3;"
+      "choir init config.json --vocab-size 320 --out old --tokenizer tokenizer.model;"
+      "choir init config.json --out fresh --tokenizer bpe.model " MODERN
+      "; choir init config.json --out dense --tokenizer tokenizer.model --set moe_every=0 "
+      "--set position=rope --set activation=swiglu --set tied=false");
+  if (status) fprintf(stderr, "training, status %d:\n%s\n", status, program_output);
+  return status;
+}
+
+/* Logits of some tokens, [2,16,320]. */
+static ch_npy logits_of(const char *checkpoint) {
+  int32_t tokens[2 * 16];
+  ch_npy found;
+  for (int i = 0; i < 32; i++) tokens[i] = (i * 37 + 11) % 320;
+  test_ok(ch_npy_write("t.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {2, 16}, .data = tokens}));
+  program_must("choir forward %s t.npy --routing threshold --logits l.npy", checkpoint);
+  test_ok(ch_npy_read("l.npy", CH_NPY_FLOAT32, 3, &found));
+  return found;
+}
+
+static void goes_out_and_comes_back(void **state) {
+  (void)state;
+  program_must("choir export run --format hf --out folder --experts-per-token 4 --sequences 0");
+  program_must("choir import folder --out back --tokenizer bpe.model");
+  assert_non_null(strstr(program_output, "Glm4MoeForCausalLM"));
+  ch_npy before = logits_of("run"), after = logits_of("back");
+  test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);
+  ch_npy_free(&after);
+  program_must("choir export run --format hf --out one --experts-per-token 1 --sequences 0");
+  program_must("choir import one --out other --tokenizer bpe.model");
+  after = logits_of("other"); /* a limit changes something, so that the comparison above could fail */
+  double most = 0;
+  for (int i = 0; i < 2 * 16 * 320; i++) most = fmax(most, fabs(((float *)before.data)[i] - ((float *)after.data)[i]));
+  assert_true(most > 1e-3);
+  ch_npy_free(&before);
+  ch_npy_free(&after);
+}
+
+/* The same model is the same bytes; fewer bits are fewer bytes. */
+static void writes_one_file(void **state) {
+  (void)state;
+  struct stat whole, eighth;
+  program_must("choir export run --format gguf --out a.gguf --experts-per-token 2 --sequences 0");
+  program_must("choir export run --format gguf --out b.gguf --experts-per-token 2 --sequences 8 --threads 1");
+  assert_true(program_same("a.gguf", "b.gguf"));
+  program_must("choir export run --format gguf --dtype q8_0 --out c.gguf --experts-per-token 2 --sequences 0");
+  assert_int_equal(stat("a.gguf", &whole) | stat("c.gguf", &eighth), 0);
+  assert_true(eighth.st_size < whole.st_size / 2);
+}
+
+/* K is the least that cuts one token in twenty, and what it costs is measured. */
+static void chooses_how_many_experts(void **state) {
+  (void)state;
+  program_must("choir export run --format gguf --out k.gguf --json");
+  json_t *root = program_json();
+  int K = (int)json_at(root, "experts_per_token");
+  assert_true(K >= 1 && K <= 4);
+  assert_true(json_at(root, "tokens_cut") <= 0.05);
+  assert_true(json_at(root, "tokens") > 100);
+  assert_true(json_at(root, "loss_written") == json_at(root, "loss_cut"));
+  json_decref(root);
+  if (K == 1) return;
+  program_must("choir export run --format gguf --out k.gguf --json --experts-per-token %d", K - 1);
+  root = program_json();
+  assert_true(json_at(root, "tokens_cut") > 0.05);
+  assert_true(json_at(root, "loss_cut") != json_at(root, "loss"));
+  json_decref(root);
+}
+
+static void refuses_by_name(void **state) {
+  (void)state;
+  program_refuses(1, "model.position is \"relative\"", "choir export old --format hf --out x --sequences 0");
+  program_refuses(1, "no training has set them", "choir export fresh --format hf --out x --sequences 0");
+  program_refuses(1, "of type unigram", "choir export dense --format gguf --out x --sequences 0");
+  program_refuses(1, "q8_0 is GGUF's", "choir export run --format hf --dtype q8_0 --out x --sequences 0");
+  program_refuses(1, "give a number", "choir export run --format hf --out x --sequences 0");
+  program_refuses(1, "4 at most (model.experts), not 5",
+                  "choir export run --format hf --out x --sequences 0 --experts-per-token 5");
+  program_refuses(1, "model.router.score is \"softmax\"",
+                  "choir init config.json --out soft --tokenizer bpe.model " MODERN
+                  "--set router.score=softmax; choir export soft --format hf --out x --sequences 0");
+  program_refuses(1, "model.qk_norm is false",
+                  "choir init config.json --out every --tokenizer bpe.model " MODERN
+                  "--set dense_layers=0 --set moe_every=2 --set layers=3; choir export every --format hf --out x "
+                  "--sequences 0");
+  program_refuses(1, "is not known",
+                  "mkdir odd; sed '1s/{/{\"odd\": 1,/' folder/config.json > odd/config.json; "
+                  "cp folder/model.safetensors odd; choir import odd --out x");
+  program_refuses(1, "\"hidden_act\" is \"relu\"",
+                  "mkdir relu; sed 's/silu/relu/' folder/config.json > relu/config.json; "
+                  "cp folder/model.safetensors relu; choir import relu --out x");
+  assert_int_not_equal(access("x", F_OK), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(goes_out_and_comes_back), cmocka_unit_test(writes_one_file),
+                                     cmocka_unit_test(chooses_how_many_experts), cmocka_unit_test(refuses_by_name)};
+  return cmocka_run_group_tests(tests, train, program_directory_remove);
+}

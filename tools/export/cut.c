@@ -1,0 +1,149 @@
+/* How many experts a token needs, and what the limit costs: the loss under it, and with the weights as written. */
+#include "export/cut.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "api/model.h"
+#include "base/error.h"
+#include "choir/train.h"
+#include "moe/router.h"
+
+typedef struct measuring {
+  const choir_export_options *options;
+  const char *what;
+} measuring;
+
+static int progress(void *context, int64_t done, int64_t total) {
+  const measuring *m = context;
+  return m->options->progress &&
+         m->options->progress(m->options->context, m->what, total ? (double)done / (double)total : 0);
+}
+
+static int evaluate(choir_model *model, const choir_export_options *options, const char *what,
+                    choir_eval_result *result) {
+  measuring m = {options, what};
+  return choir_eval(model, NULL,
+                    &(choir_eval_options){
+                        .data = options->data, .sequences = options->sequences, .progress = progress, .context = &m},
+                    result);
+}
+
+/* over [e+1]: the share of tokens, of all MoE layers, that have more than so many experts. */
+static int count_over(const choir_model *model, double *over) {
+  int e = model->config.model.experts, layers = choir_model_moe_layers(model);
+  double tokens = 0, above = 0;
+  for (int k = 0; k <= e; k++) over[k] = 0;
+  for (int layer = 0; layer < layers; layer++) {
+    choir_route_stats stats;
+    CH_TRY(choir_model_route_stats(model, layer, &stats));
+    for (int k = 0; k <= e; k++) over[k] += (double)stats.histogram[k], tokens += (double)stats.histogram[k];
+    choir_route_stats_free(&stats);
+  }
+  for (int k = e; k >= 0; k--) {
+    double have = over[k];
+    over[k] = tokens > 0 ? above / tokens : 0;
+    above += have;
+  }
+  return CHOIR_OK;
+}
+
+/* The least K that cuts one token in twenty at most; a cap that the model has already is one. */
+static int choose(const ch_export_plan *plan, const double *over) {
+  int cap = plan->config.model.router.cap, k = 1;
+  while (over[k] > 0.05) k++;
+  return cap && cap < k ? cap : k;
+}
+
+/* Weights in the model as they come back from the file. Of transposed ones a row of the file is a column here. */
+static int round_weight(choir_model *model, int index, const ch_export_tensor *t, int64_t experts) {
+  choir_parameter p;
+  CH_TRY(choir_model_parameter(model, index, &p));
+  int64_t blocks = p.dims == 3 ? experts : 1, n = t->columns;
+  int turned = t->turn == CH_TURN_TRANSPOSED;
+  float *row = malloc((size_t)n * 2 * sizeof *row);
+  if (!row) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a row of %lld weights", (long long)n);
+  for (int64_t r = 0; r < blocks * t->own_rows; r++) {
+    int64_t block = r / t->own_rows, step = turned ? t->own_rows : 1;
+    float *at = p.data + block * t->own_rows * n + (turned ? r % t->own_rows : r % t->own_rows * n);
+    for (int64_t i = 0; i < n; i++) row[i] = (float)(t->factor * at[i * step]);
+    ch_export_round(t->dtype, row, n, row + n);
+    ch_export_value(t->dtype, row + n, n, row);
+    for (int64_t i = 0; i < n; i++) at[i * step] = (float)(row[i] / t->factor);
+  }
+  free(row);
+  return CHOIR_OK;
+}
+
+static int round_weights(choir_model *model, const ch_export_plan *plan) {
+  for (int i = 0; i < plan->count; i++) {
+    const ch_export_tensor *t = &plan->tensor[i];
+    int index = -1;
+    if (!t->from || t->dtype == CH_EXPORT_F32 || t->first) continue;
+    for (int j = 0; j < choir_model_parameter_count(model) && index < 0; j++) {
+      choir_parameter p;
+      CH_TRY(choir_model_parameter(model, j, &p));
+      if (!strcmp(p.name, t->from->name)) index = j;
+    }
+    if (index >= 0) CH_TRY(round_weight(model, index, t, plan->config.model.experts));
+  }
+  ch_model_weights_changed(model);
+  return CHOIR_OK;
+}
+
+int ch_export_measure_written(const ch_export_plan *plan, choir_model *model, const choir_export_options *options,
+                              choir_export_result *result) {
+  choir_eval_result r;
+  result->loss_written = result->loss_cut;
+  if (plan->dtype == CH_EXPORT_F32) return CHOIR_OK;
+  CH_TRY(round_weights(model, plan));
+  CH_TRY(evaluate(model, options, "loss with rounded weights", &r));
+  result->loss_written = r.loss;
+  return CHOIR_OK;
+}
+
+/* The loss as it is, and how many experts tokens then have. */
+static int measure(const ch_export_plan *plan, choir_model *model, const choir_export_options *options, double *over,
+                   choir_export_result *result) {
+  choir_eval_result r;
+  if (plan->moe_layers) CH_TRY(choir_model_set_routing(model, "threshold"));
+  CH_TRY(evaluate(model, options, "loss", &r));
+  result->measured = 1;
+  result->tokens = r.tokens;
+  result->loss = result->loss_cut = r.loss;
+  return plan->moe_layers ? count_over(model, over) : CHOIR_OK;
+}
+
+/* Where tokens choose, K is the router's; where experts do, it is given or chosen. */
+static int decide(ch_export_plan *plan, const double *over, const choir_export_options *options) {
+  int given = options->experts_per_token, own = ch_router_choices(&plan->config.model.router);
+  int cap = plan->config.model.router.cap, most = cap ? cap : plan->config.model.experts;
+  if (own && given && given != own)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: router '%s' gives every token %d, not %d",
+                    plan->config.model.router.name, own, given);
+  if (!own && given > most)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "experts per token: a token has %d at most (model.%s), not %d", most,
+                    cap ? "router.cap" : "experts", given);
+  if (!own && !given && !over)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "experts per token: give a number, or held-out text by which it can be chosen");
+  plan->K = own ? own : given ? given : choose(plan, over);
+  plan->nulls = own ? 0 : plan->K;
+  return CHOIR_OK;
+}
+
+int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_options *options,
+                  choir_export_result *result) {
+  double *over = calloc((size_t)plan->config.model.experts + 1, sizeof *over);
+  choir_eval_result r;
+  if (!over) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a histogram");
+  int code = model ? measure(plan, model, options, over, result) : CHOIR_OK;
+  if (!code && plan->moe_layers) code = decide(plan, model ? over : NULL, options);
+  result->cut = code || !plan->nulls ? 0 : over[plan->K];
+  free(over);
+  if (code || !model || result->cut <= 0) return code;
+  model->net.config.router.cap = plan->K;
+  CH_TRY(evaluate(model, options, "loss with fewer experts", &r));
+  result->loss_cut = r.loss;
+  return CHOIR_OK;
+}

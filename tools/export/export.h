@@ -1,0 +1,38 @@
+/* A checkpoint as others load it: a folder for Hugging Face's transformers, or a GGUF file for llama.cpp. */
+#ifndef CH_EXPORT_EXPORT_H
+#define CH_EXPORT_EXPORT_H
+
+#include "choir/config.h"
+
+typedef struct choir_export_options {
+  const char *checkpoint; /* or a run's newest */
+  const char *format;     /* "hf", "gguf" */
+  const char *out;        /* a folder that is made; a file */
+  const char *dtype;      /* "f32", "bf16", "q8_0" (gguf only) */
+  int experts_per_token;  /* K, where experts choose; 0: the least that cuts at most one token in twenty */
+  const char *data;       /* held-out text by which K is chosen and what it costs is measured; NULL: neither */
+  int64_t sequences;      /* of it, at most */
+  int threads;
+  int (*progress)(void *context, const char *what, double share); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
+  void *context;
+} choir_export_options;
+
+typedef struct choir_export_result {
+  char checkpoint[4096];    /* that was exported */
+  const char *architecture; /* as transformers, or llama.cpp, calls it */
+  int experts_per_token;    /* 0: no MoE layers */
+  int null_experts;         /* added beside the model's own */
+  int measured;             /* nonzero: what follows was */
+  double cut;               /* share of tokens, over all MoE layers, that have more experts than K */
+  double loss, loss_cut;    /* by thresholds, and with K at most */
+  double loss_written;      /* the same with weights as they were written */
+  int64_t tokens;           /* that this was measured on */
+  int64_t bytes;            /* of tensors written */
+} choir_export_result;
+
+/* Errors name the field of the config that has no counterpart there: CHOIR_ERROR_UNSUPPORTED. CHOIR_ERROR_ARGUMENT,
+ * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_NUMERIC (a weight that is not finite), CHOIR_ERROR_MEMORY. Nothing
+ * stands at `out` then. */
+int choir_export(const choir_export_options *options, choir_export_result *result);
+
+#endif

@@ -1,0 +1,103 @@
+/* The values of a tensor to write, block by block, and their rounding. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/real.h"
+#include "export/plan.h"
+
+enum { BLOCK = 32 }; /* of Q8_0: a scale in half precision, and as many signed bytes */
+enum { BLOCK_BYTES = 2 + BLOCK };
+
+int64_t ch_export_largest(const ch_export_plan *plan) {
+  int64_t most = 1;
+  for (int i = 0; i < plan->count; i++) {
+    int64_t count = plan->tensor[i].rows * plan->tensor[i].columns;
+    if (count > most) most = count;
+  }
+  return most;
+}
+
+/* What stock code adds to a score before it takes the best K. A threshold beta takes S >= beta: minus the float just
+ * below it leaves such a score above 0, where null experts stand: their score is sigmoid(0) = 1/2. */
+static void add_bias(const ch_export_tensor *t, const float *from, float *out) {
+  for (int64_t i = 0; i < t->columns; i++) out[i] = t->turn == CH_TURN_THRESHOLDS ? -0.5f : 0;
+  if (!t->own_blocks) return;
+  for (int64_t i = 0; i < t->from->shape[0]; i++)
+    out[i] = t->turn == CH_TURN_THRESHOLDS ? -nextafterf(from[i], -INFINITY) : -from[i];
+}
+
+/* The place in the source, [own_rows,columns] or turned, of row r. */
+static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, float *out) {
+  int64_t head = t->head, pair = r % head / 2, source = r;
+  if (t->turn == CH_TURN_INTERLEAVED) source = r - r % head + r % 2 * (head / 2) + pair;
+  for (int64_t i = 0; i < t->columns; i++)
+    out[i] = t->turn == CH_TURN_TRANSPOSED ? from[i * t->own_rows + r] : from[source * t->columns + i];
+  if (t->factor != 1)
+    for (int64_t i = 0; i < t->columns; i++) out[i] = (float)(t->factor * out[i]);
+}
+
+int ch_export_fill(const ch_export_tensor *t, int64_t block, float *out) {
+  const float *from = t->from ? (const float *)t->from->data + t->first + block * t->own_rows * t->columns : NULL;
+  int64_t own = block < t->own_blocks ? t->own_rows : 0, count = t->rows * t->columns;
+  if (t->turn == CH_TURN_THRESHOLDS || t->turn == CH_TURN_PRICES) {
+    add_bias(t, from, out);
+  } else {
+    for (int64_t r = 0; r < own; r++) copy_row(t, from, r, out + r * t->columns);
+    memset(out + own * t->columns, 0, (size_t)(count - own * t->columns) * sizeof *out);
+  }
+  for (int64_t i = 0; i < count; i++)
+    if (!isfinite(out[i])) return ch_error(CHOIR_ERROR_NUMERIC, "tensor '%s' has a value that is not finite", t->name);
+  return CHOIR_OK;
+}
+
+int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns) {
+  if (dtype == CH_EXPORT_Q8_0) return columns / BLOCK * BLOCK_BYTES;
+  return columns * (dtype == CH_EXPORT_BF16 ? 2 : 4);
+}
+
+/* IEEE half precision, nearest, halves to even; of scales, which are not negative and, being a weight by 127, small. */
+static uint16_t half_of(float x) {
+  if (!(x > 0)) return 0;
+  if (x >= 65504) return 0x7BFF;
+  int exponent;
+  double fraction = frexp(x, &exponent);                        /* [0.5,1) 2^exponent */
+  if (exponent < -13) return (uint16_t)nearbyint(ldexp(x, 24)); /* subnormal: multiples of 2^-24 */
+  return (uint16_t)(((exponent + 13) << 10) + (int)nearbyint((fraction * 2) * 1024));
+}
+
+static float half_value(uint16_t half) {
+  int exponent = half >> 10, fraction = half & 1023;
+  return exponent ? ldexpf((float)(1024 + fraction), exponent - 25) : ldexpf((float)fraction, -24);
+}
+
+/* As ggml's reference does it: the largest of a block becomes 127. */
+static void round_q8_0(const float *x, int64_t columns, char *out) {
+  for (int64_t begin = 0; begin < columns; begin += BLOCK, out += BLOCK_BYTES) {
+    float most = 0;
+    for (int i = 0; i < BLOCK; i++) most = fmaxf(most, fabsf(x[begin + i]));
+    float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
+    uint16_t half = half_of(scale);
+    memcpy(out, &half, sizeof half);
+    for (int i = 0; i < BLOCK; i++) out[2 + i] = (char)(int8_t)roundf(x[begin + i] * inverse);
+  }
+}
+
+void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, void *out) {
+  if (dtype == CH_EXPORT_Q8_0) round_q8_0(row, columns, out);
+  if (dtype == CH_EXPORT_F32) memcpy(out, row, (size_t)columns * sizeof *row);
+  if (dtype == CH_EXPORT_BF16)
+    for (int64_t i = 0; i < columns; i++) ((ch_bf16 *)out)[i] = ch_bf16_round(row[i]);
+}
+
+void ch_export_value(ch_export_dtype dtype, const void *in, int64_t columns, float *row) {
+  for (int64_t i = 0; i < columns; i++) {
+    const char *block = (const char *)in + i / BLOCK * BLOCK_BYTES;
+    uint16_t half;
+    if (dtype == CH_EXPORT_F32) row[i] = ((const float *)in)[i];
+    if (dtype == CH_EXPORT_BF16) row[i] = ch_bf16_value(((const ch_bf16 *)in)[i]);
+    if (dtype != CH_EXPORT_Q8_0) continue;
+    memcpy(&half, block, sizeof half);
+    row[i] = half_value(half) * (float)(int8_t)block[2 + i % BLOCK];
+  }
+}

@@ -1,0 +1,161 @@
+/* A model and its tokenizer as one GGUF file. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/encoder.h"
+#include "data/spm_spec.h"
+#include "export/gguf.h"
+#include "export/plan.h"
+#include "model/param.h"
+
+/* Keys of the model begin with the architecture. */
+static const char *key(const ch_export_plan *plan, const char *name) {
+  static _Thread_local char text[96];
+  snprintf(text, sizeof text, "%s.%s", ch_export_architecture(plan), name);
+  return text;
+}
+
+static void put_number(ch_gguf *g, const ch_export_plan *plan, const char *name, int64_t value) {
+  ch_gguf_put_u32(g, key(plan, name), (uint32_t)value);
+}
+
+/* Rotated dimensions are written out: the default is the head's width. */
+static void put_model(ch_gguf *g, const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  static const uint32_t file_types[] = {0, 32, 7}; /* mostly F32, BF16, Q8_0 */
+  int head = ch_config_d_head(c);
+  ch_gguf_put_text(g, "general.architecture", ch_export_architecture(plan));
+  ch_gguf_put_text(g, "general.name", *c->name ? c->name : "choir");
+  ch_gguf_put_u32(g, "general.file_type", file_types[plan->dtype]);
+  ch_gguf_put_u32(g, "general.quantization_version", 2);
+  put_number(g, plan, "vocab_size", c->vocab_size);
+  put_number(g, plan, "block_count", c->layers);
+  put_number(g, plan, "context_length", plan->config.train.sequence_length);
+  put_number(g, plan, "embedding_length", c->d_model);
+  put_number(g, plan, "feed_forward_length", c->d_hidden);
+  put_number(g, plan, "attention.head_count", c->heads);
+  put_number(g, plan, "attention.head_count_kv", ch_config_kv_heads(c));
+  put_number(g, plan, "attention.key_length", head);
+  put_number(g, plan, "attention.value_length", head);
+  ch_gguf_put_f32(g, key(plan, "attention.layer_norm_rms_epsilon"), (float)c->norm_eps);
+  put_number(g, plan, "rope.dimension_count", ch_config_rotated(c));
+  ch_gguf_put_f32(g, key(plan, "rope.freq_base"), (float)c->rope_theta);
+}
+
+static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
+  enum { SIGMOID = 2 };
+  const choir_model_config *c = &plan->config.model;
+  int64_t h = ch_config_d_expert(c);
+  int dense = 0;
+  while (!ch_config_is_moe(c, dense)) dense++;
+  put_number(g, plan, "expert_count", c->experts + plan->nulls);
+  put_number(g, plan, "expert_used_count", plan->K);
+  put_number(g, plan, "expert_feed_forward_length", h);
+  put_number(g, plan, "expert_gating_func", SIGMOID);
+  ch_gguf_put_flag(g, key(plan, "expert_weights_norm"), plan->normalize);
+  ch_gguf_put_f32(g, key(plan, "expert_weights_scale"), 1);
+  put_number(g, plan, "expert_shared_count", plan->shared);
+  if (plan->kind == CH_EXPORT_GLM4_MOE) put_number(g, plan, "leading_dense_block_count", dense);
+  if (plan->kind == CH_EXPORT_EXAONE_MOE) put_number(g, plan, "expert_shared_feed_forward_length", h * plan->shared);
+}
+
+/* ggml's number of a kind of piece. */
+static int32_t kind_of(const ch_spm *spm, int id) {
+  static const int32_t kinds[] = {[CH_PIECE_NORMAL] = 1,
+                                  [CH_PIECE_UNKNOWN] = 2,
+                                  [CH_PIECE_CONTROL] = 3,
+                                  [CH_PIECE_UNUSED] = 5,
+                                  [CH_PIECE_BYTE] = 6};
+  return kinds[ch_spm_kind(spm, id)];
+}
+
+/* SentencePiece's BPE by its own rule, "llama": the pair whose piece has the best score, from the left. */
+static void put_tokenizer(ch_gguf *g, const choir_tokenizer *t) {
+  ch_gguf_put_text(g, "tokenizer.ggml.model", "llama");
+  ch_gguf_put_text(g, "tokenizer.ggml.pre", "default");
+  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab; i++) {
+    size_t size;
+    const char *piece = ch_spm_piece(t->spm, i, &size);
+    ch_gguf_add_text(g, piece, size);
+  }
+  ch_gguf_put_array(g, "tokenizer.ggml.scores", CH_GGUF_F32, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(float){ch_spm_score(t->spm, i)});
+  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(int32_t){kind_of(t->spm, i)});
+  for (int i = 0; i < t->vocab; i++)
+    if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) ch_gguf_put_u32(g, "tokenizer.ggml.unknown_token_id", (uint32_t)i);
+  ch_gguf_put_u32(g, "tokenizer.ggml.bos_token_id", (uint32_t)t->eos); /* never added; it begins an empty prompt */
+  ch_gguf_put_u32(g, "tokenizer.ggml.eos_token_id", (uint32_t)t->eos);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_space_prefix", 0);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_bos_token", 0);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_eos_token", 0);
+}
+
+static int64_t bytes_of(const ch_export_tensor *t) {
+  return t->blocks * t->rows * ch_export_row_bytes(t->dtype, t->columns);
+}
+
+/* A row at a time behind the values of a block. */
+static int write_tensor(ch_gguf *g, const ch_export_tensor *t, float *values, void *row) {
+  for (int64_t block = 0; block < t->blocks; block++) {
+    CH_TRY(ch_export_fill(t, block, values));
+    for (int64_t r = 0; r < t->rows; r++) {
+      ch_export_round(t->dtype, values + r * t->columns, t->columns, row);
+      ch_gguf_write(g, row, (size_t)ch_export_row_bytes(t->dtype, t->columns));
+    }
+  }
+  ch_gguf_end_tensor(g);
+  return CHOIR_OK;
+}
+
+static int write_tensors(ch_gguf *g, const ch_export_plan *plan, const choir_export_options *options) {
+  int64_t largest = ch_export_largest(plan), done = 0, total = 0, widest = 0;
+  for (int i = 0; i < plan->count; i++) {
+    total += bytes_of(&plan->tensor[i]);
+    if (plan->tensor[i].columns > widest) widest = plan->tensor[i].columns;
+  }
+  float *values = malloc((size_t)(largest + widest) * sizeof *values); /* a block, and a row of it as bytes */
+  int code = values ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %lld values", (long long)largest);
+  for (int i = 0; i < plan->count && !code; i++) {
+    code = write_tensor(g, &plan->tensor[i], values, values + largest);
+    done += bytes_of(&plan->tensor[i]);
+    if (plan->tensor[i].from) ch_tensors_forget(plan->weights, plan->tensor[i].from);
+    if (!code && options->progress && options->progress(options->context, "writing", (double)done / (double)total))
+      code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
+  }
+  free(values);
+  return code;
+}
+
+/* Only BPE's rule is llama.cpp's; of single characters nothing merges under either. */
+static int check_tokenizer(const choir_tokenizer *t) {
+  if (!t)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "the checkpoint has no tokenizer.model, and a GGUF file needs a vocabulary");
+  if (ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM)
+    return ch_error(
+        CHOIR_ERROR_UNSUPPORTED,
+        "tokenizer.model is of type unigram: llama.cpp loses characters that have no piece. Train one of type "
+        "bpe (choir tokenizer train --type bpe), or export to --format hf, where unigram is exact");
+  return CHOIR_OK;
+}
+
+int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options) {
+  static const uint32_t types[] = {0, 30, 8}; /* ggml's numbers of F32, BF16, Q8_0 */
+  ch_gguf g = {0};
+  CH_TRY(check_tokenizer(tokenizer));
+  put_model(&g, plan);
+  if (plan->moe_layers) put_moe(&g, plan);
+  put_tokenizer(&g, tokenizer);
+  for (int i = 0; i < plan->count; i++) {
+    const ch_export_tensor *t = &plan->tensor[i];
+    ch_gguf_add_tensor(&g, t->name, t->dims, t->shape, types[t->dtype], (uint64_t)bytes_of(t));
+  }
+  int code = ch_gguf_start(&g, options->out);
+  if (!code) code = write_tensors(&g, plan, options);
+  return ch_gguf_close(&g, code);
+}

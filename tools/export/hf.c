@@ -1,0 +1,173 @@
+/* A folder as transformers' from_pretrained loads it: config.json, generation_config.json, model.safetensors. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "export/plan.h"
+#include "file/dir.h"
+#include "file/json.h"
+#include "model/param.h"
+
+static void put_int(json_t *root, const char *key, int64_t value) { ch_json_put(root, key, json_integer(value)); }
+static void put_flag(json_t *root, const char *key, int value) { ch_json_put(root, key, json_boolean(value)); }
+static void put_text(json_t *root, const char *key, const char *value) { ch_json_put(root, key, json_string(value)); }
+
+/* The part of rotated dimensions is written out at both places where readers look: those that find none take a half. */
+static void put_rope(json_t *root, const choir_model_config *c) {
+  json_t *rope = json_object();
+  put_text(rope, "rope_type", "default");
+  ch_json_put(rope, "rope_theta", json_real(c->rope_theta));
+  ch_json_put(rope, "partial_rotary_factor", json_real(c->rope_fraction));
+  ch_json_put(root, "rope_parameters", rope);
+  ch_json_put(root, "rope_theta", json_real(c->rope_theta));
+  ch_json_put(root, "partial_rotary_factor", json_real(c->rope_fraction));
+}
+
+/* What all routings of these architectures share. */
+static void put_moe(json_t *root, const ch_export_plan *plan) {
+  put_int(root, "moe_intermediate_size", ch_config_d_expert(&plan->config.model));
+  put_int(root, "num_experts_per_tok", plan->K);
+  put_flag(root, "norm_topk_prob", plan->normalize);
+  ch_json_put(root, "routed_scaling_factor", json_real(1));
+  put_int(root, "n_group", 1);
+  put_int(root, "topk_group", 1);
+}
+
+static int first_moe(const choir_model_config *c) {
+  int layer = 0;
+  while (!ch_config_is_moe(c, layer)) layer++;
+  return layer;
+}
+
+static void put_glm4_moe(json_t *root, const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  put_moe(root, plan);
+  put_int(root, "n_routed_experts", c->experts + plan->nulls);
+  put_int(root, "n_shared_experts", plan->shared);
+  put_int(root, "first_k_dense_replace", first_moe(c));
+  put_flag(root, "use_qk_norm", c->qk_norm);
+  put_int(root, "num_nextn_predict_layers", 0);
+}
+
+/* Layers of "sliding_attention" alone rotate; a window of the whole context hides nothing. */
+static void put_exaone_moe(json_t *root, const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  json_t *attention = json_array(), *mlp = json_array();
+  put_moe(root, plan);
+  put_int(root, "num_experts", c->experts + plan->nulls);
+  put_int(root, "num_shared_experts", plan->shared);
+  put_int(root, "first_k_dense_replace", first_moe(c));
+  for (int layer = 0; layer < c->layers; layer++) {
+    ch_json_add(attention, json_string("sliding_attention"));
+    ch_json_add(mlp, json_string(ch_config_is_moe(c, layer) ? "sparse" : "dense"));
+  }
+  ch_json_put(root, "layer_types", attention);
+  ch_json_put(root, "mlp_layer_types", mlp);
+  put_int(root, "sliding_window", plan->config.train.sequence_length);
+}
+
+static json_t *config_json(const ch_export_plan *plan, int eos) {
+  static const char *const types[] = {"llama", "qwen3", "glm4_moe", "exaone_moe"};
+  const choir_model_config *c = &plan->config.model;
+  json_t *root = json_pack("{s:[s], s:s, s:s, s:s}", "architectures", ch_export_architecture(plan), "model_type",
+                           types[plan->kind], "dtype", plan->dtype == CH_EXPORT_BF16 ? "bfloat16" : "float32",
+                           "hidden_act", "silu");
+  if (!root) return NULL;
+  put_int(root, "vocab_size", c->vocab_size);
+  put_int(root, "hidden_size", c->d_model);
+  put_int(root, "intermediate_size", c->d_hidden);
+  put_int(root, "num_hidden_layers", c->layers);
+  put_int(root, "num_attention_heads", c->heads);
+  put_int(root, "num_key_value_heads", ch_config_kv_heads(c));
+  put_int(root, "head_dim", ch_config_d_head(c));
+  put_int(root, "max_position_embeddings", plan->config.train.sequence_length);
+  ch_json_put(root, "rms_norm_eps", json_real(c->norm_eps));
+  put_flag(root, "tie_word_embeddings", c->tied);
+  put_flag(root, "attention_bias", 0);
+  ch_json_put(root, "bos_token_id", json_null());
+  ch_json_put(root, "pad_token_id", json_null());
+  ch_json_put(root, "eos_token_id", eos < 0 ? json_null() : json_integer(eos));
+  put_rope(root, c);
+  if (plan->kind == CH_EXPORT_GLM4_MOE) put_glm4_moe(root, plan);
+  if (plan->kind == CH_EXPORT_EXAONE_MOE) put_exaone_moe(root, plan);
+  return root;
+}
+
+/* What the writer of safetensors is given, and how it gets at the bytes. */
+typedef struct writing {
+  const ch_export_plan *plan;
+  const choir_export_options *options;
+  choir_tensor *tensor; /* [plan->count], in its order */
+  float *values;        /* room for the largest */
+  void *bytes;
+  int64_t done, total;
+  int code;
+} writing;
+
+static const void *fetch(void *context, const choir_tensor *tensor) {
+  writing *w = context;
+  const ch_export_tensor *t = &w->plan->tensor[tensor - w->tensor];
+  w->done += (int64_t)tensor->bytes;
+  if (w->options->progress && w->options->progress(w->options->context, "writing", (double)w->done / (double)w->total))
+    w->code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped; nothing was written");
+  else
+    w->code = ch_export_fill(t, 0, w->values);
+  if (t->from) ch_tensors_forget(w->plan->weights, t->from);
+  if (w->code) return NULL;
+  if (t->dtype == CH_EXPORT_F32) return w->values;
+  ch_export_round(t->dtype, w->values, t->rows * t->columns, w->bytes);
+  return w->bytes;
+}
+
+static int write_weights(const ch_export_plan *plan, const choir_export_options *options, const char *folder) {
+  static const char *const metadata[] = {"format", "pt", NULL}; /* transformers asks for it */
+  char path[PATH_MAX];
+  writing w = {.plan = plan, .options = options};
+  size_t most = (size_t)ch_export_largest(plan);
+  w.tensor = calloc((size_t)plan->count, sizeof *w.tensor);
+  w.values = malloc(most * sizeof *w.values);
+  w.bytes = malloc(plan->dtype == CH_EXPORT_F32 ? 1 : most * 2);
+  for (int i = 0; w.tensor && i < plan->count; i++) {
+    const ch_export_tensor *t = &plan->tensor[i];
+    choir_tensor *to = &w.tensor[i];
+    *to = (choir_tensor){.dtype = t->dtype == CH_EXPORT_BF16 ? CHOIR_BF16 : CHOIR_F32,
+                         .dims = t->dims,
+                         .bytes = (size_t)(t->rows * ch_export_row_bytes(t->dtype, t->columns))};
+    snprintf(to->name, sizeof to->name, "%s", t->name);
+    memcpy(to->shape, t->shape, sizeof t->shape);
+    w.total += (int64_t)to->bytes;
+  }
+  snprintf(path, sizeof path, "%s/model.safetensors", folder);
+  int code =
+      w.tensor && w.values && w.bytes
+          ? ch_export_files(path, w.tensor, plan->count, plan->config.train.file_bytes, metadata, fetch, &w, &w.code)
+          : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %zu values", most);
+  free(w.tensor);
+  free(w.values);
+  free(w.bytes);
+  return code;
+}
+
+static int write_all(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options,
+                     const char *folder) {
+  char path[PATH_MAX];
+  int eos = tokenizer ? choir_tokenizer_eos(tokenizer) : -1;
+  CH_TRY(write_weights(plan, options, folder));
+  snprintf(path, sizeof path, "%s/config.json", folder);
+  CH_TRY(ch_json_save(config_json(plan, eos), path));
+  if (!tokenizer) return CHOIR_OK;
+  snprintf(path, sizeof path, "%s/generation_config.json", folder);
+  CH_TRY(ch_json_save(json_pack("{s:i}", "eos_token_id", eos), path));
+  return ch_export_tokenizer(tokenizer, plan->config.train.sequence_length, folder);
+}
+
+int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options) {
+  ch_dir dir;
+  CH_TRY(ch_dir_begin(&dir, options->out));
+  int code = write_all(plan, tokenizer, options, dir.temporary);
+  if (!code) return ch_dir_commit(&dir);
+  ch_dir_abandon(&dir);
+  return code;
+}

@@ -1,0 +1,35 @@
+/* A folder of Hugging Face's as a checkpoint of choir. */
+#ifndef CH_EXPORT_IMPORT_H
+#define CH_EXPORT_IMPORT_H
+
+#include "choir/config.h"
+#include "file/json.h"
+
+typedef struct choir_import_options {
+  const char *folder;    /* config.json and model.safetensors, or its index and several files */
+  const char *out;       /* the checkpoint that is made */
+  const char *tokenizer; /* a SentencePiece model for it; NULL: the folder's tokenizer.model, if it has one */
+  int (*progress)(void *context, const char *what, double share); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
+  void *context;
+} choir_import_options;
+
+typedef struct choir_import_result {
+  const char *architecture; /* "LlamaForCausalLM" */
+  int64_t parameters;
+  int tokenizer; /* nonzero: the checkpoint has one */
+} choir_import_result;
+
+/* Kinds llama, mistral, qwen3, mixtral, qwen3_moe and glm4_moe, as far as a config of choir can say what they compute.
+ * CHOIR_ERROR_UNSUPPORTED names a field, and its value, that it cannot; CHOIR_ERROR_FORMAT one that is unknown, missing
+ * or contradictory, and tensors that do not fit; CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY, CHOIR_ERROR_NUMERIC. */
+int choir_import(const choir_import_options *options, choir_import_result *result);
+
+/* What config.json says, as a config of choir; `name` starts every message. *gate_scale is a factor of the experts'
+ * results, *architecture what it calls itself. */
+int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale,
+                     const char **architecture);
+
+/* Name of a tensor in the folder; `expert` where experts stand one by one. `out` has 128 bytes; 0: unknown. */
+int ch_import_name(const char *architecture, const char *parameter, int expert, char *out);
+
+#endif

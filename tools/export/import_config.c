@@ -1,0 +1,271 @@
+/* config.json of a foreign model: every field is understood, known not to matter, or refused by name. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "export/import.h"
+
+typedef enum { LLAMA, MISTRAL, QWEN3, MIXTRAL, QWEN3_MOE, GLM4_MOE } kind;
+enum { KINDS = 6 };
+static const char *const types[] = {"llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "glm4_moe", NULL};
+static const char *const architectures[] = {"LlamaForCausalLM",   "MistralForCausalLM",  "Qwen3ForCausalLM",
+                                            "MixtralForCausalLM", "Qwen3MoeForCausalLM", "Glm4MoeForCausalLM"};
+
+/* Sizes, and where they go. */
+static const struct {
+  const char *theirs, *ours;
+  int from; /* the first kind that has it, and must */
+} sizes[] = {{"vocab_size", "model.vocab_size", LLAMA},
+             {"hidden_size", "model.d_model", LLAMA},
+             {"intermediate_size", "model.d_hidden", LLAMA},
+             {"num_hidden_layers", "model.layers", LLAMA},
+             {"num_attention_heads", "model.heads", LLAMA},
+             {"moe_intermediate_size", "model.d_expert", QWEN3_MOE},
+             {"num_experts_per_tok", "model.router.experts_per_token", MIXTRAL},
+             {"first_k_dense_replace", "model.dense_layers", GLM4_MOE},
+             {"n_shared_experts", "model.shared_experts", GLM4_MOE}};
+
+/* Fields whose other values compute what choir does not. */
+static const struct {
+  const char *key, *value;
+} fixed[] = {{"hidden_act", "\"silu\""},
+             {"attention_bias", "false"},
+             {"mlp_bias", "false"},
+             {"rope_scaling", "null"},
+             {"sliding_window", "null"},
+             {"use_sliding_window", "false"},
+             {"decoder_sparse_step", "1"},
+             {"mlp_only_layers", "[]"},
+             {"n_group", "1"},
+             {"topk_group", "1"},
+             {"clip_qkv", "null"},
+             {"num_nextn_predict_layers", "0"},
+             {"quantization_config", "null"}};
+
+/* Known fields: the ones above, those that are read below, and those that change nothing that is computed. */
+static const char *const known[] = {"architectures",
+                                    "model_type",
+                                    "vocab_size",
+                                    "hidden_size",
+                                    "intermediate_size",
+                                    "num_hidden_layers",
+                                    "num_attention_heads",
+                                    "num_key_value_heads",
+                                    "head_dim",
+                                    "max_position_embeddings",
+                                    "rms_norm_eps",
+                                    "tie_word_embeddings",
+                                    "rope_theta",
+                                    "rope_parameters",
+                                    "partial_rotary_factor",
+                                    "layer_types",
+                                    "use_qk_norm",
+                                    "norm_topk_prob",
+                                    "routed_scaling_factor",
+                                    "moe_intermediate_size",
+                                    "num_experts_per_tok",
+                                    "num_experts",
+                                    "num_local_experts",
+                                    "n_routed_experts",
+                                    "n_shared_experts",
+                                    "first_k_dense_replace",
+                                    "hidden_act",
+                                    "attention_bias",
+                                    "mlp_bias",
+                                    "rope_scaling",
+                                    "sliding_window",
+                                    "use_sliding_window",
+                                    "decoder_sparse_step",
+                                    "mlp_only_layers",
+                                    "n_group",
+                                    "topk_group",
+                                    "clip_qkv",
+                                    "num_nextn_predict_layers",
+                                    "quantization_config",
+                                    "_name_or_path",
+                                    "transformers_version",
+                                    "torch_dtype",
+                                    "dtype",
+                                    "use_cache",
+                                    "initializer_range",
+                                    "attention_dropout",
+                                    "bos_token_id",
+                                    "eos_token_id",
+                                    "pad_token_id",
+                                    "pretraining_tp",
+                                    "max_window_layers",
+                                    "output_router_logits",
+                                    "router_aux_loss_coef",
+                                    "router_jitter_noise",
+                                    NULL};
+
+/* ch_json_check_keys says it for files of choir; this one is another program's. */
+static int check_keys(const json_t *root, const char *name) {
+  const char *key;
+  json_t *value;
+  json_object_foreach((json_t *)(uintptr_t)root, key, value) {
+    int i = 0;
+    while (known[i] && strcmp(known[i], key)) i++;
+    if (!known[i])
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%.60s\" is not known here, so what the model computes is not certain",
+                      name, key);
+  }
+  return CHOIR_OK;
+}
+
+static int check_fixed(const json_t *root, const char *name) {
+  for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+    const json_t *value = json_object_get(root, fixed[i].key);
+    char text[80];
+    if (!value || json_is_null(value)) continue;
+    if (!strcmp(fixed[i].key, "sliding_window") && json_is_false(json_object_get(root, "use_sliding_window"))) continue;
+    json_t *wanted = json_loads(fixed[i].value, JSON_DECODE_ANY, NULL);
+    int same = wanted && json_equal(value, wanted);
+    json_decref(wanted);
+    if (!same)
+      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"%s\" is %s: choir computes what %s means only", name,
+                      fixed[i].key, ch_json_show(value, text, sizeof text), fixed[i].value);
+  }
+  return CHOIR_OK;
+}
+
+static int set_integer(choir_config *config, const char *key, int64_t value) {
+  char text[32];
+  snprintf(text, sizeof text, "%lld", (long long)value);
+  return choir_config_set(config, key, text);
+}
+
+/* A member, or `missing` where it is absent or null. */
+static int integer_or(const json_t *root, const char *name, const char *key, int64_t missing, int64_t *value) {
+  const json_t *member = json_object_get(root, key);
+  *value = missing;
+  return !member || json_is_null(member) ? CHOIR_OK : ch_json_get_integer(root, name, key, 0, 1 << 30, value);
+}
+
+static int number_or(const json_t *root, const char *name, const char *key, double missing, double *value) {
+  const json_t *member = json_object_get(root, key);
+  *value = missing;
+  return !member || json_is_null(member) ? CHOIR_OK : ch_json_get_number(root, name, key, 0, 1e12, value);
+}
+
+static int flag_or(const json_t *root, const char *name, const char *key, int missing, int *value) {
+  const json_t *member = json_object_get(root, key);
+  *value = !member || json_is_null(member) ? missing : json_is_true(member);
+  return !member || json_is_null(member) || json_is_boolean(member)
+             ? CHOIR_OK
+             : ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be true or false", name, key);
+}
+
+static int read_sizes(const json_t *root, const char *name, kind k, choir_config *config) {
+  choir_model_config *m = &config->model;
+  int64_t value, heads;
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    if ((int)k < sizes[i].from) continue;
+    CH_TRY(ch_json_get_integer(root, name, sizes[i].theirs, 0, 1 << 30, &value));
+    CH_TRY(set_integer(config, sizes[i].ours, value));
+  }
+  heads = m->heads;
+  if (!heads) return ch_error(CHOIR_ERROR_FORMAT, "%s: \"num_attention_heads\" must be at least 1", name);
+  CH_TRY(integer_or(root, name, "head_dim", m->d_model / heads, &value));
+  CH_TRY(set_integer(config, "model.d_head", value));
+  CH_TRY(integer_or(root, name, "num_key_value_heads", heads, &value));
+  CH_TRY(set_integer(config, "model.kv_heads", value));
+  CH_TRY(ch_json_get_number(root, name, "rms_norm_eps", 0, 1, &m->norm_eps));
+  CH_TRY(ch_json_get_integer(root, name, "max_position_embeddings", 1, 1 << 30, &value));
+  return set_integer(config, "train.sequence_length", value < 2048 ? value : 2048); /* what training would take */
+}
+
+/* Rotation: at the top, as older versions write it, or in an object of its own. Where both are, they must agree. */
+static int read_rope(const json_t *root, const char *name, kind k, choir_config *config) {
+  const json_t *inside = json_object_get(root, "rope_parameters");
+  double fraction = k == GLM4_MOE ? 0.5 : 1, theta, other;
+  const char *type = "default";
+  CH_TRY(number_or(root, name, "rope_theta", 10000, &theta));
+  CH_TRY(number_or(root, name, "partial_rotary_factor", fraction, &fraction));
+  if (json_is_object(inside)) {
+    if (json_object_get(inside, "rope_type")) CH_TRY(ch_json_get_string(inside, name, "rope_type", &type));
+    if (strcmp(type, "default"))
+      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"rope_type\" is \"%.40s\": choir rotates by \"default\" only",
+                      name, type);
+    CH_TRY(number_or(inside, name, "rope_theta", theta, &other));
+    if (json_object_get(root, "rope_theta") && other != theta)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"rope_theta\" is %g, and %g in \"rope_parameters\"", name, theta,
+                      other);
+    theta = other;
+    CH_TRY(number_or(inside, name, "partial_rotary_factor", fraction, &other));
+    if (json_object_get(root, "partial_rotary_factor") && other != fraction)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"partial_rotary_factor\" is %g, and %g in \"rope_parameters\"", name,
+                      fraction, other);
+    fraction = other;
+  }
+  config->model.rope_theta = theta;
+  config->model.rope_fraction = fraction;
+  return choir_config_set(config, "model.position", "rope");
+}
+
+/* Tokens take their K best of score + bias, which are the prices of quantile_balanced, its sign turned. */
+static int read_moe(const json_t *root, const char *name, kind k, choir_config *config, double *gate_scale) {
+  const char *experts = k == GLM4_MOE                                            ? "n_routed_experts"
+                        : k == QWEN3_MOE && json_object_get(root, "num_experts") ? "num_experts"
+                                                                                 : "num_local_experts";
+  int64_t value;
+  int normalize;
+  CH_TRY(ch_json_get_integer(root, name, experts, 1, 1 << 16, &value));
+  CH_TRY(set_integer(config, "model.experts", value));
+  CH_TRY(flag_or(root, name, "norm_topk_prob", k != QWEN3_MOE, &normalize));
+  CH_TRY(choir_config_set(config, "model.router.normalize_gates", k == MIXTRAL || normalize ? "true" : "false"));
+  CH_TRY(choir_config_set(config, "model.router.score", k == GLM4_MOE ? "sigmoid" : "softmax"));
+  CH_TRY(number_or(root, name, "routed_scaling_factor", 1, gate_scale));
+  CH_TRY(choir_config_set(config, "model.expert_activation", "swiglu"));
+  return choir_config_set(config, "model.moe_every", "1");
+}
+
+static int find_kind(const json_t *root, const char *name, kind *k) {
+  const char *type;
+  CH_TRY(ch_json_get_string(root, name, "model_type", &type));
+  for (int i = 0; i < KINDS; i++)
+    if (!strcmp(types[i], type)) {
+      *k = (kind)i;
+      return CHOIR_OK;
+    }
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "%s: \"model_type\" is \"%.40s\": choir reads llama, mistral, qwen3, mixtral, qwen3_moe, glm4_moe",
+                  name, type);
+}
+
+static int check_layer_types(const json_t *root, const char *name) {
+  const json_t *types_of = json_object_get(root, "layer_types"), *type;
+  size_t i;
+  json_array_foreach(types_of, i, type) {
+    if (!json_is_string(type) || strcmp(json_string_value(type), "full_attention"))
+      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"layer_types\": choir has \"full_attention\" only", name);
+  }
+  return CHOIR_OK;
+}
+
+int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale,
+                     const char **architecture) {
+  kind k = LLAMA;
+  int qk_norm;
+  *gate_scale = 1;
+  choir_config_default(config);
+  CH_TRY(find_kind(root, name, &k));
+  CH_TRY(check_keys(root, name));
+  CH_TRY(check_fixed(root, name));
+  CH_TRY(check_layer_types(root, name));
+  *architecture = architectures[k];
+  CH_TRY(choir_config_set(config, "model.moe_every", "0"));
+  CH_TRY(choir_config_set(config, "model.experts", "1"));
+  CH_TRY(choir_config_set(config, "model.activation", "swiglu"));
+  CH_TRY(choir_config_set(config, "model.router.name", "quantile_balanced"));
+  CH_TRY(choir_config_set(config, "model.head_scale", "1"));
+  CH_TRY(choir_config_set(config, "train.batch_sequences", "8"));
+  CH_TRY(read_sizes(root, name, k, config));
+  CH_TRY(read_rope(root, name, k, config));
+  CH_TRY(flag_or(root, name, "tie_word_embeddings", 0, &config->model.tied));
+  CH_TRY(flag_or(root, name, "use_qk_norm", 0, &qk_norm));
+  config->model.qk_norm = k == QWEN3 || k == QWEN3_MOE || qk_norm;
+  if (k >= MIXTRAL) CH_TRY(read_moe(root, name, k, config, gate_scale));
+  int code = choir_config_check(config);
+  return code ? ch_error_in(code, "%s", name) : code;
+}

@@ -1,0 +1,148 @@
+/* The tensors of a plan: the parameter table of the model under other names and in other shapes. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "export/names.h"
+#include "export/plan.h"
+#include "model/param.h"
+
+/* Names that differ between architectures of one format. */
+static const char *name_of(const ch_export_plan *plan, const ch_export_row *r) {
+  if (plan->kind == CH_EXPORT_EXAONE_MOE && r->role == CH_ROLE_BIAS && plan->format == CH_EXPORT_HF)
+    return "mlp.e_score_correction_bias";
+  if (plan->format == CH_EXPORT_HF) return r->hf;
+  if (plan->kind == CH_EXPORT_GLM4_MOE && !strcmp(r->gguf, "ffn_norm.weight")) return "post_attention_norm.weight";
+  if (plan->kind == CH_EXPORT_EXAONE_MOE && r->role == CH_ROLE_BIAS) return "exp_probs_b";
+  return r->gguf;
+}
+
+/* What scales the embedding and the logits goes into the embedding and the last norm. */
+static double factor_of(const ch_export_plan *plan, const ch_export_row *r) {
+  const choir_model_config *c = &plan->config.model;
+  double head = c->head_scale != 0 ? c->head_scale : 1 / sqrt((double)c->d_model);
+  if (!strcmp(r->from, "embed.weight")) return c->embed_scale;
+  if (!strcmp(r->from, "final_norm.weight")) return c->tied ? head / c->embed_scale : head;
+  return 1;
+}
+
+/* Routers and their biases stay F32 in both, and transformers keeps them so; norms do in GGUF files, and rows that
+ * Q8_0's blocks of 32 do not fill. */
+static ch_export_dtype dtype_of(const ch_export_plan *plan, ch_export_role role, int dims, int64_t columns) {
+  if (role == CH_ROLE_ROUTER || role == CH_ROLE_BIAS || (plan->format == CH_EXPORT_GGUF && dims == 1))
+    return CH_EXPORT_F32;
+  return plan->dtype == CH_EXPORT_Q8_0 && columns % 32 ? CH_EXPORT_F32 : plan->dtype;
+}
+
+static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r) {
+  if (r->role == CH_ROLE_BIAS) return ch_export_by_thresholds(plan) ? CH_TURN_THRESHOLDS : CH_TURN_PRICES;
+  if (r->role == CH_ROLE_ROTATED && plan->kind == CH_EXPORT_LLAMA && plan->format == CH_EXPORT_GGUF)
+    return CH_TURN_INTERLEAVED;
+  return r->turned ? CH_TURN_TRANSPOSED : CH_TURN_NONE;
+}
+
+/* Grows by doubling. */
+static int append(ch_export_plan *plan, const ch_export_tensor *tensor) {
+  if (!(plan->count & (plan->count - 1))) {
+    size_t room = plan->count ? 2 * (size_t)plan->count : 1;
+    ch_export_tensor *more = realloc(plan->tensor, room * sizeof *more);
+    if (!more) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %zu tensors", room);
+    plan->tensor = more;
+  }
+  plan->tensor[plan->count++] = *tensor;
+  return CHOIR_OK;
+}
+
+static void set_name(const ch_export_plan *plan, ch_export_tensor *t, int layer, const char *name, int expert) {
+  char inner_name[96];
+  snprintf(inner_name, sizeof inner_name, name, expert); /* the names of the tables: "%d" or nothing */
+  if (layer < 0)
+    snprintf(t->name, sizeof t->name, "%s", inner_name);
+  else
+    snprintf(t->name, sizeof t->name, "%s.%d.%s", plan->format == CH_EXPORT_HF ? "model.layers" : "blk", layer,
+             inner_name);
+}
+
+/* A folder has experts one by one, null experts too; a GGUF file all of a layer in one tensor. */
+static int append_experts(ch_export_plan *plan, const ch_export_row *r, int layer, ch_export_tensor *t) {
+  int e = plan->config.model.experts, all = e + plan->nulls;
+  if (plan->format == CH_EXPORT_GGUF) {
+    t->blocks = all, t->own_blocks = e;
+    set_name(plan, t, layer, name_of(plan, r), 0);
+    return append(plan, t);
+  }
+  t->dims = 2;
+  memmove(t->shape, t->shape + 1, 2 * sizeof *t->shape);
+  for (int i = 0; i < all; i++) {
+    t->first = i < e ? i * t->rows * t->columns : 0;
+    t->own_blocks = i < e;
+    set_name(plan, t, layer, name_of(plan, r), i);
+    CH_TRY(append(plan, t));
+  }
+  return CHOIR_OK;
+}
+
+/* `shape` is that of the source, of `dims` dimensions; from NULL: zeros. */
+static int append_row(ch_export_plan *plan, const ch_export_row *r, int layer, int dims, const int64_t *shape,
+                      const choir_tensor *from) {
+  const choir_model_config *c = &plan->config.model;
+  ch_export_tensor t = {.dims = dims,
+                        .turn = turn_of(plan, r),
+                        .from = from,
+                        .blocks = 1,
+                        .own_blocks = from != NULL,
+                        .rows = dims > 1 ? shape[dims - 2 + r->turned] : 1,
+                        .columns = shape[dims - 1 - r->turned],
+                        .head = ch_config_d_head(c),
+                        .factor = factor_of(plan, r)};
+  t.own_rows = t.rows;
+  if (r->role == CH_ROLE_ROUTER) t.rows += plan->nulls;
+  if (r->role == CH_ROLE_BIAS) t.columns += plan->nulls;
+  t.dtype = dtype_of(plan, r->role, dims, t.columns);
+  t.shape[0] = r->role == CH_ROLE_EXPERTS ? c->experts + plan->nulls : t.rows;
+  t.shape[dims - 1] = t.columns;
+  if (dims == 3) t.shape[1] = t.rows;
+  if (r->role == CH_ROLE_EXPERTS) return append_experts(plan, r, layer, &t);
+  set_name(plan, &t, layer, name_of(plan, r), 0);
+  return append(plan, &t);
+}
+
+static int append_param(ch_export_plan *plan, const ch_param *p) {
+  const char *name = p->layer < 0 ? p->name : strchr(strchr(p->name, '.') + 1, '.') + 1;
+  const ch_export_row *r = ch_export_find(p->layer >= 0, name);
+  const choir_tensor *from = choir_tensors_find(plan->weights, p->name);
+  if (!r)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s has no counterpart in %s", p->name, ch_export_architecture(plan));
+  if (!from || from->dtype != CHOIR_F32 || from->dims != p->dims ||
+      memcmp(from->shape, p->shape, sizeof *p->shape * (size_t)p->dims))
+    return ch_error(CHOIR_ERROR_FORMAT, "tensor '%s' is missing, or not F32 of the shape that config.json says",
+                    p->name);
+  return append_row(plan, r, p->layer, p->dims, p->shape, from);
+}
+
+/* What the architectures have in every MoE layer and choir's layer may lack, as zeros. llama.cpp computes something
+ * else where there is no shared expert, and its converter believes the folder. */
+static int append_zeros(ch_export_plan *plan, int layer, int has_bias) {
+  const choir_model_config *c = &plan->config.model;
+  int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
+  if (!has_bias) CH_TRY(append_row(plan, ch_export_find(1, "moe.thresholds"), layer, 1, (int64_t[]){e}, NULL));
+  if (c->shared_experts) return CHOIR_OK;
+  CH_TRY(append_row(plan, ch_export_find(1, "moe.shared.gate.weight"), layer, 2, (int64_t[]){h, d}, NULL));
+  CH_TRY(append_row(plan, ch_export_find(1, "moe.shared.up.weight"), layer, 2, (int64_t[]){h, d}, NULL));
+  return append_row(plan, ch_export_find(1, "moe.shared.down.weight"), layer, 2, (int64_t[]){d, h}, NULL);
+}
+
+int ch_export_list(ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  ch_params params;
+  CH_TRY(ch_params_build(c, &params));
+  int code = CHOIR_OK;
+  plan->shared = c->shared_experts ? c->shared_experts : 1;
+  for (int i = 0; i < params.count + params.buffers && !code; i++) code = append_param(plan, &params.p[i]);
+  for (int layer = 0; layer < c->layers && !code; layer++)
+    if (ch_config_is_moe(c, layer)) code = append_zeros(plan, layer, params.buffers > 0);
+  ch_params_free(&params);
+  return code;
+}

@@ -1,0 +1,86 @@
+/* What is to be exported: which architecture stands for the model, and its tensors under the names of the format. */
+#ifndef CH_EXPORT_PLAN_H
+#define CH_EXPORT_PLAN_H
+
+#include "choir/tokenizer.h"
+#include "export/export.h"
+#include "file/tensors.h"
+
+typedef enum { CH_EXPORT_HF, CH_EXPORT_GGUF } ch_export_format;
+typedef enum { CH_EXPORT_F32, CH_EXPORT_BF16, CH_EXPORT_Q8_0 } ch_export_dtype;
+extern const char *const ch_export_formats[], *const ch_export_dtypes[];
+
+/* Stock architectures that compute what choir does. */
+typedef enum { CH_EXPORT_LLAMA, CH_EXPORT_QWEN3, CH_EXPORT_GLM4_MOE, CH_EXPORT_EXAONE_MOE } ch_export_kind;
+
+typedef enum {
+  CH_TURN_NONE,
+  CH_TURN_TRANSPOSED,  /* every block */
+  CH_TURN_INTERLEAVED, /* rows of a head: rotated pairs side by side, as llama.cpp's "llama" has them */
+  CH_TURN_THRESHOLDS,  /* cut-off scores to what is added to scores */
+  CH_TURN_PRICES       /* the same of prices */
+} ch_export_turn;
+
+/* A tensor to write: `blocks` matrices [rows,columns], of which the first ones are copied and the others are zeros. */
+typedef struct ch_export_tensor {
+  char name[128];
+  int dims;
+  int64_t shape[3]; /* the slowest dimension first */
+  ch_export_dtype dtype;
+  ch_export_turn turn;
+  const choir_tensor *from; /* NULL: zeros */
+  int64_t first;            /* element of it that begins the first block */
+  int64_t blocks, own_blocks, rows, own_rows, columns;
+  int head; /* width of a head, to interleave */
+  double factor;
+} ch_export_tensor;
+
+typedef struct ch_export_plan {
+  choir_config config;
+  ch_export_format format;
+  ch_export_dtype dtype;
+  ch_export_kind kind;
+  int moe_layers;
+  int K, nulls;  /* experts that a token has; null experts */
+  int normalize; /* gates of a token are divided by their sum */
+  int shared;    /* shared experts of the exported model: one of zeros where choir's has none */
+  const choir_tensors *weights;
+  ch_export_tensor *tensor;
+  int count;
+} ch_export_plan;
+
+/* Chooses the architecture; CHOIR_ERROR_UNSUPPORTED names what has no counterpart and what would have one. */
+int ch_export_choose(ch_export_plan *plan);
+const char *ch_export_architecture(const ch_export_plan *plan); /* as the format calls it */
+
+/* Nonzero: tokens take experts by thresholds, 0 to K, and null experts stand for those that they lack. */
+int ch_export_by_thresholds(const ch_export_plan *plan);
+
+/* Lists the tensors of plan->weights. free(plan->tensor). CHOIR_ERROR_FORMAT, CHOIR_ERROR_UNSUPPORTED. */
+int ch_export_list(ch_export_plan *plan);
+
+/* Elements of the largest block. */
+int64_t ch_export_largest(const ch_export_plan *plan);
+
+/* One block of a tensor as floats. CHOIR_ERROR_NUMERIC: not finite. */
+int ch_export_fill(const ch_export_tensor *tensor, int64_t block, float *out);
+
+/* Rows of so many elements as bytes of a dtype. */
+int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns);
+void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, void *out);
+/* The values that come back. */
+void ch_export_value(ch_export_dtype dtype, const void *in, int64_t columns, float *row);
+
+/* Writes all; `tokenizer` may be NULL for hf. */
+int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);
+int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);
+
+/* ch_tensors_write into as many files as tensors of at most `most` bytes take, with their index. What fails while a
+ * tensor is fetched is left at `failed`. */
+int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t most, const char *const *metadata,
+                    ch_tensor_fetch fetch, void *context, const int *failed);
+
+/* tokenizer.json and tokenizer_config.json into a folder. */
+int ch_export_tokenizer(const choir_tokenizer *tokenizer, int length, const char *folder);
+
+#endif

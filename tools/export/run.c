@@ -1,0 +1,107 @@
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/suggest.h"
+#include "export/cut.h"
+#include "export/export.h"
+#include "export/plan.h"
+#include "file/binding.h"
+#include "moe/router.h"
+
+typedef struct job {
+  const choir_export_options *options;
+  choir_export_result *result;
+  ch_export_plan plan;
+  choir_tensors *weights;
+  choir_tokenizer *tokenizer; /* NULL: the checkpoint has none */
+  choir_model *model;         /* for what is measured */
+} job;
+
+static int word(const char *what, const char *value, const char *const *words, int *number) {
+  char list[128];
+  for (*number = 0; words[*number]; (*number)++)
+    if (value && !strcmp(words[*number], value)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "%s is '%.40s': it must be one of %s", what, value ? value : "",
+                  ch_word_list(list, sizeof list, words));
+}
+
+static int check_options(job *j) {
+  int format, dtype;
+  CH_TRY(word("format", j->options->format, ch_export_formats, &format));
+  CH_TRY(word("dtype", j->options->dtype, ch_export_dtypes, &dtype));
+  if (format == CH_EXPORT_HF && dtype == CH_EXPORT_Q8_0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "dtype q8_0 is GGUF's: a folder takes f32 or bf16");
+  j->plan.format = (ch_export_format)format, j->plan.dtype = (ch_export_dtype)dtype;
+  return CHOIR_OK;
+}
+
+/* Thresholds that no training has set would give every token every expert. */
+static int check_thresholds(const job *j) {
+  if (!ch_export_by_thresholds(&j->plan)) return CHOIR_OK;
+  for (int i = 0; i < choir_tensors_count(j->weights); i++) {
+    const choir_tensor *t = choir_tensors_at(j->weights, i);
+    if (strstr(t->name, ".moe.thresholds") && !ch_thresholds_set(t->data, (int)t->shape[0]))
+      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: no training has set them yet; train the model first", t->name);
+  }
+  return CHOIR_OK;
+}
+
+static int open_checkpoint(job *j) {
+  char path[PATH_MAX + 32];
+  const char *directory = j->result->checkpoint;
+  CH_TRY(choir_checkpoint_find(j->options->checkpoint, j->result->checkpoint, sizeof j->result->checkpoint));
+  snprintf(path, sizeof path, "%s/config.json", directory);
+  CH_TRY(choir_config_load(path, &j->plan.config));
+  CH_TRY(ch_export_choose(&j->plan));
+  snprintf(path, sizeof path, "%s/tokenizer.model", directory);
+  if (!access(path, F_OK)) CH_TRY(choir_tokenizer_load(path, &j->tokenizer));
+  snprintf(path, sizeof path, "%s/model.safetensors", directory);
+  CH_TRY(choir_tensors_open(path, 1, &j->weights));
+  CH_TRY(ch_binding_check(j->weights, path));
+  if (j->tokenizer && choir_tokenizer_vocab_size(j->tokenizer) != j->plan.config.model.vocab_size)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, model.vocab_size is %d", directory,
+                    choir_tokenizer_vocab_size(j->tokenizer), j->plan.config.model.vocab_size);
+  j->plan.weights = j->weights;
+  return check_thresholds(j);
+}
+
+static int write_out(const job *j) {
+  j->result->architecture = ch_export_architecture(&j->plan);
+  j->result->experts_per_token = j->plan.K;
+  j->result->null_experts = j->plan.nulls;
+  for (int i = 0; i < j->plan.count; i++) {
+    const ch_export_tensor *t = &j->plan.tensor[i];
+    j->result->bytes += t->blocks * t->rows * ch_export_row_bytes(t->dtype, t->columns);
+  }
+  return (j->plan.format == CH_EXPORT_HF ? ch_export_hf : ch_export_gguf)(&j->plan, j->tokenizer, j->options);
+}
+
+static int run(job *j) {
+  choir_run_options options = {.compute = "fp32", .threads = j->options->threads};
+  CH_TRY(check_options(j));
+  CH_TRY(open_checkpoint(j));
+  if (j->options->data) CH_TRY(choir_model_load(j->result->checkpoint, &options, &j->model));
+  CH_TRY(ch_export_cut(&j->plan, j->model, j->options, j->result));
+  j->plan.normalize =
+      j->plan.config.model.router.normalize_gates || !strcmp(j->plan.config.model.router.name, "gshard_top2");
+  CH_TRY(ch_export_list(&j->plan));
+  if (j->model) CH_TRY(ch_export_measure_written(&j->plan, j->model, j->options, j->result));
+  choir_model_free(j->model);
+  j->model = NULL; /* its memory is not needed to write */
+  return write_out(j);
+}
+
+int choir_export(const choir_export_options *options, choir_export_result *result) {
+  job j = {.options = options, .result = result};
+  *result = (choir_export_result){0};
+  int code = run(&j);
+  choir_model_free(j.model);
+  choir_tokenizer_free(j.tokenizer);
+  choir_tensors_close(j.weights);
+  free(j.plan.tensor);
+  return code;
+}

@@ -1,0 +1,130 @@
+/* A SentencePiece model as tokenizer.json of Hugging Face's tokenizers, which gives the same tokens. */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/encoder.h"
+#include "data/spm_spec.h"
+#include "export/plan.h"
+#include "file/json.h"
+
+static json_t *piece_json(const choir_tokenizer *t, int id) {
+  size_t size;
+  const char *piece = ch_spm_piece(t->spm, id, &size);
+  return json_stringn(piece, size);
+}
+
+/* Every piece and its number. */
+static json_t *vocab_json(const choir_tokenizer *t) {
+  json_t *vocab = json_object();
+  for (int i = 0; i < t->vocab; i++) {
+    size_t size;
+    ch_json_put(vocab, ch_spm_piece(t->spm, i, &size), json_integer(i));
+  }
+  return vocab;
+}
+
+typedef struct scored {
+  float score;
+  int id;
+} scored;
+
+static int by_score(const void *a, const void *b) {
+  const scored *x = a, *y = b;
+  if (x->score != y->score) return x->score < y->score ? 1 : -1;
+  return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Splits of a piece into two that the vocabulary has, as pairs. */
+static void add_splits(const choir_tokenizer *t, int id, const json_t *vocab, json_t *merges) {
+  size_t size;
+  const char *piece = ch_spm_piece(t->spm, id, &size);
+  char *left = malloc(size + 1);
+  if (!left) return ch_json_add(merges, NULL);
+  for (size_t cut = 1; cut < size; cut++) {
+    if (((unsigned char)piece[cut] & 0xC0) == 0x80) continue; /* within a character */
+    memcpy(left, piece, cut);
+    left[cut] = 0;
+    if (json_object_get(vocab, left) && json_object_get(vocab, piece + cut))
+      ch_json_add(merges, json_pack("[s,s]", left, piece + cut));
+  }
+  free(left);
+}
+
+/* SentencePiece merges the pair whose piece has the best score; tokenizers the one that stands first in a list. */
+static json_t *merges_json(const choir_tokenizer *t, const json_t *vocab) {
+  json_t *merges = json_array();
+  scored *pieces = malloc((size_t)t->vocab * sizeof *pieces);
+  int count = 0;
+  for (int i = 0; pieces && i < t->vocab; i++)
+    if (ch_spm_kind(t->spm, i) == CH_PIECE_NORMAL) pieces[count++] = (scored){ch_spm_score(t->spm, i), i};
+  if (!pieces) ch_json_add(merges, NULL);
+  if (count) qsort(pieces, (size_t)count, sizeof *pieces, by_score);
+  for (int i = 0; i < count; i++) add_splits(t, pieces[i].id, vocab, merges);
+  free(pieces);
+  return merges;
+}
+
+static json_t *bpe_json(const choir_tokenizer *t, const char *unknown) {
+  json_t *vocab = vocab_json(t), *merges = merges_json(t, vocab);
+  return json_pack("{s:s, s:n, s:s?, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
+                   unknown, "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback", 1,
+                   "ignore_merges", 0, "vocab", vocab, "merges", merges);
+}
+
+static json_t *unigram_json(const choir_tokenizer *t, int unknown) {
+  json_t *vocab = json_array();
+  for (int i = 0; i < t->vocab; i++)
+    ch_json_add(vocab, json_pack("[o,f]", piece_json(t, i), (double)ch_spm_score(t->spm, i)));
+  return json_pack("{s:s, s:i, s:b, s:o}", "type", "Unigram", "unk_id", unknown, "byte_fallback", 1, "vocab", vocab);
+}
+
+/* Unigram models of tokenizers take a text like "<0x41>" for the piece of that byte, which SentencePiece does not: it
+ * is cut behind the first character. */
+static json_t *cut_names_json(void) {
+  return json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", "<(?=0x[0-9A-F]{2}>)", "behavior",
+                   "MergedWithPrevious", "invert", 0);
+}
+
+static json_t *special_json(const choir_tokenizer *t) {
+  json_t *special = json_array();
+  for (int i = 0; i < t->vocab; i++) {
+    ch_piece_kind kind = ch_spm_kind(t->spm, i);
+    if (kind == CH_PIECE_CONTROL || kind == CH_PIECE_UNKNOWN)
+      ch_json_add(special, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", i, "content", piece_json(t, i),
+                                     "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1));
+  }
+  return special;
+}
+
+/* Spaces stand as U+2581 in pieces; nothing else is changed, added or cut. */
+static json_t *tokenizer_json(const choir_tokenizer *t, json_t *cut, json_t *model) {
+  static const char mark[] = "\xE2\x96\x81";
+  return json_pack(
+      "{s:s, s:n, s:n, s:o, s:{s:s, s:{s:s}, s:s}, s:o?, s:n, s:{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s}, {s:s}]}, s:o}",
+      "version", "1.0", "truncation", "padding", "added_tokens", special_json(t), "normalizer", "type", "Replace",
+      "pattern", "String", " ", "content", mark, "pre_tokenizer", cut, "post_processor", "decoder", "type", "Sequence",
+      "decoders", "type", "Replace", "pattern", "String", mark, "content", " ", "type", "ByteFallback", "type", "Fuse",
+      "model", model);
+}
+
+int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
+  char path[PATH_MAX];
+  const char *unknown = NULL, *eos;
+  int unknown_id = 0;
+  size_t size;
+  for (int i = 0; i < t->vocab; i++)
+    if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) unknown = ch_spm_piece(t->spm, unknown_id = i, &size);
+  int unigram = ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM;
+  json_t *model = unigram ? unigram_json(t, unknown_id) : bpe_json(t, unknown);
+  snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+  CH_TRY(ch_json_save(tokenizer_json(t, unigram ? cut_names_json() : NULL, model), path));
+  eos = ch_spm_piece(t->spm, t->eos, &size);
+  snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+  return ch_json_save(
+      json_pack("{s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token", eos,
+                "unk_token", unknown, "model_max_length", length, "clean_up_tokenization_spaces", 0),
+      path);
+}
