@@ -27,7 +27,8 @@ static const paper_size *find_paper_size(const choir_model_config *m) {
     const paper_size *p = &paper_sizes[i];
     if (p->layers == m->layers && p->d_model == m->d_model && p->d_hidden == m->d_hidden && p->heads == m->heads &&
         (!m->d_expert || m->d_expert == m->d_hidden) && !m->shared_experts && !m->dense_layers &&
-        !strcmp(m->activation, "geglu") && !strcmp(m->expert_activation, "gelu") &&
+        !strcmp(m->activation, "geglu") && !strcmp(m->expert_activation, "gelu") && m->tied &&
+        (!m->kv_heads || m->kv_heads == m->heads) &&
         (dense ? !p->experts : m->moe_every == 2 && p->experts == m->experts))
       return p;
   }
@@ -59,6 +60,8 @@ static void print_text(const choir_config *config, const choir_config_costs *c, 
   const choir_model_config *m = &config->model;
   printf("%s: L=%d d=%d h=%d H=%d", *m->name ? cli_shown(m->name) : "model", m->layers, m->d_model, m->d_hidden,
          m->heads);
+  if (m->kv_heads) printf(" kv_heads=%d", m->kv_heads);
+  if (strcmp(m->position, "relative")) printf(" %s", m->position);
   if (m->moe_every)
     printf(" e=%d of h=%d every %d layers, %s c=%g", m->experts, m->d_expert ? m->d_expert : m->d_hidden, m->moe_every,
            m->router.name, m->router.capacity_factor);

@@ -1,7 +1,7 @@
 /* Attention's gradients by central differences, in double, with a random cotangent. */
 #include "testing.h"
 
-enum { B = 2, T = 13, H = 3, DH = 4, LD = H * DH + 5, BUCKETS = 8, MAX_DISTANCE = 10 };
+enum { B = 2, T = 13, H = 4, DH = 4, LD = H * DH + 5, BUCKETS = 8, MAX_DISTANCE = 10 };
 
 typedef struct {
   ch_exec x;
@@ -17,18 +17,20 @@ static double attention_loss(void *context) {
   return test_dot(c->a.dout, c->a.out, B * T * LD);
 }
 
-static void setup(attention_case *c) {
+static void setup(attention_case *c, int kv_heads, int biased) {
   int64_t count = B * T * LD;
   c->a = (ch_attention_args){.B = B,
                              .T = T,
                              .H = H,
                              .dh = DH,
+                             .kv_heads = kv_heads,
                              .ld = LD,
+                             .kv_ld = LD,
                              .scale = 0.5,
                              .q = test_new_normal(count, 1),
                              .k = test_new_normal(count, 2),
                              .v = test_new_normal(count, 3),
-                             .rel_bias = test_new_normal(BUCKETS * H, 4),
+                             .rel_bias = biased ? test_new_normal(BUCKETS * H, 4) : NULL,
                              .buckets = BUCKETS,
                              .max_distance = MAX_DISTANCE,
                              .out = test_new(count),
@@ -40,17 +42,19 @@ static void setup(attention_case *c) {
                              .drel_bias = test_new_normal(BUCKETS * H, 6)};
   test_poison(c->a.dq, count), test_poison(c->a.dk, count), test_poison(c->a.dv, count);
   for (int64_t row = 0; row < B * T; row++) /* columns that belong to nobody */
-    for (int i = H * DH; i < LD; i++) c->a.dq[row * LD + i] = c->a.dk[row * LD + i] = c->a.dv[row * LD + i] = 0;
+    for (int i = 0; i < LD; i++) {
+      if (i >= H * DH) c->a.dq[row * LD + i] = 0;
+      if (i >= ch_kv_heads(H, kv_heads) * DH) c->a.dk[row * LD + i] = c->a.dv[row * LD + i] = 0;
+    }
   test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
   c->x.ops->attention(&c->x, &c->a);
   c->x.ops->attention_backward(&c->x, &c->a);
   test_ok(ch_exec_commit(&c->x));
 }
 
-static void attention_gradients(void **state) {
-  (void)state;
+static void check(int kv_heads, int biased) {
   attention_case c;
-  setup(&c);
+  setup(&c, kv_heads, biased);
   real *before = test_new_normal(BUCKETS * H, 6);
   int64_t count = B * T * LD;
   attention_loss(&c); /* out and lse, which backward reads */
@@ -59,7 +63,9 @@ static void attention_gradients(void **state) {
   assert_true(test_gradient(attention_loss, &c, (real *)c.a.q, count, c.a.dq, 150) <= 1e-7);
   assert_true(test_gradient(attention_loss, &c, (real *)c.a.k, count, c.a.dk, 150) <= 1e-7);
   assert_true(test_gradient(attention_loss, &c, (real *)c.a.v, count, c.a.dv, 150) <= 1e-7);
-  assert_true(test_gradient(attention_loss, &c, (real *)c.a.rel_bias, BUCKETS * H, c.a.drel_bias, BUCKETS * H) <= 1e-7);
+  if (biased)
+    assert_true(test_gradient(attention_loss, &c, (real *)c.a.rel_bias, BUCKETS * H, c.a.drel_bias, BUCKETS * H) <=
+                1e-7);
   ch_exec_free(&c.x);
   real *arrays[] = {(real *)c.a.q,    (real *)c.a.k, (real *)c.a.v, (real *)c.a.rel_bias,
                     (real *)c.a.dout, c.a.out,       c.a.lse,       c.a.dq,
@@ -67,7 +73,10 @@ static void attention_gradients(void **state) {
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
 }
 
+static void attention_gradients(void **state) { (void)state, check(0, 1); }
+static void shared_keys(void **state) { (void)state, check(2, 1), check(1, 0); }
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(attention_gradients)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(attention_gradients), cmocka_unit_test(shared_keys)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * its vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
 #include "cpu/counts.h"
 #include "model/pass.h"
+#include "modern.h"
 #include "testing.h"
 
 enum { B = 2, T = 9, V = 300 };
@@ -18,8 +19,11 @@ typedef struct model_case {
   int shared;
 } model_case;
 
+/* SIZED: as nano. MODERN: narrow, with the block of today. */
+typedef enum { SIZED, NARROW, MODERN } sizes;
+
 /* The block of today: layer 0 is dense, all others have experts, and every layer's activation is as given. */
-static void modern(choir_model_config *m, const char *activation, int shared) {
+static void today(choir_model_config *m, const char *activation, int shared) {
   strcpy(m->activation, activation);
   strcpy(m->expert_activation, activation);
   strcpy(m->router.score, "sigmoid");
@@ -27,7 +31,7 @@ static void modern(choir_model_config *m, const char *activation, int shared) {
   m->shared_experts = shared;
 }
 
-static void set_up(model_case *c, const char *router, double consistency, int narrow) {
+static void set_up(model_case *c, const char *router, double consistency, sizes narrow) {
   choir_config config;
   test_ok(choir_config_load(CHOIR_SOURCE_DIR "/configs/nano.json", &config));
   test_ok(choir_router_default(router, &config.model.router));
@@ -37,8 +41,9 @@ static void set_up(model_case *c, const char *router, double consistency, int na
     config.model.d_model = 32, config.model.d_hidden = 48, config.model.d_expert = 40, config.model.heads = 2,
     config.model.experts = 4;
   if (narrow) config.model.d_head = 16;
+  if (narrow == MODERN) test_modern(&config);
   if (!strcmp(router, "dense")) config.model.experts = 1;
-  if (c->activation) modern(&config.model, c->activation, c->shared);
+  if (c->activation) today(&config.model, c->activation, c->shared);
   test_ok(ch_transformer_create(&config.model, &c->net));
   test_ok(ch_exec_init(&c->x, "reference", CH_COMPUTE_FP32, 0, 2));
   ch_arena_init(&c->weights, "weights", c->x.memory);
@@ -123,7 +128,7 @@ static double direction_error(model_case *c, ch_param *p, const real *gradient, 
   return chosen[0] != chosen[1] ? -1 : fabs(numeric - analytic) / size;
 }
 
-static void check_case(model_case *given, const char *router, double consistency, int narrow) {
+static void check_case(model_case *given, const char *router, double consistency, sizes narrow) {
   model_case c = *given;
   set_up(&c, router, consistency, narrow);
   run(&c, 1); /* counts */
@@ -146,28 +151,34 @@ static void check_case(model_case *given, const char *router, double consistency
   tear_down(&c);
 }
 
-static void check_model(const char *router, double consistency, double dropout, int shards, int narrow) {
+static void check_model(const char *router, double consistency, double dropout, int shards, sizes narrow) {
   check_case(&(model_case){.dropout = dropout, .shards = shards}, router, consistency, narrow);
 }
 
 static void every_router(void **state) {
   (void)state;
   for (int i = 0; ch_routers[i]; i++)
-    check_model(ch_routers[i]->name, 0, 0, 1, strcmp(ch_routers[i]->name, "expert_choice"));
+    check_model(ch_routers[i]->name, 0, 0, 1, strcmp(ch_routers[i]->name, "expert_choice") ? NARROW : SIZED);
 }
 
-static void draws_that_agree(void **state) { (void)state, check_model("random", 3, 0, 1, 1); }
+static void draws_that_agree(void **state) { (void)state, check_model("random", 3, 0, 1, NARROW); }
 
 static void dropout(void **state) {
   (void)state;
-  check_model("dense", 0, 0.3, 1, 1);
-  check_model("expert_choice", 0, 0.3, 1, 1);
+  check_model("dense", 0, 0.3, 1, NARROW);
+  check_model("expert_choice", 0, 0.3, 1, NARROW);
 }
 
 static void shards(void **state) {
   (void)state;
-  check_model("expert_choice", 0, 0, 2, 1);
-  check_model("switch_top1", 0, 0, 2, 1);
+  check_model("expert_choice", 0, 0, 2, NARROW);
+  check_model("switch_top1", 0, 0, 2, NARROW);
+}
+
+static void modern(void **state) {
+  (void)state;
+  check_model("expert_choice", 0, 0, 1, MODERN);
+  check_model("gshard_top2", 0, 0.2, 2, MODERN);
 }
 
 /* Every activation with and without shared experts, in shards and under dropout. */
@@ -178,12 +189,12 @@ static void block_of_today(void **state) {
     for (int shared = 0; shared < 3; shared += 2)
       check_case(
           &(model_case){.shards = 1 + shared / 2, .dropout = 0.1, .activation = activations[i], .shared = shared},
-          "expert_choice", 0, 1);
+          "expert_choice", 0, MODERN);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(draws_that_agree),
-                                     cmocka_unit_test(dropout), cmocka_unit_test(shards),
-                                     cmocka_unit_test(block_of_today)};
+                                     cmocka_unit_test(dropout),      cmocka_unit_test(shards),
+                                     cmocka_unit_test(modern),       cmocka_unit_test(block_of_today)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@ typedef struct {
   const real *out, *cotangent;
   ch_softmax_args softmax;
   ch_sigmoid_args sigmoid;
-  ch_gelu_args gelu;
+  ch_activate_args activate;
   ch_rmsnorm_args norm;
   ch_embedding_args embedding;
 } problem;
@@ -66,12 +66,7 @@ static void test_sigmoid(void **state) {
 
 static void gelu_forward(void *context) {
   problem *p = context;
-  p->x->ops->gelu(p->x, &p->gelu);
-}
-
-static void glu_forward(void *context) {
-  problem *p = context;
-  p->x->ops->glu(p->x, &p->gelu);
+  p->x->ops->activate(p->x, &p->activate);
 }
 
 static void test_gelu(void **state) {
@@ -81,15 +76,14 @@ static void test_gelu(void **state) {
   for (int i = 0; i < COUNT; i++) in[i] *= 2;
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     problem p = {.x = &x, .forward = gelu_forward, .out = y, .cotangent = dy};
-    p.gelu = (ch_gelu_args){.count = COUNT, .x = in, .u = u, .y = y, .dy = dy, .dx = dx, .du = du};
+    p.activate = (ch_activate_args){.count = COUNT, .x = in, .u = u, .y = y, .dy = dy, .dx = dx, .du = du};
     test_poison(dx, COUNT);
-    x.ops->gelu_backward(&x, &p.gelu);
+    x.ops->activate_backward(&x, &p.activate);
     if (pass_) check(&p, in, COUNT, dx);
-    p.forward = glu_forward;
-    for (int silu = 0; silu < 2; silu++) {
-      p.gelu.activation = silu ? CH_SWIGLU : CH_GEGLU;
+    for (int activation = CH_GEGLU; activation <= CH_SWIGLU; activation++) {
+      p.activate.activation = (ch_activation)activation;
       test_poison(dx, COUNT), test_poison(du, COUNT);
-      x.ops->glu_backward(&x, &p.gelu);
+      x.ops->activate_backward(&x, &p.activate);
       if (pass_) check(&p, in, COUNT, dx), check(&p, u, COUNT, du);
     }
   });
@@ -142,7 +136,8 @@ static void test_embedding(void **state) {
   real *w = test_new_normal(V * D, 9), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 10), *dw = test_new(V * D);
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
     problem p = {.x = &x, .forward = embedding_forward, .out = y, .cotangent = dy};
-    p.embedding = (ch_embedding_args){.n = N, .d = D, .V = V, .token = token, .w = w, .x = y, .dx = dy, .dw = dw};
+    p.embedding =
+        (ch_embedding_args){.n = N, .d = D, .V = V, .scale = 3, .token = token, .w = w, .x = y, .dx = dy, .dw = dw};
     for (int j = 0; j < V * D; j++) dw[j] = 5;
     x.ops->embedding_backward(&x, &p.embedding);
     for (int j = 0; j < V * D; j++) dw[j] -= 5;

@@ -3,6 +3,7 @@
 #define CH_TESTS_INFER_TESTING_H
 
 #include "choir/choir.h"
+#include "modern.h"
 #include "testing.h"
 
 enum { B = 3, T = 21, V = 50 };
@@ -11,8 +12,11 @@ static inline choir_run_options test_run_options(const char *backend, const char
   return (choir_run_options){.backend = backend, .compute = compute, .emulate_bf16 = 1, .threads = 2};
 }
 
-/* Sizes that fill no vector. Thresholds are such that a token meets about two of seven experts. */
+/* Sizes that fill no vector. Thresholds are such that a token meets about two of seven experts. Router "modern" is
+ * expert_choice in a model with the block of today. */
 static inline choir_model *test_model(const char *router, const char *compute) {
+  int modern = !strcmp(router, "modern");
+  if (modern) router = "expert_choice";
   choir_config c;
   choir_model *model;
   choir_run_options run = test_run_options("cpu", compute);
@@ -27,6 +31,12 @@ static inline choir_model *test_model(const char *router, const char *compute) {
   c.train.sequence_length = T;
   c.train.batch_sequences = B;
   test_ok(choir_router_default(router, &c.model.router));
+  if (modern) {
+    test_modern(&c);
+    strcpy(c.model.activation, "swiglu"), strcpy(c.model.expert_activation, "swiglu");
+    strcpy(c.model.router.score, "sigmoid");
+    c.model.dense_layers = c.model.moe_every = c.model.shared_experts = 1;
+  }
   test_ok(choir_model_init(&c, 5, &run, &model));
   for (int i = 0; i < choir_model_parameter_count(model); i++) {
     choir_parameter p;

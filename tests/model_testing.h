@@ -4,6 +4,7 @@
 
 #include "api/model.h"
 #include "choir/choir.h"
+#include "modern.h"
 #include "testing.h"
 #include "train/step.h"
 

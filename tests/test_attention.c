@@ -3,44 +3,50 @@
 
 typedef struct {
   int B, T, H, dh, gap; /* gap: unused columns between positions */
+  int kv_heads, unbiased;
 } shape;
-static const shape shapes[] = {{1, 1, 1, 4, 0},    {2, 5, 3, 8, 0},   {1, 63, 2, 16, 7},
-                               {1, 64, 2, 16, 0},  {2, 65, 1, 32, 0}, {1, 200, 2, 64, 5},
-                               {3, 128, 4, 32, 0}, {1, 70, 2, 48, 3}, {1, 600, 1, 20, 0}};
+static const shape shapes[] = {{1, 1, 1, 4, 0, 1, 0},    {2, 5, 3, 8, 0, 0, 0},    {1, 63, 2, 16, 7, 2, 0},
+                               {1, 64, 2, 16, 0, 0, 1},  {2, 65, 1, 32, 0, 0, 0},  {1, 200, 2, 64, 5, 2, 0},
+                               {3, 128, 4, 32, 0, 4, 0}, {1, 70, 2, 48, 3, 2, 1},  {1, 600, 1, 20, 0, 0, 0},
+                               {2, 70, 6, 16, 3, 2, 0},  {1, 130, 4, 20, 0, 1, 1}, {2, 5, 4, 64, 7, 2, 1}};
 enum { BUCKETS = 32, MAX_DISTANCE = 128, OUTPUTS = 6 };
 
 /* out, lse, dq, dk, dv, drel_bias */
 static void output_sizes(shape s, int64_t *size) {
-  int64_t whole = (int64_t)s.B * s.T * (s.H * s.dh + s.gap);
-  size[0] = size[2] = size[3] = size[4] = whole;
+  int64_t rows = (int64_t)s.B * s.T;
+  size[0] = size[2] = rows * (s.H * s.dh + s.gap);
+  size[3] = size[4] = rows * (ch_kv_heads(s.H, s.kv_heads) * s.dh + s.gap);
   size[1] = (int64_t)s.B * s.H * s.T;
   size[5] = BUCKETS * s.H;
 }
 
 /* Runs both directions; what is set starts poisoned, gaps excepted. */
 static void run_attention(const char *backend, int threads, shape s, real **out) {
-  int64_t size[OUTPUTS], ld = s.H * s.dh + s.gap;
+  int64_t size[OUTPUTS], rows = (int64_t)s.B * s.T;
   output_sizes(s, size);
   for (int i = 0; i < OUTPUTS; i++) {
     out[i] = test_new(size[i]);
     if (i != 5) test_poison(out[i], size[i]);
-    for (int64_t row = 0; i != 1 && i != 5 && row < size[i] / ld; row++)
+    for (int64_t row = 0, ld = size[i] / rows; i != 1 && i != 5 && row < rows; row++)
       for (int64_t c = ld - s.gap; c < ld; c++) out[i][row * ld + c] = 42;
   }
   test_normal(out[5], size[5], 9);
   real *in[5];
-  for (int i = 0; i < 5; i++) in[i] = test_new_normal(i == 4 ? size[5] : size[0], (uint32_t)i);
+  const int like[5] = {0, 3, 4, 0, 5}; /* q, k, v, dout, rel_bias: as large as these outputs */
+  for (int i = 0; i < 5; i++) in[i] = test_new_normal(size[like[i]], (uint32_t)i);
   ch_attention_args a = {.B = s.B,
                          .T = s.T,
                          .H = s.H,
                          .dh = s.dh,
-                         .ld = s.gap ? ld : 0,
+                         .kv_heads = s.kv_heads,
+                         .ld = s.gap ? size[0] / rows : 0,
+                         .kv_ld = s.gap ? size[3] / rows : 0,
                          .scale = (real)0.3,
                          .q = in[0],
                          .k = in[1],
                          .v = in[2],
                          .dout = in[3],
-                         .rel_bias = in[4],
+                         .rel_bias = s.unbiased ? NULL : in[4],
                          .buckets = BUCKETS,
                          .max_distance = MAX_DISTANCE,
                          .out = out[0],
@@ -78,20 +84,58 @@ static void fast_equals_reference(void **state) {
 
 /* One head of one sequence, without a bias. */
 static ch_attention_args one_head(int T, int dh, const real *q, const real *k, const real *v, real *out, real *lse) {
-  static const real bias[1] = {0};
-  return (ch_attention_args){.B = 1,
-                             .T = T,
-                             .H = 1,
-                             .dh = dh,
-                             .scale = 1,
-                             .q = q,
-                             .k = k,
-                             .v = v,
-                             .rel_bias = bias,
-                             .buckets = 1,
-                             .max_distance = 1,
-                             .out = out,
-                             .lse = lse};
+  return (ch_attention_args){
+      .B = 1, .T = T, .H = 1, .dh = dh, .scale = 1, .q = q, .k = k, .v = v, .out = out, .lse = lse};
+}
+
+/* Heads that share keys and values give what each would with a copy of its own; no bias is a bias of 0. */
+static void shared_keys_are_repeated_ones(void **state) {
+  (void)state;
+  enum { B = 2, T = 70, H = 6, KV = 2, DH = 16, Q = B * T * H * DH, K = B * T * KV * DH };
+  real *q = test_new_normal(Q, 1), *k = test_new_normal(K, 2), *v = test_new_normal(K, 3),
+       *dout = test_new_normal(Q, 4), *copies[2] = {test_new(Q), test_new(Q)}, bias[H] = {0}, dbias[H] = {0},
+       lse[2][B * H * T];
+  real *out[2], *dq[2], *dk[2], *dv[2];
+  for (int i = 0; i < Q; i++) {
+    int from = (i / (H * DH) * KV + i / DH % H / (H / KV)) * DH + i % DH;
+    copies[0][i] = k[from], copies[1][i] = v[from];
+  }
+  for (int own = 0; own < 2; own++) {
+    out[own] = test_new(Q), dq[own] = test_new(Q), dk[own] = test_new(Q), dv[own] = test_new(Q);
+    ch_attention_args a = {.B = B,
+                           .T = T,
+                           .H = H,
+                           .kv_heads = own ? H : KV,
+                           .dh = DH,
+                           .scale = (real)0.3,
+                           .q = q,
+                           .k = own ? copies[0] : k,
+                           .v = own ? copies[1] : v,
+                           .rel_bias = own ? bias : NULL,
+                           .buckets = 1,
+                           .max_distance = 1,
+                           .out = out[own],
+                           .lse = lse[own],
+                           .dout = dout,
+                           .dq = dq[own],
+                           .dk = dk[own],
+                           .dv = dv[own],
+                           .drel_bias = own ? dbias : NULL};
+    TEST_EXEC("cpu", CH_COMPUTE_FP32, 2, (x.ops->attention(&x, &a), x.ops->attention_backward(&x, &a)));
+  }
+  assert_memory_equal(out[0], out[1], Q * sizeof(real));
+  assert_memory_equal(lse[0], lse[1], sizeof lse[0]);
+  assert_memory_equal(dq[0], dq[1], Q * sizeof(real));
+  for (int i = 0; i < K; i++) { /* devices add up in another order */
+    double to_k = 0, to_v = 0;
+    for (int head = 0; head < H / KV; head++) {
+      int at = (i / (KV * DH) * H + i / DH % KV * (H / KV) + head) * DH + i % DH;
+      to_k += (double)dk[1][at], to_v += (double)dv[1][at];
+    }
+    assert_true(fabs(to_k - (double)dk[0][i]) <= 1e-5 && fabs(to_v - (double)dv[0][i]) <= 1e-5);
+  }
+  free(q), free(k), free(v), free(dout), free(copies[0]), free(copies[1]);
+  for (int own = 0; own < 2; own++) free(out[own]), free(dq[own]), free(dk[own]), free(dv[own]);
 }
 
 /* Large scores neither overflow nor lose the softmax: with one key far ahead of all others, its value comes out. */
@@ -139,7 +183,8 @@ static void buckets(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(fast_equals_reference), cmocka_unit_test(large_scores),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(fast_equals_reference),
+                                     cmocka_unit_test(shared_keys_are_repeated_ones), cmocka_unit_test(large_scores),
                                      cmocka_unit_test(nan_is_seen_from_its_position_on), cmocka_unit_test(buckets)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,28 +5,31 @@ enum { BUCKETS = 8, MAX_DISTANCE = 20, MOST_CALLS = 64, MOST_SEQUENCES = 4 };
 
 /* Sequences of T tokens each come in calls; call c brings pieces[c][b] tokens of sequence b. */
 typedef struct {
-  int B, T, H, dh, positions;
+  int B, T, H, kv_heads, dh, positions;
+  int biased;
   int pieces[MOST_CALLS][MOST_SEQUENCES];
 } shape;
 
 /* All at once; one by one; ragged, with sequences that pause; and one that fills its cache to the last place. */
 static const shape shapes[] = {
-    {1, 1, 1, 4, 1, {{1}}},
-    {1, 40, 2, 16, 40, {{40}}},
-    {2, 5, 3, 8, 9, {{1, 0}, {1, 2}, {0, 1}, {2, 1}, {1, 1}}},
-    {3, 37, 2, 12, 50, {{13, 0, 1}, {12, 30, 25}, {0, 7, 0}, {11, 0, 11}, {1}}},
-    {2, 70, 1, 64, 70, {{69, 1}, {0, 12}, {1, 57}}},
+    {1, 1, 1, 1, 4, 1, 1, {{1}}},
+    {1, 40, 2, 2, 16, 40, 1, {{40}}},
+    {2, 5, 3, 3, 8, 9, 1, {{1, 0}, {1, 2}, {0, 1}, {2, 1}, {1, 1}}},
+    {3, 37, 2, 2, 12, 50, 1, {{13, 0, 1}, {12, 30, 25}, {0, 7, 0}, {11, 0, 11}, {1}}},
+    {2, 70, 1, 1, 64, 70, 1, {{69, 1}, {0, 12}, {1, 57}}},
+    {3, 37, 6, 2, 12, 50, 0, {{13, 0, 1}, {12, 30, 25}, {0, 7, 0}, {11, 0, 11}, {1}}},
+    {2, 70, 4, 1, 64, 70, 1, {{69, 1}, {0, 12}, {1, 57}}},
 };
 
 typedef struct {
   const shape *s;
-  const real *q, *k, *v, *rel_bias; /* [B,T,H*dh], [BUCKETS,H] */
+  const real *q, *k, *v, *rel_bias; /* [B,T,H*dh], [B,T,kv_heads*dh], [BUCKETS,H] */
 } inputs;
 
 static inputs make_inputs(const shape *s) {
-  int64_t size = (int64_t)s->B * s->T * s->H * s->dh;
-  return (inputs){s, test_new_normal(size, 1), test_new_normal(size, 2), test_new_normal(size, 3),
-                  test_new_normal(BUCKETS * s->H, 4)};
+  int64_t rows = (int64_t)s->B * s->T, size = rows * s->H * s->dh, kv = rows * s->kv_heads * s->dh;
+  return (inputs){s, test_new_normal(size, 1), test_new_normal(kv, 2), test_new_normal(kv, 3),
+                  s->biased ? test_new_normal(BUCKETS * s->H, 4) : NULL};
 }
 
 static void free_inputs(inputs *in) {
@@ -34,8 +37,9 @@ static void free_inputs(inputs *in) {
 }
 
 /* Rows of the call from [B,T] arrays to ragged ones, or back. */
-static void move_rows(const inputs *in, const int *begin, const int *past, const real *whole, real *out, real *ragged) {
-  int64_t width = (int64_t)in->s->H * in->s->dh;
+static void move_rows(const inputs *in, const int *begin, const int *past, int heads, const real *whole, real *out,
+                      real *ragged) {
+  int64_t width = (int64_t)heads * in->s->dh;
   for (int b = 0; b < in->s->B; b++)
     for (int i = begin[b]; i < begin[b + 1]; i++) {
       int64_t at = (int64_t)b * in->s->T + past[b] + i - begin[b];
@@ -47,21 +51,24 @@ static void move_rows(const inputs *in, const int *begin, const int *past, const
 static void run_cached(ch_exec *x, const void *context, real *out) {
   const inputs *in = context;
   const shape *s = in->s;
-  int64_t width = (int64_t)s->H * s->dh, most = (int64_t)s->B * s->T, cache = (int64_t)s->B * s->positions * width;
+  int64_t width = (int64_t)s->H * s->dh, kv_width = (int64_t)s->kv_heads * s->dh, most = (int64_t)s->B * s->T,
+          cache = (int64_t)s->B * s->positions * kv_width;
   int past[MOST_SEQUENCES] = {0}, begin[MOST_SEQUENCES + 1] = {0};
-  real *q = test_new(most * width), *k = test_new(most * width), *v = test_new(most * width);
+  real *q = test_new(most * width), *k = test_new(most * kv_width), *v = test_new(most * kv_width);
   real *keys = test_new(cache), *values = test_new(cache), *part = test_new(most * width);
   real *bias = test_new((int64_t)s->H * (s->positions + CH_BIAS_PAD));
-  x->ops->attention_bias(x, &(ch_attention_bias_args){.H = s->H,
-                                                      .buckets = BUCKETS,
-                                                      .max_distance = MAX_DISTANCE,
-                                                      .positions = s->positions,
-                                                      .rel_bias = in->rel_bias,
-                                                      .bias = bias});
+  if (s->biased)
+    x->ops->attention_bias(x, &(ch_attention_bias_args){.H = s->H,
+                                                        .buckets = BUCKETS,
+                                                        .max_distance = MAX_DISTANCE,
+                                                        .positions = s->positions,
+                                                        .rel_bias = in->rel_bias,
+                                                        .bias = bias});
   test_poison(keys, cache);
   test_poison(values, cache);
   ch_attention_cached_args a = {.B = s->B,
                                 .H = s->H,
+                                .kv_heads = s->kv_heads,
                                 .dh = s->dh,
                                 .positions = s->positions,
                                 .max_rows = (int)most,
@@ -73,17 +80,18 @@ static void run_cached(ch_exec *x, const void *context, real *out) {
                                 .v = v,
                                 .keys = keys,
                                 .values = values,
-                                .bias = bias,
+
+                                .bias = s->biased ? bias : NULL,
                                 .out = part};
   for (int c = 0; c < MOST_CALLS; c++) {
     for (int b = 0; b < s->B; b++) begin[b + 1] = begin[b] + s->pieces[c][b];
     if (!begin[s->B]) break;
-    move_rows(in, begin, past, in->q, NULL, q);
-    move_rows(in, begin, past, in->k, NULL, k);
-    move_rows(in, begin, past, in->v, NULL, v);
+    move_rows(in, begin, past, s->H, in->q, NULL, q);
+    move_rows(in, begin, past, s->kv_heads, in->k, NULL, k);
+    move_rows(in, begin, past, s->kv_heads, in->v, NULL, v);
     test_poison(part, most * width);
     x->ops->attention_cached(x, &a);
-    if (!ch_counting(x)) move_rows(in, begin, past, NULL, out, part);
+    if (!ch_counting(x)) move_rows(in, begin, past, s->H, NULL, out, part);
     for (int b = 0; b < s->B; b++) past[b] += s->pieces[c][b];
   }
   for (int b = 0; b < s->B; b++) assert_int_equal(past[b], s->T);
@@ -96,6 +104,7 @@ static void run_whole(ch_exec *x, const inputs *in, real *out) {
   x->ops->attention(x, &(ch_attention_args){.B = s->B,
                                             .T = s->T,
                                             .H = s->H,
+                                            .kv_heads = s->kv_heads,
                                             .dh = s->dh,
                                             .scale = (real)0.3,
                                             .q = in->q,
@@ -128,7 +137,7 @@ static void equals_whole_attention(void **state) {
 /* The same bits all at once, one by one and in between. */
 static void pieces_do_not_matter(void **state) {
   (void)state;
-  shape s = {2, 53, 2, 20, 60, {{0}}};
+  shape s = {2, 53, 4, 2, 20, 60, 1, {{0}}};
   inputs in = make_inputs(&s);
   int64_t size = (int64_t)s.B * s.T * s.H * s.dh;
   for (int isa = 0; isa < TEST_ISAS; isa++) {

@@ -1,5 +1,6 @@
 /* What configs cost: the paper's sizes, and one model reckoned by hand. */
 #include "choir/config.h"
+#include "modern.h"
 #include "testing.h"
 
 static choir_config load(const char *name) {
@@ -54,6 +55,26 @@ static void nano_by_hand(void **state) {
   assert_true(costs.forward_flops_per_token == attention + ffn + moe + 2 * V * d);
 }
 
+/* Fewer heads of keys, norms of heads, no bias, and a head of its own beside an embedding that costs no products. */
+static void modern_by_hand(void **state) {
+  (void)state;
+  const double V = 8192, d = 128, h = 512, e = 16, c = 2, T = 128, a = 32, L = 4;
+  choir_config config = load("nano");
+  choir_config_costs old, costs;
+  config.model.vocab_size = V;
+  test_ok(choir_config_cost(&config, &old));
+  test_modern(&config);
+  test_ok(choir_config_cost(&config, &costs));
+  assert_true(costs.embedding_parameters == V * d);
+  assert_true(costs.parameters == 2 * V * d + L * (2 * d * d + 2 * d * a + 2 * a + 2 * d) + 2 * 3 * d * h +
+                                      2 * (d * e + e * 2 * d * h) + d);
+  double attention = L * (4 * d * d + 4 * d * a + 4 * d * (T + 1) / 2), ffn = 2 * 6 * d * h;
+  assert_true(costs.forward_flops_per_token == attention + ffn + 2 * (2 * d * e + c * 4 * d * h) + 2 * V * d);
+  double caches = 4 * 2 * L * T * (d - a); /* bytes less */
+  assert_true((double)(costs.serve_bytes - old.serve_bytes) ==
+              4 * (double)(costs.parameters - old.parameters) - caches);
+}
+
 /* The same layer under each router: only the experts a token goes through differ, and whether there is a router weight.
  */
 static void routers_differ_in_experts_per_token(void **state) {
@@ -85,6 +106,7 @@ static void routers_differ_in_experts_per_token(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(the_papers_sizes), cmocka_unit_test(nano_by_hand),
+                                     cmocka_unit_test(modern_by_hand),
                                      cmocka_unit_test(routers_differ_in_experts_per_token)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

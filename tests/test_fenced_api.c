@@ -113,6 +113,7 @@ static void models(void **state) {
       const char *router = ch_routers[r]->name;
       choir_config config = model_config(router);
       choir_model *model[2];
+      if (word || !strcmp(router, "base")) test_modern(&config);
       for (int b = 0; b < 2; b++) model[b] = model_new(&config, backends[b], computes[word]);
       forward_both(model, 1, router);
       for (int b = 0; b < 2; b++) test_ok(choir_model_set_routing(model[b], "threshold"));

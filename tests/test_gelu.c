@@ -5,20 +5,21 @@ static void run_gelu(ch_exec *x, const void *context, real *out) {
   int64_t n = *(const int64_t *)context;
   real *in = test_new_normal(n, 3), *u = test_new_normal(n, 4), *dy = test_new_normal(n, 5);
   for (int64_t i = 0; i < n; i++) in[i] *= 3;
-  ch_gelu_args a = {.activation = CH_GEGLU, .count = n, .x = in, .u = u, .dy = dy};
+  ch_activate_args a = {.count = n, .x = in, .u = u, .dy = dy};
   a.y = out;
-  x->ops->gelu(x, &a);
+  x->ops->activate(x, &a);
   a.y = out + n, a.dx = out + 2 * n;
-  x->ops->gelu_backward(x, &a);
+  x->ops->activate_backward(x, &a);
+  a.activation = CH_GEGLU;
   a.y = out + 3 * n;
-  x->ops->glu(x, &a);
+  x->ops->activate(x, &a);
   a.y = out + 4 * n, a.dx = out + 5 * n, a.du = out + 6 * n;
-  x->ops->glu_backward(x, &a);
+  x->ops->activate_backward(x, &a);
   a.activation = CH_SWIGLU;
   a.y = out + 7 * n;
-  x->ops->glu(x, &a);
+  x->ops->activate(x, &a);
   a.y = out + 8 * n, a.dx = out + 9 * n, a.du = out + 10 * n;
-  x->ops->glu_backward(x, &a);
+  x->ops->activate_backward(x, &a);
   free(in), free(u), free(dy);
 }
 
@@ -40,9 +41,9 @@ static void test_gelu_accuracy(void **state) {
   real *in = test_new(COUNT), *y = test_new(COUNT), *dx = test_new(COUNT), *one = test_new(COUNT);
   for (int i = 0; i < COUNT; i++) in[i] = (real)(-10 + 20.0 * i / (COUNT - 1)), one[i] = 1;
   TEST_EACH_ISA({
-    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = one, .dx = dx};
-    x.ops->gelu(&x, &a);
-    x.ops->gelu_backward(&x, &a);
+    ch_activate_args a = {.count = COUNT, .x = in, .y = y, .dy = one, .dx = dx};
+    x.ops->activate(&x, &a);
+    x.ops->activate_backward(&x, &a);
     double worst = 0, worst_tail = 0, worst_slope = 0;
     for (int i = 0; pass_ && i < COUNT; i++) {
       double at = (double)in[i], want = at * phi_cdf(at), slope = phi_cdf(at) + at * exp(-at * at / 2) / sqrt(2 * M_PI);
@@ -64,14 +65,14 @@ static void test_gelu_rounded(void **state) {
   real *in = test_new_normal(COUNT, 30), *dy = test_new_normal(COUNT, 31), *y = test_new(COUNT), *dx = test_new(COUNT);
   ch_bf16 y16[COUNT], dx16[COUNT];
   TEST_EACH_ISA({
-    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = dy, .dx = dx};
-    x.ops->gelu(&x, &a);
-    x.ops->gelu_backward(&x, &a);
-    a = (ch_gelu_args){.count = COUNT, .x = in, .y16 = y16, .dy = dy, .dx16 = dx16};
-    x.ops->gelu(&x, &a);
+    ch_activate_args a = {.count = COUNT, .x = in, .y = y, .dy = dy, .dx = dx};
+    x.ops->activate(&x, &a);
+    x.ops->activate_backward(&x, &a);
+    a = (ch_activate_args){.count = COUNT, .x = in, .y16 = y16, .dy = dy, .dx16 = dx16};
+    x.ops->activate(&x, &a);
     for (int i = 0; pass_ && i < COUNT; i++) assert_int_equal(y16[i], ch_bf16_round(y[i]));
     memset(y16, 0xff, sizeof y16);
-    x.ops->gelu_backward(&x, &a);
+    x.ops->activate_backward(&x, &a);
     for (int i = 0; pass_ && i < COUNT; i++) {
       assert_int_equal(y16[i], ch_bf16_round(y[i]));
       assert_int_equal(dx16[i], ch_bf16_round(dx[i]));
@@ -90,15 +91,14 @@ static void test_backward_gives_both(void **state) {
   TEST_EACH_ISA({
     for (int kind = CH_GELU; kind <= CH_SWIGLU; kind++) {
       const ch_activation activation = (ch_activation)kind;
-      int gated = ch_gated(activation);
-      void (*forward)(ch_exec *, const ch_gelu_args *) = gated ? x.ops->glu : x.ops->gelu;
-      void (*backward)(ch_exec *, const ch_gelu_args *) = gated ? x.ops->glu_backward : x.ops->gelu_backward;
-      forward(&x, &(ch_gelu_args){.activation = activation, .count = COUNT, .x = in, .u = u, .y = y});
-      backward(&x,
-               &(ch_gelu_args){.activation = activation, .count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = b});
+      x.ops->activate(&x, &(ch_activate_args){.activation = activation, .count = COUNT, .x = in, .u = u, .y = y});
+      x.ops->activate_backward(
+          &x,
+          &(ch_activate_args){.activation = activation, .count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = b});
       memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
-      backward(&x, &(ch_gelu_args){
-                       .activation = activation, .count = COUNT, .x = a, .u = b, .dy = c, .y = a, .dx = c, .du = b});
+      x.ops->activate_backward(
+          &x, &(ch_activate_args){
+                  .activation = activation, .count = COUNT, .x = a, .u = b, .dy = c, .y = a, .dx = c, .du = b});
       for (int i = 0; pass_ && i < COUNT; i++) assert_true(a[i] == y[i] && c[i] == dx[i]);
     }
   });
@@ -115,8 +115,8 @@ static void test_silu(void **state) {
   float end[4], slope[4], straight[4];
   for (int i = 0; i < COUNT; i++) in[i] = (real)(-30 + 60.0 * i / (COUNT - 1)), one[i] = 1;
   TEST_EACH_ISA({
-    x.ops->glu_backward(
-        &x, &(ch_gelu_args){
+    x.ops->activate_backward(
+        &x, &(ch_activate_args){
                 .activation = CH_SWIGLU, .count = COUNT, .x = in, .u = one, .dy = one, .y = y, .dx = dx, .du = du});
     for (int i = 0; pass_ && i < COUNT; i++) {
       double at = (double)in[i], s = 1 / (1 + exp(-at));
@@ -124,9 +124,9 @@ static void test_silu(void **state) {
       assert_true(fabs((double)dx[i] - s * (1 + at * (1 - s))) <= 2e-6);
       assert_true(du[i] == y[i]);
     }
-    x.ops->glu_backward(
+    x.ops->activate_backward(
         &x,
-        &(ch_gelu_args){
+        &(ch_activate_args){
             .activation = CH_SWIGLU, .count = 4, .x = far, .u = one, .dy = one, .y = end, .dx = slope, .du = straight});
     assert_true(!pass_ || (end[0] == 1e30f && end[1] == 0 && end[2] == 0 && isnan(end[3])));
     assert_true(!pass_ || (slope[0] == 1 && slope[1] == 0 && slope[2] == 0.5f && isnan(slope[3])));
@@ -145,16 +145,16 @@ static void test_gelu_extremes(void **state) {
   float y[COUNT], dx[COUNT], low = -INFINITY, ones[COUNT];
   for (int i = 0; i < COUNT; i++) ones[i] = 1;
   TEST_EACH_ISA({
-    ch_gelu_args a = {.count = COUNT, .x = in, .y = y, .dy = ones, .dx = dx};
-    x.ops->gelu(&x, &a);
-    x.ops->gelu_backward(&x, &a);
+    ch_activate_args a = {.count = COUNT, .x = in, .y = y, .dy = ones, .dx = dx};
+    x.ops->activate(&x, &a);
+    x.ops->activate_backward(&x, &a);
     for (int i = 0; pass_ && i < COUNT - 1; i++) {
       assert_true(signbit(y[i]) == signbit(want[i]));
       assert_true(y[i] == want[i] || fabsf(y[i] - want[i]) <= fmaxf(1e-6f * fabsf(want[i]), in[i] == -10 ? 1e-22f : 0));
       if (isfinite(in[i])) assert_true(fabsf(dx[i] - (fabsf(in[i]) < 1 ? 0.5f : in[i] > 0)) <= 1e-6f);
     }
     assert_true(!pass_ || (isnan(y[COUNT - 1]) && isnan(dx[COUNT - 1])));
-    x.ops->gelu(&x, &(ch_gelu_args){.count = 1, .x = &low, .y = y});
+    x.ops->activate(&x, &(ch_activate_args){.count = 1, .x = &low, .y = y});
     assert_true(!pass_ || isnan(y[0]));
   });
 }

@@ -1,5 +1,6 @@
 /* The parameter table: names, shapes, counts, initial values. */
 #include "model/param.h"
+#include "modern.h"
 #include "testing.h"
 
 static choir_config nano(void) {
@@ -58,6 +59,58 @@ static void names_and_shapes(void **state) {
   assert_null(ch_params_find(&p, "layers.0.moe.router.weight"));
   assert_null(ch_params_find(&p, "layers.1.ffn.gate.weight"));
   ch_params_free(&p);
+}
+
+/* The block of today: what it has beside, what it has not, and in which order. */
+static void modern_names_and_shapes(void **state) {
+  (void)state;
+  static const struct {
+    const char *name;
+    int dims;
+    int64_t shape[2];
+    int matrix;
+  } want[] = {{"embed.weight", 2, {8192, 128}, 0},          {"layers.0.attn_norm.weight", 1, {128}, 0},
+              {"layers.0.attn.q.weight", 2, {128, 128}, 1}, {"layers.0.attn.k.weight", 2, {32, 128}, 1},
+              {"layers.0.attn.v.weight", 2, {32, 128}, 1},  {"layers.0.attn.o.weight", 2, {128, 128}, 1},
+              {"layers.0.attn.q_norm.weight", 1, {32}, 0},  {"layers.0.attn.k_norm.weight", 1, {32}, 0},
+              {"layers.0.ffn_norm.weight", 1, {128}, 0}};
+  choir_config c = nano();
+  ch_params p;
+  test_modern(&c);
+  test_ok(ch_params_build(&c.model, &p));
+  for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+    const ch_param *q = &p.p[i];
+    assert_string_equal(q->name, want[i].name);
+    assert_int_equal(q->dims, want[i].dims);
+    assert_memory_equal(q->shape, want[i].shape, sizeof want[i].shape);
+    assert_true(q->matrix == want[i].matrix && q->product == want[i].matrix);
+  }
+  const ch_param *head = &p.p[p.count - 1];
+  assert_string_equal(head->name, "head.weight");
+  assert_string_equal(p.p[p.count - 2].name, "final_norm.weight");
+  assert_true(head->matrix && head->shape[0] == 8192 && head->shape[1] == 128);
+  assert_true(fabs(head->init_std - 1 / sqrt(128)) < 1e-12 && p.p[0].init_std == 1);
+  assert_null(ch_params_find(&p, "layers.0.attn.rel_bias"));
+  ch_params_free(&p);
+}
+
+static void refuse(const char *position, const char *key, const char *value, const char *why) {
+  choir_config c = nano();
+  test_ok(choir_config_set(&c, "model.position", position));
+  test_ok(choir_config_set(&c, key, value));
+  assert_int_equal(choir_config_check(&c), CHOIR_ERROR_ARGUMENT);
+  if (!strstr(choir_error_message(), why)) fail_msg("'%s' is not in '%s'", why, choir_error_message());
+}
+
+/* Heads that keys cannot share, columns that make no pairs, and what another kind of position does not read. */
+static void impossible_attention_is_refused(void **state) {
+  (void)state;
+  refuse("relative", "model.kv_heads", "3", "model.kv_heads is 3: must divide model.heads, which is 4");
+  refuse("relative", "model.kv_heads", "8", "model.kv_heads is 8: must divide model.heads, which is 4");
+  refuse("relative", "model.rope_theta", "500", "rope_theta is 500 and model.rope_fraction 1, which model.position");
+  refuse("relative", "model.rope_fraction", "0.5", "set model.position to rope");
+  refuse("rope", "model.rope_fraction", "0.1", "model.rope_fraction is 0.1, of heads of 32 columns 3: must be an even");
+  refuse("rope", "model.rope_fraction", "0.04", "of heads of 32 columns 1: must be an even number");
 }
 
 static void only_learned_routers_have_a_weight(void **state) {
@@ -150,6 +203,8 @@ static void normals_in_blocks(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(names_and_shapes),
+      cmocka_unit_test(modern_names_and_shapes),
+      cmocka_unit_test(impossible_attention_is_refused),
       cmocka_unit_test(only_learned_routers_have_a_weight),
       cmocka_unit_test(initial_values),
       cmocka_unit_test(normals_in_blocks),

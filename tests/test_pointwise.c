@@ -137,12 +137,12 @@ static void test_place(void **state) {
        *dy = test_new_normal(COUNT, 21);
   real *w = test_new_normal(D + 16, 22), *kept = test_new(D), *moved = test_new(D + 16), rstd, dw[D];
   TEST_EACH_ISA({
-    x.ops->gelu(&x, &(ch_gelu_args){.count = COUNT, .x = in, .y = y});
-    x.ops->gelu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .dy = dy, .dx = dx});
+    x.ops->activate(&x, &(ch_activate_args){.count = COUNT, .x = in, .y = y});
+    x.ops->activate_backward(&x, &(ch_activate_args){.count = COUNT, .x = in, .dy = dy, .dx = dx});
     for (int i = 0; pass_ && i < COUNT; i++) {
       real y1, dx1;
-      x.ops->gelu(&x, &(ch_gelu_args){.count = 1, .x = in + i, .y = &y1});
-      x.ops->gelu_backward(&x, &(ch_gelu_args){.count = 1, .x = in + i, .dy = dy + i, .dx = &dx1});
+      x.ops->activate(&x, &(ch_activate_args){.count = 1, .x = in + i, .y = &y1});
+      x.ops->activate_backward(&x, &(ch_activate_args){.count = 1, .x = in + i, .dy = dy + i, .dx = &dx1});
       assert_true(y1 == y[i] && dx1 == dx[i]);
     }
     for (int shift = 0; shift < 16; shift++) {
@@ -169,11 +169,14 @@ static void test_in_place(void **state) {
   real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
   real *dx = test_new(COUNT), *du = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
   TEST_EACH_ISA({
-    x.ops->glu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
+    x.ops->activate_backward(
+        &x, &(ch_activate_args){.activation = CH_GEGLU, .count = COUNT, .x = in, .u = u, .dy = dy, .dx = dx, .du = du});
     for (int turn = 0; pass_ && turn < 3; turn++) {
       memcpy(a, in, COUNT * sizeof *a), memcpy(b, u, COUNT * sizeof *b), memcpy(c, dy, COUNT * sizeof *c);
       real *to_x = turn == 0 ? a : turn == 1 ? b : c, *to_u = turn == 0 ? b : turn == 1 ? c : a;
-      x.ops->glu_backward(&x, &(ch_gelu_args){.count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});
+      x.ops->activate_backward(
+          &x,
+          &(ch_activate_args){.activation = CH_GEGLU, .count = COUNT, .x = a, .u = b, .dy = c, .dx = to_x, .du = to_u});
       assert_memory_equal(to_x, dx, COUNT * sizeof *a);
       assert_memory_equal(to_u, du, COUNT * sizeof *a);
     }
@@ -288,8 +291,8 @@ static void test_counted_on_the_device(void **state) {
     total = 5;
     TEST_EXEC(backends[b], CH_COMPUTE_FP32, 2, {
       test_poison(got, ROWS * WIDTH + MORE);
-      x.ops->gelu(&x, &(ch_gelu_args){.count = ROWS * WIDTH, .x = in, .y = want});
-      x.ops->gelu(&x, &(ch_gelu_args){.count = WIDTH, .rows = &rows, .x = in, .y = got});
+      x.ops->activate(&x, &(ch_activate_args){.count = ROWS * WIDTH, .x = in, .y = want});
+      x.ops->activate(&x, &(ch_activate_args){.count = WIDTH, .rows = &rows, .x = in, .y = got});
       x.ops->round_bf16(&x, &(ch_round_args){.count = ROWS * WIDTH, .x = in, .y = want16});
       x.ops->round_bf16(&x, &(ch_round_args){.count = WIDTH, .rows = &rows, .x = in, .y = got16});
       test_poison(wide, ROWS * WIDTH + MORE);

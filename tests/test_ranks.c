@@ -132,7 +132,7 @@ static void same_with(const char *what, choir_config config, const int *ranks) {
 static const int all_ranks[] = {2, 3, 4, 6, 8, 0}, odd_ranks[] = {3, 8, 0}, some_ranks[] = {2, 4, 0};
 
 /* Gated experts, shared ones, a dense layer first, and all others with experts. */
-static choir_config modern(choir_config c, const char *activation, int shared) {
+static choir_config today(choir_config c, const char *activation, int shared) {
   strcpy(c.model.activation, activation);
   strcpy(c.model.expert_activation, activation);
   strcpy(c.model.router.score, "sigmoid");
@@ -143,9 +143,9 @@ static choir_config modern(choir_config c, const char *activation, int shared) {
 
 static void block_of_today(void **state) {
   (void)state;
-  same_with("swiglu", modern(config_of("expert_choice", 24, 1), "swiglu", 1), all_ranks);
-  same_with("geglu", modern(config_of("quantile_balanced", 24, 2), "geglu", 0), odd_ranks);
-  same_with("gelu", modern(config_of("expert_choice", 24, 1), "gelu", 2), odd_ranks);
+  same_with("swiglu", today(config_of("expert_choice", 24, 1), "swiglu", 1), all_ranks);
+  same_with("geglu", today(config_of("quantile_balanced", 24, 2), "geglu", 0), odd_ranks);
+  same_with("gelu", today(config_of("expert_choice", 24, 1), "gelu", 2), odd_ranks);
 }
 
 static void every_router(void **state) {
@@ -212,6 +212,7 @@ static void every_pool(void **state) {
   }
 }
 
+static void modern(choir_config *c) { test_modern(c); }
 static void drop(choir_config *c) { c->train.dropout = 0.1; }
 static void normalize(choir_config *c) { c->model.router.normalize_gates = 1; }
 static void by_threshold(choir_config *c) { c->model.router.threshold_after = 1; }
@@ -239,6 +240,7 @@ static void every_option(void **state) {
                 {"random second", "gshard_top2", draw_second},
                 {"bf16", "gshard_top2", in_bf16},
                 {"bf16, accumulated", "expert_choice", sums_in_bf16},
+                {"the block of today", "expert_choice", modern},
                 {"adamw, bf16", "expert_choice", adamw_in_bf16}};
   for (size_t i = 0; i < sizeof option / sizeof *option; i++) {
     choir_config c = config_of(option[i].router, 8, 1);

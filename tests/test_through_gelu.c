@@ -51,10 +51,10 @@ static void apart(ch_exec *x, const problem *p, const ch_expert_gemm_args *produ
   ch_expert_gemm_args g = *product;
   g.c = o->c;
   x->ops->expert_gemm(x, &g);
-  ch_gelu_args gelu = {.count = count, .x = p->backward ? pre : o->c, .y = o->y, .dy = o->c, .dx = o->c};
+  ch_activate_args gelu = {.count = count, .x = p->backward ? pre : o->c, .y = o->y, .dy = o->c, .dx = o->c};
   if (ch_counting(x)) return;
   if (p->compute == CH_COMPUTE_BF16 && !p->backward) round_all(o->c, count);
-  (p->backward ? x->ops->gelu_backward : x->ops->gelu)(x, &gelu);
+  (p->backward ? x->ops->activate_backward : x->ops->activate)(x, &gelu);
   if (p->compute == CH_COMPUTE_BF16) round_all(o->c, count), round_all(o->y, count);
 }
 
@@ -64,10 +64,10 @@ static void through(ch_exec *x, const problem *p, const ch_expert_gemm_args *pro
   ch_expert_gemm_args g = *product;
   g.c = o->c;
   if (p->backward) memcpy(o->y, pre, (size_t)count * sizeof *pre);
-  ch_gelu_args gelu = {.count = count, .x = p->backward ? p->in_place ? o->y : pre : o->c, .y = o->y};
+  ch_activate_args gelu = {.count = count, .x = p->backward ? p->in_place ? o->y : pre : o->c, .y = o->y};
   if (!p->backward && p->in_place) gelu.y = o->c;
   if (p->backward) gelu.dy = gelu.dx = o->c;
-  g.gelu = &gelu;
+  g.activate = &gelu;
   x->ops->expert_gemm(x, &g);
   if (!p->backward && p->in_place && !ch_counting(x)) memcpy(o->y, o->c, (size_t)count * sizeof *o->y);
 }
@@ -81,8 +81,8 @@ static void through_rounded(ch_exec *x, const problem *p, const ch_expert_gemm_a
   if (!x16) abort();
   memset(x16, 0xff, (size_t)(3 * count) * sizeof *x16); /* NaN */
   for (int64_t i = 0; i < count && p->backward; i++) x16[i] = ch_bf16_round(pre[i]);
-  ch_gelu_args gelu = {.count = count, .x16 = x16, .y16 = y16, .dx16 = p->backward ? x16 + 2 * count : NULL};
-  g.gelu = &gelu;
+  ch_activate_args gelu = {.count = count, .x16 = x16, .y16 = y16, .dx16 = p->backward ? x16 + 2 * count : NULL};
+  g.activate = &gelu;
   x->ops->expert_gemm(x, &g);
   const ch_bf16 *c = p->backward ? gelu.dx16 : x16;
   for (int64_t i = 0; i < count && !ch_counting(x); i++) o->c[i] = ch_bf16_value(c[i]), o->y[i] = ch_bf16_value(y16[i]);
@@ -120,6 +120,50 @@ static void all_of_them(void **state) {
   unsetenv("CHOIR_ISA");
 }
 
+/* Of a gate: C is u or dy, of floats in either compute type, and outputs stand in the places of inputs. */
+static void check_gated(const problem *p, ch_activation activation) {
+  int64_t rows = p->s.begin[p->s.experts], count = rows * p->s.n;
+  size_t bytes = (size_t)count * sizeof(real);
+  real *a = test_new_normal(rows * p->s.k, 1), *w = test_new_normal(p->s.experts * p->s.n * p->s.k, 2);
+  real *gate = test_new_normal(count, 3), *up = test_new_normal(count, 4), *want[3], *got[3];
+  ch_expert_gemm_args g = product(p, a, w);
+  for (int i = 0; i < 3; i++) want[i] = test_new(count), got[i] = test_new(count);
+  TEST_EXEC("cpu", p->compute, 1, {
+    x.batch_invariant = p->invariant;
+    g.c = want[1];
+    x.ops->expert_gemm(&x, &g);
+    ch_activate_args then = {.activation = activation, .count = count, .x = gate, .u = p->backward ? up : want[1]};
+    then.y = want[0];
+    if (p->backward) then.dy = then.dx = want[1], then.du = want[2];
+    (p->backward ? x.ops->activate_backward : x.ops->activate)(&x, &then);
+  });
+  for (int threads = 1; threads <= 3; threads += 2) {
+    memcpy(got[0], gate, bytes), memcpy(got[2], up, bytes);
+    ch_activate_args then = {.activation = activation, .count = count, .x = got[0], .u = got[p->backward ? 2 : 1]};
+    then.y = got[0];
+    if (p->backward) then.dy = then.dx = got[1], then.du = got[2];
+    g.c = got[1];
+    g.activate = &then;
+    TEST_EXEC("cpu", p->compute, threads, x.batch_invariant = p->invariant, x.ops->expert_gemm(&x, &g));
+    g.activate = NULL;
+    for (int i = 0; i < 2 + p->backward; i++) assert_memory_equal(got[i], want[i], bytes);
+  }
+  for (int i = 0; i < 3; i++) free(want[i]), free(got[i]);
+  free(a), free(w), free(gate), free(up);
+}
+
+static void gates(void **state) {
+  (void)state;
+  for (int isa = 0; isa < TEST_ISAS; isa++) {
+    test_use_isa(test_isas[isa]);
+    for (size_t i = 1; i < sizeof sizes / sizeof *sizes; i += 2) /* uneven and few rows */
+      for (int which = 0; which < 16; which++)
+        check_gated(&(problem){sizes[i], (ch_compute)(which & 1), which >> 1 & 1, which >> 2 & 1, 1},
+                    which & 8 ? CH_SWIGLU : CH_GEGLU);
+  }
+  unsetenv("CHOIR_ISA");
+}
+
 /* The reference, in floats: the product of the reference, through its GELU. */
 static void reference(void **state) {
   (void)state;
@@ -144,6 +188,7 @@ static void reference(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(all_of_them), cmocka_unit_test(reference)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(all_of_them), cmocka_unit_test(gates),
+                                     cmocka_unit_test(reference)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,19 +35,24 @@ OP(gemm, ch_gemm_args) {
 OP(expert_gemm, ch_expert_gemm_args) {
   if (ch_counting(x)) return;
   double rows = CH_AS_HOST(const int, a->begin)[a->experts], n = (double)a->n, k = (double)a->k;
-  int gelu = !a->gelu ? 0 : a->gelu->dx || a->gelu->dx16 ? 2 : 1; /* arrays of [rows,n] more: y, and in backward x */
+  const ch_activate_args *then = a->activate; /* arrays of [rows,n] more: y, and in backward x, of a gate both others */
+  int more = !then ? 0 : (then->dx || then->dx16 ? 2 : 1) * (ch_gated(then->activation) ? 2 : 1);
   spend(x, CH_FLOPS_EXPERTS, 2 * rows * n * k,
-        a->experts * n * k * (a->accumulate ? 2 : 1) + rows * (n + k) + gelu * rows * n);
+        a->experts * n * k * (a->accumulate ? 2 : 1) + rows * (n + k) + more * rows * n);
 }
 
 /* A position sees half of the sequence. Forward has two products. */
 static void attend(const ch_exec *x, const ch_attention_args *a, double products, double arrays) {
   double pairs = (double)a->B * a->H * a->T * (a->T + 1) / 2;
-  spend(x, CH_FLOPS_ATTENTION, products * 2 * pairs * a->dh, arrays * a->B * (double)a->T * a->H * a->dh);
+  double heads = (a->H + ch_kv_heads(a->H, a->kv_heads)) / 2.0; /* half of the arrays are those of keys and values */
+  spend(x, CH_FLOPS_ATTENTION, products * 2 * pairs * a->dh, arrays * a->B * (double)a->T * heads * a->dh);
 }
 
 OP(attention, ch_attention_args) { attend(x, a, 2, 4); }
 OP(attention_backward, ch_attention_args) { attend(x, a, 4, 8); }
+
+OP(rope, ch_rope_args) { move(x, 2 * (double)a->n * a->heads * a->dh); }
+OP(rope_table, ch_rope_table_args) { move(x, (double)a->positions * a->rotated); }
 
 OP(head, ch_head_args) {
   double n = (double)a->n, d = a->d, V = a->V, passes = a->dx ? 3 : 1;
@@ -73,12 +78,10 @@ OP(combine, ch_combine_args) {
 OP(combine_backward, ch_combine_args) { move(x, 3 * slots_of(x, a->record) * a->d); }
 OP(softmax, ch_softmax_args) { move(x, 2 * (double)a->n * a->m); }
 OP(softmax_backward, ch_softmax_args) { move(x, 3 * (double)a->n * a->m); }
-OP(gelu, ch_gelu_args) { move(x, 2 * rows_of(x, a->rows, a->count)); }
-OP(gelu_backward, ch_gelu_args) { move(x, 3 * rows_of(x, a->rows, a->count)); }
 OP(sigmoid, ch_sigmoid_args) { move(x, 2 * (double)a->count); }
 OP(sigmoid_backward, ch_sigmoid_args) { move(x, 3 * (double)a->count); }
-OP(glu, ch_gelu_args) { move(x, 3 * rows_of(x, a->rows, a->count)); }
-OP(glu_backward, ch_gelu_args) { move(x, 5 * rows_of(x, a->rows, a->count)); }
+OP(activate, ch_activate_args) { move(x, (ch_gated(a->activation) ? 3 : 2) * rows_of(x, a->rows, a->count)); }
+OP(activate_backward, ch_activate_args) { move(x, (ch_gated(a->activation) ? 5 : 3) * rows_of(x, a->rows, a->count)); }
 OP(rmsnorm, ch_rmsnorm_args) { move(x, 2 * (double)a->n * a->d); }
 OP(rmsnorm_backward, ch_rmsnorm_args) { move(x, 4 * (double)a->n * a->d); }
 OP(embedding, ch_embedding_args) { move(x, 2 * (double)a->n * a->d); }
@@ -134,11 +137,11 @@ OP(running_mean, ch_running_mean_args) { (void)x, (void)a; }
 CH_OPS(MISSING)
 
 #define TIMED(op)                                                                                                     \
-  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(head) op(gather) op(combine) op(combine_backward)  \
-      op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(gelu) op(gelu_backward) op(glu)            \
-          op(glu_backward) op(rmsnorm) op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy) op(dropout) \
-              op(multiply) op(round_bf16) op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select) op(best)        \
-                  op(balance) op(balance_backward) op(gate) op(gate_backward) op(loads) op(mean_cutoff)               \
+  op(gemm) op(expert_gemm) op(attention) op(attention_backward) op(rope) op(rope_table) op(head) op(gather)           \
+      op(combine) op(combine_backward) op(softmax) op(softmax_backward) op(sigmoid) op(sigmoid_backward) op(activate) \
+          op(activate_backward) op(rmsnorm) op(rmsnorm_backward) op(embedding) op(embedding_backward) op(copy)        \
+              op(dropout) op(multiply) op(round_bf16) op(widen_bf16) op(sumsq) op(adafactor) op(adamw) op(select)     \
+                  op(best) op(balance) op(balance_backward) op(gate) op(gate_backward) op(loads) op(mean_cutoff)      \
                       op(running_mean)
 
 static void fill(ch_ops *ops, ch_compute compute) {

@@ -57,7 +57,15 @@ typedef struct choir_model_config { /* JSON object "model" */
   int rel_max_distance;             /* 128 */
   double norm_eps;                  /* 1e-6 */
   choir_router_options router;
-  char activation[CHOIR_NAME_BYTES];        /* of dense layers: geglu, gelu, swiglu */
+  char position[CHOIR_NAME_BYTES];   /* "position": relative, a learned bias by distance; or rope, rotary */
+  double rope_theta;                 /* 10000 */
+  double rope_fraction;              /* share of a head's width that is turned, from its front: 1 */
+  int kv_heads;                      /* heads of keys and values, which heads share evenly; 0: as many as heads */
+  int qk_norm;                       /* each head's q and k go through an RMSNorm of their own */
+  int tied;                          /* the head's weight is the embedding's: 1 */
+  double embed_scale;                /* factor of the embedding: 1 */
+  double head_scale;                 /* factor of the logits; 0: 1/sqrt(d) */
+  char activation[CHOIR_NAME_BYTES]; /* of dense layers: geglu, gelu, swiglu */
   char expert_activation[CHOIR_NAME_BYTES]; /* of experts, shared ones too */
   int shared_experts; /* every token also passes a dense layer as wide as so many experts, added to theirs; 0: none */
   int dense_layers;   /* the first so many layers are dense; moe_every counts from there */

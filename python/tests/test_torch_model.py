@@ -68,6 +68,43 @@ class Models(TorchTest):
                 back = choir.torch.Transformer.of(twin).eval()
                 torch.testing.assert_close(back(tokens), logits)
 
+    def test_the_block_of_today_is_the_same_in_both(self):
+        """Rope, shared keys, norms of heads, a head of its own: logits, and every gradient of attention and the ends."""
+        rope = {"position": "rope", "rope_theta": 100.0}
+        for fields in (
+            rope,
+            {"kv_heads": 1},
+            {"qk_norm": True, "kv_heads": 2},
+            {"tied": False, "embed_scale": 0.7, "head_scale": 0.3},
+            {**rope, "rope_fraction": 0.5, "qk_norm": True, "kv_heads": 1, "tied": False, "embed_scale": 3.0},
+        ):
+            model = self._model(**fields)
+            model.eval()
+            with torch.no_grad():  # norms of ones would hide an error
+                for name, weight in model.named_parameters():
+                    if "norm" in name:
+                        weight.add_(0.3 * torch.randn_like(weight))
+            tokens = torch.randint(0, 320, (8, 32))
+            logits = model(tokens)
+            model.loss(tokens).backward()
+            named = model._named()
+            with model.to_choir() as twin:
+                out = twin.forward(tokens.numpy(), gradients=True)
+                np.testing.assert_allclose(out.logits, logits.detach().numpy(), atol=5e-4, err_msg=str(fields))
+                compared = 0
+                for name in twin.parameters():
+                    if ".attn" in name or "embed" in name or "head" in name or "final" in name:
+                        np.testing.assert_allclose(
+                            twin.get(name, gradient=True),
+                            named[name].grad.numpy(),
+                            atol=2e-4,
+                            err_msg=f"{name} {fields}",
+                        )
+                        compared += 1
+                self.assertGreater(compared, 10)
+                back = choir.torch.Transformer.of(twin).eval()
+                torch.testing.assert_close(back(tokens), logits)
+
     def test_what_choir_trained_is_routed_as_by_choir(self):
         """By thresholds and in evaluation, once there are some: each router by its own rule, gates normalized or not."""
         for router, options in (

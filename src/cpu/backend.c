@@ -8,6 +8,7 @@ static void fill_reference(ch_ops *ops, ch_compute compute) {
   ch_ref_fill_gemm(ops);
   ch_ref_fill_attention(ops);
   ch_ref_fill_attention_cached(ops);
+  ch_ref_fill_rope(ops);
   ch_ref_fill_head(ops);
   ch_ref_fill_pointwise(ops);
   ch_ref_fill_gelu(ops);

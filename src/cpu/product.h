@@ -18,8 +18,9 @@ typedef struct ch_product {
   int64_t lda, ldb, ldc;
   float *c;
   float alpha;
-  const struct ch_gelu_args *gelu; /* what C goes through next (op/op.h), or NULL; if c is NULL, it is kept nowhere */
-  int64_t element;                 /* of gelu's arrays: where C's first one belongs */
+  const struct ch_activate_args
+      *activate;   /* what C goes through next (op/op.h), or NULL; if c is NULL, it is kept nowhere */
+  int64_t element; /* of its arrays: where C's first one belongs */
 } ch_product;
 
 /* Whether a product of bf16 can be made of pairs of elements that follow each other in its depth: those that lie side

@@ -3,7 +3,6 @@
 
 #include "device/device.h"
 
-static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 static int64_t rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST_GROUPS; }
 
 /* ---- rows ---- */
@@ -63,13 +62,14 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
 
 static void embedding(ch_exec *x, const ch_embedding_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, embedding, ch_groups(a->n * a->d), .token = a->token, .w = a->w, .x = a->x, .n = a->n, .d = a->d);
+  CH_LAUNCH(x, embedding, ch_groups(a->n * a->d), .token = a->token, .w = a->w, .x = a->x, .n = a->n, .d = a->d,
+            .scale = a->scale != 0 ? a->scale : 1);
 }
 
 static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
   if (ch_counting(x)) return;
   CH_LAUNCH(x, embedding_backward, ch_groups((int64_t)CLASSES * a->d), .token = a->token, .dx = a->dx, .dw = a->dw,
-            .n = a->n, .d = a->d);
+            .n = a->n, .d = a->d, .scale = a->scale != 0 ? a->scale : 1);
 }
 
 /* ---- elements ---- */
@@ -77,28 +77,20 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
 /* Where only the device knows how many there are, enough groups for a good many. */
 static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? CH_MOST_GROUPS / 4 : ch_groups(count); }
 
-static void gelu(ch_exec *x, const ch_gelu_args *a) {
+/* The kernels gate where there is a u. */
+static const real CH_DEV *gated_by(const ch_activate_args *a) { return ch_gated(a->activation) ? a->u : NULL; }
+
+static void activate(ch_exec *x, const ch_activate_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .x16 = a->x16, .y16 = a->y16,
-            .count = a->count);
+  CH_LAUNCH(x, activate, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
+            .x16 = a->x16, .y16 = a->y16, .count = a->count, .silu = a->activation == CH_SWIGLU);
 }
 
-static void gelu_backward(ch_exec *x, const ch_gelu_args *a) {
+static void activate_backward(ch_exec *x, const ch_activate_args *a) {
   if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .dy = a->dy,
-            .dx = a->dx, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count);
-}
-
-static void glu(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y, .count = a->count,
+  CH_LAUNCH(x, activate_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
+            .dy = a->dy, .dx = a->dx, .du = a->du, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count,
             .silu = a->activation == CH_SWIGLU);
-}
-
-static void glu_backward(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  CH_LAUNCH(x, gelu_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = a->u, .y = a->y,
-            .dy = a->dy, .dx = a->dx, .du = a->du, .count = a->count, .silu = a->activation == CH_SWIGLU);
 }
 
 static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
@@ -165,30 +157,36 @@ static const int CH_DEV *put_buckets(ch_exec *x, int count, int buckets, int max
   return ch_put(&x->scratch, bucket, (size_t)count * sizeof *bucket);
 }
 
+static int group_of(int H, int kv_heads) { return H / ch_kv_heads(H, kv_heads); }
+
 static void attention(ch_exec *x, const ch_attention_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  const int CH_DEV *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
+  const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
   if (!ch_counting(x))
     CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
-              .bucket = bucket, .out = a->out, .lse = a->lse, .ld = stride(a->ld, (int64_t)a->H * a->dh), .T = a->T,
-              .H = a->H, .dh = a->dh, .scale = a->scale);
+              .bucket = bucket, .out = a->out, .lse = a->lse, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a),
+              .T = a->T, .H = a->H, .group = group_of(a->H, a->kv_heads), .dh = a->dh, .scale = a->scale);
   ch_scratch_release(x, mark);
 }
 
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   ch_marks mark = ch_scratch_mark(x);
-  int64_t rows = (int64_t)a->B * a->H * a->T, ld = stride(a->ld, (int64_t)a->H * a->dh);
-  const int CH_DEV *bucket = put_buckets(x, a->T, a->buckets, a->max_distance);
-  real CH_DEV *delta = CH_NEW(&x->scratch, real, rows), *slope = CH_NEW(&x->scratch, real, rows);
-#define SHARED_ARGS                                                                                           \
-  .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias, .bucket = bucket, .lse = a->lse, .dout = a->dout, \
-  .delta = delta, .ld = ld, .T = a->T, .H = a->H, .dh = a->dh, .scale = a->scale
+  int64_t rows = (int64_t)a->B * a->H * a->T;
+  int group = group_of(a->H, a->kv_heads);
+  const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
+  real CH_DEV *delta = CH_NEW(&x->scratch, real, rows), *slope = a->rel_bias ? CH_NEW(&x->scratch, real, rows) : NULL;
+#define SHARED_ARGS                                                                                               \
+  .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias, .bucket = bucket, .lse = a->lse, .dout = a->dout,     \
+  .delta = delta, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a), .T = a->T, .H = a->H, .group = group, \
+  .dh = a->dh, .scale = a->scale
   if (!ch_counting(x)) {
     CH_LAUNCH(x, attention_dq, rows, SHARED_ARGS, .dq = a->dq);
-    CH_LAUNCH(x, attention_dkv, rows, SHARED_ARGS, .dk = a->dk, .dv = a->dv);
-    CH_LAUNCH(x, attention_slope, rows, SHARED_ARGS, .slope = slope);
-    CH_LAUNCH(x, attention_dbias, ch_groups((int64_t)a->buckets * a->H), .slope = slope, .bucket = bucket,
-              .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
+    CH_LAUNCH(x, attention_dkv, rows / group, SHARED_ARGS, .dk = a->dk, .dv = a->dv);
+    if (a->rel_bias) {
+      CH_LAUNCH(x, attention_slope, rows, SHARED_ARGS, .slope = slope);
+      CH_LAUNCH(x, attention_dbias, ch_groups((int64_t)a->buckets * a->H), .slope = slope, .bucket = bucket,
+                .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
+    }
   }
 #undef SHARED_ARGS
   ch_scratch_release(x, mark);
@@ -199,11 +197,13 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->B + 1) * sizeof *begin);
   const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->B * sizeof *past);
   if (!ch_counting(x)) {
-    CH_LAUNCH(x, cache_append, (int64_t)a->B * a->H, .begin = begin, .past = past, .k = a->k, .v = a->v,
-              .keys = a->keys, .values = a->values, .B = a->B, .H = a->H, .dh = a->dh, .positions = a->positions);
+    int kv_heads = ch_kv_heads(a->H, a->kv_heads);
+    CH_LAUNCH(x, cache_append, (int64_t)a->B * kv_heads, .begin = begin, .past = past, .k = a->k, .v = a->v,
+              .keys = a->keys, .values = a->values, .B = a->B, .kv_heads = kv_heads, .dh = a->dh,
+              .positions = a->positions);
     CH_LAUNCH(x, attention_cached, (int64_t)a->begin[a->B] * a->H, .begin = begin, .past = past, .q = a->q,
-              .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H, .dh = a->dh,
-              .positions = a->positions, .pad = CH_BIAS_PAD, .scale = a->scale);
+              .keys = a->keys, .values = a->values, .bias = a->bias, .out = a->out, .B = a->B, .H = a->H,
+              .group = a->H / kv_heads, .dh = a->dh, .positions = a->positions, .pad = CH_BIAS_PAD, .scale = a->scale);
   }
   ch_scratch_release(x, mark);
 }
@@ -215,6 +215,18 @@ static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
     CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
               .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
   ch_scratch_release(x, mark);
+}
+
+static void rope(ch_exec *x, const ch_rope_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, rope, ch_groups(a->n * a->heads * (a->rotated / 2)), .position = a->position, .turn = a->turn, .x = a->x,
+            .n = a->n, .heads = a->heads, .dh = a->dh, .rotated = a->rotated, .back = a->back, .T = a->T);
+}
+
+static void rope_table(ch_exec *x, const ch_rope_table_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, rope_table, ch_groups((int64_t)a->positions * (a->rotated / 2)), .turn = a->turn, .theta = a->theta,
+            .positions = a->positions, .rotated = a->rotated);
 }
 
 /* ---- optimizers ---- */
@@ -265,10 +277,8 @@ void ch_device_fill_model(ch_ops *ops) {
   ops->embedding_backward = embedding_backward;
   ops->sigmoid = sigmoid;
   ops->sigmoid_backward = sigmoid_backward;
-  ops->gelu = gelu;
-  ops->gelu_backward = gelu_backward;
-  ops->glu = glu;
-  ops->glu_backward = glu_backward;
+  ops->activate = activate;
+  ops->activate_backward = activate_backward;
   ops->copy = copy;
   ops->multiply = multiply;
   ops->dropout = dropout;
@@ -279,6 +289,8 @@ void ch_device_fill_model(ch_ops *ops) {
   ops->attention_backward = attention_backward;
   ops->attention_cached = attention_cached;
   ops->attention_bias = attention_bias;
+  ops->rope = rope;
+  ops->rope_table = rope_table;
   ops->adafactor = adafactor;
   ops->adamw = adamw;
 }

@@ -86,18 +86,18 @@ static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, r
 static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   real CH_DEV *c = a->c;
-  if (a->gelu && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
+  if (a->activate && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
   product_args p = experts_of(x, a, c);
   round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
   round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
   if (!ch_counting(x)) {
     multiply_batch(x, &p, a->experts);
-    if (a->gelu) {
-      ch_gelu_args through = *a->gelu;
+    if (a->activate) {
+      ch_activate_args through = *a->activate;
       int backward = through.dx || through.dx16;
       if (!backward && through.x16) through.x = c;
       if (backward) through.dy = c;
-      (backward ? x->ops->gelu_backward : x->ops->gelu)(x, &through);
+      (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);
     }
   }
   ch_scratch_release(x, mark);

@@ -8,33 +8,45 @@
 #include "model/linear.h"
 
 /* stream += Wo Attn(RMSNorm(stream)), with what the caches hold. */
-static void attention_half(choir_session *s, ch_block *b, int n, real CH_DEV *stream) {
+static void attention_half(choir_session *s, ch_block *b, const ch_pass *p, real CH_DEV *stream) {
   ch_exec *x = &s->x;
   const ch_transformer *m = &s->net;
+  int n = p->T;
   size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *rstd = CH_NEW(&x->scratch, real, n);
-  real CH_DEV *q = CH_NEW(&x->scratch, real, (int64_t)n * m->width),
-              *k = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
-  real CH_DEV *v = CH_NEW(&x->scratch, real, (int64_t)n * m->width),
-              *out = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
-  ch_attention_in(x, m, b, n, stream, rstd, q, k, v);
+  b->rstd1 = CH_NEW(&x->scratch, real, n);
+  b->qh = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
+  b->kh = CH_NEW(&x->scratch, real, (int64_t)n * m->kv_width);
+  b->vh = CH_NEW(&x->scratch, real, (int64_t)n * m->kv_width);
+  b->att = CH_NEW(&x->scratch, real, (int64_t)n * m->width);
+  ch_attention_in(x, m, b, n, stream);
+  ch_queries in = ch_attention_queries(x, m, b, p);
   x->ops->attention_cached(x, &(ch_attention_cached_args){.B = s->slots,
                                                           .H = m->config.heads,
+                                                          .kv_heads = m->kv_heads,
                                                           .dh = m->d_head,
                                                           .positions = s->positions,
                                                           .max_rows = n,
                                                           .begin = s->begin,
                                                           .past = s->length,
                                                           .scale = (real)(1 / sqrt((double)m->d_head)),
-                                                          .q = q,
-                                                          .k = k,
-                                                          .v = v,
+                                                          .q = in.q,
+                                                          .k = in.k,
+                                                          .v = b->vh,
                                                           .keys = s->keys[b->number],
                                                           .values = s->values[b->number],
                                                           .bias = s->bias[b->number],
-                                                          .out = out});
-  ch_linear(x, b->o, n, out, stream, 1);
+                                                          .out = b->att});
+  ch_linear(x, b->o, n, b->att, stream, 1);
   ch_arena_release(&x->scratch, mark);
+}
+
+/* Where the new tokens stand in their sequences, for rope. */
+static void place(choir_session *s, ch_pass *p) {
+  if (!s->turn) return;
+  for (int b = 0; b < s->slots && !ch_counting(&s->x); b++)
+    for (int row = s->begin[b]; row < s->begin[b + 1]; row++) s->position[row] = s->length[b] + row - s->begin[b];
+  p->turn = s->turn;
+  p->position = ch_put(&s->x.tape, s->position, (size_t)p->T * sizeof *s->position);
 }
 
 static void all_logits(choir_session *s, int n, const real CH_DEV *stream, real *all) {
@@ -74,15 +86,17 @@ void ch_session_pass(choir_session *s, real *all) {
   ch_pass pass = {.B = 1, .T = n, .route = {.causal = s->causal}};
   ch_pass_begin(x, &s->net, &pass);
   pass.route.token = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
+  place(s, &pass);
   x->ops->embedding(x, &(ch_embedding_args){.n = n,
                                             .d = (int)d,
                                             .V = s->net.config.vocab_size,
+                                            .scale = (real)s->net.config.embed_scale,
                                             .token = pass.route.token,
                                             .w = s->net.embed->w,
                                             .x = stream});
   for (int l = 0; l < s->net.config.layers; l++) {
     size_t layer_mark = ch_arena_mark(&x->tape);
-    attention_half(s, &s->net.block[l], n, stream);
+    attention_half(s, &s->net.block[l], &pass, stream);
     ch_ffn_forward(x, &s->net, &s->net.block[l], &pass, stream, mid);
     ch_arena_release(&x->tape, layer_mark);
     real CH_DEV *other = stream;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/reserved.h"
 #include "base/threads.h"
+#include "model/attention.h"
 #include "moe/route_stats.h"
 
 static int check_options(const choir_model *model, const choir_session_options *o) {
@@ -41,7 +42,9 @@ static int borrow(choir_session *s) {
   s->until = calloc(slots + 1, sizeof *s->until);
   s->last = calloc(slots, sizeof *s->last);
   s->token = calloc((size_t)s->chunk, sizeof *s->token);
-  if (!s->net.block || !s->net.stats || !s->bias || !s->length || !s->begin || !s->until || !s->last || !s->token)
+  s->position = calloc((size_t)s->chunk, sizeof *s->position);
+  if (!s->net.block || !s->net.stats || !s->bias || !s->length || !s->begin || !s->until || !s->last || !s->token ||
+      !s->position)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
   s->keys = s->bias + layers;
   s->values = s->keys + layers;
@@ -53,9 +56,10 @@ static int borrow(choir_session *s) {
 static void allocate(choir_session *s) {
   const ch_transformer *m = &s->net;
   int64_t bias = (int64_t)m->config.heads * (s->positions + CH_BIAS_PAD),
-          cache = (int64_t)s->slots * s->positions * m->width;
+          cache = (int64_t)s->slots * s->positions * m->kv_width;
+  if (m->rotated) s->turn = CH_NEW(&s->memory, real, (int64_t)s->positions * m->rotated);
   for (int l = 0; l < m->config.layers; l++) {
-    s->bias[l] = CH_NEW(&s->memory, real, bias);
+    if (m->block[l].rel_bias) s->bias[l] = CH_NEW(&s->memory, real, bias);
     s->keys[l] = CH_NEW(&s->memory, real, cache);
     s->values[l] = CH_NEW(&s->memory, real, cache);
   }
@@ -89,7 +93,8 @@ static int create(choir_session *s, const choir_session_options *o) {
   CH_TRY(ch_exec_commit(&s->x));
   if (model->stale) ch_model_round_weights(s->model, &s->x);
   const choir_model_config *c = &s->net.config;
-  for (int l = 0; l < c->layers; l++)
+  if (s->turn) ch_rope_turn(&s->x, &s->net, s->positions, s->turn);
+  for (int l = 0; l < c->layers && !s->turn; l++)
     s->x.ops->attention_bias(&s->x, &(ch_attention_bias_args){.H = c->heads,
                                                               .buckets = c->rel_buckets,
                                                               .max_distance = c->rel_max_distance,
@@ -125,6 +130,7 @@ void choir_session_free(choir_session *s) {
   free(s->until);
   free(s->last);
   free(s->token);
+  free(s->position);
   free(s);
 }
 

@@ -11,14 +11,16 @@ struct choir_session {
   ch_exec x;
   int slots, positions, chunk;
   int causal;                   /* the model's routing when the session was made */
-  ch_arena memory;              /* of the next three */
-  real CH_DEV **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance */
-  real CH_DEV **keys, **values; /* [L] -> [slots,H,positions,dh] */
+  ch_arena memory;              /* of the next four */
+  real CH_DEV *turn;            /* of rope, by position; or NULL */
+  real CH_DEV **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance, or NULL */
+  real CH_DEV **keys, **values; /* [L] -> [slots,kv_heads,positions,dh] */
   int *length;                  /* [slots] tokens that the caches hold */
   int *begin;                   /* [slots+1] rows of the pass at hand */
   int64_t *until;               /* [slots+1] the same over the whole call */
   real **last;                  /* [slots] where logits go, of the pass at hand: the caller's */
   int32_t *token;               /* [chunk] of the pass at hand */
+  int32_t *position;            /* [chunk] of each of them */
 };
 
 /* One pass: slot b takes the tokens token[begin[b]] .. token[begin[b+1]-1], `chunk` of all slots at most. The logits

@@ -6,55 +6,116 @@
 #include "model/linear.h"
 #include "model/shards.h"
 
-static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p,
+                                        const ch_queries *in) {
   return (ch_attention_args){.B = p->B,
                              .T = p->T,
                              .H = m->config.heads,
+                             .kv_heads = m->kv_heads,
                              .dh = m->d_head,
                              .scale = (real)(1 / sqrt((double)m->d_head)),
-                             .q = b->qh,
-                             .k = b->kh,
+                             .q = in->q,
+                             .k = in->k,
                              .v = b->vh,
-                             .rel_bias = b->rel_bias->w,
+                             .rel_bias = b->rel_bias ? b->rel_bias->w : NULL,
                              .buckets = m->config.rel_buckets,
                              .max_distance = m->config.rel_max_distance,
                              .out = b->att,
                              .lse = b->lse};
 }
 
-void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in,
-                     real CH_DEV *rstd, real CH_DEV *q, real CH_DEV *k, real CH_DEV *v) {
+void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in) {
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * m->config.d_model);
-  ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, in, rstd, normed);
+  ch_rmsnorm_args norm = ch_norm_args(m, b->attn_norm, n, in, b->rstd1, normed);
   x->ops->rmsnorm(x, &norm);
-  ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, normed, (real CH_DEV *const[]){q, k, v});
+  ch_linears(x, 3, (const ch_param *const[]){b->q, b->k, b->v}, n, normed, (real CH_DEV *const[]){b->qh, b->kh, b->vh});
   ch_arena_release(&x->scratch, mark);
+}
+
+/* ---- queries and keys: [n,heads,dh], each head's row normalised by itself, then turned ---- */
+
+void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn) {
+  x->ops->rope_table(x,
+                     &(ch_rope_table_args){
+                         .positions = positions, .rotated = m->rotated, .theta = m->config.rope_theta, .turn = turn});
+}
+
+static void turn(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads, int back, real CH_DEV *rows) {
+  if (m->rotated)
+    x->ops->rope(x, &(ch_rope_args){.n = (int64_t)p->B * p->T,
+                                    .heads = heads,
+                                    .dh = m->d_head,
+                                    .rotated = m->rotated,
+                                    .back = back,
+                                    .T = p->T,
+                                    .position = p->position,
+                                    .turn = p->turn,
+                                    .x = rows});
+}
+
+static real CH_DEV *prepare(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,
+                            real CH_DEV *rows, ch_rmsnorm_args *norm) {
+  int64_t n = (int64_t)p->B * p->T * heads;
+  if (w) {
+    *norm = (ch_rmsnorm_args){.n = n, .d = m->d_head, .eps = (real)m->config.norm_eps, .x = rows, .w = w->w};
+    norm->y = rows = CH_NEW(&x->scratch, real, n * m->d_head);
+    norm->rstd = CH_NEW(&x->scratch, real, n);
+    x->ops->rmsnorm(x, norm);
+  }
+  turn(x, m, p, heads, 0, rows);
+  return rows;
+}
+
+ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p) {
+  ch_queries in = {0};
+  in.q = prepare(x, m, p, b->q_norm, m->config.heads, b->qh, &in.q_norm);
+  in.k = prepare(x, m, p, b->k_norm, m->kv_heads, b->kh, &in.k_norm);
+  return in;
+}
+
+/* From the gradient `d` of prepared rows to that of what they were made of, which takes the place of one of the two; dw
+ * is the norm's. */
+static real CH_DEV *prepare_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int heads,
+                                     ch_rmsnorm_args *norm, real CH_DEV *d, real CH_DEV *dw) {
+  turn(x, m, p, heads, 1, d);
+  if (!norm->w) return d;
+  norm->dy = d;
+  norm->dx = norm->y;
+  norm->dw = dw;
+  x->ops->rmsnorm_backward(x, norm);
+  return norm->dx;
 }
 
 void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
                           real CH_DEV *out) {
-  int64_t n = (int64_t)p->B * p->T, width = m->width;
+  int64_t n = (int64_t)p->B * p->T;
   b->rstd1 = CH_NEW(&x->tape, real, n);
-  b->qh = CH_NEW(&x->tape, real, n * width);
-  b->kh = CH_NEW(&x->tape, real, n * width);
-  b->vh = CH_NEW(&x->tape, real, n * width);
-  b->att = CH_NEW(&x->tape, real, n * width);
+  b->qh = CH_NEW(&x->tape, real, n * m->width);
+  b->kh = CH_NEW(&x->tape, real, n * m->kv_width);
+  b->vh = CH_NEW(&x->tape, real, n * m->kv_width);
+  b->att = CH_NEW(&x->tape, real, n * m->width);
   b->lse = CH_NEW(&x->tape, real, n * m->config.heads);
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *added = ch_half_begin(x, m, p, in, out);
   ch_pass part = ch_shard_of_pass(p);
   int64_t rows = (int64_t)part.B * p->T, d = m->config.d_model;
   for (int i = 0; i < ch_pass_shards(p); i++) {
+    size_t shard_mark = ch_arena_mark(&x->scratch);
     ch_block s = ch_shard_of_block(m, b, &part, i);
-    ch_attention_in(x, m, &s, rows, in + i * rows * d, s.rstd1, s.qh, s.kh, s.vh);
-    ch_attention_args attention = attention_args(m, &s, &part);
+    ch_attention_in(x, m, &s, rows, in + i * rows * d);
+    ch_queries prepared = ch_attention_queries(x, m, &s, &part);
+    ch_attention_args attention = attention_args(m, &s, &part, &prepared);
     x->ops->attention(x, &attention);
+    ch_arena_release(&x->scratch, shard_mark);
     ch_linear(x, s.o, rows, s.att, added + i * rows * d, 1);
   }
   ch_half_end(x, m, p, 2 * b->number + CH_DROP_ATTENTION, added, out);
   ch_arena_release(&x->scratch, mark);
 }
+
+/* What is summed over shards; the last three where the layer has them. */
+enum { DO, DV, DK, DQ, DNORM, DREL_BIAS, DQ_NORM, DK_NORM, GRADIENTS };
 
 typedef struct {
   const ch_transformer *m;
@@ -62,29 +123,33 @@ typedef struct {
   ch_pass pass; /* over one shard */
   const real CH_DEV *dadded;
   real CH_DEV *dx;
+  int place[GRADIENTS]; /* where each stands among the sums */
 } backward;
-
-enum { DO, DV, DK, DQ, DREL_BIAS, DNORM, GRADIENTS };
 
 static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *const *g, int accumulate) {
   const backward *c = context;
   const ch_transformer *m = c->m;
-  const ch_block b = ch_shard_of_block(m, c->b, &c->pass, shard);
-  int64_t n = (int64_t)c->pass.B * c->pass.T, d = m->config.d_model, width = m->width;
+  const ch_pass *p = &c->pass;
+  const ch_block b = ch_shard_of_block(m, c->b, p, shard);
+  int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *datt = CH_NEW(&x->scratch, real, n * width), *dq = CH_NEW(&x->scratch, real, n * width),
-              *dk = CH_NEW(&x->scratch, real, n * width), *dv = CH_NEW(&x->scratch, real, n * width);
+  real CH_DEV *datt = CH_NEW(&x->scratch, real, n * m->width), *dq = CH_NEW(&x->scratch, real, n * m->width),
+              *dk = CH_NEW(&x->scratch, real, n * m->kv_width), *dv = CH_NEW(&x->scratch, real, n * m->kv_width);
   real CH_DEV *normed = CH_NEW(&x->scratch, real, n * d), *dnormed = CH_NEW(&x->scratch, real, n * d);
   ch_linear_backward(x, b.o, n, b.att, c->dadded + shard * n * d, datt, 0, g[DO], accumulate);
-  ch_attention_args attention = attention_args(m, &b, &c->pass);
+  ch_queries in = {.q = b.qh, .k = b.kh};
+  if (b.q_norm) in = ch_attention_queries(x, m, &b, p); /* cheaper to do again than to keep */
+  ch_attention_args attention = attention_args(m, &b, p, &in);
   attention.dout = datt;
   attention.dq = dq;
   attention.dk = dk;
   attention.dv = dv;
-  attention.drel_bias = g[DREL_BIAS];
+  attention.drel_bias = g[c->place[DREL_BIAS]];
   x->ops->attention_backward(x, &attention);
+  dq = prepare_backward(x, m, p, m->config.heads, &in.q_norm, dq, g[c->place[DQ_NORM]]);
+  dk = prepare_backward(x, m, p, m->kv_heads, &in.k_norm, dk, g[c->place[DK_NORM]]);
   ch_rmsnorm_args norm = ch_norm_args(m, b.attn_norm, n, b.x, b.rstd1, normed);
-  x->ops->rmsnorm(x, &norm); /* cheaper to do again than to keep */
+  x->ops->rmsnorm(x, &norm); /* this one too */
   ch_linear_backward(x, b.v, n, normed, dv, dnormed, 0, g[DV], accumulate);
   ch_linear_backward(x, b.k, n, normed, dk, dnormed, 1, g[DK], accumulate);
   ch_linear_backward(x, b.q, n, normed, dq, dnormed, 1, g[DQ], accumulate);
@@ -95,9 +160,14 @@ static void shard_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
 void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {
   size_t mark = ch_arena_mark(&x->scratch);
   const real CH_DEV *dadded = ch_half_backward(x, m, p, 2 * b->number + CH_DROP_ATTENTION, dx);
-  backward c = {m, b, ch_shard_of_pass(p), dadded, dx};
-  const ch_sum sum[GRADIENTS] = {ch_sum_of(b->o), ch_sum_of(b->v),        ch_sum_of(b->k),
-                                 ch_sum_of(b->q), ch_sum_of(b->rel_bias), ch_sum_of(b->attn_norm)};
-  ch_sum_shards(x, ch_pass_shards(p), sum, GRADIENTS, p->accumulate, shard_backward, &c);
+  backward c = {.m = m, .b = b, .pass = ch_shard_of_pass(p), .dadded = dadded, .dx = dx};
+  const ch_param *const w[GRADIENTS] = {b->o, b->v, b->k, b->q, b->attn_norm, b->rel_bias, b->q_norm, b->k_norm};
+  ch_sum sum[GRADIENTS];
+  int count = 0;
+  for (int i = 0; i < GRADIENTS; i++) {
+    c.place[i] = w[i] ? count : 0;
+    if (w[i]) sum[count++] = ch_sum_of(w[i]);
+  }
+  ch_sum_shards(x, ch_pass_shards(p), sum, count, p->accumulate, shard_backward, &c);
   ch_arena_release(&x->scratch, mark);
 }

@@ -228,11 +228,30 @@ int choir_config_set(choir_config *config, const char *key, const char *value) {
 
 /* ---- what no single field shows ---- */
 
+/* As other programs count the columns of rope: rounded down, and then in pairs. */
+static int check_rope(const choir_model_config *m) {
+  int rotated = ch_config_rotated(m);
+  if (!ch_config_has_rope(m) && (m->rope_theta != 1e4 || m->rope_fraction != 1))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.rope_theta is %g and model.rope_fraction %g, which model.position '%s' does not read: leave "
+                    "them out, or set model.position to rope",
+                    m->rope_theta, m->rope_fraction, m->position);
+  if (ch_config_has_rope(m) && (rotated < 2 || rotated % 2))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.rope_fraction is %g, of heads of %d columns %d: must be an even number of them, at least 2",
+                    m->rope_fraction, ch_config_d_head(m), rotated);
+  return CHOIR_OK;
+}
+
 static int check_attention(const choir_model_config *m) {
   if (!m->d_head && m->d_model % m->heads)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "model.d_model is %d and model.heads %d: d_model must be divisible by heads, or model.d_head given",
                     m->d_model, m->heads);
+  if (ch_config_kv_heads(m) > m->heads || m->heads % ch_config_kv_heads(m))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "model.kv_heads is %d: must divide model.heads, which is %d", m->kv_heads,
+                    m->heads);
+  CH_TRY(check_rope(m));
   if (m->rel_max_distance <= m->rel_buckets / 2)
     return ch_error(
         CHOIR_ERROR_ARGUMENT,

@@ -42,9 +42,12 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
 }
 
 /* y from what forward left, of `count` elements from `first` on; more for backward. */
-static ch_gelu_args activation_of(const ch_dense *f, int64_t first, int64_t count, real CH_DEV *y) {
-  if (!f->gate) return (ch_gelu_args){.count = count, .x = f->u + first, .y = y};
-  return (ch_gelu_args){.activation = f->activation, .count = count, .x = f->g + first, .u = f->u + first, .y = y};
+static ch_activate_args activation_of(const ch_dense *f, int64_t first, int64_t count, real CH_DEV *y) {
+  return (ch_activate_args){.activation = f->activation,
+                            .count = count,
+                            .x = (f->gate ? f->g : f->u) + first,
+                            .u = f->gate ? f->u + first : NULL,
+                            .y = y};
 }
 
 /* out += act(normed Wup^T) Wdown^T, or (act(normed Wgate^T) * (normed Wup^T)) Wdown^T. */
@@ -56,14 +59,14 @@ static void dense_forward(ch_exec *x, ch_dense *f, const ch_pass *p, const real 
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h);
   for (int i = 0; i < ch_pass_shards(p); i++) {
-    ch_gelu_args a = activation_of(f, i * n * h, n * h, y);
+    ch_activate_args a = activation_of(f, i * n * h, n * h, y);
     real CH_DEV *u = f->u + i * n * h;
     if (f->gate)
       ch_linears(x, 2, (const ch_param *const[]){f->gate, f->up}, n, normed + i * n * d,
                  (real CH_DEV *const[]){f->g + i * n * h, u});
     else
       ch_linear(x, f->up, n, normed + i * n * d, u, 0);
-    (f->gate ? x->ops->glu : x->ops->gelu)(x, &a);
+    x->ops->activate(x, &a);
     ch_linear(x, f->down, n, y, out + i * n * d, 1);
   }
   ch_arena_release(&x->scratch, mark);
@@ -88,12 +91,12 @@ static void dense_backward(ch_exec *x, void *context, int shard, real CH_DEV *co
   const real CH_DEV *normed = c->norm->y + first, *dout = c->dadded + first;
   size_t mark = ch_arena_mark(&x->scratch);
   real CH_DEV *y = CH_NEW(&x->scratch, real, n * h), *dy = CH_NEW(&x->scratch, real, n * h);
-  ch_gelu_args a = activation_of(f, at, n * h, y);
+  ch_activate_args a = activation_of(f, at, n * h, y);
   a.dy = dy;
   a.dx = (f->gate ? f->g : f->u) + at;
   a.du = f->u + at;
   ch_linear_backward(x, f->down, n, NULL, dout, dy, 0, NULL, 0);
-  (f->gate ? x->ops->glu_backward : x->ops->gelu_backward)(x, &a);
+  x->ops->activate_backward(x, &a);
   ch_linear_backward(x, f->down, n, y, dout, NULL, 0, dw[DDOWN], accumulate);
   int add = c->b->moe >= 0;
   if (f->gate) ch_linear_backward(x, f->gate, n, normed, a.dx, c->dnormed + first, add, dw[DGATE], accumulate);

@@ -15,6 +15,10 @@ static const char *const *schedules(void) {
   static const char *const names[] = {"inverse_sqrt", "cosine", NULL};
   return names;
 }
+static const char *const *positions(void) {
+  static const char *const names[] = {"relative", "rope", NULL};
+  return names;
+}
 static const char *const *computes(void) { return ch_compute_names; }
 static const char *const *pools(void) { return ch_router_pools; }
 static const char *const *solvers(void) { return ch_router_solvers; }
@@ -45,6 +49,21 @@ const ch_field ch_fields[] = {
      .help = "buckets of the relative position bias"},
     {"model.rel_max_distance", CH_FIELD_INTEGER, MODEL(rel_max_distance), 128, 2, 1 << 24,
      .help = "from here on all distances share the last bucket"},
+    {.path = "model.position",
+     .kind = CH_FIELD_WORD,
+     .offset = MODEL(position),
+     .word = "relative",
+     .words = positions,
+     .help = "how attention knows distances: a learned bias by distance, or rotary queries and keys"},
+    {"model.rope_theta", CH_FIELD_NUMBER, MODEL(rope_theta), 1e4, 1, 1e9, .help = "base of rope's wavelengths"},
+    {"model.rope_fraction", CH_FIELD_NUMBER, MODEL(rope_fraction), 1, 0, 1, 1,
+     .help = "share of a head's width that rope turns, from its front"},
+    {"model.kv_heads", CH_FIELD_INTEGER, MODEL(kv_heads), 0, 0, 1 << 12,
+     .help = "heads of keys and values, a divisor of heads; 0: as many"},
+    {"model.qk_norm", CH_FIELD_FLAG, MODEL(qk_norm), 0, 0, 1, .help = "RMSNorm of each head's queries and keys"},
+    {"model.tied", CH_FIELD_FLAG, MODEL(tied), 1, 0, 1, .help = "the head's weight is the embedding's"},
+    {"model.embed_scale", CH_FIELD_NUMBER, MODEL(embed_scale), 1, 0, 1e6, 1, .help = "factor of the embedding"},
+    {"model.head_scale", CH_FIELD_NUMBER, MODEL(head_scale), 0, 0, 1e6, .help = "factor of the logits; 0: 1/sqrt(d)"},
     {"model.norm_eps", CH_FIELD_NUMBER, MODEL(norm_eps), 1e-6, 0, 1, 1, .help = "epsilon of RMSNorm"},
     {.path = "model.activation",
      .kind = CH_FIELD_WORD,

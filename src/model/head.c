@@ -1,4 +1,4 @@
-/* The last norm and the tied head, on all positions or on those whose logits are wanted. */
+/* The last norm and the head, on all positions or on those whose logits are wanted. */
 #include "model/head.h"
 
 #include <math.h>
@@ -6,7 +6,10 @@
 #include "model/linear.h"
 #include "model/shards.h"
 
-static real scale_of(const ch_transformer *m) { return (real)(1 / sqrt((double)m->config.d_model)); }
+static real scale_of(const ch_transformer *m) {
+  double scale = m->config.head_scale;
+  return (real)(scale > 0 ? scale : 1 / sqrt((double)m->config.d_model));
+}
 
 /* How many logits, and targets, there are a pass. */
 static int64_t logit_rows(const ch_pass *p) { return p->row ? p->rows : (int64_t)p->B * p->T; }
@@ -48,7 +51,7 @@ typedef struct {
   real CH_DEV *logits;   /* or NULL */
 } task;
 
-enum { DEMBED, DNORM, GRADIENTS };
+enum { DHEAD, DNORM, GRADIENTS };
 
 static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const *dw, int accumulate) {
   const task *c = context;
@@ -66,15 +69,15 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
                                   .V = V,
                                   .scale = scale_of(m),
                                   .x = normed,
-                                  .w = m->embed->w,
-                                  .w16 = m->embed->w16,
+                                  .w = m->head->w,
+                                  .w16 = m->head->w16,
                                   .target = c->target ? c->target + first : NULL,
                                   .loss_sum = p->shard_loss + shard,
                                   .loss_total = p->sums + CH_PASS_GUARD,
                                   .logits = c->logits ? c->logits + first * V : NULL,
                                   .weight = p->weight,
                                   .dx = dnormed,
-                                  .dw = dw[DEMBED],
+                                  .dw = dw[DHEAD],
                                   .accumulate = accumulate,
                                   .drawn_twice = p->drawn_twice,
                                   .consistency_sum = p->sums + CH_PASS_CONSISTENCY,
@@ -88,7 +91,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
 
 /* Without gradients there is nothing to sum. */
 static void all_shards(ch_exec *x, const task *c) {
-  const ch_sum sum[GRADIENTS] = {ch_sum_of(c->m->embed), ch_sum_of(c->m->final_norm)};
+  const ch_sum sum[GRADIENTS] = {ch_sum_of(c->m->head), ch_sum_of(c->m->final_norm)};
   real CH_DEV *const none[GRADIENTS] = {NULL, NULL};
   int shards = ch_pass_shards(c->p);
   if (c->p->gradients)
@@ -108,8 +111,8 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
                                   .k = d,
                                   .trans_b = 1,
                                   .a = normed,
-                                  .b = m->embed->w,
-                                  .b16 = m->embed->w16,
+                                  .b = m->head->w,
+                                  .b16 = m->head->w16,
                                   .c = logits,
                                   .alpha = scale_of(m)});
   ch_arena_release(&x->scratch, mark);

@@ -4,7 +4,7 @@
 
 #include "model/transformer.h"
 
-/* The last norm and the tied head: loss, logits, and in dx the gradient of the last layer's output. */
+/* The last norm and the head: loss, logits, and in dx the gradient of the last layer's output. */
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx);
 
 /* The same for logits [n,V] alone, of n rows that inference puts together: one product, which the executor may be told

@@ -74,14 +74,21 @@ static void add_all(ch_params *params, int most, int layer, const row *rows, int
 
 /* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
 static void add_attention(ch_params *params, int most, int layer, const choir_model_config *c) {
-  int64_t d = c->d_model, inner = (int64_t)c->heads * ch_config_d_head(c);
+  int64_t d = c->d_model, d_head = ch_config_d_head(c), inner = c->heads * d_head,
+          shared = ch_config_kv_heads(c) * d_head;
   double in = 1 / sqrt((double)d), out = 1 / sqrt((double)inner);
-  const row rows[] = {
-      {"attn_norm.weight", 1, {d}, 0, PLAIN},        {"attn.q.weight", 2, {inner, d}, in, MATRIX},
-      {"attn.k.weight", 2, {inner, d}, in, MATRIX},  {"attn.v.weight", 2, {inner, d}, in, MATRIX},
-      {"attn.o.weight", 2, {d, inner}, out, MATRIX}, {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN},
-      {"ffn_norm.weight", 1, {d}, 0, PLAIN}};
-  ADD(params, most, layer, rows);
+  const row products[] = {{"attn_norm.weight", 1, {d}, 0, PLAIN},
+                          {"attn.q.weight", 2, {inner, d}, in, MATRIX},
+                          {"attn.k.weight", 2, {shared, d}, in, MATRIX},
+                          {"attn.v.weight", 2, {shared, d}, in, MATRIX},
+                          {"attn.o.weight", 2, {d, inner}, out, MATRIX}};
+  const row norms[] = {{"attn.q_norm.weight", 1, {d_head}, 0, PLAIN}, {"attn.k_norm.weight", 1, {d_head}, 0, PLAIN}};
+  const row bias = {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN},
+            norm = {"ffn_norm.weight", 1, {d}, 0, PLAIN};
+  ADD(params, most, layer, products);
+  if (c->qk_norm) ADD(params, most, layer, norms);
+  if (!ch_config_has_rope(c)) add(params, most, layer, &bias);
+  add(params, most, layer, &norm);
 }
 
 /* A dense layer's matrices, or those of shared experts: hidden width h. Without a gate there is only the way up. */
@@ -123,7 +130,9 @@ static void add_buffers(ch_params *params, int most, int layer, const choir_mode
 
 static void add_model(ch_params *params, int most, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model;
-  const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, MATRIX}, norm = {"final_norm.weight", 1, {d}, 0, PLAIN};
+  const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, c->tied ? MATRIX : PLAIN},
+            norm = {"final_norm.weight", 1, {d}, 0, PLAIN},
+            head = {"head.weight", 2, {c->vocab_size, d}, 1 / sqrt((double)d), MATRIX};
   params->count = 0;
   add(params, most, -1, &embed);
   for (int layer = 0; layer < c->layers; layer++) {
@@ -134,6 +143,7 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
       add_ffn(params, most, layer, c, "ffn", c->d_hidden, c->activation);
   }
   add(params, most, -1, &norm);
+  if (!c->tied) add(params, most, -1, &head);
   int trained = params->count;
   for (int layer = 0; layer < c->layers; layer++)
     if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, router);

@@ -2,6 +2,8 @@
 #ifndef CH_MODEL_PARAM_H
 #define CH_MODEL_PARAM_H
 
+#include <string.h>
+
 #include "base/arena.h"
 #include "base/names.h"
 #include "base/real.h"
@@ -11,6 +13,13 @@
 /* Width of one head: given, or d/H. */
 static inline int ch_config_d_head(const choir_model_config *c) {
   return c->d_head ? c->d_head : c->d_model / c->heads;
+}
+
+static inline int ch_config_kv_heads(const choir_model_config *c) { return c->kv_heads ? c->kv_heads : c->heads; }
+static inline int ch_config_has_rope(const choir_model_config *c) { return !strcmp(c->position, "rope"); }
+/* Columns of a head that rope turns. */
+static inline int ch_config_rotated(const choir_model_config *c) {
+  return (int)(c->rope_fraction * ch_config_d_head(c));
 }
 
 /* Hidden width of one expert: given, or that of the dense layers. */
@@ -82,7 +91,8 @@ typedef struct ch_params {
 } ch_params;
 
 /* Builds the table of a checked config, names and shapes only, in the order of the model: embed, layers 0..,
- * final_norm. CHOIR_ERROR_ARGUMENT: more parameters than can be counted; vocab_size 0 gives an empty embedding. */
+ * final_norm, and the head where it has a weight of its own. CHOIR_ERROR_ARGUMENT: more parameters than can be counted;
+ * vocab_size 0 gives an empty embedding. */
 int ch_params_build(const choir_model_config *config, ch_params *params);
 void ch_params_free(ch_params *params);
 

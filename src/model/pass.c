@@ -28,6 +28,8 @@ static void bind_block(ch_transformer *m, ch_block *b, int layer) {
   b->k = layer_param(p, layer, "attn.k.weight");
   b->v = layer_param(p, layer, "attn.v.weight");
   b->o = layer_param(p, layer, "attn.o.weight");
+  b->q_norm = layer_param(p, layer, "attn.q_norm.weight");
+  b->k_norm = layer_param(p, layer, "attn.k_norm.weight");
   b->rel_bias = layer_param(p, layer, "attn.rel_bias");
   b->ffn_norm = layer_param(p, layer, "ffn_norm.weight");
   b->router = layer_param(p, layer, "moe.router.weight");
@@ -48,6 +50,9 @@ int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {
   if (!m->router) return CHOIR_ERROR_ARGUMENT;
   m->d_head = ch_config_d_head(config);
   m->width = m->d_head * config->heads;
+  m->kv_heads = ch_config_kv_heads(config);
+  m->kv_width = m->d_head * m->kv_heads;
+  m->rotated = ch_config_has_rope(config) ? ch_config_rotated(config) : 0;
   CH_TRY(ch_params_build(config, &m->params));
   m->block = calloc((size_t)config->layers, sizeof *m->block);
   m->stats = calloc((size_t)config->layers, sizeof *m->stats);
@@ -57,6 +62,7 @@ int ch_transformer_create(const choir_model_config *config, ch_transformer *m) {
   }
   m->embed = (ch_param *)ch_params_find(&m->params, "embed.weight");
   m->final_norm = (ch_param *)ch_params_find(&m->params, "final_norm.weight");
+  m->head = config->tied ? m->embed : (ch_param *)ch_params_find(&m->params, "head.weight");
   for (int l = 0; l < config->layers; l++) bind_block(m, &m->block[l], l);
   for (int i = 0; i < m->moe_layers; i++)
     if (ch_route_stats_alloc(config->experts, &m->stats[i])) {
@@ -96,7 +102,7 @@ static void clean_tokens(ch_exec *x, ch_pass *p) {
 }
 
 /* Readies the gradients of a layer, -1 being what is outside the layers, for being written. Those of products are set
- * when they come (the embedding's by the head, to which the lookup's are added); the small rest are sums and start
+ * when they come (a tied embedding's by the head, to which the lookup's are added); the small rest are sums and start
  * from 0. */
 static void begin_gradients(ch_exec *x, const ch_params *params, const ch_pass *p, int layer) {
   for (int i = ch_params_first(params, layer); i < params->count && !p->accumulate; i++) {
@@ -197,11 +203,17 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   ch_pass_begin(x, m, all);
   clean_tokens(x, all);
   ch_pass own = of_rank(x, m, all), *p = &own;
+  if (m->rotated) {
+    real CH_DEV *turn = CH_NEW(&x->tape, real, (int64_t)p->T * m->rotated);
+    ch_rope_turn(x, m, p->T, turn);
+    p->turn = turn;
+  }
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
   ch_embedding_args embedding = {.n = n,
                                  .d = (int)d,
                                  .V = m->config.vocab_size,
+                                 .scale = (real)m->config.embed_scale,
                                  .token = p->route.token + x->comm->rank * n,
                                  .w = m->embed->w,
                                  .x = stream};

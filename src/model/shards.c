@@ -10,13 +10,13 @@ ch_pass ch_shard_of_pass(const ch_pass *p) {
 }
 
 ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number) {
-  int64_t row = (int64_t)number * shard->B * shard->T, d = m->config.d_model, width = m->width;
+  int64_t row = (int64_t)number * shard->B * shard->T, d = m->config.d_model, width = m->width, kv_width = m->kv_width;
   ch_block s = *b;
   s.x += row * d;
   s.rstd1 += row;
   s.qh += row * width;
-  s.kh += row * width;
-  s.vh += row * width;
+  s.kh += row * kv_width;
+  s.vh += row * kv_width;
   s.att += row * width;
   s.lse += row * m->config.heads;
   return s;

@@ -20,29 +20,34 @@ typedef struct ch_dense {
 typedef struct ch_block {
   int number; /* 0-based */
   int moe;    /* 0-based number among the MoE layers, or -1: dense */
-  ch_param *attn_norm, *q, *k, *v, *o, *rel_bias, *ffn_norm;
+  ch_param *attn_norm, *q, *k, *v, *o, *ffn_norm;
+  ch_param *q_norm, *k_norm;       /* NULL without */
+  ch_param *rel_bias;              /* NULL where position is rope's */
   ch_dense dense;                  /* the whole of a dense layer, the shared experts of a MoE layer; up NULL: none */
   ch_param *router, *w1, *w2, *w3; /* MoE; router NULL where none is learned, w3 where nothing is gated */
   ch_param *thresholds;            /* NULL where the router keeps none */
   /* the tape */
-  real CH_DEV *x;                  /* [n,d] input of the layer */
-  real CH_DEV *rstd1;              /* [n] */
-  real CH_DEV *qh, *kh, *vh, *att; /* [n,H*dh] */
-  real CH_DEV *lse;                /* [B,H,T] */
-  real CH_DEV *mid;                /* [n,d] after attention */
-  real CH_DEV *rstd2;              /* [n] */
+  real CH_DEV *x;        /* [n,d] input of the layer */
+  real CH_DEV *rstd1;    /* [n] */
+  real CH_DEV *qh, *att; /* [n,H*dh] queries, before their norm; else as scores take them */
+  real CH_DEV *kh, *vh;  /* [n,kv_heads*dh] likewise */
+  real CH_DEV *lse;      /* [B,H,T] */
+  real CH_DEV *mid;      /* [n,d] after attention */
+  real CH_DEV *rstd2;    /* [n] */
   ch_moe_saved saved;
 } ch_block;
 
 typedef struct ch_transformer {
   choir_model_config config;
   const ch_router *router;
-  int d_head, width; /* of one head; H * d_head */
+  int d_head, width;      /* of one head; H * d_head */
+  int kv_heads, kv_width; /* kv_heads * d_head */
+  int rotated;            /* columns of a head that rope turns; 0: there is none */
   int moe_layers;
   ch_params params;
-  ch_param *embed, *final_norm;
-  ch_block *block;          /* [L] */
-  choir_route_stats *stats; /* [moe_layers] sums since ch_transformer_clear_stats */
+  ch_param *embed, *final_norm, *head; /* head: perhaps the embedding */
+  ch_block *block;                     /* [L] */
+  choir_route_stats *stats;            /* [moe_layers] sums since ch_transformer_clear_stats */
 } ch_transformer;
 
 /* Numbers that a pass leaves for the host in one array on the device: these, then CH_TALLY_SUMS of every MoE layer,
@@ -71,9 +76,11 @@ typedef struct ch_pass {
   int observe;     /* fold cut-offs or centroids into what the router keeps */
   const ch_routing_hook *hook; /* sees every MoE layer's routing; or NULL */
   real weight, aux_scale;
-  double dropout;       /* while training: of the embedding and of what each half of a layer adds to the stream */
-  uint64_t seed, micro; /* of jitter, sampling and dropout: functions of (seed, micro-batch number) */
-  real *logits;         /* [rows or B*T,V] host, or NULL */
+  double dropout;          /* while training: of the embedding and of what each half of a layer adds to the stream */
+  const real CH_DEV *turn; /* of rope, by position */
+  const int32_t CH_DEV *position; /* of every row; or NULL: of row t it is t % T */
+  uint64_t seed, micro;           /* of jitter, sampling and dropout: functions of (seed, micro-batch number) */
+  real *logits;                   /* [rows or B*T,V] host, or NULL */
   /* Called as soon as the gradients of a layer are complete, the last layer first, and before the next one's begin,
    * which may stand on the same memory; or NULL. */
   void (*ready)(void *context, const struct ch_pass *pass, int layer);

@@ -34,29 +34,35 @@ static void multiply(ch_exec *x, const work *k, const ch_expert_gemm_args *p) {
   ch_visits_move(x);
 }
 
-ch_operand ch_operand_new(const ch_exec *x, ch_arena *arena, int64_t count) {
-  if (x->compute == CH_COMPUTE_BF16) return (ch_operand){.rounded = CH_NEW(arena, ch_bf16, count)};
-  return (ch_operand){.value = CH_NEW(arena, real, count)};
+ch_operand ch_hidden_new(const ch_exec *x, const ch_moe_args *a, ch_arena *arena, int64_t slots) {
+  if (x->compute != CH_COMPUTE_BF16 || ch_gated(a->activation))
+    return (ch_operand){.value = CH_NEW(arena, real, slots * a->h)};
+  return (ch_operand){.rounded = CH_NEW(arena, ch_bf16, slots * a->h)};
 }
 
-/* Rows of width d that are there, for products. */
-static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t d) {
+/* The same for what the group has at a time. */
+static ch_operand scratch_hidden(ch_exec *x, const work *k) {
+  return ch_hidden_new(x, k->a, &x->scratch, k->record->max_slots);
+}
+
+/* Rows of some width that several products read: rounded once. */
+static ch_operand as_rows(ch_exec *x, const ch_record *r, real CH_DEV *value, int64_t width) {
   if (x->compute != CH_COMPUTE_BF16) return (ch_operand){.value = value};
-  ch_operand out = ch_operand_new(x, &x->scratch, r->max_slots * d);
-  x->ops->round_bf16(x, &(ch_round_args){.count = d, .rows = filled(r), .x = value, .y = out.rounded});
+  ch_operand out = {.rounded = CH_NEW(&x->scratch, ch_bf16, r->max_slots * width)};
+  x->ops->round_bf16(x, &(ch_round_args){.count = width, .rows = filled(r), .x = value, .y = out.rounded});
   return out;
 }
 
 /* The group's part of an array [e,d,h] of this rank's experts; NULL stays. */
 #define OF_GROUP(k, w) ((w) ? (w) + (int64_t)(k)->group->first * (k)->a->route.d * (k)->a->h : NULL)
 
-/* C (=|+=) A W (CH_NN, [d] -> [h]), which may go through GELU, or C (=|+=) A W^T (CH_NT, [h] -> [d]). */
+/* C (=|+=) A W (CH_NN, [d] -> [h]), which may go through the activation, or C (=|+=) A W^T (CH_NT, [h] -> [d]). */
 static void apply(ch_exec *x, const work *k, ch_gemm_form form, ch_operand in, const real CH_DEV *w,
-                  const ch_bf16 CH_DEV *w16, real CH_DEV *out, const ch_gelu_args *gelu, int add) {
+                  const ch_bf16 CH_DEV *w16, real CH_DEV *out, const ch_activate_args *then, int add) {
   const ch_moe_args *a = k->a;
   ch_expert_gemm_args p =
       product(k->record, form, form == CH_NN ? a->route.d : a->h, form == CH_NN ? a->h : a->route.d);
-  p.gelu = gelu;
+  p.activate = then;
   p.accumulate = add;
   p.a = in.value;
   p.a16 = in.rounded;
@@ -78,14 +84,16 @@ static void accumulate(ch_exec *x, const work *k, ch_operand rows_d, ch_operand 
   multiply(x, k, &p);
 }
 
-/* hidden = gelu(pre), or its backward as far as it is the same. */
-static ch_gelu_args gelu_of(const work *k, ch_operand hidden) {
-  return (ch_gelu_args){.count = k->a->h,
-                        .rows = filled(k->record),
-                        .x = k->pre.value,
-                        .x16 = k->pre.rounded,
-                        .y = hidden.value,
-                        .y16 = hidden.rounded};
+/* hidden = act(pre), or act(pre) * up, or its backward as far as it is the same. */
+static ch_activate_args activation_of(const work *k, ch_operand hidden) {
+  return (ch_activate_args){.activation = k->a->activation,
+                            .count = k->a->h,
+                            .rows = filled(k->record),
+                            .x = k->pre.value,
+                            .u = k->up,
+                            .x16 = k->pre.rounded,
+                            .y = hidden.value,
+                            .y16 = hidden.rounded};
 }
 
 /* y = hidden W2^T. */
@@ -100,79 +108,20 @@ static void arrive(ch_exec *x, const work *k, int group) {
   if (!group) ch_visits_next(x);
 }
 
-/* hidden = act(pre) * up, or its backward as far as it is the same. */
-static ch_gelu_args glu_of(const work *k, real CH_DEV *hidden) {
-  return (ch_gelu_args){.activation = k->a->activation,
-                        .count = k->a->h,
-                        .rows = filled(k->record),
-                        .x = k->pre.value,
-                        .u = k->up,
-                        .y = hidden};
-}
-
-/* pre = x W1, up = x W3, hidden = act(pre) * up: in the place of pre where nobody asks for that again. */
-static void forward_gated(ch_exec *x, const work *k, int group) {
-  const ch_moe_weights *w = &k->a->weights;
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *hidden = k->pre.value;
-  if (k->a->keep) hidden = CH_NEW(&x->scratch, real, (int64_t)k->record->max_slots * k->a->h);
-  arrive(x, k, group);
-  ch_operand in = as_rows(x, k->record, k->rows, k->a->route.d);
-  apply(x, k, CH_NN, in, w->w1, w->w1_16, k->pre.value, NULL, 0);
-  apply(x, k, CH_NN, in, w->w3, w->w3_16, k->up, NULL, 0);
-  ch_gelu_args glu = glu_of(k, hidden);
-  x->ops->glu(x, &glu);
-  output(x, k, (ch_operand){.value = hidden});
-  ch_arena_release(&x->scratch, mark);
-}
-
-static void again_gated(ch_exec *x, const work *k, int group) {
-  (void)group;
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *hidden = CH_NEW(&x->scratch, real, (int64_t)k->record->max_slots * k->a->h);
-  ch_gelu_args glu = glu_of(k, hidden);
-  x->ops->glu(x, &glu);
-  output(x, k, (ch_operand){.value = hidden});
-  ch_arena_release(&x->scratch, mark);
-}
-
-/* Gradients of pre and up take their places, and hidden that of its own. */
-static void backward_gated(ch_exec *x, const work *k, int group) {
-  const ch_moe_args *a = k->a;
-  const ch_moe_weights *w = &a->weights;
-  size_t mark = ch_arena_mark(&x->scratch);
-  real CH_DEV *hidden = CH_NEW(&x->scratch, real, (int64_t)k->record->max_slots * a->h);
-  arrive(x, k, group);
-  size_t rows = ch_arena_mark(&x->scratch);
-  ch_operand dy = as_rows(x, k->record, k->rows, a->route.d);
-  apply(x, k, CH_NN, dy, w->w2, w->w2_16, hidden, NULL, 0);
-  ch_gelu_args glu = glu_of(k, hidden);
-  glu.dy = hidden;
-  glu.dx = k->pre.value;
-  glu.du = k->up;
-  x->ops->glu_backward(x, &glu);
-  accumulate(x, k, dy, (ch_operand){.value = hidden}, a->gradients.w2);
-  ch_arena_release(&x->scratch, rows);
-
-  k->ex->with->read_again(x, k->ex, group, a->route.x, k->rows);
-  ch_operand in = as_rows(x, k->record, k->rows, a->route.d);
-  ch_operand dpre = as_rows(x, k->record, k->pre.value, a->h), dup = as_rows(x, k->record, k->up, a->h);
-  accumulate(x, k, in, dpre, a->gradients.w1);
-  accumulate(x, k, in, dup, a->gradients.w3);
-  apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows, NULL, 0);
-  apply(x, k, CH_NT, dup, w->w3, w->w3_16, k->rows, NULL, 1);
-  ch_arena_release(&x->scratch, mark);
-}
-
-/* pre = x W1, hidden = gelu(pre): in the place of pre where nobody asks for that again. */
+/* pre = x W1, up = x W3, hidden = what comes of them: in the place of pre where nobody asks for that again. */
 static void forward(ch_exec *x, const work *k, int group) {
   const ch_moe_weights *w = &k->a->weights;
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_operand hidden = k->pre;
-  if (k->a->keep) hidden = ch_operand_new(x, &x->scratch, (int64_t)k->record->max_slots * k->a->h);
-  ch_gelu_args gelu = gelu_of(k, hidden);
+  ch_operand hidden = k->a->keep ? scratch_hidden(x, k) : k->pre;
+  ch_activate_args then = activation_of(k, hidden);
   arrive(x, k, group);
-  apply(x, k, CH_NN, (ch_operand){.value = k->rows}, w->w1, w->w1_16, k->pre.value, &gelu, 0);
+  if (k->up) {
+    ch_operand in = as_rows(x, k->record, k->rows, k->a->route.d);
+    apply(x, k, CH_NN, in, w->w1, w->w1_16, k->pre.value, NULL, 0);
+    apply(x, k, CH_NN, in, w->w3, w->w3_16, k->up, &then, 0);
+  } else {
+    apply(x, k, CH_NN, (ch_operand){.value = k->rows}, w->w1, w->w1_16, k->pre.value, &then, 0);
+  }
   output(x, k, hidden);
   ch_arena_release(&x->scratch, mark);
 }
@@ -180,32 +129,49 @@ static void forward(ch_exec *x, const work *k, int group) {
 static void again(ch_exec *x, const work *k, int group) {
   (void)group;
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_operand hidden = ch_operand_new(x, &x->scratch, (int64_t)k->record->max_slots * k->a->h);
-  ch_gelu_args gelu = gelu_of(k, hidden);
-  x->ops->gelu(x, &gelu);
+  ch_operand hidden = scratch_hidden(x, k);
+  ch_activate_args then = activation_of(k, hidden);
+  x->ops->activate(x, &then);
   output(x, k, hidden);
   ch_arena_release(&x->scratch, mark);
 }
 
-static void backward(ch_exec *x, const work *k, int group) {
+/* From dpre, and of gated experts the gradient of up in its place, to weights and rows: pre = x_in W1, up = x_in W3,
+ * with x_in in the place of dy, and then its gradient. */
+static void backward_in(ch_exec *x, const work *k, ch_operand dpre) {
   const ch_moe_args *a = k->a;
   const ch_moe_weights *w = &a->weights;
+  ch_operand in = {.value = k->rows}, dup = {0};
+  if (k->up) {
+    in = as_rows(x, k->record, k->rows, a->route.d);
+    dpre = as_rows(x, k->record, dpre.value, a->h);
+    dup = as_rows(x, k->record, k->up, a->h);
+  }
+  accumulate(x, k, in, dpre, a->gradients.w1);
+  if (k->up) accumulate(x, k, in, dup, a->gradients.w3);
+  apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows, NULL, 0);
+  if (k->up) apply(x, k, CH_NT, dup, w->w3, w->w3_16, k->rows, NULL, 1);
+}
+
+static void backward(ch_exec *x, const work *k, int group) {
+  const ch_moe_args *a = k->a;
   size_t mark = ch_arena_mark(&x->scratch);
   arrive(x, k, group);
 
-  /* y = hidden W2^T: dhidden goes on to dpre, and hidden = gelu(pre), computed again, takes the place of pre */
-  ch_operand dy_in = as_rows(x, k->record, k->rows, a->route.d), hidden = k->pre;
-  ch_operand dpre = ch_operand_new(x, &x->scratch, (int64_t)k->record->max_slots * a->h);
-  ch_gelu_args gelu = gelu_of(k, hidden);
-  gelu.dy = gelu.dx = dpre.value;
-  gelu.dx16 = dpre.rounded;
-  apply(x, k, CH_NN, dy_in, w->w2, w->w2_16, dpre.value, &gelu, 0);
+  /* y = hidden W2^T: dhidden goes on to dpre, and hidden, computed again, takes the place of pre */
+  ch_operand hidden = k->pre, dpre = scratch_hidden(x, k);
+  size_t rows = ch_arena_mark(&x->scratch);
+  ch_operand dy_in = as_rows(x, k->record, k->rows, a->route.d);
+  ch_activate_args then = activation_of(k, hidden);
+  then.dy = then.dx = dpre.value;
+  then.dx16 = dpre.rounded;
+  then.du = k->up;
+  apply(x, k, CH_NN, dy_in, a->weights.w2, a->weights.w2_16, dpre.value, &then, 0);
   accumulate(x, k, dy_in, hidden, a->gradients.w2);
+  ch_arena_release(&x->scratch, rows);
 
-  /* pre = x_in W1, with x_in in the place of dy, and then its gradient */
   k->ex->with->read_again(x, k->ex, group, a->route.x, k->rows);
-  accumulate(x, k, (ch_operand){.value = k->rows}, dpre, a->gradients.w1);
-  apply(x, k, CH_NT, dpre, w->w1, w->w1_16, k->rows, NULL, 0);
+  backward_in(x, k, dpre);
   ch_arena_release(&x->scratch, mark);
 }
 
@@ -230,14 +196,8 @@ static void for_each_group(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s,
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  for_each_group(x, a, s, ch_gated(a->activation) ? forward_gated : forward);
-}
+void ch_experts_forward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, forward); }
 
-void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  for_each_group(x, a, s, ch_gated(a->activation) ? again_gated : again);
-}
+void ch_experts_again(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, again); }
 
-void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
-  for_each_group(x, a, s, ch_gated(a->activation) ? backward_gated : backward);
-}
+void ch_experts_backward(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) { for_each_group(x, a, s, backward); }

@@ -40,12 +40,8 @@ static void plan(ch_exec *x, const ch_moe_args *a, ch_moe_saved *s) {
   int slots = s->routing.record.max_slots;
   s->chunk_slots = expert_slots(r, slots);
   ch_dispatch_alloc(x, keep, own, r->e, r->d, s->chunk_slots, most_tokens(x, a, slots, s->chunk_slots), &s->dispatch);
-  if (ch_gated(a->activation)) {
-    s->pre = (ch_operand){.value = CH_NEW(keep, real, s->dispatch.owned * a->h)};
-    s->up = CH_NEW(keep, real, s->dispatch.owned * a->h);
-  } else {
-    s->pre = ch_operand_new(x, keep, s->dispatch.owned * a->h);
-  }
+  s->pre = ch_hidden_new(x, a, keep, s->dispatch.owned);
+  if (ch_gated(a->activation)) s->up = CH_NEW(keep, real, s->dispatch.owned * a->h);
   s->expert_y = CH_NEW(keep, real, (int64_t)s->dispatch.room * r->d);
 }
 

@@ -1,5 +1,5 @@
 /* The op contract: one table of stateless ops on raw pointers, in forward and backward pairs. This file has the ops of
- * the model and the table, op/routing.h those of routing.
+ * the model and the table, op/attention.h those of attention, op/routing.h those of routing.
  *
  * Rules, without exception unless the name says so:
  *  - A pointer marked CH_DEV leads into the backend's memory, one without the mark is the host's. Host arrays hold what
@@ -24,6 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "op/attention.h"
 #include "op/routing.h"
 
 /* C[m,n] (= or +=) alpha * op(A)[m,k] op(B)[k,n]. With trans_a, A is stored [k,m]; with trans_b, B is stored [n,k].
@@ -58,14 +59,14 @@ typedef struct {
   const real CH_DEV *a;      /* [rows, k] */
   real CH_DEV *c;            /* [rows, n] */
   real CH_DEV *w;            /* [experts, k, n] or [experts, n, k]; written only by CH_TN */
-  int accumulate;            /* W += instead of W =, or C += instead of C =; the latter not through GELU */
+  int accumulate;            /* W += instead of W =, or C += instead of C =; the latter not through `activate` */
   const ch_bf16 CH_DEV *w16; /* W already rounded to bf16, or NULL; never with CH_TN */
   /* Where compute is bf16 (so never for the reference): A, and C of CH_TN, already rounded, instead of a and c. */
   const ch_bf16 CH_DEV *a16, *c16;
-  /* CH_NN only, or NULL: C goes through GELU while it stands in the cache. If gelu has neither dx nor dx16, C is its x,
-   * and gelu(C) its y or y16. Else this is backward: C is its dy, and dx and y are what gelu_backward makes of it.
-   * Where gelu keeps rounded arrays (x16, dx16) c is NULL, else c is x or dy. */
-  const struct ch_gelu_args *gelu;
+  /* CH_NN only, or NULL: C goes through an activation while it stands in the cache. If that has neither dx nor dx16, C
+   * is its x, or of a gated one its u, and y or y16 what becomes of it. Else this is backward: C is its dy, and the
+   * rest what activate_backward makes of it. Where x16 or dx16 stand for x or dx, c is NULL, else c is x, u or dy. */
+  const struct ch_activate_args *activate;
 } ch_expert_gemm_args;
 
 /* Dispatch: y[s] = x[slot_token[s]]. Its transpose is combine without gates. */
@@ -113,22 +114,23 @@ typedef struct {
 typedef enum { CH_GELU, CH_GEGLU, CH_SWIGLU } ch_activation;
 static inline int ch_gated(ch_activation a) { return a != CH_GELU; }
 
-/* GELU, and the gated ones (glu). All may write over their inputs. Backward sets y again unless that is NULL, since
- * value and slope have most of their arithmetic in common. At infinities: gelu and silu of +inf are +inf, of -inf NaN
- * (-inf * 0), and the slopes NaN at both. */
-typedef struct ch_gelu_args {
-  ch_activation activation; /* of glu: CH_GEGLU or CH_SWIGLU */
+/* y = gelu(x), or of a gated one gelu(x) * u, silu(x) * u. May write over its inputs. Backward sets y again unless that
+ * is NULL, since value and slope have most of their arithmetic in common. At infinities: gelu and silu of +inf are
+ * +inf, of -inf NaN (-inf * 0), and the slopes NaN at both. */
+typedef struct ch_activate_args {
+  ch_activation activation;
   int64_t count;
   const int CH_DEV *rows; /* or NULL; else there are *rows times `count` elements: filled slots of a record */
-  const real CH_DEV *x;   /* the pre-activation (glu: the gate g) */
-  const real CH_DEV *u;   /* glu only: [count] */
+  const real CH_DEV *x;   /* the pre-activation, or what gates */
+  const real CH_DEV *u;   /* gated only, as is du */
   real CH_DEV *y;
   const real CH_DEV *dy;
-  real CH_DEV *dx; /* d/dx (glu: d/dg) */
-  real CH_DEV *du; /* glu only */
-  /* GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these. */
+  real CH_DEV *dx;
+  real CH_DEV *du;
+  /* CH_GELU only, where compute is bf16 (so never for the reference), or NULL: x, y and dx rounded, instead of these.
+   */
   ch_bf16 CH_DEV *x16, *y16, *dx16;
-} ch_gelu_args;
+} ch_activate_args;
 
 /* RMSNorm: y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps). */
 typedef struct {
@@ -144,57 +146,11 @@ typedef struct {
   int dx_acc;      /* dx += instead of dx =: the residual stream's gradient already stands there */
 } ch_rmsnorm_args;
 
-/* Causal attention with a learned relative position bias. Position i sees j <= i:
- *   P[i,j] = softmax_j(scale * q_i.k_j + rel_bias[bucket(i-j), head]),  out_i = sum_j P[i,j] v_j.
- * q, k, v, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions. Works in row
- * blocks: no T x T matrix in main memory; backward recomputes P from lse. */
-typedef struct {
-  int B, T, H, dh;
-  int64_t ld;
-  real scale;
-  const real CH_DEV *q, *k, *v;
-  const real CH_DEV *rel_bias; /* [buckets,H] */
-  int buckets, max_distance;
-  real CH_DEV *out;
-  real CH_DEV *lse; /* [B,H,T] log of the softmax's denominator, saved for backward */
-  const real CH_DEV *dout;
-  real CH_DEV *dq, *dk, *dv; /* = */
-  real CH_DEV *drel_bias;    /* [buckets,H] += */
-} ch_attention_args;
-
-/* T5's unidirectional bucket of a distance i-j >= 0: exact below buckets/2, then logarithmic up to max_distance. */
-int ch_attention_bucket(int distance, int buckets, int max_distance);
-
-/* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
- * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to
- * which their keys and values are added first. The formula is that of ch_attention_args. A row's result does not depend
- * on the other rows, bit for bit. */
-enum { CH_BIAS_PAD = 16 };
-typedef struct {
-  int B, H, dh;
-  int positions;    /* positions of a cache; past[b] and the new ones are no more */
-  int max_rows;     /* new positions of all sequences at most: what the plan counts with */
-  const int *begin; /* [B+1] host */
-  const int *past;  /* [B] host */
-  real scale;
-  const real CH_DEV *q, *k, *v; /* [rows,H*dh] */
-  real CH_DEV *keys, *values;   /* [B,H,positions,dh] */
-  const real CH_DEV *bias;      /* [H,positions + CH_BIAS_PAD] as op attention_bias makes it */
-  real CH_DEV *out;             /* [rows,H*dh] */
-} ch_attention_cached_args;
-
-/* rel_bias [buckets,H] by head and descending distance, so that it runs with the keys: that of a distance stands at
- * bias[head * (positions + CH_BIAS_PAD) + positions - 1 - distance]. The padding, which wide loads read, becomes 0. */
-typedef struct {
-  int H, buckets, max_distance, positions;
-  const real CH_DEV *rel_bias;
-  real CH_DEV *bias;
-} ch_attention_bias_args;
-
-/* Embedding: x[t] = w[token[t]]; dw[token[t]] += dx[t], in ascending t. */
+/* Embedding: x[t] = scale * w[token[t]]; dw[token[t]] += scale * dx[t], in ascending t. */
 typedef struct {
   int64_t n;
   int d, V;
+  real scale;                  /* 0 means 1 */
   const int32_t CH_DEV *token; /* [n] */
   const real CH_DEV *w;        /* [V,d] */
   real CH_DEV *x;              /* [n,d] */
@@ -202,9 +158,10 @@ typedef struct {
   real CH_DEV *dw; /* [V,d] += */
 } ch_embedding_args;
 
-/* The tied head: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log softmax(logits)[target].
- * Chunks of rows, never all logits of the batch. When dx is set, forward also does the backward while the chunk's
- * logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=) d(weight * loss_sum)/dw. */
+/* The head, whose weight may be the embedding's: logits = scale * x w^T; loss_sum = sum over targets >= 0 of -log
+ * softmax(logits)[target]. Chunks of rows, never all logits of the batch. When dx is set, forward also does the
+ * backward while the chunk's logits are at hand: dx = d(weight * loss_sum)/dx and dw (= or +=) d(weight * loss_sum)/dw.
+ */
 typedef struct {
   int64_t n;
   int d, V;
@@ -338,16 +295,16 @@ typedef struct {
   op(softmax_backward, ch_softmax_args)           /* y, dy -> dx */                                                \
   op(sigmoid, ch_sigmoid_args)                    /* x -> y */                                                     \
   op(sigmoid_backward, ch_sigmoid_args)           /* y, dy -> dx */                                                \
-  op(gelu, ch_gelu_args)                          /* x -> y */                                                     \
-  op(gelu_backward, ch_gelu_args)                 /* x, dy -> dx, y */                                             \
-  op(glu, ch_gelu_args)                           /* x, u -> y */                                                  \
-  op(glu_backward, ch_gelu_args)                  /* x, u, dy -> dx, du, y */                                      \
+  op(activate, ch_activate_args)                  /* x, u -> y */                                                  \
+  op(activate_backward, ch_activate_args)         /* x, u, dy -> dx, du, y */                                      \
   op(rmsnorm, ch_rmsnorm_args)                    /* x, w -> y, rstd */                                            \
   op(rmsnorm_backward, ch_rmsnorm_args)           /* x, w, rstd, dy -> dx, dw */                                   \
   op(attention, ch_attention_args)                /* q, k, v, rel_bias -> out, lse */                              \
   op(attention_backward, ch_attention_args)       /* q, k, v, rel_bias, out, lse, dout -> dq, dk, dv, drel_bias */ \
   op(attention_cached, ch_attention_cached_args)  /* q, k, v, bias, caches -> out, caches */                       \
   op(attention_bias, ch_attention_bias_args)      /* rel_bias -> bias */                                           \
+  op(rope, ch_rope_args)                          /* x, turn -> x */                                               \
+  op(rope_table, ch_rope_table_args)              /* theta -> turn */                                              \
   op(embedding, ch_embedding_args)                /* token, w -> x */                                              \
   op(embedding_backward, ch_embedding_args)       /* token, dx -> dw */                                            \
   op(head, ch_head_args)                          /* x, w, target -> losses, logits, dx, dw */                     \

@@ -56,7 +56,7 @@ static void count_all(const ch_trainer *t, choir_config_costs *costs) {
       3.0 * ch_pass_sequences(config) / config->train.batch_sequences * costs->forward_flops_per_token;
   ch_trainer_memory(t, &costs->train_memory);
   costs->train_bytes = costs->train_memory.total;
-  int64_t cache = 2 * (int64_t)net->config.layers * net->width * config->train.sequence_length;
+  int64_t cache = 2 * (int64_t)net->config.layers * net->kv_width * config->train.sequence_length;
   costs->serve_bytes = (costs->parameters + cache) * (int64_t)sizeof(float);
 }
 

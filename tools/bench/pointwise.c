@@ -9,8 +9,8 @@ static void note_error_at(ch_bench *b, const char *what, const char *key, int64_
 }
 
 static void run_gelu(ch_exec *x, const void *args) {
-  x->ops->gelu(x, args);
-  x->ops->gelu_backward(x, args);
+  x->ops->activate(x, args);
+  x->ops->activate_backward(x, args);
 }
 
 static int make_gelu(ch_bench *b, int small, ch_bench_work *w) {
@@ -22,9 +22,9 @@ static int make_gelu(ch_bench *b, int small, ch_bench_work *w) {
   CH_TRY(ch_bench_array(b, count, 0, &y));
   CH_TRY(ch_bench_array(b, count, 1, &dy));
   CH_TRY(ch_bench_array(b, count, 0, &dx));
-  ch_gelu_args *args = NULL;
+  ch_activate_args *args = NULL;
   CH_TRY(ch_bench_host(b, sizeof *args, &args));
-  *args = (ch_gelu_args){.count = count, .x = x, .y = y, .dy = dy, .dx = dx};
+  *args = (ch_activate_args){.count = count, .x = x, .y = y, .dy = dy, .dx = dx};
   *w = (ch_bench_work){.run = run_gelu,
                        .args = args,
                        .out = {y, dx},

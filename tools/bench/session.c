@@ -81,7 +81,7 @@ static double experts_per_token(const ch_transformer *net) {
 }
 
 /* Of the weights that are factors of products and that one token meets: how many operations they cost it and how many
- * bytes they are. The embedding is the head's. */
+ * bytes they are. A tied embedding is the head's. */
 static void weights_met(const ch_transformer *net, double experts, double *flops, double *bytes) {
   *flops = *bytes = 0;
   for (int i = 0; i < net->params.count; i++) {

@@ -48,7 +48,8 @@ static sums sums_of(int shards, const ch_layout *layout) {
   return s;
 }
 
-/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer. */
+/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer.
+ */
 static int at_once(const ch_param *a, const ch_param *b) {
   int attention = strstr(a->name, ".attn") != NULL;
   if (a->layer < 0 || a->layer != b->layer || a->expert || b->expert) return 0;
@@ -92,7 +93,7 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
   const ch_param *end = params->p + params->count;
   for (const ch_param *p = params->p, *next; p < end; p = next) {
     for (next = p + 1; next < end && at_once(p, next);) next++;
-    int uses = p->layer < 0 && p->matrix ? 2 : 1; /* the embedding's: of the head, of the lookup */
+    int uses = p->layer < 0 && p->matrix && config->model.tied ? 2 : 1; /* an embedding's: of the head, of the lookup */
     if (!p->expert) count_sums(&s, p, next, config->train.accumulate * uses, f);
   }
 }

@@ -26,16 +26,36 @@ class _Norm(nn.Module):
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
 
 
+class _Rope(nn.Module):
+    """Turns the first `width` columns of heads [B,H,T,dh] by their positions, pairs being (c, c + width/2)."""
+
+    def __init__(self, width, theta):
+        super().__init__()
+        self.register_buffer("frequency", theta ** (-torch.arange(0, width, 2, dtype=torch.float64) / width), False)
+
+    def forward(self, x):
+        angle = torch.arange(x.shape[2], device=x.device)[:, None] * self.frequency
+        cosine, sine = angle.cos().to(x), angle.sin().to(x)
+        a, b, rest = x.split([angle.shape[1], angle.shape[1], x.shape[3] - 2 * angle.shape[1]], 3)
+        return torch.cat([a * cosine - b * sine, b * cosine + a * sine, rest], 3)
+
+
 class _Attention(nn.Module):
-    """Causal, with T5's learned bias by distance."""
+    """Causal, with T5's learned bias by distance or with rope; heads may share keys and values, and have norms."""
 
     def __init__(self, m):
         super().__init__()
         self.heads, self.buckets, self.furthest = m.heads, m.rel_buckets, m.rel_max_distance
-        inner = m.heads * (m.d_head or m.d_model // m.heads)
-        self.q, self.k, self.v = (nn.Linear(m.d_model, inner, bias=False) for _ in range(3))
-        self.o = nn.Linear(inner, m.d_model, bias=False)
-        self.rel_bias = nn.Parameter(0.1 * torch.randn(m.rel_buckets, m.heads))
+        self.kv_heads, d_head = m.kv_heads or m.heads, m.d_head or m.d_model // m.heads
+        self.q, self.k, self.v = (
+            nn.Linear(m.d_model, heads * d_head, bias=False) for heads in (m.heads, self.kv_heads, self.kv_heads)
+        )
+        self.o = nn.Linear(m.heads * d_head, m.d_model, bias=False)
+        self.q_norm, self.k_norm = (_Norm(d_head, m.norm_eps) if m.qk_norm else nn.Identity() for _ in range(2))
+        if m.position == "rope":
+            self.rel_bias, self.rope = None, _Rope(int(m.rope_fraction * d_head), m.rope_theta)
+        else:
+            self.rel_bias, self.rope = nn.Parameter(0.1 * torch.randn(m.rel_buckets, m.heads)), nn.Identity()
         for layer in (self.q, self.k, self.v, self.o):
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
 
@@ -52,13 +72,18 @@ class _Attention(nn.Module):
             )
             for d in range(T)
         ]
-        distance = torch.arange(T)[:, None] - torch.arange(T)
-        bias = self.rel_bias[torch.tensor(bucket)[distance.clamp(min=0)].to(self.rel_bias.device)].permute(2, 0, 1)
-        return bias.masked_fill((distance < 0).to(bias.device), -math.inf)
+        distance = torch.arange(T, device=self.o.weight.device)[:, None] - torch.arange(T, device=self.o.weight.device)
+        bias = torch.zeros_like(distance, dtype=self.o.weight.dtype)
+        if self.rel_bias is not None:
+            bias = self.rel_bias[torch.tensor(bucket, device=distance.device)[distance.clamp(min=0)]].permute(2, 0, 1)
+        return bias.masked_fill(distance < 0, -math.inf)
 
     def forward(self, x):
         B, T, _ = x.shape
-        q, k, v = (p(x).view(B, T, self.heads, -1).transpose(1, 2) for p in (self.q, self.k, self.v))
+        heads = self.heads, self.kv_heads, self.kv_heads
+        q, k, v = (p(x).view(B, T, h, -1).transpose(1, 2) for p, h in zip((self.q, self.k, self.v), heads))
+        q, k = self.rope(self.q_norm(q)), self.rope(self.k_norm(k))
+        k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
         p = torch.softmax(q @ k.transpose(2, 3) / math.sqrt(q.shape[3]) + self._bias(T), 3)
         return self.o((p @ v).transpose(1, 2).reshape(B, T, -1))
 
@@ -120,6 +145,8 @@ class Transformer(nn.Module):
         self.embed = nn.Parameter(torch.randn(m.vocab_size, m.d_model))
         self.layers = nn.ModuleList(_Block(m, layer) for layer in range(m.layers))
         self.final_norm = _Norm(m.d_model, m.norm_eps)
+        self.head = None if m.tied else nn.Parameter(torch.randn(m.vocab_size, m.d_model) / math.sqrt(m.d_model))
+        self.embed_scale, self.head_scale = m.embed_scale, m.head_scale or 1 / math.sqrt(m.d_model)
 
     @property
     def aux_loss(self) -> torch.Tensor:
@@ -127,10 +154,10 @@ class Transformer(nn.Module):
         return torch.stack(losses).sum() if losses else self.embed.new_zeros(())
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embed[tokens]
+        x = self.embed_scale * self.embed[tokens]
         for block in self.layers:
             x = block(x, tokens)
-        return self.final_norm(x) @ self.embed.t() / math.sqrt(self.embed.shape[1])
+        return self.head_scale * self.final_norm(x) @ (self.embed if self.head is None else self.head).t()
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         """Mean cross-entropy of each position predicting the next; the routers' auxiliary loss is not in it."""
@@ -140,13 +167,18 @@ class Transformer(nn.Module):
     def _named(self) -> dict[str, torch.Tensor]:
         """Every tensor under its name in a checkpoint (docs/formats.md)."""
         named = {"embed.weight": self.embed, "final_norm.weight": self.final_norm.weight}
+        if self.head is not None:
+            named["head.weight"] = self.head
         for i, block in enumerate(self.layers):
             at = f"layers.{i}."
             named.update(
                 {f"{at}{part}_norm.weight": getattr(block, f"{part}_norm").weight for part in ("attn", "ffn")}
             )
             named.update({f"{at}attn.{p}.weight": getattr(block.attn, p).weight for p in "qkvo"})
-            named[at + "attn.rel_bias"] = block.attn.rel_bias
+            if block.attn.rel_bias is not None:
+                named[at + "attn.rel_bias"] = block.attn.rel_bias
+            if isinstance(block.attn.q_norm, _Norm):
+                named.update({f"{at}attn.{p}.weight": getattr(block.attn, p).weight for p in ("q_norm", "k_norm")})
             if block.moe is not None:
                 named.update(
                     {

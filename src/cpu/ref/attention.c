@@ -1,4 +1,4 @@
-/* Causal attention with relative position bias in plain C, row by row; one task for each sequence and head. */
+/* Causal attention in plain C, row by row; one task for each sequence and head of keys, with all heads that read it. */
 #include <omp.h>
 #include <tgmath.h>
 
@@ -8,14 +8,26 @@
 typedef struct {
   const ch_attention_args *a;
   const int *bucket; /* [T] of each distance */
-  int64_t ld, start, task;
-  int head;
+  int64_t ld, start, kv_ld, kv_start, task;
+  int head, first; /* of those that share keys and values */
 } head_task;
 
 static head_task make_task(const ch_attention_args *a, const int *bucket, int64_t task) {
-  int64_t ld = a->ld ? a->ld : (int64_t)a->H * a->dh;
-  int head = (int)(task % a->H);
-  return (head_task){a, bucket, ld, task / a->H * a->T * ld + (int64_t)head * a->dh, task, head};
+  int64_t ld = ch_attention_ld(a), kv_ld = ch_attention_kv_ld(a), row = task / a->H * a->T;
+  int head = (int)(task % a->H), group = a->H / ch_kv_heads(a->H, a->kv_heads);
+  return (head_task){.a = a,
+                     .bucket = bucket,
+                     .ld = ld,
+                     .start = row * ld + (int64_t)head * a->dh,
+                     .kv_ld = kv_ld,
+                     .kv_start = row * kv_ld + (int64_t)(head / group) * a->dh,
+                     .task = task,
+                     .head = head,
+                     .first = head % group == 0};
+}
+
+static real bias_of(const head_task *t, int distance) {
+  return t->a->rel_bias ? t->a->rel_bias[t->bucket[distance] * t->a->H + t->head] : 0;
 }
 
 static real dot(int count, const real *a, const real *b) {
@@ -28,8 +40,7 @@ static real dot(int count, const real *a, const real *b) {
 static void score_row(const head_task *t, int i, real *s) {
   const ch_attention_args *a = t->a;
   const real *q = a->q + t->start + i * t->ld;
-  for (int j = 0; j <= i; j++)
-    s[j] = a->scale * dot(a->dh, q, a->k + t->start + j * t->ld) + a->rel_bias[t->bucket[i - j] * a->H + t->head];
+  for (int j = 0; j <= i; j++) s[j] = a->scale * dot(a->dh, q, a->k + t->kv_start + j * t->kv_ld) + bias_of(t, i - j);
 }
 
 static void forward_task(const head_task *t, real *p) {
@@ -43,30 +54,32 @@ static void forward_task(const head_task *t, real *p) {
     real *out = a->out + t->start + i * t->ld;
     for (int c = 0; c < a->dh; c++) out[c] = 0;
     for (int j = 0; j <= i; j++)
-      for (int c = 0; c < a->dh; c++) out[c] += p[j] / sum * a->v[t->start + j * t->ld + c];
+      for (int c = 0; c < a->dh; c++) out[c] += p[j] / sum * a->v[t->kv_start + j * t->kv_ld + c];
   }
 }
 
 /* dbias: [buckets] of this task; p and dp: rows of T. */
 static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
   const ch_attention_args *a = t->a;
-  for (int b = 0; b < a->buckets; b++) dbias[b] = 0;
+  for (int b = 0; b < a->buckets && a->rel_bias; b++) dbias[b] = 0;
   for (int j = 0; j < a->T; j++)
-    for (int c = 0; c < a->dh; c++)
-      a->dq[t->start + j * t->ld + c] = a->dk[t->start + j * t->ld + c] = a->dv[t->start + j * t->ld + c] = 0;
+    for (int c = 0; c < a->dh; c++) {
+      a->dq[t->start + j * t->ld + c] = 0;
+      if (t->first) a->dk[t->kv_start + j * t->kv_ld + c] = a->dv[t->kv_start + j * t->kv_ld + c] = 0;
+    }
   for (int i = 0; i < a->T; i++) {
     const real *dout = a->dout + t->start + i * t->ld, *q = a->q + t->start + i * t->ld;
     real *dq = a->dq + t->start + i * t->ld;
     score_row(t, i, p);
     for (int j = 0; j <= i; j++) {
       p[j] = exp(p[j] - a->lse[t->task * a->T + i]);
-      dp[j] = dot(a->dh, dout, a->v + t->start + j * t->ld);
+      dp[j] = dot(a->dh, dout, a->v + t->kv_start + j * t->kv_ld);
     }
     real mean = dot(i + 1, p, dp);
     for (int j = 0; j <= i; j++) {
       real ds = p[j] * (dp[j] - mean);
-      int64_t row = t->start + j * t->ld;
-      dbias[t->bucket[i - j]] += ds;
+      int64_t row = t->kv_start + j * t->kv_ld;
+      if (a->rel_bias) dbias[t->bucket[i - j]] += ds;
       for (int c = 0; c < a->dh; c++) {
         a->dv[row + c] += p[j] * dout[c];
         a->dk[row + c] += a->scale * ds * q[c];
@@ -77,7 +90,7 @@ static void backward_task(const head_task *t, real *p, real *dp, real *dbias) {
 }
 
 static const int *distance_buckets(const ch_attention_args *a, int *bucket) {
-  for (int distance = 0; distance < a->T; distance++)
+  for (int distance = 0; distance < a->T && a->rel_bias; distance++)
     bucket[distance] = ch_attention_bucket(distance, a->buckets, a->max_distance);
   return bucket;
 }
@@ -100,18 +113,20 @@ static void attention(ch_exec *x, const ch_attention_args *a) {
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   int64_t tasks = (int64_t)a->B * a->H;
+  int group = a->H / ch_kv_heads(a->H, a->kv_heads);
   int *bucket = CH_NEW(&x->scratch, int, a->T);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * 2 * a->T);
   real *dbias = CH_NEW(&x->scratch, real, tasks * a->buckets); /* by task: added in order below */
   if (!ch_counting(x)) {
     distance_buckets(a, bucket);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
-    for (int64_t task = 0; task < tasks; task++) {
-      head_task t = make_task(a, bucket, task);
-      real *p = rows + (int64_t)omp_get_thread_num() * 2 * a->T;
-      backward_task(&t, p, p + a->T, dbias + task * a->buckets);
-    }
-    for (int64_t task = 0; task < tasks; task++)
+    for (int64_t first = 0; first < tasks; first += group)
+      for (int64_t task = first; task < first + group; task++) {
+        head_task t = make_task(a, bucket, task);
+        real *p = rows + (int64_t)omp_get_thread_num() * 2 * a->T;
+        backward_task(&t, p, p + a->T, dbias + task * a->buckets);
+      }
+    for (int64_t task = 0; task < tasks && a->rel_bias; task++)
       for (int b = 0; b < a->buckets; b++) a->drel_bias[b * a->H + task % a->H] += dbias[task * a->buckets + b];
   }
   ch_arena_release(&x->scratch, mark);

@@ -18,7 +18,8 @@ static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
 }
 
 static void append(const ch_attention_cached_args *a, int b, int head) {
-  int64_t width = (int64_t)a->H * a->dh, cache = ((int64_t)b * a->H + head) * a->positions + a->past[b];
+  int64_t heads = ch_kv_heads(a->H, a->kv_heads), width = heads * a->dh,
+          cache = (b * heads + head) * a->positions + a->past[b];
   for (int row = a->begin[b]; row < a->begin[b + 1]; row++, cache++)
     for (int c = 0; c < a->dh; c++) {
       a->keys[cache * a->dh + c] = a->k[row * width + (int64_t)head * a->dh + c];
@@ -28,14 +29,15 @@ static void append(const ch_attention_cached_args *a, int b, int head) {
 
 /* The row at position `at` of sequence b. */
 static void attend(const ch_attention_cached_args *a, int b, int head, int row, int at, real *p) {
-  int64_t cache = ((int64_t)b * a->H + head) * a->positions * a->dh, place = ((int64_t)row * a->H + head) * a->dh;
+  int64_t heads = ch_kv_heads(a->H, a->kv_heads), cache = (b * heads + head * heads / a->H) * a->positions * a->dh,
+          place = ((int64_t)row * a->H + head) * a->dh;
   const real *q = a->q + place, *keys = a->keys + cache, *values = a->values + cache;
-  const real *bias = a->bias + head * (int64_t)(a->positions + CH_BIAS_PAD) + a->positions - 1 - at;
+  const real *bias = a->bias ? a->bias + head * (int64_t)(a->positions + CH_BIAS_PAD) + a->positions - 1 - at : NULL;
   real *out = a->out + place, max = -INFINITY, sum = 0;
   for (int j = 0; j <= at; j++) {
     real dot = 0;
     for (int c = 0; c < a->dh; c++) dot += q[c] * keys[(int64_t)j * a->dh + c];
-    p[j] = a->scale * dot + bias[j];
+    p[j] = a->scale * dot + (bias ? bias[j] : 0);
     max = p[j] > max ? p[j] : max;
   }
   for (int j = 0; j <= at; j++) sum += p[j] = exp(p[j] - max);
@@ -46,13 +48,13 @@ static void attend(const ch_attention_cached_args *a, int b, int head, int row, 
 
 static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int tasks = a->B * a->H;
+  int tasks = a->B * a->H, heads = ch_kv_heads(a->H, a->kv_heads);
   real *rows = CH_NEW(&x->scratch, real, (int64_t)x->threads * a->positions);
   if (!ch_counting(x)) {
+    for (int task = 0; task < a->B * heads; task++) append(a, task / heads, task % heads);
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
     for (int task = 0; task < tasks; task++) {
       int b = task / a->H, head = task % a->H;
-      append(a, b, head);
       for (int row = a->begin[b], at = a->past[b]; row < a->begin[b + 1]; row++, at++)
         attend(a, b, head, row, at, rows + (int64_t)omp_get_thread_num() * a->positions);
     }

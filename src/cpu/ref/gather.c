@@ -40,17 +40,19 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
 
 static void embedding(ch_exec *x, const ch_embedding_args *a) {
   if (ch_counting(x)) return;
+  real scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(x->threads)
   for (int64_t t = 0; t < a->n; t++)
-    for (int j = 0; j < a->d; j++) a->x[t * a->d + j] = a->w[(int64_t)a->token[t] * a->d + j];
+    for (int j = 0; j < a->d; j++) a->x[t * a->d + j] = scale * a->w[(int64_t)a->token[t] * a->d + j];
 }
 
 /* Columns are shared out, so that repeated tokens add up in ascending t. */
 static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
   if (ch_counting(x)) return;
+  real scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(x->threads)
   for (int j = 0; j < a->d; j++)
-    for (int64_t t = 0; t < a->n; t++) a->dw[(int64_t)a->token[t] * a->d + j] += a->dx[t * a->d + j];
+    for (int64_t t = 0; t < a->n; t++) a->dw[(int64_t)a->token[t] * a->d + j] += scale * a->dx[t * a->d + j];
 }
 
 void ch_ref_fill_gather(ch_ops *ops) {

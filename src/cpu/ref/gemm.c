@@ -67,7 +67,7 @@ static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
     ch_gemm_args g = expert_product(a, expert);
     ch_ref_gemm_rows(&g, 0, g.m);
   }
-  if (a->gelu) (a->gelu->dx ? x->ops->gelu_backward : x->ops->gelu)(x, a->gelu);
+  if (a->activate) (a->activate->dx ? x->ops->activate_backward : x->ops->activate)(x, a->activate);
 }
 
 void ch_ref_fill_gemm(ch_ops *ops) {

@@ -8,9 +8,10 @@
 void ch_ref_fill_gemm(ch_ops *ops); /* gemm, expert_gemm */
 void ch_ref_fill_attention(ch_ops *ops);
 void ch_ref_fill_attention_cached(ch_ops *ops);
+void ch_ref_fill_rope(ch_ops *ops);
 void ch_ref_fill_head(ch_ops *ops);
 void ch_ref_fill_pointwise(ch_ops *ops); /* softmax, copy, multiply, jitter, sumsq, round_bf16, widen_bf16 */
-void ch_ref_fill_gelu(ch_ops *ops);      /* gelu, glu */
+void ch_ref_fill_gelu(ch_ops *ops);      /* activate */
 void ch_ref_fill_norm(ch_ops *ops);      /* rmsnorm */
 void ch_ref_fill_dropout(ch_ops *ops);
 void ch_ref_fill_gather(ch_ops *ops); /* gather, combine, embedding */

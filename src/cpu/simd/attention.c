@@ -44,8 +44,8 @@ typedef struct {
 } forward;
 
 static void pack_keys(const ch_attention_head *h, const forward *f, int begin, int count) {
-  ch_head_pack_panels(h, h->k + begin * h->ld, count, f->kt + begin * h->dh);
-  ch_head_pack(h, h->v + begin * h->ld, count, count, 1, f->v + begin * f->width);
+  ch_head_pack_panels(h, h->k + begin * h->kv_ld, h->kv_ld, count, f->kt + begin * h->dh);
+  ch_head_pack(h, h->v + begin * h->kv_ld, h->kv_ld, count, count, 1, f->v + begin * f->width);
 }
 
 /* Rows first .. first+rows-1, at most CH_ATTENTION_FORWARD_ROWS. */
@@ -53,17 +53,17 @@ static void forward_block(const ch_attention_head *h, const forward *f, int firs
   int end = first + rows;
   float inverse[CH_ATTENTION_FORWARD_ROWS];
   ch_causal_block block = {rows, first, h->T, f->ld, h->bias};
-  ch_head_pack(h, h->q + first * h->ld, rows, CH_ATTENTION_FORWARD_ROWS, h->scale, f->q);
+  ch_head_pack(h, h->q + first * h->ld, h->ld, rows, CH_ATTENTION_FORWARD_ROWS, h->scale, f->q);
   for (int key = 0; key < end; key += CHUNK)
     for (int r = 0; r < rows; r += ROWS) {
-      if (!key) ch_head_fetch(h, h->q, end + r), ch_head_fetch(h, h->k, end + r);
+      if (!key) ch_head_fetch(h, h->q, h->ld, end + r), ch_head_fetch(h, h->k, h->kv_ld, end + r);
       f->run->scores(h->dh, f->q + r * f->width, f->kt + key * h->dh, f->s + r * f->ld + key, f->ld,
                      in_chunk(key, first + r + ROWS));
     }
   CH_SIMD(ch_causal_softmax)(&block, f->s, inverse, h->lse + first);
   for (int r = 0; r < rows; r += ROWS) {
     ch_head_result out = {.to = h->out + (first + r) * h->ld, .ld = h->ld, .rows = rows - r, .factors = inverse + r};
-    ch_head_fetch(h, h->v, end + r), ch_head_fetch(h, h->out, first + r);
+    ch_head_fetch(h, h->v, h->kv_ld, end + r), ch_head_fetch(h, h->out, h->ld, first + r);
     f->run->weigh(h->dh, least(first + r + ROWS, end), f->s + r * f->ld, f->ld, f->v, &out);
   }
 }
@@ -120,8 +120,8 @@ static float row_delta(const ch_attention_head *h, const float *dout, int r) {
 
 static void pack_block(const ch_attention_head *h, const backward *p, int first, int rows) {
   int64_t to = first * p->width;
-  ch_head_pack(h, h->q + first * h->ld, rows, BLOCK, h->scale, p->q + to);
-  ch_head_pack(h, h->dout + first * h->ld, rows, BLOCK, 1, p->dout + to);
+  ch_head_pack(h, h->q + first * h->ld, h->ld, rows, BLOCK, h->scale, p->q + to);
+  ch_head_pack(h, h->dout + first * h->ld, h->ld, rows, BLOCK, 1, p->dout + to);
   for (int r = first; r < first + rows; r++) p->delta[r] = row_delta(h, p->dout + r * p->width, r);
 }
 
@@ -131,7 +131,7 @@ static void chunk_scores(const ch_attention_head *h, const backward *p, int firs
   for (int r = 0; r < rows; r += ROWS) {
     int seen = in_chunk(key, first + r + ROWS);
     int64_t row = (first + r) * p->width;
-    if (!key) ch_head_fetch(h, h->q, first + BLOCK + r), ch_head_fetch(h, h->dout, first + BLOCK + r);
+    if (!key) ch_head_fetch(h, h->q, h->ld, first + BLOCK + r), ch_head_fetch(h, h->dout, h->ld, first + BLOCK + r);
     p->run->scores(h->dh, p->q + row, p->kt, p->s + r * LD, LD, seen);
     p->run->scores(h->dh, p->dout + row, p->vt, p->dp + r * LD, LD, seen);
   }
@@ -139,10 +139,10 @@ static void chunk_scores(const ch_attention_head *h, const backward *p, int firs
 }
 
 /* Adds to what stands in `part`, unless it is the first time; what is added last goes to the caller's x[position]. */
-static ch_head_result gradient(const ch_attention_head *h, const backward *p, float *part, float *x, int position,
-                               int begin, int end, float factor) {
+static ch_head_result gradient(const ch_attention_head *h, const backward *p, float *part, float *x, int64_t ld,
+                               int position, int begin, int end, float factor) {
   ch_head_result c = {.from = begin ? NULL : part, .from_ld = p->width, .to = part, .ld = p->width};
-  if (end) c.to = x + position * h->ld, c.ld = h->ld, c.rows = h->T - position, c.factor = factor;
+  if (end) c.to = x + position * ld, c.ld = ld, c.rows = h->T - position, c.factor = factor;
   return c;
 }
 
@@ -150,18 +150,19 @@ static ch_head_result gradient(const ch_attention_head *h, const backward *p, fl
 static void chunk_gradients(const ch_attention_head *h, const backward *p, int first, int rows, int key) {
   int end = first + rows, begins = first == key, ends = end == h->T;
   for (int r = 0; r < rows; r += ROWS) {
-    ch_head_result dq = gradient(h, p, p->dq + (first + r) * p->width, h->dq, first + r, !key, first == key, h->scale);
-    if (!key) ch_head_fetch(h, h->out, first + BLOCK + r);
-    if (first == key) ch_head_fetch(h, h->dq, first + r);
+    ch_head_result dq =
+        gradient(h, p, p->dq + (first + r) * p->width, h->dq, h->ld, first + r, !key, first == key, h->scale);
+    if (!key) ch_head_fetch(h, h->out, h->ld, first + BLOCK + r);
+    if (first == key) ch_head_fetch(h, h->dq, h->ld, first + r);
     p->run->rows(h->dh, in_chunk(key, least(first + r + ROWS, end)), p->dp + r * LD, p->k, &dq);
   }
   for (int j = 0; j < in_chunk(key, end); j += ROWS) {
     int skip = key + j > first ? key + j - first : 0; /* rows before a key do not see it */
     int64_t from = (first + skip) * p->width;
-    ch_head_result dv = gradient(h, p, p->dv + j * p->width, h->dv, key + j, begins, ends, 1);
-    ch_head_result dk = gradient(h, p, p->dk + j * p->width, h->dk, key + j, begins, ends, 1);
-    if (begins) ch_head_fetch(h, h->dk, key + j), ch_head_fetch(h, h->dv, key + j);
-    if (begins) ch_head_fetch(h, h->k, key + CHUNK + j), ch_head_fetch(h, h->v, key + CHUNK + j);
+    ch_head_result dv = gradient(h, p, p->dv + j * p->width, h->dv, h->dkv_ld, key + j, begins, ends, 1);
+    ch_head_result dk = gradient(h, p, p->dk + j * p->width, h->dk, h->dkv_ld, key + j, begins, ends, 1);
+    if (begins) ch_head_fetch(h, h->dk, h->dkv_ld, key + j), ch_head_fetch(h, h->dv, h->dkv_ld, key + j);
+    if (begins) ch_head_fetch(h, h->k, h->kv_ld, key + CHUNK + j), ch_head_fetch(h, h->v, h->kv_ld, key + CHUNK + j);
     p->run->columns(h->dh, rows - skip, p->s + skip * LD + j, p->dout + from, &dv);
     p->run->columns(h->dh, rows - skip, p->dp + skip * LD + j, p->q + from, &dk);
   }
@@ -171,9 +172,9 @@ void CH_SIMD(ch_attention_backward)(const ch_attention_head *h) {
   backward p = begin_backward(h);
   for (int key = 0; key < h->T; key += CHUNK) {
     int keys = least(CHUNK, h->T - key);
-    ch_head_pack_panels(h, h->k + key * h->ld, keys, p.kt);
-    ch_head_pack_panels(h, h->v + key * h->ld, keys, p.vt);
-    ch_head_pack(h, h->k + key * h->ld, keys, keys, 1, p.k);
+    ch_head_pack_panels(h, h->k + key * h->kv_ld, h->kv_ld, keys, p.kt);
+    ch_head_pack_panels(h, h->v + key * h->kv_ld, h->kv_ld, keys, p.vt);
+    ch_head_pack(h, h->k + key * h->kv_ld, h->kv_ld, keys, keys, 1, p.k);
     for (int first = key; first < h->T; first += BLOCK) {
       int rows = least(BLOCK, h->T - first);
       if (!key) pack_block(h, &p, first, rows);

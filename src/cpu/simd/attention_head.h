@@ -6,11 +6,11 @@
 
 #include "cpu/simd/rows.h"
 
-/* Pointers to position 0 of the head; `ld` between positions. bias and dbias are as rows.h wants them, with
- * CH_CAUSAL_PAD elements more than T. */
+/* Pointers to position 0 of the head; between positions `ld`, of k and v `kv_ld`, of dk and dv `dkv_ld`. bias and dbias
+ * are as rows.h wants them, with CH_CAUSAL_PAD elements more than T. */
 typedef struct ch_attention_head {
   int T, dh;
-  int64_t ld;
+  int64_t ld, kv_ld, dkv_ld;
   float scale;
   const float *q, *k, *v, *bias, *dout;
   float *out, *lse, *dq, *dk, *dv;

@@ -9,10 +9,10 @@
 #include "cpu/simd/transpose.h"
 
 /* y[r,:] = factor x[r,:] for r < rows, padded with zeros to [most,width]. */
-static inline void ch_head_pack(const ch_attention_head *h, const float *x, int rows, int most, float factor,
-                                float *y) {
+static inline void ch_head_pack(const ch_attention_head *h, const float *x, int64_t ld, int rows, int most,
+                                float factor, float *y) {
   int64_t width = ch_attention_width(h->dh), dh = h->dh;
-  for (int r = 0; r < rows; r++, x += h->ld, y += width) {
+  for (int r = 0; r < rows; r++, x += ld, y += width) {
     int c = 0;
     for (; c + CH_LANES <= dh; c += CH_LANES) ch_store(y + c, factor * ch_load(x + c));
     for (; c < dh; c++) y[c] = factor * x[c];
@@ -22,11 +22,11 @@ static inline void ch_head_pack(const ch_attention_head *h, const float *x, int 
 }
 
 /* The transpose of x[rows,dh] in panels of [dh,CH_HEAD_COLUMNS], the last one padded with zeros. */
-static inline void ch_head_pack_panels(const ch_attention_head *h, const float *x, int rows, float *y) {
+static inline void ch_head_pack_panels(const ch_attention_head *h, const float *x, int64_t ld, int rows, float *y) {
   int dh = h->dh;
   for (int j = 0; j < rows; j += CH_HEAD_COLUMNS, y += CH_HEAD_COLUMNS * dh) {
     int filled = rows - j < CH_HEAD_COLUMNS ? rows - j : CH_HEAD_COLUMNS;
-    ch_transpose(filled, dh, x + j * h->ld, h->ld, y, CH_HEAD_COLUMNS);
+    ch_transpose(filled, dh, x + j * ld, ld, y, CH_HEAD_COLUMNS);
     for (int c = 0; filled < CH_HEAD_COLUMNS && c < dh; c++)
       for (int l = filled; l < CH_HEAD_COLUMNS; l++) y[c * CH_HEAD_COLUMNS + l] = 0;
   }
@@ -34,10 +34,10 @@ static inline void ch_head_pack_panels(const ch_attention_head *h, const float *
 
 /* Fetches positions first .. first+CH_HEAD_ROWS-1 of x while something else is computed: what is packed next and
  * written next stands in short pieces, each in a page of its own, which the processor does not foresee. */
-static inline void ch_head_fetch(const ch_attention_head *h, const float *x, int first) {
+static inline void ch_head_fetch(const ch_attention_head *h, const float *x, int64_t ld, int first) {
   enum { LINE = 16 };
   for (int r = first; r < first + CH_HEAD_ROWS && r < h->T; r++)
-    for (int c = 0; c < h->dh; c += LINE) __builtin_prefetch(x + r * h->ld + c, 0, 2);
+    for (int c = 0; c < h->dh; c += LINE) __builtin_prefetch(x + r * ld + c, 0, 2);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #include "cpu/simd/simd.h"
 #include "op/op.h"
 
-CH_SIMD_DECLARE(void, ch_fill_gelu, (ch_ops * ops));      /* gelu, glu */
+CH_SIMD_DECLARE(void, ch_fill_gelu, (ch_ops * ops));      /* activate */
 CH_SIMD_DECLARE(void, ch_fill_pointwise, (ch_ops * ops)); /* softmax, sigmoid, sumsq, round_bf16, widen_bf16 */
 CH_SIMD_DECLARE(void, ch_fill_norm, (ch_ops * ops));      /* rmsnorm */
 CH_SIMD_DECLARE(void, ch_fill_gather, (ch_ops * ops));    /* gather, combine, embedding */
@@ -16,10 +16,10 @@ CH_SIMD_DECLARE(void, ch_fill_dykstra, (ch_ops * ops));   /* dykstra */
 CH_SIMD_DECLARE(void, ch_fill_adafactor, (ch_ops * ops)); /* adafactor */
 CH_SIMD_DECLARE(void, ch_fill_adamw, (ch_ops * ops));     /* adamw */
 
-/* gelu or gelu_backward (if a has dx or dx16) of the elements from `first` on, where c, if it is not NULL, holds what a
- * product has just made of them: x, or in backward dy. x16 is written then. */
-CH_SIMD_DECLARE(void, ch_gelu_elements, (const ch_gelu_args *a, const float *c, int64_t first, int64_t count));
-typedef void ch_gelu_run(const ch_gelu_args *a, const float *c, int64_t first, int64_t count);
+/* activate or activate_backward (if a has dx or dx16) of the elements from `first` on, where c, if it is not NULL,
+ * holds what a product has just made of them: x, of a gate u, or in backward dy. x16 is written then. */
+CH_SIMD_DECLARE(void, ch_activate_elements, (const ch_activate_args *a, const float *c, int64_t first, int64_t count));
+typedef void ch_activate_run(const ch_activate_args *a, const float *c, int64_t first, int64_t count);
 
 /* y [rows,columns] = x rounded, whose rows are ldx apart. */
 CH_SIMD_DECLARE(void, ch_round_matrix, (int64_t rows, int64_t columns, const float *x, int64_t ldx, ch_bf16 *y));

@@ -66,8 +66,14 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
 static void embedding(ch_exec *x, const ch_embedding_args *a) {
   if (ch_counting(x)) return;
   int64_t d = a->d;
+  float scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for num_threads(x->threads) if (a->n * d > CH_PIECE)
-  for (int64_t t = 0; t < a->n; t++) memcpy(a->x + t * d, a->w + a->token[t] * d, (size_t)d * sizeof(float));
+  for (int64_t t = 0; t < a->n; t++) {
+    const float *w = a->w + a->token[t] * d;
+    float *to = a->x + t * d;
+#pragma omp simd
+    for (int64_t j = 0; j < d; j++) to[j] = scale * w[j];
+  }
 }
 
 /* The vocabulary is dealt out into classes; each is one piece of work that scans all ids (a fraction of a row's
@@ -76,6 +82,7 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
   if (ch_counting(x)) return;
   enum { CLASSES = 32 };
   int64_t d = a->d;
+  float scale = a->scale != 0 ? a->scale : 1;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads) if (a->n * d > CH_PIECE)
   for (int part = 0; part < CLASSES; part++)
     for (int64_t t = 0; t < a->n; t++) {
@@ -83,7 +90,7 @@ static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
       const float *dx = a->dx + t * d;
       float *dw = a->dw + a->token[t] * d;
 #pragma omp simd
-      for (int64_t j = 0; j < d; j++) dw[j] += dx[j];
+      for (int64_t j = 0; j < d; j++) dw[j] += scale * dx[j];
     }
 }
 

@@ -71,14 +71,15 @@ enum { BLOCK = 1024 };
 
 /* x of a block: c where a product has just made it, else as it was kept. What is rounded is what counts, so that it
  * makes no difference whether it is new. */
-static const float *pre_activations(const ch_gelu_args *a, const float *c, int64_t first, int64_t count, float *room) {
+static const float *pre_activations(const ch_activate_args *a, const float *c, int64_t first, int64_t count,
+                                    float *room) {
   if (!a->x16) return c ? c : a->x + first;
   if (c) round_to(count, c, a->x16 + first);
   widen_to(count, a->x16 + first, room);
   return room;
 }
 
-static void block(const ch_gelu_args *a, const float *c, int64_t first, int64_t count) {
+static void block(const ch_activate_args *a, const float *c, int64_t first, int64_t count) {
   float x_room[BLOCK], y_room[BLOCK], dx_room[BLOCK];
   int backward = a->dx || a->dx16;
   const float *x = pre_activations(a, backward ? NULL : c, first, count, x_room);
@@ -97,28 +98,6 @@ static void block(const ch_gelu_args *a, const float *c, int64_t first, int64_t 
   if (a->dx16) round_to(count, dx_room, a->dx16 + first);
 }
 
-void CH_SIMD(ch_gelu_elements)(const ch_gelu_args *a, const float *c, int64_t first, int64_t count) {
-  for (int64_t i = 0; i < count; i += BLOCK)
-    block(a, c ? c + i : NULL, first + i, count - i < BLOCK ? count - i : BLOCK);
-}
-
-static void in_pieces(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
-#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
-  for (int64_t p = 0; p < pieces; p++) {
-    int64_t begin = p * CH_PIECE, end = ch_piece_end(p, count, CH_PIECE);
-    CH_SIMD(ch_gelu_elements)(a, NULL, begin, end - begin);
-  }
-}
-
-static void gelu(ch_exec *x, const ch_gelu_args *a) {
-  ch_gelu_args forward = *a; /* whatever it says of backward */
-  forward.dx = NULL;
-  forward.dx16 = NULL;
-  in_pieces(x, &forward);
-}
-
 /* Value and slope of what a gate goes through. */
 typedef struct {
   float value, slope;
@@ -133,57 +112,66 @@ static inline curve curve_at(int silu, float g) {
   return (curve){g * at.cdf, at.cdf + g * at.density};
 }
 
-/* Always inlined, so that `silu` is a constant of each loop. */
+/* Always inlined, so that `silu` is a constant of each loop. Every input of an element is read before an output is
+ * written: outputs may stand where inputs do. */
 static inline __attribute__((always_inline)) void glu_values(int silu, int64_t count, const float *g, const float *u,
                                                              float *y) {
 #pragma omp simd
   for (int64_t i = 0; i < count; i++) y[i] = curve_at(silu, g[i]).value * u[i];
 }
 
-static void glu(ch_exec *x, const ch_gelu_args *a) {
-  if (ch_counting(x)) return;
-  int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
-#pragma omp parallel for num_threads(x->threads) if (pieces > 1)
-  for (int64_t p = 0; p < pieces; p++) {
-    int64_t begin = p * CH_PIECE, length = ch_piece_end(p, count, CH_PIECE) - begin;
-    if (a->activation == CH_SWIGLU)
-      glu_values(1, length, a->x + begin, a->u + begin, a->y + begin);
-    else
-      glu_values(0, length, a->x + begin, a->u + begin, a->y + begin);
-  }
-}
-
-/* Every input of an element is read before an output is written: outputs may stand where inputs do. */
-static inline __attribute__((always_inline)) void glu_slopes(int silu, const ch_gelu_args *a, int64_t begin,
-                                                             int64_t end) {
-  const float *in = a->x, *u = a->u, *dy = a->dy;
-  float *y = a->y, *dx = a->dx, *du = a->du;
+static inline __attribute__((always_inline)) void glu_slopes(int silu, int64_t count, const float *g, const float *u,
+                                                             const float *dy, float *y, float *dx, float *du) {
 #pragma omp simd
-  for (int64_t i = begin; i < end; i++) {
+  for (int64_t i = 0; i < count; i++) {
     float factor = u[i], straight = dy[i];
-    curve at = curve_at(silu, in[i]);
+    curve at = curve_at(silu, g[i]);
     if (y) y[i] = at.value * factor;
     dx[i] = straight * factor * at.slope;
     du[i] = straight * at.value;
   }
 }
 
-static void glu_backward(ch_exec *x, const ch_gelu_args *a) {
+/* The same for a gate, where c holds u, or in backward dy. */
+static inline __attribute__((always_inline)) void gated(int silu, const ch_activate_args *a, const float *c,
+                                                        int64_t first, int64_t count) {
+  const float *g = a->x + first;
+  float *y = a->y ? a->y + first : NULL;
+  if (a->dx)
+    glu_slopes(silu, count, g, a->u + first, c ? c : a->dy + first, y, a->dx + first, a->du + first);
+  else
+    glu_values(silu, count, g, c ? c : a->u + first, y);
+}
+
+void CH_SIMD(ch_activate_elements)(const ch_activate_args *a, const float *c, int64_t first, int64_t count) {
+  if (a->activation == CH_SWIGLU) {
+    gated(1, a, c, first, count);
+  } else if (a->activation == CH_GEGLU) {
+    gated(0, a, c, first, count);
+  } else {
+    for (int64_t i = 0; i < count; i += BLOCK)
+      block(a, c ? c + i : NULL, first + i, count - i < BLOCK ? count - i : BLOCK);
+  }
+}
+
+static void in_pieces(ch_exec *x, const ch_activate_args *a) {
   if (ch_counting(x)) return;
   int64_t count = ch_elements(a->count, a->rows), pieces = ch_pieces(count, CH_PIECE);
 #pragma omp parallel for num_threads(x->threads) if (pieces > 1)
   for (int64_t p = 0; p < pieces; p++) {
     int64_t begin = p * CH_PIECE, end = ch_piece_end(p, count, CH_PIECE);
-    if (a->activation == CH_SWIGLU)
-      glu_slopes(1, a, begin, end);
-    else
-      glu_slopes(0, a, begin, end);
+    CH_SIMD(ch_activate_elements)(a, NULL, begin, end - begin);
   }
 }
 
+static void activate(ch_exec *x, const ch_activate_args *a) {
+  ch_activate_args forward = *a; /* whatever it says of backward */
+  forward.dx = NULL;
+  forward.dx16 = NULL;
+  in_pieces(x, &forward);
+}
+
 void CH_SIMD(ch_fill_gelu)(ch_ops *ops) {
-  ops->gelu = gelu;
-  ops->gelu_backward = in_pieces;
-  ops->glu = glu;
-  ops->glu_backward = glu_backward;
+  ops->activate = activate;
+  ops->activate_backward = in_pieces;
 }

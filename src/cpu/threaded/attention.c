@@ -4,6 +4,7 @@
 #include "cpu/simd/attention.h"
 
 #include <omp.h>
+#include <string.h>
 
 #include "cpu/threaded/threaded.h"
 
@@ -11,22 +12,31 @@ enum { SEGMENT = 8 * CH_ATTENTION_CHUNK }; /* rows of a forward task: long enoug
 
 typedef struct {
   const ch_attention_args *a;
-  int64_t ld, tasks;
-  int64_t row;  /* floats for one head's biases */
-  int *bucket;  /* [T] by distance */
-  float *bias;  /* [H,row] by descending distance */
-  float *dbias; /* [tasks,row] the same order, each task's own sum */
-  float *work;  /* of all threads */
+  int64_t ld, kv_ld, tasks;
+  int kv_heads, group; /* heads that share keys and values */
+  int64_t row;         /* floats for one head's biases */
+  int *bucket;         /* [T] by distance */
+  float *bias;         /* [H,row] by descending distance; where there is none, [1,row] of zeros */
+  float *dbias;        /* [tasks,row] the same order, each task's own sum; where there is none, [threads,row] */
+  float *dk, *dv;      /* [tasks,T,dh] of each head, where keys are shared; or NULL */
+  float *work;         /* of all threads */
 } plan;
 
 static plan make_plan(ch_exec *x, const ch_attention_args *a) {
-  plan p = {
-      .a = a, .ld = a->ld ? a->ld : (int64_t)a->H * a->dh, .tasks = (int64_t)a->B * a->H, .row = a->T + CH_CAUSAL_PAD};
+  plan p = {.a = a,
+            .ld = ch_attention_ld(a),
+            .kv_ld = ch_attention_kv_ld(a),
+            .tasks = (int64_t)a->B * a->H,
+            .kv_heads = ch_kv_heads(a->H, a->kv_heads),
+            .row = a->T + CH_CAUSAL_PAD};
+  int64_t biases = (a->rel_bias ? a->H : 1) * p.row;
+  p.group = a->H / p.kv_heads;
   p.bucket = CH_NEW(&x->scratch, int, a->T);
-  p.bias = CH_NEW(&x->scratch, float, a->H *p.row);
+  p.bias = CH_NEW(&x->scratch, float, biases);
   p.work = CH_NEW(&x->scratch, float, x->threads *ch_attention_work(a->T, a->dh));
   if (ch_counting(x)) return p;
-  for (int distance = 0; distance < a->T; distance++) {
+  if (!a->rel_bias) memset(p.bias, 0, (size_t)biases * sizeof *p.bias);
+  for (int distance = 0; distance < a->T && a->rel_bias; distance++) {
     p.bucket[distance] = ch_attention_bucket(distance, a->buckets, a->max_distance);
     for (int head = 0; head < a->H; head++)
       p.bias[head * p.row + a->T - 1 - distance] = a->rel_bias[p.bucket[distance] * a->H + head];
@@ -37,22 +47,28 @@ static plan make_plan(ch_exec *x, const ch_attention_args *a) {
 /* One sequence's head as the calling thread works on it. */
 static ch_attention_head head_of(const plan *p, int64_t task) {
   const ch_attention_args *a = p->a;
-  int64_t start = task / a->H * a->T * p->ld + task % a->H * a->dh;
+  int64_t row = task / a->H * a->T, head = task % a->H, thread = omp_get_thread_num();
+  int64_t start = row * p->ld + head * a->dh, kv_start = row * p->kv_ld + head / p->group * a->dh;
   ch_attention_head h = {.T = a->T,
                          .dh = a->dh,
                          .ld = p->ld,
+                         .kv_ld = p->kv_ld,
+                         .dkv_ld = p->dk ? a->dh : p->kv_ld,
                          .scale = a->scale,
                          .q = a->q + start,
-                         .k = a->k + start,
-                         .v = a->v + start,
-                         .bias = p->bias + task % a->H * p->row,
+                         .k = a->k + kv_start,
+                         .v = a->v + kv_start,
+                         .bias = p->bias + (a->rel_bias ? head : 0) * p->row,
                          .out = a->out + start,
                          .lse = a->lse + task * a->T};
-  h.work = p->work + omp_get_thread_num() * ch_attention_work(a->T, a->dh);
+  h.work = p->work + thread * ch_attention_work(a->T, a->dh);
   if (p->dbias) {
+    int64_t own = task * a->T * a->dh;
     h.dout = a->dout + start;
-    h.dq = a->dq + start, h.dk = a->dk + start, h.dv = a->dv + start;
-    h.dbias = p->dbias + task * p->row;
+    h.dq = a->dq + start;
+    h.dk = p->dk ? p->dk + own : a->dk + kv_start;
+    h.dv = p->dk ? p->dv + own : a->dv + kv_start;
+    h.dbias = p->dbias + (a->rel_bias ? task : thread) * p->row;
   }
   return h;
 }
@@ -85,10 +101,37 @@ static void add_bias_gradient(const ch_exec *x, const plan *p) {
     }
 }
 
+/* to[dh] = the sum of what the heads of a group left, from [T,dh] of each. */
+static void add_group(const plan *p, const float *from, float *to) {
+  int dh = p->a->dh;
+  memcpy(to, from, (size_t)dh * sizeof *to);
+  for (int i = 1; i < p->group; i++) {
+    const float *next = from + (int64_t)i * p->a->T * dh;
+#pragma omp simd
+    for (int c = 0; c < dh; c++) to[c] += next[c];
+  }
+}
+
+static void add_shared_gradients(const ch_exec *x, const plan *p) {
+  const ch_attention_args *a = p->a;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < (int64_t)a->B * p->kv_heads * a->T; i++) {
+    int64_t kv_task = i / a->T, t = i % a->T;
+    int64_t from = (kv_task * p->group * a->T + t) * a->dh,
+            to = (kv_task / p->kv_heads * a->T + t) * p->kv_ld + kv_task % p->kv_heads * a->dh;
+    add_group(p, p->dk + from, a->dk + to);
+    add_group(p, p->dv + from, a->dv + to);
+  }
+}
+
 static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   plan p = make_plan(x, a);
-  p.dbias = CH_NEW(&x->scratch, float, p.tasks *p.row);
+  p.dbias = CH_NEW(&x->scratch, float, (a->rel_bias ? p.tasks : x->threads) * p.row);
+  if (p.group > 1) {
+    p.dk = CH_NEW(&x->scratch, float, p.tasks * a->T * a->dh);
+    p.dv = CH_NEW(&x->scratch, float, p.tasks * a->T * a->dh);
+  }
   void (*backward)(const ch_attention_head *) = CH_SIMD_PICK(ch_attention_backward);
   if (!ch_counting(x)) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(x->threads)
@@ -96,7 +139,8 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
       ch_attention_head h = head_of(&p, task);
       backward(&h);
     }
-    add_bias_gradient(x, &p);
+    if (a->rel_bias) add_bias_gradient(x, &p);
+    if (p.group > 1) add_shared_gradients(x, &p);
   }
   ch_arena_release(&x->scratch, mark);
 }

@@ -19,7 +19,8 @@ typedef struct {
 
 /* Keys and values of a sequence's head go behind what its cache holds. */
 static void append(const ch_attention_cached_args *a, int b, int head) {
-  int64_t width = (int64_t)a->H * a->dh, to = (((int64_t)b * a->H + head) * a->positions + a->past[b]) * a->dh;
+  int64_t heads = ch_kv_heads(a->H, a->kv_heads), width = heads * a->dh;
+  int64_t to = ((b * heads + head) * a->positions + a->past[b]) * a->dh;
   for (int64_t row = a->begin[b]; row < a->begin[b + 1]; row++, to += a->dh) {
     memcpy(a->keys + to, a->k + row * width + head * a->dh, (size_t)a->dh * sizeof(float));
     memcpy(a->values + to, a->v + row * width + head * a->dh, (size_t)a->dh * sizeof(float));
@@ -31,11 +32,13 @@ static int64_t scores_stride(int positions) { return (positions + CH_CAUSAL_PAD 
 typedef void (*product)(const ch_product *p);
 typedef void (*softmax)(const ch_causal_block *b, float *s, float *inverse, float *lse);
 
-static void attend(const ch_attention_cached_args *a, segment g, int head, float *scores, product run,
-                   softmax exponentials) {
+/* `bias` is the head's. */
+static void attend(const ch_attention_cached_args *a, segment g, int head, const float *bias, float *scores,
+                   product run, softmax exponentials) {
+  int64_t heads = ch_kv_heads(a->H, a->kv_heads);
   int64_t width = (int64_t)a->H * a->dh, place = g.row * width + (int64_t)head * a->dh,
           ld = scores_stride(a->positions);
-  int64_t cache = ((int64_t)g.sequence * a->H + head) * a->positions * a->dh;
+  int64_t cache = (g.sequence * heads + head * heads / a->H) * a->positions * a->dh;
   int first = a->past[g.sequence] + g.row - a->begin[g.sequence], seen = first + g.rows;
   float inverse[ROWS], lse[ROWS];
   run(&(ch_product){.trans_b = 1,
@@ -49,7 +52,7 @@ static void attend(const ch_attention_cached_args *a, segment g, int head, float
                     .c = scores,
                     .ldc = ld,
                     .alpha = a->scale});
-  ch_causal_block block = {g.rows, first, a->positions, ld, a->bias + head * (int64_t)(a->positions + CH_BIAS_PAD)};
+  ch_causal_block block = {g.rows, first, a->positions, ld, bias};
   exponentials(&block, scores, inverse, lse);
   run(&(ch_product){.m = g.rows,
                     .n = a->dh,
@@ -85,17 +88,22 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   segment *segments = CH_NEW(&x->scratch, segment, a->max_rows);
   float *scores = CH_NEW(&x->scratch, float, x->threads *ROWS *scores_stride(a->positions));
+  int64_t row = a->positions + CH_BIAS_PAD;
+  float *none = a->bias ? NULL : CH_NEW(&x->scratch, float, row);
   if (!ch_counting(x)) {
+    int kv_tasks = a->B * ch_kv_heads(a->H, a->kv_heads), kv_heads = kv_tasks / a->B;
+    const float *bias = none ? memset(none, 0, (size_t)row * sizeof *none) : a->bias;
+    if (none) row = 0;
     product run = CH_SIMD_PICK(ch_invariant_product);
     softmax exponentials = CH_SIMD_PICK(ch_causal_softmax);
     int64_t tasks = (int64_t)cut(a, segments) * a->H;
 #pragma omp parallel num_threads(ch_invariant_threads(x, a->H *head_work(a)))
     {
 #pragma omp for schedule(static)
-      for (int task = 0; task < a->B * a->H; task++) append(a, task / a->H, task % a->H);
+      for (int task = 0; task < kv_tasks; task++) append(a, task / kv_heads, task % kv_heads);
 #pragma omp for schedule(dynamic, 1)
       for (int64_t task = 0; task < tasks; task++)
-        attend(a, segments[task / a->H], (int)(task % a->H),
+        attend(a, segments[task / a->H], (int)(task % a->H), bias + task % a->H * row,
                scores + omp_get_thread_num() * ROWS * scores_stride(a->positions), run, exponentials);
     }
   }

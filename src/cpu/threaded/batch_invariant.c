@@ -137,9 +137,9 @@ static void run_few_of_experts(const ch_exec *x, int count, const ch_product *fe
 /* What follows the products where C goes through GELU. */
 static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const float *c) {
   int64_t rows = g->begin[g->experts];
-  ch_gelu_run *run = CH_SIMD_PICK(ch_gelu_elements);
+  ch_activate_run *run = CH_SIMD_PICK(ch_activate_elements);
 #pragma omp parallel for num_threads(ch_invariant_threads(x, rows * g->n * GELU_WORK))
-  for (int64_t i = 0; i < rows; i++) run(g->gelu, c + i * g->n, i * g->n, g->n);
+  for (int64_t i = 0; i < rows; i++) run(g->activate, c + i * g->n, i * g->n, g->n);
 }
 
 void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
@@ -147,7 +147,7 @@ void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   ch_product *own = CH_NEW(&x->scratch, ch_product, g->experts), *few = CH_NEW(&x->scratch, ch_product, g->experts);
   int bf16 = x->compute == CH_COMPUTE_BF16, owns = 0, fews = 0;
   int64_t rows = ch_counting(x) ? g->max_rows : g->begin[g->experts];
-  float *c = g->gelu && bf16 ? CH_NEW(&x->scratch, float, rows * g->n) : g->c;
+  float *c = bf16 && g->activate && !ch_gated(g->activate->activation) ? CH_NEW(&x->scratch, float, rows * g->n) : g->c;
   const void *w = bf16 ? (const void *)ch_rounded_operand(x, g->w, g->w16, g->experts * g->n * g->k) : g->w;
   for (int i = 0; i < g->experts && !ch_counting(x); i++) {
     ch_product p = expert_product(g, w, c, bf16, i);
@@ -161,6 +161,6 @@ void ch_invariant_expert_gemm(ch_exec *x, const ch_expert_gemm_args *g) {
   for (int i = 0; i < fews; i++) few[i].a = rows_from(&a, &few[i], (few[i].c - c) / g->n);
   if (owns || ch_counting(x)) ch_products_run(x, ch_counting(x) ? g->experts : owns, ch_cut_expert, own);
   if (fews) run_few_of_experts(x, fews, few);
-  if (g->gelu && !ch_counting(x)) through_gelu(x, g, c);
+  if (g->activate && !ch_counting(x)) through_gelu(x, g, c);
   ch_arena_release(&x->scratch, mark);
 }

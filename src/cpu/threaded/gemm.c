@@ -107,7 +107,7 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
     p.accumulate = g->accumulate;
     p.b = b + i * g->n * g->k * (in->rounds ? (int64_t)sizeof(float) : size);
     p.c = g->c ? g->c + first * g->n : NULL;
-    p.gelu = g->gelu;
+    p.activate = g->activate;
     p.element = first * g->n;
   }
   p.ldb = p.trans_b ? g->k : g->n;
@@ -118,8 +118,8 @@ static ch_product expert_product(const ch_expert_gemm_args *g, const operands *i
 static ch_cutting cutting_of(const ch_expert_gemm_args *g, const operands *in) {
   enum { OUTPUT = 1 << 18, ROUNDED = 1 << 19, COLUMNS = 64 };
   ch_cutting cut = ch_cut_expert;
-  if (g->gelu) cut.output = OUTPUT;
-  if (g->gelu && !g->c) cut.room = OUTPUT;
+  if (g->activate) cut.output = OUTPUT;
+  if (g->activate && !g->c) cut.room = OUTPUT;
   if (in->rounds) cut.rounded = g->k * COLUMNS > ROUNDED ? g->k * COLUMNS : ROUNDED;
   return cut;
 }

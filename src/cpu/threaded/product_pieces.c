@@ -129,17 +129,17 @@ static void run_product(const ch_product *p, const room *r, void *scratch) {
   for (int64_t j = 0; j < p->n; j += step) run_columns(p, j, p->n - j < step ? p->n - j : step, r->rounded, scratch);
 }
 
-/* Runs a piece, and takes it through GELU where that is to follow: by way of r if it is kept nowhere else. */
+/* Runs a piece, and takes it through an activation where that is to follow: by way of r if it is kept nowhere else. */
 static void run_piece(ch_product *p, const room *r, void *scratch) {
-  int64_t ldc = p->ldc; /* of gelu's arrays, too */
+  int64_t ldc = p->ldc; /* of the activation's arrays, too */
   if (!p->c) {
     p->c = r->output;
     p->ldc = p->n;
   }
   run_product(p, r, scratch);
-  if (!p->gelu) return;
-  ch_gelu_run *run = CH_SIMD_PICK(ch_gelu_elements); /* looks into the environment: not for every row */
-  for (int64_t i = 0; i < p->m; i++) run(p->gelu, p->c + i * p->ldc, p->element + i * ldc, p->n);
+  if (!p->activate) return;
+  ch_activate_run *run = CH_SIMD_PICK(ch_activate_elements); /* looks into the environment: not for every row */
+  for (int64_t i = 0; i < p->m; i++) run(p->activate, p->c + i * p->ldc, p->element + i * ldc, p->n);
 }
 
 void ch_products_run(ch_exec *x, int count, ch_cutting cutting, const ch_product *products) {

@@ -9,10 +9,10 @@
 #define KERNELS(row) \
   row(round_bf16) row(widen_bf16) \
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
-  row(gather) row(combine) row(combine_backward) row(embedding) row(embedding_backward) row(gelu) \
-  row(gelu_backward) row(sigmoid) row(sigmoid_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
+  row(gather) row(combine) row(combine_backward) row(embedding) row(embedding_backward) row(activate) \
+  row(activate_backward) row(sigmoid) row(sigmoid_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
   row(product) row(attention) row(attention_dq) row(attention_dkv) row(attention_slope) row(attention_dbias) \
-  row(cache_append) row(attention_cached) row(attention_bias) row(head_rows) row(head_pairs) \
+  row(cache_append) row(attention_cached) row(attention_bias) row(rope) row(rope_table) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
   row(running_mean) row(best) row(draw) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
@@ -50,16 +50,16 @@ typedef struct { combine_ptrs(FIELD) I32 n, d, gated, out_acc; } combine_args;
 #define combine_backward_ptrs(p) p(begin) p(slot_token) p(slot_gate) p(y) p(dout) p(dy) p(dgate)
 typedef struct { combine_backward_ptrs(FIELD) I32 e, d, gated; } combine_backward_args;
 #define embedding_ptrs(p) p(token) p(w) p(x)
-typedef struct { embedding_ptrs(FIELD) I64 n; I32 d; } embedding_args;
+typedef struct { embedding_ptrs(FIELD) I64 n; I32 d; F32 scale; } embedding_args;
 #define embedding_backward_ptrs(p) p(token) p(dx) p(dw)
-typedef struct { embedding_backward_ptrs(FIELD) I64 n; I32 d; } embedding_backward_args;
+typedef struct { embedding_backward_ptrs(FIELD) I64 n; I32 d; F32 scale; } embedding_backward_args;
 
-/* ---- elements.cl.h; u is 0 for GELU; silu: in place of gelu; x16, y16, dx16 stand for x, y, dx, or are 0. Where gelu has both x and x16, x16
+/* ---- elements.cl.h; u is 0 for GELU; silu: in place of gelu; x16, y16, dx16 stand for x, y, dx, or are 0. Where activate has both x and x16, x16
  * becomes x rounded. ---- */
-#define gelu_ptrs(p) p(rows) p(x) p(u) p(y) p(x16) p(y16)
-typedef struct { gelu_ptrs(FIELD) I64 count; I32 silu; } gelu_args;
-#define gelu_backward_ptrs(p) p(rows) p(x) p(u) p(y) p(dy) p(dx) p(du) p(x16) p(y16) p(dx16)
-typedef struct { gelu_backward_ptrs(FIELD) I64 count; I32 silu; } gelu_backward_args;
+#define activate_ptrs(p) p(rows) p(x) p(u) p(y) p(x16) p(y16)
+typedef struct { activate_ptrs(FIELD) I64 count; I32 silu; } activate_args;
+#define activate_backward_ptrs(p) p(rows) p(x) p(u) p(y) p(dy) p(dx) p(du) p(x16) p(y16) p(dx16)
+typedef struct { activate_backward_ptrs(FIELD) I64 count; I32 silu; } activate_backward_args;
 #define sigmoid_ptrs(p) p(x) p(y)
 typedef struct { sigmoid_ptrs(FIELD) I64 count; } sigmoid_args;
 #define sigmoid_backward_ptrs(p) p(y) p(dy) p(dx)
@@ -90,8 +90,8 @@ typedef struct { product_ptrs(FIELD) I64 m, n, k, lda, ldb, ldc, a_stride, b_str
   I32 trans_a, trans_b, accumulate, ragged_k, a_is, b_is;
   F32 alpha; } product_args;
 
-/* ---- attention.cl.h; bucket [T] of every distance ---- */
-#define ATTENTION_SHAPE I64 ld; I32 T, H, dh; F32 scale
+/* ---- attention.cl.h; bucket [T] of every distance, 0 without a bias; `group` heads share keys and values ---- */
+#define ATTENTION_SHAPE I64 ld, kv_ld; I32 T, H, group, dh; F32 scale
 #define attention_ptrs(p) p(q) p(k) p(v) p(rel_bias) p(bucket) p(out) p(lse)
 typedef struct { attention_ptrs(FIELD) ATTENTION_SHAPE; } attention_args;
 #define attention_dq_ptrs(p) p(q) p(k) p(v) p(rel_bias) p(bucket) p(lse) p(dout) p(dq) p(delta)
@@ -103,11 +103,15 @@ typedef struct { attention_slope_ptrs(FIELD) ATTENTION_SHAPE; } attention_slope_
 #define attention_dbias_ptrs(p) p(slope) p(bucket) p(drel_bias)
 typedef struct { attention_dbias_ptrs(FIELD) I32 B, T, H, buckets; } attention_dbias_args;
 #define cache_append_ptrs(p) p(begin) p(past) p(k) p(v) p(keys) p(values)
-typedef struct { cache_append_ptrs(FIELD) I32 B, H, dh, positions; } cache_append_args;
+typedef struct { cache_append_ptrs(FIELD) I32 B, kv_heads, dh, positions; } cache_append_args;
 #define attention_cached_ptrs(p) p(begin) p(past) p(q) p(keys) p(values) p(bias) p(out)
-typedef struct { attention_cached_ptrs(FIELD) I32 B, H, dh, positions, pad; F32 scale; } attention_cached_args;
+typedef struct { attention_cached_ptrs(FIELD) I32 B, H, group, dh, positions, pad; F32 scale; } attention_cached_args;
 #define attention_bias_ptrs(p) p(rel_bias) p(bucket) p(bias)
 typedef struct { attention_bias_ptrs(FIELD) I32 H, positions, pad; } attention_bias_args; /* bucket [positions] */
+#define rope_ptrs(p) p(position) p(turn) p(x)
+typedef struct { rope_ptrs(FIELD) I64 n; I32 heads, dh, rotated, back, T; } rope_args;
+#define rope_table_ptrs(p) p(turn)
+typedef struct { rope_table_ptrs(FIELD) F64 theta; I32 positions, rotated; } rope_table_args;
 
 /* ---- head.cl.h: rows of logits turn into gradients; loss [rows] = ---- */
 #define head_rows_ptrs(p) p(target) p(logits) p(loss)

@@ -12,7 +12,7 @@ INLINE float logistic(float x) { return 1 / (1 + exp(-x)); }
 /* d/dx of x s(x) = s(x) + x s(x) (1 - s(x)). */
 INLINE float silu_slope(float x) { return logistic(x) * (1 + x * (1 - logistic(x))); }
 
-KERNEL(gelu) {
+KERNEL(activate) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
     if (P(ushort, x16) && P(float, x)) P(ushort, x16)[i] = to_bf16(P(float, x)[i]);
@@ -27,7 +27,7 @@ KERNEL(gelu) {
 }
 
 /* dx, du and y may stand where the inputs do: all are read first. */
-KERNEL(gelu_backward) {
+KERNEL(activate_backward) {
   I64 count = a.count * (P(int, rows) ? P(int, rows)[0] : 1);
   EACH(i, count) {
     float x = P(ushort, x16) ? from_bf16(P(ushort, x16)[i]) : P(float, x)[i], dy = P(float, dy)[i];

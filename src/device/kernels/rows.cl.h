@@ -113,7 +113,9 @@ KERNEL(combine_backward) {
   }
 }
 
-KERNEL(embedding) { EACH(i, a.n * a.d) P(float, x)[i] = P(float, w)[(I64)P(int, token)[i / a.d] * a.d + i % a.d]; }
+KERNEL(embedding) {
+  EACH(i, a.n * a.d) P(float, x)[i] = a.scale * P(float, w)[(I64)P(int, token)[i / a.d] * a.d + i % a.d];
+}
 
 /* An item has a column of every CLASSES-th word, so that repeated tokens add up in ascending order. */
 KERNEL(embedding_backward) {
@@ -121,7 +123,7 @@ KERNEL(embedding_backward) {
     I64 j = i % a.d;
     for (I64 t = 0; t < a.n; t++) {
       I64 token = P(int, token)[t];
-      if (token % CLASSES == i / a.d) P(float, dw)[token * a.d + j] += P(float, dx)[t * a.d + j];
+      if (token % CLASSES == i / a.d) P(float, dw)[token * a.d + j] += a.scale * P(float, dx)[t * a.d + j];
     }
   }
 }

@@ -1,0 +1,59 @@
+/* Reference: rotary position embedding. Bound by memory, so it is what every backend on the host runs. */
+#include <math.h>
+
+#include "cpu/ref/ref.h"
+
+enum { PIECE = 4096 }; /* elements that are worth a second thread */
+
+/* One head of one row. */
+static void turn_head(int half, const real *restrict cosine, const real *restrict sine, real *restrict x,
+                      real *restrict y) {
+#pragma omp simd
+  for (int c = 0; c < half; c++) {
+    real a = x[c], b = y[c];
+    x[c] = a * cosine[c] - b * sine[c];
+    y[c] = b * cosine[c] + a * sine[c];
+  }
+}
+
+static void turn_head_back(int half, const real *restrict cosine, const real *restrict sine, real *restrict x,
+                           real *restrict y) {
+#pragma omp simd
+  for (int c = 0; c < half; c++) {
+    real a = x[c], b = y[c];
+    x[c] = a * cosine[c] + b * sine[c];
+    y[c] = b * cosine[c] - a * sine[c];
+  }
+}
+
+static void rope(ch_exec *x, const ch_rope_args *a) {
+  if (ch_counting(x)) return;
+  int half = a->rotated / 2;
+#pragma omp parallel for num_threads(x->threads) if (a->n * a->heads * a->dh > PIECE)
+  for (int64_t t = 0; t < a->n; t++) {
+    const real *turn = a->turn + (a->position ? a->position[t] : t % a->T) * a->rotated;
+    for (int head = 0; head < a->heads; head++) {
+      real *row = a->x + (t * a->heads + head) * a->dh;
+      (a->back ? turn_head_back : turn_head)(half, turn, turn + half, row, row + half);
+    }
+  }
+}
+
+/* Angles in double: in float those of far positions would be off by more than a rounding. */
+static void rope_table(ch_exec *x, const ch_rope_table_args *a) {
+  if (ch_counting(x)) return;
+  int half = a->rotated / 2;
+#pragma omp parallel for num_threads(x->threads)
+  for (int c = 0; c < half; c++) {
+    double frequency = pow(a->theta, -2.0 * c / a->rotated);
+    for (int64_t p = 0; p < a->positions; p++) {
+      a->turn[p * a->rotated + c] = (real)cos((double)p * frequency);
+      a->turn[p * a->rotated + half + c] = (real)sin((double)p * frequency);
+    }
+  }
+}
+
+void ch_ref_fill_rope(ch_ops *ops) {
+  ops->rope = rope;
+  ops->rope_table = rope_table;
+}

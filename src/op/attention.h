@@ -1,0 +1,84 @@
+/* Arguments of the ops of attention; op.h has the rules. */
+#ifndef CH_OP_ATTENTION_H
+#define CH_OP_ATTENTION_H
+
+#include "op/exec.h"
+
+/* Causal attention, with a learned bias by distance or without. Position i sees j <= i:
+ *   P[i,j] = softmax_j(scale * q_i.k_j + rel_bias[bucket(i-j), head]),  out_i = sum_j P[i,j] v_j.
+ * q, out and their gradients are [B,T,H,dh] with row stride `ld` (0: H*dh) between positions; k, v and theirs are
+ * [B,T,kv_heads,dh] with `kv_ld` (0: kv_heads*dh). Every H/kv_heads heads in a row share the keys and values of one,
+ * whose gradients are sums over them in ascending order (Ainslie et al. 2023). Works in row blocks: no T x T matrix in
+ * main memory; backward recomputes P from lse. */
+typedef struct {
+  int B, T, H, dh;
+  int kv_heads; /* 0: H */
+  int64_t ld, kv_ld;
+  real scale;
+  const real CH_DEV *q, *k, *v;
+  const real CH_DEV *rel_bias; /* [buckets,H], or NULL: no bias */
+  int buckets, max_distance;
+  real CH_DEV *out;
+  real CH_DEV *lse; /* [B,H,T] log of the softmax's denominator, saved for backward */
+  const real CH_DEV *dout;
+  real CH_DEV *dq, *dk, *dv; /* = */
+  real CH_DEV *drel_bias;    /* [buckets,H] += ; only with rel_bias */
+} ch_attention_args;
+
+static inline int ch_kv_heads(int H, int kv_heads) { return kv_heads ? kv_heads : H; }
+static inline int64_t ch_attention_ld(const ch_attention_args *a) { return a->ld ? a->ld : (int64_t)a->H * a->dh; }
+static inline int64_t ch_attention_kv_ld(const ch_attention_args *a) {
+  return a->kv_ld ? a->kv_ld : (int64_t)ch_kv_heads(a->H, a->kv_heads) * a->dh;
+}
+
+/* T5's unidirectional bucket of a distance i-j >= 0: exact below buckets/2, then logarithmic up to max_distance. */
+int ch_attention_bucket(int distance, int buckets, int max_distance);
+
+/* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
+ * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to
+ * which their keys and values are added first. The formula is that of ch_attention_args. A row's result does not depend
+ * on the other rows, bit for bit. */
+enum { CH_BIAS_PAD = 16 };
+typedef struct {
+  int B, H, dh;
+  int kv_heads;     /* 0: H */
+  int positions;    /* positions of a cache; past[b] and the new ones are no more */
+  int max_rows;     /* new positions of all sequences at most: what the plan counts with */
+  const int *begin; /* [B+1] host */
+  const int *past;  /* [B] host */
+  real scale;
+  const real CH_DEV *q, *k, *v; /* [rows,H*dh], [rows,kv_heads*dh] */
+  real CH_DEV *keys, *values;   /* [B,kv_heads,positions,dh] */
+  const real CH_DEV *bias;      /* [H,positions + CH_BIAS_PAD] as op attention_bias makes it, or NULL: none */
+  real CH_DEV *out;             /* [rows,H*dh] */
+} ch_attention_cached_args;
+
+/* rel_bias [buckets,H] by head and descending distance, so that it runs with the keys: that of a distance stands at
+ * bias[head * (positions + CH_BIAS_PAD) + positions - 1 - distance]. The padding, which wide loads read, becomes 0. */
+typedef struct {
+  int H, buckets, max_distance, positions;
+  const real CH_DEV *rel_bias;
+  real CH_DEV *bias;
+} ch_attention_bias_args;
+
+/* Rotary position embedding (Su et al. 2021), its pairs as in GPT-NeoX: of every head's dh columns the first `rotated`
+ * are pairs (c, c + rotated/2). That of a row at position p is turned, in place, by the angle p theta^(-2c/rotated). So
+ * the product of a query and a key depends on their distance alone. */
+typedef struct {
+  int64_t n;
+  int heads, dh, rotated;
+  int back;                       /* turns the other way, as backward does with gradients */
+  int T;                          /* row t stands at position t % T, unless */
+  const int32_t CH_DEV *position; /* [n] says otherwise; or NULL */
+  const real CH_DEV *turn;        /* of every position, as op rope_table makes it */
+  real CH_DEV *x;                 /* [n,heads,dh] */
+} ch_rope_args;
+
+/* turn [positions,rotated]: of every position the cosines of its angles, rotated/2, then their sines. */
+typedef struct {
+  int positions, rotated;
+  double theta;
+  real CH_DEV *turn;
+} ch_rope_table_args;
+
+#endif
