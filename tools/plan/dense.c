@@ -48,7 +48,8 @@ static sums sums_of(int shards, const ch_layout *layout) {
   return s;
 }
 
-/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer. */
+/* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer.
+ */
 static int at_once(const ch_param *a, const ch_param *b) {
   int attention = strstr(a->name, ".attn") != NULL;
   if (a->layer < 0 || a->layer != b->layer || a->expert || b->expert) return 0;
