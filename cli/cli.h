@@ -233,7 +233,7 @@ typedef struct cli_inspect_options {
   {"text", "FILE", CLI_INPUT, &o.options.text, NULL, "the UTF-8 text", 1},                                              \
   {"tokens", "N", CLI_INT64, &o.options.tokens, limit, "of the beginning of the text, at most; 0: all", 0},            \
   {"routing", "NAME", CLI_TEXT, &o.options.routing, NULL,                                                              \
-   "batch, sequence, position, group or threshold; as trained otherwise", 0},                                          \
+   "batch, sequence, position, group, threshold or adaptive; as trained otherwise", 0},                                          \
   {"batch", "B", CLI_INT, &o.options.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},\
   {"length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},    \
   {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \

@@ -68,43 +68,45 @@ static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_
   return code ? cli_fail() : 0;
 }
 
-/* Loss by thresholds, then under the model's own routing, whose statistics stay for printing. */
-static int evaluate_both(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *results,
-                         json_t **json) {
-  json_t *causal = NULL;
-  int status = evaluate(model, tokenizer, &results[1]);
-  if (status) return status;
-  if (o.json) causal = result_json(model, &results[1]);
-  if (choir_ranks_agree(cli_ranks(), o.json && !causal ? CHOIR_ERROR_MEMORY : CHOIR_OK)) return cli_fail();
-  status = choir_model_set_routing(model, NULL) ? cli_fail() : evaluate(model, tokenizer, &results[0]);
-  if (!status && o.json && !(*json = result_json(model, &results[0]))) status = cli_fail();
-  if (status || !o.json) {
-    json_decref(causal);
-    return status;
-  }
-  json_object_set_new(*json, "threshold", causal);
-  json_object_set_new(*json, "causal_gap", cli_json_real(results[1].loss - results[0].loss));
-  return 0;
-}
+/* The causal routings that stand beside one that looks across tokens. */
+static const char *const causal_routings[] = {"threshold", "adaptive"};
+enum { CAUSAL = 2 };
 
-static int evaluate_one(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *result,
-                        json_t **json) {
-  int status = evaluate(model, tokenizer, result);
-  return !status && o.json && !(*json = result_json(model, result)) ? cli_fail() : status;
-}
-
-static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
-  choir_eval_result results[2];
-  json_t *json = NULL;
-  int both = !o.routing && choir_model_looks_across_tokens(model);
-  if (both && choir_model_set_routing(model, "threshold")) {
+/* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */
+static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing,
+                           choir_eval_result *results, int *count, json_t *beside) {
+  choir_routing_properties p;
+  if (choir_router_properties(choir_model_config_of(model)->model.router.name, routing, &p)) return 0;
+  if (choir_model_set_routing(model, routing)) {
     if (cli_ranks_first()) fprintf(stderr, "no causal loss: %s\n", choir_error_message());
-    both = 0;
+    return 0;
   }
-  int status = both ? evaluate_both(model, tokenizer, results, &json) : evaluate_one(model, tokenizer, results, &json);
+  int status = evaluate(model, tokenizer, &results[*count]);
+  json_t *json = !status && o.json ? result_json(model, &results[*count]) : NULL;
+  if (choir_ranks_agree(cli_ranks(), !status && o.json && !json ? CHOIR_ERROR_MEMORY : CHOIR_OK)) status = cli_fail();
+  if (!status) (*count)++;
+  if (json) json_object_set_new(beside, routing, json);
+  return status;
+}
+
+/* Under causal routings first, then under the model's own, whose statistics stay for printing. */
+static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result results[1 + CAUSAL];
+  json_t *json = NULL, *beside = json_object();
+  int count = 1, status = beside ? 0 : CLI_FAILED;
+  if (!o.routing && choir_model_looks_across_tokens(model)) {
+    for (int i = 0; i < CAUSAL && !status; i++)
+      status = evaluate_beside(model, tokenizer, causal_routings[i], results, &count, beside);
+    if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
+  }
+  if (!status) status = evaluate(model, tokenizer, &results[0]);
+  if (!status && o.json && !(json = result_json(model, &results[0]))) status = cli_fail();
+  if (json) json_object_update(json, beside);
+  if (json && count > 1) json_object_set_new(json, "causal_gap", cli_json_real(results[1].loss - results[0].loss));
+  json_decref(beside);
   if (status) return status;
-  if (o.json) return cli_json_print(json);
-  print_losses(results, 1 + both);
+  if (json) return cli_json_print(json);
+  print_losses(results, count);
   return print_layers(model, results);
 }
 
@@ -130,8 +132,8 @@ static const cli_option options[] = {
     {"data", "DIR", CLI_PATH, &o.data, NULL, "evaluate on the held-out share of this data; default: the run's", 0},
     {"text", "FILE", CLI_INPUT, &o.text, NULL, "evaluate on a UTF-8 text", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
-     "batch, sequence, position, group or threshold; default: the model's own and, where that looks across tokens, "
-     "also threshold",
+     "batch, sequence, position, group, threshold or adaptive; default: the model's own and, where that looks across "
+     "tokens, also the last two",
      0},
     {"sequences", "N", CLI_INT64, &o.sequences, "0", "number of sequences at most; 0: all", 0},
     {"in-order", NULL, CLI_FLAG, &o.in_order, NULL,

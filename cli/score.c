@@ -18,7 +18,7 @@ static int run(int count, const char *const *operands) {
   int status = check();
   if (status) return status;
   cli_catch_signals();
-  status = cli_checkpoint_open(operands[0], &o.run, "threshold", &tokenizer, &model);
+  status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
   if (!status) status = (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
@@ -37,6 +37,8 @@ static const cli_option options[] = {
     {"batch-sequences", "B", CLI_INT, &o.batch_sequences, "32",
      "texts that batch routing routes together; 0: no accuracy by batch routing", 0},
     {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
+    {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "threshold or adaptive, whose thresholds follow each text",
+     0},
     {"batch", "B", CLI_INT, &o.batch, "16", "sequences at a time by thresholds; nothing depends on it", 0},
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
     CLI_COMPUTE(&o.run.compute),

@@ -1,4 +1,4 @@
-/* The law of routing 'threshold', for every router: the logits of a sequence are the same alone, in any batch, at any
+/* The law of causal routings, for every router: the logits of a sequence are the same alone, in any batch, at any
  * place in it, and cut at any length. */
 #include "model_testing.h"
 
@@ -62,28 +62,34 @@ static void level_thresholds(choir_model *model, float level) {
   }
 }
 
-static void check_router(const char *router, const char *backend, int cap, double level, double tolerance) {
+static void check_routing(const char *router, const char *routing, const char *backend, int cap, double level,
+                          double tolerance) {
   char what[128];
   choir_config config = model_config(router);
   if (cap) config.model.router.cap = cap;
   causal_case c = {.model = model_new(&config, backend, "fp32"), .what = what, .tolerance = tolerance};
-  snprintf(what, sizeof what, "%s on %s, cap %d, level %g", router, backend, cap, level);
+  snprintf(what, sizeof what, "%s, %s on %s, cap %d, level %g", router, routing, backend, cap, level);
   if (level != 0) level_thresholds(c.model, (float)level);
-  test_ok(choir_model_set_routing(c.model, "threshold"));
+  test_ok(choir_model_set_routing(c.model, routing));
   test_ok(choir_model_check_causal(c.model));
   check_law(&c);
   choir_model_free(c.model);
 }
 
-static int has_threshold(const char *router) {
+static int has(const char *router, const char *routing) {
   choir_routing_properties p;
-  return choir_router_properties(router, "threshold", &p) == CHOIR_OK;
+  return choir_router_properties(router, routing, &p) == CHOIR_OK;
+}
+
+static void check_router(const char *router, const char *backend, int cap, double level, double tolerance) {
+  check_routing(router, "threshold", backend, cap, level, tolerance);
+  if (has(router, "adaptive")) check_routing(router, "adaptive", backend, cap, level, tolerance);
 }
 
 static void bit_for_bit_where_rows_round_alike(void **state) {
   (void)state;
   for (const char *const *router = choir_router_names(); *router; router++) {
-    assert_true(has_threshold(*router)); /* every router so far can be served */
+    assert_true(has(*router, "threshold")); /* every router so far can be served */
     check_router(*router, "reference", 0, 0, 0);
   }
 }

@@ -82,6 +82,7 @@ static void serves(void **state) {
   (void)state;
   program_must("rm -rf one && choir train --config config.json --data data --out one --set train.steps=40");
   static const char *const verbs[] = {"eval one --data data --sequences 8 --json",
+                                      "generate one --routing adaptive --prompt 'kalo miten' --temperature 0 --json",
                                       "generate one --prompt 'kalo miten' --max-tokens 20 --temperature 0 --json"};
   for (int v = 0; v < 2; v++) {
     program_must("choir %s --backend %s 2>/dev/null", verbs[v], device());

@@ -13,7 +13,7 @@ struct choir_model {
   ch_arena weights, gradients; /* gradients: counting until asked for */
   int share_gradients;         /* between layers: ch_pass.ready takes them */
   int planned_B, planned_T, planned_gradients; /* what x has room for */
-  int causal;                                  /* passes route without a look at other tokens */
+  int causal;                                  /* a ch_causal: how passes route */
   ch_copies copies;                            /* of matrices, rounded to bf16, ... */
   int stale;                                   /* ... are older than the weights */
   choir_routing_callback callback;             /* the caller's, or NULL */

@@ -6,7 +6,7 @@
 #include "api/model.h"
 #include "base/error.h"
 
-static const char threshold[] = "threshold";
+static const char threshold[] = "threshold", adaptive[] = "adaptive";
 
 /* Thresholds start at 0 and no observed cut-off leaves them all there. values: [e] */
 static int check_layers(const choir_model *model, real *values) {
@@ -16,7 +16,8 @@ static int check_layers(const choir_model *model, real *values) {
     model->x.memory->get(values, p->w, (size_t)p->count * sizeof *values);
     if (!ch_thresholds_set(values, (int)p->count))
       return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                      "%s: all 0, so routing 'threshold' knows nothing yet: train the model first, if only for a few "
+                      "%s: all 0, so routings 'threshold' and 'adaptive' know nothing yet: train the model first, if "
+                      "only for a few "
                       "steps",
                       p->name);
   }
@@ -37,11 +38,12 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
   CH_TRY(ch_model_check_idle(model));
   if (!routing) routing = ch_router_takes(router, CH_ROUTER_TAKES(pool)) ? model->config.model.router.pool : "batch";
   CH_TRY(ch_router_check_routing(router, routing));
-  if (!strcmp(routing, threshold)) {
+  int adapts = !strcmp(routing, adaptive);
+  if (adapts || !strcmp(routing, threshold)) {
     CH_TRY(check_thresholds(model));
-    model->causal = 1;
+    model->causal = adapts ? CH_ADAPTIVE : CH_BY_THRESHOLDS;
   } else {
-    model->causal = 0;
+    model->causal = CH_NOT_CAUSAL;
     snprintf(options->pool, sizeof options->pool, "%s", routing);
   }
   model->planned_B = model->planned_T = 0;
@@ -49,7 +51,7 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
 }
 
 const char *choir_model_routing(const choir_model *model) {
-  if (model->causal) return threshold;
+  if (model->causal) return model->causal == CH_ADAPTIVE ? adaptive : threshold;
   return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? model->net.config.router.pool : "batch";
 }
 

@@ -90,10 +90,21 @@ static void jitter(ch_exec *x, const ch_jitter_args *a) {
 
 /* ---- thresholds ---- */
 
+static void follow(ch_exec *x, const ch_follow_args *a) {
+  ch_marks mark = ch_scratch_mark(x);
+  const int CH_DEV *begin = ch_put(&x->scratch, a->begin, ((size_t)a->sequences + 1) * sizeof *begin);
+  const int CH_DEV *past = ch_put(&x->scratch, a->past, (size_t)a->sequences * sizeof *past);
+  if (!ch_counting(x))
+    CH_LAUNCH(x, follow, ch_groups((int64_t)a->sequences * a->e), .begin = begin, .past = past, .valid = a->valid,
+              .score = a->score, .threshold = a->threshold, .history = a->history, .cutoff = a->cutoff, .e = a->e,
+              .sequences = a->sequences, .positions = a->positions, .more = a->more, .less = a->less);
+  ch_scratch_release(x, mark);
+}
+
 static void threshold(ch_exec *x, const ch_threshold_args *a) {
   if (ch_counting(x)) return;
   CH_LAUNCH(x, threshold, ch_groups(a->n), .valid = a->valid, .score = a->score, .threshold = a->threshold,
-            .keep = a->keep, .n = a->n, .e = a->e, .cap = a->cap);
+            .keep = a->keep, .n = a->n, .e = a->e, .cap = a->cap, .step = a->step);
 }
 
 static void mean_cutoff(ch_exec *x, const ch_mean_cutoff_args *a) {
@@ -243,6 +254,7 @@ void ch_device_fill_routing(ch_ops *ops) {
   ops->draw = draw;
   ops->sample_second = sample_second;
   ops->jitter = jitter;
+  ops->follow = follow;
   ops->threshold = threshold;
   ops->mean_cutoff = mean_cutoff;
   ops->running_mean = running_mean;

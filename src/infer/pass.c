@@ -67,7 +67,8 @@ void ch_session_pass(choir_session *s, real *all) {
   int64_t d = s->net.config.d_model;
   size_t mark = ch_arena_mark(&x->tape);
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *mid = CH_NEW(&x->tape, real, n * d);
-  ch_pass pass = {.B = 1, .T = n, .route = {.causal = s->causal}};
+  const ch_growing growing = {s->slots, s->positions, s->begin, s->length};
+  ch_pass pass = {.B = 1, .T = n, .route = {.causal = s->causal, .growing = &growing}, .history = s->history};
   ch_pass_begin(x, &s->net, &pass);
   pass.route.token = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
   x->ops->embedding(x, &(ch_embedding_args){.n = n,

@@ -34,7 +34,7 @@ static int borrow(choir_session *s) {
   size_t layers = (size_t)net->config.layers;
   s->net.block = calloc(layers, sizeof *s->net.block);
   s->net.stats = calloc(layers, sizeof *s->net.stats);
-  s->bias = calloc(3 * layers, sizeof *s->bias);
+  s->bias = calloc(4 * layers, sizeof *s->bias);
   size_t slots = (size_t)s->slots;
   s->length = calloc(slots, sizeof *s->length);
   s->begin = calloc(slots + 1, sizeof *s->begin);
@@ -45,6 +45,7 @@ static int borrow(choir_session *s) {
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
   s->keys = s->bias + layers;
   s->values = s->keys + layers;
+  s->history = s->values + layers;
   memcpy(s->net.block, net->block, layers * sizeof *s->net.block);
   for (int i = 0; i < net->moe_layers; i++) CH_TRY(ch_route_stats_alloc(net->config.experts, &s->net.stats[i]));
   return CHOIR_OK;
@@ -59,6 +60,8 @@ static void allocate(choir_session *s) {
     s->keys[l] = CH_NEW(&s->memory, real, cache);
     s->values[l] = CH_NEW(&s->memory, real, cache);
   }
+  for (int l = 0; l < m->moe_layers && s->causal == CH_ADAPTIVE; l++)
+    s->history[l] = CH_NEW(&s->memory, real, (int64_t)s->slots * s->positions * m->config.experts);
 }
 
 static int create(choir_session *s, const choir_session_options *o) {

@@ -10,8 +10,9 @@ struct choir_session {
   ch_transformer net; /* the model's parameters; blocks and statistics of its own */
   ch_exec x;
   int slots, positions, chunk;
-  int causal;                   /* the model's routing when the session was made */
-  ch_arena memory;              /* of the next three */
+  int causal;                   /* a ch_causal: the model's routing when the session was made */
+  ch_arena memory;              /* of the next four */
+  real CH_DEV **history;        /* [MoE layers] -> [slots,positions,e] cut-offs of adaptive routing; else NULL */
   real CH_DEV **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance */
   real CH_DEV **keys, **values; /* [L] -> [slots,H,positions,dh] */
   int *length;                  /* [slots] tokens that the caches hold */

@@ -29,6 +29,7 @@ static ch_moe_args moe_args(const ch_exec *x, const ch_transformer *m, const ch_
   a.route.x = normed;
   a.route.weight = b->router ? b->router->w : NULL;
   a.route.thresholds = b->thresholds ? b->thresholds->w : NULL;
+  if (p->history) a.route.history = p->history[b->moe];
   a.route.tally = tally_of(m, b, p);
   a.route.state = observed(m, b, p);
   a.route.aux_scale = p->aux_scale * (real)m->config.router.aux_loss_weight;

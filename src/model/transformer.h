@@ -53,6 +53,7 @@ typedef struct ch_pass {
   int B, T;
   ch_route_args route; /* of every MoE layer. The caller says training (of dropout, too), causal (not with gradients)
                           and by_threshold, the pass what else its layers have in common */
+  real CH_DEV *const *history; /* [MoE layers] of adaptive routing that goes on with route.growing; or NULL */
   int shards; /* of B / shards sequences, each computed by itself; 0 or 1: all at once, as it must be with `row` or
                  drawn_twice */
   const int32_t *token; /* [B*T] host; negative: padding, which takes no part in routing or loss */

@@ -6,7 +6,7 @@
 #include "base/suggest.h"
 #include "moe/router.h"
 
-static const char threshold[] = "threshold";
+static const char threshold[] = "threshold", adaptive[] = "adaptive";
 
 /* Experts that choose among the tokens of a pool look at all of it. A group is cut from the flattened batch: it may end
  * within a sequence and span several. */
@@ -30,6 +30,7 @@ static int routings(const ch_router *router, const char *names[MOST]) {
   else
     names[count++] = pools[0].name;
   if (ch_router_can_be_causal(router)) names[count++] = threshold;
+  if (ch_router_adapts(router)) names[count++] = adaptive;
   names[count] = NULL;
   return count;
 }
@@ -55,7 +56,7 @@ int ch_router_check_routing(const ch_router *router, const char *routing) {
 static choir_routing_properties looks_of(const ch_router *router, const char *routing) {
   const choir_routing_properties everything = {.looks_ahead = 1, .depends_on_batch = 1};
   int alone = router->looks == CH_LOOKS_NOWHERE || router->looks == CH_LOOKS_IN_TRAINING;
-  if (alone || !strcmp(routing, threshold)) return (choir_routing_properties){0};
+  if (alone || !strcmp(routing, threshold) || !strcmp(routing, adaptive)) return (choir_routing_properties){0};
   if (ch_router_takes(router, CH_ROUTER_TAKES(pool)))
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
       if (!strcmp(pools[i].name, routing)) return pools[i].properties;

@@ -55,6 +55,15 @@ typedef struct ch_route_tally {
   int64_t CH_DEV *counts; /* [CH_TALLY_COUNTS(e)] */
 } ch_route_tally;
 
+/* By the router's own rule; with no look at any other token; by thresholds that follow the sequence (op `follow`). */
+typedef enum { CH_NOT_CAUSAL, CH_BY_THRESHOLDS, CH_ADAPTIVE } ch_causal;
+
+/* Sequences in the making: the rows of each in this call, and the tokens that they follow. */
+typedef struct ch_growing {
+  int sequences, positions; /* positions: of a history */
+  const int *begin, *past;  /* [sequences+1], [sequences] host */
+} ch_growing;
+
 /* Everything about one routing: a member of whatever asks for one (ch_moe_args, ch_pass). It is about the n tokens of
  * all ranks, each of which has n / ranks of them in a row, unless it says otherwise. */
 typedef struct ch_route_args {
@@ -68,7 +77,9 @@ typedef struct ch_route_args {
   const uint8_t CH_DEV *valid;   /* [n] or NULL: the tokens that take part, for ops */
   const int32_t CH_DEV *token;   /* [n] ids or NULL */
   int training;                  /* capacity factor, jitter and sampling */
-  int causal;                    /* no token's experts depend on another token; not with backward */
+  int causal;                    /* a ch_causal: nothing depends on later tokens or other sequences; no backward */
+  const ch_growing *growing;     /* of adaptive routing; NULL: whole sequences of sequence_length */
+  real CH_DEV *history;          /* [growing->sequences,growing->positions,e] cut-offs behind each token */
   int by_threshold;              /* training takes tokens by thresholds, near its capacity (options->threshold_after) */
   ch_rng rng;                    /* of jitter and sampling: seed and sub (the layer) count */
   uint64_t rng_base;             /* index of the first token's numbers: tokens that went before in this run */
@@ -163,6 +174,9 @@ choir_routing_properties ch_router_properties(const ch_router *router, const cha
 /* Experts that one token can meet at most in causal use. */
 int ch_router_most_experts(const choir_router_options *o, int e);
 
+/* Whether the router has adaptive routing: it is served by thresholds, each expert's for itself. */
+int ch_router_adapts(const ch_router *router);
+
 /* Whether the call goes by the router's `causal`. */
 static inline int ch_route_by_causal(const ch_route_args *a) { return a->causal && a->router->causal; }
 
@@ -204,7 +218,8 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a);
 int ch_thresholds_set(const real *thresholds, int e);
 
 /* causal by thresholds: t goes to i where S[t,i] >= thresholds[i]; with a cap b to the best b of
- * S - thresholds only. The gate is S. */
+ * S - thresholds only. The gate is S. In adaptive routing thresholds are where a sequence begins, and then each
+ * expert's running quantile of its scores, which in the long run lets its share c / e of the sequence pass. */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 
 /* Allocates a record with room for max_slots from an arena. */

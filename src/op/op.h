@@ -350,6 +350,7 @@ typedef struct {
   op(draw, ch_draw_args)                          /* valid, id, random numbers -> choice */                        \
   op(sample_second, ch_sample_second_args)        /* value, choice, random numbers -> choice */                    \
   op(place, ch_place_args)                        /* choice -> slots, choice, demand, dropped */                   \
+  op(follow, ch_follow_args)                      /* valid, score, threshold, history -> history, cutoff */        \
   op(threshold, ch_threshold_args)                /* valid, score, threshold -> keep */                            \
   op(collect, ch_collect_args)                    /* keep -> slots */                                              \
   op(within, ch_within_args)                      /* least, most, score, threshold -> slots, demand, dropped */    \

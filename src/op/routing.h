@@ -97,12 +97,27 @@ typedef struct {
   int64_t CH_DEV *dropped; /* [1] = choices that found it full */
 } ch_place_args;
 
+/* Cut-offs that follow each sequence, from the tokens before alone: running quantiles (Robbins & Monro 1951, in
+ * logarithms). cutoff[t] is what position p-1 of its sequence left in `history`, or `threshold` where p = 0; behind the
+ * token, history[p] = cutoff[t] * (score[t] >= cutoff[t] ? more : less), unchanged where it is not valid. Sequence b's
+ * tokens are rows begin[b] .. begin[b+1]-1; they follow past[b] others. */
+typedef struct {
+  int n, e, sequences, positions;
+  const int *begin, *past; /* [sequences+1], [sequences] host */
+  real more, less;
+  const uint8_t CH_DEV *valid;
+  const real CH_DEV *score, *threshold; /* [n,e], [e] */
+  real CH_DEV *history;                 /* [sequences,positions,e] */
+  real CH_DEV *cutoff;                  /* [n,e] = */
+} ch_follow_args;
+
 /* keep[t,i] = 1 where score[t,i] >= threshold[i] and, under a cap, score - threshold is among the token's `cap` best
  * (of equal ones the lower expert); 0 elsewhere and where the token is not valid. */
 typedef struct {
   int n, e, cap; /* cap 0: none */
+  int step;      /* from a token's thresholds to the next one's: 0, all have the same, or e */
   const uint8_t CH_DEV *valid;
-  const real CH_DEV *score, *threshold; /* [n,e], [e] */
+  const real CH_DEV *score, *threshold; /* [n,e], [e] or [n,e] */
   uint8_t CH_DEV *keep;                 /* [n,e] = */
 } ch_threshold_args;
 

@@ -52,7 +52,7 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
                    choir_task_measure *m) {
   ch_predictions p;
   int was = model->causal;
-  model->causal = !by_batch;
+  model->causal = by_batch ? CH_NOT_CAUSAL : was ? was : CH_BY_THRESHOLDS;
   int code = by_batch ? ch_predict_batches(model, &set->examples, o->batch_sequences, &o->score, &p)
                       : ch_predict_alone(model, &set->examples, &o->score, &p);
   const char *routing = choir_model_routing(model);

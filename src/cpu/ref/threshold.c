@@ -4,14 +4,36 @@
 
 #include "cpu/ref/ref.h"
 
+static void follow_one(const ch_follow_args *a, int b) {
+  int e = a->e;
+  real *history = a->history + ((int64_t)b * a->positions + a->past[b]) * e;
+  const real *before = a->past[b] ? history - e : a->threshold;
+  for (int t = a->begin[b]; t < a->begin[b + 1]; t++, before = history, history += e) {
+    const real *score = a->score + (int64_t)t * e;
+    real *cutoff = a->cutoff + (int64_t)t * e;
+    int valid = !a->valid || a->valid[t];
+    for (int i = 0; i < e; i++) {
+      cutoff[i] = before[i];
+      history[i] = valid ? cutoff[i] * (score[i] >= cutoff[i] ? a->more : a->less) : cutoff[i];
+    }
+  }
+}
+
+static void follow(ch_exec *x, const ch_follow_args *a) {
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int b = 0; b < a->sequences; b++) follow_one(a, b);
+}
+
 /* The experts of one token: keep[i] = 1 where it passes and, under a cap, is among the best of score - threshold. */
-static void pass(const ch_threshold_args *a, const real *score, uint8_t *keep) {
+static void pass(const ch_threshold_args *a, int64_t t, uint8_t *keep) {
+  const real *score = a->score + t * a->e, *threshold = a->threshold + t * a->step;
   int passed = 0;
-  for (int i = 0; i < a->e; i++) passed += keep[i] = score[i] >= a->threshold[i];
+  for (int i = 0; i < a->e; i++) passed += keep[i] = score[i] >= threshold[i];
   for (; a->cap && passed > a->cap; passed--) {
     int worst = -1; /* of equal margins the higher expert goes */
     for (int i = 0; i < a->e; i++)
-      if (keep[i] && (worst < 0 || score[i] - a->threshold[i] <= score[worst] - a->threshold[worst])) worst = i;
+      if (keep[i] && (worst < 0 || score[i] - threshold[i] <= score[worst] - threshold[worst])) worst = i;
     keep[worst] = 0;
   }
 }
@@ -22,7 +44,7 @@ static void threshold(ch_exec *x, const ch_threshold_args *a) {
   for (int t = 0; t < a->n; t++) {
     uint8_t *keep = a->keep + (int64_t)t * a->e;
     if (!a->valid || a->valid[t])
-      pass(a, a->score + (int64_t)t * a->e, keep);
+      pass(a, t, keep);
     else
       memset(keep, 0, (size_t)a->e);
   }
@@ -104,6 +126,7 @@ static void price(ch_exec *x, const ch_price_args *a) {
 }
 
 void ch_ref_fill_threshold(ch_ops *ops) {
+  ops->follow = follow;
   ops->threshold = threshold;
   ops->within = within;
   ops->mean_cutoff = mean_cutoff;

@@ -16,7 +16,7 @@
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
   row(running_mean) row(best) row(draw) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
-  row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
+  row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
   row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(price) row(half_squares) \
   row(kmeans_reseed) row(kmeans_move) row(loads) row(index_count) row(index_fill) row(part_count) \
   row(part_fill) row(tally)
@@ -151,7 +151,9 @@ typedef struct { list_chosen_ptrs(FIELD) I32 n, e, count; } list_chosen_args;
 #define sum_counts_ptrs(p) p(counts) p(total)
 typedef struct { sum_counts_ptrs(FIELD) I32 count; } sum_counts_args; /* total, int64 = */
 #define threshold_ptrs(p) p(valid) p(score) p(threshold) p(keep)
-typedef struct { threshold_ptrs(FIELD) I32 n, e, cap; } threshold_args;
+typedef struct { threshold_ptrs(FIELD) I32 n, e, cap, step; } threshold_args;
+#define follow_ptrs(p) p(begin) p(past) p(valid) p(score) p(threshold) p(history) p(cutoff)
+typedef struct { follow_ptrs(FIELD) I32 e, sequences, positions; F32 more, less; } follow_args;
 #define within_ptrs(p) p(least_begin) p(least_token) p(most_begin) p(most_token) p(least_cutoff) p(valid) p(score) p(threshold) p(keep) p(demand) p(dropped)
 typedef struct { within_ptrs(FIELD) I32 n, e; } within_args; /* dropped [e] */
 #define gate_ptrs(p) p(begin) p(slot_token) p(slot_gate) p(score) p(value)

@@ -203,10 +203,25 @@ KERNEL(sum_counts) {
   }
 }
 
+/* An item has an expert of a sequence. */
+KERNEL(follow) {
+  EACH(k, (I64)a.sequences * a.e) {
+    int b = (int)(k / a.e), i = (int)(k % a.e), past = P(int, past)[b];
+    GLOBAL float *history = P(float, history) + ((I64)b * a.positions + past) * a.e + i;
+    float cutoff = past ? history[-a.e] : P(float, threshold)[i];
+    for (int t = P(int, begin)[b]; t < P(int, begin)[b + 1]; t++, history += a.e) {
+      P(float, cutoff)[(I64)t * a.e + i] = cutoff;
+      if (!P(uchar, valid) || P(uchar, valid)[t])
+        cutoff *= P(float, score)[(I64)t * a.e + i] >= cutoff ? a.more : a.less;
+      history[0] = cutoff;
+    }
+  }
+}
+
 /* Under a cap the worst of a token's experts go, of equal margins the higher one. */
 KERNEL(threshold) {
   EACH(t, a.n) {
-    GLOBAL const float *score = P(float, score) + t * a.e, *bar = P(float, threshold);
+    GLOBAL const float *score = P(float, score) + t * a.e, *bar = P(float, threshold) + t * a.step;
     GLOBAL uchar *keep = P(uchar, keep) + t * a.e;
     int passed = 0, valid = !(P(uchar, valid) && !P(uchar, valid)[t]);
     for (int i = 0; i < a.e; i++) passed += keep[i] = valid && score[i] >= bar[i];

@@ -1,6 +1,7 @@
 /* Causal routing by thresholds: the multiplier of "expert i takes k tokens" is the expert's cut-off score, so a running
  * mean of cut-offs lets an expert decide about a token without a look at any other. */
 #include <math.h>
+#include <string.h>
 
 #include "moe/router.h"
 
@@ -16,21 +17,56 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a) {
                                                   .mean = a->state});
 }
 
+int ch_router_adapts(const ch_router *router) { return router->causal == ch_router_by_thresholds; }
+
+/* Step of the logarithm of a cut-off a token. The larger, the sooner foreign text is served well, and the more those of
+ * familiar text wander (docs/causality.md has figures). */
+static const double follow_rate = 0.3;
+
+/* The cut-offs [n,e] in force at each token. */
+static const real CH_DEV *follow(ch_exec *x, const ch_route_args *a) {
+  int T = a->sequence_length > 0 ? a->sequence_length : a->n, sequences = a->n / T;
+  double share = fmin(1, ch_router_factor(a->options, a->training) / a->e);
+  ch_arena *host = &ch_host(x)->scratch;
+  int *begin = CH_NEW_HOST(host, int, sequences + 1), *past = CH_NEW_HOST(host, int, sequences);
+  for (int b = 0; b <= sequences && !ch_counting(x); b++) begin[b] = b * T;
+  if (!ch_counting(x)) memset(past, 0, (size_t)sequences * sizeof *past);
+  const ch_growing whole = {sequences, T, begin, past}, *rows = a->growing ? a->growing : &whole;
+  real CH_DEV *cutoff = CH_NEW(&x->scratch, real, (int64_t)a->n * a->e);
+  x->ops->follow(x,
+                 &(ch_follow_args){.n = a->n,
+                                   .e = a->e,
+                                   .sequences = rows->sequences,
+                                   .positions = rows->positions,
+                                   .begin = rows->begin,
+                                   .past = rows->past,
+                                   .more = (real)exp(follow_rate * (1 - share)),
+                                   .less = (real)exp(-follow_rate * share),
+                                   .valid = a->valid,
+                                   .score = a->scores,
+                                   .threshold = a->thresholds,
+                                   .history = a->history ? a->history : CH_NEW(&x->scratch, real, (int64_t)a->n * a->e),
+                                   .cutoff = cutoff});
+  return cutoff;
+}
+
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a) {
-  size_t mark = ch_arena_mark(&x->scratch);
+  ch_marks mark = ch_scratch_mark(x);
+  int adaptive = a->causal == CH_ADAPTIVE;
   uint8_t CH_DEV *keep = CH_NEW(&x->scratch, uint8_t, (int64_t)a->n * a->e);
   x->ops->threshold(x, &(ch_threshold_args){.n = a->n,
                                             .e = a->e,
                                             .cap = a->options->cap,
                                             .valid = a->valid,
                                             .score = a->scores,
-                                            .threshold = a->thresholds,
+                                            .step = adaptive ? a->e : 0,
+                                            .threshold = adaptive ? follow(x, a) : a->thresholds,
                                             .keep = keep});
   x->ops->collect(x, &(ch_collect_args){.keep = keep, .record = a->record});
   ch_router_gates_from_scores(x, a);
   ch_router_demand_is_load(x, a);
   a->counts->capacity = ch_valid_count(a->mask, a->n);
-  ch_arena_release(&x->scratch, mark);
+  ch_scratch_release(x, mark);
 }
 
 int ch_thresholds_set(const real *thresholds, int e) {
