@@ -174,7 +174,7 @@ static int read_transposed(const choir_tensors *file, const char *path, const ch
                            const choir_tensor *t) {
   int64_t d = p->shape[1], h = p->shape[2], columns = p->part.columns;
   if (!p->count) return CHOIR_OK;
-  real *whole = malloc((size_t)(d * (h + columns)) * sizeof *whole), *turned = whole + d * h;
+  real *whole = reallocarray(NULL, (size_t)(d * (h + columns)), sizeof *whole), *turned = whole + d * h;
   if (!whole) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory to turn tensor '%s' in", path, t->name);
   const ch_exec host = {.memory = &ch_memory_host};
   const ch_stored s = ch_stored_real(t->name, 2, (const int64_t[]){h, d}, CH_AS_DEV(real, whole));

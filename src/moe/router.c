@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/suggest.h"
-#include "moe/routers/threshold.h"
 
 /* clang-format off */
 #define ROUTERS(row) \
@@ -143,7 +142,7 @@ static int routings(const ch_router *router, const char *names[MOST]) {
   else
     names[count++] = pools[0].name;
   if (ch_router_can_be_causal(router)) names[count++] = threshold;
-  if (ch_router_adapts(router)) names[count++] = adaptive;
+  if (router->adapts) names[count++] = adaptive;
   names[count] = NULL;
   return count;
 }

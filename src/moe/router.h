@@ -90,6 +90,7 @@ typedef struct ch_router {
   int even;         /* no expert ever holds more than its even share of max_slots, but for causal routing */
   int choose_alone; /* what an expert takes depends on its own scores alone: `route` may be called for some experts, of
                        even shares */
+  int adapts;       /* causal is ch_router_by_thresholds, and so may follow a sequence: routing "adaptive" */
   int draws;        /* in training, whatever the options say */
   int on_host;      /* `route` is a solver for the host: called on an executor whose memory is the host's */
   int gates_are_scores; /* and nothing else: their gradients need no more than the token's own */

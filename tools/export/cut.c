@@ -61,7 +61,7 @@ static int round_weight(choir_model *model, int index, const ch_export_tensor *t
   CH_TRY(choir_model_parameter(model, index, &p));
   int64_t blocks = p.dims == 3 ? experts : 1, n = t->columns;
   int turned = t->turn == CH_TURN_TRANSPOSED;
-  float *row = malloc((size_t)n * 2 * sizeof *row);
+  float *row = reallocarray(NULL, (size_t)n, 2 * sizeof *row);
   if (!row) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a row of %lld weights", (long long)n);
   for (int64_t r = 0; r < blocks * t->own_rows; r++) {
     int64_t block = r / t->own_rows, step = turned ? t->own_rows : 1;

@@ -8,7 +8,7 @@
 
 int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t most, const char *const *metadata,
                     ch_tensor_fetch fetch, void *context, const int *failed) {
-  int *first = malloc(((size_t)count + 1) * sizeof *first), code = CHOIR_OK;
+  int *first = reallocarray(NULL, (size_t)count + 1, sizeof *first), code = CHOIR_OK;
   if (!first) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %d tensors", count);
   int files = ch_tensors_cut(tensor, count, most, first);
   for (int f = 0; f < files && !code; f++) {

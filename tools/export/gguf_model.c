@@ -118,7 +118,8 @@ static int write_tensors(ch_gguf *g, const ch_export_plan *plan, const choir_exp
     total += bytes_of(&plan->tensor[i]);
     if (plan->tensor[i].columns > widest) widest = plan->tensor[i].columns;
   }
-  float *values = malloc((size_t)(largest + widest) * sizeof *values); /* a block, and a row of it as bytes */
+  float *values =
+      reallocarray(NULL, (size_t)(largest + widest), sizeof *values); /* a block, and a row of it as bytes */
   int code = values ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %lld values", (long long)largest);
   for (int i = 0; i < plan->count && !code; i++) {
     code = write_tensor(g, &plan->tensor[i], values, values + largest);

@@ -127,7 +127,7 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
   writing w = {.plan = plan, .options = options};
   size_t most = (size_t)ch_export_largest(plan);
   w.tensor = calloc((size_t)plan->count, sizeof *w.tensor);
-  w.values = malloc(most * sizeof *w.values);
+  w.values = reallocarray(NULL, most, sizeof *w.values);
   w.bytes = malloc(plan->dtype == CH_EXPORT_F32 ? 1 : most * 2);
   for (int i = 0; w.tensor && i < plan->count; i++) {
     const ch_export_tensor *t = &plan->tensor[i];

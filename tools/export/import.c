@@ -142,7 +142,7 @@ static int list(job *j) {
     j->total += p->whole;
     if (p->whole > largest) largest = p->whole;
   }
-  j->values = malloc((size_t)largest * sizeof *j->values);
+  j->values = reallocarray(NULL, (size_t)largest, sizeof *j->values);
   return j->tensor && j->values ? CHOIR_OK
                                 : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %lld values",
                                            (long long)largest);

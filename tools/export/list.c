@@ -47,7 +47,7 @@ static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r
 static int append(ch_export_plan *plan, const ch_export_tensor *tensor) {
   if (!(plan->count & (plan->count - 1))) {
     size_t room = plan->count ? 2 * (size_t)plan->count : 1;
-    ch_export_tensor *more = realloc(plan->tensor, room * sizeof *more);
+    ch_export_tensor *more = reallocarray(plan->tensor, room, sizeof *more);
     if (!more) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %zu tensors", room);
     plan->tensor = more;
   }

@@ -10,7 +10,7 @@
 #include "export/export.h"
 #include "export/plan.h"
 #include "file/binding.h"
-#include "moe/router.h"
+#include "moe/routers/threshold.h"
 
 typedef struct job {
   const choir_export_options *options;

@@ -56,7 +56,7 @@ static void add_splits(const choir_tokenizer *t, int id, const json_t *vocab, js
 /* SentencePiece merges the pair whose piece has the best score; tokenizers the one that stands first in a list. */
 static json_t *merges_json(const choir_tokenizer *t, const json_t *vocab) {
   json_t *merges = json_array();
-  scored *pieces = malloc((size_t)t->vocab * sizeof *pieces);
+  scored *pieces = reallocarray(NULL, (size_t)t->vocab, sizeof *pieces);
   int count = 0;
   for (int i = 0; pieces && i < t->vocab; i++)
     if (ch_spm_kind(t->spm, i) == CH_PIECE_NORMAL) pieces[count++] = (scored){ch_spm_score(t->spm, i), i};

@@ -60,7 +60,8 @@ KERNEL(attention_dq) {
   for (int j0 = 0; j0 <= i; j0 += GROUP) {
     int j = j0 + LID;
     ds[LID] = 0;
-    if (j <= i) ds[LID] = exp(SCORE(q, k + j * a.kv_ld, i - j) - lse) * (dot(a.dh, dout, v + j * a.kv_ld) - (float)mean);
+    if (j <= i)
+      ds[LID] = exp(SCORE(q, k + j * a.kv_ld, i - j) - lse) * (dot(a.dh, dout, v + j * a.kv_ld) - (float)mean);
     SYNC;
     for (int c = LID; c < a.dh; c += GROUP) {
       float sum = 0;
@@ -136,7 +137,8 @@ KERNEL(attention_dbias) {
 
 /* Group: a sequence and a head of keys. */
 KERNEL(cache_append) {
-  int b = (int)(GID / a.kv_heads), head = (int)(GID % a.kv_heads), first = P(int, begin)[b], rows = P(int, begin)[b + 1] - first;
+  int b = (int)(GID / a.kv_heads), head = (int)(GID % a.kv_heads), first = P(int, begin)[b],
+      rows = P(int, begin)[b + 1] - first;
   I64 cache = (GID * a.positions + P(int, past)[b]) * a.dh;
   for (int i = LID; i < rows * a.dh; i += GROUP) {
     I64 from = ((I64)(first + i / a.dh) * a.kv_heads + head) * a.dh + i % a.dh;

@@ -45,13 +45,9 @@ KERNEL(activate_backward) {
   }
 }
 
-KERNEL(sigmoid) {
-  EACH(i, a.count) P(float, y)[i] = logistic(P(float, x)[i]);
-}
+KERNEL(sigmoid) { EACH(i, a.count) P(float, y)[i] = logistic(P(float, x)[i]); }
 
-KERNEL(sigmoid_backward) {
-  EACH(i, a.count) P(float, dx)[i] = P(float, dy)[i] * P(float, y)[i] * (1 - P(float, y)[i]);
-}
+KERNEL(sigmoid_backward) { EACH(i, a.count) P(float, dx)[i] = P(float, dy)[i] * P(float, y)[i] * (1 - P(float, y)[i]); }
 
 KERNEL(copy) {
   EACH(i, a.count) {

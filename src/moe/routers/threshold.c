@@ -15,8 +15,6 @@ void ch_router_observe_cutoffs(ch_exec *x, const ch_route_args *a) {
                                                   .mean = a->state});
 }
 
-int ch_router_adapts(const ch_router *router) { return router->causal == ch_router_by_thresholds; }
-
 /* Step of the logarithm of a cut-off a token. The larger, the sooner foreign text is served well, and the more those of
  * familiar text wander (docs/causality.md has figures). */
 static const double follow_rate = 0.3;

@@ -21,9 +21,6 @@ int ch_thresholds_set(const real *thresholds, int e);
  * expert's running quantile of its scores, which in the long run lets its share c / e of the sequence pass. */
 void ch_router_by_thresholds(ch_exec *x, const ch_route_args *a);
 
-/* Whether the router has adaptive routing: it is served by thresholds, each expert's for itself. */
-int ch_router_adapts(const ch_router *router);
-
 /* Slots of n tokens at most, in training by thresholds. */
 int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e);
 
