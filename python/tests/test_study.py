@@ -201,6 +201,19 @@ class Store(unittest.TestCase):
         self.config["train"]["checkpoint_every"] = 7
         self.assertIsNotNone(self.store.take(self.config, self.hash))
 
+    def test_committed_results_keep_their_names(self):
+        """A field that configs get later must not hide what was computed before."""
+        results = sorted((pathlib.Path(__file__).parents[2] / "docs/results/runs").glob("*.json"))
+        self.assertGreaterEqual(len(results), 24)
+        for path in results:
+            result = json.loads(path.read_text())
+            self.assertEqual(store.name(result["config"], result["data_hash"]), path.stem)
+        given = self.at / f"{self.id()}.json"
+        given.write_text(json.dumps(result["config"]))
+        testing.program("init", given, "--out", given.with_suffix(""))
+        today = json.loads((given.with_suffix("") / "config.json").read_text())
+        self.assertEqual(store.name(today, result["data_hash"]), path.stem)
+
     def test_it_refuses_a_run_of_another_config_or_data(self):
         self.config["train"]["rate"] = 0.07
         with self.assertRaisesRegex(StudyError, "train.rate is 0.05 instead of 0.07"):

@@ -23,12 +23,33 @@ _ASIDE = {
     "model": ("name",),
     "train": ("eval_every", "checkpoint_every", "keep_checkpoints", "file_bytes", "expert_copies"),
 }
+# Fields that configs did not have when the store began, with what all runs did then: as such they say nothing new, and
+# earlier results keep their names.
+_LATER = {
+    "model": {
+        "position": "relative", "rope_theta": 10000.0, "rope_fraction": 1.0, "kv_heads": 0, "qk_norm": False,
+        "tied": True, "embed_scale": 1.0, "head_scale": 0.0, "activation": "geglu", "expert_activation": "gelu",
+        "shared_experts": 0, "dense_layers": 0, "router": {"score": "softmax"},
+    },
+}  # fmt: skip
 _POINTS = 40  # of the curve of training losses
+
+
+def _as_then(fields: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """Fields without those that came later and say what was so before."""
+    return {
+        k: _as_then(v, later.get(k, {})) if isinstance(v, dict) else v
+        for k, v in fields.items()
+        if isinstance(v, dict) or k not in later or v != later[k]
+    }
 
 
 def significant(config: dict[str, Any]) -> dict[str, Any]:
     """A config without what no result depends on."""
-    return {part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())} for part, fields in config.items()}
+    parts = {
+        part: {k: v for k, v in fields.items() if k not in _ASIDE.get(part, ())} for part, fields in config.items()
+    }
+    return _as_then(parts, _LATER)
 
 
 def checksum(config: dict[str, Any], data_hash: str, extra: Any = None) -> str:
