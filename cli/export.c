@@ -1,6 +1,8 @@
 /* choir export: a checkpoint as transformers or llama.cpp loads it. */
 #include "export/export.h"
 
+#include <math.h>
+
 #include "cli.h"
 
 static choir_export_options o;
@@ -37,7 +39,8 @@ static int print(const choir_export_result *r) {
   if (r->null_experts) printf("tokens cut         %.3f %%, which have more experts in a layer\n", 100 * r->cut);
   printf("loss               %.4f", r->loss);
   if (r->null_experts) printf(", %.4f with that many experts", r->loss_cut);
-  printf(", %.4f as written; nats a token, over %s held-out tokens\n", r->loss_written, cli_grouped(r->tokens));
+  if (!isnan(r->loss_written)) printf(", %.4f with weights so rounded", r->loss_written);
+  printf("; nats a token, over %s held-out tokens\n", cli_grouped(r->tokens));
   return 0;
 }
 

@@ -74,7 +74,7 @@ static void chooses_how_many_experts(void **state) {
   assert_true(K >= 1 && K <= 4);
   assert_true(json_at(root, "tokens_cut") <= 0.05);
   assert_true(json_at(root, "tokens") > 100);
-  assert_true(json_at(root, "loss_written") == json_at(root, "loss_cut"));
+  assert_true(json_is_null(json_object_get(root, "loss_written"))); /* f32: nothing is rounded */
   json_decref(root);
   if (K == 1) return;
   program_must("choir export run --format gguf --out k.gguf --json --experts-per-token %d", K - 1);

@@ -94,8 +94,8 @@ static int round_weights(choir_model *model, const ch_export_plan *plan) {
 int ch_export_measure_written(const ch_export_plan *plan, choir_model *model, const choir_export_options *options,
                               choir_export_result *result) {
   choir_eval_result r;
-  result->loss_written = result->loss_cut;
-  if (plan->dtype == CH_EXPORT_F32) return CHOIR_OK;
+  result->loss_written = (double)NAN;
+  if (plan->dtype == CH_EXPORT_F32) return CHOIR_OK; /* nothing is rounded */
   CH_TRY(round_weights(model, plan));
   CH_TRY(evaluate(model, options, "loss with rounded weights", &r));
   result->loss_written = r.loss;

@@ -25,7 +25,7 @@ typedef struct choir_export_result {
   int measured;             /* nonzero: what follows was */
   double cut;               /* share of tokens, over all MoE layers, that have more experts than K */
   double loss, loss_cut;    /* by thresholds, and with K at most */
-  double loss_written;      /* the same with weights as they were written */
+  double loss_written;      /* the same with weights rounded to dtype; NaN: f32, not rounded */
   int64_t tokens;           /* that this was measured on */
   int64_t bytes;            /* of tensors written */
 } choir_export_result;
