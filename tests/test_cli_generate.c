@@ -1,4 +1,6 @@
 /* choir generate on a small model that has seen a few batches. */
+#include <math.h>
+
 #include "choir/choir.h"
 #include "data/utf8.h"
 #include "program.h"
@@ -165,9 +167,51 @@ static void interrupt(void **state) {
   assert_non_null(strstr(program_output, "end: interrupted"));
 }
 
+static double batch_loss(const char *checkpoint) {
+  program_must("choir eval %s --text foreign --routing batch --json 2>/dev/null", checkpoint);
+  json_t *root = program_json();
+  double loss = json_at(root, "loss");
+  json_decref(root);
+  return loss;
+}
+
+/* How far thresholds are from the text's mean cut-offs at most, as a share of these. */
+static double drift(const char *checkpoint) {
+  program_must("choir stats %s --text foreign --json 2>/dev/null >stats.json; cat stats.json", checkpoint);
+  json_t *root = json_load_file("stats.json", 0, NULL), *layers = json_object_get(root, "layers");
+  double most = 0;
+  assert_true(json_array_size(layers) > 0);
+  for (size_t l = 0; l < json_array_size(layers); l++) {
+    const json_t *layer = json_array_get(layers, l), *threshold = json_object_get(layer, "threshold");
+    assert_true(json_array_size(threshold) > 1);
+    for (size_t i = 0; i < json_array_size(threshold); i++) {
+      double cutoff = json_number_value(json_array_get(json_object_get(layer, "cutoff"), i));
+      most = fmax(most, fabs(json_number_value(json_array_get(threshold, i)) / cutoff - 1));
+    }
+  }
+  json_decref(root);
+  return most;
+}
+
+/* Thresholds become the mean cut-offs of the text's batches; nothing else changes. */
+static void thresholds_for_a_text(void **state) {
+  (void)state;
+  program_must("for i in $(seq 4000); do echo \"$i: 0x$i;\"; done >foreign");
+  program_must("choir calibrate run --text foreign --out calibrated 2>/dev/null");
+  double before = drift("run"), after = drift("calibrated");
+  if (!(after < 0.4 && before > 3 * after)) /* statistics count the last, smaller batch, too */
+    fail_msg("drift %g before, %g after", before, after);
+  assert_true(batch_loss("run") == batch_loss("calibrated"));
+  program_refuses(1, "calibrated", "choir calibrate run --text foreign --out calibrated");
+  program_refuses(2, "one of", "choir calibrate run --out no");
+  program_must("choir train --config config.json --data data --out hash --set train.steps=2 --set router.name=hash");
+  program_refuses(1, "'hash' finds no cut-offs", "choir calibrate hash --text foreign --out no");
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(one_prompt),   cmocka_unit_test(documents_begin),
-                                     cmocka_unit_test(many_prompts), cmocka_unit_test(stop_texts),
-                                     cmocka_unit_test(refusals),     cmocka_unit_test(interrupt)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(one_prompt),      cmocka_unit_test(thresholds_for_a_text),
+                                     cmocka_unit_test(documents_begin), cmocka_unit_test(many_prompts),
+                                     cmocka_unit_test(stop_texts),      cmocka_unit_test(refusals),
+                                     cmocka_unit_test(interrupt)};
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

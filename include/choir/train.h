@@ -82,6 +82,7 @@ typedef struct choir_eval_options {
   int64_t sequences;                    /* at most; 0: all */
   int in_order;                         /* nonzero: held-out sequences as they stand; else far apart, a mixture */
   int batch_sequences, sequence_length; /* 0: the config's */
+  int calibrate; /* nonzero: the model's thresholds become the mean cut-offs of these batches, for such text */
   int (*progress)(void *context, int64_t done, int64_t total); /* of sequences; total 0: a long text is being encoded */
   void *context;
   int64_t reserved[8];
@@ -103,7 +104,8 @@ typedef struct choir_eval_result {
 
 /* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over
  * the whole evaluation. tokenizer: the checkpoint's, needed for a text; with data it may be NULL, else the data must be
- * built with it. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED
+ * built with it. CHOIR_ERROR_UNSUPPORTED: `calibrate` by a routing or a router that finds no cut-offs.
+ * CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY, CHOIR_ERROR_INTERRUPTED
  * (progress returned nonzero). */
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);

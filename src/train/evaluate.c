@@ -154,6 +154,8 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
                     .token = token,
                     .target = target,
                     .route = {.causal = model->causal},
+                    .observe = windows->observe && (next - begin == B || !begin),
+                    .micro = (uint64_t)(begin / B),
                     .hook = ch_model_routing_hook(model)};
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;

@@ -10,6 +10,7 @@ typedef struct ch_windows {
   int64_t count;
   int length;     /* T: a window holds T+1 tokens, padded with -1 */
   int64_t stride; /* the i-th one evaluated is number i * stride mod count */
+  int observe;    /* batches, but for a smaller last one, set what the router keeps */
   void (*get)(const struct ch_windows *windows, int64_t index, int32_t *tokens);
   const choir_data *data;
   const int32_t *text;

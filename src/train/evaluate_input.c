@@ -20,6 +20,7 @@ static int eval_windows(int code, choir_model *model, const choir_eval_options *
   if (B > w->count && w->count) B = w->count; /* rows of padding alone change nothing but the time */
   ch_windows windows = *w;
   if (o->in_order) windows.stride = 1;
+  windows.observe = o->calibrate;
   double *unigram = code ? NULL : ch_unigram_log(counts, V);
   if (!code && !unigram) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
   code = ch_comm_agree(model->x.comm, code);
@@ -95,10 +96,19 @@ static int eval_text(choir_model *model, const choir_tokenizer *tokenizer, const
   return code;
 }
 
+static int check_calibration(const choir_model *model) {
+  const ch_router *router = model->net.router;
+  if (router->adapts && !model->causal && model->net.moe_layers) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "router '%s' finds no cut-offs by routing '%s', so nothing can be calibrated", router->name,
+                  choir_model_routing(model));
+}
+
 int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                choir_eval_result *result) {
   int T = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   CH_CHECK_RESERVED(options, "choir_eval_options");
+  if (options->calibrate) CH_TRY(check_calibration(model));
   if (!options->data == !options->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
   return options->data ? eval_data(model, tokenizer, options, T, result)
                        : eval_text(model, tokenizer, options, T, result);

@@ -1,0 +1,82 @@
+/* choir calibrate: thresholds for a kind of text. */
+#include "cli.h"
+
+static struct {
+  choir_run_options run;
+  const char *data, *text, *out;
+  int64_t sequences;
+  int batch, length;
+} o;
+
+/* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
+static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
+                    choir_eval_result *result) {
+  cli_progress progress;
+  if (choir_model_set_routing(model, routing)) return cli_fail();
+  cli_progress_begin(&progress, stderr);
+  int code = choir_eval(model, tokenizer,
+                        &(choir_eval_options){.data = o.data,
+                                              .text = o.text,
+                                              .sequences = o.sequences,
+                                              .batch_sequences = o.batch,
+                                              .sequence_length = o.length,
+                                              .calibrate = calibrate,
+                                              .progress = cli_progress_sequences,
+                                              .context = &progress},
+                        result);
+  cli_progress_clear(&progress);
+  return code ? cli_fail() : 0;
+}
+
+static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
+  choir_eval_result before, batch, after;
+  int status = evaluate(model, tokenizer, "threshold", 0, &before);
+  if (!status) status = evaluate(model, tokenizer, NULL, 1, &batch);
+  if (!status) status = evaluate(model, tokenizer, "threshold", 0, &after);
+  if (!status && choir_model_save(model, tokenizer, o.out)) status = cli_fail();
+  if (status) return status;
+  printf("loss on this text by thresholds: %.4f before, %.4f with its own; by batch routing %.4f\n", before.loss,
+         after.loss, batch.loss);
+  printf("nats a token, over %s tokens, from which the thresholds come; checkpoint in %s\n", cli_grouped(after.tokens),
+         cli_shown(o.out));
+  return 0;
+}
+
+static int run(int count, const char *const *operands) {
+  (void)count;
+  choir_tokenizer *tokenizer;
+  choir_model *model;
+  if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
+  cli_catch_signals();
+  int status = cli_checkpoint_open(operands[0], &o.run, NULL, &tokenizer, &model);
+  if (!status) status = calibrate(model, tokenizer);
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  return status;
+}
+
+static const cli_option options[] = {
+    {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
+    {"data", "DIR", CLI_PATH, &o.data, NULL, "the held-out share of this data", 0},
+    {"text", "FILE", CLI_INPUT, &o.text, NULL, "a UTF-8 text of the kind that is to be served", 0},
+    {"sequences", "N", CLI_INT64, &o.sequences, "0", "number of sequences at most; 0: all", 0},
+    {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
+    {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
+    CLI_COMPUTE(&o.run.compute),
+    CLI_UNCHECKED(o.run),
+    CLI_BACKEND(&o.run.backend),
+    CLI_THREADS(&o.run.threads),
+    {0}};
+
+const cli_verb cli_calibrate = {
+    "calibrate",
+    "RUN|CHECKPOINT",
+    1,
+    1,
+    "set thresholds for a kind of text",
+    "For a model of expert choice that will be served on text unlike that of its training: the text is routed by "
+    "batch, "
+    "and thresholds become the mean cut-off scores of its batches. Weights stay as they are. choir generate --routing "
+    "adaptive does without a sample. Example: choir calibrate run --text code.txt --out run-for-code",
+    options,
+    run};
