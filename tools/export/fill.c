@@ -29,8 +29,8 @@ static void add_bias(const ch_export_tensor *t, const float *from, float *out) {
 
 /* The place in the source, [own_rows,columns] or turned, of row r. */
 static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, float *out) {
-  int64_t head = t->head, pair = r % head / 2, source = r;
-  if (t->turn == CH_TURN_INTERLEAVED) source = r - r % head + r % 2 * (head / 2) + pair;
+  int64_t source = r, head = t->head; /* of interleaved rows alone */
+  if (t->turn == CH_TURN_INTERLEAVED) source = r - r % head + r % 2 * (head / 2) + r % head / 2;
   for (int64_t i = 0; i < t->columns; i++)
     out[i] = t->turn == CH_TURN_TRANSPOSED ? from[i * t->own_rows + r] : from[source * t->columns + i];
   if (t->factor != 1)
