@@ -11,21 +11,15 @@ static struct {
 /* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
 static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
                     choir_eval_result *result) {
-  cli_progress progress;
   if (choir_model_set_routing(model, routing)) return cli_fail();
-  cli_progress_begin(&progress, stderr);
-  int code = choir_eval(model, tokenizer,
-                        &(choir_eval_options){.data = o.data,
-                                              .text = o.text,
-                                              .sequences = o.sequences,
-                                              .batch_sequences = o.batch,
-                                              .sequence_length = o.length,
-                                              .calibrate = calibrate,
-                                              .progress = cli_progress_sequences,
-                                              .context = &progress},
-                        result);
-  cli_progress_clear(&progress);
-  return code ? cli_fail() : 0;
+  return cli_evaluate(model, tokenizer,
+                      (choir_eval_options){.data = o.data,
+                                           .text = o.text,
+                                           .sequences = o.sequences,
+                                           .batch_sequences = o.batch,
+                                           .sequence_length = o.length,
+                                           .calibrate = calibrate},
+                      result);
 }
 
 static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {

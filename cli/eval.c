@@ -52,20 +52,14 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
 }
 
 static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *result) {
-  cli_progress progress;
-  cli_progress_begin(&progress, stderr);
-  int code = choir_eval(model, tokenizer,
-                        &(choir_eval_options){.data = o.data,
-                                              .text = o.text,
-                                              .sequences = o.sequences,
-                                              .in_order = o.in_order,
-                                              .batch_sequences = o.batch,
-                                              .sequence_length = o.length,
-                                              .progress = cli_progress_sequences,
-                                              .context = &progress},
-                        result);
-  cli_progress_clear(&progress);
-  return code ? cli_fail() : 0;
+  return cli_evaluate(model, tokenizer,
+                      (choir_eval_options){.data = o.data,
+                                           .text = o.text,
+                                           .sequences = o.sequences,
+                                           .in_order = o.in_order,
+                                           .batch_sequences = o.batch,
+                                           .sequence_length = o.length},
+                      result);
 }
 
 /* The causal routings that stand beside one that looks across tokens. */
@@ -95,7 +89,7 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
   json_t *json = NULL, *beside = json_object();
   int count = 1, status = beside ? 0 : CLI_FAILED;
   if (!o.routing && choir_model_looks_across_tokens(model)) {
-    for (int i = 0; i < CAUSAL && !status; i++)
+    for (int i = 0; i < CAUSAL && !status && count > i; i++) /* without the first there is no second */
       status = evaluate_beside(model, tokenizer, causal_routings[i], results, &count, beside);
     if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
   }

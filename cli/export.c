@@ -8,12 +8,6 @@
 static choir_export_options o;
 static int json;
 
-static int show(void *progress, const char *what, double share) {
-  if (cli_stop_requested()) return 1;
-  if (cli_progress_due(progress)) cli_progress_line(progress, "%s: %.0f %%", what, 100 * share);
-  return 0;
-}
-
 static json_t *real_or_null(const choir_export_result *r, double number) {
   return r->measured ? cli_json_real(number) : json_null();
 }
@@ -55,7 +49,7 @@ static int run(int count, const char *const *operands) {
     return CLI_USAGE;
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
-  o.progress = show;
+  o.progress = cli_progress_share;
   o.context = &progress;
   int code = choir_export(&o, &result);
   cli_progress_clear(&progress);
@@ -84,13 +78,10 @@ const cli_verb cli_export = {
     1,
     "write a model as transformers, vLLM or llama.cpp load it",
     "Stock architectures compute what a model of choir does when tokens are routed one by one: Glm4Moe, ExaoneMoe "
-    "(hy_v3 "
-    "in llama.cpp), Qwen3 and Llama. That takes model.position rope, swiglu and, in MoE layers, router.score sigmoid; "
-    "what "
-    "has no counterpart is refused by name. Where experts choose, their thresholds become a selection bias, and K null "
-    "experts stand for the experts that a token lacks; K limits how many it can have.\n\n"
-    "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and with the weights as "
-    "they "
-    "were written. docs/serving.md has the way from there.",
+    "(hy_v3 in llama.cpp), Qwen3 and Llama. That takes model.position rope, swiglu and, in MoE layers, router.score "
+    "sigmoid; what has no counterpart is refused by name. Where experts choose, their thresholds become a selection "
+    "bias, and K null experts stand for the experts that a token lacks; K limits how many it can have.\n\n"
+    "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and, where dtype rounds "
+    "them, with the weights rounded. docs/serving.md has the way from there.",
     options,
     run};

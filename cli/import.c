@@ -5,12 +5,6 @@
 
 static choir_import_options o;
 
-static int show(void *progress, const char *what, double share) {
-  if (cli_stop_requested()) return 1;
-  if (cli_progress_due(progress)) cli_progress_line(progress, "%s: %.0f %%", what, 100 * share);
-  return 0;
-}
-
 static int run(int count, const char *const *operands) {
   (void)count;
   cli_progress progress;
@@ -18,7 +12,7 @@ static int run(int count, const char *const *operands) {
   o.folder = operands[0];
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
-  o.progress = show;
+  o.progress = cli_progress_share;
   o.context = &progress;
   int code = choir_import(&o, &result);
   cli_progress_clear(&progress);

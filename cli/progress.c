@@ -56,6 +56,23 @@ int cli_progress_sequences(void *context, int64_t done, int64_t total) {
   return cli_stop_requested();
 }
 
+int cli_progress_share(void *progress, const char *what, double share) {
+  if (cli_stop_requested()) return 1;
+  if (cli_progress_due(progress)) cli_progress_line(progress, "%s: %.0f %%", what, 100 * share);
+  return 0;
+}
+
+int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options,
+                 choir_eval_result *result) {
+  cli_progress progress;
+  cli_progress_begin(&progress, stderr);
+  options.progress = cli_progress_sequences;
+  options.context = &progress;
+  int code = choir_eval(model, tokenizer, &options, result);
+  cli_progress_clear(&progress);
+  return code ? cli_fail() : 0;
+}
+
 void cli_progress_clear(cli_progress *progress) {
   if (progress->stands) fputs("\r\033[K", progress->out); /* else it would take somebody else's line */
   progress->stands = 0;
