@@ -54,7 +54,7 @@ static int on_event(void *context, const choir_finetune_event *e) {
   return cli_stop_requested();
 }
 
-/* What a run found, as its result.json has it. */
+/* Prints the result of a run from its result.json. */
 static int show_result(void) {
   char path[4096];
   json_error_t error;

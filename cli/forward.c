@@ -42,7 +42,7 @@ static int make_room(const choir_model *model, gradients *g) {
   return g->tensor != NULL;
 }
 
-/* Of several processes all must: they send each other what they have. */
+/* All of several processes must call it: they send each other their parts. */
 static int collect(const choir_model *model, gradients *g) {
   int code = choir_ranks_agree(cli_ranks(), make_room(model, g) ? CHOIR_OK : CHOIR_ERROR_MEMORY);
   if (code) return cli_fail_with("no memory for a copy of the gradients");

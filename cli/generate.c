@@ -14,7 +14,7 @@ static struct {
   int max_tokens, top_k, batch, chunk, json;
 } o;
 
-/* What the prompts are and how far they are printed. */
+/* The prompts, and how far they are printed. */
 typedef struct {
   choir_prompt *prompt; /* [count] texts malloc'd */
   int count, printed, done;

@@ -31,7 +31,7 @@ static const char *verb_name(const void *list, int index) {
   return verbs[index] ? verbs[index]->name : NULL;
 }
 
-/* Of a family the second word is wrong, otherwise the first; both may be meant for a verb of two words. */
+/* Where the first word is a family, the second is wrong, otherwise the first; both may be meant for a verb of two. */
 static int unknown_verb(int count, char **words) {
   char both[96];
   snprintf(both, sizeof both, "%s %s", words[0], count > 1 ? words[1] : "");

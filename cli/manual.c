@@ -43,7 +43,7 @@ static void manual_head(FILE *out, const cli_verb *verb, const char *summary) {
   roff(out, summary);
 }
 
-/* What a router does, and its options. */
+/* Describes a router and its options. */
 static void manual_router(FILE *out, const char *name) {
   choir_router_option option;
   fprintf(out, ".TP\n.B %s\n", name);

@@ -46,7 +46,8 @@ static int copy(int from, int to, uint64_t most) {
   return 0;
 }
 
-/* What an endless pipe may take: half of the room that there is. Of a device, such as /dev/zero, nobody wants much. */
+/* The most bytes to copy of a pipe, which may be endless: half of the free space. A device, such as /dev/zero, gives
+ * little. */
 static uint64_t most_bytes(int from, int to, int small) {
   struct stat status;
   struct statvfs room;

@@ -12,7 +12,7 @@ static choir_ranks *ranks;
 
 const choir_ranks *cli_ranks(void) { return ranks; }
 
-/* What several processes do together has options for it; of every other verb each would do the same work again. */
+/* Verbs that several processes share have options for it; any other verb would do the same work in each of them. */
 static int is_shared(const cli_verb *verb) {
   for (const cli_option *o = verb->options; o->name; o++)
     if (o->target == &cli_rank_timeout) return 1;
@@ -47,17 +47,17 @@ static void speak(void) {
   stdout = lines;
 }
 
-/* What went wrong for one alone is the first one's to tell. */
+/* The first rank prints the error of any other. */
 int cli_ranks_agree(int status) {
   int worst = choir_ranks_agree_on(ranks, status, cli_said());
   if (worst && !status) cli_fail();
   return worst;
 }
 
-/* What every process does first, whatever its words were: one that left would be waited for. */
+/* Every process begins with this, even if its words are wrong: the others would wait for one that left. */
 static int begin(const cli_verb *verb, int status) {
   int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
-  if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* of all: they are of several builds */
+  if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* on all ranks: their builds differ */
   if (choir_ranks_same(ranks, "verb", verb->name)) return cli_fail();
   return cli_ranks_agree(code && !status ? cli_fail() : status);
 }

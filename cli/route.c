@@ -97,7 +97,7 @@ static int route(const choir_router_options *options, const char *path, const ch
   return status;
 }
 
-/* What was given must matter. */
+/* Refuses flags that have no effect. */
 static int check_flags(const choir_router_options *options) {
   const struct {
     const char *name;

@@ -16,7 +16,7 @@ typedef struct display {
   cli_progress progress;
   int waiting;  /* for room, and it has been said */
   int64_t last; /* step; 0: none yet */
-  /* Of all steps of this process: */
+  /* Sums over the steps of this process: */
   int64_t steps, sent_bytes, sent_messages;
   double seconds, waited;
 } display;
@@ -68,7 +68,7 @@ static void show_memory(const choir_memory *memory, const char *layout) {
   if (layout) printf("layout of %d ranks: %s\n", choir_ranks_size(cli_ranks()), layout);
 }
 
-/* What must stay on the screen goes below the live line. */
+/* Prints what stays on the screen; the live line is cleared first. */
 static void show_kept(display *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL)
@@ -109,7 +109,7 @@ static int on_event(void *context, const choir_train_event *e) {
   return cli_stop_requested() || out_of_time;
 }
 
-/* Of several ranks: what the first one sent in a step, and for how long it was at that. */
+/* Prints, where there are several ranks, how much the first one sent in a step and how long that took. */
 static void show_exchange(const display *w) {
   const choir_ranks *ranks = cli_ranks();
   if (choir_ranks_size(ranks) == 1 || !w->steps) return;

@@ -1,8 +1,8 @@
 # cmake --install: program, libraries, headers, manual pages, pkg-config file and find_package(choir).
 include(CMakePackageConfigHelpers)
 
-# What libchoir.a needs behind it, by plain names, so that the installed tree may be moved. Not as Requires.private: Debian's
-# libarchive.pc then asks for the development files of a dozen more.
+# Libraries that libchoir.a needs, by plain names, so that the installed tree may be moved. Not as Requires.private:
+# Debian's libarchive.pc then asks for the development files of a dozen more.
 set(CHOIR_PRIVATE_LIBRARIES sentencepiece_train sentencepiece archive z xxhash jansson ${OpenMP_C_LIB_NAMES} stdc++ m)
 if(MPI_C_FOUND)
   list(PREPEND CHOIR_PRIVATE_LIBRARIES ${MPI_C_LIB_NAMES})

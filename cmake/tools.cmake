@@ -1,6 +1,6 @@
 # tools/: what the program does beside the library. One set of objects, for the program, the tests and bench/: ${CHOIR_TOOLS}.
 file(GLOB CHOIR_TOOL_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/*/*.c)
-# What pages are made of.
+# Styles, frames and scripts of pages are compiled in.
 file(GLOB CHOIR_PAGES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/pages/*.css ${PROJECT_SOURCE_DIR}/tools/pages/*.html
      ${PROJECT_SOURCE_DIR}/tools/pages/*.js)
 choir_embed(${PROJECT_BINARY_DIR}/pages.c ${CHOIR_PAGES})

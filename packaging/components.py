@@ -32,7 +32,7 @@ LICENCES = {
     "python3-numpy": "BSD-3-Clause",
     "zlib1g": "Zlib",
 }
-# Of these no Depends tells: a header, and the wheel's archive, which is static.
+# No Depends names these: a header, and the wheel's archive, which is static.
 COMPILED_IN = {"librandom123-dev"}
 WHEEL_STATIC = {"libarchive13"}
 

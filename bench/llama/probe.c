@@ -1,4 +1,4 @@
-/* What llama.cpp makes of a GGUF file, for check.py: its tokens of texts, logits of tokens, and greedy text.
+/* Shows check.py what llama.cpp makes of a GGUF file: its tokens of texts, logits of tokens, and greedy text.
  *
  *   probe FILE tokens         texts on standard input, each ended by a NUL -> a line of token ids each
  *   probe FILE logits         a line of token ids each -> float [T,V] each, all positions

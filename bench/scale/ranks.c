@@ -1,4 +1,4 @@
-/* What bench/scale/simulate runs: steps of training on simulated ranks. Model, layer, exchange and optimizer are the
+/* Steps of training on simulated ranks, for bench/scale/simulate. Model, layer, exchange and optimizer are the
  * library's; only what an op computes, and what a message carries, is not there.
  *
  *   ranks PLATFORM CONFIG RANKS REPLICAS HIDDEN SHARDED STEPS SPREAD POPULAR SEED [CLUSTER] [--cfg=...]
@@ -52,8 +52,8 @@ void __wrap_ch_comm_sum(const ch_comm *comm, const char *what, int shards, const
   __real_ch_comm_sum(comm, what, shards, moved, arrays, &(ch_sum_room){shared, room->spans});
 }
 
-/* What the loop of choir train exchanges beside the step (train/loop.c): who waited, whether all are well, who wishes
- * to stop. */
+/* Exchanges what the loop of choir train does beside the step (train/loop.c): who waited, whether all are well, who
+ * wishes to stop. */
 static void between_steps(const ch_comm *comm) {
   double waited[CH_RANKS] = {0};
   ch_comm_gather(comm, "seconds waited", waited, sizeof *waited);

@@ -4,7 +4,7 @@
 
 #include "op/op.h"
 
-/* What the tokens of all ranks would choose. */
+/* How the tokens of all ranks would choose. */
 typedef struct {
   int tokens;     /* of all ranks: a record of so many is made up */
   double spread;  /* of expert i's tokens over ranks: weights exp(spread N(0,1)), by rank and expert */
@@ -13,7 +13,7 @@ typedef struct {
 } scale_routes;
 void scale_routes_set(const scale_routes *routes);
 
-/* What the fullest expert took, over the mean. */
+/* Tokens of the fullest expert, over the mean. */
 double scale_routes_fullest(void);
 
 /* The ops of routing: those that experts choose by, and tokens. Everything that the ranks' own code reads is there:

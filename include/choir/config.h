@@ -147,7 +147,7 @@ typedef struct choir_memory {
   int64_t reserved[8];
 } choir_memory;
 
-/* What a config costs. FLOPs count multiplications and additions of matrix products, attention over the causal half,
+/* The costs of a config. FLOPs count multiplications and additions of matrix products, attention over the causal half,
  * logits included; training is three times forward. "Active": parameters that one token uses on average (c expert
  * FFNs). Bytes are counted by a dry run of the step itself. Errors as choir_config_check. */
 typedef struct choir_config_costs {

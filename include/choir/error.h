@@ -31,9 +31,9 @@ enum {
  * nothing has failed. Not collective. */
 CHOIR_API const char *choir_error_message(void);
 
-/* What calls that succeeded on the calling thread want said since this was last asked, a line each: a damaged
- * checkpoint that was passed over, lines of a log that could not be read. "" for nothing; asking forgets it. Valid
- * until it is asked again. choir_train tells its own by CHOIR_EVENT_NOTICE, as they come. */
+/* Notices of calls that succeeded on the calling thread since the last call of this, a line each: a damaged checkpoint
+ * that was passed over, lines of a log that could not be read. "" for none; asking clears them. Valid until the next
+ * call. choir_train gives its own by CHOIR_EVENT_NOTICE, as they come. */
 CHOIR_API const char *choir_notices(void);
 
 /* A short English name of an error code, for logs. Never NULL. */

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* What the caller sees: kinds as of training. */
+/* Passed to the caller's callback; kinds as in training. */
 typedef struct choir_finetune_event {
   choir_event_kind kind;
   int64_t step, steps;               /* done, planned at most */

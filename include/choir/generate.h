@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* What to go on from: UTF-8 text (with a tokenizer; an empty one begins a document), or token ids. */
+/* A text to continue: UTF-8 (with a tokenizer; an empty one begins a document), or token ids. */
 typedef struct choir_prompt {
   const char *text; /* `size` bytes, or NUL-terminated where size is 0; NULL: tokens */
   size_t size;

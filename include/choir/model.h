@@ -100,8 +100,8 @@ typedef struct choir_forward_result {
 CHOIR_API int choir_model_set_routing(choir_model *model, const char *routing);
 CHOIR_API const char *choir_model_routing(const choir_model *model);
 
-/* What a token's experts depend on under the present routing, and whether that is any other token of the batch. A model
- * without MoE layers depends on nothing. */
+/* Tells what a token's experts depend on under the present routing, and whether that includes any other token of the
+ * batch. A model without MoE layers depends on nothing. */
 CHOIR_API choir_routing_properties choir_model_routing_properties(const choir_model *model);
 CHOIR_API int choir_model_looks_across_tokens(const choir_model *model);
 

@@ -40,7 +40,7 @@ CHOIR_API int choir_ranks_set_hidden(choir_ranks *ranks, int shards);
  * ranks, before a model is made. */
 CHOIR_API void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded);
 
-/* What this rank has sent to others so far, in how many messages, and how many seconds it was at that. */
+/* Bytes and messages that this rank has sent to others so far, and the seconds that it spent on it. */
 typedef struct choir_ranks_traffic {
   int64_t bytes, messages;
   double seconds;

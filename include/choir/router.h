@@ -15,7 +15,7 @@ CHOIR_API const char *const *choir_router_names(void);
 CHOIR_API int choir_router_looks_across_tokens(const char *name);
 CHOIR_API int choir_router_looks_in_training(const char *name);
 
-/* What a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
+/* Tells what a token's experts may depend on in evaluation, beside the token and those before it in its sequence. */
 typedef struct choir_routing_properties {
   int looks_ahead;      /* on later tokens of its sequence */
   int depends_on_batch; /* on other sequences of the batch */
@@ -27,15 +27,16 @@ typedef struct choir_routing_properties {
  * router. */
 CHOIR_API const char *choir_router_routing(const char *router, int index);
 
-/* What a routing declares; `choir probe` measures it. Text can be generated with one that does neither.
- * CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not have. */
+/* Gives the properties that a routing declares; `choir probe` measures them. Text can be generated with one that
+ * neither looks ahead nor depends on the batch. CHOIR_ERROR_ARGUMENT: an unknown router, or a routing that it does not
+ * have. */
 CHOIR_API int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties);
 
 /* The defaults of a router by its name: capacity factor, auxiliary weight, jitter as its paper has them.
  * CHOIR_ERROR_ARGUMENT: an unknown name, with the nearest known one. */
 CHOIR_API int choir_router_default(const char *name, choir_router_options *options);
 
-/* What a router does, in one line; NULL: an unknown name. */
+/* Describes a router in one line; NULL: an unknown name. */
 CHOIR_API const char *choir_router_summary(const char *name);
 
 /* An option that a router takes; it refuses all others. */

@@ -1,4 +1,4 @@
-/* What one MoE layer's router did, token by token, and statistics of it. */
+/* The routing of one MoE layer, token by token, and its statistics. */
 #ifndef CHOIR_ROUTING_H
 #define CHOIR_ROUTING_H
 
@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* What proves an assignment (capped_expert_choice, base), summed over pools and calls. The gap compares the sum of the
- * assigned scores with the bound of the linear programme's dual at the solver's prices (docs/assignment.md): 0 is a
+/* The proof of an assignment (capped_expert_choice, base), summed over pools and calls. The gap compares the sum of
+ * the assigned scores with the bound of the linear programme's dual at the solver's prices (docs/assignment.md): 0 is a
  * proof that nothing better exists. It is a proof only where no token is over its cap; else it may be negative. */
 typedef struct choir_certificate {
   int64_t assignments;  /* pools that were assigned; 0: everything else is 0 too */

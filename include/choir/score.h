@@ -9,9 +9,9 @@
 extern "C" {
 #endif
 
-/* What is to be scored: a continuation behind a context, each a text or tokens. Texts are encoded apart, so that
- * continuations of one context share its tokens; spaces at the end of a context go with the continuation. An empty
- * context is the beginning of a document: the continuation follows an end of text. */
+/* A continuation to score behind its context, each a text or tokens. Texts are encoded apart, so that continuations of
+ * one context share its tokens; spaces at the end of a context go with the continuation. An empty context is the
+ * beginning of a document: the continuation follows an end of text. */
 typedef struct choir_score_request {
   choir_prompt context, continuation;
   int64_t reserved[2];

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* What a task's files look like and how a row becomes a text; docs/finetuning.md describes the JSON. */
+/* Describes a task's files and how a row becomes a text; docs/finetuning.md has the JSON. */
 typedef struct choir_task choir_task;
 
 /* The names of the tasks that the library knows by itself, NULL-terminated. */

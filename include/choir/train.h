@@ -10,10 +10,9 @@
 extern "C" {
 #endif
 
-/* What the caller sees after every step; evaluation and checkpoint events come with their own kind, and so does, once,
- * before the first step, the memory that the run will need. NOTICE: what is worth a line beside that, as a damaged
- * checkpoint that was passed over, or a disk without room. WAITING: every second, when all steps are done and there is
- * no room to save them. */
+/* STEP comes after every step, EVAL and CHECKPOINT after theirs, MEMORY once before the first step, with the memory
+ * that the run will need. NOTICE has a line for the user: a damaged checkpoint that was passed over, or a full disk.
+ * WAITING comes every second when all steps are done and there is no room to save them. */
 typedef enum {
   CHOIR_EVENT_STEP,
   CHOIR_EVENT_EVAL,

@@ -11,7 +11,7 @@ extern "C" {
 /* A model being trained: the optimizer's state, the number of steps, and the memory of a step. */
 typedef struct choir_trainer choir_trainer;
 
-/* What a step did. */
+/* The result of a step. */
 typedef struct choir_trainer_result {
   int64_t step;         /* that this one was, from 1 */
   int64_t targets;      /* that the loss is a mean over */

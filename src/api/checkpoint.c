@@ -17,7 +17,7 @@
 #include "file/tensors_set.h"
 #include "model/weights.h"
 
-/* What is to be loaded, and how. */
+/* Where a load puts its results, and how it loads. */
 typedef struct load {
   const choir_run_options *options;
   choir_model **model;

@@ -49,7 +49,7 @@ static ch_moe_gradients put_gradients(ch_exec *x, const ch_moe_args *a, const ch
                             .w2 = (real CH_DEV *)put(x, w->w2, expert_bytes(a))};
 }
 
-/* What a forward and a backward are given. */
+/* Arguments of a forward and a backward call. */
 typedef struct {
   const choir_layer_weights *weights, *gradients;
   const float *x, *dout;

@@ -1,4 +1,4 @@
-/* What stands behind the public handle: a config, a Transformer, its memory, and a planned executor. */
+/* The model behind the public handle: a config, a Transformer, its memory, and a planned executor. */
 #ifndef CH_API_MODEL_H
 #define CH_API_MODEL_H
 
@@ -42,7 +42,8 @@ int ch_model_check_ranks(const choir_model *model, int B);
 /* CHOIR_ERROR_BUSY within a callback of a call that is under way with the model. Whatever runs or changes it asks. */
 int ch_model_check_idle(const choir_model *model);
 
-/* What the caller's progress says, to whom the model is in use: passes go on with the memory that they have planned. */
+/* Calls the caller's progress and gives its answer. Until it returns the model is in use: passes go on with the memory
+ * that they have planned. */
 int ch_model_stopped(choir_model *model, int (*progress)(void *, int64_t, int64_t), void *context, int64_t done,
                      int64_t total);
 

@@ -1,4 +1,4 @@
-/* What stands behind the public handle. */
+/* The ranks behind the public handle. */
 #ifndef CH_API_RANKS_H
 #define CH_API_RANKS_H
 

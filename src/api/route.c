@@ -114,7 +114,7 @@ static void run_backward(ch_exec *x, request *q) {
   if (!ch_counting(x)) clear_padding(q);
 }
 
-/* What the caller calls scores is what the router reads: affinities stand for logits, where it reads these. */
+/* The caller's scores go to the router as what it reads: affinities stand for logits, where it reads these. */
 static void run(ch_exec *x, request *q) {
   const ch_route_args *a = &q->args;
   ch_routing *r = &q->routing;

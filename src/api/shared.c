@@ -9,7 +9,7 @@
 #include "comm/collective.h"
 #include "model/config.h"
 
-/* Of what every rank has. */
+/* Hashes the weights that every rank has. */
 static uint64_t hash_weights(const choir_model *model) {
   const ch_params *params = &model->net.params;
   uint64_t hash = 0;

@@ -20,7 +20,7 @@ typedef struct ch_arena {
 /* A counting arena. */
 void ch_arena_init(ch_arena *a, const char *name, const ch_memory *memory);
 
-/* What memory for `peak` bytes takes: whole huge pages. */
+/* Bytes that an arena of `peak` bytes takes: whole huge pages. */
 size_t ch_arena_room(size_t peak);
 
 /* Turns a counting arena into a real one of `peak` bytes, empty and zeroed. CHOIR_ERROR_MEMORY (with the size and what

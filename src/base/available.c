@@ -41,7 +41,7 @@ static const version versions[] = {
     {"cgroup2", "", {"memory.max", "memory.high"}, "memory.current", "inactive_file "},
     {"cgroup", "memory", {"memory.limit_in_bytes", NULL}, "memory.usage_in_bytes", "total_inactive_file "}};
 
-/* What the group in a directory leaves. */
+/* Memory that the control group of a directory leaves. */
 static size_t group_leaves(const version *v, const char *directory) {
   enum { ROOM = 3 * PATH_MAX + 64 };
   char path[ROOM];
@@ -142,7 +142,7 @@ size_t ch_machine_available_memory_at(const char *root) {
   return available == NONE ? 0 : available ? available : 1; /* 0 would say that nothing is known */
 }
 
-/* What `ulimit -v` and `ulimit -d` leave. */
+/* Memory that `ulimit -v` and `ulimit -d` leave. */
 static size_t limits_leave(void) {
   static const struct {
     __rlimit_resource_t resource;

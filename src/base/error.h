@@ -13,7 +13,7 @@ int ch_error_in(int code, const char *format, ...) __attribute__((format(printf,
 /* Like ch_error(CHOIR_ERROR_IO, ...) with ": " and strerror(errno) at the end. */
 int ch_error_errno(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* What a call that succeeds has to say, for choir_notices: one line, without a full stop. */
+/* Adds a notice of a call that succeeds, for choir_notices: one line, without a full stop. */
 void ch_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #define CH_TRY(call)                       \

@@ -1,4 +1,4 @@
-/* What machine this is: asked once, at plan time, never inside a step. */
+/* Facts about the machine: asked once, at plan time, never inside a step. */
 #ifndef CH_BASE_MACHINE_H
 #define CH_BASE_MACHINE_H
 

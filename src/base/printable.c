@@ -23,7 +23,7 @@ static int obeyed(uint32_t c) {
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
-/* What stands for one character or byte, in `shown`; how many bytes of the text it took. */
+/* Fills `shown` with what stands for one character or byte; returns how many bytes of the text it took. */
 static size_t show(const unsigned char *p, size_t size, int lines, char shown[16]) {
   uint32_t c = 0;
   size_t length = character(p, size, &c);

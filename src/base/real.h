@@ -29,7 +29,7 @@ static inline float ch_bf16_value(ch_bf16 b) {
   return x;
 }
 
-/* What the inputs of matrix products are rounded to. Accumulators, master weights, softmax, router,
+/* The type that the inputs of matrix products are rounded to. Accumulators, master weights, softmax, router,
  * norms and the loss stay in `real` whatever the compute type. */
 typedef enum { CH_COMPUTE_FP32 = 0, CH_COMPUTE_BF16 = 1 } ch_compute;
 

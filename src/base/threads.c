@@ -18,7 +18,7 @@ int ch_threads_resolve(int asked, int *threads) {
   return CHOIR_OK;
 }
 
-/* What OMP_STACKSIZE says ("16k", "2 M", a plain number in KiB), else what threads get by default (ulimit -s). */
+/* Reads OMP_STACKSIZE ("16k", "2 M", a plain number in KiB), or gives the default of threads (ulimit -s). */
 static size_t stack_bytes(void) {
   const char *text = getenv("OMP_STACKSIZE");
   if (!text) text = getenv("GOMP_STACKSIZE");

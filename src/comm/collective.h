@@ -1,4 +1,4 @@
-/* What ranks do together, made of exchanges. One process does nothing, or its own part. */
+/* Collective calls, made of exchanges. One process does nothing, or its own part. */
 #ifndef CH_COMM_COLLECTIVE_H
 #define CH_COMM_COLLECTIVE_H
 

@@ -32,10 +32,10 @@ typedef struct ch_transfer {
   int place;                /* the table's own; -1: it is not under way */
 } ch_transfer;
 
-/* What to wait for: that all that comes is there, or that also all that goes may be changed. */
+/* How far to wait: until everything has arrived, or until also what is sent may be changed. */
 typedef enum { CH_ARRIVED, CH_ENDED } ch_transfer_state;
 
-/* What a rank has sent to others since it began, and how long it was in exchanges. */
+/* Bytes and messages that a rank has sent to others since it began, and the time that it was in exchanges. */
 typedef struct ch_traffic {
   int64_t bytes, messages, exchanges;
   double seconds;

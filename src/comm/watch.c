@@ -14,7 +14,7 @@
 
 enum { HOST_BYTES = 56 };
 
-/* What ranks tell each other first: as many bytes in every version. */
+/* The first message between ranks: as many bytes in every version. */
 typedef struct {
   char host[HOST_BYTES];
   uint64_t build;

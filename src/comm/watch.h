@@ -17,7 +17,7 @@ ch_watch *ch_watch_new(void);
 int ch_watch_start(const ch_comm *comm, double seconds, void (*silent)(void *context, const char *text), void *context);
 void ch_watch_free(ch_watch *watch); /* ends the thread */
 
-/* What the rank is at, for messages: "step" 17, "set-up" -1. */
+/* Names the section that the rank is in, for messages: "step" 17, "set-up" -1. */
 void ch_watch_section(const ch_comm *comm, const char *name, int64_t number);
 
 /* The rank waits for an exchange to come that far, and no longer. */

@@ -17,8 +17,8 @@ static void digits(char *out, const void *data, size_t size) {
   snprintf(out, 17, "%016" PRIx64, (uint64_t)XXH64(data, size, 0));
 }
 
-/* Of "model" as it is written there, whatever a later choir makes of it: order and spaces do not count, nor does what
- * training may change. */
+/* Hashes "model" as the file has it, whatever a later choir makes of it: order and spaces do not count, nor do fields
+ * that training may change. */
 static int config_digits(const char *path, char *out) {
   json_t *root;
   CH_TRY(ch_json_load(path, &root));

@@ -1,5 +1,5 @@
-/* What binds the files beside a checkpoint's weights to them: the weights' metadata has a checksum of tokenizer.model
- * and one of what config.json says of the model. docs/formats.md has the rule. */
+/* Binds the files beside a checkpoint's weights to them: the weights' metadata has a checksum of tokenizer.model and
+ * one of config.json's "model". docs/formats.md has the rule. */
 #ifndef CH_BASE_BINDING_H
 #define CH_BASE_BINDING_H
 
@@ -13,7 +13,7 @@ typedef struct ch_binding {
   char config[17], tokenizer[17];
 } ch_binding;
 
-/* Of the files that stand in the directory. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
+/* Computes it from the files of a directory. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
 int ch_binding_of(const char *directory, ch_binding *binding);
 
 /* The keys and values for choir_tensors_write, NULL-terminated. */

@@ -59,7 +59,7 @@ static int append(const char *data, size_t size, void *context) {
   return -d->failed;
 }
 
-/* What json_dumps would be; NULL: no memory. */
+/* As json_dumps, but fails where memory runs out; NULL: no memory. */
 static char *dump_all(const json_t *root, size_t flags) {
   dumped d = {.failed = 0};
   if (json_dump_callback(root, append, &d, flags) || append("", 1, &d)) {
@@ -216,7 +216,7 @@ int ch_json_check_keys(const json_t *object, const char *name, const char *const
 
 json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
-/* What a name is shown as, malloc'd; NULL: no memory. */
+/* A name as it is shown, malloc'd; NULL: no memory. */
 static char *shown(const char *name) {
   size_t size = strlen(name), room = ch_printable(name, size, 0, NULL, 0) + 1;
   char *text = malloc(room);

@@ -1,4 +1,4 @@
-/* What makes writes outlive a crash of the machine, and what to say where they fail. */
+/* Makes writes outlive a crash of the machine, and words the errors where they fail. */
 #ifndef CH_FILE_SYNC_H
 #define CH_FILE_SYNC_H
 

@@ -14,7 +14,7 @@
 
 enum { HEADER_LIMIT = 100000000 }; /* as in the specification's own reader */
 
-/* What one call of the reader carries along. */
+/* The state of one call of the reader. */
 typedef struct reader {
   const char *name; /* of the file */
   const char *header;

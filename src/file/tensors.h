@@ -1,4 +1,4 @@
-/* What the reader and the writer of safetensors files share. docs/formats.md describes the checksums. */
+/* Shared by the reader and the writer of safetensors files. docs/formats.md describes the checksums. */
 #ifndef CH_FILE_TENSORS_H
 #define CH_FILE_TENSORS_H
 

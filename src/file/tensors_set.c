@@ -30,7 +30,7 @@ int ch_tensors_kind(const char *name, const char *whole) {
   return strcmp(name + stem + end, CH_TENSORS_SUFFIX) ? CH_KIND_OTHER : CH_KIND_PART;
 }
 
-/* What an index is read with. */
+/* An index while it is read. */
 typedef struct set {
   const char *name; /* of the index */
   const json_t *map;

@@ -29,7 +29,7 @@ int ch_tensors_index_write(const char *path, const choir_tensor *tensors, const 
 /* Nonzero: the file `path` is there, or the index of several that stand for it. */
 int ch_tensors_there(const char *path);
 
-/* What the file `name` is to `whole` (model.safetensors), without directories. */
+/* Tells whether the file `name` is `whole` (model.safetensors), its index or one of its parts; no directories. */
 enum { CH_KIND_OTHER, CH_KIND_WHOLE, CH_KIND_INDEX, CH_KIND_PART };
 int ch_tensors_kind(const char *name, const char *whole);
 

@@ -9,8 +9,8 @@
 #include "file/json.h"
 #include "file/tensors.h"
 
-/* What goes into the file, in this order: larger elements first, otherwise as given, so that all data is aligned
- * without gaps. */
+/* The file's tensors in their order: larger elements first, otherwise as given, so that all data is aligned without
+ * gaps. */
 typedef struct plan {
   const char *path;
   ch_tensor_fetch fetch;

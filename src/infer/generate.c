@@ -10,7 +10,7 @@
 #include "infer/session.h"
 #include "infer/stream.h"
 
-/* What a slot is at work on. */
+/* The work of a slot. */
 typedef struct {
   int sequence; /* -1: nothing */
   int waiting;  /* tokens of the prompt that have not gone in yet */

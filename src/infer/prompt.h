@@ -1,4 +1,4 @@
-/* What generation starts from: options and prompts, checked, texts as tokens. */
+/* Checks options and prompts of a generation, and makes tokens of texts. */
 #ifndef CH_INFER_PROMPT_H
 #define CH_INFER_PROMPT_H
 

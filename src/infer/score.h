@@ -11,7 +11,7 @@ typedef struct ch_score_item {
   choir_score *score;          /* log_probability has its memory, or is NULL */
 } ch_score_item;
 
-/* Of a row of logits: log of the sum of their exponentials, and the likeliest token (of equal ones the lower id). */
+/* A row of logits: log of the sum of their exponentials, and the likeliest token (of equal ones the lower id). */
 typedef struct ch_summary {
   double log_sum;
   int best;

@@ -114,7 +114,7 @@ void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, cons
   ch_arena_release(&x->scratch, mark);
 }
 
-/* What is summed over shards; the last three where the layer has them. */
+/* Gradients that are summed over shards; the last three where the layer has them. */
 enum { DO, DV, DK, DQ, DNORM, DREL_BIAS, DQ_NORM, DK_NORM, GRADIENTS };
 
 typedef struct {

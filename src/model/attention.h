@@ -23,7 +23,7 @@ typedef struct ch_queries {
 } ch_queries;
 ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p);
 
-/* What rope turns rows by [positions,rotated]. */
+/* Fills the rotations of rope by position, [positions,rotated]. */
 void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn);
 
 #endif

@@ -30,7 +30,7 @@ typedef struct ch_field {
 enum { CH_FIELDS = 71 };
 extern const ch_field ch_fields[];
 
-/* What a field takes, in words: "an integer from 1 to 4096". Returns `text`. */
+/* Describes the values that a field takes: "an integer from 1 to 4096". Returns `text`. */
 const char *ch_field_wanted(const ch_field *f, char *text, size_t size);
 
 /* ch_did_you_mean for the name of a field, which also knows what other programs call it ("lr": train.rate). */

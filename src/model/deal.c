@@ -33,7 +33,7 @@ static ch_spread visit_of(const ch_param *p) {
   return (ch_spread){p->owner, CH_AS_HOST(real, p->w), p->whole * (int64_t)sizeof(real)};
 }
 
-/* Of the layer that has most. */
+/* Visits of the layer that has most. */
 static int64_t most_visits(const ch_params *params) {
   int64_t most = 0, count = 0;
   for (int i = 0; i < params->count; i++) {

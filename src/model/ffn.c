@@ -7,7 +7,7 @@
 #include "model/shards.h"
 #include "op/visits.h"
 
-/* What the router of a layer keeps, where this pass adds to it. */
+/* The router's own state of a layer, where this pass adds to it. */
 static real CH_DEV *observed(const ch_transformer *m, const ch_block *b, const ch_pass *p) {
   if (!p->observe || !m->router->observe) return NULL;
   return ch_router_has_centroids(m->router) ? b->router->w : b->thresholds->w;

@@ -14,7 +14,7 @@ static real scale_of(const ch_transformer *m) {
 /* How many logits, and targets, there are a pass. */
 static int64_t logit_rows(const ch_pass *p) { return p->row ? p->rows : (int64_t)p->B * p->T; }
 
-/* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
+/* Weight of the loss of disagreement between two predictions, for each of the pairs that have a target. */
 double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p) {
   int64_t targets = 0;
   if (!p->drawn_twice || ch_counting(x)) return 0;

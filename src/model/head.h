@@ -11,7 +11,7 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
  * to do row by row (ch_exec's batch_invariant), so that no row's logits depend on the others. */
 void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits);
 
-/* What the loss of disagreement between two predictions counts for, each of the pairs that have a target. */
+/* Weight of the loss of disagreement between two predictions, for each of the pairs that have a target. */
 double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p);
 
 #endif

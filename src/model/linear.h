@@ -1,4 +1,4 @@
-/* What both halves of a layer are made of: products with a weight, the norm before, dropout behind. */
+/* The parts of both halves of a layer: products with a weight, the norm before, dropout behind. */
 #ifndef CH_MODEL_LINEAR_H
 #define CH_MODEL_LINEAR_H
 

@@ -32,7 +32,7 @@ static const char *list_taken(const taker *t, char *text, size_t size) {
   return text;
 }
 
-/* What differs from `defaults` must be taken. */
+/* Refuses a value that differs from `defaults` where nothing takes it. */
 static int check(const taker *t, const choir_config *config, const choir_config *defaults) {
   char value[80], list[400];
   for (int i = 0; i < CH_FIELDS; i++) {
@@ -58,7 +58,7 @@ static int check_ranges(const taker *t, const choir_config *config) {
   return CHOIR_OK;
 }
 
-/* What only one of the solvers reads. */
+/* Checks the options that only one of the solvers reads. */
 static int check_solver(const choir_config *config, const choir_config *defaults) {
   char value[80];
   if (!strcmp(config->model.router.solver, "dykstra")) return CHOIR_OK;

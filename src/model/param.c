@@ -22,7 +22,7 @@ ch_activation ch_activation_named(const char *name) {
 
 static const int64_t most_parameters = INT64_C(1) << 56; /* their bytes, several times over, still fit in 64 bits */
 
-/* What a parameter is; each is also what stands before it, but for the first. */
+/* Kinds of parameters; each kind but the first includes those before it. */
 typedef enum {
   KEPT,    /* by the router itself: no gradient */
   PLAIN,   /* norms and biases */
@@ -266,7 +266,7 @@ void ch_params_alloc_gradients(ch_params *params, ch_arena *arena, int share) {
   }
 }
 
-/* Of what lives elsewhere products read the rounded copy alone, and nobody else reads any. */
+/* A matrix that lives on another rank needs its rounded copy alone: products read that, and nobody else reads any. */
 static void alloc_weight(ch_param *p, ch_arena *arena, ch_copies copies) {
   int rounded = p->matrix && copies != CH_COPIES_NONE && (copies == CH_COPIES_ALL || !p->expert);
   p->w = rounded && p->away ? NULL : CH_NEW(arena, real, p->count);
@@ -288,7 +288,7 @@ static void alloc_visits(ch_params *params, ch_arena *arena, ch_copies copies, i
   ch_arena_alloc(arena, most - mark);
 }
 
-/* What lives elsewhere comes last. While a layer runs, the next one's matrices come. */
+/* Matrices of other ranks come last. While a layer runs, the next one's matrices arrive. */
 void ch_params_alloc_weights(ch_params *params, ch_arena *arena, ch_copies copies) {
   for (int i = 0; i < params->count + params->buffers; i++)
     if (!params->p[i].away) alloc_weight(&params->p[i], arena, copies);

@@ -35,12 +35,12 @@ static inline int ch_config_moe_layers(const choir_model_config *c) {
   return c->moe_every > 0 && c->layers > c->dense_layers ? (c->layers - c->dense_layers) / c->moe_every : 0;
 }
 
-/* What a config's activation or expert_activation is; the names, as the enum has them. */
+/* The activation of a name in a config; the names, in the enum's order. */
 extern const char *const ch_activation_names[]; /* NULL-terminated */
 ch_activation ch_activation_named(const char *name);
 
-/* What a process has of a tensor, as a matrix of its last dimension: these columns of these rows, one row behind the
- * other. */
+/* The part of a tensor that a process has, as a matrix of its last dimension: these columns of these rows, one row
+ * behind the other. */
 typedef struct ch_part {
   int64_t row, rows, column, columns;
   int64_t width; /* columns of the whole */
@@ -55,8 +55,8 @@ int64_t ch_part_run(const ch_part *part, int64_t at, int64_t count, int64_t *who
 /* Puts them, `size` bytes each, in their places in the whole tensor. */
 void ch_part_place(const ch_part *part, const void *elements, void *whole, int64_t size);
 
-/* What a rank of a replica has of a tensor of experts, each of `rows` rows: its own ones, and where a row is of their
- * hidden width (`hidden`) its shard's columns. */
+/* A rank's part of a tensor of experts, each of `rows` rows: its own experts, and where a row has their hidden width
+ * (`hidden`) its shard's columns. */
 ch_part ch_part_of_experts(const ch_grid *grid, int rank, int64_t experts, int64_t rows, int64_t width, int hidden);
 
 typedef enum { CH_INIT_NORMAL, CH_INIT_ONE, CH_INIT_ZERO } ch_init_kind;
@@ -81,8 +81,8 @@ typedef struct ch_param {
   ch_bf16 CH_DEV *w16; /* or NULL */
 } ch_param;
 
-/* What gradients train stands first; behind it what routers keep by themselves (thresholds, centroids), which is saved
- * and loaded like all the rest but has no gradient and no part in the counts. */
+/* Trained parameters stand first; behind them the state that routers keep by themselves (thresholds, centroids), which
+ * is saved and loaded like the rest but has no gradient and no part in the counts. */
 typedef struct ch_params {
   int count;   /* trained by gradients */
   int buffers; /* and these behind them */

@@ -176,7 +176,7 @@ static void lookup_backward(ch_exec *x, void *context, int shard, real CH_DEV *c
   x->ops->embedding_backward(x, &part);
 }
 
-/* What of a pass is this rank's: whole sequences and whole shards. `token` and `route` stay those of all. */
+/* This rank's part of a pass: whole sequences and whole shards. `token` and `route` stay those of all. */
 static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass *p) {
   int64_t rank = x->comm->rank;
   ch_pass own = *p;

@@ -1,4 +1,4 @@
-/* What other programs call the fields of a config. */
+/* The names that other programs have for the fields of a config. */
 #include <stdio.h>
 #include <string.h>
 

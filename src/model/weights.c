@@ -189,8 +189,8 @@ static int read_transposed(const choir_tensors *file, const char *path, const ch
   return code;
 }
 
-/* What a layer of experts begins with where the file has a dense one: W1 is its gate, or where nothing is gated the way
- * up; W3 the way up; W2 the way down. NULL: the file has no such layer. */
+/* The dense matrix of the file that an expert's matrix starts from: for W1 the gate, or without one the way up; for W3
+ * the way up; for W2 the way down. NULL: the file has no such layer. */
 static const choir_tensor *dense_of(const ch_params *params, const choir_tensors *file, const ch_param *p) {
   char name[80];
   snprintf(name, sizeof name, "layers.%d.moe.experts.w3", p->layer);

@@ -1,11 +1,11 @@
-/* What a MoE layer is given, and what it leaves behind. */
+/* Arguments and results of a MoE layer. */
 #ifndef CH_MOE_ARGS_H
 #define CH_MOE_ARGS_H
 
 #include "moe/dispatch.h"
 #include "moe/route.h"
 
-/* Of experts a rank has its own ones only (moe/dispatch.h): e is then their number. */
+/* A rank has its own experts only (moe/dispatch.h): e is then their number. */
 typedef struct ch_moe_weights {
   const real CH_DEV *w1, *w2, *w3;             /* [e,d,h] each; w3, what w1 gates, is NULL where nothing is gated */
   const ch_bf16 CH_DEV *w1_16, *w2_16, *w3_16; /* rounded copies for bf16 compute, or NULL */
@@ -48,7 +48,7 @@ typedef struct ch_operand {
   ch_bf16 CH_DEV *rounded; /* then value is NULL */
 } ch_operand;
 
-/* What forward leaves behind: about the tokens of all ranks, unless it says otherwise. The routing is on the tape
+/* Results of forward, about the tokens of all ranks unless it says otherwise. The routing is on the tape
  * always; the rest is there with `keep` only, and backward writes over pre and expert_y. */
 typedef struct ch_moe_saved {
   ch_routing routing;

@@ -5,7 +5,7 @@
 #include "comm/collective.h"
 #include "moe/slots.h"
 
-/* What everybody hears of an expert, beside what it took. The last three are one rank's. */
+/* An expert's owner sends this to all ranks, beside the tokens that it took. The last three are one rank's. */
 typedef struct {
   int load, demand;
   real cutoff;

@@ -16,7 +16,7 @@
 #include "moe/slots.h"
 
 typedef struct ch_dispatcher {
-  /* What ch_dispatch_alloc and ch_dispatch_split leave to it. */
+  /* ch_dispatch_alloc and ch_dispatch_split call these for their own parts. */
   void (*plan)(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *ex);
   void (*split)(ch_exec *x, ch_dispatch *ex);
   /* Forward: y [room,d] = tokens[slot_token], for tokens [n,d], on their way to the experts. The rows that come back

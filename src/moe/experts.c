@@ -5,7 +5,7 @@
 /* How many slots are filled: only the device knows. */
 static const int CH_DEV *filled(const ch_record *r) { return r->expert_begin + r->experts; }
 
-/* What is multiplied at a time. */
+/* The products of one group of experts. */
 typedef struct {
   const ch_moe_args *a;
   ch_dispatch *ex;

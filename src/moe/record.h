@@ -1,4 +1,4 @@
-/* What a routing leaves beside its gates: counts, a tally; and memory of these and of the record. */
+/* Counts and a tally of a routing, and the memory of these and of the record. */
 #ifndef CH_MOE_RECORD_H
 #define CH_MOE_RECORD_H
 

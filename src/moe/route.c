@@ -68,7 +68,7 @@ void ch_route_gather(const ch_exec *x, const char *what, real CH_DEV *all, int64
   if (!ch_counting(x)) ch_comm_gather(x->comm, what, CH_AS_HOST(real, all), count * (int64_t)sizeof(real));
 }
 
-/* What the router keeps, from the rows of all ranks where it is centroids. */
+/* Updates the router's own state; centroids from the rows of all ranks. */
 static void observe(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_route_args seen = *a;
@@ -83,7 +83,7 @@ static void observe(ch_exec *x, const ch_route_args *a) {
   ch_arena_release(&x->scratch, mark);
 }
 
-/* What the router's functions are given. */
+/* The arguments of the router's functions. */
 static ch_route_args full(const ch_route_args *a, const ch_routing *r, ch_record *record, ch_route_counts *counts) {
   ch_route_args all = *a;
   all.rng = ch_rng_make(a->rng.seed, CH_STREAM_SECOND_EXPERT, a->rng.sub);

@@ -4,7 +4,7 @@
 
 #include "moe/router.h"
 
-/* What a routing leaves. Record, counts and tally are on the tape always, so that they can be looked at after an
+/* The result of a routing. Record, counts and tally are on the tape always, so that they can be looked at after an
  * evaluation too; the rest is for backward. */
 typedef struct ch_routing {
   ch_record record;

@@ -61,7 +61,7 @@ static int64_t add_tokens(choir_route_stats *s, const choir_routing *r) {
   return tokens;
 }
 
-/* What each expert holds; gives the sum of all gates. */
+/* Counts the tokens of each expert; returns the sum of all gates. */
 static double add_slots(choir_route_stats *s, const choir_routing *r) {
   double mass = 0;
   for (int i = 0; i < r->experts; i++) {

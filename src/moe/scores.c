@@ -39,7 +39,7 @@ static void draw_jitter(ch_exec *x, const ch_moe_args *a, real CH_DEV *factor) {
                                       .factor = factor});
 }
 
-/* What the router reads: x, or x jittered into `jittered`. */
+/* The router's input: x, or x jittered into `jittered`. */
 static const real CH_DEV *router_input(ch_exec *x, const ch_moe_args *a, const ch_moe_saved *s, real CH_DEV *jittered) {
   if (!s->jitter) return a->route.x;
   x->ops->multiply(

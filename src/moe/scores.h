@@ -1,4 +1,4 @@
-/* What the router reads, and its scores: S of the logits X Wg of this rank's rows, or of all, with the way back. */
+/* The router's input and its scores: S of the logits X Wg of this rank's rows, or of all, with the way back. */
 #ifndef CH_MOE_SCORES_H
 #define CH_MOE_SCORES_H
 

@@ -4,7 +4,7 @@
 
 #include "op/op.h"
 
-/* What the hardware can do at most, measured; 0: not known. */
+/* The peak rates of the hardware, measured; 0: not known. */
 typedef struct ch_peak {
   int threads;
   double fp32_gflops;    /* fused multiply-adds of the widest vectors in use */
@@ -22,9 +22,8 @@ typedef struct ch_backend {
   int (*supports)(ch_compute compute, int emulate);
   /* Every op of the table, `name` apart. */
   void (*fill)(ch_ops *ops, ch_compute compute);
-  /* Of a backend that has several devices, else NULL: the number of the one to take, -1 (any) unless the name says
-   * which
-   * ("cuda:1"), and what device `number` is, in words; 0: there is none of that number. */
+  /* For a backend that has several devices, else NULL: the number of the one to take, -1 (any) unless the name says
+   * which ("cuda:1"), and a description of device `number`; 0: there is none of that number. */
   int *device;
   int (*describe)(int number, char *text, size_t size);
   /* Measures for about `seconds`, half of them main memory if `memory` is set, else its rates stay 0: it takes 768 MiB.
@@ -43,8 +42,8 @@ const ch_backend *ch_backend_find(const char *name);
 /* Backend `index` of this build, or NULL. */
 const ch_backend *ch_backend_at(int index);
 
-/* What `name`'s hardware can do, as its `peak` says; all 0 where it cannot tell. threads 0: all CPUs of the process.
- * CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0. */
+/* Measures the peak rates of backend `name`'s hardware; all 0 where it cannot tell. threads 0: all CPUs of the
+ * process. CHOIR_ERROR_ARGUMENT: no such backend, or seconds that are not above 0. */
 int ch_backend_peak(const char *name, int threads, double seconds, int memory, ch_peak *peak);
 
 /* The one that stands first of those whose memory is the host's. */

@@ -1,4 +1,4 @@
-/* What every forward and backward call is given: the backend's table and the memory it may use. */
+/* The executor, given to every forward and backward call: the backend's table and the memory that it may use. */
 #ifndef CH_OP_EXEC_H
 #define CH_OP_EXEC_H
 

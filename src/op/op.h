@@ -109,7 +109,7 @@ typedef struct {
   real CH_DEV *dx;
 } ch_sigmoid_args;
 
-/* What stands between the products of a feed-forward layer: exact GELU of one, gelu(x) = x Phi(x); or of two the gate
+/* The activation between the products of a feed-forward layer: exact GELU of one, gelu(x) = x Phi(x); or of two a gate
  * and what it gates, gelu(g) * u or silu(g) * u with silu(x) = x / (1 + exp(-x)). */
 typedef enum { CH_GELU, CH_GEGLU, CH_SWIGLU } ch_activation;
 static inline int ch_gated(ch_activation a) { return a != CH_GELU; }

@@ -227,7 +227,7 @@ typedef struct {
   const ch_record *part;
 } ch_part_args;
 
-/* What a routing did, in one row of numbers for the host. */
+/* Sums up a routing in one row of numbers for the host. */
 typedef struct {
   const ch_record *record;
   const uint8_t CH_DEV *valid;   /* [n] or NULL: all */

@@ -30,7 +30,7 @@ void ch_sampler_free(ch_sampler *s) {
   *s = (ch_sampler){0};
 }
 
-/* Of equal length the one of the lower number first: no two compare equal. */
+/* The shorter first, and of equal length the one of the lower number: no two compare equal. */
 static int by_length(const void *a, const void *b, void *examples) {
   int64_t i = *(const int64_t *)a, j = *(const int64_t *)b;
   int m = ch_examples_length(examples, i), n = ch_examples_length(examples, j);

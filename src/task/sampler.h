@@ -18,7 +18,7 @@ typedef struct ch_sampler {
   int64_t tokens, rows; /* that one of them has room for */
 } ch_sampler;
 
-/* Of B examples each, `micros` of them at a time. CHOIR_ERROR_MEMORY. To be freed in any case. */
+/* Makes micro-batches of B examples each, `micros` of them at a time. CHOIR_ERROR_MEMORY. To be freed in any case. */
 int ch_sampler_make(const ch_examples *examples, uint64_t seed, int B, int micros, ch_sampler *s);
 void ch_sampler_free(ch_sampler *s);
 

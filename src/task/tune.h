@@ -7,7 +7,7 @@
 #include "task/set.h"
 #include "train/metrics.h"
 
-/* What a run keeps in RUN/finetune.json beside its config: enough to go on with nothing but the directory. */
+/* Settings of a run that RUN/finetune.json keeps beside its config: enough to go on with nothing but the directory. */
 typedef struct ch_tune_settings {
   json_t *task; /* its description */
   char data[4096], from[4096];

@@ -1,4 +1,4 @@
-/* What a fine-tuning run keeps: its settings, its checkpoints, its best result. */
+/* The files of a fine-tuning run: its settings, its checkpoints, its best result. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

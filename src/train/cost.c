@@ -1,4 +1,4 @@
-/* What a config costs: read off the parameter table, which knows every weight and its shape. */
+/* Counts the costs of a config by the parameter table, which knows every weight and its shape. */
 #include "train/cost.h"
 
 #include <string.h>

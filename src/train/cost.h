@@ -16,7 +16,7 @@ typedef enum {
 /* Which part a weight that is a factor of products (p->product) belongs to. */
 ch_flops_part ch_flops_part_of(const ch_param *p);
 
-/* Of one token, forward: multiplications and additions. Training is three times that, of every draw
+/* Counts multiplications and additions of one token, forward. Training is three times that for every draw
  * (ch_pass_sequences). */
 void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]);
 

@@ -52,7 +52,7 @@ int ch_layout_idles(const choir_config *config, const ch_layout *l) {
 
 /* ---- what they need, and what there is ---- */
 
-/* Of one rank. */
+/* The memory of one rank. */
 typedef struct {
   uint64_t machine;      /* whose memory it shares with others of the same number */
   int64_t needs;         /* bytes, by a dry run */
@@ -107,7 +107,7 @@ static want find_want(const room *all, int ranks) {
   return w;
 }
 
-/* What the layout lacks of memory; the same on all ranks. */
+/* Finds the memory that the layout lacks; the same on all ranks. */
 static int try_layout(const choir_config *config, const choir_run_options *options, const choir_ranks *ranks,
                       const room *own, want *w) {
   const ch_comm *comm = ranks->comm;
@@ -143,8 +143,8 @@ static void say_chosen(const choir_config *config, const ch_layout *l, const cha
            *few || *before ? "" : "as one process computes, bit for bit");
 }
 
-/* Of the layouts that have a use for every rank, or of the others. found: 0 where none has room; `before` says then,
- * and otherwise of the first one that had none, what it lacked. */
+/* Searches the layouts that have a use for every rank, or the others. found: 0 where none has room; `before` says what
+ * the first one lacked that had none. */
 static int search(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, const room *own,
                   int idles, ch_layout *l, int *found, char *before, size_t size) {
   char text[256];

@@ -79,7 +79,7 @@ static int64_t state_of_one(const ch_optimizer *o, int tensor, int state, int64_
   return one.frozen ? 0 : one.state_count[state];
 }
 
-/* What lives elsewhere is updated there. */
+/* Weights that live on another rank are updated there. */
 static int has_state(const ch_optimizer *o, int i, int j) {
   return !o->params->p[i].away && state_of_one(o, i, j, o->tensor[i].cols);
 }

@@ -8,7 +8,7 @@
  * (ch_model_same) than rank 0. Collective. */
 int ch_run_same(const ch_run *run);
 
-/* Of one step: what this rank sent, and how long it was in exchanges. The rank that was there least is the one that the
+/* Traffic of this rank in one step, and its time in exchanges. The rank that was there least is the straggler that the
  * others waited for. */
 typedef struct ch_rank_times {
   int ranks; /* 1: nothing else is set */

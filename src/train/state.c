@@ -39,7 +39,7 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
   return code;
 }
 
-/* What stands for a whole of its own in a checkpoint counts 1, a part of it 0, anything else -1. */
+/* 1 for a file of a checkpoint that is a whole by itself, 0 for a part of one, -1 for anything else. */
 static int is_ours(const char *name) {
   static const char *const plain[] = {"config.json", "tokenizer.model"};
   static const char *const tensors[] = {"model.safetensors", "state.safetensors"};
@@ -66,8 +66,8 @@ static int is_checkpoint(const char *path) {
   return found == 4 && !others;
 }
 
-/* Of steps up to this one, because later ones were passed over, and only those that hold nothing of anybody else's.
- * What cannot be removed is left for the next time. */
+/* Removes checkpoints of steps up to this one, because later ones were passed over, and only those that hold no files
+ * of others. Those that cannot be removed are left for the next time. */
 void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
   char path[PATH_MAX];
   int64_t *steps;
@@ -81,7 +81,8 @@ void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best) {
   free(steps);
 }
 
-/* What has this checkpoint's name already was passed over when the run was resumed: it makes room, and stays. */
+/* A directory that has this checkpoint's name already was passed over when the run was resumed: it is renamed and kept.
+ */
 static int set_aside(const char *path) {
   char other[PATH_MAX + 32];
   if (access(path, F_OK)) return CHOIR_OK;

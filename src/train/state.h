@@ -1,4 +1,5 @@
-/* What a checkpoint holds beside weights, so that resuming goes on bit for bit: the optimizer's state, and counters. */
+/* The part of a checkpoint beside weights, so that resuming goes on bit for bit: the optimizer's state, and counters.
+ */
 #ifndef CH_TRAIN_STATE_H
 #define CH_TRAIN_STATE_H
 

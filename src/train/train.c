@@ -97,7 +97,7 @@ static int data_path(const choir_train_options *o, char *path) {
   return CHOIR_OK;
 }
 
-/* What a weight of a feed-forward was trained for it goes on with, also where a dense layer becomes experts. */
+/* A feed-forward layer keeps the activation that its weights were trained for, also where it becomes experts. */
 static int same_activations(const char *path, const choir_model_config *from, const choir_model_config *to) {
   for (int l = 0; l < from->layers && l < to->layers; l++) {
     const char *before = ch_config_is_moe(from, l) ? from->expert_activation : from->activation;

@@ -19,8 +19,8 @@ int ch_update_in_backward(const choir_train_config *config);
 /* For ch_pass.ready, context being a ch_update: updates the layer. */
 void ch_update_layer(void *context, const ch_pass *pass, int layer);
 
-/* What is left after the pass, and the whole update where layers were not updated within it. Returns the gradient norm,
- * for which it waits for the device. */
+/* Does the rest of the update after the pass, or all of it where layers were not updated within it. Returns the
+ * gradient norm, for which it waits for the device. */
 double ch_update_finish(ch_update *update, int in_backward, double loss);
 
 /* Counts the scratch of all this. */

@@ -1,4 +1,4 @@
-/* What the bench cases of whole models share: a config and tokens. */
+/* A config and tokens, for the bench cases of whole models. */
 #include <stdio.h>
 
 #include "base/error.h"

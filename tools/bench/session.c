@@ -80,8 +80,8 @@ static double experts_per_token(const ch_transformer *net) {
   return ch_route_stats_summary(net->stats, net->moe_layers).slots;
 }
 
-/* Of the weights that are factors of products and that one token meets: how many operations they cost it and how many
- * bytes they are. A tied embedding is the head's. */
+/* Counts operations and bytes of the weights that are factors of products and that one token meets. A tied embedding is
+ * the head's. */
 static void weights_met(const ch_transformer *net, double experts, double *flops, double *bytes) {
   *flops = *bytes = 0;
   for (int i = 0; i < net->params.count; i++) {

@@ -83,7 +83,7 @@ static void encode(void *context) {
   e->code = choir_tokenizer_encode(e->tokenizer, e->text.data, e->text.size, &e->ids, &e->count);
 }
 
-/* What is decoded must be the text again: 0 or 1. */
+/* Tells whether decoding gives the text again: 0 or 1. */
 static int round_trip(ch_bench *b, const encoding *e) {
   char *back;
   size_t size;

@@ -78,7 +78,7 @@ static int take_shape(cursor *c, ch_npy *array) {
   return array->dims != 1 || more; /* (3) is a number in Python */
 }
 
-/* What the front of a file says. */
+/* The header of a file. */
 typedef struct header {
   const char *name; /* of the file */
   cursor text;

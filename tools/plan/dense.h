@@ -1,4 +1,4 @@
-/* What ranks send each other of dense weights: their gradients, and matrices that live on one rank each. */
+/* Traffic of dense weights between ranks: their gradients, and matrices that live on one rank each. */
 #ifndef CH_PLAN_DENSE_H
 #define CH_PLAN_DENSE_H
 

@@ -8,7 +8,7 @@
 #include "plan/dense.h"
 #include "train/update.h"
 
-/* Of products; training runs them forward and twice backward. */
+/* Runs of a product: training runs it forward and twice backward. */
 enum { FORWARD = 1, BACKWARD = 2, PRODUCTS = FORWARD + BACKWARD };
 
 /* Readings and writings of memory for every element of a weight (adafactor: the gradient four times, the weight twice
@@ -31,7 +31,7 @@ static double seconds_of(const job *j, double elements) {
   return passes * sizeof(real) * elements / j->cluster->memory_bandwidth;
 }
 
-/* Of a layer, -1 being what is outside, elements that every rank updates; of experts as many as whoever has most. */
+/* Elements of a layer (-1: outside of layers) that every rank updates; of experts as many as the rank that has most. */
 static double on_every_rank(const job *j, int layer) {
   int e = j->config->model.experts, groups = j->layout->experts;
   double count = 0, of_experts = (double)((e + groups - 1) / groups) / e / j->layout->hidden;

@@ -1,4 +1,4 @@
-/* What of a step passes beside something else. */
+/* Times of a step that passes in part beside other work. */
 #ifndef CH_PLAN_HIDDEN_H
 #define CH_PLAN_HIDDEN_H
 

@@ -1,4 +1,4 @@
-/* What traffic costs on the links of a cluster. */
+/* The time of traffic on the links of a cluster. */
 #ifndef CH_PLAN_NETWORK_H
 #define CH_PLAN_NETWORK_H
 

@@ -13,7 +13,7 @@ static const char *const names[] = {
 
 enum { TRIPS = 4 }; /* of a row: to its expert and back; in backward its gradient there, and one back */
 
-/* What everything is counted from. */
+/* Everything that traffic is counted from. */
 typedef struct {
   const choir_config *config;
   const ch_params *params;
@@ -104,7 +104,7 @@ static void numbers(const job *j, ch_flow *f) {
   f->exchanges = j->passes + (l->experts > 1) + (l->hidden > 1) + (matrices > 0);
 }
 
-/* What Adafactor measures of rows of all columns (op/op.h), added up over hidden shards. */
+/* Adafactor's measures of rows of all columns (op/op.h), added up over hidden shards. */
 static void measures(const job *j, ch_flow *f) {
   const ch_layout *l = j->layout;
   f->size = l->hidden;
@@ -115,7 +115,7 @@ static void measures(const job *j, ch_flow *f) {
   f->exchanges = expert_tensors(j) * ((j->e / l->experts * j->d * CH_MEASURES + slice - 1) / slice + 1);
 }
 
-/* What every rank sends to all others: `bytes` of all ranks together. */
+/* Every rank sends to all others: `bytes` of all ranks together. */
 static void to_all(const job *j, int64_t bytes, int64_t exchanges, ch_flow *f) {
   f->bytes = (double)(j->to_rest * bytes);
   f->exchanges = exchanges;
@@ -133,7 +133,7 @@ static int64_t shared_out(const job *j, int64_t slots) {
   return moved;
 }
 
-/* What experts took. */
+/* The tokens that experts took. */
 static void chosen(const job *j, int64_t slots, ch_flow *f) {
   int64_t moved = shared_out(j, slots);
   to_all(j, j->layers * (CH_CHOSEN_EXPERT_BYTES * j->e + CH_CHOSEN_SLOT_BYTES * slots), (moved ? 5 : 3) * j->layers, f);

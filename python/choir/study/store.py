@@ -18,7 +18,7 @@ from .. import runs
 from .errors import StudyError
 from .recipe import read
 
-# What a config says that no result depends on.
+# Fields of a config that no result depends on.
 _ASIDE = {
     "model": ("name",),
     "train": ("eval_every", "checkpoint_every", "keep_checkpoints", "file_bytes", "expert_copies"),

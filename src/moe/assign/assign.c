@@ -55,7 +55,7 @@ static void solve(ch_exec *x, const ch_assign_args *a, ch_pool *p) {
     ch_assign_dykstra(x, p, a->lambda, a->iterations);
 }
 
-/* What the pool found, by the tokens' own numbers: mark [e,n] of what experts take, and prices. */
+/* Writes a pool's result by the tokens' own numbers: mark [e,n] of the tokens that experts take, and prices. */
 static void scatter(const ch_assign_args *a, int pool, const ch_pool *p, const int *token, uint8_t *mark) {
   for (int i = 0; i < a->e; i++) {
     const uint8_t *taken = p->taken + (int64_t)i * p->rows;

@@ -21,8 +21,8 @@ static double best_sum(double *value, int e, int count, double *least) {
   return sum;
 }
 
-/* What a row can add at the prices: at most cap experts that are worth something, or exactly one. Its own best price is
- * *alpha: b alpha + sum of max(0, S - alpha - beta) is smallest there. */
+/* The most that a row can add at the prices: at most cap experts that are worth something, or exactly one. Its own best
+ * price is *alpha: b alpha + sum of max(0, S - alpha - beta) is smallest there. */
 static double row_bound(const ch_pool *p, int row, double *worth, double *alpha) {
   const real *score = p->score + (int64_t)row * p->e;
   int count = 0, all = p->balanced;
@@ -38,8 +38,8 @@ static double row_bound(const ch_pool *p, int row, double *worth, double *alpha)
   return sum;
 }
 
-/* What the experts add: loads times prices. Of a balanced pool, those of highest prices get the loads that are rounded
- * up. */
+/* The experts' part of the bound: loads times prices. In a balanced pool those of highest prices get the loads that are
+ * rounded up. */
 static double expert_bound(const ch_pool *p, double *price) {
   double sum = 0, least;
   for (int i = 0; i < p->e; i++) price[i] = p->beta[i];

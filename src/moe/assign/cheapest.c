@@ -1,5 +1,5 @@
-/* What a node of the network holds, and the cheapest moves out of it. A row that comes or goes makes only its block
- * stale, and the parts above it: what is looked at again does not grow with the rows, but for a level at times. */
+/* The rows of a node of the network, and the cheapest moves out of it. A row that comes or goes makes only its block
+ * and the parts above it stale, so the work to look again does not grow with the rows, but for a level at times. */
 #include <string.h>
 
 #include "moe/assign/flow.h"

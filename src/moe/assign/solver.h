@@ -1,4 +1,4 @@
-/* What solvers of one pool share; its rows are its valid tokens. */
+/* Shared by the solvers of a pool; its rows are its valid tokens. */
 #ifndef CH_MOE_ASSIGN_SOLVER_H
 #define CH_MOE_ASSIGN_SOLVER_H
 
@@ -28,7 +28,7 @@ static inline int ch_pool_most(const ch_pool *p) { return p->balanced ? (p->rows
 /* The solver where nobody has a cap: the prices are the cut-off scores. */
 void ch_assign_uncapped(ch_exec *x, ch_pool *p);
 
-/* What a pool's result and prices prove, added to the certificate; fills alpha. */
+/* Adds the proof by a pool's result and prices to the certificate; fills alpha. */
 void ch_assign_prove(ch_exec *x, const ch_pool *p, choir_certificate *c);
 
 #endif

@@ -1,10 +1,10 @@
-/* What routers share where each token chooses its experts: best experts, capacity, load-balancing loss. */
+/* Shared by the routers where each token chooses its experts: best experts, capacity, load-balancing loss. */
 #ifndef CH_MOE_ROUTERS_TOKEN_CHOICE_H
 #define CH_MOE_ROUTERS_TOKEN_CHOICE_H
 
 #include "moe/router.h"
 
-/* What every token asks for, best first. */
+/* The experts that every token asks for, best first. */
 typedef struct ch_choices {
   int per_token;      /* K */
   int CH_DEV *choice; /* [n,K] or -1: none (padding, sampled away) */
@@ -41,7 +41,7 @@ int ch_per_token_max_slots(const choir_router_options *o, int n, int e, int sequ
 /* max_slots of K choices a token. */
 int ch_token_choice_max_slots(const choir_router_options *o, int per_token, int n, int e);
 
-/* What every token-choice router with a capacity checks: sizes, and e of at least K. */
+/* The check of every token-choice router with a capacity: sizes, and e of at least K. */
 int ch_token_choice_check(const choir_router_options *o, int per_token, int n, int e);
 
 #endif
