@@ -178,7 +178,7 @@ static int append(ch_text *t, const char *text, size_t size) {
       return ch_error(CHOIR_ERROR_FORMAT,
                       "%s: byte %llu (line %llu): not UTF-8 (0x%02X); convert the file to UTF-8, or have such bytes "
                       "replaced (replace_invalid)",
-                      t->input.path, (unsigned long long)(t->offset + i), (unsigned long long)t->line,
+                      t->input.path, (unsigned long long)t->offset + i, (unsigned long long)t->line,
                       (unsigned char)text[i]);
     CH_TRY(ch_buffer_append(&t->block, "\xEF\xBF\xBD", 3));
     t->replaced++;

@@ -31,7 +31,7 @@ static size_t plain(const char *piece, size_t size, char *text) {
   size_t n = 0;
   for (size_t i = 0; i < size;) {
     int space = size - i >= 3 && !memcmp(piece + i, "\xE2\x96\x81", 3);
-    text[n++] = space ? ' ' : piece[i];
+    text[n++] = (char)(space ? ' ' : piece[i]);
     i += space ? 3 : 1;
   }
   text[n] = 0;

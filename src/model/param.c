@@ -305,7 +305,7 @@ static void fill(const ch_param *p, ch_rng rng, int64_t begin, int64_t count, re
     ch_rng_normals(rng, (uint64_t)at, (size_t)run, normal + done);
   }
   for (int64_t i = 0; i < count; i++)
-    to[i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : p->init == CH_INIT_ONE;
+    to[i] = p->init == CH_INIT_NORMAL ? (real)(normal[i] * p->init_std) : (real)(p->init == CH_INIT_ONE);
 }
 
 /* Block by block: in place, or on the host and then copied. */

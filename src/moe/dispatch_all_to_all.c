@@ -126,7 +126,7 @@ static void take_scratch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16) ex->rounded = CH_NEW(&x->scratch, ch_bf16, (int64_t)ex->room * ex->d);
   ex->local_rows = x->wire == CH_COMPUTE_BF16 ? (void CH_DEV *)ex->rounded : y;
   ex->stage = CH_NEW(&x->scratch, char, ex->owned *ch_row_bytes(x, ex->d));
-  ex->partial = CH_NEW(&x->scratch, char, (x->grid.hidden.size - 1) * ex->room * ch_row_bytes(x, ex->d));
+  ex->partial = CH_NEW(&x->scratch, char, (int64_t)(x->grid.hidden.size - 1) * ex->room * ch_row_bytes(x, ex->d));
   ch_rounds_alloc(x, ex);
 }
 

@@ -8,7 +8,7 @@ int64_t ch_row_bytes(const ch_exec *x, int d) {
 
 char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard) {
   if (!shard) return (char CH_DEV *)ex->local_rows;
-  return ex->partial + (shard - 1) * ex->room * ch_row_bytes(x, ex->d);
+  return ex->partial + (int64_t)(shard - 1) * ex->room * ch_row_bytes(x, ex->d);
 }
 
 void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span) {

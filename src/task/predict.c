@@ -93,7 +93,7 @@ int ch_predict_passes(const ch_examples *e, int B, int experts, ch_pass **passes
   static real some_logits;
   B = fit(e, B, experts);
   *count = B ? longest(e) / CH_LENGTH_STEP : 0;
-  *passes = reallocarray(NULL, (size_t)(*count + 1), sizeof **passes);
+  *passes = reallocarray(NULL, (size_t)*count + 1, sizeof **passes);
   if (!*passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", *count);
   for (int i = 0; i < *count; i++)
     (*passes)[i] = (ch_pass){.B = B,

@@ -15,7 +15,7 @@ int ch_sampler_make(const ch_examples *e, uint64_t seed, int B, int micros, ch_s
   s->batch = calloc((size_t)micros, sizeof *s->batch);
   s->order = reallocarray(NULL, (size_t)e->count, sizeof *s->order);
   s->token = reallocarray(NULL, (size_t)(micros * s->tokens), sizeof *s->token);
-  s->row = reallocarray(NULL, (size_t)(2 * micros * s->rows), sizeof *s->row);
+  s->row = reallocarray(NULL, 2 * (size_t)micros * (size_t)s->rows, sizeof *s->row);
   if (!s->batch || !s->order || !s->token || !s->row)
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for batches of %lld tokens", (long long)s->tokens);
   s->target = s->row + micros * s->rows;

@@ -38,7 +38,7 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
   static const int32_t some = 0;
   const choir_config *config = &t->model->config;
   int lengths = (longest + step - 1) / step, twice = ch_pass_sequences(config) / config->train.batch_sequences;
-  ch_pass *passes = reallocarray(NULL, (size_t)(lengths + count), sizeof *passes);
+  ch_pass *passes = reallocarray(NULL, (size_t)lengths + (size_t)count, sizeof *passes);
   if (!passes) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a plan of %d passes", lengths + count);
   for (int i = 0; i < lengths; i++)
     passes[i] = (ch_pass){.B = ch_pass_sequences(config),

@@ -19,7 +19,8 @@
 
 int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path) {
   const ch_exec *x = &trainer->model->x;
-  ch_stored *tensor = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count + count), sizeof *tensor);
+  ch_stored *tensor =
+      calloc(CH_OPTIM_STATES * (size_t)trainer->model->net.params.count + (size_t)count, sizeof *tensor);
   int code = tensor ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   code = ch_comm_agree(x->comm, code);
   int tensors = code ? 0 : ch_optimizer_tensors(&trainer->optimizer, tensor);
@@ -142,7 +143,7 @@ static int read_counter(const choir_tensors *file, const char *path, ch_counter 
 
 int ch_state_read(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file, const char *path) {
   for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
-  ch_stored *want = calloc((size_t)(CH_OPTIM_STATES * trainer->model->net.params.count), sizeof *want);
+  ch_stored *want = calloc((size_t)trainer->model->net.params.count, CH_OPTIM_STATES * sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
   int count = ch_optimizer_tensors(&trainer->optimizer, want), code = CHOIR_OK;
   for (int i = 0; i < count && !code; i++) code = ch_tensor_read(file, path, &want[i], &trainer->model->x, 0);

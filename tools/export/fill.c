@@ -61,7 +61,7 @@ static uint16_t half_of(float x) {
   if (!(x > 0)) return 0;
   if (x >= 65504) return 0x7BFF;
   int exponent;
-  double fraction = frexp(x, &exponent);                        /* [0.5,1) 2^exponent */
+  double fraction = frexpf(x, &exponent);                       /* [0.5,1) 2^exponent */
   if (exponent < -13) return (uint16_t)nearbyint(ldexp(x, 24)); /* subnormal: multiples of 2^-24 */
   return (uint16_t)(((exponent + 13) << 10) + (int)nearbyint((fraction * 2) * 1024));
 }

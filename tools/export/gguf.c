@@ -50,7 +50,7 @@ void ch_gguf_put_f32(ch_gguf *g, const char *key, float value) {
 }
 
 void ch_gguf_put_flag(ch_gguf *g, const char *key, int value) {
-  char byte = value != 0;
+  char byte = value ? 1 : 0;
   begin_key(g, key, CH_GGUF_BOOL);
   append(g, &g->keys, &byte, 1);
 }

@@ -31,10 +31,14 @@ static double seconds_of(const job *j, double elements) {
   return passes * sizeof(real) * elements / j->cluster->memory_bandwidth;
 }
 
+double ch_most_of_experts(const choir_config *config, const ch_layout *layout) {
+  int e = config->model.experts, most = (e + layout->experts - 1) / layout->experts;
+  return (double)most / e / layout->hidden;
+}
+
 /* Elements of a layer (-1: outside of layers) that every rank updates; of experts as many as the rank that has most. */
 static double on_every_rank(const job *j, int layer) {
-  int e = j->config->model.experts, groups = j->layout->experts;
-  double count = 0, of_experts = (double)((e + groups - 1) / groups) / e / j->layout->hidden;
+  double count = 0, of_experts = ch_most_of_experts(j->config, j->layout);
   for (int i = ch_params_first(j->params, layer); i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     if (layer >= 0 && p->layer != layer) break;

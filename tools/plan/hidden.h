@@ -4,6 +4,9 @@
 
 #include "plan/network.h"
 
+/* The share of all experts that the rank has which has most of them. */
+double ch_most_of_experts(const choir_config *config, const ch_layout *layout);
+
 /* Seconds that an update takes whoever has most of it. */
 double ch_update_seconds(const choir_config *config, const ch_params *params, const ch_cluster *cluster,
                          const ch_layout *layout);

@@ -33,16 +33,10 @@ double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
   return strcmp(config->train.compute, "bf16") ? cluster->fp32 : cluster->bf16;
 }
 
-/* The share of all experts that the rank which has most of them has. */
-static double most_of_experts(const job *j) {
-  int e = j->config->model.experts, groups = j->layout->experts;
-  return (double)((e + groups - 1) / groups) / e / j->layout->hidden;
-}
-
 static void count_weights(job *j) {
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
-    double count = (double)p->whole * (p->expert ? most_of_experts(j) : 1);
+    double count = (double)p->whole * (p->expert ? ch_most_of_experts(j->config, j->layout) : 1);
     if (p->product) j->weights[ch_flops_part_of(p)] += count;
   }
 }
@@ -57,7 +51,7 @@ static void compute(const job *j, int p, ch_plan_part *part) {
   const ch_cluster *c = j->cluster;
   const ch_layout *l = j->layout;
   double passes = j->config->train.accumulate, peak = p == CH_FLOPS_ROUTER ? c->fp32 : ch_peak_of(j->config, c);
-  double uneven = p == CH_FLOPS_EXPERTS ? most_of_experts(j) * l->experts * l->hidden : 1;
+  double uneven = p == CH_FLOPS_EXPERTS ? ch_most_of_experts(j->config, j->layout) * l->experts * l->hidden : 1;
   double bytes = PRODUCT_PASSES * sizeof(real) * j->weights[p] * passes;
   if (p == CH_FLOPS_ROUTER)
     bytes += SELECT_PASSES * sizeof(real) * passes *

@@ -47,7 +47,8 @@ static double expert_bound(const ch_pool *p, double *price) {
     for (int i = 0; i < p->e; i++) sum += p->k * price[i];
     return sum;
   }
-  for (int i = 0; i < p->e; i++) sum += p->rows / p->e * price[i];
+  const int share = p->rows / p->e;
+  for (int i = 0; i < p->e; i++) sum += share * price[i];
   return sum + best_sum(price, p->e, p->rows % p->e, &least);
 }
 

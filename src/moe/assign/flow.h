@@ -60,7 +60,7 @@ void ch_flow_balance(ch_flow *f);
 void ch_cheapest_alloc(ch_flow *f, ch_cheapest *c, int block);
 void ch_cheapest_clear(ch_cheapest *c);
 
-static inline int ch_cheapest_holds(const ch_cheapest *c, int row) { return c->holds[row / 64] >> row % 64 & 1; }
+static inline int ch_cheapest_holds(const ch_cheapest *c, int row) { return (int)(c->holds[row / 64] >> row % 64 & 1); }
 
 /* A row comes or goes, or what it may take has changed. */
 void ch_cheapest_put(ch_cheapest *c, int row, int holds);
