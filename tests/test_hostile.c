@@ -17,7 +17,8 @@ typedef struct {
 } reading;
 
 static const reading readings[] = {
-    {"config.json", "evil.json", "choir info evil.json; rm -rf new; choir init evil.json --tokenizer tokenizer.model --out new", NULL, 0},
+    {"config.json", "evil.json",
+     "choir info evil.json; rm -rf new; choir init evil.json --tokenizer tokenizer.model --out new", NULL, 0},
     {"config.json", "evil.json",
      "choir plan evil.json --vocab-size 320 --ranks 1 --cluster cluster.json --out page.html", "page.html", 0},
     {"cluster.json", "evil.json",
