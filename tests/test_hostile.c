@@ -34,6 +34,7 @@ static const reading readings[] = {
      "page.html", 1},
     {"data/data.json", "evil-data/data.json", "choir data info evil-data; choir eval run --data evil-data", NULL, 0},
     {"run/config.json", "evil-run/config.json", "choir report evil-run --out page.html", "page.html", 0},
+    {"run/config.json", "evil-run/config.json", "choir report run evil-run --out page.html", "page.html", 0},
     {"hf/config.json", "evil-hf/config.json", "rm -rf new; choir import --out new evil-hf", NULL, 0},
 };
 
@@ -109,9 +110,10 @@ static int count_of(const char *text, const char *word) {
 static int scripts_of(const char *page, int wanted) {
   size_t size;
   char *html = program_read(page, &size);
+  if (!html && wanted < 0) fail_msg("%s: not written of what is not hostile", page);
   if (!html) return wanted;
   int scripts = count_of(html, "<script");
-  if (count_of(html, "http-equiv=Content-Security-Policy content=\"default-src 'none'; base-uri 'none'; ") != 1)
+  if (count_of(html, "http-equiv=Content-Security-Policy content=\"default-src 'none'; ") != 1)
     fail_msg("%s: no policy", page);
   if (strstr(html, "<img") || (wanted >= 0 && scripts != wanted))
     fail_msg("%s: live markup, %d scripts for %d", page, scripts, wanted);

@@ -220,6 +220,8 @@ _NAMES = {np.dtype(kind): f"{name}[]" for name, kind in _TYPES.items()}
 
 def array(values, dtype, *shape):
     """`values` as a contiguous array of this type, the array itself where it is that. -1 in shape: any length."""
+    if np.iscomplexobj(values):
+        raise ArgumentError("an array of complex numbers where real ones are wanted: take its real part or magnitude")
     given = np.asarray(values, dtype)
     if shape and (given.ndim != len(shape) or any(want not in (-1, got) for want, got in zip(shape, given.shape))):
         raise ArgumentError(f"an array of shape {given.shape} where {tuple(shape)} is wanted (-1: any)")
