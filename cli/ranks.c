@@ -64,7 +64,8 @@ static int begin(const char *verb, int status) {
 
 int cli_ranks_join(const cli_verb *verb) {
   if (ranks) return 0;
-  if (verb && !strcmp(verb->name, "train")) cli_catch_signals(); /* before processes find each other, which takes its time */
+  if (verb && !strcmp(verb->name, "train"))
+    cli_catch_signals(); /* before processes find each other, which takes its time */
   if (choir_ranks_join(&ranks)) return cli_fail();
   if (choir_ranks_rank(ranks)) cli_be_silent();
   return 0;

@@ -51,7 +51,7 @@ static void place(ch_exec *x, const ch_place_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const ch_record *r = a->record;
   int64_t choices = (int64_t)r->tokens * a->count;
-  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), CH_DEV *asked = CH_NEW(&x->scratch, int, choices);
+  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *asked = CH_NEW(&x->scratch, int, choices);
   if (!ch_counting(x)) {
     CH_LAUNCH(x, copy_choices, ch_groups(choices), .choice = a->choice, .copy = asked, .count = choices);
     CH_LAUNCH(x, place, r->experts, .asked = asked, .choice = a->choice, .demand = a->demand, .dropped = dropped,
