@@ -79,11 +79,13 @@ int cli_fail(void);                        /* prints the library's message; CLI_
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 
 /* ranks.c: of several processes that mpirun or srun started */
-const choir_ranks *cli_ranks(void);       /* this one's; NULL: alone */
-int cli_ranks_speak(void);                /* nonzero: what it prints is seen */
-int cli_ranks_first(void);                /* nonzero: it speaks, and writes what is to be written */
-int cli_ranks_agree(int status);          /* the worst of all, which the first one says */
-int cli_ranks_join(const cli_verb *verb); /* refuses verbs that are for one process; an exit status */
+const choir_ranks *cli_ranks(void);        /* this one's; NULL: alone */
+int cli_ranks_speak(void);                 /* nonzero: what it prints is seen */
+int cli_ranks_first(void);                 /* nonzero: it speaks, and writes what is to be written */
+int cli_ranks_agree(int status);           /* the worst of all, which the first one says */
+int cli_ranks_join(const cli_verb *verb);  /* which may be NULL; an exit status */
+int cli_ranks_check(const cli_verb *verb); /* refuses a verb that is for one process where there are several */
+int cli_ranks_help(const char *what);      /* whether all want this help, which the first prints; an exit status */
 void cli_ranks_leave(void);
 extern int cli_verbose_ranks;                         /* --verbose-ranks */
 extern double cli_rank_timeout;                       /* seconds; --rank-timeout */

@@ -60,25 +60,34 @@ static int help(int count, char **words) {
   return 0;
 }
 
-static int dispatch(int count, char **words) {
-  int used;
-  if (count < 1) {
-    cli_help(stderr);
-    return CLI_USAGE;
-  }
+/* What needs no verb: version, help, and what is wrong with other words. */
+static int say(int count, char **words) {
+  FILE *wrong = cli_ranks_first() ? stderr : stdout; /* which is silent */
+  if (count < 1) return cli_help(wrong), CLI_USAGE;
   if (!strcmp(words[0], "--version") || !strcmp(words[0], "version")) {
     printf("choir %s\n", choir_version());
     return 0;
   }
   if (!strcmp(words[0], "help") || !strcmp(words[0], "--help") || !strcmp(words[0], "-h"))
     return help(count - 1, words + 1);
-  const cli_verb *verb = find_verb(count, words, &used);
-  if (verb == &cli_study) return verb->run(count - used, (const char *const *)words + used); /* has its own options */
-  if (verb) return cli_parse(verb, count - used, words + used);
   if (!is_family(words[0]) || (count > 1 && words[1][0] != '-')) return unknown_verb(count, words);
   int asked = count > 1 && (!strcmp(words[1], "--help") || !strcmp(words[1], "-h"));
-  cli_help_family(asked ? stdout : stderr, words[0]);
+  cli_help_family(asked ? stdout : wrong, words[0]);
   return asked ? 0 : CLI_USAGE;
+}
+
+static int dispatch(int count, char **words) {
+  int used;
+  const cli_verb *verb = find_verb(count, words, &used);
+  if (verb && verb != &cli_study) return cli_parse(verb, count - used, words + used);
+  int status = cli_ranks_join(NULL);
+  if (verb && !status && choir_ranks_size(cli_ranks()) == 1) /* has its own options, and becomes another program */
+    return verb->run(count - used, (const char *const *)words + used);
+  if (verb) return cli_parse(verb, count - used, words + used);
+  if (!status) status = cli_ranks_help(count ? words[0] : "none");
+  if (!status) status = say(count, words);
+  cli_ranks_leave();
+  return status;
 }
 
 /* Threads that wait for each other spin first, and libgomp's default of milliseconds makes a step ten times slower when

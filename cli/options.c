@@ -163,9 +163,10 @@ static int parse(const cli_verb *verb, int count, char **words) {
     } else if (!strcmp(word, "--")) {
       only_operands = 1;
     } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
-      cli_help_verb(stdout, verb);
       free(operands);
-      return 0;
+      status = cli_ranks_help("--help");
+      if (!status) cli_help_verb(stdout, verb);
+      return status;
     } else if (word[1] != '-') {
       status = cli_usage("unknown option %s; options start with two dashes", word);
     } else {
@@ -190,7 +191,9 @@ static int parse(const cli_verb *verb, int count, char **words) {
 
 int cli_parse(const cli_verb *verb, int count, char **words) {
   cli_say_for(verb);
-  int status = cli_ranks_join(verb);
+  int status = cli_ranks_join(verb), asks = 0;
+  for (int i = 0; i < count; i++) asks |= !strcmp(words[i], "--help") || !strcmp(words[i], "-h");
+  if (!status && !asks) status = cli_ranks_check(verb);
   if (!status) status = parse(verb, count, words);
   cli_ranks_leave();
   return status;

@@ -55,21 +55,33 @@ int cli_ranks_agree(int status) {
 }
 
 /* Every process begins with this, even if its words are wrong: the others would wait for one that left. */
-static int begin(const cli_verb *verb, int status) {
+static int begin(const char *verb, int status) {
   int code = choir_ranks_watch(ranks, cli_rank_timeout, on_silence, NULL);
   if (code == CHOIR_ERROR_ARGUMENT) return cli_fail(); /* on all ranks: their builds differ */
-  if (choir_ranks_same(ranks, "verb", verb->name)) return cli_fail();
+  if (choir_ranks_same(ranks, "verb", verb)) return cli_fail();
   return cli_ranks_agree(code && !status ? cli_fail() : status);
 }
 
 int cli_ranks_join(const cli_verb *verb) {
-  if (!strcmp(verb->name, "train")) cli_catch_signals(); /* before processes find each other, which takes its time */
+  if (ranks) return 0;
+  if (verb && !strcmp(verb->name, "train"))
+    cli_catch_signals(); /* before processes find each other, which takes its time */
   if (choir_ranks_join(&ranks)) return cli_fail();
-  int size = choir_ranks_size(ranks);
   if (choir_ranks_rank(ranks)) cli_be_silent();
+  return 0;
+}
+
+int cli_ranks_help(const char *what) { return choir_ranks_size(ranks) > 1 ? begin(what, 0) : 0; }
+
+static int check_alone(const cli_verb *verb) {
+  int size = choir_ranks_size(ranks);
   if (size == 1 || is_shared(verb)) return 0;
-  return begin(
-      verb, cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size));
+  return cli_fail_with("is for one process, and %d were started together; start it without mpirun or srun", size);
+}
+
+int cli_ranks_check(const cli_verb *verb) {
+  int status = check_alone(verb);
+  return status ? begin(verb->name, status) : 0;
 }
 
 static int take_options(void) {
@@ -82,9 +94,10 @@ static int take_options(void) {
 }
 
 int cli_ranks_take_options(const cli_verb *verb, int status) {
+  if (!status) status = check_alone(verb);
   if (!status) status = take_options();
   if (!status && cli_verbose_ranks && !cli_ranks_first()) speak();
-  return choir_ranks_size(ranks) > 1 ? begin(verb, status) : status;
+  return choir_ranks_size(ranks) > 1 ? begin(verb->name, status) : status;
 }
 
 void cli_ranks_leave(void) {

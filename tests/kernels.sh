@@ -1,8 +1,11 @@
 #!/bin/sh
-# kernels.sh ROOT BUILD: the kernels of devices, without one. OpenCL C compiles them without a warning; a training step runs
-# under oclgrind, which reports every race between the items of a group; nvcc, where it is, compiles them for four kinds of GPU
+# kernels.sh ROOT BUILD [ROUTER...]: the kernels of devices, without one. OpenCL C compiles them without a warning; a training
+# step of each router, with an evaluation, and a few tokens run under oclgrind, which reports every race between items, of
+# one group or of several, and what is out of bounds; nvcc, where it is, compiles them for four kinds of GPU
 # without a warning and without registers spilled.
 root=$1 choir=$2/choir
+shift 2
+routers=${*:-expert_choice switch_top1}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 cd "$root/src/device/kernels" || exit 1
@@ -27,10 +30,19 @@ else
   echo "NOT TESTED: the kernels as CUDA; there is no nvcc"
 fi
 
-# A text, a model of a few numbers, one step.
+# A text, a model of a few numbers, one step; all but expert choice with today's block and AdamW.
+watched() {
+  CHOIR_OPENCL=$library timeout 800 oclgrind --build-options -cl-opt-disable --data-races "$choir" "$@" --backend opencl --threads 1 2>&1
+}
 races() {
-  CHOIR_OPENCL=$1 timeout 800 oclgrind --build-options -cl-opt-disable --data-races "$choir" train --config config.json --data data \
-    --out "$2" --backend opencl --threads 1 --set router.name="$3" >"$2.log" 2>&1
+  case $1 in
+    expert_choice) block= ;;
+    dense) block="--set experts=1" ;;
+    *) block="--set position=rope --set activation=swiglu --set kv_heads=1 --set qk_norm=true --set optimizer=adamw --set dropout=0.1" ;;
+  esac
+  # shellcheck disable=SC2086 # words of options
+  watched train --config config.json --data data --out "$1" --set router.name="$1" $block &&
+    case $1 in expert_choice | switch_top1) watched generate "$1" --prompt a --max-tokens 2 ;; esac
 }
 library=/usr/lib/oclgrind/liboclgrind-rt.so
 if [ -r $library ]; then
@@ -40,9 +52,14 @@ if [ -r $library ]; then
     "$choir" data build --out data --tokenizer t.model text >/dev/null 2>&1 || { echo "no data" >&2; exit 1; }
   echo '{"model": {"name": "races", "layers": 2, "d_model": 8, "d_hidden": 16, "heads": 2, "experts": 4},
     "train": {"sequence_length": 8, "batch_sequences": 1, "steps": 1, "rate": 0.05, "eval_every": 0, "eval_sequences": 1}}' >config.json
-  races $library expert_choice expert_choice || { cat expert_choice.log >&2; exit 1; }
-  if grep -iE -A8 'race|invalid' expert_choice.log >&2; then exit 1; fi
-  grep -q 'done: 1 steps' expert_choice.log || { cat expert_choice.log >&2; exit 1; }
+  for router in $routers; do
+    races "$router" >"$router.log" || { cat "$router.log" >&2; exit 1; }
+    if grep -iE -A8 'race|invalid' "$router.log" >&2; then
+      echo "$router: see above" >&2
+      exit 1
+    fi
+    grep -q 'done: 1 steps' "$router.log" || { cat "$router.log" >&2; exit 1; }
+  done
 else
   echo "NOT TESTED: races of kernels; there is no oclgrind" >&2
   exit 1

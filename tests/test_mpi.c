@@ -178,14 +178,31 @@ static void refuses_what_is_for_one(void **state) {
   (void)state;
   needs_mpi();
   static const char *const verbs[] = {"generate looked --prompt ka", "info config.json", "data info data",
-                                      "train --help --out", "inspect looked --text page.txt --out page.html"};
+                                      "inspect looked --text page.txt --out page.html", "study run pools"};
   for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-    int helps = strstr(verbs[i], "--help") != NULL, status = program_run(MPIRUN "-n 3 \"$CHOIR\" %s", verbs[i]);
-    assert_int_equal(status, !helps);
-    assert_int_equal(times(helps ? "Usage: choir train" : "is for one process, and 3 were started together"), 1);
+    assert_int_equal(program_run(MPIRUN "-n 3 \"$CHOIR\" %s", verbs[i]), 1);
+    assert_int_equal(times("is for one process, and 3 were started together"), 1);
   }
   program_refuses(1, "'-' stands for a pipe, which reaches one of 3 processes",
                   "echo ka | " MPIRUN "-n 3 \"$CHOIR\" eval looked --text -");
+}
+
+/* Help and version of verbs for several, for one, of none, and of Python's. */
+static void help_is_said_once(void **state) {
+  (void)state;
+  needs_mpi();
+  static const char *const all[] = {"--version",    "--help",      "help routers", "help train",
+                                    "train --help", "info --help", "data --help",  "help study"};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    program_must("choir %s >said", all[i]);
+    program_must("{ " MPIRUN "-n 2 timeout 60 \"$CHOIR\" %s; } >said.2 && cmp said said.2", all[i]);
+  }
+  program_must(MPIRUN "-n 2 timeout 60 \"$CHOIR\" study --help");
+  assert_int_equal(times("Usage: choir study"), 1);
+  program_refuses(1, "has another verb than rank 0",
+                  MPIRUN
+                  "-n 1 timeout 60 \"$CHOIR\" train --help : -n 1 timeout 60 \"$CHOIR\" "
+                  "train --out nothing");
 }
 
 /* kill -9 of one: the launcher ends the rest, and nothing but the steps since the last checkpoint is lost. */
@@ -293,6 +310,7 @@ int main(void) {
                                      cmocka_unit_test(another_build),
                                      cmocka_unit_test(same_numbers),
                                      cmocka_unit_test(refuses_what_is_for_one),
+                                     cmocka_unit_test(help_is_said_once),
                                      cmocka_unit_test(one_dies_all_end),
                                      cmocka_unit_test(one_is_silent),
                                      cmocka_unit_test(one_does_not_leave),

@@ -1,39 +1,7 @@
 /* What reaches a terminal: escape sequences from models, prompts and names are shown, not sent. Elsewhere text is left
  * as it is. */
-#include <pty.h>
-
 #include "choir/choir.h"
-#include "program.h"
-
-static char screen[1 << 18];
-
-/* What a command sends to a terminal, both streams. */
-static int on_a_terminal(const char *command) {
-  char line[1024];
-  int terminal;
-  size_t used = 0;
-  ssize_t n;
-  snprintf(line, sizeof line, "choir() { '%s' \"$@\"; }; %s", CHOIR_PROGRAM, command);
-  fflush(NULL);
-  pid_t child = forkpty(&terminal, NULL, NULL, NULL);
-  if (!child) {
-    execl("/bin/sh", "sh", "-c", line, (char *)NULL);
-    _exit(127);
-  }
-  while ((n = read(terminal, screen + used, sizeof screen - 1 - used)) > 0) used += (size_t)n;
-  close(terminal);
-  screen[used] = 0;
-  return program_wait(child);
-}
-
-/* No escape sequence but the one that progress clears its line with, and those that make a prompt bold. */
-static void nothing_is_obeyed(void) {
-  for (const char *at = screen; (at = strchr(at, '\033')); at++)
-    if (strncmp(at, "\033[K", 3) && strncmp(at, "\033[1m", 4) && strncmp(at, "\033[0m", 4))
-      fail_msg("escape sequence sent: \\e%.10s", at + 1);
-  assert_null(strchr(screen, '\a'));
-  assert_null(strstr(screen, "\xC2\x9B"));
-}
+#include "terminal.h"
 
 static void generated_text(void **state) {
   (void)state; /* fresh weights: any byte may come */

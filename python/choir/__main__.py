@@ -3,7 +3,7 @@
 import os
 import sys
 
-from ._native import HERE
+from ._headers import HERE
 
 
 def main() -> None:

@@ -2,14 +2,14 @@
 
 import errno
 import os
-import pathlib
-import re
 import warnings
 import weakref
 from typing import Any
 
 import cffi
 import numpy as np
+
+from ._headers import HERE, declarations
 
 
 class Error(Exception):
@@ -49,23 +49,6 @@ class InterruptedRun(Error):
     """Stopped by a callback; what was promised has been saved."""
 
 
-HERE = pathlib.Path(__file__).parent
-
-
-def _declarations(name, seen):
-    """A public header, and before it those that it includes, as cffi reads them: without comments and macros."""
-    if name in seen:
-        return ""
-    seen.add(name)
-    inside = HERE / "include" / "choir"  # where the package is installed; else it is read in choir's source
-    path = (inside if inside.exists() else HERE.parents[1] / "include" / "choir") / name
-    text = (path if path.exists() else path.with_name(name + ".in")).read_text(encoding="utf-8")
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
-    before = "".join(_declarations(one, seen) for one in re.findall(r'#include "choir/(\S+)"', text))
-    text = re.sub(r"#ifdef __cplusplus\n.*?#endif\n", "", text, flags=re.S)
-    return before + re.sub(r"^[ \t]*#(.*\\\n)*.*\n", "", text, flags=re.M).replace("CHOIR_API ", "")
-
-
 def _load():
     """The library that CHOIR_LIBRARY names, that beside this file (a wheel has it), or that of the system."""
     if not any(name in os.environ for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")):
@@ -83,7 +66,7 @@ def _load():
 
 
 ffi = cffi.FFI()
-ffi.cdef(_declarations("choir.h", set()) + "void free(void *);")
+ffi.cdef(declarations("choir.h", set()) + "void free(void *);")
 lib = _load()
 NULL = ffi.NULL
 
@@ -237,6 +220,8 @@ _NAMES = {np.dtype(kind): f"{name}[]" for name, kind in _TYPES.items()}
 
 def array(values, dtype, *shape):
     """`values` as a contiguous array of this type, the array itself where it is that. -1 in shape: any length."""
+    if np.iscomplexobj(values):
+        raise ArgumentError("an array of complex numbers where real ones are wanted: take its real part or magnitude")
     given = np.asarray(values, dtype)
     if shape and (given.ndim != len(shape) or any(want not in (-1, got) for want, got in zip(shape, given.shape))):
         raise ArgumentError(f"an array of shape {given.shape} where {tuple(shape)} is wanted (-1: any)")

@@ -91,6 +91,12 @@ class Route(unittest.TestCase):
         numeric = loss(self.logits + way) - loss(self.logits - way)
         self.assertAlmostEqual(numeric, 2 * float((gradient * way).sum()), delta=2e-3 * abs(numeric) + 1e-5)
 
+    def test_integers_are_numbers(self):
+        whole = np.rint(8 * self.logits).astype(np.int64)
+        made, wanted = choir.route(whole, logits=True), choir.route(whole.astype(np.float32), logits=True)
+        np.testing.assert_array_equal(made.gates, wanted.gates)
+        self.assertGreater(np.count_nonzero(made.gates), 0)
+
     def test_refuses_with_the_library_s_words(self):
         for words, call in {
             "no router 'expert_choise'": lambda: choir.route(self.logits, "expert_choise"),
@@ -98,6 +104,8 @@ class Route(unittest.TestCase):
             "unknown key": lambda: choir.route(self.logits, captain=3),
             "where (-1, -1) is wanted": lambda: choir.route(self.logits[0]),
             "where (64,) is wanted": lambda: choir.route(self.logits, "hash", tokens=np.arange(63)),
+            "complex numbers": lambda: choir.route(self.logits * 1j),
+            "there must be at least 1": lambda: choir.route(self.logits[:0]),
             "must be integers": lambda: choir.route(self.logits, "hash", tokens=np.full(64, 0.5)),
             "32 bits": lambda: choir.route(self.logits, "hash", tokens=np.full(64, 1 << 40)),
         }.items():

@@ -129,6 +129,16 @@ class Whole(unittest.TestCase):
         self.assertIn("4 of 4 end points", study("status", "whole")[0])
         self.assertIn("report.html", study("report", "whole")[0])
 
+    def test_damaged_times_are_named(self):
+        file = testing.run().parent / "whole" / "two-scale" / "time.json"
+        whole = file.read_text()
+        for damaged in (whole[:-9], "[]", '{"arms": 3}'):
+            file.write_text(damaged)
+            out, errors, status = study("report", "whole")
+            self.assertEqual(status, 1, errors)
+            self.assertRegex(errors, "^choir study: .*time.json: ")
+        file.write_text(whole)
+
     def test_fine_tuning(self):
         at = testing.run().parent
         (at / "glue" / "RTE").mkdir(parents=True)

@@ -177,6 +177,9 @@ class Routers(TorchTest):
                 self.route(given)
         with self.assertRaisesRegex(choir.ArgumentError, "tokens, experts"):
             self.route(scores[0])
+        for router in choir.routers():
+            with self.assertRaisesRegex(choir.ArgumentError, "at least 1"):
+                self.route(scores[:0], router)
         with self.assertRaisesRegex(choir.ArgumentError, "one per token"):
             self.route(scores, valid=self.valid[:3])
         with self.assertRaisesRegex(choir.ArgumentError, "token ids"):

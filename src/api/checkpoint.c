@@ -10,6 +10,7 @@
 #include "api/model.h"
 #include "api/ranks.h"
 #include "base/error.h"
+#include "base/given.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
 #include "comm/collective.h"
@@ -181,6 +182,7 @@ static int load_shared(const load *l, const ch_comm *comm, const char *path) {
 
 int choir_checkpoint_load(const char *path, const choir_run_options *options, choir_model **model,
                           choir_tokenizer **tokenizer) {
+  CH_TRY(CH_GIVEN(path, model));
   char taken[PATH_MAX] = "";
   const load l = {.options = options, .model = model, .tokenizer = tokenizer, .taken = taken};
   const ch_comm *comm = ch_ranks_comm(options ? options->ranks : NULL);
@@ -192,6 +194,7 @@ int choir_checkpoint_load(const char *path, const choir_run_options *options, ch
 }
 
 int choir_checkpoint_find(const char *path, char *out, size_t room) {
+  CH_TRY(CH_GIVEN(path, out));
   char found[PATH_MAX];
   CH_TRY(ch_checkpoint_resolve(path, found));
   if (strlen(found) >= room)
@@ -202,5 +205,6 @@ int choir_checkpoint_find(const char *path, char *out, size_t room) {
 }
 
 int choir_model_load(const char *checkpoint, const choir_run_options *options, choir_model **model) {
+  CH_TRY(CH_GIVEN(checkpoint, model));
   return choir_checkpoint_load(checkpoint, options, model, NULL);
 }

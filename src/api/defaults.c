@@ -1,8 +1,10 @@
 /* Option structs with their defaults, for languages in which CHOIR_..._INIT is no initialiser. */
 #include "choir/choir.h"
 
-#define DEFAULT(name, init) \
-  void choir_##name##_default(choir_##name *options) { *options = (choir_##name)init; }
+#define DEFAULT(name, init)                            \
+  void choir_##name##_default(choir_##name *options) { \
+    if (options) *options = (choir_##name)init;        \
+  }
 
 DEFAULT(data_build_options, CHOIR_DATA_BUILD_OPTIONS_INIT)
 DEFAULT(eval_options, CHOIR_EVAL_OPTIONS_INIT)

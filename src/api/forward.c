@@ -5,6 +5,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/given.h"
 #include "base/hash.h"
 #include "base/threads.h"
 #include "comm/collective.h"
@@ -136,6 +137,7 @@ static int same_batch(const choir_model *model, int B, int T, const int32_t *tok
 
 int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,
                         choir_forward_result *result) {
+  CH_TRY(CH_GIVEN(model, tokens, result));
   if (gradients && model->causal)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "gradients go with the router's own routing, not with \"threshold\"");
   if (gradients && model->share_gradients)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/reserved.h"
 #include "base/threads.h"
 #include "model/config.h"
@@ -180,6 +181,7 @@ static int set_up(choir_layer *layer, ch_compute compute) {
 }
 
 int choir_layer_create(const choir_layer_options *options, choir_layer **layer) {
+  CH_TRY(CH_GIVEN(options, layer));
   *layer = NULL;
   ch_compute compute;
   CH_CHECK_RESERVED(options, "choir_layer_options");
@@ -207,23 +209,18 @@ void choir_layer_destroy(choir_layer *layer) {
 
 static int check_weights(const choir_layer *layer, const choir_layer_weights *w, const char *what) {
   int learned = ch_router_learned(layer->args.route.router);
-  if (w && w->w1 && w->w2 && (w->router || !learned)) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s",
-                  !w       ? "the struct"
-                  : !w->w1 ? "w1"
-                  : !w->w2 ? "w2"
-                           : "router",
-                  what);
+  if (w->w1 && w->w2 && (w->router || !learned)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL in the %s", !w->w1 ? "w1" : !w->w2 ? "w2" : "router", what);
 }
 
 int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, int n, const float *x,
                         const int32_t *tokens, const uint8_t *valid, int training, float *out) {
+  CH_TRY(CH_GIVEN(layer, weights, x, out));
   ch_route_args *a = &layer->args.route;
   int causal = layer->options.causal && !training;
   if (n < 1 || n > layer->options.tokens)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %d tokens in a call; the layer was made for 1 to %d", n,
                     layer->options.tokens);
-  if (!x || !out) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", x ? "out" : "x");
   CH_TRY(ch_threads_check(layer->x.threads));
   CH_TRY(check_weights(layer, weights, "weights"));
   if (causal && ch_router_has_thresholds(a->router) && !weights->thresholds)
@@ -251,10 +248,10 @@ int choir_layer_forward(choir_layer *layer, const choir_layer_weights *weights, 
 
 int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights, const float *x, const float *dout,
                          float *dx, const choir_layer_weights *gradients) {
+  CH_TRY(CH_GIVEN(layer, weights, x, dout, dx, gradients));
   if (!layer->backward_possible)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: backward goes once with a forward that had `training` set");
   CH_TRY(ch_threads_check(layer->x.threads));
-  if (!x || !dout || !dx) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: %s is NULL", !x ? "x" : !dout ? "dout" : "dx");
   CH_TRY(check_weights(layer, weights, "weights"));
   CH_TRY(check_weights(layer, gradients, "gradients"));
   backward(&layer->x, &layer->args, &layer->saved,
@@ -264,10 +261,10 @@ int choir_layer_backward(choir_layer *layer, const choir_layer_weights *weights,
 }
 
 int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
+  CH_TRY(CH_GIVEN(layer, thresholds));
   const ch_route_args *a = &layer->args.route;
   if (!ch_router_has_thresholds(a->router))
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: router '%s' keeps no cut-off scores", a->router->name);
-  if (!thresholds) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: thresholds is NULL");
   if (!layer->forward_done || a->causal)
     return ch_error(CHOIR_ERROR_ARGUMENT, "layer: cut-off scores are those of a forward that is not causal");
   ch_exec *x = &layer->x;
@@ -285,12 +282,14 @@ int choir_layer_observe(choir_layer *layer, uint64_t calls, float *thresholds) {
 }
 
 int choir_layer_stats(const choir_layer *layer, choir_route_stats *stats) {
+  CH_TRY(CH_GIVEN(layer, stats));
   const ch_route_args *a = &layer->args.route;
   if (!layer->forward_done) return ch_error(CHOIR_ERROR_ARGUMENT, "layer: statistics need a forward first");
   return ch_route_stats_make(layer->x.memory, ch_valid_count(a->mask, a->n), &layer->saved.routing, stats);
 }
 
 size_t choir_layer_bytes(const choir_layer *layer) {
+  if (!layer) return 0;
   size_t copies = (size_t)layer->options.tokens * (sizeof *layer->token + sizeof *layer->valid);
   const ch_exec *x = &layer->x;
   return sizeof *layer + copies + x->tape.size + x->scratch.size + (x->host ? x->host->scratch.size : 0);

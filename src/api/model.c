@@ -8,6 +8,7 @@
 
 #include "api/ranks.h"
 #include "base/error.h"
+#include "base/given.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "base/threads.h"
@@ -142,6 +143,7 @@ void ch_model_end_training(choir_model *model) {
 }
 
 int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_options *options, choir_model **model) {
+  CH_TRY(CH_GIVEN(config, model));
   CH_TRY(ch_model_create(config, options, model));
   int code = ch_params_init(&(*model)->net.params, (*model)->x.memory, seed, (*model)->x.threads);
   if (!code) ch_model_weights_changed(*model);
@@ -168,6 +170,7 @@ int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenize
 }
 
 int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint) {
+  CH_TRY(CH_GIVEN(model, checkpoint));
   ch_dir directory;
   CH_TRY(ch_model_alone(model, "choir_model_save"));
   CH_TRY(ch_dir_begin(&directory, checkpoint));
@@ -179,10 +182,10 @@ int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer,
   return ch_dir_commit(&directory);
 }
 
-const choir_config *choir_model_config_of(const choir_model *model) { return &model->config; }
+const choir_config *choir_model_config_of(const choir_model *model) { return model ? &model->config : NULL; }
 
 int choir_model_parameter_count(const choir_model *model) {
-  return model->net.params.count + model->net.params.buffers;
+  return model ? model->net.params.count + model->net.params.buffers : 0;
 }
 
 static int check_index(const choir_model *model, int index) {
@@ -198,6 +201,7 @@ static int has_gradient(const choir_model *model, int index) {
 }
 
 int choir_model_parameter(const choir_model *model, int index, choir_parameter *parameter) {
+  CH_TRY(CH_GIVEN(model, parameter));
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
   *parameter = (choir_parameter){.name = p->name, .dims = p->dims, .trained = index < model->net.params.count};
@@ -210,6 +214,7 @@ int choir_model_parameter(const choir_model *model, int index, choir_parameter *
 }
 
 int choir_model_get_parameter(const choir_model *model, int index, int gradient, float *values) {
+  CH_TRY(CH_GIVEN(model, values));
   CH_TRY(check_index(model, index));
   const ch_param *p = &model->net.params.p[index];
   if (gradient && !has_gradient(model, index))
@@ -219,6 +224,7 @@ int choir_model_get_parameter(const choir_model *model, int index, int gradient,
 }
 
 int choir_model_set_parameter(choir_model *model, int index, const float *values) {
+  CH_TRY(CH_GIVEN(model, values));
   CH_TRY(check_index(model, index));
   CH_TRY(ch_model_check_idle(model));
   const ch_param *p = &model->net.params.p[index];
@@ -230,9 +236,10 @@ int choir_model_set_parameter(choir_model *model, int index, const float *values
   return CHOIR_OK;
 }
 
-int choir_model_moe_layers(const choir_model *model) { return model->net.moe_layers; }
+int choir_model_moe_layers(const choir_model *model) { return model ? model->net.moe_layers : 0; }
 
 int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats *stats) {
+  CH_TRY(CH_GIVEN(model, stats));
   if (moe < 0 || moe >= model->net.moe_layers)
     return ch_error(CHOIR_ERROR_ARGUMENT, "MoE layer %d does not exist; the model has %d", moe, model->net.moe_layers);
   CH_TRY(ch_route_stats_alloc(model->config.model.experts, stats));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/launch.h"
@@ -19,6 +20,7 @@ int ch_ranks_grid(const choir_ranks *ranks, ch_grid *grid) {
 }
 
 int choir_ranks_join(choir_ranks **ranks) {
+  CH_TRY(CH_GIVEN(ranks));
   *ranks = calloc(1, sizeof **ranks);
   if (!*ranks) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a handle of ranks");
   int code = ch_comm_join(&(*ranks)->comm);
@@ -42,6 +44,7 @@ int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text) {
 }
 
 int choir_ranks_same(const choir_ranks *ranks, const char *what, const char *text) {
+  CH_TRY(CH_GIVEN(what, text));
   const uint64_t fact = XXH64(text, strlen(text), 0);
   return ch_comm_same(ch_ranks_comm(ranks), 1, &what, &fact);
 }
@@ -51,6 +54,7 @@ int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *,
 }
 
 int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
+  CH_TRY(CH_GIVEN(ranks));
   ch_grid grid;
   CH_TRY(ch_grid_make(ranks->comm, replicas, or_one(ranks->hidden), &grid));
   ranks->replicas = replicas;
@@ -58,13 +62,17 @@ int choir_ranks_set_replicas(choir_ranks *ranks, int replicas) {
 }
 
 int choir_ranks_set_hidden(choir_ranks *ranks, int shards) {
+  CH_TRY(CH_GIVEN(ranks));
   ch_grid grid;
   CH_TRY(ch_grid_make(ranks->comm, or_one(ranks->replicas), shards, &grid));
   ranks->hidden = shards;
   return CHOIR_OK;
 }
 
-void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded) { ranks->dense_sharded = sharded != 0; }
+void choir_ranks_set_dense_sharded(choir_ranks *ranks, int sharded) {
+  if (!ranks) return;
+  ranks->dense_sharded = sharded != 0;
+}
 
 int choir_ranks_rank(const choir_ranks *ranks) { return ch_ranks_comm(ranks)->rank; }
 

@@ -158,13 +158,14 @@ static int run_planned(ch_exec *x, request *q) {
 }
 
 static int route(const choir_route_request *r, const results *to) {
-  CH_CHECK_RESERVED(r, "choir_route_request");
   int wanted = to->gates || to->callback || to->dscores;
-  if (!r->options || !r->scores || !wanted)
+  if (!r || !r->options || !r->scores || !wanted)
     return ch_error(CHOIR_ERROR_ARGUMENT, "choir_route: %s is NULL",
-                    !r->options  ? "options"
-                    : !r->scores ? "scores"
-                                 : "what is to receive the result");
+                    !r            ? "request"
+                    : !r->options ? "options"
+                    : !r->scores  ? "scores"
+                                  : "what is to receive the result");
+  CH_CHECK_RESERVED(r, "choir_route_request");
   const ch_router *router = ch_router_find(r->options->name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_options_check_router(r->options));

@@ -5,6 +5,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/given.h"
 #include "moe/routers/threshold.h"
 
 static const char threshold[] = "threshold", adaptive[] = "adaptive";
@@ -34,6 +35,7 @@ static int check_thresholds(const choir_model *model) {
 }
 
 int choir_model_set_routing(choir_model *model, const char *routing) {
+  CH_TRY(CH_GIVEN(model));
   const ch_router *router = model->net.router;
   choir_router_options *options = &model->net.config.router;
   CH_TRY(ch_model_check_idle(model));
@@ -52,21 +54,25 @@ int choir_model_set_routing(choir_model *model, const char *routing) {
 }
 
 const char *choir_model_routing(const choir_model *model) {
+  if (!model) return NULL;
   if (model->causal) return model->causal == CH_ADAPTIVE ? adaptive : threshold;
   return ch_router_takes(model->net.router, CH_ROUTER_TAKES(pool)) ? model->net.config.router.pool : "batch";
 }
 
 choir_routing_properties choir_model_routing_properties(const choir_model *model) {
+  if (!model) return (choir_routing_properties){0};
   if (!model->net.moe_layers) return (choir_routing_properties){0};
   return ch_router_properties(model->net.router, choir_model_routing(model));
 }
 
 int choir_model_looks_across_tokens(const choir_model *model) {
+  if (!model) return -1;
   choir_routing_properties p = choir_model_routing_properties(model);
   return p.looks_ahead || p.depends_on_batch;
 }
 
 int choir_model_check_causal(const choir_model *model) {
+  CH_TRY(CH_GIVEN(model));
   const ch_router *router = model->net.router;
   choir_routing_properties p = choir_model_routing_properties(model);
   if (!p.looks_ahead && !p.depends_on_batch) return CHOIR_OK;

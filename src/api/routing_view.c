@@ -5,6 +5,7 @@
 #include "moe/routers/threshold.h"
 
 void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context) {
+  if (!model) return;
   model->callback = callback;
   model->callback_context = context;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "base/given.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "base/threads.h"
@@ -250,14 +251,15 @@ static void release(build *b) {
   choir_tokenizer_free(b->tokenizer);
 }
 
-int choir_data_build(const choir_data_build_options *o) {
-  CH_CHECK_RESERVED(o, "choir_data_build_options");
-  CH_TRY(ch_build_check(o));
-  build b = {.o = o, .started = ch_machine_seconds()};
+int choir_data_build(const choir_data_build_options *options) {
+  CH_TRY(CH_GIVEN(options));
+  CH_CHECK_RESERVED(options, "choir_data_build_options");
+  CH_TRY(ch_build_check(options));
+  build b = {.o = options, .started = ch_machine_seconds()};
   int code = check_inputs(&b);
-  if (!code) code = choir_tokenizer_load(o->tokenizer, &b.tokenizer);
+  if (!code) code = choir_tokenizer_load(options->tokenizer, &b.tokenizer);
   if (!code) code = allocate(&b);
-  if (!code && !(code = ch_dir_begin(&b.dir, o->output))) {
+  if (!code && !(code = ch_dir_begin(&b.dir, options->output))) {
     if ((code = build_all(&b)))
       ch_dir_abandon(&b.dir);
     else

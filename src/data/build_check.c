@@ -30,6 +30,7 @@ int ch_build_check(const choir_data_build_options *o) {
   if (!o->output) return ch_error(CHOIR_ERROR_ARGUMENT, "output: name a directory");
   if (o->source_count < 1 || o->source_count > CH_SOURCE_LIMIT)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d sources; must be 1 to %d", o->source_count, CH_SOURCE_LIMIT);
+  if (!o->sources) return ch_error(CHOIR_ERROR_ARGUMENT, "sources: name texts");
   if (!(o->holdout >= 0 && o->holdout <= 0.5))
     return ch_error(CHOIR_ERROR_ARGUMENT, "holdout is %g; must be 0 to 0.5", o->holdout);
   int threads;

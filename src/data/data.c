@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/given.h"
 #include "data/encoder.h"
 #include "file/json.h"
 
@@ -136,6 +137,7 @@ static int open_all(choir_data *d, const char *directory, const char *file, cons
 }
 
 int choir_data_open(const char *directory, choir_data **data) {
+  CH_TRY(CH_GIVEN(directory, data));
   char file[4096], tokenizer[4096];
   json_t *root;
   *data = NULL;
@@ -168,6 +170,7 @@ void choir_data_close(choir_data *d) {
 }
 
 void choir_data_get_info(const choir_data *d, choir_data_info *info) {
+  if (!d || !info) return;
   *info = (choir_data_info){.vocab_size = d->vocab_size, .sources = d->count, .hash = d->hash};
   for (int i = 0; i < d->count; i++) {
     const ch_shard_info *train = &d->sources[i].train.info, *heldout = &d->sources[i].heldout.info;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
+#include "base/given.h"
 #include "base/hash.h"
 #include "choir/model.h"
 #include "data/encoder.h"
@@ -154,6 +155,7 @@ static int find_file(const char **path, char *file) {
 }
 
 int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
+  CH_TRY(CH_GIVEN(path, tokenizer));
   char file[PATH_MAX];
   *tokenizer = NULL;
   CH_TRY(find_file(&path, file));
@@ -169,15 +171,16 @@ int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
   return CHOIR_OK;
 }
 
-int choir_tokenizer_vocab_size(const choir_tokenizer *t) { return t->vocab; }
-int choir_tokenizer_eos(const choir_tokenizer *t) { return t->eos; }
-uint64_t choir_tokenizer_hash(const choir_tokenizer *t) { return t->hash; }
+int choir_tokenizer_vocab_size(const choir_tokenizer *t) { return t ? t->vocab : 0; }
+int choir_tokenizer_eos(const choir_tokenizer *t) { return t ? t->eos : -1; }
+uint64_t choir_tokenizer_hash(const choir_tokenizer *t) { return t ? t->hash : 0; }
 
 const char *choir_tokenizer_piece(const choir_tokenizer *t, int32_t id) {
-  return id >= 0 && id < t->vocab ? t->piece[id] : NULL;
+  return t && id >= 0 && id < t->vocab ? t->piece[id] : NULL;
 }
 
 const void *choir_tokenizer_bytes(const choir_tokenizer *t, size_t *size) {
+  if (!t || !size) return NULL;
   *size = t->size;
   return t->bytes;
 }
@@ -215,19 +218,24 @@ int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int 
   return CHOIR_OK;
 }
 
-int choir_tokenizer_encode(const choir_tokenizer *t, const char *text, size_t length, int32_t **ids, size_t *count) {
-  return ch_encode_text(t, text, length, NULL, NULL, ids, count);
+int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const char *text, size_t length, int32_t **ids,
+                           size_t *count) {
+  CH_TRY(CH_GIVEN(tokenizer, text, ids, count));
+  return ch_encode_text(tokenizer, text, length, NULL, NULL, ids, count);
 }
 
-int choir_tokenizer_decode(const choir_tokenizer *t, const int32_t *ids, size_t count, char **text, size_t *length) {
+int choir_tokenizer_decode(const choir_tokenizer *tokenizer, const int32_t *ids, size_t count, char **text,
+                           size_t *length) {
+  CH_TRY(CH_GIVEN(tokenizer, ids, text, length));
   *text = NULL, *length = 0;
   ch_buffer out = {0};
   int code = CHOIR_OK;
   for (size_t i = 0; i < count && !code; i++) {
-    if (ids[i] < 0 || ids[i] >= t->vocab)
-      code = ch_error(CHOIR_ERROR_ARGUMENT, "token %zu is %d; the tokenizer has 0 to %d", i, ids[i], t->vocab - 1);
+    if (ids[i] < 0 || ids[i] >= tokenizer->vocab)
+      code =
+          ch_error(CHOIR_ERROR_ARGUMENT, "token %zu is %d; the tokenizer has 0 to %d", i, ids[i], tokenizer->vocab - 1);
     else
-      code = ch_buffer_append(&out, t->surface[ids[i]].text, t->surface[ids[i]].size);
+      code = ch_buffer_append(&out, tokenizer->surface[ids[i]].text, tokenizer->surface[ids[i]].size);
   }
   if (!code) code = ch_buffer_append(&out, "", 1);
   if (code) {

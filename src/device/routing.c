@@ -50,9 +50,11 @@ static void within(ch_exec *x, const ch_within_args *a) {
 static void place(ch_exec *x, const ch_place_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const ch_record *r = a->record;
-  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts);
+  int64_t choices = (int64_t)r->tokens * a->count;
+  int CH_DEV *dropped = CH_NEW(&x->scratch, int, r->experts), *asked = CH_NEW(&x->scratch, int, choices);
   if (!ch_counting(x)) {
-    CH_LAUNCH(x, place, r->experts, .choice = a->choice, .demand = a->demand, .dropped = dropped,
+    CH_LAUNCH(x, copy_choices, ch_groups(choices), .choice = a->choice, .copy = asked, .count = choices);
+    CH_LAUNCH(x, place, r->experts, .asked = asked, .choice = a->choice, .demand = a->demand, .dropped = dropped,
               .begin = r->expert_begin, .n = r->tokens, .e = r->experts, .count = a->count, .capacity = a->capacity);
     CH_LAUNCH(x, sum_counts, 1, .counts = dropped, .total = a->dropped, .count = r->experts);
     CH_LAUNCH(x, prefix, 1, .begin = r->expert_begin, .count = r->experts);

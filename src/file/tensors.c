@@ -286,17 +286,19 @@ void ch_tensors_forget(const choir_tensors *tensors, const choir_tensor *tensor)
   if (tensors->maps) ch_file_forget(tensor->data, tensor->bytes);
 }
 
-int choir_tensors_count(const choir_tensors *tensors) { return tensors->count; }
+int choir_tensors_count(const choir_tensors *tensors) { return tensors ? tensors->count : 0; }
 
 const choir_tensor *choir_tensors_at(const choir_tensors *tensors, int index) {
-  return index >= 0 && index < tensors->count ? &tensors->tensor[index] : NULL;
+  return tensors && index >= 0 && index < tensors->count ? &tensors->tensor[index] : NULL;
 }
 
 const choir_tensor *choir_tensors_find(const choir_tensors *tensors, const char *name) {
+  if (!tensors || !name) return NULL;
   int row = ch_names_find(&tensors->names, name);
   return row < 0 ? NULL : &tensors->tensor[row];
 }
 
 const char *choir_tensors_metadata(const choir_tensors *tensors, const char *key) {
+  if (!tensors || !key) return NULL;
   return json_string_value(json_object_get(tensors->metadata, key));
 }

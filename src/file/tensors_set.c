@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/given.h"
 #include "file/json.h"
 
 enum { SUFFIX_BYTES = sizeof CH_TENSORS_SUFFIX - 1 };
@@ -175,6 +176,7 @@ static int open_set(const char *path, int verify, choir_tensors **tensors) {
 }
 
 int choir_tensors_open(const char *path, int verify, choir_tensors **tensors) {
+  CH_TRY(CH_GIVEN(path, tensors));
   int several = access(path, F_OK) && ch_tensors_there(path);
   return several ? open_set(path, verify, tensors) : ch_tensors_open_file(path, verify, tensors);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/machine.h"
 #include "data/encoder.h"
 #include "infer/prompt.h"
@@ -223,6 +224,7 @@ static int end_unbegun(const generation *g) {
 
 int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const choir_prompt *prompts, int count,
                    const choir_generate_options *options, choir_generate_result *result) {
+  CH_TRY(CH_GIVEN(model, prompts, result));
   const choir_generate_options defaults = CHOIR_GENERATE_OPTIONS_INIT, *o = options ? options : &defaults;
   int V = choir_model_config_of(model)->model.vocab_size;
   ch_prompts made = {0};
@@ -243,6 +245,7 @@ int choir_generate(choir_model *model, const choir_tokenizer *tokenizer, const c
 }
 
 void choir_generate_free(choir_generate_result *result) {
+  if (!result) return;
   for (int i = 0; i < result->count; i++) {
     free(result->sequences[i].text);
     free(result->sequences[i].tokens);

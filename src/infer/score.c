@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/reserved.h"
 #include "data/encoder.h"
 
@@ -122,6 +123,7 @@ static int make_work(const choir_tokenizer *tokenizer, int V, const choir_score_
 
 int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, const choir_score_request *requests,
                          int64_t count, const choir_score_options *options, choir_score_result *result) {
+  CH_TRY(CH_GIVEN(model, requests, result));
   const choir_score_options defaults = CHOIR_SCORE_OPTIONS_INIT, *o = options ? options : &defaults;
   work w = {.count = count};
   *result = (choir_score_result){0};
@@ -137,6 +139,7 @@ int choir_score_requests(choir_model *model, const choir_tokenizer *tokenizer, c
 }
 
 void choir_score_free(choir_score_result *result) {
+  if (!result) return;
   for (int64_t i = 0; i < result->count; i++) {
     free(result->score[i].tokens);
     free(result->score[i].log_probability);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/reserved.h"
 #include "base/threads.h"
 #include "model/attention.h"
@@ -108,6 +109,7 @@ static int create(choir_session *s, const choir_session_options *o) {
 }
 
 int choir_session_create(choir_model *model, const choir_session_options *options, choir_session **session) {
+  CH_TRY(CH_GIVEN(model, session));
   const choir_session_options defaults = CHOIR_SESSION_OPTIONS_INIT;
   *session = calloc(1, sizeof **session);
   if (!*session) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
@@ -143,6 +145,7 @@ static int check_call(const choir_session *s, const int *counts, const int32_t *
     if (counts[b] < 0 || counts[b] > s->positions - s->length[b])
       return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d holds %d of %d tokens: %d more do not fit", b, s->length[b],
                       s->positions, counts[b]);
+    if (counts[b] && !tokens) return ch_error(CHOIR_ERROR_ARGUMENT, "choir_session_advance: tokens is NULL");
     for (int i = 0; i < counts[b]; i++, at++)
       if (tokens[at] < 0 || tokens[at] >= s->net.config.vocab_size)
         return ch_error(CHOIR_ERROR_ARGUMENT, "token %d of slot %d is %d, outside the vocabulary of %d", i, b,
@@ -165,31 +168,34 @@ static void cut(choir_session *s, int64_t first, int rows, float *last) {
   }
 }
 
-int choir_session_advance(choir_session *s, const int *counts, const int32_t *tokens, float *last, float *all) {
-  CH_TRY(ch_threads_check(s->x.threads));
-  CH_TRY(check_call(s, counts, tokens));
-  int64_t V = s->net.config.vocab_size;
-  s->until[0] = 0;
-  for (int b = 0; b < s->slots; b++) s->until[b + 1] = s->until[b] + counts[b];
-  int64_t total = s->until[s->slots];
-  for (int64_t first = 0; first < total; first += s->chunk) {
-    int rows = total - first < s->chunk ? (int)(total - first) : s->chunk;
-    cut(s, first, rows, last);
-    memcpy(s->token, tokens + first, (size_t)rows * sizeof *tokens);
-    ch_session_pass(s, all ? all + first * V : NULL);
+int choir_session_advance(choir_session *session, const int *counts, const int32_t *tokens, float *last, float *all) {
+  CH_TRY(CH_GIVEN(session, counts));
+  CH_TRY(ch_threads_check(session->x.threads));
+  CH_TRY(check_call(session, counts, tokens));
+  int64_t V = session->net.config.vocab_size;
+  session->until[0] = 0;
+  for (int b = 0; b < session->slots; b++) session->until[b + 1] = session->until[b] + counts[b];
+  int64_t total = session->until[session->slots];
+  for (int64_t first = 0; first < total; first += session->chunk) {
+    int rows = total - first < session->chunk ? (int)(total - first) : session->chunk;
+    cut(session, first, rows, last);
+    memcpy(session->token, tokens + first, (size_t)rows * sizeof *tokens);
+    ch_session_pass(session, all ? all + first * V : NULL);
   }
-  return ch_exec_check(&s->x);
+  return ch_exec_check(&session->x);
 }
 
 int choir_session_length(const choir_session *s, int slot) {
-  return slot >= 0 && slot < s->slots ? s->length[slot] : -1;
+  return s && slot >= 0 && slot < s->slots ? s->length[slot] : -1;
 }
 
-int choir_session_rewind(choir_session *s, int slot, int length) {
-  int have = choir_session_length(s, slot);
-  if (have < 0) return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d does not exist; the session has %d", slot, s->slots);
+int choir_session_rewind(choir_session *session, int slot, int length) {
+  CH_TRY(CH_GIVEN(session));
+  int have = choir_session_length(session, slot);
+  if (have < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d does not exist; the session has %d", slot, session->slots);
   if (length < 0 || length > have)
     return ch_error(CHOIR_ERROR_ARGUMENT, "slot %d has %d tokens: it cannot be cut to %d", slot, have, length);
-  s->length[slot] = length;
+  session->length[slot] = length;
   return CHOIR_OK;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/embedded.h"
+#include "base/given.h"
 #include "base/hash.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
@@ -23,6 +24,7 @@ static int use_router(choir_router_options *router) {
 }
 
 void choir_config_default(choir_config *config) {
+  if (!config) return;
   memset(config, 0, sizeof *config);
   for (int i = 0; i < CH_FIELDS; i++) ch_field_default(config, &ch_fields[i]);
   use_router(&config->model.router);
@@ -134,6 +136,7 @@ static const char *built_in(const char *name) {
 }
 
 int choir_config_load(const char *path, choir_config *config) {
+  CH_TRY(CH_GIVEN(path, config));
   const char *text = built_in(path);
   json_t *root;
   CH_TRY(text ? ch_json_parse(text, strlen(text), path, &root) : ch_json_load(path, &root));
@@ -177,6 +180,7 @@ uint64_t ch_config_hash(const choir_config *config) {
 }
 
 int choir_config_save(const choir_config *config, const char *path) {
+  CH_TRY(CH_GIVEN(config, path));
   int code = choir_config_check(config); /* what is written can be read */
   return code ? ch_error_in(code, "%s: not written", path) : ch_json_save(ch_config_json(config), path);
 }
@@ -214,6 +218,7 @@ static int find_path(const char *key, const ch_field **found) {
 }
 
 int choir_config_set(choir_config *config, const char *key, const char *value) {
+  CH_TRY(CH_GIVEN(config, key, value));
   const ch_field *f;
   char want[400];
   CH_TRY(find_path(key, &f));
@@ -318,6 +323,7 @@ static int check_schedule(const choir_train_config *c) {
 }
 
 int choir_config_check(const choir_config *config) {
+  CH_TRY(CH_GIVEN(config));
   ch_params params;
   CH_CHECK_RESERVED(config, "choir_config");
   CH_CHECK_RESERVED(&config->model, "choir_model_config");

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/reserved.h"
 #include "model/config.h"
 #include "moe/router.h"
@@ -101,17 +102,19 @@ int ch_options_check_optimizer(const choir_config *config) {
 }
 
 const char *choir_router_summary(const char *name) {
+  if (!name) return NULL;
   const ch_router *router = ch_router_find(name);
   return router ? router->summary : NULL;
 }
 
 int choir_router_option_at(const char *name, int index, choir_router_option *option) {
+  CH_TRY(CH_GIVEN(name, option));
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   taker t = router_taker(router);
   choir_config defaults = {.model.router = router->defaults};
   int before = index;
-  for (int i = 0; i < CH_FIELDS; i++) {
+  for (int i = 0; i < CH_FIELDS && index >= 0; i++) {
     int number = number_of(&t, &ch_fields[i]);
     if (number < 0 || !(t.options >> number & 1) || before--) continue;
     option->name = t.names[number];

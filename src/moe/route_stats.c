@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 
 void choir_route_stats_free(choir_route_stats *s) {
+  if (!s) return;
   free(s->load);
   free(s->demand);
   free(s->histogram);
@@ -36,30 +38,31 @@ int ch_route_stats_alloc(int experts, choir_route_stats *s) {
   return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
 }
 
-int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *s) {
+int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *stats) {
+  CH_TRY(CH_GIVEN(stats));
   size_t e = (size_t)experts, V = (size_t)vocab_size;
-  *s = (choir_route_stats){0};
+  *stats = (choir_route_stats){0};
   if (experts < 1 || vocab_size < 0)
     return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts and %d tokens", experts, vocab_size);
-  CH_TRY(ch_route_stats_alloc(experts, s));
-  s->vocab_size = vocab_size;
-  s->gate = calloc(e, sizeof *s->gate);
-  s->threshold = reallocarray(NULL, e, sizeof *s->threshold);
-  s->cutoff = reallocarray(NULL, e, sizeof *s->cutoff);
-  s->ranked = calloc(e, sizeof *s->ranked);
-  int failed = !s->gate || !s->threshold || !s->cutoff || !s->ranked;
+  CH_TRY(ch_route_stats_alloc(experts, stats));
+  stats->vocab_size = vocab_size;
+  stats->gate = calloc(e, sizeof *stats->gate);
+  stats->threshold = reallocarray(NULL, e, sizeof *stats->threshold);
+  stats->cutoff = reallocarray(NULL, e, sizeof *stats->cutoff);
+  stats->ranked = calloc(e, sizeof *stats->ranked);
+  int failed = !stats->gate || !stats->threshold || !stats->cutoff || !stats->ranked;
   if (vocab_size) {
-    s->shared = calloc(e * e, sizeof *s->shared);
-    s->text = calloc(V, sizeof *s->text);
-    s->held = calloc(e * V, sizeof *s->held);
-    failed |= !s->shared || !s->text || !s->held;
+    stats->shared = calloc(e * e, sizeof *stats->shared);
+    stats->text = calloc(V, sizeof *stats->text);
+    stats->held = calloc(e * V, sizeof *stats->held);
+    failed |= !stats->shared || !stats->text || !stats->held;
   }
   if (failed) {
-    choir_route_stats_free(s);
+    choir_route_stats_free(stats);
     return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts and %d tokens", experts,
                     vocab_size);
   }
-  for (int i = 0; i < experts; i++) s->threshold[i] = s->cutoff[i] = NAN;
+  for (int i = 0; i < experts; i++) stats->threshold[i] = stats->cutoff[i] = NAN;
   return CHOIR_OK;
 }
 

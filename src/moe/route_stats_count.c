@@ -7,6 +7,7 @@
 #include "moe/router.h"
 
 int choir_routing_expert(const choir_routing *r, int slot) {
+  if (!r) return -1;
   int low = 0, high = r->experts;
   while (high - low > 1) {
     int middle = (low + high) / 2;
@@ -108,6 +109,7 @@ static void add_cutoffs(choir_route_stats *s, const choir_routing *r, int64_t to
 }
 
 void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
+  if (!s || !r) return;
   if (r->experts != s->experts) return;
   s->layer = r->layer;
   s->moe = r->moe;
@@ -127,6 +129,7 @@ void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
 }
 
 double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {
+  if (!s) return 0;
   if (!s->shared || a < 0 || b < 0 || a >= s->experts || b >= s->experts) return 0;
   int64_t both = s->shared[(int64_t)a * s->experts + b], either = s->load[a] + s->load[b] - both;
   return either ? (double)both / (double)either : 0;
@@ -165,9 +168,9 @@ static int favourites(const choir_route_stats *s, int expert, int most, int typi
 }
 
 int choir_route_stats_frequent(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
-  return favourites(s, expert, most, 0, best);
+  return s ? favourites(s, expert, most, 0, best) : 0;
 }
 
 int choir_route_stats_typical(const choir_route_stats *s, int expert, int most, choir_favourite *best) {
-  return favourites(s, expert, most, 1, best);
+  return s ? favourites(s, expert, most, 1, best) : 0;
 }

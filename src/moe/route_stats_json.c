@@ -1,5 +1,6 @@
 #include "moe/route_stats_json.h"
 
+#include "base/given.h"
 #include "file/json.h"
 
 json_t *ch_certificate_json(const choir_certificate *c) {
@@ -21,6 +22,7 @@ static json_t *stats_json(const choir_route_stats *s) {
 }
 
 int choir_route_stats_json(const choir_route_stats *stats, char **json) {
+  CH_TRY(CH_GIVEN(stats, json));
   json_t *root = stats_json(stats);
   *json = ch_json_dump(root, JSON_COMPACT | JSON_REAL_PRECISION(17));
   json_decref(root);

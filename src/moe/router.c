@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/suggest.h"
 
 /* clang-format off */
@@ -110,6 +111,7 @@ void ch_router_demand_is_load(ch_exec *x, const ch_route_args *a) {
 const char *const *choir_router_names(void) { return ch_router_names; }
 
 int choir_router_default(const char *name, choir_router_options *options) {
+  CH_TRY(CH_GIVEN(name, options));
   const ch_router *router = ch_router_find(name);
   if (!router) return CHOIR_ERROR_ARGUMENT;
   *options = router->defaults;
@@ -148,6 +150,7 @@ static int routings(const ch_router *router, const char *names[MOST]) {
 }
 
 const char *choir_router_routing(const char *router, int index) {
+  if (!router) return NULL;
   const char *names[MOST];
   const ch_router *found = ch_router_find(router);
   if (!found) return NULL;
@@ -185,6 +188,7 @@ choir_routing_properties ch_router_properties(const ch_router *router, const cha
 }
 
 int choir_router_properties(const char *router, const char *routing, choir_routing_properties *properties) {
+  CH_TRY(CH_GIVEN(router, routing, properties));
   const ch_router *found = ch_router_find(router);
   if (!found) return CHOIR_ERROR_ARGUMENT;
   CH_TRY(ch_router_check_routing(found, routing));
@@ -193,6 +197,7 @@ int choir_router_properties(const char *router, const char *routing, choir_routi
 }
 
 int choir_router_looks_across_tokens(const char *name) {
+  if (!name) return -1;
   const ch_router *router = ch_router_find(name);
   if (!router) return -1;
   choir_routing_properties p = ch_router_properties(router, pools[0].name);
@@ -200,6 +205,7 @@ int choir_router_looks_across_tokens(const char *name) {
 }
 
 int choir_router_looks_in_training(const char *name) {
+  if (!name) return -1;
   const ch_router *router = ch_router_find(name);
   return router ? router->looks != CH_LOOKS_NOWHERE : -1;
 }

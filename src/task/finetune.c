@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/given.h"
 #include "base/reserved.h"
 #include "base/suggest.h"
 #include "file/binding.h"
@@ -26,6 +27,7 @@ static int64_t step_of(const char *checkpoint) {
 }
 
 int choir_finetune_config(const char *from, const char *recipe, choir_config *config) {
+  CH_TRY(CH_GIVEN(from, recipe, config));
   char directory[PATH_MAX], path[PATH_MAX + 16], suggestion[100];
   choir_train_config *c = &config->train;
   CH_TRY(ch_checkpoint_resolve(from, directory));
@@ -193,6 +195,7 @@ static int run_in(ch_tune *t, ch_claim *claim) {
 }
 
 int choir_finetune(const choir_finetune_options *options) {
+  CH_TRY(CH_GIVEN(options));
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_finetune_options");
   CH_TRY(check(options));

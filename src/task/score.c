@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/given.h"
 #include "base/machine.h"
 #include "base/reserved.h"
 #include "task/set.h"
@@ -16,6 +17,9 @@ static int check(choir_model *model, const choir_tokenizer *tokenizer, const cho
   if (o->batch_sequences < 0 || o->score.batch < 1 || o->score.chunk < 1)
     return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",
                     o->batch_sequences, o->score.batch, o->score.chunk);
+  if (o->sequence_length < 0 || o->sequence_length > 1 << 20) /* as train.sequence_length */
+    return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length is %d: must be 1 to %d, or 0 for the config's",
+                    o->sequence_length, 1 << 20);
   if (!(o->capacity_factor >= 0 && o->capacity_factor <= 65536))
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "capacity_factor is %g: must be above 0 and 65536 at most, or 0 for the config's",
@@ -60,18 +64,19 @@ static void describe(const ch_set *set, choir_task_result *r) {
 }
 
 int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
-                     const choir_task_options *o, choir_task_result *result) {
+                     const choir_task_options *options, choir_task_result *result) {
+  CH_TRY(CH_GIVEN(model, tokenizer, task, options, result));
   ch_set set;
   *result = (choir_task_result){0};
-  CH_CHECK_RESERVED(o, "choir_task_options");
+  CH_CHECK_RESERVED(options, "choir_task_options");
   CH_TRY(ch_model_alone(model, "choir_score_task"));
-  CH_TRY(check(model, tokenizer, o));
-  int length = o->sequence_length ? o->sequence_length : model->config.train.sequence_length;
+  CH_TRY(check(model, tokenizer, options));
+  int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   double begin = ch_machine_seconds();
-  CH_TRY(ch_set_open(task, o->data, o->split ? o->split : "dev", tokenizer, length, 0, &set));
+  CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length, 0, &set));
   describe(&set, result);
-  int code = ch_set_measure(model, &set, 0, o, o->out, &result->measure[result->measures++]);
-  if (!code) code = measure_batches(model, &set, o, result);
+  int code = ch_set_measure(model, &set, 0, options, options->out, &result->measure[result->measures++]);
+  if (!code) code = measure_batches(model, &set, options, result);
   ch_set_close(&set);
   result->seconds = ch_machine_seconds() - begin;
   return code;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/embedded.h"
+#include "base/given.h"
 #include "base/suggest.h"
 #include "file/json.h"
 
@@ -40,6 +41,7 @@ const char *const *choir_task_names(void) {
 }
 
 int choir_task_load(const char *name, choir_task **task) {
+  CH_TRY(CH_GIVEN(name, task));
   size_t length = strlen(name);
   json_t *json;
   char suggestion[100];
@@ -60,10 +62,10 @@ void choir_task_free(choir_task *task) {
   free(task);
 }
 
-const char *choir_task_name(const choir_task *task) { return task->name; }
-int choir_task_labels(const choir_task *task) { return task->labels; }
+const char *choir_task_name(const choir_task *task) { return task ? task->name : NULL; }
+int choir_task_labels(const choir_task *task) { return task ? task->labels : 0; }
 const char *choir_task_label(const choir_task *task, int label) {
-  return label >= 0 && label < task->labels ? json_string_value(json_array_get(task->value[label], 0)) : NULL;
+  return task && label >= 0 && label < task->labels ? json_string_value(json_array_get(task->value[label], 0)) : NULL;
 }
 
 int ch_task_file(const choir_task *task, const char *directory, const char *split, char *path) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "train/step.h"
 
 /* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router
@@ -61,6 +62,7 @@ static void count_all(const ch_trainer *t, choir_config_costs *costs) {
 }
 
 int choir_config_cost(const choir_config *config, choir_config_costs *costs) {
+  CH_TRY(CH_GIVEN(config, costs));
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   choir_model *model;
   ch_trainer trainer;

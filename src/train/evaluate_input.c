@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "base/reserved.h"
 #include "comm/collective.h"
 #include "data/reader.h"
@@ -106,6 +107,7 @@ static int check_calibration(const choir_model *model) {
 
 int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                choir_eval_result *result) {
+  CH_TRY(CH_GIVEN(model, options, result));
   int T = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
   CH_CHECK_RESERVED(options, "choir_eval_options");
   if (options->calibrate) CH_TRY(check_calibration(model));

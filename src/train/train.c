@@ -7,6 +7,7 @@
 
 #include "api/ranks.h"
 #include "base/error.h"
+#include "base/given.h"
 #include "base/reserved.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
@@ -214,6 +215,7 @@ static int run_ranks(ch_run *run, const choir_train_options *o, ch_claim *claim)
 }
 
 int choir_train(const choir_train_options *options) {
+  CH_TRY(CH_GIVEN(options));
   ch_claim claim = CH_CLAIM_NONE;
   CH_CHECK_RESERVED(options, "choir_train_options");
   if (!options->out) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a directory for the run");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/given.h"
 #include "file/dir.h"
 #include "train/state.h"
 
@@ -35,6 +36,7 @@ static int create(choir_trainer *made, choir_model *model, const choir_train_con
 }
 
 int choir_trainer_create(choir_model *model, const choir_train_config *train, choir_trainer **trainer) {
+  CH_TRY(CH_GIVEN(model, trainer));
   *trainer = NULL;
   CH_TRY(ch_model_check_idle(model));
   *trainer = calloc(1, sizeof **trainer);
@@ -57,11 +59,14 @@ void choir_trainer_free(choir_trainer *trainer) {
 }
 
 int choir_trainer_sequences(const choir_trainer *trainer) {
+  if (!trainer) return 0;
   const choir_train_config *c = &trainer->t.model->config.train;
   return c->accumulate * c->batch_sequences;
 }
 
-int choir_trainer_length(const choir_trainer *trainer) { return trainer->t.model->config.train.sequence_length; }
+int choir_trainer_length(const choir_trainer *trainer) {
+  return trainer ? trainer->t.model->config.train.sequence_length : 0;
+}
 
 static int check(const choir_trainer *trainer, const char *what, const int32_t *ids, int lowest) {
   int V = trainer->t.model->config.model.vocab_size, T = choir_trainer_length(trainer);
@@ -87,6 +92,7 @@ static int own_routing(choir_model *model) {
 
 int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int32_t *targets,
                        choir_trainer_result *result) {
+  CH_TRY(CH_GIVEN(trainer, tokens, result));
   ch_trainer *t = &trainer->t;
   const choir_train_config *c = &t->model->config.train;
   int64_t count = 0;
@@ -113,6 +119,7 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
 }
 
 int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *tokenizer, const char *checkpoint) {
+  CH_TRY(CH_GIVEN(trainer, checkpoint));
   const ch_counter step = {.name = "run.step", .value = trainer->t.step};
   char path[PATH_MAX];
   ch_dir directory;
@@ -126,6 +133,7 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
 }
 
 int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {
+  CH_TRY(CH_GIVEN(trainer, checkpoint));
   ch_counter step = {.name = "run.step"};
   CH_TRY(ch_state_load(checkpoint, &trainer->t, &step, 1));
   trainer->t.step = step.value;

@@ -49,6 +49,10 @@ typedef struct faults_job {
   "if test -e run/metrics.jsonl || ls run/checkpoints 2>/dev/null | grep -q .; then choir finetune --threads 1 " \
   "--resume --out run; else choir " FAULTS_TUNE "; fi"
 
+#define FAULTS_EXPORT "export --threads 1 --format hf --sequences 0 --out hf ../plain"
+#define FAULTS_GGUF "export --threads 1 --format gguf --sequences 0 --out some.gguf ../plain"
+#define FAULTS_IMPORT "import --tokenizer ../tokenizer.model --out back ../hf"
+
 static const faults_job faults_jobs[] = {
     {"train", "", FAULTS_TRAIN, FAULTS_GO_ON(""), FAULTS_RUN},
     {"resume", "choir " FAULTS_TRAIN FAULTS_FILES "--set steps=3 >/dev/null", FAULTS_RESUME FAULTS_FILES,
@@ -56,6 +60,10 @@ static const faults_job faults_jobs[] = {
     {"build", "", FAULTS_DATA, "test -e data || choir " FAULTS_DATA,
      "data/data.json data/text.train.shard data/text.heldout.shard data/tokenizer.model"},
     {"finetune", "", FAULTS_TUNE, FAULTS_TUNE_ON, "run/result.json run/best " FAULTS_RUN},
+    {"export", "", FAULTS_EXPORT, "test -e hf || choir " FAULTS_EXPORT, "hf/config.json hf/model.safetensors"},
+    {"gguf", "", FAULTS_GGUF, "test -e some.gguf || choir " FAULTS_GGUF, "some.gguf"},
+    {"import", "", FAULTS_IMPORT, "test -e back || choir " FAULTS_IMPORT,
+     "back/config.json back/model.safetensors back/tokenizer.model"},
     {"tokenizer", "", FAULTS_TOKENIZER, "test -e new.model || choir " FAULTS_TOKENIZER, "new.model"},
 };
 enum { FAULTS_JOBS = sizeof faults_jobs / sizeof *faults_jobs };
@@ -158,6 +166,9 @@ static inline int faults_setup(void **state) {
       "choir tokenizer train --vocab-size 300 --out tokenizer.model corpus.txt && choir data build --tokenizer "
       "tokenizer.model --holdout 0.1 --out data corpus.txt");
   faults_setup_task();
+  program_must(
+      "choir init config.json --set position=rope --set activation=swiglu --set moe_every=0 --tokenizer "
+      "tokenizer.model --out plain && choir export --format hf --sequences 0 --out hf plain");
   for (int i = 0; i < FAULTS_JOBS; i++) {
     faults_prepare(&faults_jobs[i], faults_jobs[i].name);
     program_must("cd %s && choir %s", faults_jobs[i].name, faults_jobs[i].words);

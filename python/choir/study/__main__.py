@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 from .. import Error
-from . import pools, recipe, report, tuned, turns
+from . import pools, recipe, report, terminal, tuned, turns
 from .errors import Stopped, StudyError
 from .jobs import Jobs
 from .program import Runner
@@ -142,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
+    terminal.guard()
     options = _parser().parse_args()
     try:
         return options.call(options)

@@ -15,6 +15,7 @@ from .. import runs
 from .errors import StudyError
 from .lane import branch, newest
 from .program import Runner
+from .recipe import read as read_json
 from .store import name
 from .study import Study
 
@@ -28,7 +29,12 @@ def file_of(study: Study) -> pathlib.Path:
 def read(study: Study) -> dict[str, list[float]]:
     """Seconds of a step by arm, round by round; empty where nothing was timed."""
     path = file_of(study)
-    return json.loads(path.read_text(encoding="utf-8"))["arms"] if path.exists() else {}
+    if not path.exists():
+        return {}
+    kept = read_json(path)
+    if not isinstance(kept, dict) or not isinstance(kept.get("arms"), dict):
+        raise StudyError(f"{path}: has no times of arms; remove it, and 'choir study run' takes them again")
+    return kept["arms"]
 
 
 @dataclasses.dataclass

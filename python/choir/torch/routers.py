@@ -224,6 +224,8 @@ def route(
     check_floating(scores, "scores")
     if scores.dim() != 2:
         raise ArgumentError(f"scores has shape {tuple(scores.shape)}; it must be [tokens, experts]")
+    if scores.shape[0] < 1:
+        raise ArgumentError("scores has 0 tokens; there must be at least 1")
     if thresholds is not None and router not in (*BY_THRESHOLDS, "quantile_balanced"):
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
     made = options_of(router, scores.shape[1], **options)

@@ -162,14 +162,17 @@ KERNEL(sample_second) {
   }
 }
 
-/* A group has an expert, and goes over the first choices of all tokens, then over their second ones. */
+KERNEL(copy_choices) { EACH(i, a.count) P(int, copy)[i] = P(int, choice)[i]; }
+
+/* A group has an expert, and goes over the first choices of all tokens, then over their second ones. What it takes away
+ * from `choice` other groups read in a copy. */
 KERNEL(place) {
   SHARED int room[GROUP];
   int held = 0, demand = 0;
   for (int j = 0; j < a.count; j++)
     for (I64 t0 = 0; t0 < a.n; t0 += GROUP) {
       I64 t = t0 + LID;
-      int asks = t < a.n && P(int, choice)[t * a.count + j] == GID, all, rank = rank_over(asks, room, &all);
+      int asks = t < a.n && P(int, asked)[t * a.count + j] == GID, all, rank = rank_over(asks, room, &all);
       if (asks && demand + rank >= a.capacity) P(int, choice)[t * a.count + j] = -1;
       demand += all;
     }

@@ -1,0 +1,39 @@
+"""What reaches a terminal: control characters in names and texts of recipes are shown, not obeyed."""
+
+import re
+import sys
+
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def _shown(found: re.Match) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is no UTF-8
+        code -= 0xDC00
+        return f"\\x{code:02X}"
+    return f"\\x{code:02X}" if code < 0x80 else f"\\u{code:04X}"
+
+
+class Shown:
+    """A stream that shows them. A carriage return before or behind everything is that of a line of progress."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        begin = text.startswith("\r")
+        end = text.endswith("\r") and len(text) > begin
+        inner = _OBEYED.sub(_shown, text[begin : len(text) - end])
+        self._stream.write("\r" * begin + inner + "\r" * end)
+        return len(text)
+
+    def __getattr__(self, name: str):
+        return getattr(self._stream, name)
+
+
+def guard() -> None:
+    """From now on both streams, where they are a terminal."""
+    if sys.stdout.isatty():
+        sys.stdout = Shown(sys.stdout)
+    if sys.stderr.isatty():
+        sys.stderr = Shown(sys.stderr)
