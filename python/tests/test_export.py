@@ -54,7 +54,7 @@ class Exported(unittest.TestCase):
         found = json.loads(testing.program("export", run, *words))
         self.assertGreater(found["tokens_cut"], 0.01)
         self.assertNotEqual(found["loss"], found["loss_cut"])
-        self.assertEqual(found["loss_written"], found["loss_cut"])
+        self.assertIsNone(found["loss_written"])  # f32: nothing is rounded
         _, theirs = folder_logits(out, self.tokens)
         self.assertGreater(np.abs(theirs - choir_logits(run, self.tokens)).max(), 1e-3)
 

@@ -8,12 +8,9 @@
 
 const char *const ch_export_formats[] = {"hf", "gguf", NULL}, *const ch_export_dtypes[] = {"f32", "bf16", "q8_0", NULL};
 
-static const char *const names[][2] = {[CH_EXPORT_LLAMA] = {"LlamaForCausalLM", "llama"},
-                                       [CH_EXPORT_QWEN3] = {"Qwen3ForCausalLM", "qwen3"},
-                                       [CH_EXPORT_GLM4_MOE] = {"Glm4MoeForCausalLM", "glm4moe"},
-                                       [CH_EXPORT_EXAONE_MOE] = {"ExaoneMoeForCausalLM", "hy_v3"}};
-
-const char *ch_export_architecture(const ch_export_plan *plan) { return names[plan->kind][plan->format]; }
+const char *ch_export_architecture(const ch_export_plan *plan) {
+  return ch_kind_names[plan->kind].architecture[plan->format];
+}
 
 static int refuse(const char *field, const char *value, const char *why) {
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s is \"%s\": %s", field, value, why);
@@ -74,10 +71,10 @@ int ch_export_choose(ch_export_plan *plan) {
   plan->moe_layers = ch_config_moe_layers(c);
   CH_TRY(check_layers(plan));
   if (plan->moe_layers && dense_first(c)) {
-    plan->kind = CH_EXPORT_GLM4_MOE;
+    plan->kind = CH_KIND_GLM4_MOE;
     return CHOIR_OK;
   }
-  plan->kind = plan->moe_layers ? CH_EXPORT_EXAONE_MOE : c->qk_norm ? CH_EXPORT_QWEN3 : CH_EXPORT_LLAMA;
+  plan->kind = plan->moe_layers ? CH_KIND_EXAONE_MOE : c->qk_norm ? CH_KIND_QWEN3 : CH_KIND_LLAMA;
   if (c->rope_fraction != 1)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.rope_fraction is %g: %s rotates whole heads; train with 1, or with MoE in all layers behind "

@@ -58,8 +58,8 @@ static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
   ch_gguf_put_flag(g, key(plan, "expert_weights_norm"), plan->normalize);
   ch_gguf_put_f32(g, key(plan, "expert_weights_scale"), 1);
   put_number(g, plan, "expert_shared_count", plan->shared);
-  if (plan->kind == CH_EXPORT_GLM4_MOE) put_number(g, plan, "leading_dense_block_count", dense);
-  if (plan->kind == CH_EXPORT_EXAONE_MOE) put_number(g, plan, "expert_shared_feed_forward_length", h * plan->shared);
+  if (plan->kind == CH_KIND_GLM4_MOE) put_number(g, plan, "leading_dense_block_count", dense);
+  if (plan->kind == CH_KIND_EXAONE_MOE) put_number(g, plan, "expert_shared_feed_forward_length", h * plan->shared);
 }
 
 /* ggml's number of a kind of piece. */

@@ -69,11 +69,10 @@ static void put_exaone_moe(json_t *root, const ch_export_plan *plan) {
 }
 
 static json_t *config_json(const ch_export_plan *plan, int eos) {
-  static const char *const types[] = {"llama", "qwen3", "glm4_moe", "exaone_moe"};
   const choir_model_config *c = &plan->config.model;
   json_t *root = json_pack("{s:[s], s:s, s:s, s:s}", "architectures", ch_export_architecture(plan), "model_type",
-                           types[plan->kind], "dtype", plan->dtype == CH_EXPORT_BF16 ? "bfloat16" : "float32",
-                           "hidden_act", "silu");
+                           ch_kind_names[plan->kind].type, "dtype",
+                           plan->dtype == CH_EXPORT_BF16 ? "bfloat16" : "float32", "hidden_act", "silu");
   if (!root) return NULL;
   put_int(root, "vocab_size", c->vocab_size);
   put_int(root, "hidden_size", c->d_model);
@@ -90,8 +89,8 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   ch_json_put(root, "pad_token_id", json_null());
   ch_json_put(root, "eos_token_id", eos < 0 ? json_null() : json_integer(eos));
   put_rope(root, c);
-  if (plan->kind == CH_EXPORT_GLM4_MOE) put_glm4_moe(root, plan);
-  if (plan->kind == CH_EXPORT_EXAONE_MOE) put_exaone_moe(root, plan);
+  if (plan->kind == CH_KIND_GLM4_MOE) put_glm4_moe(root, plan);
+  if (plan->kind == CH_KIND_EXAONE_MOE) put_exaone_moe(root, plan);
   return root;
 }
 

@@ -22,6 +22,7 @@ typedef struct job {
   choir_import_result *result;
   choir_config config;
   double gate_scale;
+  ch_kind kind;
   ch_params params;
   choir_tensors *from;
   choir_tensor *tensor;      /* [all parameters] as they are written */
@@ -30,39 +31,15 @@ typedef struct job {
   int code;
 } job;
 
-/* Mixtral has names of its own for its MoE layers. */
-static const char *const mixtral[][2] = {{"mlp.gate.weight", "block_sparse_moe.gate.weight"},
-                                         {"mlp.experts.%d.gate_proj.weight", "block_sparse_moe.experts.%d.w1.weight"},
-                                         {"mlp.experts.%d.up_proj.weight", "block_sparse_moe.experts.%d.w3.weight"},
-                                         {"mlp.experts.%d.down_proj.weight", "block_sparse_moe.experts.%d.w2.weight"}};
-
-int ch_import_name(const char *architecture, const char *parameter, int expert, char *out) {
-  char name[96];
-  int layer = -1, behind = 0;
-  if (sscanf(parameter, "layers.%d.%n", &layer, &behind) != 1 || !behind) layer = -1, behind = 0;
-  const ch_export_row *row = ch_export_find(layer >= 0, parameter + behind);
-  if (!row) return 0;
-  const char *hf = row->hf;
-  for (int i = 0; !strcmp(architecture, "MixtralForCausalLM") && i < 4; i++)
-    if (!strcmp(hf, mixtral[i][0])) hf = mixtral[i][1];
-  snprintf(name, sizeof name, hf, expert); /* from the tables: "%d" or nothing */
-  if (layer < 0)
-    snprintf(out, 128, "%s", name);
-  else
-    snprintf(out, 128, "model.layers.%d.%s", layer, name);
-  return 1;
-}
-
 static float value_at(const choir_tensor *t, int64_t i) {
   return t->dtype == CHOIR_BF16 ? ch_bf16_value(((const ch_bf16 *)t->data)[i]) : ((const float *)t->data)[i];
 }
 
 /* The tensor that a matrix comes from, of the shape [rows,columns] or, of dims 1, [columns]. */
-static int find_source(job *j, const char *parameter, int expert, int dims, int64_t rows, int64_t columns,
-                       const choir_tensor **t) {
+static int find_source(job *j, const ch_param *p, const ch_export_row *row, int expert, int dims, int64_t rows,
+                       int64_t columns, const choir_tensor **t) {
   char name[128];
-  if (!ch_import_name(j->result->architecture, parameter, expert, name))
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s has no counterpart in %s", parameter, j->result->architecture);
+  ch_export_name(j->kind, CH_EXPORT_HF, row, p->layer, expert, name);
   *t = choir_tensors_find(j->from, name);
   if (!*t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", j->options->folder, name);
   if ((*t)->dtype != CHOIR_F32 && (*t)->dtype != CHOIR_BF16)
@@ -88,17 +65,17 @@ static void no_prices(int64_t count, float *out) {
 }
 
 static int fill(job *j, const ch_param *p, float *out) {
-  const char *name = p->layer < 0 ? p->name : strchr(strchr(p->name, '.') + 1, '.') + 1;
-  const ch_export_row *row = ch_export_find(p->layer >= 0, name);
+  const ch_export_row *row = ch_export_find(p->name);
   const choir_tensor *t = NULL;
-  int bias = row && row->role == CH_ROLE_BIAS, turned = row && row->turned;
+  if (!row) return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s has no counterpart in %s", p->name, j->result->architecture);
+  int bias = row->role == CH_ROLE_BIAS, turned = row->turned;
   int64_t blocks = p->dims == 3 ? p->shape[0] : 1, columns = p->shape[p->dims - 1],
           rows = p->dims > 1 ? p->shape[p->dims - 2] : 1;
-  if (bias && strcmp(j->result->architecture, "Glm4MoeForCausalLM")) return no_prices(p->whole, out), CHOIR_OK;
-  double factor = bias ? -1 : row && !strcmp(row->from, "moe.experts.w2") ? j->gate_scale : 1;
+  if (bias && j->kind != CH_KIND_GLM4_MOE) return no_prices(p->whole, out), CHOIR_OK;
+  double factor = bias ? -1 : !strcmp(row->from, "moe.experts.w2") ? j->gate_scale : 1;
   for (int64_t block = 0; block < blocks; block++) {
     CH_TRY(
-        find_source(j, p->name, (int)block, p->dims > 1 ? 2 : 1, turned ? columns : rows, turned ? rows : columns, &t));
+        find_source(j, p, row, (int)block, p->dims > 1 ? 2 : 1, turned ? columns : rows, turned ? rows : columns, &t));
     copy(t, turned, factor, rows, columns, out + block * rows * columns);
     ch_tensors_forget(j->from, t);
     j->used++;
@@ -197,9 +174,10 @@ static int run(job *j) {
   if (snprintf(path, sizeof path, "%s/config.json", j->options->folder) >= PATH_MAX - 32)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", j->options->folder);
   CH_TRY(ch_json_load(path, &root));
-  int code = ch_import_config(root, path, &j->config, &j->gate_scale, &j->result->architecture);
+  int code = ch_import_config(root, path, &j->config, &j->gate_scale, &j->kind);
   json_decref(root);
   if (code) return code;
+  j->result->architecture = ch_kind_names[j->kind].architecture[CH_EXPORT_HF];
   snprintf(path, sizeof path, "%s/model.safetensors", j->options->folder);
   CH_TRY(choir_tensors_open(path, 0, &j->from));
   CH_TRY(ch_params_build(&j->config.model, &j->params));

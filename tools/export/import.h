@@ -3,6 +3,7 @@
 #define CH_EXPORT_IMPORT_H
 
 #include "choir/config.h"
+#include "export/names.h"
 #include "file/json.h"
 
 typedef struct choir_import_options {
@@ -25,11 +26,7 @@ typedef struct choir_import_result {
 int choir_import(const choir_import_options *options, choir_import_result *result);
 
 /* What config.json says, as a config of choir; `name` starts every message. *gate_scale is a factor of the experts'
- * results, *architecture what it calls itself. */
-int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale,
-                     const char **architecture);
-
-/* Name of a tensor in the folder; `expert` where experts stand one by one. `out` has 128 bytes; 0: unknown. */
-int ch_import_name(const char *architecture, const char *parameter, int expert, char *out);
+ * results. */
+int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
 
 #endif

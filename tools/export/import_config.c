@@ -5,25 +5,19 @@
 #include "base/error.h"
 #include "export/import.h"
 
-typedef enum { LLAMA, MISTRAL, QWEN3, MIXTRAL, QWEN3_MOE, GLM4_MOE } kind;
-enum { KINDS = 6 };
-static const char *const types[] = {"llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "glm4_moe", NULL};
-static const char *const architectures[] = {"LlamaForCausalLM",   "MistralForCausalLM",  "Qwen3ForCausalLM",
-                                            "MixtralForCausalLM", "Qwen3MoeForCausalLM", "Glm4MoeForCausalLM"};
-
 /* Sizes, and where they go. */
 static const struct {
   const char *theirs, *ours;
   int from; /* the first kind that has it, and must */
-} sizes[] = {{"vocab_size", "model.vocab_size", LLAMA},
-             {"hidden_size", "model.d_model", LLAMA},
-             {"intermediate_size", "model.d_hidden", LLAMA},
-             {"num_hidden_layers", "model.layers", LLAMA},
-             {"num_attention_heads", "model.heads", LLAMA},
-             {"moe_intermediate_size", "model.d_expert", QWEN3_MOE},
-             {"num_experts_per_tok", "model.router.experts_per_token", MIXTRAL},
-             {"first_k_dense_replace", "model.dense_layers", GLM4_MOE},
-             {"n_shared_experts", "model.shared_experts", GLM4_MOE}};
+} sizes[] = {{"vocab_size", "model.vocab_size", CH_KIND_LLAMA},
+             {"hidden_size", "model.d_model", CH_KIND_LLAMA},
+             {"intermediate_size", "model.d_hidden", CH_KIND_LLAMA},
+             {"num_hidden_layers", "model.layers", CH_KIND_LLAMA},
+             {"num_attention_heads", "model.heads", CH_KIND_LLAMA},
+             {"moe_intermediate_size", "model.d_expert", CH_KIND_QWEN3_MOE},
+             {"num_experts_per_tok", "model.router.experts_per_token", CH_KIND_MIXTRAL},
+             {"first_k_dense_replace", "model.dense_layers", CH_KIND_GLM4_MOE},
+             {"n_shared_experts", "model.shared_experts", CH_KIND_GLM4_MOE}};
 
 /* Fields whose other values compute what choir does not. */
 static const struct {
@@ -156,7 +150,7 @@ static int flag_or(const json_t *root, const char *name, const char *key, int mi
              : ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be true or false", name, key);
 }
 
-static int read_sizes(const json_t *root, const char *name, kind k, choir_config *config) {
+static int read_sizes(const json_t *root, const char *name, ch_kind k, choir_config *config) {
   choir_model_config *m = &config->model;
   int64_t value, heads;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -176,9 +170,9 @@ static int read_sizes(const json_t *root, const char *name, kind k, choir_config
 }
 
 /* Rotation: at the top, as older versions write it, or in an object of its own. Where both are, they must agree. */
-static int read_rope(const json_t *root, const char *name, kind k, choir_config *config) {
+static int read_rope(const json_t *root, const char *name, ch_kind k, choir_config *config) {
   const json_t *inside = json_object_get(root, "rope_parameters");
-  double fraction = k == GLM4_MOE ? 0.5 : 1, theta, other;
+  double fraction = k == CH_KIND_GLM4_MOE ? 0.5 : 1, theta, other;
   const char *type = "default";
   CH_TRY(number_or(root, name, "rope_theta", 10000, &theta));
   CH_TRY(number_or(root, name, "partial_rotary_factor", fraction, &fraction));
@@ -204,28 +198,29 @@ static int read_rope(const json_t *root, const char *name, kind k, choir_config 
 }
 
 /* Tokens take their K best of score + bias, which are the prices of quantile_balanced, its sign turned. */
-static int read_moe(const json_t *root, const char *name, kind k, choir_config *config, double *gate_scale) {
-  const char *experts = k == GLM4_MOE                                            ? "n_routed_experts"
-                        : k == QWEN3_MOE && json_object_get(root, "num_experts") ? "num_experts"
-                                                                                 : "num_local_experts";
+static int read_moe(const json_t *root, const char *name, ch_kind k, choir_config *config, double *gate_scale) {
+  const char *experts = k == CH_KIND_GLM4_MOE                                            ? "n_routed_experts"
+                        : k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts") ? "num_experts"
+                                                                                         : "num_local_experts";
   int64_t value;
   int normalize;
   CH_TRY(ch_json_get_integer(root, name, experts, 1, 1 << 16, &value));
   CH_TRY(set_integer(config, "model.experts", value));
-  CH_TRY(flag_or(root, name, "norm_topk_prob", k != QWEN3_MOE, &normalize));
-  CH_TRY(choir_config_set(config, "model.router.normalize_gates", k == MIXTRAL || normalize ? "true" : "false"));
-  CH_TRY(choir_config_set(config, "model.router.score", k == GLM4_MOE ? "sigmoid" : "softmax"));
+  CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE, &normalize));
+  CH_TRY(
+      choir_config_set(config, "model.router.normalize_gates", k == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
+  CH_TRY(choir_config_set(config, "model.router.score", k == CH_KIND_GLM4_MOE ? "sigmoid" : "softmax"));
   CH_TRY(number_or(root, name, "routed_scaling_factor", 1, gate_scale));
   CH_TRY(choir_config_set(config, "model.expert_activation", "swiglu"));
   return choir_config_set(config, "model.moe_every", "1");
 }
 
-static int find_kind(const json_t *root, const char *name, kind *k) {
+static int find_kind(const json_t *root, const char *name, ch_kind *k) {
   const char *type;
   CH_TRY(ch_json_get_string(root, name, "model_type", &type));
-  for (int i = 0; i < KINDS; i++)
-    if (!strcmp(types[i], type)) {
-      *k = (kind)i;
+  for (int i = 0; i <= CH_KIND_GLM4_MOE; i++)
+    if (!strcmp(ch_kind_names[i].type, type)) {
+      *k = (ch_kind)i;
       return CHOIR_OK;
     }
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
@@ -243,9 +238,8 @@ static int check_layer_types(const json_t *root, const char *name) {
   return CHOIR_OK;
 }
 
-int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale,
-                     const char **architecture) {
-  kind k = LLAMA;
+int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind) {
+  ch_kind k = CH_KIND_LLAMA;
   int qk_norm;
   *gate_scale = 1;
   choir_config_default(config);
@@ -253,7 +247,7 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(check_keys(root, name));
   CH_TRY(check_fixed(root, name));
   CH_TRY(check_layer_types(root, name));
-  *architecture = architectures[k];
+  *kind = k;
   CH_TRY(choir_config_set(config, "model.moe_every", "0"));
   CH_TRY(choir_config_set(config, "model.experts", "1"));
   CH_TRY(choir_config_set(config, "model.activation", "swiglu"));
@@ -264,8 +258,8 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(read_rope(root, name, k, config));
   CH_TRY(flag_or(root, name, "tie_word_embeddings", 0, &config->model.tied));
   CH_TRY(flag_or(root, name, "use_qk_norm", 0, &qk_norm));
-  config->model.qk_norm = k == QWEN3 || k == QWEN3_MOE || qk_norm;
-  if (k >= MIXTRAL) CH_TRY(read_moe(root, name, k, config, gate_scale));
+  config->model.qk_norm = k == CH_KIND_QWEN3 || k == CH_KIND_QWEN3_MOE || qk_norm;
+  if (k >= CH_KIND_MIXTRAL) CH_TRY(read_moe(root, name, k, config, gate_scale));
   int code = choir_config_check(config);
   return code ? ch_error_in(code, "%s", name) : code;
 }

@@ -9,16 +9,6 @@
 #include "export/plan.h"
 #include "model/param.h"
 
-/* Names that differ between architectures of one format. */
-static const char *name_of(const ch_export_plan *plan, const ch_export_row *r) {
-  if (plan->kind == CH_EXPORT_EXAONE_MOE && r->role == CH_ROLE_BIAS && plan->format == CH_EXPORT_HF)
-    return "mlp.e_score_correction_bias";
-  if (plan->format == CH_EXPORT_HF) return r->hf;
-  if (plan->kind == CH_EXPORT_GLM4_MOE && !strcmp(r->gguf, "ffn_norm.weight")) return "post_attention_norm.weight";
-  if (plan->kind == CH_EXPORT_EXAONE_MOE && r->role == CH_ROLE_BIAS) return "exp_probs_b";
-  return r->gguf;
-}
-
 /* What scales the embedding and the logits goes into the embedding and the last norm. */
 static double factor_of(const ch_export_plan *plan, const ch_export_row *r) {
   const choir_model_config *c = &plan->config.model;
@@ -38,7 +28,7 @@ static ch_export_dtype dtype_of(const ch_export_plan *plan, ch_export_role role,
 
 static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r) {
   if (r->role == CH_ROLE_BIAS) return ch_export_by_thresholds(plan) ? CH_TURN_THRESHOLDS : CH_TURN_PRICES;
-  if (r->role == CH_ROLE_ROTATED && plan->kind == CH_EXPORT_LLAMA && plan->format == CH_EXPORT_GGUF)
+  if (r->role == CH_ROLE_ROTATED && plan->kind == CH_KIND_LLAMA && plan->format == CH_EXPORT_GGUF)
     return CH_TURN_INTERLEAVED;
   return r->turned ? CH_TURN_TRANSPOSED : CH_TURN_NONE;
 }
@@ -55,22 +45,12 @@ static int append(ch_export_plan *plan, const ch_export_tensor *tensor) {
   return CHOIR_OK;
 }
 
-static void set_name(const ch_export_plan *plan, ch_export_tensor *t, int layer, const char *name, int expert) {
-  char inner_name[96];
-  snprintf(inner_name, sizeof inner_name, name, expert); /* the names of the tables: "%d" or nothing */
-  if (layer < 0)
-    snprintf(t->name, sizeof t->name, "%s", inner_name);
-  else
-    snprintf(t->name, sizeof t->name, "%s.%d.%s", plan->format == CH_EXPORT_HF ? "model.layers" : "blk", layer,
-             inner_name);
-}
-
 /* A folder has experts one by one, null experts too; a GGUF file all of a layer in one tensor. */
 static int append_experts(ch_export_plan *plan, const ch_export_row *r, int layer, ch_export_tensor *t) {
   int e = plan->config.model.experts, all = e + plan->nulls;
   if (plan->format == CH_EXPORT_GGUF) {
     t->blocks = all, t->own_blocks = e;
-    set_name(plan, t, layer, name_of(plan, r), 0);
+    ch_export_name(plan->kind, plan->format, r, layer, 0, t->name);
     return append(plan, t);
   }
   t->dims = 2;
@@ -78,7 +58,7 @@ static int append_experts(ch_export_plan *plan, const ch_export_row *r, int laye
   for (int i = 0; i < all; i++) {
     t->first = i < e ? i * t->rows * t->columns : 0;
     t->own_blocks = i < e;
-    set_name(plan, t, layer, name_of(plan, r), i);
+    ch_export_name(plan->kind, plan->format, r, layer, i, t->name);
     CH_TRY(append(plan, t));
   }
   return CHOIR_OK;
@@ -105,13 +85,12 @@ static int append_row(ch_export_plan *plan, const ch_export_row *r, int layer, i
   t.shape[dims - 1] = t.columns;
   if (dims == 3) t.shape[1] = t.rows;
   if (r->role == CH_ROLE_EXPERTS) return append_experts(plan, r, layer, &t);
-  set_name(plan, &t, layer, name_of(plan, r), 0);
+  ch_export_name(plan->kind, plan->format, r, layer, 0, t.name);
   return append(plan, &t);
 }
 
 static int append_param(ch_export_plan *plan, const ch_param *p) {
-  const char *name = p->layer < 0 ? p->name : strchr(strchr(p->name, '.') + 1, '.') + 1;
-  const ch_export_row *r = ch_export_find(p->layer >= 0, name);
+  const ch_export_row *r = ch_export_find(p->name);
   const choir_tensor *from = choir_tensors_find(plan->weights, p->name);
   if (!r)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s has no counterpart in %s", p->name, ch_export_architecture(plan));
@@ -127,11 +106,11 @@ static int append_param(ch_export_plan *plan, const ch_param *p) {
 static int append_zeros(ch_export_plan *plan, int layer, int has_bias) {
   const choir_model_config *c = &plan->config.model;
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
-  if (!has_bias) CH_TRY(append_row(plan, ch_export_find(1, "moe.thresholds"), layer, 1, (int64_t[]){e}, NULL));
+  if (!has_bias) CH_TRY(append_row(plan, ch_export_find("layers.0.moe.thresholds"), layer, 1, (int64_t[]){e}, NULL));
   if (c->shared_experts) return CHOIR_OK;
-  CH_TRY(append_row(plan, ch_export_find(1, "moe.shared.gate.weight"), layer, 2, (int64_t[]){h, d}, NULL));
-  CH_TRY(append_row(plan, ch_export_find(1, "moe.shared.up.weight"), layer, 2, (int64_t[]){h, d}, NULL));
-  return append_row(plan, ch_export_find(1, "moe.shared.down.weight"), layer, 2, (int64_t[]){d, h}, NULL);
+  CH_TRY(append_row(plan, ch_export_find("layers.0.moe.shared.gate.weight"), layer, 2, (int64_t[]){h, d}, NULL));
+  CH_TRY(append_row(plan, ch_export_find("layers.0.moe.shared.up.weight"), layer, 2, (int64_t[]){h, d}, NULL));
+  return append_row(plan, ch_export_find("layers.0.moe.shared.down.weight"), layer, 2, (int64_t[]){d, h}, NULL);
 }
 
 int ch_export_list(ch_export_plan *plan) {

@@ -1,18 +1,42 @@
-/* What the parameters of a model are called elsewhere. */
+/* What architectures and the parameters of a model are called elsewhere: one table for both ways. */
 #ifndef CH_EXPORT_NAMES_H
 #define CH_EXPORT_NAMES_H
+
+typedef enum { CH_EXPORT_HF, CH_EXPORT_GGUF } ch_export_format;
+
+/* Stock architectures that compute what choir can. */
+typedef enum {
+  CH_KIND_LLAMA,
+  CH_KIND_MISTRAL,
+  CH_KIND_QWEN3,
+  CH_KIND_MIXTRAL,
+  CH_KIND_QWEN3_MOE,
+  CH_KIND_GLM4_MOE,
+  CH_KIND_EXAONE_MOE,
+  CH_KINDS
+} ch_kind;
+
+/* As transformers has it ("model_type" and the class), and llama.cpp, where two of ours may be one. */
+typedef struct ch_kind_name {
+  const char *type, *architecture[2]; /* architecture: [ch_export_format] */
+} ch_kind_name;
+extern const ch_kind_name ch_kind_names[CH_KINDS];
 
 typedef enum { CH_ROLE_PLAIN, CH_ROLE_ROTATED, CH_ROLE_ROUTER, CH_ROLE_BIAS, CH_ROLE_EXPERTS } ch_export_role;
 
 /* Names behind "layers.L." here, "model.layers.L." and "blk.L." there; those of experts one by one have "%d" for the
  * number. */
 typedef struct ch_export_row {
-  const char *from, *hf, *gguf;
+  const char *from, *there[2]; /* there: [ch_export_format] */
   ch_export_role role;
   int turned; /* the last two dimensions change places */
 } ch_export_row;
 
-/* Of a parameter, in a layer or outside; NULL: unknown. */
-const ch_export_row *ch_export_find(int in_layer, const char *name);
+/* Of a parameter, "layers.1.attn.q.weight"; NULL: unknown. */
+const ch_export_row *ch_export_find(const char *parameter);
+
+/* The tensor's name of a row in a layer, -1: outside; `expert` where experts stand one by one. */
+void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *row, int layer, int expert,
+                    char out[128]);
 
 #endif

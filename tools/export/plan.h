@@ -4,14 +4,11 @@
 
 #include "choir/tokenizer.h"
 #include "export/export.h"
+#include "export/names.h"
 #include "file/tensors.h"
 
-typedef enum { CH_EXPORT_HF, CH_EXPORT_GGUF } ch_export_format;
 typedef enum { CH_EXPORT_F32, CH_EXPORT_BF16, CH_EXPORT_Q8_0 } ch_export_dtype;
 extern const char *const ch_export_formats[], *const ch_export_dtypes[];
-
-/* Stock architectures that compute what choir does. */
-typedef enum { CH_EXPORT_LLAMA, CH_EXPORT_QWEN3, CH_EXPORT_GLM4_MOE, CH_EXPORT_EXAONE_MOE } ch_export_kind;
 
 typedef enum {
   CH_TURN_NONE,
@@ -39,7 +36,7 @@ typedef struct ch_export_plan {
   choir_config config;
   ch_export_format format;
   ch_export_dtype dtype;
-  ch_export_kind kind;
+  ch_kind kind;
   int moe_layers;
   int K, nulls;  /* experts that a token has; null experts */
   int normalize; /* gates of a token are divided by their sum */
