@@ -158,6 +158,7 @@ static void while_training(void **state) {
 static void tables(void **state) {
   (void)state;
   program_must("choir stats run --text corpus.txt --tokens 300 --threads 1");
+  assert_non_null(strstr(program_output, "nats a token (unigrams of this text: "));
   assert_non_null(strstr(program_output, "layer 3: 2."));
   assert_non_null(strstr(program_output, "most typical tokens"));
   program_must("choir stats run --text hostile.txt --threads 1"); /* a short text: smaller batches */

@@ -94,6 +94,26 @@ static void lists_of_any_length(void **state) {
   }
 }
 
+#define LOADS "{\"event\":\"eval\",\"step\":1,\"loss\":1,\"layers\":[{\"layer\":3,\"load\":[5,5]}]"
+
+/* Loads that serving would see stand beside those of a batch; an evaluation without them shows none. */
+static void loads_as_in_serving(void **state) {
+  (void)state;
+  static const char title[] = "Routing as in serving";
+  char *html =
+      report_of(STEP(1, 1, 1) LOADS ",\"threshold\":{\"loss\":2,\"layers\":[{\"layer\":3,\"load\":[7,1]}]}}\n", "");
+  assert_non_null(html);
+  char *by_batch = strstr(html, "expert 0: 5</title>"), *head = strstr(html, title);
+  assert_true(by_batch && head && by_batch < head);
+  assert_non_null(strstr(head, "expert 0: 7</title>"));
+  assert_null(strstr(head, "expert 0: 5</title>"));
+  free(html);
+  html = report_of(STEP(1, 1, 1) LOADS "}\n", "");
+  assert_non_null(html);
+  assert_null(strstr(html, title));
+  free(html);
+}
+
 /* What a killed process, or a machine without power, left in the logs is left out, and said. */
 static void broken_lines_are_left_out(void **state) {
   (void)state;
@@ -137,11 +157,10 @@ static void parses_what_it_reads(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(constant_curves),
-                                     cmocka_unit_test(extreme_numbers),
-                                     cmocka_unit_test(lists_of_any_length),
-                                     cmocka_unit_test(broken_lines_are_left_out),
-                                     cmocka_unit_test(pages_may_fetch_and_run_nothing),
-                                     cmocka_unit_test(parses_what_it_reads)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(constant_curves),           cmocka_unit_test(extreme_numbers),
+      cmocka_unit_test(lists_of_any_length),       cmocka_unit_test(loads_as_in_serving),
+      cmocka_unit_test(broken_lines_are_left_out), cmocka_unit_test(pages_may_fetch_and_run_nothing),
+      cmocka_unit_test(parses_what_it_reads)};
   return cmocka_run_group_tests(tests, make, drop);
 }

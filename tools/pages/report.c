@@ -132,20 +132,13 @@ static void load_bars(FILE *out, const json_t *layer) {
   free(demand);
 }
 
-enum { MOST_BARS = 1 << 18 }; /* of all layers together: more than that a browser would not like */
+enum { MOST_BARS = 1 << 18 }; /* of all layers of a routing: more than that a browser would not like */
 
-static void routing(FILE *out, const ch_history *h) {
-  const json_t *layers = json_object_get(h->eval, "layers"), *layer;
+static void layer_charts(FILE *out, const char *title, const char *about, const json_t *layers) {
+  const json_t *layer;
   size_t i, bars = 0;
   if (!json_array_size(layers)) return;
-  fputs("<h2>Routing, at the last evaluation</h2>\n", out);
-  if (json_is_true(json_object_get(h->eval, "looks_across_tokens")))
-    fputs(
-        "<p>The router chooses among all tokens of a batch, later ones included. The held-out loss above is measured "
-        "in the same "
-        "way, and is not the loss of writing text token by token: that is the causal one, routed by thresholds.</p>\n",
-        out);
-  fputs("<div class=charts>\n", out);
+  fprintf(out, "<h2>%s</h2>\n%s<div class=charts>\n", title, about);
   json_array_foreach(layers, i, layer) {
     bars += json_array_size(json_object_get(layer, "histogram")) + json_array_size(json_object_get(layer, "load")) + 64;
     if (bars > MOST_BARS) break;
@@ -154,6 +147,20 @@ static void routing(FILE *out, const ch_history *h) {
   }
   fputs("</div>\n", out);
   if (i < json_array_size(layers)) fprintf(out, "<p>Left out: %zu more layers.</p>\n", json_array_size(layers) - i);
+}
+
+static void routing(FILE *out, const ch_history *h) {
+  int across = json_is_true(json_object_get(h->eval, "looks_across_tokens"));
+  layer_charts(out, "Routing, at the last evaluation",
+               across ? "<p>The router chooses among all tokens of a batch, later ones included. The held-out loss "
+                        "above is measured in the same way, and is not the loss of writing text token by token: that "
+                        "is the causal one, routed by thresholds.</p>\n"
+                      : "",
+               json_object_get(h->eval, "layers"));
+  layer_charts(out, "Routing as in serving, at the last evaluation",
+               "<p>The same sequences without a look at other tokens: by thresholds or, where tokens choose, with "
+               "room for all.</p>\n",
+               json_object_get(json_object_get(h->eval, "threshold"), "layers"));
 }
 
 static void setting(void *context, const char *name, json_t *value) {
