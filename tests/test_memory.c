@@ -53,7 +53,7 @@ static double peak_of_children(void) {
   return (double)usage.ru_maxrss * 1024;
 }
 
-/* docs/training.md promises 3 %, of the configs that come with choir. Libraries of other versions take more or less,
+/* docs/training.md promises 3 % of nano's memory. Libraries of other versions take more or less,
  * and some kernels take back those pages of programs and libraries, 13 MiB in all, that nobody has used for a while. */
 static void plan_is_what_training_takes(void **state) {
   (void)state;

@@ -8,7 +8,7 @@
 
 enum {
   ROW_EDGE = 64,     /* a piece as short and narrow as this is not worth cutting: what is packed is used too seldom, */
-  COLUMN_EDGE = 128, /* and wide pieces are better than tall ones (docs/performance.md) */
+  COLUMN_EDGE = 128, /* and wide pieces are better than tall ones */
   ROW_STEP = 32,     /* pieces are multiples of the tiles that kernels work on */
   COLUMN_STEP = 64
 };
