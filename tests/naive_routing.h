@@ -170,6 +170,13 @@ static inline void naive_quantile_balanced(naive_routing *q, double factor) {
     }
 }
 
+/* Every token its K best of S: without thresholds, prices are 0. */
+static inline void naive_bias_balanced(naive_routing *q, double factor) {
+  naive_routing unpriced = *q;
+  unpriced.training = 0;
+  naive_quantile_balanced(&unpriced, factor);
+}
+
 /* Expert number `drawn` of those without a gate, K times for each token. */
 static inline void naive_random(naive_routing *q, double factor) {
   (void)factor;
@@ -317,6 +324,7 @@ static inline void naive_route(naive_routing *q) {
                      {"hash", naive_by_id},
                      {"dense", naive_by_id},
                      {"quantile_balanced", naive_quantile_balanced},
+                     {"bias_balanced", naive_bias_balanced},
                      {"random", naive_random},
                      {"kmeans", naive_kmeans},
                      {"global_topk", naive_global_topk},

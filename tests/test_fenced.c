@@ -34,6 +34,7 @@ static const variant variants[] = {
     {"switch_top1", "position=rope rope_fraction=0.5 qk_norm=true tied=false compute=bf16"},
     {"quantile_balanced", ""},
     {"quantile_balanced", "router.threshold_after=2"},
+    {"bias_balanced", ""},
     {"random", ""},
     {"random", "router.consistency_weight=0.1"},
     {"kmeans", ""},

@@ -269,6 +269,20 @@ static void test_means_and_prices(void **state) {
   assert_true(fabs(sum - 1) <= 1e-5 && fabs(sum_centred - 1) <= 1e-5);
 }
 
+/* Dearer where demand is above the mean, cheaper below it, unmoved at it. */
+static void bias_steps(void **state) {
+  (void)state;
+  const int demand[3] = {7, 3, 5};
+  real kept[3], fresh[3];
+  EVERYWHERE({
+    for (int i = 0; i < 3; i++) kept[i] = (real)0.5, fresh[i] = NAN;
+    x.ops->nudge(&x, &(ch_nudge_args){.e = 3, .rate = 0.25, .demand = demand, .price = kept});
+    x.ops->nudge(&x, &(ch_nudge_args){.e = 3, .fresh = 1, .rate = 0.25, .demand = demand, .price = fresh});
+  });
+  const real step[3] = {0.25, -0.25, 0};
+  for (int i = 0; i < 3; i++) assert_true(kept[i] == (real)0.5 + step[i] && fresh[i] == step[i]);
+}
+
 static double distance_to(const real *x, const real *centroid, int i) {
   double sum = 0;
   for (int j = 0; j < D; j++)
@@ -371,6 +385,7 @@ int main(void) {
                                      cmocka_unit_test(test_within),
                                      cmocka_unit_test(test_part_and_tally),
                                      cmocka_unit_test(test_means_and_prices),
+                                     cmocka_unit_test(bias_steps),
                                      cmocka_unit_test(test_kmeans),
                                      cmocka_unit_test(test_jitter_and_multiply)};
   return cmocka_run_group_tests(tests, set_up, NULL);

@@ -57,6 +57,33 @@ static void prices_balance_loads(void **state) {
   }
 }
 
+/* Step by step prices even out the loads; the gates stay the scores. */
+static void bias_balances_loads_in_steps(void **state) {
+  (void)state;
+  layer_case c = make("bias_balanced", 2048, 16);
+  ch_exec x;
+  real prices[16] = {0};
+  const double even = 2048.0 * 2 / 16;
+  skewed_scores(&c, 0.3);
+  test_ok(ch_exec_init(&x, test_backend(c.backend), c.compute, 1, c.threads));
+  test_ok(ch_exec_commit(&x));
+  c.thresholds = prices;
+  for (uint64_t step = 0; step < 600; step++) {
+    router_run(&c, NULL);
+    if (!step) assert_true(load_of(&c, 15) > 2 * even && load_of(&c, 0) < even / 4);
+    ch_route_args a = {.options = &c.options, .e = 16, .counts = &c.counts, .state = prices, .observed = step};
+    ch_router_find("bias_balanced")->observe(&x, &a);
+  }
+  for (int i = 0; i < 16; i++)
+    if (!(fabs(load_of(&c, i) / even - 1) < 0.2)) fail_msg("expert %d has %d of %g", i, load_of(&c, i), even);
+  for (int i = 0; i < 16; i++)
+    for (int s = c.record.expert_begin[i]; s < c.record.expert_begin[i + 1]; s++)
+      assert_true(c.record.slot_gate[s] == c.scores[c.record.slot_token[s] * 16 + i]);
+  assert_int_equal(ch_slots(&c.record), 2048 * 2);
+  ch_exec_free(&x);
+  done(&c);
+}
+
 /* With the batch's own prices kept, the other ways to route choose as training did; their mean is 1/e. */
 static void kept_prices_repeat_the_choice(void **state) {
   (void)state;
@@ -287,6 +314,7 @@ static void equal_tokens_share_a_centroid(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(prices_balance_loads),
+      cmocka_unit_test(bias_balances_loads_in_steps),
       cmocka_unit_test(kept_prices_repeat_the_choice),
       cmocka_unit_test(quantile_extremes),
       cmocka_unit_test(quantile_of_few_tokens),

@@ -30,7 +30,7 @@ typedef struct choir_router_options {
   int random_second;             /* "random_second": gshard_top2 keeps the second expert with probability 2 g2 */
   int group_size;                /* "group_size": tokens of pool "group" */
   int cap;                       /* "cap": b, experts that one token may have; 0: any number */
-  int experts_per_token;         /* "experts_per_token": K of quantile_balanced and random */
+  int experts_per_token;         /* "experts_per_token": K of quantile_balanced, bias_balanced and random */
   char solver[CHOIR_NAME_BYTES]; /* "solver": of capped_expert_choice, exact or dykstra */
   double solver_lambda;          /* "solver_lambda": weight of dykstra's entropy */
   int solver_iterations;         /* "solver_iterations": of dykstra, at most */
@@ -39,7 +39,8 @@ typedef struct choir_router_options {
   int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */
   int normalize_gates;           /* "normalize_gates": a token's gates are scaled to sum 1, as upcycling wants them */
   char score[CHOIR_NAME_BYTES];  /* "score": what logits X Wg become: softmax over experts, or sigmoid of each */
-  int64_t reserved[12];
+  double bias_rate;              /* "bias_rate": step of bias_balanced's prices */
+  int64_t reserved[11];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */

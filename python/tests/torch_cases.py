@@ -34,6 +34,7 @@ CASES = (
     ("gshard_top2", {}),
     ("quantile_balanced", {}),
     ("quantile_balanced", {"experts_per_token": 3, "normalize_gates": True}),
+    ("bias_balanced", {"experts_per_token": 3, "normalize_gates": True}),
     ("expert_choice", {"score": "sigmoid"}),
     ("gshard_top2", {"score": "sigmoid", "aux_loss_weight": 0}),
     ("base", {}),

@@ -125,6 +125,12 @@ static void price(ch_exec *x, const ch_price_args *a) {
   CH_LAUNCH(x, price, 1, .next = a->next, .beta = a->beta, .e = a->e);
 }
 
+static void nudge(ch_exec *x, const ch_nudge_args *a) {
+  if (ch_counting(x)) return;
+  CH_LAUNCH(x, nudge, ch_groups(a->e), .demand = a->demand, .price = a->price, .rate = a->rate, .e = a->e,
+            .fresh = a->fresh);
+}
+
 /* ---- gates ---- */
 
 static void gate(ch_exec *x, const ch_gate_args *a) {
@@ -261,6 +267,7 @@ void ch_device_fill_routing(ch_ops *ops) {
   ops->mean_cutoff = mean_cutoff;
   ops->running_mean = running_mean;
   ops->price = price;
+  ops->nudge = nudge;
   ops->gate = gate;
   ops->gate_backward = gate_backward;
   ops->normalize_gates = normalize_gates;

@@ -133,6 +133,8 @@ const ch_field ch_fields[] = {
      .word = "softmax",
      .words = scores,
      .help = "what a token's logits become: shares of 1 over experts, or a sigmoid of each by itself"},
+    {"model.router.bias_rate", CH_FIELD_NUMBER, ROUTER(bias_rate), 0, 0, 1, 1,
+     .help = "what the prices of bias_balanced move by after each step"},
     {"train.sequence_length", CH_FIELD_INTEGER, TRAIN(sequence_length), 0, 1, 1 << 20,
      .help = "T, tokens of one sequence"},
     {"train.batch_sequences", CH_FIELD_INTEGER, TRAIN(batch_sequences), 0, 1, 1 << 20,

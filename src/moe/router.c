@@ -16,6 +16,7 @@
   row(hash) \
   row(dense) \
   row(quantile_balanced) \
+  row(bias_balanced) \
   row(random) \
   row(kmeans) \
   row(global_topk) \

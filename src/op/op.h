@@ -335,6 +335,7 @@ typedef struct {
   op(balance, ch_balance_args)                    /* valid, choice, score -> loss */                               \
   op(balance_backward, ch_balance_args)           /* valid, choice, score -> dscore_acc */                         \
   op(price, ch_price_args)                        /* beta, next -> beta */                                         \
+  op(nudge, ch_nudge_args)                        /* demand, price -> price */                                     \
   op(half_squares, ch_half_squares_args)          /* w -> half */                                                  \
   op(kmeans, ch_kmeans_args)                      /* record, valid, x, logits, half, centroid -> centroid */       \
   op(loads, ch_loads_args)                        /* record -> demand */                                           \

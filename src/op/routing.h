@@ -188,6 +188,15 @@ typedef struct {
   real CH_DEV *beta;       /* [e] */
 } ch_price_args;
 
+/* Balance by a bias (Wang et al. 2024, 2408.15664): price[i] += rate * sign(demand[i] - mean demand), so an expert that
+ * more tokens than the mean asked for becomes dearer. With `fresh`, what price holds counts as 0. */
+typedef struct {
+  int e, fresh;
+  double rate;
+  const int CH_DEV *demand; /* [e] */
+  real CH_DEV *price;       /* [e] */
+} ch_nudge_args;
+
 /* Half the squared length of every column: half[i] = |w[.,i]|^2 / 2. */
 typedef struct {
   int d, e;

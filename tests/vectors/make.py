@@ -51,7 +51,7 @@ def save(path, tensors, metadata=None):
 
 
 UNLEARNED = ("hash", "dense", "random")
-KEEPS_THRESHOLDS = ("expert_choice", "capped_expert_choice", "quantile_balanced", "global_topk")
+KEEPS_THRESHOLDS = ("expert_choice", "capped_expert_choice", "quantile_balanced", "bias_balanced", "global_topk")
 
 
 def case(router, c=1, pool="batch", T=0, logits=0, aux=0.0):
@@ -197,6 +197,7 @@ CAPACITY, BALANCE = ("capacity_factor", "eval_capacity_factor"), ("aux_loss_weig
 TAKES = {"expert_choice": (*CAPACITY, "pool"), "capped_expert_choice": (*CAPACITY, "pool", "cap"),
          "global_topk": (*CAPACITY, "cap"), "gshard_top2": (*CAPACITY, *BALANCE, "random_second"),
          "switch_top1": (*CAPACITY, *BALANCE, "jitter"), "quantile_balanced": ("experts_per_token",),
+         "bias_balanced": ("experts_per_token",),
          "random": ("experts_per_token",)}
 
 
@@ -298,6 +299,12 @@ def make_assigned_models(out):
         write_model(out, rng, s, tokens, {**o, "training": 0})
 
 
+def make_bias_balanced(out):
+    rng = np.random.default_rng(11)
+    s, tokens = model_sizes(), torch.tensor(np.load(out / "tokens.npy").astype(np.int64))
+    write_model(out, rng, s, tokens, {**token_case("bias_balanced"), "training": 0})
+
+
 def make_pools(out):
     """Expert choice by position and group: matrices of scores, and layers with all their gradients."""
     rng = np.random.default_rng(7)
@@ -359,5 +366,6 @@ def make_optimizers(out):
 if __name__ == "__main__":
     directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     directory.mkdir(parents=True, exist_ok=True)
-    for make in (make_routers, make_layer, make_model, make_token_routers, make_assigned_models, make_pools, make_optimizers):
+    for make in (make_routers, make_layer, make_model, make_token_routers, make_bias_balanced, make_assigned_models, make_pools,
+                 make_optimizers):
         make(directory)

@@ -189,7 +189,10 @@ def route(o, scores, valid=None, tokens=None, thresholds=None):
     router = {"expert_choice": expert_choice, "gshard_top2": token_choice, "switch_top1": token_choice,
               "kmeans": kmeans, "global_topk": global_topk, "capped_expert_choice": capped_expert_choice,
               "base": base}.get(o["router"])
-    if o["router"] == "quantile_balanced":
+    if o["router"] == "bias_balanced":  # every token takes the K best of S - beta; prices are never solved for
+        prices = torch.zeros(e) if thresholds is None else thresholds
+        held, gate, demand, aux, capacity = quantile_balanced(scores, live, o, prices)
+    elif o["router"] == "quantile_balanced":
         held, gate, demand, aux, capacity = quantile_balanced(scores, live, o, thresholds)
     elif o["router"] == "random":
         held, gate, demand, aux, capacity = random_experts(scores, live, o, tokens)
@@ -246,13 +249,15 @@ def transformer(p, tokens, o, s, causal=False):
         if l % 2:
             w1, w2, router = p[f"{at}.moe.experts.w1"], p[f"{at}.moe.experts.w2"], p.get(f"{at}.moe.router.weight")
             scores = torch.ones(len(y), len(w1)) if router is None else torch.softmax(y @ router, 1)
+            if o["router"] == "bias_balanced":
+                scores = torch.sigmoid(y @ router)
             if causal and "c" in o:
                 o = {**o, "c": float(scores.shape[1])}  # where tokens choose: room for all
             if o["router"] == "base":
                 scores = y @ router
             if o["router"] == "kmeans":
                 scores = y @ router - (router * router).sum(0) / 2
-            prices = p.get(f"{at}.moe.thresholds") if causal or o["router"] == "quantile_balanced" else None
+            prices = p.get(f"{at}.moe.thresholds") if causal or o["router"].endswith("_balanced") else None
             gates, more, _ = route({**o, "layer": l}, scores, None, tokens, prices)
             x, aux = x + experts(y, w1, w2, gates), aux + more
         else:

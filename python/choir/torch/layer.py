@@ -23,7 +23,7 @@ class MoE(nn.Module):
 
     In eval mode tokens still compete within the batch: docs/causality.md says what that means for a language model.
     `causal=True` looks at no other token: routers that cut by rank go by thresholds, running means that training keeps
-    in the buffer `thresholds` (quantile_balanced, whose thresholds are prices, does in any case); those with room for
+    in the buffer `thresholds` (quantile_balanced and bias_balanced, whose thresholds are prices, do in any case); those with room for
     some have room for all. Buffers are in the state_dict.
 
     group: a torch.distributed group over whose processes the pool of expert_choice extends. layer: a number that makes
@@ -144,11 +144,16 @@ class MoE(nn.Module):
 
     @torch.no_grad()
     def _observe(self, rows: Tensor, valid, logits: Tensor, routing: request.Routing) -> None:
-        """The bias-corrected running mean of cut-offs (docs/design.md, section 4), or of each centroid's tokens."""
+        """The bias-corrected running mean of cut-offs (docs/design.md, section 4), or of each centroid's tokens; prices
+        of bias_balanced move by a step."""
         if routing.cutoffs is None and self.router_name != "kmeans":
             return
         self.observed += 1
         self._no_thresholds = False
+        if self.router_name == "bias_balanced":
+            above = routing.demand * len(routing.demand) - routing.demand.sum()
+            self.thresholds += self.options.bias_rate * torch.sign(above).to(self.thresholds.dtype)
+            return
         decay = self.options.decay
         weight = (1 - decay) / (1 - decay ** self.observed.double())
         if self.router_name == "kmeans":

@@ -64,7 +64,7 @@ class Request(NamedTuple):
     sequence_length: int
     training: bool
     causal: bool  # look at no other token
-    thresholds: Optional[Tensor]  # [e] or the prices of quantile_balanced
+    thresholds: Optional[Tensor]  # [e] or the prices of quantile_balanced, bias_balanced
     layer: int = 0
     group: Any = None
 
@@ -114,6 +114,7 @@ OPTIONS = (
     ),
     "consistency_weight",
     "score",
+    "bias_rate",
 )
 
 

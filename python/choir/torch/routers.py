@@ -124,6 +124,11 @@ def _quantile_balanced(q: Request) -> dict:
     return {**_best_alone(q, q.scores - prices, K), "cutoffs": prices}
 
 
+def _bias_balanced(q: Request) -> dict:
+    prices = torch.zeros_like(q.scores[0]) if q.thresholds is None else q.thresholds.to(q.scores.dtype)
+    return {**_best_alone(q, q.scores - prices, q.options.experts_per_token), "cutoffs": prices}
+
+
 def _base(q: Request) -> dict:
     if not q.training:
         return _best_alone(q, q.logits)
@@ -147,6 +152,7 @@ CHOOSE: dict[str, Callable[[Request], dict]] = {
     "switch_top1": _switch_top1,
     "gshard_top2": _gshard_top2,
     "quantile_balanced": _quantile_balanced,
+    "bias_balanced": _bias_balanced,
     "base": _base,
     "kmeans": lambda q: _best_alone(q, q.logits),
     "hash": lambda q: _placed(q, (q.tokens.long() % q.scores.shape[1])[:, None], q.everybody),
@@ -226,7 +232,7 @@ def route(
         raise ArgumentError(f"scores has shape {tuple(scores.shape)}; it must be [tokens, experts]")
     if scores.shape[0] < 1:
         raise ArgumentError("scores has 0 tokens; there must be at least 1")
-    if thresholds is not None and router not in (*BY_THRESHOLDS, "quantile_balanced"):
+    if thresholds is not None and router not in (*BY_THRESHOLDS, "quantile_balanced", "bias_balanced"):
         raise ArgumentError(f"router '{router}' keeps no thresholds to route by")
     made = options_of(router, scores.shape[1], **options)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))

@@ -17,7 +17,7 @@ void ch_ref_fill_dropout(ch_ops *ops);
 void ch_ref_fill_gather(ch_ops *ops); /* gather, combine, embedding */
 void ch_ref_fill_select(ch_ops *ops);
 void ch_ref_fill_choices(ch_ops *ops);   /* best, draw, sample_second, place */
-void ch_ref_fill_threshold(ch_ops *ops); /* follow, threshold, within, mean_cutoff, running_mean, price */
+void ch_ref_fill_threshold(ch_ops *ops); /* follow, threshold, within, mean_cutoff, running_mean, price, nudge */
 void ch_ref_fill_gate(ch_ops *ops);      /* gate, normalize_gates, balance */
 void ch_ref_fill_record(ch_ops *ops);    /* collect, loads, index, part, tally */
 void ch_ref_fill_kmeans(ch_ops *ops);    /* half_squares, kmeans */

@@ -125,6 +125,16 @@ static void price(ch_exec *x, const ch_price_args *a) {
   for (int i = 0; i < a->e; i++) beta[i] = (real)((double)beta[i] - (sum - 1) / a->e);
 }
 
+static void nudge(ch_exec *x, const ch_nudge_args *a) {
+  if (ch_counting(x)) return;
+  int64_t sum = 0;
+  for (int i = 0; i < a->e; i++) sum += a->demand[i];
+  for (int i = 0; i < a->e; i++) {
+    int64_t more = (int64_t)a->demand[i] * a->e - sum;
+    a->price[i] = (real)((a->fresh ? 0 : (double)a->price[i]) + a->rate * (double)((more > 0) - (more < 0)));
+  }
+}
+
 void ch_ref_fill_threshold(ch_ops *ops) {
   ops->follow = follow;
   ops->threshold = threshold;
@@ -132,4 +142,5 @@ void ch_ref_fill_threshold(ch_ops *ops) {
   ops->mean_cutoff = mean_cutoff;
   ops->running_mean = running_mean;
   ops->price = price;
+  ops->nudge = nudge;
 }

@@ -17,7 +17,7 @@
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
   row(running_mean) row(best) row(draw) row(sample_second) row(copy_choices) row(place) row(list_chosen) row(sum_counts) \
   row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
-  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(price) row(half_squares) \
+  row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(price) row(nudge) row(half_squares) \
   row(kmeans_reseed) row(kmeans_move) row(loads) row(index_count) row(index_fill) row(part_count) \
   row(part_fill) row(tally)
 
@@ -184,6 +184,8 @@ typedef struct { balance_ptrs(FIELD) I32 n, e; } balance_args;
 typedef struct { balance_backward_ptrs(FIELD) F64 scale; I32 n, e; } balance_backward_args;
 #define price_ptrs(p) p(next) p(beta)
 typedef struct { price_ptrs(FIELD) I32 e; } price_args;
+#define nudge_ptrs(p) p(demand) p(price)
+typedef struct { nudge_ptrs(FIELD) F64 rate; I32 e, fresh; } nudge_args;
 #define half_squares_ptrs(p) p(w) p(halves)
 typedef struct { half_squares_ptrs(FIELD) I32 d, e; } half_squares_args;
 #define kmeans_reseed_ptrs(p) p(begin) p(valid) p(x) p(logits) p(halves) p(centroid) p(distance)

@@ -104,3 +104,12 @@ KERNEL(price) {
     for (int i = 0; i < a.e; i++) beta[i] = (float)(beta[i] - (sum - 1) / a.e);
   }
 }
+
+KERNEL(nudge) {
+  GLOBAL const int *demand = P(int, demand);
+  EACH(i, a.e) {
+    I64 more = (I64)demand[i] * a.e;
+    for (int j = 0; j < a.e; j++) more -= demand[j];
+    P(float, price)[i] = (float)((a.fresh ? 0 : (double)P(float, price)[i]) + a.rate * ((more > 0) - (more < 0)));
+  }
+}

@@ -1,0 +1,39 @@
+/* Balance by a bias, without an auxiliary loss (Wang et al. 2024, 2408.15664; DeepSeek-V3): every token takes its K best
+ * experts of S - beta, and behind each step the price beta of an expert rises by bias_rate where more tokens than the
+ * mean asked for it, and falls where fewer did. Prices decide who is chosen and nothing else: the gate is the raw score.
+ * A step reads the prices of the steps before it, so no token looks at another, in training and in use. */
+#include "moe/routers/token_choice.h"
+
+static void route(ch_exec *x, const ch_route_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
+  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = a->counts->cutoff});
+  ch_choices_best(x, a, a->scores, a->thresholds, &c);
+  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_router_gates_from_scores(x, a);
+  ch_arena_release(&x->scratch, mark);
+}
+
+static void observe(ch_exec *x, const ch_route_args *a) {
+  x->ops->nudge(x, &(ch_nudge_args){.e = a->e,
+                                    .fresh = !a->observed,
+                                    .rate = a->options->bias_rate,
+                                    .demand = a->counts->demand,
+                                    .price = a->state});
+}
+
+const ch_router ch_router_bias_balanced = {
+    .name = "bias_balanced",
+    .summary = "each token takes its K best experts at prices that rise with demand, step by step (Wang et al. 2024)",
+    .reads = CH_READS_SCORES,
+    .looks = CH_LOOKS_NOWHERE,
+    .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(experts_per_token) |
+               CH_ROUTER_TAKES(bias_rate),
+    .defaults = {CH_ROUTER_DEFAULTS_OF("bias_balanced", 2, "sigmoid"), .capacity_factor = 1},
+    .check = ch_per_token_check,
+    .max_slots = ch_per_token_max_slots,
+    .route = route,
+    .observe = observe,
+    .backward = ch_router_gates_backward,
+    .gates_are_scores = 1,
+};
