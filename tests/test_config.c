@@ -20,8 +20,7 @@ static int parse(choir_config *config, const char *model, const char *train, con
 }
 
 static void refused_at(int code, const char *const *parts, const char *file, int line) {
-  if (!code) fprintf(stderr, "%s:%d: accepted\n", file, line);
-  if (!code) _fail(file, line);
+  if (!code) fprintf(stderr, "%s:%d: accepted\n", file, line), _fail(file, line);
   for (; *parts; parts++)
     if (!strstr(choir_error_message(), *parts)) {
       fprintf(stderr, "%s:%d: '%s' is not in '%s'\n", file, line, *parts, choir_error_message());
@@ -34,9 +33,8 @@ static void defaults_are_the_design(void **state) {
   (void)state;
   choir_config c;
   test_ok(parse(&c, "", "", ""));
-  assert_string_equal(c.model.router.name, "expert_choice");
-  assert_string_equal(c.model.router.pool, "batch");
-  assert_true(c.model.router.capacity_factor == 2);
+  const choir_router_options *o = &c.model.router;
+  assert_true(!strcmp(o->name, "expert_choice") && !strcmp(o->pool, "batch") && o->capacity_factor == 2);
   assert_int_equal(c.model.moe_every, 2);
   assert_int_equal(c.model.rel_buckets, 32);
   assert_int_equal(c.model.rel_max_distance, 128);
@@ -242,10 +240,10 @@ static void check_router_option(const ch_router *router, int number) {
   choir_layer *layer;
   test_ok(choir_config_set(&c, option, value));
   choir_layer_options o = {.tokens = 32, .d_model = 2, .d_hidden = 2, .experts = 2, .router = c.model.router};
-  int codes[] = {choir_config_check(&c), CHOIR_OK, CHOIR_OK};
-  if (taken && codes[0]) assert_null(strstr(choir_error_message(), "but router"));
+  int code = choir_config_check(&c);
+  if (taken && code) assert_null(strstr(choir_error_message(), "but router"));
   if (taken) return;
-  refused(codes[0], option, value, router->name, "does not take it");
+  refused(code, option, value, router->name, "does not take it");
   choir_route_request request = {.options = &c.model.router, .n = 32, .e = 2, .scores = score, .is_logits = 1};
   refused(choir_route(&request, gate, NULL), option, value, router->name);
   request.thresholds = score;

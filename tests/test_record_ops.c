@@ -378,15 +378,10 @@ static void test_jitter_and_multiply(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_threshold),
-                                     cmocka_unit_test(test_follow),
-                                     cmocka_unit_test(test_collect),
-                                     cmocka_unit_test(test_select_with_stride),
-                                     cmocka_unit_test(test_within),
-                                     cmocka_unit_test(test_part_and_tally),
-                                     cmocka_unit_test(test_means_and_prices),
-                                     cmocka_unit_test(bias_steps),
-                                     cmocka_unit_test(test_kmeans),
-                                     cmocka_unit_test(test_jitter_and_multiply)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_threshold),          cmocka_unit_test(test_follow), cmocka_unit_test(test_collect),
+      cmocka_unit_test(test_select_with_stride), cmocka_unit_test(test_within), cmocka_unit_test(test_part_and_tally),
+      cmocka_unit_test(test_means_and_prices),   cmocka_unit_test(bias_steps),  cmocka_unit_test(test_kmeans),
+      cmocka_unit_test(test_jitter_and_multiply)};
   return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -27,8 +27,7 @@ typedef enum {
 #define CH_ROUTER_OPTIONS(row)                                                                                 \
   row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)    \
       row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
-          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) \
-          row(bias_rate)
+          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER

@@ -1,7 +1,7 @@
-/* Balance by a bias, without an auxiliary loss (Wang et al. 2024, 2408.15664; DeepSeek-V3): every token takes its K best
- * experts of S - beta, and behind each step the price beta of an expert rises by bias_rate where more tokens than the
- * mean asked for it, and falls where fewer did. Prices decide who is chosen and nothing else: the gate is the raw score.
- * A step reads the prices of the steps before it, so no token looks at another, in training and in use. */
+/* Balance by a bias, without an auxiliary loss (Wang et al. 2024, 2408.15664; DeepSeek-V3): every token takes its K
+ * best experts of S - beta, and behind each step the price beta of an expert rises by bias_rate where more tokens than
+ * the mean asked for it, and falls where fewer did. Prices decide who is chosen and nothing else: the gate is the raw
+ * score. A step reads the prices of the steps before it, so no token looks at another, in training and in use. */
 #include "moe/routers/token_choice.h"
 
 static void route(ch_exec *x, const ch_route_args *a) {
