@@ -64,6 +64,7 @@ static int collect(int count, const char *const *operands, cli_files *files, cho
   if (!list->count) {
     if (!count) return cli_usage("no files; usage: choir data build ... FILE... (or --source)");
     sources[0].name = strdup("text");
+    if (!sources[0].name) return cli_fail_with("no memory for the name of a source");
     for (int i = 0; i < count && !status; i++) status = cli_files_add(files, operands[i], o.pattern);
     if (!status) status = cli_files_end(files);
   }

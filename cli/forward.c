@@ -89,8 +89,10 @@ static int forward(choir_model *model, const char *path, const ch_npy *tokens) {
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
   gradients g = {0};
-  if (choir_ranks_agree(cli_ranks(), o.logits && !logits ? CHOIR_ERROR_MEMORY : CHOIR_OK))
+  if (choir_ranks_agree(cli_ranks(), o.logits && !logits ? CHOIR_ERROR_MEMORY : CHOIR_OK)) {
+    free(logits);
     return cli_fail_with("no memory for the logits: %s", cli_bytes((double)B * T * V * (double)sizeof *logits));
+  }
   double start = cli_seconds();
   int code = choir_model_forward(model, B, T, tokens->data, logits, o.gradients != NULL, &result), status = 0;
   if (code == CHOIR_ERROR_ARGUMENT) /* their number or a value */

@@ -41,6 +41,7 @@ KINDS = {
         {**MOE, "router.name": "capped_expert_choice", "router.cap": 2, "router.capacity_factor": 2},
     ),
     "quantile": (("Glm4MoeForCausalLM", "glm4moe"), {**MOE, "router.name": "quantile_balanced"}),
+    "bias": (("Glm4MoeForCausalLM", "glm4moe"), {**MOE, "router.name": "bias_balanced"}),
     "switch": (
         ("Glm4MoeForCausalLM", "glm4moe"),
         {**MOE, "router.name": "switch_top1", "router.aux_loss_weight": 0},

@@ -10,7 +10,8 @@
 
 static const char threshold[] = "threshold", adaptive[] = "adaptive";
 
-/* Thresholds start at 0 and no observed cut-off leaves them all there. values: [e] */
+/* Thresholds start at 0 and no observed cut-off leaves them all there. Where tokens choose, thresholds are prices, and
+ * prices of 0 are as good as others. values: [e] */
 static int check_layers(const choir_model *model, real *values) {
   for (int l = 0; l < model->config.model.layers; l++) {
     const ch_param *p = model->net.block[l].thresholds;
@@ -27,6 +28,7 @@ static int check_layers(const choir_model *model, real *values) {
 }
 
 static int check_thresholds(const choir_model *model) {
+  if (ch_router_choices(&model->config.model.router)) return CHOIR_OK;
   real *values = reallocarray(NULL, (size_t)model->config.model.experts, sizeof *values);
   if (!values) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d thresholds", model->config.model.experts);
   int code = check_layers(model, values);

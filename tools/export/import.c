@@ -58,12 +58,6 @@ static void copy(const choir_tensor *t, int turned, double factor, int64_t rows,
       out[r * columns + c] = (float)(factor * value_at(t, turned ? c * rows + r : r * columns + c));
 }
 
-/* Prices of a router that adds nothing to scores: too small to change one, and not 0, which says that no training has
- * set them. */
-static void no_prices(int64_t count, float *out) {
-  for (int64_t i = 0; i < count; i++) out[i] = 1e-30f;
-}
-
 static int fill(job *j, const ch_param *p, float *out) {
   const ch_export_row *row = ch_export_find(p->name);
   const choir_tensor *t = NULL;
@@ -71,7 +65,10 @@ static int fill(job *j, const ch_param *p, float *out) {
   int bias = row->role == CH_ROLE_BIAS, turned = row->turned;
   int64_t blocks = p->dims == 3 ? p->shape[0] : 1, columns = p->shape[p->dims - 1],
           rows = p->dims > 1 ? p->shape[p->dims - 2] : 1;
-  if (bias && j->kind != CH_KIND_GLM4_MOE) return no_prices(p->whole, out), CHOIR_OK;
+  if (bias && j->kind != CH_KIND_GLM4_MOE) { /* nothing is added to scores */
+    memset(out, 0, (size_t)p->whole * sizeof *out);
+    return CHOIR_OK;
+  }
   double factor = bias ? -1 : !strcmp(row->from, "moe.experts.w2") ? j->gate_scale : 1;
   for (int64_t block = 0; block < blocks; block++) {
     CH_TRY(

@@ -197,7 +197,7 @@ static int read_rope(const json_t *root, const char *name, ch_kind k, choir_conf
   return choir_config_set(config, "model.position", "rope");
 }
 
-/* Tokens take their K best of score + bias, which are the prices of quantile_balanced, its sign turned. */
+/* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
 static int read_moe(const json_t *root, const char *name, ch_kind k, choir_config *config, double *gate_scale) {
   const char *experts = k == CH_KIND_GLM4_MOE                                            ? "n_routed_experts"
                         : k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts") ? "num_experts"
@@ -251,7 +251,7 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(choir_config_set(config, "model.moe_every", "0"));
   CH_TRY(choir_config_set(config, "model.experts", "1"));
   CH_TRY(choir_config_set(config, "model.activation", "swiglu"));
-  CH_TRY(choir_config_set(config, "model.router.name", "quantile_balanced"));
+  CH_TRY(choir_config_set(config, "model.router.name", "bias_balanced"));
   CH_TRY(choir_config_set(config, "model.head_scale", "1"));
   CH_TRY(choir_config_set(config, "train.batch_sequences", "8"));
   CH_TRY(read_sizes(root, name, k, config));
