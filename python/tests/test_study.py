@@ -129,6 +129,17 @@ class Whole(unittest.TestCase):
         self.assertIn("4 of 4 end points", study("status", "whole")[0])
         self.assertIn("report.html", study("report", "whole")[0])
 
+    def test_a_damaged_study_is_named(self):
+        file = testing.run().parent / "whole" / "two-scale" / "study.json"
+        kept = json.loads(file.read_text())
+        without = {**kept, "data_facts": {"hash": "1"}}
+        for damaged in ([], {"format": "choir-study"}, {**kept, "seeds": "4"}, {**kept, "format": "x"}, without):
+            file.write_text(json.dumps(damaged))
+            _, errors, status = study("status", "whole")
+            self.assertEqual(status, 1, errors)
+            self.assertRegex(errors, "^choir study: .*study.json: ")
+        file.write_text(json.dumps(kept))
+
     def test_damaged_times_are_named(self):
         file = testing.run().parent / "whole" / "two-scale" / "time.json"
         whole = file.read_text()

@@ -17,7 +17,7 @@ from .errors import StudyError
 from .lane import Lane, end_config
 from .program import Runner
 from .recipe import Arm
-from .store import Store, differences
+from .store import Store
 
 
 @dataclasses.dataclass
@@ -164,9 +164,7 @@ class Study:
     def open(cls, own: pathlib.Path) -> Study:
         path = own / "study.json"
         kept = recipes.read(path)
-        wanted = {"format": "choir-study"}
-        if not isinstance(kept, dict) or differences(wanted, {"format": kept.get("format")}):
-            raise StudyError(f"{path}: is not the file of a study")
+        recipes.check(path, kept, "study.schema.json")
         recipes.check(path, kept["recipe"], "recipe.schema.json")
         recipes.check(path, {"scale": {k: v for k, v in kept["scale"].items() if k != "name"}}, "scale.schema.json")
         return cls(
