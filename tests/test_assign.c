@@ -81,6 +81,7 @@ static void run(assignment *c) {
                                     .solver = c->solver,
                                     .lambda = 0.001,
                                     .iterations = c->iterations ? c->iterations : 100,
+                                    .stages = 1,
                                     .valid = c->valid,
                                     .score = c->score,
                                     .record = &r,

@@ -49,6 +49,8 @@ static void refuses_by_name_and_value(void **state) {
   refused(o, "solver_lambda is ");
   o = good, o.solver_iterations = 0;
   refused(o, "solver_iterations is ");
+  o = good, strcpy(o.solver, "dykstra"), o.solver_iterations = 3, o.solver_stages = 4;
+  refused(o, "solver_stages is 4, and solver_iterations 3");
   o = good, strcpy(o.pool, "sequense");
   refused(o, "did you mean 'sequence'");
 }
@@ -161,11 +163,34 @@ static void certificates_add_up(void **state) {
   done(&c);
 }
 
+/* Where one weight of the entropy gets nowhere in 100 rounds, stages of falling ones do. */
+static void stages_get_nearer(void **state) {
+  (void)state;
+  enum { TOKENS = 1024, EXPERTS = 64 };
+  float *logits = malloc(sizeof(float) * TOKENS * EXPERTS), *gates = malloc(sizeof(float) * TOKENS * EXPERTS);
+  ch_rng rng = ch_rng_make(9, CH_STREAM_TEST, 1);
+  for (uint64_t j = 0; j < TOKENS * EXPERTS; j++) logits[j] = (float)ch_rng_normal(rng, j);
+  choir_router_options o = router_options("capped_expert_choice");
+  choir_route_request request = {.options = &o, .n = TOKENS, .e = EXPERTS, .scores = logits, .is_logits = 1};
+  int64_t over[2], rounds[2];
+  strcpy(o.solver, "dykstra");
+  for (int i = 0; i < 2; i++) {
+    choir_route_stats stats;
+    o.solver_stages = i ? 20 : 1;
+    test_ok(choir_route(&request, gates, &stats));
+    over[i] = stats.certificate.over_cap, rounds[i] = stats.certificate.iterations;
+    choir_route_stats_free(&stats);
+  }
+  if (!(over[1] < over[0] / 2)) fail_msg("%d over with one stage, %d with 20", (int)over[0], (int)over[1]);
+  assert_true(rounds[0] == 100 && rounds[1] >= 20 && rounds[1] <= 100);
+  free(logits), free(gates);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(refuses_by_name_and_value),     cmocka_unit_test(padding_lowers_k),
       cmocka_unit_test(instruction_sets_choose_alike), cmocka_unit_test(its_prices_repeat_the_choice),
-      cmocka_unit_test(certificates_add_up),
+      cmocka_unit_test(certificates_add_up),           cmocka_unit_test(stages_get_nearer),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,8 +44,7 @@ static void defaults_are_the_design(void **state) {
   assert_int_equal(c.train.constant_steps, 10000);
   assert_int_equal(c.train.cooldown_steps, 0); /* runs of before there was one resume as they were */
   assert_string_equal(c.train.compute, "fp32");
-  assert_int_equal(c.train.seed, 1);
-  assert_int_equal(c.train.accumulate, 1);
+  assert_true(c.train.seed == 1 && c.train.accumulate == 1);
   choir_config fresh;
   choir_config_default(&fresh);
   refused(choir_config_check(&fresh), "model.layers", "missing");
@@ -203,6 +202,7 @@ static const char *const other_values[][2] = {{"capacity_factor", "1.5"},
                                               {"solver", "dykstra"},
                                               {"solver_lambda", "0.5"},
                                               {"solver_iterations", "7"},
+                                              {"solver_stages", "7"},
                                               {"consistency_weight", "0.5"},
                                               {"decay", "0.5"},
                                               {"threshold_after", "7"},

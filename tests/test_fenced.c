@@ -42,6 +42,7 @@ static const variant variants[] = {
     {"capped_expert_choice", ""},
     {"capped_expert_choice", "router.pool=position batch_sequences=8"},
     {"capped_expert_choice", "router.solver=dykstra"},
+    {"capped_expert_choice", "router.solver=dykstra router.solver_stages=4"},
     {"base", ""},
 };
 enum { VARIANTS = sizeof variants / sizeof *variants };

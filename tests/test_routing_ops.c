@@ -265,6 +265,7 @@ static void test_exchange(void **state) {
 typedef struct {
   int n, e, k, b, iterations, masked;
   double lambda;
+  int warm;
 } dykstra_case;
 
 /* Out: alpha, beta, A, loads, experts of tokens, iterations. */
@@ -276,10 +277,12 @@ static void run_dykstra(ch_exec *x, const void *context, real *out) {
   uint8_t *valid = malloc((size_t)c->n);
   int done = -1;
   for (int t = 0; t < c->n; t++) valid[t] = t % 5 != 1 && (t < 128 || t >= 256);
+  for (int i = 0; i < c->n + c->e && c->warm; i++) out[i] = (real)(0.01 * (i % 7));
   x->ops->dykstra(x, &(ch_dykstra_args){.n = c->n,
                                         .e = c->e,
                                         .k = c->k,
                                         .b = c->b,
+                                        .warm = c->warm,
                                         .lambda = c->lambda,
                                         .tolerance = 1e-4,
                                         .iterations = c->iterations,
@@ -301,8 +304,11 @@ static void run_dykstra(ch_exec *x, const void *context, real *out) {
 
 static void test_dykstra(void **state) {
   (void)state;
-  static const dykstra_case sizes[] = {
-      {40, 5, 16, 3, 3, 0, 0.01}, {300, 17, 20, 2, 20, 1, 0.02}, {130, 33, 4, 1, 10, 0, 0.1}, {20, 1, 7, 1, 5, 0, 1}};
+  static const dykstra_case sizes[] = {{40, 5, 16, 3, 3, 0, 0.01, 0},
+                                       {300, 17, 20, 2, 20, 1, 0.02, 0},
+                                       {300, 17, 20, 2, 20, 1, 0.02, 1},
+                                       {130, 33, 4, 1, 10, 0, 0.1, 0},
+                                       {20, 1, 7, 1, 5, 0, 1, 0}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
     const dykstra_case *c = &sizes[i];
     test_variants_of_cpu("dykstra", run_dykstra, c, TEST_PARTS(c->n, c->e, c->n * c->e, c->e, c->n, 1), 2e-3);
@@ -314,7 +320,7 @@ static void test_dykstra_converges(void **state) {
   (void)state;
   enum { SIZE = 300, EXPERTS = 8, K_ = 60, B = 2 };
   static real out[SIZE + EXPERTS + SIZE * EXPERTS + EXPERTS + SIZE + 1];
-  const dykstra_case c = {SIZE, EXPERTS, K_, B, 2000, 0, 0.05};
+  const dykstra_case c = {SIZE, EXPERTS, K_, B, 2000, 0, 0.05, 0};
   const char *const backends[] = {"reference", "cpu"};
   for (int backend = 0; backend < 2; backend++) {
     TEST_EXEC(backends[backend], CH_COMPUTE_FP32, 2, { run_dykstra(&x, &c, out); });

@@ -40,7 +40,8 @@ typedef struct choir_router_options {
   int normalize_gates;           /* "normalize_gates": a token's gates are scaled to sum 1, as upcycling wants them */
   char score[CHOIR_NAME_BYTES];  /* "score": what logits X Wg become: softmax over experts, or sigmoid of each */
   double bias_rate;              /* "bias_rate": step of bias_balanced's prices */
-  int64_t reserved[11];
+  int solver_stages;             /* "solver_stages": of dykstra, from a large weight of the entropy down to its own */
+  int64_t reserved[10];
 } choir_router_options;
 
 typedef struct choir_model_config { /* JSON object "model" */

@@ -113,6 +113,7 @@ class Models(TorchTest):
             ("capped_expert_choice", {"router.cap": 2}),
             ("global_topk", {"router.cap": 3}),
             ("quantile_balanced", {}),
+            ("bias_balanced", {}),
             ("base", {}),
             ("hash", {}),
             ("random", {}),

@@ -119,6 +119,8 @@ const ch_field ch_fields[] = {
      .help = "weight of the entropy that solver dykstra adds"},
     {"model.router.solver_iterations", CH_FIELD_INTEGER, ROUTER(solver_iterations), 0, 1, 1 << 20,
      .help = "iterations of solver dykstra, at most"},
+    {"model.router.solver_stages", CH_FIELD_INTEGER, ROUTER(solver_stages), 0, 1, 100,
+     .help = "stages of solver dykstra, each with a smaller entropy: the iterations are shared among them"},
     {"model.router.consistency_weight", CH_FIELD_NUMBER, ROUTER(consistency_weight), 0, 0, 1e3,
      .help = "weight of the consistency loss of router random"},
     {"model.router.decay", CH_FIELD_NUMBER, ROUTER(decay), 0, 0, 0.999999999,

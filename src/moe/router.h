@@ -24,10 +24,11 @@ typedef enum {
 } ch_router_looks;
 
 /* The options that not every router takes: fields of choir_router_options. */
-#define CH_ROUTER_OPTIONS(row)                                                                                 \
-  row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)    \
-      row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations) \
-          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate)
+#define CH_ROUTER_OPTIONS(row)                                                                                   \
+  row(capacity_factor) row(eval_capacity_factor) row(pool) row(group_size) row(aux_loss_weight) row(jitter)      \
+      row(random_second) row(cap) row(experts_per_token) row(solver) row(solver_lambda) row(solver_iterations)   \
+          row(consistency_weight) row(decay) row(threshold_after) row(normalize_gates) row(score) row(bias_rate) \
+              row(solver_stages)
 #define CH_ROUTER_NUMBER(name) CH_ROUTER_NUMBER_##name,
 enum { CH_ROUTER_OPTIONS(CH_ROUTER_NUMBER) };
 #undef CH_ROUTER_NUMBER
@@ -126,7 +127,8 @@ extern const char *const ch_router_names[], *const ch_router_pools[], *const ch_
 #define CH_ROUTER_DEFAULTS_K(router_name, K) CH_ROUTER_DEFAULTS_OF(router_name, K, "softmax")
 #define CH_ROUTER_DEFAULTS_OF(router_name, K, way)                                                     \
   .name = router_name, .pool = "batch", .group_size = 4096, .experts_per_token = K, .solver = "exact", \
-  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = way, .bias_rate = 0.001
+  .solver_lambda = 0.001, .solver_iterations = 100, .decay = 0.99, .score = way, .bias_rate = 0.001,   \
+  .solver_stages = 1
 
 static inline int ch_router_takes(const ch_router *router, unsigned options) {
   return (router->options & options) != 0;

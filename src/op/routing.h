@@ -270,11 +270,12 @@ typedef struct {
  * moved by more than tolerance * lambda. Tokens that are not valid take no part; their alpha is 0. */
 typedef struct {
   int n, e, k, b;
+  int warm; /* alpha and beta say where to begin, else from no correction at all */
   double lambda, tolerance;
   int iterations;
   const uint8_t CH_DEV *valid; /* [n] or NULL */
   const real CH_DEV *score;    /* [n,e] */
-  real CH_DEV *alpha, *beta;   /* [n], [e] = */
+  real CH_DEV *alpha, *beta;   /* [n], [e] = , and read where `warm` */
   real CH_DEV *margin;         /* [n,e] = min(0, S - alpha - beta): lambda log A */
   double CH_DEV *load, *taken; /* [e] sum_t A and [n] sum_i A, = */
   int CH_DEV *done;            /* [1] = iterations that ran */

@@ -102,6 +102,7 @@ OPTIONS = (
         "solver",
         "solver_lambda",
         "solver_iterations",
+        "solver_stages",
     ),
     *(
         "experts_per_token",

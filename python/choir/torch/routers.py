@@ -56,7 +56,7 @@ def _capped_expert_choice(q: Request) -> dict:
         taken, beta, demand, _ = on_host_op(pooled, held, q.training, o.given)
         made = {"taken": _by_token(index, taken, n), "demand": demand, "per_token": o.cap}
     else:
-        margin, beta = dykstra_op(pooled, held, k, o.cap, o.solver_lambda, o.solver_iterations)
+        margin, beta = dykstra_op(pooled, held, k, o.cap, o.solver_lambda, o.solver_iterations, o.solver_stages)
         room = select.per_expert(q.factor, index.shape[1], e)
         slots, _ = select.top(_by_token(index, margin, n), index, held, k, room)
         made = _filled(q, slots)

@@ -19,22 +19,29 @@ from .select import comparable, count, per_expert
 TOLERANCE = 1e-4  # loads move by less than a part in 10,000 from here on
 
 
-def dykstra(scores: Tensor, held: Tensor, k: Tensor, cap: int, strength: float, iterations: int) -> List[Tensor]:
+def dykstra(
+    scores: Tensor, held: Tensor, k: Tensor, cap: int, strength: float, iterations: int, stages: int
+) -> List[Tensor]:
     """The paper's entropic assignment by Dykstra's projections (docs/assignment.md): scores [pools,n,e], held
     [pools,n], k [pools]. Returns margins [pools,n,e] and prices [pools,e]."""
     out = held[..., None].logical_not()
     alpha = torch.zeros_like(scores[:, :, :1])
     beta = torch.full_like(scores[:, :1], math.inf)  # no entry is corrected yet
     log_k = k.clamp(min=1).to(scores.dtype).log()[:, None, None]
-    done = torch.zeros_like(k, dtype=torch.bool)[:, None, None]
-    for _ in range(iterations):
-        bounded = torch.minimum(scores, alpha + beta)
-        column = ((bounded - alpha) / strength).masked_fill(out, -math.inf)
-        new_beta = strength * (column.logsumexp(1, keepdim=True) - log_k)
-        row = ((bounded - new_beta) / strength).logsumexp(2, keepdim=True)
-        new_alpha = (strength * (row - math.log(cap))).clamp(min=0).masked_fill(out, 0)
-        done = done | ((new_beta - beta).abs().amax(2, keepdim=True) <= TOLERANCE * strength)
-        alpha, beta = torch.where(done, alpha, new_alpha), torch.where(done, beta, new_beta)
+    most = scores.masked_fill(out, -math.inf).amax((1, 2), keepdim=True)
+    least = scores.masked_fill(out, math.inf).amin((1, 2), keepdim=True)
+    wide = (most - least).clamp(min=strength)
+    for stage in range(stages):
+        weight = wide * (strength / wide) ** (stage / (stages - 1)) if stage + 1 < stages else strength
+        done = torch.zeros_like(k, dtype=torch.bool)[:, None, None]
+        for _ in range(iterations // stages + (stage < iterations % stages)):
+            bounded = torch.minimum(scores, alpha + beta)
+            column = ((bounded - alpha) / weight).masked_fill(out, -math.inf)
+            new_beta = weight * (column.logsumexp(1, keepdim=True) - log_k)
+            row = ((bounded - new_beta) / weight).logsumexp(2, keepdim=True)
+            new_alpha = (weight * (row - math.log(cap))).clamp(min=0).masked_fill(out, 0)
+            done = done | ((new_beta - beta).abs().amax(2, keepdim=True) <= TOLERANCE * weight)
+            alpha, beta = torch.where(done, alpha, new_alpha), torch.where(done, beta, new_beta)
     return [(scores - alpha - beta).clamp(max=0), beta[:, 0].clone()]
 
 
@@ -80,7 +87,7 @@ def on_host(scores: Tensor, held: Tensor, training: bool, router: str) -> List[T
     return [torch.from_numpy(np.array(a)).to(scores.device) for a in found]
 
 
-def _dykstra_fake(scores, held, k, cap, strength, iterations):
+def _dykstra_fake(scores, held, k, cap, strength, iterations, stages):
     return [torch.empty_like(scores), scores.new_empty(scores.shape[0], scores.shape[2])]
 
 
@@ -118,7 +125,7 @@ if hasattr(torch.library, "custom_op"):  # 2.4; before that they run, and do not
     dykstra_op, balance_op, on_host_op = (
         _operator(function, fake, arguments)
         for function, fake, arguments in (
-            (dykstra, _dykstra_fake, 6),
+            (dykstra, _dykstra_fake, 7),
             (balance, _balance_fake, 4),
             (on_host, _on_host_fake, 4),
         )

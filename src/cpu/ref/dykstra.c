@@ -72,8 +72,8 @@ static void dykstra(ch_exec *x, const ch_dykstra_args *a) {
   }
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x)) return;
-  for (int t = 0; t < a->n; t++) alpha[0][t] = 0;
-  for (int i = 0; i < a->e; i++) beta[0][i] = INFINITY; /* no entry is corrected yet */
+  for (int t = 0; t < a->n; t++) alpha[0][t] = a->warm && takes_part(a, t) ? (double)a->alpha[t] : 0;
+  for (int i = 0; i < a->e; i++) beta[0][i] = a->warm ? (double)a->beta[i] : INFINITY; /* no entry is corrected yet */
   int now = 0;
   for (*a->done = 0; *a->done < a->iterations; ++*a->done, now = !now)
     if (iterate(a, alpha[now], beta[now], alpha[!now], beta[!now]) <= a->tolerance * a->lambda) break;

@@ -33,7 +33,7 @@ static void copy_scores(const state *s, int p) {
     float *to = s->score + t * s->ld;
     for (int i = 0; i < e; i++) to[i] = from[i] * scale;
     for (int64_t i = e; i < s->ld; i++) to[i] = never;
-    s->alpha[t] = 0;
+    s->alpha[t] = s->a->warm && takes_part(s, t) ? s->a->alpha[t] * scale : 0;
   }
 }
 
@@ -147,7 +147,8 @@ static const float *iterate(const state *s) {
   const ch_dykstra_args *a = s->a;
   int now = 0;
   float tolerance = (float)a->tolerance;
-  for (int64_t i = 0; i < s->ld; i++) s->beta[0][i] = INFINITY;
+  for (int64_t i = 0; i < s->ld; i++)
+    s->beta[0][i] = a->warm && i < a->e ? a->beta[i] * (float)(1 / a->lambda) : INFINITY;
 #pragma omp parallel for num_threads(s->threads)
   for (int p = 0; p < s->pieces; p++) {
     copy_scores(s, p);

@@ -52,7 +52,7 @@ static void solve(ch_exec *x, const ch_assign_args *a, ch_pool *p) {
   else if (p->balanced || a->solver == CH_SOLVER_EXACT)
     ch_assign_exact(x, p);
   else
-    ch_assign_dykstra(x, p, a->lambda, a->iterations);
+    ch_assign_dykstra(x, p, a->lambda, a->iterations, a->stages);
 }
 
 /* Writes a pool's result by the tokens' own numbers: mark [e,n] of the tokens that experts take, and prices. */

@@ -18,7 +18,7 @@ typedef struct ch_assign_args {
   int balanced;          /* every token gets exactly one expert, and experts' loads differ by one at most */
   int solver;            /* balanced: exact always */
   double lambda;         /* of dykstra */
-  int iterations;
+  int iterations, stages;
   const uint8_t *valid;           /* [n] or NULL */
   const real *score;              /* [n,e] -infinity: never, if it can be helped */
   const ch_record *record;        /* out: expert_begin, slot_token; the gates are left to the router */

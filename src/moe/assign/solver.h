@@ -17,7 +17,7 @@ typedef struct ch_pool {
 } ch_pool;
 
 void ch_assign_exact(ch_exec *x, ch_pool *p);
-void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations);
+void ch_assign_dykstra(ch_exec *x, ch_pool *p, double lambda, int iterations, int stages);
 
 /* Every expert takes the k rows of largest value[rows,e], whatever the cap. cutoff [e] or NULL: the k-th best. */
 void ch_assign_top(ch_exec *x, ch_pool *p, const real *value, real *cutoff);

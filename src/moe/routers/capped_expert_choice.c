@@ -32,6 +32,10 @@ static int check_room(const choir_router_options *o, double c, int size, int e) 
 static int check(const choir_router_options *o, int n, int e, int sequence_length) {
   CH_TRY(ch_router_check_sizes(o, n, e));
   CH_TRY(ch_pools_check(o, n, e, sequence_length));
+  if (o->solver_stages > o->solver_iterations)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "router '%s': solver_stages is %d, and solver_iterations %d: a stage needs one", o->name,
+                    o->solver_stages, o->solver_iterations);
   int size = ch_pools_largest(o, n, sequence_length);
   CH_TRY(check_room(o, o->capacity_factor, size, e));
   return check_room(o, ch_router_factor(o, 0), size, e);
@@ -69,6 +73,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
                                  .solver = solver_of(o),
                                  .lambda = o->solver_lambda,
                                  .iterations = o->solver_iterations,
+                                 .stages = o->solver_stages,
                                  .valid = a->mask,
                                  .score = CH_AS_HOST(const real, a->scores),
                                  .record = a->record,
@@ -89,7 +94,7 @@ const ch_router ch_router_capped_expert_choice = {
     .even = 1,
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES_CAPACITY |
                CH_ROUTER_TAKES_POOLS | CH_ROUTER_TAKES(cap) | CH_ROUTER_TAKES(solver) | CH_ROUTER_TAKES(solver_lambda) |
-               CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(decay),
+               CH_ROUTER_TAKES(solver_iterations) | CH_ROUTER_TAKES(solver_stages) | CH_ROUTER_TAKES(decay),
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("capped_expert_choice"), .capacity_factor = 2, .cap = 2},
     .check = check,
