@@ -10,31 +10,63 @@ static struct {
   int batch, length, in_order, json;
 } o;
 
+/* The causal routings that stand beside one that looks across tokens. */
+static const char *const causal_routings[] = {"threshold", "adaptive"};
+enum { CAUSAL = 2 };
+
+typedef struct {
+  choir_eval_result r;
+  json_t *sources; /* their names, tokens and losses */
+} evaluation;
+static evaluation results[1 + CAUSAL], *running;
+
+static void add_source(void *context, const char *name, int64_t tokens, double loss) {
+  (void)context;
+  json_array_append_new(running->sources, json_pack("{s:s, s:I, s:o}", "name", name, "tokens", (json_int_t)tokens,
+                                                    "loss", cli_json_real(loss)));
+}
+
 /* Loss, and how the tokens were routed, under one routing. NULL: the library's error. */
-static json_t *result_json(const choir_model *model, const choir_eval_result *r) {
+static json_t *result_json(const choir_model *model, const evaluation *e) {
+  const choir_eval_result *r = &e->r;
   json_t *layers = cli_json_layers(model);
   if (!layers) return NULL;
-  return json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:o}", "loss", cli_json_real(r->loss), "perplexity",
+  return json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:O, s:o}", "loss", cli_json_real(r->loss), "perplexity",
                    cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte), "unigram_loss",
                    cli_json_real(r->unigram_loss), "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes,
-                   "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "layers", layers);
+                   "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "sources", e->sources,
+                   "layers", layers);
 }
 
 /* One row for each measure, one column for each routing. */
-static void print_losses(const choir_eval_result *r, int count) {
+static void print_losses(int count) {
+  const choir_eval_result *r = &results[0].r;
   printf("routing       ");
-  for (int i = 0; i < count; i++) printf("  %10s", r[i].routing);
+  for (int i = 0; i < count; i++) printf("  %10s", results[i].r.routing);
   printf("\nloss          ");
-  for (int i = 0; i < count; i++) printf("  %10.4f", r[i].loss);
+  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.loss);
   printf("   nats a token, over %s tokens, %s\nperplexity    ", cli_grouped(r->tokens), cli_bytes((double)r->bytes));
-  for (int i = 0; i < count; i++) printf("  %10.2f", r[i].perplexity);
+  for (int i = 0; i < count; i++) printf("  %10.2f", results[i].r.perplexity);
   printf("   unigram baseline %.2f\nbits per byte ", exp(r->unigram_loss));
-  for (int i = 0; i < count; i++) printf("  %10.4f", r[i].bits_per_byte);
+  for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.bits_per_byte);
   printf("\ncausal        ");
-  for (int i = 0; i < count; i++) printf("  %10s", r[i].looks_across_tokens ? "no" : "yes");
+  for (int i = 0; i < count; i++) printf("  %10s", results[i].r.looks_across_tokens ? "no" : "yes");
   if (r->looks_across_tokens)
     printf("   no: experts depend on other tokens of the batch, which writing text cannot know");
   putchar('\n');
+}
+
+/* The loss of each, where there are several. */
+static void print_sources(int count) {
+  size_t n = json_array_size(results[0].sources);
+  if (n > 1) puts("loss by source");
+  for (size_t s = 0; n > 1 && s < n; s++) {
+    const json_t *source = json_array_get(results[0].sources, s);
+    printf("  %-12.64s", json_string_value(json_object_get(source, "name")));
+    for (int i = 0; i < count; i++)
+      printf("  %10.4f", json_number_value(json_object_get(json_array_get(results[i].sources, s), "loss")));
+    printf("   over %s tokens\n", cli_grouped(json_integer_value(json_object_get(source, "tokens"))));
+  }
 }
 
 static int print_layers(const choir_model *model, const choir_eval_result *r) {
@@ -51,24 +83,23 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
   return 0;
 }
 
-static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_result *result) {
+static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, evaluation *e) {
+  running = e;
+  e->sources = json_array(); /* without memory for it the JSON is refused, and the text has no table */
   return cli_evaluate(model, tokenizer,
                       (choir_eval_options){.data = o.data,
                                            .text = o.text,
                                            .sequences = o.sequences,
+                                           .source = add_source,
                                            .in_order = o.in_order,
                                            .batch_sequences = o.batch,
                                            .sequence_length = o.length},
-                      result);
+                      &e->r);
 }
 
-/* The causal routings that stand beside one that looks across tokens. */
-static const char *const causal_routings[] = {"threshold", "adaptive"};
-enum { CAUSAL = 2 };
-
 /* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */
-static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing,
-                           choir_eval_result *results, int *count, json_t *beside) {
+static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int *count,
+                           json_t *beside) {
   choir_routing_properties p;
   if (choir_router_properties(choir_model_config_of(model)->model.router.name, routing, &p)) return 0;
   if (choir_model_set_routing(model, routing)) {
@@ -85,23 +116,23 @@ static int evaluate_beside(choir_model *model, const choir_tokenizer *tokenizer,
 
 /* Under causal routings first, then under the model's own, whose statistics stay for printing. */
 static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
-  choir_eval_result results[1 + CAUSAL];
   json_t *json = NULL, *beside = json_object();
   int count = 1, status = beside ? 0 : CLI_FAILED;
   if (!o.routing && choir_model_looks_across_tokens(model)) {
     for (int i = 0; i < CAUSAL && !status && count > i; i++) /* without the first there is no second */
-      status = evaluate_beside(model, tokenizer, causal_routings[i], results, &count, beside);
+      status = evaluate_beside(model, tokenizer, causal_routings[i], &count, beside);
     if (!status && choir_model_set_routing(model, NULL)) status = cli_fail();
   }
   if (!status) status = evaluate(model, tokenizer, &results[0]);
   if (!status && o.json && !(json = result_json(model, &results[0]))) status = cli_fail();
   if (json) json_object_update(json, beside);
-  if (json && count > 1) json_object_set_new(json, "causal_gap", cli_json_real(results[1].loss - results[0].loss));
+  if (json && count > 1) json_object_set_new(json, "causal_gap", cli_json_real(results[1].r.loss - results[0].r.loss));
   json_decref(beside);
   if (status) return status;
   if (json) return cli_json_print(json);
-  print_losses(results, count);
-  return print_layers(model, results);
+  print_losses(count);
+  print_sources(count);
+  return print_layers(model, &results[0].r);
 }
 
 static int run(int count, const char *const *operands) {
@@ -119,6 +150,7 @@ static int run(int count, const char *const *operands) {
   if (!status) status = evaluate_all(model, tokenizer);
   choir_model_free(model);
   choir_tokenizer_free(tokenizer);
+  for (int i = 0; i <= CAUSAL; i++) json_decref(results[i].sources);
   return status;
 }
 

@@ -136,6 +136,39 @@ static void stats_and_page_agree(void **state) {
   }
 }
 
+/* The losses of the page's first sequence are those of its logits. */
+static void losses_of_tokens(void **state) {
+  (void)state;
+  enum { LENGTH = 16 };
+  json_t *data, *losses;
+  choir_model *model;
+  choir_forward_result result;
+  int32_t id[LENGTH];
+  free(page_of("--text corpus.txt --tokens 100 --length 16 --routing threshold", &data));
+  losses = json_object_get(data, "losses");
+  assert_int_equal(json_array_size(losses), 100);
+  assert_true(json_is_null(json_array_get(losses, 0)));
+  for (size_t t = 0; t < LENGTH; t++) {
+    size_t place = (size_t)json_integer_value(json_array_get(json_object_get(data, "text"), t));
+    id[t] = (int32_t)json_integer_value(json_array_get(json_object_get(data, "ids"), place));
+  }
+  test_ok(choir_model_load("run/checkpoints/00000008", NULL, &model));
+  test_ok(choir_model_set_routing(model, "threshold"));
+  int V = choir_model_config_of(model)->model.vocab_size;
+  float *logits = malloc((size_t)LENGTH * (size_t)V * sizeof *logits);
+  test_ok(choir_model_forward(model, 1, LENGTH, id, logits, 0, &result));
+  for (size_t t = 1; t < LENGTH; t++) {
+    const float *row = logits + (t - 1) * (size_t)V;
+    double sum = 0;
+    for (int v = 0; v < V; v++) sum += exp((double)row[v] - (double)row[id[t]]);
+    double shown = json_number_value(json_array_get(losses, t));
+    if (!(fabs(shown - log(sum)) < 2e-3)) fail_msg("token %zu: the page has %g, its logits %g", t, shown, log(sum));
+  }
+  free(logits);
+  choir_model_free(model);
+  json_decref(data);
+}
+
 /* The last evaluation of the run that setup trained. */
 static void while_training(void **state) {
   (void)state;
@@ -276,8 +309,10 @@ static void in_a_browser(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(stats_and_page_agree), cmocka_unit_test(while_training), cmocka_unit_test(tables),
-      cmocka_unit_test(hostile_text),         cmocka_unit_test(well_formed),    cmocka_unit_test(in_a_browser),
+      cmocka_unit_test(stats_and_page_agree), cmocka_unit_test(losses_of_tokens),
+      cmocka_unit_test(while_training),       cmocka_unit_test(tables),
+      cmocka_unit_test(hostile_text),         cmocka_unit_test(well_formed),
+      cmocka_unit_test(in_a_browser),
   };
   return cmocka_run_group_tests(tests, setup, program_directory_remove);
 }

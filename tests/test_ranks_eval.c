@@ -49,6 +49,29 @@ static int use_it(void *model, int64_t done, int64_t total) {
   return 0;
 }
 
+/* By source, the losses are the same on any number of ranks and come to the whole's. */
+typedef struct {
+  report *of;
+  double loss;
+  int64_t tokens;
+} by_source;
+
+static void add_source(void *context, const char *name, int64_t tokens, double loss) {
+  by_source *s = context;
+  add(s->of, "%s: %a, %lld tokens\n", name, loss, (long long)tokens);
+  s->loss += loss * (double)tokens;
+  s->tokens += tokens;
+}
+
+static void evaluate_sources(report *r, choir_model *model) {
+  by_source sum = {r, 0, 0};
+  choir_eval_result e;
+  choir_eval_options o = {.data = "data", .batch_sequences = 5, .sequences = 13, .source = add_source, .context = &sum};
+  test_ok(choir_eval(model, NULL, &o, &e));
+  assert_int_equal(sum.tokens, e.tokens);
+  assert_true(fabs(sum.loss / (double)sum.tokens - e.loss) < 1e-6);
+}
+
 /* 5 sequences are no multiple of train.shards, and the last batch is not full. */
 static void evaluate(report *r, choir_model *model, const choir_tokenizer *tokenizer, const char *routing) {
   const choir_eval_options options[] = {{.data = "data", .progress = use_it, .context = model},
@@ -62,6 +85,7 @@ static void evaluate(report *r, choir_model *model, const choir_tokenizer *token
         (long long)e.tokens);
     add_stats(r, model);
   }
+  evaluate_sources(r, model);
   test_ok(choir_model_set_routing(model, NULL));
 }
 

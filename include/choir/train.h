@@ -84,7 +84,10 @@ typedef struct choir_eval_options {
   int calibrate; /* nonzero: the model's thresholds become the mean cut-offs of these batches, for such text */
   int (*progress)(void *context, int64_t done, int64_t total); /* of sequences; total 0: a long text is being encoded */
   void *context;
-  int64_t reserved[8];
+  /* Told of every source of `data` in turn, behind the evaluation: its held-out tokens that were predicted, and their
+   * mean loss in nats (NaN of none); or NULL. */
+  void (*source)(void *context, const char *name, int64_t tokens, double loss);
+  int64_t reserved[7];
 } choir_eval_options;
 #define CHOIR_EVAL_OPTIONS_INIT \
   { 0 }

@@ -88,9 +88,14 @@ int64_t ch_data_heldout_windows(const choir_data *d, int length) {
   return sum;
 }
 
+int ch_data_heldout_source(const choir_data *d, int length, int64_t *index) {
+  int source = 0;
+  for (int64_t count; *index >= (count = heldout_windows_of(&d->sources[source], length)); source++) *index -= count;
+  return source;
+}
+
 void ch_data_heldout(const choir_data *d, int length, int64_t index, int32_t *tokens) {
-  const ch_source *s = d->sources;
-  for (; index >= heldout_windows_of(s, length); s++) index -= heldout_windows_of(s, length);
+  const ch_source *s = &d->sources[ch_data_heldout_source(d, length, &index)];
   uint64_t first = (uint64_t)index * (uint64_t)length, left = s->heldout.info.tokens - first;
   size_t size = (size_t)length + 1, count = left < size ? (size_t)left : size;
   ch_shard_read(&s->heldout, first, count, tokens);
@@ -118,5 +123,9 @@ size_t ch_data_mapped_bytes(const choir_data *d) {
 }
 
 uint64_t ch_data_hash(const choir_data *d) { return d->hash; }
+
+int ch_data_sources(const choir_data *d) { return d->count; }
+
+const char *ch_data_source_name(const choir_data *d, int source) { return d->sources[source].name; }
 uint64_t ch_data_tokenizer_hash(const choir_data *d) { return d->tokenizer_hash; }
 const char *ch_data_tokenizer_path(const choir_data *d) { return d->tokenizer_path; }

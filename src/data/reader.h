@@ -20,6 +20,10 @@ void ch_data_next(const choir_data *data, uint64_t seed, int length, ch_data_pos
  * is padded with -1. */
 int64_t ch_data_heldout_windows(const choir_data *data, int length);
 void ch_data_heldout(const choir_data *data, int length, int64_t index, int32_t *tokens);
+/* The source of a held-out window; *index becomes its number within the source. */
+int ch_data_heldout_source(const choir_data *data, int length, int64_t *index);
+int ch_data_sources(const choir_data *data);
+const char *ch_data_source_name(const choir_data *data, int source);
 
 /* Counts of each token id in the training shards [vocab]: the unigram baseline. */
 void ch_data_unigram(const choir_data *data, uint64_t *counts);

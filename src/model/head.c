@@ -49,6 +49,7 @@ typedef struct {
   const real CH_DEV *in; /* [rows,d] of all shards, and so on */
   real CH_DEV *dx;       /* or NULL */
   real CH_DEV *logits;   /* or NULL */
+  float CH_DEV *losses;  /* or NULL */
 } task;
 
 enum { DHEAD, DNORM, GRADIENTS };
@@ -74,6 +75,7 @@ static void shard_head(ch_exec *x, void *context, int shard, real CH_DEV *const 
                                   .target = c->target ? c->target + first : NULL,
                                   .loss_sum = p->shard_loss + shard,
                                   .loss_total = p->sums + CH_PASS_GUARD,
+                                  .token_loss = c->losses ? c->losses + first : NULL,
                                   .logits = c->logits ? c->logits + first * V : NULL,
                                   .weight = p->weight,
                                   .dx = dnormed,
@@ -121,6 +123,7 @@ void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV
 void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx) {
   int64_t n = logit_rows(p);
   size_t mark = ch_arena_mark(&x->scratch), bytes = (size_t)n * (size_t)m->config.vocab_size * sizeof(real);
+  size_t losses = (size_t)n * sizeof *p->token_loss;
   const int32_t CH_DEV *row = p->row ? ch_put(&x->scratch, p->row, (size_t)n * sizeof *p->row) : NULL;
   real CH_DEV *dpicked = p->gradients && row ? CH_NEW(&x->scratch, real, n * m->config.d_model) : dx;
   task c = {.m = m,
@@ -129,8 +132,10 @@ void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real C
             .target = p->target ? ch_put(&x->scratch, p->target, (size_t)n * sizeof *p->target) : NULL,
             .in = row ? pick_rows(x, m, p, row, in) : in,
             .dx = dpicked,
-            .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL};
+            .logits = p->logits ? ch_stand_in(&x->scratch, p->logits, bytes) : NULL,
+            .losses = p->token_loss || ch_counting(x) ? ch_stand_in(&x->scratch, p->token_loss, losses) : NULL};
   all_shards(x, &c);
+  if (p->token_loss) ch_get_into(&x->scratch, p->token_loss, c.losses, losses);
   if (p->logits) ch_get_into(&x->scratch, p->logits, c.logits, bytes);
   if (p->gradients && row) spread_rows(x, m, p, row, dpicked, dx);
   ch_arena_release(&x->scratch, mark);

@@ -183,6 +183,7 @@ static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass 
   own.B = p->B / x->comm->size;
   own.shards = ch_pass_shards(p) / x->comm->size;
   if (p->target) own.target += rank * own.B * own.T;
+  if (p->token_loss) own.token_loss += rank * own.B * own.T;
   if (p->logits) own.logits += rank * own.B * own.T * m->config.vocab_size;
   own.shard_loss += rank * own.shards;
   return own;
@@ -195,6 +196,8 @@ static void share_losses(const ch_exec *x, const ch_pass *p) {
   double *loss = CH_AS_HOST(double, p->shard_loss);
   ch_comm_gather_shares(x->comm, "losses of shards", loss, ch_pass_shards(p), sizeof *loss);
   CH_AS_HOST(double, p->sums)[CH_PASS_GUARD] = ch_add_shards(ch_pass_shards(p), loss);
+  if (p->token_loss)
+    ch_comm_gather_shares(x->comm, "losses of tokens", p->token_loss, (int64_t)p->B * p->T, sizeof *p->token_loss);
 }
 
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */

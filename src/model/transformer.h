@@ -82,6 +82,7 @@ typedef struct ch_pass {
   const int32_t CH_DEV *position; /* of every row; or NULL: of row t it is t % T */
   uint64_t seed, micro;           /* of jitter, sampling and dropout: functions of (seed, micro-batch number) */
   real *logits;                   /* [rows or B*T,V] host, or NULL */
+  float *token_loss;              /* [B*T] host, of every target, 0 without one; or NULL. Not with `row` */
   /* Called as soon as the gradients of a layer are complete, the last layer first, and before the next one's begin,
    * which may stand on the same memory; or NULL. */
   void (*ready)(void *context, const struct ch_pass *pass, int layer);

@@ -92,6 +92,11 @@ static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int r
   return targets;
 }
 
+static void show_losses(const ch_windows *w, int64_t begin, int64_t end, const int32_t *target, const float *loss) {
+  for (int64_t i = begin; i < end && w->seen; i++, target += w->length, loss += w->length)
+    w->seen(w->context, i * w->stride % w->count, target, loss);
+}
+
 static double unigram_sum(const double *unigram, const int32_t *target, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; unigram && i < n; i++)
@@ -122,7 +127,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
 static int prepare(choir_model *model, int rows, int T, int32_t **buffer) {
   int64_t n = (int64_t)rows * T;
   CH_TRY(ch_model_plan(model, rows, T, 0));
-  *buffer = reallocarray(NULL, (size_t)(2 * n + T + 1), sizeof **buffer);
+  *buffer = reallocarray(NULL, (size_t)(3 * n + T + 1), sizeof **buffer); /* losses are as wide as ids */
   return *buffer ? CHOIR_OK
                  : ch_error(CHOIR_ERROR_MEMORY, "no memory for an evaluation batch of %lld tokens", (long long)n);
 }
@@ -140,6 +145,7 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
     return code;
   }
   int32_t *token = buffer, *target = buffer + n, *row = buffer + 2 * n;
+  float *token_loss = windows->seen ? (float *)(row + windows->length + 1) : NULL;
   double loss = 0, baseline = 0;
   *result = (choir_eval_result){.routing = choir_model_routing(model),
                                 .looks_across_tokens = choir_model_looks_across_tokens(model)};
@@ -153,12 +159,14 @@ int ch_evaluate(choir_model *model, const ch_windows *windows, int B, int64_t li
                     .shards = ch_model_shards(model, rows),
                     .token = token,
                     .target = target,
+                    .token_loss = token_loss,
                     .route = {.causal = model->causal},
                     .observe = windows->observe && (next - begin == B || !begin),
                     .micro = (uint64_t)(begin / B),
                     .hook = ch_model_routing_hook(model)};
     ch_transformer_run(&model->x, &model->net, &pass);
     loss += pass.loss_sum;
+    show_losses(windows, begin, next, target, token_loss);
     baseline += unigram_sum(unigram, target, n);
     if (progress && ch_model_stopped(model, progress, context, next, end))
       code = ch_error(CHOIR_ERROR_INTERRUPTED, "evaluation stopped after %lld of %lld windows", (long long)begin,

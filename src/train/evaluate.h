@@ -15,6 +15,9 @@ typedef struct ch_windows {
   const choir_data *data;
   const int32_t *text;
   int64_t text_tokens;
+  /* Sees every window: its targets [T], negative: none, and their losses; or NULL. */
+  void (*seen)(void *context, int64_t index, const int32_t *target, const float *loss);
+  void *context;
 } ch_windows;
 
 /* Held-out windows: neighbours come far apart, and the first ones are spread evenly over all sources. So an evaluation

@@ -48,14 +48,53 @@ static int open_heldout(const choir_model *model, const choir_tokenizer *tokeniz
   return CHOIR_OK;
 }
 
+/* Sums of each source's losses. */
+typedef struct {
+  const choir_data *data;
+  int length;
+  double *loss;    /* [sources] */
+  int64_t *tokens; /* [sources] */
+} by_source;
+
+static void add_window(void *context, int64_t index, const int32_t *target, const float *loss) {
+  const by_source *s = context;
+  int source = ch_data_heldout_source(s->data, s->length, &index);
+  for (int t = 0; t < s->length; t++) {
+    if (target[t] < 0) continue;
+    s->loss[source] += (double)loss[t];
+    s->tokens[source]++;
+  }
+}
+
+static int begin_sources(const choir_data *data, ch_windows *w, by_source *s) {
+  size_t count = (size_t)ch_data_sources(data);
+  *s = (by_source){.data = data,
+                   .length = w->length,
+                   .loss = calloc(count, sizeof *s->loss),
+                   .tokens = calloc(count, sizeof *s->tokens)};
+  w->seen = add_window;
+  w->context = s;
+  return s->loss && s->tokens ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu sources", count);
+}
+
+static void tell_sources(const by_source *s, const choir_eval_options *o) {
+  for (int i = 0; i < ch_data_sources(s->data); i++)
+    o->source(o->context, ch_data_source_name(s->data, i), s->tokens[i], s->loss[i] / (double)s->tokens[i]);
+}
+
 static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
                      choir_eval_result *result) {
   choir_data *data = NULL;
   uint64_t *counts = NULL;
   ch_windows w = {0};
+  by_source sources = {0};
   int code = open_heldout(model, tokenizer, o, T, &data, &counts, &w);
+  if (!code && o->source) code = begin_sources(data, &w, &sources);
   code = eval_windows(code, model, o, &w, counts, result);
   if (!code) ch_eval_bytes(result, ch_heldout_bytes(data, result->tokens));
+  if (!code && o->source) tell_sources(&sources, o);
+  free(sources.loss);
+  free(sources.tokens);
   free(counts);
   choir_data_close(data);
   return code;

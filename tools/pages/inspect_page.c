@@ -103,7 +103,8 @@ static void write_text(FILE *out, const choir_tokenizer *t, const int32_t *ids, 
 }
 
 static void write_page(FILE *out, json_t *inspection, const choir_tokenizer *t, const ch_text_tokens *text,
-                       int64_t tokens, const routes *r, int32_t *place) {
+                       const ch_inspection *shown, const routes *r, int32_t *place) {
+  int64_t tokens = shown->eval.tokens;
   const char *name = json_string_value(json_object_get(inspection, "text"));
   ch_page_begin(out, name ? name : "inspect", ch_inspect_css, 1);
   fputs(ch_inspect_html, out);
@@ -111,18 +112,20 @@ static void write_page(FILE *out, json_t *inspection, const choir_tokenizer *t, 
   ch_html_json(out, inspection);
   fputs(",\n", out);
   write_text(out, t, text->ids, tokens, place);
-  fputs(",\n\"routes\":[", out);
+  fputs(",\n\"losses\":[null", out); /* nothing predicts the first */
+  for (int64_t t = 1; t < tokens; t++) fprintf(out, ",%.3f", (double)shown->token_loss[t]);
+  fputs("],\n\"routes\":[", out);
   for (int i = 0; i < r->layers; i++) fprintf(out, "%s\n[%s]", i ? "," : "", r->text[i]);
   fprintf(out, "]}\n</script>\n<script>\n%s%s</script>\n</html>\n", ch_inspect_text_js, ch_inspect_js);
 }
 
 static int save(const char *output, json_t *inspection, const choir_tokenizer *t, const ch_text_tokens *text,
-                int64_t tokens, const routes *r) {
+                const ch_inspection *shown, const routes *r) {
   char *page = NULL;
   size_t bytes = 0;
   int32_t *place = reallocarray(NULL, (size_t)t->vocab, sizeof *place);
   FILE *out = inspection && place ? open_memstream(&page, &bytes) : NULL;
-  if (out) write_page(out, inspection, t, text, tokens, r, place);
+  if (out) write_page(out, inspection, t, text, shown, r, place);
   int failed = !out || ferror(out);
   if (out && fclose(out)) failed = 1;
   int code =
@@ -141,7 +144,7 @@ static int inspect(choir_model *model, const choir_tokenizer *t, const ch_inspec
   if (!code) code = routes_end(&r);
   if (!code) {
     json_t *json = ch_inspection_json(model, t, o, &inspection);
-    code = save(output, json, t, text, inspection.eval.tokens, &r);
+    code = save(output, json, t, text, &inspection, &r);
     json_decref(json);
   }
   routes_free(&r);

@@ -1,4 +1,5 @@
 /* A text through a model, and statistics of how every layer routed it. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 void ch_inspection_free(ch_inspection *inspection) {
   for (int i = 0; inspection->layer && i < inspection->layers; i++) choir_route_stats_free(&inspection->layer[i]);
   free(inspection->layer);
+  free(inspection->token_loss);
   *inspection = (ch_inspection){0};
 }
 
@@ -37,6 +39,13 @@ static int begin(const choir_model *model, const ch_text_tokens *text, const ch_
   return CHOIR_OK;
 }
 
+static void keep_losses(void *context, int64_t index, const int32_t *target, const float *loss) {
+  const ch_inspection *inspection = context;
+  float *own = inspection->token_loss + index * inspection->sequence_length + 1; /* a target stands one place later */
+  for (int t = 0; t < inspection->sequence_length; t++)
+    if (target[t] >= 0) own[t] = loss[t];
+}
+
 static int evaluate(choir_model *model, const ch_text_tokens *text, const ch_inspect_options *o,
                     ch_inspection *inspection) {
   int V = choir_model_config_of(model)->model.vocab_size;
@@ -44,7 +53,13 @@ static int evaluate(choir_model *model, const ch_text_tokens *text, const ch_ins
   for (size_t i = 0; counts && i < text->count; i++) counts[text->ids[i]]++;
   double *unigram = counts ? ch_unigram_log(counts, V) : NULL;
   ch_windows windows = ch_windows_text(text->ids, (int64_t)text->count, inspection->sequence_length);
-  int code = unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  windows.seen = keep_losses;
+  windows.context = inspection;
+  inspection->token_loss = calloc(text->count, sizeof *inspection->token_loss);
+  if (inspection->token_loss) inspection->token_loss[0] = NAN;
+  int code = unigram && inspection->token_loss
+                 ? CHOIR_OK
+                 : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts and %zu losses", V, text->count);
   code = ch_comm_agree(model->x.comm, code);
   if (!code)
     code = ch_evaluate(model, &windows, inspection->batch_sequences, 0, unigram, o->progress, o->context,

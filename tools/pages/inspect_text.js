@@ -2,11 +2,11 @@
  * starts it. */
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const { inspection, routes, text, pieces, ids } = data, layers = inspection.layers, E = inspection.experts, N = text.length;
+const { inspection, routes, losses, text, pieces, ids } = data, layers = inspection.layers, E = inspection.experts, N = text.length;
 const T = inspection.sequence_length, B = inspection.batch_sequences;
 const $ = (id) => document.getElementById(id);
-/* What is shown: a layer (-1: all), an expert of a layer or none, the token whose note is open, and for good. */
-const state = { layer: layers.length === 1 ? 0 : -1, expert: null, token: -1, kept: false };
+/* What is shown: a layer (-1: all), an expert of a layer or none, losses or experts, the token whose note is open, and for good. */
+const state = { layer: layers.length === 1 ? 0 : -1, expert: null, loss: false, token: -1, kept: false };
 
 /* ---- small helpers: everything that comes from data becomes a text node, never markup ---- */
 function el(name, attributes, ...children) {
@@ -77,6 +77,7 @@ const slots = layers.map((_, l) => {
 
 /* Upper ends of the six shades, for one layer. */
 const ends = [1, 2, 3, 4, 6, Infinity];
+const worst = 10; /* nats of the deepest shade of a loss */
 const shade = (n) => (n === 0 ? 0 : 1 + ends.findIndex((end) => n <= end * (state.layer < 0 ? layers.length : 1)));
 
 /* ---- header ---- */
@@ -152,6 +153,11 @@ function paint() {
   if (chosen) for (const [gate] of slots[chosen[0]][chosen[1]]) most = Math.max(most, gate);
   for (let t = 0; t < N; t++) {
     const gate = chosen ? gateAt(chosen[0], t, chosen[1]) : -1;
+    if (state.loss && !chosen) {
+      spans[t].className = losses[t] === null ? "t off" : "t hot";
+      spans[t].style.setProperty("--a", (0.85 * Math.min(1, losses[t] / worst)).toFixed(2));
+      continue;
+    }
     spans[t].className = "t " + (!chosen ? "c" + shade(count(t)) : gate < 0 ? "off" : "hot");
     if (gate >= 0) spans[t].style.setProperty("--a", (0.25 + 0.6 * (most ? gate / most : 0)).toFixed(2));
   }
@@ -159,6 +165,9 @@ function paint() {
   if (chosen) {
     for (const a of [0.25, 0.45, 0.65, 0.85]) legend.push(el("i", { class: "hot", style: "--a:" + a }));
     legend.push(el("span", {}, "gate of the chosen expert, from 0 to " + most.toFixed(3)), el("span", {}, "unshaded: it did not take the token"));
+  } else if (state.loss) {
+    for (const a of [0.05, 0.25, 0.45, 0.65, 0.85]) legend.push(el("i", { class: "hot", style: "--a:" + a }));
+    legend.push(el("span", {}, "loss of the token under routing “" + inspection.routing + "”, from 0 to " + worst + " nats and more"));
   } else {
     legend.push(el("span", {}, state.layer < 0 && layers.length > 1 ? "experts that took the token, all layers together:" : "experts that took the token:"));
     const scale = state.layer < 0 ? layers.length : 1;
@@ -170,6 +179,7 @@ function paint() {
       begin = last + 1;
     });
   }
+  if (!chosen) legend.push(el("button", { type: "button", "aria-pressed": "" + state.loss, onclick: () => { state.loss = !state.loss; paint(); } }, "shade by loss"));
   $("legend").replaceChildren(...legend);
 }
 
@@ -181,7 +191,8 @@ function openTip(t, keep) {
   state.kept = keep;
   tip.className = keep ? "kept" : "";
   const rows = [el("div", { class: "piece" }, el("b", {}, ...show(pieceAt(t), false))),
-    el("small", {}, "token " + number(t) + " (id " + ids[text[t]] + "); sequence " + (Math.floor(t / T) + 1) + ", place " + (t % T))];
+    el("small", {}, "token " + number(t) + " (id " + ids[text[t]] + "); sequence " + (Math.floor(t / T) + 1) + ", place " + (t % T)),
+    el("small", {}, losses[t] === null ? "nothing predicts the first token" : "loss " + losses[t].toFixed(2) + " nats: it had a probability of " + percent(Math.exp(-losses[t]), 2))];
   for (const l of shownLayers()) {
     const n = countAt(l, t);
     rows.push(el("h4", {}, layerName(l) + ": " + (n === 0 ? "no expert took it" : n === 1 ? "1 expert" : n + " experts")));
