@@ -5,6 +5,7 @@
 
 #include "api/model.h"
 #include "base/error.h"
+#include "base/format.h"
 #include "choir/version.h"
 #include "data/encoder.h"
 #include "data/utf8.h"
@@ -113,7 +114,7 @@ static void write_page(FILE *out, json_t *inspection, const choir_tokenizer *t, 
   fputs(",\n", out);
   write_text(out, t, text->ids, tokens, place);
   fputs(",\n\"losses\":[null", out); /* nothing predicts the first */
-  for (int64_t t = 1; t < tokens; t++) fprintf(out, ",%.3f", (double)shown->token_loss[t]);
+  for (int64_t t = 1; t < tokens; t++) ch_print(out, ",%.3f", (double)shown->token_loss[t]);
   fputs("],\n\"routes\":[", out);
   for (int i = 0; i < r->layers; i++) fprintf(out, "%s\n[%s]", i ? "," : "", r->text[i]);
   fprintf(out, "]}\n</script>\n<script>\n%s%s</script>\n</html>\n", ch_inspect_text_js, ch_inspect_js);
