@@ -19,6 +19,8 @@ typedef struct display {
   /* Sums over the steps of this process: */
   int64_t steps, sent_bytes, sent_messages;
   double seconds, waited;
+  choir_train_event evaluated; /* the last evaluation; its step is 0 before the first */
+  char routing[CHOIR_NAME_BYTES];
 } display;
 
 /* ", 61 % of peak", or nothing where no peak is known. */
@@ -71,9 +73,11 @@ static void show_memory(const choir_memory *memory, const char *layout) {
 /* Prints what stays on the screen; the live line is cleared first. */
 static void show_kept(display *w, const choir_train_event *e) {
   cli_progress_clear(&w->progress);
-  if (e->kind == CHOIR_EVENT_EVAL)
+  if (e->kind == CHOIR_EVENT_EVAL) {
     show_losses(e);
-  else if (e->kind == CHOIR_EVENT_MEMORY)
+    w->evaluated = *e;
+    snprintf(w->routing, sizeof w->routing, "%s", e->text);
+  } else if (e->kind == CHOIR_EVENT_MEMORY)
     show_memory(e->memory, e->text);
   else if (e->kind == CHOIR_EVENT_NOTICE)
     cli_print_notices(e->text);
@@ -107,6 +111,19 @@ static int on_event(void *context, const choir_train_event *e) {
   }
   int out_of_time = o.minutes > 0 && cli_seconds() - w->progress.started >= 60 * o.minutes;
   return cli_stop_requested() || out_of_time;
+}
+
+/* How it went, in a sentence: the causal loss where there is one. */
+static void show_outcome(const display *w) {
+  const choir_train_event *e = &w->evaluated;
+  if (!e->step) return;
+  int causal = !isnan(e->threshold_loss);
+  double loss = causal ? e->threshold_loss : e->loss;
+  printf(
+      "It predicts held-out text with %.2f bits a byte (%.4f nats a token, %s routing); by the frequencies of tokens\n"
+      "alone it would be %.2f.\n",
+      e->bits_per_byte * loss / e->loss, loss, causal ? "threshold" : w->routing,
+      e->bits_per_byte * e->unigram_loss / e->loss);
 }
 
 /* Prints, where there are several ranks, how much the first one sent in a step and how long that took. */
@@ -163,6 +180,7 @@ static int run(int count, const char *const *operands) {
   int code = choir_train(&options);
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
+  show_outcome(&w);
   show_exchange(&w);
   const char *seconds = cli_duration(cli_seconds() - w.progress.started);
   if (code)

@@ -43,6 +43,7 @@ typedef struct choir_train_event {
   int slowest_rank;                  /* that waited least for the others */
   int64_t sent_bytes, sent_messages; /* of this one */
   double waited;                     /* seconds of the step in which this one was in exchanges */
+  double unigram_loss;               /* EVAL: of token frequencies, on the same tokens */
 } choir_train_event;
 
 typedef struct choir_train_options {

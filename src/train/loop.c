@@ -164,6 +164,7 @@ static int evaluate(loop_state *d, choir_train_event e) {
   e.loss = r.loss;
   e.aux_loss = 0;
   e.bits_per_byte = r.bits_per_byte;
+  e.unigram_loss = r.unigram_loss;
   e.text = r.routing;
   tell(d, &e);
   return CHOIR_OK;
