@@ -160,7 +160,7 @@ static const cli_option options[] = {
     {"epochs", "E", CLI_REAL, &o.epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
     {"patience", "N", CLI_INT64, &o.patience, "0", "stop after N evaluations without a better one; 0: never", 0},
     {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
-    {"batch-sequences", "B", CLI_INT, &o.batch_sequences, "32",
+    {"batch", "B", CLI_INT, &o.batch_sequences, "32",
      "texts that batch routing routes together in evaluations; 0: no accuracy by batch routing", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},

@@ -78,6 +78,7 @@ static void stops_in_time(void **state) {
                "choir finetune --resume --out timed >text;"
                "for f in metrics.jsonl result.json best config.json; do cmp whole/$f timed/$f; done");
   program_refuses(2, "--minutes -1", TUNE "--out no --minutes -1");
+  program_refuses(2, "--batch -1", TUNE "--out no --batch -1");
 }
 
 /* A run stands for its best checkpoint, which stays however many come behind it. */
@@ -128,7 +129,8 @@ static void recipes(void **state) {
                "--recipe continued --set train.steps=3 --set freeze='*.attn.*,*.ffn.*' --out frozen >text;"
                "grep -q '\"schedule_start\": 30' frozen/config.json");
   program_must(TUNE
-               "--set train.steps=2 --set train.eval_sequences=10 --batch-sequences 0 --out part >text;"
+               "--set train.steps=2 --set train.eval_sequences=10 --batch-sequences 0 --out part >text 2>said;"
+               "grep -q 'batch-sequences is called --batch now' said;"
                "cat part/result.json");
   json_t *root = program_json();
   assert_int_equal(json_at(root, "dev"), 10);
