@@ -7,7 +7,7 @@
 static struct {
   const char *backend, *from, *task, *data, *out, *recipe;
   cli_list set;
-  double epochs;
+  double epochs, minutes;
   int64_t patience;
   int resume, batch_sequences, threads, emulate;
 } o;
@@ -33,7 +33,16 @@ static void show_accuracy(const choir_finetune_event *e) {
     if (!isnan(m->f1)) printf(", F1 %.2f %%", 100 * m->f1);
     printf(" (%s routing)", m->routing);
   }
-  printf(e->best_step == e->step ? "  best so far\n" : "  best: step %lld\n", (long long)e->best_step);
+  if (e->best_step == e->step)
+    printf("  best so far\n");
+  else if (e->best_step)
+    printf("  best: step %lld\n", (long long)e->best_step);
+  else
+    printf("\n");
+}
+
+static int must_stop(const display *w) {
+  return cli_stop_requested() || (o.minutes > 0 && cli_seconds() - w->progress.started >= 60 * o.minutes);
 }
 
 static int on_event(void *context, const choir_finetune_event *e) {
@@ -42,7 +51,7 @@ static int on_event(void *context, const choir_finetune_event *e) {
     if (!w->first) w->first = e->step;
     w->last = e->step;
     show_step(w, e);
-    return cli_stop_requested();
+    return must_stop(w);
   }
   cli_progress_clear(&w->progress);
   if (e->kind == CHOIR_EVENT_EVAL) show_accuracy(e);
@@ -51,7 +60,7 @@ static int on_event(void *context, const choir_finetune_event *e) {
     cli_print_memory(e->memory);
   }
   fflush(stdout);
-  return cli_stop_requested();
+  return must_stop(w);
 }
 
 /* Prints the result of a run from its result.json. */
@@ -87,6 +96,7 @@ static int prepare(choir_config *config, int *use) {
   if (!o.resume && !(o.from && o.task && o.data))
     return cli_usage("give --from, --task and --data (only --resume can do without)");
   snprintf(path, sizeof path, "%s/config.json", o.out);
+  if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
   int code = o.resume ? choir_config_load(path, config)
                       : choir_finetune_config(o.from, o.recipe ? o.recipe : "constant", config);
   if (code) return cli_fail();
@@ -122,9 +132,9 @@ static int finetune(const choir_config *config, choir_task *task) {
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   if (!code) return show_result();
-  printf("stopped after step %lld and saved; go on with: choir finetune --resume --out %s\n", (long long)w.last,
-         cli_shown(o.out));
-  return CLI_INTERRUPTED;
+  printf("stopped after step %lld (%s) and saved; go on with: choir finetune --resume --out %s\n", (long long)w.last,
+         cli_duration(cli_seconds() - w.progress.started), cli_shown(o.out));
+  return cli_stop_requested() ? CLI_INTERRUPTED : 0; /* --minutes is no interruption: it was asked for */
 }
 
 static int run(int count, const char *const *operands) {
@@ -149,7 +159,8 @@ static const cli_option options[] = {
      "a tenth of the checkpoint's rate, constant; or its schedule, continued [constant]", 0},
     {"epochs", "E", CLI_REAL, &o.epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
     {"patience", "N", CLI_INT64, &o.patience, "0", "stop after N evaluations without a better one; 0: never", 0},
-    {"batch-sequences", "B", CLI_INT, &o.batch_sequences, "32",
+    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"batch", "B", CLI_INT, &o.batch_sequences, "32",
      "texts that batch routing routes together in evaluations; 0: no accuracy by batch routing", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
      "change one field of the config, as train.rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
@@ -171,6 +182,6 @@ const cli_verb cli_finetune = {
     "likeliest, each text by itself (threshold routing) and, beside it, by batch routing. The checkpoint with the best "
     "dev accuracy stays, and is the one that choir score RUN takes.\n\n"
     "Settings are the checkpoint's but for batches of 32 texts and those of the recipe; --set changes any of them. "
-    "Ctrl-C finishes the step, saves and exits with status 3.",
+    "Ctrl-C finishes the step, saves, evaluates and exits with status 3.",
     options,
     run};

@@ -107,12 +107,28 @@ static int store(const cli_option *option, const char *text, int operands_seen) 
 
 enum { OPTIONS_MOST = 32 };
 
+/* Former names of options, which scripts still give: of the verb, the old and the new name. */
+static const char *const renamed[][3] = {{"finetune", "batch-sequences", "batch"}};
+
+static const cli_option *find_option(const cli_verb *verb, const char *name, size_t length) {
+  for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
+    const char *const *r = renamed[i];
+    if (strcmp(r[0], verb->name) || strlen(r[1]) != length || strncmp(r[1], name, length)) continue;
+    char line[100];
+    snprintf(line, sizeof line, "--%s is called --%s now\n", r[1], r[2]);
+    cli_print_notices(line);
+    name = r[2], length = strlen(r[2]);
+  }
+  const cli_option *option = verb->options;
+  while (option->name && (strlen(option->name) != length || strncmp(option->name, name, length))) option++;
+  return option;
+}
+
 /* Reads "--name", "--name=value" or "--name value"; *used is the number of words it took. */
 static int parse_option(const cli_verb *verb, char **words, int left, int operands_seen, char *given, int *used) {
   const char *name = words[0] + 2, *equals = strchr(name, '=');
   size_t length = equals ? (size_t)(equals - name) : strlen(name);
-  const cli_option *option = verb->options;
-  while (option->name && (strlen(option->name) != length || strncmp(option->name, name, length))) option++;
+  const cli_option *option = find_option(verb, name, length);
   if (!option->name) {
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)length, name);

@@ -69,6 +69,18 @@ static void resumes(void **state) {
   program_must("grep 'state.safetensors.* passed over' killed.txt");
 }
 
+/* Out of time after a step, evaluated there, and resumed: the same bytes as without. */
+static void stops_in_time(void **state) {
+  (void)state;
+  program_must("set -e; " FRESH
+               "timed --set checkpoint_every=7 --minutes 1e-6 >text; grep -q 'step 1  epoch .* dev' text;"
+               "grep -q 'stopped after step 1 .*go on with' text; tail -n 1 timed/metrics.jsonl | grep -q '\"dev\"';"
+               "choir finetune --resume --out timed >text;"
+               "for f in metrics.jsonl result.json best config.json; do cmp whole/$f timed/$f; done");
+  program_refuses(2, "--minutes -1", TUNE "--out no --minutes -1");
+  program_refuses(2, "--batch -1", TUNE "--out no --batch -1");
+}
+
 /* A run stands for its best checkpoint, which stays however many come behind it. */
 static void best(void **state) {
   (void)state;
@@ -93,7 +105,9 @@ static void goes_on_with_its_own(void **state) {
   program_wait_for_checkpoint(child, "stopped", 2);
   kill(child, SIGTERM);
   assert_int_equal(program_wait(child), 3);
-  program_must("grep -q 'go on with: choir finetune --resume --out stopped' stopped.txt");
+  program_must(
+      "set -e; grep -q 'go on with: choir finetune --resume --out stopped' stopped.txt; grep -q '  dev  ' stopped.txt;"
+      "tail -n 1 stopped/metrics.jsonl | grep -q '\"event\":\"dev\"'; test ! -e stopped/best");
   program_must("mkdir other; cp set/dev.tsv other; sed '$d' set/train.tsv >other/train.tsv");
   program_refuses(1, "other/train.tsv is not that of this checkpoint",
                   "choir finetune --resume --out stopped --data other");
@@ -115,7 +129,8 @@ static void recipes(void **state) {
                "--recipe continued --set train.steps=3 --set freeze='*.attn.*,*.ffn.*' --out frozen >text;"
                "grep -q '\"schedule_start\": 30' frozen/config.json");
   program_must(TUNE
-               "--set train.steps=2 --set train.eval_sequences=10 --batch-sequences 0 --out part >text;"
+               "--set train.steps=2 --set train.eval_sequences=10 --batch-sequences 0 --out part >text 2>said;"
+               "grep -q 'batch-sequences is called --batch now' said;"
                "cat part/result.json");
   json_t *root = program_json();
   assert_int_equal(json_at(root, "dev"), 10);
@@ -158,8 +173,12 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(learns),  cmocka_unit_test(resumes),
-                                     cmocka_unit_test(best),    cmocka_unit_test(goes_on_with_its_own),
-                                     cmocka_unit_test(recipes), cmocka_unit_test(refusals)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(learns),
+                                     cmocka_unit_test(resumes),
+                                     cmocka_unit_test(stops_in_time),
+                                     cmocka_unit_test(best),
+                                     cmocka_unit_test(goes_on_with_its_own),
+                                     cmocka_unit_test(recipes),
+                                     cmocka_unit_test(refusals)};
   return cmocka_run_group_tests(tests, set_up, program_directory_remove);
 }

@@ -103,6 +103,13 @@ static int checkpoint(loop_state *d) {
   return CHOIR_OK;
 }
 
+static void tell_evaluation(loop_state *d, const choir_task_measure *m, int measures) {
+  write_evaluation(d->t, m, measures);
+  choir_finetune_event e = make_event(d, CHOIR_EVENT_EVAL);
+  e.measure = m, e.measures = measures;
+  tell(d, &e);
+}
+
 /* The first of equal evaluations is the best. Its result is written before the checkpoint that knows of it: a run
  * that is killed between the two comes here once more. */
 static int evaluate(loop_state *d) {
@@ -114,13 +121,20 @@ static int evaluate(loop_state *d) {
   int better = !s->best_step || m[0].correct > s->best_correct;
   s->waited = better ? 0 : s->waited + 1;
   if (better) s->best_step = t->trainer.step, s->best_correct = m[0].correct;
-  write_evaluation(t, m, measures);
-  choir_finetune_event e = make_event(d, CHOIR_EVENT_EVAL);
-  e.measure = m, e.measures = measures;
-  tell(d, &e);
+  tell_evaluation(d, m, measures);
   if (!better) return CHOIR_OK;
   CH_TRY(ch_tune_result(t, m, measures));
   return checkpoint(d);
+}
+
+/* The screen and pages shall show how well the run does at its end. The line lies behind what the checkpoint knows of
+ * and chooses no best, so a resumed run cuts it off and is one that nobody stopped. */
+static int evaluate_stopped(loop_state *d) {
+  choir_task_measure m[2];
+  int measures;
+  CH_TRY(measure(d->t, m, &measures));
+  tell_evaluation(d, m, measures);
+  return CHOIR_OK;
 }
 
 static int loop(loop_state *d) {
@@ -140,7 +154,9 @@ static int loop(loop_state *d) {
     if (!better && (d->stop || is_done(t) || ch_trainer_is_due(&t->trainer, c->checkpoint_every)))
       CH_TRY(checkpoint(d));
   }
-  return is_done(t) ? CHOIR_OK : ch_trainer_stopped(&t->trainer);
+  if (is_done(t)) return CHOIR_OK;
+  if (!ch_trainer_is_due(&t->trainer, every)) CH_TRY(evaluate_stopped(d));
+  return ch_trainer_stopped(&t->trainer);
 }
 
 static void write_head(ch_tune *t) {
