@@ -1,4 +1,4 @@
-/* choir import: a folder of Hugging Face's as a checkpoint. */
+/* choir import: a folder of Hugging Face's, or a GGUF file, as a checkpoint. */
 #include "export/import.h"
 
 #include "cli.h"
@@ -9,7 +9,7 @@ static int run(int count, const char *const *operands) {
   (void)count;
   cli_progress progress;
   choir_import_result result;
-  o.folder = operands[0];
+  o.from = operands[0];
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o.progress = cli_progress_share;
@@ -26,17 +26,19 @@ static int run(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
     {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL,
-     "a SentencePiece model; default: the folder's tokenizer.model, if there is one that keeps texts", 0},
+     "a SentencePiece model; default: the one that comes with the model, if it keeps texts", 0},
     {0}};
 
 const cli_verb cli_import = {
     "import",
-    "FOLDER",
+    "FOLDER|FILE.gguf",
     1,
     1,
-    "read a model of Hugging Face's",
+    "read a model of Hugging Face's or llama.cpp's",
     "FOLDER has config.json and safetensors files of a model of type llama, mistral, qwen3, mixtral, qwen3_moe or "
-    "glm4_moe. What choir cannot compute, and fields that it does not know, are refused by name. choir train --from "
+    "glm4_moe; FILE is a GGUF file of architecture llama, qwen3, qwen3moe or glm4moe with weights of type F32, F16, "
+    "BF16 "
+    "or Q8_0. What choir cannot compute, and fields that it does not know, are refused by name. choir train --from "
     "makes "
     "a dense one into expert choice.",
     options,

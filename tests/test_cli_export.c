@@ -53,6 +53,41 @@ static void goes_out_and_comes_back(void **state) {
   ch_npy_free(&after);
 }
 
+/* Back from a file of llama.cpp's: what the folder gives, to the bytes of its weights, tokenizer and all; and from
+ * fewer bits nearly that. A dense one has its rotated rows interleaved there. */
+static void comes_back_from_one_file(void **state) {
+  (void)state;
+  static const struct {
+    const char *dtype;
+    double within;
+  } types[] = {{"f32", 1e-5}, {"bf16", 0.05}, {"q8_0", 0.05}};
+  ch_npy before = logits_of("run");
+  for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+    const char *type = types[i].dtype;
+    program_must("choir export run --format gguf --dtype %s --out %s.gguf --experts-per-token 4 --sequences 0", type,
+                 type);
+    program_must("choir import %s.gguf --out from-%s", type, type);
+    char name[32];
+    snprintf(name, sizeof name, "from-%s", type);
+    ch_npy after = logits_of(name);
+    test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, types[i].within);
+    ch_npy_free(&after);
+  }
+  ch_npy_free(&before);
+  program_must(
+      "cmp back/config.json from-f32/config.json; choir tokenizer encode --tokenizer from-f32 corpus.txt "
+      ">there; choir tokenizer encode --tokenizer bpe.model corpus.txt >here; cmp here there");
+  program_must(
+      "choir init config.json --out flat --tokenizer bpe.model --set moe_every=0 --set position=rope --set "
+      "activation=swiglu --set tied=false --set kv_heads=1; choir export flat --format gguf --out flat.gguf "
+      "--sequences 0; choir import flat.gguf --out flat-back");
+  before = logits_of("flat");
+  ch_npy after = logits_of("flat-back");
+  test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);
+  ch_npy_free(&before);
+  ch_npy_free(&after);
+}
+
 /* The same model is the same bytes; fewer bits are fewer bytes. */
 static void writes_one_file(void **state) {
   (void)state;
@@ -106,11 +141,18 @@ static void refuses_by_name(void **state) {
   program_refuses(1, "\"hidden_act\" is \"relu\"",
                   "mkdir relu; sed 's/silu/relu/' folder/config.json > relu/config.json; "
                   "cp folder/model.safetensors relu; choir import relu --out x");
+  program_refuses(1, "truncated", "head -c 60000 f32.gguf >cut.gguf; choir import cut.gguf --out x");
+  program_refuses(1, "\"general.architecture\" is \"gpt2xyz\"",
+                  "sed s/glm4moe/gpt2xyz/g f32.gguf >odd.gguf; choir import odd.gguf --out x");
+  program_refuses(
+      1, "is not known here",
+      "sed s/glm4moe.context_length/glm4moe.context_lengtk/ f32.gguf >odd.gguf; choir import odd.gguf --out x");
   assert_int_not_equal(access("x", F_OK), 0);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(goes_out_and_comes_back), cmocka_unit_test(writes_one_file),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(goes_out_and_comes_back),
+                                     cmocka_unit_test(comes_back_from_one_file), cmocka_unit_test(writes_one_file),
                                      cmocka_unit_test(chooses_how_many_experts), cmocka_unit_test(refuses_by_name)};
   return cmocka_run_group_tests(tests, train, program_directory_remove);
 }

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-typedef enum { CHOIR_F64, CHOIR_F32, CHOIR_BF16, CHOIR_I64, CHOIR_I32, CHOIR_U64, CHOIR_U8 } choir_dtype;
+typedef enum { CHOIR_F64, CHOIR_F32, CHOIR_BF16, CHOIR_I64, CHOIR_I32, CHOIR_U64, CHOIR_U8, CHOIR_F16 } choir_dtype;
 
 typedef struct choir_tensor {
   char name[128];

@@ -30,7 +30,7 @@ static const struct {
   const char *name;
   size_t size;
 } dtypes[] = {[CHOIR_F64] = {"F64", 8}, [CHOIR_F32] = {"F32", 4}, [CHOIR_BF16] = {"BF16", 2}, [CHOIR_I64] = {"I64", 8},
-              [CHOIR_I32] = {"I32", 4}, [CHOIR_U64] = {"U64", 8}, [CHOIR_U8] = {"U8", 1}};
+              [CHOIR_I32] = {"I32", 4}, [CHOIR_U64] = {"U64", 8}, [CHOIR_U8] = {"U8", 1},     [CHOIR_F16] = {"F16", 2}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 const char *ch_dtype_name(choir_dtype dtype) { return dtypes[dtype].name; }
@@ -63,8 +63,8 @@ static int read_dtype(const reader *r, const char *key, const json_t *value, cho
   int dtype = find_dtype(json_string_value(value));
   if (dtype < 0)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "%s: tensor '%s' has dtype \"%.16s\": supported are F64, F32, BF16, I64, I32, U64 and U8", r->name,
-                    key, json_string_value(value));
+                    "%s: tensor '%s' has dtype \"%.16s\": supported are F64, F32, F16, BF16, I64, I32, U64 and U8",
+                    r->name, key, json_string_value(value));
   t->dtype = (choir_dtype)dtype;
   return CHOIR_OK;
 }

@@ -29,8 +29,7 @@ static void add_bias(const ch_export_tensor *t, const float *from, float *out) {
 
 /* The place in the source, [own_rows,columns] or turned, of row r. */
 static void copy_row(const ch_export_tensor *t, const float *from, int64_t r, float *out) {
-  int64_t source = r, head = t->head; /* of interleaved rows alone */
-  if (t->turn == CH_TURN_INTERLEAVED) source = r - r % head + r % 2 * (head / 2) + r % head / 2;
+  int64_t source = t->turn == CH_TURN_INTERLEAVED ? ch_export_interleaved(r, t->head) : r;
   for (int64_t i = 0; i < t->columns; i++)
     out[i] = t->turn == CH_TURN_TRANSPOSED ? from[i * t->own_rows + r] : from[source * t->columns + i];
   if (t->factor != 1)
@@ -66,9 +65,12 @@ static uint16_t half_of(float x) {
   return (uint16_t)(((exponent + 13) << 10) + (int)nearbyint((fraction * 2) * 1024));
 }
 
-static float half_value(uint16_t half) {
-  int exponent = half >> 10, fraction = half & 1023;
-  return exponent ? ldexpf((float)(1024 + fraction), exponent - 25) : ldexpf((float)fraction, -24);
+float ch_export_half(uint16_t bits) {
+  int exponent = bits >> 10 & 31, fraction = bits & 1023;
+  float size = exponent == 31 ? (fraction ? NAN : INFINITY)
+               : exponent     ? ldexpf((float)(1024 + fraction), exponent - 25)
+                              : ldexpf((float)fraction, -24);
+  return bits >> 15 ? -size : size;
 }
 
 /* As ggml's reference does it: the largest of a block becomes 127. */
@@ -98,6 +100,6 @@ void ch_export_value(ch_export_dtype dtype, const void *in, int64_t columns, flo
     if (dtype == CH_EXPORT_BF16) row[i] = ch_bf16_value(((const ch_bf16 *)in)[i]);
     if (dtype != CH_EXPORT_Q8_0) continue;
     memcpy(&half, block, sizeof half);
-    row[i] = half_value(half) * (float)(int8_t)block[2 + i % BLOCK];
+    row[i] = ch_export_half(half) * (float)(int8_t)block[2 + i % BLOCK];
   }
 }

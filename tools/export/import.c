@@ -7,9 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/real.h"
 #include "choir/tokenizer.h"
+#include "export/gguf_read.h"
 #include "export/names.h"
 #include "export/plan.h"
 #include "file/binding.h"
@@ -23,39 +25,67 @@ typedef struct job {
   choir_config config;
   double gate_scale;
   ch_kind kind;
+  ch_export_format format;
   ch_params params;
+  ch_gguf_in gguf; /* of a GGUF file, which owns `from` then */
   choir_tensors *from;
-  choir_tensor *tensor;      /* [all parameters] as they are written */
-  float *values;             /* room for the largest */
-  int64_t done, total, used; /* used: tensors of the folder */
+  choir_tensor *tensor; /* [all parameters] as they are written */
+  float *values;        /* room for the largest */
+  char *used;           /* [tensors there] */
+  int64_t done, total;
   int code;
 } job;
 
+enum { BLOCK = 32, BLOCK_BYTES = 34 }; /* of Q8_0: a scale in half precision, and as many signed bytes */
+
 static float value_at(const choir_tensor *t, int64_t i) {
-  return t->dtype == CHOIR_BF16 ? ch_bf16_value(((const ch_bf16 *)t->data)[i]) : ((const float *)t->data)[i];
+  uint16_t half;
+  const char *block = (const char *)t->data + i / BLOCK * BLOCK_BYTES;
+  switch (t->dtype) {
+    case CHOIR_BF16:
+      return ch_bf16_value(((const ch_bf16 *)t->data)[i]);
+    case CHOIR_F16:
+      return ch_export_half(((const uint16_t *)t->data)[i]);
+    case CHOIR_U8:
+      return memcpy(&half, block, sizeof half), ch_export_half(half) * (float)(int8_t)block[2 + i % BLOCK];
+    default:
+      return ((const float *)t->data)[i];
+  }
 }
 
-/* The tensor that a matrix comes from, of the shape [rows,columns] or, of dims 1, [columns]. */
-static int find_source(job *j, const ch_param *p, const ch_export_row *row, int expert, int dims, int64_t rows,
-                       int64_t columns, const choir_tensor **t) {
+static int is_readable(const job *j, choir_dtype dtype) {
+  return dtype == CHOIR_F32 || dtype == CHOIR_F16 || dtype == CHOIR_BF16 ||
+         (dtype == CHOIR_U8 && j->format == CH_EXPORT_GGUF);
+}
+
+/* The tensor that a parameter comes from, or its expert: of the shape [blocks,rows,columns] from the last `dims` on. */
+static int find_source(job *j, const ch_param *p, const ch_export_row *row, int expert, int dims,
+                       const int64_t shape[3], const choir_tensor **t) {
   char name[128];
-  ch_export_name(j->kind, CH_EXPORT_HF, row, p->layer, expert, name);
+  ch_export_name(j->kind, j->format, row, p->layer, expert, name);
   *t = choir_tensors_find(j->from, name);
-  if (!*t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", j->options->folder, name);
-  if ((*t)->dtype != CHOIR_F32 && (*t)->dtype != CHOIR_BF16)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s: choir reads F32 and BF16", j->options->folder,
+  if (!*t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", j->options->from, name);
+  if (!is_readable(j, (*t)->dtype))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s: choir reads F32, F16 and BF16", j->options->from,
                     name, ch_dtype_name((*t)->dtype));
-  if ((*t)->dims != dims || (*t)->shape[dims - 1] != columns || (dims == 2 && (*t)->shape[0] != rows))
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of the shape that config.json says, %lld x %lld",
-                    j->options->folder, name, (long long)rows, (long long)columns);
+  int64_t columns = (*t)->shape[(*t)->dims - 1];
+  if ((*t)->dtype == CHOIR_U8) columns = columns / BLOCK_BYTES * BLOCK;
+  if ((*t)->dims != dims || columns != shape[2] || (dims > 1 && (*t)->shape[dims - 2] != shape[1]) ||
+      (dims > 2 && (*t)->shape[0] != shape[0]))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of the shape that the config says, %lld x %lld",
+                    j->options->from, name, (long long)shape[1], (long long)shape[2]);
+  j->used[*t - choir_tensors_at(j->from, 0)] = 1;
   return CHOIR_OK;
 }
 
-/* One matrix of a parameter, turned where the table says so. */
-static void copy(const choir_tensor *t, int turned, double factor, int64_t rows, int64_t columns, float *out) {
-  for (int64_t r = 0; r < rows; r++)
+/* One matrix of a parameter from element `first` on, turned where the table says so; head: rows are interleaved. */
+static void copy(const choir_tensor *t, int64_t first, int turned, int64_t head, double factor, int64_t rows,
+                 int64_t columns, float *out) {
+  for (int64_t r = 0; r < rows; r++) {
+    float *to = out + (head ? ch_export_interleaved(r, head) : r) * columns;
     for (int64_t c = 0; c < columns; c++)
-      out[r * columns + c] = (float)(factor * value_at(t, turned ? c * rows + r : r * columns + c));
+      to[c] = (float)(factor * value_at(t, first + (turned ? c * rows + r : r * columns + c)));
+  }
 }
 
 static int fill(job *j, const ch_param *p, float *out) {
@@ -70,13 +100,17 @@ static int fill(job *j, const ch_param *p, float *out) {
     return CHOIR_OK;
   }
   double factor = bias ? -1 : !strcmp(row->from, "moe.experts.w2") ? j->gate_scale : 1;
+  int together = p->dims == 3 && j->format == CH_EXPORT_GGUF; /* experts are one tensor */
+  int64_t shape[3] = {blocks, turned ? columns : rows, turned ? rows : columns}, head = 0;
+  if (row->role == CH_ROLE_ROTATED && j->format == CH_EXPORT_GGUF && j->kind != CH_KIND_QWEN3 &&
+      j->kind != CH_KIND_QWEN3_MOE && j->kind != CH_KIND_GLM4_MOE)
+    head = ch_config_d_head(&j->config.model);
   for (int64_t block = 0; block < blocks; block++) {
-    CH_TRY(
-        find_source(j, p, row, (int)block, p->dims > 1 ? 2 : 1, turned ? columns : rows, turned ? rows : columns, &t));
-    copy(t, turned, factor, rows, columns, out + block * rows * columns);
-    ch_tensors_forget(j->from, t);
-    j->used++;
+    CH_TRY(find_source(j, p, row, (int)block, together ? 3 : p->dims > 1 ? 2 : 1, shape, &t));
+    copy(t, together ? block * rows * columns : 0, turned, head, factor, rows, columns, out + block * rows * columns);
+    if (!together) ch_tensors_forget(j->from, t);
   }
+  if (together) ch_tensors_forget(j->from, t);
   for (int64_t i = 0; i < p->whole; i++)
     if (!isfinite(out[i])) return ch_error(CHOIR_ERROR_NUMERIC, "%s has a value that is not finite", p->name);
   return CHOIR_OK;
@@ -93,14 +127,16 @@ static const void *fetch(void *context, const choir_tensor *tensor) {
   return j->code ? NULL : j->values;
 }
 
-/* Every tensor of the folder has gone somewhere; a head that is the embedding may stand there once more. */
+/* Every tensor there has gone somewhere; a head that is the embedding may stand there once more. */
 static int check_used(const job *j) {
-  int64_t count = choir_tensors_count(j->from);
-  if (j->config.model.tied && choir_tensors_find(j->from, "lm_head.weight")) count--;
-  return j->used == count
-             ? CHOIR_OK
-             : ch_error(CHOIR_ERROR_FORMAT, "%s: has %lld tensors, of which %lld have a place in a model of choir's",
-                        j->options->folder, (long long)count, (long long)j->used);
+  const char *head = j->format == CH_EXPORT_GGUF ? "output.weight" : "lm_head.weight";
+  for (int i = 0; i < choir_tensors_count(j->from); i++) {
+    const choir_tensor *t = choir_tensors_at(j->from, i);
+    if (j->used[i] || (j->config.model.tied && !strcmp(t->name, head))) continue;
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' has no place in a model of choir's", j->options->from,
+                    t->name);
+  }
+  return CHOIR_OK;
 }
 
 static int list(job *j) {
@@ -117,9 +153,11 @@ static int list(job *j) {
     if (p->whole > largest) largest = p->whole;
   }
   j->values = reallocarray(NULL, (size_t)largest, sizeof *j->values);
-  return j->tensor && j->values ? CHOIR_OK
-                                : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %lld values",
-                                           (long long)largest);
+  j->used = calloc((size_t)choir_tensors_count(j->from) + 1, 1);
+  return j->tensor && j->values && j->used
+             ? CHOIR_OK
+             : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for the largest tensor, %lld values",
+                        (long long)largest);
 }
 
 static int write_weights(job *j, const char *directory, const char *path) {
@@ -132,24 +170,46 @@ static int write_weights(job *j, const char *directory, const char *path) {
   return check_used(j);
 }
 
+/* The tokenizer that the checkpoint will have, at `path`; *given says whether there is one. */
+static int place_tokenizer(const job *j, const char *path, int *given) {
+  char own[PATH_MAX];
+  snprintf(own, sizeof own, "%s/tokenizer.model", j->options->from);
+  const char *from = j->options->tokenizer ? j->options->tokenizer : own;
+  *given = 1;
+  if (!j->options->tokenizer && j->format == CH_EXPORT_GGUF) {
+    ch_buffer model = {0};
+    int code = ch_gguf_tokenizer(&j->gguf, j->options->from, &model);
+    if (!code) code = ch_file_save(path, model.data, model.size);
+    free(model.data);
+    return code;
+  }
+  if (!j->options->tokenizer && access(own, F_OK)) return *given = 0, CHOIR_OK;
+  choir_tokenizer *t;
+  CH_TRY(choir_tokenizer_load(from, &t));
+  size_t size;
+  const void *bytes = choir_tokenizer_bytes(t, &size);
+  int code = ch_file_save(path, bytes, size);
+  choir_tokenizer_free(t);
+  return code;
+}
+
 /* A tokenizer that would change texts is left out, with a notice; one that the caller names must be right. */
 static int copy_tokenizer(job *j, const char *directory) {
   char path[PATH_MAX];
-  choir_tokenizer *t;
-  const void *bytes;
-  size_t size;
-  snprintf(path, sizeof path, "%s/tokenizer.model", j->options->folder);
-  const char *from = j->options->tokenizer ? j->options->tokenizer : path;
-  if (!j->options->tokenizer && access(path, F_OK)) return CHOIR_OK;
-  int code = choir_tokenizer_load(from, &t);
-  if (code && j->options->tokenizer) return code;
-  if (code) return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
-  bytes = choir_tokenizer_bytes(t, &size);
+  choir_tokenizer *t = NULL;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  code = choir_tokenizer_vocab_size(t) == j->config.model.vocab_size
-             ? ch_file_save(path, bytes, size)
-             : ch_error(CHOIR_ERROR_FORMAT, "%s: has %d pieces, \"vocab_size\" is %d", from,
-                        choir_tokenizer_vocab_size(t), j->config.model.vocab_size);
+  int given, code = place_tokenizer(j, path, &given);
+  if (!given) return CHOIR_OK;
+  if (!code) code = choir_tokenizer_load(path, &t);
+  if (code && j->options->tokenizer) return code;
+  if (code) {
+    unlink(path);
+    return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
+  }
+  if (choir_tokenizer_vocab_size(t) != j->config.model.vocab_size)
+    code = ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, \"vocab_size\" is %d",
+                    j->options->tokenizer ? j->options->tokenizer : j->options->from, choir_tokenizer_vocab_size(t),
+                    j->config.model.vocab_size);
   choir_tokenizer_free(t);
   j->result->tokenizer = !code;
   return code;
@@ -164,24 +224,41 @@ static int write_all(job *j, const char *directory) {
   return write_weights(j, directory, path);
 }
 
-static int run(job *j) {
+static int read_config(job *j, const char *name, json_t *root) {
+  int code = ch_import_config(root, name, &j->config, &j->gate_scale, &j->kind);
+  json_decref(root);
+  return code;
+}
+
+static int open_folder(job *j) {
   char path[PATH_MAX];
   json_t *root;
-  ch_dir dir;
-  if (snprintf(path, sizeof path, "%s/config.json", j->options->folder) >= PATH_MAX - 32)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", j->options->folder);
+  if (snprintf(path, sizeof path, "%s/config.json", j->options->from) >= PATH_MAX - 32)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", j->options->from);
   CH_TRY(ch_json_load(path, &root));
-  int code = ch_import_config(root, path, &j->config, &j->gate_scale, &j->kind);
-  json_decref(root);
-  if (code) return code;
-  j->result->architecture = ch_kind_names[j->kind].architecture[CH_EXPORT_HF];
-  snprintf(path, sizeof path, "%s/model.safetensors", j->options->folder);
-  CH_TRY(choir_tensors_open(path, 0, &j->from));
+  CH_TRY(read_config(j, path, root));
+  snprintf(path, sizeof path, "%s/model.safetensors", j->options->from);
+  return choir_tensors_open(path, 0, &j->from);
+}
+
+static int open_file(job *j) {
+  json_t *root;
+  CH_TRY(ch_gguf_open(j->options->from, &j->gguf));
+  j->from = j->gguf.tensors;
+  CH_TRY(ch_gguf_config(&j->gguf, j->options->from, &root));
+  return read_config(j, j->options->from, root);
+}
+
+static int run(job *j) {
+  ch_dir dir;
+  j->format = ch_gguf_is(j->options->from) ? CH_EXPORT_GGUF : CH_EXPORT_HF;
+  CH_TRY(j->format == CH_EXPORT_GGUF ? open_file(j) : open_folder(j));
+  j->result->architecture = ch_kind_names[j->kind].architecture[j->format];
   CH_TRY(ch_params_build(&j->config.model, &j->params));
   CH_TRY(list(j));
   j->result->parameters = ch_params_total(&j->params);
   CH_TRY(ch_dir_begin(&dir, j->options->out));
-  code = write_all(j, dir.temporary);
+  int code = write_all(j, dir.temporary);
   if (!code) return ch_dir_commit(&dir);
   ch_dir_abandon(&dir);
   return code;
@@ -192,7 +269,11 @@ int choir_import(const choir_import_options *options, choir_import_result *resul
   *result = (choir_import_result){0};
   int code = run(&j);
   ch_params_free(&j.params);
-  choir_tensors_close(j.from);
+  if (j.format == CH_EXPORT_GGUF)
+    ch_gguf_close_in(&j.gguf);
+  else
+    choir_tensors_close(j.from);
+  free(j.used);
   free(j.tensor);
   free(j.values);
   return code;

@@ -1,4 +1,4 @@
-/* A folder of Hugging Face's as a checkpoint of choir. */
+/* A folder of Hugging Face's, or a GGUF file, as a checkpoint of choir. */
 #ifndef CH_EXPORT_IMPORT_H
 #define CH_EXPORT_IMPORT_H
 
@@ -7,20 +7,21 @@
 #include "file/json.h"
 
 typedef struct choir_import_options {
-  const char *folder;    /* config.json and model.safetensors, or its index and several files */
-  const char *out;       /* the checkpoint that is made */
-  const char *tokenizer; /* a SentencePiece model for it; NULL: the folder's tokenizer.model, if it has one */
+  const char *from; /* a folder: config.json and model.safetensors, or its index and several files; or a GGUF file */
+  const char *out;  /* the checkpoint that is made */
+  const char *tokenizer; /* a SentencePiece model for it; NULL: what comes with the model, if anything does */
   int (*progress)(void *context, const char *what, double share); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_import_options;
 
 typedef struct choir_import_result {
-  const char *architecture; /* "LlamaForCausalLM" */
+  const char *architecture; /* "LlamaForCausalLM"; of a GGUF file "llama" */
   int64_t parameters;
   int tokenizer; /* nonzero: the checkpoint has one */
 } choir_import_result;
 
-/* Kinds llama, mistral, qwen3, mixtral, qwen3_moe and glm4_moe, as far as a config of choir can say what they compute.
+/* Kinds llama, mistral, qwen3, mixtral, qwen3_moe and glm4_moe, as far as a config of choir can say what they compute;
+ * of GGUF files those of F32, F16, BF16 and Q8_0.
  * CHOIR_ERROR_UNSUPPORTED names a field, and its value, that it cannot; CHOIR_ERROR_FORMAT one that is unknown, missing
  * or contradictory, and tensors that do not fit; CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY, CHOIR_ERROR_NUMERIC. */
 int choir_import(const choir_import_options *options, choir_import_result *result);

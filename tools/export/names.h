@@ -2,6 +2,8 @@
 #ifndef CH_EXPORT_NAMES_H
 #define CH_EXPORT_NAMES_H
 
+#include <stdint.h>
+
 typedef enum { CH_EXPORT_HF, CH_EXPORT_GGUF } ch_export_format;
 
 /* Stock architectures that compute what choir can. */
@@ -34,6 +36,11 @@ typedef struct ch_export_row {
 
 /* Of a parameter, "layers.1.attn.q.weight"; NULL: unknown. */
 const ch_export_row *ch_export_find(const char *parameter);
+
+/* The row of ours that is row r of a matrix in llama.cpp's "llama": a head's rotated pairs stand side by side. */
+static inline int64_t ch_export_interleaved(int64_t r, int64_t head) {
+  return r - r % head + r % 2 * (head / 2) + r % head / 2;
+}
 
 /* The tensor's name of a row in a layer, -1: outside; `expert` where experts stand one by one. */
 void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *row, int layer, int expert,

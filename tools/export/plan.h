@@ -65,8 +65,9 @@ int ch_export_fill(const ch_export_tensor *tensor, int64_t block, float *out);
 /* Rows of so many elements as bytes of a dtype. */
 int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns);
 void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, void *out);
-/* The values that come back. */
+/* The values that come back; of one in half precision. */
 void ch_export_value(ch_export_dtype dtype, const void *in, int64_t columns, float *row);
+float ch_export_half(uint16_t bits);
 
 /* Writes all; `tokenizer` may be NULL for hf. */
 int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);

@@ -1,0 +1,140 @@
+/* The keys of a GGUF file as Hugging Face's config.json would say them, so that one reader judges both. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "export/gguf_read.h"
+#include "export/names.h"
+
+/* Keys behind "ARCHITECTURE.", and the fields that they become. */
+static const struct {
+  const char *key, *field;
+} renamed[] = {{"context_length", "max_position_embeddings"},
+               {"embedding_length", "hidden_size"},
+               {"feed_forward_length", "intermediate_size"},
+               {"block_count", "num_hidden_layers"},
+               {"attention.head_count", "num_attention_heads"},
+               {"attention.head_count_kv", "num_key_value_heads"},
+               {"attention.key_length", "head_dim"},
+               {"attention.layer_norm_rms_epsilon", "rms_norm_eps"},
+               {"attention.sliding_window", "sliding_window"},
+               {"rope.freq_base", "rope_theta"},
+               {"rope.scaling.type", "rope_scaling"},
+               {"expert_used_count", "num_experts_per_tok"},
+               {"expert_feed_forward_length", "moe_intermediate_size"},
+               {"expert_shared_count", "n_shared_experts"},
+               {"leading_dense_block_count", "first_k_dense_replace"},
+               {"expert_weights_norm", "norm_topk_prob"},
+               {"expert_weights_scale", "routed_scaling_factor"},
+               {"expert_group_count", "n_group"},
+               {"expert_group_used_count", "topk_group"},
+               {"nextn_predict_layers", "num_nextn_predict_layers"}};
+
+/* Keys that are read below, or that say what the tensors say too. */
+static const char *const others[] = {"vocab_size", "attention.value_length", "rope.dimension_count", "expert_count",
+                                     "expert_gating_func"};
+
+typedef struct {
+  const ch_gguf_in *in;
+  const char *name, *architecture;
+  json_t *root; /* the config that is made */
+} job;
+
+static json_t *value(const job *j, const char *key) {
+  char whole[192];
+  snprintf(whole, sizeof whole, "%s.%s", j->architecture, key);
+  return json_object_get(j->in->keys, whole);
+}
+
+static int add_key(const job *j, const char *key, json_t *found) {
+  for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+    if (!strcmp(renamed[i].key, key)) {
+      if (!strcmp(key, "rope.scaling.type") &&
+          !strcmp(json_string_value(found) ? json_string_value(found) : "", "none"))
+        return CHOIR_OK;
+      if (json_is_null(found))
+        return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: '%s.%s' is an array: choir's layers are all alike", j->name,
+                        j->architecture, key);
+      return json_object_set(j->root, renamed[i].field, found) ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", j->name)
+                                                               : CHOIR_OK;
+    }
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (!strcmp(others[i], key)) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s.%.60s' is not known here, so what the model computes is not certain",
+                  j->name, j->architecture, key);
+}
+
+/* General keys, the tokenizer's and notes on how the file was made change nothing that is computed. */
+static int add_keys(const job *j) {
+  const char *key;
+  json_t *found;
+  size_t length = strlen(j->architecture);
+  json_object_foreach(j->in->keys, key, found) {
+    if (!strncmp(key, j->architecture, length) && key[length] == '.') CH_TRY(add_key(j, key + length + 1, found));
+  }
+  return CHOIR_OK;
+}
+
+static int find_kind(const job *j, ch_kind *kind) {
+  int experts = json_integer_value(value(j, "expert_count")) > 0;
+  for (int k = 0; k <= CH_KIND_GLM4_MOE; k++)
+    if (!strcmp(ch_kind_names[k].architecture[CH_EXPORT_GGUF], j->architecture) &&
+        (strcmp(j->architecture, "llama") || experts == (k == CH_KIND_MIXTRAL))) {
+      *kind = (ch_kind)k;
+      return CHOIR_OK;
+    }
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "%s: \"general.architecture\" is \"%.40s\": choir reads llama, qwen3, qwen3moe and glm4moe", j->name,
+                  j->architecture);
+}
+
+static int has(const job *j, const char *tensor) { return choir_tensors_find(j->in->tensors, tensor) != NULL; }
+
+/* The function from logits to scores is a number there: 1 softmax, 2 sigmoid. */
+static int check_gates(const job *j, ch_kind k) {
+  const json_t *given = value(j, "expert_gating_func");
+  int wanted = k == CH_KIND_GLM4_MOE ? 2 : 1;
+  if (!given || json_integer_value(given) == wanted) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: '%s.expert_gating_func' is %lld: choir takes %d for this architecture",
+                  j->name, j->architecture, (long long)json_integer_value(given), wanted);
+}
+
+static int add_derived(const job *j, ch_kind k) {
+  static const char *const experts[] = {[CH_KIND_MIXTRAL] = "num_local_experts",
+                                        [CH_KIND_QWEN3_MOE] = "num_experts",
+                                        [CH_KIND_GLM4_MOE] = "n_routed_experts"};
+  const json_t *rotated = value(j, "rope.dimension_count"), *heads = value(j, "attention.head_count"),
+               *width = value(j, "attention.key_length"), *d = value(j, "embedding_length"),
+               *other = value(j, "attention.value_length");
+  const choir_tensor *embedding = choir_tensors_find(j->in->tensors, "token_embd.weight");
+  if (!embedding || embedding->dims != 2)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor 'token_embd.weight' is missing", j->name);
+  double head = width ? json_number_value(width) : json_number_value(d) / json_number_value(heads);
+  if (other && json_number_value(other) != head)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: heads' values are %g wide and their keys %g: choir has one width",
+                    j->name, json_number_value(other), head);
+  if (k == CH_KIND_GLM4_MOE || (rotated && json_number_value(rotated) != head))
+    json_object_set_new(j->root, "partial_rotary_factor",
+                        json_real(rotated && head > 0 ? json_number_value(rotated) / head : 1));
+  if (k >= CH_KIND_MIXTRAL) json_object_set(j->root, experts[k], value(j, "expert_count"));
+  if (k == CH_KIND_QWEN3_MOE) json_object_set_new(j->root, "norm_topk_prob", json_true());
+  if (k == CH_KIND_GLM4_MOE)
+    json_object_set_new(j->root, "use_qk_norm", json_boolean(has(j, "blk.0.attn_q_norm.weight")));
+  json_object_set_new(j->root, "model_type", json_string(ch_kind_names[k].type));
+  json_object_set_new(j->root, "vocab_size", json_integer(embedding->shape[0]));
+  json_object_set_new(j->root, "tie_word_embeddings", json_boolean(!has(j, "output.weight")));
+  return check_gates(j, k);
+}
+
+int ch_gguf_config(const ch_gguf_in *in, const char *name, json_t **root) {
+  job j = {in, name, json_string_value(json_object_get(in->keys, "general.architecture")), json_object()};
+  ch_kind kind = CH_KIND_LLAMA;
+  int code = j.architecture ? CHOIR_OK
+                            : ch_error(CHOIR_ERROR_FORMAT, "%s: \"general.architecture\" is missing, or no text", name);
+  if (!code) code = find_kind(&j, &kind);
+  if (!code) code = add_keys(&j);
+  if (!code) code = add_derived(&j, kind);
+  *root = code ? NULL : j.root;
+  if (code) json_decref(j.root);
+  return code;
+}

@@ -1,0 +1,48 @@
+/* Reads GGUF files: all lengths are checked, nothing is believed. Tensors are those of a safetensors file to the rest,
+ * with blocks of Q8_0 as bytes. */
+#ifndef CH_EXPORT_GGUF_READ_H
+#define CH_EXPORT_GGUF_READ_H
+
+#include <jansson.h>
+
+#include "export/gguf.h"
+#include "file/tensors.h"
+
+/* Texts stand one behind the other, each behind its length; numbers and flags too. */
+typedef struct ch_gguf_array {
+  char key[128];
+  ch_gguf_value of;
+  uint64_t count;
+  const char *at;
+} ch_gguf_array;
+
+typedef struct ch_gguf_in {
+  choir_tensors *tensors; /* F32, F16, BF16; Q8_0 as U8, whose rows have 34 bytes for 32 values */
+  json_t *keys;           /* numbers, flags and texts by key */
+  ch_gguf_array *array;
+  int arrays;
+} ch_gguf_in;
+
+/* CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT; CHOIR_ERROR_UNSUPPORTED names a tensor of another type. */
+int ch_gguf_open(const char *path, ch_gguf_in *in);
+void ch_gguf_close_in(ch_gguf_in *in);
+
+/* Of a file in memory, which must stay: fuzzing. */
+int ch_gguf_parse(const void *data, size_t size, const char *name, ch_gguf_in *in);
+
+/* NULL: there is none of that kind. */
+const ch_gguf_array *ch_gguf_find_array(const ch_gguf_in *in, const char *key, ch_gguf_value of);
+
+/* The text at *at, which goes on to the next. */
+const char *ch_gguf_next_text(const char **at, size_t *size);
+
+/* The model's keys as a config.json; free *root. CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_FORMAT name the key. */
+int ch_gguf_config(const ch_gguf_in *in, const char *name, json_t **root);
+
+/* Its vocabulary as the file of a SentencePiece model, added to *model. CHOIR_ERROR_UNSUPPORTED: of another kind. */
+int ch_gguf_tokenizer(const ch_gguf_in *in, const char *name, ch_buffer *model);
+
+/* Nonzero: a file that begins as one. */
+int ch_gguf_is(const char *path);
+
+#endif
