@@ -81,6 +81,18 @@ static void comes_back_from_one_file(void **state) {
       "choir init config.json --out flat --tokenizer bpe.model --set moe_every=0 --set position=rope --set "
       "activation=swiglu --set tied=false --set kv_heads=1; choir export flat --format gguf --out flat.gguf "
       "--sequences 0; choir import flat.gguf --out flat-back");
+  program_must("choir train --config config.json --data bpe --out every2 " MODERN
+               "--set steps=12 --set layers=4 --set qk_norm=true --set dense_layers=0 --set moe_every=2;"
+               "choir export every2 --format hf --out every2-hf --experts-per-token 4 --sequences 0; choir import "
+               "every2-hf --out every2-folder --tokenizer bpe.model; choir export every2 --format gguf --out "
+               "every2.gguf --experts-per-token 4 --sequences 0; choir import every2.gguf --out every2-file");
+  before = logits_of("every2");
+  ch_npy folder = logits_of("every2-folder"), file = logits_of("every2-file");
+  test_close((float *)before.data, (float *)folder.data, (int64_t)2 * 16 * 320, 1e-5);
+  test_close((float *)before.data, (float *)file.data, (int64_t)2 * 16 * 320, 1e-5);
+  ch_npy_free(&before);
+  ch_npy_free(&folder);
+  ch_npy_free(&file);
   before = logits_of("flat");
   ch_npy after = logits_of("flat-back");
   test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);

@@ -95,7 +95,8 @@ class Imported(unittest.TestCase):
             ("logit_scale", 2, '"logit_scale" is not known'),
             ("rope_theta", 7, '"rope_theta" is 7, and 10000'),
             ("intermediate_size", 95, "mlp.gate_proj.weight' is not of the shape"),
-            ("num_hidden_layers", 2, "of which"),
+            ("num_hidden_layers", 2, "has no place"),
+            ("sliding_window", 32, '"sliding_window" is 32'),
             ("num_hidden_layers", 4, "is missing"),
         ):
             with self.subTest(key):

@@ -31,8 +31,8 @@ static const struct {
                {"nextn_predict_layers", "num_nextn_predict_layers"}};
 
 /* Keys that are read below, or that say what the tensors say too. */
-static const char *const others[] = {"vocab_size", "attention.value_length", "rope.dimension_count", "expert_count",
-                                     "expert_gating_func"};
+static const char *const others[] = {"vocab_size",   "attention.value_length", "rope.dimension_count",
+                                     "expert_count", "expert_gating_func",     "expert_shared_feed_forward_length"};
 
 typedef struct {
   const ch_gguf_in *in;
@@ -77,15 +77,15 @@ static int add_keys(const job *j) {
 
 static int find_kind(const job *j, ch_kind *kind) {
   int experts = json_integer_value(value(j, "expert_count")) > 0;
-  for (int k = 0; k <= CH_KIND_GLM4_MOE; k++)
+  for (int k = 0; k < CH_KINDS; k++)
     if (!strcmp(ch_kind_names[k].architecture[CH_EXPORT_GGUF], j->architecture) &&
         (strcmp(j->architecture, "llama") || experts == (k == CH_KIND_MIXTRAL))) {
       *kind = (ch_kind)k;
       return CHOIR_OK;
     }
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "%s: \"general.architecture\" is \"%.40s\": choir reads llama, qwen3, qwen3moe and glm4moe", j->name,
-                  j->architecture);
+                  "%s: \"general.architecture\" is \"%.40s\": choir reads llama, qwen3, qwen3moe, glm4moe and hy_v3",
+                  j->name, j->architecture);
 }
 
 static int has(const job *j, const char *tensor) { return choir_tensors_find(j->in->tensors, tensor) != NULL; }
@@ -93,16 +93,31 @@ static int has(const job *j, const char *tensor) { return choir_tensors_find(j->
 /* The function from logits to scores is a number there: 1 softmax, 2 sigmoid. */
 static int check_gates(const job *j, ch_kind k) {
   const json_t *given = value(j, "expert_gating_func");
-  int wanted = k == CH_KIND_GLM4_MOE ? 2 : 1;
+  int wanted = k >= CH_KIND_GLM4_MOE ? 2 : 1;
   if (!given || json_integer_value(given) == wanted) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: '%s.expert_gating_func' is %lld: choir takes %d for this architecture",
                   j->name, j->architecture, (long long)json_integer_value(given), wanted);
 }
 
+/* Which layers have experts is not a key there: their tensors say it. */
+static void add_pattern(const job *j) {
+  json_t *types = json_array();
+  for (int64_t i = 0, n = json_integer_value(value(j, "block_count")); i < n && i < choir_tensors_count(j->in->tensors);
+       i++) {
+    char router[64];
+    snprintf(router, sizeof router, "blk.%lld.ffn_gate_inp.weight", (long long)i);
+    json_array_append_new(types, json_string(has(j, router) ? "sparse" : "dense"));
+  }
+  json_object_set_new(j->root, "mlp_layer_types", types);
+  json_object_set(j->root, "num_shared_experts", value(j, "expert_shared_count"));
+  json_object_del(j->root, "n_shared_experts");
+}
+
 static int add_derived(const job *j, ch_kind k) {
   static const char *const experts[] = {[CH_KIND_MIXTRAL] = "num_local_experts",
                                         [CH_KIND_QWEN3_MOE] = "num_experts",
-                                        [CH_KIND_GLM4_MOE] = "n_routed_experts"};
+                                        [CH_KIND_GLM4_MOE] = "n_routed_experts",
+                                        [CH_KIND_EXAONE_MOE] = "num_experts"};
   const json_t *rotated = value(j, "rope.dimension_count"), *heads = value(j, "attention.head_count"),
                *width = value(j, "attention.key_length"), *d = value(j, "embedding_length"),
                *other = value(j, "attention.value_length");
@@ -120,6 +135,7 @@ static int add_derived(const job *j, ch_kind k) {
   if (k == CH_KIND_QWEN3_MOE) json_object_set_new(j->root, "norm_topk_prob", json_true());
   if (k == CH_KIND_GLM4_MOE)
     json_object_set_new(j->root, "use_qk_norm", json_boolean(has(j, "blk.0.attn_q_norm.weight")));
+  if (k == CH_KIND_EXAONE_MOE) add_pattern(j);
   json_object_set_new(j->root, "model_type", json_string(ch_kind_names[k].type));
   json_object_set_new(j->root, "vocab_size", json_integer(embedding->shape[0]));
   json_object_set_new(j->root, "tie_word_embeddings", json_boolean(!has(j, "output.weight")));

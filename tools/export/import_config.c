@@ -4,20 +4,22 @@
 
 #include "base/error.h"
 #include "export/import.h"
+#include "model/param.h"
 
 /* Sizes, and where they go. */
 static const struct {
   const char *theirs, *ours;
-  int from; /* the first kind that has it, and must */
-} sizes[] = {{"vocab_size", "model.vocab_size", CH_KIND_LLAMA},
-             {"hidden_size", "model.d_model", CH_KIND_LLAMA},
-             {"intermediate_size", "model.d_hidden", CH_KIND_LLAMA},
-             {"num_hidden_layers", "model.layers", CH_KIND_LLAMA},
-             {"num_attention_heads", "model.heads", CH_KIND_LLAMA},
-             {"moe_intermediate_size", "model.d_expert", CH_KIND_QWEN3_MOE},
-             {"num_experts_per_tok", "model.router.experts_per_token", CH_KIND_MIXTRAL},
-             {"first_k_dense_replace", "model.dense_layers", CH_KIND_GLM4_MOE},
-             {"n_shared_experts", "model.shared_experts", CH_KIND_GLM4_MOE}};
+  ch_kind from, to; /* the first and the last kind that has it, and must */
+} sizes[] = {{"vocab_size", "model.vocab_size", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
+             {"hidden_size", "model.d_model", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
+             {"intermediate_size", "model.d_hidden", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
+             {"num_hidden_layers", "model.layers", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
+             {"num_attention_heads", "model.heads", CH_KIND_LLAMA, CH_KIND_EXAONE_MOE},
+             {"moe_intermediate_size", "model.d_expert", CH_KIND_QWEN3_MOE, CH_KIND_EXAONE_MOE},
+             {"num_experts_per_tok", "model.router.experts_per_token", CH_KIND_MIXTRAL, CH_KIND_EXAONE_MOE},
+             {"first_k_dense_replace", "model.dense_layers", CH_KIND_GLM4_MOE, CH_KIND_GLM4_MOE},
+             {"n_shared_experts", "model.shared_experts", CH_KIND_GLM4_MOE, CH_KIND_GLM4_MOE},
+             {"num_shared_experts", "model.shared_experts", CH_KIND_EXAONE_MOE, CH_KIND_EXAONE_MOE}};
 
 /* Fields whose other values compute what choir does not. */
 static const struct {
@@ -62,7 +64,9 @@ static const char *const known[] = {"architectures",
                                     "num_local_experts",
                                     "n_routed_experts",
                                     "n_shared_experts",
+                                    "num_shared_experts",
                                     "first_k_dense_replace",
+                                    "mlp_layer_types",
                                     "hidden_act",
                                     "attention_bias",
                                     "mlp_bias",
@@ -107,12 +111,20 @@ static int check_keys(const json_t *root, const char *name) {
   return CHOIR_OK;
 }
 
+/* A window that is switched off, or reaches over the whole context. */
+static int hides_nothing(const json_t *root, const json_t *window) {
+  const json_t *context = json_object_get(root, "max_position_embeddings");
+  return json_is_false(json_object_get(root, "use_sliding_window")) ||
+         (json_is_integer(window) && json_is_integer(context) &&
+          json_integer_value(window) >= json_integer_value(context));
+}
+
 static int check_fixed(const json_t *root, const char *name) {
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
     const json_t *value = json_object_get(root, fixed[i].key);
     char text[80];
     if (!value || json_is_null(value)) continue;
-    if (!strcmp(fixed[i].key, "sliding_window") && json_is_false(json_object_get(root, "use_sliding_window"))) continue;
+    if (!strcmp(fixed[i].key, "sliding_window") && hides_nothing(root, value)) continue;
     json_t *wanted = json_loads(fixed[i].value, JSON_DECODE_ANY, NULL);
     int same = wanted && json_equal(value, wanted);
     json_decref(wanted);
@@ -154,7 +166,7 @@ static int read_sizes(const json_t *root, const char *name, ch_kind k, choir_con
   choir_model_config *m = &config->model;
   int64_t value, heads;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-    if ((int)k < sizes[i].from) continue;
+    if (k < sizes[i].from || k > sizes[i].to) continue;
     CH_TRY(ch_json_get_integer(root, name, sizes[i].theirs, 0, 1 << 30, &value));
     CH_TRY(set_integer(config, sizes[i].ours, value));
   }
@@ -197,11 +209,33 @@ static int read_rope(const json_t *root, const char *name, ch_kind k, choir_conf
   return choir_config_set(config, "model.position", "rope");
 }
 
+/* Which layers are MoE, one by one there: as some dense layers, behind which every so manieth is. */
+static int read_pattern(const json_t *root, const char *name, choir_config *config) {
+  const json_t *types = json_object_get(root, "mlp_layer_types");
+  choir_model_config *m = &config->model;
+  if ((int)json_array_size(types) != m->layers)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"mlp_layer_types\" must have a word for each of %d layers", name,
+                    m->layers);
+  for (m->dense_layers = 0; m->dense_layers < m->layers; m->dense_layers++)
+    for (m->moe_every = 1; m->moe_every <= m->layers; m->moe_every++) {
+      int same = 1;
+      for (int i = 0; i < m->layers && same; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        same = type && !strcmp(type, ch_config_is_moe(m, i) ? "sparse" : "dense");
+      }
+      if (same) return CHOIR_OK;
+    }
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "%s: \"mlp_layer_types\": choir has dense layers first, and then every so manieth one with experts",
+                  name);
+}
+
 /* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
 static int read_moe(const json_t *root, const char *name, ch_kind k, choir_config *config, double *gate_scale) {
-  const char *experts = k == CH_KIND_GLM4_MOE                                            ? "n_routed_experts"
-                        : k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts") ? "num_experts"
-                                                                                         : "num_local_experts";
+  const char *experts = k == CH_KIND_GLM4_MOE ? "n_routed_experts"
+                        : k == CH_KIND_EXAONE_MOE || (k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts"))
+                            ? "num_experts"
+                            : "num_local_experts";
   int64_t value;
   int normalize;
   CH_TRY(ch_json_get_integer(root, name, experts, 1, 1 << 16, &value));
@@ -209,31 +243,34 @@ static int read_moe(const json_t *root, const char *name, ch_kind k, choir_confi
   CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE, &normalize));
   CH_TRY(
       choir_config_set(config, "model.router.normalize_gates", k == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
-  CH_TRY(choir_config_set(config, "model.router.score", k == CH_KIND_GLM4_MOE ? "sigmoid" : "softmax"));
+  CH_TRY(choir_config_set(config, "model.router.score", k >= CH_KIND_GLM4_MOE ? "sigmoid" : "softmax"));
   CH_TRY(number_or(root, name, "routed_scaling_factor", 1, gate_scale));
   CH_TRY(choir_config_set(config, "model.expert_activation", "swiglu"));
-  return choir_config_set(config, "model.moe_every", "1");
+  return k == CH_KIND_EXAONE_MOE ? read_pattern(root, name, config) : choir_config_set(config, "model.moe_every", "1");
 }
 
 static int find_kind(const json_t *root, const char *name, ch_kind *k) {
   const char *type;
   CH_TRY(ch_json_get_string(root, name, "model_type", &type));
-  for (int i = 0; i <= CH_KIND_GLM4_MOE; i++)
+  for (int i = 0; i < CH_KINDS; i++)
     if (!strcmp(ch_kind_names[i].type, type)) {
       *k = (ch_kind)i;
       return CHOIR_OK;
     }
-  return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "%s: \"model_type\" is \"%.40s\": choir reads llama, mistral, qwen3, mixtral, qwen3_moe, glm4_moe",
-                  name, type);
+  return ch_error(
+      CHOIR_ERROR_UNSUPPORTED,
+      "%s: \"model_type\" is \"%.40s\": choir reads llama, mistral, qwen3, mixtral, qwen3_moe, glm4_moe, exaone_moe",
+      name, type);
 }
 
-static int check_layer_types(const json_t *root, const char *name) {
+/* Of exaone_moe layers with a window alone rotate; that it hides nothing has been seen. */
+static int check_layer_types(const json_t *root, const char *name, ch_kind k) {
   const json_t *types_of = json_object_get(root, "layer_types"), *type;
+  const char *wanted = k == CH_KIND_EXAONE_MOE ? "sliding_attention" : "full_attention";
   size_t i;
   json_array_foreach(types_of, i, type) {
-    if (!json_is_string(type) || strcmp(json_string_value(type), "full_attention"))
-      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"layer_types\": choir has \"full_attention\" only", name);
+    if (!json_is_string(type) || strcmp(json_string_value(type), wanted))
+      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"layer_types\": choir reads \"%s\" only", name, wanted);
   }
   return CHOIR_OK;
 }
@@ -246,7 +283,7 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(find_kind(root, name, &k));
   CH_TRY(check_keys(root, name));
   CH_TRY(check_fixed(root, name));
-  CH_TRY(check_layer_types(root, name));
+  CH_TRY(check_layer_types(root, name, k));
   *kind = k;
   CH_TRY(choir_config_set(config, "model.moe_every", "0"));
   CH_TRY(choir_config_set(config, "model.experts", "1"));
@@ -258,7 +295,7 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(read_rope(root, name, k, config));
   CH_TRY(flag_or(root, name, "tie_word_embeddings", 0, &config->model.tied));
   CH_TRY(flag_or(root, name, "use_qk_norm", 0, &qk_norm));
-  config->model.qk_norm = k == CH_KIND_QWEN3 || k == CH_KIND_QWEN3_MOE || qk_norm;
+  config->model.qk_norm = k == CH_KIND_QWEN3 || k == CH_KIND_QWEN3_MOE || k == CH_KIND_EXAONE_MOE || qk_norm;
   if (k >= CH_KIND_MIXTRAL) CH_TRY(read_moe(root, name, k, config, gate_scale));
   int code = choir_config_check(config);
   return code ? ch_error_in(code, "%s", name) : code;
