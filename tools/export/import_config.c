@@ -209,7 +209,7 @@ static int read_rope(const json_t *root, const char *name, ch_kind k, choir_conf
   return choir_config_set(config, "model.position", "rope");
 }
 
-/* Which layers are MoE, one by one there: as some dense layers, behind which every so manieth is. */
+/* Which layers are MoE, one by one there: as dense layers at the front, behind which every m-th is MoE. */
 static int read_pattern(const json_t *root, const char *name, choir_config *config) {
   const json_t *types = json_object_get(root, "mlp_layer_types");
   choir_model_config *m = &config->model;
@@ -226,8 +226,7 @@ static int read_pattern(const json_t *root, const char *name, choir_config *conf
       if (same) return CHOIR_OK;
     }
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "%s: \"mlp_layer_types\": choir has dense layers first, and then every so manieth one with experts",
-                  name);
+                  "%s: \"mlp_layer_types\": choir has dense layers first, and then experts in every m-th layer", name);
 }
 
 /* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
