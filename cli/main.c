@@ -60,7 +60,7 @@ static int help(int count, char **words) {
   return 0;
 }
 
-/* What needs no verb: version, help, and what is wrong with other words. */
+/* Answers words that need no verb: version, help, and a refusal of others. */
 static int say(int count, char **words) {
   FILE *wrong = cli_ranks_first() ? stderr : stdout; /* which is silent */
   if (count < 1) return cli_help(wrong), CLI_USAGE;

@@ -1,5 +1,5 @@
-/* What a caller of a public function must not leave out: CH_GIVEN(path, model) is CHOIR_OK, or an error that names the
- * function and the first of these pointers that is NULL. */
+/* Checks the pointers that a caller of a public function must not leave out: CH_GIVEN(path, model) is CHOIR_OK, or an
+ * error that names the function and the first of these pointers that is NULL. */
 #ifndef CH_BASE_GIVEN_H
 #define CH_BASE_GIVEN_H
 

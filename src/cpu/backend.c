@@ -43,7 +43,7 @@ const ch_backend ch_backend_reference = {
 #include "cpu/simd/fill.h"
 #include "cpu/threaded/threaded.h"
 
-/* What is not overridden stays the reference's: copy, which is the system's own, dropout, whose time goes
+/* Ops that are not overridden stay the reference's: copy, which is the system's own, dropout, whose time goes
  * into random numbers, and routing's small work, a few numbers a token. */
 static void fill_cpu(ch_ops *ops, ch_compute compute) {
   fill_reference(ops, compute);

@@ -1,4 +1,4 @@
-/* What the machine can do: arithmetic from registers, and main memory, on all threads at once. */
+/* Measures the machine's peak: arithmetic from registers, and main memory, on all threads at once. */
 #include "cpu/peak.h"
 
 #include <stdlib.h>

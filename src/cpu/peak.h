@@ -1,4 +1,4 @@
-/* What the machine can do at most (peak.c), by loops that keep its arithmetic units busy with values in registers
+/* The machine's peak (peak.c), measured by loops that keep its arithmetic units busy with values in registers
  * (peak_units.c). */
 #ifndef CH_CPU_PEAK_H
 #define CH_CPU_PEAK_H

@@ -1,4 +1,4 @@
-/* What can be known to be wrong with a build before any file is read. */
+/* Checks the options of a build before any file is read. */
 #ifndef CH_DATA_BUILD_CHECK_H
 #define CH_DATA_BUILD_CHECK_H
 

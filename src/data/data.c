@@ -90,7 +90,7 @@ static int divide(choir_data *d, const char *file) {
   return CHOIR_OK;
 }
 
-/* What a resumed run must find unchanged: tokens, names, weights. Not the inputs' names: the same data may be built
+/* A resumed run must find these unchanged: tokens, names, weights. Not the inputs' names: the same data may be built
  * elsewhere. */
 static uint64_t content_hash(const choir_data *d) {
   XXH64_state_t h;

@@ -29,7 +29,7 @@ int ch_data_sample_source(const choir_data *data, uint64_t seed, uint64_t sample
 /* Letters, digits, '-' and '_', at most 64. */
 int ch_source_name_check(const char *name);
 
-/* What data.json says of a shard. */
+/* The entry of a shard in data.json. */
 json_t *ch_shard_describe(const ch_shard_info *info);
 
 /* 64 bits as hexadecimal digits, which JSON's numbers cannot hold. text: 17 bytes. Returns text. */

@@ -10,7 +10,7 @@
 
 enum { MESSAGE_BYTES = 2048 };
 
-/* What became of a job. Messages belong to threads, so a failing one is taken along. */
+/* The outcome of a job. Messages belong to threads, so a failing one is taken along. */
 typedef struct outcome {
   int done, code;
   char message[MESSAGE_BYTES];

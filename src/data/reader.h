@@ -1,4 +1,4 @@
-/* What training and evaluation read: windows of tokens from a built data directory. */
+/* Windows of tokens from a built data directory, for training and evaluation. */
 #ifndef CH_DATA_READER_H
 #define CH_DATA_READER_H
 

@@ -82,7 +82,7 @@ static int read_model(reader r, spec *s) {
   return whole && r.whole && s->pieces;
 }
 
-/* What others give their trainer, so that no text is changed or lost. */
+/* Advice for users of SentencePiece's own trainer: with these options no text is changed or lost. */
 #define ADVICE \
   "train it with --normalization_rule_name=identity --byte_fallback=true, or make one by choir tokenizer train"
 

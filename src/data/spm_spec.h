@@ -1,4 +1,4 @@
-/* What a SentencePiece model's file says about changing text, read from its bytes: the library does not tell. */
+/* Reads from the bytes of a SentencePiece model whether it changes text: the library does not tell. */
 #ifndef CH_DATA_SPM_SPEC_H
 #define CH_DATA_SPM_SPEC_H
 

@@ -39,7 +39,7 @@ static size_t plain(const char *piece, size_t size, char *text) {
   return n;
 }
 
-/* What encoding word by word rests on: no piece reaches over the end of a word. One of nothing but control characters
+/* Encoding word by word assumes this: no piece reaches over the end of a word. One of nothing but control characters
  * does no harm: these are always encoded byte for byte, and it is never used. */
 static int within_word(const char *text, size_t size) {
   size_t controls = 0, ends = 0;

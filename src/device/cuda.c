@@ -10,7 +10,7 @@
 #include "base/format.h"
 #include "device/device.h"
 
-/* What is used of cuda.h, nvrtc.h and cublas_v2.h. A line a call. */
+/* The parts of cuda.h, nvrtc.h and cublas_v2.h that are used here, a line for each call. */
 typedef uint64_t device_address;
 typedef void *handle;
 enum {
@@ -213,7 +213,7 @@ static int build(int device) {
   return well;
 }
 
-/* What was taken goes back where the rest cannot be had; the module goes with its context. */
+/* Gives back what was taken where the rest cannot be had; the module goes with its context. */
 static int start_on(int device) {
   if (!CALL(cuDevicePrimaryCtxRetain, &context, device)) return 0;
   if (CALL(cuCtxSetCurrent, context) && CALL(cublasCreate_v2, &blas)) {

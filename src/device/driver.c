@@ -1,4 +1,4 @@
-/* What drivers have in common: one device a process, opened once, and the first thing that failed. */
+/* The common part of the drivers: one device a process, opened once, and the first thing that failed. */
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>

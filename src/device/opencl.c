@@ -12,7 +12,7 @@
 #include "base/format.h"
 #include "device/device.h"
 
-/* What is used of CL/cl.h. */
+/* The part of CL/cl.h that is used here. */
 typedef struct cl_object *cl_object;
 typedef int32_t cl_int;
 enum {

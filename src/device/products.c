@@ -4,7 +4,7 @@
 static int64_t stride(int64_t ld, int64_t width) { return ld ? ld : width; }
 static int64_t tiles(int64_t m, int64_t n) { return (m + TILE - 1) / TILE * ((n + TILE - 1) / TILE); }
 
-/* What a product reads of an operand that comes as it is, or, in `rounded`, as bf16. */
+/* An operand as a product reads it: as it is or, in `rounded`, as bf16. */
 static int kind_of(const ch_exec *x, const void CH_DEV *rounded, int exact) {
   if (rounded) return AS_BF16;
   return x->compute == CH_COMPUTE_BF16 && !exact ? ROUNDED : AS_FLOAT;

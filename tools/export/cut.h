@@ -1,4 +1,4 @@
-/* What it costs to have K experts a token at most, and weights of fewer bits. */
+/* Measures what it costs to have at most K experts a token, and weights of fewer bits. */
 #ifndef CH_EXPORT_CUT_H
 #define CH_EXPORT_CUT_H
 

@@ -18,8 +18,8 @@ int64_t ch_export_largest(const ch_export_plan *plan) {
   return most;
 }
 
-/* What stock code adds to a score before it takes the best K. A threshold beta takes S >= beta: minus the float just
- * below it leaves such a score above 0, where null experts stand: their score is sigmoid(0) = 1/2. */
+/* Fills what stock code adds to a score before it takes the best K. A threshold beta takes S >= beta: minus the float
+ * just below it leaves such a score above 0, where null experts stand: their score is sigmoid(0) = 1/2. */
 static void add_bias(const ch_export_tensor *t, const float *from, float *out) {
   for (int64_t i = 0; i < t->columns; i++) out[i] = t->turn == CH_TURN_THRESHOLDS ? -0.5f : 0;
   if (!t->own_blocks) return;

@@ -27,7 +27,7 @@ typedef struct ch_gguf_in {
 int ch_gguf_open(const char *path, ch_gguf_in *in);
 void ch_gguf_close_in(ch_gguf_in *in);
 
-/* Of a file in memory, which must stay: fuzzing. */
+/* The same of a file in memory, which must stay there; for fuzzing. */
 int ch_gguf_parse(const void *data, size_t size, const char *name, ch_gguf_in *in);
 
 /* NULL: there is none of that kind. */

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "export/gguf_read.h"
 
-/* Of protocol buffers: a number in pieces of seven bits, and a field's number with its type behind. */
+/* Protocol buffers write a number in pieces of seven bits, and before a field its number and type. */
 static void put_number(ch_buffer *b, uint64_t value) {
   unsigned char digit[10];
   size_t n = 0;
@@ -43,7 +43,7 @@ static void put_piece(ch_buffer *b, const char *text, size_t size, uint32_t scor
   free(piece.data);
 }
 
-/* What the model is trained for, as far as encoding asks: BPE, bytes for what has no piece, and the special ones. */
+/* The settings that encoding asks for: BPE, bytes for what has no piece, and the special pieces. */
 static void put_specs(ch_buffer *b, const ch_gguf_in *in, uint64_t pieces) {
   enum { MODEL_TYPE = 3, VOCAB_SIZE = 4, BYTE_FALLBACK = 35, UNK = 40, BOS, EOS, PAD, BPE = 2 };
   static const struct {

@@ -25,7 +25,7 @@ static void put_rope(json_t *root, const choir_model_config *c) {
   ch_json_put(root, "partial_rotary_factor", json_real(c->rope_fraction));
 }
 
-/* What all routings of these architectures share. */
+/* The fields that all routings of these architectures share. */
 static void put_moe(json_t *root, const ch_export_plan *plan) {
   put_int(root, "moe_intermediate_size", ch_config_d_expert(&plan->config.model));
   put_int(root, "num_experts_per_tok", plan->K);
@@ -94,7 +94,7 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   return root;
 }
 
-/* What the writer of safetensors is given, and how it gets at the bytes. */
+/* State of the writer of safetensors, from which it gets the bytes. */
 typedef struct writing {
   const ch_export_plan *plan;
   const choir_export_options *options;

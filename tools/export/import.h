@@ -26,7 +26,7 @@ typedef struct choir_import_result {
  * CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY, CHOIR_ERROR_NUMERIC. */
 int choir_import(const choir_import_options *options, choir_import_result *result);
 
-/* What config.json says, as a config of choir; `name` starts every message. *gate_scale is a factor of the experts'
+/* Reads config.json as a config of choir; `name` starts every message. *gate_scale is a factor of the experts'
  * results. */
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
 

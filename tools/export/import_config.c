@@ -262,7 +262,7 @@ static int find_kind(const json_t *root, const char *name, ch_kind *k) {
       name, type);
 }
 
-/* Of exaone_moe layers with a window alone rotate; that it hides nothing has been seen. */
+/* In exaone_moe only layers with a window rotate; check_fixed has made sure that the window hides nothing. */
 static int check_layer_types(const json_t *root, const char *name, ch_kind k) {
   const json_t *types_of = json_object_get(root, "layer_types"), *type;
   const char *wanted = k == CH_KIND_EXAONE_MOE ? "sliding_attention" : "full_attention";

@@ -9,7 +9,7 @@
 #include "export/plan.h"
 #include "model/param.h"
 
-/* What scales the embedding and the logits goes into the embedding and the last norm. */
+/* The scales of the embedding and of the logits go into the embedding and the last norm. */
 static double factor_of(const ch_export_plan *plan, const ch_export_row *r) {
   const choir_model_config *c = &plan->config.model;
   double head = c->head_scale != 0 ? c->head_scale : 1 / sqrt((double)c->d_model);
@@ -101,7 +101,7 @@ static int append_param(ch_export_plan *plan, const ch_param *p) {
   return append_row(plan, r, p->layer, p->dims, p->shape, from);
 }
 
-/* What the architectures have in every MoE layer and choir's layer may lack, as zeros. llama.cpp computes something
+/* Adds as zeros what the architectures have in every MoE layer and choir's layer may lack. llama.cpp computes something
  * else where there is no shared expert, and its converter believes the folder. */
 static int append_zeros(ch_export_plan *plan, int layer, int has_bias) {
   const choir_model_config *c = &plan->config.model;

@@ -1,4 +1,4 @@
-/* What architectures and the parameters of a model are called elsewhere: one table for both ways. */
+/* The names of architectures and of a model's parameters elsewhere: one table for both ways. */
 #ifndef CH_EXPORT_NAMES_H
 #define CH_EXPORT_NAMES_H
 
@@ -34,7 +34,7 @@ typedef struct ch_export_row {
   int turned; /* the last two dimensions change places */
 } ch_export_row;
 
-/* Of a parameter, "layers.1.attn.q.weight"; NULL: unknown. */
+/* The row of a parameter, "layers.1.attn.q.weight"; NULL: unknown. */
 const ch_export_row *ch_export_find(const char *parameter);
 
 /* The row of ours that is row r of a matrix in llama.cpp's "llama": a head's rotated pairs stand side by side. */

@@ -1,4 +1,4 @@
-/* What is to be exported: which architecture stands for the model, and its tensors under the names of the format. */
+/* The plan of an export: which architecture stands for the model, and its tensors under the names of the format. */
 #ifndef CH_EXPORT_PLAN_H
 #define CH_EXPORT_PLAN_H
 

@@ -1,5 +1,5 @@
-/* What ranks send each other in a training step, counted from the config: the formulas of docs/planning.md. One process
- * sends nothing. tests/test_ranks.c compares with bytes that the engine has counted. */
+/* Counts from the config what ranks send each other in a training step, by the formulas of docs/planning.md. One
+ * process sends nothing. tests/test_ranks.c compares with bytes that the engine has counted. */
 #ifndef CH_PLAN_TRAFFIC_H
 #define CH_PLAN_TRAFFIC_H
 

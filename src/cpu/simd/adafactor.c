@@ -56,7 +56,7 @@ static block block_at(const plan *p, int64_t first, int64_t number) {
   return k;
 }
 
-/* Of one row of the tensor; NULL where the update is whole. */
+/* The measures of one row of the tensor; NULL where the update is whole. */
 static float *measures_of(const ch_adafactor_args *a, int64_t row) {
   return a->stage == CH_ADAFACTOR_WHOLE ? NULL : a->measures + row * CH_MEASURES;
 }

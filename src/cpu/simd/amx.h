@@ -8,8 +8,8 @@
 
 #include "cpu/simd/tile.h"
 
-/* Of a tile, and of a square of four: rows, or columns of floats; and pairs of bf16 in a step, 32 deep. A block is what
- * a step takes of one operand, as floats. */
+/* Sizes of a tile, and of a square of four: rows, or columns of floats; and pairs of bf16 in a step, 32 deep. A block
+ * is what a step takes of one operand, as floats. */
 enum { CH_AMX_ROWS = 16, CH_AMX_EDGE = 32, CH_AMX_PAIRS = 16, CH_AMX_BLOCK = CH_AMX_EDGE * CH_AMX_PAIRS };
 
 /* Where the left operand's rows are, in bytes: from one to the next, from one step to the next, and from the first 16
@@ -19,7 +19,7 @@ typedef struct {
   int64_t row, step, second;
 } ch_amx_left;
 
-/* What to fetch into the cache meanwhile: some lines in every step, `left` in all; `lines` of a row that begins at
+/* Memory to fetch into the cache meanwhile: some lines in every step, `left` in all; `lines` of a row that begins at
  * `at`, then those of the row so many bytes behind it, and so on. */
 typedef struct {
   const char *at;

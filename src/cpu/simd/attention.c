@@ -146,7 +146,7 @@ static ch_head_result gradient(const ch_attention_head *h, const backward *p, fl
   return c;
 }
 
-/* What P and dS add to dq, dk and dv. */
+/* Adds the parts of P and dS to dq, dk and dv. */
 static void chunk_gradients(const ch_attention_head *h, const backward *p, int first, int rows, int key) {
   int end = first + rows, begins = first == key, ends = end == h->T;
   for (int r = 0; r < rows; r += ROWS) {

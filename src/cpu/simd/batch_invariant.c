@@ -20,14 +20,14 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* What B holds: floats; bf16, which meet floats of A; or bf16 that meet bf16 of A in pairs, two steps at once. */
+/* B holds floats; bf16, which meet floats of A; or bf16 that meet bf16 of A in pairs, two steps at once. */
 typedef enum { FLOATS, HALVES, PAIRS } kind;
 
 /* Steps in a lane, and bytes of an element of B. */
 INLINE int64_t each_of(kind of) { return of == PAIRS ? 2 : 1; }
 INLINE int64_t size_of(kind of) { return of == FLOATS ? sizeof(float) : sizeof(ch_bf16); }
 
-/* Of a row of B, or of one of A if that is of the same kind. */
+/* An element of a row of B, or of one of A if that is of the same kind. */
 INLINE ch_vector load(const void *b, int64_t at, kind of) {
   if (of == PAIRS) return (ch_vector) * (const ch_words *)((const ch_bf16 *)b + at);
   return of == HALVES ? ch_load_bf16((const ch_bf16 *)b + at) : ch_load((const float *)b + at);

@@ -6,7 +6,7 @@
 
 #include "cpu/product.h"
 
-/* What tiles multiply: floats, bf16 that were widened to floats, or pairs of bf16, a pair in the place of a float. */
+/* Tiles multiply these: floats, bf16 that were widened to floats, or pairs of bf16, a pair in the place of a float. */
 typedef enum { CH_FLOATS, CH_WIDENED, CH_PAIRS } ch_factors;
 
 /* C[m,n] (+)= alpha A[m,k] B[k,n] with roles given out: A is the left operand, whose row r, step p is element

@@ -54,7 +54,8 @@ typedef struct {
   int ties;    /* ... and the first so many that equal it */
 } threshold;
 
-/* Of n keys, the k-th largest. Known throughout: at least k keys reach low, fewer than k (namely `above`) reach high.
+/* Finds the k-th largest of n keys. Known throughout: at least k keys reach low, fewer than k (namely `above`) reach
+ * high.
  */
 static threshold find_threshold(const int32_t *key, int n, int k) {
   int32_t smallest = INT32_MAX, largest = INT32_MIN;

@@ -27,7 +27,7 @@ typedef struct {
   float *copy;
 } ch_right;
 
-/* What to fetch into the cache meanwhile, a line every second step: the elements of CH_TILE_COLUMNS columns from `at`
+/* Memory to fetch into the cache meanwhile, a line every second step: the elements of CH_TILE_COLUMNS columns from `at`
  * on, then as many `step` bytes behind it, and so on. Whole rows of it: going down a column, every line would be in
  * another page of the memory. */
 typedef struct {

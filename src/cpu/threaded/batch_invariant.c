@@ -34,7 +34,7 @@ static const void *rows_from(const operand *a, const ch_product *p, int64_t firs
   return rounded ? (const void *)(a->rounded + first * p->lda) : a->values + first * p->lda;
 }
 
-/* What runs products of few rows that are shaped like p. */
+/* The kernel for products of few rows that are shaped like p. */
 typedef void (*few_rows)(const ch_product *p);
 static few_rows few_rows_for(const ch_product *p) {
 #if defined(__x86_64__)
@@ -134,7 +134,7 @@ static void run_few_of_experts(const ch_exec *x, int count, const ch_product *fe
   }
 }
 
-/* What follows the products where C goes through GELU. */
+/* Runs behind the products where C goes through GELU. */
 static void through_gelu(const ch_exec *x, const ch_expert_gemm_args *g, const float *c) {
   int64_t rows = g->begin[g->experts];
   ch_activate_run *run = CH_SIMD_PICK(ch_activate_elements);

@@ -5,7 +5,7 @@
 #include "base/machine.h"
 #include "cpu/simd/product.h"
 
-/* What multiplies bf16. Set, always to the same, while tables are filled. */
+/* The function that multiplies bf16. Set, always to the same, while tables are filled. */
 enum { WIDENED, IN_PAIRS, IN_TILES };
 static atomic_int unit;
 

@@ -92,7 +92,7 @@ static int product_of(const cut *cuts, int count, int64_t piece) {
   return low;
 }
 
-/* What a thread needs beside a product's own scratch: see ch_cutting. */
+/* A thread's scratch beside the product's own: see ch_cutting. */
 typedef struct {
   float *output;
   ch_bf16 *rounded;

@@ -1,4 +1,4 @@
-/* What each kernel is given: read by the host's compiler and by the device's. Pointers first, then what has eight
+/* The arguments of each kernel: read by the host's compiler and by the device's. Pointers first, then what has eight
  * bytes, then what has four: no padding, the same layout everywhere. Fields are those of the op (op/op.h,
  * op/routing.h) unless a comment says otherwise. */
 

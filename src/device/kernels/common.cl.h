@@ -1,4 +1,4 @@
-/* What most kernels share. */
+/* Helpers that most kernels share. */
 
 /* Element i of a loop that all items of all groups share. */
 #define EACH(i, count) for (I64 i = GID * GROUP + LID; i < (count); i += GROUPS * GROUP)
