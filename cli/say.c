@@ -2,7 +2,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "base/printable.h"
+#include "base/text.h"
 #include "cli.h"
 
 static const cli_verb *current;

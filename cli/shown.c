@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/printable.h"
+#include "base/text.h"
 #include "cli.h"
 
 enum { NAMES_MOST = 32 };

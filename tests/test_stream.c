@@ -1,5 +1,5 @@
 /* Text as it comes: stop texts and characters that reach over tokens, and bytes that are no characters. */
-#include "data/utf8.h"
+#include "base/text.h"
 #include "infer/stream.h"
 #include "testing.h"
 

@@ -5,7 +5,7 @@
 
 #include "api/routing_view.h"
 #include "base/error.h"
-#include "base/reserved.h"
+#include "base/given.h"
 #include "choir/router.h"
 #include "model/config.h"
 #include "moe/route_stats.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/reserved.h"
+#include "base/given.h"
 #include "data/encoder.h"
 
 static int check_numbers(const choir_generate_options *o) {

@@ -1,6 +1,6 @@
 #include "infer/stream.h"
 
-#include "data/utf8.h"
+#include "base/text.h"
 
 /* Nonzero when `bytes`, cut off by the end of the text, may be the start of a character. */
 static int may_go_on(const char *bytes, size_t size) {

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/suggest.h"
+#include "base/text.h"
 #include "base/threads.h"
 
 /* A row a backend; its folder defines ch_backend_NAME. The first one is what runs where nobody asks for another. */

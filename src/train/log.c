@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "file/dir.h"
 #include "file/file.h"
-#include "file/sync.h"
+#include "file/temporary.h"
 
 /* The end of the last whole line; 0: there is none, or it cannot be read. */
 static int64_t end_of_lines(int fd, int64_t bytes) {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "file/file.h"
-#include "file/sync.h"
+#include "file/temporary.h"
 
 enum { WAITING_MOST = 64 << 20 }; /* bytes of log lines in memory */
 

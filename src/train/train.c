@@ -8,7 +8,6 @@
 #include "api/ranks.h"
 #include "base/error.h"
 #include "base/given.h"
-#include "base/reserved.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/file.h"

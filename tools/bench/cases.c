@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "base/suggest.h"
+#include "base/text.h"
 #include "base/threads.h"
 
 /* The cases that measure themselves. */
