@@ -149,7 +149,7 @@ found=$(grep -rlE 'pragma omp parallel|[^_a-z]omp_[a-z_]+\(' src tools cli |
 $found"
 
 # What files hold reaches a terminal by cli_shown, cli_put_text and the printers of messages.
-found=$(grep -nE '\b(puts|fputs|fwrite) *\( *[^"" ]' cli/*.c | grep -vE '^cli/(shown|help|manual)\.c:')
+found=$(grep -nE '\b(puts|fputs|fwrite) *\( *[^"" ]' cli/*.c | grep -vE '^cli/(say|help|manual)\.c:')
 [ -z "$found" ] || fail "text that is not the program's own goes out by cli_put_text or cli_shown:
 $found"
 

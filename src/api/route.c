@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "api/routing_view.h"
+#include "api/routing.h"
 #include "base/error.h"
 #include "base/given.h"
 #include "choir/router.h"

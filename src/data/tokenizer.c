@@ -8,7 +8,6 @@
 #include "base/buffer.h"
 #include "base/given.h"
 #include "base/hash.h"
-#include "base/text.h"
 #include "choir/model.h"
 #include "data/encoder.h"
 #include "data/spm_spec.h"

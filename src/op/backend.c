@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "choir/backend.h"
 
 /* A row a backend; its folder defines ch_backend_NAME. The first one is what runs where nobody asks for another. */
 #ifdef CHOIR_DOUBLE
@@ -171,3 +172,21 @@ const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes) {
 }
 
 int ch_exec_check(const ch_exec *x) { return x->memory->check ? x->memory->check() : CHOIR_OK; }
+
+const char *choir_backend_name(int index) {
+  const ch_backend *backend = ch_backend_at(index);
+  return backend ? backend->name : NULL;
+}
+
+int choir_backend_device(int index, int number, char *text, size_t size) {
+  const ch_backend *backend = ch_backend_at(index);
+  if (!backend || !text || !size || number < 0) return 0;
+  text[0] = 0;
+  return backend->describe ? backend->describe(number, text, size) : 0;
+}
+
+int choir_backend_check(int index) {
+  const ch_backend *backend = ch_backend_at(index);
+  if (!backend) return ch_error(CHOIR_ERROR_ARGUMENT, "backend %d: there is none of that number", index);
+  return backend->supports(CH_COMPUTE_FP32, 0);
+}

@@ -15,7 +15,7 @@
 #include "model/weights.h"
 #include "train/layout.h"
 #include "train/loop.h"
-#include "train/ranks.h"
+#include "train/run.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_run *run, const char *directory) {

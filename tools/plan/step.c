@@ -6,7 +6,6 @@
 
 #include "plan/dense.h"
 #include "train/step.h"
-#include "train/update.h"
 
 /* The update is computed, too; behind it stand the flows. */
 enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };
