@@ -103,6 +103,18 @@ int ch_compute_find(const char *name, ch_compute *compute) {
                   ch_word_list(list, sizeof list, ch_compute_names));
 }
 
+/* An op that nobody has set would be called all the same. */
+static int check_filled(const ch_backend *b, const ch_ops *ops) {
+#define CHECK(op, args) \
+  if (!ops->op) return ch_error(CHOIR_ERROR_UNSUPPORTED, "backend '%s': its `fill` sets no op '%s'", b->name, #op);
+  if (b->memory->host) {
+    CH_OPS(CHECK)
+  } else {
+    CH_DEVICE_OPS(CHECK)
+  }
+  return CHOIR_OK;
+}
+
 static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emulate_bf16, int threads) {
   CH_TRY(b->supports(compute, emulate_bf16));
   ch_ops *ops = calloc(1, sizeof *ops);
@@ -111,6 +123,7 @@ static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emula
   ops->name = b->name;
   x->ops = ops;
   x->memory = b->memory;
+  CH_TRY(check_filled(b, ops));
   x->compute = compute;
   x->threads = threads;
   x->comm = &ch_comm_single;
