@@ -2,8 +2,8 @@
 #include <endian.h>
 #include <string.h>
 
-#include "base/buffer.h"
 #include "base/error.h"
+#include "base/buffer.h"
 #include "export/gguf_read.h"
 
 /* Protocol buffers write a number in pieces of seven bits, and before a field its number and type. */
