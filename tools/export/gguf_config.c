@@ -93,7 +93,7 @@ static int has(const job *j, const char *tensor) { return choir_tensors_find(j->
 /* The function from logits to scores is a number there: 1 softmax, 2 sigmoid. */
 static int check_gates(const job *j, ch_kind k) {
   const json_t *given = value(j, "expert_gating_func");
-  int wanted = k >= CH_KIND_GLM4_MOE ? 2 : 1;
+  int wanted = ch_export_has_bias(k) ? 2 : 1;
   if (!given || json_integer_value(given) == wanted) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: '%s.expert_gating_func' is %lld: choir takes %d for this architecture",
                   j->name, j->architecture, (long long)json_integer_value(given), wanted);

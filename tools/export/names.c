@@ -59,6 +59,10 @@ const ch_export_row *ch_export_find(const char *parameter) {
   return row->from ? row : NULL;
 }
 
+int ch_export_is_interleaved(ch_kind kind, ch_export_format format) {
+  return format == CH_EXPORT_GGUF && !strcmp(ch_kind_names[kind].architecture[format], "llama");
+}
+
 void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *row, int layer, int expert,
                     char out[128]) {
   const char *name = row->there[format];
