@@ -64,6 +64,10 @@ KINDS = {
         ("Qwen3MoeForCausalLM", None),
         {**SOFTMAX, "qk_norm": True, "moe_every": 2, "router.jitter": 0.1, "layers": 3},
     ),
+    "olmoe": (
+        ("OlmoeForCausalLM", "olmoe"),
+        {**SOFTMAX, "qk_norm": True, "qk_norm_whole": True, "kv_heads": 0, "tied": False},
+    ),
     "every_other": (
         ("ExaoneMoeForCausalLM", "hy_v3"),
         {"router.score": "sigmoid", "moe_every": 2, "qk_norm": True},

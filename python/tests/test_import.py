@@ -37,6 +37,7 @@ KINDS = {
     "qwen3_moe": ("Qwen3MoeConfig", dict(num_experts=8, norm_topk_prob=False, **MOE)),
     "qwen3_moe_shares": ("Qwen3MoeConfig", dict(num_experts=8, norm_topk_prob=True, **MOE)),
     "qwen3_moe_dense": ("Qwen3MoeConfig", dict(num_experts=8, mlp_only_layers=[0, 2], norm_topk_prob=True, **MOE)),
+    "olmoe": ("OlmoeConfig", dict(num_experts=8, num_experts_per_tok=3)),
     "glm4_moe": (
         "Glm4MoeConfig",
         dict(
@@ -101,6 +102,8 @@ class Imported(unittest.TestCase):
             ("attention_bias", True, '"attention_bias" is true'),
             ("hidden_act", "gelu", '"hidden_act" is "gelu"'),
             ("model_type", "gpt2", '"model_type" is "gpt2"'),
+            ("model_type", "qwen2_moe", '"model_type" is "qwen2_moe": its shared expert has a gate'),
+            ("clip_qkv", 8, '"clip_qkv" is 8'),
             ("rope_scaling", {"type": "linear", "factor": 2}, '"rope_scaling" is'),
             ("logit_scale", 2, '"logit_scale" is not known'),
             ("rope_theta", 7, '"rope_theta" is 7, and 10000'),

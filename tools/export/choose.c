@@ -14,7 +14,7 @@ const char *ch_export_architecture(const ch_export_plan *plan) {
 
 int ch_export_hidden(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
-  return plan->kind == CH_KIND_MIXTRAL ? ch_config_d_expert(c) : c->d_hidden;
+  return plan->kind == CH_KIND_MIXTRAL || plan->kind == CH_KIND_OLMOE ? ch_config_d_expert(c) : c->d_hidden;
 }
 
 static int refuse(const char *field, const char *value, const char *why) {
@@ -72,30 +72,47 @@ static int dense_first(const choir_model_config *c) {
 static int check_softmax(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   const char *there = ch_export_architecture(plan);
-  int any = plan->kind == CH_KIND_QWEN3_MOE && plan->format == CH_EXPORT_HF;
+  int hf = plan->format == CH_EXPORT_HF, divides = plan->kind != CH_KIND_OLMOE;
   if (c->shared_experts)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.shared_experts is %d: %s has none; train with 0, or with model.router.score \"sigmoid\"",
                     c->shared_experts, there);
-  if (!any && plan->moe_layers < c->layers)
+  if (plan->moe_layers < c->layers && !(hf && plan->kind == CH_KIND_QWEN3_MOE))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.dense_layers is %d and model.moe_every %d: %s has experts in every layer; train with 0 and "
                     "1, or with model.router.score \"sigmoid\"",
                     c->dense_layers, c->moe_every, there);
-  if (!any && !plan->normalize)
+  if ((!hf || plan->kind == CH_KIND_MIXTRAL) && plan->normalize != divides)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "model.router.normalize_gates is false: %s divides a token's gates by their sum, and of the "
-                    "architectures with softmax Qwen3Moe of --format hf alone need not; train with model.qk_norm for "
-                    "that, with true, or with model.router.score \"sigmoid\"",
-                    there);
+                    "model.router.normalize_gates is %s with router '%s': %s %s a token's gates by their sum; train "
+                    "so, or export a model with model.qk_norm to --format hf, which has both",
+                    c->router.normalize_gates ? "true" : "false", c->router.name, there,
+                    divides ? "divides" : "does not divide");
+  return CHOIR_OK;
+}
+
+/* Queries and keys normalised over all heads, which together are as wide as the model. */
+static int check_olmoe(const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  if (plan->kind != CH_KIND_OLMOE)
+    return refuse("model.qk_norm_whole", "true",
+                  "of the architectures Olmoe alone has it, in which tokens choose by softmax; train without");
+  if (ch_config_d_head(c) * c->heads != c->d_model)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "model.d_head is %d: %d heads of %s are %d wide together", c->d_head,
+                    c->heads, ch_export_architecture(plan), c->d_model);
+  if (plan->format == CH_EXPORT_GGUF && (c->tied || ch_config_kv_heads(c) != c->heads))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "model.tied is %s and model.kv_heads %d: olmoe of llama.cpp has a head of its own and as many "
+                    "heads of keys as of queries; train with false and 0, or export to --format hf",
+                    c->tied ? "true" : "false", c->kv_heads);
   return CHOIR_OK;
 }
 
 static ch_kind kind_of(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   if (!plan->moe_layers) return c->qk_norm ? CH_KIND_QWEN3 : CH_KIND_LLAMA;
-  if (strcmp(c->router.score, "sigmoid")) return c->qk_norm ? CH_KIND_QWEN3_MOE : CH_KIND_MIXTRAL;
-  return dense_first(c) ? CH_KIND_GLM4_MOE : CH_KIND_EXAONE_MOE;
+  if (!strcmp(c->router.score, "sigmoid")) return dense_first(c) ? CH_KIND_GLM4_MOE : CH_KIND_EXAONE_MOE;
+  return c->qk_norm_whole ? CH_KIND_OLMOE : c->qk_norm ? CH_KIND_QWEN3_MOE : CH_KIND_MIXTRAL;
 }
 
 int ch_export_choose(ch_export_plan *plan) {
@@ -104,6 +121,7 @@ int ch_export_choose(ch_export_plan *plan) {
   plan->normalize = c->router.normalize_gates || !strcmp(c->router.name, "gshard_top2");
   CH_TRY(check_layers(plan));
   plan->kind = kind_of(plan);
+  if (c->qk_norm_whole) CH_TRY(check_olmoe(plan));
   if (plan->kind == CH_KIND_GLM4_MOE) return CHOIR_OK;
   if (plan->moe_layers && !ch_export_has_bias(plan->kind)) CH_TRY(check_softmax(plan));
   if (c->rope_fraction != 1)

@@ -53,7 +53,7 @@ static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
   while (!ch_config_is_moe(c, dense)) dense++;
   put_number(g, plan, "expert_count", c->experts + plan->nulls);
   put_number(g, plan, "expert_used_count", plan->K);
-  if (plan->kind != CH_KIND_MIXTRAL) put_number(g, plan, "expert_feed_forward_length", h);
+  if (plan->kind >= CH_KIND_QWEN3_MOE) put_number(g, plan, "expert_feed_forward_length", h);
   if (!ch_export_has_bias(plan->kind)) return;
   put_number(g, plan, "expert_gating_func", SIGMOID);
   ch_gguf_put_flag(g, key(plan, "expert_weights_norm"), plan->normalize);

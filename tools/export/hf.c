@@ -30,12 +30,16 @@ static void put_mixtral(json_t *root, const ch_export_plan *plan) {
   put_int(root, "num_local_experts", plan->config.model.experts);
 }
 
+static void put_olmoe(json_t *root, const ch_export_plan *plan) {
+  put_int(root, "num_experts_per_tok", plan->K);
+  put_int(root, "num_experts", plan->config.model.experts);
+  put_flag(root, "norm_topk_prob", plan->normalize);
+}
+
 static void put_qwen3_moe(json_t *root, const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   json_t *dense = json_array();
-  put_int(root, "num_experts_per_tok", plan->K);
-  put_int(root, "num_experts", c->experts);
-  put_flag(root, "norm_topk_prob", plan->normalize);
+  put_olmoe(root, plan);
   put_int(root, "moe_intermediate_size", ch_config_d_expert(c));
   put_int(root, "decoder_sparse_step", 1);
   for (int layer = 0; layer < c->layers; layer++)
@@ -108,6 +112,7 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   ch_json_put(root, "eos_token_id", eos < 0 ? json_null() : json_integer(eos));
   put_rope(root, c);
   if (plan->kind == CH_KIND_MIXTRAL) put_mixtral(root, plan);
+  if (plan->kind == CH_KIND_OLMOE) put_olmoe(root, plan);
   if (plan->kind == CH_KIND_QWEN3_MOE) put_qwen3_moe(root, plan);
   if (plan->kind == CH_KIND_GLM4_MOE) put_glm4_moe(root, plan);
   if (plan->kind == CH_KIND_EXAONE_MOE) put_exaone_moe(root, plan);

@@ -244,14 +244,15 @@ static int read_pattern(const json_t *root, const char *name, ch_kind k, choir_c
 /* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
 static int read_moe(const json_t *root, const char *name, ch_kind k, choir_config *config, double *gate_scale) {
   const char *experts = k == CH_KIND_GLM4_MOE ? "n_routed_experts"
-                        : k == CH_KIND_EXAONE_MOE || (k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts"))
+                        : k == CH_KIND_EXAONE_MOE || k == CH_KIND_OLMOE ||
+                                (k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts"))
                             ? "num_experts"
                             : "num_local_experts";
   int64_t value;
   int normalize;
   CH_TRY(ch_json_get_integer(root, name, experts, 1, 1 << 16, &value));
   CH_TRY(set_integer(config, "model.experts", value));
-  CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE, &normalize));
+  CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE && k != CH_KIND_OLMOE, &normalize));
   CH_TRY(
       choir_config_set(config, "model.router.normalize_gates", k == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
   CH_TRY(choir_config_set(config, "model.router.score", ch_export_has_bias(k) ? "sigmoid" : "softmax"));
@@ -269,10 +270,11 @@ static int find_kind(const json_t *root, const char *name, ch_kind *k) {
       *k = (ch_kind)i;
       return CHOIR_OK;
     }
-  return ch_error(
-      CHOIR_ERROR_UNSUPPORTED,
-      "%s: \"model_type\" is \"%.40s\": choir reads llama, mistral, qwen3, mixtral, qwen3_moe, glm4_moe, exaone_moe",
-      name, type);
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "%s: \"model_type\" is \"%.40s\": %schoir reads llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, "
+                  "glm4_moe, exaone_moe",
+                  name, type,
+                  strcmp(type, "qwen2_moe") ? "" : "its shared expert has a gate, which has no place here; ");
 }
 
 /* In exaone_moe only layers with a window rotate; check_fixed has made sure that the window hides nothing. */
@@ -309,7 +311,9 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(read_rope(root, name, k, config));
   CH_TRY(flag_or(root, name, "tie_word_embeddings", 0, &config->model.tied));
   CH_TRY(flag_or(root, name, "use_qk_norm", 0, &qk_norm));
-  config->model.qk_norm = k == CH_KIND_QWEN3 || k == CH_KIND_QWEN3_MOE || k == CH_KIND_EXAONE_MOE || qk_norm;
+  config->model.qk_norm_whole = k == CH_KIND_OLMOE;
+  config->model.qk_norm =
+      k == CH_KIND_QWEN3 || k == CH_KIND_OLMOE || k == CH_KIND_QWEN3_MOE || k == CH_KIND_EXAONE_MOE || qk_norm;
   if (k >= CH_KIND_MIXTRAL) CH_TRY(read_moe(root, name, k, config, gate_scale));
   int code = choir_config_check(config);
   return code ? ch_error_in(code, "%s", name) : code;
