@@ -109,6 +109,27 @@ static void weights_not_finite(void **state) {
   choir_model_free(model);
 }
 
+/* Bits a byte are of the bytes that were evaluated; beside them stands what gzip makes of a whole text. */
+static void a_text_by_bytes(void **state) {
+  (void)state;
+  program_must("choir eval run --text corpus.txt --json --routing batch");
+  json_t *whole = program_json();
+  program_must("choir eval run --text corpus.txt --json --routing batch --sequences 4");
+  json_t *part = program_json();
+  double ratio = json_at(whole, "bits_per_byte") / json_at(whole, "loss");
+  assert_true(fabs(json_at(part, "bits_per_byte") / json_at(part, "loss") - ratio) < 0.01 * ratio);
+  assert_true(json_at(part, "bytes") < json_at(whole, "bytes"));
+  assert_true(json_is_null(json_object_get(part, "gzip_bits_per_byte")));
+  program_must("gzip -nc corpus.txt | wc -c");
+  double packed = 8 * strtod(program_output, NULL) / json_at(whole, "bytes");
+  assert_true(fabs(json_at(whole, "gzip_bits_per_byte") - packed) < 0.02 * packed);
+  json_decref(whole);
+  json_decref(part);
+  program_must("choir eval run --text corpus.txt");
+  assert_non_null(strstr(program_output, "It predicts the text with "));
+  assert_non_null(strstr(program_output, ", by gzip "));
+}
+
 static void replaced_bytes(void **state) {
   (void)state;
   FILE *file = fopen("latin", "w");
@@ -215,17 +236,12 @@ static void backends(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(train_and_look),
-      cmocka_unit_test(without_expert_copies),
-      cmocka_unit_test(without_held_out),
-      cmocka_unit_test(closed_pipe),
-      cmocka_unit_test(weights_not_finite),
-      cmocka_unit_test(replaced_bytes),
-      cmocka_unit_test(report),
-      cmocka_unit_test(report_on_odd_metrics),
-      cmocka_unit_test(from_a_checkpoint),
-      cmocka_unit_test(names_that_are_not_utf8),
-      cmocka_unit_test(backends),
+      cmocka_unit_test(train_and_look),          cmocka_unit_test(without_expert_copies),
+      cmocka_unit_test(without_held_out),        cmocka_unit_test(closed_pipe),
+      cmocka_unit_test(weights_not_finite),      cmocka_unit_test(a_text_by_bytes),
+      cmocka_unit_test(replaced_bytes),          cmocka_unit_test(report),
+      cmocka_unit_test(report_on_odd_metrics),   cmocka_unit_test(from_a_checkpoint),
+      cmocka_unit_test(names_that_are_not_utf8), cmocka_unit_test(backends),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }
