@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/stage.h"
 
 enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 /* Counting arenas hand out addresses from here: never NULL, aligned, and unmapped, so a stray read crashes. */
@@ -26,6 +27,11 @@ int ch_arena_commit(ch_arena *a) {
   void CH_DEV *p = a->memory->alloc(a->name, bytes);
   if (!p && a->memory->check) CH_TRY(a->memory->check());
   if (!p) return ch_error(CHOIR_ERROR_MEMORY, "%s: cannot reserve %.2f GiB of memory", a->name, (double)bytes / 0x1p30);
+  int code = a->memory->host ? CHOIR_OK : ch_stage_add(a->memory, p, bytes);
+  if (code) {
+    a->memory->free(p, bytes);
+    return code;
+  }
   a->base = p;
   a->size = bytes;
   a->used = 0;
@@ -33,6 +39,7 @@ int ch_arena_commit(ch_arena *a) {
 }
 
 void ch_arena_free(ch_arena *a) {
+  if (a->base && !a->memory->host) ch_stage_remove(a->base);
   if (a->base) a->memory->free(a->base, a->size);
   ch_arena_init(a, a->name, a->memory);
 }

@@ -34,8 +34,8 @@ typedef struct ch_memory {
 /* The host's own. */
 extern const ch_memory ch_memory_host;
 
-/* An address of the host's own memory from the other side: for what runs there on purpose, on an executor whose memory
- * is the host's. */
+/* An address from the other side: for what runs on the host on purpose, on an executor whose memory is the host's, and
+ * for exchanges between ranks, which follow either (base/stage.h). */
 #define CH_AS_HOST(type, p) ((type *)(uintptr_t)(p))
 #define CH_AS_DEV(type, p) ((type CH_DEV *)(uintptr_t)(p))
 
