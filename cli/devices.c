@@ -27,6 +27,7 @@ const cli_verb cli_devices = {
     0,
     "list what could run a model here",
     "A line for every backend: its devices, or what is missing. 'train', 'eval' and all others that compute take what "
-    "stands first in a line: --backend opencl:0. Without a number a backend takes its first device.",
+    "stands first in a line: --backend opencl:0. Without a number a backend takes its first device; ranks of a machine "
+    "take one after the other.",
     options,
     run};

@@ -9,7 +9,8 @@
 
 typedef struct {
   choir_config config;
-  const char *out, *data;
+  const char *out, *data, *backend;
+  int replicas, hidden, dense_sharded;
   int resume;
   int stop_rank; /* asks to stop at the second step; -1: none */
   int stop_at;   /* the event at which it does */
@@ -36,13 +37,14 @@ static inline void die_in(double seconds) {
 
 static inline int train(const ch_comm *comm, void *context) {
   job j = *(const job *)context;
-  const choir_ranks ranks = {.comm = comm, .replicas = 1}; /* also where ranks outnumber experts */
-  alarm(120);                                              /* a rank that waits for ever is an error */
+  const choir_ranks ranks = {
+      .comm = comm, .replicas = j.replicas, .hidden = j.hidden, .dense_sharded = j.dense_sharded};
+  alarm(120); /* a rank that waits for ever is an error */
   if (comm->rank == j.kill_rank) die_in(j.kill_after);
   int stops = comm->rank == j.stop_rank ? j.stop_at : -1;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   o.config = j.resume ? NULL : &j.config, o.data = j.resume ? NULL : j.data, o.out = j.out, o.resume = j.resume;
-  o.run.threads = 1;
+  o.run.threads = 1, o.run.backend = j.backend;
   o.ranks = &ranks;
   o.event = stop_after_two, o.context = &stops;
   if (comm->rank == j.odd_rank) j.odd(&o, &j.config);
@@ -54,6 +56,7 @@ static inline int train(const ch_comm *comm, void *context) {
 
 static inline job job_of(const char *router, const char *out, int steps) {
   job j = {.out = out, .data = "data", .stop_rank = -1, .stop_at = CHOIR_EVENT_STEP, .odd_rank = -1, .kill_rank = -1};
+  j.replicas = 1; /* also where ranks outnumber experts */
   test_ok(choir_config_load("config.json", &j.config));
   test_ok(choir_router_default(router, &j.config.model.router));
   if (!strcmp(router, "dense")) j.config.model.experts = 1;

@@ -4,7 +4,7 @@
 #include <jansson.h>
 
 #include "choir/choir.h"
-#include "program.h"
+#include "mpi.h"
 
 #ifndef CHOIR_FAKE_CUDA
 #define CHOIR_FAKE_CUDA "" /* not built under sanitizers */
@@ -13,7 +13,7 @@
 #define SMALL                                                                                                        \
   "--set train.steps=3 --set train.eval_every=3 --set train.checkpoint_every=2 --set train.batch_sequences=2 --set " \
   "train.sequence_length=16 --set train.eval_sequences=2 "
-#define TRAIN "choir train --config config.json --data data --out "
+#define NEW "choir train --config config.json --data data --out "
 
 /* The losses of a run, all of them. */
 static void assert_same_losses(const char *router, double tolerance) {
@@ -65,8 +65,8 @@ static void runs_as_the_cpu_does(void **state) {
   for (int i = 0; names[i]; i++) {
     const char *options = options_of(names[i]), *bf16 = strstr(options, "bf16") ? "--emulate-bf16" : "";
     program_must("rm -rf cpu gpu report");
-    program_must(TRAIN "cpu --set router.name=%s " SMALL "%s %s", names[i], options, bf16);
-    program_must(FAKE TRAIN "gpu --backend cuda:1 --set router.name=%s " SMALL "%s", names[i], options);
+    program_must(NEW "cpu --set router.name=%s " SMALL "%s %s", names[i], options, bf16);
+    program_must(FAKE NEW "gpu --backend cuda:1 --set router.name=%s " SMALL "%s", names[i], options);
     assert_same_losses(names[i], *bf16 ? 5e-3 : 1e-5); /* CPUs differ in how they round sums of bf16 pairs */
     assert_left("left: 0 allocations, 0 programs, 1 contexts, 1 handles");
     program_must("cat report >> all");
@@ -78,12 +78,37 @@ static void runs_as_the_cpu_does(void **state) {
   program_must("cat report >> all");
 }
 
-/* Every kernel ran in what stands above, but the one for rows between ranks, and cuBLAS had products. */
+/* Each rank takes a GPU of its own; where one of them fails, all end, and say whose it was. */
+#define RANKS MPIRUN "-n 1 env " FAKE "\"$CHOIR\"" SHARED " : -n 1 env FAKE_CUDA_FAIL=%s:%d " FAKE "\"$CHOIR\"" SHARED
+#define SHARED                                                                                             \
+  " train --threads 1 --config config.json --data data --out gpu --backend cuda --set parallel.wire=bf16 " \
+  "--set train.shards=2 " SMALL
+static void ranks_have_one_each(void **state) {
+  (void)state;
+  needs_mpi();
+  program_must("rm -rf cpu gpu report");
+  program_must(NEW "cpu --set parallel.wire=bf16 --set train.shards=2 " SMALL);
+  program_must(RANKS, "nothing", 0);
+  assert_same_losses("expert_choice", 1e-4); /* rounded to bf16 on their way */
+  program_must("cat report >> all; grep -qx 'device 0' report && grep -qx 'device 1' report");
+  static const char *const calls[] = {"cuLaunchKernel", "cuMemcpyDtoH_v2"};
+  for (int i = 0; i < 2; i++) {
+    char message[96];
+    snprintf(message, sizeof message, "rank 1 of 2: backend 'cuda': %s failed", calls[i]);
+    program_must("rm -rf gpu");
+    assert_int_not_equal(program_run(RANKS, calls[i], 200), 0);
+    if (!strstr(program_output, message)) fail_msg("not \"%s\": %s", message, program_output);
+  }
+}
+
+/* Every kernel ran in what stands above (one of them for rows between ranks), and cuBLAS had products. */
 static void leaves_no_kernel_out(void **state) {
   (void)state;
+  const char *needs_ranks = without_mpi() ? "widen_bf16" : "none";
   program_must(
-      "awk 'NF == 2 && $1 != \"device\" { ran[$1] += $2 } END { for (k in ran) if (!ran[k] && k != \"widen_bf16\") "
-      "print k }' all");
+      "awk -v but=%s 'NF == 2 && $1 != \"device\" { ran[$1] += $2 } END { for (k in ran) if (!ran[k] && k != but) "
+      "print k }' all",
+      needs_ranks);
   if (*program_output) fail_msg("never ran: %s", program_output);
 }
 
@@ -92,15 +117,15 @@ static void says_what_is_missing(void **state) {
   program_must("mkdir -p without && for lib in cuda.so.1 nvrtc.so; do ln -sf '" CHOIR_FAKE_CUDA
                "'/lib$lib without; done && touch without/libcublas.so without/libcublas.so.12 without/libcublas.so.13");
   program_refuses(1, "backend 'cuda': libcublas.so is not there; take backend 'cpu'",
-                  "LD_LIBRARY_PATH=without " TRAIN "no --backend cuda");
-  program_refuses(1, "there is no device 2; there are 2", FAKE TRAIN "no --backend cuda:2");
+                  "LD_LIBRARY_PATH=without " NEW "no --backend cuda");
+  program_refuses(1, "there is no device 2; there are 2", FAKE NEW "no --backend cuda:2");
   program_refuses(0, "cuda:1  fake GPU 1, 64.0 GiB; peak 2.6 TFLOP/s in fp32, 0.51 TB/s", FAKE "choir devices");
 }
 
 /* One that fails while the device is opened, and one that fails later: refused by its name, and nothing stays. */
 static void fails_at(const char *call, int number, const char *message, const char *left) {
   program_run("rm -rf gpu report");
-  program_refuses(1, message, FAKE "FAKE_CUDA_FAIL=%s:%d " TRAIN "gpu --backend cuda " SMALL, call, number);
+  program_refuses(1, message, FAKE "FAKE_CUDA_FAIL=%s:%d " NEW "gpu --backend cuda " SMALL, call, number);
   if (!strstr(program_output, "backend 'cuda'")) fail_msg("%s: %s", call, program_output);
   assert_left(left);
 }
@@ -150,8 +175,9 @@ int main(void) {
   print_message("NOT TESTED: cuda; the fake's fibers do not run under sanitizers\n");
   return 0;
 #else
-  const struct CMUnitTest tests[] = {cmocka_unit_test(runs_as_the_cpu_does), cmocka_unit_test(leaves_no_kernel_out),
-                                     cmocka_unit_test(says_what_is_missing), cmocka_unit_test(every_call_may_fail)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(runs_as_the_cpu_does), cmocka_unit_test(ranks_have_one_each),
+                                     cmocka_unit_test(leaves_no_kernel_out), cmocka_unit_test(says_what_is_missing),
+                                     cmocka_unit_test(every_call_may_fail)};
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 #endif
 }

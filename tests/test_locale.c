@@ -2,8 +2,8 @@
  * and numbers in text are read as ever. */
 #include "bench/bench.h"
 #include "choir/choir.h"
-#include "pages/report.h"
 #include "page.h"
+#include "pages/report.h"
 
 static int has_comma(void) {
   char text[8];

@@ -103,7 +103,7 @@ int ch_model_plan_passes(choir_model *model, const ch_pass *passes, int count) {
 int ch_model_check_loss(choir_model *model, double loss) {
   if (isfinite(loss)) return CHOIR_OK;
   const char *name = ch_model_bad_weight(model);
-  CH_TRY(ch_exec_check(&model->x));
+  CH_TRY(ch_comm_agree(model->x.comm, ch_exec_check(&model->x)));
   return ch_error(CHOIR_ERROR_NUMERIC, "the loss is %g; first weight that is not finite: %s", loss,
                   name ? name : "none");
 }

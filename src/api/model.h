@@ -57,7 +57,7 @@ void ch_model_round_weights(choir_model *model, ch_exec *x);
  * plan. Collective. */
 const char *ch_model_bad_weight(choir_model *model);
 
-/* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. */
+/* CHOIR_ERROR_NUMERIC, naming that weight, when a loss is not finite: such a number is no result. Collective. */
 int ch_model_check_loss(choir_model *model, double loss);
 
 /* Memory for gradients, once; the first backward of a step sets them, whatever stands there. */

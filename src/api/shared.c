@@ -9,13 +9,19 @@
 #include "comm/collective.h"
 #include "model/config.h"
 
-/* Hashes the weights that every rank has. */
+/* Hashes the weights that every rank has, a piece at a time, as they may stand on a device. */
 static uint64_t hash_weights(const choir_model *model) {
+  enum { PIECE = 1 << 12 };
   const ch_params *params = &model->net.params;
+  real piece[PIECE];
   uint64_t hash = 0;
   for (int i = 0; i < params->count + params->buffers; i++) {
     const ch_param *p = &params->p[i];
-    if (!p->expert && p->owner < 0) hash = XXH64(CH_AS_HOST(const void, p->w), (size_t)p->count * sizeof(real), hash);
+    for (int64_t at = 0; !p->expert && p->owner < 0 && at < p->count; at += PIECE) {
+      size_t bytes = (size_t)(p->count - at < PIECE ? p->count - at : PIECE) * sizeof(real);
+      model->x.memory->get(piece, p->w + at, bytes);
+      hash = XXH64(piece, bytes, hash);
+    }
   }
   return hash;
 }
@@ -58,10 +64,6 @@ int ch_model_check_ranks(const choir_model *model, int B) {
   int ranks = model->x.comm->size, shards = model->shards;
   const char *name = shards == model->config.train.shards ? "train.shards" : "shards";
   if (ranks == 1) return CHOIR_OK;
-  if (!model->x.memory->host)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "%d processes: backend '%s' has a memory of its own, which they cannot exchange yet; start one",
-                    ranks, model->x.ops->name);
   if (shards % ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "%s is %d, which %d processes cannot share evenly; set it to a multiple of %d (choir "

@@ -35,8 +35,8 @@ typedef struct ch_memory {
 /* The host's own. */
 extern const ch_memory ch_memory_host;
 
-/* An address of the host's own memory from the other side: for what runs there on purpose, on an executor whose memory
- * is the host's. */
+/* An address from the other side: for what runs on the host on purpose, on an executor whose memory is the host's, and
+ * for exchanges between ranks, which follow either. */
 #define CH_AS_HOST(type, p) ((type *)(uintptr_t)(p))
 #define CH_AS_DEV(type, p) ((type CH_DEV *)(uintptr_t)(p))
 
@@ -78,6 +78,19 @@ static inline void ch_arena_release(ch_arena *a, size_t mark) { a->used = mark; 
 /* An array of `count` elements; CH_NEW_HOST: from an arena of the host's own memory, for the host itself. */
 #define CH_NEW(arena, type, count) ((type CH_DEV *)ch_arena_alloc((arena), (size_t)(count) * sizeof(type)))
 #define CH_NEW_HOST(arena, type, count) CH_AS_HOST(type, ch_arena_alloc((arena), (size_t)(count) * sizeof(type)))
+
+/* ---- staging ----
+ * What ranks send each other goes through the host's memory, also where it stands on a device. Every arena of
+ * a device's memory has a twin of the same size on the host, which takes no memory before something is staged there. */
+
+/* Whether there is such an arena. */
+int ch_stage_is_used(void);
+
+/* Where the host has room for what stands at `p`, and whose memory that is; NULL: `p` leads into the host's own. */
+void *ch_stage_twin(const void *p, const ch_memory **memory);
+
+/* A copy from either side to either side. */
+void ch_stage_copy(void *to, const void *from, size_t bytes);
 
 /* ---- between host and device: each costs nothing where the memory is the host's ---- */
 

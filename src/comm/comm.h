@@ -17,7 +17,7 @@ enum {
   CH_COMM_MEANS = 2         /* room for rows of a rank's tokens, in means over ranks */
 };
 
-/* Bytes in the host's memory. */
+/* Bytes in the host's memory or, to begin an exchange with, a device's: tables are given those of the host alone. */
 typedef struct ch_bytes {
   void *at;
   int64_t bytes;
@@ -30,6 +30,7 @@ typedef struct ch_transfer {
   ch_bytes *send, *receive; /* [size], and the bytes they point to: the table's until it has ended */
   int64_t number;           /* of all exchanges since the start: the same on all ranks */
   int place;                /* the table's own; -1: it is not under way */
+  int staged;               /* place among those that bring something to a device (transfer.c); -1: it does not */
 } ch_transfer;
 
 /* How far to wait: until everything has arrived, or until also what is sent may be changed. */

@@ -5,18 +5,27 @@
 
 #include "base/error.h"
 
-/* How many processes the launcher says that it has started; 1 when there is none. MPI itself is not asked: to start it
- * takes time, and most processes are alone. */
-static int launched(void) {
-  /* mpirun of Open MPI; mpiexec of MPICH, and srun with PMI; srun with PMIx */
-  static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+/* The largest number that launchers have left in one of these variables, at least 0. */
+static int said(const char *const names[], int count) {
+  long most = 0;
+  for (int i = 0; i < count; i++) {
     const char *value = getenv(names[i]);
-    long count = value ? strtol(value, NULL, 10) : 0;
-    if (count > 1) return count < INT_MAX ? (int)count : INT_MAX;
+    long number = value ? strtol(value, NULL, 10) : 0;
+    if (number > most) most = number;
   }
-  return 1;
+  return most < INT_MAX ? (int)most : INT_MAX;
 }
+#define SAID(...) said((const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+/* How many processes the launcher says that it has started; 1 when there is none. MPI itself is not asked: to start it
+ * takes time, and most processes are alone. Names are of Open MPI's mpirun; MPICH's mpiexec, and srun with PMI; srun
+ * with PMIx. */
+static int launched(void) {
+  int count = SAID("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS");
+  return count > 1 ? count : 1;
+}
+
+int ch_comm_local_rank(void) { return SAID("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"); }
 
 int ch_comm_join(const ch_comm **comm) {
   int count = launched();

@@ -8,6 +8,9 @@
  * CHOIR_ERROR_UNSUPPORTED: there is no MPI in this build. CHOIR_ERROR_IO: the processes did not find each other. */
 int ch_comm_join(const ch_comm **comm);
 
+/* The number of this process among those that the launcher has started on this machine; 0: it does not say. */
+int ch_comm_local_rank(void);
+
 /* Leaves it: of all ranks. */
 void ch_comm_leave(const ch_comm *comm);
 

@@ -1,6 +1,5 @@
 /* Sums over shards in a fixed tree. */
-#include <string.h>
-
+#include "base/memory.h"
 #include "comm/collective.h"
 
 _Static_assert(2 * CH_AT_ONCE < CH_TRANSFERS, "sums may be under way, matrices for the next layer, and one more");
@@ -86,7 +85,7 @@ static void sum_share(const ch_comm *comm, const char *what, int shards, const i
     collect(comm, what, of, a, from, own.bytes, room);
     real *next = room;
     const real *sum = add_node(0, shards, shards / comm->size, &next, own.bytes / (int64_t)sizeof(real));
-    if (own.bytes) memcpy(own.at, sum, (size_t)own.bytes);
+    ch_stage_copy(own.at, sum, (size_t)own.bytes);
   }
 }
 

@@ -1,8 +1,7 @@
 #include "comm/transfer.h"
 
-#include <string.h>
-
 #include "base/machine.h"
+#include "base/memory.h"
 #include "comm/watch.h"
 
 static void count_traffic(const ch_comm *comm, const ch_bytes *send) {
@@ -12,15 +11,54 @@ static void count_traffic(const ch_comm *comm, const ch_bytes *send) {
   }
 }
 
+/* The spans of a device's memory that transfers under way are to fill. */
+static struct {
+  int taken;
+  ch_bytes span[CH_RANKS];
+} arriving[CH_TRANSFERS];
+
+/* Leaves spans of the host's memory: of a device's their twins, which have what is to be sent. */
+static void stage(const ch_comm *comm, ch_transfer *t) {
+  const ch_memory *memory;
+  ch_bytes last = {0}; /* what goes to all is copied once */
+  int place = 0;
+  while (place < CH_TRANSFERS - 1 && arriving[place].taken) place++;
+  ch_bytes *span = arriving[place].span;
+  for (int r = 0; r < comm->size; r++) {
+    ch_bytes *from = &t->send[r], *to = &t->receive[r];
+    void *sent = from->bytes ? ch_stage_twin(from->at, &memory) : NULL;
+    if (sent && (from->at != last.at || from->bytes != last.bytes))
+      memory->get(sent, CH_AS_DEV(const void, from->at), (size_t)from->bytes);
+    if (sent) last = *from, from->at = sent;
+    void *came = to->bytes ? ch_stage_twin(to->at, &memory) : NULL;
+    span[r] = came ? *to : (ch_bytes){0};
+    if (came) to->at = came, t->staged = place;
+  }
+  if (t->staged >= 0) arriving[place].taken = 1;
+}
+
+/* What has arrived, to where it belongs. */
+static void deliver(const ch_comm *comm, ch_transfer *t) {
+  for (int r = 0; r < comm->size && t->staged >= 0; r++) {
+    const ch_bytes *to = &arriving[t->staged].span[r];
+    const ch_memory *memory;
+    const void *came = to->bytes ? ch_stage_twin(to->at, &memory) : NULL;
+    if (came) memory->put(CH_AS_DEV(void, to->at), came, (size_t)to->bytes);
+  }
+  if (t->staged >= 0) arriving[t->staged].taken = 0;
+  t->staged = -1;
+}
+
 void ch_comm_begin(const ch_comm *comm, ch_transfer *t, const char *what, ch_bytes *send, ch_bytes *receive) {
   ch_bytes *from = &send[comm->rank], *to = &receive[comm->rank];
-  if (from->bytes && from->at != to->at) memcpy(to->at, from->at, (size_t)from->bytes);
+  if (from->bytes && from->at != to->at) ch_stage_copy(to->at, from->at, (size_t)from->bytes);
   from->bytes = to->bytes = 0;
-  *t = (ch_transfer){.what = what, .send = send, .receive = receive, .place = -1};
+  *t = (ch_transfer){.what = what, .send = send, .receive = receive, .place = -1, .staged = -1};
   if (comm->size == 1) return;
   double begin = ch_machine_seconds();
   count_traffic(comm, send);
   t->number = ++comm->traffic->exchanges;
+  if (ch_stage_is_used()) stage(comm, t);
   comm->begin(comm, t);
   comm->traffic->seconds += ch_machine_seconds() - begin;
 }
@@ -39,6 +77,7 @@ static void wait_for(const ch_comm *comm, ch_transfer *t, ch_transfer_state unti
   ch_watch_enter(comm, t, until);
   comm->wait(comm, t, until);
   ch_watch_leave(comm);
+  deliver(comm, t);
   comm->traffic->seconds += ch_machine_seconds() - begin;
 }
 

@@ -6,8 +6,9 @@
 
 #include "comm/comm.h"
 
-/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. what: for
- * messages about ranks that are not heard. The spans [size] are used up. */
+/* The rank's own span is copied, unless it stands where it goes; the rest is the table's, and counted. What stands on a
+ * device goes through the host, one copy each way: to it here, and from it when all has arrived. what: for messages
+ * about ranks that are not heard. The spans [size] are used up. */
 void ch_comm_begin(const ch_comm *comm, ch_transfer *t, const char *what, ch_bytes *send, ch_bytes *receive);
 
 /* Nonzero when it has nothing left to move, or has ended already. */

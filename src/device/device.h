@@ -61,7 +61,8 @@ int ch_device_choose(ch_driver *d, int count);
 /* CHOIR_OK, or CHOIR_ERROR_IO with what failed since the device was opened. */
 int ch_driver_check(const ch_driver *d);
 
-/* The device that a driver takes when it opens: `--backend cuda:1` is number 1. -1: any. */
+/* The device that a driver takes when it opens: `--backend cuda:1` is number 1. -1: each process of a machine the next
+ * one. */
 extern int ch_device_wanted;
 
 /* For tests of single ops, on an OpenCL driver whose device is the host's own CPU: all memory is the host's, and ops

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "comm/launch.h"
 #include "device/device.h"
 
 int ch_device_wanted = -1;
@@ -20,7 +21,7 @@ int ch_driver_note(ch_driver *d, const char *format, ...) {
 
 int ch_device_choose(ch_driver *d, int count) {
   if (count < 1) return ch_driver_note(d, "no device is there") - 1;
-  int number = ch_device_wanted < 0 ? 0 : ch_device_wanted;
+  int number = ch_device_wanted < 0 ? ch_comm_local_rank() % count : ch_device_wanted;
   if (number < count) return number;
   return ch_driver_note(d, "there is no device %d; there are %d, counted from 0", number, count) - 1;
 }

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/format.h"
 #include "base/buffer.h"
+#include "base/format.h"
 #include "base/text.h"
 #include "file/file.h"
 

@@ -143,8 +143,8 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
   enum { MOST = 3 };
   const ch_param *tensor[MOST] = {b->w1, b->w2, b->w3};
   const int tensors = b->w3 ? MOST : MOST - 1;
-  size_t mark = ch_arena_mark(&x->scratch);
-  const ch_sum_room room = ch_comm_sum_room(holders, holders->size, tensors, &x->scratch);
+  ch_marks mark = ch_scratch_mark(x);
+  const ch_sum_room room = ch_comm_sum_room(holders, holders->size, tensors, &ch_host(x)->scratch);
   real *gradient[MOST];
   ch_comm_array array[MOST];
   for (int i = 0; i < tensors; i++) {
@@ -154,7 +154,7 @@ static void sum_replicas(ch_exec *x, const ch_block *b) {
         .piece = &gradient[i], .count = tensor[i]->count, .most = most * tensor[i]->shape[1] * tensor[i]->part.columns};
   }
   if (!ch_counting(x)) ch_comm_sum(holders, "gradients of experts", holders->size, array, tensors, &room);
-  ch_arena_release(&x->scratch, mark);
+  ch_scratch_release(x, mark);
 }
 
 void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx) {

@@ -190,13 +190,20 @@ static ch_pass of_rank(const ch_exec *x, const ch_transformer *m, const ch_pass 
 
 /* The losses of all ranks' shards. An update within the backward pass looks at their sum, as at everything that is to
  * be finite. */
-static void share_losses(const ch_exec *x, const ch_pass *p) {
-  if (x->comm->size == 1 || ch_counting(x)) return;
-  double *loss = CH_AS_HOST(double, p->shard_loss);
-  ch_comm_gather_shares(x->comm, "losses of shards", loss, ch_pass_shards(p), sizeof *loss);
-  CH_AS_HOST(double, p->sums)[CH_PASS_GUARD] = ch_add_shards(ch_pass_shards(p), loss);
-  if (p->token_loss)
-    ch_comm_gather_shares(x->comm, "losses of tokens", p->token_loss, (int64_t)p->B * p->T, sizeof *p->token_loss);
+static void share_losses(ch_exec *x, const ch_pass *p) {
+  if (x->comm->size == 1) return;
+  ch_marks mark = ch_scratch_mark(x);
+  int shards = ch_pass_shards(p);
+  if (!ch_counting(x))
+    ch_comm_gather_shares(x->comm, "losses of shards", CH_AS_HOST(double, p->shard_loss), shards, sizeof(double));
+  const double *loss = ch_get(x, p->shard_loss, (size_t)shards * sizeof *loss);
+  if (!ch_counting(x)) {
+    const double sum = ch_add_shards(shards, loss);
+    x->memory->put(p->sums + CH_PASS_GUARD, &sum, sizeof sum);
+    if (p->token_loss)
+      ch_comm_gather_shares(x->comm, "losses of tokens", p->token_loss, (int64_t)p->B * p->T, sizeof *p->token_loss);
+  }
+  ch_scratch_release(x, mark);
 }
 
 /* Without gradients each layer's tape is given back as soon as it has run; two buffers then carry the stream. */

@@ -18,31 +18,31 @@ _Static_assert(sizeof(real) != sizeof(float) || sizeof(int) + sizeof(real) == CH
 static int first_of(const ch_exec *x, int e, int rank) { return (int)ch_share(e, rank, x->comm->size); }
 
 /* mine [n,own]: the scores of all tokens with this rank's experts. */
-static void transpose(ch_exec *x, const ch_route_args *all, real *mine) {
-  size_t mark = ch_arena_mark(&x->scratch);
+static void transpose(ch_exec *x, const ch_route_args *all, real CH_DEV *mine) {
+  ch_marks mark = ch_scratch_mark(x);
   int rows = all->n / x->comm->size, e = all->e, rank = x->comm->rank;
   int own = first_of(x, e, rank + 1) - first_of(x, e, rank);
-  real *stage = CH_NEW_HOST(&x->scratch, real, (int64_t)rows * e), *at = stage;
+  const real *scores = ch_get(x, all->scores, (size_t)rows * (size_t)e * sizeof *scores);
+  real *at = CH_NEW_HOST(&ch_host(x)->scratch, real, (int64_t)rows * e), *to = CH_AS_HOST(real, mine);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   if (!ch_counting(x)) {
-    const real *scores = CH_AS_HOST(const real, all->scores);
     for (int r = 0; r < x->comm->size; r++) {
       int first = first_of(x, e, r), count = first_of(x, e, r + 1) - first;
       send[r] = (ch_bytes){at, (int64_t)rows * count * (int64_t)sizeof(real)};
       for (int t = 0; t < rows; t++, at += count)
         memcpy(at, scores + (int64_t)t * e + first, (size_t)count * sizeof(real));
-      receive[r] = (ch_bytes){mine + (int64_t)r * rows * own, (int64_t)rows * own * (int64_t)sizeof(real)};
+      receive[r] = (ch_bytes){to + (int64_t)r * rows * own, (int64_t)rows * own * (int64_t)sizeof(real)};
     }
     ch_comm_exchange(x->comm, "scores", send, receive);
   }
-  ch_arena_release(&x->scratch, mark);
+  ch_scratch_release(x, mark);
 }
 
 /* Runs the router for this rank's experts; leaves their record and counts. */
 static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   int e = all->e, first = first_of(x, e, x->comm->rank), own = first_of(x, e, x->comm->rank + 1) - first;
   real CH_DEV *scores = CH_NEW(&x->scratch, real, (int64_t)all->n * own);
-  transpose(x, all, CH_AS_HOST(real, scores));
+  transpose(x, all, scores);
   *mine->record = (ch_record){0};
   *mine->counts = (ch_route_counts){0};
   if (!own) return;
@@ -55,40 +55,54 @@ static void choose(ch_exec *x, const ch_route_args *all, ch_route_args *mine) {
   mine->router->route(x, mine);
 }
 
-static void describe(const ch_route_args *mine, report *experts) {
-  const int *begin = CH_AS_HOST(const int, mine->record->expert_begin);
-  for (int i = 0; i < mine->record->experts; i++)
+/* `experts` of this rank's [own]. */
+static void describe(ch_exec *x, const ch_route_args *mine, report *experts) {
+  size_t own = (size_t)mine->record->experts;
+  if (!own) return;
+  const int *begin = ch_get(x, mine->record->expert_begin, (own + 1) * sizeof *begin);
+  const int *demand = ch_get(x, mine->counts->demand, own * sizeof *demand);
+  const real *cutoff = ch_get(x, mine->counts->cutoff, own * sizeof *cutoff);
+  const int64_t *dropped = ch_get(x, mine->counts->dropped, sizeof *dropped);
+  for (size_t i = 0; i < own && !ch_counting(x); i++)
     experts[i] = (report){.load = begin[i + 1] - begin[i],
-                          .demand = CH_AS_HOST(const int, mine->counts->demand)[i],
-                          .cutoff = CH_AS_HOST(const real, mine->counts->cutoff)[i],
+                          .demand = demand[i],
+                          .cutoff = cutoff[i],
                           .capacity = mine->counts->capacity,
                           .most_load = mine->record->load,
-                          .dropped = i ? 0 : *CH_AS_HOST(const int64_t, mine->counts->dropped)};
+                          .dropped = i ? 0 : *dropped};
 }
 
-/* The whole record but for its slots, and counts. */
-static void collect(const ch_route_args *all, const report *experts) {
-  int *begin = CH_AS_HOST(int, all->record->expert_begin);
-  int64_t *dropped = CH_AS_HOST(int64_t, all->counts->dropped);
+/* The whole record but for its slots, and counts; where experts begin [e+1], for the host. */
+static const int *collect(ch_exec *x, const ch_route_args *all, const report *experts) {
+  ch_arena *host = &ch_host(x)->scratch;
+  size_t e = (size_t)all->e;
+  int *begin = CH_NEW_HOST(host, int, e + 1), *demand = CH_NEW_HOST(host, int, e);
+  real *cutoff = CH_NEW_HOST(host, real, e);
+  int64_t dropped = 0;
+  if (ch_counting(x)) return begin;
   begin[0] = 0;
-  for (int i = 0; i < all->e; i++) {
+  for (size_t i = 0; i < e; i++) {
     begin[i + 1] = begin[i] + experts[i].load;
-    CH_AS_HOST(int, all->counts->demand)[i] = experts[i].demand;
-    CH_AS_HOST(real, all->counts->cutoff)[i] = experts[i].cutoff;
-    *dropped += experts[i].dropped;
+    demand[i] = experts[i].demand;
+    cutoff[i] = experts[i].cutoff;
+    dropped += experts[i].dropped;
   }
+  x->memory->put(all->record->expert_begin, begin, (e + 1) * sizeof *begin);
+  x->memory->put(all->counts->demand, demand, e * sizeof *demand);
+  x->memory->put(all->counts->cutoff, cutoff, e * sizeof *cutoff);
+  x->memory->put(all->counts->dropped, &dropped, sizeof dropped);
   all->counts->capacity = experts[0].capacity;
   all->record->load = experts[0].most_load;
+  return begin;
 }
 
-/* Slots of a rank's experts, and the part of all slots that is its to send to all. */
-static ch_range slots_chosen(const ch_exec *x, const ch_route_args *all, int rank) {
-  const int *begin = CH_AS_HOST(const int, all->record->expert_begin);
-  return (ch_range){begin[first_of(x, all->e, rank)], begin[first_of(x, all->e, rank + 1)]};
+/* Slots of a rank's experts, which are e in all, and the part of all slots that is its to send to all. */
+static ch_range slots_chosen(const ch_exec *x, const int *begin, int e, int rank) {
+  return (ch_range){begin[first_of(x, e, rank)], begin[first_of(x, e, rank + 1)]};
 }
 
-static ch_range slots_shared(const ch_exec *x, const ch_route_args *all, int rank) {
-  int64_t slots = CH_AS_HOST(const int, all->record->expert_begin)[all->e], ranks = x->comm->size;
+static ch_range slots_shared(const ch_exec *x, int64_t slots, int rank) {
+  int64_t ranks = x->comm->size;
   return (ch_range){(int)ch_share(slots, rank, ranks), (int)ch_share(slots, rank + 1, ranks)};
 }
 
@@ -100,17 +114,17 @@ static ch_bytes both(ch_range a, ch_range b, const void *base, int64_t from, int
 
 /* One array of the record [slots], `mine` of this rank's experts, to all. Where a rank has more than its share, others
  * get a part of it first: with more ranks than experts few would send to all, and the others wait. */
-static void gather_slots(const ch_exec *x, const ch_route_args *all, const char *what, const void *mine, void *whole,
-                         int64_t size) {
+static void gather_slots(const ch_exec *x, const int *begin, int e, const char *what, const void CH_DEV *mine,
+                         void CH_DEV *whole, int64_t size) {
   int rank = x->comm->rank;
-  ch_range chosen = slots_chosen(x, all, rank), shared = slots_shared(x, all, rank);
+  ch_range chosen = slots_chosen(x, begin, e, rank), shared = slots_shared(x, begin[e], rank);
   ch_bytes send[CH_RANKS], receive[CH_RANKS];
   for (int r = 0; r < x->comm->size; r++) {
-    send[r] = both(chosen, slots_shared(x, all, r), mine, chosen.first, size);
-    receive[r] = both(shared, slots_chosen(x, all, r), whole, 0, size);
+    send[r] = both(chosen, slots_shared(x, begin[e], r), CH_AS_HOST(const void, mine), chosen.first, size);
+    receive[r] = both(shared, slots_chosen(x, begin, e, r), CH_AS_HOST(void, whole), 0, size);
   }
   ch_comm_exchange(x->comm, what, send, receive);
-  ch_comm_gather_shares(x->comm, what, whole, CH_AS_HOST(const int, all->record->expert_begin)[all->e], size);
+  ch_comm_gather_shares(x->comm, what, CH_AS_HOST(void, whole), begin[e], size);
 }
 
 void ch_route_at_owners(ch_exec *x, const ch_route_args *all) {
@@ -120,17 +134,15 @@ void ch_route_at_owners(ch_exec *x, const ch_route_args *all) {
   ch_route_args mine = *all;
   mine.record = &record;
   mine.counts = &counts;
-  report *experts = CH_NEW_HOST(&x->scratch, report, all->e);
+  report *experts = CH_NEW_HOST(&ch_host(x)->scratch, report, all->e);
   choose(x, all, &mine);
+  if (!ch_counting(x)) memset(experts, 0, (size_t)all->e * sizeof *experts);
+  describe(x, &mine, experts + first_of(x, all->e, x->comm->rank));
+  if (!ch_counting(x)) ch_comm_gather_shares(x->comm, "loads of experts", experts, all->e, sizeof *experts);
+  const int *begin = collect(x, all, experts);
   if (!ch_counting(x)) {
-    memset(experts, 0, (size_t)all->e * sizeof *experts);
-    describe(&mine, experts + first_of(x, all->e, x->comm->rank));
-    ch_comm_gather_shares(x->comm, "loads of experts", experts, all->e, sizeof *experts);
-    collect(all, experts);
-    gather_slots(x, all, "tokens of experts", CH_AS_HOST(const int, record.slot_token),
-                 CH_AS_HOST(int, all->record->slot_token), sizeof(int));
-    gather_slots(x, all, "gates", CH_AS_HOST(const real, record.slot_gate), CH_AS_HOST(real, all->record->slot_gate),
-                 sizeof(real));
+    gather_slots(x, begin, all->e, "tokens of experts", record.slot_token, all->record->slot_token, sizeof(int));
+    gather_slots(x, begin, all->e, "gates", record.slot_gate, all->record->slot_gate, sizeof(real));
   }
   ch_scratch_release(x, mark);
 }

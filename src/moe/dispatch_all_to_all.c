@@ -31,9 +31,10 @@ static void plan(ch_exec *x, ch_arena *a, int max_slots, int most, ch_dispatch *
     ex->group[g].record = (ch_record){.experts = experts, .max_slots = ch_least(max_slots, (int64_t)most * experts)};
     ex->group[g].record.expert_begin = CH_NEW(a, int, experts + 1);
   }
-  ex->slots = CH_NEW_HOST(a, int64_t, ranks * e);
-  ex->spans = CH_NEW_HOST(a, ch_bytes, ex->groups * 4 * ranks);
-  ex->transfer = CH_NEW_HOST(a, ch_transfer, 2 * ex->groups);
+  ch_arena *host = ch_host_arena(x, a);
+  ex->slots = CH_NEW_HOST(host, int64_t, ranks * e);
+  ex->spans = CH_NEW_HOST(host, ch_bytes, ex->groups * 4 * ranks);
+  ex->transfer = CH_NEW_HOST(host, ch_transfer, 2 * ex->groups);
   ex->kept = CH_NEW(a, char, ex->owned *ch_row_bytes(x, d));
 }
 
@@ -44,8 +45,8 @@ static void split(ch_exec *x, ch_dispatch *ex) {
   ex->local.tokens = ch_counting(x) ? ex->n : own.last - own.first;
   x->ops->part(x, &(ch_part_args){.all = &ex->all, .begin = own.first, .end = own.last, .part = &ex->local});
   x->ops->index(x, &(ch_index_args){.record = &ex->local});
-  if (ch_counting(x)) return;
   ch_slots_count(x, ex);
+  if (ch_counting(x)) return;
   ex->round.several = ch_rounds_needed(x, ex);
   for (int i = 0; i < 2 * ex->groups; i++) ex->transfer[i].place = -1;
 }
@@ -90,9 +91,8 @@ static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
 
 /* y += what a hidden shard has made of the round's rows. */
 static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV *y) {
-  const ch_record *r = ex->round.part;
   char CH_DEV *partial = ch_rows_of_shard(x, ex, shard);
-  int64_t count = ch_counting(x) ? 0 : (int64_t)CH_AS_HOST(const int, r->expert_begin)[r->experts] * ex->d;
+  int64_t count = ch_counting(x) ? 0 : ch_rounds_rows(x, ex) * ex->d;
   if (x->wire == CH_COMPUTE_BF16)
     x->ops->widen_bf16(x, &(ch_widen_args){.count = count, .x = (ch_bf16 CH_DEV *)partial, .y = y, .accumulate = 1});
   else

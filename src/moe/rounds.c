@@ -7,10 +7,16 @@
 
 void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex) {
   if (ex->room >= ex->local.max_slots) return;
-  ch_record_alloc(&x->scratch, &ex->round.piece, ex->n, ex->e, ex->room);
-  ex->round.last = CH_NEW_HOST(&x->scratch, int, x->comm->size);
-  ex->round.before = CH_NEW_HOST(&x->scratch, int64_t, (int64_t)x->comm->size * ex->e);
-  ex->round.slots = CH_NEW_HOST(&x->scratch, int64_t, (int64_t)x->comm->size * ex->e);
+  ch_arena *host = &ch_host(x)->scratch;
+  ch_round *round = &ex->round;
+  int64_t cells = (int64_t)x->comm->size * ex->e, tokens = ch_counting(x) ? x->comm->size * ex->n : ex->all.tokens;
+  size_t wanted = ch_counting(x) || round->several ? sizeof(int) : 0;
+  ch_record_alloc(&x->scratch, &round->piece, ex->n, ex->e, ex->room);
+  round->last = CH_NEW_HOST(host, int, x->comm->size);
+  round->before = CH_NEW_HOST(host, int64_t, cells);
+  round->slots = CH_NEW_HOST(host, int64_t, cells);
+  round->token_begin = ch_get(x, ex->all.token_begin, wanted * (size_t)(tokens + 1));
+  round->slot_token = ch_get(x, ex->all.slot_token, wanted * (size_t)ex->all.max_slots);
 }
 
 int ch_rounds_needed(const ch_exec *x, const ch_dispatch *ex) {
@@ -31,7 +37,7 @@ void ch_rounds_begin(ch_exec *x, ch_dispatch *ex) {
 
 /* The end of as many tokens from `first` on as there is room for. One token has e slots at most, and room. */
 static int fill(const ch_dispatch *ex, int first, int end) {
-  const int *begin = CH_AS_HOST(const int, ex->all.token_begin);
+  const int *begin = ex->round.token_begin;
   int last = first;
   while (last < end && begin[last + 1] - begin[first] <= ex->room) last++;
   return last;
@@ -39,17 +45,15 @@ static int fill(const ch_dispatch *ex, int first, int end) {
 
 /* How many slots of every rank and expert are in the round, which ends before tokens round->last. */
 static void count(const ch_exec *x, ch_dispatch *ex) {
-  const int *token = CH_AS_HOST(const int, ex->all.slot_token);
   ch_round *round = &ex->round;
-  for (int i = 0; i < ex->e; i++) {
-    int64_t slot = CH_AS_HOST(const int, ex->all.expert_begin)[i];
+  int64_t slot = 0;
+  for (int i = 0; i < ex->e; i++)
     for (int r = 0; r < x->comm->size; r++) {
       int64_t at = (int64_t)r * ex->e + i, next = slot + round->before[at], end = slot + ex->slots[at], s = next;
-      while (s < end && token[s] < round->last[r]) s++;
+      while (s < end && round->slot_token[s] < round->last[r]) s++;
       round->slots[at] = s - next;
       slot = end;
     }
-  }
 }
 
 /* Tokens of this rank from `first` on, as far as the round goes. */
@@ -84,6 +88,16 @@ int ch_rounds_next(ch_exec *x, ch_dispatch *ex) {
   return 1;
 }
 
+static int64_t sum(const int64_t *slots, int count) {
+  int64_t all = 0;
+  for (int i = 0; i < count; i++) all += slots[i];
+  return all;
+}
+
+int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex) {
+  return sum((ex->round.several ? ex->round.slots : ex->slots) + (int64_t)x->comm->rank * ex->e, ex->e);
+}
+
 /* Where the round's rows of a rank's tokens stand among all rows of one of this rank's experts' groups, which are in
  * order of ranks, then of experts. */
 static int64_t place(const ch_exec *x, const ch_dispatch *ex, int rank, int expert) {
@@ -101,16 +115,14 @@ static int64_t place(const ch_exec *x, const ch_dispatch *ex, int rank, int expe
 static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char *owned, ch_bytes *of_tokens,
                   ch_bytes *of_experts) {
   int64_t bytes = ch_row_bytes(x, ex->d);
-  const int64_t *slots = ex->round.slots;
-  const int *begin = CH_AS_HOST(const int, ex->round.part->expert_begin);
+  const int64_t *slots = ex->round.slots, *own_slots = slots + (int64_t)x->comm->rank * ex->e;
   ch_range own = ch_experts_of(x, ex->e, x->grid.replica.rank);
   for (int r = 0; r < x->grid.replica.size; r++) {
     ch_range theirs = ch_experts_of(x, ex->e, r);
     int there = theirs.first + k, here = own.first + k;
     char *local = CH_AS_HOST(char, ch_rows_of_shard(x, ex, back ? r % x->grid.hidden.size : 0));
     of_tokens[r] = of_experts[r] = (ch_bytes){local, 0};
-    if (there < theirs.last)
-      of_tokens[r] = (ch_bytes){local + begin[there] * bytes, slots[(int64_t)x->comm->rank * ex->e + there] * bytes};
+    if (there < theirs.last) of_tokens[r] = (ch_bytes){local + sum(own_slots, there) * bytes, own_slots[there] * bytes};
     if (here < own.last)
       of_experts[r] = (ch_bytes){owned + place(x, ex, r, here) * bytes,
                                  slots[(int64_t)ch_comm_number(&x->grid.replica, r) * ex->e + here] * bytes};
@@ -133,12 +145,10 @@ void ch_rounds_return(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV
 }
 
 void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local) {
-  const int *from = CH_AS_HOST(const int, ex->round.part->expert_begin),
-            *to = CH_AS_HOST(const int, ex->local.expert_begin);
-  for (int i = 0; i < ex->e; i++)
-    x->ops->copy(x, &(ch_copy_args){.count = from[i + 1] - from[i],
-                                    .x = of_round + from[i],
-                                    .y = local + to[i] + ex->round.before[(int64_t)x->comm->rank * ex->e + i]});
+  int64_t first = (int64_t)x->comm->rank * ex->e;
+  const int64_t *slots = ex->round.slots + first, *before = ex->round.before + first, *all = ex->slots + first;
+  for (int i = 0; i < ex->e; of_round += slots[i], local += all[i], i++)
+    x->ops->copy(x, &(ch_copy_args){.count = slots[i], .x = of_round, .y = local + before[i]});
 }
 
 int64_t ch_row_bytes(const ch_exec *x, int d) {

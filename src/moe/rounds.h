@@ -22,6 +22,9 @@ int ch_rounds_needed(const ch_exec *x, const ch_dispatch *ex);
 void ch_rounds_begin(ch_exec *x, ch_dispatch *ex);
 int ch_rounds_next(ch_exec *x, ch_dispatch *ex);
 
+/* How many rows of this rank's tokens the round has. */
+int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex);
+
 /* The round's rows go from ex->local_rows [room], as they travel, to their places among all rows of the experts',
  * `owned`; or they come back, from every hidden shard. what: for messages. */
 void ch_rounds_go(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned);

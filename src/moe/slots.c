@@ -46,19 +46,28 @@ static int of_replica(const ch_exec *x, const ch_dispatch *ex, ch_range experts)
   return (int)sum;
 }
 
+static void count_group(ch_exec *x, ch_dispatch *ex, int group, int *begin) {
+  ch_expert_group *g = &ex->group[group];
+  ch_range some = ch_own_group(x, ex, group);
+  int first = ch_experts_of(x, ex->e, x->grid.replica.rank).first, experts = some.last - some.first;
+  for (int i = 0; i <= experts; i++) begin[i] = of_replica(x, ex, (ch_range){some.first, some.first + i});
+  x->memory->put(g->record.expert_begin, begin, ((size_t)experts + 1) * sizeof *begin);
+  g->slot = of_replica(x, ex, (ch_range){first, some.first});
+  g->record.load = x->grid.holders.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
+}
+
 void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
-  const ch_record *all = &ex->all;
-  const int *expert_begin = CH_AS_HOST(const int, all->expert_begin), *token = CH_AS_HOST(const int, all->slot_token);
-  int first = ch_experts_of(x, ex->e, x->grid.replica.rank).first;
-  memset(ex->slots, 0, (size_t)x->comm->size * (size_t)ex->e * sizeof *ex->slots);
-  for (int i = 0; i < ex->e; i++)
-    for (int s = expert_begin[i]; s < expert_begin[i + 1]; s++)
-      ex->slots[(int64_t)((ex->begin + token[s]) / ex->n) * ex->e + i]++;
-  for (int g = 0; g < ex->groups; g++) {
-    ch_range some = ch_own_group(x, ex, g);
-    int *to = CH_AS_HOST(int, ex->group[g].record.expert_begin);
-    for (int i = some.first; i <= some.last; i++) to[i - some.first] = of_replica(x, ex, (ch_range){some.first, i});
-    ex->group[g].slot = of_replica(x, ex, (ch_range){first, some.first});
-    ex->group[g].record.load = x->grid.holders.size == 1 ? all->load : -1; /* a replica's share is nobody's to tell */
+  ch_arena *host = &ch_host(x)->scratch;
+  size_t mark = ch_arena_mark(host), e = (size_t)ex->e;
+  const int *expert_begin = ch_get(x, ex->all.expert_begin, (e + 1) * sizeof(int));
+  const int *token = ch_get(x, ex->all.slot_token, (size_t)ex->all.max_slots * sizeof(int));
+  int *begin = CH_NEW_HOST(host, int, e + 1);
+  if (!ch_counting(x)) {
+    memset(ex->slots, 0, (size_t)x->comm->size * e * sizeof *ex->slots);
+    for (int i = 0; i < ex->e; i++)
+      for (int s = expert_begin[i]; s < expert_begin[i + 1]; s++)
+        ex->slots[(int64_t)((ex->begin + token[s]) / ex->n) * ex->e + i]++;
+    for (int g = 0; g < ex->groups; g++) count_group(x, ex, g, begin);
   }
+  ch_arena_release(host, mark);
 }

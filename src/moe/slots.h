@@ -20,9 +20,10 @@ typedef struct ch_round {
   int number;            /* of rounds begun, where there is one */
   const ch_record *part; /* the slots; tokens count from first_token of those that ex->local is about */
   int first_token;
-  ch_record piece;         /* scratch [room]: what part points to */
-  int *last;               /* [ranks] host: of each rank's tokens the end, by their number in the record */
-  int64_t *before, *slots; /* [ranks,e] host: slots of rounds before, and of this one */
+  ch_record piece;                     /* scratch [room]: what part points to */
+  const int *token_begin, *slot_token; /* the record's, for the host */
+  int *last;                           /* [ranks] host: of each rank's tokens the end, by their number in the record */
+  int64_t *before, *slots;             /* [ranks,e] host: slots of rounds before, and of this one */
 } ch_round;
 
 struct ch_dispatcher;

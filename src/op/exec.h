@@ -43,6 +43,11 @@ static inline int ch_counting(const ch_exec *x) { return ch_arena_counting(&x->s
  * scratch hold what the host needs for itself. It is x where x's memory is the host's already. */
 static inline ch_exec *ch_host(ch_exec *x) { return x->host ? x->host : x; }
 
+/* The host's own arena of the same kind as x's tape or scratch: that one where x's memory is the host's. */
+static inline ch_arena *ch_host_arena(ch_exec *x, const ch_arena *a) {
+  return a == &x->tape ? &ch_host(x)->tape : &ch_host(x)->scratch;
+}
+
 /* A device array for the host to read, once all ops before have run: itself where the memory is the host's, else a copy
  * in the host's scratch. Waits for the device: docs/ops.md lists the places that do. */
 const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes);

@@ -50,7 +50,7 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
       new_arrays(x, t, y[i]);
     tree(x, t, pieces[i].lo - own * comm->rank, pieces[i].hi - own * comm->rank, y[i]);
   }
-  const ch_sum_room room = ch_comm_sum_room(comm, shards, t->count, &x->scratch);
+  const ch_sum_room room = ch_comm_sum_room(comm, shards, t->count, &ch_host(x)->scratch);
   real *piece[CH_SUMS][CH_SUM_PIECES];
   ch_receivers owners[CH_SUMS];
   ch_comm_array array[CH_SUMS];
@@ -66,7 +66,7 @@ static void sum_ranks(ch_exec *x, const task *t, int own, real CH_DEV *const *to
 void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int accumulate, ch_shard_part *part,
                    void *context) {
   task t = {sum, count, part, context};
-  size_t mark = ch_arena_mark(&x->scratch);
+  ch_marks mark = ch_scratch_mark(x);
   real CH_DEV *y[CH_SUMS], *total[CH_SUMS] = {0};
   for (int i = 0; i < count; i++) y[i] = sum[i].y;
   if (shards * x->comm->size == 1) {
@@ -82,5 +82,5 @@ void ch_sum_shards(ch_exec *x, int shards, const ch_sum *sum, int count, int acc
     if (!sum[i].dealt || sum[i].owner == x->grid.replica.rank)
       x->ops->copy(
           x, &(ch_copy_args){.count = sum[i].count, .x = total[i], .y = y[i], .accumulate = accumulate || sum[i].adds});
-  ch_arena_release(&x->scratch, mark);
+  ch_scratch_release(x, mark);
 }

@@ -21,9 +21,9 @@ static double corrected(double beta, int64_t step) {
 static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   const ch_comm *hidden = &x->grid.hidden;
   int64_t count = update->batch * update->rows * CH_MEASURES;
-  size_t mark = ch_arena_mark(&x->scratch);
+  ch_marks mark = ch_scratch_mark(x);
   update->measures = CH_NEW(&x->scratch, real, count);
-  const ch_sum_room room = ch_comm_sum_room(hidden, hidden->size, 1, &x->scratch);
+  const ch_sum_room room = ch_comm_sum_room(hidden, hidden->size, 1, &ch_host(x)->scratch);
   real *measures = CH_AS_HOST(real, update->measures);
   update->stage = CH_ADAFACTOR_MEASURE;
   x->ops->adafactor(x, update);
@@ -31,7 +31,7 @@ static void update_cut(ch_exec *x, ch_adafactor_args *update) {
   if (!ch_counting(x)) ch_comm_sum(hidden, "sums over rows", hidden->size, &array, 1, &room);
   update->stage = CH_ADAFACTOR_APPLY;
   x->ops->adafactor(x, update);
-  ch_arena_release(&x->scratch, mark);
+  ch_scratch_release(x, mark);
 }
 
 static void step(ch_exec *x, const ch_optim_args *a) {

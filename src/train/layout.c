@@ -81,6 +81,7 @@ static int dry_run(const choir_config *config, const choir_run_options *options,
   int code = ch_trainer_plan(model, &trainer);
   ch_trainer_memory(&trainer, &memory);
   r->needs = memory.total;
+  if (!model->x.memory->host) r->may = (int64_t)model->x.memory->available(), r->has_left = 0;
   ch_trainer_free(&trainer);
   return code;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/collective.h"
 #include "train/optimizer.h"
 
 /* For ch_pass.ready, where nothing needs all gradients at once: updates a layer inside the backward pass. */
@@ -86,7 +87,7 @@ int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss) {
     if (!isfinite(squares[i])) name = t->model->net.params.p[i].name;
   }
   ch_scratch_release(x, mark);
-  CH_TRY(ch_exec_check(x));
+  CH_TRY(ch_comm_agree(x->comm, ch_exec_check(x)));
   return ch_error(CHOIR_ERROR_NUMERIC,
                   "step %" PRId64
                   ": loss %g; first tensor that is not finite: %s%s%s. Nothing of this step was kept; resume from "

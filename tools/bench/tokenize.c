@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/rng.h"
 #include "base/buffer.h"
+#include "base/rng.h"
 #include "base/text.h"
 #include "bench/cases.h"
 #include "choir/tokenizer.h"

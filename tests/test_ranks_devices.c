@@ -1,0 +1,139 @@
+/* Ranks whose models stand on devices: what they send each other goes through the host, by copies that are named as
+ * such. On memory that the host cannot touch runs are those of the CPU's ranks, byte for byte. With the kernels of
+ * devices, as OpenCL runs them on this CPU, they are their own, bit for bit, and one process's: bit for bit or, where
+ * replicas or hidden shards add in another order, within rounding. */
+#include <jansson.h>
+
+#include "device/device.h"
+#include "fenced.h"
+#include "forked_runs.h"
+
+enum { STEPS = 4, LINES = 16 };
+
+/* Ranks, replicas, hidden shards, sharded dense matrices: some of each. */
+static const struct {
+  int ranks, replicas, hidden, dense_sharded;
+} layouts[] = {{2, 1, 1, 0}, {4, 1, 1, 1}, {4, 2, 1, 0}, {2, 1, 2, 1}, {4, 2, 2, 0}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+/* A run on the i-th layout. */
+static job job_on(const char *backend, const char *router, const char *out, int i, const char *wire) {
+  job j = job_of(router, out, STEPS);
+  j.backend = backend;
+  j.replicas = layouts[i].replicas, j.hidden = layouts[i].hidden, j.dense_sharded = layouts[i].dense_sharded;
+  if (j.config.model.experts == 1) j.replicas = layouts[i].ranks / j.hidden; /* of one expert one group */
+  test_ok(choir_config_set(&j.config, "parallel.wire", wire));
+  program_must("rm -rf %s", out);
+  return j;
+}
+
+/* Every other router with hardly any room, so that rows go in rounds. */
+static void host_follows_no_device_pointer(void **state) {
+  (void)state;
+  const char *const *names = choir_router_names();
+  for (int i = 0; names[i]; i++) {
+    int l = i % LAYOUTS;
+    fence_watch();
+    forked_means = i / LAYOUTS % 2 ? 0 : CH_COMM_MEANS;
+    go(job_on("cpu", names[i], "cpu", l, i % 2 ? "bf16" : "fp32"), layouts[l].ranks);
+    go(job_on("fenced", names[i], "fenced", l, i % 2 ? "bf16" : "fp32"), layouts[l].ranks);
+    if (!program_same_runs("cpu", "fenced", STEPS)) fail_msg("%s: other bytes", names[i]);
+  }
+  forked_means = CH_COMM_MEANS;
+}
+
+/* Every loss that a run has written. */
+static int read_losses(const char *run, double *loss) {
+  char path[64], line[4096];
+  int count = 0;
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file)) {
+    json_t *event = json_loads(line, 0, NULL);
+    const json_t *value = json_object_get(event, "loss");
+    if (value && count < LINES) loss[count++] = json_number_value(value);
+    json_decref(event);
+  }
+  fclose(file);
+  return count;
+}
+
+/* `many` learns what `one` learns. */
+static void same_losses(const char *what) {
+  double want[LINES], got[LINES];
+  int count = read_losses("one", want);
+  assert_true(count >= STEPS + 2);
+  assert_int_equal(read_losses("many", got), count);
+  for (int at = 0; at < count; at++)
+    if (!(fabs(got[at] - want[at]) <= 1e-5))
+      fail_msg("%s: loss %d is %.8f, of one process %.8f", what, at, got[at], want[at]);
+}
+
+static void learn_what_one_process_learns(void **state) {
+  (void)state;
+  signal(SIGSEGV, SIG_DFL); /* a rank that dies is no longjmp into this test */
+  static const char *const some[LAYOUTS] = {"switch_top1", "expert_choice", "base", "expert_choice", "kmeans"};
+  for (int i = 0; i < LAYOUTS; i++) {
+    int same = layouts[i].replicas == 1 && layouts[i].hidden == 1;
+    const char *wire = same && i ? "bf16" : "fp32"; /* which rounds the results of each hidden shard */
+    job one = job_on("opencl", some[i], "one", i, wire);
+    one.replicas = one.hidden = 1, one.dense_sharded = 0;
+    go(one, 1);
+    go(job_on("opencl", some[i], "many", i, wire), layouts[i].ranks);
+    same_losses(some[i]);
+    if (same && !program_same_runs("one", "many", STEPS)) fail_msg("%s: other bytes than one process", some[i]);
+    go(job_on("opencl", some[i], "again", i, wire), layouts[i].ranks);
+    if (!program_same_runs("many", "again", STEPS)) fail_msg("%s: not the same twice", some[i]);
+  }
+}
+
+/* Stopped on a layout, gone on with on the same one, where nothing tells that it was, and on another. */
+static void go_on(void **state) {
+  (void)state;
+  signal(SIGSEGV, SIG_DFL);
+  go(job_on("opencl", "expert_choice", "one", 4, "fp32"), 4);
+  for (int further = 4; further < 6; further++) {
+    job j = job_on("opencl", "expert_choice", "many", 4, "fp32");
+    j.stop_rank = 1, j.code = CHOIR_ERROR_INTERRUPTED;
+    go(j, 4);
+    j = job_on("opencl", "expert_choice", "rest", further % LAYOUTS, "fp32");
+    j.out = "many", j.resume = 1;
+    go(j, layouts[further % LAYOUTS].ranks);
+    same_losses("gone on");
+    if (further == 4) assert_true(program_same_runs("one", "many", STEPS));
+  }
+}
+
+static int choose(const char *launcher, const char *rank, int count) {
+  ch_driver driver = {.name = "none"};
+  setenv(launcher, rank, 1);
+  int number = ch_device_choose(&driver, count);
+  unsetenv(launcher);
+  return number;
+}
+
+/* Ranks of a machine take one device after the other, unless a number is given. */
+static void each_takes_the_next_device(void **state) {
+  (void)state;
+  assert_int_equal(choose("OMPI_COMM_WORLD_LOCAL_RANK", "2", 4), 2);
+  assert_int_equal(choose("MPI_LOCALRANKID", "5", 4), 1);
+  assert_int_equal(choose("SLURM_LOCALID", "1", 1), 0);
+  ch_device_wanted = 3;
+  assert_int_equal(choose("SLURM_LOCALID", "1", 4), 3);
+  ch_device_wanted = -1;
+}
+
+static int set_up(void **state) { return ch_backend_register(&fence_backend) || program_setup(state); }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(host_follows_no_device_pointer),
+      cmocka_unit_test(each_takes_the_next_device),
+#ifndef CHOIR_SANITIZED /* OpenCL's drivers do not run under sanitizers */
+      cmocka_unit_test(learn_what_one_process_learns),
+      cmocka_unit_test(go_on),
+#endif
+  };
+  return cmocka_run_group_tests(tests, set_up, program_directory_remove);
+}
