@@ -78,9 +78,10 @@ const cli_verb cli_export = {
     1,
     "write a model as transformers, vLLM or llama.cpp load it",
     "Stock architectures compute what a model of choir does when tokens are routed one by one: Glm4Moe, ExaoneMoe "
-    "(hy_v3 in llama.cpp), Qwen3 and Llama. That takes model.position rope, swiglu and, in MoE layers, router.score "
-    "sigmoid; what has no counterpart is refused by name. Where experts choose, their thresholds become a selection "
-    "bias, and K null experts stand for the experts that a token lacks; K limits how many it can have.\n\n"
+    "(hy_v3 in llama.cpp), Qwen3Moe, Mixtral, Qwen3 and Llama. That takes model.position rope, swiglu and, where "
+    "experts choose, router.score sigmoid; what has no counterpart is refused by name. Where experts choose, their "
+    "thresholds become a selection bias, and K null experts stand for the experts that a token lacks; K limits how "
+    "many it can have.\n\n"
     "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and, where dtype rounds "
     "them, with the weights rounded. docs/serving.md has the way from there.",
     options,

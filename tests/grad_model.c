@@ -22,13 +22,15 @@ typedef struct model_case {
 /* SIZED: as nano. MODERN: narrow, with the block of today. */
 typedef enum { SIZED, NARROW, MODERN } sizes;
 
-/* The block of today: layer 0 is dense, all others have experts, and every layer's activation is as given. */
+/* The block of today: layer 0 is dense, all others have experts, every layer's activation is as given, and with
+ * shared experts queries and keys are normalised over all heads together. */
 static void today(choir_model_config *m, const char *activation, int shared) {
   strcpy(m->activation, activation);
   strcpy(m->expert_activation, activation);
   strcpy(m->router.score, "sigmoid");
   m->dense_layers = m->moe_every = 1;
   m->shared_experts = shared;
+  m->qk_norm_whole = shared > 0;
 }
 
 static void set_up(model_case *c, const char *router, double consistency, sizes narrow) {

@@ -100,6 +100,37 @@ static void comes_back_from_one_file(void **state) {
   ch_npy_free(&after);
 }
 
+/* A model that was imported goes out and comes back as the same bytes: softmax, which stock routers have without a
+ * bias, and sigmoids with one. Both formats. */
+static void what_was_imported_can_go_out(void **state) {
+  (void)state;
+  static const struct {
+    const char *architecture[2], *set;
+  } kinds[] = {{{"MixtralForCausalLM", "llama"}, "score=softmax --set normalize_gates=true"},
+               {{"Qwen3MoeForCausalLM", "qwen3moe"}, "score=softmax --set normalize_gates=true --set qk_norm=true"},
+               {{"Glm4MoeForCausalLM", "glm4moe"}, "score=sigmoid --set qk_norm=true --set shared_experts=1"}};
+  for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    program_must("rm -rf in; choir init config.json --out in --tokenizer bpe.model " MODERN
+                 "--set router.name=bias_balanced --set dense_layers=0 --set experts_per_token=2 --set head_scale=1 "
+                 "--set batch_sequences=8 --set %s",
+                 kinds[i].set);
+    for (int gguf = 0; gguf < 2; gguf++) {
+      const char *format = gguf ? "gguf" : "hf";
+      program_must(
+          "rm -rf o1 o2 b1 b2; choir export in --format %s --out o1 --sequences 0; choir import o1 --out b1 "
+          "--tokenizer bpe.model; choir export b1 --format %s --out o2 --sequences 0; choir import o2 --out "
+          "b2 --tokenizer bpe.model; cmp b1/model.safetensors b2/model.safetensors; cmp b1/config.json "
+          "b2/config.json",
+          format, format);
+      assert_non_null(strstr(program_output, kinds[i].architecture[gguf]));
+      ch_npy before = logits_of("in"), after = logits_of("b2");
+      test_close((float *)before.data, (float *)after.data, (int64_t)2 * 16 * 320, 1e-5);
+      ch_npy_free(&before);
+      ch_npy_free(&after);
+    }
+  }
+}
+
 /* The same model is the same bytes; fewer bits are fewer bytes. */
 static void writes_one_file(void **state) {
   (void)state;
@@ -143,6 +174,20 @@ static void refuses_by_name(void **state) {
   program_refuses(1, "model.router.score is \"softmax\"",
                   "choir init config.json --out soft --tokenizer bpe.model " MODERN
                   "--set router.score=softmax; choir export soft --format hf --out x --sequences 0");
+  program_refuses(
+      1, "model.router.normalize_gates is false",
+      "choir init config.json --out top --tokenizer bpe.model " MODERN
+      "--set dense_layers=0 --set router.name=switch_top1 --set score=softmax; choir export top --format hf --out x "
+      "--sequences 0");
+  program_refuses(1, "model.dense_layers is 1",
+                  "choir init config.json --out late --tokenizer bpe.model " MODERN
+                  "--set router.name=switch_top1 --set score=softmax --set normalize_gates=true; choir export late "
+                  "--format hf --out x "
+                  "--sequences 0");
+  program_refuses(1, "has prices of experts, and MixtralForCausalLM none",
+                  "choir train --config config.json --data bpe --out priced " MODERN
+                  "--set dense_layers=0 --set steps=2 --set router.name=bias_balanced --set score=softmax --set "
+                  "normalize_gates=true; choir export priced --format hf --out x --sequences 0");
   program_refuses(1, "model.qk_norm is false",
                   "choir init config.json --out every --tokenizer bpe.model " MODERN
                   "--set dense_layers=0 --set moe_every=2 --set layers=3; choir export every --format hf --out x "
@@ -163,8 +208,9 @@ static void refuses_by_name(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(goes_out_and_comes_back),
-                                     cmocka_unit_test(comes_back_from_one_file), cmocka_unit_test(writes_one_file),
-                                     cmocka_unit_test(chooses_how_many_experts), cmocka_unit_test(refuses_by_name)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(goes_out_and_comes_back),      cmocka_unit_test(comes_back_from_one_file),
+      cmocka_unit_test(what_was_imported_can_go_out), cmocka_unit_test(writes_one_file),
+      cmocka_unit_test(chooses_how_many_experts),     cmocka_unit_test(refuses_by_name)};
   return cmocka_run_group_tests(tests, train, program_directory_remove);
 }

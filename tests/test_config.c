@@ -61,6 +61,7 @@ static void choose_takers(choir_config *c, const ch_field *f) {
       if (ch_optims[k]->options >> i & 1) test_ok(choir_config_set(c, "optimizer", ch_optims[k]->name));
   if (!strncmp(name, "solver_", 7)) test_ok(choir_config_set(c, "solver", "dykstra"));
   if (!strncmp(name, "rope_", 5)) test_ok(choir_config_set(c, "position", "rope"));
+  if (!strcmp(name, "qk_norm_whole")) c->model.qk_norm = 1;
 }
 
 /* Another value than the default, within the limits, for any field. */
@@ -382,19 +383,17 @@ static void documentation_is_true(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(defaults_are_the_design),
-      cmocka_unit_test(every_field_round_trips),
-      cmocka_unit_test(wrong_keys_are_named),
-      cmocka_unit_test(wrong_values_are_named),
-      cmocka_unit_test(impossible_sizes_are_named),
-      cmocka_unit_test(options_that_do_nothing),
-      cmocka_unit_test(saved_configs_load),
-      cmocka_unit_test(threshold_training_is_checked),
-      cmocka_unit_test(set_takes_tails),
-      cmocka_unit_test(a_router_brings_its_defaults),
-      cmocka_unit_test(shipped_configs_load),
-      cmocka_unit_test(documentation_is_true),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(defaults_are_the_design),
+                                     cmocka_unit_test(every_field_round_trips),
+                                     cmocka_unit_test(wrong_keys_are_named),
+                                     cmocka_unit_test(wrong_values_are_named),
+                                     cmocka_unit_test(impossible_sizes_are_named),
+                                     cmocka_unit_test(options_that_do_nothing),
+                                     cmocka_unit_test(saved_configs_load),
+                                     cmocka_unit_test(threshold_training_is_checked),
+                                     cmocka_unit_test(set_takes_tails),
+                                     cmocka_unit_test(a_router_brings_its_defaults),
+                                     cmocka_unit_test(shipped_configs_load),
+                                     cmocka_unit_test(documentation_is_true)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

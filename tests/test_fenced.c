@@ -31,7 +31,7 @@ static const variant variants[] = {
     {"hash", ""},
     {"dense", "experts=1"},
     {"expert_choice", "position=rope kv_heads=1 qk_norm=true tied=false embed_scale=0.7 head_scale=0.2"},
-    {"switch_top1", "position=rope rope_fraction=0.5 qk_norm=true tied=false compute=bf16"},
+    {"switch_top1", "position=rope rope_fraction=0.5 qk_norm=true qk_norm_whole=true tied=false compute=bf16"},
     {"quantile_balanced", ""},
     {"quantile_balanced", "router.threshold_after=2"},
     {"bias_balanced", ""},

@@ -63,7 +63,8 @@ def compare_tokens():
     report(f"tokens differ for {off} of {len(lines)} lines", not off and len(lines) == len(theirs))
 
 
-for kind in exported.KINDS:
-    compare(kind)
+for kind, ((_, architecture), _) in exported.KINDS.items():
+    if architecture:
+        compare(kind)
 compare_tokens()
 sys.exit(failures > 0)

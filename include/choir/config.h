@@ -71,7 +71,8 @@ typedef struct choir_model_config { /* JSON object "model" */
   char expert_activation[CHOIR_NAME_BYTES]; /* of experts, shared ones too */
   int shared_experts; /* every token also passes a dense layer as wide as so many experts, added to theirs; 0: none */
   int dense_layers;   /* the first so many layers are dense; moe_every counts from there */
-  int64_t reserved[16];
+  int qk_norm_whole;  /* qk_norm is over all heads together, a weight for each column: OLMoE's */
+  int64_t reserved[15];
 } choir_model_config;
 
 typedef struct choir_train_config { /* JSON object "train" */

@@ -26,8 +26,9 @@ MODERN = {
     "train.eval_every": 0,
 }
 MOE = {"router.score": "sigmoid", "moe_every": 1, "dense_layers": 1}
+SOFTMAX = {"moe_every": 1, "router.name": "switch_top1"}
 
-# Name: the architecture in transformers and in llama.cpp, and what differs from MODERN.
+# Name: the architecture in transformers and in llama.cpp (None: none there), and what differs from MODERN.
 KINDS = {
     "llama": (("LlamaForCausalLM", "llama"), {"moe_every": 0, "tied": False, "embed_scale": 2}),
     "qwen3": (("Qwen3ForCausalLM", "qwen3"), {"moe_every": 0, "qk_norm": True, "kv_heads": 1, "d_head": 32}),
@@ -49,6 +50,23 @@ KINDS = {
     "gshard": (
         ("Glm4MoeForCausalLM", "glm4moe"),
         {**MOE, "router.name": "gshard_top2", "router.aux_loss_weight": 0},
+    ),
+    "mixtral": (
+        ("MixtralForCausalLM", "llama"),
+        {**SOFTMAX, "router.name": "gshard_top2", "router.aux_loss_weight": 0, "d_hidden": 48},
+    ),
+    "mixtral_first": (("MixtralForCausalLM", "llama"), {**SOFTMAX, "router.normalize_gates": True}),
+    "qwen3_moe": (
+        ("Qwen3MoeForCausalLM", "qwen3moe"),
+        {**SOFTMAX, "qk_norm": True, "router.name": "gshard_top2", "router.random_second": True, "kv_heads": 1},
+    ),
+    "qwen3_moe_scores": (
+        ("Qwen3MoeForCausalLM", None),
+        {**SOFTMAX, "qk_norm": True, "moe_every": 2, "router.jitter": 0.1, "layers": 3},
+    ),
+    "olmoe": (
+        ("OlmoeForCausalLM", "olmoe"),
+        {**SOFTMAX, "qk_norm": True, "qk_norm_whole": True, "kv_heads": 0, "tied": False},
     ),
     "every_other": (
         ("ExaoneMoeForCausalLM", "hy_v3"),

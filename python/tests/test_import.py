@@ -36,6 +36,8 @@ KINDS = {
     "mixtral": ("MixtralConfig", dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen3_moe": ("Qwen3MoeConfig", dict(num_experts=8, norm_topk_prob=False, **MOE)),
     "qwen3_moe_shares": ("Qwen3MoeConfig", dict(num_experts=8, norm_topk_prob=True, **MOE)),
+    "qwen3_moe_dense": ("Qwen3MoeConfig", dict(num_experts=8, mlp_only_layers=[0, 2], norm_topk_prob=True, **MOE)),
+    "olmoe": ("OlmoeConfig", dict(num_experts=8, num_experts_per_tok=3)),
     "glm4_moe": (
         "Glm4MoeConfig",
         dict(
@@ -83,6 +85,15 @@ class Imported(unittest.TestCase):
                     ours = mine.forward(tokens.astype(np.int32)).logits
                 print(f"{kind}: {np.abs(theirs - ours).max():.1e} of {np.abs(ours).max():.2f}")
                 np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
+                self.goes_out_again(out)
+
+    def goes_out_again(self, checkpoint):
+        """And comes back as the same bytes."""
+        folder, again = (checkpoint.with_name(checkpoint.name + end) for end in ("-hf", "-again"))
+        testing.program("export", checkpoint, "--format", "hf", "--out", folder, "--sequences", 0)
+        testing.program("import", folder, "--out", again)
+        for file in ("config.json", "model.safetensors"):
+            self.assertEqual((checkpoint / file).read_bytes(), (again / file).read_bytes(), file)
 
     def test_refuses_by_name(self):
         _, folder = make("llama")
@@ -91,6 +102,8 @@ class Imported(unittest.TestCase):
             ("attention_bias", True, '"attention_bias" is true'),
             ("hidden_act", "gelu", '"hidden_act" is "gelu"'),
             ("model_type", "gpt2", '"model_type" is "gpt2"'),
+            ("model_type", "qwen2_moe", '"model_type" is "qwen2_moe": its shared expert has a gate'),
+            ("clip_qkv", 8, '"clip_qkv" is 8'),
             ("rope_scaling", {"type": "linear", "factor": 2}, '"rope_scaling" is'),
             ("logit_scale", 2, '"logit_scale" is not known'),
             ("rope_theta", 7, '"rope_theta" is 7, and 10000'),
@@ -98,6 +111,7 @@ class Imported(unittest.TestCase):
             ("num_hidden_layers", 2, "has no place"),
             ("sliding_window", 32, '"sliding_window" is 32'),
             ("num_hidden_layers", 4, "is missing"),
+            ("mlp_only_layers", [1], '"mlp_only_layers": choir reads it of qwen3_moe only'),
         ):
             with self.subTest(key):
                 (folder / "config.json").write_text(json.dumps({**whole, key: value}))

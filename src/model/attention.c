@@ -32,7 +32,7 @@ void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int
   ch_arena_release(&x->scratch, mark);
 }
 
-/* ---- queries and keys: [n,heads,dh], each head's row normalised by itself, then turned ---- */
+/* ---- queries and keys: [n,heads,dh], each head's row normalised by itself or all together, then turned ---- */
 
 void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn) {
   x->ops->rope_table(x,
@@ -55,10 +55,11 @@ static void turn(ch_exec *x, const ch_transformer *m, const ch_pass *p, int head
 
 static real CH_DEV *prepare(ch_exec *x, const ch_transformer *m, const ch_pass *p, const ch_param *w, int heads,
                             real CH_DEV *rows, ch_rmsnorm_args *norm) {
-  int64_t n = (int64_t)p->B * p->T * heads;
   if (w) {
-    *norm = (ch_rmsnorm_args){.n = n, .d = m->d_head, .eps = (real)m->config.norm_eps, .x = rows, .w = w->w};
-    norm->y = rows = CH_NEW(&x->scratch, real, n * m->d_head);
+    int together = m->config.qk_norm_whole ? heads : 1;
+    int64_t n = (int64_t)p->B * p->T * heads / together, d = (int64_t)m->d_head * together;
+    *norm = (ch_rmsnorm_args){.n = n, .d = (int)d, .eps = (real)m->config.norm_eps, .x = rows, .w = w->w};
+    norm->y = rows = CH_NEW(&x->scratch, real, n * d);
     norm->rstd = CH_NEW(&x->scratch, real, n);
     x->ops->rmsnorm(x, norm);
   }

@@ -14,7 +14,7 @@ void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, con
  * whose rstd1 [n] stays for backward. */
 void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in);
 
-/* Its second part: queries and keys as scores take them, each head's row normalised by itself and turned by its
+/* Its second part: queries and keys as scores take them, normalised by head or all heads together and turned by their
  * position, as the config says. Without a norm they are turned where they stand; with one, its results are in scratch.
  */
 typedef struct ch_queries {

@@ -255,6 +255,9 @@ static int check_attention(const choir_model_config *m) {
   if (ch_config_kv_heads(m) > m->heads || m->heads % ch_config_kv_heads(m))
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.kv_heads is %d: must divide model.heads, which is %d", m->kv_heads,
                     m->heads);
+  if (m->qk_norm_whole && !m->qk_norm)
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "model.qk_norm_whole is true and model.qk_norm false: set that too, or leave both out");
   CH_TRY(check_rope(m));
   if (m->rel_max_distance <= m->rel_buckets / 2)
     return ch_error(

@@ -27,7 +27,7 @@ typedef struct ch_field {
   const char *help;
 } ch_field;
 
-enum { CH_FIELDS = 73 };
+enum { CH_FIELDS = 74 };
 extern const ch_field ch_fields[];
 
 /* Describes the values that a field takes: "an integer from 1 to 4096". Returns `text`. */

@@ -61,6 +61,8 @@ const ch_field ch_fields[] = {
     {"model.kv_heads", CH_FIELD_INTEGER, MODEL(kv_heads), 0, 0, 1 << 12,
      .help = "heads of keys and values, a divisor of heads; 0: as many"},
     {"model.qk_norm", CH_FIELD_FLAG, MODEL(qk_norm), 0, 0, 1, .help = "RMSNorm of each head's queries and keys"},
+    {"model.qk_norm_whole", CH_FIELD_FLAG, MODEL(qk_norm_whole), 0, 0, 1,
+     .help = "qk_norm is over all heads together, as in OLMoE"},
     {"model.tied", CH_FIELD_FLAG, MODEL(tied), 1, 0, 1, .help = "the head's weight is the embedding's"},
     {"model.embed_scale", CH_FIELD_NUMBER, MODEL(embed_scale), 1, 0, 1e6, 1, .help = "factor of the embedding"},
     {"model.head_scale", CH_FIELD_NUMBER, MODEL(head_scale), 0, 0, 1e6, .help = "factor of the logits; 0: 1/sqrt(d)"},

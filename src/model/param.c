@@ -82,7 +82,8 @@ static void add_attention(ch_params *params, int most, int layer, const choir_mo
                           {"attn.k.weight", 2, {shared, d}, in, MATRIX},
                           {"attn.v.weight", 2, {shared, d}, in, MATRIX},
                           {"attn.o.weight", 2, {d, inner}, out, MATRIX}};
-  const row norms[] = {{"attn.q_norm.weight", 1, {d_head}, 0, PLAIN}, {"attn.k_norm.weight", 1, {d_head}, 0, PLAIN}};
+  const row norms[] = {{"attn.q_norm.weight", 1, {c->qk_norm_whole ? inner : d_head}, 0, PLAIN},
+                       {"attn.k_norm.weight", 1, {c->qk_norm_whole ? shared : d_head}, 0, PLAIN}};
   const row bias = {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN},
             norm = {"ffn_norm.weight", 1, {d}, 0, PLAIN};
   ADD(params, most, layer, products);

@@ -12,6 +12,11 @@ const char *ch_export_architecture(const ch_export_plan *plan) {
   return ch_kind_names[plan->kind].architecture[plan->format];
 }
 
+int ch_export_hidden(const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  return plan->kind == CH_KIND_MIXTRAL || plan->kind == CH_KIND_OLMOE ? ch_config_d_expert(c) : c->d_hidden;
+}
+
 static int refuse(const char *field, const char *value, const char *why) {
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s is \"%s\": %s", field, value, why);
 }
@@ -30,13 +35,10 @@ static int check_router(const ch_export_plan *plan) {
         "model.router.name", o->name,
         "no stock architecture routes so; a router that goes by scores does (expert_choice, quantile_balanced, "
         "switch_top1, ...)");
-  if (strcmp(o->score, "sigmoid"))
-    return refuse(
-        "model.router.score", o->score,
-        ch_export_by_thresholds(plan)
-            ? "null experts, which stand for the experts that a token lacks, would take a share of a softmax; "
-              "train with \"sigmoid\""
-            : "the architectures that fit take the sigmoid of each; train with \"sigmoid\"");
+  if (strcmp(o->score, "sigmoid") && ch_export_by_thresholds(plan))
+    return refuse("model.router.score", o->score,
+                  "null experts, which stand for the experts that a token lacks, would take a share of a softmax; "
+                  "train with \"sigmoid\"");
   if (ch_export_by_thresholds(plan) && o->normalize_gates)
     return refuse("model.router.normalize_gates", "true",
                   "null experts would count in the sum of a token's gates; train without");
@@ -52,7 +54,7 @@ static int check_layers(const ch_export_plan *plan) {
     return refuse("model.activation", c->activation, "the architectures that fit have \"swiglu\"; train with that");
   if (plan->moe_layers && strcmp(c->expert_activation, "swiglu"))
     return refuse("model.expert_activation", c->expert_activation,
-                  "experts of this kind stand behind softmax routers only; train with \"swiglu\"");
+                  "the architectures that fit have \"swiglu\"; train with that");
   return plan->moe_layers ? check_router(plan) : CHOIR_OK;
 }
 
@@ -66,21 +68,68 @@ static int dense_first(const choir_model_config *c) {
   return 1;
 }
 
+/* Where scores are a softmax, tokens take the best without a bias. */
+static int check_softmax(const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  const char *there = ch_export_architecture(plan);
+  int hf = plan->format == CH_EXPORT_HF, divides = plan->kind != CH_KIND_OLMOE;
+  if (c->shared_experts)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "model.shared_experts is %d: %s has none; train with 0, or with model.router.score \"sigmoid\"",
+                    c->shared_experts, there);
+  if (plan->moe_layers < c->layers && !(hf && plan->kind == CH_KIND_QWEN3_MOE))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "model.dense_layers is %d and model.moe_every %d: %s has experts in every layer; train with 0 and "
+                    "1, or with model.router.score \"sigmoid\"",
+                    c->dense_layers, c->moe_every, there);
+  if ((!hf || plan->kind == CH_KIND_MIXTRAL) && plan->normalize != divides)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "model.router.normalize_gates is %s with router '%s': %s %s a token's gates by their sum; train "
+                    "so, or export a model with model.qk_norm to --format hf, which has both",
+                    c->router.normalize_gates ? "true" : "false", c->router.name, there,
+                    divides ? "divides" : "does not divide");
+  return CHOIR_OK;
+}
+
+/* Queries and keys normalised over all heads, which together are as wide as the model. */
+static int check_olmoe(const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  if (plan->kind != CH_KIND_OLMOE)
+    return refuse("model.qk_norm_whole", "true",
+                  "of the architectures Olmoe alone has it, in which tokens choose by softmax; train without");
+  if (ch_config_d_head(c) * c->heads != c->d_model)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "model.d_head is %d: %d heads of %s are %d wide together", c->d_head,
+                    c->heads, ch_export_architecture(plan), c->d_model);
+  if (plan->format == CH_EXPORT_GGUF && (c->tied || ch_config_kv_heads(c) != c->heads))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "model.tied is %s and model.kv_heads %d: olmoe of llama.cpp has a head of its own and as many "
+                    "heads of keys as of queries; train with false and 0, or export to --format hf",
+                    c->tied ? "true" : "false", c->kv_heads);
+  return CHOIR_OK;
+}
+
+static ch_kind kind_of(const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  if (!plan->moe_layers) return c->qk_norm ? CH_KIND_QWEN3 : CH_KIND_LLAMA;
+  if (!strcmp(c->router.score, "sigmoid")) return dense_first(c) ? CH_KIND_GLM4_MOE : CH_KIND_EXAONE_MOE;
+  return c->qk_norm_whole ? CH_KIND_OLMOE : c->qk_norm ? CH_KIND_QWEN3_MOE : CH_KIND_MIXTRAL;
+}
+
 int ch_export_choose(ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   plan->moe_layers = ch_config_moe_layers(c);
+  plan->normalize = c->router.normalize_gates || !strcmp(c->router.name, "gshard_top2");
   CH_TRY(check_layers(plan));
-  if (plan->moe_layers && dense_first(c)) {
-    plan->kind = CH_KIND_GLM4_MOE;
-    return CHOIR_OK;
-  }
-  plan->kind = plan->moe_layers ? CH_KIND_EXAONE_MOE : c->qk_norm ? CH_KIND_QWEN3 : CH_KIND_LLAMA;
+  plan->kind = kind_of(plan);
+  if (c->qk_norm_whole) CH_TRY(check_olmoe(plan));
+  if (plan->kind == CH_KIND_GLM4_MOE) return CHOIR_OK;
+  if (plan->moe_layers && !ch_export_has_bias(plan->kind)) CH_TRY(check_softmax(plan));
   if (c->rope_fraction != 1)
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
                     "model.rope_fraction is %g: %s rotates whole heads; train with 1, or with MoE in all layers behind "
-                    "the dense ones (model.dense_layers, model.moe_every 1)",
+                    "the dense ones (model.dense_layers, model.moe_every 1) and model.router.score \"sigmoid\"",
                     c->rope_fraction, ch_export_architecture(plan));
-  if (plan->moe_layers && !c->qk_norm)
+  if (plan->kind == CH_KIND_EXAONE_MOE && !c->qk_norm)
     return ch_error(
         CHOIR_ERROR_UNSUPPORTED,
         "model.qk_norm is false: %s, which may have dense layers between MoE layers, normalizes queries and "

@@ -83,9 +83,10 @@ static int find_kind(const job *j, ch_kind *kind) {
       *kind = (ch_kind)k;
       return CHOIR_OK;
     }
-  return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "%s: \"general.architecture\" is \"%.40s\": choir reads llama, qwen3, qwen3moe, glm4moe and hy_v3",
-                  j->name, j->architecture);
+  return ch_error(
+      CHOIR_ERROR_UNSUPPORTED,
+      "%s: \"general.architecture\" is \"%.40s\": choir reads llama, qwen3, olmoe, qwen3moe, glm4moe and hy_v3",
+      j->name, j->architecture);
 }
 
 static int has(const job *j, const char *tensor) { return choir_tensors_find(j->in->tensors, tensor) != NULL; }
@@ -93,7 +94,7 @@ static int has(const job *j, const char *tensor) { return choir_tensors_find(j->
 /* The function from logits to scores is a number there: 1 softmax, 2 sigmoid. */
 static int check_gates(const job *j, ch_kind k) {
   const json_t *given = value(j, "expert_gating_func");
-  int wanted = k >= CH_KIND_GLM4_MOE ? 2 : 1;
+  int wanted = ch_export_has_bias(k) ? 2 : 1;
   if (!given || json_integer_value(given) == wanted) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: '%s.expert_gating_func' is %lld: choir takes %d for this architecture",
                   j->name, j->architecture, (long long)json_integer_value(given), wanted);
@@ -115,6 +116,7 @@ static void add_pattern(const job *j) {
 
 static int add_derived(const job *j, ch_kind k) {
   static const char *const experts[] = {[CH_KIND_MIXTRAL] = "num_local_experts",
+                                        [CH_KIND_OLMOE] = "num_experts",
                                         [CH_KIND_QWEN3_MOE] = "num_experts",
                                         [CH_KIND_GLM4_MOE] = "n_routed_experts",
                                         [CH_KIND_EXAONE_MOE] = "num_experts"};

@@ -35,7 +35,7 @@ static void put_model(ch_gguf *g, const ch_export_plan *plan) {
   put_number(g, plan, "block_count", c->layers);
   put_number(g, plan, "context_length", plan->config.train.sequence_length);
   put_number(g, plan, "embedding_length", c->d_model);
-  put_number(g, plan, "feed_forward_length", c->d_hidden);
+  put_number(g, plan, "feed_forward_length", ch_export_hidden(plan));
   put_number(g, plan, "attention.head_count", c->heads);
   put_number(g, plan, "attention.head_count_kv", ch_config_kv_heads(c));
   put_number(g, plan, "attention.key_length", head);
@@ -53,7 +53,8 @@ static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
   while (!ch_config_is_moe(c, dense)) dense++;
   put_number(g, plan, "expert_count", c->experts + plan->nulls);
   put_number(g, plan, "expert_used_count", plan->K);
-  put_number(g, plan, "expert_feed_forward_length", h);
+  if (plan->kind >= CH_KIND_QWEN3_MOE) put_number(g, plan, "expert_feed_forward_length", h);
+  if (!ch_export_has_bias(plan->kind)) return;
   put_number(g, plan, "expert_gating_func", SIGMOID);
   ch_gguf_put_flag(g, key(plan, "expert_weights_norm"), plan->normalize);
   ch_gguf_put_f32(g, key(plan, "expert_weights_scale"), 1);

@@ -25,7 +25,29 @@ static void put_rope(json_t *root, const choir_model_config *c) {
   ch_json_put(root, "partial_rotary_factor", json_real(c->rope_fraction));
 }
 
-/* The fields that all routings of these architectures share. */
+static void put_mixtral(json_t *root, const ch_export_plan *plan) {
+  put_int(root, "num_experts_per_tok", plan->K);
+  put_int(root, "num_local_experts", plan->config.model.experts);
+}
+
+static void put_olmoe(json_t *root, const ch_export_plan *plan) {
+  put_int(root, "num_experts_per_tok", plan->K);
+  put_int(root, "num_experts", plan->config.model.experts);
+  put_flag(root, "norm_topk_prob", plan->normalize);
+}
+
+static void put_qwen3_moe(json_t *root, const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  json_t *dense = json_array();
+  put_olmoe(root, plan);
+  put_int(root, "moe_intermediate_size", ch_config_d_expert(c));
+  put_int(root, "decoder_sparse_step", 1);
+  for (int layer = 0; layer < c->layers; layer++)
+    if (!ch_config_is_moe(c, layer)) ch_json_add(dense, json_integer(layer));
+  ch_json_put(root, "mlp_only_layers", dense);
+}
+
+/* The fields that all routings by sigmoids share. */
 static void put_moe(json_t *root, const ch_export_plan *plan) {
   put_int(root, "moe_intermediate_size", ch_config_d_expert(&plan->config.model));
   put_int(root, "num_experts_per_tok", plan->K);
@@ -76,7 +98,7 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   if (!root) return NULL;
   put_int(root, "vocab_size", c->vocab_size);
   put_int(root, "hidden_size", c->d_model);
-  put_int(root, "intermediate_size", c->d_hidden);
+  put_int(root, "intermediate_size", ch_export_hidden(plan));
   put_int(root, "num_hidden_layers", c->layers);
   put_int(root, "num_attention_heads", c->heads);
   put_int(root, "num_key_value_heads", ch_config_kv_heads(c));
@@ -89,6 +111,9 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   ch_json_put(root, "pad_token_id", json_null());
   ch_json_put(root, "eos_token_id", eos < 0 ? json_null() : json_integer(eos));
   put_rope(root, c);
+  if (plan->kind == CH_KIND_MIXTRAL) put_mixtral(root, plan);
+  if (plan->kind == CH_KIND_OLMOE) put_olmoe(root, plan);
+  if (plan->kind == CH_KIND_QWEN3_MOE) put_qwen3_moe(root, plan);
   if (plan->kind == CH_KIND_GLM4_MOE) put_glm4_moe(root, plan);
   if (plan->kind == CH_KIND_EXAONE_MOE) put_exaone_moe(root, plan);
   return root;

@@ -95,15 +95,14 @@ static int fill(job *j, const ch_param *p, float *out) {
   int bias = row->role == CH_ROLE_BIAS, turned = row->turned;
   int64_t blocks = p->dims == 3 ? p->shape[0] : 1, columns = p->shape[p->dims - 1],
           rows = p->dims > 1 ? p->shape[p->dims - 2] : 1;
-  if (bias && j->kind < CH_KIND_GLM4_MOE) { /* nothing is added to scores */
+  if (bias && !ch_export_has_bias(j->kind)) { /* nothing is added to scores */
     memset(out, 0, (size_t)p->whole * sizeof *out);
     return CHOIR_OK;
   }
   double factor = bias ? -1 : !strcmp(row->from, "moe.experts.w2") ? j->gate_scale : 1;
   int together = p->dims == 3 && j->format == CH_EXPORT_GGUF; /* experts are one tensor */
   int64_t shape[3] = {blocks, turned ? columns : rows, turned ? rows : columns}, head = 0;
-  if (row->role == CH_ROLE_ROTATED && j->format == CH_EXPORT_GGUF &&
-      !strcmp(ch_kind_names[j->kind].architecture[CH_EXPORT_GGUF], "llama"))
+  if (row->role == CH_ROLE_ROTATED && ch_export_is_interleaved(j->kind, j->format))
     head = ch_config_d_head(&j->config.model);
   for (int64_t block = 0; block < blocks; block++) {
     CH_TRY(find_source(j, p, row, (int)block, together ? 3 : p->dims > 1 ? 2 : 1, shape, &t));

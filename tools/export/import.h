@@ -20,9 +20,9 @@ typedef struct choir_import_result {
   int tokenizer; /* nonzero: the checkpoint has one */
 } choir_import_result;
 
-/* Kinds llama, mistral, qwen3, mixtral, qwen3_moe, glm4_moe and exaone_moe, as far as a config of choir can say what
- * they compute; of GGUF files those of F32, F16, BF16 and Q8_0. CHOIR_ERROR_UNSUPPORTED names a field, and its value,
- * that it cannot; CHOIR_ERROR_FORMAT one that is unknown, missing or contradictory, and tensors that do not fit;
+/* Kinds llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, glm4_moe and exaone_moe, as far as a config of choir can say
+ * what they compute; of GGUF files those of F32, F16, BF16 and Q8_0. CHOIR_ERROR_UNSUPPORTED names a field, and its
+ * value, that it cannot; CHOIR_ERROR_FORMAT one that is unknown, missing or contradictory, and tensors that do not fit;
  * CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY, CHOIR_ERROR_NUMERIC. */
 int choir_import(const choir_import_options *options, choir_import_result *result);
 

@@ -31,7 +31,6 @@ static const struct {
              {"sliding_window", "null"},
              {"use_sliding_window", "false"},
              {"decoder_sparse_step", "1"},
-             {"mlp_only_layers", "[]"},
              {"n_group", "1"},
              {"topk_group", "1"},
              {"clip_qkv", "null"},
@@ -209,43 +208,58 @@ static int read_rope(const json_t *root, const char *name, ch_kind k, choir_conf
   return choir_config_set(config, "model.position", "rope");
 }
 
+/* Nonzero: a layer has experts. qwen3_moe lists dense layers, exaone_moe the type of every layer. */
+static int is_sparse(const json_t *list, ch_kind k, int layer) {
+  const char *type = json_string_value(json_array_get(list, (size_t)layer));
+  if (k == CH_KIND_EXAONE_MOE) return type && !strcmp(type, "sparse");
+  for (size_t i = 0; i < json_array_size(list); i++)
+    if (json_integer_value(json_array_get(list, i)) == layer) return 0;
+  return 1;
+}
+
 /* Which layers are MoE, one by one there: as dense layers at the front, behind which every m-th is MoE. */
-static int read_pattern(const json_t *root, const char *name, choir_config *config) {
-  const json_t *types = json_object_get(root, "mlp_layer_types");
+static int read_pattern(const json_t *root, const char *name, ch_kind k, choir_config *config) {
+  const char *key = k == CH_KIND_EXAONE_MOE ? "mlp_layer_types" : "mlp_only_layers";
+  const json_t *list = json_object_get(root, key);
   choir_model_config *m = &config->model;
-  if ((int)json_array_size(types) != m->layers)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"mlp_layer_types\" must have a word for each of %d layers", name,
-                    m->layers);
-  for (m->dense_layers = 0; m->dense_layers < m->layers; m->dense_layers++)
-    for (m->moe_every = 1; m->moe_every <= m->layers; m->moe_every++) {
-      int same = 1;
-      for (int i = 0; i < m->layers && same; i++) {
-        const char *type = json_string_value(json_array_get(types, (size_t)i));
-        same = type && !strcmp(type, ch_config_is_moe(m, i) ? "sparse" : "dense");
-      }
-      if (same) return CHOIR_OK;
-    }
+  size_t size = json_array_size(list), wanted = (size_t)m->layers;
+  int first = -1, every = 0, same = 1;
+  for (int i = 0; size <= (size_t)m->layers && i < m->layers; i++) {
+    if (!is_sparse(list, k, i)) continue;
+    if (k == CH_KIND_QWEN3_MOE) wanted--;
+    if (first >= 0 && !every) every = i - first;
+    if (first < 0) first = i;
+  }
+  if (size != wanted)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must have %s of %d layers", name, key,
+                    k == CH_KIND_EXAONE_MOE ? "a word for each" : "the numbers, from 0 on, of some", m->layers);
+  m->moe_every = every ? every : first >= 0 ? m->layers - first : 0; /* of one layer with experts, no second follows */
+  m->dense_layers = first >= 0 ? first - m->moe_every + 1 : 0;
+  for (int i = 0; i < m->layers && same; i++) same = is_sparse(list, k, i) == ch_config_is_moe(m, i);
+  if (same && m->dense_layers >= 0) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "%s: \"mlp_layer_types\": choir has dense layers first, and then experts in every m-th layer", name);
+                  "%s: \"%s\": choir has dense layers first, and then experts in every m-th layer", name, key);
 }
 
 /* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
 static int read_moe(const json_t *root, const char *name, ch_kind k, choir_config *config, double *gate_scale) {
   const char *experts = k == CH_KIND_GLM4_MOE ? "n_routed_experts"
-                        : k == CH_KIND_EXAONE_MOE || (k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts"))
+                        : k == CH_KIND_EXAONE_MOE || k == CH_KIND_OLMOE ||
+                                (k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts"))
                             ? "num_experts"
                             : "num_local_experts";
   int64_t value;
   int normalize;
   CH_TRY(ch_json_get_integer(root, name, experts, 1, 1 << 16, &value));
   CH_TRY(set_integer(config, "model.experts", value));
-  CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE, &normalize));
+  CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE && k != CH_KIND_OLMOE, &normalize));
   CH_TRY(
       choir_config_set(config, "model.router.normalize_gates", k == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
-  CH_TRY(choir_config_set(config, "model.router.score", k >= CH_KIND_GLM4_MOE ? "sigmoid" : "softmax"));
+  CH_TRY(choir_config_set(config, "model.router.score", ch_export_has_bias(k) ? "sigmoid" : "softmax"));
   CH_TRY(number_or(root, name, "routed_scaling_factor", 1, gate_scale));
   CH_TRY(choir_config_set(config, "model.expert_activation", "swiglu"));
-  return k == CH_KIND_EXAONE_MOE ? read_pattern(root, name, config) : choir_config_set(config, "model.moe_every", "1");
+  return k == CH_KIND_EXAONE_MOE || k == CH_KIND_QWEN3_MOE ? read_pattern(root, name, k, config)
+                                                           : choir_config_set(config, "model.moe_every", "1");
 }
 
 static int find_kind(const json_t *root, const char *name, ch_kind *k) {
@@ -256,10 +270,11 @@ static int find_kind(const json_t *root, const char *name, ch_kind *k) {
       *k = (ch_kind)i;
       return CHOIR_OK;
     }
-  return ch_error(
-      CHOIR_ERROR_UNSUPPORTED,
-      "%s: \"model_type\" is \"%.40s\": choir reads llama, mistral, qwen3, mixtral, qwen3_moe, glm4_moe, exaone_moe",
-      name, type);
+  return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                  "%s: \"model_type\" is \"%.40s\": %schoir reads llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, "
+                  "glm4_moe, exaone_moe",
+                  name, type,
+                  strcmp(type, "qwen2_moe") ? "" : "its shared expert has a gate, which has no place here; ");
 }
 
 /* In exaone_moe only layers with a window rotate; check_fixed has made sure that the window hides nothing. */
@@ -267,6 +282,8 @@ static int check_layer_types(const json_t *root, const char *name, ch_kind k) {
   const json_t *types_of = json_object_get(root, "layer_types"), *type;
   const char *wanted = k == CH_KIND_EXAONE_MOE ? "sliding_attention" : "full_attention";
   size_t i;
+  if (k != CH_KIND_QWEN3_MOE && json_array_size(json_object_get(root, "mlp_only_layers")))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"mlp_only_layers\": choir reads it of qwen3_moe only", name);
   json_array_foreach(types_of, i, type) {
     if (!json_is_string(type) || strcmp(json_string_value(type), wanted))
       return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"layer_types\": choir reads \"%s\" only", name, wanted);
@@ -294,7 +311,9 @@ int ch_import_config(const json_t *root, const char *name, choir_config *config,
   CH_TRY(read_rope(root, name, k, config));
   CH_TRY(flag_or(root, name, "tie_word_embeddings", 0, &config->model.tied));
   CH_TRY(flag_or(root, name, "use_qk_norm", 0, &qk_norm));
-  config->model.qk_norm = k == CH_KIND_QWEN3 || k == CH_KIND_QWEN3_MOE || k == CH_KIND_EXAONE_MOE || qk_norm;
+  config->model.qk_norm_whole = k == CH_KIND_OLMOE;
+  config->model.qk_norm =
+      k == CH_KIND_QWEN3 || k == CH_KIND_OLMOE || k == CH_KIND_QWEN3_MOE || k == CH_KIND_EXAONE_MOE || qk_norm;
   if (k >= CH_KIND_MIXTRAL) CH_TRY(read_moe(root, name, k, config, gate_scale));
   int code = choir_config_check(config);
   return code ? ch_error_in(code, "%s", name) : code;

@@ -28,8 +28,7 @@ static ch_export_dtype dtype_of(const ch_export_plan *plan, ch_export_role role,
 
 static ch_export_turn turn_of(const ch_export_plan *plan, const ch_export_row *r) {
   if (r->role == CH_ROLE_BIAS) return ch_export_by_thresholds(plan) ? CH_TURN_THRESHOLDS : CH_TURN_PRICES;
-  if (r->role == CH_ROLE_ROTATED && plan->kind == CH_KIND_LLAMA && plan->format == CH_EXPORT_GGUF)
-    return CH_TURN_INTERLEAVED;
+  if (r->role == CH_ROLE_ROTATED && ch_export_is_interleaved(plan->kind, plan->format)) return CH_TURN_INTERLEAVED;
   return r->turned ? CH_TURN_TRANSPOSED : CH_TURN_NONE;
 }
 
@@ -98,6 +97,7 @@ static int append_param(ch_export_plan *plan, const ch_param *p) {
       memcmp(from->shape, p->shape, sizeof *p->shape * (size_t)p->dims))
     return ch_error(CHOIR_ERROR_FORMAT, "tensor '%s' is missing, or not F32 of the shape that config.json says",
                     p->name);
+  if (r->role == CH_ROLE_BIAS && !ch_export_has_bias(plan->kind)) return CHOIR_OK; /* zeros, as was checked */
   return append_row(plan, r, p->layer, p->dims, p->shape, from);
 }
 
@@ -118,9 +118,9 @@ int ch_export_list(ch_export_plan *plan) {
   ch_params params;
   CH_TRY(ch_params_build(c, &params));
   int code = CHOIR_OK;
-  plan->shared = c->shared_experts ? c->shared_experts : 1;
+  plan->shared = c->shared_experts ? c->shared_experts : ch_export_has_bias(plan->kind);
   for (int i = 0; i < params.count + params.buffers && !code; i++) code = append_param(plan, &params.p[i]);
-  for (int layer = 0; layer < c->layers && !code; layer++)
+  for (int layer = 0; layer < c->layers && ch_export_has_bias(plan->kind) && !code; layer++)
     if (ch_config_is_moe(c, layer)) code = append_zeros(plan, layer, params.buffers > 0);
   ch_params_free(&params);
   return code;

@@ -7,6 +7,7 @@ const ch_kind_name ch_kind_names[] = {[CH_KIND_LLAMA] = {"llama", {"LlamaForCaus
                                       [CH_KIND_MISTRAL] = {"mistral", {"MistralForCausalLM", "llama"}},
                                       [CH_KIND_QWEN3] = {"qwen3", {"Qwen3ForCausalLM", "qwen3"}},
                                       [CH_KIND_MIXTRAL] = {"mixtral", {"MixtralForCausalLM", "llama"}},
+                                      [CH_KIND_OLMOE] = {"olmoe", {"OlmoeForCausalLM", "olmoe"}},
                                       [CH_KIND_QWEN3_MOE] = {"qwen3_moe", {"Qwen3MoeForCausalLM", "qwen3moe"}},
                                       [CH_KIND_GLM4_MOE] = {"glm4_moe", {"Glm4MoeForCausalLM", "glm4moe"}},
                                       [CH_KIND_EXAONE_MOE] = {"exaone_moe", {"ExaoneMoeForCausalLM", "hy_v3"}}};
@@ -57,6 +58,10 @@ const ch_export_row *ch_export_find(const char *parameter) {
   const ch_export_row *row = behind ? inner : outer;
   while (row->from && strcmp(row->from, parameter + behind)) row++;
   return row->from ? row : NULL;
+}
+
+int ch_export_is_interleaved(ch_kind kind, ch_export_format format) {
+  return format == CH_EXPORT_GGUF && !strcmp(ch_kind_names[kind].architecture[format], "llama");
 }
 
 void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *row, int layer, int expert,

@@ -12,6 +12,7 @@ typedef enum {
   CH_KIND_MISTRAL,
   CH_KIND_QWEN3,
   CH_KIND_MIXTRAL,
+  CH_KIND_OLMOE,
   CH_KIND_QWEN3_MOE,
   CH_KIND_GLM4_MOE,
   CH_KIND_EXAONE_MOE,
@@ -41,6 +42,12 @@ const ch_export_row *ch_export_find(const char *parameter);
 static inline int64_t ch_export_interleaved(int64_t r, int64_t head) {
   return r - r % head + r % 2 * (head / 2) + r % head / 2;
 }
+
+/* Nonzero: something is added to the scores of experts, which are sigmoids then. */
+static inline int ch_export_has_bias(ch_kind kind) { return kind >= CH_KIND_GLM4_MOE; }
+
+/* Nonzero: rows of queries and keys stand there as llama.cpp's "llama" has them. */
+int ch_export_is_interleaved(ch_kind kind, ch_export_format format);
 
 /* The tensor's name of a row in a layer, -1: outside; `expert` where experts stand one by one. */
 void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *row, int layer, int expert,

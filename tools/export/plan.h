@@ -40,7 +40,7 @@ typedef struct ch_export_plan {
   int moe_layers;
   int K, nulls;  /* experts that a token has; null experts */
   int normalize; /* gates of a token are divided by their sum */
-  int shared;    /* shared experts of the exported model: one of zeros where choir's has none */
+  int shared;    /* shared experts of the exported model: one of zeros where choir's has none and it must */
   const choir_tensors *weights;
   ch_export_tensor *tensor;
   int count;
@@ -49,6 +49,9 @@ typedef struct ch_export_plan {
 /* Chooses the architecture; CHOIR_ERROR_UNSUPPORTED names what has no counterpart and what would have one. */
 int ch_export_choose(ch_export_plan *plan);
 const char *ch_export_architecture(const ch_export_plan *plan); /* as the format calls it */
+
+/* The hidden width of dense layers there, or of experts where an architecture has no other field for that. */
+int ch_export_hidden(const ch_export_plan *plan);
 
 /* Nonzero: tokens take experts by thresholds, 0 to K, and null experts stand for those that they lack. */
 int ch_export_by_thresholds(const ch_export_plan *plan);

@@ -39,13 +39,18 @@ static int check_options(job *j) {
   return CHOIR_OK;
 }
 
-/* Thresholds that no training has set would give every token every expert. */
+/* Thresholds that no training has set would give every token every expert; prices need an architecture with a bias. */
 static int check_thresholds(const job *j) {
-  if (!ch_export_by_thresholds(&j->plan)) return CHOIR_OK;
   for (int i = 0; i < choir_tensors_count(j->weights); i++) {
     const choir_tensor *t = choir_tensors_at(j->weights, i);
-    if (strstr(t->name, ".moe.thresholds") && !ch_thresholds_set(t->data, (int)t->shape[0]))
+    if (!strstr(t->name, ".moe.thresholds")) continue;
+    int set = ch_thresholds_set(t->data, (int)t->shape[0]);
+    if (!set && ch_export_by_thresholds(&j->plan))
       return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: no training has set them yet; train the model first", t->name);
+    if (set && !ch_export_has_bias(j->plan.kind))
+      return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                      "%s: router '%s' has prices of experts, and %s none; train with model.router.score \"sigmoid\"",
+                      t->name, j->plan.config.model.router.name, ch_export_architecture(&j->plan));
   }
   return CHOIR_OK;
 }
@@ -86,8 +91,6 @@ static int run(job *j) {
   CH_TRY(open_checkpoint(j));
   if (j->options->data) CH_TRY(choir_model_load(j->result->checkpoint, &options, &j->model));
   CH_TRY(ch_export_cut(&j->plan, j->model, j->options, j->result));
-  j->plan.normalize =
-      j->plan.config.model.router.normalize_gates || !strcmp(j->plan.config.model.router.name, "gshard_top2");
   CH_TRY(ch_export_list(&j->plan));
   if (j->model) CH_TRY(ch_export_measure_written(&j->plan, j->model, j->options, j->result));
   choir_model_free(j->model);

@@ -28,6 +28,7 @@ _ASIDE = {
 _LATER = {
     "model": {
         "position": "relative", "rope_theta": 10000.0, "rope_fraction": 1.0, "kv_heads": 0, "qk_norm": False,
+        "qk_norm_whole": False,
         "tied": True, "embed_scale": 1.0, "head_scale": 0.0, "activation": "geglu", "expert_activation": "gelu",
         "shared_experts": 0, "dense_layers": 0, "router": {"score": "softmax", "bias_rate": 0.001, "solver_stages": 1},
     },

@@ -91,6 +91,7 @@ class _Attention(nn.Module):
 def _refuse_other_blocks(m):
     """What this copy of the model does not have."""
     for field, has in (
+        ("qk_norm_whole", False),
         ("activation", "geglu"),
         ("expert_activation", "gelu"),
         ("shared_experts", 0),
