@@ -79,7 +79,6 @@ int cli_fail(void);                        /* prints the library's message; CLI_
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 /* Text from files or models: a terminal shows it and does not obey it. */
 void cli_show_as(const char *path, const char *name); /* a path of ours for what the user named so; both must stay */
-void cli_show_names(char *text, size_t room);         /* the names in the places of such paths */
 void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
 const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
 size_t cli_json_flags(void);                                 /* of jansson, for standard output */
