@@ -114,7 +114,7 @@ static void loads_as_in_serving(void **state) {
   free(html);
 }
 
-/* What a killed process, or a machine without power, left in the logs is left out, and said. */
+/* Lines that a killed process, or a machine without power, left in the logs are left out, and said. */
 static void broken_lines_are_left_out(void **state) {
   (void)state;
   char *html = report_of(STEP(1, 1, 1),
