@@ -130,7 +130,10 @@ const char *cli_bytes(double bytes);  /* 7.4 GiB */
 void cli_print_memory(
     const choir_memory *memory); /* "weights 22.6 MiB, gradients ...", by purpose, to the line's end */
 json_t *cli_json_memory(const choir_memory *memory);
-const char *cli_grouped(int64_t number);  /* 1,234,567 */
+const char *cli_grouped(int64_t number); /* 1,234,567 */
+/* How it went, in a sentence; bits: a byte, of one nat a token; gzip: bits a byte, or NaN. */
+void cli_print_outcome(const char *text, double bits, double loss, const char *routing, double unigram_loss,
+                       double gzip);
 const char *cli_duration(double seconds); /* 2:31, 1:02:03 */
 char *cli_unescape(const char *text);     /* \f \n \t \\; malloc'd; NULL where the escape is unknown */
 void cli_json_watch(void);            /* from now on an object that lacks something for want of memory is not printed */

@@ -31,17 +31,20 @@ static json_t *result_json(const choir_model *model, const evaluation *e) {
   const choir_eval_result *r = &e->r;
   json_t *layers = cli_json_layers(model);
   if (!layers) return NULL;
-  return json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:O, s:o}", "loss", cli_json_real(r->loss), "perplexity",
-                   cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte), "unigram_loss",
-                   cli_json_real(r->unigram_loss), "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes,
+  return json_pack("{s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:s, s:b, s:O, s:o}", "loss", cli_json_real(r->loss),
+                   "perplexity", cli_json_real(r->perplexity), "bits_per_byte", cli_json_real(r->bits_per_byte),
+                   "unigram_loss", cli_json_real(r->unigram_loss), "gzip_bits_per_byte",
+                   cli_json_real(r->gzip_bits_per_byte), "tokens", (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes,
                    "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "sources", e->sources,
                    "layers", layers);
 }
 
 /* One row for each measure, one column for each routing. */
 static void print_losses(int count) {
-  const choir_eval_result *r = &results[0].r;
-  printf("routing       ");
+  const choir_eval_result *r = &results[0].r, *causal = &results[count > 1].r;
+  cli_print_outcome(o.text ? "the text" : "held-out text", causal->bits_per_byte / causal->loss, causal->loss,
+                    causal->routing, causal->unigram_loss, causal->gzip_bits_per_byte);
+  printf("\nrouting       ");
   for (int i = 0; i < count; i++) printf("  %10s", results[i].r.routing);
   printf("\nloss          ");
   for (int i = 0; i < count; i++) printf("  %10.4f", results[i].r.loss);

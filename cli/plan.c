@@ -11,77 +11,7 @@ static struct {
   cli_list set;
 } o;
 
-static const char how[] = "estimates by formulas, no measurements (docs/planning.md)";
-
-/* The command that trains with a layout. */
-static const char *command(const ch_plan_layout *l) {
-  static char text[128];
-  int used = snprintf(text, sizeof text, "choir train");
-  int bare = l->hidden == 1 && !l->dense_sharded && !l->chosen; /* told nothing it takes another one */
-  if (l->replicas > 1 || bare) used += snprintf(text + used, sizeof text - (size_t)used, " --replicas %d", l->replicas);
-  if (l->hidden > 1) used += snprintf(text + used, sizeof text - (size_t)used, " --hidden %d", l->hidden);
-  if (l->dense_sharded) snprintf(text + used, sizeof text - (size_t)used, " --shard-dense");
-  return text;
-}
-
 static const char *dense(const ch_plan_layout *l) { return l->dense_sharded ? "sharded" : "whole"; }
-
-/* ---- JSON lines ---- */
-
-static json_t *levels_json(const ch_plan_about *a, const double *bytes) {
-  json_t *object = json_object();
-  for (int i = 0; i < a->cluster->levels; i++)
-    json_object_set_new(object, a->cluster->level[i].name, json_real(bytes[i]));
-  return object;
-}
-
-static json_t *about_json(const ch_plan_about *a, const char *config) {
-  json_t *levels = json_array();
-  for (int i = 0; i < a->cluster->levels; i++) json_array_append_new(levels, json_string(a->cluster->level[i].name));
-  return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:I, s:i, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:s}",
-                   "event", "plan", "basis", how, "config", config, "cluster", a->cluster->name, "notes",
-                   a->cluster->notes, "ranks", a->ranks, "levels", levels, "tokens", (json_int_t)a->tokens, "shards",
-                   a->shards, "shards_set", a->shards_set, "parameters", (json_int_t)a->costs.parameters,
-                   "active_parameters", (json_int_t)a->costs.active_parameters, "train_flops_per_token",
-                   a->costs.train_flops_per_token, "peak_gflops", a->peak / 1e9, "memory", a->cluster->memory,
-                   "price_per_rank_hour", a->cluster->price, "currency", a->cluster->currency, "assumed", a->assumed);
-}
-
-static json_t *part_json(const ch_plan_about *a, const ch_plan_part *p) {
-  json_t *row =
-      json_pack("{s:s, s:f, s:s, s:b}", "name", p->name, "seconds", p->seconds, "limit", p->limit, "sent", p->sent);
-  if (!p->sent) return row;
-  json_object_set_new(row, "bytes", json_real(p->bytes));
-  json_object_set_new(row, "level_bytes", levels_json(a, p->level_bytes));
-  return row;
-}
-
-static json_t *layout_json(const ch_plan_about *a, const ch_plan_layout *l) {
-  json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:s, s:b, s:s}", "event", *l->refused ? "refused" : "layout",
-                          "replicas", l->replicas, "experts", l->experts, "hidden", l->hidden, "dense", dense(l),
-                          "chosen", l->chosen, "mark", command(l));
-  json_t *memory = json_object(), *parts = json_array();
-  for (int i = 0; i < l->purposes; i++)
-    json_object_set_new(memory, l->memory[i].name, json_integer(l->memory[i].bytes));
-  json_object_set_new(row, "memory", memory);
-  json_object_set_new(row, "bytes", json_integer(l->bytes));
-  if (*l->refused) {
-    json_decref(parts);
-    json_object_set_new(row, "refused", json_string(l->refused));
-    return row;
-  }
-  for (int i = 0; i < l->parts; i++) json_array_append_new(parts, part_json(a, &l->part[i]));
-  json_object_set_new(row, "parts", parts);
-  json_object_set_new(row, "sent", json_real(l->sent));
-  json_object_set_new(row, "level_bytes", levels_json(a, l->level_bytes));
-  json_object_set_new(row, "seconds", json_real(l->seconds));
-  json_object_set_new(row, "seconds_overlapped", json_real(l->overlapped));
-  json_object_set_new(row, "tokens_per_second", json_real(l->tokens_per_second));
-  json_object_set_new(row, "share", json_real(l->share));
-  json_object_set_new(row, "cost_per_billion_tokens", l->cost > 0 ? json_real(l->cost) : json_null());
-  json_object_set_new(row, "bound", json_string(l->bound));
-  return row;
-}
 
 /* An exit status: whether no layout can be. */
 static int none(const ch_plan *plan) {
@@ -90,10 +20,10 @@ static int none(const ch_plan *plan) {
 }
 
 static int print_json(const ch_plan *plan, const char *config) {
-  const ch_plan_about *a = ch_plan_common(plan);
   const ch_plan_layout *l;
-  int status = cli_json_line(about_json(a, config));
-  for (int i = 0; !status && (l = ch_plan_layout_at(plan, i)); i++) status = cli_json_line(layout_json(a, l));
+  int status = cli_json_line(ch_plan_about_json(plan, config));
+  for (int i = 0; !status && (l = ch_plan_layout_at(plan, i)); i++)
+    status = cli_json_line(ch_plan_layout_json(plan, l));
   return status ? status : none(plan);
 }
 
@@ -101,7 +31,7 @@ static int print_json(const ch_plan *plan, const char *config) {
 
 static void print_head(const ch_plan_about *a, const char *config, int assumed) {
   printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model",
-         cli_shown(a->cluster->name), a->ranks, cli_grouped(a->tokens), how);
+         cli_shown(a->cluster->name), a->ranks, cli_grouped(a->tokens), ch_plan_basis);
   printf("  %s parameters, %s active, %s FLOPs a token; peak of a rank %s GFLOP/s, memory %s\n",
          cli_count((double)a->costs.parameters), cli_count((double)a->costs.active_parameters),
          cli_count(a->costs.train_flops_per_token), cli_grouped((int64_t)(a->peak / 1e9)),
@@ -169,7 +99,8 @@ static void print_part(const ch_plan_about *a, const ch_plan_layout *l, const ch
 
 static void print_details(const ch_plan_about *a, const ch_plan_layout *l) {
   printf("\n%d x %d x %d, dense matrices %s: %s%s\n  memory of a rank: %s\n", l->replicas, l->experts, l->hidden,
-         dense(l), command(l), l->chosen ? ", which takes it unless told otherwise" : "", cli_bytes((double)l->bytes));
+         dense(l), ch_plan_command(l), l->chosen ? ", which takes it unless told otherwise" : "",
+         cli_bytes((double)l->bytes));
   for (int i = 0; i < l->purposes; i++)
     if (l->memory[i].bytes) printf("    %-20s %10s\n", l->memory[i].name, cli_bytes((double)l->memory[i].bytes));
   printf("  a step: %.4g s, %.4g s where traffic is hidden behind products; bytes by level are of all ranks\n",
@@ -201,7 +132,7 @@ static int print_text(const ch_plan *plan, const choir_config *config, int assum
 }
 
 static int show(const ch_plan *plan, const choir_config *config, int assumed) {
-  if (o.out && ch_plan_page(plan, o.out)) return cli_fail();
+  if (o.out && ch_plan_page(plan, config->model.name, o.out)) return cli_fail();
   if (o.json) return print_json(plan, config->model.name);
   return print_text(plan, config, assumed);
 }

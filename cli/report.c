@@ -12,8 +12,7 @@ static int run(int count, const char *const *operands) {
     snprintf(beside, sizeof beside, "%s/report.html", operands[0]);
     out = beside;
   }
-  int code = count > 1 ? ch_report_compare(operands, count, out) : ch_report_write(operands[0], out);
-  if (code) return cli_fail();
+  if (ch_report_write(operands, count, out)) return cli_fail();
   printf("%s\n", cli_shown(out));
   return 0;
 }

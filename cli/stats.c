@@ -11,8 +11,9 @@ static int json;
 
 static void print_head(const ch_inspection *inspection) {
   const choir_eval_result *r = &inspection->eval;
-  printf("loss %.4f nats a token (unigrams of this text: %.4f), perplexity %.2f, %.4f bits per byte; %s tokens%s\n",
-         r->loss, r->unigram_loss, r->perplexity, r->bits_per_byte, cli_grouped(r->tokens),
+  cli_print_outcome("the text", r->bits_per_byte / r->loss, r->loss, r->routing, r->unigram_loss,
+                    r->gzip_bits_per_byte);
+  printf("perplexity %.2f; %s tokens%s\n", r->perplexity, cli_grouped(r->tokens),
          inspection->cut ? " from the beginning of the text" : "");
   printf("routing %s, %d x %d tokens at a time%s\n", r->routing, inspection->batch_sequences,
          inspection->sequence_length,

@@ -202,3 +202,13 @@ void cli_print_load(const choir_route_stats *stats) {
   }
   printf("]\n");
 }
+
+void cli_print_outcome(const char *text, double bits, double loss, const char *routing, double unigram_loss,
+                       double gzip) {
+  printf(
+      "It predicts %s with %.2f bits a byte (%.4f nats a token, %s routing); by the frequencies of tokens\n"
+      "alone it would be %.2f",
+      text, bits * loss, loss, routing, bits * unigram_loss);
+  if (isfinite(gzip)) printf(", by gzip %.2f", gzip);
+  puts(".");
+}

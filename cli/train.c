@@ -119,11 +119,8 @@ static void show_outcome(const display *w) {
   if (!e->step) return;
   int causal = !isnan(e->threshold_loss);
   double loss = causal ? e->threshold_loss : e->loss;
-  printf(
-      "It predicts held-out text with %.2f bits a byte (%.4f nats a token, %s routing); by the frequencies of tokens\n"
-      "alone it would be %.2f.\n",
-      e->bits_per_byte * loss / e->loss, loss, causal ? "threshold" : w->routing,
-      e->bits_per_byte * e->unigram_loss / e->loss);
+  cli_print_outcome("held-out text", e->bits_per_byte / e->loss, loss, causal ? "threshold" : w->routing,
+                    e->unigram_loss, (double)NAN);
 }
 
 /* Prints, where there are several ranks, how much the first one sent in a step and how long that took. */

@@ -85,7 +85,7 @@ for page in inspect report compare plan; do
   show 1280 $page.html
   grep -E 'CONSOLE|Uncaught|Refused' console | cut -c1-300 | head -n 3 | grep . && fail "$page: its console is not silent"
   grep -q '<title>choir: ' dom || fail "$page: markup ran: $(grep -o '<title>[^<]*' dom | head -n 1)"
-  grep -qE '<svg|class="(t|bar)' dom || fail "$page: shows nothing"
+  grep -qE '<svg|class="(t|share)' dom || fail "$page: shows nothing"
   probed $page.html probed.html
   for width in 400 1600; do
     show $width probed.html

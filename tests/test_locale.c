@@ -3,7 +3,7 @@
 #include "bench/bench.h"
 #include "choir/choir.h"
 #include "pages/report.h"
-#include "program.h"
+#include "page.h"
 
 static int has_comma(void) {
   char text[8];
@@ -49,18 +49,14 @@ static void runs_and_reports(void **state) {
   test_ok(choir_train(&o));
   is_json("run/metrics.jsonl", 5);
   is_json("run/timing.jsonl", 5);
-  test_ok(ch_report_write("run", "report.html"));
-  size_t size;
-  char *page = program_read("report.html", &size), *at = page;
-  for (int lines = 0; (at = strstr(at, "points=\"")) || !lines; lines++) {
-    double x, y;
-    assert_non_null(at);
-    x = ch_number(at + strlen("points=\""), &at);
-    assert_true(*at == ',');
-    y = ch_number(at + 1, &at);
-    assert_true((*at == ' ' || *at == '"') && x > 0 && y > 0);
+  test_ok(ch_report_write((const char *const[]){"run"}, 1, "report.html"));
+  json_t *data = page_data("report.html"), *run = json_array_get(json_object_get(data, "runs"), 0);
+  const json_t *loss = json_object_get(json_object_get(run, "curves"), "loss");
+  for (size_t i = 0; i < 4; i++) {
+    assert_true(json_integer_value(json_array_get(json_object_get(loss, "x"), i)) == (json_int_t)i + 1);
+    assert_true(json_is_real(json_array_get(json_object_get(loss, "y"), i)));
   }
-  free(page);
+  json_decref(data);
 }
 
 static void problems_are_read(void **state) {

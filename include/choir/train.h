@@ -100,9 +100,10 @@ typedef struct choir_eval_result {
   double
       unigram_loss; /* of token counts with add-one smoothing: of the training share; of the text itself for a text */
   int64_t tokens, bytes;
-  const char *routing;     /* "batch", "threshold", ...: which routing gave the loss */
-  int looks_across_tokens; /* nonzero: the loss is not that of causal use */
-  int64_t reserved[8];
+  const char *routing;       /* "batch", "threshold", ...: which routing gave the loss */
+  int looks_across_tokens;   /* nonzero: the loss is not that of causal use */
+  double gzip_bits_per_byte; /* of a text that was evaluated to its end; NaN of others */
+  int64_t reserved[7];
 } choir_eval_result;
 
 /* Evaluates a model with its present routing (choir_model_set_routing); choir_model_route_stats then gives sums over

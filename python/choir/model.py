@@ -34,6 +34,8 @@ class Evaluation:
     perplexity: float
     bits_per_byte: float
     unigram_loss: float
+    gzip_bits_per_byte: float
+    """of a text that was evaluated to its end; NaN of others"""
     tokens: int
     bytes: int
     routing: str

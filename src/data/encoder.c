@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -174,6 +175,17 @@ static int read_start(const char *path, size_t limit, char **text, size_t *bytes
   return CHOIR_OK;
 }
 
+/* Bytes that gzip makes of a text; 0: no memory. */
+static size_t gzip_bytes(const char *text, size_t bytes) {
+  enum { GZIP_FRAME = 18, ZLIB_FRAME = 6 };
+  uLongf size = compressBound(bytes);
+  Bytef *packed = malloc(size);
+  if (packed && compress2(packed, &size, (const Bytef *)text, bytes, Z_DEFAULT_COMPRESSION)) size = 0;
+  int made = packed && size;
+  free(packed);
+  return made ? size - ZLIB_FRAME + GZIP_FRAME : 0;
+}
+
 int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most, int (*stop)(void *context),
                         void *context, ch_text_tokens *out) {
   char *text;
@@ -185,6 +197,7 @@ int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most,
   else
     CH_TRY(ch_file_read(path, FILE_LIMIT, &text, &bytes));
   int code = ch_encode_text(t, text, bytes, stop, context, &out->ids, &out->count);
+  if (!code && !most) out->gzip = gzip_bytes(text, bytes);
   free(text);
   if (code) return ch_error_in(code, "%s", path);
   if (most && out->count > most) {

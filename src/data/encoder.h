@@ -64,6 +64,7 @@ typedef struct ch_text_tokens {
   size_t count;
   size_t bytes; /* of text that they stand for */
   int cut;      /* there was more */
+  size_t gzip;  /* bytes that gzip makes of the text; 0: it is cut, or there is no memory */
 } ch_text_tokens;
 
 /* At most `most` tokens (0: all). Of a long file no more is read than they can need. tokenizer NULL is refused. `stop`

@@ -64,7 +64,14 @@ double ch_heldout_bytes(const choir_data *data, int64_t tokens) {
 
 void ch_eval_bytes(choir_eval_result *r, double bytes) {
   r->bytes = (int64_t)(bytes + 0.5);
+  r->gzip_bits_per_byte = (double)NAN;
   r->bits_per_byte = bytes > 0 ? r->loss * (double)r->tokens / bytes / log(2) : 0;
+}
+
+void ch_eval_text_bytes(choir_eval_result *r, const ch_text_tokens *text) {
+  int64_t targets = (int64_t)text->count - 1;
+  ch_eval_bytes(r, (double)text->bytes * (double)r->tokens / (double)targets);
+  if (text->gzip && r->tokens == targets) r->gzip_bits_per_byte = 8 * (double)text->gzip / (double)text->bytes;
 }
 
 int64_t ch_window_cut(const int32_t *window, int T, int32_t *token, int32_t *target) {

@@ -4,6 +4,7 @@
 
 #include "api/model.h"
 #include "choir/train.h"
+#include "data/encoder.h"
 
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {
@@ -38,8 +39,9 @@ double *ch_unigram_log(const uint64_t *counts, int vocab_size);
 /* Bytes of text that so many held-out tokens stand for, on average over the held-out share. */
 double ch_heldout_bytes(const choir_data *data, int64_t tokens);
 
-/* Sets bytes and bits_per_byte of a result that has loss and tokens. */
+/* Sets bytes and bits_per_byte of a result that has loss and tokens; of a text also what gzip makes of it. */
 void ch_eval_bytes(choir_eval_result *result, double bytes);
+void ch_eval_text_bytes(choir_eval_result *result, const ch_text_tokens *text);
 
 /* Runs the first `limit` windows (0: all) in batches of B with the model's present routing; the pool is one batch, the
  * last one smaller. Fills loss, perplexity, unigram_loss, tokens, routing; the model's statistics are sums over the

@@ -129,7 +129,7 @@ static int eval_text(choir_model *model, const choir_tokenizer *tokenizer, const
   ch_windows w = {0};
   int code = open_text(model, tokenizer, o, T, &text, &counts, &w);
   code = eval_windows(code, model, o, &w, counts, result);
-  if (!code) ch_eval_bytes(result, (double)text.bytes);
+  if (!code) ch_eval_text_bytes(result, &text);
   free(counts);
   free(text.ids);
   return code;

@@ -1,33 +1,11 @@
-/* Beside the text of inspect_text.js, whose names it uses: figures, experts, what is chosen, the address; and the start.
- */
+/* Beside the text of inspect_text.js, whose names it uses: figures, experts, what is chosen, the address; and the start. */
 /* ---- beside the text ---- */
-function bars(title, unit, counts, total) {
-  let last = counts.length - 1;
-  while (last > 0 && !counts[last]) last--;
-  const most = Math.max(...counts, 1), W = 320, H = 150, pitch = (W - 34) / (last + 1), every = 1 + Math.floor(last / 14);
-  let svg = "";
-  const step = [1, 2, 5, 10, 20, 25].find((s) => (100 * most) / total / s <= 5) || 25;
-  for (let tick = 0; tick * total <= 100 * most; tick += step) {
-    const y = H - 22 - ((tick * total) / 100 / most) * (H - 34);
-    svg += `<line class="grid" x1="34" x2="${W}" y1="${y}" y2="${y}"/><text class="tick" text-anchor="end" x="30" y="${y + 4}">${tick}</text>`;
-  }
-  for (let i = 0; i <= last; i++) {
-    const x = 34 + pitch * i, h = (counts[i] / most) * (H - 34);
-    svg += `<g><title>${i} experts: ${counts[i]} tokens</title><rect class="${i ? "s0" : "s1"}" style="${i ? "" : "fill:var(--none)"}" x="${x + 0.12 * pitch}" width="${0.76 * pitch}" y="${H - 22 - h}" height="${h}"/>`;
-    if (i % every === 0) svg += `<text class="tick" text-anchor="middle" x="${x + pitch / 2}" y="${H - 6}">${i}</text>`;
-    svg += "</g>";
-  }
-  const figure = el("figure", {}, el("figcaption", {}, el("strong", {}, title), " ", el("span", {}, unit)));
-  const drawing = document.createElement("div");
-  drawing.innerHTML = `<svg viewBox="0 0 ${W} ${H}" role="img" aria-label="${title}">${svg}</svg>`; /* numbers and fixed words only */
-  figure.append(drawing);
-  return figure;
-}
 function histogram() {
   const counts = [];
   for (let t = 0; t < N; t++) counts[count(t)] = (counts[count(t)] || 0) + 1;
   for (let i = 0; i < counts.length; i++) counts[i] = counts[i] || 0;
-  $("histogram").replaceChildren(bars("Experts per token", "% of tokens", counts, N));
+  $("histogram").replaceChildren(bars({ title: "Experts per token", unit: "% of tokens", of: "experts", values: counts.map((n) => (100 * n) / N),
+    kind: (i) => (i ? "s0" : "none"), width: 340, height: 170 }));
 }
 function load() {
   const figures = shownLayers().map((l) => {
@@ -37,7 +15,7 @@ function load() {
         onclick: () => choose(l, expert) }, el("span", {}, "" + expert),
         el("span", { class: "track" }, el("b", { style: `width:${((100 * held) / most).toFixed(1)}%` }), el("u", { style: `left:${((100 * layer.target) / most).toFixed(1)}%` })),
         el("span", {}, number(held))));
-    return el("figure", {}, el("figcaption", {}, el("strong", {}, layerName(l) + ": load of each expert"), " ", el("span", {}, "tokens; the line is its share. Choose one to see its tokens.")),
+    return figure(layerName(l) + ": load of each expert", "tokens; the line is its share. Choose one to see its tokens.",
       el("div", { class: "loads", style: `grid-template-rows:repeat(${Math.ceil(E / 2)},auto)` }, ...rows));
   });
   $("load").replaceChildren(...figures);
@@ -97,29 +75,23 @@ function experts() {
   }
   $("experts").replaceChildren(...nodes);
 }
+/* Of more experts than a map can show: the pairs that share most. */
+function pairs(rows) {
+  const list = rows.flatMap((row, i) => row.slice(i + 1).map((share, j) => [share, i, i + 1 + j])).sort((a, b) => b[0] - a[0]);
+  return el("ol", {}, ...list.slice(0, 20).map(([share, i, j]) => el("li", {}, `experts ${i} and ${j}: ${percent(share)}`)));
+}
+function map(rows, most) {
+  const size = 400 / E, every = 1 + Math.floor((E - 1) / 16), side = px(0.94 * size);
+  const tick = (x, y, i, anchor) => svg("text", { class: "tick", "text-anchor": anchor, x, y }, "" + i);
+  const cell = (share, i, j) => svg("rect", { class: "cell", x: 30 + size * j, y: 20 + size * i, width: side, height: side, "fill-opacity": (0.04 + (most ? (0.96 * share) / most : 0)).toFixed(3) },
+    svg("title", {}, `experts ${i} and ${j}: ${percent(share)}`));
+  const labels = rows.flatMap((_, i) => (i % every ? [] : [tick(24, 24 + size * (i + 0.5), i, "end"), tick(30 + size * (i + 0.5), 12, i, "middle")]));
+  return drawing("overlap of experts", 432, 422, ...labels, ...rows.flatMap((row, i) => row.flatMap((share, j) => (i === j ? [] : [cell(share, i, j)]))));
+}
 function overlap() {
   $("overlap").replaceChildren(...shownLayers().map((l) => {
-    const rows = layers[l].overlap, size = 400 / E;
-    let most = 0, svg = "";
-    rows.forEach((row, i) => row.forEach((share, j) => { if (i !== j) most = Math.max(most, share); }));
-    const figure = el("figure", {}, el("figcaption", {}, el("strong", {}, layerName(l)), " ", el("span", {}, "at most " + percent(most))));
-    if (E > 64) {
-      const pairs = [];
-      rows.forEach((row, i) => row.forEach((share, j) => { if (i < j) pairs.push([share, i, j]); }));
-      figure.append(el("ol", {}, ...pairs.sort((a, b) => b[0] - a[0]).slice(0, 20).map(([share, i, j]) => el("li", {}, `experts ${i} and ${j}: ${percent(share)}`))));
-      return figure;
-    }
-    const every = 1 + Math.floor((E - 1) / 16);
-    for (let i = 0; i < E; i++) {
-      if (i % every === 0)
-        svg += `<text class="tick" text-anchor="end" x="24" y="${24 + size * (i + 0.5)}">${i}</text><text class="tick" text-anchor="middle" x="${30 + size * (i + 0.5)}" y="12">${i}</text>`;
-      for (let j = 0; j < E; j++)
-        if (i !== j) svg += `<rect class="cell" x="${30 + size * j}" y="${20 + size * i}" width="${0.94 * size}" height="${0.94 * size}" fill-opacity="${(0.04 + (most ? (0.96 * rows[i][j]) / most : 0)).toFixed(3)}"><title>experts ${i} and ${j}: ${percent(rows[i][j])}</title></rect>`;
-    }
-    const drawing = document.createElement("div");
-    drawing.innerHTML = `<svg viewBox="0 0 432 422" role="img" aria-label="overlap of experts">${svg}</svg>`; /* numbers only */
-    figure.append(drawing);
-    return figure;
+    const rows = layers[l].overlap, most = Math.max(0, ...rows.flatMap((row, i) => row.filter((_, j) => i !== j)));
+    return figure(layerName(l), "at most " + percent(most), E > 64 ? pairs(rows) : map(rows, most));
   }));
 }
 

@@ -110,6 +110,7 @@ json_t *ch_inspection_json(const choir_model *model, const choir_tokenizer *toke
   ch_json_put(root, "perplexity", ch_json_number(r->perplexity));
   ch_json_put(root, "bits_per_byte", ch_json_number(r->bits_per_byte));
   ch_json_put(root, "unigram_loss", ch_json_number(r->unigram_loss));
+  ch_json_put(root, "gzip_bits_per_byte", ch_json_number(r->gzip_bits_per_byte));
   ch_json_put(root, "layers", layers);
   free(room);
   if (room) return root;

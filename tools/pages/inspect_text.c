@@ -66,7 +66,7 @@ static int evaluate(choir_model *model, const ch_text_tokens *text, const ch_ins
                        &inspection->eval);
   free(unigram);
   free(counts);
-  if (!code) ch_eval_bytes(&inspection->eval, (double)text->bytes);
+  if (!code) ch_eval_text_bytes(&inspection->eval, text);
   return code ? code : ch_model_check_loss(model, inspection->eval.loss);
 }
 

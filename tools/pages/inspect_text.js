@@ -1,27 +1,9 @@
-/* The page of `choir inspect`: its data, the text, and the note on a token. One script with inspect.js, which follows and
- * starts it. */
-"use strict";
-const data = JSON.parse(document.getElementById("data").textContent);
+/* The page of `choir inspect`: the text, and the note on a token. One script with inspect.js, which follows and starts it. */
 const { inspection, routes, losses, text, pieces, ids } = data, layers = inspection.layers, E = inspection.experts, N = text.length;
 const T = inspection.sequence_length, B = inspection.batch_sequences;
-const $ = (id) => document.getElementById(id);
 /* What is shown: a layer (-1: all), an expert of a layer or none, losses or experts, the token whose note is open, and for good. */
 const state = { layer: layers.length === 1 ? 0 : -1, expert: null, loss: false, token: -1, kept: false };
 
-/* ---- small helpers: everything that comes from data becomes a text node, never markup ---- */
-function el(name, attributes, ...children) {
-  const node = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes || {})) {
-    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
-    else if (value !== null && value !== false) node.setAttribute(key, value === true ? "" : value);
-  }
-  node.append(...children.filter((child) => child !== null));
-  return node;
-}
-const number = (n) => n.toLocaleString("en-US");
-const fixed = (n, digits) => (n === null ? "–" : n.toFixed(digits));
-const percent = (share, digits = 1) => (100 * share).toFixed(digits) + " %";
-const card = (label, value) => el("div", {}, el("b", {}, value), el("span", {}, label));
 const shownLayers = () => (state.layer < 0 ? layers.map((_, l) => l) : [state.layer]);
 const layerName = (l) => "Layer " + layers[l].layer;
 

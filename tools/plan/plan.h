@@ -4,6 +4,8 @@
 #ifndef CH_PLAN_PLAN_H
 #define CH_PLAN_PLAN_H
 
+#include <jansson.h>
+
 #include "plan/cluster.h"
 
 enum { CH_PLAN_PURPOSES = 12, CH_PLAN_PARTS = 16 };
@@ -74,7 +76,14 @@ const ch_plan_about *ch_plan_common(const ch_plan *plan);
 /* By number from 0: those that can be, the fastest first, then those refused; NULL behind the last. */
 const ch_plan_layout *ch_plan_layout_at(const ch_plan *plan, int index);
 
+/* For people and programs: where the figures come from; the command that trains with a layout; what all layouts have in
+ * common, and one of them, as docs/planning.md has it. NULL: no memory. */
+extern const char ch_plan_basis[];
+const char *ch_plan_command(const ch_plan_layout *layout);
+json_t *ch_plan_about_json(const ch_plan *plan, const char *config);
+json_t *ch_plan_layout_json(const ch_plan *plan, const ch_plan_layout *layout);
+
 /* Writes one HTML file about it, which needs no network. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
-int ch_plan_page(const ch_plan *plan, const char *output);
+int ch_plan_page(const ch_plan *plan, const char *config, const char *output);
 
 #endif
