@@ -57,13 +57,9 @@ typedef struct cli_verb {
   int (*run)(int count, const char *const *operands); /* an exit status */
 } cli_verb;
 
-extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
-    cli_configs, cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_devices,
-    cli_report, cli_stats, cli_inspect, cli_probe, cli_study, cli_score, cli_finetune, cli_plan, cli_export, cli_import,
-    cli_calibrate;
-
 /* verbs.c */
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
+extern const cli_verb cli_study;          /* takes its words as they are */
 
 /* options.c */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
@@ -79,7 +75,6 @@ int cli_fail(void);                        /* prints the library's message; CLI_
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
 /* Text from files or models: a terminal shows it and does not obey it. */
 void cli_show_as(const char *path, const char *name); /* a path of ours for what the user named so; both must stay */
-void cli_show_names(char *text, size_t room);         /* the names in the places of such paths */
 void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
 const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
 size_t cli_json_flags(void);                                 /* of jansson, for standard output */

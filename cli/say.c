@@ -24,7 +24,8 @@ static void replace(char *text, size_t room, const char *path, const char *name)
   free(rest);
 }
 
-void cli_show_names(char *text, size_t room) {
+/* The names in the places of such paths. */
+static void show_names(char *text, size_t room) {
   for (int i = 0; i < named; i++) replace(text, room, names[i].path, names[i].name);
 }
 
@@ -46,7 +47,7 @@ const char *cli_shown(const char *name) {
     ch_printable(name, strlen(name), 0, text, sizeof ring[0]);
   else
     snprintf(text, sizeof ring[0], "%s", name);
-  cli_show_names(text, sizeof ring[0]);
+  show_names(text, sizeof ring[0]);
   return text;
 }
 
@@ -66,7 +67,7 @@ void cli_be_silent(void) {
 static void say(const char *format, va_list args) {
   char text[sizeof said];
   vsnprintf(text, sizeof text, format, args);
-  cli_show_names(text, sizeof text);
+  show_names(text, sizeof text);
   ch_printable(text, strlen(text), 0, said, sizeof said);
   if (!silent) fprintf(stderr, "choir%s%s: %s\n", current ? " " : "", current ? current->name : "", said);
 }

@@ -1,30 +1,15 @@
-/* The verbs, in the order in which help lists them. */
+/* The verbs, in the order in which help lists them: a row a verb, whose file defines cli_NAME. */
 #include "cli.h"
 
-const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
-                                     &cli_tokenizer_encode,
-                                     &cli_tokenizer_decode,
-                                     &cli_data_build,
-                                     &cli_data_info,
-                                     &cli_configs,
-                                     &cli_info,
-                                     &cli_plan,
-                                     &cli_init,
-                                     &cli_train,
-                                     &cli_eval,
-                                     &cli_calibrate,
-                                     &cli_generate,
-                                     &cli_finetune,
-                                     &cli_score,
-                                     &cli_export,
-                                     &cli_import,
-                                     &cli_forward,
-                                     &cli_route,
-                                     &cli_probe,
-                                     &cli_bench,
-                                     &cli_devices,
-                                     &cli_report,
-                                     &cli_stats,
-                                     &cli_inspect,
-                                     &cli_study,
-                                     NULL};
+/* clang-format off */
+#define VERBS(row)                                                                                   \
+  row(tokenizer_train) row(tokenizer_encode) row(tokenizer_decode) row(data_build) row(data_info)    \
+  row(configs) row(info) row(plan) row(init) row(train) row(eval) row(calibrate) row(generate)       \
+  row(finetune) row(score) row(export) row(import) row(forward) row(route) row(probe) row(bench)     \
+  row(devices) row(report) row(stats) row(inspect) row(study)
+/* clang-format on */
+
+#define DECLARE(name) extern const cli_verb cli_##name;
+#define POINTER(name) &cli_##name,
+VERBS(DECLARE)
+const cli_verb *const cli_verbs[] = {VERBS(POINTER) NULL};

@@ -8,8 +8,8 @@ fail() {
   failures=$((failures + 1))
 }
 
-# What object files define and ask for: lines of "FILE D|U SYMBOL", and of "ROOM D|U SYMBOL", where a room is a folder of
-# src/, "tools/NAME", or "cli".
+# Lists what object files define and ask for: lines of "FILE D|U SYMBOL", and of "ROOM D|U SYMBOL", where a room is a
+# folder of src/, "tools/NAME", or "cli".
 files=$(mktemp)
 symbols=$(mktemp)
 trap 'rm -f "$files" "$symbols"' EXIT
@@ -148,7 +148,7 @@ found=$(grep -rlE 'pragma omp parallel|[^_a-z]omp_[a-z_]+\(' src tools cli |
 [ -z "$found" ] || fail "asks OpenMP, and is not among those that may (tests/arrows.sh):
 $found"
 
-# What files hold reaches a terminal by cli_shown, cli_put_text and the printers of messages.
+# Text of files reaches a terminal by cli_shown, cli_put_text and the printers of messages.
 found=$(grep -nE '\b(puts|fputs|fwrite) *\( *[^"" ]' cli/*.c | grep -vE '^cli/(say|help|manual)\.c:')
 [ -z "$found" ] || fail "text that is not the program's own goes out by cli_put_text or cli_shown:
 $found"

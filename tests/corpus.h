@@ -1,4 +1,4 @@
-/* What the tests of tokenizer and data share: a place for files, text to write, a small tokenizer. */
+/* The tests of tokenizer and data share a place for files, text to write, and a small tokenizer. */
 #ifndef CH_TESTS_CORPUS_H
 #define CH_TESTS_CORPUS_H
 

@@ -1,4 +1,4 @@
-/* What the tests of data share: three sources, built. */
+/* The tests of data share three sources, built. */
 #ifndef CH_TESTS_DATA_TESTING_H
 #define CH_TESTS_DATA_TESTING_H
 

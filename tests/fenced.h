@@ -85,7 +85,7 @@ static const ch_memory fence_memory = {.alloc = fence_alloc,
   }
 CH_OPS(FENCE_OP)
 
-/* What the host says beforehand must be what is there. */
+/* The host's word beforehand must agree with what is there. */
 static void fence_checked_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
   fence_enter();
   for (int i = 0; i < a->experts && a->load >= 0 && !ch_counting(x); i++)

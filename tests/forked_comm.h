@@ -18,7 +18,7 @@
 
 enum { FORKED_MOST = 16, FORKED_PIECE = 1 << 14, FORKED_WORTH = 1 << 11 };
 
-/* Of the ranks that are made next: 0 has all rows go in rounds, as small as they can be. */
+/* The ranks that are made next plan for so many means: 0 has all rows go in rounds, as small as they can be. */
 static int forked_means = CH_COMM_MEANS;
 
 typedef struct {
@@ -32,7 +32,7 @@ typedef struct {
   forked_box box[FORKED_MOST][FORKED_MOST];
 } forked_shared;
 
-/* What this process has under way, in the order in which it began: a box takes pieces in that order, so the one that
+/* This process has these under way, in the order in which they began: a box takes pieces in that order, so the one that
  * is looked at first is never behind another. Each may be of another group. */
 static struct {
   const ch_comm *comm;

@@ -20,7 +20,7 @@ static const double tolerance = 1e-12;
  * but rounding to decide: seen from the fourth step on. */
 static int steps_of(const choir_model_config *c) { return strcmp(c->router.name, "quantile_balanced") ? STEPS : 2; }
 
-/* What a run leaves, in memory that the processes share. */
+/* A run leaves these, in memory that the processes share. */
 typedef struct {
   double loss[STEPS];
   double weight[MOST_ELEMENTS];

@@ -1,4 +1,4 @@
-/* What the tests of generation share: a small model whose sizes fill no vector. */
+/* The tests of generation share a small model whose sizes fill no vector. */
 #ifndef CH_TESTS_INFER_TESTING_H
 #define CH_TESTS_INFER_TESTING_H
 

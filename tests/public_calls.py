@@ -90,7 +90,7 @@ def all_cases(lib):
                     yield name, label, path, value
 
 
-# What calls are given otherwise: texts by the name of their parameter or field, and numbers.
+# Calls are given these otherwise: texts by the name of their parameter or field, and numbers.
 TEXTS = {
     "key": "train.rate", "value": "0.1", "router": "expert_choice", "routing": "batch", "recipe": "constant",
     "checkpoint": "model", "from": "model", "directory": "data", "data": "data", "tokenizer": "tokenizer.model",

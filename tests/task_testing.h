@@ -1,4 +1,4 @@
-/* What the tests of tasks share: a task and a model of its own tokenizer, both small. */
+/* The tests of tasks share a task and a model of its own tokenizer, both small. */
 #ifndef CH_TESTS_TASK_TESTING_H
 #define CH_TESTS_TASK_TESTING_H
 

@@ -8,7 +8,7 @@
 
 static char screen[1 << 18], screen_command[1024];
 
-/* What a command sends to a terminal, both streams. */
+/* Collects what a command sends to a terminal, both streams. */
 static inline int on_a_terminal(const char *command) {
   char line[2048];
   int terminal;

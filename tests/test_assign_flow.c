@@ -54,7 +54,7 @@ static double least_of(const ch_flow *f, int u, int v, int begin, int end) {
   return least;
 }
 
-/* What a part that is not stale remembers of the rows [begin, end). */
+/* Checks what a part that is not stale remembers of the rows [begin, end). */
 static void check_part(const ch_flow *f, const network *c, int u, int part, int begin, int end) {
   for (int v = 0; v < f->nodes; v++) {
     if (v == u) continue;

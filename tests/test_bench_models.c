@@ -25,7 +25,7 @@ static double figure(const ch_bench_result *r, const char *name) {
   return 0;
 }
 
-/* What the config costs when tokens have that many experts and sequences that length. */
+/* Gives what the config costs when tokens have that many experts and sequences that length. */
 static choir_config_costs costs_at(double experts, int length) {
   choir_config c;
   choir_config_costs costs;

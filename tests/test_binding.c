@@ -19,7 +19,7 @@ static int set_up(void **state) {
   return 0;
 }
 
-/* What each verb says to a tokenizer or a config of another; --unchecked takes it. */
+/* Each verb refuses a tokenizer or a config of another; --unchecked takes it. */
 static void verbs_refuse(void **state) {
   (void)state;
   static const char *const verbs[] = {"score run --requests asked", "eval run --text corpus.txt",

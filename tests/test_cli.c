@@ -197,7 +197,7 @@ static void route(void **state) {
   program_refuses(1, "capacity_factor is -0.5", "choir route --router expert_choice s.npy --capacity-factor -0.5");
 }
 
-/* What is set stays set, whether before or after the router that takes it. */
+/* A field that is set stays set, whether before or after the router that takes it. */
 static void settings_in_any_order(void **state) {
   (void)state;
   program_must("choir info %s/configs/nano.json --set router.capacity_factor=1.5 --set router.name=switch_top1",

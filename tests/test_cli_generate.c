@@ -94,7 +94,7 @@ static void many_prompts(void **state) {
   }
 }
 
-/* What comes without a stop text, cut where the stop text first comes. */
+/* Gives what comes without a stop text, cut where the stop text first comes. */
 static void stop_texts(void **state) {
   (void)state;
   json_t *row = NULL;

@@ -50,7 +50,7 @@ static void requests(void **state) {
       "choir score run --requests - --batch 3 --threads 2 <requests.jsonl >two 2>/dev/null; cmp one two");
 }
 
-/* What is greedy is what generate writes: a token, whose text is that token again. */
+/* Generate writes what is greedy: a token, whose text is that token again. */
 static void greedy(void **state) {
   (void)state;
   program_must(

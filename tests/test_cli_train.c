@@ -52,7 +52,7 @@ static void train_and_look(void **state) {
   assert_non_null(strstr(program_output, "nothing left to do"));
 }
 
-/* What products round themselves gives the bits of copies, and takes the memory of none. */
+/* Products that round by themselves give the bits of copies, and take the memory of none. */
 static void without_expert_copies(void **state) {
   (void)state;
   const char *const copies[] = {"true", "false"};

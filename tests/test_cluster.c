@@ -98,7 +98,7 @@ static void one_rank_needs_no_links(void **state) {
              CHOIR_ERROR_FORMAT, "\"levels\" is missing");
 }
 
-/* What the file says goes before what was measured. */
+/* The file's word goes before what was measured. */
 static void a_bench_fills_what_is_open(void **state) {
   (void)state;
   static const char bare[] =

@@ -104,8 +104,8 @@ static void spread(const ch_comm *comm, ch_spreading *s) {
   ch_comm_spread_end(comm, s);
 }
 
-/* Of several owners, some of them twice, and more arrays than are under way at a time; some are less than there are
- * ranks. An owner sends what there is, once, and everybody else a share to all but two. */
+/* Spreads arrays of several owners, some of them twice, and more arrays than are under way at a time; some are less
+ * than there are ranks. An owner sends what there is, once, and everybody else a share to all but two. */
 static int spreads(const ch_comm *comm, void *context) {
   (void)context;
   enum { COUNT = CH_AT_ONCE + 3 };
@@ -182,7 +182,7 @@ static int pieces_of(const ch_comm *comm, int shards, int64_t count, const ch_re
   return 0;
 }
 
-/* Of two arrays at once. The first one's sum is on every `every`-th rank from `first` on. */
+/* Sums two arrays at once. The first one's sum is on every `every`-th rank from `first` on. */
 static int sums_to(const ch_comm *comm, int shards, int64_t count, const ch_receivers *to) {
   summed s[2] = {0};
   ch_arena arena;

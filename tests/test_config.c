@@ -276,7 +276,7 @@ static void options_that_do_nothing(void **state) {
   refused(parse(&c, ", \"router\": {\"cap\": 1}", "", ""), "model.router.cap is 1", "'expert_choice' does not take it");
 }
 
-/* What choir writes it reads: all fields, with those that the router does not take at its defaults. */
+/* choir reads what it writes: all fields, with those that the router does not take at its defaults. */
 static void saved_configs_load(void **state) {
   (void)state;
   for (int i = 0; ch_routers[i]; i++) {

@@ -1,4 +1,4 @@
-/* What configs cost: the paper's sizes, and one model reckoned by hand. */
+/* Configs cost what the paper says: its sizes, and one model reckoned by hand. */
 #include "choir/config.h"
 #include "modern.h"
 #include "testing.h"

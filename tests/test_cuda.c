@@ -34,7 +34,7 @@ static void assert_same_losses(const char *router, double tolerance) {
   fclose(file[0]), fclose(file[1]);
 }
 
-/* What the fake says at the end of a process: allocations, programs, contexts and handles that are left. */
+/* Reads what the fake says at the end of a process: allocations, programs, contexts and handles that are left. */
 static void assert_left(const char *line) {
   size_t size;
   char *report = program_read("report", &size);
@@ -42,7 +42,7 @@ static void assert_left(const char *line) {
   free(report);
 }
 
-/* What each router needs to be told, so that together they run every kernel. */
+/* Each router is told enough that together they run every kernel. */
 static const char *options_of(const char *router) {
   if (!strcmp(router, "dense")) return "--set model.experts=1 --set train.compute=bf16";
   if (!strcmp(router, "switch_top1")) return "--set router.jitter=0.1";

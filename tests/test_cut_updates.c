@@ -13,7 +13,7 @@ typedef struct {
   double gradient_size;
 } shape;
 
-/* What a rank has. */
+/* A rank has this part of a tensor. */
 typedef struct {
   int64_t first, cols;
   real *w, *g, *row, *col, *measures;

@@ -11,7 +11,7 @@ enum { STEPS = 10, LINES = 16 };
 
 static const char *device(void) { return getenv("CHOIR_TEST_DEVICE") ? getenv("CHOIR_TEST_DEVICE") : "opencl"; }
 
-/* What a router needs to be told. */
+/* A router needs these options. */
 static const char *options_of(const char *router) {
   if (!strcmp(router, "dense")) return "--set model.experts=1";
   if (!strcmp(router, "switch_top1")) return "--set router.jitter=0.1";

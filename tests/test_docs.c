@@ -69,7 +69,7 @@ static void shorten(const char *line, int length, char *command, size_t size) {
   command[used] = 0;
 }
 
-/* What a command makes must not be there. */
+/* Removes the output of a command, which must not be there before it runs. */
 static void clear_output(const char *command) {
   char path[256];
   const char *out = strstr(command, "--out ");

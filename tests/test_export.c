@@ -1,4 +1,4 @@
-/* What choir export is made of: values, rounding, the layout of GGUF files, tokenizers, refusals. That stock programs
+/* choir export is made of these: values, rounding, the layout of GGUF files, tokenizers, refusals. That stock programs
  * compute the same from the result python/tests/test_export.py and bench/llama/check.py see. */
 #include <endian.h>
 

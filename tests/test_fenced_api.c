@@ -14,7 +14,7 @@ static void same(const void *a, const void *b, size_t bytes, const char *what, c
   if (memcmp(a, b, bytes)) fail_msg("%s of router %s differ", what, router);
 }
 
-/* What a callback saw of all layers: their numbers, one behind the other. */
+/* A callback saw these numbers of all layers, one behind the other. */
 typedef struct {
   double sum;
   int calls;

@@ -199,7 +199,7 @@ static void one_run_per_directory(void **state) {
 
 static int is_there(const char *name) { return !access(in_base(name), F_OK); }
 
-/* What a run that never came to be had made goes, parents too; a file in it, or that it was there before, keeps it. */
+/* Directories that a run made and never used go, parents too; a file in one, or that it was there before, keeps it. */
 static void claims_leave_nothing(void **state) {
   (void)state;
   ch_claim claim, second;
@@ -286,7 +286,7 @@ static void json_is_strict(void **state) {
   refused(ch_json_save(NULL, in_base("x.json")), CHOIR_ERROR_MEMORY, "x.json");
 }
 
-/* What memory ran out for is not left out: the text is refused, once. */
+/* A text that memory ran out for is not left out: it is refused, once. */
 static void incomplete_json(void **state) {
   (void)state;
   json_t *object = json_object(), *array = json_array();

@@ -77,7 +77,7 @@ static void near(double got, double wanted, const char *what) {
   if (!(fabs(got - wanted) <= 1e-9 * fmax(1, fabs(wanted)))) fail_msg("%s is %.12g, not %.12g", what, got, wanted);
 }
 
-/* What a loop over the matrices says, over both batches. */
+/* A loop over the matrices says the same, over both batches. */
 typedef struct naive {
   double tokens, slots, mass, entropy, load[E], gate[E], histogram[E + 1], shared[E][E], text[V], held[E][V];
 } naive;

@@ -41,7 +41,7 @@ typedef struct {
   const char *says;
 } job;
 
-/* What `ulimit -v` leaves of address space, beside what the process has. */
+/* Limits the address space, as `ulimit -v` does, to so much beside what the process has. */
 static int limit_memory(double mib) {
   size_t pages = 0;
   FILE *f = fopen("/proc/self/statm", "r");
@@ -72,7 +72,7 @@ static int choose(const ch_comm *comm, void *context) {
   return 1;
 }
 
-/* What a plan marks where its ranks have as much memory. */
+/* A plan marks the same layout where its ranks have as much memory. */
 static void plan_marks_the_same(const job *j) {
   char text[512];
   ch_plan *plan;

@@ -1,5 +1,5 @@
-/* What the system withholds: descriptors, address space, file sizes, stacks, threads. Every command ends with a
- * message, and never by a signal. */
+/* The system withholds descriptors, address space, file sizes, stacks, threads. Every command ends with a message, and
+ * never by a signal. */
 #include <signal.h>
 #include <sys/stat.h>
 

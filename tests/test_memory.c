@@ -10,7 +10,7 @@
 #define SANITIZED 0
 #endif
 
-/* What a config costs is what the arenas then have: with pairs and micro-batches, in any compute type. */
+/* The arenas have what a config costs: with pairs and micro-batches, in any compute type. */
 static void plan_is_that_of_the_arenas(void **state) {
   (void)state;
   const char *const computes[] = {"fp32", "bf16"};

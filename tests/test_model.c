@@ -155,7 +155,7 @@ static void names_what_is_not_finite(void **state) {
   choir_model_free(model);
 }
 
-/* What a model's callback gets from it. */
+/* A callback that uses its model gets an error. */
 static void use_it_again(void *context, const choir_routing *routing) {
   choir_model *model = context;
   choir_forward_result result;

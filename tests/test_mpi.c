@@ -110,7 +110,7 @@ static void refuses_once(void **state) {
   assert_int_equal(times("rank 1 of 2 has another --routing than rank 0"), 1);
 }
 
-/* What is wrong for one process alone, before they have anything in common, is told by the first one; nobody waits. */
+/* The first process tells what is wrong for one process alone, before they have anything in common; nobody waits. */
 static void one_is_wrong_all_end(void **state) {
   (void)state;
   needs_mpi();

@@ -217,7 +217,7 @@ static void test_nan(void **state) {
   }
 }
 
-/* What training asks of every optimizer in the table: from a state of zeros, of the size that it says, it brings a
+/* Training asks this of every optimizer in the table: from a state of zeros, of the size that it says, it brings a
  * vector, a matrix and a batch of them nearer to a target. */
 static void check_optim(const ch_optim *optim, ch_optim_tensor t) {
   enum { MOST = 2 * 5 * 7, BEYOND = 16, WALK = 40 };

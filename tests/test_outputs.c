@@ -1,4 +1,4 @@
-/* What is the user's stays: files beside an output, modes, links, mount points; and what killed processes of choir left
+/* The user's files stay: files beside an output, modes, links, mount points; and what killed processes of choir left
  * goes. */
 #include <dirent.h>
 #include <sys/stat.h>

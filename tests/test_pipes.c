@@ -49,7 +49,7 @@ static void text_through_pipes(void **state) {
       "choir tokenizer encode --tokenizer init book.txt >/dev/null");
 }
 
-/* What has no end is not copied until the disk is full. */
+/* A pipe that has no end is not copied until the disk is full. */
 static void endless_inputs(void **state) {
   (void)state;
   program_refuses(1, "/dev/zero: more than 16.0 MiB", "choir info /dev/zero");

@@ -3,8 +3,8 @@
 #include "plan/network.h"
 #include "plan/step.h"
 
-/* What a rank sends to all others on a square torus takes bytes sqrt(P) / (8 b), on a line four times an eighth as the
- * ring's two ways become one, and through a tree with less above than below as many times longer. */
+/* A message from a rank to all others takes bytes sqrt(P) / (8 b) on a square torus; on a line it takes four times an
+ * eighth, as the ring's two ways become one, and through a tree with less above than below as many times longer. */
 static void topologies_by_hand(void **state) {
   (void)state;
   ch_cluster c = {.ranks = 64, .levels = 1, .level = {{.ranks = 64, .bandwidth = 10}}};
@@ -70,7 +70,7 @@ static double seconds_of(const ch_plan_layout *l, const char *name) {
   return 0;
 }
 
-/* What is hidden of that model's step. Memory that is slow lets the update count. */
+/* Gives the hidden seconds of that model's step. Memory that is slow lets the update count. */
 static double hidden(const choir_config *c, const ch_params *params, double bandwidth, ch_plan_layout *out) {
   const ch_layout sharded = {.ranks = 4, .replicas = 1, .experts = 4, .hidden = 1, .dense_sharded = 1};
   ch_cluster cluster = {.ranks = 4, .fp32 = 1e9, .memory_bandwidth = 1e9, .levels = 1};

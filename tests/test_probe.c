@@ -22,7 +22,7 @@ static void expect(const ch_probe_effect *e, int declared, int strict, const cha
            (long long)e->changed, (long long)e->compared, e->largest);
 }
 
-/* What is declared not to matter does not: bit for bit where rows round alike, up to rounding elsewhere. */
+/* A change that is declared not to matter does not: bit for bit where rows round alike, up to rounding elsewhere. */
 static void every_routing_keeps_what_it_declares(void **state) {
   (void)state;
   static const struct {
@@ -50,7 +50,7 @@ static void every_routing_keeps_what_it_declares(void **state) {
     }
 }
 
-/* What does look is seen to. */
+/* A routing that does look at other tokens is seen. */
 static void check_seen(const char *router, const char *routing, int later, int others) {
   choir_config config = model_config(router);
   config.model.router.capacity_factor = 0.6; /* room is scarce: drops */

@@ -151,7 +151,7 @@ static void emulated_amx_avx512(void **state) {
   if (ch_machine_isa() < CH_ISA_AVX512) test_skip("AMX emulated beside avx512: the CPU has none");
   check_amx(ch_product_own_emulated_avx512, NULL);
 }
-/* What the CPU computes is what the emulation does. */
+/* The CPU computes what the emulation does. */
 static void amx(void **state) {
   (void)state;
   if (!ch_machine_has_amx()) test_skip("amx: the CPU has none");

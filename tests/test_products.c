@@ -13,7 +13,7 @@ static const size sizes[] = {{1, 1, 1},      {1, 128, 512},  {5, 7, 3},     {64,
                              {33, 500, 129}, {300, 17, 65},  {256, 384, 1}, {128, 128, 700}, {511, 513, 96},
                              {4, 2000, 40},  {700, 96, 300}, {40, 50, 1100}};
 
-/* What bf16 compute means: inputs rounded, then multiplied in full precision. */
+/* Compute in bf16 means: inputs are rounded, then multiplied in full precision. */
 static void round_values(real *x, int64_t count) {
   for (int64_t i = 0; i < count; i++) x[i] = ch_bf16_value(ch_bf16_round(x[i]));
 }

@@ -11,7 +11,7 @@
 
 enum { STEPS = 2, RANKS_T = 12, RANKS_B = 24, MOST_TOKENS = 3 * RANKS_B * RANKS_T };
 
-/* What a run leaves: sums of all that is to be equal, in memory that the processes share. */
+/* A run leaves sums of all that is to be equal, in memory that the processes share. */
 typedef struct {
   uint64_t weights[STEPS], results[STEPS], statistics[STEPS];
 } trace;
@@ -23,7 +23,7 @@ typedef struct {
   trace *of; /* [FORKED_MOST + 1], by number of ranks */
 } job;
 
-/* Of all ranks: experts come from their owners. */
+/* Hashes the weights of all ranks: experts come from their owners. */
 static uint64_t hash_weights(const choir_model *model) {
   const ch_params *params = &model->net.params;
   uint64_t h = 1;
@@ -227,7 +227,7 @@ static void sums_in_bf16(choir_config *c) {
   in_bf16(c);
 }
 
-/* What a layer may do beside, with random numbers that belong to tokens. */
+/* A layer may have these options beside, some with random numbers that belong to tokens. */
 static void every_option(void **state) {
   (void)state;
   const struct {
@@ -279,7 +279,7 @@ static int64_t counted(choir_config config, const ch_layout *layout) {
   return total;
 }
 
-/* What all ranks together send in a step, by the formula that choir plan goes by; how many rows leave their rank
+/* All ranks together send as much in a step as the formula that choir plan goes by says; how many rows leave their rank
  * depends on the tokens. */
 static int64_t by_formula(const choir_config *c, const ch_layout *layout, ch_flow *rows) {
   ch_params params;

@@ -9,7 +9,7 @@
 
 enum { B = 16, T = 24, MOST_REPORT = 1 << 16 };
 
-/* What a rank has found out: a JSON of every number, and hashes of what is long. */
+/* A rank found out this: a JSON of every number, and hashes of what is long. */
 typedef struct {
   char text[MOST_REPORT];
   size_t used;

@@ -31,7 +31,7 @@ typedef struct {
   trace *of; /* the first rank's, shared */
 } bits_job;
 
-/* What this rank has of weights and of the optimizer's state. */
+/* Hashes this rank's weights and its state of the optimizer. */
 static uint64_t hash_trainer(const ch_trainer *t) {
   const ch_params *params = &t->model->net.params;
   uint64_t h = 1;

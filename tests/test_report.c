@@ -98,7 +98,7 @@ static void markup_stays_text(void **state) {
       "1,234,567</b>", "!<u>");
 }
 
-/* What a killed process, or a machine without power, left in the logs is left out, and said. */
+/* Lines that a killed process, or a machine without power, left in the logs are left out, and said. */
 static void broken_lines_are_left_out(void **state) {
   (void)state;
   json_t *run = report_of(STEP(1, 1, 1),

@@ -50,7 +50,7 @@ static void router_case_free(layer_case *c) {
   free(c->scores);
 }
 
-/* What must hold of any record. */
+/* These laws hold for any record. */
 static void check_record(const layer_case *c) {
   const ch_record *r = &c->record;
   assert_int_equal(r->expert_begin[0], 0);
@@ -75,7 +75,8 @@ static void check_record(const layer_case *c) {
     }
 }
 
-/* Of several best assignments any will do: the same loads and the same total, if no other way to tell them apart. */
+/* Any of several best assignments will do: they have the same loads and the same total, if nothing else tells them
+ * apart. */
 static void check_totals(const layer_case *c, const double *got, const double *want) {
   double difference = 0;
   int slots = 0;

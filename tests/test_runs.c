@@ -1,4 +1,4 @@
-/* What a run is after any mixture of --resume, --set, kill and resume again; and which checkpoint is the newest. */
+/* A run is the same after any mixture of --resume, --set, kill and resume again; and its newest checkpoint is found. */
 #include <sys/stat.h>
 
 #include "choir/choir.h"

@@ -93,7 +93,7 @@ static void advance_randomly(choir_model *model, int chunk, uint32_t sub, const 
   choir_session_free(s);
 }
 
-/* Of all routers, and of the block of today. */
+/* Takes all routers, and the block of today. */
 static const char *const *kinds(void) {
   enum { MOST = 63 };
   static const char *all[MOST + 1];

@@ -194,7 +194,7 @@ static void schedule(void **state) {
   }
 }
 
-/* What is left of rate 2 at a step. */
+/* Gives what is left of rate 2 at a step. */
 static void assert_left(const choir_train_config *c, int64_t step, double left) {
   double rate = ch_schedule_rate(c, step);
   if (!(fabs(rate - 2 * left) < 1e-12)) fail_msg("step %d: rate %.17g instead of %.17g", (int)step, rate, 2 * left);

@@ -269,7 +269,7 @@ static void rows_as_tokens(void **state) {
   choir_task_free(task);
 }
 
-/* What is too long loses the end of column "a", then the beginning of the prompt, and never its end. */
+/* A text that is too long loses the end of column "a", then the beginning of the prompt, and never its end. */
 static void long_rows(void **state) {
   (void)state;
   choir_task *task = task_toy("tsv");

@@ -1,5 +1,5 @@
-/* What reaches a terminal: escape sequences from models, prompts and names are shown, not sent. Elsewhere text is left
- * as it is. */
+/* Escape sequences from models, prompts and names that reach a terminal are shown, not sent. Elsewhere text is left as
+ * it is. */
 #include "choir/choir.h"
 #include "terminal.h"
 

@@ -5,7 +5,7 @@
 
 enum { N = 150, E = 7, D = 16, H = 24 };
 
-/* What an expert may have to do with: ties, scores that are no numbers, thresholds that nobody or everybody passes. */
+/* An expert may have to do with ties, scores that are no numbers, thresholds that nobody or everybody passes. */
 static void make_scores(real *score, real *threshold, int kind) {
   ch_rng r = ch_rng_make(3, CH_STREAM_TEST, 40 + (uint32_t)kind);
   for (int j = 0; j < N * E; j++) {

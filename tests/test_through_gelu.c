@@ -12,14 +12,14 @@ typedef struct {
 static const size sizes[] = {
     {even, 4, 96, 64}, {uneven, 7, 130, 33}, {large, 1, 1500, 40}, {few, 4, 200, 64}, {nobody, 2, 64, 64}};
 
-/* Of the forward pass (C is x, y = gelu(x)) or of backward (C is dy, and dx and y are made of it and x). */
+/* Names the pass: forward (C is x, y = gelu(x)) or backward (C is dy, and dx and y are made of it and x). */
 typedef struct {
   size s;
   ch_compute compute;
   int backward, invariant, in_place;
 } problem;
 
-/* What becomes of x or dx, and of y: floats, which are bf16 where compute is. */
+/* An op leaves x or dx here, and y: floats, which are bf16 where compute is. */
 typedef struct {
   real *c, *y;
 } outputs;
@@ -120,7 +120,7 @@ static void all_of_them(void **state) {
   unsetenv("CHOIR_ISA");
 }
 
-/* Of a gate: C is u or dy, of floats in either compute type, and outputs stand in the places of inputs. */
+/* Checks a gate: C is u or dy, of floats in either compute type, and outputs stand in the places of inputs. */
 static void check_gated(const problem *p, ch_activation activation) {
   int64_t rows = p->s.begin[p->s.experts], count = rows * p->s.n;
   size_t bytes = (size_t)count * sizeof(real);

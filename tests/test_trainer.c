@@ -57,7 +57,8 @@ static void learns(void **state) {
   }
 }
 
-/* What the model's owner changes between steps does not matter; targets may be given, or left to be the next tokens. */
+/* A change that the model's owner makes between steps does not matter; targets may be given, or left to be the next
+ * tokens. */
 static void one_step_many_ways(void **state) {
   (void)state;
   choir_config c = config_of("expert_choice");

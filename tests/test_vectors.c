@@ -9,7 +9,7 @@
 
 static const char *const backends[] = {"reference", "cpu", NULL};
 
-/* What a case sets, from the line that make.py's describe() writes. */
+/* A case sets these fields, from the line that make.py's describe() writes. */
 typedef struct options {
   choir_router_options router;
   int sequence_length, logits, experts, mask;

@@ -1,4 +1,4 @@
-/* What every test program shares: random arrays, comparisons that fail on NaN, gradient checks, planned execution. */
+/* Every test program shares random arrays, comparisons that fail on NaN, gradient checks, and planned execution. */
 #ifndef CH_TESTS_TESTING_H
 #define CH_TESTS_TESTING_H
 
@@ -94,7 +94,7 @@ static inline void test_close_at(const real *got, const real *want, int64_t coun
     }                                                                                       \
   } while (0)
 
-/* What this machine cannot run is skipped, which is not passed: it says why, and ./check prints it. */
+/* A test that this machine cannot run is skipped, which is not passed: it says why, and ./check prints it. */
 #define test_skip(reason)                        \
   do {                                           \
     print_message("NOT TESTED: %s\n", (reason)); \

@@ -21,6 +21,7 @@ typedef struct choir_routing_properties {
   int depends_on_batch; /* on other sequences of the batch */
   int reads_ids;        /* of tokens, and no scores */
   int draws;            /* in training, whatever its options say */
+  int64_t reserved[4];
 } choir_routing_properties;
 
 /* The routings that a router has (choir_model_set_routing), by number from 0; NULL behind the last, or for an unknown

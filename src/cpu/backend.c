@@ -5,26 +5,8 @@
 
 static void fill_reference(ch_ops *ops, ch_compute compute) {
   (void)compute;
-  ch_ref_fill_gemm(ops);
-  ch_ref_fill_attention(ops);
-  ch_ref_fill_attention_cached(ops);
-  ch_ref_fill_rope(ops);
-  ch_ref_fill_head(ops);
-  ch_ref_fill_pointwise(ops);
-  ch_ref_fill_gelu(ops);
-  ch_ref_fill_norm(ops);
-  ch_ref_fill_gather(ops);
-  ch_ref_fill_select(ops);
-  ch_ref_fill_dropout(ops);
-  ch_ref_fill_choices(ops);
-  ch_ref_fill_threshold(ops);
-  ch_ref_fill_gate(ops);
-  ch_ref_fill_record(ops);
-  ch_ref_fill_kmeans(ops);
-  ch_ref_fill_exchange(ops);
-  ch_ref_fill_dykstra(ops);
-  ch_ref_fill_adafactor(ops);
-  ch_ref_fill_adamw(ops);
+#define FILL(name) ch_ref_fill_##name(ops);
+  CH_REF_FILES(FILL)
 }
 
 static int reference_supports(ch_compute compute, int emulate) {

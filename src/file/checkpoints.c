@@ -69,7 +69,8 @@ int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
   return code;
 }
 
-int64_t ch_checkpoint_newest_step(const char *run) {
+/* The newest of them, whole or not; -1: none, or the directory cannot be read. */
+static int64_t newest_step(const char *run) {
   int64_t *steps;
   int count;
   if (ch_checkpoint_list(run, &steps, &count)) return -1;
@@ -109,7 +110,7 @@ int ch_checkpoint_resolve(const char *path, char *out) {
   }
   if (access(path, F_OK) != 0) return ch_error_errno("%s: cannot open checkpoint", path);
   if (ch_checkpoint_best(path, out)) return CHOIR_OK;
-  int64_t step = ch_checkpoint_newest_step(path);
+  int64_t step = newest_step(path);
   if (step < 0)
     return ch_error(CHOIR_ERROR_IO, "%s: neither a checkpoint (no model.safetensors) nor a run with checkpoints/",
                     path);

@@ -11,9 +11,6 @@
  * they are any is for who opens them to find out. *steps: free it. Other names of digits alone get a notice. */
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count);
 
-/* The newest of them, whole or not; -1: none, or the directory cannot be read. */
-int64_t ch_checkpoint_newest_step(const char *run);
-
 /* Whether RUN/best, as fine-tuning writes it, names a checkpoint that is there; then `out` is its path. */
 int ch_checkpoint_best(const char *run, char *out);
 

@@ -3,14 +3,15 @@
 #include "comm/collective.h"
 #include "moe/at_owners.h"
 
-int ch_route_slots(const ch_route_args *a) {
+/* Slots that the record of such a call must have room for. */
+static int slots_of(const ch_route_args *a) {
   if (ch_route_by_causal(a)) return a->n * ch_router_most_experts(a->options, a->e);
   return a->router->max_slots(a->options, a->n, a->e, a->sequence_length);
 }
 
 void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_routing *r) {
   *r = (ch_routing){.tally = a->tally};
-  ch_record_alloc(&x->tape, &r->record, a->n, a->e, ch_route_slots(a));
+  ch_record_alloc(&x->tape, &r->record, a->n, a->e, slots_of(a));
   ch_route_counts_alloc(x, &x->tape, &r->counts, a->e);
   if (!r->tally.sums) {
     r->tally.sums = CH_NEW(&x->tape, double, CH_TALLY_SUMS);

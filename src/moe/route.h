@@ -15,9 +15,6 @@ typedef struct ch_routing {
                                    are logits behind scores, and scores where experts choose at their owners */
 } ch_routing;
 
-/* Slots that the record of such a call must have room for. */
-int ch_route_slots(const ch_route_args *a);
-
 /* Memory for all but logits and scores, which are the caller's; what only backward reads from `keep`. */
 void ch_routing_alloc(ch_exec *x, const ch_route_args *a, ch_arena *keep, ch_routing *r);
 

@@ -1,4 +1,4 @@
-// What a C++17 program does instead of CHOIR_..._INIT.
+// A C++17 program does this instead of CHOIR_..._INIT.
 #include <choir/choir.h>
 
 #include <cstdio>

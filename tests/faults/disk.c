@@ -106,7 +106,8 @@ static disk_op *add(disk *d, disk_kind kind, int node, size_t record) {
   return &d->op[d->ops++];
 }
 
-/* What is safe once a file (its bytes) or a directory (its names) has been synced. A move is one with its new place. */
+/* Marks as safe what is so once a file (its bytes) or a directory (its names) has been synced. A move is one with its
+ * new place. */
 static void synced(disk *d, int node, int directory, size_t record) {
   for (int i = 0; i < d->ops; i++) {
     disk_op *o = &d->op[i];

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is done to a file or directory, known by number and not by name: what is done to a directory whose new name was
+/* An operation on a file or directory, known by number and not by name: what is done to a directory whose new name was
  * lost is done to it all the same. */
 typedef enum { DISK_WRITE, DISK_TRUNCATE, DISK_ENTER, DISK_MOVE, DISK_LEAVE } disk_kind;
 typedef struct disk_op {
@@ -45,8 +45,8 @@ void disk_read(disk *d, const char *directory);
 void disk_trace(disk *d, const char *trace);
 void disk_free(disk *d);
 
-/* What becomes of an operation that was not safe when the power went. Of writes: torn, the first half is there; zeros,
- * the file is as long as it was to be and its bytes are not. */
+/* The fate of an operation that was not safe when the power went. A write that is torn has its first half there; of one
+ * with zeros, the file is as long as it was to be and its bytes are not. */
 typedef enum { DISK_LOST, DISK_KEPT, DISK_TORN, DISK_ZEROS } disk_fate;
 typedef disk_fate disk_keep(void *context, const disk_op *op);
 

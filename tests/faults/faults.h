@@ -1,5 +1,5 @@
-/* What the programs of this folder share: small jobs of choir that can be spoilt in many ways, the bytes that they end
- * with when nobody does, and a comparison. Each program takes one number, how much it shall do; docs/testing.md has the
+/* The programs of this folder share small jobs of choir that can be spoilt in many ways, the bytes that they end with
+ * when nobody does, and a comparison. Each program takes one number, how much it shall do; docs/testing.md has the
  * counts. */
 #ifndef CH_TESTS_FAULTS_FAULTS_H
 #define CH_TESTS_FAULTS_FAULTS_H

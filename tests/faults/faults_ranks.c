@@ -1,5 +1,5 @@
-/* What several processes do when one of them is killed, when a call of one fails, when two jobs want one directory and
- * when the disk is full: all end, soon and with a word, and going on, on any number of them, leads to the bytes that
+/* Several processes run while one of them is killed, while a call of one fails, while two jobs want one directory and
+ * while the disk is full: all end, soon and with a word, and going on, on any number of them, leads to the bytes that
  * one process leaves. faults_ranks KILLS CALLS: how many processes are killed; how many calls of each class fail on a
  * rank. */
 #include "../mpi.h"

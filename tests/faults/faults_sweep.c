@@ -31,9 +31,9 @@ static const struct {
 
 static const char *const names[] = SHIM_NAMES;
 
-/* What SentencePiece does not bear, and nobody can help from outside: it does not catch what C++ throws for want of
- * memory in its own threads (SIGABRT), and its protobuf takes apart a list with a piece that was never made (SIGSEGV).
- * Accepted only where the call that failed was its own; there must be a word, and nothing may be lost. */
+/* SentencePiece does not bear two failures, and nobody can help from outside: it does not catch what C++ throws for
+ * want of memory in its own threads (SIGABRT), and its protobuf takes apart a list with a piece that was never made
+ * (SIGSEGV). Accepted only where the call that failed was its own; there must be a word, and nothing may be lost. */
 static int gave_up(const char *caller, int status) {
   if (strncmp(caller, "libsentencepiece", 16)) return 0;
   if (status == 128 + SIGABRT) return strstr(program_output, "choir: a library that it uses gave up") != NULL;

@@ -34,7 +34,7 @@ static struct {
 static _Atomic uint64_t calls[SHIM_CLASSES];
 static pthread_mutex_t trace_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What is no system call. */
+/* These functions of libraries are no system calls. */
 static struct {
   FILE *(*fopen)(const char *, const char *);
   DIR *(*opendir)(const char *);
@@ -153,7 +153,7 @@ static void record(shim_change change, uint64_t file, const char *path, const ch
   pthread_mutex_unlock(&trace_lock);
 }
 
-/* Of a path, as a new name: whoever looks for it must not follow it. */
+/* Records a path as a new name: whoever looks for it must not follow it. */
 static void record_path(shim_change change, uint64_t file, const char *path, const char *path2) {
   char full[PATH_MAX], full2[PATH_MAX];
   int number = errno;

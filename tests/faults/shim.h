@@ -1,4 +1,4 @@
-/* What the preloaded library and those who run programs under it agree on. */
+/* The preloaded library and those who run programs under it agree on these names and numbers. */
 #ifndef CH_TESTS_FAULTS_SHIM_H
 #define CH_TESTS_FAULTS_SHIM_H
 

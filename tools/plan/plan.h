@@ -14,8 +14,6 @@ typedef struct ch_plan_options {
   const char *cluster; /* the cluster's file; required */
   int ranks;           /* of the cluster, so many of which train; 0: all */
 } ch_plan_options;
-#define CH_PLAN_OPTIONS_INIT \
-  { 0 }
 
 /* Memory of one rank, of the one that has most. */
 typedef struct ch_plan_purpose {

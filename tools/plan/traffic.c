@@ -31,7 +31,8 @@ static int64_t tokens(const choir_config *config) {
   return (int64_t)config->train.batch_sequences * config->train.sequence_length;
 }
 
-int64_t ch_flow_slots(const choir_config *config) {
+/* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
+static int64_t slots_of(const choir_config *config) {
   const choir_router_options *o = &config->model.router;
   int choices = ch_router_choices(o);
   int64_t n = tokens(config);
@@ -143,7 +144,7 @@ static void chosen(const job *j, int64_t slots, ch_flow *f) {
 static void count(const job *j, ch_flow_kind kind, ch_flow *f) {
   const ch_layout *l = j->layout;
   const int64_t word = sizeof(real);
-  int64_t slots = j->layers ? ch_flow_slots(j->config) : 0;
+  int64_t slots = j->layers ? slots_of(j->config) : 0;
   switch (kind) {
     case CH_FLOW_SCORES:
       if (ch_router_learned(j->router))

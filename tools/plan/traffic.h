@@ -30,9 +30,6 @@ int ch_flow_element_bytes(const choir_config *config);
 /* Bytes that a slot costs in a step whose token is of another rank than its expert. */
 int64_t ch_flow_slot_bytes(const choir_config *config);
 
-/* Slots of a micro-batch, of all ranks and experts: n c where experts choose. */
-int64_t ch_flow_slots(const choir_config *config);
-
 /* Groups of experts whose rows travel one after the other (moe/dispatch.h). */
 int ch_flow_groups(const choir_config *config, const ch_layout *layout);
 
