@@ -57,10 +57,10 @@ typedef struct cli_verb {
   int (*run)(int count, const char *const *operands); /* an exit status */
 } cli_verb;
 
-extern const cli_verb cli_tokenizer_train, cli_tokenizer_encode, cli_tokenizer_decode, cli_data_build, cli_data_info,
-    cli_configs, cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval, cli_generate, cli_bench, cli_devices,
-    cli_report, cli_stats, cli_inspect, cli_probe, cli_study, cli_score, cli_finetune, cli_plan, cli_export, cli_import,
-    cli_calibrate;
+extern const cli_verb cli_tokenizer_train, cli_tokenizer_import, cli_tokenizer_encode, cli_tokenizer_decode,
+    cli_data_build, cli_data_info, cli_configs, cli_info, cli_init, cli_forward, cli_route, cli_train, cli_eval,
+    cli_generate, cli_bench, cli_devices, cli_report, cli_stats, cli_inspect, cli_probe, cli_study, cli_score,
+    cli_finetune, cli_plan, cli_export, cli_import, cli_calibrate;
 
 /* verbs.c */
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */

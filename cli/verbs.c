@@ -2,6 +2,7 @@
 #include "cli.h"
 
 const cli_verb *const cli_verbs[] = {&cli_tokenizer_train,
+                                     &cli_tokenizer_import,
                                      &cli_tokenizer_encode,
                                      &cli_tokenizer_decode,
                                      &cli_data_build,
