@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/real.h"
 #include "choir/tokenizer.h"
+#include "data/utf8.h"
 #include "export/gguf_read.h"
 #include "export/names.h"
 #include "export/plan.h"
@@ -244,12 +245,21 @@ static int open_folder(job *j) {
   return choir_tensors_open(path, 0, &j->from);
 }
 
+/* As much of its name as a config has room for. */
+static void take_name(job *j) {
+  const char *name = json_string_value(json_object_get(j->gguf.keys, "general.name"));
+  size_t size = name ? strlen(name) : 0, room = sizeof j->config.model.name - 1;
+  if (size > room) size = ch_utf8_cut(name, room);
+  if (name) snprintf(j->config.model.name, room + 1, "%.*s", (int)size, name);
+}
+
 static int open_file(job *j) {
   json_t *root;
   CH_TRY(ch_gguf_open(j->options->from, &j->gguf));
   j->from = j->gguf.tensors;
   CH_TRY(ch_gguf_config(&j->gguf, j->options->from, &root));
-  return read_config(j, j->options->from, root);
+  CH_TRY(read_config(j, j->options->from, root));
+  return take_name(j), CHOIR_OK;
 }
 
 static int run(job *j) {
