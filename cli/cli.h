@@ -77,6 +77,12 @@ const char *cli_said(void);                /* the last message, also of a silent
 void cli_print_notices(const char *lines); /* on standard error, each behind the verb's name */
 int cli_fail(void);                        /* prints the library's message; CLI_FAILED */
 int cli_fail_with(const char *format, ...) __attribute__((format(printf, 1, 2))); /* prints its own; CLI_FAILED */
+/* Text from files or models: a terminal shows it and does not obey it. */
+void cli_show_as(const char *path, const char *name); /* a path of ours for what the user named so; both must stay */
+void cli_show_names(char *text, size_t room);         /* the names in the places of such paths */
+void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
+const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
+size_t cli_json_flags(void);                                 /* of jansson, for standard output */
 
 /* ranks.c: of several processes that mpirun or srun started */
 const choir_ranks *cli_ranks(void);        /* this one's; NULL: alone */
@@ -93,13 +99,6 @@ extern int cli_replicas, cli_hidden, cli_shard_dense; /* --replicas, --hidden, -
 /* Checks these options, if the words before were right; all ranks hear it; exit status. */
 int cli_ranks_take_options(const cli_verb *verb, int status);
 int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several; an exit status */
-
-/* shown.c */
-void cli_show_as(const char *path, const char *name); /* a path of ours for what the user named so; both must stay */
-void cli_show_names(char *text, size_t room);         /* the names in the places of such paths */
-void cli_put_text(FILE *out, const char *text, size_t size); /* lines and tabs stay */
-const char *cli_shown(const char *name);                     /* a name, for standard output; good for a few calls */
-size_t cli_json_flags(void);                                 /* of jansson, for standard output */
 
 /* files.c: what inputs name. Zeros begin an empty list. */
 typedef struct cli_files {

@@ -2,8 +2,8 @@
  */
 #include <string.h>
 
+#include "base/text.h"
 #include "data/text.h"
-#include "data/utf8.h"
 #include "input.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

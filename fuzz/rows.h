@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "data/utf8.h"
+#include "base/text.h"
 #include "task/set.h"
 
 static volatile unsigned sink;

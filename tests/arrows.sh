@@ -82,7 +82,7 @@ for folder in src/*/ tools/*/; do
     *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
-found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/printable.h"')
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/text.h"')
 [ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
 $found"
 
@@ -122,8 +122,8 @@ found=$(grep -nE -e '-(Ofast|ffast-math|ffinite-math-only|funsafe-math-optimizat
 [ -z "$found" ] || fail "flags that let NaN pass or tie the binary to one machine:
 $found"
 
-# But for arena.c, where a wrong plan would otherwise write over other memory.
-found=$(grep -rnE '\b(abort|exit|printf|puts|perror) *\(' src tools --include='*.c' --include='*.cc' --exclude=arena.c |
+# But for memory.c, where a wrong plan would otherwise write over other memory.
+found=$(grep -rnE '\b(abort|exit|printf|puts|perror) *\(' src tools --include='*.c' --include='*.cc' --exclude=memory.c |
   grep -vE '^[^:]+:[0-9]+: *(/\*|\*)')
 [ -z "$found" ] || fail "library and tools neither exit nor print:
 $found"
@@ -149,7 +149,7 @@ found=$(grep -rlE 'pragma omp parallel|[^_a-z]omp_[a-z_]+\(' src tools cli |
 $found"
 
 # What files hold reaches a terminal by cli_shown, cli_put_text and the printers of messages.
-found=$(grep -nE '\b(puts|fputs|fwrite) *\( *[^"" ]' cli/*.c | grep -vE '^cli/(shown|help|manual)\.c:')
+found=$(grep -nE '\b(puts|fputs|fwrite) *\( *[^"" ]' cli/*.c | grep -vE '^cli/(say|help|manual)\.c:')
 [ -z "$found" ] || fail "text that is not the program's own goes out by cli_put_text or cli_shown:
 $found"
 

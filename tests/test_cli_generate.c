@@ -1,8 +1,8 @@
 /* choir generate on a small model that has seen a few batches. */
 #include <math.h>
 
+#include "base/text.h"
 #include "choir/choir.h"
-#include "data/utf8.h"
 #include "program.h"
 
 static int setup(void **state) {

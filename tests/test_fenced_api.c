@@ -274,6 +274,23 @@ static void backends_are_known_by_name(void **state) {
   assert_string_equal(ch_backend_of_host()->name, "cpu");
 }
 
+static void fill_all_but_gather(ch_ops *ops, ch_compute compute) {
+  fence_fill(ops, compute);
+  ops->gather = NULL;
+}
+
+static void a_backend_without_an_op_is_refused(void **state) {
+  (void)state;
+  static ch_backend torn;
+  torn = fence_backend;
+  torn.name = "torn";
+  torn.fill = fill_all_but_gather;
+  ch_exec x;
+  test_ok(ch_backend_register(&torn));
+  assert_int_equal(ch_exec_init(&x, "torn", CH_COMPUTE_FP32, 0, 1), CHOIR_ERROR_UNSUPPORTED);
+  assert_string_equal(choir_error_message(), "backend 'torn': its `fill` sets no op 'gather'");
+}
+
 static int setup(void **state) {
   (void)state;
   return ch_backend_register(&fence_backend);
@@ -287,6 +304,7 @@ int main(void) {
       cmocka_unit_test(bench_of_models),
       cmocka_unit_test(a_host_that_touches_dies),
       cmocka_unit_test(backends_are_known_by_name),
+      cmocka_unit_test(a_backend_without_an_op_is_refused),
   };
   return cmocka_run_group_tests(tests, setup, NULL);
 }

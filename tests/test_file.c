@@ -7,12 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/suggest.h"
+#include "base/text.h"
 #include "file/claim.h"
 #include "file/dir.h"
 #include "file/file.h"
 #include "file/json.h"
-#include "file/sync.h"
+#include "file/temporary.h"
 #include "testing.h"
 
 static char base[64];

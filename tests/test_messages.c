@@ -1,7 +1,7 @@
 /* Messages and notices: one line each, whatever the names in them hold; a terminal shows all of it and obeys none. */
 #include <errno.h>
 
-#include "base/printable.h"
+#include "base/text.h"
 #include "choir/choir.h"
 #include "testing.h"
 

@@ -4,7 +4,7 @@
 #include "base/hash.h"
 #include "forked_comm.h"
 #include "model_testing.h"
-#include "moe/parts.h"
+#include "moe/layer.h"
 #include "record_testing.h"
 
 enum { N = 500, E = 7 };

@@ -1,5 +1,5 @@
 /* Batches of a training set: what they hold, and that they are a function of their number alone. */
-#include "task/sampler.h"
+#include "task/examples.h"
 #include "testing.h"
 
 enum { COUNT = 701, B = 8, LABELS = 3 };

@@ -1,6 +1,6 @@
 /* Text as it comes: stop texts and characters that reach over tokens, and bytes that are no characters. */
-#include "data/utf8.h"
-#include "infer/stream.h"
+#include "base/text.h"
+#include "infer/prompt.h"
 #include "testing.h"
 
 typedef struct {

@@ -2,9 +2,9 @@
 #include <archive.h>
 #include <archive_entry.h>
 
+#include "base/text.h"
 #include "corpus.h"
 #include "data/text.h"
-#include "data/utf8.h"
 
 static int begin(void **state) {
   (void)state;

@@ -1,10 +1,10 @@
 /* The tokenizer: exact round trips of everything, errors, independence of threads. */
 #include <pthread.h>
 
+#include "base/text.h"
 #include "corpus.h"
 #include "data/encoder.h"
 #include "data/sample.h"
-#include "data/utf8.h"
 
 static choir_tokenizer *small;
 

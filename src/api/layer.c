@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/given.h"
-#include "base/reserved.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"

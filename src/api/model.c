@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/given.h"
 #include "base/machine.h"
-#include "base/reserved.h"
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "file/dir.h"

@@ -3,9 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "api/routing_view.h"
+#include "api/routing.h"
 #include "base/error.h"
-#include "base/reserved.h"
+#include "base/given.h"
 #include "choir/router.h"
 #include "model/config.h"
 #include "moe/route_stats.h"

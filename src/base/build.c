@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "choir/version.h"
 
 /* The id among an object's notes. */
 static uint64_t find_id(const char *note, size_t size) {
@@ -45,3 +46,5 @@ uint64_t ch_build_number(void) {
   dl_iterate_phdr(look, &number);
   return number;
 }
+
+const char *choir_version(void) { return CHOIR_VERSION; }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/format.h"
-#include "base/printable.h"
+#include "base/text.h"
 
 enum { MESSAGE_BYTES = 2048 };
 static _Thread_local char message[MESSAGE_BYTES], notices[2 * MESSAGE_BYTES];

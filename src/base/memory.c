@@ -1,8 +1,11 @@
 #include "base/memory.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/error.h"
 #include "base/machine.h"
 
 static void CH_DEV *host_alloc(const char *name, size_t bytes) {
@@ -38,3 +41,62 @@ const ch_memory ch_memory_host = {.host = 1,
                                   .put = host_put,
                                   .get = host_get,
                                   .synchronise = host_synchronise};
+
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
+/* Counting arenas hand out addresses from here: never NULL, aligned, and unmapped, so a stray read crashes. */
+#define COUNTING_BASE CH_AS_DEV(char, ALIGNMENT)
+
+void ch_arena_init(ch_arena *a, const char *name, const ch_memory *memory) {
+  *a = (ch_arena){.name = name, .memory = memory};
+}
+
+size_t ch_arena_room(size_t peak) { return (peak + HUGE_PAGE) & ~(size_t)(HUGE_PAGE - 1); }
+
+int ch_arena_commit(ch_arena *a) {
+  size_t bytes = ch_arena_room(a->peak);
+  /* The answer stands in several files of the system; reading them takes longer than routing a few tokens. */
+  size_t available = bytes > HUGE_PAGE ? a->memory->available() : 0;
+  if (available && bytes > available)
+    return ch_error(CHOIR_ERROR_MEMORY,
+                    "%s: %.2f GiB needed but only %.2f GiB of memory is available; use a smaller model or batch",
+                    a->name, (double)bytes / 0x1p30, (double)available / 0x1p30);
+  void CH_DEV *p = a->memory->alloc(a->name, bytes);
+  if (!p && a->memory->check) CH_TRY(a->memory->check());
+  if (!p) return ch_error(CHOIR_ERROR_MEMORY, "%s: cannot reserve %.2f GiB of memory", a->name, (double)bytes / 0x1p30);
+  a->base = p;
+  a->size = bytes;
+  a->used = 0;
+  return CHOIR_OK;
+}
+
+void ch_arena_free(ch_arena *a) {
+  if (a->base) a->memory->free(a->base, a->size);
+  ch_arena_init(a, a->name, a->memory);
+}
+
+void CH_DEV *ch_arena_alloc(ch_arena *a, size_t bytes) {
+  size_t begin = a->used;
+  a->used += (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
+  if (a->used > a->peak) a->peak = a->used;
+  if (!a->base) return COUNTING_BASE + begin;
+  if (a->used > a->size) {
+    fprintf(stderr, "choir: arena %s: %zu bytes asked for, %zu planned\n", a->name, a->used, a->size);
+    abort();
+  }
+  return a->base + begin;
+}
+
+const void CH_DEV *ch_put(ch_arena *a, const void *from, size_t bytes) {
+  if (a->memory->host) return CH_AS_DEV(const void, from);
+  void CH_DEV *to = ch_arena_alloc(a, bytes);
+  if (!ch_arena_counting(a)) a->memory->put(to, from, bytes);
+  return to;
+}
+
+void CH_DEV *ch_stand_in(ch_arena *a, void *host, size_t bytes) {
+  return a->memory->host ? CH_AS_DEV(void, host) : ch_arena_alloc(a, bytes);
+}
+
+void ch_get_into(const ch_arena *a, void *host, const void CH_DEV *from, size_t bytes) {
+  if (!ch_arena_counting(a) && (uintptr_t)from != (uintptr_t)host) a->memory->get(host, from, bytes);
+}

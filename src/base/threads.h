@@ -3,6 +3,8 @@
 #ifndef CH_BASE_THREADS_H
 #define CH_BASE_THREADS_H
 
+#include <signal.h>
+
 #include "base/error.h"
 
 enum { CH_THREADS_MOST = 1024 };
@@ -14,5 +16,11 @@ int ch_threads_resolve(int asked, int *threads);
  * such regions, whose threads it lacks; or threads get too small a stack. CHOIR_ERROR_MEMORY: the system starts fewer
  * (asked once for each number). One thread can always be had. */
 int ch_threads_check(int threads);
+
+/* Signals stay away from code that cannot bear a handler, and from threads that are the library's own: these block
+ * every signal that can wait on the calling thread, and let them in again. Faults of the thread itself
+ * (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT) stay as they are: they cannot wait. */
+void ch_signals_hold(sigset_t *before);
+void ch_signals_release(const sigset_t *before);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef CH_COMM_COLLECTIVE_H
 #define CH_COMM_COLLECTIVE_H
 
-#include "base/arena.h"
+#include "base/memory.h"
 #include "base/real.h"
 #include "comm/transfer.h"
 

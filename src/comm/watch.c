@@ -10,7 +10,7 @@
 #include "base/build.h"
 #include "base/error.h"
 #include "base/format.h"
-#include "base/signals.h"
+#include "base/threads.h"
 
 enum { HOST_BYTES = 56 };
 

@@ -2,10 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buffer.h"
 #include "base/given.h"
 #include "base/machine.h"
-#include "base/reserved.h"
+#include "base/buffer.h"
 #include "base/threads.h"
 #include "data/build_check.h"
 #include "data/data.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/reserved.h"
+#include "base/given.h"
 #include "base/threads.h"
 #include "data/data.h"
 

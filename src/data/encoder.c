@@ -1,10 +1,13 @@
 #include "data/encoder.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "base/hash.h"
-#include "data/utf8.h"
+#include "base/text.h"
+#include "file/file.h"
 
 /* Memory of words: each word has one place, where a later word may take over. One cache line an entry. */
 enum { SLOT_BITS = 16, WORD_BYTES = 30, WORD_TOKENS = 8 };
@@ -101,5 +104,93 @@ int ch_encode(const choir_tokenizer *t, ch_encoder *e, const char *text, size_t 
     }
     p += bytes;
   }
+  return CHOIR_OK;
+}
+
+enum { LONG_TEXT = 1 << 16 }; /* from here a memory of words pays, and a look at whether to stop */
+
+/* The end of a piece from `at`: where a text may be cut and gives the same tokens (ch_encode). */
+static size_t piece_end(const char *text, size_t at, size_t size) {
+  for (at += LONG_TEXT; at < size; at++)
+    if (ch_is_control(text[at]) || (text[at] == ' ' && text[at - 1] != ' ')) return at;
+  return size;
+}
+
+int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int (*stop)(void *context), void *context,
+                   int32_t **ids, size_t *count) {
+  *ids = NULL, *count = 0;
+  size_t valid = ch_utf8_valid(text, size);
+  if (valid < size)
+    return ch_error(CHOIR_ERROR_FORMAT, "byte %zu of the text: not UTF-8 (0x%02X)", valid, (unsigned char)text[valid]);
+  ch_encoder *encoder = size >= LONG_TEXT ? ch_encoder_new() : NULL;
+  ch_ids out = {.ids = malloc(sizeof *out.ids), .capacity = 1}; /* never NULL, even for no text */
+  int code = out.ids ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory");
+  for (size_t at = 0, end; at < size && !code; at = end) {
+    end = piece_end(text, at, size);
+    code = ch_encode(t, encoder, text + at, end - at, &out);
+    if (!code && stop && end < size && stop(context))
+      code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped at byte %zu of %zu of the text", end, size);
+  }
+  ch_encoder_free(encoder);
+  if (code) {
+    free(out.ids);
+    return code;
+  }
+  *ids = out.ids, *count = out.count;
+  return CHOIR_OK;
+}
+
+/* ---- of a file ---- */
+
+static const size_t FILE_LIMIT = (size_t)1 << 36;
+
+/* Bytes that surely hold `most` tokens: so many of the longest piece, and a word for the one that the cut breaks. */
+static size_t enough(const choir_tokenizer *t, size_t most) {
+  enum { WORD = 4096 };
+  size_t longest = 1;
+  for (int i = 0; i < t->vocab; i++)
+    if (t->surface[i].size > longest) longest = t->surface[i].size;
+  return most < (FILE_LIMIT - WORD) / longest ? most * longest + WORD : FILE_LIMIT;
+}
+
+/* The first `limit` bytes, less what is left of a character there. */
+static int read_start(const char *path, size_t limit, char **text, size_t *bytes, int *cut) {
+  FILE *file = fopen(path, "rb");
+  if (!file) return ch_error_errno("%s: cannot open", path);
+  char *data = malloc(limit + 1);
+  size_t size = data ? fread(data, 1, limit + 1, file) : 0;
+  int failed = ferror(file);
+  int code = !data    ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for %zu bytes", path, limit)
+             : failed ? ch_error_errno("%s: cannot read", path)
+                      : CHOIR_OK;
+  fclose(file);
+  if (code) {
+    free(data);
+    return code;
+  }
+  *cut = size > limit;
+  *bytes = *cut ? ch_utf8_cut(data, limit) : size;
+  *text = data;
+  return CHOIR_OK;
+}
+
+int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most, int (*stop)(void *context),
+                        void *context, ch_text_tokens *out) {
+  char *text;
+  size_t bytes;
+  *out = (ch_text_tokens){0};
+  if (!t) return ch_error(CHOIR_ERROR_ARGUMENT, "%s: a text needs the checkpoint's tokenizer.model", path);
+  if (most)
+    CH_TRY(read_start(path, enough(t, most), &text, &bytes, &out->cut));
+  else
+    CH_TRY(ch_file_read(path, FILE_LIMIT, &text, &bytes));
+  int code = ch_encode_text(t, text, bytes, stop, context, &out->ids, &out->count);
+  free(text);
+  if (code) return ch_error_in(code, "%s", path);
+  if (most && out->count > most) {
+    out->count = most;
+    out->cut = 1;
+  }
+  for (size_t i = 0; i < out->count; i++) out->bytes += t->surface[out->ids[i]].size;
   return CHOIR_OK;
 }

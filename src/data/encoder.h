@@ -1,4 +1,4 @@
-/* Text to tokens, word by word. */
+/* Text to tokens, word by word; a text file as tokens. */
 #ifndef CH_DATA_ENCODER_H
 #define CH_DATA_ENCODER_H
 
@@ -60,5 +60,19 @@ int ch_encode(const choir_tokenizer *tokenizer, ch_encoder *encoder, const char 
  * where it returns nonzero: CHOIR_ERROR_INTERRUPTED. */
 int ch_encode_text(const choir_tokenizer *tokenizer, const char *text, size_t size, int (*stop)(void *context),
                    void *context, int32_t **ids, size_t *count);
+
+/* The tokens of a text file, or of its beginning. */
+typedef struct ch_text_tokens {
+  int32_t *ids; /* free() it */
+  size_t count;
+  size_t bytes; /* of text that they stand for */
+  int cut;      /* there was more */
+} ch_text_tokens;
+
+/* At most `most` tokens (0: all). Of a long file no more is read than they can need. tokenizer NULL is refused. `stop`
+ * (or NULL): nonzero ends it, CHOIR_ERROR_INTERRUPTED. CHOIR_ERROR_ARGUMENT, CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT,
+ * CHOIR_ERROR_MEMORY. */
+int ch_text_tokens_read(const choir_tokenizer *tokenizer, const char *path, size_t most, int (*stop)(void *context),
+                        void *context, ch_text_tokens *text);
 
 #endif

@@ -2,10 +2,95 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
-#include "data/gzip.h"
+/* ---- gzip files (dictzip too, and several members in a row) ----
+ * By zlib: libarchive reads them as well, but does not compare checksums. */
+
+enum { PIECE = 1 << 17, GZIP_WINDOW = 15 + 16 /* zlib's way to ask for gzip headers */ };
+
+typedef struct ch_gzip {
+  int fd, inside; /* inside a member */
+  z_stream z;
+  uint64_t consumed; /* bytes handed to zlib */
+  unsigned char in[PIECE], out[2 * PIECE];
+} ch_gzip;
+
+/* Reads up to a piece of the file; 0 bytes: its end. */
+static int fill(ch_gzip *g) {
+  ssize_t n = read(g->fd, g->in, sizeof g->in);
+  if (n < 0) return ch_error_errno("cannot be read");
+  g->z.next_in = g->in, g->z.avail_in = (unsigned)n;
+  g->consumed += (uint64_t)n;
+  return CHOIR_OK;
+}
+
+/* *gzip NULL and no error: the file is no gzip file. */
+static int gzip_open(const char *path, ch_gzip **gzip) {
+  *gzip = NULL;
+  ch_gzip *g = calloc(1, sizeof *g);
+  if (!g) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
+  g->fd = open(path, O_RDONLY | O_CLOEXEC);
+  int code = g->fd < 0 ? ch_error_errno("%s", path) : fill(g);
+  if (!code && g->z.avail_in >= 3 && !memcmp(g->in, "\x1F\x8B\x08", 3)) {
+    if (inflateInit2(&g->z, GZIP_WINDOW) == Z_OK)
+      *gzip = g;
+    else
+      code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
+  }
+  if (!*gzip) {
+    if (g->fd >= 0) close(g->fd);
+    free(g);
+  }
+  return code;
+}
+
+/* Reads what zlib needs next. Between members the file may end, also after zeros (as tapes add them); anything else
+ * must be a member. */
+static int feed(ch_gzip *g, int *ended) {
+  do {
+    if (!g->z.avail_in) CH_TRY(fill(g));
+    *ended = !g->z.avail_in;
+    if (*ended) return g->inside ? ch_error(CHOIR_ERROR_FORMAT, "the file ends too early") : CHOIR_OK;
+    while (!g->inside && g->z.avail_in && !*g->z.next_in) g->z.next_in++, g->z.avail_in--;
+  } while (!g->z.avail_in);
+  if (!g->inside) inflateReset(&g->z);
+  g->inside = 1;
+  return CHOIR_OK;
+}
+
+/* As ch_input_read; errors without the file's name. */
+static int gzip_read(ch_gzip *g, const void **data, size_t *size) {
+  g->z.next_out = g->out, g->z.avail_out = sizeof g->out;
+  while (g->z.avail_out == sizeof g->out) {
+    int ended;
+    CH_TRY(feed(g, &ended));
+    if (ended) break;
+    int rc = inflate(&g->z, Z_NO_FLUSH);
+    if (rc == Z_STREAM_END)
+      g->inside = 0;
+    else if (rc != Z_OK && rc != Z_BUF_ERROR)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s", g->z.msg ? g->z.msg : "not gzip data");
+  }
+  *data = g->out;
+  *size = sizeof g->out - g->z.avail_out;
+  return CHOIR_OK;
+}
+
+static uint64_t gzip_consumed(const ch_gzip *g) { return g->consumed - g->z.avail_in; }
+
+static void gzip_close(ch_gzip *g) {
+  inflateEnd(&g->z);
+  close(g->fd);
+  free(g);
+}
+
+/* ---- any input ---- */
 
 enum { READ_BYTES = 1 << 18 };
 
@@ -28,7 +113,7 @@ static int failed(ch_input *input, const char *doing) {
 int ch_input_open(ch_input *input, const char *path) {
   *input = (ch_input){.path = path};
   CH_TRY(ch_input_check(path, &input->size));
-  CH_TRY(ch_gzip_open(path, &input->gzip));
+  CH_TRY(gzip_open(path, &input->gzip));
   if (input->gzip) return CHOIR_OK;
   struct archive *a = input->archive = archive_read_new();
   if (!a) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory to read %s", path);
@@ -59,7 +144,7 @@ static int whole(const ch_input *input) {
 int ch_input_read(ch_input *input, const void **data, size_t *size) {
   *size = 0;
   if (input->gzip) {
-    int code = ch_gzip_read(input->gzip, data, size);
+    int code = gzip_read(input->gzip, data, size);
     input->ended = !*size;
     return code ? ch_error_in(code, "%s: damaged or truncated at byte %llu", input->path,
                               (unsigned long long)ch_input_consumed(input))
@@ -80,13 +165,13 @@ int ch_input_read(ch_input *input, const void **data, size_t *size) {
 }
 
 uint64_t ch_input_consumed(const ch_input *input) {
-  if (input->gzip) return ch_gzip_consumed(input->gzip);
+  if (input->gzip) return gzip_consumed(input->gzip);
   la_int64_t bytes = input->archive ? archive_filter_bytes(input->archive, -1) : 0;
   return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
 void ch_input_close(ch_input *input) {
-  if (input->gzip) ch_gzip_close(input->gzip);
+  if (input->gzip) gzip_close(input->gzip);
   if (input->archive) archive_read_free(input->archive);
   input->gzip = NULL, input->archive = NULL;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/signals.h"
+#include "base/threads.h"
 
 enum { MESSAGE_BYTES = 2048 };
 

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "data/encoder.h"
-#include "file/sync.h"
+#include "file/temporary.h"
 
 enum { HEADER_BYTES = 128, VERSION = 1 };
 static const char MAGIC[] = "choirshd";

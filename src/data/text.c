@@ -3,7 +3,7 @@
 #include <jansson.h>
 
 #include "base/buffer.h"
-#include "data/utf8.h"
+#include "base/text.h"
 
 static const size_t JSON_LINE_LIMIT = (size_t)1 << 30;
 

@@ -11,7 +11,6 @@
 #include "choir/model.h"
 #include "data/encoder.h"
 #include "data/spm_spec.h"
-#include "data/utf8.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
 
@@ -188,39 +187,6 @@ const void *choir_tokenizer_bytes(const choir_tokenizer *t, size_t *size) {
   if (!t || !size) return NULL;
   *size = t->size;
   return t->bytes;
-}
-
-enum { LONG_TEXT = 1 << 16 }; /* from here a memory of words pays, and a look at whether to stop */
-
-/* The end of a piece from `at`: where a text may be cut and gives the same tokens (ch_encode). */
-static size_t piece_end(const char *text, size_t at, size_t size) {
-  for (at += LONG_TEXT; at < size; at++)
-    if (ch_is_control(text[at]) || (text[at] == ' ' && text[at - 1] != ' ')) return at;
-  return size;
-}
-
-int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int (*stop)(void *context), void *context,
-                   int32_t **ids, size_t *count) {
-  *ids = NULL, *count = 0;
-  size_t valid = ch_utf8_valid(text, size);
-  if (valid < size)
-    return ch_error(CHOIR_ERROR_FORMAT, "byte %zu of the text: not UTF-8 (0x%02X)", valid, (unsigned char)text[valid]);
-  ch_encoder *encoder = size >= LONG_TEXT ? ch_encoder_new() : NULL;
-  ch_ids out = {.ids = malloc(sizeof *out.ids), .capacity = 1}; /* never NULL, even for no text */
-  int code = out.ids ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory");
-  for (size_t at = 0, end; at < size && !code; at = end) {
-    end = piece_end(text, at, size);
-    code = ch_encode(t, encoder, text + at, end - at, &out);
-    if (!code && stop && end < size && stop(context))
-      code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped at byte %zu of %zu of the text", end, size);
-  }
-  ch_encoder_free(encoder);
-  if (code) {
-    free(out.ids);
-    return code;
-  }
-  *ids = out.ids, *count = out.count;
-  return CHOIR_OK;
 }
 
 int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const char *text, size_t length, int32_t **ids,

@@ -8,14 +8,11 @@
 #include "base/format.h"
 #include "base/given.h"
 #include "base/machine.h"
-#include "base/reserved.h"
-#include "base/signals.h"
-#include "base/suggest.h"
+#include "base/text.h"
 #include "base/threads.h"
 #include "data/encoder.h"
 #include "data/sample.h"
 #include "data/text.h"
-#include "data/utf8.h"
 #include "file/file.h"
 
 enum {

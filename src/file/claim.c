@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "file/dir.h"
-#include "file/sync.h"
+#include "file/temporary.h"
 
 /* CHOIR_ERROR_BUSY, naming who wrote its number into the lock. */
 static int busy(const char *directory, int fd) {

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "file/sync.h"
+#include "file/temporary.h"
 
 /* The directory's name without slashes at its end. */
 static int name_dir(ch_dir *dir, const char *path) {

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "file/sync.h"
+#include "file/temporary.h"
 
 enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 

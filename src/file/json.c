@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buffer.h"
 #include "base/format.h"
-#include "base/printable.h"
-#include "base/suggest.h"
+#include "base/buffer.h"
+#include "base/text.h"
 #include "file/file.h"
 
 enum { FILE_LIMIT = 16 << 20 };

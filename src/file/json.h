@@ -48,7 +48,7 @@ json_t *ch_json_number(double value);
 json_t *ch_json_integers(const int64_t *values, int count);
 
 /* The name of a file for people. JSON is UTF-8, names are any bytes: what is none is shown as in messages
- * (printable.h). One that is to be read back must pass the check: CHOIR_ERROR_ARGUMENT. */
+ * (base/text.h). One that is to be read back must pass the check: CHOIR_ERROR_ARGUMENT. */
 json_t *ch_json_name(const char *name);
 int ch_json_check_name(const char *name);
 

@@ -5,6 +5,7 @@
 #define CH_FILE_TEMPORARY_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/error.h"
 
@@ -33,5 +34,18 @@ void ch_path_parent(const char *path, char *parent, size_t size);
 /* Where a symbolic link (of links ...) at `path` points, also to what is not there yet; `path` itself otherwise.
  * CHOIR_ERROR_IO: links without an end; CHOIR_ERROR_ARGUMENT: too long for `size` or empty. */
 int ch_path_follow(const char *path, char *target, size_t size);
+
+/* ---- writes that outlive a crash of the machine ---- */
+
+/* fsync of a file or directory by its path. File systems that know no fsync of directories (EINVAL, ENOTSUP) keep such
+ * promises in their own way, or not at all: no error. 0, or -1 with errno. */
+int ch_sync(const char *path);
+
+/* Makes a rename or a new file in the directory that holds `path` outlive a crash. */
+int ch_sync_parent(const char *path);
+
+/* The error for a failed write to `path`: a full disk or quota says how much was needed (0: not known). number: errno.
+ */
+int ch_write_error(int number, const char *path, uint64_t needed);
 
 #endif

@@ -9,7 +9,6 @@
 #include "infer/prompt.h"
 #include "infer/sample.h"
 #include "infer/session.h"
-#include "infer/stream.h"
 
 /* The work of a slot. */
 typedef struct {

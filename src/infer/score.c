@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/given.h"
-#include "base/reserved.h"
 #include "data/encoder.h"
 
 typedef struct {

@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "model/linear.h"
-#include "model/shards.h"
 
 static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p,
                                         const ch_queries *in) {

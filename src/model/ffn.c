@@ -4,7 +4,6 @@
 
 #include "comm/collective.h"
 #include "model/linear.h"
-#include "model/shards.h"
 #include "op/visits.h"
 
 /* The router's own state of a layer, where this pass adds to it. */

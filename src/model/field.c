@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/format.h"
-#include "base/suggest.h"
+#include "base/text.h"
 #include "model/config.h"
 #include "model/param.h"
 #include "moe/router.h"

@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "model/linear.h"
-#include "model/shards.h"
 
 static real scale_of(const ch_transformer *m) {
   double scale = m->config.head_scale;

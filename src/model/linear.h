@@ -1,8 +1,9 @@
-/* The parts of both halves of a layer: products with a weight, the norm before, dropout behind. */
+/* The parts of both halves of a layer: products with a weight, the norm before, dropout behind, views of shards. */
 #ifndef CH_MODEL_LINEAR_H
 #define CH_MODEL_LINEAR_H
 
 #include "model/transformer.h"
+#include "op/shards.h"
 
 /* y [n,out] (=|+=) x W^T for a weight W [out,in]; at most CH_LINEARS of them at once, of the same x; and the mirror:
  * dx (=|+=) dy W, and dW (=|+=) dy^T x, of which one may be NULL and is left out. */
@@ -33,5 +34,12 @@ ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t
                              real CH_DEV *rstd, real CH_DEV *normed);
 void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
                       real CH_DEV *dw);
+
+/* Shards of a pass (op/shards.h): how many, the sequences of one, a layer's tape of attention from the first row of
+ * shard `number` on, and a weight's gradient as a sum over them. */
+int ch_pass_shards(const ch_pass *p);
+ch_pass ch_shard_of_pass(const ch_pass *p);
+ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number);
+ch_sum ch_sum_of(const ch_param *w);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/given.h"
-#include "base/reserved.h"
 #include "model/config.h"
 #include "moe/router.h"
 #include "optim/optim.h"

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "base/arena.h"
+#include "base/memory.h"
 #include "base/names.h"
 #include "base/real.h"
 #include "choir/config.h"

@@ -10,7 +10,6 @@
 #include "model/ffn.h"
 #include "model/head.h"
 #include "model/linear.h"
-#include "model/shards.h"
 #include "moe/route_stats.h"
 
 /* The parameter of that name inside a layer; NULL where the layer has none. */

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
-#include "file/binding.h"
+#include "file/checkpoints.h"
 #include "file/tensors.h"
 
 ch_part ch_stored_part(const ch_stored *s, const ch_grid *grid, int rank) {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
-#include "file/binding.h"
+#include "file/checkpoints.h"
 #include "file/tensors_set.h"
 #include "model/weights.h"
 

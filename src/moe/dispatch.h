@@ -48,9 +48,18 @@ extern const ch_dispatcher ch_dispatch_local, ch_dispatch_all_to_all;
 
 /* Room from an arena for records of `max_slots`, `most` of one expert, over the tokens of all ranks, of which this one
  * has n; and who dispatches them: ex->with. */
-void ch_dispatch_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slots, int most, ch_dispatch *ex);
+static inline void ch_dispatch_alloc(ch_exec *x, ch_arena *a, int n, int e, int d, int max_slots, int most,
+                                     ch_dispatch *ex) {
+  *ex =
+      (ch_dispatch){.with = x->comm->size == 1 ? &ch_dispatch_local : &ch_dispatch_all_to_all, .n = n, .e = e, .d = d};
+  ex->with->plan(x, a, max_slots, most, ex);
+}
 
 /* Splits a record about tokens `begin` and following of all, with its index. */
-void ch_dispatch_split(ch_exec *x, const ch_record *all, int begin, ch_dispatch *ex);
+static inline void ch_dispatch_split(ch_exec *x, const ch_record *all, int begin, ch_dispatch *ex) {
+  ex->all = *all;
+  ex->begin = begin;
+  ex->with->split(x, ex);
+}
 
 #endif

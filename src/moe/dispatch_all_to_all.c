@@ -9,7 +9,6 @@
 #include "moe/dispatch.h"
 #include "moe/rounds.h"
 #include "moe/router.h"
-#include "moe/rows.h"
 #include "op/visits.h"
 
 _Static_assert(2 * CH_EXPERT_GROUPS + CH_AT_ONCE < CH_TRANSFERS,

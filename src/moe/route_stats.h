@@ -2,6 +2,9 @@
 #ifndef CH_MOE_ROUTE_STATS_H
 #define CH_MOE_ROUTE_STATS_H
 
+#include <jansson.h>
+
+#include "choir/routing.h"
 #include "moe/route.h"
 
 /* Public statistics, up to `histogram` (arrays malloc'd). Collecting a routing of `tokens` valid tokens, or adding
@@ -24,5 +27,9 @@ typedef struct ch_route_summary {
   double imbalance, demand_imbalance; /* most tokens held, and asked for, over the mean, of the worst layer */
 } ch_route_summary;
 ch_route_summary ch_route_stats_summary(const choir_route_stats *stats, int layers);
+
+/* The certificate in the JSON of routing statistics, which `choir route`, `forward`, `eval` and metrics.jsonl have:
+ * null where no solver assigned. */
+json_t *ch_certificate_json(const choir_certificate *certificate);
 
 #endif

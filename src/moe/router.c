@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/given.h"
-#include "base/suggest.h"
+#include "base/text.h"
 
 /* clang-format off */
 #define ROUTERS(row) \

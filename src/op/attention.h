@@ -2,6 +2,8 @@
 #ifndef CH_OP_ATTENTION_H
 #define CH_OP_ATTENTION_H
 
+#include <math.h>
+
 #include "op/exec.h"
 
 /* Causal attention, with a learned bias by distance or without. Position i sees j <= i:
@@ -32,7 +34,14 @@ static inline int64_t ch_attention_kv_ld(const ch_attention_args *a) {
 }
 
 /* T5's unidirectional bucket of a distance i-j >= 0: exact below buckets/2, then logarithmic up to max_distance. */
-int ch_attention_bucket(int distance, int buckets, int max_distance);
+static inline int ch_attention_bucket(int distance, int buckets, int max_distance) {
+  int exact = buckets / 2;
+  if (distance < exact) return distance;
+  if (exact < 1 || max_distance <= exact) return buckets - 1;
+  double share = log((double)distance / exact) / log((double)max_distance / exact);
+  double bucket = exact + share * (buckets - exact);
+  return bucket < buckets - 1 ? (int)bucket : buckets - 1;
+}
 
 /* Attention of new positions against what caches hold, for inference: there is no backward. Sequence b's new positions
  * are rows begin[b] .. begin[b+1]-1 (none where these are equal); they follow the past[b] positions of its cache, to

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/suggest.h"
+#include "base/text.h"
 #include "base/threads.h"
+#include "choir/backend.h"
 
 /* A row a backend; its folder defines ch_backend_NAME. The first one is what runs where nobody asks for another. */
 #ifdef CHOIR_DOUBLE
@@ -102,6 +103,18 @@ int ch_compute_find(const char *name, ch_compute *compute) {
                   ch_word_list(list, sizeof list, ch_compute_names));
 }
 
+/* An op that nobody has set would be called all the same. */
+static int check_filled(const ch_backend *b, const ch_ops *ops) {
+#define CHECK(op, args) \
+  if (!ops->op) return ch_error(CHOIR_ERROR_UNSUPPORTED, "backend '%s': its `fill` sets no op '%s'", b->name, #op);
+  if (b->memory->host) {
+    CH_OPS(CHECK)
+  } else {
+    CH_DEVICE_OPS(CHECK)
+  }
+  return CHOIR_OK;
+}
+
 static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emulate_bf16, int threads) {
   CH_TRY(b->supports(compute, emulate_bf16));
   ch_ops *ops = calloc(1, sizeof *ops);
@@ -110,6 +123,7 @@ static int set_up(ch_exec *x, const ch_backend *b, ch_compute compute, int emula
   ops->name = b->name;
   x->ops = ops;
   x->memory = b->memory;
+  CH_TRY(check_filled(b, ops));
   x->compute = compute;
   x->threads = threads;
   x->comm = &ch_comm_single;
@@ -171,3 +185,21 @@ const void *ch_get(ch_exec *x, const void CH_DEV *from, size_t bytes) {
 }
 
 int ch_exec_check(const ch_exec *x) { return x->memory->check ? x->memory->check() : CHOIR_OK; }
+
+const char *choir_backend_name(int index) {
+  const ch_backend *backend = ch_backend_at(index);
+  return backend ? backend->name : NULL;
+}
+
+int choir_backend_device(int index, int number, char *text, size_t size) {
+  const ch_backend *backend = ch_backend_at(index);
+  if (!backend || !text || !size || number < 0) return 0;
+  text[0] = 0;
+  return backend->describe ? backend->describe(number, text, size) : 0;
+}
+
+int choir_backend_check(int index) {
+  const ch_backend *backend = ch_backend_at(index);
+  if (!backend) return ch_error(CHOIR_ERROR_ARGUMENT, "backend %d: there is none of that number", index);
+  return backend->supports(CH_COMPUTE_FP32, 0);
+}

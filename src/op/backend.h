@@ -20,7 +20,7 @@ typedef struct ch_backend {
   const ch_memory *memory;
   /* Refuses by name what it cannot do (CHOIR_ERROR_UNSUPPORTED). */
   int (*supports)(ch_compute compute, int emulate);
-  /* Every op of the table, `name` apart. */
+  /* Every op of the table (CH_DEVICE_OPS where the memory is not the host's), `name` apart. */
   void (*fill)(ch_ops *ops, ch_compute compute);
   /* For a backend that has several devices, else NULL: the number of the one to take, -1 (any) unless the name says
    * which ("cuda:1"), and a description of device `number`; 0: there is none of that number. */

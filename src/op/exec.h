@@ -2,7 +2,7 @@
 #ifndef CH_OP_EXEC_H
 #define CH_OP_EXEC_H
 
-#include "base/arena.h"
+#include "base/memory.h"
 #include "base/real.h"
 #include "comm/grid.h"
 

@@ -283,9 +283,9 @@ typedef struct {
 } ch_adamw_args;
 
 /* The table, a row an op: its name, its arguments, and what it reads and writes of them; slots: of the record,
- * expert_begin and slot_token. */
+ * expert_begin and slot_token. A backend with a memory of its own need not have CH_HOST_OPS, which run on the host. */
 /* clang-format off */
-#define CH_OPS(op)                                                                                                 \
+#define CH_DEVICE_OPS(op)                                                                                          \
   op(gemm, ch_gemm_args)                          /* a, b -> c */                                                  \
   op(expert_gemm, ch_expert_gemm_args)            /* expert_begin, a, w -> c, or CH_TN: a, c -> w */               \
   op(gather, ch_gather_args)                      /* record, x -> y */                                             \
@@ -341,9 +341,11 @@ typedef struct {
   op(loads, ch_loads_args)                        /* record -> demand */                                           \
   op(index, ch_index_args)                        /* slots -> token_begin, token_slot */                           \
   op(part, ch_part_args)                          /* all -> part, but for its index */                             \
-  op(tally, ch_tally_args)                        /* record, valid, aux_loss, dropped, demand -> sums, counts */   \
+  op(tally, ch_tally_args)                        /* record, valid, aux_loss, dropped, demand -> sums, counts */
+#define CH_HOST_OPS(op)                                                                                            \
   op(exchange, ch_exchange_args)                  /* row, score, open -> cost, carrier */                          \
   op(dykstra, ch_dykstra_args)                    /* valid, score -> alpha, beta, margin, load, taken, done */
+#define CH_OPS(op) CH_DEVICE_OPS(op) CH_HOST_OPS(op)
 /* clang-format on */
 
 typedef struct ch_ops {

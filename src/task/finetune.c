@@ -6,9 +6,7 @@
 #include <unistd.h>
 
 #include "base/given.h"
-#include "base/reserved.h"
-#include "base/suggest.h"
-#include "file/binding.h"
+#include "base/text.h"
 #include "file/checkpoints.h"
 #include "model/config.h"
 #include "model/weights.h"

@@ -5,7 +5,6 @@
 
 #include "base/given.h"
 #include "base/machine.h"
-#include "base/reserved.h"
 #include "task/set.h"
 
 static int check(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {

@@ -8,7 +8,7 @@
 
 #include "base/embedded.h"
 #include "base/given.h"
-#include "base/suggest.h"
+#include "base/text.h"
 #include "file/json.h"
 
 /* Takes over the reference. */

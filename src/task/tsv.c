@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/utf8.h"
+#include "base/text.h"
 #include "task/rows.h"
 
 enum { MOST = 256 }; /* columns of a file */

@@ -3,7 +3,7 @@
 #define CH_TASK_TUNE_H
 
 #include "choir/finetune.h"
-#include "task/sampler.h"
+#include "task/examples.h"
 #include "task/set.h"
 #include "train/metrics.h"
 

@@ -4,10 +4,9 @@
 
 #include "base/error.h"
 #include "base/given.h"
-#include "base/reserved.h"
 #include "comm/collective.h"
+#include "data/encoder.h"
 #include "data/reader.h"
-#include "data/text_tokens.h"
 #include "train/evaluate.h"
 
 /* A window holds T tokens and one more: no longer than what there is. */

@@ -12,9 +12,9 @@
 #include "comm/collective.h"
 #include "comm/watch.h"
 #include "op/backend.h"
+#include "train/log.h"
 #include "train/metrics.h"
-#include "train/ranks.h"
-#include "train/room.h"
+#include "train/run.h"
 #include "train/state.h"
 
 /* One process's loop_state through a run. Timing belongs to the process and not to the run. */

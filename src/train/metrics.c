@@ -15,7 +15,7 @@
 #include "file/file.h"
 #include "file/json.h"
 #include "model/config.h"
-#include "moe/route_stats_json.h"
+#include "moe/route_stats.h"
 
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
   char path[PATH_MAX];

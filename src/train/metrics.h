@@ -7,7 +7,6 @@
 
 #include "train/evaluate.h"
 #include "train/log.h"
-#include "train/ranks.h"
 #include "train/run.h"
 
 typedef struct ch_metrics {

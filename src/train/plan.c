@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "train/step.h"
-#include "train/update.h"
 
 int64_t ch_step_tokens(const choir_train_config *c) {
   return (int64_t)c->accumulate * c->batch_sequences * c->sequence_length;
@@ -12,6 +11,19 @@ int64_t ch_step_tokens(const choir_train_config *c) {
 int ch_pass_sequences(const choir_config *config) {
   int draws_per_sequence = config->model.moe_every ? ch_router_draws_per_sequence(&config->model.router) : 1;
   return config->train.batch_sequences * draws_per_sequence;
+}
+
+int ch_update_in_backward(const choir_train_config *config) {
+  return config->clip_norm == 0 && config->accumulate == 1;
+}
+
+/* Counts the scratch of an update. */
+static void count_update(ch_exec *x, ch_optimizer *optimizer) {
+  ch_marks mark = ch_scratch_mark(x);
+  ch_optimizer_squares(x, optimizer, CH_EVERY_PARAM, NULL);
+  ch_optimizer_read_squares(x, optimizer);
+  ch_scratch_release(x, mark);
+  ch_optimizer_step(x, optimizer, CH_EVERY_PARAM, 1, 0, NULL);
 }
 
 static int64_t pass_tokens(const choir_config *config) {
@@ -28,7 +40,7 @@ int ch_trainer_plan(choir_model *model, ch_trainer *t) {
   ch_model_drop_plan(model);
   CH_TRY(ch_optimizer_create(c, &model->net.params, &t->optimizer));
   ch_optimizer_alloc(&t->optimizer, &t->state);
-  ch_update_count(&model->x, &t->optimizer);
+  count_update(&model->x, &t->optimizer);
   model->reserved_scratch = model->x.scratch.peak;
   t->room = pass_tokens(&model->config);
   return ch_model_size(model, ch_pass_sequences(&model->config), c->sequence_length, 1);

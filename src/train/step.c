@@ -5,11 +5,29 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "train/update.h"
+#include "train/optimizer.h"
 
-/* A step's micro-batches share these: its update, what its losses count by, and their sums. */
+/* For ch_pass.ready, where nothing needs all gradients at once: updates a layer inside the backward pass. */
+static void update_layer(void *context, const ch_pass *pass, int layer) {
+  ch_trainer *t = context;
+  double CH_DEV *guard = pass->sums + CH_PASS_GUARD;
+  const double no_norm = 0; /* it is for clipping, which there is none of */
+  ch_optimizer_squares(&t->model->x, &t->optimizer, layer, guard);
+  ch_optimizer_step(&t->model->x, &t->optimizer, layer, t->step + 1, no_norm, guard);
+}
+
+static double norm_of(ch_trainer *t) {
+  ch_exec *x = &t->model->x;
+  ch_marks mark = ch_scratch_mark(x);
+  const double *squares = ch_optimizer_read_squares(x, &t->optimizer);
+  double sum = 0;
+  for (int i = 0; i < t->optimizer.params->count; i++) sum += squares[i];
+  ch_scratch_release(x, mark);
+  return sqrt(sum);
+}
+
+/* A step's micro-batches share these: what its losses count by, and their sums. */
 typedef struct {
-  ch_update update;
   double targets; /* of all of them; a step without any has no loss */
   double loss, aux_loss;
 } step_state;
@@ -37,8 +55,8 @@ static void run_pass(ch_trainer *t, int a, const ch_batch *b, step_state *s) {
                   .weight = (real)(1 / s->targets),
                   .aux_scale = (real)share,
                   .dropout = c->dropout,
-                  .ready = t->model->share_gradients ? ch_update_layer : NULL,
-                  .context = &s->update,
+                  .ready = t->model->share_gradients ? update_layer : NULL,
+                  .context = t,
                   .seed = c->seed,
                   .micro = micro};
   ch_transformer_run(&t->model->x, &t->model->net, &pass);
@@ -80,16 +98,21 @@ int ch_trainer_check_weights(const ch_trainer *t, double loss) {
   return ch_model_bad_weight(t->model) ? ch_trainer_not_finite(t, t->step, loss) : CHOIR_OK;
 }
 
-/* The update. Nothing is updated from what is not finite. */
-static int finish_step(ch_trainer *t, step_state *s, ch_step_result *r) {
+/* The rest of the update after the passes, or all of it where layers were not updated within them. Nothing is updated
+ * from what is not finite. */
+static int finish_step(ch_trainer *t, const step_state *s, ch_step_result *r) {
   const ch_transformer *net = &t->model->net;
+  ch_exec *x = &t->model->x;
+  int rest = t->model->share_gradients ? CH_OUTSIDE_LAYERS : CH_EVERY_PARAM;
   *r = (ch_step_result){.loss = s->loss,
                         .aux_loss = s->aux_loss,
-                        .rate = ch_schedule_rate(&t->model->config.train, s->update.step),
+                        .rate = ch_schedule_rate(&t->model->config.train, t->step + 1),
                         .routing = ch_route_stats_summary(net->stats, net->moe_layers)};
-  r->gradient_norm = ch_update_finish(&s->update, t->model->share_gradients, r->loss);
-  if (s->update.stopped) return ch_trainer_not_finite(t, s->update.step, r->loss);
-  t->step = s->update.step;
+  ch_optimizer_squares(x, &t->optimizer, rest, NULL);
+  r->gradient_norm = norm_of(t);
+  if (!isfinite(r->gradient_norm) || !isfinite(r->loss)) return ch_trainer_not_finite(t, t->step + 1, r->loss);
+  ch_optimizer_step(x, &t->optimizer, rest, t->step + 1, r->gradient_norm, NULL);
+  t->step++;
   return CHOIR_OK;
 }
 
@@ -105,8 +128,7 @@ int ch_trainer_step_on(ch_trainer *t, const ch_batch *batches, ch_step_result *r
   int64_t targets = 0;
   for (int a = 0; a < c->accumulate; a++) targets += targets_of(c, &batches[a]);
   if (t->twice) targets *= 2;
-  step_state s = {.update = {.x = &t->model->x, .optimizer = &t->optimizer, .step = t->step + 1},
-                  .targets = targets ? (double)targets : 1};
+  step_state s = {.targets = targets ? (double)targets : 1};
   ch_transformer_clear_stats(&t->model->net);
   for (int a = 0; a < c->accumulate; a++) {
     const ch_batch b = t->twice ? doubled(t, &batches[a]) : batches[a];

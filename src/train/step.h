@@ -39,6 +39,10 @@ int64_t ch_step_tokens(const choir_train_config *config);
 /* Sequences of one pass: batch_sequences, twice over where two draws of the router are to agree. */
 int ch_pass_sequences(const choir_config *config);
 
+/* Nonzero when layers may be updated within the backward pass: their gradients then need the memory of one layer only.
+ * Clipping needs the norm of all, micro-batches need their sum. */
+int ch_update_in_backward(const choir_train_config *config);
+
 /* Takes over a model, which may have memory for its weights or not yet, and counts all that training asks for besides.
  * To be freed in any case, and not moved. model->x.comm says who shares the steps. CHOIR_ERROR_ARGUMENT: what the
  * router refuses, or ranks that do not divide train.shards. */

@@ -8,7 +8,6 @@
 #include "api/ranks.h"
 #include "base/error.h"
 #include "base/given.h"
-#include "base/reserved.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
@@ -16,7 +15,7 @@
 #include "model/weights.h"
 #include "train/layout.h"
 #include "train/loop.h"
-#include "train/ranks.h"
+#include "train/run.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
 static int open_data(ch_run *run, const char *directory) {

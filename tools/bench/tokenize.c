@@ -3,12 +3,12 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "base/buffer.h"
 #include "base/rng.h"
+#include "base/buffer.h"
+#include "base/text.h"
 #include "bench/cases.h"
 #include "choir/tokenizer.h"
 #include "data/text.h"
-#include "data/utf8.h"
 #include "file/dir.h"
 #include "file/file.h"
 

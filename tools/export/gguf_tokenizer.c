@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/buffer.h"
 #include "export/gguf_read.h"
 #include "export/spm_write.h"
 

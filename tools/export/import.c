@@ -7,15 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/buffer.h"
 #include "base/error.h"
 #include "base/real.h"
+#include "base/buffer.h"
 #include "choir/tokenizer.h"
 #include "data/utf8.h"
 #include "export/gguf_read.h"
 #include "export/names.h"
 #include "export/plan.h"
-#include "file/binding.h"
+#include "file/checkpoints.h"
 #include "file/dir.h"
 #include "file/file.h"
 #include "model/param.h"

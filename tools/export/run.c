@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/suggest.h"
+#include "base/text.h"
 #include "export/cut.h"
 #include "export/export.h"
 #include "export/plan.h"
-#include "file/binding.h"
+#include "file/checkpoints.h"
 #include "moe/routers/threshold.h"
 
 typedef struct job {

@@ -5,7 +5,7 @@
 #include <jansson.h>
 
 #include "choir/train.h"
-#include "data/text_tokens.h"
+#include "data/encoder.h"
 
 typedef struct ch_inspect_options {
   const char *text;                     /* a UTF-8 file, encoded with the checkpoint's tokenizer */

@@ -2,10 +2,22 @@
 #ifndef CH_PLAN_DENSE_H
 #define CH_PLAN_DENSE_H
 
+#include <stdint.h>
+
 #include "comm/comm.h"
 #include "model/param.h"
-#include "plan/flow.h"
 #include "train/layout.h"
+
+/* One kind of traffic of a step, as it is counted and as it is timed. */
+typedef struct ch_flow {
+  const char *name;  /* for people */
+  double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
+  double busiest;    /* the same if all sent, or got, as much as the rank that does most in each exchange: time goes by
+                        it; 0: they do */
+  int64_t exchanges; /* of one rank in a step, one after the other; what goes at once is one */
+  int64_t messages;  /* of one rank in a step, to each other one */
+  int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */
+} ch_flow;
 
 /* Gradients of what every rank has; of matrices that are dealt out to their owners alone. */
 void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f);

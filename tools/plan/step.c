@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/hidden.h"
+#include "plan/dense.h"
 #include "train/step.h"
 
 /* The update is computed, too; behind it stand the flows. */
@@ -12,12 +12,16 @@ enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };
 
 static const char *const part_names[COMPUTED] = {"attention", "dense layers", "routing", "experts", "head", "update"};
 
-/* Training runs every product forward and twice backward. */
-enum { PRODUCTS = 3 };
+/* Runs of a product: training runs it forward and twice backward. */
+enum { FORWARD = 1, BACKWARD = 2, PRODUCTS = FORWARD + BACKWARD };
 
 /* Readings and writings of memory for every element: of a weight by its products (read, read, its gradient written);
  * of a score by selection (gathered, read to select and to count, cleared for its gradient). */
 enum { PRODUCT_PASSES = 3, SELECT_PASSES = 4 };
+
+/* The same for every element of a weight in its update (adafactor: the gradient four times, the weight twice and once
+ * to write; adamw: the gradient twice, the weight and two means read and written). */
+enum { ADAFACTOR_PASSES = 7, ADAMW_PASSES = 8 };
 
 typedef struct {
   const choir_config *config;
@@ -27,16 +31,24 @@ typedef struct {
   double flops[CH_FLOPS_PARTS];   /* of a token, forward */
   double weights[CH_FLOPS_PARTS]; /* elements that a rank multiplies with */
   double tokens;                  /* of a rank in a step, every draw */
+  ch_dealing dealing;             /* of dense matrices, up to the layer that is looked at */
+  const ch_plan_part *part;       /* those of the layout */
 } job;
 
 double ch_peak_of(const choir_config *config, const ch_cluster *cluster) {
   return strcmp(config->train.compute, "bf16") ? cluster->fp32 : cluster->bf16;
 }
 
+/* The share of all experts that the rank has which has most of them. */
+static double most_of_experts(const job *j) {
+  int e = j->config->model.experts, most = (e + j->layout->experts - 1) / j->layout->experts;
+  return (double)most / e / j->layout->hidden;
+}
+
 static void count_weights(job *j) {
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
-    double count = (double)p->whole * (p->expert ? ch_most_of_experts(j->config, j->layout) : 1);
+    double count = (double)p->whole * (p->expert ? most_of_experts(j) : 1);
     if (p->product) j->weights[ch_flops_part_of(p)] += count;
   }
 }
@@ -51,7 +63,7 @@ static void compute(const job *j, int p, ch_plan_part *part) {
   const ch_cluster *c = j->cluster;
   const ch_layout *l = j->layout;
   double passes = j->config->train.accumulate, peak = p == CH_FLOPS_ROUTER ? c->fp32 : ch_peak_of(j->config, c);
-  double uneven = p == CH_FLOPS_EXPERTS ? ch_most_of_experts(j->config, j->layout) * l->experts * l->hidden : 1;
+  double uneven = p == CH_FLOPS_EXPERTS ? most_of_experts(j) * l->experts * l->hidden : 1;
   double bytes = PRODUCT_PASSES * sizeof(real) * j->weights[p] * passes;
   if (p == CH_FLOPS_ROUTER)
     bytes += SELECT_PASSES * sizeof(real) * passes *
@@ -71,6 +83,91 @@ static void send(const job *j, ch_flow_kind kind, ch_plan_layout *out) {
     out->level_bytes[i] += p.bytes[i];
   }
 }
+
+/* ---- the update ---- */
+
+static double seconds_of(const job *j, double elements) {
+  double passes = strcmp(j->config->train.optimizer, "adamw") ? ADAFACTOR_PASSES : ADAMW_PASSES;
+  return passes * sizeof(real) * elements / j->cluster->memory_bandwidth;
+}
+
+/* Elements of a layer (-1: outside of layers) that every rank updates; of experts as many as the rank that has most. */
+static double on_every_rank(const job *j, int layer) {
+  double count = 0, of_experts = most_of_experts(j);
+  for (int i = ch_params_first(j->params, layer); i < j->params->count; i++) {
+    const ch_param *p = &j->params->p[i];
+    if (layer >= 0 && p->layer != layer) break;
+    if (p->layer == layer && !(j->layout->dense_sharded && ch_param_is_dealt(p)))
+      count += (double)p->whole * (p->expert ? of_experts : 1);
+  }
+  return count;
+}
+
+/* Seconds that an update takes whoever has most of it. Where layers are updated within backward, the others wait in
+ * each of them for who owns most of it. */
+static double update_seconds(job *j) {
+  double count = on_every_rank(j, -1), most = 0, of_layers = 0;
+  j->dealing = (ch_dealing){.config = j->config, .params = j->params, .layout = j->layout};
+  for (int l = 0; l < j->config->model.layers; l++) {
+    count += on_every_rank(j, l);
+    of_layers += ch_deal_layer(&j->dealing, l).most;
+  }
+  for (int r = 0; r < j->layout->experts * j->layout->hidden; r++) most = fmax(most, (double)j->dealing.has[r]);
+  return seconds_of(j, count + (ch_update_in_backward(&j->config->train) ? of_layers : most));
+}
+
+/* ---- what passes beside a half ----
+ * The engine cuts a pass into halves of layers, and what is under way beside one must have come when it ends: so each
+ * half hides as much as it computes, and no half for another one. */
+
+static double visit_seconds(const job *j, const ch_flow *step) {
+  return ch_passage_of(j->cluster, j->layout->ranks, step).seconds;
+}
+
+static double beside_attention(const job *j, int times, const ch_flow *step, double update) {
+  double products = j->part[CH_FLOPS_ATTENTION].seconds * times / PRODUCTS / j->config->model.layers;
+  return fmin(visit_seconds(j, step), products + update);
+}
+
+/* An exchange of rows is cut into groups of experts, of which the first one's way there and the last one's back are
+ * waited for; what visits sets out behind the first, so that links carry it and the other ways beside the products. */
+static double beside_ffn(const job *j, int layer, int times, const ch_flow *step) {
+  int moe = ch_flow_moe_layers(j->config);
+  double visit = visit_seconds(j, step);
+  if (!ch_config_is_moe(&j->config->model, layer))
+    return fmin(visit, j->part[CH_FLOPS_DENSE].seconds * times / PRODUCTS / (j->config->model.layers - moe));
+  double rows = j->part[COMPUTED + CH_FLOW_ROWS].seconds / 2 / moe, ends = rows / ch_flow_groups(j->config, j->layout);
+  return fmin(visit + rows - ends, j->part[CH_FLOPS_EXPERTS].seconds * times / PRODUCTS / moe);
+}
+
+/* Layer `number` visits while the one before runs forward, and while the one behind runs backward and is updated. The
+ * last two layers' are still there when backward begins. */
+static double beside_neighbours(const job *j, int number, const ch_owned *layer, const ch_owned *behind) {
+  const ch_flow none[CH_VISIT_STEPS] = {{0}};
+  ch_flow steps[CH_VISIT_STEPS];
+  int layers = j->config->model.layers;
+  double hidden = 0, update = 0;
+  ch_flow_visit(&j->dealing, layer, steps);
+  if (number > 0) hidden += beside_attention(j, FORWARD, &steps[0], 0) + beside_ffn(j, number - 1, FORWARD, &steps[1]);
+  if (number + 1 >= layers) return hidden;
+  const ch_flow *visit = number + 2 < layers ? steps : none;
+  if (ch_update_in_backward(&j->config->train)) update = seconds_of(j, on_every_rank(j, number + 1) + behind->most);
+  return hidden + beside_ffn(j, number + 1, BACKWARD, &visit[0]) + beside_attention(j, BACKWARD, &visit[1], update);
+}
+
+/* Seconds of exchanges that no rank waits for. */
+static double hidden_seconds(job *j) {
+  ch_owned layer = {0}, behind;
+  double hidden = 0;
+  j->dealing = (ch_dealing){.config = j->config, .params = j->params, .layout = j->layout};
+  for (int number = -1; number <= j->config->model.layers; number++, layer = behind) {
+    behind = ch_deal_layer(&j->dealing, number + 1);
+    hidden += beside_neighbours(j, number, &layer, &behind);
+  }
+  return hidden;
+}
+
+/* ---- together ---- */
 
 /* Rows may travel while other experts compute, all of them. Gradients of weights may travel while the layers before
  * compute their own: the backward two thirds of all products but experts'; weights that are fetched, in all of them.
@@ -97,7 +194,7 @@ static void find_bound(ch_plan_layout *out) {
 
 void ch_step_of(const choir_config *config, const ch_params *params, const ch_cluster *cluster, const ch_layout *layout,
                 ch_plan_layout *out) {
-  job j = {.config = config, .params = params, .cluster = cluster, .layout = layout};
+  job j = {.config = config, .params = params, .cluster = cluster, .layout = layout, .part = out->part};
   double draws = (double)ch_pass_sequences(config) / config->train.batch_sequences, model = 0;
   double tokens = (double)ch_step_tokens(&config->train);
   j.tokens = tokens * draws / layout->ranks;
@@ -107,18 +204,13 @@ void ch_step_of(const choir_config *config, const ch_params *params, const ch_cl
     compute(&j, p, &out->part[p]);
     model += PRODUCTS * j.flops[p] * draws;
   }
-  take(&out->part[UPDATE], 0, ch_update_seconds(config, params, cluster, layout));
+  take(&out->part[UPDATE], 0, update_seconds(&j));
   for (int i = 0; i < COMPUTED; i++) out->part[i].name = part_names[i];
   for (int kind = 0; kind < CH_FLOWS; kind++) send(&j, (ch_flow_kind)kind, out);
   out->parts = COMPUTED + CH_FLOWS;
   for (int i = 0; i < out->parts; i++) out->seconds += out->part[i].seconds;
   out->overlapped = overlapped(&j, out, out->seconds);
-  const ch_plan_part *p = out->part;
-  const ch_shown shown = {.attention = p[CH_FLOPS_ATTENTION].seconds,
-                          .dense = p[CH_FLOPS_DENSE].seconds,
-                          .experts = p[CH_FLOPS_EXPERTS].seconds,
-                          .rows = p[COMPUTED + CH_FLOW_ROWS].seconds};
-  out->seconds -= ch_hidden_seconds(config, params, cluster, layout, &shown);
+  out->seconds -= hidden_seconds(&j);
   out->tokens_per_second = tokens / out->seconds;
   out->share = model * out->tokens_per_second / (layout->ranks * ch_peak_of(config, cluster));
   out->cost = cluster->price * layout->ranks * 1e9 / out->tokens_per_second / 3600;

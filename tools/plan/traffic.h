@@ -4,7 +4,7 @@
 #define CH_PLAN_TRAFFIC_H
 
 #include "model/param.h"
-#include "plan/flow.h"
+#include "plan/dense.h"
 #include "train/layout.h"
 
 typedef enum {

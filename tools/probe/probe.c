@@ -9,7 +9,7 @@
 #include "api/model.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "data/text_tokens.h"
+#include "data/encoder.h"
 
 /* Up to this share of the logits' spread a change is one of rounding: what bf16 products make of another order of
  * summation, and float ones. */

@@ -74,14 +74,21 @@ static ch_left left_of(const ch_problem *q, const block *b, int64_t i) {
   return (ch_left){b->packed + row / CH_PACK_GROUP * CH_PACK_GROUP * b->depth + row % CH_PACK_GROUP, 1, CH_PACK_GROUP};
 }
 
-/* Rows of B that make up the block's panels, and what stands behind panel j in them, from number `from` on. */
+/* Rows of B that make up the block's panels, and what stands behind panel j in them, from number `from` on. A
+ * transposed panel that can be fetched is one stretch of memory: it counts as the rows of a panel that is not. */
 static int64_t rows_of_panel(const ch_problem *q, const block *b) {
   return b->depth * (q->factors == CH_PAIRS ? 2 : 1);
 }
 static ch_ahead next_panel(const ch_problem *q, const block *b, int64_t j, int64_t from) {
   int64_t each = q->factors == CH_PAIRS ? 2 : 1, size = q->factors == CH_FLOATS ? sizeof(float) : sizeof(ch_bf16);
-  int64_t element = (b->first * each + from) * q->ldb + j + CH_TILE_COLUMNS;
-  return (ch_ahead){(const char *)q->b + element * size, q->ldb * size};
+  int64_t next = j + CH_TILE_COLUMNS, row = CH_TILE_COLUMNS * size;
+  if (q->b_transposed) return (ch_ahead){(const char *)q->b + next * q->ldb * each * size + from * row, row};
+  return (ch_ahead){(const char *)q->b + ((b->first * each + from) * q->ldb + next) * size, q->ldb * size};
+}
+
+/* Whether the panel behind j is fetched: a whole one, of which a transposed one has no gaps between its columns. */
+static int fetches_next(const ch_problem *q, const block *b, int64_t j) {
+  return q->factors != CH_WIDENED && (!q->b_transposed || q->ldb == b->depth) && j + 2 * CH_TILE_COLUMNS <= q->n;
 }
 
 /* Panel after panel, every row with each: for a B that is larger than A. The first tile packs the panel as it goes, if
@@ -92,7 +99,7 @@ static void panels_outer(const ch_problem *q, const block *b, float *panel) {
     const float *source = (const float *)q->b + b->first * q->ldb + j; /* if it is floats */
     int packs =
         q->factors != CH_FLOATS || q->b_transposed || j + CH_TILE_COLUMNS > q->n || b->end - b->begin < CH_TILE_ROWS;
-    int fetches = q->factors != CH_WIDENED && !q->b_transposed && j + 2 * CH_TILE_COLUMNS <= q->n;
+    int fetches = fetches_next(q, b, j);
     if (packs) ch_pack_panel(q, j, b->first, b->depth, panel);
     for (int64_t i = b->begin, turn = 0; i < b->end; i += CH_TILE_ROWS, turn++) {
       ch_task t = {i, j, b->depth, left_of(q, b, i), {panel, CH_TILE_COLUMNS, NULL}, {panel, 0}, b->add};

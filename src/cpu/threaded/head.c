@@ -10,7 +10,7 @@
 
 enum {
   ROWS = 1024,       /* of a chunk: enough for one pass over dw to cost little */
-  ROWS_NARROW = 512, /* where the model is narrow, and a pass over dw cheaper */
+  ROWS_NARROW = 128, /* where the model is narrow: a pass over dw is cheap, and the chunk's logits stay in the cache */
   NARROW = 256,
   MOST_LOGITS = 1 << 25, /* in a chunk, whatever the vocabulary */
   MOST_PARTS = 8,        /* the sum over the vocabulary in dx, in parts that run in parallel */

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/suggest.h"
+#include "base/text.h"
 
 const char *const ch_router_pools[] = {"batch", "sequence", "position", "group", NULL};
 

@@ -1,6 +1,6 @@
 /* A routing as whoever asked to see it does: the public view. */
-#ifndef CH_API_ROUTING_VIEW_H
-#define CH_API_ROUTING_VIEW_H
+#ifndef CH_API_ROUTING_H
+#define CH_API_ROUTING_H
 
 #include "choir/routing.h"
 #include "moe/route.h"

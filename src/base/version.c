@@ -1,3 +1,0 @@
-#include "choir/version.h"
-
-const char *choir_version(void) { return CHOIR_VERSION; }
