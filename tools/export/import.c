@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/real.h"
-#include "base/buffer.h"
+#include "base/text.h"
 #include "choir/tokenizer.h"
-#include "data/utf8.h"
 #include "export/gguf_read.h"
 #include "export/names.h"
 #include "export/plan.h"
