@@ -1,16 +1,17 @@
-/* choir tokenizer train | encode | decode */
+/* choir tokenizer train | import | encode | decode */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "export/import.h"
 #include "npy/npy.h"
 
 static struct {
   const char *type, *out, *field, *separator, *model, *pattern;
   int vocab_size, threads, pieces, length, replace;
-  int64_t sample_bytes;
-} o;
+  int64_t sample_bytes, eos;
+} o = {.eos = -1};
 
 static int show_line(void *context, const char *line) {
   cli_progress *progress = context;
@@ -62,6 +63,15 @@ static int train(int count, const char *const *operands) {
   cli_files_free(&files);
   free(separator);
   return status;
+}
+
+static int import(int count, const char *const *files) {
+  (void)count;
+  choir_tokenizer *tokenizer;
+  if (choir_tokenizer_import(files[0], o.eos, o.out) || choir_tokenizer_load(o.out, &tokenizer)) return cli_fail();
+  printf("%s: %s pieces\n", cli_shown(o.out), cli_grouped(choir_tokenizer_vocab_size(tokenizer)));
+  choir_tokenizer_free(tokenizer);
+  return 0;
 }
 
 /* Ids [count], or with --length whole rows of it [count/T, T]. */
@@ -160,6 +170,10 @@ static const cli_option train_options[] = {
      "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
     CLI_THREADS(&o.threads),
     {0}};
+static const cli_option import_options[] = {
+    {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the .model file to write", 1},
+    {"eos", "ID", CLI_INT64, &o.eos, NULL, "the special token that ends a text; default: </s>", 0},
+    {0}};
 static const cli_option encode_options[] = {
     {"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the .model file", 1},
     {"out", "IDS.npy", CLI_OUTPUT, &o.out, NULL, "write int32 ids to a NumPy file instead of standard output", 0},
@@ -180,6 +194,18 @@ const cli_verb cli_tokenizer_train = {"tokenizer train",
                                       "below it.",
                                       train_options,
                                       train};
+const cli_verb cli_tokenizer_import = {
+    "tokenizer import",
+    "TOKENIZER.json",
+    1,
+    1,
+    "read a tokenizer of Hugging Face's",
+    "A tokenizer.json whose rule is SentencePiece's: BPE with byte fallback, as Llama 2, Mistral and TinyLlama have "
+    "it. It gives the same tokens, but without a space in front of a text and special tokens around it. Any other "
+    "rule, "
+    "byte-level BPE too, is refused by the name of the field.",
+    import_options,
+    import};
 const cli_verb cli_tokenizer_encode = {
     "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids", "Reads FILE or standard input.",
     encode_options,     encode};

@@ -15,7 +15,8 @@ static int train(void **state) {
       "set -e; choir tokenizer train --vocab-size 320 --out bpe.model corpus.txt;"
       "choir data build --tokenizer bpe.model --separator '\\f' --holdout 0.1 --out bpe corpus.txt;"
       "choir train --config config.json --data bpe --out run " MODERN
-      "--set steps=12 --set layers=3 --set qk_norm=true --set rope_fraction=0.5 --set head_scale=0.3;"
+      "--set steps=12 --set layers=3 --set model.name=voices --set qk_norm=true --set rope_fraction=0.5 --set "
+      "head_scale=0.3;"
       "choir init config.json --vocab-size 320 --out old --tokenizer tokenizer.model;"
       "choir init config.json --out fresh --tokenizer bpe.model " MODERN
       "; choir init config.json --out dense --tokenizer tokenizer.model --set moe_every=0 "
@@ -75,7 +76,8 @@ static void comes_back_from_one_file(void **state) {
   }
   ch_npy_free(&before);
   program_must(
-      "cmp back/config.json from-f32/config.json; choir tokenizer encode --tokenizer from-f32 corpus.txt "
+      "set -e; sed s/voices// from-f32/config.json | cmp - back/config.json; choir tokenizer encode --tokenizer "
+      "from-f32 corpus.txt "
       ">there; choir tokenizer encode --tokenizer bpe.model corpus.txt >here; cmp here there");
   program_must(
       "choir init config.json --out flat --tokenizer bpe.model --set moe_every=0 --set position=rope --set "
@@ -117,7 +119,7 @@ static void what_was_imported_can_go_out(void **state) {
     for (int gguf = 0; gguf < 2; gguf++) {
       const char *format = gguf ? "gguf" : "hf";
       program_must(
-          "rm -rf o1 o2 b1 b2; choir export in --format %s --out o1 --sequences 0; choir import o1 --out b1 "
+          "set -e; rm -rf o1 o2 b1 b2; choir export in --format %s --out o1 --sequences 0; choir import o1 --out b1 "
           "--tokenizer bpe.model; choir export b1 --format %s --out o2 --sequences 0; choir import o2 --out "
           "b2 --tokenizer bpe.model; cmp b1/model.safetensors b2/model.safetensors; cmp b1/config.json "
           "b2/config.json",
@@ -129,6 +131,31 @@ static void what_was_imported_can_go_out(void **state) {
       ch_npy_free(&after);
     }
   }
+}
+
+/* A folder's tokenizer.json is read, and gives the tokens that the run's tokenizer does. */
+static void reads_a_tokenizer(void **state) {
+  (void)state;
+  static const struct {
+    const char *edit, *says;
+  } odd[] = {
+      {"s/\"BPE\"/\"WordPiece\"/", "model.type is \"WordPiece\""},
+      {"s/\"byte_fallback\": true/\"byte_fallback\": false/", "model.byte_fallback is false"},
+      {"s/\"ignore_merges\": false/\"ignore_merges\": true/", "model.ignore_merges is true"},
+      {"s/\"dropout\": null/\"dropout\": 0.1/", "model.dropout is 0.1"},
+      {"s/\"pre_tokenizer\": null/\"pre_tokenizer\": {\"type\": \"ByteLevel\"}/", "pre_tokenizer is {"},
+      {"s/\"normalizer\": {/\"normalizer\": {\"odd\": 1,/; s/\"String\": \" \"/\"String\": \"  \"/", "normalizer is {"},
+      {"s/\"special\": true/\"special\": false/", "added_tokens is {"},
+      {"s/\"<0x41>\"/\"<0x411>\"/", "there are not 256 byte pieces"},
+      {"s/\"fuse_unk\"/\"fuse_unl\"/", "unknown key 'fuse_unl'"},
+      {"/\"merges\"/,/]/{/\"merges\"/n;N;N;N;d}", "which SentencePiece would merge"}};
+  program_must(
+      "set -e; choir import folder --out own; choir tokenizer encode --tokenizer own corpus.txt >there; "
+      "choir tokenizer encode --tokenizer bpe.model corpus.txt >here; cmp here there; "
+      "choir tokenizer import folder/tokenizer.json --out t.model; cmp t.model own/tokenizer.model");
+  for (size_t i = 0; i < sizeof odd / sizeof *odd; i++)
+    program_refuses(1, odd[i].says, "sed '%s' folder/tokenizer.json >odd.json; choir tokenizer import odd.json --out x",
+                    odd[i].edit);
 }
 
 /* The same model is the same bytes; fewer bits are fewer bytes. */
@@ -208,9 +235,12 @@ static void refuses_by_name(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(goes_out_and_comes_back),      cmocka_unit_test(comes_back_from_one_file),
-      cmocka_unit_test(what_was_imported_can_go_out), cmocka_unit_test(writes_one_file),
-      cmocka_unit_test(chooses_how_many_experts),     cmocka_unit_test(refuses_by_name)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(goes_out_and_comes_back),
+                                     cmocka_unit_test(comes_back_from_one_file),
+                                     cmocka_unit_test(what_was_imported_can_go_out),
+                                     cmocka_unit_test(reads_a_tokenizer),
+                                     cmocka_unit_test(writes_one_file),
+                                     cmocka_unit_test(chooses_how_many_experts),
+                                     cmocka_unit_test(refuses_by_name)};
   return cmocka_run_group_tests(tests, train, program_directory_remove);
 }

@@ -7,6 +7,7 @@ import unittest
 import numpy as np
 
 import choir
+import exported
 import testing
 
 try:
@@ -120,6 +121,32 @@ class Imported(unittest.TestCase):
                     testing.program("import", folder, "--out", out)
                 self.assertIn(said, caught.exception.stderr)
                 self.assertFalse(out.exists())
+
+    def test_tokens_of_tokenizer_json(self):
+        """As Llama 2 has it, and as LlamaTokenizer of today writes it: the tokens that tokenizers gives."""
+        at, lines = testing.run().parent, exported.lines(6000)
+        testing.program("tokenizer", "train", "--vocab-size", 900, "--out", at / "words.model", at / "book.txt")
+        testing.program(
+            "init", exported.run("llama") / "config.json", "--tokenizer", at / "words.model", "--out", at / "words"
+        )
+        testing.program("export", at / "words", "--format", "hf", "--out", at / "words-hf", "--sequences", 0)
+        older = json.loads((at / "words-hf" / "tokenizer.json").read_text(encoding="utf-8"))
+        vocab, rank = older["model"]["vocab"], {}
+        for left, right in older["model"]["merges"]:
+            rank.setdefault(left + right, len(rank))
+        merges = sorted(older["model"]["merges"], key=lambda pair: (rank["".join(pair)], -len(pair[0])))
+        front = {"type": "Prepend", "prepend": "▁"}
+        older["model"]["merges"] = [" ".join(pair) for pair in merges]
+        older["normalizer"] = {"type": "Sequence", "normalizers": [front, older["normalizer"]]}
+        (at / "older.json").write_text(json.dumps(older), encoding="utf-8")
+        transformers.LlamaTokenizer(vocab=vocab, merges=[tuple(pair) for pair in merges]).save_pretrained(at / "today")
+        for file, always in ((at / "older.json", True), (at / "today" / "tokenizer.json", False)):
+            theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(file))
+            testing.program("tokenizer", "import", file, "--out", at / "imported.model")
+            ours = choir.Tokenizer(at / "imported.model")
+            for line in lines:  # choir puts no space in front
+                mine = line if not line or (line[0] == " " and not always) else " " + line
+                self.assertEqual(theirs(line, add_special_tokens=False)["input_ids"], ours.encode(mine).tolist(), line)
 
 
 if transformers is None:

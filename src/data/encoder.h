@@ -26,6 +26,9 @@ struct choir_tokenizer {
   char byte[256];       /* or into this */
 };
 
+/* A tokenizer of the bytes of a model, malloc'd, which it takes over; `name` starts messages. */
+int ch_tokenizer_of(char *bytes, size_t size, const char *name, choir_tokenizer **tokenizer);
+
 /* A growing list of tokens. */
 typedef struct ch_ids {
   int32_t *ids; /* free() it */

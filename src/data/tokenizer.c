@@ -153,21 +153,26 @@ static int find_file(const char **path, char *file) {
   return CHOIR_OK;
 }
 
-int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
-  CH_TRY(CH_GIVEN(path, tokenizer));
-  char file[PATH_MAX];
-  *tokenizer = NULL;
-  CH_TRY(find_file(&path, file));
+int ch_tokenizer_of(char *bytes, size_t size, const char *name, choir_tokenizer **tokenizer) {
   choir_tokenizer *t = calloc(1, sizeof *t);
-  if (!t) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
-  int code = ch_file_read(path, FILE_LIMIT, &t->bytes, &t->size);
-  if (!code && (code = build(t))) ch_error_in(code, "%s", path);
-  if (code) {
-    choir_tokenizer_free(t);
-    return code;
-  }
+  *tokenizer = NULL;
+  if (!t) return free(bytes), ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
+  t->bytes = bytes, t->size = size;
+  int code = build(t);
+  if (code) choir_tokenizer_free(t);
+  if (code) return ch_error_in(code, "%s", name);
   *tokenizer = t;
   return CHOIR_OK;
+}
+
+int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer) {
+  CH_TRY(CH_GIVEN(path, tokenizer));
+  char file[PATH_MAX], *bytes;
+  size_t size;
+  *tokenizer = NULL;
+  CH_TRY(find_file(&path, file));
+  CH_TRY(ch_file_read(path, FILE_LIMIT, &bytes, &size));
+  return ch_tokenizer_of(bytes, size, path, tokenizer);
 }
 
 int choir_tokenizer_vocab_size(const choir_tokenizer *t) { return t ? t->vocab : 0; }

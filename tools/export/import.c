@@ -7,9 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/buffer.h"
 #include "base/error.h"
 #include "base/real.h"
-#include "base/buffer.h"
+#include "base/text.h"
 #include "choir/tokenizer.h"
 #include "export/gguf_read.h"
 #include "export/names.h"
@@ -24,6 +25,7 @@ typedef struct job {
   choir_import_result *result;
   choir_config config;
   double gate_scale;
+  int64_t eos; /* the token that ends a text; -1: config.json does not say */
   ch_kind kind;
   ch_export_format format;
   ch_params params;
@@ -182,7 +184,10 @@ static int place_tokenizer(const job *j, const char *path, int *given) {
     free(model.data);
     return code;
   }
-  if (!j->options->tokenizer && access(own, F_OK)) return *given = 0, CHOIR_OK;
+  if (!j->options->tokenizer && access(own, F_OK)) {
+    snprintf(own, sizeof own, "%s/tokenizer.json", j->options->from);
+    return access(own, F_OK) ? *given = 0, CHOIR_OK : choir_tokenizer_import(own, j->eos, path);
+  }
   choir_tokenizer *t;
   CH_TRY(choir_tokenizer_load(from, &t));
   size_t size;
@@ -192,26 +197,24 @@ static int place_tokenizer(const job *j, const char *path, int *given) {
   return code;
 }
 
-/* A tokenizer that would change texts is left out, with a notice; one that the caller names must be right. */
+/* A tokenizer that would change texts, or is not the model's, is left out, with a notice; one that the caller names
+ * must be right. */
 static int copy_tokenizer(job *j, const char *directory) {
   char path[PATH_MAX];
   choir_tokenizer *t = NULL;
   snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  int given, code = place_tokenizer(j, path, &given);
+  int given, code = place_tokenizer(j, path, &given), vocab = j->config.model.vocab_size;
   if (!given) return CHOIR_OK;
   if (!code) code = choir_tokenizer_load(path, &t);
-  if (code && j->options->tokenizer) return code;
-  if (code) {
-    unlink(path);
-    return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
-  }
-  if (choir_tokenizer_vocab_size(t) != j->config.model.vocab_size)
+  if (!code && choir_tokenizer_vocab_size(t) != vocab)
     code = ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has %d pieces, \"vocab_size\" is %d",
                     j->options->tokenizer ? j->options->tokenizer : j->options->from, choir_tokenizer_vocab_size(t),
-                    j->config.model.vocab_size);
+                    vocab);
   choir_tokenizer_free(t);
   j->result->tokenizer = !code;
-  return code;
+  if (!code || j->options->tokenizer) return code;
+  unlink(path);
+  return ch_notice("%s; the checkpoint has no tokenizer", choir_error_message()), CHOIR_OK;
 }
 
 static int write_all(job *j, const char *directory) {
@@ -225,6 +228,8 @@ static int write_all(job *j, const char *directory) {
 
 static int read_config(job *j, const char *name, json_t *root) {
   int code = ch_import_config(root, name, &j->config, &j->gate_scale, &j->kind);
+  const json_t *eos = json_object_get(root, "eos_token_id"), *first = json_array_get(eos, 0);
+  j->eos = json_is_integer(eos) ? json_integer_value(eos) : first ? json_integer_value(first) : -1;
   json_decref(root);
   return code;
 }
@@ -240,12 +245,21 @@ static int open_folder(job *j) {
   return choir_tensors_open(path, 0, &j->from);
 }
 
+/* As much of its name as a config has room for. */
+static void take_name(job *j) {
+  const char *name = json_string_value(json_object_get(j->gguf.keys, "general.name"));
+  size_t size = name ? strlen(name) : 0, room = sizeof j->config.model.name - 1;
+  if (size > room) size = ch_utf8_cut(name, room);
+  if (name) snprintf(j->config.model.name, room + 1, "%.*s", (int)size, name);
+}
+
 static int open_file(job *j) {
   json_t *root;
   CH_TRY(ch_gguf_open(j->options->from, &j->gguf));
   j->from = j->gguf.tensors;
   CH_TRY(ch_gguf_config(&j->gguf, j->options->from, &root));
-  return read_config(j, j->options->from, root);
+  CH_TRY(read_config(j, j->options->from, root));
+  return take_name(j), CHOIR_OK;
 }
 
 static int run(job *j) {

@@ -2,6 +2,7 @@
 #ifndef CH_EXPORT_IMPORT_H
 #define CH_EXPORT_IMPORT_H
 
+#include "base/buffer.h"
 #include "choir/config.h"
 #include "export/names.h"
 #include "file/json.h"
@@ -29,5 +30,13 @@ int choir_import(const choir_import_options *options, choir_import_result *resul
 /* Reads config.json as a config of choir; `name` starts every message. *gate_scale is a factor of the experts'
  * results. */
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
+
+/* tokenizer.json of Hugging Face's tokenizers, as the file of a SentencePiece model that has the same rule, added to
+ * *model. eos: number of the token that ends a text; -1: that of "</s>". CHOIR_ERROR_UNSUPPORTED names the field that
+ * SentencePiece has no counterpart of; CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
+int ch_import_tokenizer(const json_t *root, const char *name, int64_t eos, ch_buffer *model);
+
+/* The same from file to file. */
+int choir_tokenizer_import(const char *from, int64_t eos, const char *out);
 
 #endif

@@ -1,0 +1,26 @@
+/* Writes the file of a SentencePiece model, a protocol buffer. */
+#ifndef CH_EXPORT_SPM_WRITE_H
+#define CH_EXPORT_SPM_WRITE_H
+
+#include <stdint.h>
+
+#include "base/buffer.h"
+
+/* Its numbers of kinds of pieces, which are GGUF's too. */
+enum { CH_SPM_NORMAL = 1, CH_SPM_UNKNOWN, CH_SPM_CONTROL, CH_SPM_USER, CH_SPM_UNUSED, CH_SPM_BYTE };
+
+/* What a model file calls unknown, beginning, end and padding, in this order. */
+enum { CH_SPM_UNK, CH_SPM_BOS, CH_SPM_EOS, CH_SPM_PAD, CH_SPM_SPECIALS };
+typedef struct ch_spm_special {
+  int64_t id; /* -1: none */
+  const char *text;
+  size_t size;
+} ch_spm_special;
+
+/* Adds the next piece. */
+void ch_spm_put_piece(ch_buffer *model, const char *text, size_t size, float score, int kind);
+
+/* Adds the settings of BPE with bytes for what has no piece, behind all pieces. `prefix`: a space is put in front. */
+void ch_spm_put_settings(ch_buffer *model, int64_t pieces, const ch_spm_special special[CH_SPM_SPECIALS], int prefix);
+
+#endif
