@@ -210,13 +210,16 @@ static int step(loop_state *d, choir_train_event *e) {
   ch_run *run = d->run;
   const choir_train_config *c = &run->config.train;
   ch_step_result r;
-  double begin = ch_machine_seconds();
+  const ch_exec *x = &run->trainer.model->x;
+  double begin = ch_machine_seconds(), cpu = ch_machine_cpu_seconds();
   const ch_traffic before = ch_traffic_of(comm_of(run)); /* of evaluations and checkpoints, too */
   ch_watch_section(comm_of(run), "step", run->trainer.step + 1);
   CH_TRY(ch_run_step(run, &r));
   double seconds = ch_machine_seconds() - begin;
+  cpu = (ch_machine_cpu_seconds() - cpu) / (seconds * x->threads);
   const ch_rank_times ranks = ch_rank_times_since(comm_of(run), &before);
   *e = step_event(d, &r, seconds, &ranks);
+  e->cpu_share = x->host || ranks.ranks > 1 ? (double)NAN : cpu;
   write_step(d, &r, e, &ranks);
   tell(d, e);
   if (ch_trainer_is_due(&run->trainer, c->eval_every)) CH_TRY(evaluate(d, *e));
