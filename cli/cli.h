@@ -255,7 +255,7 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
 typedef struct cli_score_options {
   choir_run_options run;
   const char *requests, *task, *data, *split, *out, *routing;
-  int batch, chunk, batch_sequences, tokens, json;
+  int batch, slots, chunk, tokens, json;
   double capacity_factor;
 } cli_score_options;
 int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);

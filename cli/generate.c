@@ -11,7 +11,7 @@ static struct {
   cli_list stops;
   int64_t seed;
   double temperature, top_p;
-  int max_tokens, top_k, batch, chunk, json;
+  int max_tokens, top_k, slots, chunk, json;
 } o;
 
 /* The prompts, and how far they are printed. */
@@ -165,7 +165,7 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer, work *
                                     .top_p = o.top_p,
                                     .seed = (uint64_t)o.seed,
                                     .stops = stops,
-                                    .batch = o.batch,
+                                    .batch = o.slots,
                                     .chunk = o.chunk,
                                     .text = show_text,
                                     .done = sequence_done,
@@ -226,7 +226,7 @@ static const cli_option options[] = {
      "draw from the likeliest tokens that reach probability P together; 1: from all", 0},
     {"seed", "N", CLI_INT64, &o.seed, "0", "random seed for sampling", 0},
     {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "end a sequence before this text; \\n is a line end", 0},
-    {"batch", "B", CLI_INT, &o.batch, "8", "prompts at a time", 0},
+    {"slots", "N", CLI_INT, &o.slots, "8", "prompts at a time; nothing depends on it", 0},
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold",
      "threshold; adaptive, whose thresholds follow the text; or another that looks at no later token", 0},

@@ -143,7 +143,7 @@ static int show_progress(void *context, int64_t done, int64_t total) {
 
 static int score(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
   choir_score_result result;
-  choir_score_options options = {.batch = o->batch, .chunk = o->chunk, .progress = show_progress, .context = w};
+  choir_score_options options = {.batch = o->slots, .chunk = o->chunk, .progress = show_progress, .context = w};
   int status = 0;
   cli_progress_begin(&w->progress, stderr);
   int code = choir_score_requests(model, tokenizer, w->request, w->count, &options, &result);

@@ -31,7 +31,7 @@ static void print_result(const cli_score_options *o, const choir_task *task, con
   if (r->malformed)
     printf("  %s malformed rows left out; the first, %s\n", cli_grouped(r->malformed), cli_shown(r->first_malformed));
   if (!r->measure[0].labelled) printf("no labels: nothing to compare the predictions with\n");
-  for (int i = 0; i < r->measures && r->measure[0].labelled; i++) print_measure(&r->measure[i], i, o->batch_sequences);
+  for (int i = 0; i < r->measures && r->measure[0].labelled; i++) print_measure(&r->measure[i], i, o->batch);
   if (r->majority_label)
     printf("%-10s accuracy %6.2f %%  always '%s'\n", "majority", 100 * r->majority, cli_shown(r->majority_label));
   printf("%.1f texts/s", r->seconds > 0 ? (double)r->examples / r->seconds : 0);
@@ -52,7 +52,7 @@ static int print_json(const cli_score_options *o, const choir_task *task, const 
                 cli_json_real(r->majority), "threshold", measure_json(&r->measure[0]));
   if (r->measures > 1) {
     json_t *batch = measure_json(&r->measure[1]);
-    json_object_set_new(batch, "batch_sequences", json_integer(o->batch_sequences));
+    json_object_set_new(batch, "batch_sequences", json_integer(o->batch));
     json_object_set_new(root, "batch", batch);
   }
   return cli_json_print(root);
@@ -65,9 +65,9 @@ static int score(const cli_score_options *o, const choir_task *task, choir_model
   choir_task_options options = {.data = o->data,
                                 .split = o->split,
                                 .out = o->out,
-                                .batch_sequences = o->batch_sequences,
+                                .batch_sequences = o->batch,
                                 .capacity_factor = o->capacity_factor,
-                                .score = {.batch = o->batch, .chunk = o->chunk, .context = &progress}};
+                                .score = {.batch = o->slots, .chunk = o->chunk, .context = &progress}};
   options.score.progress = show_progress;
   cli_progress_begin(&progress, stderr);
   int code = choir_score_task(model, tokenizer, task, &options, &result);

@@ -19,7 +19,8 @@ typedef struct display {
   /* Sums over the steps of this process: */
   int64_t steps, sent_bytes, sent_messages;
   double seconds, waited;
-  choir_train_event evaluated; /* the last evaluation; its step is 0 before the first */
+  double shown_seconds, shown_cpu; /* of the steps since the last line; CPU time of a thread */
+  choir_train_event evaluated;     /* the last evaluation; its step is 0 before the first */
   char routing[CHOIR_NAME_BYTES];
 } display;
 
@@ -40,6 +41,15 @@ static const char *exchange(const choir_train_event *e, char *text, size_t size)
   return text;
 }
 
+/* ", machine busy: threads had 43 % of their time", or nothing where nobody else wants the cores. */
+static const char *busy(display *w, char *text, size_t size) {
+  double share = w->shown_cpu / w->shown_seconds;
+  text[0] = 0;
+  if (share < 0.75) snprintf(text, size, ", machine busy: threads had %.0f %% of their time", 100 * share);
+  w->shown_seconds = w->shown_cpu = 0;
+  return text;
+}
+
 static double seconds_left(const display *w, const choir_train_event *e) {
   double left = e->seconds_left;
   if (o.minutes > 0) left = fmin(left, 60 * o.minutes - (cli_seconds() - w->progress.started));
@@ -47,13 +57,13 @@ static double seconds_left(const display *w, const choir_train_event *e) {
 }
 
 static void show_step(display *w, const choir_train_event *e) {
-  char steps[24] = "", peak[48], sent[128];
+  char steps[24] = "", peak[48], sent[128], other[64];
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
-  cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s%s",
+  cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s%s%s",
                     (long long)e->step, steps, cli_duration(seconds_left(w, e)), e->loss, exp(e->loss),
                     cli_count(e->tokens_per_second), e->gflops, share(e, peak, sizeof peak),
-                    exchange(e, sent, sizeof sent));
+                    exchange(e, sent, sizeof sent), busy(w, other, sizeof other));
 }
 
 static void show_losses(const choir_train_event *e) {
@@ -103,6 +113,8 @@ static int on_event(void *context, const choir_train_event *e) {
     w->sent_messages += e->sent_messages;
     w->seconds += e->seconds;
     w->waited += e->waited;
+    w->shown_seconds += e->seconds;
+    w->shown_cpu += e->seconds * e->cpu_share;
     show_step(w, e);
   } else if (e->kind == CHOIR_EVENT_WAITING) {
     show_waiting(w, e);

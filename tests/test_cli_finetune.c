@@ -35,8 +35,8 @@ static void learns(void **state) {
   assert_true(json_at(json_object_get(root, "threshold"), "correct") == 60);
   json_decref(root);
   program_must(
-      "choir score run --task mine.json --data set --batch 1 --chunk 7 --out a.tsv >text;"
-      "choir score run --task mine.json --data set --batch 9 --threads 2 --out b.tsv >text; cmp a.tsv b.tsv");
+      "choir score run --task mine.json --data set --slots 1 --chunk 7 --out a.tsv >text;"
+      "choir score run --task mine.json --data set --slots 9 --threads 2 --out b.tsv >text; cmp a.tsv b.tsv");
   program_must("tail -n 1 run/metrics.jsonl; ls run/checkpoints"); /* 4 evaluations of an epoch each behind the best */
   char last[32];
   snprintf(last, sizeof last, "\"step\":%d,", best + 4 * 26);

@@ -75,11 +75,11 @@ static void many_prompts(void **state) {
   program_must("choir generate run --prompts p.txt --max-tokens 30 --json 2>/dev/null >one");
   program_must("choir generate run --prompts p.jsonl --max-tokens 30 --json 2>/dev/null >two; cmp one two");
   program_must("choir generate run --prompts - <p.txt --max-tokens 30 --json 2>/dev/null >two; cmp one two");
-  for (int batch = 1; batch < 5; batch++)
+  for (int slots = 1; slots < 5; slots++)
     program_must(
-        "choir generate run --prompts p.txt --max-tokens 30 --json --batch %d --chunk %d --threads %d "
+        "choir generate run --prompts p.txt --max-tokens 30 --json --slots %d --chunk %d --threads %d "
         "2>/dev/null >two; cmp one two",
-        batch, 9 - 2 * batch, batch);
+        slots, 9 - 2 * slots, slots);
   program_must("cat one");
   assert_int_equal(read_rows(rows, 4), 4);
   assert_string_equal(text_of(rows[2], "prompt"), "re");
@@ -142,7 +142,7 @@ static void refusals(void **state) {
   program_refuses(1, "did you mean 'threshold'", "choir generate run --prompt a --routing treshold");
   program_refuses(1, "together at most", "choir generate run --prompt a --max-tokens 2000000000");
   program_refuses(1, "caches of keys and values",
-                  "yes a | head -1000 >many; choir generate run --prompts many --batch "
+                  "yes a | head -1000 >many; choir generate run --prompts many --slots "
                   "1000 --max-tokens 60000000");
   program_must("choir init config.json --vocab-size 320 --out bare");
   program_refuses(1, "tokenizer.model", "choir generate bare --prompt a");

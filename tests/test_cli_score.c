@@ -46,8 +46,8 @@ static void requests(void **state) {
   assert_int_equal(json_integer_value(json_array_get(json_object_get(d, "token_ids"), 1)), 7);
   json_decref(a), json_decref(b), json_decref(c), json_decref(d);
   program_must(
-      "choir score run --requests requests.jsonl --batch 1 --chunk 1 --threads 1 >one 2>/dev/null;"
-      "choir score run --requests - --batch 3 --threads 2 <requests.jsonl >two 2>/dev/null; cmp one two");
+      "choir score run --requests requests.jsonl --slots 1 --chunk 1 --threads 1 >one 2>/dev/null;"
+      "choir score run --requests - --slots 3 --threads 2 <requests.jsonl >two 2>/dev/null; cmp one two");
 }
 
 /* Generate writes what is greedy: a token, whose text is that token again. */
@@ -76,12 +76,12 @@ static void tasks(void **state) {
   json_decref(root);
   program_must(
       "head -n 1 p.tsv | grep -qx 'index\tprediction'; test $(wc -l <p.tsv) = 19;"
-      "choir score run --task mine.json --data set --batch 2 --out q.tsv >text 2>/dev/null; cmp p.tsv q.tsv;"
+      "choir score run --task mine.json --data set --slots 2 --out q.tsv >text 2>/dev/null; cmp p.tsv q.tsv;"
       "grep -q 'each text by itself' text; grep -q \"majority .*50.00\" text; grep -q '32 texts' text;"
       "choir score run --task mine.json --data set --split test --out q.jsonl >text 2>/dev/null;"
       "grep -q 'no labels' text; head -n 1 q.jsonl | grep -q '{\"idx\": 0, \"label\": \"'");
   program_must(/* a batch larger than the set is not filled up with padding */
-               "for B in 18 100000000; do choir score run --task mine.json --data set --batch-sequences $B 2>/dev/null "
+               "for B in 18 100000000; do choir score run --task mine.json --data set --batch $B 2>/dev/null "
                "| "
                "sed -n 's/^\\(batch  *accuracy.*\\)depends.*/\\1/p' >by$B; done; test -s by18 && cmp by18 by100000000");
 }

@@ -130,6 +130,15 @@ static void a_text_by_bytes(void **state) {
   assert_non_null(strstr(program_output, ", by gzip "));
 }
 
+/* Two threads on one CPU have half of their time at most. */
+static void a_busy_machine(void **state) {
+  (void)state;
+  program_must(
+      "one=$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//'); taskset -pc $one $$ >taskset; choir train --config "
+      "config.json --data data --out busy --threads 2 --set steps=3");
+  assert_non_null(strstr(program_output, ", machine busy: threads had "));
+}
+
 static void replaced_bytes(void **state) {
   (void)state;
   FILE *file = fopen("latin", "w");
@@ -236,12 +245,19 @@ static void backends(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(train_and_look),          cmocka_unit_test(without_expert_copies),
-      cmocka_unit_test(without_held_out),        cmocka_unit_test(closed_pipe),
-      cmocka_unit_test(weights_not_finite),      cmocka_unit_test(a_text_by_bytes),
-      cmocka_unit_test(replaced_bytes),          cmocka_unit_test(report),
-      cmocka_unit_test(report_on_odd_metrics),   cmocka_unit_test(from_a_checkpoint),
-      cmocka_unit_test(names_that_are_not_utf8), cmocka_unit_test(backends),
+      cmocka_unit_test(train_and_look),
+      cmocka_unit_test(without_expert_copies),
+      cmocka_unit_test(without_held_out),
+      cmocka_unit_test(closed_pipe),
+      cmocka_unit_test(weights_not_finite),
+      cmocka_unit_test(a_text_by_bytes),
+      cmocka_unit_test(a_busy_machine),
+      cmocka_unit_test(replaced_bytes),
+      cmocka_unit_test(report),
+      cmocka_unit_test(report_on_odd_metrics),
+      cmocka_unit_test(from_a_checkpoint),
+      cmocka_unit_test(names_that_are_not_utf8),
+      cmocka_unit_test(backends),
   };
   return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
 }

@@ -23,7 +23,7 @@ static const reading readings[] = {
      "choir plan evil.json --vocab-size 320 --ranks 1 --cluster cluster.json --out page.html", "page.html", 0},
     {"cluster.json", "evil.json",
      "choir plan config.json --vocab-size 320 --ranks 1 --cluster evil.json --out page.html", "page.html", 0},
-    {"task.json", "evil.json", "choir score run --task evil.json --data set --batch-sequences 0", NULL, 0},
+    {"task.json", "evil.json", "choir score run --task evil.json --data set --batch 0", NULL, 0},
     {"task.json", "evil.json",
      "rm -rf new; choir finetune --from run --task evil.json --data set --out new --set steps=1", NULL, 0},
     {"request.json", "evil.json", "choir score run --requests evil.json --tokens", NULL, 0},

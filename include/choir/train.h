@@ -44,6 +44,8 @@ typedef struct choir_train_event {
   int64_t sent_bytes, sent_messages; /* of this one */
   double waited;                     /* seconds of the step in which this one was in exchanges */
   double unigram_loss;               /* EVAL: of token frequencies, on the same tokens */
+  double cpu_share; /* STEP: CPU time that the threads had, of the step's; far below 1 on a machine that is busy with
+                       other work; NaN of several ranks and where a device computes */
 } choir_train_event;
 
 typedef struct choir_train_options {

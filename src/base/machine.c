@@ -86,8 +86,12 @@ int ch_machine_cpus(void) {
   return n > 0 ? (int)n : 1;
 }
 
-double ch_machine_seconds(void) {
+static double seconds_of(clockid_t clock) {
   struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+double ch_machine_seconds(void) { return seconds_of(CLOCK_MONOTONIC); }
+
+double ch_machine_cpu_seconds(void) { return seconds_of(CLOCK_PROCESS_CPUTIME_ID); }

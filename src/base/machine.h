@@ -38,5 +38,7 @@ size_t ch_machine_available_memory_at(const char *root);
 
 /* Seconds on a clock that only goes forward. */
 double ch_machine_seconds(void);
+/* CPU time of all threads of this process so far. */
+double ch_machine_cpu_seconds(void);
 
 #endif
