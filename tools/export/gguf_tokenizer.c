@@ -2,8 +2,8 @@
 #include <endian.h>
 #include <string.h>
 
-#include "base/error.h"
 #include "base/buffer.h"
+#include "base/error.h"
 #include "export/gguf_read.h"
 #include "export/spm_write.h"
 
