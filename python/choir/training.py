@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+import math
 import os
 import sys
 import time
@@ -41,15 +43,22 @@ class Line:
                 f"{where}  held-out loss {event['loss']:.4f}, {event['bits_per_byte']:.3f} bits per byte", "\n"
             )
         elif kind in ("notice", "waiting"):
-            self._print(event["text"] or "", "\n")
+            self._print((event["text"] or "").rstrip("\n"), "\n")
 
     def _print(self, text: str, end: str) -> None:
         before = "\r" if self._follows else ""
         print(f"{before}{text:<79}" if self._follows else text, end=end, file=sys.stderr, flush=True)
 
 
-def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> None:
+class _TimeIsUp(Exception):
+    """Ends a run as an exception of `progress` does."""
+
+
+def _run(kind: str, progress: Progress, minutes: float, fields: dict[str, Any], **run: Any) -> None:
     """choir_train or choir_finetune: the function's options, and those of every run."""
+    if not minutes >= 0:
+        raise native.ArgumentError(f"minutes is {minutes}; must be a number of minutes, or 0 for no limit")
+    end = time.monotonic() + 60 * minutes if minutes else math.inf
     options = native.options(f"{kind}_options", **fields)
     native.fill(options, options.run, run)
     told = Line() if progress is True else progress or (lambda event: None)
@@ -59,8 +68,10 @@ def _run(kind: str, progress: Progress, fields: dict[str, Any], **run: Any) -> N
         if "measures" in made:
             made["measure"] = [native.record(given.measure[i]) for i in range(made.pop("measures"))]
         told(made)
+        if time.monotonic() >= end:
+            raise _TimeIsUp
 
-    with Guard() as guard:
+    with contextlib.suppress(_TimeIsUp), Guard() as guard:
         guard.on(options, "event", event)
         native.check(getattr(lib, kind)(options))
 
@@ -83,6 +94,7 @@ def train(
     compute: Optional[str] = None,
     backend: Optional[str] = None,
     emulate_bf16: bool = False,
+    minutes: float = 0,
     disk_minutes: float = 60,
     **fields: Any,
 ) -> dict[str, Any]:
@@ -94,9 +106,9 @@ def train(
     dictionary (event["kind"] is "step", "eval", ...; the fields are those of choir_train_event), and may raise to end
     the run.
 
-    Ctrl-C, or what `progress` raises, ends the run behind the step, which is saved; resume=True goes on. Returns the
-    last evaluation as metrics.jsonl has it. Errors are those of the files; NumericError: a loss that is not
-    finite."""
+    Ctrl-C, what `progress` raises, or the end of `minutes` ends the run behind the step, which is saved;
+    resume=True goes on. Returns the last evaluation as metrics.jsonl has it. Errors are those of the files;
+    NumericError: a loss that is not finite."""
     if config is None and (fields or not resume):
         config = os.path.join(out, "config.json") if resume else Config()
     if config is not None:
@@ -110,7 +122,14 @@ def train(
         "disk_minutes": disk_minutes,
     }
     _run(
-        "choir_train", progress, given, threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16
+        "choir_train",
+        progress,
+        minutes,
+        given,
+        threads=threads,
+        compute=compute,
+        backend=backend,
+        emulate_bf16=emulate_bf16,
     )
     return [line for line in runs.lines(out) if line.get("event") == "eval"][-1]
 
@@ -130,6 +149,7 @@ def finetune(
     threads: int = 0,
     backend: Optional[str] = None,
     emulate_bf16: bool = False,
+    minutes: float = 0,
     **fields: Any,
 ) -> dict[str, Any]:
     """Trains a checkpoint or run `start` on the labelled set of a task, and measures it on the dev set;
@@ -156,7 +176,9 @@ def finetune(
         if task is not None and not resume:
             native.check(lib.choir_task_load(native.text(task), loaded))
             given["task"] = loaded[0]
-        _run("choir_finetune", progress, given, threads=threads, backend=backend, emulate_bf16=emulate_bf16)
+        _run(
+            "choir_finetune", progress, minutes, given, threads=threads, backend=backend, emulate_bf16=emulate_bf16
+        )
     finally:
         lib.choir_task_free(loaded[0])
     with open(os.path.join(out, "result.json"), encoding="utf-8") as file:

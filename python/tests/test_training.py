@@ -110,6 +110,14 @@ class Runs(unittest.TestCase):
         choir.train(out=out, resume=True)
         self.assertEqual(weights(out), weights(self.programs))
 
+    def test_minutes(self):
+        out = self.at / "brief"
+        found = choir.train(config=self.config, data=self.at / "data", out=out, steps=100000, minutes=0.01)
+        self.assertEqual(found["step"], int(newest(out).name))
+        self.assertLess(found["step"], 100000)
+        with self.assertRaises(choir.ArgumentError):
+            choir.train(out=out, resume=True, minutes=-1)
+
     def test_ctrl_c_without_a_callback(self):
         out = self.at / "long"
         threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
@@ -121,7 +129,7 @@ class Runs(unittest.TestCase):
     def test_a_line_of_progress(self):
         with redirect_stderr(io.StringIO()) as told:
             choir.train(config=self.config, data=self.at / "data", out=self.at / "line", progress=True, steps=5)
-        self.assertRegex(told.getvalue(), r"^step 5 of 5  held-out loss \d\.\d+, \d\.\d+ bits per byte\n$")
+        self.assertRegex(told.getvalue(), r"^(this machine .+\n)?step 5 of 5  held-out loss \d\.\d+, \d\.\d+ bits per byte\n$")
 
     def test_refused(self):
         for kind, call in (
@@ -169,6 +177,7 @@ class Runs(unittest.TestCase):
         best = max(e["measure"][0]["accuracy"] for e in events if e["kind"] == "eval")
         self.assertEqual(found["own"]["accuracy"], best)
         self.assertEqual(choir.finetune(out=self.at / "tuned", resume=True), found)
+        self.assertLess(choir.finetune(out=self.at / "hurried", **given, steps=100000, minutes=0.01)["step"], 100000)
 
 
 class Pages(unittest.TestCase):
