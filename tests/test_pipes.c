@@ -1,7 +1,7 @@
 /* "-" and pipes where files are wanted, and what is said about them; words that are wrong are refused before any work.
  */
 #include "npy/npy.h"
-#include "program.h"
+#include "page.h"
 
 static void write_scores(const char *path) {
   float score[64 * 4];
@@ -110,11 +110,13 @@ static void compares_runs(void **state) {
   program_must(
       "for cap in 2 3; do choir train --config config.json --data data --out cap$cap --set steps=6 --set "
       "router.name=capped_expert_choice --set router.cap=$cap; done; choir report cap2 cap3 --out both.html");
-  program_must(
-      "grep -q '<td>model.router.cap<td class=n>2<td class=n>3' both.html && ! grep -q 'train.rate' both.html "
-      "&& grep -q 'Held-out loss, causal' both.html");
+  json_t *runs = page_data("both.html"), *second = json_array_get(json_object_get(runs, "runs"), 1);
+  assert_string_equal(json_string_value(json_object_get(second, "name")), "cap3");
+  json_decref(runs);
+  PAGE_SHOWS("both.html", "", "<td>model.router.cap</td><td class=\"n\">2</td><td class=\"n\">3", "!train.rate",
+             "Held-out loss, causal");
   program_refuses(2, "--out FILE.html is missing", "choir report cap2 cap3");
-  program_refuses(1, "17 runs; a comparison takes 2 to 16",
+  program_refuses(1, "17 runs; a report is about 1 to 16",
                   "choir report --out x.html cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 cap2 "
                   "cap2 cap2 cap2");
   program_must("choir report cap2 --out - 2>told | grep -q '</html>' && grep -q 'standard output' told");
