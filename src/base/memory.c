@@ -82,7 +82,7 @@ void ch_stage_copy(void *to, const void *from, size_t bytes) {
     target->put(CH_AS_DEV(void, to), from, bytes);
   else if (source)
     source->get(to, CH_AS_DEV(const void, from), bytes);
-  else
+  else if (bytes) /* without any, either may be NULL */
     memcpy(to, from, bytes);
 }
 
