@@ -64,6 +64,7 @@ void cli_be_silent(void) {
   if (!freopen("/dev/null", "w", stdout)) fclose(stdout);
 }
 
+static void say(const char *format, va_list args) __attribute__((format(printf, 1, 0)));
 static void say(const char *format, va_list args) {
   char text[sizeof said];
   vsnprintf(text, sizeof text, format, args);

@@ -131,15 +131,14 @@ static inline int program_same(const char *a, const char *b) {
 
 /* Whether two runs ended with the same bytes at `step`: log, weights, state. */
 static inline int program_same_runs(const char *a, const char *b, int step) {
-  static const char *const files[] = {"metrics.jsonl", "checkpoints/%08d/model.safetensors",
-                                      "checkpoints/%08d/state.safetensors", "checkpoints/%08d/config.json",
-                                      "checkpoints/%08d/tokenizer.model"};
-  char name[128], path_a[256], path_b[256];
-  int same = 1;
+  static const char *const files[] = {"model.safetensors", "state.safetensors", "config.json", "tokenizer.model"};
+  char path_a[256], path_b[256];
+  snprintf(path_a, sizeof path_a, "%s/metrics.jsonl", a);
+  snprintf(path_b, sizeof path_b, "%s/metrics.jsonl", b);
+  int same = program_same(path_a, path_b);
   for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-    snprintf(name, sizeof name, files[i], step);
-    snprintf(path_a, sizeof path_a, "%s/%s", a, name);
-    snprintf(path_b, sizeof path_b, "%s/%s", b, name);
+    snprintf(path_a, sizeof path_a, "%s/checkpoints/%08d/%s", a, step, files[i]);
+    snprintf(path_b, sizeof path_b, "%s/checkpoints/%08d/%s", b, step, files[i]);
     same &= program_same(path_a, path_b);
   }
   return same;

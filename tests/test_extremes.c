@@ -143,7 +143,7 @@ static void nothing_but_padding(void **state) {
     for (int i = 0; i < E * D * H; i++) sum += fabs(a.g_w1[i]) + fabs(a.g_w2[i]);
     if (!(sum == 0)) fail_msg("%s: %g came out of padding", *names, sum);
     if (stats.tokens || stats.assignments || !isfinite(stats.gate_mass))
-      fail_msg("%s: %d tokens, gate mass %g", *names, stats.tokens, stats.gate_mass);
+      fail_msg("%s: %lld tokens, gate mass %g", *names, (long long)stats.tokens, stats.gate_mass);
     choir_route_stats_free(&stats);
   }
 }

@@ -289,15 +289,16 @@ static void second_run(void **state) {
  * by every verb alike; whoever wants to look at it can. */
 static void values_not_finite(void **state) {
   (void)state;
-  static const char *const verbs[] = {"generate %s --prompt ka --max-tokens 2", "eval %s --data data --sequences 2",
-                                      "stats %s --text corpus.txt --tokens 64", "probe %s --batch 2 --length 8",
-                                      "forward %s tokens.npy"};
+  static const char *const verbs[][2] = {{"generate", "--prompt ka --max-tokens 2"},
+                                         {"eval", "--data data --sequences 2"},
+                                         {"stats", "--text corpus.txt --tokens 64"},
+                                         {"probe", "--batch 2 --length 8"},
+                                         {"forward", "tokens.npy"}};
   for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
-    char command[128];
-    snprintf(command, sizeof command, verbs[i], "endless");
-    program_refuses(1, "tensor 'layers.1.moe.thresholds': element 2 is -inf", "choir %s", command);
-    snprintf(command, sizeof command, verbs[i], "expert");
-    program_refuses(1, "tensor 'layers.1.moe.experts.w2': element 8191 is nan", "choir %s", command);
+    program_refuses(1, "tensor 'layers.1.moe.thresholds': element 2 is -inf", "choir %s endless %s", verbs[i][0],
+                    verbs[i][1]);
+    program_refuses(1, "tensor 'layers.1.moe.experts.w2': element 8191 is nan", "choir %s expert %s", verbs[i][0],
+                    verbs[i][1]);
   }
   program_must("choir generate endless --prompt ka --max-tokens 2 --unchecked");
 }

@@ -1,5 +1,6 @@
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,12 +43,16 @@ typedef struct trainer {
 } trainer;
 
 /* Tells the caller, at most every quarter of a second. */
-static void report(trainer *t, const char *format, double value) {
+static void report(trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void report(trainer *t, const char *format, ...) {
   double now = ch_machine_seconds();
   if (!t->o->progress || now - t->reported < 0.25) return;
   char line[128];
   t->reported = now;
-  ch_format(line, sizeof line, format, value);
+  va_list args;
+  va_start(args, format);
+  ch_vformat(line, sizeof line, format, args);
+  va_end(args);
   t->stopped |= t->o->progress(t->o->context, line) != 0;
 }
 

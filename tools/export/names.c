@@ -67,10 +67,13 @@ int ch_export_is_interleaved(ch_kind kind, ch_export_format format) {
 void ch_export_name(ch_kind kind, ch_export_format format, const ch_export_row *row, int layer, int expert,
                     char out[128]) {
   const char *name = row->there[format];
-  char inside[96];
+  char inside[96], number[16];
   for (size_t i = 0; i < sizeof own / sizeof *own; i++)
     if (own[i].kind == kind && own[i].format == format && !strcmp(own[i].from, row->from)) name = own[i].there;
-  snprintf(inside, sizeof inside, name, expert); /* of the tables: "%d" or nothing */
+  const char *place = strstr(name, "%d"); /* of the expert, or nowhere */
+  snprintf(number, sizeof number, "%d", expert);
+  snprintf(inside, sizeof inside, "%.*s%s%s", place ? (int)(place - name) : 0, name, place ? number : "",
+           place ? place + 2 : name);
   if (layer < 0)
     snprintf(out, 128, "%s", inside);
   else
