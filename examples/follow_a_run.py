@@ -49,8 +49,6 @@ def wandb(out):
 
 if __name__ == "__main__":
     which, config, data, out = sys.argv[1:]
-    print(
-        choir.train(
-            config=config, data=data, out=out, progress={"tensorboard": tensorboard, "wandb": wandb}[which](out)
-        )
-    )
+    progress = {"tensorboard": tensorboard, "wandb": wandb}[which](out)
+    last = choir.train(config=config, data=data, out=out, progress=progress)
+    print(f"step {last['step']}: held-out loss {last['loss']:.4f}, {last['bits_per_byte']:.3f} bits per byte")
