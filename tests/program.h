@@ -75,10 +75,10 @@ static inline int program_run(const char *format, ...) {
   return status;
 }
 
-/* Success is expected. */
+/* Success is expected, of every command of a list. */
 #define program_must(...)                                                                    \
   do {                                                                                       \
-    int status_ = program_run(__VA_ARGS__);                                                  \
+    int status_ = program_run("set -e; " __VA_ARGS__);                                       \
     if (status_) fail_msg("status %d of: %s\n%s", status_, program_command, program_output); \
   } while (0)
 
