@@ -105,6 +105,25 @@ static inline double json_at(const json_t *root, const char *key) {
   return json_number_value(value);
 }
 
+/* Every loss that a run has written, `most` at most. */
+static inline int program_losses(const char *run, double *loss, int most) {
+  char path[64], line[4096];
+  int count = 0;
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  while (fgets(line, sizeof line, file)) {
+    json_t *event = json_loads(line, 0, NULL);
+    if (json_object_get(event, "loss")) {
+      assert_true(count < most);
+      loss[count++] = json_at(event, "loss");
+    }
+    json_decref(event);
+  }
+  fclose(file);
+  return count;
+}
+
 /* A file system in memory at `path`, with a size ("2m") or NULL, that only this process and its children see: call it
  * in a forked child. Needs the right to mount, as root or in a name space of users; 0: it is there. */
 static inline int program_mount(const char *path, const char *size) {

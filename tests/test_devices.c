@@ -21,25 +21,6 @@ static const char *options_of(const char *router) {
   return "";
 }
 
-/* Every loss that a run has written. */
-static int read_losses(const char *run, double *loss) {
-  char path[64], line[4096];
-  int count = 0;
-  snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-  FILE *file = fopen(path, "r");
-  assert_non_null(file);
-  while (fgets(line, sizeof line, file)) {
-    json_t *event = json_loads(line, 0, NULL);
-    if (json_object_get(event, "loss")) {
-      assert_true(count < LINES);
-      loss[count++] = json_at(event, "loss");
-    }
-    json_decref(event);
-  }
-  fclose(file);
-  return count;
-}
-
 static void train(const char *router, const char *backend, const char *out, const char *more) {
   program_must("choir train --config config.json --data data --out %s --backend %s --set router.name=%s %s " SHORT "%s",
                out, backend, router, options_of(router), more);
@@ -54,8 +35,8 @@ static void trains_as_the_cpu_does(void **state) {
     train(names[i], "cpu", "cpu", "");
     train(names[i], device(), "one", "");
     train(names[i], device(), "two", "");
-    int count = read_losses("cpu", want);
-    assert_int_equal(read_losses("one", got), count);
+    int count = program_losses("cpu", want, LINES);
+    assert_int_equal(program_losses("one", got, LINES), count);
     assert_true(count >= STEPS + 2);
     for (int at = 0; at < count; at++)
       if (!(fabs(got[at] - want[at]) <= 1e-5))

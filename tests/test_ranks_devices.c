@@ -42,29 +42,12 @@ static void host_follows_no_device_pointer(void **state) {
   forked_means = CH_COMM_MEANS;
 }
 
-/* Every loss that a run has written. */
-static int read_losses(const char *run, double *loss) {
-  char path[64], line[4096];
-  int count = 0;
-  snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-  FILE *file = fopen(path, "r");
-  assert_non_null(file);
-  while (fgets(line, sizeof line, file)) {
-    json_t *event = json_loads(line, 0, NULL);
-    const json_t *value = json_object_get(event, "loss");
-    if (value && count < LINES) loss[count++] = json_number_value(value);
-    json_decref(event);
-  }
-  fclose(file);
-  return count;
-}
-
 /* `many` learns what `one` learns. */
 static void same_losses(const char *what) {
   double want[LINES], got[LINES];
-  int count = read_losses("one", want);
+  int count = program_losses("one", want, LINES);
   assert_true(count >= STEPS + 2);
-  assert_int_equal(read_losses("many", got), count);
+  assert_int_equal(program_losses("many", got, LINES), count);
   for (int at = 0; at < count; at++)
     if (!(fabs(got[at] - want[at]) <= 1e-5))
       fail_msg("%s: loss %d is %.8f, of one process %.8f", what, at, got[at], want[at]);
