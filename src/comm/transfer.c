@@ -22,7 +22,7 @@ static void stage(const ch_comm *comm, ch_transfer *t) {
   const ch_memory *memory;
   ch_bytes last = {0}; /* what goes to all is copied once */
   int place = 0;
-  while (place < CH_TRANSFERS - 1 && arriving[place].taken) place++;
+  while (arriving[place].taken) place++; /* there are never more than CH_TRANSFERS */
   ch_bytes *span = arriving[place].span;
   for (int r = 0; r < comm->size; r++) {
     ch_bytes *from = &t->send[r], *to = &t->receive[r];
