@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "file/json.h"
 
 void choir_route_stats_free(choir_route_stats *s) {

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/at_owners.h"
-#include "moe/slots.h"
+#include "moe/dispatch.h"
+#include "moe/route.h"
 #include "plan/dense.h"
 
 static const char *const names[] = {
