@@ -135,6 +135,11 @@ int ch_temporary_holds(const char *path) {
   return 0;
 }
 
+const char *ch_path_in(char *path, const char *directory, const char *name) {
+  snprintf(path, CH_PATH_BYTES, "%s/%s", directory, name);
+  return path;
+}
+
 void ch_path_parent(const char *path, char *parent, size_t size) {
   snprintf(parent, size, "%s", path);
   char *slash = strrchr(parent, '/');

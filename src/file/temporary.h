@@ -28,6 +28,11 @@ void ch_temporary_clean(const char *directory);
 /* The path is of something inside such a directory. */
 int ch_temporary_holds(const char *path);
 
+/* "DIRECTORY/NAME", good until the block ends that asks for it. */
+enum { CH_PATH_BYTES = 4096 + 64 };
+#define CH_IN(directory, name) ch_path_in((char[CH_PATH_BYTES]){0}, directory, name)
+const char *ch_path_in(char *path, const char *directory, const char *name);
+
 /* The directory that holds `path`; "." for a bare name. */
 void ch_path_parent(const char *path, char *parent, size_t size);
 

@@ -1,5 +1,4 @@
 /* The reading of a task's description: every refusal names the file, the key and the value. */
-#include <stdio.h>
 #include <string.h>
 
 #include "file/json.h"

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/format.h"
-#include "file/file.h"
 
 int ch_lines_next(ch_lines *lines, ch_value *line) {
   static const char mark[] = "\xEF\xBB\xBF";

@@ -1,5 +1,4 @@
 /* choir_score_task: a task's set from its file to its measures. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,7 +1,6 @@
 /* Tab-separated values as GLUE has them: a tab ends a value, a line ends a row, and a quotation mark is a character
  * like any other. The first line is a header where it names the task's columns; where it does not, columns that the
  * task knows by number are taken by that. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"

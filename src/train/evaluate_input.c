@@ -1,5 +1,4 @@
 /* The public evaluation of a model on built data or on a text. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"

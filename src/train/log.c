@@ -12,8 +12,6 @@
 
 #include "base/error.h"
 #include "base/machine.h"
-#include "file/dir.h"
-#include "file/file.h"
 #include "file/temporary.h"
 
 /* The end of the last whole line; 0: there is none, or it cannot be read. */
