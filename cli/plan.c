@@ -161,22 +161,13 @@ static const cli_option options[] = {
     {"out", "FILE.html", CLI_OUTPUT, &o.out, NULL, "write the plan as a page, too", 0},
     {0}};
 
-const cli_verb cli_plan = {
-    "plan",
-    "CONFIG|CHECKPOINT|RUN",
-    1,
-    1,
-    "estimate what training on a cluster would take, layout by layout",
-    "A layout shares a model over R x E x H ranks: R copies of the experts, E groups that share the experts of a copy, "
-    "and H parts of the hidden width of an expert. For each the memory of a rank by purpose, the time of a step by "
-    "part, "
-    "bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the layouts that "
-    "cannot "
-    "be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those marked s; told "
-    "nothing, it takes the one marked *.\n\n"
-    "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, rates "
-    "are "
-    "the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json --set "
-    "batch_sequences=64",
-    options,
-    run};
+CLI_VERB(plan, "plan", "CONFIG|CHECKPOINT|RUN", 1, 1,
+         "estimate what training on a cluster would take, layout by layout",
+         "A layout shares a model over R x E x H ranks: R copies of the experts, E groups that share the experts of a "
+         "copy, and H parts of the hidden width of an expert. For each the memory of a rank by purpose, the time of a "
+         "step by part, bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the "
+         "layouts that cannot be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those "
+         "marked s; told nothing, it takes the one marked *.\n\n"
+         "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, "
+         "rates are the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json "
+         "--set batch_sequences=64");

@@ -52,7 +52,7 @@ static const ch_bench_case own_cases[] = {
 };
 static const ch_bench_case *const tables[] = {own_cases, ch_bench_op_cases};
 
-const char *const *ch_bench_names(void) {
+static const char *const *all_names(void) {
   static const char *names[CH_BENCH_CASES + 1];
   int count = 0;
   for (int t = 0; t < 2; t++)
@@ -66,8 +66,7 @@ static const ch_bench_case *find(const char *name) {
       if (!strcmp(c->name, name)) return c;
   char nearest[128], list[256];
   ch_error(CHOIR_ERROR_ARGUMENT, "there is no bench case '%s'%s (cases: %s)", name,
-           ch_did_you_mean(nearest, sizeof nearest, name, ch_bench_names()),
-           ch_word_list(list, sizeof list, ch_bench_names()));
+           ch_did_you_mean(nearest, sizeof nearest, name, all_names()), ch_word_list(list, sizeof list, all_names()));
   return NULL;
 }
 
@@ -218,6 +217,12 @@ int ch_bench_against_reference(ch_bench *b) {
   int code = ch_bench_time_work(b, b->which->make, &r);
   ch_exec_free(&r.x);
   return code ? code : compare(b);
+}
+
+int ch_bench_known(const char *problem) {
+  char name[CH_BENCH_TEXT];
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(problem, " \t\n"), problem);
+  return find(name) ? CHOIR_OK : CHOIR_ERROR_ARGUMENT;
 }
 
 int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result) {
