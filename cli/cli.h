@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/buffer.h"
 #include "choir/choir.h"
 #include "pages/inspect.h"
 
@@ -102,7 +103,7 @@ int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several;
 /* files.c: what inputs name. Zeros begin an empty list. */
 typedef struct cli_files {
   const char **names; /* runs that end in NULL */
-  size_t count, capacity;
+  ch_buffer list;     /* of which they are made */
 } cli_files;
 /* A file, or the files below a directory whose names match `pattern` (NULL: all), in the order of their names; an exit
  * status. */
@@ -144,8 +145,8 @@ void cli_json_watch(void);            /* from now on an object that lacks someth
 int cli_json_print(json_t *object);   /* to standard output, and releases it */
 int cli_json_line(json_t *object);    /* the same on one line */
 json_t *cli_json_real(double number); /* null where JSON has no such number */
-json_t *cli_json_stats(const choir_route_stats *stats);  /* NULL: no memory */
-json_t *cli_json_layers(const choir_model *model);       /* statistics of every MoE layer; NULL: the library's error */
+json_t *cli_json_stats(const choir_route_stats *stats); /* NULL: no memory */
+json_t *cli_json_layers(const choir_model *model);      /* statistics of every MoE layer; NULL: the library's error */
 void cli_print_certificate(const choir_certificate *certificate); /* one line, where a solver assigned */
 void cli_print_histogram(const choir_route_stats *stats);         /* tokens held by 0, 1, ... experts */
 void cli_print_load(const choir_route_stats *stats);
@@ -182,6 +183,8 @@ int cli_pipes_end(int status);            /* writes what goes to standard output
 char *cli_read_file(const char *path,
                     size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
 size_t cli_byte_order_mark(const char *text, size_t size); /* its bytes at the beginning: 3 or 0 */
+/* The next line of a text, without its end, NULL behind the last; *at moves on. */
+const char *cli_line(const char **at, const char *end, size_t *size);
 /* The object of a line of JSON lines; NULL and 0 where the line is empty, NULL and an exit status where it is none. */
 int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */

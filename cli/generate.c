@@ -55,16 +55,12 @@ static int add_json(work *w, int64_t number, const char *line, size_t size) {
 
 /* One prompt a line. A file whose first line starts with { holds JSON. */
 static int add_lines(work *w, const char *text, size_t size) {
-  const char *end = text + size, *next;
-  text += cli_byte_order_mark(text, size);
-  int json = text < end && *text == '{', status = 0;
-  for (int64_t number = 1; text < end && !status; text = next, number++) {
-    const char *line_end = memchr(text, '\n', (size_t)(end - text));
-    if (!line_end) line_end = end;
-    next = line_end + (line_end < end);
-    if (line_end > text && line_end[-1] == '\r') line_end--;
-    size_t length = (size_t)(line_end - text);
-    status = json ? add_json(w, number, text, length) : add_prompt(w, text, length);
+  const char *at = text + cli_byte_order_mark(text, size), *end = text + size, *line;
+  int json = at < end && *at == '{', status = 0;
+  size_t length;
+  for (int64_t number = 1; !status && (line = cli_line(&at, end, &length)); number++) {
+    if (length && line[length - 1] == '\r') length--;
+    status = json ? add_json(w, number, line, length) : add_prompt(w, line, length);
   }
   return status;
 }
