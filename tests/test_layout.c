@@ -7,7 +7,7 @@
 #include "forked_comm.h"
 #include "model_testing.h"
 #include "plan/plan.h"
-#include "plan/room.h"
+#include "plan/estimate.h"
 #include "program.h"
 #include "train/layout.h"
 

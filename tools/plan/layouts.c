@@ -5,10 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "plan/cluster.h"
-#include "plan/plan.h"
-#include "plan/room.h"
-#include "plan/step.h"
+#include "plan/estimate.h"
 #include "train/step.h"
 
 /* ---- one layout ---- */
