@@ -108,7 +108,7 @@ static int consume(void *context, void *place) {
   CH_TRY(ch_shard_write(w, j->ids.ids, j->ids.count));
   w->info.text_bytes += j->text.size;
   if (j->last) CH_TRY(end_piece(b));
-  CH_TRY(ch_shard_failed(w));
+  if (w->file.error) return ch_write_error(w->file.error, w->file.path, 0);
   b->documents += (uint64_t)j->last;
   b->progress.documents += (uint64_t)j->last;
   b->progress.text_bytes += j->text.size;
@@ -181,7 +181,7 @@ static int build_source(build *b, int source) {
   if (!code) code = begin_shards(b, s->name);
   if (!code) code = run_pipeline(b);
   if (!code) code = describe(b, source, ch_text_replaced(b->text));
-  for (int share = 0; share < 2; share++) ch_shard_abandon(&b->shard[share]);
+  for (int share = 0; share < 2; share++) ch_file_abandon(&b->shard[share].file);
   if (b->text)
     b->progress.bytes_done = b->bytes_before + ch_text_bytes_total(b->text),
     b->progress.replaced += ch_text_replaced(b->text);

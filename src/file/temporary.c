@@ -80,6 +80,17 @@ int ch_temporary_make(ch_temporary *t, const char *parent) {
   return -1;
 }
 
+int ch_temporary_beside(ch_temporary *t, const char *target, char *inside, size_t size) {
+  char parent[4096];
+  const char *slash = strrchr(target, '/');
+  ch_path_parent(target, parent, sizeof parent);
+  if (ch_temporary_make(t, parent)) return -1;
+  if (snprintf(inside, size, "%s/%s", t->path, slash ? slash + 1 : target) < (int)size) return 0;
+  ch_temporary_remove(t);
+  errno = ENAMETOOLONG;
+  return -1;
+}
+
 void ch_temporary_remove(ch_temporary *t) {
   int number = errno;
   if (t->path[0]) remove_marked(t->path);

@@ -18,6 +18,8 @@ typedef struct ch_temporary {
 
 /* Makes one in `parent`, after it has removed what the dead left there. 0, or -1 with errno. */
 int ch_temporary_make(ch_temporary *temporary, const char *parent);
+/* Makes one in the directory that holds `target`; `inside` is then that name in it, of which nothing is made yet. */
+int ch_temporary_beside(ch_temporary *temporary, const char *target, char *inside, size_t size);
 /* Removes it with what is still in it; errno stays. Does nothing where there is none. */
 void ch_temporary_remove(ch_temporary *temporary);
 
