@@ -6,11 +6,8 @@
 #include "api/model.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/machine.h"
 #include "base/threads.h"
-#include "choir/version.h"
 #include "comm/collective.h"
-#include "model/config.h"
 
 int ch_model_shards(const choir_model *model, int B) {
   int shards = model->shards;
@@ -172,73 +169,4 @@ int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens,
                           (int64_t)T * model->config.model.vocab_size * (int64_t)sizeof *logits);
   *result = (choir_forward_result){.loss = targets ? pass.loss_sum / (double)targets : 0, .aux_loss = pass.aux_loss};
   return ch_model_check_loss(model, result->loss);
-}
-
-/* ---- a model that several ranks share: what must be the same, and what it cannot do ---- */
-
-/* Hashes the weights that every rank has, a piece at a time, as they may stand on a device. */
-static uint64_t hash_weights(const choir_model *model) {
-  enum { PIECE = 1 << 12 };
-  const ch_params *params = &model->net.params;
-  real piece[PIECE];
-  uint64_t hash = 0;
-  for (int i = 0; i < params->count + params->buffers; i++) {
-    const ch_param *p = &params->p[i];
-    for (int64_t at = 0; !p->expert && p->owner < 0 && at < p->count; at += PIECE) {
-      size_t bytes = (size_t)(p->count - at < PIECE ? p->count - at : PIECE) * sizeof(real);
-      model->x.memory->get(piece, p->w + at, bytes);
-      hash = XXH64(piece, bytes, hash);
-    }
-  }
-  return hash;
-}
-
-int ch_model_same(const choir_model *model) {
-  static const char *const name[] = {"version of choir",
-                                     "config",
-                                     "compute type",
-                                     "backend",
-                                     "instruction set",
-                                     "number of replicas",
-                                     "number of hidden shards",
-                                     "number of shards",
-                                     "set of weights",
-                                     "sharding of dense matrices"};
-  if (model->x.comm->size == 1) return CHOIR_OK;
-  const uint64_t fact[] = {XXH64(choir_version(), strlen(choir_version()), 0),
-                           ch_config_hash(&model->config),
-                           (uint64_t)model->x.compute,
-                           XXH64(model->x.ops->name, strlen(model->x.ops->name), 0),
-                           (uint64_t)ch_machine_isa(),
-                           (uint64_t)model->x.grid.holders.size,
-                           (uint64_t)model->x.grid.hidden.size,
-                           (uint64_t)model->shards,
-                           hash_weights(model),
-                           (uint64_t)ch_params_are_dealt(&model->net.params)};
-  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
-  return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
-}
-
-int ch_model_alone(const choir_model *model, const char *what) {
-  int ranks = model->x.comm->size;
-  if (ranks == 1) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s is for a model of one process; %d processes share this one", what,
-                  ranks);
-}
-
-/* Ranks share a batch by whole shards. */
-int ch_model_check_ranks(const choir_model *model, int B) {
-  int ranks = model->x.comm->size, shards = model->shards;
-  const char *name = shards == model->config.train.shards ? "train.shards" : "shards";
-  if (ranks == 1) return CHOIR_OK;
-  if (shards % ranks)
-    return ch_error(CHOIR_ERROR_ARGUMENT,
-                    "%s is %d, which %d processes cannot share evenly; set it to a multiple of %d (choir "
-                    "eval, forward and stats: --shards), or start another number of processes",
-                    name, shards, ranks, ranks);
-  if (B % shards == 0) return CHOIR_OK;
-  return ch_error(CHOIR_ERROR_ARGUMENT,
-                  "a batch of %d sequences, which %d processes share by shards: there must be a multiple of "
-                  "%s, %d",
-                  B, ranks, name, shards);
 }

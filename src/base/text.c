@@ -147,36 +147,3 @@ const char *ch_word_list(char *text, size_t size, const char *const *known) {
     used += (size_t)snprintf(text + used, size - used, "%s%s", i ? ", " : "", known[i]);
   return text;
 }
-
-/* ---- names of rows ---- */
-
-static int by_text(const void *a, const void *b) {
-  const ch_name *x = a, *y = b;
-  int order = strcmp(x->text, y->text);
-  return order ? order : x->number - y->number;
-}
-
-int ch_names_build(ch_names *names, int count, const char *first, size_t stride) {
-  *names = (ch_names){.count = count, .sorted = reallocarray(NULL, (size_t)count + 1, sizeof *names->sorted)};
-  if (!names->sorted) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %d names", count);
-  for (int i = 0; i < count; i++) names->sorted[i] = (ch_name){first + (size_t)i * stride, i};
-  qsort(names->sorted, (size_t)count, sizeof *names->sorted, by_text);
-  return CHOIR_OK;
-}
-
-void ch_names_free(ch_names *names) {
-  free(names->sorted);
-  *names = (ch_names){0};
-}
-
-int ch_names_find(const ch_names *names, const char *text) {
-  int low = 0, high = names->count; /* the first that is not before `text` */
-  while (low < high) {
-    int middle = low + (high - low) / 2;
-    if (strcmp(names->sorted[middle].text, text) < 0)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < names->count && !strcmp(names->sorted[low].text, text) ? names->sorted[low].number : -1;
-}

@@ -4,8 +4,6 @@
 
 #include <stddef.h>
 
-#include "base/error.h"
-
 /* Well-formed UTF-8 is that of RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF. */
 
 /* Length of the longest well-formed start of text[0,size): `size` when all of it is. */
@@ -29,24 +27,5 @@ const char *ch_did_you_mean(char *text, size_t size, const char *word, const cha
 
 /* Writes "a, b, c" of the known words. Returns `text`. */
 const char *ch_word_list(char *text, size_t size, const char *const *known);
-
-/* ---- rows of a table by their names, where there may be thousands ---- */
-
-typedef struct ch_name {
-  const char *text; /* the table's own */
-  int number;       /* of the row */
-} ch_name;
-
-typedef struct ch_names {
-  int count;
-  ch_name *sorted;
-} ch_names;
-
-/* first: the name of row 0; that of row i stands i * stride bytes behind it, and must stay. CHOIR_ERROR_MEMORY. */
-int ch_names_build(ch_names *names, int count, const char *first, size_t stride);
-void ch_names_free(ch_names *names);
-
-/* The row of that name, the first where there are several; -1: none. */
-int ch_names_find(const ch_names *names, const char *text);
 
 #endif

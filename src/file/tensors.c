@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/text.h"
+#include "base/names.h"
 #include "file/file.h"
 #include "file/json.h"
 

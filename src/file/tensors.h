@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "base/text.h"
+#include "base/names.h"
 #include "choir/tensors.h"
 
 typedef struct ch_mapped {

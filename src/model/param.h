@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "base/real.h"
-#include "base/text.h"
+#include "base/names.h"
 #include "choir/config.h"
 #include "op/op.h"
 
