@@ -58,8 +58,7 @@ static int load_one(const load *l, const char *directory) {
 /* A file in the place of its directory, and a damaged checkpoint beside a good one: what to do. */
 static int not_a_directory(const char *path) {
   char directory[PATH_MAX];
-  const char *slash = strrchr(path, '/');
-  snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+  ch_path_parent(path, directory, sizeof directory);
   int there = ch_tensors_there(CH_IN(directory, "model.safetensors"));
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a file; name the directory that holds the checkpoint%s%s", path,
                   there ? ": " : "", there ? directory : "");

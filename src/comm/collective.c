@@ -61,17 +61,17 @@ int ch_comm_agree(const ch_comm *comm, int code) {
   return ch_error((int)all[worst], "rank %d of %d: %s", worst, comm->size, text);
 }
 
-int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact) {
+int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact) {
   uint64_t all[CH_RANKS][CH_FACTS] = {{0}};
   if (comm->size == 1) return CHOIR_OK;
-  memcpy(all[comm->rank], fact, (size_t)count * sizeof *fact);
+  for (int i = 0; i < count; i++) all[comm->rank][i] = fact[i].value;
   ch_comm_gather(comm, "what must be the same", all, sizeof *all);
   for (int r = 1; r < comm->size; r++)
     for (int i = 0; i < count; i++)
       if (all[r][i] != all[0][i])
         return ch_error(CHOIR_ERROR_ARGUMENT,
                         "rank %d of %d has another %s than rank 0: all must be the same, for the same results", r,
-                        comm->size, name[i]);
+                        comm->size, fact[i].name);
   return CHOIR_OK;
 }
 

@@ -28,8 +28,7 @@ typedef struct build {
   int workers, jobs;
   ch_encoder **encoders; /* [workers] */
   job *job;              /* [jobs] */
-  void **job_pointers;
-  json_t *sources; /* of data.json */
+  json_t *sources;       /* of data.json */
   choir_data_progress progress;
   double started, reported;
 
@@ -147,7 +146,8 @@ static int run_pipeline(build *b) {
   ch_pipeline p = {.context = b,
                    .workers = b->workers,
                    .jobs = b->jobs,
-                   .job = b->job_pointers,
+                   .job = b->job,
+                   .job_bytes = sizeof *b->job,
                    .produce = produce,
                    .work = work,
                    .consume = consume};
@@ -228,11 +228,9 @@ static int allocate(build *b) {
   b->jobs = 4 * b->workers + 4;
   b->encoders = calloc((size_t)b->workers, sizeof *b->encoders);
   b->job = calloc((size_t)b->jobs, sizeof *b->job);
-  b->job_pointers = calloc((size_t)b->jobs, sizeof *b->job_pointers);
   b->sources = json_array();
-  int enough = b->encoders && b->job && b->job_pointers && b->sources;
+  int enough = b->encoders && b->job && b->sources;
   for (int i = 0; enough && i < b->workers; i++) enough = (b->encoders[i] = ch_encoder_new()) != NULL;
-  for (int i = 0; enough && i < b->jobs; i++) b->job_pointers[i] = &b->job[i];
   return enough ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", b->workers);
 }
 
@@ -241,7 +239,6 @@ static void release(build *b) {
   for (int i = 0; b->job && i < b->jobs; i++) free(b->job[i].text.data), free(b->job[i].ids.ids);
   free(b->encoders);
   free(b->job);
-  free(b->job_pointers);
   json_decref(b->sources);
   choir_tokenizer_free(b->tokenizer);
 }

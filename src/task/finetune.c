@@ -17,13 +17,6 @@ enum { CONSTANT, CONTINUED };
 static const char *const recipes[] = {"constant", "continued", NULL};
 const char *const *choir_finetune_recipes(void) { return recipes; }
 
-/* The step of the checkpoint that a path stands for; 0 where its name says none. */
-static int64_t step_of(const char *checkpoint) {
-  const char *name = strrchr(checkpoint, '/');
-  int64_t step = ch_checkpoint_step(name ? name + 1 : checkpoint);
-  return step > 0 ? step : 0;
-}
-
 int choir_finetune_config(const char *from, const char *recipe, choir_config *config) {
   CH_TRY(CH_GIVEN(from, recipe, config));
   char directory[PATH_MAX], suggestion[100];
@@ -43,7 +36,9 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
     c->constant_steps = (int64_t)1 << 52;
     strcpy(c->schedule, "inverse_sqrt");
   } else if (!strcmp(recipe, recipes[CONTINUED])) {
-    c->schedule_start += step_of(directory);
+    const char *name = strrchr(directory, '/');
+    int64_t step = ch_checkpoint_step(name ? name + 1 : directory);
+    if (step > 0) c->schedule_start += step; /* a name that is no number says none */
   } else {
     return ch_error(CHOIR_ERROR_ARGUMENT, "unknown recipe '%.80s'%s; there are constant and continued", recipe,
                     ch_did_you_mean(suggestion, sizeof suggestion, recipe, recipes));

@@ -169,11 +169,6 @@ static int evaluate(loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-static int save(loop_state *d, char *path) {
-  CH_TRY(ch_comm_agree(comm_of(d->run), ch_metrics_sync(&d->metrics, &d->run->metrics_bytes)));
-  return ch_checkpoint_save(d->run, path);
-}
-
 /* Without room on the disk it is owed. */
 static int checkpoint(loop_state *d, choir_train_event e) {
   char path[PATH_MAX] = "";
@@ -181,7 +176,8 @@ static int checkpoint(loop_state *d, choir_train_event e) {
   CH_TRY(ch_comm_agree(comm, ch_trainer_check_weights(&d->run->trainer, e.loss))); /* what is kept must be good */
   double begin = ch_machine_seconds();
   ch_watch_section(comm, "checkpoint of step", d->run->trainer.step);
-  int code = ch_comm_agree(comm, save(d, path));
+  int code = ch_comm_agree(comm, ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
+  if (!code) code = ch_comm_agree(comm, ch_checkpoint_save(d->run, path));
   if (code == CHOIR_ERROR_FULL) ch_room_owe(&d->room, ch_machine_seconds() - begin);
   if (code) return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
   d->room.owed = 0;

@@ -142,10 +142,8 @@ static int same_step(const ch_run *run) {
 }
 
 int ch_run_same(const ch_run *run) {
-  static const char *const name[] = {"data"};
-  const uint64_t fact[] = {run->data->hash};
   CH_TRY(same_step(run));
-  CH_TRY(ch_comm_same(run->trainer.model->x.comm, 1, name, fact));
+  CH_TRY(ch_comm_same(run->trainer.model->x.comm, 1, &(ch_fact){"data", run->data->hash}));
   return ch_model_same(run->trainer.model);
 }
 
