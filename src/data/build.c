@@ -8,8 +8,8 @@
 #include "base/threads.h"
 #include "data/data.h"
 #include "data/encoder.h"
-#include "data/holdout.h"
 #include "data/pipeline.h"
+#include "data/text.h"
 #include "file/dir.h"
 #include "file/json.h"
 

@@ -1,5 +1,3 @@
-#include "data/input.h"
-
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
@@ -8,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+
+#include "data/text.h"
 
 /* ---- gzip files (dictzip too, and several members in a row) ----
  * By zlib: libarchive reads them as well, but does not compare checksums. */

@@ -1,4 +1,3 @@
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
