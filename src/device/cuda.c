@@ -135,7 +135,7 @@ static void cuda_launch(ch_kernel kernel, int64_t groups, const void *args) {
 }
 
 /* cuBLAS has columns where choir has rows: C^T = op(B)^T op(A)^T. What a kernel would round on reading is left to our
- * own, as are rows that belong to experts by number. */
+ * own, as are rows that belong to experts by number (products.c makes these equal where it can). */
 static int cuda_multiply(const product_args *p, int64_t batch) {
   if (p->begin || p->a_is == ROUNDED || p->b_is == ROUNDED || p->a_is != p->b_is || !here()) return 0;
   int type = p->a_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F;

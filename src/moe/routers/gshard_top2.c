@@ -26,7 +26,6 @@ static ch_gate_args gates(const ch_route_args *a, const ch_choices *c) {
  * choice stays with probability 2 g2 (at most 1: g2 is the smaller share); one that does not asks for no room. */
 static void place(ch_exec *x, const ch_route_args *a, double factor) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int valid = ch_valid_count(a->mask, a->n);
   ch_choices c = ch_choices_alloc(x, a, 2);
   ch_choices_best(x, a, a->scores, NULL, &c);
   ch_balance_args balance = ch_balance_of(a, &c);
@@ -35,13 +34,13 @@ static void place(ch_exec *x, const ch_route_args *a, double factor) {
     x->ops->sample_second(x,
                           &(ch_sample_second_args){
                               .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice});
-  ch_choices_place(x, a, &c, factor > 0 ? ch_router_capacity(factor, 2, valid, a->e) : valid);
+  ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gates(a, &c);
   x->ops->gate(x, &gate);
   ch_arena_release(&x->scratch, mark);
 }
 
-static void route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor(a->options, a->training)); }
+static void route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor_planned(x, a)); }
 
 static void causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 

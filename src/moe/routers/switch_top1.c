@@ -18,17 +18,16 @@ static int max_slots(const choir_router_options *o, int n, int e, int sequence_l
 /* With room for `factor` times an even share in every expert; 0: for all. */
 static void place(ch_exec *x, const ch_route_args *a, double factor) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int valid = ch_valid_count(a->mask, a->n);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_choices_best(x, a, a->scores, NULL, &c);
   ch_balance_args balance = ch_balance_of(a, &c);
   x->ops->balance(x, &balance);
-  ch_choices_place(x, a, &c, factor > 0 ? ch_router_capacity(factor, 1, valid, a->e) : valid);
+  ch_choices_place(x, a, &c, factor);
   ch_router_gates_from_scores(x, a);
   ch_arena_release(&x->scratch, mark);
 }
 
-static void route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor(a->options, a->training)); }
+static void route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor_planned(x, a)); }
 
 static void causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 

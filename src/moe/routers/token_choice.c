@@ -22,8 +22,11 @@ void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scor
                                   .value = c->value});
 }
 
-void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, int capacity) {
+void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
+  int valid = ch_valid_count(a->mask, a->n), bounded = factor > 0;
+  int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e) : valid;
   a->counts->capacity = capacity;
+  a->record->most = bounded ? capacity : 0;
   x->ops->place(x, &(ch_place_args){.count = c->per_token,
                                     .capacity = capacity,
                                     .choice = c->choice,
@@ -56,7 +59,7 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
                                   .rng = rng,
                                   .rng_base = a->rng_base,
                                   .choice = c.choice});
-  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = per_token, .record = a->record});
   ch_arena_release(&x->scratch, mark);
 }
