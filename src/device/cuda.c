@@ -248,8 +248,8 @@ static int cuda_describe(int number, char *text, size_t size) {
   for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
     if (cuDeviceGetAttribute(facts[i].value, facts[i].of, device)) *facts[i].value = 0;
   int lanes = major * 10 + minor <= 80 ? 64 : 128; /* of a multiprocessor: CUDA C programming guide, throughput */
-  ch_format(text, size, "%s, %.1f GiB; peak %.1f TFLOP/s in fp32, %.2f TB/s", name, (double)all / 0x1p30,
-            2e-9 * lanes * units * clock, 2e-9 * memory_clock * width / 8);
+  ch_format(text, size, "%s, %.1f GiB; peak %.1f TFLOP/s in fp32, %.2f TB/s; products by cuBLAS", name,
+            (double)all / 0x1p30, 2e-9 * lanes * units * clock, 2e-9 * memory_clock * width / 8);
   return 1;
 }
 
