@@ -48,33 +48,24 @@ static int check_stack(void) {
                   bytes >> 10, least >> 10);
 }
 
-typedef struct gate {
-  pthread_mutex_t lock;
-  pthread_cond_t opened;
-  int open;
-} gate;
-
-static void *wait_for_all(void *argument) {
-  gate *g = argument;
-  pthread_mutex_lock(&g->lock);
-  while (!g->open) pthread_cond_wait(&g->opened, &g->lock);
-  pthread_mutex_unlock(&g->lock);
+/* Threads wait here for the lock, which whoever starts them holds until all are there. */
+static void *wait_for_all(void *lock) {
+  pthread_mutex_lock(lock);
+  pthread_mutex_unlock(lock);
   return NULL;
 }
 
 /* Starts as many as OpenMP will, all at once, and lets them end. */
 static int try_to_start(int threads) {
-  gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
+  pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   pthread_t *thread = calloc((size_t)threads, sizeof *thread);
   sigset_t before;
   int started = 1, failed = 0; /* the calling one is there */
   if (!thread) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", threads);
   ch_signals_hold(&before);
-  while (started < threads && !(failed = pthread_create(&thread[started], NULL, wait_for_all, &g))) started++;
-  pthread_mutex_lock(&g.lock);
-  g.open = 1;
-  pthread_cond_broadcast(&g.opened);
-  pthread_mutex_unlock(&g.lock);
+  pthread_mutex_lock(&lock);
+  while (started < threads && !(failed = pthread_create(&thread[started], NULL, wait_for_all, &lock))) started++;
+  pthread_mutex_unlock(&lock);
   for (int i = 1; i < started; i++) pthread_join(thread[i], NULL);
   ch_signals_release(&before);
   free(thread);

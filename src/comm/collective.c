@@ -86,24 +86,18 @@ static ch_bytes share_of(const ch_comm *comm, const ch_spread *a, int r) {
   return ch_share_of(a->data, a->bytes, 1, r - (r > a->owner), comm->size - 1);
 }
 
-static void hand_out(const ch_comm *comm, const char *what, const ch_spread *a, ch_transfer *t, ch_bytes *spans) {
+/* The owner hands its shares out; or, `passing`, the others exchange theirs. */
+static void set_out(const ch_comm *comm, const char *what, const ch_spread *a, int passing, ch_transfer *t,
+                    ch_bytes *spans) {
   ch_bytes *send = spans, *receive = spans + comm->size;
+  const int owns = comm->rank == a->owner;
   for (int r = 0; r < comm->size; r++) {
     send[r] = receive[r] = (ch_bytes){0};
-    if (r != a->owner && comm->rank == a->owner) send[r] = share_of(comm, a, r);
+    if (r == a->owner || r == comm->rank || owns == passing) continue;
+    send[r] = share_of(comm, a, passing ? comm->rank : r);
+    if (passing) receive[r] = share_of(comm, a, r);
   }
-  if (comm->rank != a->owner) receive[a->owner] = share_of(comm, a, comm->rank);
-  ch_comm_begin(comm, t, what, send, receive);
-}
-
-static void pass_on(const ch_comm *comm, const char *what, const ch_spread *a, ch_transfer *t, ch_bytes *spans) {
-  ch_bytes *send = spans, *receive = spans + comm->size;
-  for (int r = 0; r < comm->size; r++) {
-    send[r] = receive[r] = (ch_bytes){0};
-    if (r == a->owner || r == comm->rank || comm->rank == a->owner) continue;
-    send[r] = share_of(comm, a, comm->rank);
-    receive[r] = share_of(comm, a, r);
-  }
+  if (!passing && !owns) receive[a->owner] = share_of(comm, a, comm->rank);
   ch_comm_begin(comm, t, what, send, receive);
 }
 
@@ -118,7 +112,7 @@ void ch_comm_spread_next(const ch_comm *comm, ch_spreading *s) {
   if (s->steps == PASSED_ON) return;
   for (int i = 0; i < under_way(s); i++) {
     if (s->steps == HANDED_OUT) ch_comm_finish(comm, &s->transfer[i]);
-    (s->steps == READY ? hand_out : pass_on)(comm, s->what, &s->some[i], &s->transfer[i], spans_of(comm, s, i));
+    set_out(comm, s->what, &s->some[i], s->steps == HANDED_OUT, &s->transfer[i], spans_of(comm, s, i));
   }
   s->steps++;
 }

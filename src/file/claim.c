@@ -79,25 +79,25 @@ int ch_lock_take(const char *directory, int *lock) {
 
 void ch_lock_release(int lock) { close(lock); }
 
+/* Cuts the last name off a path of that size, and slashes behind it or twice in a row. */
+static size_t cut_name(char *path, size_t size) {
+  while (size && path[size - 1] == '/') size--;
+  while (size && path[size - 1] != '/') size--;
+  path[size] = 0;
+  return size;
+}
+
 /* How much of the path is there already. */
 static size_t standing(const char *path) {
   char part[4096];
   size_t size = (size_t)snprintf(part, sizeof part, "%s", path);
-  while (size && access(part, F_OK)) {
-    while (size && part[size - 1] == '/') size--; /* at the end, or twice */
-    while (size && part[size - 1] != '/') size--;
-    part[size] = 0;
-  }
+  while (size && access(part, F_OK)) size = cut_name(part, size);
   return size;
 }
 
 /* Removes what is empty of the directories from `path` up to those that were there before. */
 static void remove_made(char *path, size_t kept) {
-  for (size_t size = strlen(path); size > kept && !rmdir(path);) {
-    while (size && path[size - 1] == '/') size--;
-    while (size && path[size - 1] != '/') size--;
-    path[size] = 0;
-  }
+  for (size_t size = strlen(path); size > kept && !rmdir(path);) size = cut_name(path, size);
 }
 
 /* Counts what is in the directory but the lock and directories; with `remove`, empty directories go. -1: no telling. */

@@ -69,11 +69,7 @@ static int fresh(ch_tune *t, char *base) {
   t->settings.task = json_incref(o->task->json);
   if (!realpath(base, t->settings.from)) return ch_error_errno("%s: cannot open checkpoint", base);
   if (!realpath(o->data, t->settings.data)) return ch_error_errno("%s: cannot open data", o->data);
-  char *text = ch_json_dump(t->settings.task, 0);
-  if (!text) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the task");
-  int code = ch_task_parse(text, strlen(text), choir_task_name(o->task), &t->task);
-  free(text);
-  return code;
+  return ch_task_make(json_incref(t->settings.task), choir_task_name(o->task), &t->task);
 }
 
 /* A run that goes on: everything from its directory; a config given as well must describe the same model. base: where

@@ -180,8 +180,7 @@ static int describe(choir_task *t, const char *name) {
 
 /* ---- handles ---- */
 
-/* Takes over the reference. */
-static int make_task(json_t *json, const char *name, choir_task **task) {
+int ch_task_make(json_t *json, const char *name, choir_task **task) {
   *task = calloc(1, sizeof **task);
   if (!*task) {
     json_decref(json);
@@ -199,7 +198,7 @@ int ch_task_parse(const char *text, size_t size, const char *name, choir_task **
   json_t *json;
   *task = NULL;
   CH_TRY(ch_json_parse(text, size, name, &json));
-  return make_task(json, name, task);
+  return ch_task_make(json, name, task);
 }
 
 const char *const *choir_task_names(void) {
@@ -217,7 +216,7 @@ int choir_task_load(const char *name, choir_task **task) {
   *task = NULL;
   if (strchr(name, '/') || (length > 5 && !strcmp(name + length - 5, ".json"))) {
     CH_TRY(ch_json_load(name, &json));
-    return make_task(json, name, task);
+    return ch_task_make(json, name, task);
   }
   for (const ch_embedded *b = ch_tasks; b->name; b++)
     if (!strcmp(b->name, name)) return ch_task_parse(b->text, strlen(b->text), name, task);

@@ -39,7 +39,8 @@ struct choir_task {
   int matthews, f1;
 };
 
-/* From a text in memory; `name` (of the file) starts every message. */
+/* From JSON, whose reference it takes over; or from a text in memory; `name` (of the file) starts every message. */
+int ch_task_make(json_t *json, const char *name, choir_task **task);
 int ch_task_parse(const char *text, size_t size, const char *name, choir_task **task);
 
 /* The label that a value of so many bytes spells; -1: none at all; -2: it is none of the task's. */

@@ -36,17 +36,13 @@ static int read_name(const json_t *root, const char *path, const char *key, char
 static int read_settings(ch_tune *t, const json_t *root, const char *path) {
   ch_tune_settings *s = &t->settings;
   json_t *task;
-  char *text;
   CH_TRY(read_name(root, path, "from", s->from));
   CH_TRY(read_name(root, path, "data", s->data));
   CH_TRY(ch_json_get_integer(root, path, "patience", 0, INT64_MAX, &s->patience));
   CH_TRY(ch_json_get_integer(root, path, "batch_sequences", 0, 1 << 20, &s->batch_sequences));
   CH_TRY(ch_json_get_object(root, path, "task", &task));
   s->task = json_incref(task);
-  if (!(text = ch_json_dump(s->task, 0))) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the task", path);
-  int code = ch_task_parse(text, strlen(text), path, &t->task);
-  free(text);
-  return code;
+  return ch_task_make(json_incref(task), path, &t->task);
 }
 
 int ch_tune_settings_load(ch_tune *t) {
