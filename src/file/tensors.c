@@ -251,17 +251,12 @@ int ch_tensors_parse(const void *data, size_t size, const char *name, int verify
   return parse(data, size, name, 0, verify, tensors);
 }
 
-static int open_mapped(const char *path, int verify, ch_mapped *map, choir_tensors **tensors) {
-  CH_TRY(ch_file_map(path, &map->at, &map->bytes));
-  int code = parse(map->at, map->bytes, path, 1, verify, tensors);
-  if (code) ch_file_unmap(map->at, map->bytes);
-  return code;
-}
-
 int ch_tensors_open_file(const char *path, int verify, choir_tensors **tensors) {
   ch_mapped *map = malloc(sizeof *map);
   *tensors = NULL;
-  int code = map ? open_mapped(path, verify, map, tensors) : ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", path);
+  if (!map) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory", path);
+  int code = ch_file_map(path, &map->at, &map->bytes);
+  if (!code && (code = parse(map->at, map->bytes, path, 1, verify, tensors))) ch_file_unmap(map->at, map->bytes);
   if (code) {
     free(map);
     return code;

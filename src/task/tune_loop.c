@@ -108,30 +108,22 @@ static void tell_evaluation(loop_state *d, const choir_task_measure *m, int meas
 }
 
 /* The first of equal evaluations is the best. Its result is written before the checkpoint that knows of it: a run
- * that is killed between the two comes here once more. */
-static int evaluate(loop_state *d) {
+ * that is killed between the two comes here once more. One that was `stopped` evaluates for the screen and pages, which
+ * shall show how well it does at its end: the line lies behind what the checkpoint knows of and chooses no best, so a
+ * resumed run cuts it off and is one that nobody stopped. */
+static int evaluate(loop_state *d, int stopped) {
   ch_tune *t = d->t;
   ch_tune_state *s = &t->state;
   choir_task_measure m[2];
   int measures;
   CH_TRY(measure(t, m, &measures));
-  int better = !s->best_step || m[0].correct > s->best_correct;
-  s->waited = better ? 0 : s->waited + 1;
+  int better = !stopped && (!s->best_step || m[0].correct > s->best_correct);
+  if (!stopped) s->waited = better ? 0 : s->waited + 1;
   if (better) s->best_step = t->trainer.step, s->best_correct = m[0].correct;
   tell_evaluation(d, m, measures);
   if (!better) return CHOIR_OK;
   CH_TRY(ch_tune_result(t, m, measures));
   return checkpoint(d);
-}
-
-/* The screen and pages shall show how well the run does at its end. The line lies behind what the checkpoint knows of
- * and chooses no best, so a resumed run cuts it off and is one that nobody stopped. */
-static int evaluate_stopped(loop_state *d) {
-  choir_task_measure m[2];
-  int measures;
-  CH_TRY(measure(d->t, m, &measures));
-  tell_evaluation(d, m, measures);
-  return CHOIR_OK;
 }
 
 static int loop(loop_state *d) {
@@ -145,14 +137,14 @@ static int loop(loop_state *d) {
     CH_TRY(step(d));
     int better = 0;
     if (ch_trainer_is_due(&t->trainer, every)) {
-      CH_TRY(evaluate(d));
+      CH_TRY(evaluate(d, 0));
       better = t->state.best_step == t->trainer.step; /* its checkpoint is there */
     }
     if (!better && (d->stop || is_done(t) || ch_trainer_is_due(&t->trainer, c->checkpoint_every)))
       CH_TRY(checkpoint(d));
   }
   if (is_done(t)) return CHOIR_OK;
-  if (!ch_trainer_is_due(&t->trainer, every)) CH_TRY(evaluate_stopped(d));
+  if (!ch_trainer_is_due(&t->trainer, every)) CH_TRY(evaluate(d, 1));
   return ch_trainer_stopped(&t->trainer);
 }
 
