@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
+#include "base/buffer.h"
 #include "base/hash.h"
 #include "file/file.h"
 #include "file/json.h"
@@ -34,16 +34,9 @@ static int newest_first(const void *a, const void *b) {
   return (x < y) - (x > y);
 }
 
-static int add_step(int64_t **steps, int *count, int64_t step) {
-  int64_t *more = reallocarray(*steps, (size_t)*count + 1, sizeof *more);
-  if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a list of %d checkpoints", *count);
-  *steps = more;
-  more[(*count)++] = step;
-  return CHOIR_OK;
-}
-
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
   const char *path = CH_IN(run, "checkpoints");
+  ch_buffer found = {0};
   int code = CHOIR_OK;
   *steps = NULL;
   *count = 0;
@@ -55,17 +48,19 @@ int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
     const char *name = entry->d_name;
     int64_t step = ch_checkpoint_step(name);
     if (step >= 0)
-      code = add_step(steps, count, step);
+      code = ch_buffer_append(&found, &step, sizeof step);
     else if (strspn(name, "0123456789") == strlen(name))
       ch_notice("%s/%s: not a name that choir gives to a checkpoint; passed over", path, name);
   }
   closedir(d);
-  if (*count) qsort(*steps, (size_t)*count, sizeof **steps, newest_first);
   if (code) {
-    free(*steps);
-    *steps = NULL;
+    free(found.data);
+    return code;
   }
-  return code;
+  *steps = (int64_t *)(void *)found.data;
+  *count = (int)(found.size / sizeof **steps);
+  if (*count) qsort(*steps, (size_t)*count, sizeof **steps, newest_first);
+  return CHOIR_OK;
 }
 
 /* The newest of them, whole or not; -1: none, or the directory cannot be read. */

@@ -4,9 +4,7 @@
 
 #include "task/rows.h"
 
-typedef struct {
-  char number[40];
-} scratch;
+typedef char digits[24];
 
 static const json_t *find(const json_t *row, const ch_task_source *source) {
   size_t i;
@@ -18,14 +16,13 @@ static const json_t *find(const json_t *row, const ch_task_source *source) {
 }
 
 /* A text, a truth or an integer as text; nothing else has one. 0: it has none. */
-static int as_text(const json_t *value, scratch *room, ch_value *out) {
+static int as_text(const json_t *value, char *room, ch_value *out) {
   if (json_is_string(value))
     *out = (ch_value){json_string_value(value), json_string_length(value)};
   else if (json_is_boolean(value))
     *out = json_is_true(value) ? (ch_value){"true", 4} : (ch_value){"false", 5};
   else if (json_is_integer(value))
-    *out = (ch_value){room->number, (size_t)snprintf(room->number, sizeof room->number, "%" JSON_INTEGER_FORMAT,
-                                                     json_integer_value(value))};
+    *out = (ch_value){room, (size_t)snprintf(room, sizeof(digits), "%" JSON_INTEGER_FORMAT, json_integer_value(value))};
   else
     return 0;
   return 1;
@@ -35,7 +32,7 @@ static int as_text(const json_t *value, scratch *room, ch_value *out) {
 static int add_object(ch_rows *rows, int64_t line, const json_t *row, int labelled) {
   const choir_task *t = rows->task;
   ch_value value[CH_TASK_COLUMNS + 1] = {{0}}, spelling = {0};
-  scratch room[CH_TASK_COLUMNS + 2];
+  digits room[CH_TASK_COLUMNS + 2];
   char names[200];
   int label;
   for (int c = 0; c <= t->columns; c++) {
@@ -43,12 +40,12 @@ static int add_object(ch_rows *rows, int64_t line, const json_t *row, int labell
     const json_t *found = source ? find(row, source) : NULL;
     value[c].text = "";
     if (c == t->columns && !found) break;
-    if (!found || !as_text(found, &room[c], &value[c]))
+    if (!found || !as_text(found, room[c], &value[c]))
       return ch_rows_leave_out(rows, line, found ? "%s is no text" : "no %s",
                                ch_source_text(source, names, sizeof names));
   }
   const json_t *found = find(row, t->label_source);
-  if (found && !as_text(found, &room[CH_TASK_COLUMNS + 1], &spelling))
+  if (found && !as_text(found, room[CH_TASK_COLUMNS + 1], &spelling))
     return ch_rows_leave_out(rows, line, "%s is no text", ch_source_text(t->label_source, names, sizeof names));
   if (ch_rows_label_of(rows, line, &spelling, labelled, &label)) return CHOIR_OK;
   return ch_rows_add(rows, value, label);

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/error.h"
 #include "base/machine.h"
 #include "file/temporary.h"
 
@@ -69,7 +68,7 @@ int ch_log_cut(ch_log *log, int64_t bytes) {
 
 void ch_log_close(ch_log *log) {
   if (log->fd >= 0) close(log->fd);
-  free(log->waiting);
+  free(log->waiting.data);
   *log = (ch_log){.fd = -1};
 }
 
@@ -88,26 +87,12 @@ static size_t write_some(ch_log *log, const char *data, size_t size) {
   return done;
 }
 
-static void keep(ch_log *log, const char *data, size_t size) {
-  if (log->size + size > log->room) {
-    size_t room = 2 * (log->size + size);
-    char *more = realloc(log->waiting, room);
-    if (!more) {
-      log->error = ENOMEM;
-      return;
-    }
-    log->waiting = more;
-    log->room = room;
-  }
-  memcpy(log->waiting + log->size, data, size);
-  log->size += size;
-}
-
 int ch_log_flush(ch_log *log) {
-  if (!log->size || log->error == ENOMEM) return log->error;
-  size_t done = write_some(log, log->waiting, log->size);
-  memmove(log->waiting, log->waiting + done, log->size - done);
-  log->size -= done;
+  ch_buffer *b = &log->waiting;
+  if (!b->size || log->error == ENOMEM) return log->error;
+  size_t done = write_some(log, b->data, b->size);
+  b->size -= done;
+  memmove(b->data, b->data + done, b->size);
   return log->error;
 }
 
@@ -115,14 +100,14 @@ void ch_log_add(ch_log *log, const char *lines, size_t size) {
   size_t done = 0;
   if (log->fd < 0 || log->error == ENOMEM) return;
   if (!ch_log_flush(log)) done = write_some(log, lines, size);
-  if (done < size) keep(log, lines + done, size - done);
+  if (done < size && ch_buffer_append(&log->waiting, lines + done, size - done)) log->error = ENOMEM;
 }
 
 int ch_log_is_full(int number) { return number == ENOSPC || number == EDQUOT; }
 
 int ch_log_sync(ch_log *log) {
   if (log->fd < 0) return CHOIR_OK;
-  if (ch_log_flush(log)) return ch_write_error(log->error, log->path, log->size);
+  if (ch_log_flush(log)) return ch_write_error(log->error, log->path, log->waiting.size);
   return fsync(log->fd) ? ch_write_error(errno, log->path, 0) : CHOIR_OK;
 }
 
@@ -139,7 +124,7 @@ static void notice_change(ch_room *room, int full, const ch_log *log) {
   if (full && !room->full_since) {
     room->full_since = now;
     if (!room->owed) {
-      ch_write_error(log->error, log->path, log->size);
+      ch_write_error(log->error, log->path, log->waiting.size);
       snprintf(room->why, sizeof room->why, "%s", choir_error_message());
     }
     ch_notice("%s; until there is room the run goes on in memory, for %.3g minutes at most", room->why,
@@ -157,7 +142,7 @@ int ch_room_watch(ch_room *room, ch_log *log) {
   if (number && !ch_log_is_full(number)) return ch_write_error(number, log->path, 0);
   notice_change(room, number || room->owed, log);
   if (!room->full_since) return CHOIR_OK;
-  room->given_up = ch_room_seconds_left(room) <= 0 || log->size > WAITING_MOST;
+  room->given_up = ch_room_seconds_left(room) <= 0 || log->waiting.size > WAITING_MOST;
   if (room->given_up) room->owed = 1; /* of the step that it stops at */
   return CHOIR_OK;
 }

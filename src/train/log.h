@@ -6,13 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buffer.h"
+
 typedef struct ch_log {
   int fd; /* -1: closed, and what is added is forgotten */
   char path[4096];
-  int64_t bytes; /* of the file */
-  char *waiting; /* what could not be written yet */
-  size_t size, room;
-  int error; /* errno of the last attempt, 0: everything is written; ENOMEM: lines are lost */
+  int64_t bytes;     /* of the file */
+  ch_buffer waiting; /* what could not be written yet */
+  int error;         /* errno of the last attempt, 0: everything is written; ENOMEM: lines are lost */
 } ch_log;
 
 /* Opens or makes a file, as long as it is less what stands behind its last line end, where a process was killed while
