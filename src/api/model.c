@@ -168,12 +168,7 @@ int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer,
   ch_dir directory;
   CH_TRY(ch_model_alone(model, "choir_model_save"));
   CH_TRY(ch_dir_begin(&directory, checkpoint));
-  int code = ch_model_save_into(model, tokenizer, directory.temporary);
-  if (code) {
-    ch_dir_abandon(&directory);
-    return code;
-  }
-  return ch_dir_commit(&directory);
+  return ch_dir_end(&directory, ch_model_save_into(model, tokenizer, directory.temporary));
 }
 
 const choir_config *choir_model_config_of(const choir_model *model) { return model ? &model->config : NULL; }

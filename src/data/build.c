@@ -251,12 +251,7 @@ int choir_data_build(const choir_data_build_options *options) {
   int code = check_inputs(&b);
   if (!code) code = choir_tokenizer_load(options->tokenizer, &b.tokenizer);
   if (!code) code = allocate(&b);
-  if (!code && !(code = ch_dir_begin(&b.dir, options->output))) {
-    if ((code = build_all(&b)))
-      ch_dir_abandon(&b.dir);
-    else
-      code = ch_dir_commit(&b.dir);
-  }
+  if (!code && !(code = ch_dir_begin(&b.dir, options->output))) code = ch_dir_end(&b.dir, build_all(&b));
   release(&b);
   return code;
 }

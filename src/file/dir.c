@@ -87,7 +87,11 @@ int ch_dir_commit(ch_dir *dir) {
   return number == ENOTEMPTY || number == EEXIST ? taken(dir) : ch_write_error(number, dir->path, 0);
 }
 
-void ch_dir_abandon(ch_dir *dir) { ch_temporary_remove(&dir->place); }
+int ch_dir_end(ch_dir *dir, int code) {
+  if (!code) return ch_dir_commit(dir);
+  ch_temporary_remove(&dir->place);
+  return code;
+}
 
 /* Whether a directory is there now. A new one's name is on the disk, too: a checkpoint in it may outlive a loss of
  * power. Who may not read the directory above cannot have that. */

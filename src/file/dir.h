@@ -21,7 +21,8 @@ typedef struct ch_dir {
 int ch_dir_begin(ch_dir *dir, const char *path);
 /* fsyncs every file and the directory, renames it to its place, fsyncs the parent. */
 int ch_dir_commit(ch_dir *dir);
-void ch_dir_abandon(ch_dir *dir);
+/* The same, or after an error, whose code it gives back, nothing stays. */
+int ch_dir_end(ch_dir *dir, int code);
 
 /* Creates a directory and its parents; one that exists is fine. */
 int ch_dir_make(const char *path);

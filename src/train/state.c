@@ -116,7 +116,7 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   ch_comm_broadcast(comm, 0, directory.temporary, sizeof directory.temporary);
   int code = fill(trainer, tokenizer, counters, count, directory.temporary);
   if (code) {
-    if (!comm->rank) ch_dir_abandon(&directory);
+    if (!comm->rank) ch_dir_end(&directory, code);
     return ch_error_in(code, "checkpoint of step %" PRId64 " not saved; earlier ones are intact", trainer->step);
   }
   if (comm->rank) return CHOIR_OK;

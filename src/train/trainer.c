@@ -125,9 +125,7 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
   CH_TRY(ch_dir_begin(&directory, checkpoint));
   int code = ch_model_save_into(trainer->t.model, tokenizer, directory.temporary);
   if (!code) code = ch_state_write(&trainer->t, &step, 1, CH_IN(directory.temporary, "state.safetensors"));
-  if (!code) return ch_dir_commit(&directory);
-  ch_dir_abandon(&directory);
-  return code;
+  return ch_dir_end(&directory, code);
 }
 
 int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {

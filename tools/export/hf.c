@@ -190,8 +190,5 @@ static int write_all(const ch_export_plan *plan, const choir_tokenizer *tokenize
 int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options) {
   ch_dir dir;
   CH_TRY(ch_dir_begin(&dir, options->out));
-  int code = write_all(plan, tokenizer, options, dir.temporary);
-  if (!code) return ch_dir_commit(&dir);
-  ch_dir_abandon(&dir);
-  return code;
+  return ch_dir_end(&dir, write_all(plan, tokenizer, options, dir.temporary));
 }

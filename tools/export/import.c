@@ -290,10 +290,7 @@ static int run(job *j) {
   CH_TRY(list(j));
   j->result->parameters = ch_params_total(&j->params);
   CH_TRY(ch_dir_begin(&dir, j->options->out));
-  int code = write_all(j, dir.temporary);
-  if (!code) return ch_dir_commit(&dir);
-  ch_dir_abandon(&dir);
-  return code;
+  return ch_dir_end(&dir, write_all(j, dir.temporary));
 }
 
 int choir_import(const choir_import_options *options, choir_import_result *result) {
