@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/encoder.h"
+#include "infer/score.h"
 
 static int check_numbers(const choir_generate_options *o) {
   if (o->max_tokens < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "max_tokens is %d; must be at least 1", o->max_tokens);
@@ -26,11 +27,7 @@ int ch_generate_check(const choir_model *model, const choir_tokenizer *tokenizer
     if (!**stop) return ch_error(CHOIR_ERROR_ARGUMENT, "a stop text is empty: it would end every sequence at once");
     if (!tokenizer) return ch_error(CHOIR_ERROR_ARGUMENT, "stop texts need a tokenizer");
   }
-  int V = choir_model_config_of(model)->model.vocab_size;
-  if (tokenizer && choir_tokenizer_vocab_size(tokenizer) != V)
-    return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer has %d pieces and the model %d: they do not belong together",
-                    choir_tokenizer_vocab_size(tokenizer), V);
-  return CHOIR_OK;
+  return ch_check_tokenizer(tokenizer, choir_model_config_of(model)->model.vocab_size);
 }
 
 static int encode(const choir_tokenizer *tokenizer, const choir_generate_options *o, const choir_prompt *from,
@@ -64,10 +61,7 @@ static int make(const choir_tokenizer *tokenizer, int V, const choir_generate_op
   CH_CHECK_RESERVED(from, "choir_prompt");
   CH_TRY(from->text ? encode(tokenizer, o, from, to) : copy(from, to));
   if (!to->count) return ch_error(CHOIR_ERROR_ARGUMENT, "empty: there is nothing to go on from");
-  for (int i = 0; i < to->count; i++)
-    if (to->tokens[i] < 0 || to->tokens[i] >= V)
-      return ch_error(CHOIR_ERROR_ARGUMENT, "token %d is %d, outside the vocabulary of %d", i, to->tokens[i], V);
-  return CHOIR_OK;
+  return ch_check_tokens(to->tokens, to->count, V);
 }
 
 int ch_prompts_make(const choir_tokenizer *tokenizer, int V, const choir_generate_options *options,

@@ -14,17 +14,20 @@ typedef struct {
 } work;
 
 static int check_options(const choir_model *model, const choir_tokenizer *tokenizer, const choir_score_options *o) {
-  int V = choir_model_config_of(model)->model.vocab_size;
   CH_CHECK_RESERVED(o, "choir_score_options");
   if (o->batch < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "batch is %d; must be at least 1", o->batch);
   if (o->chunk < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "chunk is %d; must be at least 1", o->chunk);
-  if (tokenizer && choir_tokenizer_vocab_size(tokenizer) != V)
-    return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer has %d pieces and the model %d: they do not belong together",
-                    choir_tokenizer_vocab_size(tokenizer), V);
-  return CHOIR_OK;
+  return ch_check_tokenizer(tokenizer, choir_model_config_of(model)->model.vocab_size);
 }
 
-static int check_tokens(const int32_t *tokens, int count, int V) {
+int ch_check_tokenizer(const choir_tokenizer *tokenizer, int V) {
+  int pieces = tokenizer ? choir_tokenizer_vocab_size(tokenizer) : V;
+  if (pieces == V) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer has %d pieces and the model %d: they do not belong together",
+                  pieces, V);
+}
+
+int ch_check_tokens(const int32_t *tokens, int count, int V) {
   for (int i = 0; i < count; i++)
     if (tokens[i] < 0 || tokens[i] >= V)
       return ch_error(CHOIR_ERROR_ARGUMENT, "token %d is %d, outside the vocabulary of %d", i, tokens[i], V);
@@ -86,8 +89,8 @@ static int make_item(work *w, const choir_tokenizer *t, int V, const choir_score
     item->context = &t->eos;
     item->contexts = 1;
   }
-  CH_TRY(check_tokens(item->context, item->contexts, V));
-  return check_tokens(item->continuation, item->continuations, V);
+  CH_TRY(ch_check_tokens(item->context, item->contexts, V));
+  return ch_check_tokens(item->continuation, item->continuations, V);
 }
 
 static int make_score(const ch_score_item *item, choir_score *score) {

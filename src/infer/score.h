@@ -4,6 +4,10 @@
 
 #include "choir/score.h"
 
+/* Refuse a tokenizer (NULL: none) that has not the model's vocabulary of V, and tokens outside it. */
+int ch_check_tokenizer(const choir_tokenizer *tokenizer, int V);
+int ch_check_tokens(const int32_t *tokens, int count, int V);
+
 /* A request as tokens, and where its score goes. */
 typedef struct ch_score_item {
   const int32_t *context, *continuation;

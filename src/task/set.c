@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "infer/score.h"
 
 /* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
 static int judge(const ch_rows *rows) {
@@ -160,11 +161,8 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
 /* ---- choir_score_task: a task's set from its file to its measures ---- */
 
 static int check(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
-  int V = model->config.model.vocab_size;
   if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
-  if (choir_tokenizer_vocab_size(tokenizer) != V)
-    return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer has %d pieces and the model %d: they do not belong together",
-                    choir_tokenizer_vocab_size(tokenizer), V);
+  CH_TRY(ch_check_tokenizer(tokenizer, model->config.model.vocab_size));
   if (o->batch_sequences < 0 || o->score.batch < 1 || o->score.chunk < 1)
     return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",
                     o->batch_sequences, o->score.batch, o->score.chunk);
