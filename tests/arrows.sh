@@ -82,7 +82,7 @@ for folder in src/*/ tools/*/; do
     *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
-found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/text.h"')
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/(text|buffer).h"')
 [ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
 $found"
 

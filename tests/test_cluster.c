@@ -19,7 +19,6 @@ static int parse(const char *text, ch_cluster *c) {
 }
 
 static void says_what_it_says(void **state) {
-  (void)state;
   ch_cluster c;
   test_ok(parse(whole, &c));
   assert_string_equal(c.name, "two racks");
@@ -47,7 +46,6 @@ static void refused(const char *from, const char *to, const char *part) {
 }
 
 static void refusals_name_field_and_value(void **state) {
-  (void)state;
   refused("\"ranks\": 16", "\"rank\": 16", "did you mean 'ranks'");
   refused("\"ranks\": 16", "\"ranks\": 16, \"ranks\": 16", "duplicate");
   refused("\"ranks\": 16", "\"ranks\": 0", "\"ranks\" is 0: must be an integer from 1 to 1024");
@@ -90,7 +88,6 @@ static void refusals_name_field_and_value(void **state) {
 }
 
 static void one_rank_needs_no_links(void **state) {
-  (void)state;
   ch_cluster c;
   test_ok(parse("{\"name\": \"one\", \"ranks\": 1, \"fp32_gflops\": 1, \"memory_gib\": 1, \"memory_gbs\": 1}", &c));
   assert_int_equal(c.levels, 0);
@@ -100,7 +97,6 @@ static void one_rank_needs_no_links(void **state) {
 
 /* The file's word goes before what was measured. */
 static void a_bench_fills_what_is_open(void **state) {
-  (void)state;
   static const char bare[] =
       "{\"name\": \"one\", \"ranks\": 1, \"bench\": \"b.json\", \"fp32_gflops\": 7, \"memory_gib\": 1, "
       "\"shares\": {\"head\": 0.125}}";
@@ -122,7 +118,6 @@ static void a_bench_fills_what_is_open(void **state) {
 }
 
 static void examples_are_clusters(void **state) {
-  (void)state;
   glob_t found = {0};
   ch_cluster c;
   assert_int_equal(glob(CHOIR_SOURCE_DIR "/examples/clusters/*.json", 0, NULL, &found), 0);
@@ -132,10 +127,5 @@ static void examples_are_clusters(void **state) {
   test_fails(ch_cluster_load("/nonexistent/cluster.json", &c), CHOIR_ERROR_IO, "/nonexistent/cluster.json");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(says_what_it_says), cmocka_unit_test(refusals_name_field_and_value),
-      cmocka_unit_test(one_rank_needs_no_links), cmocka_unit_test(a_bench_fills_what_is_open),
-      cmocka_unit_test(examples_are_clusters)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, says_what_it_says, refusals_name_field_and_value, one_rank_needs_no_links,
+          a_bench_fills_what_is_open, examples_are_clusters)
