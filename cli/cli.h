@@ -259,12 +259,12 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {
   choir_run_options run;
-  const char *requests, *task, *data, *split, *out, *routing;
-  int batch, slots, chunk, tokens, json;
-  double capacity_factor;
+  choir_task_options of_task; /* its `score` is of requests, too */
+  const char *requests, *task, *routing;
+  int tokens, json;
 } cli_score_options;
-int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
-int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
+int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
+int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 
 /* checkpoint.c */
 /* Opens a checkpoint, or the newest one of a run, uses the model and closes it; an exit status. routing: NULL, its own.

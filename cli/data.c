@@ -7,11 +7,10 @@
 #include "cli.h"
 
 static struct {
-  const char *out, *tokenizer, *field, *separator, *pattern;
+  choir_data_build_options build;
+  const char *separator, *pattern;
   cli_list sources;
-  double holdout;
-  int64_t seed;
-  int threads, json, replace;
+  int json;
 } o;
 
 typedef struct watch {
@@ -119,20 +118,14 @@ static int build(int count, const char *const *operands) {
   if (!status) {
     cli_progress_begin(&w.progress, stderr);
     cli_catch_signals();
-    int code = choir_data_build(&(choir_data_build_options){.sources = sources,
-                                                            .source_count = number,
-                                                            .tokenizer = o.tokenizer,
-                                                            .output = o.out,
-                                                            .field = o.field,
-                                                            .separator = separator,
-                                                            .holdout = o.holdout,
-                                                            .seed = (uint64_t)o.seed,
-                                                            .threads = o.threads,
-                                                            .replace_invalid = o.replace,
-                                                            .progress = show_progress,
-                                                            .context = &w});
+    o.build.sources = sources;
+    o.build.source_count = number;
+    o.build.separator = separator;
+    o.build.progress = show_progress;
+    o.build.context = &w;
+    int code = choir_data_build(&o.build);
     cli_progress_clear(&w.progress);
-    status = code ? cli_fail() : print_info(o.out, cli_seconds() - w.progress.started);
+    status = code ? cli_fail() : print_info(o.build.output, cli_seconds() - w.progress.started);
   }
   if (!status && w.replaced && !o.json)
     printf("  %s bytes were not UTF-8 and became U+FFFD\n", cli_grouped((int64_t)w.replaced));
@@ -148,21 +141,21 @@ static int info(int count, const char *const *operands) {
 }
 
 static const cli_option build_options[] = {
-    {"out", "DIR", CLI_PATH, &o.out, NULL, "directory to make; must be new or empty", 1},
-    {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL, "the .model file that cuts text into tokens", 1},
+    {"out", "DIR", CLI_PATH, &o.build.output, NULL, "directory to make; must be new or empty", 1},
+    {"tokenizer", "FILE", CLI_INPUT, &o.build.tokenizer, NULL, "the .model file that cuts text into tokens", 1},
     {"source", "NAME=WEIGHT:FILES...", CLI_LIST, &o.sources, NULL,
      "a source of the mixture: its share of the training samples, and its files (those that follow belong to it too); "
      "without =WEIGHT by its number of tokens",
      0},
-    {"field", "NAME", CLI_TEXT, &o.field, NULL, "files are JSON lines; this field holds the text", 0},
+    {"field", "NAME", CLI_TEXT, &o.build.field, NULL, "files are JSON lines; this field holds the text", 0},
     CLI_PATTERN(&o.pattern),
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL,
      "the line between documents, as '\\f'; otherwise a file is one document", 0},
-    {"holdout", "P", CLI_REAL, &o.holdout, "0.01", "share of the documents kept for evaluation", 0},
-    {"seed", "S", CLI_INT64, &o.seed, "0", "which documents these are", 0},
-    {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
+    {"holdout", "P", CLI_REAL, &o.build.holdout, "0.01", "share of the documents kept for evaluation", 0},
+    {"seed", "S", CLI_INT64, &o.build.seed, "0", "which documents these are", 0},
+    {"replace-invalid", NULL, CLI_FLAG, &o.build.replace_invalid, NULL,
      "bytes that are not UTF-8 become U+FFFD and are counted; otherwise they are an error", 0},
-    CLI_THREADS(&o.threads),
+    CLI_THREADS(&o.build.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the counts as JSON", 0},
     {0}};
 static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};

@@ -127,12 +127,14 @@ static int show_progress(void *context, int64_t done, int64_t total) {
   return cli_stop_requested();
 }
 
-static int score(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
+static int score(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
   choir_score_result result;
-  choir_score_options options = {.batch = o->slots, .chunk = o->chunk, .progress = show_progress, .context = w};
+  choir_score_options *options = &o->of_task.score;
+  options->progress = show_progress;
+  options->context = w;
   int status = 0;
   cli_progress_begin(&w->progress, stderr);
-  int code = choir_score_requests(model, tokenizer, (void *)w->request.data, w->count, &options, &result);
+  int code = choir_score_requests(model, tokenizer, (void *)w->request.data, w->count, options, &result);
   cli_progress_clear(&w->progress);
   if (code) return cli_fail();
   for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result.score[i], o->tokens);
@@ -143,7 +145,7 @@ static int score(const cli_score_options *o, choir_model *model, const choir_tok
   return status;
 }
 
-int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
+int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
   work w = {.path = o->requests};
   int status = read_requests(&w);
   if (!status) status = score(o, model, tokenizer, &w);
