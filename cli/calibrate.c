@@ -30,7 +30,6 @@ static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   if (!o.eval.data == !o.eval.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
   return cli_with_model(operands[0], &o.run, NULL, 1, calibrate);

@@ -55,18 +55,12 @@ static int parse_source(const char *text, int count, const char *const *operands
 
 /* Fills `sources` from --source options, or from bare files as the one source "text"; *number is how many. */
 static int collect(int count, const char *const *operands, cli_files *files, choir_data_source *sources, int *number) {
-  const cli_list *list = &o.sources;
+  static const cli_list bare = {.count = 1, .values = {"text:"}};
+  const cli_list *list = o.sources.count ? &o.sources : &bare;
   int status = 0;
-  *number = list->count ? list->count : 1;
-  if (list->count && list->at[0] > 0)
-    return cli_usage("'%s' stands before the first --source and belongs to none", operands[0]);
-  if (!list->count) {
-    if (!count) return cli_usage("no files; usage: choir data build ... FILE... (or --source)");
-    sources[0].name = strdup("text");
-    if (!sources[0].name) return cli_fail_with("no memory for the name of a source");
-    for (int i = 0; i < count && !status; i++) status = cli_files_add(files, operands[i], o.pattern);
-    if (!status) status = cli_files_end(files);
-  }
+  *number = list->count;
+  if (list->at[0] > 0) return cli_usage("'%s' stands before the first --source and belongs to none", operands[0]);
+  if (list == &bare && !count) return cli_usage("no files; usage: choir data build ... FILE... (or --source)");
   for (int i = 0; i < list->count && !status; i++) {
     int end = i + 1 < list->count ? list->at[i + 1] : count;
     status = parse_source(list->values[i], end - list->at[i], operands + list->at[i], files, &sources[i]);
@@ -135,10 +129,7 @@ static int build(int count, const char *const *operands) {
   return status;
 }
 
-static int info(int count, const char *const *operands) {
-  (void)count;
-  return print_info(operands[0], 0);
-}
+static int info(int count, const char *const *operands) { return print_info(operands[0], 0); }
 
 static const cli_option build_options[] = {
     {"out", "DIR", CLI_PATH, &o.build.output, NULL, "directory to make; must be new or empty", 1},

@@ -21,7 +21,6 @@ typedef struct {
 static evaluation results[1 + CAUSAL], *running;
 
 static void add_source(void *context, const char *name, int64_t tokens, double loss) {
-  (void)context;
   json_array_append_new(running->sources, json_pack("{s:s, s:I, s:o}", "name", name, "tokens", (json_int_t)tokens,
                                                     "loss", cli_json_real(loss)));
 }
@@ -132,7 +131,6 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   int status = o.eval.data && o.eval.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
   if (!status && !o.eval.data && !o.eval.text && !(o.eval.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
   status = cli_ranks_agree(status);

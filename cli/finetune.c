@@ -123,7 +123,6 @@ static int finetune(void) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
   choir_config config;
   choir_task *task = NULL;
   int use, status = prepare(&config, &use);

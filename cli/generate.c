@@ -90,7 +90,6 @@ static void print_prompt(const choir_prompt *p) {
 
 static int show_text(void *context, int sequence, const char *text, size_t size) {
   work *w = context;
-  (void)sequence;
   int first = !w->begun;
   if (first) cli_progress_clear(&w->progress);
   w->begun = 1;
@@ -177,7 +176,6 @@ static int check_draws(void) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   cli_catch_signals();
   int status = check_draws();
   if (!status) status = read_prompts(&all);

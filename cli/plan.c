@@ -127,7 +127,6 @@ static int print_text(const ch_plan *plan, int assumed) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   choir_config config;
   ch_plan *plan;
   int status = cli_load_config(operands[0], &o.set, &config);

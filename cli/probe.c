@@ -113,7 +113,6 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   if (o.probe.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
   if (!o.probe.positions || !o.probe.draws)
     return cli_usage("--%s 0: must be at least 1", o.probe.positions ? "draws" : "positions");

@@ -17,7 +17,6 @@ static int score(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   int status = check();
   cli_catch_signals();
   return status ? status : cli_with_model(operands[0], &o.run, o.routing, 1, score);

@@ -163,7 +163,6 @@ static int prepare(choir_config *config, int *use) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
   choir_config config;
   display w = {0};
   int use, status = cli_ranks_agree(prepare(&config, &use));

@@ -14,7 +14,7 @@ static const char whole[] =
     "\"oversubscription\": 2}], \"price_per_rank_hour\": 3, \"currency\": \"EUR\"}";
 
 static int parse(const char *text, ch_cluster *c) {
-  int code = ch_cluster_parse(text, strlen(text), "c.json", c);
+  int code = ch_cluster_parse(text, strlen(text), "c.json", 0, c);
   return code ? code : ch_cluster_check("c.json", c);
 }
 
@@ -105,15 +105,15 @@ static void a_bench_fills_what_is_open(void **state) {
       "{\"problem\": \"moe n=4096 d=768\", \"share\": 0.5}, {\"problem\": \"head n=1\", \"share\": 0.75}, "
       "{\"problem\": \"gelu count=9\", \"share\": 0.9}, {\"problem\": \"attention B=8\", \"share\": null}]}";
   ch_cluster c;
-  test_ok(ch_cluster_parse(bare, strlen(bare), "c.json", &c));
+  test_ok(ch_cluster_parse(bare, strlen(bare), "c.json", 0, &c));
   assert_string_equal(c.bench, "b.json");
-  test_ok(ch_cluster_bench_parse(bench, strlen(bench), "b.json", &c));
+  test_ok(ch_cluster_parse(bench, strlen(bench), "b.json", 1, &c));
   test_ok(ch_cluster_check("c.json", &c));
   assert_true(c.fp32 == 7e9 && c.bf16 == 90e9 && c.memory_bandwidth == 12e9);
   assert_true(c.share[CH_FLOPS_EXPERTS] == 0.5 && c.share[CH_FLOPS_HEAD] == 0.125);
   assert_int_equal(c.assumed, 1u << CH_FLOPS_ATTENTION | 1u << CH_FLOPS_DENSE | 1u << CH_FLOPS_ROUTER);
   const char *wrong = "{\"peak\": {\"fp32_gflops\": 50, \"bf16_gflops\": 90, \"read_gbs\": 0}, \"results\": []}";
-  test_fails(ch_cluster_bench_parse(wrong, strlen(wrong), "b.json", &c), CHOIR_ERROR_FORMAT,
+  test_fails(ch_cluster_parse(wrong, strlen(wrong), "b.json", 1, &c), CHOIR_ERROR_FORMAT,
              "b.json: peak: \"read_gbs\" is 0");
 }
 

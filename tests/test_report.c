@@ -1,6 +1,5 @@
 /* The report on a run's metrics: what tests of the whole program do not meet. */
 #include "page.h"
-#include "pages/history.h"
 #include "pages/report.h"
 
 /* Writes the page about these logs and gives the run's part of its data; NULL: the library's error. */
