@@ -8,7 +8,6 @@
 
 #include "api/ranks.h"
 #include "base/error.h"
-#include "base/given.h"
 #include "base/machine.h"
 #include "base/threads.h"
 #include "comm/collective.h"

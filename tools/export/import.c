@@ -171,6 +171,14 @@ static int write_weights(job *j, const char *directory, const char *path) {
   return check_used(j);
 }
 
+/* A tokenizer.json begins with a brace. */
+static int is_json(const char *path) {
+  FILE *file = fopen(path, "rb");
+  int first = file ? getc(file) : EOF;
+  if (file) fclose(file);
+  return first == '{';
+}
+
 /* The tokenizer that the checkpoint will have, at `path`; *given says whether there is one. */
 static int place_tokenizer(const job *j, const char *path, int *given) {
   char own[PATH_MAX];
@@ -186,8 +194,9 @@ static int place_tokenizer(const job *j, const char *path, int *given) {
   }
   if (!j->options->tokenizer && access(own, F_OK)) {
     snprintf(own, sizeof own, "%s/tokenizer.json", j->options->from);
-    return access(own, F_OK) ? *given = 0, CHOIR_OK : choir_tokenizer_import(own, j->eos, path);
+    if (access(own, F_OK)) return *given = 0, CHOIR_OK;
   }
+  if (is_json(from)) return choir_tokenizer_import(from, j->eos, j->config.model.vocab_size, path);
   choir_tokenizer *t;
   CH_TRY(choir_tokenizer_load(from, &t));
   size_t size;

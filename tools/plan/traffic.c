@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/at_owners.h"
-#include "moe/slots.h"
+#include "moe/dispatch.h"
+#include "moe/route.h"
 
 static const char *const names[] = {
     "scores",    "what experts took", "expert rows",    "hidden shards",    "gradients of gates",
