@@ -3,14 +3,6 @@
 
 #include "cli.h"
 
-static int show_progress(void *context, int64_t done, int64_t total) {
-  cli_progress *progress = context;
-  if (done && cli_progress_due(progress))
-    cli_progress_line(progress, "%.0f %% of the texts, %s so far", 100 * (double)done / (double)total,
-                      cli_duration(cli_seconds() - progress->started));
-  return cli_stop_requested();
-}
-
 /* A line: accuracy, and what else the task wants to know. */
 static void print_measure(const choir_task_measure *m, int by_batch, int batch_sequences) {
   printf("%-10s accuracy %6.2f %%  %s of %s", m->routing, 100 * m->accuracy, cli_grouped(m->correct),
@@ -62,9 +54,10 @@ static int print_json(const cli_score_options *o, const choir_task *task, const 
 static int score(cli_score_options *o, const choir_task *task, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_task_result result;
   cli_progress progress;
-  o->of_task.score.progress = show_progress;
+  o->of_task.score.progress = cli_progress_count;
   o->of_task.score.context = &progress;
   cli_progress_begin(&progress, stderr);
+  progress.of = "texts with a label";
   int code = choir_score_task(model, tokenizer, task, &o->of_task, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
