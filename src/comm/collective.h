@@ -51,8 +51,8 @@ typedef struct ch_spread {
   int64_t bytes;
 } ch_spread;
 
-/* Some of them on their way, beside other work: spread.c says how. All ranks take the next step, of two, and end at the
- * same places among their exchanges. */
+/* Some of them on their way, beside other work: collective.c says how. All ranks take the next step, of two, and end at
+ * the same places among their exchanges. */
 typedef struct ch_spreading {
   const char *what;
   const ch_spread *some; /* [count], any number of them */

@@ -172,10 +172,6 @@ int ch_shard_write(ch_shard_writer *w, const int32_t *tokens, size_t count) {
   return CHOIR_OK;
 }
 
-int ch_shard_failed(const ch_shard_writer *w) {
-  return w->file.error ? ch_write_error(w->file.error, w->file.path, 0) : CHOIR_OK;
-}
-
 int ch_shard_commit(ch_shard_writer *w) {
   unsigned char header[HEADER_BYTES];
   w->info.checksum = XXH64_digest(&w->hash);
@@ -183,5 +179,3 @@ int ch_shard_commit(ch_shard_writer *w) {
   if (!w->file.error && pwrite(w->file.fd, header, sizeof header, 0) != sizeof header) w->file.error = EIO;
   return ch_file_commit(&w->file);
 }
-
-void ch_shard_abandon(ch_shard_writer *w) { ch_file_abandon(&w->file); }

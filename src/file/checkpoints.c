@@ -43,11 +43,10 @@ static int add_step(int64_t **steps, int *count, int64_t step) {
 }
 
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
-  char path[PATH_MAX];
+  const char *path = CH_IN(run, "checkpoints");
   int code = CHOIR_OK;
   *steps = NULL;
   *count = 0;
-  snprintf(path, sizeof path, "%s/checkpoints", run);
   struct stat there;
   DIR *d = opendir(path);
   if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* none; one that is there must open */
@@ -91,8 +90,7 @@ static int64_t named_step(const char *path) {
 }
 
 int ch_checkpoint_best(const char *run, char *out) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/best", run);
+  const char *path = CH_IN(run, "best");
   if (access(path, F_OK)) return 0;
   int64_t step = named_step(path);
   if (step >= 0) ch_checkpoint_path(run, step, out);
@@ -102,9 +100,7 @@ int ch_checkpoint_best(const char *run, char *out) {
 }
 
 int ch_checkpoint_resolve(const char *path, char *out) {
-  char model[PATH_MAX];
-  snprintf(model, sizeof model, "%s/model.safetensors", path);
-  if (ch_tensors_there(model)) {
+  if (ch_tensors_there(CH_IN(path, "model.safetensors"))) {
     snprintf(out, PATH_MAX, "%s", path);
     return CHOIR_OK;
   }
@@ -195,9 +191,8 @@ int ch_binding_check(const choir_tensors *weights, const char *path) {
 }
 
 int ch_binding_holds(const char *directory) {
-  char path[PATH_MAX];
+  const char *path = CH_IN(directory, "model.safetensors");
   choir_tensors *weights;
-  if (snprintf(path, sizeof path, "%s/model.safetensors", directory) >= (int)sizeof path) return 0;
   if (choir_tensors_open(path, 0, &weights)) return 0;
   int code = ch_binding_check(weights, path);
   choir_tensors_close(weights);

@@ -122,9 +122,7 @@ static int is_new(const ch_claim *claim) { return claim->stood < strlen(claim->p
 
 /* Removes a new directory, and its lock. */
 static void remove_new(ch_claim *claim) {
-  char lock[4104];
-  snprintf(lock, sizeof lock, "%s/lock", claim->path);
-  unlink(lock);
+  unlink(CH_IN(claim->path, "lock"));
   remove_made(claim->path, claim->stood);
 }
 

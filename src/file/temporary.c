@@ -80,6 +80,17 @@ int ch_temporary_make(ch_temporary *t, const char *parent) {
   return -1;
 }
 
+int ch_temporary_beside(ch_temporary *t, const char *target, char *inside, size_t size) {
+  char parent[4096];
+  const char *slash = strrchr(target, '/');
+  ch_path_parent(target, parent, sizeof parent);
+  if (ch_temporary_make(t, parent)) return -1;
+  if (snprintf(inside, size, "%s/%s", t->path, slash ? slash + 1 : target) < (int)size) return 0;
+  ch_temporary_remove(t);
+  errno = ENAMETOOLONG;
+  return -1;
+}
+
 void ch_temporary_remove(ch_temporary *t) {
   int number = errno;
   if (t->path[0]) remove_marked(t->path);
@@ -133,6 +144,11 @@ int ch_temporary_holds(const char *path) {
   for (const char *at = path; (at = strstr(at, PREFIX)); at++)
     if (at == path || at[-1] == '/') return 1;
   return 0;
+}
+
+const char *ch_path_in(char *path, const char *directory, const char *name) {
+  snprintf(path, CH_PATH_BYTES, "%s/%s", directory, name);
+  return path;
 }
 
 void ch_path_parent(const char *path, char *parent, size_t size) {

@@ -1,6 +1,5 @@
 #include "file/tensors_set.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,6 @@
 #include "choir/config.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include "base/embedded.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/text.h"
 #include "file/json.h"
 #include "model/config.h"
 #include "model/param.h"

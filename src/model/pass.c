@@ -1,6 +1,5 @@
 #include "model/pass.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -37,6 +37,7 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   there.counts = &counts;
   a->router->route(host, &there);
   a->record->load = record.load;
+  a->record->most = record.most;
   a->counts->capacity = counts.capacity;
   a->counts->certificate = counts.certificate;
   if (!ch_counting(x)) {

@@ -1,10 +1,8 @@
 /* Statistics counted from routings that are shown: `choir stats`, `choir inspect`, evaluations of a training run. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "moe/route_stats.h"
-#include "moe/router.h"
 
 int choir_routing_expert(const choir_routing *r, int slot) {
   if (!r) return -1;

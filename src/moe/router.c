@@ -76,6 +76,11 @@ double ch_router_factor(const choir_router_options *o, int training) {
   return !training && o->eval_capacity_factor > 0 ? o->eval_capacity_factor : o->capacity_factor;
 }
 
+double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a) {
+  return ch_router_factor(
+      a->options, ch_counting(x) ? a->options->capacity_factor > a->options->eval_capacity_factor : a->training);
+}
+
 int ch_router_check_sizes(const choir_router_options *o, int n, int e) {
   if (n < 1) return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': %d tokens; there must be at least 1", o->name, n);
   if (n > INT32_MAX / 2)

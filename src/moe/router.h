@@ -212,8 +212,10 @@ int ch_router_k(double capacity_factor, int n, int e);
 /* Room for each expert under `choices` experts a token: ceil(factor * choices * n / e), at most n. */
 int ch_router_capacity(double factor, int choices, int n, int e);
 
-/* The capacity factor in force. */
+/* The capacity factor in force; and the larger one in the counting run, since one plan serves training and evaluation.
+ */
 double ch_router_factor(const choir_router_options *o, int training);
+double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a);
 
 /* Every check starts with this one: n, e, and the numbers that all routers have, whether they take them or not. */
 int ch_router_check_sizes(const choir_router_options *o, int n, int e);

@@ -212,8 +212,6 @@ int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) 
   return CHOIR_OK;
 }
 
-void ch_layer_stats_end(choir_model *model) { choir_model_on_routing(model, NULL, NULL); }
-
 void ch_layer_stats_free(ch_layer_stats *w) {
   for (int i = 0; i < w->layers; i++) choir_route_stats_free(&w->layer[i]);
   free(w->layer);

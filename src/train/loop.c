@@ -133,7 +133,7 @@ static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal,
   run->trainer.model->causal = causal;
   int code = ch_evaluate(run->trainer.model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
   run->trainer.model->causal = 0;
-  ch_layer_stats_end(run->trainer.model);
+  choir_model_on_routing(run->trainer.model, NULL, NULL);
   if (!code && !isfinite(r->loss)) code = ch_trainer_not_finite(&run->trainer, run->trainer.step, r->loss);
   if (!code) {
     ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));

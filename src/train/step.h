@@ -4,6 +4,7 @@
 #define CH_TRAIN_STEP_H
 
 #include "api/model.h"
+#include "model/param.h"
 #include "moe/route_stats.h"
 #include "train/optimizer.h"
 
@@ -81,5 +82,23 @@ int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss);
 
 /* That error when a weight is not finite; CHOIR_OK otherwise. */
 int ch_trainer_check_weights(const ch_trainer *t, double loss);
+
+/* ---- FLOPs of a config, by part ---- */
+
+typedef enum {
+  CH_FLOPS_ATTENTION, /* its four products, scores, and their weighted sum over the causal half */
+  CH_FLOPS_DENSE,     /* feed-forward layers that are not MoE */
+  CH_FLOPS_ROUTER,    /* X Wg */
+  CH_FLOPS_EXPERTS,
+  CH_FLOPS_HEAD, /* logits */
+  CH_FLOPS_PARTS
+} ch_flops_part;
+
+/* Which part a weight that is a factor of products (p->product) belongs to. */
+ch_flops_part ch_flops_part_of(const ch_param *p);
+
+/* Counts multiplications and additions of one token, forward. Training is three times that for every draw
+ * (ch_pass_sequences). */
+void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]);
 
 #endif

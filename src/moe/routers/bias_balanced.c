@@ -9,7 +9,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
   x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = a->counts->cutoff});
   ch_choices_best(x, a, a->scores, a->thresholds, &c);
-  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
   ch_arena_release(&x->scratch, mark);
 }

@@ -59,7 +59,7 @@ static void run(ch_exec *x, const ch_route_args *a, int training) {
   else if (training || ch_counting(x))
     balance(x, a, &bids, beta);
   ch_choices_best(x, a, a->scores, training && !a->by_threshold ? beta : kept, &c);
-  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
   ch_arena_release(&x->scratch, mark);
 }

@@ -105,5 +105,6 @@ void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
                                       .demand = a->counts->demand,
                                       .dropped = a->counts->dropped});
   a->counts->capacity = k;
+  a->record->most = most_of(k, valid);
   ch_arena_release(&x->scratch, mark);
 }

@@ -22,8 +22,11 @@ void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scor
                                   .value = c->value});
 }
 
-void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, int capacity) {
+void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor) {
+  int valid = ch_valid_count(a->mask, a->n), bounded = factor > 0;
+  int capacity = bounded ? ch_router_capacity(factor, c->per_token, valid, a->e) : valid;
   a->counts->capacity = capacity;
+  a->record->most = bounded ? capacity : 0;
   x->ops->place(x, &(ch_place_args){.count = c->per_token,
                                     .capacity = capacity,
                                     .choice = c->choice,
@@ -58,7 +61,7 @@ static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
  * no room. */
 static void place(ch_exec *x, const ch_route_args *a, double factor) {
   size_t mark = ch_arena_mark(&x->scratch);
-  int valid = ch_valid_count(a->mask, a->n), K = ch_router_choices(a->options);
+  int K = ch_router_choices(a->options);
   ch_choices c = ch_choices_alloc(x, a, K);
   ch_choices_best(x, a, a->scores, NULL, &c);
   ch_balance_args balance = balance_of(a, &c);
@@ -67,15 +70,13 @@ static void place(ch_exec *x, const ch_route_args *a, double factor) {
     x->ops->sample_second(x,
                           &(ch_sample_second_args){
                               .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice});
-  ch_choices_place(x, a, &c, factor > 0 ? ch_router_capacity(factor, K, valid, a->e) : valid);
+  ch_choices_place(x, a, &c, factor);
   ch_gate_args gate = gate_of(a, &c);
   x->ops->gate(x, &gate);
   ch_arena_release(&x->scratch, mark);
 }
 
-void ch_token_choice_route(ch_exec *x, const ch_route_args *a) {
-  place(x, a, ch_router_factor(a->options, a->training));
-}
+void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor_planned(x, a)); }
 
 void ch_token_choice_causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
 
@@ -102,7 +103,7 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
                                   .rng = rng,
                                   .rng_base = a->rng_base,
                                   .choice = c.choice});
-  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = per_token, .record = a->record});
   ch_arena_release(&x->scratch, mark);
 }

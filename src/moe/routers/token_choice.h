@@ -19,8 +19,9 @@ void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scor
                      const ch_choices *c);
 
 /* Fills record (but for its gates) and counts: all first choices before all second ones, each in token order, until an
- * expert holds `capacity`. What then finds its expert full is dropped and counted. */
-void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, int capacity);
+ * expert holds `factor` times an even share; 0: there is room for all. What finds its expert full is dropped and
+ * counted. */
+void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor);
 
 /* Routing without scores: each valid token to the K experts that the rule draws, with gate 1/K, and room for all. */
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng);
