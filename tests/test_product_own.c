@@ -127,8 +127,8 @@ static void check_amx(variant run, variant twin) {
 void ch_product_own_emulated(const ch_product *p, float *scratch);
 void ch_product_own_emulated_avx512(const ch_product *p, float *scratch);
 
-static void generic(void **state) { (void)state, check_variant(ch_product_own_generic); }
-static void emulated_amx(void **state) { (void)state, check_amx(ch_product_own_emulated, NULL); }
+static void generic(void **state) { check_variant(ch_product_own_generic); }
+static void emulated_amx(void **state) { check_amx(ch_product_own_emulated, NULL); }
 
 #if defined(__x86_64__)
 static void avx2(void **state) {

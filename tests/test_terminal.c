@@ -4,7 +4,7 @@
 #include "terminal.h"
 
 static void generated_text(void **state) {
-  (void)state; /* fresh weights: any byte may come */
+  /* fresh weights: any byte may come */
   program_must("choir init config.json --set router.name=switch_top1 --tokenizer tokenizer.model --out wild");
   program_must("for i in $(seq 40); do echo ka; done >many");
   program_must(

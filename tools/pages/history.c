@@ -1,5 +1,3 @@
-#include "pages/report.h"
-
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +6,7 @@
 
 #include "base/error.h"
 #include "file/json.h"
+#include "pages/report.h"
 
 enum { MOST_POINTS = 400 }; /* of a curve on a page */
 
