@@ -82,8 +82,8 @@ for folder in src/*/ tools/*/; do
     *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
-found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/text.h"')
-[ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/(text|buffer).h"')
+[ -z "$found" ] || fail "cli/ may include public headers, those of tools/, base/text.h and base/buffer.h only:
 $found"
 
 # No circles of calls between files, but for lists (backends, routers, cases of the bench): these name what they list, which
@@ -157,7 +157,7 @@ $found"
 found=$(find src tools -name '*.c' ! -path src/base/format.c -exec awk -v RS=';' '
   /(^|[^a-z_])v?(sn|f|d|s)?printf *\((.*%[-+0 #]*[0-9*]*(\.[0-9*]*)?l?[aefgAEFG]|[^"]*format)/ ||
   /(^|[^a-z_])(strto(d|f|ld)|atof|setlocale) *\(/ { print FILENAME ": " $0 }' {} + 2>/dev/null)
-[ -z "$found" ] || fail "numbers become text, and text numbers, by ch_format, ch_print and ch_number only:
+[ -z "$found" ] || fail "numbers become text, and text numbers, by ch_format and ch_number only:
 $found"
 # How many threads there are has been asked for (base/threads.h): what OpenMP takes by itself has not been.
 found=$(find src tools -name '*.[ch]' -exec awk '/pragma omp parallel/ {

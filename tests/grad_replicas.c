@@ -7,7 +7,7 @@
 #include "comm/collective.h"
 #include "comm/grid.h"
 #include "forked_comm.h"
-#include "model/pass.h"
+#include "model/transformer.h"
 #include "model/weights.h"
 #include "testing.h"
 

@@ -143,29 +143,40 @@ static void gemm_passes_nan(void **state) {
 }
 
 static const int even[] = {0, 50, 100, 150, 200}, uneven[] = {0, 0, 1, 300, 300, 317, 400, 400}, single[] = {0, 600},
-                 nobody[] = {0, 0, 0}, few[] = {0, 3, 14}, square[] = {0, 64};
+                 nobody[] = {0, 0, 0}, few[] = {0, 3, 14}, square[] = {0, 64}, near[] = {0, 30, 70, 70, 103};
 typedef struct {
   const int *begin;
   int experts;
   int64_t n, k;
 } expert_size;
-static const expert_size expert_sizes[] = {{even, 4, 96, 64},     {uneven, 7, 130, 33}, {single, 1, 256, 128},
-                                           {nobody, 2, 64, 64},   {uneven, 7, 40, 512}, {few, 2, 2000, 1100},
-                                           {square, 1, 128, 8000}};
+static const expert_size expert_sizes[] = {{even, 4, 96, 64},      {uneven, 7, 130, 33}, {single, 1, 256, 128},
+                                           {nobody, 2, 64, 64},    {uneven, 7, 40, 512}, {few, 2, 2000, 1100},
+                                           {square, 1, 128, 8000}, {near, 4, 96, 48}};
 
-/* accumulate: W of CH_TN, or C of the others, gets it added; else it is set, over poison. */
+static int most_of(expert_size s) {
+  int most = 0;
+  for (int i = 0; i < s.experts; i++)
+    if (s.begin[i + 1] - s.begin[i] > most) most = s.begin[i + 1] - s.begin[i];
+  return most;
+}
+
+/* accumulate: W of CH_TN, or C of the others, gets it added; else it is set, over poison. Rows that belong to nobody
+ * are poison too, and known bounds of loads change nothing. */
+enum { SPARE = 9 };
 static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form form, int accumulate) {
   int rows = s.begin[s.experts];
-  int64_t count_a = rows * s.k, count_c = rows * s.n, count_w = s.experts * s.n * s.k;
+  int64_t count_a = (rows + SPARE) * s.k, count_c = (rows + SPARE) * s.n, count_w = s.experts * s.n * s.k;
   real *a = test_new_normal(count_a, 1), *c = test_new_normal(count_c, 2);
+  test_poison(a + rows * s.k, SPARE * s.k), test_poison(c + rows * s.n, SPARE * s.n);
   real *w = test_new_normal(count_w, 3), *got[4];
-  int64_t count = form == CH_TN ? count_w : count_c;
+  int64_t count = form == CH_TN ? count_w : rows * s.n;
   ch_bf16 *w16 = rounded_copy(w, count_w), *a16 = rounded_copy(a, count_a), *c16 = rounded_copy(c, count_c);
   ch_expert_gemm_args g = {.form = form,
                            .experts = s.experts,
                            .begin = s.begin,
-                           .max_rows = rows + 9,
+                           .max_rows = rows + SPARE,
                            .load = -1,
+                           .most = accumulate ? most_of(s) + 3 : most_of(s),
                            .n = s.n,
                            .k = s.k,
                            .a = a,

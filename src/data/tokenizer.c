@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
-#include "base/given.h"
+#include "base/error.h"
 #include "base/hash.h"
 #include "choir/model.h"
 #include "data/bpe_read.h"

@@ -135,7 +135,7 @@ static void cuda_launch(ch_kernel kernel, int64_t groups, const void *args) {
 }
 
 /* cuBLAS has columns where choir has rows: C^T = op(B)^T op(A)^T. What a kernel would round on reading is left to our
- * own, as are rows that belong to experts by number. */
+ * own, as are rows that belong to experts by number (products.c makes these equal where it can). */
 static int cuda_multiply(const product_args *p, int64_t batch) {
   if (p->begin || p->a_is == ROUNDED || p->b_is == ROUNDED || p->a_is != p->b_is || !here()) return 0;
   int type = p->a_is == AS_BF16 ? CUDA_R_16BF : CUDA_R_32F;
@@ -248,8 +248,8 @@ static int cuda_describe(int number, char *text, size_t size) {
   for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
     if (cuDeviceGetAttribute(facts[i].value, facts[i].of, device)) *facts[i].value = 0;
   int lanes = major * 10 + minor <= 80 ? 64 : 128; /* of a multiprocessor: CUDA C programming guide, throughput */
-  ch_format(text, size, "%s, %.1f GiB; peak %.1f TFLOP/s in fp32, %.2f TB/s", name, (double)all / 0x1p30,
-            2e-9 * lanes * units * clock, 2e-9 * memory_clock * width / 8);
+  ch_format(text, size, "%s, %.1f GiB; peak %.1f TFLOP/s in fp32, %.2f TB/s; products by cuBLAS", name,
+            (double)all / 0x1p30, 2e-9 * lanes * units * clock, 2e-9 * memory_clock * width / 8);
   return 1;
 }
 

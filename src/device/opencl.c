@@ -46,12 +46,19 @@ enum {
   call(cl_int, clEnqueueWriteBuffer, (cl_object, cl_object, uint32_t, size_t, size_t, const void *, uint32_t, const cl_object *, cl_object *)) \
   call(cl_int, clEnqueueCopyBuffer, (cl_object, cl_object, cl_object, size_t, size_t, size_t, uint32_t, const cl_object *, cl_object *)) \
   call(cl_int, clFinish, (cl_object))
+/* The part of clblast_c.h that is used here. */
+enum { CLBLAST_ROW_MAJOR = 101, CLBLAST_TRANSPOSE_NO = 111 };
+#define CLBLAST_CALLS(call) \
+  call(cl_int, CLBlastSgemmStridedBatched, (int, int, int, size_t, size_t, size_t, float, cl_object, size_t, size_t, size_t, cl_object, size_t, size_t, size_t, \
+    float, cl_object, size_t, size_t, size_t, size_t, cl_object *, cl_object *))
 /* clang-format on */
 #define DECLARE(type, name, parameters) static type(*name) parameters;
 CL_CALLS(DECLARE)
+CLBLAST_CALLS(DECLARE)
 
 static cl_object device, context, queue, kernel_of[CH_KERNELS];
 static int start(void);
+static ch_device opencl;
 static ch_driver driver = {
     .name = "opencl", .instead = "on Debian, apt-get install pocl-opencl-icd runs it on the CPU", .start = start};
 
@@ -124,6 +131,23 @@ static void opencl_launch(ch_kernel kernel, int64_t groups, const void *args) {
     CALL(clEnqueueNDRangeKernel, queue, kernel_of[kernel], 1, NULL, &all, &items, 0, NULL, NULL);
   if (ch_opencl_takes_host_pointers) clFinish(queue); /* the host looks at its memory whenever it likes */
   pthread_mutex_unlock(&lock);
+}
+
+/* CLBlast multiplies fp32 numbers in buffers. One product has a stride, too. */
+static int opencl_multiply(const product_args *p, int64_t batch) {
+  size_t at[3];
+  if (p->begin || p->a_is != AS_FLOAT || p->b_is != AS_FLOAT || p->m < 1 || p->n < 1 || p->k < 1 || batch < 1) return 0;
+  pthread_mutex_lock(&lock);
+  const area *a = area_of(p->a, &at[0]), *b = area_of(p->b, &at[1]), *c = area_of(p->c, &at[2]);
+  int well = a && b && c;
+  if (well && !driver.failed)
+    CALL(CLBlastSgemmStridedBatched, CLBLAST_ROW_MAJOR, CLBLAST_TRANSPOSE_NO + p->trans_a,
+         CLBLAST_TRANSPOSE_NO + p->trans_b, (size_t)p->m, (size_t)p->n, (size_t)p->k, p->alpha, a->buffer,
+         at[0] / sizeof(float), (size_t)p->lda, (size_t)p->a_stride, b->buffer, at[1] / sizeof(float), (size_t)p->ldb,
+         (size_t)p->b_stride, p->accumulate ? 1 : 0, c->buffer, at[2] / sizeof(float), (size_t)p->ldc,
+         (size_t)(p->c_stride ? p->c_stride : p->m * p->ldc), (size_t)batch, &queue, NULL);
+  pthread_mutex_unlock(&lock);
+  return well;
 }
 
 /* ---- memory ---- */
@@ -235,6 +259,9 @@ static int load(void) {
 #define FIND(type, name, parameters) \
   if (!(*(void **)&name = dlsym(library, #name))) return ch_driver_note(&driver, "libOpenCL.so.1 has no " #name);
   CL_CALLS(FIND)
+  /* It calls the usual libOpenCL, and no other one. */
+  void *products = getenv("CHOIR_OPENCL") ? NULL : dlopen("libclblast.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (products) *(void **)&CLBlastSgemmStridedBatched = dlsym(products, "CLBlastSgemmStridedBatched");
   return 1;
 }
 
@@ -262,8 +289,8 @@ static int opencl_describe(int number, char *text, size_t size) {
   clGetDeviceInfo(all[number], CL_DEVICE_GLOBAL_MEM_SIZE, sizeof bytes, &bytes, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
   clGetDeviceInfo(all[number], CL_DEVICE_MAX_CLOCK_FREQUENCY, sizeof clock, &clock, NULL);
-  ch_format(text, size, "%s, %.1f GiB; %u compute units at %.2f GHz", name, (double)bytes / 0x1p30, units,
-            1e-3 * clock);
+  ch_format(text, size, "%s, %.1f GiB; %u compute units at %.2f GHz; products by %s", name, (double)bytes / 0x1p30,
+            units, 1e-3 * clock, CLBlastSgemmStridedBatched ? "CLBlast" : "own kernel");
   return 1;
 }
 
@@ -291,6 +318,7 @@ static int start(void) {
   if (!is_well("clCreateContext", code)) return 0;
   queue = clCreateCommandQueue(context, device, 0, &code);
   if (is_well("clCreateCommandQueue", code)) {
+    if (CLBlastSgemmStridedBatched) opencl.multiply = opencl_multiply;
     if (build()) return 1;
     clReleaseCommandQueue(queue);
   }
@@ -298,7 +326,7 @@ static int start(void) {
   return 0;
 }
 
-static const ch_device opencl = {
+static ch_device opencl = {
     .memory = {.alloc = opencl_alloc,
                .free = opencl_free,
                .available = opencl_available,

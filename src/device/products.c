@@ -82,23 +82,72 @@ static product_args experts_of(const ch_exec *x, const ch_expert_gemm_args *a, r
   return p;
 }
 
+static void multiply_experts(ch_exec *x, const ch_expert_gemm_args *a, real CH_DEV *c) {
+  product_args p = experts_of(x, a, c);
+  round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
+  round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
+  if (!ch_counting(x)) multiply_batch(x, &p, a->experts);
+}
+
+/* ---- rows that belong to experts by number, at equal distances ---- */
+
+/* Twice as many rows as there may be are still worth it: a device's own product is many times as fast. In the counting
+ * run a bound stands for all that later ones may be. */
+static int64_t padded_rows(const ch_exec *x, const ch_expert_gemm_args *a) {
+  int64_t rows = (int64_t)a->experts * a->most, worth = 2 * (int64_t)a->max_rows;
+  if (!((const ch_device *)x->memory)->multiply) return 0;
+  if (ch_counting(x)) return a->load == a->most ? 0 : rows < worth ? rows : worth;
+  return a->load < 0 && rows <= worth ? rows : 0;
+}
+
+/* `value` or `rounded` becomes its rows at equal distances, rounded if products are. */
+static void pad(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, int64_t width, const real CH_DEV **value,
+                const ch_bf16 CH_DEV **rounded) {
+  int is = kind_of(x, *rounded, 0);
+  void CH_DEV *padded = CH_NEW(&x->scratch, char, rows *width *(is == AS_FLOAT ? sizeof(real) : sizeof(ch_bf16)));
+  if (!ch_counting(x))
+    CH_LAUNCH(x, pad_rows, ch_groups(rows * width), .begin = a->begin, .rows = either(*value, *rounded),
+              .padded = padded, .width = width, .e = a->experts, .most = a->most, .is = is);
+  *value = is == AS_FLOAT ? padded : NULL;
+  *rounded = is == AS_FLOAT ? NULL : padded;
+}
+
+static void multiply_padded(ch_exec *x, const ch_expert_gemm_args *a, int64_t rows, real CH_DEV *c) {
+  ch_expert_gemm_args p = *a;
+  p.load = a->most;
+  p.max_rows = (int)rows;
+  pad(x, a, rows, a->k, &p.a, &p.a16);
+  if (a->form == CH_TN) {
+    const real CH_DEV *value = a->c;
+    pad(x, a, rows, a->n, &value, &p.c16);
+    p.c = (real CH_DEV *)value;
+    multiply_experts(x, &p, NULL);
+    return;
+  }
+  real CH_DEV *padded = CH_NEW(&x->scratch, real, rows * a->n);
+  p.accumulate = 0;
+  multiply_experts(x, &p, padded);
+  if (!ch_counting(x))
+    CH_LAUNCH(x, unpad_rows, ch_groups(rows * a->n), .begin = a->begin, .rows = c, .padded = padded, .width = a->n,
+              .e = a->experts, .most = a->most, .accumulate = a->accumulate);
+}
+
 /* Where GELU keeps rounded arrays only, what it is given stands in scratch. */
 static void expert_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   real CH_DEV *c = a->c;
   if (a->activate && !c) c = CH_NEW(&x->scratch, real, (int64_t)a->max_rows * a->n);
-  product_args p = experts_of(x, a, c);
-  round_before(x, &p.a, &p.a_is, (int64_t)a->max_rows * a->k);
-  round_before(x, &p.b, &p.b_is, a->form == CH_TN ? (int64_t)a->max_rows * a->n : a->experts * a->k * a->n);
-  if (!ch_counting(x)) {
-    multiply_batch(x, &p, a->experts);
-    if (a->activate) {
-      ch_activate_args through = *a->activate;
-      int backward = through.dx || through.dx16;
-      if (!backward && through.x16) through.x = c;
-      if (backward) through.dy = c;
-      (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);
-    }
+  int64_t rows = padded_rows(x, a);
+  if (rows)
+    multiply_padded(x, a, rows, c);
+  else
+    multiply_experts(x, a, c);
+  if (!ch_counting(x) && a->activate) {
+    ch_activate_args through = *a->activate;
+    int backward = through.dx || through.dx16;
+    if (!backward && through.x16) through.x = c;
+    if (backward) through.dy = c;
+    (backward ? x->ops->activate_backward : x->ops->activate)(x, &through);
   }
   ch_scratch_release(x, mark);
 }

@@ -1,12 +1,10 @@
 /* Public requests to score: texts as tokens, everything checked, and a place for every result. */
 #include "infer/score.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "data/encoder.h"
 
 typedef struct {

@@ -1,9 +1,8 @@
-#include "moe/at_owners.h"
-
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/slots.h"
+#include "moe/dispatch.h"
+#include "moe/route.h"
 
 /* An expert's owner sends this to all ranks, beside the tokens that it took. The last three are one rank's. */
 typedef struct {
@@ -79,7 +78,11 @@ static const int *collect(ch_exec *x, const ch_route_args *all, const report *ex
   int *begin = CH_NEW_HOST(host, int, e + 1), *demand = CH_NEW_HOST(host, int, e);
   real *cutoff = CH_NEW_HOST(host, real, e);
   int64_t dropped = 0;
-  if (ch_counting(x)) return begin;
+  all->record->most = all->record->max_slots / all->e;
+  if (ch_counting(x)) {
+    all->record->load = all->options->threshold_after ? -1 : all->record->most;
+    return begin;
+  }
   begin[0] = 0;
   for (size_t i = 0; i < e; i++) {
     begin[i + 1] = begin[i] + experts[i].load;

@@ -1,5 +1,4 @@
-#include "moe/experts.h"
-
+#include "moe/layer.h"
 #include "op/visits.h"
 
 /* How many slots are filled: only the device knows. */
@@ -23,6 +22,7 @@ static ch_expert_gemm_args product(const ch_record *r, ch_gemm_form form, int64_
                                .begin = r->expert_begin,
                                .max_rows = r->max_slots,
                                .load = r->load,
+                               .most = r->most,
                                .k = k,
                                .n = n};
 }

@@ -1,7 +1,6 @@
 #include "moe/route.h"
 
 #include "comm/collective.h"
-#include "moe/at_owners.h"
 
 /* Slots that the record of such a call must have room for. */
 static int slots_of(const ch_route_args *a) {
@@ -38,6 +37,7 @@ static void route_on_host(ch_exec *x, const ch_route_args *a) {
   there.counts = &counts;
   a->router->route(host, &there);
   a->record->load = record.load;
+  a->record->most = record.most;
   a->counts->capacity = counts.capacity;
   a->counts->certificate = counts.certificate;
   if (!ch_counting(x)) {

@@ -1,10 +1,8 @@
 /* Statistics counted from routings that are shown: `choir stats`, `choir inspect`, evaluations of a training run. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "moe/route_stats.h"
-#include "moe/router.h"
 
 int choir_routing_expert(const choir_routing *r, int slot) {
   if (!r) return -1;
@@ -19,46 +17,35 @@ int choir_routing_expert(const choir_routing *r, int slot) {
   return low;
 }
 
+static double score_at(const void *scores, int i) { return (double)((const float *)scores)[i]; }
+static double count_at(const void *counts, int i) { return (double)((const int64_t *)counts)[i]; }
+
 /* Entropy of weights that need not sum to 1; nats. log(sum) - sum w log w / sum */
-static double entropy_of_scores(const float *w, int count) {
+static double entropy(double (*at)(const void *weights, int i), const void *weights, int count) {
   double sum = 0, dot = 0;
   for (int i = 0; i < count; i++) {
-    if (!(w[i] > 0)) continue;
-    sum += (double)w[i];
-    dot += (double)w[i] * log((double)w[i]);
+    double w = at(weights, i);
+    if (!(w > 0)) continue;
+    sum += w;
+    dot += w * log(w);
   }
   return sum > 0 ? log(sum) - dot / sum : 0;
-}
-
-static double entropy_of_counts(const int64_t *counts, int count) {
-  double sum = 0, dot = 0;
-  for (int i = 0; i < count; i++) {
-    if (!counts[i]) continue;
-    sum += (double)counts[i];
-    dot += (double)counts[i] * log((double)counts[i]);
-  }
-  return sum > 0 ? log(sum) - dot / sum : 0;
-}
-
-/* `mean` of `before` values and `sum` of `more`, as one mean. */
-static double pooled(double mean, int64_t before, double sum, int64_t more) {
-  return before + more ? ((before ? mean * (double)before : 0) + sum) / (double)(before + more) : 0;
 }
 
 static int is_valid(const choir_routing *r, int t) { return !r->valid || r->valid[t]; }
 
 /* Tokens by the number of their experts, and their entropy; gives how many there are. */
 static int64_t add_tokens(choir_route_stats *s, const choir_routing *r) {
-  double entropy = 0;
+  double sum = 0;
   int64_t tokens = 0;
   for (int t = 0; t < r->tokens; t++) {
     if (!is_valid(r, t)) continue;
     tokens++;
     s->histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
-    if (r->scores) entropy += entropy_of_scores(r->scores + (int64_t)t * r->experts, r->experts);
+    if (r->scores) sum += entropy(score_at, r->scores + (int64_t)t * r->experts, r->experts);
     if (s->text && r->token && r->token[t] >= 0 && r->token[t] < s->vocab_size) s->text[r->token[t]]++;
   }
-  s->token_entropy = r->scores ? pooled(s->token_entropy, s->tokens, entropy, tokens) : NAN;
+  s->token_entropy = r->scores ? ch_pooled(s->token_entropy, s->tokens, sum, tokens) : NAN;
   return tokens;
 }
 
@@ -73,7 +60,7 @@ static double add_slots(choir_route_stats *s, const choir_routing *r) {
       int32_t id = r->token ? r->token[r->slot_token[slot]] : -1;
       if (s->held && id >= 0 && id < s->vocab_size) s->held[(int64_t)i * s->vocab_size + id]++;
     }
-    s->gate[i] = pooled(s->gate[i], s->load[i], gates, load);
+    s->gate[i] = ch_pooled(s->gate[i], s->load[i], gates, load);
     s->load[i] += load;
     s->demand[i] += r->demand[i];
     mass += gates;
@@ -98,7 +85,7 @@ static void add_cutoffs(choir_route_stats *s, const choir_routing *r, int64_t to
   for (int i = 0; i < r->experts; i++) {
     if (r->thresholds) s->threshold[i] = (double)r->thresholds[i];
     if (r->cutoffs && isfinite(r->cutoffs[i])) {
-      s->cutoff[i] = pooled(s->cutoff[i], s->ranked[i], (double)r->cutoffs[i] * (double)tokens, tokens);
+      s->cutoff[i] = ch_pooled(s->cutoff[i], s->ranked[i], (double)r->cutoffs[i] * (double)tokens, tokens);
       s->ranked[i] += tokens;
     }
     if (!isfinite(s->threshold[i]) || s->threshold[i] == 0 || !isfinite(s->cutoff[i])) continue;
@@ -117,15 +104,15 @@ void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
   double mass = add_slots(s, r);
   if (s->shared) add_shared(s, r);
   if (tokens) add_cutoffs(s, r, tokens);
-  s->gate_mass = pooled(s->gate_mass, s->tokens, mass, tokens);
-  s->aux_loss = pooled(s->aux_loss, s->tokens, r->aux_loss * (double)tokens, tokens);
+  s->gate_mass = ch_pooled(s->gate_mass, s->tokens, mass, tokens);
+  s->aux_loss = ch_pooled(s->aux_loss, s->tokens, r->aux_loss * (double)tokens, tokens);
   ch_certificate_add(&s->certificate, &r->certificate);
   s->tokens += tokens;
   s->assignments += r->expert_begin[r->experts];
   s->dropped += r->dropped;
   s->capacity += r->capacity;
   s->target += r->target;
-  s->load_entropy = entropy_of_counts(s->load, s->experts);
+  s->load_entropy = entropy(count_at, s->load, s->experts);
 }
 
 double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {

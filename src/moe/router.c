@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "base/text.h"
 
 /* clang-format off */
@@ -75,6 +74,11 @@ int ch_router_most_experts(const choir_router_options *o, int e) {
 
 double ch_router_factor(const choir_router_options *o, int training) {
   return !training && o->eval_capacity_factor > 0 ? o->eval_capacity_factor : o->capacity_factor;
+}
+
+double ch_router_factor_planned(const ch_exec *x, const ch_route_args *a) {
+  return ch_router_factor(
+      a->options, ch_counting(x) ? a->options->capacity_factor > a->options->eval_capacity_factor : a->training);
 }
 
 int ch_router_check_sizes(const choir_router_options *o, int n, int e) {

@@ -1,8 +1,7 @@
-#include "moe/slots.h"
-
 #include <string.h>
 
 #include "comm/collective.h"
+#include "moe/dispatch.h"
 
 ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
   int groups = x->grid.experts.size, group = rank / x->grid.hidden.size;
@@ -53,7 +52,10 @@ static void count_group(ch_exec *x, ch_dispatch *ex, int group, int *begin) {
   for (int i = 0; i <= experts; i++) begin[i] = of_replica(x, ex, (ch_range){some.first, some.first + i});
   x->memory->put(g->record.expert_begin, begin, ((size_t)experts + 1) * sizeof *begin);
   g->slot = of_replica(x, ex, (ch_range){first, some.first});
-  g->record.load = x->grid.holders.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
+  if (!ex->all.most) return;
+  g->record.most = 0; /* what it is, instead of a bound */
+  for (int i = 0; i < experts; i++)
+    if (begin[i + 1] - begin[i] > g->record.most) g->record.most = begin[i + 1] - begin[i];
 }
 
 void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
@@ -62,6 +64,11 @@ void ch_slots_count(ch_exec *x, ch_dispatch *ex) {
   const int *expert_begin = ch_get(x, ex->all.expert_begin, (e + 1) * sizeof(int));
   const int *token = ch_get(x, ex->all.slot_token, (size_t)ex->all.max_slots * sizeof(int));
   int *begin = CH_NEW_HOST(host, int, e + 1);
+  for (int g = 0; g < ex->groups; g++) {
+    ch_record *r = &ex->group[g].record;
+    r->load = x->grid.holders.size == 1 ? ex->all.load : -1; /* a replica's share is nobody's to tell */
+    r->most = ex->all.most;
+  }
   if (!ch_counting(x)) {
     memset(ex->slots, 0, (size_t)x->comm->size * e * sizeof *ex->slots);
     for (int i = 0; i < ex->e; i++)

@@ -55,6 +55,7 @@ typedef struct {
   const int CH_DEV *begin; /* [experts+1] */
   int max_rows;            /* rows of A and C at most: what the plan counts with */
   int load;                /* rows of every expert, where all have as many and the host knows it; else -1 */
+  int most;                /* rows of one expert at most, where the host knows a bound; else 0 */
   int64_t n, k;
   const real CH_DEV *a;      /* [rows, k] */
   real CH_DEV *c;            /* [rows, n] */

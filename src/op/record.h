@@ -10,6 +10,7 @@ typedef struct ch_record {
   int tokens, experts; /* n, e */
   int max_slots;       /* what the arrays below have room for; expert_begin[experts] of them are filled */
   int load;            /* slots of every expert, where all have as many and the host knows it beforehand; else -1 */
+  int most;            /* slots of one expert at most, where the router bounds them; else 0 */
   int CH_DEV *expert_begin; /* [e+1] slots of expert i are expert_begin[i] .. expert_begin[i+1]-1 */
   int CH_DEV *slot_token;   /* [slots] the token in the slot, ascending within an expert */
   real CH_DEV *slot_gate;   /* [slots] combine weight */

@@ -1,8 +1,16 @@
 #include "task/set.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "base/error.h"
+#include "base/machine.h"
 #include "file/file.h"
+#include "file/json.h"
 
 /* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
 static int judge(const ch_rows *rows) {
@@ -48,6 +56,90 @@ void ch_set_close(ch_set *set) {
   ch_rows_free(&set->rows);
 }
 
+/* Matthews' correlation and F1 of two labels; both are 0 where everything is one label. */
+static void binary(const int64_t table[2][2], choir_task_measure *m) { /* [label][prediction] */
+  double tn = (double)table[0][0], fp = (double)table[0][1], fn = (double)table[1][0], tp = (double)table[1][1];
+  double scale = sqrt(tp + fp) * sqrt(tp + fn) * sqrt(tn + fp) * sqrt(tn + fn);
+  m->matthews = scale > 0 ? (tp * tn - fp * fn) / scale : 0;
+  m->f1 = 2 * tp + fp + fn > 0 ? 2 * tp / (2 * tp + fp + fn) : 0;
+}
+
+choir_task_measure ch_measure(const choir_task *task, const ch_examples *e, const ch_predictions *p) {
+  choir_task_measure m = {.accuracy = (double)NAN, .matthews = (double)NAN, .f1 = (double)NAN};
+  int64_t table[2][2] = {{0}};
+  for (int64_t i = 0; i < e->count; i++) {
+    if (e->label[i] < 0) continue;
+    m.labelled++;
+    m.correct += p->label[i] == e->label[i];
+    if (task->labels == 2) table[e->label[i]][p->label[i]]++;
+  }
+  if (!m.labelled) return m;
+  m.accuracy = (double)m.correct / (double)m.labelled;
+  choir_task_measure both = {0};
+  binary(table, &both);
+  if (task->matthews) m.matthews = both.matthews;
+  if (task->f1) m.f1 = both.f1;
+  return m;
+}
+
+int ch_majority(const choir_task *task, const ch_examples *e, double *share) {
+  int64_t count[CH_TASK_LABELS] = {0}, labelled = 0;
+  int best = 0;
+  for (int64_t i = 0; i < e->count; i++) {
+    if (e->label[i] < 0) continue;
+    count[e->label[i]]++;
+    labelled++;
+  }
+  for (int l = 1; l < task->labels; l++)
+    if (count[l] > count[best]) best = l;
+  *share = labelled ? (double)count[best] / (double)labelled : (double)NAN;
+  return labelled ? best : -1;
+}
+
+/* "5" is a number in JSON, any other index a text. */
+static json_t *index_json(ch_value index) {
+  char text[24];
+  if (index.size && index.size < 18) {
+    snprintf(text, sizeof text, "%.*s", (int)index.size, index.text);
+    if (strspn(text, "0123456789") == index.size && (text[0] != '0' || index.size == 1))
+      return json_integer(strtoll(text, NULL, 10));
+  }
+  return json_stringn(index.text, index.size);
+}
+
+static void write_json(ch_file *file, ch_value index, const char *label) {
+  json_t *line = json_pack("{s:o, s:s}", "idx", index_json(index), "label", label);
+  char *text = ch_json_dump(line, 0);
+  json_decref(line);
+  if (!text) {
+    file->error = ENOMEM;
+    return;
+  }
+  ch_file_write(file, text, strlen(text));
+  ch_file_write(file, "\n", 1);
+  free(text);
+}
+
+static void write_tsv(ch_file *file, ch_value index, const char *label) {
+  ch_file_write(file, index.text, index.size);
+  ch_file_write(file, "\t", 1);
+  ch_file_write(file, label, strlen(label));
+  ch_file_write(file, "\n", 1);
+}
+
+int ch_predictions_write(const char *path, const ch_rows *rows, const ch_examples *e, const ch_predictions *p) {
+  static const char head[] = "index\tprediction\n";
+  size_t length = strlen(path);
+  int json = length > 6 && !strcmp(path + length - 6, ".jsonl");
+  ch_file file;
+  CH_TRY(ch_file_begin(&file, path));
+  if (!json) ch_file_write(&file, head, sizeof head - 1);
+  for (int64_t i = 0; i < e->count; i++)
+    (json ? write_json : write_tsv)(&file, ch_rows_value(rows, e->row[i], rows->task->columns),
+                                    choir_task_label(rows->task, p->label[i]));
+  return ch_file_commit(&file);
+}
+
 int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const choir_task_options *o, const char *out,
                    choir_task_measure *m) {
   ch_predictions p;
@@ -62,5 +154,81 @@ int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const ch
   m->routing = routing;
   if (out) code = ch_predictions_write(out, &set->rows, &set->examples, &p);
   ch_predictions_free(&p);
+  return code;
+}
+
+/* ---- choir_score_task: a task's set from its file to its measures ---- */
+
+static int check(choir_model *model, const choir_tokenizer *tokenizer, const choir_task_options *o) {
+  int V = model->config.model.vocab_size;
+  if (!o->data) return ch_error(CHOIR_ERROR_ARGUMENT, "scoring a task needs the directory of its files");
+  if (choir_tokenizer_vocab_size(tokenizer) != V)
+    return ch_error(CHOIR_ERROR_FORMAT, "the tokenizer has %d pieces and the model %d: they do not belong together",
+                    choir_tokenizer_vocab_size(tokenizer), V);
+  if (o->batch_sequences < 0 || o->score.batch < 1 || o->score.chunk < 1)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "batch_sequences %d must not be negative, batch %d and chunk %d at least 1",
+                    o->batch_sequences, o->score.batch, o->score.chunk);
+  if (o->sequence_length < 0 || o->sequence_length > 1 << 20) /* as train.sequence_length */
+    return ch_error(CHOIR_ERROR_ARGUMENT, "sequence_length is %d: must be 1 to %d, or 0 for the config's",
+                    o->sequence_length, 1 << 20);
+  if (!(o->capacity_factor >= 0 && o->capacity_factor <= 65536))
+    return ch_error(CHOIR_ERROR_ARGUMENT,
+                    "capacity_factor is %g: must be above 0 and 65536 at most, or 0 for the config's",
+                    o->capacity_factor);
+  return CHOIR_OK;
+}
+
+static int plan_batches(choir_model *model, const ch_examples *e, int asked) {
+  ch_pass *passes;
+  int count;
+  CH_TRY(ch_predict_passes(e, asked, model->config.model.experts, &passes, &count));
+  int code = ch_model_plan_passes(model, passes, count);
+  free(passes);
+  return code;
+}
+
+/* Batch routing is worth a look of its own only where it looks at other tokens. */
+static int measure_batches(choir_model *model, const ch_set *set, const choir_task_options *o, choir_task_result *r) {
+  choir_router_options *router = &model->net.config.router;
+  double factor = router->eval_capacity_factor;
+  int was = model->causal, code = CHOIR_OK;
+  model->causal = 0;
+  if (o->capacity_factor > 0) router->eval_capacity_factor = o->capacity_factor;
+  if (o->batch_sequences > 0 && choir_model_looks_across_tokens(model)) {
+    code = plan_batches(model, &set->examples, o->batch_sequences);
+    if (!code) code = ch_set_measure(model, set, 1, o, NULL, &r->measure[r->measures++]);
+  }
+  router->eval_capacity_factor = factor;
+  model->causal = was;
+  return code;
+}
+
+static void describe(const ch_set *set, choir_task_result *r) {
+  const ch_examples *e = &set->examples;
+  int most = ch_majority(set->rows.task, e, &r->majority);
+  r->majority_label = choir_task_label(set->rows.task, most);
+  r->examples = e->count;
+  r->malformed = set->rows.malformed;
+  r->cut = e->cut;
+  snprintf(r->file, sizeof r->file, "%s", set->path);
+  if (r->malformed) snprintf(r->first_malformed, sizeof r->first_malformed, "%s", set->rows.first);
+}
+
+int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
+                     const choir_task_options *options, choir_task_result *result) {
+  CH_TRY(CH_GIVEN(model, tokenizer, task, options, result));
+  ch_set set;
+  *result = (choir_task_result){0};
+  CH_CHECK_RESERVED(options, "choir_task_options");
+  CH_TRY(ch_model_alone(model, "choir_score_task"));
+  CH_TRY(check(model, tokenizer, options));
+  int length = options->sequence_length ? options->sequence_length : model->config.train.sequence_length;
+  double begin = ch_machine_seconds();
+  CH_TRY(ch_set_open(task, options->data, options->split ? options->split : "dev", tokenizer, length, 0, &set));
+  describe(&set, result);
+  int code = ch_set_measure(model, &set, 0, options, options->out, &result->measure[result->measures++]);
+  if (!code) code = measure_batches(model, &set, options, result);
+  ch_set_close(&set);
+  result->seconds = ch_machine_seconds() - begin;
   return code;
 }

@@ -243,6 +243,15 @@ static int read_config(job *j, const char *name, json_t *root) {
   return code;
 }
 
+/* A head that has the bytes of the embedding is the embedding, which some stock programs cannot be told. */
+static void tie(job *j) {
+  const choir_tensor *embed = choir_tensors_find(j->from, ch_export_find("embed.weight")->there[j->format]),
+                     *head = choir_tensors_find(j->from, ch_export_find("head.weight")->there[j->format]);
+  if (embed && head && embed->dtype == head->dtype && embed->bytes == head->bytes &&
+      !memcmp(embed->shape, head->shape, sizeof head->shape) && !memcmp(embed->data, head->data, head->bytes))
+    j->config.model.tied = 1;
+}
+
 static int open_folder(job *j) {
   char path[PATH_MAX];
   json_t *root;
@@ -275,6 +284,7 @@ static int run(job *j) {
   ch_dir dir;
   j->format = ch_gguf_is(j->options->from) ? CH_EXPORT_GGUF : CH_EXPORT_HF;
   CH_TRY(j->format == CH_EXPORT_GGUF ? open_file(j) : open_folder(j));
+  tie(j);
   j->result->architecture = ch_kind_names[j->kind].architecture[j->format];
   CH_TRY(ch_params_build(&j->config.model, &j->params));
   CH_TRY(list(j));

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "file/json.h"
-#include "train/cost.h"
+#include "train/step.h"
 
 enum { CH_LEVELS = 6, CH_TORUS_DIMS = 4, CH_PLAN_TEXT = 512 };
 

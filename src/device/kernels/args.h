@@ -11,7 +11,7 @@
   row(softmax) row(softmax_backward) row(rmsnorm) row(rmsnorm_dx) row(rmsnorm_dw) row(add_blocks) \
   row(gather) row(combine) row(combine_backward) row(embedding) row(embedding_backward) row(activate) \
   row(activate_backward) row(sigmoid) row(sigmoid_backward) row(copy) row(multiply) row(dropout) row(jitter) row(sum_squares) row(total_squares) \
-  row(product) row(attention) row(attention_dq) row(attention_dkv) row(attention_slope) row(attention_dbias) \
+  row(product) row(pad_rows) row(unpad_rows) row(attention) row(attention_dq) row(attention_dkv) row(attention_slope) row(attention_dbias) \
   row(cache_append) row(attention_cached) row(attention_bias) row(rope) row(rope_table) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
@@ -89,6 +89,13 @@ typedef struct { total_squares_ptrs(FIELD) I64 arrays, pieces, step; } total_squ
 typedef struct { product_ptrs(FIELD) I64 m, n, k, lda, ldb, ldc, a_stride, b_stride, c_stride;
   I32 trans_a, trans_b, accumulate, ragged_k, a_is, b_is;
   F32 alpha; } product_args;
+
+/* Rows [e][most,width] at equal distances, of rows that belong to experts by number; 0 behind the last one of each.
+ * `is` as a_is, of rows; ROUNDED become bf16. And the way back. */
+#define pad_rows_ptrs(p) p(begin) p(rows) p(padded)
+typedef struct { pad_rows_ptrs(FIELD) I64 width; I32 e, most, is; } pad_rows_args;
+#define unpad_rows_ptrs(p) p(begin) p(rows) p(padded)
+typedef struct { unpad_rows_ptrs(FIELD) I64 width; I32 e, most, accumulate; } unpad_rows_args;
 
 /* ---- attention.cl.h; bucket [T] of every distance, 0 without a bias; `group` heads share keys and values ---- */
 #define ATTENTION_SHAPE I64 ld, kv_ld; I32 T, H, group, dh; F32 scale

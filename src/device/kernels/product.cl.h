@@ -47,3 +47,27 @@ KERNEL(product) {
     C[i * a.ldc + j] = a.accumulate ? C[i * a.ldc + j] + value : value;
   }
 }
+
+/* Where element i of padded rows stands among the rows, or -1. */
+INLINE I64 unpadded(GLOBAL const int *begin, I64 i, I64 width, int most) {
+  I64 row = i / width, expert = row / most, at = begin[expert] + row % most;
+  return at < begin[expert + 1] ? at * width + i % width : -1;
+}
+
+KERNEL(pad_rows) {
+  EACH(i, a.e * a.width * a.most) {
+    I64 at = unpadded(P(int, begin), i, a.width, a.most);
+    float x = at < 0 ? 0 : operand(P(char, rows), a.is, at);
+    if (a.is == AS_FLOAT)
+      P(float, padded)[i] = x;
+    else
+      P(ushort, padded)[i] = to_bf16(x);
+  }
+}
+
+KERNEL(unpad_rows) {
+  EACH(i, a.e * a.width * a.most) {
+    I64 at = unpadded(P(int, begin), i, a.width, a.most);
+    if (at >= 0) P(float, rows)[at] = P(float, padded)[i] + (a.accumulate ? P(float, rows)[at] : 0);
+  }
+}

@@ -15,7 +15,7 @@ static void greedy(ch_exec *x, const ch_route_args *a) {
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_gate_args gate = gates(a);
   ch_choices_best(x, a, a->logits, NULL, &c);
-  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &gate);
   ch_arena_release(&x->scratch, mark);
 }
@@ -37,14 +37,14 @@ static void balanced(ch_exec *x, const ch_route_args *a) {
                                  .certificate = &a->counts->certificate});
   ch_router_demand_is_load(x, a);
   x->ops->gate(x, &gate);
-  a->counts->capacity = (ch_valid_count(a->mask, a->n) + a->e - 1) / a->e;
+  a->counts->capacity = a->record->most = (ch_valid_count(a->mask, a->n) + a->e - 1) / a->e;
   ch_arena_release(&x->scratch, mark);
 }
 
 /* One plan serves training and evaluation. */
 static void route(ch_exec *x, const ch_route_args *a) {
-  if (a->training || ch_counting(x)) balanced(x, a);
   if (!a->training || ch_counting(x)) greedy(x, a);
+  if (a->training || ch_counting(x)) balanced(x, a); /* second: its bound counts */
 }
 
 /* Straight to the logits. */
@@ -61,8 +61,8 @@ const ch_router ch_router_base = {
     .choices = 1,
     .on_host = 1,
     .defaults = {CH_ROUTER_DEFAULTS("base"), .capacity_factor = 1},
-    .check = ch_fixed_check,
-    .max_slots = ch_fixed_max_slots,
+    .check = ch_token_choice_check,
+    .max_slots = ch_token_choice_slots,
     .route = route,
     .causal = greedy,
     .backward = backward,

@@ -9,7 +9,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   ch_choices c = ch_choices_alloc(x, a, a->options->experts_per_token);
   x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = a->counts->cutoff});
   ch_choices_best(x, a, a->scores, a->thresholds, &c);
-  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_choices_place(x, a, &c, 0);
   ch_router_gates_from_scores(x, a);
   ch_arena_release(&x->scratch, mark);
 }
@@ -30,8 +30,8 @@ const ch_router ch_router_bias_balanced = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(experts_per_token) |
                CH_ROUTER_TAKES(bias_rate),
     .defaults = {CH_ROUTER_DEFAULTS_OF("bias_balanced", 2, "sigmoid"), .capacity_factor = 1},
-    .check = ch_per_token_check,
-    .max_slots = ch_per_token_max_slots,
+    .check = ch_token_choice_check,
+    .max_slots = ch_token_choice_slots,
     .route = route,
     .observe = observe,
     .backward = ch_router_gates_backward,

@@ -82,7 +82,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   ch_pools_mean_cutoff(x, a, &pools, CH_AS_DEV(real, beta));
   ch_router_demand_is_load(x, a);
   ch_router_gates_from_scores(x, a);
-  a->record->load = a->counts->capacity = pools.total;
+  a->record->load = a->record->most = a->counts->capacity = pools.total;
   ch_arena_release(&x->scratch, mark);
 }
 

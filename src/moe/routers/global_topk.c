@@ -108,12 +108,12 @@ static void route(ch_exec *x, const ch_route_args *a) {
   pair *heap = CH_NEW_HOST(&x->scratch, pair, count);
   uint8_t *keep = CH_NEW_HOST(&x->scratch, uint8_t, count);
   int *held = CH_NEW_HOST(&x->scratch, int, a->e), *had = CH_NEW_HOST(&x->scratch, int, a->n);
-  double c = ch_router_factor(a->options, a->training);
+  double c = ch_router_factor_planned(x, a);
   int valid = ch_valid_count(a->mask, a->n), capacity = ch_router_capacity(2 * c, 1, valid, a->e);
   if (!ch_counting(x)) take(a, heap, capacity, valid ? total_of(a->options, c, valid, a->e) : 0, held, had, keep);
   x->ops->collect(x, &(ch_collect_args){.keep = CH_AS_DEV(const uint8_t, keep), .record = a->record});
   ch_router_gates_from_scores(x, a);
-  a->counts->capacity = capacity;
+  a->counts->capacity = a->record->most = capacity;
   ch_arena_release(&x->scratch, mark);
 }
 

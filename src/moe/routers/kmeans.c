@@ -16,7 +16,7 @@ static void route(ch_exec *x, const ch_route_args *a) {
   size_t mark = ch_arena_mark(&x->scratch);
   ch_choices c = ch_choices_alloc(x, a, 1);
   ch_choices_best(x, a, a->logits, half_squares(x, a), &c);
-  ch_choices_place(x, a, &c, ch_valid_count(a->mask, a->n));
+  ch_choices_place(x, a, &c, 0);
   x->ops->gate(x, &(ch_gate_args){.rule = CH_GATE_EVEN, .count = 1, .record = a->record});
   ch_arena_release(&x->scratch, mark);
 }
@@ -42,8 +42,8 @@ const ch_router ch_router_kmeans = {
     .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("kmeans"), .capacity_factor = 1},
-    .check = ch_fixed_check,
-    .max_slots = ch_fixed_max_slots,
+    .check = ch_token_choice_check,
+    .max_slots = ch_token_choice_slots,
     .route = route,
     .observe = observe,
 };
