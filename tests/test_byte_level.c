@@ -214,9 +214,31 @@ static void goes_through_gguf(void **state) {
   json_decref(file);
 }
 
+/* A token whose text is a space by itself is not that of the space, which is spelled U+0120. */
+static void spells_by_the_alphabet(void **state) {
+  (void)state;
+  json_t *file = json_deep_copy(file_of("gpt2")), *vocab = json_object_get(json_object_get(file, "model"), "vocab");
+  json_int_t space = json_integer_value(json_object_get(vocab, "\xC4\xA0"));
+  json_object_set_new(json_object_get(file, "model"), "ignore_merges", json_true());
+  json_object_set_new(vocab, " ", json_integer(400));
+  json_object_set_new(json_array_get(json_object_get(file, "added_tokens"), 0), "id", json_integer(401));
+  choir_tokenizer *t;
+  int32_t *ids;
+  size_t count;
+  test_ok(load(file, &t));
+  test_ok(choir_tokenizer_encode(t, " ", 1, &ids, &count));
+  assert_int_equal(count, 1);
+  assert_int_equal(ids[0], space);
+  free(ids);
+  choir_tokenizer_free(t);
+  json_decref(file);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(gives_the_same_ids),  cmocka_unit_test(long_texts_give_the_same),
-                                     cmocka_unit_test(takes_hostile_texts), cmocka_unit_test(refuses_other_rules),
-                                     cmocka_unit_test(keeps_the_file),      cmocka_unit_test(goes_through_gguf)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(gives_the_same_ids),    cmocka_unit_test(long_texts_give_the_same),
+      cmocka_unit_test(takes_hostile_texts),   cmocka_unit_test(refuses_other_rules),
+      cmocka_unit_test(keeps_the_file),        cmocka_unit_test(goes_through_gguf),
+      cmocka_unit_test(spells_by_the_alphabet)};
   return cmocka_run_group_tests(tests, begin, end);
 }
