@@ -1,4 +1,7 @@
 /* Byte-level BPE: the ids that Hugging Face's tokenizers gives (tests/vectors/make_byte_level.py), refusals by name. */
+#include <endian.h>
+
+#include "choir/data.h"
 #include "corpus.h"
 #include "data/bpe_read.h"
 #include "export/gguf_read.h"
@@ -68,6 +71,40 @@ static void long_texts_give_the_same(void **state) {
     free(text.data);
     choir_tokenizer_free(t);
   }
+}
+
+/* Blocks of data are cut where no word reaches over. */
+static void data_have_the_tokens_of_the_whole(void **state) {
+  (void)state;
+  enum { HEADER = 128 };
+  choir_tokenizer *t;
+  ch_ids whole = {0};
+  ch_buffer text = {0};
+  const json_t *texts = json_object_get(json_object_get(vectors, "qwen"), "texts");
+  for (size_t i = 0; text.size < 400000; i++) {
+    corpus_add(&text, json_string_value(json_array_get(texts, i % json_array_size(texts))));
+    corpus_add(&text, i % 3 ? ".\n" : "!\n\n a");
+  }
+  corpus_save(corpus_path("long.txt"), text.data, text.size);
+  test_ok(load(file_of("qwen"), &t));
+  corpus_save(corpus_path("qwen.json"), t->bytes, t->size);
+  test_ok(ch_encode(t, NULL, text.data, text.size, &whole));
+  const char *inputs[] = {corpus_path("long.txt"), NULL};
+  choir_data_build_options o = CHOIR_DATA_BUILD_OPTIONS_INIT;
+  o.sources = &(choir_data_source){.name = "long", .inputs = inputs}, o.source_count = 1;
+  o.tokenizer = corpus_path("qwen.json"), o.output = corpus_path("data"), o.holdout = 0, o.threads = 2;
+  test_ok(choir_data_build(&o));
+  ch_buffer shard = corpus_load(corpus_path("data/long.train.shard"));
+  assert_int_equal(shard.size, HEADER + 2 * (whole.count + 1)); /* and the end of the text */
+  for (size_t i = 0; i < whole.count; i++) {
+    uint16_t id;
+    memcpy(&id, shard.data + HEADER + 2 * i, sizeof id);
+    assert_int_equal(le16toh(id), whole.ids[i]);
+  }
+  free(shard.data);
+  free(whole.ids);
+  free(text.data);
+  choir_tokenizer_free(t);
 }
 
 /* Text that takes time by the square of its length, or memory for each step back, where an engine is careless. */
@@ -235,10 +272,13 @@ static void spells_by_the_alphabet(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gives_the_same_ids),    cmocka_unit_test(long_texts_give_the_same),
-      cmocka_unit_test(takes_hostile_texts),   cmocka_unit_test(refuses_other_rules),
-      cmocka_unit_test(keeps_the_file),        cmocka_unit_test(goes_through_gguf),
-      cmocka_unit_test(spells_by_the_alphabet)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(gives_the_same_ids),
+                                     cmocka_unit_test(long_texts_give_the_same),
+                                     cmocka_unit_test(data_have_the_tokens_of_the_whole),
+                                     cmocka_unit_test(takes_hostile_texts),
+                                     cmocka_unit_test(refuses_other_rules),
+                                     cmocka_unit_test(keeps_the_file),
+                                     cmocka_unit_test(goes_through_gguf),
+                                     cmocka_unit_test(spells_by_the_alphabet)};
   return cmocka_run_group_tests(tests, begin, end);
 }
