@@ -26,7 +26,6 @@ static double gemm_loss(void *context) {
 
 /* dA and dB of every combination of transpositions, each itself a gemm that accumulates onto what stands there. */
 static void gemm_gradients(void **state) {
-  (void)state;
   ch_exec x;
   const ch_ops *ops = reference(&x, 2);
   enum { M = 5, N = 7, K = 11, LD = 16 };
@@ -103,7 +102,6 @@ static double expert_loss(void *context) {
 
 /* dA of NN is NT and the other way round; dW of NN is TN on (A, dC), that of NT is TN on (dC, A). */
 static void expert_gradients(void **state) {
-  (void)state;
   ch_exec x;
   const ch_ops *ops = reference(&x, 2);
   enum { E = 4, ROWS = 9, N = 6, K = 5 };
@@ -147,7 +145,4 @@ static void expert_gradients(void **state) {
   ch_exec_free(&x);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(gemm_gradients), cmocka_unit_test(expert_gradients)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, gemm_gradients, expert_gradients)

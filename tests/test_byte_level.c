@@ -25,7 +25,6 @@ static int load(const json_t *file, choir_tokenizer **t) {
 }
 
 static void gives_the_same_ids(void **state) {
-  (void)state;
   const char *family;
   json_t *one;
   json_object_foreach(vectors, family, one) {
@@ -49,7 +48,6 @@ static void gives_the_same_ids(void **state) {
 
 /* A long text is encoded piece by piece, and with a memory of words: as if it were not. */
 static void long_texts_give_the_same(void **state) {
-  (void)state;
   const char *family;
   json_t *one;
   json_object_foreach(vectors, family, one) {
@@ -75,7 +73,6 @@ static void long_texts_give_the_same(void **state) {
 
 /* Blocks of data are cut where no word reaches over. */
 static void data_have_the_tokens_of_the_whole(void **state) {
-  (void)state;
   enum { HEADER = 128 };
   choir_tokenizer *t;
   ch_ids whole = {0};
@@ -109,7 +106,6 @@ static void data_have_the_tokens_of_the_whole(void **state) {
 
 /* Text that takes time by the square of its length, or memory for each step back, where an engine is careless. */
 static void takes_hostile_texts(void **state) {
-  (void)state;
   static const char *const units[] = {"a", " ", "\n", " \n", ".", "1", "\xCC\x81\xCC\xA7", "\xE4\xB8\xAD"};
   const char *family;
   json_t *one;
@@ -143,7 +139,6 @@ static void refuses(int code, const char *key, const char *value, const char *sa
 }
 
 static void refuses_other_rules(void **state) {
-  (void)state;
   choir_tokenizer *t;
   refuses(CHOIR_ERROR_UNSUPPORTED, "normalizer", "{\"type\": \"NFKC\"}", "odd.json: normalizer is {");
   refuses(CHOIR_ERROR_UNSUPPORTED, "truncation", "{\"max_length\": 5}", "truncation is {");
@@ -178,7 +173,6 @@ static void refuses_other_rules(void **state) {
 
 /* The end of a text and the size of the model's vocabulary are noted in front; without the note the bytes are back. */
 static void keeps_the_file(void **state) {
-  (void)state;
   char *text = json_dumps(file_of("qwen"), JSON_INDENT(2));
   size_t size = strlen(text);
   ch_buffer noted = {0}, twice = {0}, plain = {0};
@@ -203,7 +197,6 @@ static void keeps_the_file(void **state) {
 
 /* A GGUF file's vocabulary is read as the same tokenizer; what llama.cpp has no name for is not written. */
 static void goes_through_gguf(void **state) {
-  (void)state;
   const char *family;
   json_t *one;
   json_object_foreach(vectors, family, one) {
@@ -253,7 +246,6 @@ static void goes_through_gguf(void **state) {
 
 /* A token whose text is a space by itself is not that of the space, which is spelled U+0120. */
 static void spells_by_the_alphabet(void **state) {
-  (void)state;
   json_t *file = json_deep_copy(file_of("gpt2")), *vocab = json_object_get(json_object_get(file, "model"), "vocab");
   json_int_t space = json_integer_value(json_object_get(vocab, "\xC4\xA0"));
   json_object_set_new(json_object_get(file, "model"), "ignore_merges", json_true());
@@ -271,14 +263,5 @@ static void spells_by_the_alphabet(void **state) {
   json_decref(file);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(gives_the_same_ids),
-                                     cmocka_unit_test(long_texts_give_the_same),
-                                     cmocka_unit_test(data_have_the_tokens_of_the_whole),
-                                     cmocka_unit_test(takes_hostile_texts),
-                                     cmocka_unit_test(refuses_other_rules),
-                                     cmocka_unit_test(keeps_the_file),
-                                     cmocka_unit_test(goes_through_gguf),
-                                     cmocka_unit_test(spells_by_the_alphabet)};
-  return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, data_have_the_tokens_of_the_whole,
+          takes_hostile_texts, refuses_other_rules, keeps_the_file, goes_through_gguf, spells_by_the_alphabet)
