@@ -25,7 +25,7 @@ static int run(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
     {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL,
-     "a SentencePiece model; default: the one that comes with the model, if it keeps texts", 0},
+     "another tokenizer's file; default: the one that comes with the model, if it keeps texts", 0},
     {0}};
 
 CLI_VERB(

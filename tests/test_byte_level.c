@@ -1,4 +1,7 @@
 /* Byte-level BPE: the ids that Hugging Face's tokenizers gives (tests/vectors/make_byte_level.py), refusals by name. */
+#include <endian.h>
+
+#include "choir/data.h"
 #include "corpus.h"
 #include "data/bpe_read.h"
 #include "export/gguf_read.h"
@@ -66,6 +69,39 @@ static void long_texts_give_the_same(void **state) {
     free(text.data);
     choir_tokenizer_free(t);
   }
+}
+
+/* Blocks of data are cut where no word reaches over. */
+static void data_have_the_tokens_of_the_whole(void **state) {
+  enum { HEADER = 128 };
+  choir_tokenizer *t;
+  ch_ids whole = {0};
+  ch_buffer text = {0};
+  const json_t *texts = json_object_get(json_object_get(vectors, "qwen"), "texts");
+  for (size_t i = 0; text.size < 400000; i++) {
+    corpus_add(&text, json_string_value(json_array_get(texts, i % json_array_size(texts))));
+    corpus_add(&text, i % 3 ? ".\n" : "!\n\n a");
+  }
+  corpus_save(corpus_path("long.txt"), text.data, text.size);
+  test_ok(load(file_of("qwen"), &t));
+  corpus_save(corpus_path("qwen.json"), t->bytes, t->size);
+  test_ok(ch_encode(t, NULL, text.data, text.size, &whole));
+  const char *inputs[] = {corpus_path("long.txt"), NULL};
+  choir_data_build_options o = CHOIR_DATA_BUILD_OPTIONS_INIT;
+  o.sources = &(choir_data_source){.name = "long", .inputs = inputs}, o.source_count = 1;
+  o.tokenizer = corpus_path("qwen.json"), o.output = corpus_path("data"), o.holdout = 0, o.threads = 2;
+  test_ok(choir_data_build(&o));
+  ch_buffer shard = corpus_load(corpus_path("data/long.train.shard"));
+  assert_int_equal(shard.size, HEADER + 2 * (whole.count + 1)); /* and the end of the text */
+  for (size_t i = 0; i < whole.count; i++) {
+    uint16_t id;
+    memcpy(&id, shard.data + HEADER + 2 * i, sizeof id);
+    assert_int_equal(le16toh(id), whole.ids[i]);
+  }
+  free(shard.data);
+  free(whole.ids);
+  free(text.data);
+  choir_tokenizer_free(t);
 }
 
 /* Text that takes time by the square of its length, or memory for each step back, where an engine is careless. */
@@ -161,7 +197,6 @@ static void keeps_the_file(void **state) {
 
 /* A GGUF file's vocabulary is read as the same tokenizer; what llama.cpp has no name for is not written. */
 static void goes_through_gguf(void **state) {
-  (void)state;
   const char *family;
   json_t *one;
   json_object_foreach(vectors, family, one) {
@@ -209,5 +244,24 @@ static void goes_through_gguf(void **state) {
   json_decref(file);
 }
 
-TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, takes_hostile_texts, refuses_other_rules,
-          keeps_the_file, goes_through_gguf)
+/* A token whose text is a space by itself is not that of the space, which is spelled U+0120. */
+static void spells_by_the_alphabet(void **state) {
+  json_t *file = json_deep_copy(file_of("gpt2")), *vocab = json_object_get(json_object_get(file, "model"), "vocab");
+  json_int_t space = json_integer_value(json_object_get(vocab, "\xC4\xA0"));
+  json_object_set_new(json_object_get(file, "model"), "ignore_merges", json_true());
+  json_object_set_new(vocab, " ", json_integer(400));
+  json_object_set_new(json_array_get(json_object_get(file, "added_tokens"), 0), "id", json_integer(401));
+  choir_tokenizer *t;
+  int32_t *ids;
+  size_t count;
+  test_ok(load(file, &t));
+  test_ok(choir_tokenizer_encode(t, " ", 1, &ids, &count));
+  assert_int_equal(count, 1);
+  assert_int_equal(ids[0], space);
+  free(ids);
+  choir_tokenizer_free(t);
+  json_decref(file);
+}
+
+TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, data_have_the_tokens_of_the_whole,
+          takes_hostile_texts, refuses_other_rules, keeps_the_file, goes_through_gguf, spells_by_the_alphabet)

@@ -142,14 +142,18 @@ class Imported(unittest.TestCase):
         older["model"]["merges"] = [" ".join(pair) for pair in merges]
         older["normalizer"] = {"type": "Sequence", "normalizers": [front, older["normalizer"]]}
         (at / "older.json").write_text(json.dumps(older), encoding="utf-8")
-        transformers.LlamaTokenizer(vocab=vocab, merges=[tuple(pair) for pair in merges]).save_pretrained(at / "today")
+        transformers.LlamaTokenizer(vocab=vocab, merges=[tuple(pair) for pair in merges]).save_pretrained(
+            at / "today"
+        )
         for file, always in ((at / "older.json", True), (at / "today" / "tokenizer.json", False)):
             theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(file))
             testing.program("tokenizer", "import", file, "--out", at / "imported.model")
             ours = choir.Tokenizer(at / "imported.model")
             for line in lines:  # choir puts no space in front
                 mine = line if not line or (line[0] == " " and not always) else " " + line
-                self.assertEqual(theirs(line, add_special_tokens=False)["input_ids"], ours.encode(mine).tolist(), line)
+                self.assertEqual(
+                    theirs(line, add_special_tokens=False)["input_ids"], ours.encode(mine).tolist(), line
+                )
 
     def test_tokens_of_byte_level_bpe(self):
         """Of every family those of tokenizers, and the text comes back."""

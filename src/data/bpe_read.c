@@ -73,10 +73,23 @@ static int read_pre_tokenizer(job *j) {
 
 /* ---- tokens ---- */
 
-/* Fills the tables of tokens: bytes and names lie one behind the other. */
-static int add_tokens(job *j) {
+/* The bytes and the name of a token, one behind the other, at `at`; returns what follows them. Only tokens that the
+ * alphabet spells are found in text. */
+static char *add_token(job *j, int i, char *at) {
   choir_tokenizer *t = j->t;
+  const ch_json_token *token = i < j->file.count ? &j->file.token[i] : NULL;
+  size_t size = token ? ch_bpe_spell(token, at) : 0;
+  t->surface[i] = (ch_surface){at, token && !size ? token->size : size};
+  if (size == 1) t->bpe->byte_id[(unsigned char)*at] = i;
+  if (size && t->bpe->whole) ch_bpe_add_whole(t->bpe, i);
+  if (token && !size) memcpy(at, token->text, token->size);
+  t->piece[i] = at += t->surface[i].size;
+  return at + 1 + (token ? ch_bpe_name(t->surface[i], at) : (size_t)sprintf(at, "[PAD%d]", i));
+}
+
+static int add_tokens(job *j) {
   enum { PADDING = 24 };
+  choir_tokenizer *t = j->t;
   size_t total = (size_t)(t->vocab - j->file.count) * PADDING;
   for (int i = 0; i < j->file.count; i++) total += 7 * j->file.token[i].size + 1;
   t->surface = calloc((size_t)t->vocab, sizeof *t->surface);
@@ -84,16 +97,12 @@ static int add_tokens(job *j) {
   t->names = malloc(total);
   if (!t->surface || !t->piece || !t->names)
     return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d tokens", t->vocab);
+  int whole = json_is_true(json_object_get(j->file.model, "ignore_merges"));
+  t->bpe->surface = t->surface;
+  CH_TRY(ch_bpe_begin(t->bpe, json_array_size(j->file.merges), whole ? (size_t)j->file.count : 0));
   char *at = t->names;
-  for (int i = 0; i < t->vocab; i++) {
-    t->surface[i].text = at;
-    if (i < j->file.count) at += t->surface[i].size = ch_bpe_spell(&j->file.token[i], at);
-    t->piece[i] = at;
-    at += 1 + (i < j->file.count ? ch_bpe_name(t->surface[i], at) : (size_t)sprintf(at, "[PAD%d]", i));
-  }
   for (int b = 0; b < 256; b++) t->bpe->byte_id[b] = -1;
-  for (int i = 0; i < j->file.count; i++)
-    if (t->surface[i].size == 1 && !j->file.token[i].added) t->bpe->byte_id[(unsigned char)*t->surface[i].text] = i;
+  for (int i = 0; i < t->vocab; i++) at = add_token(j, i, at);
   for (int b = 0; b < 256; b++)
     if (t->bpe->byte_id[b] < 0)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: model.vocab has no token for byte 0x%02X: texts with it would change",
@@ -166,13 +175,8 @@ static int add_merge(job *j, const json_t *merge, int rank, ch_buffer *room) {
 }
 
 static int add_merges(job *j) {
-  int whole = json_is_true(json_object_get(j->file.model, "ignore_merges")), code = CHOIR_OK;
+  int code = CHOIR_OK;
   size_t merges = json_array_size(j->file.merges);
-  if (merges > INT32_MAX / 4) return ch_error(CHOIR_ERROR_FORMAT, "%s: too many merges", j->file.name);
-  j->t->bpe->surface = j->t->surface;
-  CH_TRY(ch_bpe_begin(j->t->bpe, merges, whole ? (size_t)j->file.count : 0));
-  for (int i = 0; whole && i < j->file.count; i++)
-    if (!j->file.token[i].added) ch_bpe_add_whole(j->t->bpe, i);
   ch_buffer room = {0};
   for (size_t i = 0; i < merges && !code; i++) code = add_merge(j, json_array_get(j->file.merges, i), (int)i, &room);
   free(room.data);

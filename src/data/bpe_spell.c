@@ -15,18 +15,16 @@ static int byte_of(int32_t c) {
 }
 
 size_t ch_bpe_spell(const ch_json_token *token, char *out) {
-  size_t count = 0;
-  for (size_t at = 0; at < token->size && !token->added;) {
+  size_t count = 0, at = 0;
+  while (at < token->size && !token->added) {
     utf8proc_int32_t c;
     at +=
         (size_t)utf8proc_iterate((const utf8proc_uint8_t *)token->text + at, (utf8proc_ssize_t)(token->size - at), &c);
     int byte = byte_of(c);
-    if (byte < 0) break;
+    if (byte < 0) return 0;
     out[count++] = (char)byte;
-    if (at == token->size) return count;
   }
-  memcpy(out, token->text, token->size);
-  return token->size;
+  return count;
 }
 
 size_t ch_bpe_name(ch_surface s, char *out) {

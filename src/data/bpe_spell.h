@@ -5,8 +5,8 @@
 #include "data/encoder.h"
 #include "data/tokenizer_json.h"
 
-/* Writes the bytes that the characters of the text stand for; of an added token, or one with another character, the
- * text itself. At most token->size of them; returns how many. */
+/* Writes the bytes that the characters of the text stand for, at most token->size; returns how many. 0: an added token,
+ * or one with another character: it stands for its text itself. */
 size_t ch_bpe_spell(const ch_json_token *token, char *out);
 
 /* Writes a token for people, and a NUL: bytes that are no character of UTF-8 as <0xE2>. At most 6 bytes for each;

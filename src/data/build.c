@@ -37,6 +37,7 @@ typedef struct build {
   ch_holdout holdout;
   uint64_t unit;            /* producer: number of the next document or block */
   int heldout;              /* producer: share of the last block */
+  ch_buffer held;           /* producer: the end of a block whose last word may go on in the next */
   ch_shard_writer shard[2]; /* training, held out */
   int open;                 /* consumer: share whose document piece has no end yet, or -1 */
   uint64_t documents, bytes_before;
@@ -52,6 +53,17 @@ static ch_text_options text_options(const build *b, int source, size_t block_byt
                            .block_bytes = block_bytes};
 }
 
+/* Byte-level BPE: a block that goes on ends where no word can reach over, so that its tokens are those of the whole
+ * document; what is behind begins the next one. */
+static int hold_back(build *b, ch_buffer *text) {
+  size_t end = text->size ? text->size - 1 : 0;
+  while (end && !ch_ends_word(text->data, end)) end--;
+  if (!end) return CHOIR_OK; /* no place in all of it */
+  CH_TRY(ch_buffer_append(&b->held, text->data + end, text->size - end));
+  text->size = end;
+  return CHOIR_OK;
+}
+
 /* Reads a block and decides its share. A document's empty last block goes with the block before it. */
 static int produce(void *context, void *place, int *more) {
   build *b = context;
@@ -60,7 +72,10 @@ static int produce(void *context, void *place, int *more) {
   CH_TRY(ch_text_next(b->text, &block, more));
   if (!*more) return CHOIR_OK;
   j->text.size = 0;
+  CH_TRY(ch_buffer_append(&j->text, b->held.data, b->held.size));
   CH_TRY(ch_buffer_append(&j->text, block.text, block.size));
+  b->held.size = 0;
+  if (b->tokenizer->bpe && !block.last && !b->holdout.by_blocks) CH_TRY(hold_back(b, &j->text));
   if (!b->holdout.by_blocks || block.size) b->heldout = ch_held_out(&b->holdout, b->unit);
   b->unit += b->holdout.by_blocks ? block.size > 0 : (uint64_t)block.last;
   j->heldout = b->heldout;
@@ -240,6 +255,7 @@ static void release(build *b) {
   free(b->encoders);
   free(b->job);
   json_decref(b->sources);
+  free(b->held.data);
   choir_tokenizer_free(b->tokenizer);
 }
 
