@@ -139,17 +139,10 @@ static int all(bench_run *run, int count, const char *const *operands) {
 
 /* Refuses what is no case and no group before anything is measured; what is wrong with a case is found when it runs. */
 static int check_names(int count, const char *const *operands) {
-  char problem[CH_BENCH_TEXT], word[CH_BENCH_TEXT];
+  char problem[CH_BENCH_TEXT];
   int at = 0;
-  while (next_problem(count, operands, &at, problem, sizeof problem)) {
-    const char *const *name = ch_bench_names();
-    snprintf(word, sizeof word, "%.*s", (int)strcspn(problem, " \t\n"), problem);
-    while (*name && strcmp(*name, word)) name++;
-    ch_bench_result unused;
-    const ch_bench_options options = CH_BENCH_OPTIONS_INIT;
-    if (*name || find_group(problem)) continue;
-    return ch_bench_run(word, &options, &unused) ? cli_usage("%s", choir_error_message()) : 0;
-  }
+  while (next_problem(count, operands, &at, problem, sizeof problem))
+    if (!find_group(problem) && ch_bench_known(problem)) return cli_usage("%s", choir_error_message());
   return 0;
 }
 
@@ -183,21 +176,14 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
-const cli_verb cli_bench = {
-    "bench",
-    "[CASE|GROUP [KEY=VALUE...]]...",
-    0,
-    -1,
-    "measure this machine, and choir on it",
-    "Measures the peak rate of multiply-adds and the memory bandwidth, then each case against them: median time, rate, "
-    "share of the peak, and the largest difference from the reference implementation. Without operands, a choice of "
-    "cases. Every key but those of gemm has a default.\n\n"
-    "Layers: moe (n d h e c router), route and assign (the router alone, and its share of a layer). Models: step "
-    "(config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize (MB file tokenizer "
-    "V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
-    "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers and "
-    "router-steps (tokens choose, experts choose). A key behind a group goes to each of its cases.\n\n"
-    "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir bench "
-    "decode config=configs/0.1b-16e.json",
-    options,
-    run};
+CLI_VERB(bench, "bench", "[CASE|GROUP [KEY=VALUE...]]...", 0, -1, "measure this machine, and choir on it",
+         "Measures the peak rate of multiply-adds and the memory bandwidth, then each case against them: median time, "
+         "rate, share of the peak, and the largest difference from the reference implementation. Without operands, a "
+         "choice of cases. Every key but those of gemm has a default.\n\n"
+         "Layers: moe (n d h e c router), route and assign (the router alone, and its share of a layer). Models: step "
+         "(config B T c router), prompt (config tokens), decode (config prompt tokens). Text: tokenize (MB file "
+         "tokenizer V). Parts: gemm attention head gelu rmsnorm select gather adafactor.\n\n"
+         "Groups, of which every row is compared with the first: flat (e=16 to 128), linear (n=1024 to 65536), routers "
+         "and router-steps (tokens choose, experts choose). A key behind a group goes to each of its cases.\n\n"
+         "Examples: choir bench moe n=4096 d=768 h=3072 e=64 c=2 compute=bf16; choir bench linear d=768 h=3072; choir "
+         "bench decode config=configs/0.1b-16e.json");

@@ -38,15 +38,9 @@ static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  choir_tokenizer *tokenizer;
-  choir_model *model;
   if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
-  int status = cli_checkpoint_open(operands[0], &o.run, NULL, &tokenizer, &model);
-  if (!status) status = calibrate(model, tokenizer);
-  choir_model_free(model);
-  choir_tokenizer_free(tokenizer);
-  return status;
+  return cli_with_model(operands[0], &o.run, NULL, 1, calibrate);
 }
 
 static const cli_option options[] = {
@@ -56,21 +50,11 @@ static const cli_option options[] = {
     {"sequences", "N", CLI_INT64, &o.sequences, "0", "number of sequences at most; 0: all", 0},
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
-    CLI_COMPUTE(&o.run.compute),
-    CLI_UNCHECKED(o.run),
-    CLI_BACKEND(&o.run.backend),
-    CLI_THREADS(&o.run.threads),
+    CLI_MODEL_OPTIONS(o.run),
     {0}};
 
-const cli_verb cli_calibrate = {
-    "calibrate",
-    "RUN|CHECKPOINT",
-    1,
-    1,
-    "set thresholds for a kind of text",
+CLI_VERB(
+    calibrate, "calibrate", "RUN|CHECKPOINT", 1, 1, "set thresholds for a kind of text",
     "For a model of expert choice that will be served on text unlike that of its training: the text is routed by "
-    "batch, "
-    "and thresholds become the mean cut-off scores of its batches. Weights stay as they are. choir generate --routing "
-    "adaptive does without a sample. Example: choir calibrate run --text code.txt --out run-for-code",
-    options,
-    run};
+    "batch, and thresholds become the mean cut-off scores of its batches. Weights stay as they are. choir generate "
+    "--routing adaptive does without a sample. Example: choir calibrate run --text code.txt --out run-for-code");

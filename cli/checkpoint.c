@@ -5,11 +5,18 @@
 
 #include "cli.h"
 
-int cli_checkpoint_open(const char *directory, const choir_run_options *options, const char *routing,
-                        choir_tokenizer **tokenizer, choir_model **model) {
-  if (choir_checkpoint_load(directory, options, model, tokenizer)) return cli_fail();
-  cli_print_notices(choir_notices());
-  return routing && choir_model_set_routing(*model, routing) ? cli_fail() : 0;
+int cli_with_model(const char *checkpoint, choir_run_options *run, const char *routing, int tokenizer_too,
+                   int (*use)(choir_model *model, const choir_tokenizer *tokenizer)) {
+  choir_tokenizer *tokenizer = NULL;
+  choir_model *model;
+  run->ranks = cli_ranks();
+  int failed = choir_checkpoint_load(checkpoint, run, &model, tokenizer_too ? &tokenizer : NULL);
+  if (!failed) cli_print_notices(choir_notices());
+  if (!failed && routing) failed = choir_model_set_routing(model, routing);
+  int status = failed ? cli_fail() : use(model, tokenizer);
+  choir_model_free(model);
+  choir_tokenizer_free(tokenizer);
+  return status;
 }
 
 const char *cli_data_of_run(const char *path) {
@@ -27,17 +34,10 @@ const char *cli_data_of_run(const char *path) {
 int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
                      int (*show)(choir_model *model, const choir_tokenizer *tokenizer)) {
   cli_progress progress;
-  choir_tokenizer *tokenizer;
-  choir_model *model;
-  o->run.ranks = cli_ranks();
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o->options.checkpoint = checkpoint;
   o->options.progress = cli_progress_sequences;
   o->options.context = &progress;
-  int status = cli_checkpoint_open(checkpoint, &o->run, NULL, &tokenizer, &model);
-  if (!status) status = show(model, tokenizer);
-  choir_model_free(model);
-  choir_tokenizer_free(tokenizer);
-  return status;
+  return cli_with_model(checkpoint, &o->run, NULL, 1, show);
 }

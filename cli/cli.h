@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/buffer.h"
 #include "choir/choir.h"
 #include "pages/inspect.h"
 
@@ -57,6 +58,10 @@ typedef struct cli_verb {
   int (*run)(int count, const char *const *operands); /* an exit status */
 } cli_verb;
 
+/* The verb of a file that has its options as `options` and its work as `run`. */
+#define CLI_VERB(id, name, operands, least, most, summary, details) \
+  const cli_verb cli_##id = {name, operands, least, most, summary, details, options, run}
+
 /* verbs.c */
 extern const cli_verb *const cli_verbs[]; /* NULL-terminated */
 extern const cli_verb cli_study;          /* takes its words as they are */
@@ -98,7 +103,7 @@ int cli_ranks_no_pipe(const char *path); /* refuses "-" where there are several;
 /* files.c: what inputs name. Zeros begin an empty list. */
 typedef struct cli_files {
   const char **names; /* runs that end in NULL */
-  size_t count, capacity;
+  ch_buffer list;     /* of which they are made */
 } cli_files;
 /* A file, or the files below a directory whose names match `pattern` (NULL: all), in the order of their names; an exit
  * status. */
@@ -140,9 +145,8 @@ void cli_json_watch(void);            /* from now on an object that lacks someth
 int cli_json_print(json_t *object);   /* to standard output, and releases it */
 int cli_json_line(json_t *object);    /* the same on one line */
 json_t *cli_json_real(double number); /* null where JSON has no such number */
-json_t *cli_json_stats(const choir_route_stats *stats);  /* NULL: no memory */
-int cli_layer_number(const choir_model *model, int moe); /* of the moe-th MoE layer, 0-based */
-json_t *cli_json_layers(const choir_model *model);       /* statistics of every MoE layer; NULL: the library's error */
+json_t *cli_json_stats(const choir_route_stats *stats); /* NULL: no memory */
+json_t *cli_json_layers(const choir_model *model);      /* statistics of every MoE layer; NULL: the library's error */
 void cli_print_certificate(const choir_certificate *certificate); /* one line, where a solver assigned */
 void cli_print_histogram(const choir_route_stats *stats);         /* tokens held by 0, 1, ... experts */
 void cli_print_load(const choir_route_stats *stats);
@@ -179,6 +183,8 @@ int cli_pipes_end(int status);            /* writes what goes to standard output
 char *cli_read_file(const char *path,
                     size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
 size_t cli_byte_order_mark(const char *text, size_t size); /* its bytes at the beginning: 3 or 0 */
+/* The next line of a text, without its end, NULL behind the last; *at moves on. */
+const char *cli_line(const char **at, const char *end, size_t *size);
 /* The object of a line of JSON lines; NULL and 0 where the line is empty, NULL and an exit status where it is none. */
 int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */
@@ -218,12 +224,14 @@ int cli_vocabulary(choir_config *config, int given);
 int cli_apply_settings(choir_config *config, const cli_list *settings);
 int cli_apply_router_settings(choir_config *config, const cli_list *settings); /* options of the router alone */
 
-/* A row for verbs that load a checkpoint, with these choir_run_options. */
-#define CLI_UNCHECKED(run)                                                            \
-  {                                                                                   \
-    "unchecked", NULL, CLI_FLAG, &run.unchecked, NULL,                                \
-        "also load weights that are not finite, and an edited config or tokenizer", 0 \
-  }
+/* clang-format off */
+/* Rows for verbs that load a checkpoint, with these choir_run_options. */
+#define CLI_UNCHECKED(run)                                                                                             \
+  {"unchecked", NULL, CLI_FLAG, &run.unchecked, NULL,                                                                  \
+   "also load weights that are not finite, and an edited config or tokenizer", 0}
+#define CLI_MODEL_OPTIONS(run)                                                                                         \
+  CLI_COMPUTE(&run.compute), CLI_UNCHECKED(run), CLI_BACKEND(&run.backend), CLI_THREADS(&run.threads)
+/* clang-format on */
 
 /* choir stats and choir inspect share these. */
 typedef struct cli_inspect_options {
@@ -241,10 +249,7 @@ typedef struct cli_inspect_options {
   {"batch", "B", CLI_INT, &o.options.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},\
   {"length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},             \
   {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
-  CLI_COMPUTE(&o.run.compute),                                                                                         \
-  CLI_UNCHECKED(o.run),                                                                                                \
-  CLI_BACKEND(&o.run.backend),                                                                                         \
-  CLI_THREADS(&o.run.threads)
+  CLI_MODEL_OPTIONS(o.run)
 /* clang-format on */
 
 /* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */
@@ -262,10 +267,10 @@ int cli_score_requests(const cli_score_options *o, choir_model *model, const cho
 int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 
 /* checkpoint.c */
-/* Model and, unless it is NULL, tokenizer of a checkpoint, with a routing or, NULL, its own. Both are set in any case,
- * to be freed. */
-int cli_checkpoint_open(const char *directory, const choir_run_options *options, const char *routing,
-                        choir_tokenizer **tokenizer, choir_model **model);
+/* Opens a checkpoint, or the newest one of a run, uses the model and closes it; an exit status. routing: NULL, its own.
+ * Without `tokenizer_too` the checkpoint need not have a tokenizer, and the use gets NULL. */
+int cli_with_model(const char *checkpoint, choir_run_options *run, const char *routing, int tokenizer_too,
+                   int (*use)(choir_model *model, const choir_tokenizer *tokenizer));
 /* The data that a run, or a checkpoint in one, was trained on, malloc'd; NULL: reported. */
 const char *cli_data_of_run(const char *path);
 

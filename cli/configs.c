@@ -22,12 +22,6 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {{0}};
 
-const cli_verb cli_configs = {
-    "configs",
-    "",
-    0,
-    0,
-    "list the configs that choir brings with it",
-    "Their names stand for files wherever a config is wanted: choir train --config nano. 'choir info NAME' says more.",
-    options,
-    run};
+CLI_VERB(
+    configs, "configs", "", 0, 0, "list the configs that choir brings with it",
+    "Their names stand for files wherever a config is wanted: choir train --config nano. 'choir info NAME' says more.");

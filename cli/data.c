@@ -149,7 +149,7 @@ static int info(int count, const char *const *operands) {
 
 static const cli_option build_options[] = {
     {"out", "DIR", CLI_PATH, &o.out, NULL, "directory to make; must be new or empty", 1},
-    {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL, "the .model file that cuts text into tokens", 1},
+    {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL, "the tokenizer's file, which cuts text into tokens", 1},
     {"source", "NAME=WEIGHT:FILES...", CLI_LIST, &o.sources, NULL,
      "a source of the mixture: its share of the training samples, and its files (those that follow belong to it too); "
      "without =WEIGHT by its number of tokens",

@@ -20,14 +20,7 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {{0}};
 
-const cli_verb cli_devices = {
-    "devices",
-    "",
-    0,
-    0,
-    "list what could run a model here",
-    "A line for every backend: its devices, or what is missing. 'train', 'eval' and all others that compute take what "
-    "stands first in a line: --backend opencl:0. Without a number a backend takes its first device; ranks of a machine "
-    "take one after the other.",
-    options,
-    run};
+CLI_VERB(devices, "devices", "", 0, 0, "list what could run a model here",
+         "A line for every backend: its devices, or what is missing. 'train', 'eval' and all others that compute take "
+         "what stands first in a line: --backend opencl:0. Without a number a backend takes its first device; ranks of "
+         "a machine take one after the other.");

@@ -76,7 +76,7 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();
-    printf("\nlayer %d, routing %s: experts per token\n", cli_layer_number(model, i), r->routing);
+    printf("\nlayer %d, routing %s: experts per token\n", stats.layer, r->routing);
     cli_print_histogram(&stats);
     printf("  ");
     cli_print_load(&stats);
@@ -140,19 +140,13 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  choir_tokenizer *tokenizer;
-  choir_model *model;
-  o.run.ranks = cli_ranks();
   int status = o.data && o.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
   if (!status && !o.data && !o.text && !(o.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
   status = cli_ranks_agree(status);
   if (status) return status;
-  if (choir_ranks_same(o.run.ranks, "--routing", o.routing ? o.routing : "")) return cli_fail(); /* how many runs */
+  if (choir_ranks_same(cli_ranks(), "--routing", o.routing ? o.routing : "")) return cli_fail(); /* how many runs */
   cli_catch_signals();
-  status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
-  if (!status) status = evaluate_all(model, tokenizer);
-  choir_model_free(model);
-  choir_tokenizer_free(tokenizer);
+  status = cli_with_model(operands[0], &o.run, o.routing, 1, evaluate_all);
   for (int i = 0; i <= CAUSAL; i++) json_decref(results[i].sources);
   return status;
 }
@@ -169,24 +163,14 @@ static const cli_option options[] = {
      "take held-out sequences in order, so that a batch is a piece of one text instead of a mixture", 0},
     {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
     {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
-    CLI_COMPUTE(&o.run.compute),
-    CLI_UNCHECKED(o.run),
-    CLI_BACKEND(&o.run.backend),
+    CLI_MODEL_OPTIONS(o.run),
     CLI_SHARDS(&o.run.shards),
     CLI_RANKS_OPTIONS,
-    CLI_THREADS(&o.run.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
-const cli_verb cli_eval = {
-    "eval",
-    "RUN|CHECKPOINT",
-    1,
-    1,
-    "evaluate a model: loss, perplexity, bits per byte, routing",
-    "RUN means its newest checkpoint. The unigram baseline predicts every token by its frequency in the training data. "
-    "Expert choice sees the whole batch, so its loss is not a causal language-model loss: the loss under threshold "
-    "routing, which is causal, is reported beside it. Under mpirun or srun all processes evaluate together, and rank 0 "
-    "prints; their number must divide train.shards, or --shards (docs/clusters.md).",
-    options,
-    run};
+CLI_VERB(eval, "eval", "RUN|CHECKPOINT", 1, 1, "evaluate a model: loss, perplexity, bits per byte, routing",
+         "RUN means its newest checkpoint. The unigram baseline predicts every token by its frequency in the training "
+         "data. Expert choice sees the whole batch, so its loss is not a causal language-model loss: the loss under "
+         "threshold routing, which is causal, is reported beside it. Under mpirun or srun all processes evaluate "
+         "together, and rank 0 prints; their number must divide train.shards, or --shards (docs/clusters.md).");

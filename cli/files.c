@@ -9,17 +9,11 @@
 
 static int push(cli_files *files, const char *name) {
   char *copy = name ? strdup(name) : NULL;
-  if (name && !copy) return cli_fail_with("out of memory");
-  if (files->count == files->capacity) {
-    size_t capacity = files->capacity ? 2 * files->capacity : 64;
-    const char **names = reallocarray(files->names, capacity, sizeof *names);
-    if (!names) {
-      free(copy);
-      return cli_fail_with("out of memory");
-    }
-    files->names = names, files->capacity = capacity;
+  if ((name && !copy) || ch_buffer_append(&files->list, &copy, sizeof copy)) {
+    free(copy);
+    return cli_fail_with("out of memory");
   }
-  files->names[files->count++] = copy;
+  files->names = (void *)files->list.data;
   return 0;
 }
 
@@ -36,7 +30,7 @@ static int wanted(const FTSENT *at, const char *pattern) {
 
 static int add_directory(cli_files *files, const char *path, const char *pattern) {
   char *const roots[] = {(char *)path, NULL};
-  size_t before = files->count;
+  size_t before = files->list.size;
   int status = 0;
   FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, by_name);
   if (!walk) return cli_fail_with("%s: cannot be read", cli_shown(path));
@@ -48,7 +42,7 @@ static int add_directory(cli_files *files, const char *path, const char *pattern
       status = push(files, at->fts_path);
   }
   fts_close(walk);
-  if (!status && files->count == before)
+  if (!status && files->list.size == before)
     status = cli_fail_with("%s: no file in it%s%s", cli_shown(path), pattern ? " has a name like " : "",
                            pattern ? cli_shown(pattern) : "");
   return status;
@@ -62,7 +56,7 @@ int cli_files_add(cli_files *files, const char *path, const char *pattern) {
 int cli_files_end(cli_files *files) { return push(files, NULL); }
 
 void cli_files_free(cli_files *files) {
-  for (size_t i = 0; i < files->count; i++) free((char *)files->names[i]);
-  free(files->names);
+  for (size_t i = 0; i < files->list.size / sizeof *files->names; i++) free((char *)files->names[i]);
+  free(files->list.data);
   *files = (cli_files){0};
 }

@@ -170,18 +170,10 @@ static const cli_option options[] = {
     CLI_EMULATE_BF16(&o.emulate),
     {0}};
 
-const cli_verb cli_finetune = {
-    "finetune",
-    "",
-    0,
-    0,
-    "train a checkpoint on a labelled task",
-    "Every row of the task's training set becomes a text that ends with its label's word, and only the word is "
-    "learned. "
-    "The dev set is measured every train.eval_every steps, once an epoch where that is 0: the label whose word is "
-    "likeliest, each text by itself (threshold routing) and, beside it, by batch routing. The checkpoint with the best "
-    "dev accuracy stays, and is the one that choir score RUN takes.\n\n"
-    "Settings are the checkpoint's but for batches of 32 texts and those of the recipe; --set changes any of them. "
-    "Ctrl-C finishes the step, saves, evaluates and exits with status 3.",
-    options,
-    run};
+CLI_VERB(finetune, "finetune", "", 0, 0, "train a checkpoint on a labelled task",
+         "Every row of the task's training set becomes a text that ends with its label's word, and only the word is "
+         "learned. The dev set is measured every train.eval_every steps, once an epoch where that is 0: the label "
+         "whose word is likeliest, each text by itself (threshold routing) and, beside it, by batch routing. The "
+         "checkpoint with the best dev accuracy stays, and is the one that choir score RUN takes.\n\n"
+         "Settings are the checkpoint's but for batches of 32 texts and those of the recipe; --set changes any of "
+         "them. Ctrl-C finishes the step, saves, evaluates and exits with status 3.");

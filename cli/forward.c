@@ -10,6 +10,8 @@ static struct {
   choir_run_options run;
   const char *logits, *gradients, *routing;
   int json;
+  const char *path; /* of the tokens */
+  ch_npy tokens;
 } o;
 
 static int write_logits(int B, int T, int V, float *logits) {
@@ -76,7 +78,7 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
     choir_route_stats stats;
     if (choir_model_route_stats(model, i, &stats)) return cli_fail();
-    printf("layer %2d: ", cli_layer_number(model, i));
+    printf("layer %2d: ", stats.layer);
     cli_print_load(&stats);
     cli_print_certificate(&stats.certificate);
     choir_route_stats_free(&stats);
@@ -84,8 +86,9 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
   return 0;
 }
 
-static int forward(choir_model *model, const char *path, const ch_npy *tokens) {
-  int B = (int)tokens->shape[0], T = (int)tokens->shape[1], V = choir_model_config_of(model)->model.vocab_size;
+static int forward(choir_model *model, const choir_tokenizer *none) {
+  (void)none;
+  int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1], V = choir_model_config_of(model)->model.vocab_size;
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
   gradients g = {0};
@@ -94,9 +97,9 @@ static int forward(choir_model *model, const char *path, const ch_npy *tokens) {
     return cli_fail_with("no memory for the logits: %s", cli_bytes((double)B * T * V * (double)sizeof *logits));
   }
   double start = cli_seconds();
-  int code = choir_model_forward(model, B, T, tokens->data, logits, o.gradients != NULL, &result), status = 0;
+  int code = choir_model_forward(model, B, T, o.tokens.data, logits, o.gradients != NULL, &result), status = 0;
   if (code == CHOIR_ERROR_ARGUMENT) /* their number or a value */
-    status = cli_fail_with("%s: %s", path, choir_error_message());
+    status = cli_fail_with("%s: %s", o.path, choir_error_message());
   else if (code)
     status = cli_fail();
   double seconds = cli_seconds() - start;
@@ -112,22 +115,17 @@ static int forward(choir_model *model, const char *path, const ch_npy *tokens) {
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  ch_npy tokens = {0};
-  choir_model *model;
+  o.path = operands[1];
   int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
                    ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)
                    : 0;
   status = cli_ranks_agree(status);
   if (status) return status;
-  o.run.ranks = cli_ranks();
-  if (choir_ranks_agree(o.run.ranks, ch_npy_read(operands[1], CH_NPY_INT32, 2, &tokens))) {
-    ch_npy_free(&tokens);
-    return cli_fail();
-  }
-  status = cli_checkpoint_open(operands[0], &o.run, o.routing, NULL, &model);
-  if (!status) status = forward(model, operands[1], &tokens);
-  choir_model_free(model);
-  ch_npy_free(&tokens);
+  if (choir_ranks_agree(cli_ranks(), ch_npy_read(o.path, CH_NPY_INT32, 2, &o.tokens)))
+    status = cli_fail();
+  else
+    status = cli_with_model(operands[0], &o.run, o.routing, 0, forward);
+  ch_npy_free(&o.tokens);
   return status;
 }
 
@@ -137,27 +135,16 @@ static const cli_option options[] = {
      0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, threshold, sequence, position or group, if the router has it; the config's otherwise", 0},
-    CLI_COMPUTE(&o.run.compute),
+    CLI_MODEL_OPTIONS(o.run),
     CLI_EMULATE_BF16(&o.run.emulate_bf16),
-    CLI_UNCHECKED(o.run),
-    CLI_BACKEND(&o.run.backend),
     CLI_SHARDS(&o.run.shards),
     CLI_RANKS_OPTIONS,
-    CLI_THREADS(&o.run.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print loss and routing statistics as JSON", 0},
     {0}};
 
-const cli_verb cli_forward = {"forward",
-                              "CHECKPOINT TOKENS.npy",
-                              2,
-                              2,
-                              "run given tokens: loss, logits, gradients",
-                              "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing "
-                              "pool, unless --routing says otherwise. The loss is the mean cross-entropy of "
-                              "position t predicting token t+1, over the B*(T-1) positions that have one. Gradients "
-                              "are those of this loss plus the router's "
-                              "weighted auxiliary loss where it has one, which is reported apart. Started by mpirun "
-                              "or srun, all processes share the work; their number must divide train.shards (or "
-                              "--shards), and that B (docs/clusters.md).",
-                              options,
-                              run};
+CLI_VERB(forward, "forward", "CHECKPOINT TOKENS.npy", 2, 2, "run given tokens: loss, logits, gradients",
+         "TOKENS is int32 [B,T]. All B*T positions go through the model and form one routing pool, unless --routing "
+         "says otherwise. The loss is the mean cross-entropy of position t predicting token t+1, over the B*(T-1) "
+         "positions that have one. Gradients are those of this loss plus the router's weighted auxiliary loss where it "
+         "has one, which is reported apart. Started by mpirun or srun, all processes share the work; their number must "
+         "divide train.shards (or --shards), and that B (docs/clusters.md).");

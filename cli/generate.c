@@ -20,9 +20,11 @@ typedef struct {
   int count, printed, done;
   const choir_generated **ready; /* [count] NULL until a sequence has ended */
   cli_progress progress;
-  int begun;  /* the prompt has been read, text comes */
-  int broken; /* standard output takes no more */
+  int begun;                            /* the prompt has been read, text comes */
+  int broken;                           /* standard output takes no more */
+  const char *stops[CLI_LIST_MOST + 1]; /* malloc'd, NULL-terminated */
 } work;
+static work all;
 
 /* ---- prompts */
 
@@ -53,16 +55,12 @@ static int add_json(work *w, int64_t number, const char *line, size_t size) {
 
 /* One prompt a line. A file whose first line starts with { holds JSON. */
 static int add_lines(work *w, const char *text, size_t size) {
-  const char *end = text + size, *next;
-  text += cli_byte_order_mark(text, size);
-  int json = text < end && *text == '{', status = 0;
-  for (int64_t number = 1; text < end && !status; text = next, number++) {
-    const char *line_end = memchr(text, '\n', (size_t)(end - text));
-    if (!line_end) line_end = end;
-    next = line_end + (line_end < end);
-    if (line_end > text && line_end[-1] == '\r') line_end--;
-    size_t length = (size_t)(line_end - text);
-    status = json ? add_json(w, number, text, length) : add_prompt(w, text, length);
+  const char *at = text + cli_byte_order_mark(text, size), *end = text + size, *line;
+  int json = at < end && *at == '{', status = 0;
+  size_t length;
+  for (int64_t number = 1; !status && (line = cli_line(&at, end, &length)); number++) {
+    if (length && line[length - 1] == '\r') length--;
+    status = json ? add_json(w, number, line, length) : add_prompt(w, line, length);
   }
   return status;
 }
@@ -157,14 +155,15 @@ static void print_speed(const choir_generate_result *r) {
   fputc('\n', stderr);
 }
 
-static int generate(choir_model *model, const choir_tokenizer *tokenizer, work *w, const char *const *stops) {
+static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
+  work *w = &all;
   choir_generate_result result;
   choir_generate_options options = {.max_tokens = o.max_tokens,
                                     .temperature = o.temperature,
                                     .top_k = o.top_k,
                                     .top_p = o.top_p,
                                     .seed = (uint64_t)o.seed,
-                                    .stops = stops,
+                                    .stops = all.stops,
                                     .batch = o.slots,
                                     .chunk = o.chunk,
                                     .text = show_text,
@@ -178,16 +177,6 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer, work *
   return 0;
 }
 
-static int with_model(const char *checkpoint, work *w, const char *const *stops) {
-  choir_tokenizer *tokenizer;
-  choir_model *model;
-  int status = cli_checkpoint_open(checkpoint, &o.run, o.routing, &tokenizer, &model);
-  if (!status) status = generate(model, tokenizer, w, stops);
-  choir_model_free(model);
-  choir_tokenizer_free(tokenizer);
-  return status;
-}
-
 /* Nothing is drawn at temperature 0. */
 static int check_draws(void) {
   const char *given = o.top_k ? "top-k" : o.top_p != 0.95 ? "top-p" : o.seed ? "seed" : NULL;
@@ -197,21 +186,19 @@ static int check_draws(void) {
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  work w = {0};
-  char *stops[CLI_LIST_MOST + 1] = {0};
   cli_catch_signals();
   int status = check_draws();
-  if (!status) status = read_prompts(&w);
+  if (!status) status = read_prompts(&all);
   for (int i = 0; i < o.stops.count && !status; i++)
-    if (!(stops[i] = cli_unescape(o.stops.values[i])))
+    if (!(all.stops[i] = cli_unescape(o.stops.values[i])))
       status = cli_usage("--stop %s: knows \\f, \\n, \\r, \\t and \\\\", o.stops.values[i]);
-  if (!status && !(w.ready = calloc((size_t)w.count, sizeof *w.ready))) status = cli_fail_with("out of memory");
-  if (!status) status = with_model(operands[0], &w, (const char *const *)stops);
-  for (int i = 0; i < o.stops.count; i++) free(stops[i]);
-  for (int i = 0; i < w.count; i++) free((char *)w.prompt[i].text);
-  free(w.prompt);
-  free(w.ready);
-  return status || !w.broken ? status : CLI_FAILED;
+  if (!status && !(all.ready = calloc((size_t)all.count, sizeof *all.ready))) status = cli_fail_with("out of memory");
+  if (!status) status = cli_with_model(operands[0], &o.run, o.routing, 1, generate);
+  for (int i = 0; i < o.stops.count; i++) free((char *)all.stops[i]);
+  for (int i = 0; i < all.count; i++) free((char *)all.prompt[i].text);
+  free(all.prompt);
+  free(all.ready);
+  return status || !all.broken ? status : CLI_FAILED;
 }
 
 static const cli_option options[] = {
@@ -230,24 +217,13 @@ static const cli_option options[] = {
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold",
      "threshold; adaptive, whose thresholds follow the text; or another that looks at no later token", 0},
-    CLI_COMPUTE(&o.run.compute),
-    CLI_UNCHECKED(o.run),
-    CLI_BACKEND(&o.run.backend),
-    CLI_THREADS(&o.run.threads),
+    CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print one line of JSON for each prompt", 0},
     {0}};
 
-const cli_verb cli_generate = {
-    "generate",
-    "RUN|CHECKPOINT",
-    1,
-    1,
-    "continue texts, token by token",
-    "Prints the prompt (bold on a terminal) and what the model makes of it, as it comes. Several prompts are printed "
-    "in "
-    "order, with --- between them. How many tokens went in and came out a second stands on standard error at the end. "
-    "Ctrl-C ends with what there is.\n\n"
-    "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the batch, "
-    "nor on threads.",
-    options,
-    run};
+CLI_VERB(generate, "generate", "RUN|CHECKPOINT", 1, 1, "continue texts, token by token",
+         "Prints the prompt (bold on a terminal) and what the model makes of it, as it comes. Several prompts are "
+         "printed in order, with --- between them. How many tokens went in and came out a second stands on standard "
+         "error at the end. Ctrl-C ends with what there is.\n\n"
+         "A text depends on the model, its prompt, the options, the seed and the prompt's number alone: not on the "
+         "batch, nor on threads.");

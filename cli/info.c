@@ -101,14 +101,7 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
-const cli_verb cli_info = {
-    "info",
-    "CONFIG|CHECKPOINT|RUN",
-    1,
-    1,
-    "show parameters, FLOPs and memory of a model",
+CLI_VERB(
+    info, "info", "CONFIG|CHECKPOINT|RUN", 1, 1, "show parameters, FLOPs and memory of a model",
     "Active parameters are those that one token uses on average. FLOPs count multiplications and additions of matrix "
-    "products. "
-    "Where the sizes are one of the seven of Zhou et al. 2022, the paper's figures stand beside.",
-    options,
-    run};
+    "products. Where the sizes are one of the seven of Zhou et al. 2022, the paper's figures stand beside.");

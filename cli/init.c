@@ -43,13 +43,6 @@ static const cli_option options[] = {
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field of the config", 0},
     {0}};
 
-const cli_verb cli_init = {
-    "init",
-    "CONFIG",
-    1,
-    1,
-    "make a checkpoint with fresh weights",
-    "The embedding is N(0,1), matrices N(0,1/fan_in), relative position biases N(0,0.1^2), norms 1. "
-    "The same seed gives the same bytes on every machine.",
-    options,
-    run};
+CLI_VERB(init, "init", "CONFIG", 1, 1, "make a checkpoint with fresh weights",
+         "The embedding is N(0,1), matrices N(0,1/fan_in), relative position biases N(0,0.1^2), norms 1. The same seed "
+         "gives the same bytes on every machine.");

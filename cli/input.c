@@ -37,6 +37,14 @@ size_t cli_byte_order_mark(const char *text, size_t size) {
   return size >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
 }
 
+const char *cli_line(const char **at, const char *end, size_t *size) {
+  const char *line = *at, *stop = line < end ? memchr(line, '\n', (size_t)(end - line)) : NULL;
+  if (line >= end) return NULL;
+  *size = (size_t)((stop ? stop : end) - line);
+  *at = stop ? stop + 1 : end;
+  return line;
+}
+
 int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object) {
   json_error_t error;
   size_t blank = 0;

@@ -21,24 +21,21 @@ static void roff(FILE *out, const char *text) {
   }
 }
 
-/* A manual page's name: "choir-data-build". */
-static void page_name(FILE *out, const cli_verb *verb, int upper) {
-  fputs(upper ? "CHOIR" : "choir", out);
-  if (!verb) return;
-  fputs("\\-", out);
-  for (const char *c = verb->name; *c; c++) {
-    if (*c == ' ')
-      fputs("\\-", out);
-    else
-      fputc(upper ? toupper((unsigned char)*c) : *c, out);
-  }
+/* A manual page's name, "choir-data-build", good until the next call. */
+static char *page_name(const cli_verb *verb) {
+  static char name[64];
+  snprintf(name, sizeof name, "choir%s%s", verb ? "-" : "", verb ? verb->name : "");
+  for (char *space = name; (space = strchr(space, ' '));) *space = '-';
+  return name;
 }
 
 static void manual_head(FILE *out, const cli_verb *verb, const char *summary) {
+  char *title = page_name(verb);
+  for (char *c = title; *c; c++) *c = (char)toupper((unsigned char)*c);
   fputs(".TH ", out);
-  page_name(out, verb, 1);
+  roff(out, title);
   fprintf(out, " 1 \"\" \"choir %s\" \"User commands\"\n.SH NAME\n", choir_version());
-  page_name(out, verb, 0);
+  roff(out, page_name(verb));
   fputs(" \\- ", out);
   roff(out, summary);
 }
@@ -62,7 +59,7 @@ static void manual_program(FILE *out) {
   fputs("\n.SH SYNOPSIS\n.B choir\n.I command\n[options] [operands]\n.SH COMMANDS\n", out);
   for (int i = 0; cli_verbs[i]; i++) {
     fputs(".TP\n.BR ", out);
-    page_name(out, cli_verbs[i], 0);
+    roff(out, page_name(cli_verbs[i]));
     fputs(" (1)\n", out);
     roff(out, cli_verbs[i]->summary);
     fputc('\n', out);
@@ -102,10 +99,8 @@ static void manual_verb(FILE *out, const cli_verb *verb) {
 
 static int manual_page(const char *directory, const cli_verb *verb) {
   char path[4096];
-  int length = snprintf(path, sizeof path - 3, "%s/choir%s%s", directory, verb ? "-" : "", verb ? verb->name : "");
-  for (char *space = path + strlen(directory); (space = strchr(space, ' '));) *space = '-';
-  strcpy(path + length, ".1");
-  FILE *out = length < (int)sizeof path - 3 ? fopen(path, "w") : NULL;
+  int length = snprintf(path, sizeof path, "%s/%s.1", directory, page_name(verb));
+  FILE *out = length < (int)sizeof path ? fopen(path, "w") : NULL;
   if (!out) return cli_fail_with("%s: cannot be written", path);
   if (verb)
     manual_verb(out, verb);

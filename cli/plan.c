@@ -15,31 +15,30 @@ static const char *dense(const ch_plan_layout *l) { return l->dense_sharded ? "s
 
 /* An exit status: whether no layout can be. */
 static int none(const ch_plan *plan) {
-  if (!*ch_plan_layout_at(plan, 0)->refused) return 0;
-  return cli_fail_with("no layout of %d ranks can be", ch_plan_common(plan)->ranks);
+  return *plan->layout[0].refused ? cli_fail_with("no layout of %d ranks can be", plan->ranks) : 0;
 }
 
-static int print_json(const ch_plan *plan, const char *config) {
-  const ch_plan_layout *l;
-  int status = cli_json_line(ch_plan_about_json(plan, config));
-  for (int i = 0; !status && (l = ch_plan_layout_at(plan, i)); i++)
-    status = cli_json_line(ch_plan_layout_json(plan, l));
+static int print_json(const ch_plan *plan) {
+  int status = cli_json_line(ch_plan_about_json(plan));
+  for (int i = 0; !status && i < plan->count; i++) status = cli_json_line(ch_plan_layout_json(plan, &plan->layout[i]));
   return status ? status : none(plan);
 }
 
 /* ---- text ---- */
 
-static void print_head(const ch_plan_about *a, const char *config, int assumed) {
+static void print_head(const ch_plan *plan, int assumed) {
+  const char *config = plan->config.model.name;
   printf("%s on %s: %d ranks, %s tokens a step; %s\n", *config ? cli_shown(config) : "model",
-         cli_shown(a->cluster->name), a->ranks, cli_grouped(a->tokens), ch_plan_basis);
+         cli_shown(plan->cluster.name), plan->ranks, cli_grouped(plan->tokens), ch_plan_basis);
   printf("  %s parameters, %s active, %s FLOPs a token; peak of a rank %s GFLOP/s, memory %s\n",
-         cli_count((double)a->costs.parameters), cli_count((double)a->costs.active_parameters),
-         cli_count(a->costs.train_flops_per_token), cli_grouped((int64_t)(a->peak / 1e9)),
-         cli_bytes(a->cluster->memory));
+         cli_count((double)plan->costs.parameters), cli_count((double)plan->costs.active_parameters),
+         cli_count(plan->costs.train_flops_per_token), cli_grouped((int64_t)(plan->peak / 1e9)),
+         cli_bytes(plan->cluster.memory));
   if (assumed) printf("  assumed: a vocabulary of 32,000: the config leaves it to the data\n");
-  if (*a->assumed) printf("  assumed: %s\n", cli_shown(a->assumed));
-  if (*a->cluster->notes) printf("  notes of the cluster: %s\n", cli_shown(a->cluster->notes));
-  if (a->shards_set) printf("  train.shards is planned as %d; training on so many ranks needs it\n", a->shards);
+  if (*plan->assumed) printf("  assumed: %s\n", cli_shown(plan->assumed));
+  if (*plan->cluster.notes) printf("  notes of the cluster: %s\n", cli_shown(plan->cluster.notes));
+  if (plan->shards_set)
+    printf("  train.shards is planned as %d; training on so many ranks needs it\n", plan->config.train.shards);
 }
 
 static void print_name(const ch_plan_layout *l) {
@@ -47,9 +46,9 @@ static void print_name(const ch_plan_layout *l) {
          l->chosen ? '*' : ' ');
 }
 
-static void print_row(const ch_plan_about *a, const ch_plan_layout *l) {
+static void print_row(const ch_plan *plan, const ch_plan_layout *l) {
   char cost[32] = "-";
-  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(a->cluster->currency));
+  if (l->cost > 0) snprintf(cost, sizeof cost, "%.4g %s", l->cost, cli_shown(plan->cluster.currency));
   print_name(l);
   printf(" %10s %10.4g s %10.4g s %9s %6.1f %%  %14s  %s\n", cli_bytes((double)l->bytes), l->seconds, l->overlapped,
          cli_count(l->tokens_per_second), 100 * l->share, cost, l->bound);
@@ -58,23 +57,20 @@ static void print_row(const ch_plan_about *a, const ch_plan_layout *l) {
 enum { SHOWN = 12 }; /* rows of either list; JSON and the page have all */
 
 static void print_table(const ch_plan *plan) {
-  const ch_plan_about *a = ch_plan_common(plan);
-  const ch_plan_layout *l;
   printf(
       "\nreplicas x experts x hidden, the fastest first (s: dense matrices sharded; *: what choir train takes on "
       "so many ranks unless told otherwise)\n");
   printf("%16s    %10s %12s %12s %9s %8s  %14s\n", "R x E x H", "memory", "step", "overlapped", "tokens/s", "of peak",
          "10^9 tokens");
   int i = 0;
-  for (; (l = ch_plan_layout_at(plan, i)) && !*l->refused; i++)
-    if (i < SHOWN) print_row(a, l);
+  for (; i < plan->count && !*plan->layout[i].refused; i++)
+    if (i < SHOWN) print_row(plan, &plan->layout[i]);
   if (i > SHOWN) printf("  and %d more\n", i - SHOWN);
 }
 
 static void print_refused(const ch_plan *plan) {
-  const ch_plan_layout *l;
   int some = 0;
-  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++) {
+  for (const ch_plan_layout *l = plan->layout; l < plan->layout + plan->count; l++) {
     if (!*l->refused) continue;
     if (!some++) printf("\nrefused\n");
     if (some > SHOWN) continue;
@@ -84,20 +80,20 @@ static void print_refused(const ch_plan *plan) {
   if (some > SHOWN) printf("  and %d more\n", some - SHOWN);
 }
 
-static void print_part(const ch_plan_about *a, const ch_plan_layout *l, const ch_plan_part *p) {
+static void print_part(const ch_plan *plan, const ch_plan_layout *l, const ch_plan_part *p) {
   if (p->seconds <= 0 && p->bytes <= 0) return;
   printf("    %-20s %10.4g s %5.1f %%  ", p->name, p->seconds, 100 * p->seconds / l->seconds);
   if (!p->sent) {
     printf("by %s\n", cli_shown(p->limit));
     return;
   }
-  printf("%9s a rank", cli_bytes(p->bytes / a->ranks));
-  for (int i = 0; i < a->cluster->levels; i++)
-    printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(a->cluster->level[i].name));
+  printf("%9s a rank", cli_bytes(p->bytes / plan->ranks));
+  for (int i = 0; i < plan->cluster.levels; i++)
+    printf(", %s on %s", cli_bytes(p->level_bytes[i]), cli_shown(plan->cluster.level[i].name));
   putchar('\n');
 }
 
-static void print_details(const ch_plan_about *a, const ch_plan_layout *l) {
+static void print_details(const ch_plan *plan, const ch_plan_layout *l) {
   printf("\n%d x %d x %d, dense matrices %s: %s%s\n  memory of a rank: %s\n", l->replicas, l->experts, l->hidden,
          dense(l), ch_plan_command(l), l->chosen ? ", which takes it unless told otherwise" : "",
          cli_bytes((double)l->bytes));
@@ -105,36 +101,28 @@ static void print_details(const ch_plan_about *a, const ch_plan_layout *l) {
     if (l->memory[i].bytes) printf("    %-20s %10s\n", l->memory[i].name, cli_bytes((double)l->memory[i].bytes));
   printf("  a step: %.4g s, %.4g s where traffic is hidden behind products; bytes by level are of all ranks\n",
          l->seconds, l->overlapped);
-  for (int i = 0; i < l->parts; i++) print_part(a, l, &l->part[i]);
+  for (int i = 0; i < l->parts; i++) print_part(plan, l, &l->part[i]);
   printf("  the longest part: %s\n", cli_shown(l->bound));
 }
 
 /* The layout that --layout names, or the fastest; NULL: there is none. */
 static const ch_plan_layout *chosen(const ch_plan *plan) {
-  const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
   char name[64];
-  for (int i = 0; o.layout && (l = ch_plan_layout_at(plan, i)); i++) {
+  for (const ch_plan_layout *l = plan->layout; l < plan->layout + plan->count && !*l->refused; l++) {
     snprintf(name, sizeof name, "%dx%dx%d", l->replicas, l->experts, l->hidden);
-    if (!strcmp(name, o.layout) && !*l->refused) break;
+    if (!o.layout || !strcmp(name, o.layout)) return l;
   }
-  return l && !*l->refused ? l : NULL;
+  return NULL;
 }
 
-static int print_text(const ch_plan *plan, const choir_config *config, int assumed) {
-  const ch_plan_about *a = ch_plan_common(plan);
+static int print_text(const ch_plan *plan, int assumed) {
   const ch_plan_layout *l = chosen(plan);
   if (!l && o.layout) return cli_usage("--layout %s: none of the layouts that can be is called so", o.layout);
-  print_head(a, config->model.name, assumed);
+  print_head(plan, assumed);
   if (l) print_table(plan);
-  if (l) print_details(a, l);
+  if (l) print_details(plan, l);
   print_refused(plan);
   return none(plan);
-}
-
-static int show(const ch_plan *plan, const choir_config *config, int assumed) {
-  if (o.out && ch_plan_page(plan, config->model.name, o.out)) return cli_fail();
-  if (o.json) return print_json(plan, config->model.name);
-  return print_text(plan, config, assumed);
 }
 
 static int run(int count, const char *const *operands) {
@@ -146,7 +134,10 @@ static int run(int count, const char *const *operands) {
   if (status) return status;
   int assumed = cli_vocabulary(&config, o.vocab_size);
   if (ch_plan_create(&config, &options, &plan)) return cli_fail();
-  status = show(plan, &config, assumed);
+  if (o.out && ch_plan_page(plan, o.out))
+    status = cli_fail();
+  else
+    status = o.json ? print_json(plan) : print_text(plan, assumed);
   ch_plan_free(plan);
   return status;
 }
@@ -161,22 +152,13 @@ static const cli_option options[] = {
     {"out", "FILE.html", CLI_OUTPUT, &o.out, NULL, "write the plan as a page, too", 0},
     {0}};
 
-const cli_verb cli_plan = {
-    "plan",
-    "CONFIG|CHECKPOINT|RUN",
-    1,
-    1,
-    "estimate what training on a cluster would take, layout by layout",
-    "A layout shares a model over R x E x H ranks: R copies of the experts, E groups that share the experts of a copy, "
-    "and H parts of the hidden width of an expert. For each the memory of a rank by purpose, the time of a step by "
-    "part, "
-    "bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the layouts that "
-    "cannot "
-    "be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those marked s; told "
-    "nothing, it takes the one marked *.\n\n"
-    "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, rates "
-    "are "
-    "the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json --set "
-    "batch_sequences=64",
-    options,
-    run};
+CLI_VERB(plan, "plan", "CONFIG|CHECKPOINT|RUN", 1, 1,
+         "estimate what training on a cluster would take, layout by layout",
+         "A layout shares a model over R x E x H ranks: R copies of the experts, E groups that share the experts of a "
+         "copy, and H parts of the hidden width of an expert. For each the memory of a rank by purpose, the time of a "
+         "step by part, bytes by level of links, tokens a second, share of the peak, cost, and what bounds it; and the "
+         "layouts that cannot be, and why. choir train --replicas R --hidden H runs them, with --shard-dense those "
+         "marked s; told nothing, it takes the one marked *.\n\n"
+         "Nothing is run and nothing measured: memory is what training itself plans, traffic is counted by formula, "
+         "rates are the file's. Example: choir plan configs/0.1b-64e.json --cluster examples/clusters/ethernet-8.json "
+         "--set batch_sequences=64");

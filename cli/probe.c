@@ -11,6 +11,7 @@
 static struct {
   choir_run_options run;
   const char *text, *tokens;
+  ch_npy given; /* what `tokens` names */
   cli_list routings;
   int sequences, length, positions, draws, json;
   int64_t seed;
@@ -100,11 +101,11 @@ static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, ch_pr
   return json_array_size(results) ? 0 : CLI_FAILED;
 }
 
-static int with_model(choir_model *model, const choir_tokenizer *tokenizer, const ch_npy *tokens) {
-  ch_probe_options options = {.tokens = tokens->data,
+static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
+  ch_probe_options options = {.tokens = o.given.data,
                               .text = o.text,
-                              .sequences = tokens->data ? (int)tokens->shape[0] : o.sequences,
-                              .length = tokens->data ? (int)tokens->shape[1] : o.length,
+                              .sequences = o.tokens ? (int)o.given.shape[0] : o.sequences,
+                              .length = o.tokens ? (int)o.given.shape[1] : o.length,
                               .positions = o.positions,
                               .draws = o.draws,
                               .seed = (uint64_t)o.seed};
@@ -120,18 +121,11 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer, cons
 
 static int run(int count, const char *const *operands) {
   (void)count;
-  choir_tokenizer *tokenizer = NULL;
-  choir_model *model = NULL;
-  ch_npy tokens = {0};
-  int status = 0;
   if (o.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
   if (!o.positions || !o.draws) return cli_usage("--%s 0: must be at least 1", o.positions ? "draws" : "positions");
-  if (o.tokens && ch_npy_read(o.tokens, CH_NPY_INT32, 2, &tokens)) return cli_fail();
-  status = cli_checkpoint_open(operands[0], &o.run, NULL, o.text ? &tokenizer : NULL, &model);
-  if (!status) status = with_model(model, tokenizer, &tokens);
-  choir_model_free(model);
-  choir_tokenizer_free(tokenizer);
-  ch_npy_free(&tokens);
+  if (o.tokens && ch_npy_read(o.tokens, CH_NPY_INT32, 2, &o.given)) return cli_fail();
+  int status = cli_with_model(operands[0], &o.run, NULL, o.text != NULL, with_model);
+  ch_npy_free(&o.given);
   return status;
 }
 
@@ -153,15 +147,9 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
     {0}};
 
-const cli_verb cli_probe = {
-    "probe",
-    "RUN|CHECKPOINT",
-    1,
-    1,
-    "does a routing look at later tokens, or at other texts?",
+CLI_VERB(
+    probe, "probe", "RUN|CHECKPOINT", 1, 1, "does a routing look at later tokens, or at other texts?",
     "Changes the tokens after a place in a sequence and compares the logits up to it; changes all other sequences and "
     "compares the logits of the one kept; runs a sequence by itself, cut short. New tokens are drawn at random.\n\n"
-    "Status 1 and a message when logits change by more than rounding where the routing is declared not to look. "
-    "Random tokens are unlike text: what they do to a loss may be less or more than what text does.",
-    options,
-    run};
+    "Status 1 and a message when logits change by more than rounding where the routing is declared not to look. Random "
+    "tokens are unlike text: what they do to a loss may be less or more than what text does.");

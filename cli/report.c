@@ -20,14 +20,7 @@ static int run(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "the file to write; of one run RUN/report.html otherwise", 0}, {0}};
 
-const cli_verb cli_report = {
-    "report",
-    "RUN...",
-    1,
-    -1,
-    "write one self-contained HTML file about a run, or several",
-    "Curves of loss, rate, speed and routing, load of every expert, and the config. Of several runs: their results in "
-    "one table, what differs in their configs, and their curves laid over each other. Needs no network, "
-    "neither to write nor to read.",
-    options,
-    run};
+CLI_VERB(report, "report", "RUN...", 1, -1, "write one self-contained HTML file about a run, or several",
+         "Curves of loss, rate, speed and routing, load of every expert, and the config. Of several runs: their "
+         "results in one table, what differs in their configs, and their curves laid over each other. Needs no "
+         "network, neither to write nor to read.");

@@ -167,12 +167,5 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the statistics as JSON", 0},
     {0}};
 
-const cli_verb cli_route = {
-    "route",
-    "SCORES.npy",
-    1,
-    1,
-    "route any matrix of token-expert affinities",
-    "SCORES is a float matrix [n,e] with a row for each token: the model it comes from does not matter.",
-    options,
-    run};
+CLI_VERB(route, "route", "SCORES.npy", 1, 1, "route any matrix of token-expert affinities",
+         "SCORES is a float matrix [n,e] with a row for each token: the model it comes from does not matter.");

@@ -11,18 +11,15 @@ static int check(void) {
   return 0;
 }
 
+static int score(choir_model *model, const choir_tokenizer *tokenizer) {
+  return (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
+}
+
 static int run(int count, const char *const *operands) {
   (void)count;
-  choir_tokenizer *tokenizer;
-  choir_model *model;
   int status = check();
-  if (status) return status;
   cli_catch_signals();
-  status = cli_checkpoint_open(operands[0], &o.run, o.routing, &tokenizer, &model);
-  if (!status) status = (o.task ? cli_score_task : cli_score_requests)(&o, model, tokenizer);
-  choir_model_free(model);
-  choir_tokenizer_free(tokenizer);
-  return status;
+  return status ? status : cli_with_model(operands[0], &o.run, o.routing, 1, score);
 }
 
 static const cli_option options[] = {
@@ -41,26 +38,16 @@ static const cli_option options[] = {
      0},
     {"slots", "N", CLI_INT, &o.slots, "16", "sequences at a time by thresholds; nothing depends on it", 0},
     {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
-    CLI_COMPUTE(&o.run.compute),
-    CLI_THREADS(&o.run.threads),
-    CLI_BACKEND(&o.run.backend),
-    CLI_UNCHECKED(o.run),
+    CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};
 
-const cli_verb cli_score = {
-    "score",
-    "RUN|CHECKPOINT",
-    1,
-    1,
-    "how likely continuations are, and a task's labels by them",
-    "With --requests: for every line {\"context\": ..., \"continuation\": ...} the log-likelihood of the continuation, "
-    "whether it is what the model would write at temperature 0 (greedy), and its number of tokens, as a line of JSON. "
-    "What requests begin with in common goes through the model once. \"context_tokens\" and \"continuation_tokens\" "
-    "take token ids; \"id\" comes back as it is.\n\n"
-    "With --task: for every row of a labelled set the label whose word is likeliest behind the task's text, and how "
-    "often that is right, beside the share of the commonest label.\n\n"
-    "Both route by thresholds: no score depends on the batch, the order or the number of threads. For a task the "
-    "accuracy by batch routing stands beside it, which does depend on who shares the batch.",
-    options,
-    run};
+CLI_VERB(score, "score", "RUN|CHECKPOINT", 1, 1, "how likely continuations are, and a task's labels by them",
+         "With --requests: for every line {\"context\": ..., \"continuation\": ...} the log-likelihood of the "
+         "continuation, whether it is what the model would write at temperature 0 (greedy), and its number of tokens, "
+         "as a line of JSON. What requests begin with in common goes through the model once. \"context_tokens\" and "
+         "\"continuation_tokens\" take token ids; \"id\" comes back as it is.\n\n"
+         "With --task: for every row of a labelled set the label whose word is likeliest behind the task's text, and "
+         "how often that is right, beside the share of the commonest label.\n\n"
+         "Both route by thresholds: no score depends on the batch, the order or the number of threads. For a task the "
+         "accuracy by batch routing stands beside it, which does depend on who shares the batch.");

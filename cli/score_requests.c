@@ -4,15 +4,21 @@
 
 #include "cli.h"
 
-/* Requests in the order of the file; texts and tokens belong to the JSON, or stand in `tokens`. */
+/* A request's line, to which its texts belong, and its tokens where it gives them; NULL: it does not. */
+typedef struct {
+  json_t *line;
+  int32_t *tokens[2];
+} given;
+
+/* Requests in the order of the file. */
 typedef struct {
   const char *path;
-  choir_score_request *request; /* [count] */
-  json_t **line;                /* [count] */
-  int32_t **tokens;             /* [2 count], NULL for texts */
-  int64_t count, allocated;
+  ch_buffer request, given; /* choir_score_request and given of each */
+  int64_t count;
   cli_progress progress;
 } work;
+
+static given *given_of(const work *w, int64_t i) { return (given *)(void *)w->given.data + i; }
 
 static int refuse(const work *w, int64_t line, const char *what) {
   return cli_fail_with("%s: line %lld: %s", w->path, (long long)line, what);
@@ -65,54 +71,34 @@ static int check_keys(const work *w, int64_t line, json_t *object) {
   return 0;
 }
 
-static int add_request(work *w, int64_t line, const char *text, size_t size) {
-  json_t *object;
-  int64_t i = w->count;
-  int status = cli_json_read(w->path, line, text, size, &object);
-  if (!object) return status;
-  w->line[w->count++] = object;
-  w->request[i] = (choir_score_request){0};
-  status = check_keys(w, line, object);
-  if (!status) status = read_side(w, line, object, "context", &w->tokens[2 * i], &w->request[i].context);
-  if (!status) status = read_side(w, line, object, "continuation", &w->tokens[2 * i + 1], &w->request[i].continuation);
+static int add_request(work *w, int64_t number, const char *text, size_t size) {
+  choir_score_request request = {0};
+  given line = {0};
+  int status = cli_json_read(w->path, number, text, size, &line.line);
+  if (!line.line) return status;
+  if (ch_buffer_append(&w->given, &line, sizeof line)) return json_decref(line.line), cli_fail();
+  given *g = given_of(w, w->count++);
+  status = check_keys(w, number, g->line);
+  if (!status) status = read_side(w, number, g->line, "context", &g->tokens[0], &request.context);
+  if (!status) status = read_side(w, number, g->line, "continuation", &g->tokens[1], &request.continuation);
+  if (!status && ch_buffer_append(&w->request, &request, sizeof request)) status = cli_fail();
   return status;
 }
 
-static int grow(work *w) {
-  if (w->count < w->allocated) return 0;
-  int64_t more = w->allocated ? 2 * w->allocated : 64;
-  void *request = reallocarray(w->request, (size_t)more, sizeof *w->request);
-  if (request) w->request = request;
-  void *line = reallocarray(w->line, (size_t)more, sizeof *w->line);
-  if (line) w->line = line;
-  void *tokens = reallocarray(w->tokens, 2 * (size_t)more, sizeof *w->tokens);
-  if (tokens) w->tokens = tokens;
-  if (!request || !line || !tokens) return cli_fail_with("out of memory");
-  memset(w->tokens + 2 * w->allocated, 0, 2 * (size_t)(more - w->allocated) * sizeof *w->tokens);
-  w->allocated = more;
-  return 0;
-}
-
 static int read_requests(work *w) {
-  size_t size;
-  int64_t number = 1;
+  size_t size, length;
   int status = 0;
   char *text = cli_read_file(w->path, &size);
   if (!text) return CLI_FAILED;
-  const char *at = text + cli_byte_order_mark(text, size), *end = text + size, *next;
-  for (; at < end && !status; at = next, number++) {
-    const char *stop = memchr(at, '\n', (size_t)(end - at));
-    if (!stop) stop = end;
-    next = stop + (stop < end);
-    status = grow(w);
-    if (!status) status = add_request(w, number, at, (size_t)(stop - at));
-  }
+  const char *at = text + cli_byte_order_mark(text, size), *line;
+  for (int64_t number = 1; !status && (line = cli_line(&at, text + size, &length)); number++)
+    status = add_request(w, number, line, length);
   free(text);
   return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);
 }
 
 static int print_score(const work *w, const choir_tokenizer *tokenizer, int64_t i, const choir_score *s, int tokens) {
-  json_t *given = json_object_get(w->line[i], "id"), *object = json_object();
+  json_t *given = json_object_get(given_of(w, i)->line, "id"), *object = json_object();
   json_object_set_new(object, "id", given ? json_incref(given) : json_integer(i + 1));
   json_object_set_new(object, "log_likelihood", json_real(s->log_likelihood));
   json_object_set_new(object, "greedy", json_boolean(s->greedy));
@@ -146,7 +132,7 @@ static int score(const cli_score_options *o, choir_model *model, const choir_tok
   choir_score_options options = {.batch = o->slots, .chunk = o->chunk, .progress = show_progress, .context = w};
   int status = 0;
   cli_progress_begin(&w->progress, stderr);
-  int code = choir_score_requests(model, tokenizer, w->request, w->count, &options, &result);
+  int code = choir_score_requests(model, tokenizer, (void *)w->request.data, w->count, &options, &result);
   cli_progress_clear(&w->progress);
   if (code) return cli_fail();
   for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result.score[i], o->tokens);
@@ -161,8 +147,10 @@ int cli_score_requests(const cli_score_options *o, choir_model *model, const cho
   work w = {.path = o->requests};
   int status = read_requests(&w);
   if (!status) status = score(o, model, tokenizer, &w);
-  for (int64_t i = 0; i < w.count; i++) json_decref(w.line[i]);
-  for (int64_t i = 0; i < 2 * w.count; i++) free(w.tokens[i]);
-  free(w.request), free(w.line), free(w.tokens);
+  for (int64_t i = 0; i < w.count; i++) {
+    json_decref(given_of(&w, i)->line);
+    for (int side = 0; side < 2; side++) free(given_of(&w, i)->tokens[side]);
+  }
+  free(w.request.data), free(w.given.data);
   return status;
 }

@@ -57,22 +57,24 @@ static int nearest(const choir_route_stats *s, int expert) {
   return best;
 }
 
+/* A score, or a dash where there is none. */
+static void print_score(double score) {
+  if (isfinite(score))
+    printf(" %7.4f", score);
+  else
+    printf("       -");
+}
+
 static void print_expert(const choir_route_stats *s, int i, double most) {
   int near = nearest(s, i);
   double ratio = s->target > 0 ? (double)s->load[i] / s->target : 0;
   int64_t over = s->demand[i] > s->capacity ? s->demand[i] - s->capacity : 0;
   printf("  %6d %8s %6.0f %%  ", i, cli_count((double)s->load[i]), 100 * ratio);
   int width = (int)(12 * ratio / most + 0.5);
-  for (int c = 0; c < 12; c++) putchar(c < width || (c == 0 && s->load[i]) ? '#' : ' ');
-  printf(" %7s %7.4f ", over ? cli_count((double)over) : "-", s->gate[i]);
-  if (isfinite(s->cutoff[i]))
-    printf(" %7.4f", s->cutoff[i]);
-  else
-    printf("       -");
-  if (isfinite(s->threshold[i]))
-    printf(" %7.4f", s->threshold[i]);
-  else
-    printf("       -");
+  if (width < 1 && s->load[i]) width = 1;
+  printf("%-12.*s %7s %7.4f ", width, "############", over ? cli_count((double)over) : "-", s->gate[i]);
+  print_score(s->cutoff[i]);
+  print_score(s->threshold[i]);
   if (near >= 0)
     printf("  %4d %4.0f %%\n", near, 100 * choir_route_stats_overlap(s, i, near));
   else
@@ -142,19 +144,13 @@ static const cli_option options[] = {CLI_SEEING_OPTIONS(o, "0"),
                                      {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
                                      {0}};
 
-const cli_verb cli_stats = {
-    "stats",
-    "RUN|CHECKPOINT",
-    1,
-    1,
-    "how the routers route a text: experts per token, load, entropy, overlap, favourite tokens",
-    "A run directory stands for its newest checkpoint. For every MoE layer: tokens by their number of experts; for "
-    "every expert its load (against what it should hold), how many tokens more than it has room for asked for it, the "
-    "mean gate, the cut-off in this text beside the one that training kept, the expert that it shares most tokens with "
-    "(Jaccard), and the tokens that it holds: the most frequent, and the most typical, by how much more often it holds "
-    "them than their share of the text would give.\n\n"
-    "Started by mpirun or srun, all processes share the work; their number must divide train.shards, or "
-    "--shards (docs/clusters.md).\n\n"
-    "Example: choir stats run --text page.txt --routing threshold",
-    options,
-    run};
+CLI_VERB(stats, "stats", "RUN|CHECKPOINT", 1, 1,
+         "how the routers route a text: experts per token, load, entropy, overlap, favourite tokens",
+         "A run directory stands for its newest checkpoint. For every MoE layer: tokens by their number of experts; "
+         "for every expert its load (against what it should hold), how many tokens more than it has room for asked for "
+         "it, the mean gate, the cut-off in this text beside the one that training kept, the expert that it shares "
+         "most tokens with (Jaccard), and the tokens that it holds: the most frequent, and the most typical, by how "
+         "much more often it holds them than their share of the text would give.\n\n"
+         "Started by mpirun or srun, all processes share the work; their number must divide train.shards, or --shards "
+         "(docs/clusters.md).\n\n"
+         "Example: choir stats run --text page.txt --routing threshold");

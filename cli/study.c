@@ -49,7 +49,7 @@ static int find_parts(void) {
   return code ? cli_fail_with("no memory for the environment of Python") : 0;
 }
 
-static int hand_over(int count, const char *const *words) {
+static int run(int count, const char *const *words) {
   const char *python = getenv("CHOIR_PYTHON");
   if (!python) python = "python3";
   int status = find_parts();
@@ -67,15 +67,8 @@ static int hand_over(int count, const char *const *words) {
 
 static const cli_option options[] = {{0}};
 
-const cli_verb cli_study = {
-    "study",
-    "list|run|status|report|measure ...",
-    0,
-    -1,
-    "experiments, from recipe to report",
-    "choir study run RECIPE --data DIR --out DIR searches the rate of every arm, trains it with every seed, compares, "
-    "and writes a report; the same command goes on with what a stop has left. 'choir study VERB --help' has the "
-    "options of each. Studies are a Python package on NumPy, SciPy, statsmodels, matplotlib and jsonschema; "
-    "CHOIR_PYTHON names another interpreter than python3.",
-    options,
-    hand_over};
+CLI_VERB(study, "study", "list|run|status|report|measure ...", 0, -1, "experiments, from recipe to report",
+         "choir study run RECIPE --data DIR --out DIR searches the rate of every arm, trains it with every seed, "
+         "compares, and writes a report; the same command goes on with what a stop has left. 'choir study VERB --help' "
+         "has the options of each. Studies are a Python package on NumPy, SciPy, statsmodels, matplotlib and "
+         "jsonschema; CHOIR_PYTHON names another interpreter than python3.");

@@ -83,12 +83,6 @@ json_t *cli_json_memory(const choir_memory *memory) {
   return object;
 }
 
-static void bar(FILE *out, double share, int width) {
-  int filled = share > 0 ? (int)ceil(share * width - 0.5) : 0;
-  if (share > 0 && filled < 1) filled = 1; /* what is there is seen */
-  for (int i = 0; i < filled && i < width; i++) fputc('#', out);
-}
-
 char *cli_unescape(const char *text) {
   char *result = malloc(strlen(text) + 1), *to = result;
   if (!result) return NULL;
@@ -139,11 +133,6 @@ json_t *cli_json_stats(const choir_route_stats *stats) {
   return root;
 }
 
-int cli_layer_number(const choir_model *model, int moe) {
-  const choir_model_config *m = &choir_model_config_of(model)->model;
-  return m->dense_layers + m->moe_every * (moe + 1) - 1;
-}
-
 json_t *cli_json_layers(const choir_model *model) {
   json_t *rows = json_array();
   for (int i = 0; i < choir_model_moe_layers(model); i++) {
@@ -153,7 +142,7 @@ json_t *cli_json_layers(const choir_model *model) {
       return NULL;
     }
     json_t *row = cli_json_stats(&stats);
-    json_object_set_new(row, "layer", json_integer(cli_layer_number(model, i)));
+    json_object_set_new(row, "layer", json_integer(stats.layer));
     json_array_append_new(rows, row);
     choir_route_stats_free(&stats);
   }
@@ -177,10 +166,10 @@ void cli_print_histogram(const choir_route_stats *stats) {
   }
   printf("  experts   tokens   share\n");
   for (int i = 0; i <= last; i++) {
-    printf("  %7d %8s  %5.1f %%  ", i, cli_count((double)stats->histogram[i]),
-           total ? 100.0 * (double)stats->histogram[i] / (double)total : 0.0);
-    bar(stdout, (double)stats->histogram[i] / (double)most, 40);
-    putchar('\n');
+    double count = (double)stats->histogram[i], width = 40 * count / (double)most;
+    int bar = (int)ceil(width < 1 ? width : width - 0.5); /* what is there is seen */
+    printf("  %7d %8s  %5.1f %%  %.*s\n", i, cli_count(count), total ? 100 * count / (double)total : 0.0, bar,
+           "########################################");
   }
 }
 

@@ -68,7 +68,7 @@ static int train(int count, const char *const *operands) {
 static int import(int count, const char *const *files) {
   (void)count;
   choir_tokenizer *tokenizer;
-  if (choir_tokenizer_import(files[0], o.eos, o.out) || choir_tokenizer_load(o.out, &tokenizer)) return cli_fail();
+  if (choir_tokenizer_import(files[0], o.eos, 0, o.out) || choir_tokenizer_load(o.out, &tokenizer)) return cli_fail();
   printf("%s: %s pieces\n", cli_shown(o.out), cli_grouped(choir_tokenizer_vocab_size(tokenizer)));
   choir_tokenizer_free(tokenizer);
   return 0;
@@ -171,16 +171,16 @@ static const cli_option train_options[] = {
     CLI_THREADS(&o.threads),
     {0}};
 static const cli_option import_options[] = {
-    {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the .model file to write", 1},
-    {"eos", "ID", CLI_INT64, &o.eos, NULL, "the special token that ends a text; default: </s>", 0},
+    {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the file to write", 1},
+    {"eos", "ID", CLI_INT64, &o.eos, NULL, "the token that ends a text; default: </s>, or that of byte-level BPE", 0},
     {0}};
 static const cli_option encode_options[] = {
-    {"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the .model file", 1},
+    {"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the tokenizer's file", 1},
     {"out", "IDS.npy", CLI_OUTPUT, &o.out, NULL, "write int32 ids to a NumPy file instead of standard output", 0},
     {"length", "T", CLI_INT, &o.length, NULL, "with --out: rows of T tokens, shape [B,T]; the rest is left out", 0},
     {"pieces", NULL, CLI_FLAG, &o.pieces, NULL, "print each id with the text of its piece", 0},
     {0}};
-static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the .model file", 1},
+static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the tokenizer's file", 1},
                                             {0}};
 
 const cli_verb cli_tokenizer_train = {"tokenizer train",
@@ -200,10 +200,11 @@ const cli_verb cli_tokenizer_import = {
     1,
     1,
     "read a tokenizer of Hugging Face's",
-    "A tokenizer.json whose rule is SentencePiece's: BPE with byte fallback, as Llama 2, Mistral and TinyLlama have "
-    "it. It gives the same tokens, but without a space in front of a text and special tokens around it. Any other "
-    "rule, "
-    "byte-level BPE too, is refused by the name of the field.",
+    "A tokenizer.json of byte-level BPE, as OLMoE, Qwen, Llama 3, GLM-4 and DeepSeek have it, is kept as it is. One "
+    "whose rule is SentencePiece's, as Llama 2, Mistral and TinyLlama have it, becomes a SentencePiece model, without "
+    "a "
+    "space in front of a text. Neither puts special tokens around a text. What would give other tokens is refused by "
+    "the name of the field.",
     import_options,
     import};
 const cli_verb cli_tokenizer_encode = {

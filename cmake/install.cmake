@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 # Libraries that libchoir.a needs, by plain names, so that the installed tree may be moved. Not as Requires.private:
 # Debian's libarchive.pc then asks for the development files of a dozen more.
-set(CHOIR_PRIVATE_LIBRARIES sentencepiece_train sentencepiece archive z xxhash jansson ${OpenMP_C_LIB_NAMES} stdc++ m)
+set(CHOIR_PRIVATE_LIBRARIES sentencepiece_train sentencepiece archive z xxhash pcre2-8 utf8proc jansson ${OpenMP_C_LIB_NAMES} stdc++ m)
 if(MPI_C_FOUND)
   list(PREPEND CHOIR_PRIVATE_LIBRARIES ${MPI_C_LIB_NAMES})
 endif()

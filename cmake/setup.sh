@@ -1,7 +1,8 @@
 # Read by ./demo and ./check: installs what is missing from Debian's packages, builds.
 
 BUILD_PACKAGES="build-essential cmake ninja-build pkg-config
-  libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev"
+  libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev librandom123-dev
+  libpcre2-dev libutf8proc-dev"
 CHECK_PACKAGES="libcmocka-dev libopenmpi-dev openmpi-bin clang libclang-rt-dev libomp-dev llvm clang-format clang-tidy
   abigail-tools pocl-opencl-icd libclblast1 oclgrind locales python3 python3-cffi python3-numpy python3-scipy
   python3-statsmodels python3-matplotlib python3-jsonschema python3-torch"

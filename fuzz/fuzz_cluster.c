@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/network.h"
+#include "plan/traffic.h"
 
 static void send(const ch_cluster *c, int size, int stride) {
   const ch_flow flow = {.bytes = 1e9, .exchanges = 3, .size = size, .stride = stride};

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "data/data.h"
-#include "data/reader.h"
 #include "file/dir.h"
 #include "file/json.h"
 #include "input.h"

@@ -6,7 +6,8 @@ set -eu
 source=$(cd "$(dirname "$0")/.." && pwd)
 build=$1
 shift
-foreign='libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev libcmocka-dev'
+foreign='libjansson-dev libarchive-dev zlib1g-dev libxxhash-dev libsentencepiece-dev libpcre2-dev
+  libutf8proc-dev libcmocka-dev'
 packages="cmake ninja-build pkg-config crossbuild-essential-arm64 qemu-user-static librandom123-dev"
 for name in $foreign; do packages="$packages $name:arm64"; done
 # shellcheck disable=SC2086

@@ -82,8 +82,8 @@ for folder in src/*/ tools/*/; do
     *) fail "$folder: has no place in the order of rooms (tests/arrows.sh)" ;;
   esac
 done
-found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/text.h"')
-[ -z "$found" ] || fail "cli/ may include public headers and those of tools/ only:
+found=$(grep -rnE '^ *# *include "[a-z]+/' cli | grep -vE 'include "(choir|npy|bench|plan|probe|pages|export)/|"base/(text|buffer).h"')
+[ -z "$found" ] || fail "cli/ may include public headers, those of tools/, base/text.h and base/buffer.h only:
 $found"
 
 # No circles of calls between files, but for lists (backends, routers, cases of the bench): these name what they list, which

@@ -68,7 +68,7 @@ static void choose_takers(choir_config *c, const ch_field *f) {
 static void disturb(choir_config *c, const ch_field *f) {
   char value[64];
   if (f->kind == CH_FIELD_WORD)
-    snprintf(value, sizeof value, "%s", f->words ? f->words()[!strcmp(f->words()[0], f->word)] : "a \"name\" \\ é");
+    snprintf(value, sizeof value, "%s", f->words ? f->words[!strcmp(f->words[0], f->word)] : "a \"name\" \\ é");
   else if (f->kind == CH_FIELD_FLAG)
     snprintf(value, sizeof value, f->value != 0 ? "false" : "true");
   else if (f->kind == CH_FIELD_NUMBER)

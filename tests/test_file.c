@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "base/text.h"
-#include "file/claim.h"
 #include "file/dir.h"
 #include "file/file.h"
 #include "file/json.h"

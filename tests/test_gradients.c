@@ -2,7 +2,7 @@
 #include "model_testing.h"
 #include "moe_testing.h"
 #include "program.h"
-#include "train/loop.h"
+#include "train/run.h"
 
 enum { TOKENS = MODEL_B * MODEL_T, VARIANTS = 2 };
 

@@ -260,6 +260,7 @@ static void check_laws(const choir_model *model, const choir_route_stats *s) {
   int64_t tokens = 0, slots = 0;
   double most = log(s->experts) + 1e-6, target = 0;
   test_ok(choir_model_route_stats(model, s->moe, &counted)); /* counted by other code */
+  assert_true(counted.moe == s->moe && counted.layer == s->layer);
   for (int k = 0; k <= s->experts; k++) {
     tokens += s->histogram[k];
     slots += k * s->histogram[k];

@@ -7,7 +7,7 @@
 #include "forked_comm.h"
 #include "model_testing.h"
 #include "plan/plan.h"
-#include "plan/room.h"
+#include "plan/estimate.h"
 #include "program.h"
 #include "train/layout.h"
 
@@ -84,7 +84,7 @@ static void plan_marks_the_same(const job *j) {
             j->ranks, j->mib > 0 ? j->mib / 1024 : 1000, j->ranks);
   test_ok(ch_file_save("cluster.json", text, strlen(text)));
   test_ok(ch_plan_create(&j->config, &(ch_plan_options){.cluster = "cluster.json"}, &plan));
-  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++) {
+  for (l = plan->layout; l < plan->layout + plan->count; l++) {
     if (!l->chosen) continue;
     marked++;
     assert_true(l->replicas == j->want.replicas && l->hidden == j->want.hidden &&

@@ -6,8 +6,7 @@
 #include "forked_comm.h"
 #include "model_testing.h"
 #include "page.h"
-#include "plan/plan.h"
-#include "plan/room.h"
+#include "plan/estimate.h"
 
 static const char one_rank[] =
     "{\"name\": \"one\", \"ranks\": 1, \"fp32_gflops\": 100, \"bf16_gflops\": 400, \"memory_gib\": 1000, "
@@ -34,7 +33,7 @@ static ch_plan *plan_on_pairs(const choir_config *config, double gib, double gbs
 
 static const ch_plan_layout *find(const ch_plan *plan, int replicas, int experts, int hidden) {
   const ch_plan_layout *l;
-  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++)
+  for (l = plan->layout; l < plan->layout + plan->count; l++)
     if (l->replicas == replicas && l->experts == experts && l->hidden == hidden) return l;
   fail_msg("no layout %d x %d x %d", replicas, experts, hidden);
   return NULL;
@@ -68,9 +67,8 @@ static void one_process_is_what_the_program_says(void **state) {
     if (!config.model.vocab_size) config.model.vocab_size = 512;
     test_ok(choir_config_cost(&config, &costs));
     ch_plan *plan = plan_of(&config, one_rank, 0);
-    const ch_plan_about *about = ch_plan_common(plan);
-    const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
-    assert_null(ch_plan_layout_at(plan, 1));
+    const ch_plan_layout *l = &plan->layout[0];
+    assert_int_equal(plan->count, 1);
     assert_string_equal(l->refused, "");
     assert_true(l->chosen && l->sent == 0 && l->bytes == costs.train_bytes);
     assert_true(memory_of(l, "dense weights") + memory_of(l, "expert weights") == costs.train_memory.weights);
@@ -78,8 +76,8 @@ static void one_process_is_what_the_program_says(void **state) {
     assert_true(memory_of(l, "dense state") + memory_of(l, "expert state") == costs.train_memory.optimizer);
     assert_true(memory_of(l, "activations") == costs.train_memory.activations);
     assert_true(memory_of(l, "scratch") == costs.train_memory.scratch && memory_of(l, "exchange buffers") == 0);
-    assert_true(about->costs.train_flops_per_token == costs.train_flops_per_token &&
-                about->shards == config.train.shards);
+    assert_true(plan->costs.train_flops_per_token == costs.train_flops_per_token &&
+                plan->config.train.shards == config.train.shards);
     assert_true(fabs(l->share * 100e9 / l->tokens_per_second / costs.train_flops_per_token - 1) < 1e-12);
     assert_true(fabs(l->cost - 36 * 1e9 / l->tokens_per_second / 3600) < 1e-6 * l->cost);
     for (int p = 0; p < l->parts; p++) assert_true(!l->part[p].sent || l->part[p].seconds == 0);
@@ -93,7 +91,7 @@ static void step_by_hand(void **state) {
   (void)state;
   choir_config c = model_config("expert_choice");
   ch_plan *plan = plan_of(&c, one_rank, 0);
-  const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
+  const ch_plan_layout *l = &plan->layout[0];
   const double n = MODEL_B * MODEL_T, d = 32, h = 40, moe = 2, rate = 0.6 * 100e9;
   double experts = 3 * n * moe * c.model.router.capacity_factor * 4 * d * h / rate;
   double head = 3 * n * 2 * MODEL_V * d / rate, weights = moe * MODEL_E * 2 * d * h;
@@ -175,7 +173,7 @@ static void bytes_are_conserved(void **state) {
   choir_config c = model_config("expert_choice");
   ch_plan *plan = plan_on_pairs(&c, 1000, 1);
   const ch_plan_layout *l;
-  for (int i = 0; (l = ch_plan_layout_at(plan, i)); i++) {
+  for (l = plan->layout; l < plan->layout + plan->count; l++) {
     double parts = 0, levels = 0, seconds = 0;
     for (int p = 0; p < l->parts; p++) {
       parts += l->part[p].bytes;
@@ -278,7 +276,7 @@ static void refusals_say_why(void **state) {
   assert_string_equal(find(plan, 1, 8, 1)->refused, ""); /* half of the ranks have no expert: it runs */
   ch_plan_free(plan);
   plan = plan_on_pairs(&c, 0.01, 1);
-  assert_non_null(strstr(ch_plan_layout_at(plan, 0)->refused, "a rank needs "));
+  assert_non_null(strstr(plan->layout[0].refused, "a rank needs "));
   ch_plan_free(plan);
   test_fails(ch_plan_create(&c, &(ch_plan_options){.cluster = "cluster.json", .ranks = 9}, &plan), CHOIR_ERROR_ARGUMENT,
              "9 ranks: the cluster has 8");
@@ -316,7 +314,7 @@ static void the_papers_sizes(void **state) {
     snprintf(c.train.compute, sizeof c.train.compute, "%s", want[i].compute);
     snprintf(c.parallel.wire, sizeof c.parallel.wire, "%s", want[i].compute);
     test_ok(ch_plan_create(&c, &(ch_plan_options){.cluster = cluster}, &plan));
-    const ch_plan_layout *l = ch_plan_layout_at(plan, 0);
+    const ch_plan_layout *l = &plan->layout[0];
     if (*l->refused) fail_msg("%s on %s: %s", want[i].config, want[i].cluster, l->refused);
     assert_true(l->tokens_per_second > 0 && l->share > 0 && l->share < 1 && l->cost > 0);
     ch_plan_free(plan);

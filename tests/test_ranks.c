@@ -353,7 +353,7 @@ static void traffic_of_every_kind(void **state) {
       test_ok(choir_config_set(&c, "parallel.wire", l->experts == 3 ? "fp32" : "bf16"));
       ch_flow rows;
       int64_t left = counted(c, l) - by_formula(&c, l, &rows);
-      if (left % (ch_flow_slot_bytes(&c) / c.train.accumulate / ch_flow_moe_layers(&c)))
+      if (left % (ch_flow_slot_bytes(&c) / c.train.accumulate / ch_config_moe_layers(&c.model)))
         fail_msg("%s, %d x %d x %d ranks: %lld bytes of rows", filled[i], l->replicas, l->experts, l->hidden,
                  (long long)left);
       if (!((double)left > 0.8 * rows.bytes && (double)left < 1.2 * rows.bytes))

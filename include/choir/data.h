@@ -26,7 +26,7 @@ typedef struct choir_data_progress {
 typedef struct choir_data_build_options {
   const choir_data_source *sources;
   int source_count;
-  const char *tokenizer; /* .model file */
+  const char *tokenizer; /* a file that choir_tokenizer_load takes */
   const char *output;    /* directory; must be new or empty */
   const char *field;     /* JSON lines: the field that holds the text; NULL: plain text */
   const char *separator; /* plain text: the line between documents, e.g. "\f"; NULL: a file is one document */

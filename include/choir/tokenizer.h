@@ -1,4 +1,4 @@
-/* SentencePiece tokenizers: train, load, encode, decode. */
+/* Tokenizers: SentencePiece models, which can be trained, and byte-level BPE of others; load, encode, decode. */
 #ifndef CHOIR_TOKENIZER_H
 #define CHOIR_TOKENIZER_H
 
@@ -40,8 +40,9 @@ CHOIR_API void choir_tokenizer_train_options_default(
  * CHOIR_ERROR_FORMAT, CHOIR_ERROR_INTERRUPTED. */
 CHOIR_API int choir_tokenizer_train(const choir_tokenizer_train_options *options);
 
-/* Loads a .model file, or the tokenizer.model in a directory: a checkpoint, a run (choir_checkpoint_find), built data.
- * CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: no SentencePiece model, or one that changes text. */
+/* Loads a .model file, a tokenizer.json of byte-level BPE, or the tokenizer.model in a directory, which is either: a
+ * checkpoint, a run (choir_checkpoint_find), built data. CHOIR_ERROR_IO; CHOIR_ERROR_FORMAT: no such file, or one that
+ * changes text; CHOIR_ERROR_UNSUPPORTED names the field of a tokenizer.json that has no counterpart. */
 CHOIR_API int choir_tokenizer_load(const char *path, choir_tokenizer **tokenizer);
 CHOIR_API void choir_tokenizer_free(choir_tokenizer *tokenizer);
 CHOIR_API int choir_tokenizer_vocab_size(const choir_tokenizer *tokenizer);

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers, as choir trains them."""
+"""SentencePiece tokenizers, as choir trains them, and byte-level BPE of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .data import Files, files
 
 
 class Tokenizer(Handle):
-    """A .model file, or that of a checkpoint, a run or built data: Tokenizer("run")."""
+    """A .model file, a tokenizer.json of byte-level BPE, or that of a checkpoint, run or data: Tokenizer("run")."""
 
     _free = "choir_tokenizer_free"
 

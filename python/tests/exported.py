@@ -1,4 +1,4 @@
-"""A small trained run of each kind that choir exports, and text to tokenize: for test_export.py and bench/llama."""
+"""A small trained run of each kind that choir exports, and text to tokenize: for test_export.py and bench/serving."""
 
 import functools
 import pathlib
@@ -10,7 +10,7 @@ import testing
 EXPERTS = 8
 MODERN = {
     "layers": 4,
-    "d_model": 64,
+    "d_model": 128,
     "d_hidden": 96,
     "d_expert": 32,
     "heads": 4,
@@ -31,7 +31,7 @@ SOFTMAX = {"moe_every": 1, "router.name": "switch_top1"}
 # Name: the architecture in transformers and in llama.cpp (None: none there), and what differs from MODERN.
 KINDS = {
     "llama": (("LlamaForCausalLM", "llama"), {"moe_every": 0, "tied": False, "embed_scale": 2}),
-    "qwen3": (("Qwen3ForCausalLM", "qwen3"), {"moe_every": 0, "qk_norm": True, "kv_heads": 1, "d_head": 32}),
+    "qwen3": (("Qwen3ForCausalLM", "qwen3"), {"moe_every": 0, "qk_norm": True, "kv_heads": 1, "d_head": 64}),
     "choice": (
         ("Glm4MoeForCausalLM", "glm4moe"),
         {**MOE, "qk_norm": True, "rope_fraction": 0.5, "rope_theta": 5000, "embed_scale": 0.5, "head_scale": 0.2},
@@ -66,7 +66,7 @@ KINDS = {
     ),
     "olmoe": (
         ("OlmoeForCausalLM", "olmoe"),
-        {**SOFTMAX, "qk_norm": True, "qk_norm_whole": True, "kv_heads": 0, "tied": False},
+        {**SOFTMAX, "qk_norm": True, "qk_norm_whole": True, "kv_heads": 0},
     ),
     "every_other": (
         ("ExaoneMoeForCausalLM", "hy_v3"),

@@ -10,7 +10,6 @@
 #include "api/model.h"
 #include "api/ranks.h"
 #include "base/error.h"
-#include "base/given.h"
 #include "base/threads.h"
 #include "choir/tensors.h"
 #include "comm/collective.h"

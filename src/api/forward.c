@@ -5,7 +5,6 @@
 
 #include "api/model.h"
 #include "base/error.h"
-#include "base/given.h"
 #include "base/hash.h"
 #include "base/threads.h"
 #include "comm/collective.h"

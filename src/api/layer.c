@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "moe/layer.h"

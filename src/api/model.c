@@ -8,7 +8,6 @@
 
 #include "api/ranks.h"
 #include "base/error.h"
-#include "base/given.h"
 #include "base/machine.h"
 #include "base/threads.h"
 #include "comm/collective.h"
@@ -242,5 +241,7 @@ int choir_model_route_stats(const choir_model *model, int moe, choir_route_stats
   if (moe < 0 || moe >= model->net.moe_layers)
     return ch_error(CHOIR_ERROR_ARGUMENT, "MoE layer %d does not exist; the model has %d", moe, model->net.moe_layers);
   CH_TRY(ch_route_stats_alloc(model->config.model.experts, stats));
+  stats->moe = moe;
+  while (model->net.block[stats->layer].moe != moe) stats->layer++;
   return ch_route_stats_add(stats, &model->net.stats[moe]);
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/launch.h"

@@ -3,13 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "api/routing.h"
+#include "api/model.h"
 #include "base/error.h"
-#include "base/given.h"
 #include "choir/router.h"
 #include "model/config.h"
+#include "moe/layer.h"
 #include "moe/route_stats.h"
-#include "moe/scores.h"
 #include "op/backend.h"
 
 #ifndef CHOIR_DOUBLE /* the public interface is in float */

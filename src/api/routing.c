@@ -1,5 +1,4 @@
 /* Which routing a handle's passes use. */
-#include "api/routing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +6,6 @@
 
 #include "api/model.h"
 #include "base/error.h"
-#include "base/given.h"
 #include "moe/routers/threshold.h"
 
 void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context) {

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "base/text.h"
+#include "choir/version.h"
 
 enum { MESSAGE_BYTES = 2048 };
 static _Thread_local char message[MESSAGE_BYTES], notices[2 * MESSAGE_BYTES];
@@ -86,4 +87,24 @@ const char *choir_notices(void) {
   memcpy(given, notices, notices_used + 1);
   notices[notices_used = 0] = 0;
   return given;
+}
+
+int ch_given(const char *function, const char *names, const void *const *pointer, int count) {
+  for (int i = 0; i < count; i++) {
+    if (!pointer[i])
+      return ch_error(CHOIR_ERROR_ARGUMENT, "%s: %.*s is NULL", function, (int)strcspn(names, ","), names);
+    names += strcspn(names, ",") + 2;
+  }
+  return CHOIR_OK;
+}
+
+int ch_reserved_check(const int64_t *words, int count, const char *name) {
+  for (int i = 0; i < count; i++)
+    if (words[i])
+      return ch_error(
+          CHOIR_ERROR_UNSUPPORTED,
+          "%s: what is reserved is not 0: the struct was not initialised, or sets a field that this libchoir "
+          "(%s) does not know yet; initialise it, or install a later libchoir",
+          name, CHOIR_VERSION);
+  return CHOIR_OK;
 }

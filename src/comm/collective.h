@@ -4,7 +4,7 @@
 
 #include "base/memory.h"
 #include "base/real.h"
-#include "comm/transfer.h"
+#include "comm/comm.h"
 
 /* The share of rank r of `count` things in a row: from ch_share(count, r, size) to ch_share(count, r + 1, size). */
 static inline int64_t ch_share(int64_t count, int64_t rank, int64_t size) { return count * rank / size; }

@@ -1,7 +1,6 @@
-#include "comm/transfer.h"
-
 #include "base/machine.h"
 #include "base/memory.h"
+#include "comm/comm.h"
 #include "comm/watch.h"
 
 static void count_traffic(const ch_comm *comm, const ch_bytes *send) {

@@ -3,10 +3,9 @@
 #include <string.h>
 
 #include "base/buffer.h"
-#include "base/given.h"
+#include "base/error.h"
 #include "base/machine.h"
 #include "base/threads.h"
-#include "data/build_check.h"
 #include "data/data.h"
 #include "data/encoder.h"
 #include "data/holdout.h"

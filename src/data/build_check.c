@@ -1,10 +1,8 @@
-#include "data/build_check.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "base/threads.h"
 #include "data/data.h"
 

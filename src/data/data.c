@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/given.h"
+#include "base/error.h"
 #include "data/encoder.h"
 #include "file/json.h"
 

@@ -20,7 +20,8 @@ struct choir_data {
   char *tokenizer_path;
   int vocab_size, count;
   ch_source *sources; /* [count + 1]; the last one only ends the mixture */
-  uint64_t tokenizer_hash, hash;
+  uint64_t tokenizer_hash;
+  uint64_t hash; /* of the directory's content: a run is resumed on the same data only */
 };
 
 /* The source that training sample number `sample` comes from; *before: how many earlier samples come from it. */
@@ -34,5 +35,34 @@ json_t *ch_shard_describe(const ch_shard_info *info);
 
 /* 64 bits as hexadecimal digits, which JSON's numbers cannot hold. text: 17 bytes. Returns text. */
 const char *ch_hex(uint64_t value, char *text);
+
+/* ---- windows of tokens from a built data directory, for training and evaluation ---- */
+
+/* The whole state of sampling: everything else is a function of (seed, this). Saved in checkpoints. */
+typedef struct ch_data_position {
+  uint64_t samples; /* training windows handed out so far, all sources */
+} ch_data_position;
+
+/* Fills tokens [count, length+1] with the next `count` training windows and moves the position. Source and window are
+ * functions of (seed, sample number): sources by weight, windows of each source in a fresh shuffled order every epoch.
+ * Windows of a source are disjoint but for the one token of overlap. Cannot fail once checked. */
+int ch_data_check(const choir_data *data, int length); /* every source has a window of length+1; says which has not */
+void ch_data_next(const choir_data *data, uint64_t seed, int length, ch_data_position *position, int count,
+                  int32_t *tokens);
+
+/* Held-out windows of length+1, all sources in order; window 0 <= index < count. The last, shorter one of each source
+ * is padded with -1. */
+int64_t ch_data_heldout_windows(const choir_data *data, int length);
+void ch_data_heldout(const choir_data *data, int length, int64_t index, int32_t *tokens);
+/* The source of a held-out window; *index becomes its number within the source. */
+int ch_data_heldout_source(const choir_data *data, int length, int64_t *index);
+
+/* Counts of each token id in the training shards [vocab]: the unigram baseline. */
+void ch_data_unigram(const choir_data *data, uint64_t *counts);
+
+size_t ch_data_mapped_bytes(const choir_data *data); /* of all files of tokens */
+
+/* CHOIR_ERROR_ARGUMENT, naming option or source and value; CHOIR_ERROR_IO: the output is there and not empty. */
+int ch_build_check(const choir_data_build_options *options);
 
 #endif

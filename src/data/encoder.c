@@ -59,11 +59,14 @@ static int spells(const choir_tokenizer *t, const int32_t *ids, size_t count, co
   return at == size;
 }
 
-/* A word through SentencePiece; at most a token a byte. */
+/* A word through the engine; at most a token a byte. */
 static int search(const choir_tokenizer *t, const char *word, size_t size, ch_ids *out) {
   size_t count;
   CH_TRY(reserve(out, size));
-  CH_TRY(ch_spm_encode(t->spm, word, size, out->ids + out->count, size, &count));
+  if (t->bpe)
+    CH_TRY(ch_bpe_encode(t->bpe, word, size, out->ids + out->count, &count));
+  else
+    CH_TRY(ch_spm_encode(t->spm, word, size, out->ids + out->count, size, &count));
   if (count > size || !spells(t, out->ids + out->count, count, word, size))
     return ch_error(CHOIR_ERROR_FORMAT,
                     "the model changes text: '%.*s' does not come back; choir needs one that does not",
@@ -93,15 +96,35 @@ static void push_bytes(const choir_tokenizer *t, const char *p, size_t size, ch_
   for (size_t i = 0; i < size; i++) out->ids[out->count++] = t->byte_id[(unsigned char)p[i]];
 }
 
+static int encode_word(const choir_tokenizer *t, ch_encoder *e, const char *word, size_t size, ch_ids *out) {
+  CH_TRY(reserve(out, WORD_TOKENS));
+  return e && size <= WORD_BYTES ? remembered(t, e, word, size, out) : search(t, word, size, out);
+}
+
+typedef struct taker {
+  const choir_tokenizer *t;
+  ch_encoder *e;
+  ch_ids *out;
+} taker;
+
+static int take_word(void *context, const char *word, size_t size, int32_t id) {
+  const taker *k = context;
+  if (id < 0) return encode_word(k->t, k->e, word, size, k->out);
+  CH_TRY(reserve(k->out, 1));
+  k->out->ids[k->out->count++] = id;
+  return CHOIR_OK;
+}
+
 int ch_encode(const choir_tokenizer *t, ch_encoder *e, const char *text, size_t size, ch_ids *out) {
+  if (t->bpe) return ch_words_of(&t->bpe->words, text, size, take_word, &(taker){t, e, out});
   for (const char *p = text, *end = text + size; p < end;) {
-    CH_TRY(reserve(out, WORD_TOKENS));
     size_t bytes = ch_stands_alone(p, end);
     if (bytes) {
+      CH_TRY(reserve(out, bytes));
       push_bytes(t, p, bytes, out);
     } else {
       bytes = (size_t)(word_end(p, end) - p);
-      CH_TRY(e && bytes <= WORD_BYTES ? remembered(t, e, p, bytes, out) : search(t, p, bytes, out));
+      CH_TRY(encode_word(t, e, p, bytes, out));
     }
     p += bytes;
   }
@@ -111,9 +134,10 @@ int ch_encode(const choir_tokenizer *t, ch_encoder *e, const char *text, size_t 
 enum { LONG_TEXT = 1 << 16 }; /* from here a memory of words pays, and a look at whether to stop */
 
 /* The end of a piece from `at`: where a text may be cut and gives the same tokens (ch_encode). */
-static size_t piece_end(const char *text, size_t at, size_t size) {
+static size_t piece_end(const choir_tokenizer *t, const char *text, size_t at, size_t size) {
   for (at += LONG_TEXT; at < size; at++)
-    if (ch_is_control(text[at]) || (text[at] == ' ' && text[at - 1] != ' ')) return at;
+    if (ch_ends_word(text, at) || (t->spm && (ch_is_control(text[at]) || (text[at] == ' ' && text[at - 1] != ' '))))
+      return at;
   return size;
 }
 
@@ -127,7 +151,7 @@ int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int 
   ch_ids out = {.ids = malloc(sizeof *out.ids), .capacity = 1}; /* never NULL, even for no text */
   int code = out.ids ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory");
   for (size_t at = 0, end; at < size && !code; at = end) {
-    end = piece_end(text, at, size);
+    end = piece_end(t, text, at, size);
     code = ch_encode(t, encoder, text + at, end - at, &out);
     if (!code && stop && end < size && stop(context))
       code = ch_error(CHOIR_ERROR_INTERRUPTED, "stopped at byte %zu of %zu of the text", end, size);

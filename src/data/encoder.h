@@ -3,24 +3,20 @@
 #define CH_DATA_ENCODER_H
 
 #include "choir/tokenizer.h"
+#include "data/bpe.h"
 #include "data/spm.h"
 
 enum { CH_VOCAB_LIMIT = 256000 };
 
-/* The bytes that a token stands for. */
-typedef struct ch_surface {
-  const char *text;
-  size_t size;
-} ch_surface;
-
 struct choir_tokenizer {
-  ch_spm *spm;
-  char *bytes; /* of the model file */
+  ch_spm *spm; /* SentencePiece's; NULL: */
+  ch_bpe *bpe; /* byte-level BPE */
+  char *bytes; /* of the model file, which tells by its first byte: '{' begins a tokenizer.json */
   size_t size;
   uint64_t hash;
   int vocab, eos;
-  int32_t byte_id[256]; /* the token of each single byte */
-  ch_surface *surface;  /* [vocab]; for control pieces empty */
+  int32_t byte_id[256]; /* SentencePiece: the token of each single byte */
+  ch_surface *surface;  /* [vocab]; for SentencePiece's control pieces empty */
   char **piece;         /* [vocab] for people */
   char *names;          /* what they and the surfaces point into, */
   char byte[256];       /* or into this */
@@ -51,9 +47,15 @@ static inline size_t ch_stands_alone(const char *p, const char *end) {
                                                                                                                  : 0;
 }
 
+/* A space behind a visible character of ASCII: no word of any tokenizer reaches over it. */
+static inline int ch_ends_word(const char *text, size_t at) {
+  return text[at] == ' ' && text[at - 1] > 0x20 && text[at - 1] < 0x7F;
+}
+
 /* Appends the tokens of text, which must be well-formed UTF-8. encoder NULL: without memory of words (short texts).
- * Tokens of a text are those of its words one after the other, so it may be cut before a space that follows another
- * character, and before and after control characters, and gives the same. */
+ * Tokens of a text are those of its words one after the other, so it may be cut where ch_ends_word says, and gives the
+ * same; with SentencePiece also before any space that follows another character, before and after control characters.
+ */
 int ch_encode(const choir_tokenizer *tokenizer, ch_encoder *encoder, const char *text, size_t size, ch_ids *out);
 
 /* choir_tokenizer_encode of a text that may be long: `stop` (or NULL) is asked some ten times a second and more, and

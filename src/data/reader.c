@@ -1,4 +1,3 @@
-#include "data/reader.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -121,11 +120,3 @@ size_t ch_data_mapped_bytes(const choir_data *d) {
   for (int i = 0; i < d->count; i++) bytes += d->sources[i].train.map_bytes + d->sources[i].heldout.map_bytes;
   return bytes;
 }
-
-uint64_t ch_data_hash(const choir_data *d) { return d->hash; }
-
-int ch_data_sources(const choir_data *d) { return d->count; }
-
-const char *ch_data_source_name(const choir_data *d, int source) { return d->sources[source].name; }
-uint64_t ch_data_tokenizer_hash(const choir_data *d) { return d->tokenizer_hash; }
-const char *ch_data_tokenizer_path(const choir_data *d) { return d->tokenizer_path; }

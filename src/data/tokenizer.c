@@ -6,9 +6,10 @@
 #include <unistd.h>
 
 #include "base/buffer.h"
-#include "base/given.h"
+#include "base/error.h"
 #include "base/hash.h"
 #include "choir/model.h"
+#include "data/bpe_read.h"
 #include "data/encoder.h"
 #include "data/spm_spec.h"
 #include "file/checkpoints.h"
@@ -19,6 +20,7 @@ static const size_t FILE_LIMIT = (size_t)256 << 20;
 void choir_tokenizer_free(choir_tokenizer *t) {
   if (!t) return;
   ch_spm_free(t->spm);
+  ch_bpe_free(t->bpe);
   free(t->bytes);
   free(t->surface);
   free(t->piece);
@@ -122,7 +124,6 @@ static int load(choir_tokenizer *t) {
 
 static int build(choir_tokenizer *t) {
   CH_TRY(load(t));
-  t->hash = XXH64(t->bytes, t->size, 0);
   t->vocab = ch_spm_vocab(t->spm);
   t->eos = ch_spm_eos(t->spm);
   if (t->vocab < 1 || t->vocab > CH_VOCAB_LIMIT)
@@ -157,10 +158,13 @@ int ch_tokenizer_of(char *bytes, size_t size, const char *name, choir_tokenizer 
   choir_tokenizer *t = calloc(1, sizeof *t);
   *tokenizer = NULL;
   if (!t) return free(bytes), ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
-  t->bytes = bytes, t->size = size;
-  int code = build(t);
-  if (code) choir_tokenizer_free(t);
-  if (code) return ch_error_in(code, "%s", name);
+  t->bytes = bytes, t->size = size, t->hash = XXH64(bytes, size, 0);
+  int code;
+  if (size && *bytes == '{')
+    code = ch_bpe_read(t, name); /* has all bytes, so that every text comes back */
+  else if ((code = build(t)))
+    code = ch_error_in(code, "%s", name);
+  if (code) return choir_tokenizer_free(t), code;
   *tokenizer = t;
   return CHOIR_OK;
 }

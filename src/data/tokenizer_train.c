@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/error.h"
 #include "base/format.h"
-#include "base/given.h"
 #include "base/machine.h"
 #include "base/text.h"
 #include "base/threads.h"

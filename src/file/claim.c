@@ -1,4 +1,3 @@
-#include "file/claim.h"
 
 #include <dirent.h>
 #include <errno.h>

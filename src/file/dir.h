@@ -2,6 +2,9 @@
 #ifndef CH_FILE_DIR_H
 #define CH_FILE_DIR_H
 
+#include <stddef.h>
+
+#include "base/error.h"
 #include "file/temporary.h"
 
 /* A directory being written, for checkpoints: fill `temporary`, then commit. */
@@ -25,5 +28,25 @@ int ch_dir_make(const char *path);
 /* Removes a directory with the files in it, subdirectories too; never follows links. Moved into a temporary first, so
  * that what stays after a crash is a leftover and never half a checkpoint. */
 int ch_dir_remove(const char *path);
+
+/* ---- the directory that a run works in: made where it was not there, and locked ---- */
+
+/* Takes DIRECTORY/lock for this process; CHOIR_ERROR_BUSY names the process that holds it. The kernel lets go when the
+ * process ends. */
+int ch_lock_take(const char *directory, int *lock);
+void ch_lock_release(int lock);
+
+typedef struct ch_claim {
+  char path[4096];
+  size_t stood; /* bytes of the path that were there before */
+  int lock;     /* -1: not held */
+} ch_claim;
+#define CH_CLAIM_NONE ((ch_claim){.lock = -1})
+
+/* Makes a directory, with its parents, and locks it. After an error nothing is held, and what was made is gone. */
+int ch_claim_take(ch_claim *claim, const char *path);
+/* Lets go. failed: a run that never came to be leaves no directory that was not there before it: what was made goes,
+ * unless there is a file in it. */
+void ch_claim_release(ch_claim *claim, int failed);
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/given.h"
+#include "base/error.h"
 #include "file/json.h"
 
 enum { SUFFIX_BYTES = sizeof CH_TENSORS_SUFFIX - 1 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/given.h"
+#include "base/error.h"
 #include "base/hash.h"
 #include "file/file.h"
 #include "file/json.h"

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "base/machine.h"
 #include "data/encoder.h"
 #include "infer/prompt.h"

@@ -2,10 +2,7 @@
 #include <math.h>
 
 #include "infer/session.h"
-#include "model/attention.h"
-#include "model/ffn.h"
-#include "model/head.h"
-#include "model/linear.h"
+#include "model/block.h"
 
 /* stream += Wo Attn(RMSNorm(stream)), with what the caches hold. */
 static void attention_half(choir_session *s, ch_block *b, const ch_pass *p, real CH_DEV *stream) {

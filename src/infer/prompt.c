@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "base/text.h"
 #include "data/encoder.h"
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "data/encoder.h"
 
 typedef struct {

@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "base/threads.h"
-#include "model/attention.h"
+#include "model/block.h"
 #include "moe/route_stats.h"
 
 static int check_options(const choir_model *model, const choir_session_options *o) {

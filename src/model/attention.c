@@ -1,9 +1,8 @@
 /* The attention half of a layer: out = in + Wo Attn(RMSNorm(in)). */
-#include "model/attention.h"
 
 #include <math.h>
 
-#include "model/linear.h"
+#include "model/block.h"
 
 static ch_attention_args attention_args(const ch_transformer *m, const ch_block *b, const ch_pass *p,
                                         const ch_queries *in) {

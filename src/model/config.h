@@ -22,8 +22,8 @@ typedef struct ch_field {
   double value;     /* default of a number */
   double low, high; /* limits of a number, both allowed unless `open`, which excludes low itself */
   int open;
-  const char *word;                  /* default of a word */
-  const char *const *(*words)(void); /* what a word may be; NULL: any text */
+  const char *word;         /* default of a word */
+  const char *const *words; /* what a word may be; NULL: any text */
   const char *help;
 } ch_field;
 

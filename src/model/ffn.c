@@ -1,9 +1,7 @@
 /* The feed-forward half of a layer: out = in + FFN(RMSNorm(in)), where FFN is dense, or an MoE layer that may have
  * shared experts, which are a dense layer beside the others. */
-#include "model/ffn.h"
-
 #include "comm/collective.h"
-#include "model/linear.h"
+#include "model/block.h"
 #include "op/visits.h"
 
 /* The router's own state of a layer, where this pass adds to it. */

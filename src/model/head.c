@@ -1,9 +1,8 @@
 /* The last norm and the head, on all positions or on those whose logits are wanted. */
-#include "model/head.h"
 
 #include <math.h>
 
-#include "model/linear.h"
+#include "model/block.h"
 
 static real scale_of(const ch_transformer *m) {
   double scale = m->config.head_scale;

@@ -1,7 +1,6 @@
 /* The pieces that both halves of a layer are made of: a bias-free linear map by a parameter W [out,in], the norm in
  * front of it, and dropout behind. */
-#include "model/linear.h"
-
+#include "model/block.h"
 #include "op/visits.h"
 
 static ch_gemm_args product(const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate) {

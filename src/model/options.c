@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "model/config.h"
 #include "moe/router.h"
 #include "optim/optim.h"

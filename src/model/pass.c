@@ -5,11 +5,8 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "model/attention.h"
+#include "model/block.h"
 #include "model/deal.h"
-#include "model/ffn.h"
-#include "model/head.h"
-#include "model/linear.h"
 #include "moe/route_stats.h"
 
 /* The parameter of that name inside a layer; NULL where the layer has none. */

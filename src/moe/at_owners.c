@@ -1,9 +1,8 @@
-#include "moe/at_owners.h"
-
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/slots.h"
+#include "moe/dispatch.h"
+#include "moe/route.h"
 
 /* An expert's owner sends this to all ranks, beside the tokens that it took. The last three are one rank's. */
 typedef struct {

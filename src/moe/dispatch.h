@@ -1,6 +1,6 @@
 /* Dispatch: rows of tokens go to the experts that took them, and the experts' rows come back. All movement of rows
  * between the owners of tokens and the owners of experts is behind one table of functions, with a row for one process
- * (dispatch_local.c) and one for several (dispatch_all_to_all.c, with rounds.h, rows.h).
+ * (dispatch_local.c) and one for several (dispatch_all_to_all.c, with slots.c and rounds.c).
  *
  * A rank has a run of the tokens and a run of the experts of its replica (comm/grid.h), whose ranks send each other
  * rows. Everybody knows the whole routing record, and with it who sends how many rows to whom: counts are never sent.
@@ -13,7 +13,65 @@
 #ifndef CH_MOE_DISPATCH_H
 #define CH_MOE_DISPATCH_H
 
-#include "moe/slots.h"
+#include "op/op.h"
+
+/* Some of a rank's experts, one behind the other. */
+typedef struct ch_expert_group {
+  int first;        /* of this rank's experts */
+  int64_t slot;     /* of this rank's experts' slots */
+  ch_record record; /* their slots, from that one on: expert_begin and sizes only */
+} ch_expert_group;
+
+enum { CH_EXPERT_GROUPS = 4 }; /* at most */
+
+/* The slots of this rank's tokens that are gathered, or added up, at a time: all, unless they need several rounds.
+ */
+typedef struct ch_round {
+  int several;           /* more than one: else there are `part` and `number` only */
+  int number;            /* of rounds begun, where there is one */
+  const ch_record *part; /* the slots; tokens count from first_token of those that ex->local is about */
+  int first_token;
+  ch_record piece;                     /* scratch [room]: what part points to */
+  const int *token_begin, *slot_token; /* the record's, for the host */
+  int *last;                           /* [ranks] host: of each rank's tokens the end, by their number in the record */
+  int64_t *before, *slots;             /* [ranks,e] host: slots of rounds before, and of this one */
+} ch_round;
+
+struct ch_dispatcher;
+
+/* A record in two views: of this rank's tokens, and of this rank's experts. In one process both are the record. */
+typedef struct ch_dispatch {
+  const struct ch_dispatcher *with;
+  int n, e, d;     /* tokens of every rank; experts of all; width of a row */
+  ch_record all;   /* what was split */
+  int begin;       /* the first token that it is about */
+  int first_row;   /* of this rank's tokens, the first that the record is about */
+  ch_record local; /* the slots of this rank's tokens, with all experts; tokens count from first_row */
+  int room;        /* rows of this rank's tokens that there is room for at a time */
+  int64_t owned;   /* room for rows of this rank's experts, of its replica's tokens */
+  int groups;      /* that these experts are cut into: as many on every rank, some perhaps empty */
+  ch_expert_group group[CH_EXPERT_GROUPS];
+  /* The rest is of several ranks. */
+  int64_t *slots;        /* [ranks,e] host: slots that the rank's tokens have of the expert */
+  ch_bytes *spans;       /* [groups,4,ranks] host: of the exchanges */
+  ch_transfer *transfer; /* [2,groups] host: to the experts, and back */
+  void CH_DEV *kept;     /* [owned,d] what experts read in forward, as it came */
+  /* From dispatch to combine: */
+  ch_bf16 CH_DEV *rounded; /* [room,d] scratch, where the wire is bf16 */
+  ch_round round;
+  void CH_DEV *stage;           /* [owned,d] scratch, as they travel */
+  void CH_DEV *local_rows;      /* where rows of this rank's tokens go from, and come back to */
+  char CH_DEV *partial;         /* [shards-1,room,d] scratch: what comes back from hidden shards but the first */
+  void CH_DEV *arrivals;        /* where rows of its experts come to */
+  const char *request, *answer; /* what goes there, and back */
+} ch_dispatch;
+
+/* Numbers first .. last-1: experts, or tokens. */
+typedef struct ch_range {
+  int first, last;
+} ch_range;
+
+static inline int ch_least(int64_t a, int64_t b) { return (int)(a < b ? a : b); }
 
 typedef struct ch_dispatcher {
   /* ch_dispatch_alloc and ch_dispatch_split call these for their own parts. */
@@ -26,7 +84,7 @@ typedef struct ch_dispatcher {
    * end of forward, and of backward. */
   void (*combine)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, real CH_DEV *tokens, int gated, int accumulate);
   /* Before all of backward. Nonzero where y is not there any more, as rows went in rounds: experts compute theirs again
-   * and send them back (experts.h). Scratch as for dispatch, until `combine`. */
+   * and send them back (layer.h). Scratch as for dispatch, until `combine`. */
   int (*begin_backward)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y);
   /* From dtokens [n,d] and y, which dy takes the place of on its way to the experts, dgate [local slots]. */
   void (*combine_backward)(ch_exec *x, ch_dispatch *ex, real CH_DEV *y, const real CH_DEV *dtokens, real CH_DEV *dgate);
@@ -61,5 +119,83 @@ static inline void ch_dispatch_split(ch_exec *x, const ch_record *all, int begin
   ex->begin = begin;
   ex->with->split(x, ex);
 }
+
+/* ---- who has how many slots of whom: the same on all ranks ---- */
+
+/* The experts that a rank of the replica has a shard of; those of one of its groups; and of this rank's. */
+ch_range ch_experts_of(const ch_exec *x, int e, int rank);
+ch_range ch_group_of(const ch_exec *x, const ch_dispatch *ex, int rank, int group);
+ch_range ch_own_group(const ch_exec *x, const ch_dispatch *ex, int group);
+
+/* Tokens of one rank, by its number among all: of those that ex->all is about, and numbered as there. */
+ch_range ch_tokens_of(const ch_dispatch *ex, int rank);
+
+/* How many groups the experts of every rank are cut into: as many as there are messages worth one of their own, in the
+ * mean over the ranks of a replica, each of which has a message to each other one for every group. owners: among whom e
+ * experts are shared out. */
+int ch_dispatch_groups(int64_t ranks, int64_t owners, int e, int64_t max_slots, int64_t row_bytes, int64_t worth);
+
+/* From ex->all: fills ex->slots, and where this rank's groups begin. */
+void ch_slots_count(ch_exec *x, ch_dispatch *ex);
+
+/* Slots that the tokens of one rank, by its number among all, have of these experts. */
+int64_t ch_slots_at(const ch_dispatch *ex, int rank, ch_range experts);
+
+/* ---- rounds ----
+ * Rows of a rank's tokens that are more than it has room for go to the experts one part of the tokens after the
+ * other, and come back so. A rank plans for twice the mean over ranks (ch_comm's `means`); how many slots its tokens
+ * win is the router's to say, and in the worst case all that there are. Room for that on every rank would be the memory
+ * of one process on each.
+ *
+ * All ranks know the record, so all find the same cuts. Where no rank has more slots than room, as usual, there is one
+ * round. In several, nothing runs beside the experts' products: all rows go, in rounds, before the first one, and come
+ * back, in rounds, after the last. Experts see the same rows in the same order, so results are the same bits. */
+
+/* Scratch for a round, where more than one may be needed. */
+void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex);
+
+/* Whether the record that was split needs more than one: the same on all ranks. */
+int ch_rounds_needed(const ch_exec *x, const ch_dispatch *ex);
+
+/* Before the first round, and to the next one: 0 when there is none. ex->round.part has the slots of its tokens, of
+ * this rank's, the first of which is ex->round.first_token. */
+void ch_rounds_begin(ch_exec *x, ch_dispatch *ex);
+int ch_rounds_next(ch_exec *x, ch_dispatch *ex);
+
+/* How many rows of this rank's tokens the round has. */
+int64_t ch_rounds_rows(const ch_exec *x, const ch_dispatch *ex);
+
+/* The round's rows go from ex->local_rows [room], as they travel, to their places among all rows of the experts',
+ * `owned`; or they come `back`, from every hidden shard. what: for messages. */
+void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back);
+
+/* One number for each of the round's slots, to those of all of this rank's. */
+void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local);
+
+/* ---- rows ----
+ * Where they stand on both sides of an exchange: by slot, as the experts read them, and by rank, as they travel. */
+
+/* Bytes of a row as it travels. */
+int64_t ch_row_bytes(const ch_exec *x, int d);
+
+/* Where the rows of this rank's tokens stand that a hidden shard sends back: each has a place for all of them, as what
+ * it makes of a row is a part of the sum. They go from that of the first. */
+char CH_DEV *ch_rows_of_shard(const ch_exec *x, const ch_dispatch *ex, int shard);
+
+/* The rows of this rank's tokens, in the order of the local view: those of a group of every rank of the replica, as
+ * they go, or come back. */
+void ch_local_spans(const ch_exec *x, const ch_dispatch *ex, int group, int back, ch_bytes *span);
+
+/* Rows of these experts one behind the other, by the owners of the tokens, who are `ranks`. */
+void ch_owned_spans(const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int64_t bytes, void *rows,
+                    ch_bytes *span);
+
+/* Between rows of width d in the order of slots, expert by expert, and the same as they travel, by the owners of their
+ * tokens. */
+void ch_rows_reorder(ch_exec *x, const ch_comm *ranks, const ch_dispatch *ex, ch_range some, int d, ch_compute wire,
+                     real CH_DEV *by_slot, char CH_DEV *by_rank, int to_slots);
+
+/* A group's rows among those of all this rank's experts. */
+char CH_DEV *ch_rows_of_group(const ch_exec *x, const ch_dispatch *ex, int group, void CH_DEV *rows);
 
 #endif

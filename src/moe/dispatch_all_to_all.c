@@ -4,10 +4,9 @@
  *
  * A rank's experts are cut into groups, each with exchanges of its own: while one is multiplied, the rows of the next
  * come and the results of the last go. Messages make progress where `progress` is called, between products. Where a
- * rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.h). */
+ * rank's tokens win far more slots than the mean, rows go in rounds instead (rounds.c). */
 #include "comm/collective.h"
 #include "moe/dispatch.h"
-#include "moe/rounds.h"
 #include "moe/router.h"
 #include "op/visits.h"
 
@@ -83,7 +82,7 @@ enum { AHEAD = 1 };
 static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
   if (x->wire == CH_COMPUTE_BF16) round_rows(x, ex, y);
   if (ex->round.several) {
-    ch_rounds_go(x, ex, ex->request, ex->arrivals);
+    ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
     return;
   }
   for (int g = 0; g < AHEAD && g < ex->groups && !ch_counting(x); g++) begin_group(x, ex, g);
@@ -106,7 +105,7 @@ static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
 }
 
 static void fetch(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
-  ch_rounds_return(x, ex, ex->answer, ex->stage);
+  ch_rounds_move(x, ex, ex->answer, ex->stage, 1);
   open_rows(x, ex, y);
 }
 

@@ -1,5 +1,4 @@
-#include "moe/experts.h"
-
+#include "moe/layer.h"
 #include "op/visits.h"
 
 /* How many slots are filled: only the device knows. */

@@ -2,9 +2,7 @@
 
 #include <string.h>
 
-#include "moe/at_owners.h"
-#include "moe/experts.h"
-#include "moe/scores.h"
+#include "moe/route.h"
 
 /* Slots that go through the experts at once: with causal routing in parts (parts.h), as many as the router's own rule
  * takes. */

@@ -1,8 +1,7 @@
-#include "moe/rounds.h"
-
 #include <string.h>
 
 #include "comm/collective.h"
+#include "moe/dispatch.h"
 #include "moe/router.h"
 
 void ch_rounds_alloc(ch_exec *x, ch_dispatch *ex) {
@@ -129,19 +128,13 @@ static void spans(const ch_exec *x, const ch_dispatch *ex, int k, int back, char
   }
 }
 
-static void move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back) {
+void ch_rounds_move(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned, int back) {
   ch_bytes of_tokens[CH_RANKS], of_experts[CH_RANKS];
   int groups = x->grid.experts.size, most = (ex->e + groups - 1) / groups;
   for (int k = 0; k < most; k++) {
     spans(x, ex, k, back, CH_AS_HOST(char, owned), of_tokens, of_experts);
     ch_comm_exchange(&x->grid.replica, what, back ? of_experts : of_tokens, back ? of_tokens : of_experts);
   }
-}
-
-void ch_rounds_go(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned) { move(x, ex, what, owned, 0); }
-
-void ch_rounds_return(ch_exec *x, ch_dispatch *ex, const char *what, void CH_DEV *owned) {
-  move(x, ex, what, owned, 1);
 }
 
 void ch_rounds_place(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *of_round, real CH_DEV *local) {

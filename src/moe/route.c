@@ -1,7 +1,6 @@
 #include "moe/route.h"
 
 #include "comm/collective.h"
-#include "moe/at_owners.h"
 
 /* Slots that the record of such a call must have room for. */
 static int slots_of(const ch_route_args *a) {

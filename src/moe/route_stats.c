@@ -6,84 +6,57 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "file/json.h"
 
 void choir_route_stats_free(choir_route_stats *s) {
   if (!s) return;
-  free(s->load);
-  free(s->demand);
-  free(s->histogram);
-  free(s->gate);
-  free(s->threshold);
-  free(s->cutoff);
-  free(s->ranked);
-  free(s->shared);
-  free(s->text);
-  free(s->held);
+  free(s->load); /* the others stand behind it */
   *s = (choir_route_stats){0};
 }
 
 /* Nothing is known of what only routings that are shown tell. */
 static const choir_route_stats empty = {.token_entropy = NAN, .load_entropy = NAN, .drift = NAN};
 
-int ch_route_stats_alloc(int experts, choir_route_stats *s) {
-  size_t e = (size_t)experts;
+/* All arrays in one: up to the histogram, or, with vocab_size from 0 on, those that only routings that are shown fill.
+ */
+static int allocate(int experts, int vocab_size, choir_route_stats *s) {
+  _Static_assert(sizeof *s->load == sizeof *s->gate, "counts and numbers stand behind each other");
+  const size_t e = (size_t)experts, few = 3 * e + 1, V = vocab_size < 0 ? 0 : (size_t)vocab_size;
+  const size_t more = vocab_size < 0 ? 0 : 4 * e + (V ? e * e + V + e * V : 0);
+  int64_t *at = calloc(few + more, sizeof *at);
   *s = empty;
+  if (!at) return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
   s->experts = experts;
-  s->load = calloc(e, sizeof *s->load);
-  s->demand = calloc(e, sizeof *s->demand);
-  s->histogram = calloc(e + 1, sizeof *s->histogram);
-  if (s->load && s->demand && s->histogram) return CHOIR_OK;
-  choir_route_stats_free(s);
-  return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts", experts);
-}
-
-int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *stats) {
-  CH_TRY(CH_GIVEN(stats));
-  size_t e = (size_t)experts, V = (size_t)vocab_size;
-  *stats = (choir_route_stats){0};
-  if (experts < 1 || vocab_size < 0)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts and %d tokens", experts, vocab_size);
-  CH_TRY(ch_route_stats_alloc(experts, stats));
-  stats->vocab_size = vocab_size;
-  stats->gate = calloc(e, sizeof *stats->gate);
-  stats->threshold = reallocarray(NULL, e, sizeof *stats->threshold);
-  stats->cutoff = reallocarray(NULL, e, sizeof *stats->cutoff);
-  stats->ranked = calloc(e, sizeof *stats->ranked);
-  int failed = !stats->gate || !stats->threshold || !stats->cutoff || !stats->ranked;
-  if (vocab_size) {
-    stats->shared = calloc(e * e, sizeof *stats->shared);
-    stats->text = calloc(V, sizeof *stats->text);
-    stats->held = calloc(e * V, sizeof *stats->held);
-    failed |= !stats->shared || !stats->text || !stats->held;
-  }
-  if (failed) {
-    choir_route_stats_free(stats);
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for the statistics of %d experts and %d tokens", experts,
-                    vocab_size);
-  }
-  for (int i = 0; i < experts; i++) stats->threshold[i] = stats->cutoff[i] = NAN;
+  s->load = at, s->demand = at + e, s->histogram = at + 2 * e;
+  if (vocab_size < 0) return CHOIR_OK;
+  s->vocab_size = vocab_size;
+  s->gate = (double *)(at += few), s->threshold = s->gate + e, s->cutoff = s->gate + 2 * e, s->ranked = at + 3 * e;
+  if (V) s->shared = at + 4 * e, s->text = s->shared + e * e, s->held = s->text + V;
+  for (int i = 0; i < experts; i++) s->threshold[i] = s->cutoff[i] = NAN;
   return CHOIR_OK;
 }
 
-void ch_route_stats_clear(choir_route_stats *s) {
-  size_t e = (size_t)s->experts;
-  int64_t *load = s->load, *demand = s->demand, *histogram = s->histogram;
-  memset(load, 0, e * sizeof *load);
-  memset(demand, 0, e * sizeof *demand);
-  memset(histogram, 0, (e + 1) * sizeof *histogram);
-  *s = empty;
-  s->experts = (int)e;
-  s->load = load;
-  s->demand = demand;
-  s->histogram = histogram;
+int ch_route_stats_alloc(int experts, choir_route_stats *s) { return allocate(experts, -1, s); }
+
+int choir_route_stats_begin(int experts, int vocab_size, choir_route_stats *stats) {
+  CH_TRY(CH_GIVEN(stats));
+  *stats = (choir_route_stats){0};
+  if (experts < 1 || vocab_size < 0)
+    return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts and %d tokens", experts, vocab_size);
+  return allocate(experts, vocab_size, stats);
 }
 
-/* The mean over the tokens of both. */
-static double pooled(double a, int64_t tokens_a, double b, int64_t tokens_b) {
-  int64_t tokens = tokens_a + tokens_b;
-  return tokens ? (a * (double)tokens_a + b * (double)tokens_b) / (double)tokens : 0;
+void ch_route_stats_clear(choir_route_stats *s) {
+  int experts = s->experts;
+  int64_t *load = s->load;
+  memset(load, 0, (3 * (size_t)experts + 1) * sizeof *load);
+  *s = empty;
+  s->experts = experts;
+  s->load = load, s->demand = load + experts, s->histogram = load + 2 * experts;
+}
+
+double ch_pooled(double mean, int64_t before, double sum, int64_t more) {
+  return before + more ? ((before ? mean * (double)before : 0) + sum) / (double)(before + more) : 0;
 }
 
 static int larger(int a, int b) { return a > b ? a : b; }
@@ -100,22 +73,36 @@ void ch_certificate_add(choir_certificate *sum, const choir_certificate *more) {
   sum->over_cap += more->over_cap;
 }
 
+static void add(choir_route_stats *sum, const choir_route_stats *more) {
+  sum->aux_loss = ch_pooled(sum->aux_loss, sum->tokens, more->aux_loss * (double)more->tokens, more->tokens);
+  sum->gate_mass = ch_pooled(sum->gate_mass, sum->tokens, more->gate_mass * (double)more->tokens, more->tokens);
+  sum->tokens += more->tokens;
+  sum->capacity += more->capacity;
+  sum->assignments += more->assignments;
+  sum->dropped += more->dropped;
+  ch_certificate_add(&sum->certificate, &more->certificate);
+  for (int i = 0; i < sum->experts; i++) {
+    sum->load[i] += more->load[i];
+    sum->demand[i] += more->demand[i];
+  }
+  for (int i = 0; i <= sum->experts; i++) sum->histogram[i] += more->histogram[i];
+}
+
 void ch_route_stats_collect(choir_route_stats *sum, int tokens, const ch_route_counts *c, const double *sums,
                             const int64_t *counts) {
-  int e = sum->experts;
-  const int64_t *load = counts + 1, *demand = load + e, *histogram = demand + e;
-  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, sums[0], tokens);
-  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, tokens ? sums[1] / tokens : 0, tokens);
-  sum->tokens += tokens;
-  sum->capacity += c->capacity;
-  sum->dropped += counts[0];
-  ch_certificate_add(&sum->certificate, &c->certificate);
-  for (int i = 0; i < e; i++) {
-    sum->assignments += load[i];
-    sum->load[i] += load[i];
-    sum->demand[i] += demand[i];
-  }
-  for (int i = 0; i <= e; i++) sum->histogram[i] += histogram[i];
+  int64_t *load = (int64_t *)(uintptr_t)counts + 1; /* not written */
+  choir_route_stats one = {.experts = sum->experts,
+                           .tokens = tokens,
+                           .capacity = c->capacity,
+                           .dropped = counts[0],
+                           .aux_loss = sums[0],
+                           .gate_mass = tokens ? sums[1] / tokens : 0,
+                           .load = load,
+                           .demand = load + sum->experts,
+                           .histogram = load + 2 * sum->experts,
+                           .certificate = c->certificate};
+  for (int i = 0; i < one.experts; i++) one.assignments += load[i];
+  add(sum, &one);
 }
 
 int ch_route_stats_make(const ch_memory *memory, int tokens, const ch_routing *r, choir_route_stats *stats) {
@@ -138,18 +125,7 @@ int ch_route_stats_add(choir_route_stats *sum, const choir_route_stats *more) {
   if (sum->experts != more->experts)
     return ch_error(CHOIR_ERROR_ARGUMENT, "statistics of %d experts cannot be added to those of %d", more->experts,
                     sum->experts);
-  sum->aux_loss = pooled(sum->aux_loss, sum->tokens, more->aux_loss, more->tokens);
-  sum->gate_mass = pooled(sum->gate_mass, sum->tokens, more->gate_mass, more->tokens);
-  sum->tokens += more->tokens;
-  sum->capacity += more->capacity;
-  sum->assignments += more->assignments;
-  sum->dropped += more->dropped;
-  ch_certificate_add(&sum->certificate, &more->certificate);
-  for (int i = 0; i < sum->experts; i++) {
-    sum->load[i] += more->load[i];
-    sum->demand[i] += more->demand[i];
-  }
-  for (int i = 0; i <= sum->experts; i++) sum->histogram[i] += more->histogram[i];
+  add(sum, more);
   return CHOIR_OK;
 }
 

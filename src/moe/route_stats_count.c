@@ -40,11 +40,6 @@ static double entropy_of_counts(const int64_t *counts, int count) {
   return sum > 0 ? log(sum) - dot / sum : 0;
 }
 
-/* `mean` of `before` values and `sum` of `more`, as one mean. */
-static double pooled(double mean, int64_t before, double sum, int64_t more) {
-  return before + more ? ((before ? mean * (double)before : 0) + sum) / (double)(before + more) : 0;
-}
-
 static int is_valid(const choir_routing *r, int t) { return !r->valid || r->valid[t]; }
 
 /* Tokens by the number of their experts, and their entropy; gives how many there are. */
@@ -58,7 +53,7 @@ static int64_t add_tokens(choir_route_stats *s, const choir_routing *r) {
     if (r->scores) entropy += entropy_of_scores(r->scores + (int64_t)t * r->experts, r->experts);
     if (s->text && r->token && r->token[t] >= 0 && r->token[t] < s->vocab_size) s->text[r->token[t]]++;
   }
-  s->token_entropy = r->scores ? pooled(s->token_entropy, s->tokens, entropy, tokens) : NAN;
+  s->token_entropy = r->scores ? ch_pooled(s->token_entropy, s->tokens, entropy, tokens) : NAN;
   return tokens;
 }
 
@@ -73,7 +68,7 @@ static double add_slots(choir_route_stats *s, const choir_routing *r) {
       int32_t id = r->token ? r->token[r->slot_token[slot]] : -1;
       if (s->held && id >= 0 && id < s->vocab_size) s->held[(int64_t)i * s->vocab_size + id]++;
     }
-    s->gate[i] = pooled(s->gate[i], s->load[i], gates, load);
+    s->gate[i] = ch_pooled(s->gate[i], s->load[i], gates, load);
     s->load[i] += load;
     s->demand[i] += r->demand[i];
     mass += gates;
@@ -98,7 +93,7 @@ static void add_cutoffs(choir_route_stats *s, const choir_routing *r, int64_t to
   for (int i = 0; i < r->experts; i++) {
     if (r->thresholds) s->threshold[i] = (double)r->thresholds[i];
     if (r->cutoffs && isfinite(r->cutoffs[i])) {
-      s->cutoff[i] = pooled(s->cutoff[i], s->ranked[i], (double)r->cutoffs[i] * (double)tokens, tokens);
+      s->cutoff[i] = ch_pooled(s->cutoff[i], s->ranked[i], (double)r->cutoffs[i] * (double)tokens, tokens);
       s->ranked[i] += tokens;
     }
     if (!isfinite(s->threshold[i]) || s->threshold[i] == 0 || !isfinite(s->cutoff[i])) continue;
@@ -117,8 +112,8 @@ void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
   double mass = add_slots(s, r);
   if (s->shared) add_shared(s, r);
   if (tokens) add_cutoffs(s, r, tokens);
-  s->gate_mass = pooled(s->gate_mass, s->tokens, mass, tokens);
-  s->aux_loss = pooled(s->aux_loss, s->tokens, r->aux_loss * (double)tokens, tokens);
+  s->gate_mass = ch_pooled(s->gate_mass, s->tokens, mass, tokens);
+  s->aux_loss = ch_pooled(s->aux_loss, s->tokens, r->aux_loss * (double)tokens, tokens);
   ch_certificate_add(&s->certificate, &r->certificate);
   s->tokens += tokens;
   s->assignments += r->expert_begin[r->experts];

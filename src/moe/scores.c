@@ -1,8 +1,7 @@
-#include "moe/scores.h"
-
 #include <string.h>
 
-#include "moe/at_owners.h"
+#include "moe/layer.h"
+#include "moe/route.h"
 #include "op/shards.h"
 
 static int by_sigmoid(const choir_router_options *o) { return !strcmp(o->score, "sigmoid"); }

@@ -1,8 +1,7 @@
-#include "moe/slots.h"
-
 #include <string.h>
 
 #include "comm/collective.h"
+#include "moe/dispatch.h"
 
 ch_range ch_experts_of(const ch_exec *x, int e, int rank) {
   int groups = x->grid.experts.size, group = rank / x->grid.hidden.size;

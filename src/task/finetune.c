@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/given.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "file/checkpoints.h"
 #include "model/config.h"

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/given.h"
+#include "base/error.h"
 #include "base/machine.h"
 #include "task/set.h"
 

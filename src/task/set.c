@@ -1,8 +1,13 @@
 #include "task/set.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "file/file.h"
+#include "file/json.h"
 
 /* A few bad rows are a fact of life (official sets have some); many mean that the file is something else. */
 static int judge(const ch_rows *rows) {
@@ -46,6 +51,90 @@ int ch_set_open(const choir_task *task, const char *directory, const char *split
 void ch_set_close(ch_set *set) {
   ch_examples_free(&set->examples);
   ch_rows_free(&set->rows);
+}
+
+/* Matthews' correlation and F1 of two labels; both are 0 where everything is one label. */
+static void binary(const int64_t table[2][2], choir_task_measure *m) { /* [label][prediction] */
+  double tn = (double)table[0][0], fp = (double)table[0][1], fn = (double)table[1][0], tp = (double)table[1][1];
+  double scale = sqrt(tp + fp) * sqrt(tp + fn) * sqrt(tn + fp) * sqrt(tn + fn);
+  m->matthews = scale > 0 ? (tp * tn - fp * fn) / scale : 0;
+  m->f1 = 2 * tp + fp + fn > 0 ? 2 * tp / (2 * tp + fp + fn) : 0;
+}
+
+choir_task_measure ch_measure(const choir_task *task, const ch_examples *e, const ch_predictions *p) {
+  choir_task_measure m = {.accuracy = (double)NAN, .matthews = (double)NAN, .f1 = (double)NAN};
+  int64_t table[2][2] = {{0}};
+  for (int64_t i = 0; i < e->count; i++) {
+    if (e->label[i] < 0) continue;
+    m.labelled++;
+    m.correct += p->label[i] == e->label[i];
+    if (task->labels == 2) table[e->label[i]][p->label[i]]++;
+  }
+  if (!m.labelled) return m;
+  m.accuracy = (double)m.correct / (double)m.labelled;
+  choir_task_measure both = {0};
+  binary(table, &both);
+  if (task->matthews) m.matthews = both.matthews;
+  if (task->f1) m.f1 = both.f1;
+  return m;
+}
+
+int ch_majority(const choir_task *task, const ch_examples *e, double *share) {
+  int64_t count[CH_TASK_LABELS] = {0}, labelled = 0;
+  int best = 0;
+  for (int64_t i = 0; i < e->count; i++) {
+    if (e->label[i] < 0) continue;
+    count[e->label[i]]++;
+    labelled++;
+  }
+  for (int l = 1; l < task->labels; l++)
+    if (count[l] > count[best]) best = l;
+  *share = labelled ? (double)count[best] / (double)labelled : (double)NAN;
+  return labelled ? best : -1;
+}
+
+/* "5" is a number in JSON, any other index a text. */
+static json_t *index_json(ch_value index) {
+  char text[24];
+  if (index.size && index.size < 18) {
+    snprintf(text, sizeof text, "%.*s", (int)index.size, index.text);
+    if (strspn(text, "0123456789") == index.size && (text[0] != '0' || index.size == 1))
+      return json_integer(strtoll(text, NULL, 10));
+  }
+  return json_stringn(index.text, index.size);
+}
+
+static void write_json(ch_file *file, ch_value index, const char *label) {
+  json_t *line = json_pack("{s:o, s:s}", "idx", index_json(index), "label", label);
+  char *text = ch_json_dump(line, 0);
+  json_decref(line);
+  if (!text) {
+    file->error = ENOMEM;
+    return;
+  }
+  ch_file_write(file, text, strlen(text));
+  ch_file_write(file, "\n", 1);
+  free(text);
+}
+
+static void write_tsv(ch_file *file, ch_value index, const char *label) {
+  ch_file_write(file, index.text, index.size);
+  ch_file_write(file, "\t", 1);
+  ch_file_write(file, label, strlen(label));
+  ch_file_write(file, "\n", 1);
+}
+
+int ch_predictions_write(const char *path, const ch_rows *rows, const ch_examples *e, const ch_predictions *p) {
+  static const char head[] = "index\tprediction\n";
+  size_t length = strlen(path);
+  int json = length > 6 && !strcmp(path + length - 6, ".jsonl");
+  ch_file file;
+  CH_TRY(ch_file_begin(&file, path));
+  if (!json) ch_file_write(&file, head, sizeof head - 1);
+  for (int64_t i = 0; i < e->count; i++)
+    (json ? write_json : write_tsv)(&file, ch_rows_value(rows, e->row[i], rows->task->columns),
+                                    choir_task_label(rows->task, p->label[i]));
+  return ch_file_commit(&file);
 }
 
 int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const choir_task_options *o, const char *out,

@@ -1,8 +1,9 @@
-/* One set of a task, from its file to tokens. */
+/* One set of a task, from its file to tokens, how good predictions of it are, and files of them. */
 #ifndef CH_TASK_SET_H
 #define CH_TASK_SET_H
 
-#include "task/measure.h"
+#include "choir/score.h"
+#include "task/predict.h"
 
 /* Reads a file. labelled: a file without labels is refused, and a row without one is malformed, unless it says itself
  * that it has none ("unlabelled"); otherwise its label is -1. Malformed rows are left out and counted, the first is
@@ -27,5 +28,19 @@ void ch_set_close(ch_set *set);
  * (ch_predict_passes). options: of choir_score_task. Writes the predictions where `out` is not NULL. */
 int ch_set_measure(choir_model *model, const ch_set *set, int by_batch, const choir_task_options *options,
                    const char *out, choir_task_measure *measure);
+
+/* Over the examples that have a label; of two labels the second is the positive one. What is not asked of the task, or
+ * not defined (no label, a denominator of 0), is NaN: but matthews and f1 are then 0 where predictions or labels are
+ * all alike, as is usual. */
+choir_task_measure ch_measure(const choir_task *task, const ch_examples *examples, const ch_predictions *predictions);
+
+/* The commonest label of the examples, and its share: what is right without a look at the text. -1: none has a label.
+ */
+int ch_majority(const choir_task *task, const ch_examples *examples, double *share);
+
+/* FILE.jsonl: {"idx": ..., "label": ...} a line, as SuperGLUE wants them; any other name: "index TAB prediction", as
+ * GLUE does. */
+int ch_predictions_write(const char *path, const ch_rows *rows, const ch_examples *examples,
+                         const ch_predictions *predictions);
 
 #endif

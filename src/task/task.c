@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/embedded.h"
-#include "base/given.h"
+#include "base/error.h"
 #include "base/text.h"
 #include "file/json.h"
 

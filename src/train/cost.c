@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "train/step.h"
 
 /* Experts that a token goes through on average when nothing is dropped: c of expert_choice, else what the router

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "comm/collective.h"
 #include "comm/watch.h"
-#include "data/reader.h"
+#include "data/data.h"
 
 static void get_heldout(const ch_windows *w, int64_t index, int32_t *tokens) {
   ch_data_heldout(w->data, w->length, index, tokens);
@@ -123,7 +123,7 @@ static int same_windows(const choir_model *model, const ch_windows *w, int B, in
   static const char *const name[] = {"batch size",         "sequence length",  "number of sequences",
                                      "order of sequences", "text to evaluate", "routing"};
   const char *routing = choir_model_routing(model);
-  uint64_t text = w->data ? ch_data_hash(w->data) : XXH64(w->text, (size_t)w->text_tokens * sizeof *w->text, 0);
+  uint64_t text = w->data ? w->data->hash : XXH64(w->text, (size_t)w->text_tokens * sizeof *w->text, 0);
   const uint64_t fact[] = {
       (uint64_t)B, (uint64_t)w->length, (uint64_t)end, (uint64_t)w->stride, text, XXH64(routing, strlen(routing), 0)};
   _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");

@@ -3,10 +3,9 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "comm/collective.h"
+#include "data/data.h"
 #include "data/encoder.h"
-#include "data/reader.h"
 #include "train/evaluate.h"
 
 /* A window holds T tokens and one more: no longer than what there is. */
@@ -35,7 +34,7 @@ static int open_heldout(const choir_model *model, const choir_tokenizer *tokeniz
   CH_TRY(choir_data_open(o->data, data));
   choir_data_get_info(*data, &info);
   int V = model->config.model.vocab_size;
-  if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != ch_data_tokenizer_hash(*data)))
+  if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != (*data)->tokenizer_hash))
     return ch_error(CHOIR_ERROR_FORMAT,
                     "%s: built with another tokenizer (%d pieces) than the checkpoint's (%d pieces); "
                     "build the data with the checkpoint's tokenizer.model",
@@ -66,7 +65,7 @@ static void add_window(void *context, int64_t index, const int32_t *target, cons
 }
 
 static int begin_sources(const choir_data *data, ch_windows *w, by_source *s) {
-  size_t count = (size_t)ch_data_sources(data);
+  size_t count = (size_t)data->count;
   *s = (by_source){.data = data,
                    .length = w->length,
                    .loss = calloc(count, sizeof *s->loss),
@@ -77,8 +76,8 @@ static int begin_sources(const choir_data *data, ch_windows *w, by_source *s) {
 }
 
 static void tell_sources(const by_source *s, const choir_eval_options *o) {
-  for (int i = 0; i < ch_data_sources(s->data); i++)
-    o->source(o->context, ch_data_source_name(s->data, i), s->tokens[i], s->loss[i] / (double)s->tokens[i]);
+  for (int i = 0; i < s->data->count; i++)
+    o->source(o->context, s->data->sources[i].name, s->tokens[i], s->loss[i] / (double)s->tokens[i]);
 }
 
 static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,

@@ -1,4 +1,3 @@
-#include "train/loop.h"
 
 #include <inttypes.h>
 #include <limits.h>

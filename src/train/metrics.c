@@ -105,7 +105,7 @@ void ch_metrics_process(ch_metrics *m, const ch_run *run) {
       "\"replicas\":%d,\"hidden\":%d,\"dense\":\"%s\",\"version\":\"%s\",\"data_hash\":\"%016" PRIx64 "\"}\n",
       run->trainer.step, wall_clock(), zone, host, (long)getpid(), x->threads, x->comm->size, x->grid.holders.size,
       x->grid.hidden.size, ch_params_are_dealt(&run->trainer.model->net.params) ? "sharded" : "whole", choir_version(),
-      ch_data_hash(run->data));
+      run->data->hash);
   write_timing(m, line, length);
 }
 

@@ -47,8 +47,8 @@ static void get_counters(const ch_run *run, ch_counter *c) {
   c[STEP] = (ch_counter){"run.step", run->trainer.step, NULL};
   c[SAMPLES] = (ch_counter){"run.samples", (int64_t)run->position.samples, NULL};
   c[METRICS] = (ch_counter){"run.metrics_bytes", run->metrics_bytes, NULL};
-  c[DATA] = (ch_counter){"run.data_hash", (int64_t)ch_data_hash(run->data), "the data"};
-  c[TOKENIZER] = (ch_counter){"run.tokenizer_hash", (int64_t)ch_data_tokenizer_hash(run->data), "the data's tokenizer"};
+  c[DATA] = (ch_counter){"run.data_hash", (int64_t)run->data->hash, "the data"};
+  c[TOKENIZER] = (ch_counter){"run.tokenizer_hash", (int64_t)run->data->tokenizer_hash, "the data's tokenizer"};
 }
 
 int ch_checkpoint_save(ch_run *run, char *path) {
@@ -163,7 +163,7 @@ static int same_step(const ch_run *run) {
 
 int ch_run_same(const ch_run *run) {
   static const char *const name[] = {"data"};
-  const uint64_t fact[] = {ch_data_hash(run->data)};
+  const uint64_t fact[] = {run->data->hash};
   CH_TRY(same_step(run));
   CH_TRY(ch_comm_same(run->trainer.model->x.comm, 1, name, fact));
   return ch_model_same(run->trainer.model);

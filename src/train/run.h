@@ -3,8 +3,9 @@
 #define CH_TRAIN_RUN_H
 
 #include "api/ranks.h"
-#include "data/reader.h"
-#include "file/claim.h"
+#include "choir/train.h"
+#include "data/data.h"
+#include "file/dir.h"
 #include "train/step.h"
 
 typedef struct ch_run {
@@ -69,5 +70,16 @@ ch_traffic ch_traffic_of(const ch_comm *comm);
 
 /* Since `before`. Collective. */
 ch_rank_times ch_rank_times_since(const ch_comm *comm, const ch_traffic *before);
+
+/* ---- the loop over a run that has been set up ---- */
+
+/* Memory for batches and for the probabilities that evaluations compare with. */
+int ch_run_plan(ch_run *run);
+
+/* The next step, on the next batch. Collective. */
+int ch_run_step(ch_run *run, ch_step_result *r);
+
+/* Steps until the config's number of steps, the caller's stop, or an error. */
+int ch_run_loop(ch_run *run, const choir_train_options *options);
 
 #endif

@@ -7,14 +7,12 @@
 
 #include "api/ranks.h"
 #include "base/error.h"
-#include "base/given.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "train/layout.h"
-#include "train/loop.h"
 #include "train/run.h"
 
 /* The vocabulary comes from the data, and the data's tokenizer must be the model's. */
@@ -31,7 +29,7 @@ static int open_data(ch_run *run, const char *directory) {
         "the data's",
         m->vocab_size, directory, info.vocab_size, info.vocab_size);
   CH_TRY(ch_data_check(run->data, run->config.train.sequence_length));
-  return choir_tokenizer_load(ch_data_tokenizer_path(run->data), &run->tokenizer);
+  return choir_tokenizer_load(run->data->tokenizer_path, &run->tokenizer);
 }
 
 /* Data is the system's to take back, and has been read already. */
@@ -125,7 +123,7 @@ static int start_from(ch_run *run) {
   choir_model *model = run->trainer.model;
   snprintf(path, sizeof path, "%s/tokenizer.model", run->from);
   CH_TRY(choir_tokenizer_load(path, &tokenizer));
-  int same = choir_tokenizer_hash(tokenizer) == ch_data_tokenizer_hash(run->data), upcycled;
+  int same = choir_tokenizer_hash(tokenizer) == run->data->tokenizer_hash, upcycled;
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
   CH_TRY(check_activations(run));

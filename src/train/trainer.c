@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/given.h"
 #include "file/dir.h"
 #include "train/state.h"
 

@@ -15,8 +15,6 @@ typedef struct ch_bench_options {
   const ch_peak *peak; /* from ch_bench_peak in the same run; NULL: no shares of peak */
   const char *backend; /* that is measured; NULL: "cpu" */
 } ch_bench_options;
-#define CH_BENCH_OPTIONS_INIT \
-  { 0 }
 
 typedef struct ch_bench_part {
   const char *name;
@@ -69,6 +67,9 @@ typedef struct ch_bench_result {
  * required. */
 int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result);
 
+/* CHOIR_ERROR_ARGUMENT: the case of a problem is unknown. */
+int ch_bench_known(const char *problem);
+
 /* The rates that cases are held against: those of the options' backend on their threads. */
 int ch_bench_peak(const ch_bench_options *options, ch_peak *peak);
 
@@ -83,8 +84,5 @@ typedef struct ch_bench_group {
 
 /* The groups; behind the last, one without name. */
 const ch_bench_group *ch_bench_groups(void);
-
-/* The names of the cases, NULL-terminated. */
-const char *const *ch_bench_names(void);
 
 #endif

@@ -15,15 +15,18 @@
 /* The cases that measure themselves. */
 static const ch_bench_case own_cases[] = {
     {.name = "moe",
+     .sizes = 4,
      .key = {{"n", 4096}, {"d", 768}, {"h", 3072}, {"e", 16}, {"c", 2}},
      .word = {{"router", "expert_choice"}},
      .run = ch_bench_moe},
     {.name = "assign",
+     .sizes = 2,
      .key = {{"n", 4096}, {"e", 64}, {"c", 2}, {"b", 2}, {"d", 768}, {"h", 3072}},
      .word = {{"solver", "exact"}},
      .run = ch_bench_assign},
     {.name = "route",
-     .key = {{"n", 65536}, {"e", 128}, {"c", 2}, {"d", 768}, {"h", 3072}},
+     .sizes = 2,
+     .key = {{"n", 65536, 2048}, {"e", 128}, {"c", 2}, {"d", 768}, {"h", 3072}},
      .word = {{"router", "expert_choice"}},
      .make = ch_bench_make_route,
      .run = ch_bench_route},
@@ -32,31 +35,38 @@ static const ch_bench_case own_cases[] = {
      .word = {{"config", "configs/nano.json"}, {"router", ""}},
      .run = ch_bench_step},
     {.name = "decode",
+     .sizes = 2,
      .key = {{"prompt", 64}, {"tokens", 32}},
      .word = {{"config", "configs/0.1b-16e.json"}},
      .run = ch_bench_decode},
-    {.name = "prompt", .key = {{"tokens", 512}}, .word = {{"config", "configs/0.1b-16e.json"}}, .run = ch_bench_prompt},
+    {.name = "prompt",
+     .sizes = 1,
+     .key = {{"tokens", 512}},
+     .word = {{"config", "configs/0.1b-16e.json"}},
+     .run = ch_bench_prompt},
     {.name = "tokenize",
      .key = {{"MB", 4}, {"V", 4096}},
      .word = {{"file", ""}, {"tokenizer", ""}},
      .run = ch_bench_tokenize},
     {0},
 };
-static const ch_bench_case *const tables[] = {own_cases, ch_bench_product_cases, ch_bench_pointwise_cases};
-enum { TABLES = 3 };
+static const ch_bench_case *const tables[] = {own_cases, ch_bench_op_cases};
 
-static const char *const names[] = {"moe",       "assign", "route", "step",    "decode", "prompt", "tokenize",  "gemm",
-                                    "attention", "head",   "gelu",  "rmsnorm", "select", "gather", "adafactor", NULL};
-
-const char *const *ch_bench_names(void) { return names; }
+static const char *const *all_names(void) {
+  static const char *names[CH_BENCH_CASES + 1];
+  int count = 0;
+  for (int t = 0; t < 2; t++)
+    for (const ch_bench_case *c = tables[t]; c->name; c++) names[count++] = c->name;
+  return names;
+}
 
 static const ch_bench_case *find(const char *name) {
-  for (int t = 0; t < TABLES; t++)
+  for (int t = 0; t < 2; t++)
     for (const ch_bench_case *c = tables[t]; c->name; c++)
       if (!strcmp(c->name, name)) return c;
   char nearest[128], list[256];
   ch_error(CHOIR_ERROR_ARGUMENT, "there is no bench case '%s'%s (cases: %s)", name,
-           ch_did_you_mean(nearest, sizeof nearest, name, names), ch_word_list(list, sizeof list, names));
+           ch_did_you_mean(nearest, sizeof nearest, name, all_names()), ch_word_list(list, sizeof list, all_names()));
   return NULL;
 }
 
@@ -122,48 +132,76 @@ static int read_values(ch_bench *b, const ch_bench_case *c, char *rest) {
   return CHOIR_OK;
 }
 
-typedef struct {
-  ch_exec x;
-  ch_bench_work work;
-} ready;
-
-static void repeat(void *context) {
-  ready *r = context;
-  r->work.run(&r->x, r->work.args);
+/* The first keys as sizes, of which the product is bounded so that no count of elements overflows. */
+static int read_sizes(ch_bench *b, const ch_bench_case *c) {
+  double product = 1;
+  for (int i = 0; i < c->sizes; i++) {
+    if (b->value[i] < 1)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s must be given, and at least 1", c->name,
+                      c->key[i].name);
+    product *= b->value[i];
+    if (b->value[i] > INT32_MAX || product > 1e15)
+      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s=%.12g is too large", c->name, c->key[i].name,
+                      b->value[i]);
+    b->size[i] = (int64_t)b->value[i];
+  }
+  return CHOIR_OK;
 }
 
-static int prepare(ready *r, const char *backend, ch_compute compute, int threads) {
-  CH_TRY(ch_exec_init(&r->x, backend, compute, 0, threads));
-  r->work.run(&r->x, r->work.args);
+static void repeat(void *context) {
+  ch_bench_ready *r = context;
+  r->work.run(&r->x, &r->work);
+}
+
+/* Makes a work in the memory of a backend, with an executor for it. */
+static int prepare(ch_bench *b, int (*make)(ch_bench *b, ch_bench_work *work), const ch_backend *backend,
+                   ch_compute compute, ch_bench_ready *r) {
+  b->drawn = 0;
+  b->memory = backend->memory;
+  CH_TRY(make(b, &r->work));
+  CH_TRY(ch_exec_init(&r->x, backend->name, compute, 0, b->options->threads));
+  repeat(r);
   return ch_exec_commit(&r->x);
 }
 
-static int make(ch_bench *b, int small, const ch_memory *memory, ch_bench_work *work) {
-  b->drawn = 0;
-  b->memory = memory;
-  return b->which->make(b, small, work);
+int ch_bench_time_work(ch_bench *b, int (*make)(ch_bench *b, ch_bench_work *work), ch_bench_ready *r) {
+  CH_TRY(prepare(b, make, b->backend, b->compute, r));
+  if (r->work.begin) r->work.begin(&r->x, &r->work);
+  ch_bench_time(b, repeat, r);
+  ch_bench_rates(b, r->work.flops, r->work.bytes);
+  return CHOIR_OK;
 }
 
 static int compare_outputs(ch_bench *b, const ch_bench_work *fast, const ch_bench_work *reference) {
   size_t selected = (size_t)fast->selection_count * sizeof(int);
-  const void *selection = NULL;
   for (int i = 0; i < CH_BENCH_OUTPUTS && fast->out[i]; i++)
-    CH_TRY(ch_bench_compare(b, fast->out[i], reference->out[i], fast->out_count[i], &b->result->error));
-  if (!selected) return CHOIR_OK;
-  CH_TRY(ch_bench_read(b, fast->selection, selected, &selection));
-  if (memcmp(selection, CH_AS_HOST(const int, reference->selection), selected))
+    ch_bench_compare(b, fast->out[i], reference->out[i], fast->out_count[i], &b->result->error);
+  const void *selection = selected ? ch_bench_read(b, fast->selection, selected) : NULL;
+  if (selection && memcmp(selection, CH_AS_HOST(const int, reference->selection), selected))
     b->result->error = ch_bench_worse(b->result->error, 1);
-  return CHOIR_OK;
+  return b->code;
+}
+
+/* Sizes that the reference gets through soon; the note says which. */
+static void make_small(ch_bench *b) {
+  char *note = b->result->note;
+  size_t used = (size_t)snprintf(note, CH_BENCH_TEXT, "%s%serror at", b->which->note ? b->which->note : "",
+                                 b->which->note ? "; " : "");
+  for (int i = 0; i < b->which->sizes; i++) {
+    int64_t small = b->which->key[i].small;
+    if (small && small < b->size[i]) b->size[i] = small;
+    if (small)
+      used +=
+          (size_t)snprintf(note + used, CH_BENCH_TEXT - used, " %s=%lld", b->which->key[i].name, (long long)b->size[i]);
+  }
 }
 
 /* The small case on both backends. */
 static int compare(ch_bench *b) {
-  ready fast = {0}, reference = {0};
-  int threads = b->options->threads;
-  CH_TRY(make(b, 1, b->backend->memory, &fast.work));
-  CH_TRY(make(b, 1, &ch_memory_host, &reference.work));
-  int code = prepare(&fast, b->backend->name, b->compute, threads);
-  if (!code) code = prepare(&reference, "reference", CH_COMPUTE_FP32, threads);
+  ch_bench_ready fast = {0}, reference = {0};
+  make_small(b);
+  int code = prepare(b, b->which->make, b->backend, b->compute, &fast);
+  if (!code) code = prepare(b, b->which->make, ch_backend_find("reference"), CH_COMPUTE_FP32, &reference);
   if (!code) {
     repeat(&fast);
     repeat(&reference);
@@ -175,15 +213,16 @@ static int compare(ch_bench *b) {
 }
 
 int ch_bench_against_reference(ch_bench *b) {
-  ready r = {0};
-  CH_TRY(make(b, 0, b->backend->memory, &r.work));
-  int code = prepare(&r, b->backend->name, b->compute, b->options->threads);
-  if (!code) {
-    ch_bench_time(b, repeat, &r);
-    ch_bench_rates(b, r.work.flops, r.work.bytes);
-  }
+  ch_bench_ready r = {0};
+  int code = ch_bench_time_work(b, b->which->make, &r);
   ch_exec_free(&r.x);
   return code ? code : compare(b);
+}
+
+int ch_bench_known(const char *problem) {
+  char name[CH_BENCH_TEXT];
+  snprintf(name, sizeof name, "%.*s", (int)strcspn(problem, " \t\n"), problem);
+  return find(name) ? CHOIR_OK : CHOIR_ERROR_ARGUMENT;
 }
 
 int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_result *result) {
@@ -202,6 +241,7 @@ int ch_bench_run(const char *problem, const ch_bench_options *options, ch_bench_
   CH_TRY(ch_threads_resolve(options->threads, &b.threads));
   CH_TRY(ch_threads_check(b.threads));
   int code = read_values(&b, c, rest ? rest : text + strlen(text));
+  if (!code) code = read_sizes(&b, c);
   if (!code) code = c->run ? c->run(&b) : ch_bench_against_reference(&b);
   for (int i = 0; i < b.arrays; i++) ch_arena_free(&b.array[i]);
   return code;
@@ -225,9 +265,9 @@ int ch_bench_capacity(const ch_bench *b, int key, choir_router_options *options)
                   b->which->name, b->which->key[key].name, b->value[key], options->name);
 }
 
-int ch_bench_tokens(ch_bench *b, int64_t count, int vocab, int32_t **tokens) {
+int32_t *ch_bench_tokens(ch_bench *b, int64_t count, int vocab) {
   ch_rng rng = ch_rng_make(1, CH_STREAM_TEST, 0);
-  CH_TRY(ch_bench_host(b, (size_t)count * sizeof **tokens, tokens));
-  for (int64_t i = 0; i < count; i++) (*tokens)[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, (uint64_t)vocab);
-  return CHOIR_OK;
+  int32_t *token = ch_bench_host(b, (size_t)count * sizeof *token);
+  for (int64_t i = 0; token && i < count; i++) token[i] = (int32_t)ch_rng_below(rng, (uint64_t)i, (uint64_t)vocab);
+  return token;
 }

@@ -10,64 +10,36 @@
 
 enum { MOST_REPETITIONS = 1000 };
 
-int ch_bench_sizes(const ch_bench *b, int count, int64_t *size) {
-  double product = 1; /* bounded, so that no count of elements overflows */
-  for (int i = 0; i < count; i++) {
-    if (b->value[i] < 1)
-      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s must be given, and at least 1", b->which->name,
-                      b->which->key[i].name);
-    product *= b->value[i];
-    if (b->value[i] > INT32_MAX || product > 1e15)
-      return ch_error(CHOIR_ERROR_ARGUMENT, "bench case '%s': %s=%.12g is too large", b->which->name,
-                      b->which->key[i].name, b->value[i]);
-    size[i] = (int64_t)b->value[i];
-  }
-  return CHOIR_OK;
-}
-
-static int make(ch_bench *b, const ch_memory *memory, size_t bytes, void CH_DEV **array) {
-  if (b->arrays == CH_BENCH_ARRAYS) return ch_error(CHOIR_ERROR_MEMORY, "bench: %d arrays are too many", b->arrays);
+static void CH_DEV *make(ch_bench *b, const ch_memory *memory, size_t bytes) {
+  if (!b->code && b->arrays == CH_BENCH_ARRAYS)
+    b->code = ch_error(CHOIR_ERROR_MEMORY, "bench: %d arrays are too many", b->arrays);
+  if (b->code) return NULL;
   ch_arena *arena = &b->array[b->arrays]; /* as in a model: aligned, and in huge pages */
   ch_arena_init(arena, "bench", memory);
   ch_arena_alloc(arena, bytes);
-  CH_TRY(ch_arena_commit(arena));
-  *array = ch_arena_alloc(arena, bytes);
+  if ((b->code = ch_arena_commit(arena))) return NULL;
   b->arrays++;
-  return CHOIR_OK;
+  return ch_arena_alloc(arena, bytes);
 }
 
-int ch_bench_host(ch_bench *b, size_t bytes, void *array) {
-  void CH_DEV *made = NULL;
-  CH_TRY(make(b, &ch_memory_host, bytes, &made));
-  *(void **)array = CH_AS_HOST(void, made);
-  return CHOIR_OK;
+void *ch_bench_host(ch_bench *b, size_t bytes) { return CH_AS_HOST(void, make(b, &ch_memory_host, bytes)); }
+
+int CH_DEV *ch_bench_ints(ch_bench *b, int64_t count) { return make(b, b->memory, (size_t)count * sizeof(int)); }
+
+const void *ch_bench_read(ch_bench *b, const void CH_DEV *from, size_t bytes) {
+  if (b->code) return NULL;
+  if (b->backend->memory->host) return CH_AS_HOST(const void, from);
+  void *copy = ch_bench_host(b, bytes);
+  if (copy) b->backend->memory->get(copy, from, bytes);
+  return copy;
 }
 
-int ch_bench_ints(ch_bench *b, int64_t count, int CH_DEV **array) {
-  void CH_DEV *made = NULL;
-  CH_TRY(make(b, b->memory, (size_t)count * sizeof(int), &made));
-  *array = made;
-  return CHOIR_OK;
-}
-
-int ch_bench_read(ch_bench *b, const void CH_DEV *from, size_t bytes, const void **array) {
-  void *copy = CH_AS_HOST(void, from);
-  if (!b->backend->memory->host) {
-    CH_TRY(ch_bench_host(b, bytes, &copy));
-    b->backend->memory->get(copy, from, bytes);
-  }
-  *array = copy;
-  return CHOIR_OK;
-}
-
-int ch_bench_put(ch_bench *b, const void *from, size_t bytes, const void CH_DEV **array) {
-  void CH_DEV *copy = CH_AS_DEV(void, from);
-  if (!b->memory->host) {
-    CH_TRY(make(b, b->memory, bytes, &copy));
-    b->memory->put(copy, from, bytes);
-  }
-  *array = copy;
-  return CHOIR_OK;
+const void CH_DEV *ch_bench_put(ch_bench *b, const void *from, size_t bytes) {
+  if (b->code) return NULL;
+  if (b->memory->host) return CH_AS_DEV(const void, from);
+  void CH_DEV *copy = make(b, b->memory, bytes);
+  if (copy) b->memory->put(copy, from, bytes);
+  return copy;
 }
 
 /* Uniform with deviation `scale`; a function of the index alone, and quick: large cases have 10^9 of them. */
@@ -84,27 +56,33 @@ static void fill(int threads, real *x, int64_t count, double scale, uint64_t see
 /* Drawn on the host, some at a time where that is not where they are to be. */
 static int fill_array(const ch_bench *b, real CH_DEV *array, int64_t count, double scale, uint64_t seed) {
   enum { BLOCK = 1 << 24 };
-  const ch_memory *memory = b->memory;
-  if (memory->host) {
-    fill(b->threads, CH_AS_HOST(real, array), count, scale, seed);
-    return CHOIR_OK;
-  }
+  if (b->memory->host) return fill(b->threads, CH_AS_HOST(real, array), count, scale, seed), CHOIR_OK;
   real *block = reallocarray(NULL, (size_t)(count < BLOCK ? count : BLOCK), sizeof *block);
   if (!block) return ch_error(CHOIR_ERROR_MEMORY, "bench: no memory to draw numbers in");
   for (int64_t begin = 0; begin < count; begin += BLOCK) {
     int64_t some = count - begin < BLOCK ? count - begin : BLOCK;
     fill(b->threads, block, some, scale, seed + (uint64_t)begin);
-    memory->put(array + begin, block, (size_t)some * sizeof *block);
+    b->memory->put(array + begin, block, (size_t)some * sizeof *block);
   }
   free(block);
   return CHOIR_OK;
 }
 
-int ch_bench_array(ch_bench *b, int64_t count, double scale, real CH_DEV **array) {
-  void CH_DEV *made = NULL;
-  CH_TRY(make(b, b->memory, (size_t)count * sizeof(real), &made));
-  *array = made;
-  return scale != 0 ? fill_array(b, *array, count, scale, (uint64_t)++b->drawn << 40) : CHOIR_OK;
+real CH_DEV *ch_bench_zeros(ch_bench *b, int64_t count) { return make(b, b->memory, (size_t)count * sizeof(real)); }
+
+real CH_DEV *ch_bench_drawn(ch_bench *b, int64_t count, double deviation) {
+  real CH_DEV *array = ch_bench_zeros(b, count);
+  if (array) b->code = fill_array(b, array, count, deviation, (uint64_t)++b->drawn << 40);
+  return array;
+}
+
+void ch_bench_record(ch_bench *b, int64_t tokens, int64_t experts, int64_t slots, double gates, ch_record *r) {
+  *r = (ch_record){.tokens = (int)tokens, .experts = (int)experts, .max_slots = (int)slots, .load = -1};
+  r->expert_begin = ch_bench_ints(b, experts + 1);
+  r->slot_token = ch_bench_ints(b, slots);
+  r->token_begin = ch_bench_ints(b, tokens + 1);
+  r->token_slot = ch_bench_ints(b, slots);
+  r->slot_gate = gates > 0 ? ch_bench_drawn(b, slots, gates) : ch_bench_zeros(b, slots);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -179,11 +157,9 @@ double ch_bench_error(const real *got, const real *want, int64_t count) {
   return difference > 0 ? difference / fmax(size, 1e-30) : 0;
 }
 
-int ch_bench_compare(ch_bench *b, const real CH_DEV *got, const real CH_DEV *want, int64_t count, double *error) {
-  const void *values = NULL;
-  CH_TRY(ch_bench_read(b, got, (size_t)count * sizeof(real), &values));
-  *error = ch_bench_worse(*error, ch_bench_error(values, CH_AS_HOST(const real, want), count));
-  return CHOIR_OK;
+void ch_bench_compare(ch_bench *b, const real CH_DEV *got, const real CH_DEV *want, int64_t count, double *error) {
+  const void *values = ch_bench_read(b, got, (size_t)count * sizeof(real));
+  if (values) *error = ch_bench_worse(*error, ch_bench_error(values, CH_AS_HOST(const real, want), count));
 }
 
 double ch_bench_worse(double a, double b) { return isnan(a) || a > b ? a : b; }

@@ -20,14 +20,21 @@ typedef struct {
   int64_t slots; /* of the last repetition */
 } moe_case;
 
-static int count_of(const ch_bench *b, int key) { return (int)b->value[key]; }
+/* Arrays for what the layer writes. */
+static void make_results(ch_bench *b, ch_moe_args *a) {
+  int64_t d = a->route.d, e = a->route.e, rows = a->route.n * d;
+  a->out = ch_bench_zeros(b, rows);
+  a->dx = ch_bench_zeros(b, rows);
+  a->gradients = (ch_moe_gradients){.router = ch_bench_zeros(b, d * e)};
+  a->gradients.w1 = ch_bench_zeros(b, e * d * a->h);
+  a->gradients.w2 = ch_bench_zeros(b, e * d * a->h);
+}
 
 static int make_args(ch_bench *b, moe_case *c) {
-  int64_t s[4];
-  CH_TRY(ch_bench_sizes(b, 4, s));
   const ch_router *router = ch_router_find(b->word[0]);
   if (!router) return CHOIR_ERROR_ARGUMENT;
-  int n = count_of(b, 0), d = count_of(b, 1), h = count_of(b, 2), e = count_of(b, 3);
+  int n = (int)b->size[0], d = (int)b->size[1], h = (int)b->size[2], e = (int)b->size[3];
+  int64_t in = (int64_t)n * d, weights = (int64_t)e * d * h;
   c->options = router->defaults;
   CH_TRY(ch_bench_capacity(b, 4, &c->options));
   CH_TRY(router->check(&c->options, n, e, 0));
@@ -41,43 +48,30 @@ static int make_args(ch_bench *b, moe_case *c) {
                           .h = h,
                           .shards = 1,
                           .keep = 1};
-  int64_t in = (int64_t)n * d, weights = (int64_t)e * d * h;
-  real CH_DEV *x, *dout, *wg, *w1, *w2;
-  int32_t *token = NULL;
-  const void CH_DEV *tokens = NULL;
-  CH_TRY(ch_bench_array(b, in, 1, &x));
-  CH_TRY(ch_bench_array(b, in, 1, &dout));
-  CH_TRY(ch_bench_array(b, (int64_t)d * e, 1 / sqrt(d), &wg));
-  CH_TRY(ch_bench_array(b, weights, 1 / sqrt(d), &w1));
-  CH_TRY(ch_bench_array(b, weights, 1 / sqrt(h), &w2));
-  CH_TRY(ch_bench_array(b, in, 0, &c->args.out));
-  CH_TRY(ch_bench_array(b, in, 0, &c->args.dx));
-  CH_TRY(ch_bench_array(b, (int64_t)d * e, 0, &c->args.gradients.router));
-  CH_TRY(ch_bench_array(b, weights, 0, &c->args.gradients.w1));
-  CH_TRY(ch_bench_array(b, weights, 0, &c->args.gradients.w2));
-  CH_TRY(ch_bench_host(b, (size_t)n * sizeof *token, &token));
-  for (int t = 0; t < n; t++) token[t] = (int32_t)((int64_t)t * 7919 % 32000);
-  CH_TRY(ch_bench_put(b, token, (size_t)n * sizeof *token, &tokens));
-  c->args.route.x = x;
-  c->args.route.weight = wg;
-  c->args.route.token = tokens;
-  c->args.dout = dout;
-  c->args.weights = (ch_moe_weights){.w1 = w1, .w2 = w2};
-  return CHOIR_OK;
+  ch_moe_args *a = &c->args;
+  a->route.x = ch_bench_drawn(b, in, 1);
+  a->dout = ch_bench_drawn(b, in, 1);
+  a->route.weight = ch_bench_drawn(b, (int64_t)d * e, 1 / sqrt(d));
+  a->weights.w1 = ch_bench_drawn(b, weights, 1 / sqrt(d));
+  a->weights.w2 = ch_bench_drawn(b, weights, 1 / sqrt(h));
+  make_results(b, a);
+  int32_t *token = ch_bench_host(b, (size_t)n * sizeof *token);
+  for (int t = 0; token && t < n; t++) token[t] = (int32_t)((int64_t)t * 7919 % 32000);
+  a->route.token = ch_bench_put(b, token, (size_t)n * sizeof *token);
+  return b->code;
 }
 
 /* Rounded copies of the experts' weights, which in training the optimizer writes. */
-static int round_weights(ch_bench *b, moe_case *c, ch_exec *x) {
-  int64_t weights = (int64_t)c->args.route.e * c->args.route.d * c->args.h;
-  int CH_DEV *memory[2];
-  const real CH_DEV *from[2] = {c->args.weights.w1, c->args.weights.w2};
+static int round_weights(ch_bench *b, ch_moe_args *a, ch_exec *x) {
+  int64_t weights = (int64_t)a->route.e * a->route.d * a->h;
   if (b->compute != CH_COMPUTE_BF16) return CHOIR_OK;
-  for (int i = 0; i < 2; i++) {
-    CH_TRY(ch_bench_ints(b, (weights + 1) / 2, &memory[i])); /* two in one */
-    x->ops->round_bf16(x, &(ch_round_args){.count = weights, .x = from[i], .y = (ch_bf16 CH_DEV *)memory[i]});
-  }
-  c->args.weights.w1_16 = (ch_bf16 CH_DEV *)memory[0];
-  c->args.weights.w2_16 = (ch_bf16 CH_DEV *)memory[1];
+  ch_bf16 CH_DEV *w1 = (ch_bf16 CH_DEV *)ch_bench_ints(b, (weights + 1) / 2), /* two in one */
+      *w2 = (ch_bf16 CH_DEV *)ch_bench_ints(b, (weights + 1) / 2);
+  CH_TRY(b->code);
+  x->ops->round_bf16(x, &(ch_round_args){.count = weights, .x = a->weights.w1, .y = w1});
+  x->ops->round_bf16(x, &(ch_round_args){.count = weights, .x = a->weights.w2, .y = w2});
+  a->weights.w1_16 = w1;
+  a->weights.w2_16 = w2;
   return CHOIR_OK;
 }
 
@@ -133,54 +127,40 @@ static void replay_route(ch_exec *x, const ch_route_args *a) {
 
 /* Gradients of experts: those that hold a sampled token as the reference has them, all others 0. The larger of that and
  * *error goes to *error. */
-static int compare_weights(ch_bench *b, const moe_case *c, const ch_record *sampled, const real CH_DEV *got,
-                           const real CH_DEV *wanted, double *error) {
-  int64_t size = (int64_t)c->args.route.d * c->args.h;
-  const int *begin = CH_AS_HOST(const int, sampled->expert_begin);
+static void compare_weights(ch_bench *b, const ch_moe_args *a, const int *begin, const real CH_DEV *got,
+                            const real CH_DEV *wanted, double *error) {
+  int64_t size = (int64_t)a->route.d * a->h;
   const real *want = CH_AS_HOST(const real, wanted);
-  const void *values = NULL;
-  CH_TRY(ch_bench_read(b, got, (size_t)c->args.route.e * (size_t)size * sizeof *want, &values));
-  for (int i = 0; i < c->args.route.e; i++) {
-    const real *mine = (const real *)values + i * size;
+  const real *mine = ch_bench_read(b, got, (size_t)a->route.e * (size_t)size * sizeof *want);
+  for (int i = 0; mine && i < a->route.e; i++, mine += size, want += size) {
     int met = begin[i + 1] > begin[i], zero = 1;
     for (int64_t j = 0; j < size && !met; j++) zero &= mine[j] == 0;
-    *error = ch_bench_worse(*error, met ? ch_bench_error(mine, want + i * size, size) : zero ? 0 : 1);
+    *error = ch_bench_worse(*error, met ? ch_bench_error(mine, want, size) : zero ? 0 : 1);
   }
-  return CHOIR_OK;
 }
 
-/* The layer's weights where the reference can read them. */
-static int read_weights(ch_bench *b, const ch_moe_args *a, ch_moe_args *small) {
-  const real CH_DEV *from[] = {a->route.weight, a->weights.w1, a->weights.w2};
-  size_t d = (size_t)a->route.d, e = (size_t)a->route.e, h = (size_t)a->h, count[] = {d * e, e * d * h, e * d * h};
-  const void *to[3];
-  for (int i = 0; i < 3; i++) CH_TRY(ch_bench_read(b, from[i], count[i] * sizeof(real), &to[i]));
-  small->route.weight = CH_AS_DEV(const real, to[0]);
-  small->weights = (ch_moe_weights){.w1 = CH_AS_DEV(const real, to[1]), .w2 = CH_AS_DEV(const real, to[2])};
-  return CHOIR_OK;
+/* An array of the layer where the reference can read it. */
+static const real CH_DEV *copy(ch_bench *b, const real CH_DEV *from, int64_t count) {
+  return CH_AS_DEV(const real, ch_bench_read(b, from, (size_t)count * sizeof(real)));
 }
 
 /* Arrays of the small layer, on the host: rows of the sampled tokens, gradients of its own, and what the fast one has
  * for them. */
-static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_args *small, real CH_DEV *got[2]) {
+static int make_sample(ch_bench *b, const ch_moe_args *a, const replay *p, ch_moe_args *small, real CH_DEV *got[2]) {
   const ch_memory *memory = b->backend->memory;
-  int64_t d = c->args.route.d, weights = (int64_t)c->args.route.e * d * c->args.h;
-  real CH_DEV *x, *dout;
-  *small = c->args;
+  int64_t d = a->route.d, weights = (int64_t)a->route.e * d * a->h;
+  *small = *a;
   b->memory = &ch_memory_host;
-  CH_TRY(read_weights(b, &c->args, small));
+  small->route.weight = copy(b, a->route.weight, d * a->route.e);
+  small->weights = (ch_moe_weights){.w1 = copy(b, a->weights.w1, weights), .w2 = copy(b, a->weights.w2, weights)};
   small->route.n = SAMPLES;
   small->route.options = &p->options;
-  CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &x));
-  CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &dout));
-  CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &small->out));
-  CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &small->dx));
-  CH_TRY(ch_bench_array(b, d * c->args.route.e, 0, &small->gradients.router));
-  CH_TRY(ch_bench_array(b, weights, 0, &small->gradients.w1));
-  CH_TRY(ch_bench_array(b, weights, 0, &small->gradients.w2));
-  for (int i = 0; i < 2; i++) CH_TRY(ch_bench_array(b, SAMPLES * d, 0, &got[i]));
+  make_results(b, small);
+  real CH_DEV *x = ch_bench_zeros(b, SAMPLES * d), *dout = ch_bench_zeros(b, SAMPLES * d);
+  for (int i = 0; i < 2; i++) got[i] = ch_bench_zeros(b, SAMPLES * d);
+  CH_TRY(b->code);
   for (int t = 0; t < SAMPLES; t++) {
-    const real CH_DEV *from[] = {c->args.route.x, c->args.dout, c->args.out, c->args.dx};
+    const real CH_DEV *from[] = {a->route.x, a->dout, a->out, a->dx};
     real CH_DEV *to[] = {x, dout, got[0], got[1]};
     for (int i = 0; i < 4; i++)
       memory->get(CH_AS_HOST(real, to[i] + t * d), from[i] + p->token[t] * d, (size_t)d * sizeof *x);
@@ -193,8 +173,8 @@ static int make_sample(ch_bench *b, const moe_case *c, const replay *p, ch_moe_a
 /* The whole fast layer once more with a cotangent at the sampled tokens alone, so that all its gradients are theirs. */
 static int run_sparse(ch_bench *b, moe_case *c, const int *token) {
   const ch_moe_args *a = &c->args;
-  real CH_DEV *dout;
-  CH_TRY(ch_bench_array(b, (int64_t)a->route.n * a->route.d, 0, &dout));
+  real CH_DEV *dout = ch_bench_zeros(b, (int64_t)a->route.n * a->route.d);
+  CH_TRY(b->code);
   for (int t = 0; t < SAMPLES; t++) {
     int64_t row = (int64_t)token[t] * a->route.d;
     b->memory->copy(dout + row, a->dout + row, (size_t)a->route.d * sizeof *dout);
@@ -207,26 +187,26 @@ static int run_sparse(ch_bench *b, moe_case *c, const int *token) {
 
 /* The tape keeps the routing until the next forward. */
 static int read_routing(ch_bench *b, const ch_record *r, replay *p) {
-  size_t slots = (size_t)r->max_slots;
-  CH_TRY(ch_bench_read(b, r->expert_begin, ((size_t)r->experts + 1) * sizeof(int), &p->expert_begin));
-  CH_TRY(ch_bench_read(b, r->token_begin, ((size_t)r->tokens + 1) * sizeof(int), &p->token_begin));
-  CH_TRY(ch_bench_read(b, r->slot_token, slots * sizeof(int), &p->slot_token));
-  return ch_bench_read(b, r->slot_gate, slots * sizeof(real), &p->slot_gate);
+  p->expert_begin = ch_bench_read(b, r->expert_begin, ((size_t)r->experts + 1) * sizeof(int));
+  p->token_begin = ch_bench_read(b, r->token_begin, ((size_t)r->tokens + 1) * sizeof(int));
+  p->slot_token = ch_bench_read(b, r->slot_token, (size_t)r->max_slots * sizeof(int));
+  p->slot_gate = ch_bench_read(b, r->slot_gate, (size_t)r->max_slots * sizeof(real));
+  return b->code;
 }
 
-static int compare(ch_bench *b, const moe_case *c, const ch_moe_args *small, const ch_record *sampled,
+static int compare(ch_bench *b, const ch_moe_args *a, const ch_moe_args *small, const ch_record *sampled,
                    real CH_DEV *const got[2]) {
-  const ch_moe_args *a = &c->args;
   const ch_moe_gradients *mine = &a->gradients, *want = &small->gradients;
-  int64_t rows = (int64_t)SAMPLES * a->route.d;
   const real CH_DEV *of_tokens[2] = {small->out, small->dx};
+  const int *begin = CH_AS_HOST(const int, sampled->expert_begin);
   double *error = &b->result->error;
   for (int i = 0; i < 2; i++)
-    *error = ch_bench_worse(*error,
-                            ch_bench_error(CH_AS_HOST(const real, got[i]), CH_AS_HOST(const real, of_tokens[i]), rows));
-  CH_TRY(ch_bench_compare(b, mine->router, want->router, (int64_t)a->route.d * a->route.e, error));
-  CH_TRY(compare_weights(b, c, sampled, mine->w1, want->w1, error));
-  return compare_weights(b, c, sampled, mine->w2, want->w2, error);
+    *error = ch_bench_worse(*error, ch_bench_error(CH_AS_HOST(const real, got[i]), CH_AS_HOST(const real, of_tokens[i]),
+                                                   (int64_t)SAMPLES * a->route.d));
+  ch_bench_compare(b, mine->router, want->router, (int64_t)a->route.d * a->route.e, error);
+  compare_weights(b, a, begin, mine->w1, want->w1, error);
+  compare_weights(b, a, begin, mine->w2, want->w2, error);
+  return b->code;
 }
 
 static int sample_error(ch_bench *b, moe_case *c) {
@@ -242,7 +222,7 @@ static int sample_error(ch_bench *b, moe_case *c) {
   for (int t = 0; t < SAMPLES; t++) p.token[t] = (int)((int64_t)t * (a->route.n - 1) / (SAMPLES - 1));
   CH_TRY(run_sparse(b, c, p.token));
   CH_TRY(read_routing(b, &c->saved.routing.record, &p));
-  CH_TRY(make_sample(b, c, &p, &small, got));
+  CH_TRY(make_sample(b, a, &p, &small, got));
   router.max_slots = replay_max_slots;
   router.route = replay_route;
   router.on_host = 0;
@@ -252,7 +232,7 @@ static int sample_error(ch_bench *b, moe_case *c) {
   int code = ch_exec_commit(&x);
   if (!code) {
     layer(&x, &small, &saved);
-    code = compare(b, c, &small, &saved.routing.record, got);
+    code = compare(b, a, &small, &saved.routing.record, got);
   }
   ch_exec_free(&x);
   return code;
@@ -271,7 +251,7 @@ static int add_loads(ch_bench *b, moe_case *c) {
 static int measure(ch_bench *b, moe_case *c) {
   repeat(c);
   CH_TRY(ch_exec_commit(&c->timed.x));
-  CH_TRY(round_weights(b, c, &c->timed.x));
+  CH_TRY(round_weights(b, &c->args, &c->timed.x));
   repeat(c); /* so that the untimed first repetition does not enter the parts */
   ch_timed_reset(&c->timed);
   ch_bench_time(b, repeat, c);
@@ -301,14 +281,14 @@ int ch_bench_moe(ch_bench *b) {
   return code;
 }
 
-int ch_bench_layer_seconds(const ch_bench *b, const ch_bench_layer *l, double *seconds) {
+int ch_bench_layer_seconds(const ch_bench *b, double n, double d, double h, double e, double c, double *seconds) {
   ch_bench_options once = *b->options;
   ch_bench_result layer;
   char problem[CH_BENCH_TEXT];
   once.repetitions = 2;
   once.seconds = 1e-3;
   once.backend = b->backend->name;
-  ch_format(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", l->n, l->d, l->h, l->e, l->c,
+  ch_format(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", n, d, h, e, c,
             ch_compute_names[b->compute]);
   CH_TRY(ch_bench_run(problem, &once, &layer));
   *seconds = layer.min_seconds;

@@ -22,8 +22,8 @@ typedef struct {
  * about as many experts as in training. */
 static int set_thresholds(ch_bench *b, choir_model *model) {
   enum { SEQUENCES = 4, LENGTH = 256, BATCHES = 2 };
-  int32_t *token;
-  CH_TRY(ch_bench_tokens(b, BATCHES * SEQUENCES * LENGTH, model->config.model.vocab_size, &token));
+  const int32_t *token = ch_bench_tokens(b, BATCHES * SEQUENCES * LENGTH, model->config.model.vocab_size);
+  CH_TRY(b->code);
   CH_TRY(ch_model_plan(model, SEQUENCES, LENGTH, 0));
   for (int i = 0; i < BATCHES; i++) {
     ch_pass pass = {.B = SEQUENCES,
@@ -46,8 +46,9 @@ static int set_up(ch_bench *b, serving *s) {
   CH_TRY(ch_bench_config(b, &s->config));
   CH_TRY(choir_model_init(&s->config, 1, &run, &s->model));
   CH_TRY(set_thresholds(b, s->model));
-  CH_TRY(ch_bench_tokens(b, length, s->config.model.vocab_size, &s->token));
-  CH_TRY(ch_bench_host(b, (size_t)s->rows * (size_t)s->config.model.vocab_size * sizeof *s->logits, &s->logits));
+  s->token = ch_bench_tokens(b, length, s->config.model.vocab_size);
+  s->logits = ch_bench_host(b, (size_t)s->rows * (size_t)s->config.model.vocab_size * sizeof *s->logits);
+  CH_TRY(b->code);
   choir_session_options options = {.slots = 1, .length = (int)length, .chunk = s->prompt ? s->prompt : s->tokens};
   return choir_session_create(s->model, &options, &s->session);
 }
@@ -97,9 +98,9 @@ static void weights_met(const ch_transformer *net, double experts, double *flops
  * cuts are the session's alone. */
 static int compare(ch_bench *b, serving *s) {
   int64_t V = s->config.model.vocab_size, length = s->prompt + s->tokens;
-  float *all = NULL;
+  float *all = ch_bench_host(b, (size_t)(length * V) * sizeof *all);
   choir_forward_result ignored;
-  CH_TRY(ch_bench_host(b, (size_t)(length * V) * sizeof *all, &all));
+  CH_TRY(b->code);
   CH_TRY(choir_model_forward(s->model, 1, (int)length, s->token, all, 0, &ignored));
   b->result->error = ch_bench_error(s->logits, all + (length - s->rows) * V, s->rows * V);
   return CHOIR_OK;
@@ -188,13 +189,8 @@ static int run(ch_bench *b, serving *s, int (*measure)(ch_bench *b, serving *s))
 }
 
 int ch_bench_decode(ch_bench *b) {
-  int64_t size[2];
-  CH_TRY(ch_bench_sizes(b, 2, size));
-  return run(b, &(serving){.prompt = (int)size[0], .tokens = (int)size[1], .rows = (int)size[1]}, measure_decode);
+  serving s = {.prompt = (int)b->size[0], .tokens = (int)b->size[1], .rows = (int)b->size[1]};
+  return run(b, &s, measure_decode);
 }
 
-int ch_bench_prompt(ch_bench *b) {
-  int64_t size;
-  CH_TRY(ch_bench_sizes(b, 1, &size));
-  return run(b, &(serving){.tokens = (int)size, .rows = 1}, measure_prompt);
-}
+int ch_bench_prompt(ch_bench *b) { return run(b, &(serving){.tokens = (int)b->size[0], .rows = 1}, measure_prompt); }

@@ -38,7 +38,8 @@ static int set_up(ch_bench *b, training *t) {
   CH_TRY(set_router(b, &config.model.router));
   CH_TRY(choir_config_check(&config));
   int64_t n = ch_step_tokens(c);
-  CH_TRY(ch_bench_tokens(b, 2 * n, config.model.vocab_size, &t->token));
+  t->token = ch_bench_tokens(b, 2 * n, config.model.vocab_size);
+  CH_TRY(b->code);
   t->target = t->token + n;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
   run.threads = b->options->threads;
@@ -55,15 +56,10 @@ static int make_twin(ch_bench *b, const choir_model *model, ch_transformer *twin
   CH_TRY(ch_transformer_create(&model->config.model, twin));
   for (int i = 0; i < twin->params.count + twin->params.buffers; i++) {
     ch_param *p = &twin->params.p[i];
-    const void *values = NULL;
-    int code = ch_bench_read(b, model->net.params.p[i].w, (size_t)p->count * sizeof(real), &values);
-    if (code) {
-      ch_transformer_free(twin);
-      return code;
-    }
-    p->w = CH_AS_DEV(real, values);
+    p->w = CH_AS_DEV(real, ch_bench_read(b, model->net.params.p[i].w, (size_t)p->count * sizeof(real)));
   }
-  return CHOIR_OK;
+  if (b->code) ch_transformer_free(twin);
+  return b->code;
 }
 
 /* The loss of one short sequence against the reference backend, with the same weights. */

@@ -100,11 +100,12 @@ static int check_olmoe(const ch_export_plan *plan) {
   if (ch_config_d_head(c) * c->heads != c->d_model)
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "model.d_head is %d: %d heads of %s are %d wide together", c->d_head,
                     c->heads, ch_export_architecture(plan), c->d_model);
-  if (plan->format == CH_EXPORT_GGUF && (c->tied || ch_config_kv_heads(c) != c->heads))
-    return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "model.tied is %s and model.kv_heads %d: olmoe of llama.cpp has a head of its own and as many "
-                    "heads of keys as of queries; train with false and 0, or export to --format hf",
-                    c->tied ? "true" : "false", c->kv_heads);
+  if (plan->format == CH_EXPORT_GGUF && ch_config_kv_heads(c) != c->heads)
+    return ch_error(
+        CHOIR_ERROR_UNSUPPORTED,
+        "model.kv_heads is %d: olmoe of llama.cpp has as many heads of keys as of queries; train with 0, or "
+        "export to --format hf",
+        c->kv_heads);
   return CHOIR_OK;
 }
 
@@ -121,6 +122,9 @@ int ch_export_choose(ch_export_plan *plan) {
   plan->normalize = c->router.normalize_gates || !strcmp(c->router.name, "gshard_top2");
   CH_TRY(check_layers(plan));
   plan->kind = kind_of(plan);
+  /* vLLM ties no head of Glm4Moe and Olmoe, whatever the folder says, nor llama.cpp one of olmoe. */
+  int own_head = plan->kind == CH_KIND_OLMOE || (plan->kind == CH_KIND_GLM4_MOE && plan->format == CH_EXPORT_HF);
+  plan->tied = c->tied && !own_head;
   if (c->qk_norm_whole) CH_TRY(check_olmoe(plan));
   if (plan->kind == CH_KIND_GLM4_MOE) return CHOIR_OK;
   if (plan->moe_layers && !ch_export_has_bias(plan->kind)) CH_TRY(check_softmax(plan));

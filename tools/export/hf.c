@@ -105,7 +105,7 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   put_int(root, "head_dim", ch_config_d_head(c));
   put_int(root, "max_position_embeddings", plan->config.train.sequence_length);
   ch_json_put(root, "rms_norm_eps", json_real(c->norm_eps));
-  put_flag(root, "tie_word_embeddings", c->tied);
+  put_flag(root, "tie_word_embeddings", plan->tied);
   put_flag(root, "attention_bias", 0);
   ch_json_put(root, "bos_token_id", json_null());
   ch_json_put(root, "pad_token_id", json_null());

@@ -171,6 +171,14 @@ static int write_weights(job *j, const char *directory, const char *path) {
   return check_used(j);
 }
 
+/* A tokenizer.json begins with a brace. */
+static int is_json(const char *path) {
+  FILE *file = fopen(path, "rb");
+  int first = file ? getc(file) : EOF;
+  if (file) fclose(file);
+  return first == '{';
+}
+
 /* The tokenizer that the checkpoint will have, at `path`; *given says whether there is one. */
 static int place_tokenizer(const job *j, const char *path, int *given) {
   char own[PATH_MAX];
@@ -186,8 +194,9 @@ static int place_tokenizer(const job *j, const char *path, int *given) {
   }
   if (!j->options->tokenizer && access(own, F_OK)) {
     snprintf(own, sizeof own, "%s/tokenizer.json", j->options->from);
-    return access(own, F_OK) ? *given = 0, CHOIR_OK : choir_tokenizer_import(own, j->eos, path);
+    if (access(own, F_OK)) return *given = 0, CHOIR_OK;
   }
+  if (is_json(from)) return choir_tokenizer_import(from, j->eos, j->config.model.vocab_size, path);
   choir_tokenizer *t;
   CH_TRY(choir_tokenizer_load(from, &t));
   size_t size;
@@ -234,6 +243,15 @@ static int read_config(job *j, const char *name, json_t *root) {
   return code;
 }
 
+/* A head that has the bytes of the embedding is the embedding, which some stock programs cannot be told. */
+static void tie(job *j) {
+  const choir_tensor *embed = choir_tensors_find(j->from, ch_export_find("embed.weight")->there[j->format]),
+                     *head = choir_tensors_find(j->from, ch_export_find("head.weight")->there[j->format]);
+  if (embed && head && embed->dtype == head->dtype && embed->bytes == head->bytes &&
+      !memcmp(embed->shape, head->shape, sizeof head->shape) && !memcmp(embed->data, head->data, head->bytes))
+    j->config.model.tied = 1;
+}
+
 static int open_folder(job *j) {
   char path[PATH_MAX];
   json_t *root;
@@ -266,6 +284,7 @@ static int run(job *j) {
   ch_dir dir;
   j->format = ch_gguf_is(j->options->from) ? CH_EXPORT_GGUF : CH_EXPORT_HF;
   CH_TRY(j->format == CH_EXPORT_GGUF ? open_file(j) : open_folder(j));
+  tie(j);
   j->result->architecture = ch_kind_names[j->kind].architecture[j->format];
   CH_TRY(ch_params_build(&j->config.model, &j->params));
   CH_TRY(list(j));

@@ -2,15 +2,15 @@
 #ifndef CH_EXPORT_IMPORT_H
 #define CH_EXPORT_IMPORT_H
 
-#include "base/buffer.h"
 #include "choir/config.h"
+#include "choir/tokenizer.h"
 #include "export/names.h"
 #include "file/json.h"
 
 typedef struct choir_import_options {
   const char *from; /* a folder: config.json and model.safetensors, or its index and several files; or a GGUF file */
   const char *out;  /* the checkpoint that is made */
-  const char *tokenizer; /* a SentencePiece model for it; NULL: what comes with the model, if anything does */
+  const char *tokenizer; /* the file of one for it; NULL: what comes with the model, if anything does */
   int (*progress)(void *context, const char *what, double share); /* or NULL; nonzero: CHOIR_ERROR_INTERRUPTED */
   void *context;
 } choir_import_options;
@@ -31,12 +31,14 @@ int choir_import(const choir_import_options *options, choir_import_result *resul
  * results. */
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind);
 
-/* tokenizer.json of Hugging Face's tokenizers, as the file of a SentencePiece model that has the same rule, added to
- * *model. eos: number of the token that ends a text; -1: that of "</s>". CHOIR_ERROR_UNSUPPORTED names the field that
- * SentencePiece has no counterpart of; CHOIR_ERROR_FORMAT, CHOIR_ERROR_MEMORY. */
-int ch_import_tokenizer(const json_t *root, const char *name, int64_t eos, ch_buffer *model);
+/* tokenizer.json of Hugging Face's tokenizers: byte-level BPE as it is, or a SentencePiece model that has the same
+ * rule. eos: number of the token that ends a text; -1: by its usual name. tokens: how many the model has, which may be
+ * more than byte-level BPE names. CHOIR_ERROR_UNSUPPORTED names the field that has no counterpart; CHOIR_ERROR_FORMAT,
+ * CHOIR_ERROR_MEMORY. */
+int ch_import_tokenizer(const char *bytes, size_t size, const char *name, int64_t eos, int64_t tokens,
+                        choir_tokenizer **tokenizer);
 
 /* The same from file to file. */
-int choir_tokenizer_import(const char *from, int64_t eos, const char *out);
+int choir_tokenizer_import(const char *from, int64_t eos, int64_t tokens, const char *out);
 
 #endif

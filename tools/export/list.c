@@ -13,7 +13,7 @@
 static double factor_of(const ch_export_plan *plan, const ch_export_row *r) {
   const choir_model_config *c = &plan->config.model;
   double head = c->head_scale != 0 ? c->head_scale : 1 / sqrt((double)c->d_model);
-  if (!strcmp(r->from, "embed.weight")) return c->embed_scale;
+  if (!strcmp(r->from, "embed.weight") || (c->tied && !strcmp(r->from, "head.weight"))) return c->embed_scale;
   if (!strcmp(r->from, "final_norm.weight")) return c->tied ? head / c->embed_scale : head;
   return 1;
 }
@@ -98,6 +98,8 @@ static int append_param(ch_export_plan *plan, const ch_param *p) {
     return ch_error(CHOIR_ERROR_FORMAT, "tensor '%s' is missing, or not F32 of the shape that config.json says",
                     p->name);
   if (r->role == CH_ROLE_BIAS && !ch_export_has_bias(plan->kind)) return CHOIR_OK; /* zeros, as was checked */
+  if (!strcmp(p->name, "embed.weight") && plan->config.model.tied && !plan->tied)
+    CH_TRY(append_row(plan, ch_export_find("head.weight"), -1, p->dims, p->shape, from));
   return append_row(plan, r, p->layer, p->dims, p->shape, from);
 }
 

@@ -40,6 +40,7 @@ typedef struct ch_export_plan {
   int moe_layers;
   int K, nulls;  /* experts that a token has; null experts */
   int normalize; /* gates of a token are divided by their sum */
+  int tied;      /* the head is the embedding there; what some stock programs do not know gets a head of its own */
   int shared;    /* shared experts of the exported model: one of zeros where choir's has none and it must */
   const choir_tensors *weights;
   ch_export_tensor *tensor;

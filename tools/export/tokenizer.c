@@ -1,13 +1,16 @@
-/* A SentencePiece model as tokenizer.json of Hugging Face's tokenizers, which gives the same tokens. */
+/* A tokenizer as tokenizer.json of Hugging Face's tokenizers: a SentencePiece model in that form, with the same tokens,
+ * byte-level BPE as it came. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "data/bpe_read.h"
 #include "data/encoder.h"
 #include "data/spm_spec.h"
 #include "export/plan.h"
+#include "file/file.h"
 #include "file/json.h"
 
 static json_t *piece_json(const choir_tokenizer *t, int id) {
@@ -110,21 +113,33 @@ static json_t *tokenizer_json(const choir_tokenizer *t, json_t *cut, json_t *mod
       "model", model);
 }
 
-int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
-  char path[PATH_MAX];
-  const char *unknown = NULL, *eos;
-  int unknown_id = 0;
+/* tokenizer.json of a SentencePiece model; *unknown is its piece of that kind. */
+static json_t *of_spm(const choir_tokenizer *t, const char **unknown) {
+  int id = 0;
   size_t size;
   for (int i = 0; i < t->vocab; i++)
-    if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) unknown = ch_spm_piece(t->spm, unknown_id = i, &size);
+    if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) *unknown = ch_spm_piece(t->spm, id = i, &size);
   int unigram = ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM;
-  json_t *model = unigram ? unigram_json(t, unknown_id) : bpe_json(t, unknown);
+  json_t *model = unigram ? unigram_json(t, id) : bpe_json(t, *unknown);
+  return tokenizer_json(t, unigram ? cut_names_json() : NULL, model);
+}
+
+static int save_plain(const choir_tokenizer *t, const char *path) {
+  ch_buffer plain = {0};
+  int code = ch_bpe_plain(t->bytes, t->size, &plain);
+  if (!code) code = ch_file_save(path, plain.data, plain.size);
+  free(plain.data);
+  return code;
+}
+
+int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
+  char path[PATH_MAX];
+  const char *unknown = NULL;
   snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-  CH_TRY(ch_json_save(tokenizer_json(t, unigram ? cut_names_json() : NULL, model), path));
-  eos = ch_spm_piece(t->spm, t->eos, &size);
+  CH_TRY(t->bpe ? save_plain(t, path) : ch_json_save(of_spm(t, &unknown), path));
   snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
   return ch_json_save(
-      json_pack("{s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token", eos,
-                "unk_token", unknown, "model_max_length", length, "clean_up_tokenization_spaces", 0),
+      json_pack("{s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token",
+                t->piece[t->eos], "unk_token", unknown, "model_max_length", length, "clean_up_tokenization_spaces", 0),
       path);
 }

@@ -1,9 +1,8 @@
-#include "plan/dense.h"
-
 #include <math.h>
 #include <string.h>
 
 #include "comm/collective.h"
+#include "plan/traffic.h"
 
 enum { WORD = sizeof(real) };
 

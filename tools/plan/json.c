@@ -23,18 +23,18 @@ static json_t *levels_json(const ch_cluster *cluster, const double *bytes) {
   return object;
 }
 
-json_t *ch_plan_about_json(const ch_plan *plan, const char *config) {
-  const ch_plan_about *a = ch_plan_common(plan);
-  const ch_cluster *c = a->cluster;
+json_t *ch_plan_about_json(const ch_plan *plan) {
+  const ch_cluster *c = &plan->cluster;
   json_t *levels = json_array();
   for (int i = 0; i < c->levels; i++) ch_json_add(levels, json_string(c->level[i].name));
   return json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:o, s:I, s:i, s:b, s:I, s:I, s:f, s:f, s:f, s:f, s:s, s:s}",
-                   "event", "plan", "basis", ch_plan_basis, "config", config, "cluster", c->name, "notes", c->notes,
-                   "ranks", a->ranks, "levels", levels, "tokens", (json_int_t)a->tokens, "shards", a->shards,
-                   "shards_set", a->shards_set, "parameters", (json_int_t)a->costs.parameters, "active_parameters",
-                   (json_int_t)a->costs.active_parameters, "train_flops_per_token", a->costs.train_flops_per_token,
-                   "peak_gflops", a->peak / 1e9, "memory", c->memory, "price_per_rank_hour", c->price, "currency",
-                   c->currency, "assumed", a->assumed);
+                   "event", "plan", "basis", ch_plan_basis, "config", plan->config.model.name, "cluster", c->name,
+                   "notes", c->notes, "ranks", plan->ranks, "levels", levels, "tokens", (json_int_t)plan->tokens,
+                   "shards", plan->config.train.shards, "shards_set", plan->shards_set, "parameters",
+                   (json_int_t)plan->costs.parameters, "active_parameters", (json_int_t)plan->costs.active_parameters,
+                   "train_flops_per_token", plan->costs.train_flops_per_token, "peak_gflops", plan->peak / 1e9,
+                   "memory", c->memory, "price_per_rank_hour", c->price, "currency", c->currency, "assumed",
+                   plan->assumed);
 }
 
 static json_t *part_json(const ch_cluster *cluster, const ch_plan_part *p) {
@@ -47,7 +47,7 @@ static json_t *part_json(const ch_cluster *cluster, const ch_plan_part *p) {
 }
 
 json_t *ch_plan_layout_json(const ch_plan *plan, const ch_plan_layout *l) {
-  const ch_cluster *cluster = ch_plan_common(plan)->cluster;
+  const ch_cluster *cluster = &plan->cluster;
   json_t *row = json_pack("{s:s, s:i, s:i, s:i, s:s, s:b, s:s}", "event", *l->refused ? "refused" : "layout",
                           "replicas", l->replicas, "experts", l->experts, "hidden", l->hidden, "dense",
                           l->dense_sharded ? "sharded" : "whole", "chosen", l->chosen, "mark", ch_plan_command(l));

@@ -5,20 +5,8 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "plan/cluster.h"
-#include "plan/plan.h"
-#include "plan/room.h"
-#include "plan/step.h"
+#include "plan/estimate.h"
 #include "train/step.h"
-
-struct ch_plan {
-  choir_config config; /* with train.shards for so many ranks */
-  ch_cluster cluster;
-  ch_plan_about about;
-  ch_params params;
-  ch_plan_layout *layout;
-  int count, room;
-};
 
 /* ---- one layout ---- */
 
@@ -45,25 +33,13 @@ static void refuse_memory(const ch_plan *plan, ch_plan_layout *out) {
             plan->cluster.memory / gib, largest);
 }
 
-static ch_plan_layout *next_layout(ch_plan *plan) {
-  if (plan->count == plan->room) {
-    int room = plan->room ? 2 * plan->room : 64;
-    ch_plan_layout *more = reallocarray(plan->layout, (size_t)room, sizeof *more);
-    if (!more) return NULL;
-    plan->layout = more;
-    plan->room = room;
-  }
-  plan->layout[plan->count] = (ch_plan_layout){0};
-  return &plan->layout[plan->count++];
-}
-
 static int add(ch_plan *plan, const ch_layout *l) {
-  ch_plan_layout *out = next_layout(plan);
-  if (!out) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
-  out->replicas = l->replicas;
-  out->experts = l->experts;
-  out->hidden = l->hidden;
-  out->dense_sharded = l->dense_sharded;
+  ch_plan_layout *more = reallocarray(plan->layout, (size_t)plan->count + 1, sizeof *more), *out;
+  if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
+  plan->layout = more;
+  out = &plan->layout[plan->count++];
+  *out = (ch_plan_layout){
+      .replicas = l->replicas, .experts = l->experts, .hidden = l->hidden, .dense_sharded = l->dense_sharded};
   if (ch_layout_refused(&plan->config, l, out->refused, sizeof out->refused)) return CHOIR_OK;
   CH_TRY(ch_room_of(&plan->config, l, out));
   if ((double)out->bytes > plan->cluster.memory) refuse_memory(plan, out);
@@ -74,7 +50,7 @@ static int add(ch_plan *plan, const ch_layout *l) {
 /* In the order in which training would have them, so that it takes the first that can be. Dense matrices stay whole on
  * every rank where there is room for them. */
 static int add_all(ch_plan *plan) {
-  ch_layout l = {.ranks = plan->about.ranks};
+  ch_layout l = {.ranks = plan->ranks};
   int chosen = -1, has_room = 1;
   while (ch_layout_next(&l)) {
     if (l.dense_sharded && has_room) continue;
@@ -104,24 +80,12 @@ static int by_time(const void *a, const void *b) {
 static void name_assumed(ch_plan *plan) {
   static const char *const parts[CH_FLOPS_PARTS] = {"attention", "dense layers", "routing", "experts", "head"};
   const ch_cluster *c = &plan->cluster;
-  char *text = plan->about.assumed;
-  size_t used = 0, size = sizeof plan->about.assumed;
+  char *text = plan->assumed;
+  size_t used = 0, size = sizeof plan->assumed;
   for (int p = 0; p < CH_FLOPS_PARTS && used < size; p++)
     if (c->assumed >> p & 1)
       used += (size_t)ch_format(text + used, size - used, "%s%s at %.2g", used ? ", " : "share of the peak: ", parts[p],
                                 c->share[p]);
-}
-
-static int describe(ch_plan *plan) {
-  ch_plan_about *a = &plan->about;
-  const ch_cluster *c = &plan->cluster;
-  CH_TRY(choir_config_cost(&plan->config, &a->costs));
-  a->cluster = c;
-  a->tokens = ch_step_tokens(&plan->config.train);
-  a->shards = plan->config.train.shards;
-  a->peak = ch_peak_of(&plan->config, c);
-  name_assumed(plan);
-  return CHOIR_OK;
 }
 
 /* Refuses what no layout could be made of. */
@@ -129,14 +93,14 @@ static int check(ch_plan *plan, int ranks) {
   choir_train_config *t = &plan->config.train;
   if (ranks > plan->cluster.ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT, "%d ranks: the cluster has %d", ranks, plan->cluster.ranks);
-  plan->about.ranks = ranks = ranks ? ranks : plan->cluster.ranks;
+  plan->ranks = ranks = ranks ? ranks : plan->cluster.ranks;
   if (t->batch_sequences % ranks)
     return ch_error(CHOIR_ERROR_ARGUMENT,
                     "train.batch_sequences is %d, which %d ranks cannot share evenly; set it to a multiple of %d",
                     t->batch_sequences, ranks, ranks);
   if (t->shards % ranks) {
     t->shards = ranks;
-    plan->about.shards_set = 1;
+    plan->shards_set = 1;
   }
   if (ch_peak_of(&plan->config, &plan->cluster) <= 0)
     return ch_error(CHOIR_ERROR_ARGUMENT,
@@ -152,7 +116,10 @@ static int make(ch_plan *plan, const choir_config *config, const ch_plan_options
   if (!plan->config.model.vocab_size)
     return ch_error(CHOIR_ERROR_ARGUMENT, "model.vocab_size is 0: set it, a plan has no data to take it from");
   CH_TRY(ch_params_build(&plan->config.model, &plan->params));
-  CH_TRY(describe(plan));
+  CH_TRY(choir_config_cost(&plan->config, &plan->costs));
+  plan->tokens = ch_step_tokens(&plan->config.train);
+  plan->peak = ch_peak_of(&plan->config, &plan->cluster);
+  name_assumed(plan);
   CH_TRY(add_all(plan));
   qsort(plan->layout, (size_t)plan->count, sizeof *plan->layout, by_time);
   return CHOIR_OK;
@@ -174,10 +141,4 @@ void ch_plan_free(ch_plan *plan) {
   ch_params_free(&plan->params);
   free(plan->layout);
   free(plan);
-}
-
-const ch_plan_about *ch_plan_common(const ch_plan *plan) { return &plan->about; }
-
-const ch_plan_layout *ch_plan_layout_at(const ch_plan *plan, int index) {
-  return index >= 0 && index < plan->count ? &plan->layout[index] : NULL;
 }

@@ -1,8 +1,8 @@
 /* Every exchange is spread evenly over a group of ranks, so what a level has to carry follows from how many of the
  * group stand below one of its units. docs/planning.md has the formulas. */
-#include "plan/network.h"
-
 #include <math.h>
+
+#include "plan/traffic.h"
 
 /* Members of a group that stand in one unit of `ranks` ranks, the first being a member. */
 static int members(const ch_flow *f, int ranks) {

@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include "model/param.h"
 #include "plan/cluster.h"
 
 enum { CH_PLAN_PURPOSES = 12, CH_PLAN_PARTS = 16 };
@@ -53,37 +54,34 @@ typedef struct ch_plan_layout {
   char bound[128];                 /* the longest part, in words: "expert rows on level ethernet" */
 } ch_plan_layout;
 
-/* All layouts have these in common. */
-typedef struct ch_plan_about {
-  const ch_cluster *cluster; /* as its file describes it */
-  int ranks;                 /* that train */
-  int64_t tokens;            /* of a step */
-  int shards;                /* train.shards that it is planned with */
-  int shards_set;            /* ... because the config's does not go with so many ranks */
+/* Every layout of a config on a cluster, and what they have in common. */
+typedef struct ch_plan {
+  choir_config config; /* with train.shards for so many ranks: */
+  int shards_set;      /* the config's does not go with them */
+  ch_cluster cluster;  /* as its file describes it */
+  ch_params params;
+  int ranks;      /* that train */
+  int64_t tokens; /* of a step */
   choir_config_costs costs;
   double peak;                /* FLOP/s of one rank, in the config's compute type */
   char assumed[CH_PLAN_TEXT]; /* what neither file says; empty: nothing */
-} ch_plan_about;
+  ch_plan_layout *layout;     /* [count] those that can be, the fastest first, then those refused */
+  int count;
+} ch_plan;
 
 /* Plans every layout of a config. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT: the cluster's file; CHOIR_ERROR_ARGUMENT: a
  * config that no layout goes with, more ranks than there are, bf16 where a rank has none. */
-typedef struct ch_plan ch_plan;
 int ch_plan_create(const choir_config *config, const ch_plan_options *options, ch_plan **plan);
 void ch_plan_free(ch_plan *plan);
-
-const ch_plan_about *ch_plan_common(const ch_plan *plan);
-
-/* By number from 0: those that can be, the fastest first, then those refused; NULL behind the last. */
-const ch_plan_layout *ch_plan_layout_at(const ch_plan *plan, int index);
 
 /* For people and programs: where the figures come from; the command that trains with a layout; what all layouts have in
  * common, and one of them, as docs/planning.md has it. NULL: no memory. */
 extern const char ch_plan_basis[];
 const char *ch_plan_command(const ch_plan_layout *layout);
-json_t *ch_plan_about_json(const ch_plan *plan, const char *config);
+json_t *ch_plan_about_json(const ch_plan *plan);
 json_t *ch_plan_layout_json(const ch_plan *plan, const ch_plan_layout *layout);
 
 /* Writes one HTML file about it, which needs no network. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
-int ch_plan_page(const ch_plan *plan, const char *config, const char *output);
+int ch_plan_page(const ch_plan *plan, const char *output);
 
 #endif

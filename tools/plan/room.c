@@ -1,10 +1,18 @@
-#include "plan/room.h"
-
+/* Memory of a rank by purpose: the engine's own plan, cut. */
 #include "api/ranks.h"
 #include "base/error.h"
+#include "plan/estimate.h"
 #include "train/step.h"
 
 /* ---- what the engine plans ---- */
+
+/* The engine's own plan for a config on so many ranks, by the dry run that choir train begins with. */
+typedef struct {
+  choir_memory memory;
+  int64_t expert_weights, expert_gradients, expert_state; /* bytes of these that belong to experts */
+  int64_t local, owned; /* slots of an MoE layer that there is room for: of the rank's tokens, of its experts;
+                           0 in one process */
+} engine_plan;
 
 /* Elements of experts, or of everything else, in a layer. */
 static int64_t in_layer(const ch_params *params, int layer, int expert) {
@@ -25,7 +33,7 @@ static int64_t gradients_of_experts(const choir_model *model) {
   return (model->share_gradients ? of_largest : all) * (int64_t)sizeof(real);
 }
 
-static void read_off(const ch_trainer *t, ch_engine_plan *p) {
+static void read_off(const ch_trainer *t, engine_plan *p) {
   const choir_model *model = t->model;
   const ch_params *params = &model->net.params;
   ch_trainer_memory(t, &p->memory);
@@ -52,7 +60,8 @@ static void wait_for_nothing(const ch_comm *comm, ch_transfer *t, ch_transfer_st
   (void)comm, (void)t, (void)until;
 }
 
-int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *layout, ch_engine_plan *plan) {
+/* The plan of one rank of a layout: the last has the most experts, the first the fewest. */
+static int plan_of(const choir_config *config, int rank, const ch_layout *layout, engine_plan *plan) {
   int ranks = layout->ranks;
   choir_run_options options = CHOIR_RUN_OPTIONS_INIT;
   choir_model *model;
@@ -71,7 +80,7 @@ int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *lay
                           .wait = wait_for_nothing};
   const choir_ranks shared = {
       .comm = &others, .replicas = layout->replicas, .hidden = layout->hidden, .dense_sharded = layout->dense_sharded};
-  *plan = (ch_engine_plan){.local = 0};
+  *plan = (engine_plan){.local = 0};
   options.emulate_bf16 = 1; /* the cluster is another machine */
   if (ranks > 1) options.ranks = &shared;
   CH_TRY(ch_model_prepare(config, &options, &model));
@@ -83,67 +92,44 @@ int ch_engine_plan_of(const choir_config *config, int rank, const ch_layout *lay
 
 /* ---- by purpose ---- */
 
-typedef enum {
-  DENSE_WEIGHTS,
-  EXPERT_WEIGHTS,
-  DENSE_GRADIENTS,
-  EXPERT_GRADIENTS,
-  DENSE_STATE,
-  EXPERT_STATE,
-  ACTIVATIONS,
-  EXCHANGE,
-  SCRATCH,
-  PROCESS,
-  PURPOSES
-} purpose;
-
-static const char *const purpose_names[PURPOSES] = {
-    "dense weights", "expert weights", "dense gradients",  "expert gradients", "dense state",
-    "expert state",  "activations",    "exchange buffers", "scratch",          "process"};
-
 /* Rows under way: of the rank's experts, all of them; of its tokens what comes back from every hidden shard, but from
  * the first where rows are not rounded: those stand where activations do. */
-static int64_t staging(const choir_config *config, const ch_layout *l, const ch_engine_plan *p) {
+static int64_t staging(const choir_config *config, const ch_layout *l, const engine_plan *p) {
   int64_t bytes = ch_flow_element_bytes(config), places = l->hidden - (bytes == (int64_t)sizeof(real));
   return (p->owned + places * p->local) * bytes * config->model.d_model;
 }
 
-/* The engine's own plan, cut by purpose. */
-static void cut(const choir_config *config, const ch_layout *l, const ch_engine_plan *p, int64_t bytes[PURPOSES]) {
-  int64_t staged = staging(config, l, p);
-  if (staged > p->memory.scratch) staged = p->memory.scratch;
-  bytes[EXPERT_WEIGHTS] = p->expert_weights;
-  bytes[DENSE_WEIGHTS] = p->memory.weights - p->expert_weights;
-  bytes[EXPERT_GRADIENTS] = p->expert_gradients;
-  bytes[DENSE_GRADIENTS] = p->memory.gradients - p->expert_gradients;
-  bytes[EXPERT_STATE] = p->expert_state;
-  bytes[DENSE_STATE] = p->memory.optimizer - p->expert_state;
-  bytes[ACTIVATIONS] = p->memory.activations;
-  bytes[EXCHANGE] = staged;
-  bytes[SCRATCH] = p->memory.scratch - staged;
-  bytes[PROCESS] = p->memory.process;
-}
-
 /* The rank that has most: the last has most experts, the first most of dense matrices that are dealt out. */
-static int fullest(const choir_config *config, const ch_layout *layout, ch_engine_plan *plan) {
-  ch_engine_plan first;
-  CH_TRY(ch_engine_plan_of(config, layout->ranks - 1, layout, plan));
+static int fullest(const choir_config *config, const ch_layout *layout, engine_plan *plan) {
+  engine_plan first;
+  CH_TRY(plan_of(config, layout->ranks - 1, layout, plan));
   if (!layout->dense_sharded) return CHOIR_OK;
-  CH_TRY(ch_engine_plan_of(config, 0, layout, &first));
+  CH_TRY(plan_of(config, 0, layout, &first));
   if (first.memory.total > plan->memory.total) *plan = first;
   return CHOIR_OK;
 }
 
 int ch_room_of(const choir_config *config, const ch_layout *layout, ch_plan_layout *out) {
-  int64_t bytes[PURPOSES];
-  ch_engine_plan engine;
-  CH_TRY(fullest(config, layout, &engine));
-  cut(config, layout, &engine, bytes);
-  out->purposes = PURPOSES;
+  engine_plan p;
+  CH_TRY(fullest(config, layout, &p));
+  const choir_memory *m = &p.memory;
+  int64_t staged = staging(config, layout, &p);
+  if (staged > m->scratch) staged = m->scratch;
+  const ch_plan_purpose purposes[] = {{"dense weights", m->weights - p.expert_weights},
+                                      {"expert weights", p.expert_weights},
+                                      {"dense gradients", m->gradients - p.expert_gradients},
+                                      {"expert gradients", p.expert_gradients},
+                                      {"dense state", m->optimizer - p.expert_state},
+                                      {"expert state", p.expert_state},
+                                      {"activations", m->activations},
+                                      {"exchange buffers", staged},
+                                      {"scratch", m->scratch - staged},
+                                      {"process", m->process}};
+  out->purposes = sizeof purposes / sizeof *purposes;
   out->bytes = 0;
-  for (int i = 0; i < PURPOSES; i++) {
-    out->memory[i] = (ch_plan_purpose){purpose_names[i], bytes[i]};
-    out->bytes += bytes[i];
+  for (int i = 0; i < out->purposes; i++) {
+    out->memory[i] = purposes[i];
+    out->bytes += purposes[i].bytes;
   }
   return CHOIR_OK;
 }

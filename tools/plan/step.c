@@ -1,11 +1,10 @@
-#include "plan/step.h"
+#include "train/step.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/dense.h"
-#include "train/step.h"
+#include "plan/estimate.h"
 
 /* The update is computed, too; behind it stand the flows. */
 enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };
@@ -67,7 +66,7 @@ static void compute(const job *j, int p, ch_plan_part *part) {
   double bytes = PRODUCT_PASSES * sizeof(real) * j->weights[p] * passes;
   if (p == CH_FLOPS_ROUTER)
     bytes += SELECT_PASSES * sizeof(real) * passes *
-             (double)(ch_flow_moe_layers(j->config) * ch_flow_selected(j->config, l));
+             (double)(ch_config_moe_layers(&j->config->model) * ch_flow_selected(j->config, l));
   take(part, PRODUCTS * j->flops[p] * j->tokens * uneven / (peak * c->share[p]), bytes / c->memory_bandwidth);
 }
 
@@ -132,7 +131,7 @@ static double beside_attention(const job *j, int times, const ch_flow *step, dou
 /* An exchange of rows is cut into groups of experts, of which the first one's way there and the last one's back are
  * waited for; what visits sets out behind the first, so that links carry it and the other ways beside the products. */
 static double beside_ffn(const job *j, int layer, int times, const ch_flow *step) {
-  int moe = ch_flow_moe_layers(j->config);
+  int moe = ch_config_moe_layers(&j->config->model);
   double visit = visit_seconds(j, step);
   if (!ch_config_is_moe(&j->config->model, layer))
     return fmin(visit, j->part[CH_FLOPS_DENSE].seconds * times / PRODUCTS / (j->config->model.layers - moe));

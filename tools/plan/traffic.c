@@ -3,9 +3,8 @@
 #include <string.h>
 
 #include "comm/collective.h"
-#include "moe/at_owners.h"
-#include "moe/slots.h"
-#include "plan/dense.h"
+#include "moe/dispatch.h"
+#include "moe/route.h"
 
 static const char *const names[] = {
     "scores",    "what experts took", "expert rows",    "hidden shards",    "gradients of gates",
@@ -25,8 +24,6 @@ typedef struct {
   int64_t to_rest; /* ranks but one: what each sends to all is sent so often */
 } job;
 
-int ch_flow_moe_layers(const choir_config *config) { return ch_config_moe_layers(&config->model); }
-
 static int64_t tokens(const choir_config *config) {
   return (int64_t)config->train.batch_sequences * config->train.sequence_length;
 }
@@ -45,7 +42,7 @@ int ch_flow_element_bytes(const choir_config *config) {
 }
 
 int64_t ch_flow_slot_bytes(const choir_config *config) {
-  return (int64_t)TRIPS * config->model.d_model * ch_flow_element_bytes(config) * ch_flow_moe_layers(config) *
+  return (int64_t)TRIPS * config->model.d_model * ch_flow_element_bytes(config) * ch_config_moe_layers(&config->model) *
          config->train.accumulate;
 }
 
@@ -75,7 +72,7 @@ static void replicas_sum(const job *j, ch_flow *f) {
   f->size = l->replicas;
   f->stride = l->experts * l->hidden;
   if (l->replicas == 1) return;
-  int64_t slice = (int64_t)CH_SUM_SLICE * l->replicas, layers = ch_flow_moe_layers(j->config);
+  int64_t slice = (int64_t)CH_SUM_SLICE * l->replicas, layers = ch_config_moe_layers(&j->config->model);
   for (int i = 0; i < j->params->count; i++) {
     const ch_param *p = &j->params->p[i];
     if (!p->expert) continue;
@@ -194,7 +191,7 @@ ch_flow ch_flow_of(const choir_config *config, const ch_params *params, const ch
   j.e = m->experts;
   j.d = m->d_model;
   j.passes = config->train.accumulate;
-  j.layers = j.passes * ch_flow_moe_layers(config);
+  j.layers = j.passes * ch_config_moe_layers(&config->model);
   j.to_rest = layout->ranks - 1;
   if (layout->ranks > 1) count(&j, kind, &f);
   if (f.size == 1 || f.bytes == 0) f.bytes = 0, f.exchanges = f.messages = 0;

@@ -1,11 +1,25 @@
-/* Counts from the config what ranks send each other in a training step, by the formulas of docs/planning.md. One
- * process sends nothing. tests/test_ranks.c compares with bytes that the engine has counted. */
+/* What ranks send each other in a training step, counted from the config by the formulas of docs/planning.md, and how
+ * long links take for it. One process sends nothing. tests/test_ranks.c compares with bytes that the engine has
+ * counted.
+ */
 #ifndef CH_PLAN_TRAFFIC_H
 #define CH_PLAN_TRAFFIC_H
 
+#include "comm/comm.h"
 #include "model/param.h"
-#include "plan/dense.h"
+#include "plan/cluster.h"
 #include "train/layout.h"
+
+/* One kind of traffic of a step, as it is counted and as it is timed. */
+typedef struct ch_flow {
+  const char *name;  /* for people */
+  double bytes;      /* that all ranks together send in a step; of rows in the mean over the tokens that may be taken */
+  double busiest;    /* the same if all sent, or got, as much as the rank that does most in each exchange: time goes by
+                        it; 0: they do */
+  int64_t exchanges; /* of one rank in a step, one after the other; what goes at once is one */
+  int64_t messages;  /* of one rank in a step, to each other one */
+  int size, stride;  /* ranks that exchange with each other: every `stride`-th, `size` of them */
+} ch_flow;
 
 typedef enum {
   CH_FLOW_SCORES,    /* S or logits of all tokens, to all ranks: every one selects; or to the experts' owners */
@@ -36,7 +50,43 @@ int ch_flow_groups(const choir_config *config, const ch_layout *layout);
 /* Scores that one rank selects from in a micro-batch and MoE layer. */
 int64_t ch_flow_selected(const choir_config *config, const ch_layout *layout);
 
-/* Layers that are MoE. */
-int ch_flow_moe_layers(const choir_config *config);
+/* ---- dense.c: gradients of dense weights, and matrices that live on one rank each ---- */
+
+/* Gradients of what every rank has; of matrices that are dealt out to their owners alone. */
+void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f);
+
+/* Matrices that are dealt out, to the other ranks of the replica. */
+void ch_flow_visits(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f);
+
+/* Who has them. Layer after layer, from the first on. */
+typedef struct ch_dealing {
+  const choir_config *config;
+  const ch_params *params;
+  const ch_layout *layout;
+  int64_t has[CH_RANKS]; /* elements so far, of each rank of a replica */
+} ch_dealing;
+
+typedef struct ch_owned {
+  double all, most, least; /* elements: of all ranks, and of those that have most and least of the layer */
+  int matrices;            /* 0: all of it is 0, as it is where layers end */
+} ch_owned;
+ch_owned ch_deal_layer(ch_dealing *d, int layer);
+
+/* The two steps of the visit of such a layer, in a step of training once for each micro-batch: from their owners, and
+ * from all. */
+enum { CH_VISIT_STEPS = 2 };
+void ch_flow_visit(const ch_dealing *d, const ch_owned *layer, ch_flow steps[CH_VISIT_STEPS]);
+
+/* ---- network.c: time on the links of a cluster ---- */
+
+typedef struct ch_passage {
+  double seconds;          /* of a step, for the rank that waits longest */
+  double bytes[CH_LEVELS]; /* of a step and all ranks, that turn round at each level: together those of the flow */
+  int level;               /* whose links take longest */
+} ch_passage;
+
+/* A flow among the first `ranks` ranks of a cluster, every exchange spread evenly over the others of its group, each
+ * with a link's bandwidth to itself but for the flow's own bytes. */
+ch_passage ch_passage_of(const ch_cluster *cluster, int ranks, const ch_flow *flow);
 
 #endif

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable, NamedTuple, Optional
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,16 +12,33 @@ from .compat import autocast_dtype
 from .request import Routing
 
 
-def by_experts(rows: Tensor, w1: Tensor, w2: Tensor, routing: Routing) -> Tensor:
-    """rows [n,d] to [n,d]: sum over a token's experts of gate * GELU(row w1[i]) w2[i]^T, in the products' type."""
+ACTIVATIONS = {"gelu": F.gelu, "geglu": F.gelu, "swiglu": F.silu}
+GATED = ("geglu", "swiglu")  # what they make is multiplied by a second product
+
+
+class Experts(NamedTuple):
+    """Weights [e,d,h]; without w3 an expert is act(row w1) w2^T, with it (act(row w1) * (row w3)) w2^T."""
+
+    w1: Tensor
+    w2: Tensor
+    w3: Optional[Tensor]
+    activation: str
+
+    def hidden(self, product: Callable[[Tensor], Tensor]) -> Tensor:
+        y = ACTIVATIONS[self.activation](product(self.w1))
+        return y if self.w3 is None else y * product(self.w3)
+
+
+def by_experts(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
+    """rows [n,d] to [n,d]: sum over a token's experts of gate * expert(row), in the products' type."""
     n, e = routing.taken.shape
     if routing.slots is None and _ragged(rows):
-        return _grouped(rows, w1, w2, routing)
+        return _grouped(rows, experts, routing)
     slots = _first(routing.taken.t(), n) if routing.slots is None else routing.slots
     token = slots.clamp(max=n - 1)
     gate = torch.where(slots < n, routing.gates.t().gather(1, token), 0.0)
-    inner = F.gelu(torch.bmm(rows[token.reshape(-1)].view(e, -1, rows.shape[1]), w1))
-    y = torch.bmm(inner, w2.transpose(1, 2))
+    taken = rows[token.reshape(-1)].view(e, -1, rows.shape[1])
+    y = torch.bmm(experts.hidden(lambda w: torch.bmm(taken, w)), experts.w2.transpose(1, 2))
     return _combined(y.flatten(0, 1), gate.reshape(-1), token.reshape(-1), n)
 
 
@@ -35,7 +54,7 @@ def _ragged(rows: Tensor) -> bool:
     return hasattr(F, "grouped_mm") and kind in (torch.bfloat16, torch.float16, torch.float32)
 
 
-def _grouped(rows: Tensor, w1: Tensor, w2: Tensor, routing: Routing) -> Tensor:
+def _grouped(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
     n, e = routing.taken.shape
     pairs = _first(routing.taken.t().reshape(1, -1), n * routing.per_token)[0]
@@ -43,10 +62,13 @@ def _grouped(rows: Tensor, w1: Tensor, w2: Tensor, routing: Routing) -> Tensor:
     expert, token = torch.where(used, pairs // n, 0), torch.where(used, pairs % n, 0)
     ends = routing.taken.sum(0).cumsum(0).to(torch.int32)
     kind = autocast_dtype(rows.device.type) or rows.dtype
-    rows, w1, w2 = (t.to(kind) for t in (rows, w1, w2))  # autocast knows no such product
-    inner = torch.where(used[:, None], rows[token], 0.0)
-    inner = torch.where(used[:, None], F.gelu(F.grouped_mm(inner, w1, offs=ends)), 0.0)
-    y = torch.where(used[:, None], F.grouped_mm(inner, w2.transpose(1, 2), offs=ends), 0.0)
+
+    def product(a, w):  # autocast knows none of this kind
+        return F.grouped_mm(a, w.to(kind), offs=ends)
+
+    taken = torch.where(used[:, None], rows[token].to(kind), 0.0)
+    inner = torch.where(used[:, None], experts.hidden(lambda w: product(taken, w)), 0.0)
+    y = torch.where(used[:, None], product(inner, experts.w2.transpose(1, 2)), 0.0)
     return _combined(y, torch.where(used, routing.gates[token, expert], 0.0), token, n)
 
 

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from .._native import ArgumentError, UnsupportedError
 from . import compat, kmeans, request, routers
-from .experts import by_experts
+from .experts import ACTIVATIONS, GATED, Experts, by_experts
 
 
 class MoE(nn.Module):
     """x [..., d] to [..., d], without residual: S = softmax(x Wg), or with score="sigmoid" their sigmoids; the router
     chooses; out[t] is the sum over its experts of gate * GELU(x[t] w1[i]) w2[i]^T (docs/layer.md). Any of choir's
     routers, with its options: MoE(64, 128, 8, router="capped_expert_choice", cap=3). Weights: router [d,e], w1 and w2 [e,d,h].
+    activation: "gelu", or "geglu" or "swiglu", for which an expert is (act(x w1) * (x w3)) w2^T with a third weight w3 [e,d,h].
 
     Scores are float32 at least, under autocast and in bf16 modules too. After a forward, `aux_loss` (weighted by
     aux_loss_weight where the router has one) is to be added to the loss, and `routing` says what was chosen.
@@ -39,6 +40,7 @@ class MoE(nn.Module):
         causal: bool = False,
         group: Any = None,
         layer: int = 0,
+        activation: str = "gelu",
         device=None,
         dtype=None,
         **options: Any,
@@ -50,9 +52,12 @@ class MoE(nn.Module):
             raise UnsupportedError(
                 "group: only router 'expert_choice' with pool 'batch' has pools across processes"
             )
-        at = {"device": device, "dtype": dtype}
+        if activation not in ACTIVATIONS:
+            raise ArgumentError(f"activation is {activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
+        self.activation, at = activation, {"device": device, "dtype": dtype}
         weight = torch.empty(d_model, experts, **at)
         self.w1, self.w2 = (nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)) for _ in range(2))
+        self.w3 = nn.Parameter(torch.empty(experts, d_model, d_hidden, **at)) if activation in GATED else None
         if router == "kmeans":
             self.register_buffer("router", weight)  # centroids, which no gradient trains
         else:
@@ -67,8 +72,9 @@ class MoE(nn.Module):
     def reset_parameters(self) -> None:
         """Normal, of variance 1 / fan_in."""
         d, h = self.w1.shape[1:]
-        for weight, fan_in in ((self.router, d), (self.w1, d), (self.w2, h)):
-            nn.init.normal_(weight, std=fan_in**-0.5)
+        for weight, fan_in in ((self.router, d), (self.w1, d), (self.w2, h), (self.w3, d)):
+            if weight is not None:
+                nn.init.normal_(weight, std=fan_in**-0.5)
 
     def forward(self, x: Tensor, tokens: Optional[Tensor] = None, valid: Optional[Tensor] = None) -> Tensor:
         """x [...,d]. tokens [...]: ids, which `hash` and `random` need. valid [...] bool: False is padding, which takes
@@ -77,14 +83,15 @@ class MoE(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         request.check_rows(rows, tokens, valid)
         if rows.shape[0] == 0:
-            return x + 0 * (self.router.sum() + self.w1.sum() + self.w2.sum()).to(x.dtype)
+            return x + 0 * sum(weight.sum() for weight in self.parameters()).to(x.dtype)
         if valid is not None:  # padding may hold anything, NaN too
             rows = torch.where(valid.reshape(-1, 1) != 0, rows, 0.0)
         routing = self._route(rows, tokens, valid, x.shape[1] if x.dim() > 2 else 0)
         if not compat.exporting():
             self.routing = routing._replace(gates=routing.gates.detach())
             self.aux_loss = routing.aux_loss * self.options.aux_loss_weight
-        return by_experts(rows, self.w1, self.w2, routing).reshape(x.shape)
+        experts = Experts(self.w1, self.w2, self.w3, self.activation)
+        return by_experts(rows, experts, routing).reshape(x.shape)
 
     def _check(self, x: Tensor) -> None:
         request.check_floating(x, "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Optional
 
@@ -10,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .._native import UnsupportedError
 from ..config import Config
 from ..model import Model
 from ..tokenizer import Tokenizer
+from .experts import ACTIVATIONS, GATED
 from .layer import MoE
 
 
@@ -24,6 +25,18 @@ class _Norm(nn.Module):
 
     def forward(self, x):
         return x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt() * self.weight
+
+
+class _HeadNorm(_Norm):
+    """Of heads [B,H,T,dh], each by itself or all `together`; a weight for each column of what has one mean."""
+
+    def __init__(self, together, d_head, eps):
+        super().__init__(together * d_head, eps)
+
+    def forward(self, x):
+        B, H, T, d = x.shape
+        rows = x.transpose(1, 2).reshape(B, T, -1, len(self.weight))
+        return super().forward(rows).reshape(B, T, H, d).transpose(1, 2)
 
 
 class _Rope(nn.Module):
@@ -51,7 +64,10 @@ class _Attention(nn.Module):
             nn.Linear(m.d_model, heads * d_head, bias=False) for heads in (m.heads, self.kv_heads, self.kv_heads)
         )
         self.o = nn.Linear(m.heads * d_head, m.d_model, bias=False)
-        self.q_norm, self.k_norm = (_Norm(d_head, m.norm_eps) if m.qk_norm else nn.Identity() for _ in range(2))
+        self.q_norm, self.k_norm = (
+            _HeadNorm(heads if m.qk_norm_whole else 1, d_head, m.norm_eps) if m.qk_norm else nn.Identity()
+            for heads in (m.heads, self.kv_heads)
+        )
         if m.position == "rope":
             self.rel_bias, self.rope = None, _Rope(int(m.rope_fraction * d_head), m.rope_theta)
         else:
@@ -88,30 +104,21 @@ class _Attention(nn.Module):
         return self.o((p @ v).transpose(1, 2).reshape(B, T, -1))
 
 
-def _refuse_other_blocks(m):
-    """What this copy of the model does not have."""
-    for field, has in (
-        ("qk_norm_whole", False),
-        ("activation", "geglu"),
-        ("expert_activation", "gelu"),
-        ("shared_experts", 0),
-        ("dense_layers", 0),
-    ):
-        if getattr(m, field) != has:
-            raise UnsupportedError(
-                f"model.{field} is {getattr(m, field)!r}: choir.torch has {has!r} only; train with choir itself"
-            )
+class _Dense(nn.Module):
+    """down(act(gate(x)) * up(x)), or down(act(up(x))) where the activation has no gate."""
 
-
-class _GEGLU(nn.Module):
-    def __init__(self, d, h):
+    def __init__(self, d, h, activation):
         super().__init__()
-        self.gate, self.up, self.down = (nn.Linear(a, b, bias=False) for a, b in ((d, h), (d, h), (h, d)))
-        for layer in (self.gate, self.up, self.down):
+        self.activation = ACTIVATIONS[activation]
+        self.gate = nn.Linear(d, h, bias=False) if activation in GATED else None
+        self.up, self.down = nn.Linear(d, h, bias=False), nn.Linear(h, d, bias=False)
+        for layer in self.children():
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
 
     def forward(self, x):
-        return self.down(F.gelu(self.gate(x)) * self.up(x))
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class _Block(nn.Module):
@@ -119,16 +126,21 @@ class _Block(nn.Module):
         super().__init__()
         self.attn_norm, self.attn = _Norm(m.d_model, m.norm_eps), _Attention(m)
         self.ffn_norm = _Norm(m.d_model, m.norm_eps)
-        self.moe = self.ffn = None
-        if m.moe_every and (layer + 1) % m.moe_every == 0:
-            self.moe = MoE(m.d_model, m.d_expert or m.d_hidden, m.experts, layer=layer, **m.router)
-        else:
-            self.ffn = _GEGLU(m.d_model, m.d_hidden)
+        self.moe = self.ffn = None  # with an MoE layer, ffn is its shared experts
+        behind, h = layer + 1 - m.dense_layers, m.d_expert or m.d_hidden
+        if not (m.moe_every and behind > 0 and behind % m.moe_every == 0):
+            self.ffn = _Dense(m.d_model, m.d_hidden, m.activation)
+            return
+        self.moe = MoE(m.d_model, h, m.experts, layer=layer, activation=m.expert_activation, **m.router)
+        if m.shared_experts:
+            self.ffn = _Dense(m.d_model, m.shared_experts * h, m.expert_activation)
 
     def forward(self, x, tokens):
         x = x + self.attn(self.attn_norm(x))
         y = self.ffn_norm(x)
-        return x + (self.moe(y, tokens) if self.moe else self.ffn(y))
+        for part in (self.ffn, self.moe and partial(self.moe, tokens=tokens)):
+            x = x + part(y) if part is not None else x
+        return x
 
 
 class Transformer(nn.Module):
@@ -139,7 +151,6 @@ class Transformer(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.config, m = config, SimpleNamespace(**config.as_dict()["model"])
-        _refuse_other_blocks(m)
         plain = Config(**{"router.name": m.router.pop("name")})
         options = {k: v for k, v in m.router.items() if v != plain["model.router." + k]}
         m.router = {"router": plain["model.router.name"], **options}
@@ -186,12 +197,14 @@ class Transformer(nn.Module):
                         at + "moe.router.weight": block.moe.router,
                         at + "moe.experts.w1": block.moe.w1,
                         at + "moe.experts.w2": block.moe.w2,
+                        at + "moe.experts.w3": block.moe.w3,
                         at + "moe.thresholds": block.moe.thresholds,
                     }
                 )
-            else:
-                named.update({f"{at}ffn.{p}.weight": getattr(block.ffn, p).weight for p in ("gate", "up", "down")})
-        return named
+            if block.ffn is not None:
+                inside = "moe.shared" if block.moe is not None else "ffn"
+                named.update({f"{at}{inside}.{p}.weight": layer.weight for p, layer in block.ffn.named_children()})
+        return {name: weight for name, weight in named.items() if weight is not None}
 
     def export(self, path, tokenizer: Optional[Tokenizer] = None) -> None:
         """Writes a checkpoint that `choir eval`, `generate` and Model.load read."""

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "moe/assign/solver.h"
-
 int ch_assign_k(int k, int valid, int e, int cap) {
   int64_t most = (int64_t)cap * valid / e;
   if (k > valid) k = valid;

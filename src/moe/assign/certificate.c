@@ -2,7 +2,7 @@
  * an assignment is, whoever made it. */
 #include <math.h>
 
-#include "moe/assign/solver.h"
+#include "moe/assign/assign.h"
 #include "moe/route_stats.h"
 
 /* The largest `count` of value[e], added up; *least: the smallest of them. Reorders value. */

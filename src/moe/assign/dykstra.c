@@ -3,7 +3,7 @@
  * get near the constraints: what is missing is reported. Stages of falling entropy get nearer with as many. */
 #include <math.h>
 
-#include "moe/assign/solver.h"
+#include "moe/assign/assign.h"
 
 void ch_assign_top(ch_exec *x, ch_pool *p, const real *value, real *cutoff) {
   size_t mark = ch_arena_mark(&x->scratch);

@@ -4,7 +4,7 @@
 #ifndef CH_MOE_ASSIGN_FLOW_H
 #define CH_MOE_ASSIGN_FLOW_H
 
-#include "moe/assign/solver.h"
+#include "moe/assign/assign.h"
 
 enum { CH_CHEAPEST_FAN = 8, CH_CHEAPEST_LEVELS = 12 };
 

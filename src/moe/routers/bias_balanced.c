@@ -30,8 +30,8 @@ const ch_router ch_router_bias_balanced = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(experts_per_token) |
                CH_ROUTER_TAKES(bias_rate),
     .defaults = {CH_ROUTER_DEFAULTS_OF("bias_balanced", 2, "sigmoid"), .capacity_factor = 1},
-    .check = ch_per_token_check,
-    .max_slots = ch_per_token_max_slots,
+    .check = ch_token_choice_check,
+    .max_slots = ch_token_choice_slots,
     .route = route,
     .observe = observe,
     .backward = ch_router_gates_backward,

@@ -17,6 +17,6 @@ const ch_router ch_router_dense = {
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("dense"), .capacity_factor = 1},
     .check = check,
-    .max_slots = ch_fixed_max_slots,
+    .max_slots = ch_token_choice_slots,
     .route = ch_fixed_route,
 };

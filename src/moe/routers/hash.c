@@ -8,7 +8,7 @@ const ch_router ch_router_hash = {
     .reads = CH_READS_IDS,
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("hash"), .capacity_factor = 1},
-    .check = ch_fixed_check,
-    .max_slots = ch_fixed_max_slots,
+    .check = ch_token_choice_check,
+    .max_slots = ch_token_choice_slots,
     .route = ch_fixed_route,
 };

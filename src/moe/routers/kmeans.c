@@ -42,8 +42,8 @@ const ch_router ch_router_kmeans = {
     .options = CH_ROUTER_TAKES(decay),
     .choices = 1,
     .defaults = {CH_ROUTER_DEFAULTS("kmeans"), .capacity_factor = 1},
-    .check = ch_fixed_check,
-    .max_slots = ch_fixed_max_slots,
+    .check = ch_token_choice_check,
+    .max_slots = ch_token_choice_slots,
     .route = route,
     .observe = observe,
 };

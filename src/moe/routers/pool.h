@@ -27,6 +27,10 @@ ch_pools ch_pools_cut(ch_exec *x, const ch_route_args *a);
  * the k-th best scores. */
 void ch_pools_select(ch_exec *x, const ch_route_args *a, const ch_pools *pools, real CH_DEV *cutoff);
 
+/* The same of one pool of all tokens, by any score, into any record; cutoff [e] or NULL. */
+void ch_select_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *score, int k, const ch_record *record,
+                    real CH_DEV *cutoff);
+
 /* Tokens of the largest pool. */
 int ch_pools_largest(const choir_router_options *o, int n, int sequence_length);
 

@@ -4,22 +4,11 @@
  * Prices are the multipliers of "every expert takes n K / e" in the linear programme of docs/design.md with the row
  * rule "K per token". Each of its two blocks has a minimum in closed form, and they alternate: alpha_t, between the
  * K-th and the next best of S[t] - beta, and beta_i, between the (n K / e)-th and the next best of S[.,i] - alpha. */
+#include "moe/routers/pool.h"
 #include "moe/routers/threshold.h"
 #include "moe/routers/token_choice.h"
 
 enum { ITERATIONS = 16 }; /* loads within a few per cent of each other from 0, nearer from last step's prices */
-
-/* The k best tokens of every expert by its margins, and the worst of them. */
-static void select_by(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, int k, const ch_record *taken,
-                      real CH_DEV *worst) {
-  x->ops->select(x, &(ch_select_args){.pools = 1,
-                                      .pool_begin = (int[]){0, a->n},
-                                      .k = &k,
-                                      .valid = a->valid,
-                                      .score = margin,
-                                      .record = taken,
-                                      .cutoff = worst});
-}
 
 /* beta_i: half-way between the k-th and the next best of margin[.,i]. A price equal to the k-th, or an alpha equal to a
  * K-th best, would in the end leave tokens undecided between two experts, and rounding would decide. So it would where
@@ -31,8 +20,8 @@ static void sell(ch_exec *x, const ch_route_args *a, const real CH_DEV *margin, 
   ch_record taken;
   ch_record_alloc(&x->scratch, &taken, a->n, e, e * (k + 1));
   real CH_DEV *next = CH_NEW(&x->scratch, real, e);
-  select_by(x, a, margin, k, &taken, beta);
-  if (more) select_by(x, a, margin, k + 1, &taken, next);
+  ch_select_best(x, a, margin, k, &taken, beta);
+  if (more) ch_select_best(x, a, margin, k + 1, &taken, next);
   if (valid) x->ops->price(x, &(ch_price_args){.e = e, .next = more ? next : beta, .beta = beta});
   ch_arena_release(&x->scratch, mark);
 }
@@ -56,10 +45,6 @@ static void balance(ch_exec *x, const ch_route_args *a, const ch_choices *bids, 
   ch_arena_release(&x->scratch, mark);
 }
 
-static void copy(ch_exec *x, int count, const real CH_DEV *from, real CH_DEV *to) {
-  x->ops->copy(x, &(ch_copy_args){.count = count, .x = from, .y = to});
-}
-
 /* Prices start from the running mean that training keeps, or 0, which is also what is in force outside training. Every
  * valid token goes to its K best of S - beta. */
 static void run(ch_exec *x, const ch_route_args *a, int training) {
@@ -67,8 +52,8 @@ static void run(ch_exec *x, const ch_route_args *a, int training) {
   int K = a->options->experts_per_token;
   ch_choices c = ch_choices_alloc(x, a, K), bids = ch_choices_alloc(x, a, K + 1);
   real CH_DEV *beta = a->counts->cutoff, *kept = CH_NEW(&x->scratch, real, a->e);
-  copy(x, a->e, a->thresholds, kept);
-  copy(x, a->e, kept, beta);
+  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = a->thresholds, .y = kept});
+  x->ops->copy(x, &(ch_copy_args){.count = a->e, .x = kept, .y = beta});
   if (K == a->e)
     x->ops->price(x, &(ch_price_args){.e = a->e, .beta = beta});
   else if (training || ch_counting(x))
@@ -91,8 +76,8 @@ const ch_router ch_router_quantile_balanced = {
     .options = CH_ROUTER_TAKES(normalize_gates) | CH_ROUTER_TAKES(score) | CH_ROUTER_TAKES(experts_per_token) |
                CH_ROUTER_TAKES(decay) | CH_ROUTER_TAKES(threshold_after),
     .defaults = {CH_ROUTER_DEFAULTS_K("quantile_balanced", 2), .capacity_factor = 1},
-    .check = ch_per_token_check,
-    .max_slots = ch_per_token_max_slots,
+    .check = ch_token_choice_check,
+    .max_slots = ch_token_choice_slots,
     .route = route,
     .causal = causal,
     .observe = ch_router_observe_cutoffs,

@@ -35,7 +35,7 @@ void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, d
                                     .dropped = a->counts->dropped});
 }
 
-ch_balance_args ch_balance_of(const ch_route_args *a, const ch_choices *c) {
+static ch_balance_args balance_of(const ch_route_args *a, const ch_choices *c) {
   return (ch_balance_args){.n = a->n,
                            .e = a->e,
                            .count = c->per_token,
@@ -45,6 +45,50 @@ ch_balance_args ch_balance_of(const ch_route_args *a, const ch_choices *c) {
                            .loss = a->counts->aux_loss,
                            .scale = a->aux_scale,
                            .dscore_acc = a->dscores};
+}
+
+static ch_gate_args gate_of(const ch_route_args *a, const ch_choices *c) {
+  return (ch_gate_args){.rule = a->router->reads == CH_READS_SHARES ? CH_GATE_SHARE : CH_GATE_SCORE,
+                        .record = a->record,
+                        .score = a->scores,
+                        .choice = c->choice,
+                        .value = c->value,
+                        .dgate = a->dgate,
+                        .dscore = a->dscores};
+}
+
+/* With room for `factor` times an even share in every expert; 0: for all. A second choice that is sampled away asks for
+ * no room. */
+static void place(ch_exec *x, const ch_route_args *a, double factor) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  int K = ch_router_choices(a->options);
+  ch_choices c = ch_choices_alloc(x, a, K);
+  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_balance_args balance = balance_of(a, &c);
+  x->ops->balance(x, &balance);
+  if (K > 1 && a->training && a->options->random_second)
+    x->ops->sample_second(x,
+                          &(ch_sample_second_args){
+                              .n = a->n, .rng = a->rng, .rng_base = a->rng_base, .value = c.value, .choice = c.choice});
+  ch_choices_place(x, a, &c, factor);
+  ch_gate_args gate = gate_of(a, &c);
+  x->ops->gate(x, &gate);
+  ch_arena_release(&x->scratch, mark);
+}
+
+void ch_token_choice_route(ch_exec *x, const ch_route_args *a) { place(x, a, ch_router_factor_planned(x, a)); }
+
+void ch_token_choice_causal(ch_exec *x, const ch_route_args *a) { place(x, a, 0); }
+
+void ch_token_choice_backward(ch_exec *x, const ch_route_args *a) {
+  size_t mark = ch_arena_mark(&x->scratch);
+  ch_choices c = ch_choices_alloc(x, a, ch_router_choices(a->options));
+  ch_choices_best(x, a, a->scores, NULL, &c);
+  ch_gate_args gate = gate_of(a, &c);
+  ch_balance_args balance = balance_of(a, &c);
+  x->ops->gate_backward(x, &gate);
+  x->ops->balance_backward(x, &balance);
+  ch_arena_release(&x->scratch, mark);
 }
 
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng) {
@@ -66,33 +110,21 @@ void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int p
 
 void ch_fixed_route(ch_exec *x, const ch_route_args *a) { ch_drawn_route(x, a, CH_DRAW_MODULO, 1, (ch_rng){0}); }
 
-int ch_fixed_check(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return ch_router_check_sizes(o, n, e);
-}
-
-int ch_fixed_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)o, (void)e, (void)sequence_length;
-  return n;
-}
-
-int ch_per_token_check(const choir_router_options *o, int n, int e, int sequence_length) {
-  (void)sequence_length;
-  return ch_token_choice_check(o, o->experts_per_token, n, e);
-}
-
-int ch_per_token_max_slots(const choir_router_options *o, int n, int e, int sequence_length) {
+int ch_token_choice_slots(const choir_router_options *o, int n, int e, int sequence_length) {
   (void)e, (void)sequence_length;
-  return n * o->experts_per_token;
+  return n * ch_router_choices(o);
 }
 
-int ch_token_choice_max_slots(const choir_router_options *o, int per_token, int n, int e) {
+int ch_token_choice_room(const choir_router_options *o, int n, int e, int sequence_length) {
   double factor = fmax(o->capacity_factor, o->eval_capacity_factor);
-  int64_t room = (int64_t)ch_router_capacity(factor, per_token, n, e) * e, asked = (int64_t)per_token * n;
+  int64_t room = (int64_t)ch_router_capacity(factor, ch_router_choices(o), n, e) * e,
+          asked = ch_token_choice_slots(o, n, e, sequence_length);
   return (int)(room < asked ? room : asked);
 }
 
-int ch_token_choice_check(const choir_router_options *o, int per_token, int n, int e) {
+int ch_token_choice_check(const choir_router_options *o, int n, int e, int sequence_length) {
+  int per_token = ch_router_choices(o);
+  (void)sequence_length;
   CH_TRY(ch_router_check_sizes(o, n, e));
   if (e < per_token)
     return ch_error(CHOIR_ERROR_ARGUMENT, "router '%s': every token takes %d experts but there is only %d", o->name,

@@ -23,26 +23,22 @@ void ch_choices_best(ch_exec *x, const ch_route_args *a, const real CH_DEV *scor
  * counted. */
 void ch_choices_place(ch_exec *x, const ch_route_args *a, const ch_choices *c, double factor);
 
-/* The load-balancing loss of GShard and Switch, forward and backward (a->aux_scale times its gradient): arguments of
- * ops `balance` and `balance_backward`. */
-ch_balance_args ch_balance_of(const ch_route_args *a, const ch_choices *c);
-
 /* Routing without scores: each valid token to the K experts that the rule draws, with gate 1/K, and room for all. */
 void ch_drawn_route(ch_exec *x, const ch_route_args *a, ch_draw_rule rule, int per_token, ch_rng rng);
 
 /* ... to expert id mod e. Of one expert no id is asked. */
 void ch_fixed_route(ch_exec *x, const ch_route_args *a);
 
-/* check and max_slots where every token has one expert, and where it has experts_per_token. */
-int ch_fixed_check(const choir_router_options *o, int n, int e, int sequence_length);
-int ch_fixed_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
-int ch_per_token_check(const choir_router_options *o, int n, int e, int sequence_length);
-int ch_per_token_max_slots(const choir_router_options *o, int n, int e, int sequence_length);
+/* Every token asks the best K experts, which hold what finds room: route, causal, where there is room for all, and
+ * backward, with the load-balancing loss of GShard and Switch. Gates are scores, or shares of the K scores where the
+ * router reads these (CH_READS_SHARES). */
+void ch_token_choice_route(ch_exec *x, const ch_route_args *a);
+void ch_token_choice_causal(ch_exec *x, const ch_route_args *a);
+void ch_token_choice_backward(ch_exec *x, const ch_route_args *a);
 
-/* max_slots of K choices a token. */
-int ch_token_choice_max_slots(const choir_router_options *o, int per_token, int n, int e);
-
-/* The check of every token-choice router with a capacity: sizes, and e of at least K. */
-int ch_token_choice_check(const choir_router_options *o, int per_token, int n, int e);
+/* check of K experts a token (ch_router_choices), and max_slots where there is room for all, and under capacity. */
+int ch_token_choice_check(const choir_router_options *o, int n, int e, int sequence_length);
+int ch_token_choice_slots(const choir_router_options *o, int n, int e, int sequence_length);
+int ch_token_choice_room(const choir_router_options *o, int n, int e, int sequence_length);
 
 #endif

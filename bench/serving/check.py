@@ -1,27 +1,33 @@
-"""check.py PROBE: what choir export writes, in llama.cpp. PROBE is probe.c, built against libllama:
+"""check.py gguf|hf PROBE...: what choir export writes, in llama.cpp and in vLLM. PROBE is llama.c or vllm_probe.py:
 
-    cc -O2 bench/llama/probe.c -I LLAMA/include -I LLAMA/ggml/include -L LIB -lllama -Wl,-rpath,LIB -o probe
+    cc -O2 bench/serving/llama.c -I LLAMA/include -I LLAMA/ggml/include -L LIB -lllama -Wl,-rpath,LIB -o probe
     export CHOIR_LIBRARY=build/libchoir.so CHOIR_PROGRAM=build/choir PYTHONPATH=python:python/tests
-    python3 bench/llama/check.py ./probe
+    python3 bench/serving/check.py gguf ./probe
+    python3 bench/serving/check.py hf python3 bench/serving/vllm_probe.py
 
-Trains a small run of every kind and compares logits, greedy text and tokens with choir's. Exit status 1: one is off.
+Trains a small run of every kind and compares log-probabilities, greedy text and tokens with choir's. Exit status 1: one
+is off.
 """
 
 import subprocess
 import sys
 
 import numpy as np
+from scipy.special import log_softmax
 
 import choir
 import exported
 import testing
 
-probe = sys.argv[1]
+form, *probe = sys.argv[1:]
 failures = 0
 
 
 def ask(path, what, text, *words):
-    return subprocess.run([probe, path, what, *words], input=text, check=True, capture_output=True).stdout
+    asked = subprocess.run([*probe, path, what, *words], input=text, capture_output=True)
+    if asked.returncode:
+        sys.exit(f"{path}: {what}: {asked.stderr.decode()[-2000:]}")
+    return asked.stdout
 
 
 def report(what, right):
@@ -35,17 +41,17 @@ def ids_of(rows):
 
 
 def compare(kind):
-    tokens = np.random.default_rng(1).integers(2, 320, (8, 32)).astype(np.int32)
-    path = exported.export(kind, "gguf")
+    tokens = np.random.default_rng(1).integers(2, 320, (8, 24)).astype(np.int32)
+    path = exported.export(kind, form)
     with choir.Model.load(exported.run(kind), compute="fp32") as model:
         model.routing = "threshold"
-        ours = model.forward(tokens).logits
+        ours = log_softmax(model.forward(tokens).logits, axis=-1)
         prompts = [row[:8] for row in tokens]
         ours_greedy = [t.tokens.tolist() for t in model.generate(prompts, max_tokens=24, temperature=0)]
     theirs = np.frombuffer(ask(path, "logits", ids_of(tokens)), np.float32).reshape(ours.shape)
-    off = np.abs(theirs - ours)
+    off = np.abs(log_softmax(theirs.astype(np.float64), axis=-1) - ours)
     report(
-        f"{kind}: logits differ by {off.max():.1e} of {np.abs(ours).max():.2f}",
+        f"{kind}: log-probabilities differ by {off.max():.1e} of {np.abs(ours).max():.2f}",
         off.max() < 2e-5 * np.abs(ours).max(),
     )
     greedy = [
@@ -56,15 +62,15 @@ def compare(kind):
 
 
 def compare_tokens():
-    path, lines = exported.export("llama", "gguf"), exported.lines(6000)
+    path, lines = exported.export("llama", form), exported.lines(6000)
     words = choir.Tokenizer(testing.run().parent / "en.model")
     theirs = ask(path, "tokens", b"".join(line.encode() + b"\0" for line in lines)).decode().splitlines()
     off = sum(list(map(int, b.split())) != words.encode(a).tolist() for a, b in zip(lines, theirs))
     report(f"tokens differ for {off} of {len(lines)} lines", not off and len(lines) == len(theirs))
 
 
-for kind, ((_, architecture), _) in exported.KINDS.items():
-    if architecture:
+for kind, (architectures, _) in exported.KINDS.items():
+    if architectures[form == "gguf"]:
         compare(kind)
 compare_tokens()
 sys.exit(failures > 0)

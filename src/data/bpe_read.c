@@ -1,0 +1,229 @@
+#include "data/bpe_read.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/bpe_spell.h"
+
+typedef struct job {
+  ch_tokenizer_json file;
+  choir_tokenizer *t;
+} job;
+
+static int refuse(const job *j, const char *field, const json_t *value, const char *why) {
+  return ch_tokenizer_json_refuse(&j->file, field, value, why);
+}
+
+/* ---- what is done to text before it is merged ---- */
+
+/* The steps of a "Sequence", or the one that stands by itself. */
+static size_t steps_of(const json_t *whole, const char *list) {
+  return ch_json_is_type(whole, "Sequence") ? json_array_size(json_object_get(whole, list))
+                                            : whole && !json_is_null(whole);
+}
+
+static const json_t *step_of(const json_t *whole, const char *list, size_t i) {
+  return ch_json_is_type(whole, "Sequence") ? json_array_get(json_object_get(whole, list), i) : whole;
+}
+
+int ch_bpe_is(const json_t *root) {
+  const json_t *p = json_object_get(root, "pre_tokenizer");
+  size_t steps = steps_of(p, "pretokenizers");
+  return steps && ch_json_is_type(step_of(p, "pretokenizers", steps - 1), "ByteLevel");
+}
+
+static int read_normalizer(job *j) {
+  const json_t *whole = json_object_get(j->file.root, "normalizer");
+  for (size_t i = 0; i < steps_of(whole, "normalizers"); i++) {
+    const json_t *one = step_of(whole, "normalizers", i);
+    if (!ch_json_is_type(one, "NFC")) return refuse(j, "normalizer", one, "choir knows NFC, or none (null)");
+    j->t->bpe->words.nfc = 1;
+  }
+  return CHOIR_OK;
+}
+
+/* Nonzero: the step cuts by this pattern, and keeps all of the text. */
+static int cuts_by(const json_t *step, const char *regex) {
+  return ch_json_is_type(step, "Split") && ch_json_is_text(step, "behavior", "Isolated") &&
+         !json_is_true(json_object_get(step, "invert")) &&
+         ch_json_is_text(json_object_get(step, "pattern"), "Regex", regex);
+}
+
+static int read_pre_tokenizer(job *j) {
+  const json_t *whole = json_object_get(j->file.root, "pre_tokenizer"), *step;
+  size_t splits = steps_of(whole, "pretokenizers") - 1;
+  const json_t *bytes = step_of(whole, "pretokenizers", splits), *regex = json_object_get(bytes, "use_regex");
+  if (!json_is_false(json_object_get(bytes, "add_prefix_space")))
+    return refuse(j, "pre_tokenizer", bytes,
+                  "\"add_prefix_space\" must be false: choir puts no space in front of texts");
+  if (!splits && !json_is_false(regex)) return j->t->bpe->words.cutting = ch_cuttings, CHOIR_OK;
+  for (const ch_cutting *c = ch_cuttings; splits && json_is_false(regex) && c->regex[0]; c++) {
+    size_t same = 0;
+    while (same < splits && same < CH_PATTERNS && c->regex[same] && (step = step_of(whole, "pretokenizers", same)) &&
+           cuts_by(step, c->regex[same]))
+      same++;
+    if (same == splits && (same == CH_PATTERNS || !c->regex[same])) return j->t->bpe->words.cutting = c, CHOIR_OK;
+  }
+  return refuse(
+      j, "pre_tokenizer", whole,
+      "its rule for words is none of those that choir knows, of GPT-2, Qwen 2 and 3, Llama 3, GLM-4, DeepSeek "
+      "V3; make token ids by its own program, and give those (choir forward, choir score)");
+}
+
+/* ---- tokens ---- */
+
+/* Fills the tables of tokens: bytes and names lie one behind the other. */
+static int add_tokens(job *j) {
+  choir_tokenizer *t = j->t;
+  enum { PADDING = 24 };
+  size_t total = (size_t)(t->vocab - j->file.count) * PADDING;
+  for (int i = 0; i < j->file.count; i++) total += 7 * j->file.token[i].size + 1;
+  t->surface = calloc((size_t)t->vocab, sizeof *t->surface);
+  t->piece = calloc((size_t)t->vocab, sizeof *t->piece);
+  t->names = malloc(total);
+  if (!t->surface || !t->piece || !t->names)
+    return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d tokens", t->vocab);
+  char *at = t->names;
+  for (int i = 0; i < t->vocab; i++) {
+    t->surface[i].text = at;
+    if (i < j->file.count) at += t->surface[i].size = ch_bpe_spell(&j->file.token[i], at);
+    t->piece[i] = at;
+    at += 1 + (i < j->file.count ? ch_bpe_name(t->surface[i], at) : (size_t)sprintf(at, "[PAD%d]", i));
+  }
+  for (int b = 0; b < 256; b++) t->bpe->byte_id[b] = -1;
+  for (int i = 0; i < j->file.count; i++)
+    if (t->surface[i].size == 1 && !j->file.token[i].added) t->bpe->byte_id[(unsigned char)*t->surface[i].text] = i;
+  for (int b = 0; b < 256; b++)
+    if (t->bpe->byte_id[b] < 0)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: model.vocab has no token for byte 0x%02X: texts with it would change",
+                      j->file.name, b);
+  return CHOIR_OK;
+}
+
+/* Long texts are cut there (ch_encode). */
+static int could_be_cut(const char *text, size_t size) {
+  for (size_t i = 1; i < size; i++)
+    if (ch_ends_word(text, i)) return 1;
+  return 0;
+}
+
+static int is_nfc(const char *text, size_t size) {
+  ch_buffer plain = {0};
+  int same = !ch_nfc(text, size, &plain) && plain.size == size && !memcmp(plain.data, text, size);
+  free(plain.data);
+  return same;
+}
+
+static int add_added(job *j) {
+  static const char *const off[] = {"single_word", "lstrip", "rstrip"};
+  ch_words *w = &j->t->bpe->words;
+  w->raw.token = calloc((size_t)j->file.count, sizeof *w->raw.token);
+  w->normalized.token = calloc((size_t)j->file.count, sizeof *w->normalized.token);
+  if (!w->raw.token || !w->normalized.token) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for tokens");
+  for (int i = 0; i < j->file.count; i++) {
+    const ch_json_token *token = &j->file.token[i];
+    const json_t *normalized = json_object_get(token->added, "normalized");
+    if (!token->added) continue;
+    for (int f = 0; f < 3; f++)
+      if (!json_is_false(json_object_get(token->added, off[f])))
+        return refuse(j, "added_tokens", token->added, "single_word, lstrip and rstrip must be false");
+    if (could_be_cut(token->text, token->size))
+      return refuse(j, "added_tokens", token->added, "it has a space behind another character, where choir cuts texts");
+    if (!json_is_boolean(normalized) || (json_is_true(normalized) && w->nfc && !is_nfc(token->text, token->size)))
+      return refuse(j, "added_tokens", token->added, "\"normalized\" must be true or false, and its text be NFC");
+    ch_added_set *set = json_is_true(normalized) ? &w->normalized : &w->raw;
+    set->token[set->count++] = (ch_added_token){j->t->surface[i].text, token->size, i};
+  }
+  ch_added_sort(&w->raw);
+  ch_added_sort(&w->normalized);
+  return CHOIR_OK;
+}
+
+/* ---- merges ---- */
+
+static int64_t id_of(const job *j, const char *text) {
+  const json_t *id = json_object_get(j->file.vocab, text);
+  return id ? json_integer_value(id) : -1;
+}
+
+static int add_merge(job *j, const json_t *merge, int rank, ch_buffer *room) {
+  const char *left, *right;
+  size_t size, length;
+  if (!ch_tokenizer_json_merge(merge, &left, &size, &right))
+    return refuse(j, "model.merges", merge, "it is no pair of tokens");
+  room->size = 0;
+  CH_TRY(ch_buffer_append(room, left, size));
+  CH_TRY(ch_buffer_append(room, "", 1));
+  int64_t first = id_of(j, room->data), second = id_of(j, right);
+  room->size = size, length = strlen(right);
+  CH_TRY(ch_buffer_append(room, right, length + 1));
+  int64_t made = id_of(j, room->data);
+  if (first < 0 || second < 0 || made < 0 ||
+      !ch_bpe_add_merge(j->t->bpe, (ch_merge){(int32_t)first, (int32_t)second, rank, (int32_t)made}))
+    return refuse(j, "model.merges", merge, "the two or what they make are not in the vocabulary, or it comes twice");
+  return CHOIR_OK;
+}
+
+static int add_merges(job *j) {
+  int whole = json_is_true(json_object_get(j->file.model, "ignore_merges")), code = CHOIR_OK;
+  size_t merges = json_array_size(j->file.merges);
+  if (merges > INT32_MAX / 4) return ch_error(CHOIR_ERROR_FORMAT, "%s: too many merges", j->file.name);
+  j->t->bpe->surface = j->t->surface;
+  CH_TRY(ch_bpe_begin(j->t->bpe, merges, whole ? (size_t)j->file.count : 0));
+  for (int i = 0; whole && i < j->file.count; i++)
+    if (!j->file.token[i].added) ch_bpe_add_whole(j->t->bpe, i);
+  ch_buffer room = {0};
+  for (size_t i = 0; i < merges && !code; i++) code = add_merge(j, json_array_get(j->file.merges, i), (int)i, &room);
+  free(room.data);
+  return code;
+}
+
+/* ---- all together ---- */
+
+/* Which token ends a text, and how many there are: by our note, or the first of the usual names. */
+static int read_note(job *j) {
+  static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>",
+                                      "<\xEF\xBD\x9C\x65nd\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>", "</s>"};
+  json_t *note = json_object_get(j->file.root, CH_TOKENIZER_JSON_OURS);
+  int64_t eos = -1, tokens = j->file.count;
+  if (json_object_get(note, "tokens"))
+    CH_TRY(ch_json_get_integer(note, j->file.name, "tokens", j->file.count, CH_VOCAB_LIMIT, &tokens));
+  if (json_object_get(note, "eos")) CH_TRY(ch_json_get_integer(note, j->file.name, "eos", 0, j->file.count - 1, &eos));
+  for (size_t u = 0; u < sizeof usual / sizeof *usual && eos < 0; u++)
+    for (int i = 0; i < j->file.count && eos < 0; i++)
+      if (j->file.token[i].added && !strcmp(j->file.token[i].text, usual[u])) eos = i;
+  if (eos < 0)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "%s: no token is known to end a text: say which, by choir tokenizer import --eos ID", j->file.name);
+  j->t->eos = (int)eos, j->t->vocab = (int)tokens;
+  return CHOIR_OK;
+}
+
+static int read_all(job *j, const json_t *root, const char *name) {
+  static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
+                                    NULL};
+  if (!ch_bpe_is(root))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "%s: a tokenizer.json that is not of byte-level BPE: make a model of it by choir tokenizer import",
+                    name);
+  CH_TRY(ch_tokenizer_json_read(root, name, off, "choir's byte-level BPE has no such rule", &j->file));
+  CH_TRY(read_normalizer(j));
+  CH_TRY(read_pre_tokenizer(j));
+  CH_TRY(read_note(j));
+  CH_TRY(add_tokens(j));
+  CH_TRY(add_added(j));
+  CH_TRY(add_merges(j));
+  return ch_words_compile(&j->t->bpe->words);
+}
+
+int ch_bpe_read(choir_tokenizer *t, const char *name) {
+  job j = {.t = t};
+  json_t *root;
+  if (!(t->bpe = calloc(1, sizeof *t->bpe))) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a tokenizer");
+  CH_TRY(ch_json_parse(t->bytes, t->size, name, &root));
+  int code = read_all(&j, root, name);
+  ch_tokenizer_json_free(&j.file);
+  json_decref(root);
+  return code;
+}

@@ -1,0 +1,164 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "data/words.h"
+
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|"
+#define LATER "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+const ch_cutting ch_cuttings[] = {
+    /* GPT-2, OLMoE */
+    {{"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"}, {"gpt-2", NULL}},
+    /* Qwen 2 and 3 */
+    {{CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" LATER}, {"qwen2", NULL}},
+    /* Llama 3; GLM-4 merges words that are tokens */
+    {{CONTRACTIONS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" LATER}, {"smaug-bpe", "llama-bpe"}},
+    /* DeepSeek V3 */
+    {{"\\p{N}{1,3}", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
+      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+      "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"},
+     {"deepseek-v3", NULL}},
+    {{NULL}, {NULL}}};
+
+/* ---- added tokens ---- */
+
+static int by_text(const void *a, const void *b) {
+  const ch_added_token *x = a, *y = b;
+  int order = memcmp(x->text, y->text, x->size < y->size ? x->size : y->size);
+  return order ? order : (x->size > y->size) - (x->size < y->size);
+}
+
+void ch_added_sort(ch_added_set *set) {
+  if (set->count) qsort(set->token, (size_t)set->count, sizeof *set->token, by_text);
+  for (int i = 0; i < set->count; i++) set->begins[(unsigned char)*set->token[i].text] = 1;
+}
+
+/* The first of the tokens [low, high), which agree in their first `at` bytes and have more, whose next is >= byte. */
+static int bound(const ch_added_set *set, int low, int high, size_t at, int byte) {
+  while (low < high) {
+    int middle = low + (high - low) / 2;
+    if ((unsigned char)set->token[middle].text[at] < byte)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+/* The longest token that the text begins with, or NULL. */
+static const ch_added_token *longest(const ch_added_set *set, const char *text, size_t size) {
+  const ch_added_token *found = NULL;
+  int low = 0, high = set->count;
+  for (size_t at = 0; low < high; at++) {
+    if (set->token[low].size == at) found = &set->token[low++]; /* stands before those that go on */
+    if (at == size) break;
+    int byte = (unsigned char)text[at];
+    high = bound(set, low, high, at, byte + 1);
+    low = bound(set, low, high, at, byte);
+  }
+  return found;
+}
+
+typedef struct walk {
+  const ch_words *words;
+  pcre2_match_data *found[CH_PATTERNS];
+  ch_take_word *take;
+  void *context;
+} walk;
+
+/* `between` gets what lies between the tokens of a set. */
+static int cut_tokens(const walk *w, const ch_added_set *set, const char *text, size_t size,
+                      int (*between)(const walk *w, const char *text, size_t size)) {
+  size_t done = 0;
+  for (size_t at = 0; at < size;) {
+    const ch_added_token *t = set->begins[(unsigned char)text[at]] ? longest(set, text + at, size - at) : NULL;
+    if (!t) {
+      at++;
+      continue;
+    }
+    if (at > done) CH_TRY(between(w, text + done, at - done));
+    CH_TRY(w->take(w->context, text + at, t->size, t->id));
+    done = at += t->size;
+  }
+  return done < size ? between(w, text + done, size - done) : CHOIR_OK;
+}
+
+/* ---- regular expressions ---- */
+
+/* \s of the file is White_Space of Unicode to Oniguruma, which tokenizers has; PCRE2's has U+180E too. */
+static int spell_spaces(const char *regex, ch_buffer *out) {
+  static const char space[] = "\\t-\\r\\x{85}\\p{Z}";
+  for (int inside = 0; *regex; regex++) {
+    int escaped = *regex == '\\';
+    if (escaped && (regex[1] == 's' || regex[1] == 'S')) {
+      if (!inside) CH_TRY(ch_buffer_append(out, regex[1] == 's' ? "[" : "[^", regex[1] == 's' ? 1 : 2));
+      CH_TRY(ch_buffer_append(out, space, sizeof space - 1));
+      if (!inside) CH_TRY(ch_buffer_append(out, "]", 1));
+    } else {
+      CH_TRY(ch_buffer_append(out, regex, 1 + (size_t)escaped));
+      inside = !escaped && *regex == '[' ? 1 : !escaped && *regex == ']' ? 0 : inside;
+    }
+    regex += escaped;
+  }
+  return CHOIR_OK;
+}
+
+int ch_words_compile(ch_words *w) {
+  for (int i = 0; i < CH_PATTERNS && w->cutting->regex[i]; i++) {
+    ch_buffer text = {0};
+    int error = 0;
+    size_t at;
+    int code = spell_spaces(w->cutting->regex[i], &text);
+    if (!code) w->code[i] = pcre2_compile((PCRE2_SPTR)text.data, text.size, PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
+    free(text.data);
+    if (!w->code[i]) return ch_error(CHOIR_ERROR_MEMORY, "PCRE2 cannot compile a pattern for words: error %d", error);
+    pcre2_jit_compile(w->code[i], PCRE2_JIT_COMPLETE); /* where there is none, it is interpreted */
+  }
+  return CHOIR_OK;
+}
+
+void ch_words_free(ch_words *w) {
+  for (int i = 0; i < CH_PATTERNS; i++) pcre2_code_free(w->code[i]);
+  free(w->raw.token);
+  free(w->normalized.token);
+}
+
+/* Matches of a pattern, and what lies between them, go to the next one. */
+static int cut_words(const walk *w, int pattern, const char *text, size_t size) {
+  if (pattern == CH_PATTERNS || !w->found[pattern]) return w->take(w->context, text, size, -1);
+  const size_t *match = pcre2_get_ovector_pointer(w->found[pattern]);
+  for (size_t at = 0; at < size;) {
+    int got =
+        pcre2_match(w->words->code[pattern], (PCRE2_SPTR)text, size, at, PCRE2_NO_UTF_CHECK, w->found[pattern], NULL);
+    if (got < 0 && got != PCRE2_ERROR_NOMATCH)
+      return ch_error(CHOIR_ERROR_MEMORY, "cutting a text into words failed: error %d of PCRE2", got);
+    size_t begin = got < 0 ? size : match[0], end = got < 0 ? size : match[1];
+    if (begin > at) CH_TRY(cut_words(w, pattern + 1, text + at, begin - at));
+    if (end > begin) CH_TRY(cut_words(w, pattern + 1, text + begin, end - begin));
+    at = end;
+  }
+  return CHOIR_OK;
+}
+
+static int cut_first(const walk *w, const char *text, size_t size) { return cut_words(w, 0, text, size); }
+
+static int normalize(const walk *w, const char *text, size_t size) {
+  if (!w->words->nfc) return cut_tokens(w, &w->words->normalized, text, size, cut_first);
+  ch_buffer plain = {0};
+  int code = ch_nfc(text, size, &plain);
+  if (!code) code = cut_tokens(w, &w->words->normalized, plain.data, plain.size, cut_first);
+  free(plain.data);
+  return code;
+}
+
+int ch_words_of(const ch_words *words, const char *text, size_t size, ch_take_word *take, void *context) {
+  walk w = {.words = words, .take = take, .context = context};
+  int code = CHOIR_OK;
+  for (int i = 0; i < CH_PATTERNS && words->code[i] && !code; i++)
+    if (!(w.found[i] = pcre2_match_data_create(1, NULL)))
+      code = ch_error(CHOIR_ERROR_MEMORY, "not enough memory to cut words");
+  if (!code) code = cut_tokens(&w, &words->raw, text, size, normalize);
+  for (int i = 0; i < CH_PATTERNS; i++) pcre2_match_data_free(w.found[i]);
+  return code;
+}

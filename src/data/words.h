@@ -1,0 +1,53 @@
+/* From a text to its words: added tokens are cut out, what is left is normalized, and cut by regular expressions. */
+#ifndef CH_DATA_WORDS_H
+#define CH_DATA_WORDS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buffer.h"
+
+typedef struct ch_added_token {
+  const char *text; /* owned by the tokenizer */
+  size_t size;
+  int32_t id;
+} ch_added_token;
+
+/* Found in text before all else. */
+typedef struct ch_added_set {
+  ch_added_token *token; /* [count] in the order of their bytes, of each text one */
+  int count;
+  char begins[256]; /* a token begins with this byte */
+} ch_added_set;
+
+enum { CH_PATTERNS = 3 };
+
+/* How a family of tokenizers cuts words; pieces between the matches of one pattern are words to the next. */
+typedef struct ch_cutting {
+  const char *regex[CH_PATTERNS]; /* as the file has them; NULL: no more */
+  const char *gguf[2];            /* what llama.cpp calls it: where words merge, where those that are tokens do not */
+} ch_cutting;
+extern const ch_cutting ch_cuttings[]; /* the first is what "ByteLevel" does by itself; ends with no regex */
+
+typedef struct ch_words {
+  ch_added_set raw, normalized; /* found before, and after normalization */
+  int nfc;
+  const ch_cutting *cutting;
+  void *code[CH_PATTERNS]; /* pcre2_code */
+} ch_words;
+
+/* Sorts a set that has all its tokens. */
+void ch_added_sort(ch_added_set *set);
+
+/* Compiles words->cutting. CHOIR_ERROR_MEMORY. */
+int ch_words_compile(ch_words *words);
+void ch_words_free(ch_words *words);
+
+/* Calls `take` with every added token (its id) and word (id -1) of a well-formed text, in order, up to an error. */
+typedef int ch_take_word(void *context, const char *word, size_t size, int32_t id);
+int ch_words_of(const ch_words *words, const char *text, size_t size, ch_take_word *take, void *context);
+
+/* Appends a well-formed text in normalization form C (Unicode Standard Annex 15). Time grows as size log size. */
+int ch_nfc(const char *text, size_t size, ch_buffer *out);
+
+#endif

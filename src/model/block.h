@@ -1,0 +1,87 @@
+/* The two halves of a layer, the head behind the last one, and the parts that they are made of: products with a weight,
+ * the norm before, dropout behind, views of shards. */
+#ifndef CH_MODEL_BLOCK_H
+#define CH_MODEL_BLOCK_H
+
+#include "model/transformer.h"
+#include "op/shards.h"
+
+/* y [n,out] (=|+=) x W^T for a weight W [out,in]; at most CH_LINEARS of them at once, of the same x; and the mirror:
+ * dx (=|+=) dy W, and dW (=|+=) dy^T x, of which one may be NULL and is left out. */
+enum { CH_LINEARS = 3 };
+void ch_linear(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, real CH_DEV *out, int accumulate);
+void ch_linears(ch_exec *x, int count, const ch_param *const *w, int64_t n, const real CH_DEV *in,
+                real CH_DEV *const *out);
+void ch_linear_backward(ch_exec *x, const ch_param *w, int64_t n, const real CH_DEV *in, const real CH_DEV *dout,
+                        real CH_DEV *din, int accumulate, real CH_DEV *dw, int accumulate_dw);
+
+/* Dropout of what a half of a layer adds to the stream [n,d], `place` telling the halves apart. Before: out = in, and
+ * where the half is to add its output, which is out itself without dropout. After: out += the output less what is
+ * dropped. Backward: the gradient of that output from that of the stream. */
+enum { CH_DROP_EMBEDDING, CH_DROP_ATTENTION, CH_DROP_FFN }; /* place: 2 * layer + one of the halves */
+int ch_drops(const ch_pass *p);
+void ch_dropout(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *in,
+                real CH_DEV *out, int accumulate);
+real CH_DEV *ch_half_begin(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in,
+                           real CH_DEV *out);
+void ch_half_end(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place, const real CH_DEV *added,
+                 real CH_DEV *out);
+const real CH_DEV *ch_half_backward(ch_exec *x, const ch_transformer *m, const ch_pass *p, int place,
+                                    const real CH_DEV *dout);
+
+/* RMSNorm of the stream by a weight [d]: normed [n,d], rstd [n]. Backward adds to dx, where the residual's gradient
+ * stands, and to dw. */
+ch_rmsnorm_args ch_norm_args(const ch_transformer *m, const ch_param *w, int64_t n, const real CH_DEV *in,
+                             real CH_DEV *rstd, real CH_DEV *normed);
+void ch_norm_backward(ch_exec *x, const ch_rmsnorm_args *forward, const real CH_DEV *dnormed, real CH_DEV *dx,
+                      real CH_DEV *dw);
+
+/* Shards of a pass (op/shards.h): how many, the sequences of one, a layer's tape of attention from the first row of
+ * shard `number` on, and a weight's gradient as a sum over them. */
+int ch_pass_shards(const ch_pass *p);
+ch_pass ch_shard_of_pass(const ch_pass *p);
+ch_block ch_shard_of_block(const ch_transformer *m, const ch_block *b, const ch_pass *shard, int number);
+ch_sum ch_sum_of(const ch_param *w);
+
+/* ---- the attention half of a layer ---- */
+
+/* out = in + Attn(RMSNorm(in)); `in` [n,d] stays. Backward: dx [n,d] is updated in place from the gradient of the
+ * half's output to that of its input. */
+void ch_attention_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+                          real CH_DEV *out);
+void ch_attention_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx);
+
+/* The first part of the attention half, on the rows of a pass: b's qh [n,width], kh and vh [n,kv_width] of RMSNorm(in),
+ * whose rstd1 [n] stays for backward. */
+void ch_attention_in(ch_exec *x, const ch_transformer *m, const ch_block *b, int64_t n, const real CH_DEV *in);
+
+/* Its second part: queries and keys as scores take them, normalised by head or all heads together and turned by their
+ * position, as the config says. Without a norm they are turned where they stand; with one, its results are in scratch.
+ */
+typedef struct ch_queries {
+  real CH_DEV *q, *k;
+  ch_rmsnorm_args q_norm, k_norm; /* as they ran, for backward */
+} ch_queries;
+ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_block *b, const ch_pass *p);
+
+/* Fills the rotations of rope by position, [positions,rotated]. */
+void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn);
+
+/* ---- the feed-forward half of a layer: MoE or dense ---- */
+
+/* As the attention half: out = in + FFN(RMSNorm(in)). */
+void ch_ffn_forward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, const real CH_DEV *in,
+                    real CH_DEV *out);
+void ch_ffn_backward(ch_exec *x, const ch_transformer *m, ch_block *b, const ch_pass *p, real CH_DEV *dx);
+
+/* The last norm and the head: loss, logits, and in dx the gradient of the last layer's output. */
+void ch_head(ch_exec *x, const ch_transformer *m, const ch_pass *p, const real CH_DEV *in, real CH_DEV *dx);
+
+/* The same for logits [n,V] alone, of n rows that inference puts together: one product, which the executor may be told
+ * to do row by row (ch_exec's batch_invariant), so that no row's logits depend on the others. */
+void ch_logits(ch_exec *x, const ch_transformer *m, int64_t n, const real CH_DEV *in, real CH_DEV *logits);
+
+/* Weight of the loss of disagreement between two predictions, for each of the pairs that have a target. */
+double ch_consistency_weight(ch_exec *x, const ch_transformer *m, const ch_pass *p);
+
+#endif

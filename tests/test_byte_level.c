@@ -1,0 +1,171 @@
+/* Byte-level BPE: the ids that Hugging Face's tokenizers gives (tests/vectors/make_byte_level.py), refusals by name. */
+#include "corpus.h"
+#include "data/bpe_read.h"
+
+static json_t *vectors;
+
+static int begin(void **state) {
+  return corpus_begin(state) || ch_json_load(CHOIR_SOURCE_DIR "/tests/vectors/byte_level.json", &vectors);
+}
+
+static int end(void **state) {
+  json_decref(vectors);
+  return corpus_end(state);
+}
+
+static json_t *file_of(const char *family) { return json_object_get(json_object_get(vectors, family), "file"); }
+
+static int load(const json_t *file, choir_tokenizer **t) {
+  char *text = json_dumps(file, JSON_COMPACT);
+  return ch_tokenizer_of(text, strlen(text), "odd.json", t);
+}
+
+static void gives_the_same_ids(void **state) {
+  (void)state;
+  const char *family;
+  json_t *one;
+  json_object_foreach(vectors, family, one) {
+    choir_tokenizer *t;
+    const json_t *text;
+    size_t i, count;
+    test_ok(load(file_of(family), &t));
+    json_array_foreach(json_object_get(one, "texts"), i, text) {
+      const json_t *wanted = json_array_get(json_object_get(one, "ids"), i);
+      int32_t *ids;
+      test_ok(choir_tokenizer_encode(t, json_string_value(text), json_string_length(text), &ids, &count));
+      assert_int_equal(count, json_array_size(wanted));
+      for (size_t k = 0; k < count; k++) assert_int_equal(ids[k], json_integer_value(json_array_get(wanted, k)));
+      free(ids);
+      if (!t->bpe->words.nfc) corpus_round_trip(t, json_string_value(text), json_string_length(text));
+    }
+    assert_true(i > 40);
+    choir_tokenizer_free(t);
+  }
+}
+
+/* A long text is encoded piece by piece, and with a memory of words: as if it were not. */
+static void long_texts_give_the_same(void **state) {
+  (void)state;
+  const char *family;
+  json_t *one;
+  json_object_foreach(vectors, family, one) {
+    const json_t *texts = json_object_get(one, "texts");
+    choir_tokenizer *t;
+    ch_buffer text = {0};
+    ch_ids whole = {0};
+    int32_t *ids;
+    size_t count;
+    test_ok(load(file_of(family), &t));
+    for (size_t i = 0; text.size < 400000; i++)
+      corpus_add(&text, json_string_value(json_array_get(texts, i % json_array_size(texts))));
+    test_ok(ch_encode(t, NULL, text.data, text.size, &whole));
+    test_ok(choir_tokenizer_encode(t, text.data, text.size, &ids, &count));
+    assert_int_equal(count, whole.count);
+    assert_memory_equal(ids, whole.ids, count * sizeof *ids);
+    free(ids);
+    free(whole.ids);
+    free(text.data);
+    choir_tokenizer_free(t);
+  }
+}
+
+/* Text that takes time by the square of its length, or memory for each step back, where an engine is careless. */
+static void takes_hostile_texts(void **state) {
+  (void)state;
+  static const char *const units[] = {"a", " ", "\n", " \n", ".", "1", "\xCC\x81\xCC\xA7", "\xE4\xB8\xAD"};
+  const char *family;
+  json_t *one;
+  json_object_foreach(vectors, family, one) {
+    choir_tokenizer *t;
+    test_ok(load(file_of(family), &t));
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+      ch_buffer text = {0};
+      int32_t *ids;
+      size_t count;
+      while (text.size < 500000) corpus_add(&text, units[u]);
+      test_ok(choir_tokenizer_encode(t, text.data, text.size, &ids, &count));
+      free(ids);
+      free(text.data);
+    }
+    choir_tokenizer_free(t);
+  }
+}
+
+/* The file of GPT-2's kind with another value at KEY or KEY.KEY. */
+static void refuses(int code, const char *key, const char *value, const char *says) {
+  json_t *file = json_deep_copy(file_of("gpt2")), *at = file;
+  const char *dot = strchr(key, '.');
+  choir_tokenizer *t;
+  if (dot) at = json_object_get(file, "model"), key = dot + 1;
+  json_t *other = json_loads(value, JSON_DECODE_ANY, NULL);
+  assert_non_null(other);
+  json_object_set_new(at, key, other);
+  test_fails(load(file, &t), code, says);
+  json_decref(file);
+}
+
+static void refuses_other_rules(void **state) {
+  (void)state;
+  choir_tokenizer *t;
+  refuses(CHOIR_ERROR_UNSUPPORTED, "normalizer", "{\"type\": \"NFKC\"}", "odd.json: normalizer is {");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "truncation", "{\"max_length\": 5}", "truncation is {");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "pre_tokenizer", "{\"type\": \"ByteLevel\", \"add_prefix_space\": true}",
+          "\"add_prefix_space\" must be");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "pre_tokenizer",
+          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}",
+          "its rule for words is none of those");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "pre_tokenizer", "{\"type\": \"Metaspace\"}", "not of byte-level BPE");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "model.dropout", "0.1", "model.dropout is 0.1");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "model.byte_fallback", "true", "model.byte_fallback is true");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "model.type", "\"WordPiece\"", "model.type is \"WordPiece\"");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "model.merges", "[\"a b c\"]", "is no pair of tokens");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "model.merges", "[\"a \xE2\x99\xA5\"]", "not in the vocabulary");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "added_tokens", "[]", "choir tokenizer import --eos ID");
+  refuses(CHOIR_ERROR_UNSUPPORTED, "added_tokens", "[{\"id\": 9, \"content\": \"<x>\"}]",
+          "must be numbered in their order");
+  refuses(CHOIR_ERROR_FORMAT, "extra", "1", "unknown key 'extra'");
+  json_t *file = json_deep_copy(file_of("gpt2")), *first = json_array_get(json_object_get(file, "added_tokens"), 0);
+  json_object_set_new(first, "lstrip", json_true());
+  test_fails(load(file, &t), CHOIR_ERROR_UNSUPPORTED, "single_word, lstrip and rstrip must be false");
+  json_object_set_new(first, "lstrip", json_false());
+  json_object_set_new(first, "content", json_string("<|end of text|>"));
+  json_object_set_new(file, "choir", json_pack("{s:i}", "eos", 400));
+  test_fails(load(file, &t), CHOIR_ERROR_UNSUPPORTED, "a space behind another character");
+  json_t *vocab = json_object_get(json_object_get(file, "model"), "vocab");
+  json_object_set(vocab, "!!!!", json_object_get(vocab, "!"));
+  json_object_del(vocab, "!");
+  test_fails(load(file, &t), CHOIR_ERROR_FORMAT, "no token for byte 0x21");
+  json_decref(file);
+}
+
+/* The end of a text and the size of the model's vocabulary are noted in front; without the note the bytes are back. */
+static void keeps_the_file(void **state) {
+  (void)state;
+  char *text = json_dumps(file_of("qwen"), JSON_INDENT(2));
+  size_t size = strlen(text);
+  ch_buffer noted = {0}, twice = {0}, plain = {0};
+  choir_tokenizer *t;
+  test_ok(ch_bpe_note(text, size, 401, 0, &noted));
+  test_ok(ch_bpe_note(noted.data, noted.size, 401, 512, &twice));
+  test_ok(ch_bpe_plain(twice.data, twice.size, &plain));
+  assert_int_equal(plain.size, size);
+  assert_memory_equal(plain.data, text, size);
+  test_ok(ch_tokenizer_of(twice.data, twice.size, "noted", &t));
+  assert_int_equal(choir_tokenizer_eos(t), 401);
+  assert_int_equal(choir_tokenizer_vocab_size(t), 512);
+  assert_string_equal(choir_tokenizer_piece(t, 401), "<|im_end|>");
+  assert_string_equal(choir_tokenizer_piece(t, 511), "[PAD511]");
+  assert_string_equal(choir_tokenizer_piece(t, t->bpe->byte_id[0xE2]), "<0xE2>");
+  assert_int_equal(t->surface[511].size, 0);
+  choir_tokenizer_free(t);
+  free(noted.data);
+  free(plain.data);
+  free(text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(gives_the_same_ids), cmocka_unit_test(long_texts_give_the_same),
+                                     cmocka_unit_test(takes_hostile_texts), cmocka_unit_test(refuses_other_rules),
+                                     cmocka_unit_test(keeps_the_file)};
+  return cmocka_run_group_tests(tests, begin, end);
+}
