@@ -6,11 +6,9 @@
 
 #include "cli.h"
 
-static struct {
-  const char *backend;
-  int threads, repetitions, json, parts;
-  double seconds;
-} o;
+static ch_bench_options o;
+static json_t *rows; /* of all cases, with --json */
+static int json, parts;
 
 static json_t *json_peak(const ch_peak *p) {
   return json_pack("{s:i, s:f, s:f, s:f, s:f, s:s, s:s}", "threads", p->threads, "fp32_gflops", p->fp32_gflops,
@@ -52,7 +50,7 @@ static void print_row(const ch_bench_result *r, const ch_bench_result *first) {
          r->problem);
   if (r->layer_share > 0) printf("%38s  %.1f %% of the layer's forward and backward\n", "", 100 * r->layer_share);
   if (r->figures) print_figures(r);
-  if (o.parts && r->parts) {
+  if (parts && r->parts) {
     printf("%38s", "");
     for (int i = 0; i < r->parts; i++) printf("  %s %.1f %%", r->part[i].name, 100 * r->part[i].seconds / r->seconds);
     printf("  (beside products %.1f %%)\n", 100 * r->beside_products);
@@ -76,21 +74,15 @@ static void print_head(const ch_peak *p) {
   fflush(stdout);
 }
 
-/* All cases of a run share these. */
-typedef struct {
-  ch_bench_options options;
-  json_t *rows;
-} bench_run;
-
 /* A wrong result is a failure, however fast: NaN, or far from the reference. */
-static int one(bench_run *run, const char *problem, const ch_bench_result *first, ch_bench_result *result) {
-  int code = ch_bench_run(problem, &run->options, result);
-  if (code == CHOIR_ERROR_UNSUPPORTED && !o.json) return printf("%s: %s\n", problem, choir_error_message()), 0;
+static int one(const char *problem, const ch_bench_result *first, ch_bench_result *result) {
+  int code = ch_bench_run(problem, &o, result);
+  if (code == CHOIR_ERROR_UNSUPPORTED && !json) return printf("%s: %s\n", problem, choir_error_message()), 0;
   if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
-  if (o.json) {
+  if (json) {
     json_t *row = json_row(result);
     if (first && first->tokens) json_object_set_new(row, "ratio", cli_json_real(token_ratio(result, first)));
-    json_array_append_new(run->rows, row);
+    json_array_append_new(rows, row);
   } else {
     print_row(result, first);
   }
@@ -98,14 +90,14 @@ static int one(bench_run *run, const char *problem, const ch_bench_result *first
 }
 
 /* All problems of a group, with what the user sets behind each: the last value of a key counts. */
-static int all_of(bench_run *run, const ch_bench_group *group, const char *set) {
+static int all_of(const ch_bench_group *group, const char *set) {
   ch_bench_result first = {0}, other;
   int status = 0;
-  if (!o.json) printf("%s: %s; x: the least time of a token, over the first row's\n", group->name, group->what);
+  if (!json) printf("%s: %s; x: the least time of a token, over the first row's\n", group->name, group->what);
   for (int i = 0; group->problems[i] && !status; i++) {
     char problem[2 * CH_BENCH_TEXT];
     snprintf(problem, sizeof problem, "%s%s", group->problems[i], set);
-    status = one(run, problem, &first, i ? &other : &first);
+    status = one(problem, &first, i ? &other : &first);
   }
   return status;
 }
@@ -126,13 +118,13 @@ static int next_problem(int count, const char *const *words, int *at, char *prob
   return 1;
 }
 
-static int all(bench_run *run, int count, const char *const *operands) {
+static int all(int count, const char *const *operands) {
   char problem[CH_BENCH_TEXT];
   ch_bench_result result;
   int at = 0, status = 0;
   while (!status && next_problem(count, operands, &at, problem, sizeof problem)) {
     const ch_bench_group *group = find_group(problem);
-    status = group ? all_of(run, group, problem + strlen(group->name)) : one(run, problem, NULL, &result);
+    status = group ? all_of(group, problem + strlen(group->name)) : one(problem, NULL, &result);
   }
   return status;
 }
@@ -152,29 +144,24 @@ static int run(int count, const char *const *operands) {
     for (operands = ch_bench_defaults(); operands[count];) count++;
   int wrong = check_names(count, operands);
   if (wrong) return wrong;
-  bench_run run = {.options = {.threads = o.threads,
-                               .repetitions = o.repetitions,
-                               .seconds = o.seconds,
-                               .peak = &peak,
-                               .backend = o.backend}};
-  int code = ch_bench_peak(&run.options, &peak);
+  o.peak = &peak;
+  int code = ch_bench_peak(&o, &peak);
   if (code) return code == CHOIR_ERROR_ARGUMENT ? cli_usage("%s", choir_error_message()) : cli_fail();
-  run.rows = json_array();
-  if (!o.json) print_head(&peak);
-  int status = all(&run, count, operands);
-  if (o.json && !status) return cli_json_print(json_pack("{s:o, s:o}", "peak", json_peak(&peak), "results", run.rows));
-  json_decref(run.rows);
+  rows = json_array();
+  if (!json) print_head(&peak);
+  int status = all(count, operands);
+  if (json && !status) return cli_json_print(json_pack("{s:o, s:o}", "peak", json_peak(&peak), "results", rows));
+  json_decref(rows);
   return status;
 }
 
-static const cli_option options[] = {
-    {"repetitions", "N", CLI_INT, &o.repetitions, "7", "of each case, at least", 0},
-    {"seconds", "S", CLI_REAL, &o.seconds, "0.2", "for each case, at least", 0},
-    {"parts", NULL, CLI_FLAG, &o.parts, NULL, "show where the time of a layer goes", 0},
-    CLI_BACKEND(&o.backend),
-    CLI_THREADS(&o.threads),
-    {"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0},
-    {0}};
+static const cli_option options[] = {{"repetitions", "N", CLI_INT, &o.repetitions, "7", "of each case, at least", 0},
+                                     {"seconds", "S", CLI_REAL, &o.seconds, "0.2", "for each case, at least", 0},
+                                     {"parts", NULL, CLI_FLAG, &parts, NULL, "show where the time of a layer goes", 0},
+                                     CLI_BACKEND(&o.backend),
+                                     CLI_THREADS(&o.threads),
+                                     {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
+                                     {0}};
 
 CLI_VERB(bench, "bench", "[CASE|GROUP [KEY=VALUE...]]...", 0, -1, "measure this machine, and choir on it",
          "Measures the peak rate of multiply-adds and the memory bandwidth, then each case against them: median time, "

@@ -3,23 +3,16 @@
 
 static struct {
   choir_run_options run;
-  const char *data, *text, *out;
-  int64_t sequences;
-  int batch, length;
+  choir_eval_options eval;
+  const char *out;
 } o;
 
 /* By a routing, NULL: the model's own; calibrate: the model's thresholds then become this text's. */
 static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, const char *routing, int calibrate,
                     choir_eval_result *result) {
   if (choir_model_set_routing(model, routing)) return cli_fail();
-  return cli_evaluate(model, tokenizer,
-                      (choir_eval_options){.data = o.data,
-                                           .text = o.text,
-                                           .sequences = o.sequences,
-                                           .batch_sequences = o.batch,
-                                           .sequence_length = o.length,
-                                           .calibrate = calibrate},
-                      result);
+  o.eval.calibrate = calibrate;
+  return cli_evaluate(model, tokenizer, o.eval, result);
 }
 
 static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
@@ -37,19 +30,18 @@ static int calibrate(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
-  if (!o.data == !o.text) return cli_usage("give one of --data DIR and --text FILE");
+  if (!o.eval.data == !o.eval.text) return cli_usage("give one of --data DIR and --text FILE");
   cli_catch_signals();
   return cli_with_model(operands[0], &o.run, NULL, 1, calibrate);
 }
 
 static const cli_option options[] = {
     {"out", "CHECKPOINT", CLI_PATH, &o.out, NULL, "directory to make", 1},
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "the held-out share of this data", 0},
-    {"text", "FILE", CLI_INPUT, &o.text, NULL, "a UTF-8 text of the kind that is to be served", 0},
-    {"sequences", "N", CLI_INT64, &o.sequences, "0", "number of sequences at most; 0: all", 0},
-    {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
-    {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
+    {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "the held-out share of this data", 0},
+    {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "a UTF-8 text of the kind that is to be served", 0},
+    {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},
+    {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},
+    {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},
     CLI_MODEL_OPTIONS(o.run),
     {0}};
 

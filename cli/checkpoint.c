@@ -37,7 +37,7 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
   cli_catch_signals();
   cli_progress_begin(&progress, stderr);
   o->options.checkpoint = checkpoint;
-  o->options.progress = cli_progress_sequences;
+  o->options.progress = cli_progress_count;
   o->options.context = &progress;
   return cli_with_model(checkpoint, &o->run, NULL, 1, show);
 }

@@ -156,13 +156,14 @@ typedef struct cli_progress {
   int terminal, stands; /* a line stands on the terminal */
   double started, shown;
   FILE *out;
+  const char *of; /* what cli_progress_count counts; NULL: sequences */
 } cli_progress;
 void cli_progress_begin(cli_progress *progress, FILE *out);
 int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
-int cli_progress_sequences(void *progress, int64_t done, int64_t total); /* for the library's progress options */
-int cli_progress_share(void *progress, const char *what, double share);  /* the same, of export and import */
+int cli_progress_count(void *progress, int64_t done, int64_t total);    /* for the library's progress options */
+int cli_progress_share(void *progress, const char *what, double share); /* the same, of export and import */
 /* choir_eval with progress; exit status. */
 int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eval_options options,
                  choir_eval_result *result);
@@ -259,12 +260,12 @@ int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {
   choir_run_options run;
-  const char *requests, *task, *data, *split, *out, *routing;
-  int batch, slots, chunk, tokens, json;
-  double capacity_factor;
+  choir_task_options of_task; /* its `score` is of requests, too */
+  const char *requests, *task, *routing;
+  int tokens, json;
 } cli_score_options;
-int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
-int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
+int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
+int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer);
 
 /* checkpoint.c */
 /* Opens a checkpoint, or the newest one of a run, uses the model and closes it; an exit status. routing: NULL, its own.

@@ -2,7 +2,6 @@
 #include "cli.h"
 
 static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
   const char *const *name = choir_config_names();
   printf("%-12s %10s %10s  %s\n", "name", "parameters", "active", "layers, width, experts, tokens a step");
   for (; *name; name++) {

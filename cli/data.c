@@ -7,11 +7,10 @@
 #include "cli.h"
 
 static struct {
-  const char *out, *tokenizer, *field, *separator, *pattern;
+  choir_data_build_options build;
+  const char *separator, *pattern;
   cli_list sources;
-  double holdout;
-  int64_t seed;
-  int threads, json, replace;
+  int json;
 } o;
 
 typedef struct watch {
@@ -56,18 +55,12 @@ static int parse_source(const char *text, int count, const char *const *operands
 
 /* Fills `sources` from --source options, or from bare files as the one source "text"; *number is how many. */
 static int collect(int count, const char *const *operands, cli_files *files, choir_data_source *sources, int *number) {
-  const cli_list *list = &o.sources;
+  static const cli_list bare = {.count = 1, .values = {"text:"}};
+  const cli_list *list = o.sources.count ? &o.sources : &bare;
   int status = 0;
-  *number = list->count ? list->count : 1;
-  if (list->count && list->at[0] > 0)
-    return cli_usage("'%s' stands before the first --source and belongs to none", operands[0]);
-  if (!list->count) {
-    if (!count) return cli_usage("no files; usage: choir data build ... FILE... (or --source)");
-    sources[0].name = strdup("text");
-    if (!sources[0].name) return cli_fail_with("no memory for the name of a source");
-    for (int i = 0; i < count && !status; i++) status = cli_files_add(files, operands[i], o.pattern);
-    if (!status) status = cli_files_end(files);
-  }
+  *number = list->count;
+  if (list->at[0] > 0) return cli_usage("'%s' stands before the first --source and belongs to none", operands[0]);
+  if (list == &bare && !count) return cli_usage("no files; usage: choir data build ... FILE... (or --source)");
   for (int i = 0; i < list->count && !status; i++) {
     int end = i + 1 < list->count ? list->at[i + 1] : count;
     status = parse_source(list->values[i], end - list->at[i], operands + list->at[i], files, &sources[i]);
@@ -119,20 +112,14 @@ static int build(int count, const char *const *operands) {
   if (!status) {
     cli_progress_begin(&w.progress, stderr);
     cli_catch_signals();
-    int code = choir_data_build(&(choir_data_build_options){.sources = sources,
-                                                            .source_count = number,
-                                                            .tokenizer = o.tokenizer,
-                                                            .output = o.out,
-                                                            .field = o.field,
-                                                            .separator = separator,
-                                                            .holdout = o.holdout,
-                                                            .seed = (uint64_t)o.seed,
-                                                            .threads = o.threads,
-                                                            .replace_invalid = o.replace,
-                                                            .progress = show_progress,
-                                                            .context = &w});
+    o.build.sources = sources;
+    o.build.source_count = number;
+    o.build.separator = separator;
+    o.build.progress = show_progress;
+    o.build.context = &w;
+    int code = choir_data_build(&o.build);
     cli_progress_clear(&w.progress);
-    status = code ? cli_fail() : print_info(o.out, cli_seconds() - w.progress.started);
+    status = code ? cli_fail() : print_info(o.build.output, cli_seconds() - w.progress.started);
   }
   if (!status && w.replaced && !o.json)
     printf("  %s bytes were not UTF-8 and became U+FFFD\n", cli_grouped((int64_t)w.replaced));
@@ -142,27 +129,24 @@ static int build(int count, const char *const *operands) {
   return status;
 }
 
-static int info(int count, const char *const *operands) {
-  (void)count;
-  return print_info(operands[0], 0);
-}
+static int info(int count, const char *const *operands) { return print_info(operands[0], 0); }
 
 static const cli_option build_options[] = {
-    {"out", "DIR", CLI_PATH, &o.out, NULL, "directory to make; must be new or empty", 1},
-    {"tokenizer", "FILE", CLI_INPUT, &o.tokenizer, NULL, "the tokenizer's file, which cuts text into tokens", 1},
+    {"out", "DIR", CLI_PATH, &o.build.output, NULL, "directory to make; must be new or empty", 1},
+    {"tokenizer", "FILE", CLI_INPUT, &o.build.tokenizer, NULL, "the tokenizer's file, which cuts text into tokens", 1},
     {"source", "NAME=WEIGHT:FILES...", CLI_LIST, &o.sources, NULL,
      "a source of the mixture: its share of the training samples, and its files (those that follow belong to it too); "
      "without =WEIGHT by its number of tokens",
      0},
-    {"field", "NAME", CLI_TEXT, &o.field, NULL, "files are JSON lines; this field holds the text", 0},
+    {"field", "NAME", CLI_TEXT, &o.build.field, NULL, "files are JSON lines; this field holds the text", 0},
     CLI_PATTERN(&o.pattern),
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL,
      "the line between documents, as '\\f'; otherwise a file is one document", 0},
-    {"holdout", "P", CLI_REAL, &o.holdout, "0.01", "share of the documents kept for evaluation", 0},
-    {"seed", "S", CLI_INT64, &o.seed, "0", "which documents these are", 0},
-    {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
+    {"holdout", "P", CLI_REAL, &o.build.holdout, "0.01", "share of the documents kept for evaluation", 0},
+    {"seed", "S", CLI_INT64, &o.build.seed, "0", "which documents these are", 0},
+    {"replace-invalid", NULL, CLI_FLAG, &o.build.replace_invalid, NULL,
      "bytes that are not UTF-8 become U+FFFD and are counted; otherwise they are an error", 0},
-    CLI_THREADS(&o.threads),
+    CLI_THREADS(&o.build.threads),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the counts as JSON", 0},
     {0}};
 static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};

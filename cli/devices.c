@@ -2,7 +2,6 @@
 #include "cli.h"
 
 static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
   const char *name;
   for (int index = 0; (name = choir_backend_name(index)); index++) {
     char text[256];

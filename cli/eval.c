@@ -5,9 +5,9 @@
 
 static struct {
   choir_run_options run;
-  const char *data, *text, *routing;
-  int64_t sequences;
-  int batch, length, in_order, json;
+  choir_eval_options eval;
+  const char *routing;
+  int json;
 } o;
 
 /* The causal routings that stand beside one that looks across tokens. */
@@ -21,7 +21,6 @@ typedef struct {
 static evaluation results[1 + CAUSAL], *running;
 
 static void add_source(void *context, const char *name, int64_t tokens, double loss) {
-  (void)context;
   json_array_append_new(running->sources, json_pack("{s:s, s:I, s:o}", "name", name, "tokens", (json_int_t)tokens,
                                                     "loss", cli_json_real(loss)));
 }
@@ -42,7 +41,7 @@ static json_t *result_json(const choir_model *model, const evaluation *e) {
 /* One row for each measure, one column for each routing. */
 static void print_losses(int count) {
   const choir_eval_result *r = &results[0].r, *causal = &results[count > 1].r;
-  cli_print_outcome(o.text ? "the text" : "held-out text", causal->bits_per_byte / causal->loss, causal->loss,
+  cli_print_outcome(o.eval.text ? "the text" : "held-out text", causal->bits_per_byte / causal->loss, causal->loss,
                     causal->routing, causal->unigram_loss, causal->gzip_bits_per_byte);
   printf("\nrouting       ");
   for (int i = 0; i < count; i++) printf("  %10s", results[i].r.routing);
@@ -89,15 +88,8 @@ static int print_layers(const choir_model *model, const choir_eval_result *r) {
 static int evaluate(choir_model *model, const choir_tokenizer *tokenizer, evaluation *e) {
   running = e;
   e->sources = json_array(); /* without memory for it the JSON is refused, and the text has no table */
-  return cli_evaluate(model, tokenizer,
-                      (choir_eval_options){.data = o.data,
-                                           .text = o.text,
-                                           .sequences = o.sequences,
-                                           .source = add_source,
-                                           .in_order = o.in_order,
-                                           .batch_sequences = o.batch,
-                                           .sequence_length = o.length},
-                      &e->r);
+  o.eval.source = add_source;
+  return cli_evaluate(model, tokenizer, o.eval, &e->r);
 }
 
 /* By a causal routing, where the router has it and the model can do it; the JSON under its name, in `beside`. */
@@ -139,9 +131,8 @@ static int evaluate_all(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
-  int status = o.data && o.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
-  if (!status && !o.data && !o.text && !(o.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
+  int status = o.eval.data && o.eval.text ? cli_usage("give one of --data DIR and --text FILE") : 0;
+  if (!status && !o.eval.data && !o.eval.text && !(o.eval.data = cli_data_of_run(operands[0]))) status = CLI_USAGE;
   status = cli_ranks_agree(status);
   if (status) return status;
   if (choir_ranks_same(cli_ranks(), "--routing", o.routing ? o.routing : "")) return cli_fail(); /* how many runs */
@@ -152,17 +143,17 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "evaluate on the held-out share of this data; default: the run's", 0},
-    {"text", "FILE", CLI_INPUT, &o.text, NULL, "evaluate on a UTF-8 text", 0},
+    {"data", "DIR", CLI_PATH, &o.eval.data, NULL, "evaluate on the held-out share of this data; default: the run's", 0},
+    {"text", "FILE", CLI_INPUT, &o.eval.text, NULL, "evaluate on a UTF-8 text", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, NULL,
      "batch, sequence, position, group, threshold or adaptive; default: the model's own and, where that looks across "
      "tokens, also the last two",
      0},
-    {"sequences", "N", CLI_INT64, &o.sequences, "0", "number of sequences at most; 0: all", 0},
-    {"in-order", NULL, CLI_FLAG, &o.in_order, NULL,
+    {"sequences", "N", CLI_INT64, &o.eval.sequences, "0", "number of sequences at most; 0: all", 0},
+    {"in-order", NULL, CLI_FLAG, &o.eval.in_order, NULL,
      "take held-out sequences in order, so that a batch is a piece of one text instead of a mixture", 0},
-    {"batch", "B", CLI_INT, &o.batch, "0", "sequences that are routed together; 0: as in training", 0},
-    {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
+    {"batch", "B", CLI_INT, &o.eval.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},
+    {"length", "T", CLI_INT, &o.eval.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},
     CLI_MODEL_OPTIONS(o.run),
     CLI_SHARDS(&o.run.shards),
     CLI_RANKS_OPTIONS,

@@ -39,7 +39,6 @@ static int print(const choir_export_result *r) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   cli_progress progress;
   choir_export_result result;
   o.checkpoint = operands[0];
@@ -71,18 +70,13 @@ static const cli_option options[] = {
     {"json", NULL, CLI_FLAG, &json, NULL, "print JSON", 0},
     {0}};
 
-const cli_verb cli_export = {
-    "export",
-    "RUN|CHECKPOINT",
-    1,
-    1,
-    "write a model as transformers, vLLM or llama.cpp load it",
+CLI_VERB(
+    export, "export", "RUN|CHECKPOINT", 1, 1, "write a model as transformers, vLLM or llama.cpp load it",
     "Stock architectures compute what a model of choir does when tokens are routed one by one: Glm4Moe, ExaoneMoe "
-    "(hy_v3 in llama.cpp), Qwen3Moe, Mixtral, Qwen3 and Llama. That takes model.position rope, swiglu and, where "
+    "(hy_v3 in llama.cpp), Qwen3Moe, Olmoe, Mixtral, Qwen3 and Llama. That takes model.position rope, swiglu and, "
+    "where "
     "experts choose, router.score sigmoid; what has no counterpart is refused by name. Where experts choose, their "
     "thresholds become a selection bias, and K null experts stand for the experts that a token lacks; K limits how "
     "many it can have.\n\n"
     "Prints the share of tokens that K cuts, and the loss on held-out text as it is, with K, and, where dtype rounds "
-    "them, with the weights rounded. docs/serving.md has the way from there.",
-    options,
-    run};
+    "them, with the weights rounded. docs/serving.md has the way from there.");

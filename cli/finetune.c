@@ -4,13 +4,10 @@
 
 #include "cli.h"
 
-static struct {
-  const char *backend, *from, *task, *data, *out, *recipe;
-  cli_list set;
-  double epochs, minutes;
-  int64_t patience;
-  int resume, batch_sequences, threads, emulate;
-} o;
+static choir_finetune_options o = CHOIR_FINETUNE_OPTIONS_INIT;
+static const char *task_name, *recipe;
+static cli_list set;
+static double minutes;
 
 typedef struct display {
   cli_progress progress;
@@ -42,7 +39,7 @@ static void show_accuracy(const choir_finetune_event *e) {
 }
 
 static int must_stop(const display *w) {
-  return cli_stop_requested() || (o.minutes > 0 && cli_seconds() - w->progress.started >= 60 * o.minutes);
+  return cli_stop_requested() || (minutes > 0 && cli_seconds() - w->progress.started >= 60 * minutes);
 }
 
 static int on_event(void *context, const choir_finetune_event *e) {
@@ -83,52 +80,40 @@ static int show_result(void) {
          (long long)json_integer_value(json_object_get(root, "step")), label ? cli_shown(label) : "",
          100 * json_number_value(json_object_get(root, "majority")));
   json_decref(root);
-  printf("look closer with: choir score %s --task %s --data DIR\n", cli_shown(o.out), task && o.task ? o.task : "NAME");
+  printf("look closer with: choir score %s --task %s --data DIR\n", cli_shown(o.out),
+         task && task_name ? task_name : "NAME");
   return 0;
 }
 
 /* The config to train with: *use says whether the run's own will not do. */
 static int prepare(choir_config *config, int *use) {
   char path[4096];
-  *use = !o.resume || o.set.count > 0;
-  if (o.resume && (o.from || o.task || o.recipe || o.epochs > 0 || o.patience))
+  *use = !o.resume || set.count > 0;
+  if (o.resume && (o.from || task_name || recipe || o.epochs > 0 || o.patience))
     return cli_usage("--from, --task, --recipe, --epochs and --patience are the run's own with --resume");
-  if (!o.resume && !(o.from && o.task && o.data))
+  if (!o.resume && !(o.from && task_name && o.data))
     return cli_usage("give --from, --task and --data (only --resume can do without)");
   snprintf(path, sizeof path, "%s/config.json", o.out);
-  if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
-  int code = o.resume ? choir_config_load(path, config)
-                      : choir_finetune_config(o.from, o.recipe ? o.recipe : "constant", config);
+  if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
+  int code =
+      o.resume ? choir_config_load(path, config) : choir_finetune_config(o.from, recipe ? recipe : "constant", config);
   if (code) return cli_fail();
-  int status = cli_apply_settings(config, &o.set);
+  int status = cli_apply_settings(config, &set);
   if (status || o.resume || o.epochs > 0) return status;
-  for (int i = 0; i < o.set.count; i++)
-    if (strstr(o.set.values[i], "steps=") == o.set.values[i] || strstr(o.set.values[i], "train.steps=")) return 0;
+  for (int i = 0; i < set.count; i++)
+    if (strstr(set.values[i], "steps=") == set.values[i] || strstr(set.values[i], "train.steps=")) return 0;
   o.epochs = 10;
   return 0;
 }
 
-static int finetune(const choir_config *config, choir_task *task) {
+static int finetune(void) {
   display w = {0};
-  choir_finetune_options options = CHOIR_FINETUNE_OPTIONS_INIT;
-  options.config = config;
-  options.from = o.from;
-  options.task = task;
-  options.data = o.data;
-  options.out = o.out;
-  options.epochs = o.epochs;
-  options.patience = o.patience;
-  options.batch_sequences = o.batch_sequences;
-  options.resume = o.resume;
-  options.run.threads = o.threads;
-  options.run.backend = o.backend;
-  options.run.emulate_bf16 = o.emulate;
-  options.event = on_event;
-  options.context = &w;
+  o.event = on_event;
+  o.context = &w;
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();
   cli_catch_closed_output();
-  int code = choir_finetune(&options);
+  int code = choir_finetune(&o);
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   if (!code) return show_result();
@@ -138,13 +123,14 @@ static int finetune(const choir_config *config, choir_task *task) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
   choir_config config;
   choir_task *task = NULL;
   int use, status = prepare(&config, &use);
   if (status) return status;
-  if (o.task && choir_task_load(o.task, &task)) return cli_fail();
-  status = finetune(use ? &config : NULL, task);
+  if (task_name && choir_task_load(task_name, &task)) return cli_fail();
+  o.config = use ? &config : NULL;
+  o.task = task;
+  status = finetune();
   choir_task_free(task);
   return status;
 }
@@ -152,22 +138,22 @@ static int run(int count, const char *const *operands) {
 static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, result.json, checkpoints/", 1},
     {"from", "RUN|CHECKPOINT", CLI_PATH, &o.from, NULL, "what to start from", 0},
-    {"task", "NAME|FILE", CLI_SMALL, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
+    {"task", "NAME|FILE", CLI_SMALL, &task_name, NULL, "a task by its name, or by the JSON file that describes it", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL,
      "the task's files, or a directory with a folder of its name; with --resume the run's own otherwise", 0},
-    {"recipe", "constant|continued", CLI_CHOICE, &o.recipe, NULL,
+    {"recipe", "constant|continued", CLI_CHOICE, &recipe, NULL,
      "a tenth of the checkpoint's rate, constant; or its schedule, continued [constant]", 0},
     {"epochs", "E", CLI_REAL, &o.epochs, NULL, "over the training set; 10 unless train.steps is set", 0},
     {"patience", "N", CLI_INT64, &o.patience, "0", "stop after N evaluations without a better one; 0: never", 0},
-    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"minutes", "M", CLI_REAL, &minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
     {"batch", "B", CLI_INT, &o.batch_sequences, "32",
      "texts that batch routing routes together in evaluations; 0: no accuracy by batch routing", 0},
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
+    {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
      "change one field of the config, as train.rate=0.01, train.dropout=0.1 or train.freeze=*.attn.*", 0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
-    CLI_THREADS(&o.threads),
-    CLI_BACKEND(&o.backend),
-    CLI_EMULATE_BF16(&o.emulate),
+    CLI_THREADS(&o.run.threads),
+    CLI_BACKEND(&o.run.backend),
+    CLI_EMULATE_BF16(&o.run.emulate_bf16),
     {0}};
 
 CLI_VERB(finetune, "finetune", "", 0, 0, "train a checkpoint on a labelled task",

@@ -87,7 +87,6 @@ static int print_text(const choir_model *model, int B, int T, const choir_forwar
 }
 
 static int forward(choir_model *model, const choir_tokenizer *none) {
-  (void)none;
   int B = (int)o.tokens.shape[0], T = (int)o.tokens.shape[1], V = choir_model_config_of(model)->model.vocab_size;
   float *logits = o.logits ? reallocarray(NULL, (size_t)B * (size_t)T, (size_t)V * sizeof *logits) : NULL;
   choir_forward_result result;
@@ -114,7 +113,6 @@ static int forward(choir_model *model, const choir_tokenizer *none) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   o.path = operands[1];
   int status = o.logits && o.gradients && !strcmp(o.logits, o.gradients)
                    ? cli_usage("--logits and --gradients are both %s: give two files", o.logits)

@@ -7,11 +7,10 @@
 
 static struct {
   choir_run_options run;
+  choir_generate_options generate;
   const char *prompt, *prompts, *routing;
   cli_list stops;
-  int64_t seed;
-  double temperature, top_p;
-  int max_tokens, top_k, slots, chunk, json;
+  int json;
 } o;
 
 /* The prompts, and how far they are printed. */
@@ -91,7 +90,6 @@ static void print_prompt(const choir_prompt *p) {
 
 static int show_text(void *context, int sequence, const char *text, size_t size) {
   work *w = context;
-  (void)sequence;
   int first = !w->begun;
   if (first) cli_progress_clear(&w->progress);
   w->begun = 1;
@@ -158,20 +156,13 @@ static void print_speed(const choir_generate_result *r) {
 static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
   work *w = &all;
   choir_generate_result result;
-  choir_generate_options options = {.max_tokens = o.max_tokens,
-                                    .temperature = o.temperature,
-                                    .top_k = o.top_k,
-                                    .top_p = o.top_p,
-                                    .seed = (uint64_t)o.seed,
-                                    .stops = all.stops,
-                                    .batch = o.slots,
-                                    .chunk = o.chunk,
-                                    .text = show_text,
-                                    .done = sequence_done,
-                                    .stop = asked_to_stop,
-                                    .context = w};
+  o.generate.stops = w->stops;
+  o.generate.text = show_text;
+  o.generate.done = sequence_done;
+  o.generate.stop = asked_to_stop;
+  o.generate.context = w;
   cli_progress_begin(&w->progress, stderr);
-  if (choir_generate(model, tokenizer, w->prompt, w->count, &options, &result)) return cli_fail();
+  if (choir_generate(model, tokenizer, w->prompt, w->count, &o.generate, &result)) return cli_fail();
   print_speed(&result);
   choir_generate_free(&result);
   return 0;
@@ -179,13 +170,12 @@ static int generate(choir_model *model, const choir_tokenizer *tokenizer) {
 
 /* Nothing is drawn at temperature 0. */
 static int check_draws(void) {
-  const char *given = o.top_k ? "top-k" : o.top_p != 0.95 ? "top-p" : o.seed ? "seed" : NULL;
-  if (o.temperature != 0 || !given) return 0;
+  const char *given = o.generate.top_k ? "top-k" : o.generate.top_p != 0.95 ? "top-p" : o.generate.seed ? "seed" : NULL;
+  if (o.generate.temperature != 0 || !given) return 0;
   return cli_usage("--%s has no effect at --temperature 0, which takes the likeliest token always", given);
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   cli_catch_signals();
   int status = check_draws();
   if (!status) status = read_prompts(&all);
@@ -206,15 +196,16 @@ static const cli_option options[] = {
      "the text to continue; - reads standard input; without one a document begins", 0},
     {"prompts", "FILE", CLI_PATH, &o.prompts, NULL,
      "or one prompt a line, or JSON lines with a field \"prompt\"; - reads standard input", 0},
-    {"max-tokens", "N", CLI_INT, &o.max_tokens, "256", "new tokens of a sequence, at most", 0},
-    {"temperature", "X", CLI_REAL, &o.temperature, "0.8", "divides the logits; 0 always takes the likeliest token", 0},
-    {"top-k", "K", CLI_INT, &o.top_k, "0", "draw from the K likeliest tokens only; 0: from all", 0},
-    {"top-p", "P", CLI_REAL, &o.top_p, "0.95",
+    {"max-tokens", "N", CLI_INT, &o.generate.max_tokens, "256", "new tokens of a sequence, at most", 0},
+    {"temperature", "X", CLI_REAL, &o.generate.temperature, "0.8",
+     "divides the logits; 0 always takes the likeliest token", 0},
+    {"top-k", "K", CLI_INT, &o.generate.top_k, "0", "draw from the K likeliest tokens only; 0: from all", 0},
+    {"top-p", "P", CLI_REAL, &o.generate.top_p, "0.95",
      "draw from the likeliest tokens that reach probability P together; 1: from all", 0},
-    {"seed", "N", CLI_INT64, &o.seed, "0", "random seed for sampling", 0},
+    {"seed", "N", CLI_INT64, &o.generate.seed, "0", "random seed for sampling", 0},
     {"stop", "TEXT", CLI_LIST, &o.stops, NULL, "end a sequence before this text; \\n is a line end", 0},
-    {"slots", "N", CLI_INT, &o.slots, "8", "prompts at a time; nothing depends on it", 0},
-    {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens of prompts at a time", 0},
+    {"slots", "N", CLI_INT, &o.generate.batch, "8", "prompts at a time; nothing depends on it", 0},
+    {"chunk", "N", CLI_INT, &o.generate.chunk, "512", "tokens of prompts at a time", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold",
      "threshold; adaptive, whose thresholds follow the text; or another that looks at no later token", 0},
     CLI_MODEL_OPTIONS(o.run),

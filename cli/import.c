@@ -6,7 +6,6 @@
 static choir_import_options o;
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   cli_progress progress;
   choir_import_result result;
   o.from = operands[0];
@@ -29,15 +28,9 @@ static const cli_option options[] = {
      "a SentencePiece model; default: the one that comes with the model, if it keeps texts", 0},
     {0}};
 
-const cli_verb cli_import = {
-    "import",
-    "FOLDER|FILE.gguf",
-    1,
-    1,
-    "read a model of Hugging Face's or llama.cpp's",
+CLI_VERB(
+    import, "import", "FOLDER|FILE.gguf", 1, 1, "read a model of Hugging Face's or llama.cpp's",
     "FOLDER has config.json and safetensors files of a model of type llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, "
     "glm4_moe or exaone_moe; FILE is a GGUF file of architecture llama, qwen3, olmoe, qwen3moe, glm4moe or hy_v3 with "
     "weights of type F32, F16, BF16 or Q8_0. What choir cannot compute, and fields that it does not know, are refused "
-    "by name. choir train --from makes a dense one into expert choice.",
-    options,
-    run};
+    "by name. choir train --from makes a dense one into expert choice.");

@@ -82,7 +82,6 @@ static void print_text(const choir_config *config, const choir_config_costs *c, 
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   choir_config config;
   choir_config_costs costs;
   int status = cli_load_config(operands[0], &o.set, &config);

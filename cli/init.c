@@ -11,7 +11,6 @@ static struct {
 } o;
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   choir_config config;
   choir_config_costs costs;
   choir_tokenizer *tokenizer = NULL;

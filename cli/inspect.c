@@ -10,10 +10,7 @@ static int show(choir_model *model, const choir_tokenizer *tokenizer) {
   return 0;
 }
 
-static int run(int count, const char *const *operands) {
-  (void)count;
-  return cli_inspect_text(&o, operands[0], show);
-}
+static int run(int count, const char *const *operands) { return cli_inspect_text(&o, operands[0], show); }
 
 static const cli_option options[] = {
     CLI_SEEING_OPTIONS(o, "4096"), {"out", "FILE.html", CLI_OUTPUT, &out, NULL, "the file to write", 1}, {0}};

@@ -6,8 +6,9 @@
 #include "cli.h"
 
 static struct {
-  const char *cluster, *layout, *out;
-  int ranks, vocab_size, json;
+  ch_plan_options plan;
+  const char *layout, *out;
+  int vocab_size, json;
   cli_list set;
 } o;
 
@@ -126,14 +127,12 @@ static int print_text(const ch_plan *plan, int assumed) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   choir_config config;
   ch_plan *plan;
-  const ch_plan_options options = {.cluster = o.cluster, .ranks = o.ranks};
   int status = cli_load_config(operands[0], &o.set, &config);
   if (status) return status;
   int assumed = cli_vocabulary(&config, o.vocab_size);
-  if (ch_plan_create(&config, &options, &plan)) return cli_fail();
+  if (ch_plan_create(&config, &o.plan, &plan)) return cli_fail();
   if (o.out && ch_plan_page(plan, o.out))
     status = cli_fail();
   else
@@ -143,8 +142,8 @@ static int run(int count, const char *const *operands) {
 }
 
 static const cli_option options[] = {
-    {"cluster", "FILE", CLI_SMALL, &o.cluster, NULL, "what describes the cluster (JSON; docs/formats.md)", 1},
-    {"ranks", "N", CLI_INT, &o.ranks, "0", "number of ranks to plan for; 0: all of the cluster's", 0},
+    {"cluster", "FILE", CLI_SMALL, &o.plan.cluster, NULL, "what describes the cluster (JSON; docs/formats.md)", 1},
+    {"ranks", "N", CLI_INT, &o.plan.ranks, "0", "number of ranks to plan for; 0: all of the cluster's", 0},
     {"layout", "RxExH", CLI_TEXT, &o.layout, NULL, "the layout to show in detail; the fastest otherwise", 0},
     CLI_VOCABULARY(&o.vocab_size),
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "change one field of the config, as train --set does", 0},

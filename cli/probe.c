@@ -10,11 +10,11 @@
 
 static struct {
   choir_run_options run;
-  const char *text, *tokens;
+  ch_probe_options probe;
+  const char *tokens;
   ch_npy given; /* what `tokens` names */
   cli_list routings;
-  int sequences, length, positions, draws, json;
-  int64_t seed;
+  int json;
 } o;
 
 static const char *const verdicts[] = {"untried", "equal", "rounded", "changed"};
@@ -65,15 +65,14 @@ static void print_result(const ch_probe_result *r) {
 }
 
 /* Probes one routing; *leaks counts those that do not keep what they declare. An error code of the library. */
-static int probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_probe_options *options, json_t *results,
-                 int *leaks) {
+static int probe(choir_model *model, const choir_tokenizer *tokenizer, json_t *results, int *leaks) {
   ch_probe_result r;
-  int code = ch_probe(model, tokenizer, options, &r);
+  int code = ch_probe(model, tokenizer, &o.probe, &r);
   if (code) return code;
   const choir_config *config = choir_model_config_of(model);
   if (!o.json && !json_array_size(results))
     printf("router %s, %d sequences of %d %s\n", config->model.router.name, r.sequences, r.length,
-           o.text || o.tokens ? "given tokens" : "random tokens: for effects on a loss give --text");
+           o.probe.text || o.tokens ? "given tokens" : "random tokens: for effects on a loss give --text");
   if (!o.json) print_result(&r);
   json_array_append_new(results, json_result(&r));
   if (r.leaks) {
@@ -87,30 +86,24 @@ static int probe(choir_model *model, const choir_tokenizer *tokenizer, const ch_
 
 /* The routings asked for, or all that the router has: then those that cannot run, for want of thresholds or because the
  * batch is too small for their pools, are left out. */
-static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, ch_probe_options *options, json_t *results,
-                     int *leaks) {
+static int probe_all(choir_model *model, const choir_tokenizer *tokenizer, json_t *results, int *leaks) {
   const char *router = choir_model_config_of(model)->model.router.name;
   int all = !o.routings.count;
   for (int i = 0; all || i < o.routings.count; i++) {
-    options->routing = all ? choir_router_routing(router, i) : o.routings.values[i];
-    if (!options->routing) break;
-    int code = probe(model, tokenizer, options, results, leaks);
+    o.probe.routing = all ? choir_router_routing(router, i) : o.routings.values[i];
+    if (!o.probe.routing) break;
+    int code = probe(model, tokenizer, results, leaks);
     if (code && !(all && (code == CHOIR_ERROR_UNSUPPORTED || code == CHOIR_ERROR_ARGUMENT))) return cli_fail();
-    if (code) fprintf(stderr, "choir probe: routing '%s' left out: %s\n", options->routing, choir_error_message());
+    if (code) fprintf(stderr, "choir probe: routing '%s' left out: %s\n", o.probe.routing, choir_error_message());
   }
   return json_array_size(results) ? 0 : CLI_FAILED;
 }
 
 static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
-  ch_probe_options options = {.tokens = o.given.data,
-                              .text = o.text,
-                              .sequences = o.tokens ? (int)o.given.shape[0] : o.sequences,
-                              .length = o.tokens ? (int)o.given.shape[1] : o.length,
-                              .positions = o.positions,
-                              .draws = o.draws,
-                              .seed = (uint64_t)o.seed};
+  o.probe.tokens = o.given.data;
+  if (o.tokens) o.probe.sequences = (int)o.given.shape[0], o.probe.length = (int)o.given.shape[1];
   json_t *results = json_array();
-  int leaks = 0, status = probe_all(model, tokenizer, &options, results, &leaks);
+  int leaks = 0, status = probe_all(model, tokenizer, results, &leaks);
   if (!status && o.json)
     return cli_json_print(json_pack("{s:s, s:o, s:i}", "router", choir_model_config_of(model)->model.router.name,
                                     "routings", results, "leaks", leaks)) ||
@@ -120,24 +113,24 @@ static int with_model(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
-  if (o.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
-  if (!o.positions || !o.draws) return cli_usage("--%s 0: must be at least 1", o.positions ? "draws" : "positions");
+  if (o.probe.text && o.tokens) return cli_usage("give one of --text FILE and --tokens TOKENS.npy");
+  if (!o.probe.positions || !o.probe.draws)
+    return cli_usage("--%s 0: must be at least 1", o.probe.positions ? "draws" : "positions");
   if (o.tokens && ch_npy_read(o.tokens, CH_NPY_INT32, 2, &o.given)) return cli_fail();
-  int status = cli_with_model(operands[0], &o.run, NULL, o.text != NULL, with_model);
+  int status = cli_with_model(operands[0], &o.run, NULL, o.probe.text != NULL, with_model);
   ch_npy_free(&o.given);
   return status;
 }
 
 static const cli_option options[] = {
     {"routing", "NAME", CLI_LIST, &o.routings, NULL, "routing to probe, may be repeated; otherwise all", 0},
-    {"text", "FILE", CLI_INPUT, &o.text, NULL, "windows from the beginning of a UTF-8 text", 0},
+    {"text", "FILE", CLI_INPUT, &o.probe.text, NULL, "windows from the beginning of a UTF-8 text", 0},
     {"tokens", "TOKENS.npy", CLI_INPUT, &o.tokens, NULL, "or tokens, int32 [B,T]; random ones otherwise", 0},
-    {"batch", "B", CLI_INT, &o.sequences, "0", "sequences of the batch; 0: as in training", 0},
-    {"length", "T", CLI_INT, &o.length, "0", "tokens of a sequence; 0: as in training", 0},
-    {"positions", "N", CLI_INT, &o.positions, "4", "places in the sequence to change tokens after", 0},
-    {"draws", "N", CLI_INT, &o.draws, "2", "changes of each", 0},
-    {"seed", "N", CLI_INT64, &o.seed, "1", "of places and new tokens", 0},
+    {"batch", "B", CLI_INT, &o.probe.sequences, "0", "sequences of the batch; 0: as in training", 0},
+    {"length", "T", CLI_INT, &o.probe.length, "0", "tokens of a sequence; 0: as in training", 0},
+    {"positions", "N", CLI_INT, &o.probe.positions, "4", "places in the sequence to change tokens after", 0},
+    {"draws", "N", CLI_INT, &o.probe.draws, "2", "changes of each", 0},
+    {"seed", "N", CLI_INT64, &o.probe.seed, "1", "of places and new tokens", 0},
     CLI_COMPUTE(&o.run.compute),
     {"backend", "NAME", CLI_TEXT, &o.run.backend, "cpu",
      "what runs it: cpu, or reference, which rounds every row alike", 0},

@@ -43,16 +43,19 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
   fflush(progress->out);
 }
 
-int cli_progress_sequences(void *context, int64_t done, int64_t total) {
+int cli_progress_count(void *context, int64_t done, int64_t total) {
   cli_progress *progress = context;
-  if (!total) {
-    if (cli_progress_due(progress)) cli_progress_line(progress, "reading the text");
-    return cli_stop_requested();
+  double seconds = cli_seconds() - progress->started;
+  if (total && done >= total) {
+    cli_progress_clear(progress);
+  } else if ((done || !total) && cli_progress_due(progress)) {
+    if (total)
+      cli_progress_line(progress, "%lld of %lld %s, %s left", (long long)done, (long long)total,
+                        progress->of ? progress->of : "sequences",
+                        cli_duration(seconds * (double)(total - done) / (double)done));
+    else
+      cli_progress_line(progress, "reading the text");
   }
-  if (cli_progress_due(progress))
-    cli_progress_line(progress, "%lld of %lld sequences, %s so far", (long long)done, (long long)total,
-                      cli_duration(cli_seconds() - progress->started));
-  if (done >= total) cli_progress_clear(progress);
   return cli_stop_requested();
 }
 
@@ -66,7 +69,7 @@ int cli_evaluate(choir_model *model, const choir_tokenizer *tokenizer, choir_eva
                  choir_eval_result *result) {
   cli_progress progress;
   cli_progress_begin(&progress, stderr);
-  options.progress = cli_progress_sequences;
+  options.progress = cli_progress_count;
   options.context = &progress;
   int code = choir_eval(model, tokenizer, &options, result);
   cli_progress_clear(&progress);

@@ -21,7 +21,6 @@ static int is_shared(const cli_verb *verb) {
 
 /* Not the first process alone: it may be the silent one. */
 static void on_silence(void *context, const char *text) {
-  (void)context;
   fflush(stdout);
   fprintf(stderr, "choir: %s: it is dead or stopped, or its machine is, or it needs longer than --rank-timeout\n",
           text);
@@ -30,7 +29,6 @@ static void on_silence(void *context, const char *text) {
 
 /* Lines of a process that is not the first. */
 static ssize_t put_lines(void *context, const char *text, size_t size) {
-  (void)context;
   for (const char *line = text, *end = text + size, *next; line < end; line = next) {
     const char *newline = memchr(line, '\n', (size_t)(end - line));
     next = newline ? newline + 1 : end;

@@ -121,7 +121,6 @@ static int check_flags(const choir_router_options *options) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   choir_config config;
   choir_router_options options;
   ch_npy scores, tokens = {0}, valid = {0}, thresholds = {0};

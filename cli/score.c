@@ -5,8 +5,9 @@ static cli_score_options o;
 
 static int check(void) {
   if (!o.requests == !o.task) return cli_usage("give one of --requests FILE and --task NAME");
-  if (o.task && !o.data) return cli_usage("--task needs --data DIR, where the task's files are");
-  if (o.requests && (o.data || o.out || o.split)) return cli_usage("--data, --split and --out go with --task");
+  if (o.task && !o.of_task.data) return cli_usage("--task needs --data DIR, where the task's files are");
+  if (o.requests && (o.of_task.data || o.of_task.out || o.of_task.split))
+    return cli_usage("--data, --split and --out go with --task");
   if (o.task && o.tokens) return cli_usage("--tokens goes with --requests");
   return 0;
 }
@@ -16,7 +17,6 @@ static int score(choir_model *model, const choir_tokenizer *tokenizer) {
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count;
   int status = check();
   cli_catch_signals();
   return status ? status : cli_with_model(operands[0], &o.run, o.routing, 1, score);
@@ -27,17 +27,18 @@ static const cli_option options[] = {
      "JSON lines with \"context\" and \"continuation\"; - reads standard input", 0},
     {"tokens", NULL, CLI_FLAG, &o.tokens, NULL, "with --requests: every token and its log-probability", 0},
     {"task", "NAME|FILE", CLI_SMALL, &o.task, NULL, "a task by its name, or by the JSON file that describes it", 0},
-    {"data", "DIR", CLI_PATH, &o.data, NULL, "the task's files, or a directory with a folder of its name", 0},
-    {"split", "NAME", CLI_TEXT, &o.split, NULL, "which of its sets: dev, test, dev_mismatched, ... [dev]", 0},
-    {"out", "FILE", CLI_OUTPUT, &o.out, NULL,
+    {"data", "DIR", CLI_PATH, &o.of_task.data, NULL, "the task's files, or a directory with a folder of its name", 0},
+    {"split", "NAME", CLI_TEXT, &o.of_task.split, NULL, "which of its sets: dev, test, dev_mismatched, ... [dev]", 0},
+    {"out", "FILE", CLI_OUTPUT, &o.of_task.out, NULL,
      "write the predictions: FILE.jsonl as SuperGLUE wants them, any other as GLUE does", 0},
-    {"batch", "B", CLI_INT, &o.batch, "32", "texts that batch routing routes together; 0: no accuracy by batch routing",
-     0},
-    {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
+    {"batch", "B", CLI_INT, &o.of_task.batch_sequences, "32",
+     "texts that batch routing routes together; 0: no accuracy by batch routing", 0},
+    {"capacity-factor", "C", CLI_REAL, &o.of_task.capacity_factor, NULL, "of batch routing; the config's otherwise", 0},
     {"routing", "NAME", CLI_TEXT, &o.routing, "threshold", "threshold or adaptive, whose thresholds follow each text",
      0},
-    {"slots", "N", CLI_INT, &o.slots, "16", "sequences at a time by thresholds; nothing depends on it", 0},
-    {"chunk", "N", CLI_INT, &o.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
+    {"slots", "N", CLI_INT, &o.of_task.score.batch, "16", "sequences at a time by thresholds; nothing depends on it",
+     0},
+    {"chunk", "N", CLI_INT, &o.of_task.score.chunk, "512", "tokens at a time by thresholds; nothing depends on it", 0},
     CLI_MODEL_OPTIONS(o.run),
     {"json", NULL, CLI_FLAG, &o.json, NULL, "with --task: print JSON", 0},
     {0}};

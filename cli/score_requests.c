@@ -15,7 +15,6 @@ typedef struct {
   const char *path;
   ch_buffer request, given; /* choir_score_request and given of each */
   int64_t count;
-  cli_progress progress;
 } work;
 
 static given *given_of(const work *w, int64_t i) { return (given *)(void *)w->given.data + i; }
@@ -118,22 +117,17 @@ static int print_score(const work *w, const choir_tokenizer *tokenizer, int64_t 
   return cli_json_line(object);
 }
 
-static int show_progress(void *context, int64_t done, int64_t total) {
-  work *w = context;
-  double seconds = cli_seconds() - w->progress.started;
-  if (done && cli_progress_due(&w->progress))
-    cli_progress_line(&w->progress, "%lld of %lld requests, %s left", (long long)done, (long long)total,
-                      cli_duration(seconds * (double)(total - done) / (double)done));
-  return cli_stop_requested();
-}
-
-static int score(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
+static int score(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer, work *w) {
   choir_score_result result;
-  choir_score_options options = {.batch = o->slots, .chunk = o->chunk, .progress = show_progress, .context = w};
+  cli_progress progress;
+  choir_score_options *options = &o->of_task.score;
+  options->progress = cli_progress_count;
+  options->context = &progress;
   int status = 0;
-  cli_progress_begin(&w->progress, stderr);
-  int code = choir_score_requests(model, tokenizer, (void *)w->request.data, w->count, &options, &result);
-  cli_progress_clear(&w->progress);
+  cli_progress_begin(&progress, stderr);
+  progress.of = "requests";
+  int code = choir_score_requests(model, tokenizer, (void *)w->request.data, w->count, options, &result);
+  cli_progress_clear(&progress);
   if (code) return cli_fail();
   for (int64_t i = 0; i < w->count && !status; i++) status = print_score(w, tokenizer, i, &result.score[i], o->tokens);
   fprintf(stderr, "%s request%s: %s tokens through the model, %s tokens/s\n", cli_grouped(result.count),
@@ -143,7 +137,7 @@ static int score(const cli_score_options *o, choir_model *model, const choir_tok
   return status;
 }
 
-int cli_score_requests(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
+int cli_score_requests(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
   work w = {.path = o->requests};
   int status = read_requests(&w);
   if (!status) status = score(o, model, tokenizer, &w);

@@ -3,14 +3,6 @@
 
 #include "cli.h"
 
-static int show_progress(void *context, int64_t done, int64_t total) {
-  cli_progress *progress = context;
-  if (done && cli_progress_due(progress))
-    cli_progress_line(progress, "%.0f %% of the texts, %s so far", 100 * (double)done / (double)total,
-                      cli_duration(cli_seconds() - progress->started));
-  return cli_stop_requested();
-}
-
 /* A line: accuracy, and what else the task wants to know. */
 static void print_measure(const choir_task_measure *m, int by_batch, int batch_sequences) {
   printf("%-10s accuracy %6.2f %%  %s of %s", m->routing, 100 * m->accuracy, cli_grouped(m->correct),
@@ -31,11 +23,12 @@ static void print_result(const cli_score_options *o, const choir_task *task, con
   if (r->malformed)
     printf("  %s malformed rows left out; the first, %s\n", cli_grouped(r->malformed), cli_shown(r->first_malformed));
   if (!r->measure[0].labelled) printf("no labels: nothing to compare the predictions with\n");
-  for (int i = 0; i < r->measures && r->measure[0].labelled; i++) print_measure(&r->measure[i], i, o->batch);
+  for (int i = 0; i < r->measures && r->measure[0].labelled; i++)
+    print_measure(&r->measure[i], i, o->of_task.batch_sequences);
   if (r->majority_label)
     printf("%-10s accuracy %6.2f %%  always '%s'\n", "majority", 100 * r->majority, cli_shown(r->majority_label));
   printf("%.1f texts/s", r->seconds > 0 ? (double)r->examples / r->seconds : 0);
-  if (o->out) printf("; predictions in %s", cli_shown(o->out));
+  if (o->of_task.out) printf("; predictions in %s", cli_shown(o->of_task.out));
   putchar('\n');
 }
 
@@ -52,25 +45,20 @@ static int print_json(const cli_score_options *o, const choir_task *task, const 
                 cli_json_real(r->majority), "threshold", measure_json(&r->measure[0]));
   if (r->measures > 1) {
     json_t *batch = measure_json(&r->measure[1]);
-    json_object_set_new(batch, "batch_sequences", json_integer(o->batch));
+    json_object_set_new(batch, "batch_sequences", json_integer(o->of_task.batch_sequences));
     json_object_set_new(root, "batch", batch);
   }
   return cli_json_print(root);
 }
 
-static int score(const cli_score_options *o, const choir_task *task, choir_model *model,
-                 const choir_tokenizer *tokenizer) {
+static int score(cli_score_options *o, const choir_task *task, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_task_result result;
   cli_progress progress;
-  choir_task_options options = {.data = o->data,
-                                .split = o->split,
-                                .out = o->out,
-                                .batch_sequences = o->batch,
-                                .capacity_factor = o->capacity_factor,
-                                .score = {.batch = o->slots, .chunk = o->chunk, .context = &progress}};
-  options.score.progress = show_progress;
+  o->of_task.score.progress = cli_progress_count;
+  o->of_task.score.context = &progress;
   cli_progress_begin(&progress, stderr);
-  int code = choir_score_task(model, tokenizer, task, &options, &result);
+  progress.of = "texts with a label";
+  int code = choir_score_task(model, tokenizer, task, &o->of_task, &result);
   cli_progress_clear(&progress);
   if (code) return cli_fail();
   if (o->json) return print_json(o, task, &result);
@@ -78,7 +66,7 @@ static int score(const cli_score_options *o, const choir_task *task, choir_model
   return 0;
 }
 
-int cli_score_task(const cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
+int cli_score_task(cli_score_options *o, choir_model *model, const choir_tokenizer *tokenizer) {
   choir_task *task;
   if (choir_task_load(o->task, &task)) return cli_fail();
   int status = score(o, task, model, tokenizer);

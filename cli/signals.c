@@ -6,10 +6,7 @@
 
 static volatile sig_atomic_t stop;
 
-static void on_signal(int number) {
-  (void)number;
-  stop = 1;
-}
+static void on_signal(int number) { stop = 1; }
 
 void cli_catch_signals(void) {
   struct sigaction action;

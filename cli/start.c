@@ -68,7 +68,6 @@ static const char *mapped_file(uintptr_t address) {
 }
 
 static void on_fault(int number, siginfo_t *info, void *context) {
-  (void)context;
   const char *file = number == SIGBUS ? mapped_file((uintptr_t)info->si_addr) : NULL;
   say("\nchoir: ");
   if (file) {

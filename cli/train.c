@@ -5,12 +5,10 @@
 
 #include "cli.h"
 
-static struct {
-  const char *backend, *config, *data, *out, *from;
-  cli_list set;
-  double minutes, disk_minutes;
-  int resume, threads, emulate;
-} o;
+static choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
+static const char *config_name;
+static cli_list set;
+static double minutes;
 
 typedef struct display {
   cli_progress progress;
@@ -52,14 +50,14 @@ static const char *busy(display *w, char *text, size_t size) {
 
 static double seconds_left(const display *w, const choir_train_event *e) {
   double left = e->seconds_left;
-  if (o.minutes > 0) left = fmin(left, 60 * o.minutes - (cli_seconds() - w->progress.started));
+  if (minutes > 0) left = fmin(left, 60 * minutes - (cli_seconds() - w->progress.started));
   return left;
 }
 
 static void show_step(display *w, const choir_train_event *e) {
   char steps[24] = "", peak[48], sent[128], other[64];
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
-  if (!(o.minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
+  if (!(minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
   cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s%s%s",
                     (long long)e->step, steps, cli_duration(seconds_left(w, e)), e->loss, exp(e->loss),
                     cli_count(e->tokens_per_second), e->gflops, share(e, peak, sizeof peak),
@@ -121,7 +119,7 @@ static int on_event(void *context, const choir_train_event *e) {
   } else {
     show_kept(w, e);
   }
-  int out_of_time = o.minutes > 0 && cli_seconds() - w->progress.started >= 60 * o.minutes;
+  int out_of_time = minutes > 0 && cli_seconds() - w->progress.started >= 60 * minutes;
   return cli_stop_requested() || out_of_time;
 }
 
@@ -152,20 +150,19 @@ static void show_exchange(const display *w) {
 /* The config to train with: *use says whether the run's own will not do. */
 static int prepare(choir_config *config, int *use) {
   char path[4096];
-  *use = o.config != NULL || o.set.count > 0 || o.from != NULL;
-  if (o.minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", o.minutes);
+  *use = config_name != NULL || set.count > 0 || o.from != NULL;
+  if (minutes < 0) return cli_usage("--minutes %g: must be a number of minutes, or 0 for no limit", minutes);
   if (o.resume && o.from) return cli_usage("--from begins a run, --resume goes on with one: give one of them");
-  if (!o.resume && !o.config && !o.from)
+  if (!o.resume && !config_name && !o.from)
     return cli_usage("--config FILE is missing (only --resume and --from can do without)");
   if (!o.resume && !o.data) return cli_usage("--data DIR is missing (only --resume can do without)");
   if (!*use) return 0;                                                    /* the library finds the run's own */
   snprintf(path, sizeof path, "%s/config.json", o.from ? o.from : o.out); /* runs have one as checkpoints do */
-  if (choir_config_load(o.config ? o.config : path, config)) return cli_fail();
-  return cli_apply_settings(config, &o.set);
+  if (choir_config_load(config_name ? config_name : path, config)) return cli_fail();
+  return cli_apply_settings(config, &set);
 }
 
 static int run(int count, const char *const *operands) {
-  (void)count, (void)operands;
   choir_config config;
   display w = {0};
   int use, status = cli_ranks_agree(prepare(&config, &use));
@@ -173,20 +170,11 @@ static int run(int count, const char *const *operands) {
   cli_progress_begin(&w.progress, stdout);
   cli_catch_signals();
   cli_catch_closed_output();
-  choir_train_options options = CHOIR_TRAIN_OPTIONS_INIT;
-  options.config = use ? &config : NULL;
-  options.data = o.data;
-  options.out = o.out;
-  options.from = o.from;
-  options.resume = o.resume;
-  options.run.threads = o.threads;
-  options.run.backend = o.backend;
-  options.run.emulate_bf16 = o.emulate;
-  options.disk_minutes = o.disk_minutes;
-  options.ranks = cli_ranks();
-  options.event = on_event;
-  options.context = &w;
-  int code = choir_train(&options);
+  o.config = use ? &config : NULL;
+  o.ranks = cli_ranks();
+  o.event = on_event;
+  o.context = &w;
+  int code = choir_train(&o);
   cli_progress_clear(&w.progress);
   if (code && code != CHOIR_ERROR_INTERRUPTED) return cli_fail();
   show_outcome(&w);
@@ -205,7 +193,7 @@ static int run(int count, const char *const *operands) {
 
 static const cli_option options[] = {
     {"out", "RUN", CLI_PATH, &o.out, NULL, "run directory: config.json, metrics.jsonl, checkpoints/", 1},
-    {"config", "FILE", CLI_SMALL, &o.config, NULL,
+    {"config", "FILE", CLI_SMALL, &config_name, NULL,
      "JSON config, or a name that choir configs lists; default with --resume: the run's", 0},
     {"data", "DIR", CLI_PATH, &o.data, NULL, "directory that 'choir data build' made; default with --resume: the run's",
      0},
@@ -214,15 +202,15 @@ static const cli_option options[] = {
      "layer becomes every expert",
      0},
     {"resume", NULL, CLI_FLAG, &o.resume, NULL, "continue the newest checkpoint of RUN, bit for bit", 0},
-    {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL,
+    {"set", "KEY=VALUE", CLI_LIST, &set, NULL,
      "change one field of the config, as train.steps=2000 or router.name=switch_top1", 0},
-    {"minutes", "M", CLI_REAL, &o.minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
+    {"minutes", "M", CLI_REAL, &minutes, NULL, "stop after M minutes, as if interrupted; 0: never", 0},
     {"disk-minutes", "M", CLI_REAL, &o.disk_minutes, "60",
      "when the disk is full, keep training for up to M minutes before stopping", 0},
-    CLI_BACKEND(&o.backend),
+    CLI_BACKEND(&o.run.backend),
     CLI_RANKS_OPTIONS,
-    CLI_THREADS(&o.threads),
-    CLI_EMULATE_BF16(&o.emulate),
+    CLI_THREADS(&o.run.threads),
+    CLI_EMULATE_BF16(&o.run.emulate_bf16),
     {0}};
 
 CLI_VERB(train, "train", "", 0, 0, "train a model",

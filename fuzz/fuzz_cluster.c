@@ -19,8 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   ch_cluster c;
   const char *text = (const char *)data, *cut = size ? memchr(text, 0, size) : NULL;
   size_t first = cut ? (size_t)(cut - text) : size;
-  if (ch_cluster_parse(text, first, "cluster", &c)) return 0;
-  if (cut && ch_cluster_bench_parse(cut + 1, size - first - 1, "bench", &c)) return 0;
+  if (ch_cluster_parse(text, first, "cluster", 0, &c)) return 0;
+  if (cut && ch_cluster_parse(cut + 1, size - first - 1, "bench", 1, &c)) return 0;
   if (ch_cluster_check("cluster", &c)) return 0;
   if (c.ranks < 1 || (c.ranks > 1 && (!c.levels || c.level[c.levels - 1].ranks != c.ranks))) abort();
   for (int p = 0; p < CH_FLOPS_PARTS; p++)

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pages/history.h"
 #include "pages/page.h"
+#include "pages/report.h"
 
 static FILE *file_of(const uint8_t *data, size_t size) {
   FILE *file = size ? fmemopen((void *)(uintptr_t)data, size, "r") : fopen("/dev/null", "r");

@@ -157,7 +157,7 @@ $found"
 found=$(find src tools -name '*.c' ! -path src/base/format.c -exec awk -v RS=';' '
   /(^|[^a-z_])v?(sn|f|d|s)?printf *\((.*%[-+0 #]*[0-9*]*(\.[0-9*]*)?l?[aefgAEFG]|[^"]*format)/ ||
   /(^|[^a-z_])(strto(d|f|ld)|atof|setlocale) *\(/ { print FILENAME ": " $0 }' {} + 2>/dev/null)
-[ -z "$found" ] || fail "numbers become text, and text numbers, by ch_format, ch_print and ch_number only:
+[ -z "$found" ] || fail "numbers become text, and text numbers, by ch_format and ch_number only:
 $found"
 # How many threads there are has been asked for (base/threads.h): what OpenMP takes by itself has not been.
 found=$(find src tools -name '*.[ch]' -exec awk '/pragma omp parallel/ {

@@ -76,7 +76,4 @@ static void check(int kv_heads, int biased) {
 static void attention_gradients(void **state) { (void)state, check(0, 1); }
 static void shared_keys(void **state) { (void)state, check(2, 1), check(1, 0); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(attention_gradients), cmocka_unit_test(shared_keys)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, attention_gradients, shared_keys)

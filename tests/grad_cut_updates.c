@@ -72,7 +72,6 @@ static void same_as_one(const ch_optim *optim, int groups, int hidden, const int
 }
 
 static void every_optimizer(void **state) {
-  (void)state;
   for (int i = 0; ch_optims[i]; i++) {
     same_as_one(ch_optims[i], 1, 2, (const int64_t[]){0, 6, 12});
     same_as_one(ch_optims[i], 1, 3, (const int64_t[]){0, 1, 8, 12});
@@ -81,7 +80,4 @@ static void every_optimizer(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_optimizer)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, every_optimizer)

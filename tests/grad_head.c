@@ -55,7 +55,4 @@ static void check(int drawn_twice) {
 static void head_gradients(void **state) { (void)state, check(0); }
 static void paired_gradients(void **state) { (void)state, check(1); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(head_gradients), cmocka_unit_test(paired_gradients)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, head_gradients, paired_gradients)

@@ -35,7 +35,6 @@ static void check(layer_case *c) {
 
 /* Wide and tight capacity, padding, pools, jitter and sampling, scores of both kinds. */
 static void every_router(void **state) {
-  (void)state;
   int32_t ids[N];
   uint8_t mask[N];
   for (int t = 0; t < N; t++) {
@@ -64,7 +63,6 @@ static void every_router(void **state) {
 
 /* Every pool, and tokens taken by thresholds: too few of them, too many, and as many as reach them. */
 static void pools_and_thresholds(void **state) {
-  (void)state;
   static const char *const pools[] = {"batch", "sequence", "position", "group"};
   static const real thresholds[E] = {2, 0, (real)0.25, (real)0.3};
   uint8_t mask[N];
@@ -92,7 +90,6 @@ static void pools_and_thresholds(void **state) {
 
 /* Gates scaled to sum 1, by every router whose gates are scores. */
 static void normalized_gates(void **state) {
-  (void)state;
   int32_t ids[N];
   uint8_t mask[N];
   int routers = 0;
@@ -121,7 +118,6 @@ static void normalized_gates(void **state) {
 
 /* Experts of every activation, with tokens of several experts, of none, and dropped ones. */
 static void every_activation(void **state) {
-  (void)state;
   static const char *const routers[] = {"expert_choice", "switch_top1"};
   for (int router = 0; router < 2; router++)
     for (int activation = CH_GELU; activation <= CH_SWIGLU; activation++) {
@@ -136,7 +132,6 @@ static void every_activation(void **state) {
 
 /* Gradients of weights accumulate where that is asked for, dx is set. */
 static void accumulates(void **state) {
-  (void)state;
   layer_case c = layer_case_new("gshard_top2", N, D, H, E);
   int64_t weights = (int64_t)E * D * H;
   c.activation = CH_SWIGLU;
@@ -162,9 +157,4 @@ static void accumulates(void **state) {
   layer_case_free(&c);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(pools_and_thresholds),
-                                     cmocka_unit_test(normalized_gates), cmocka_unit_test(every_activation),
-                                     cmocka_unit_test(accumulates)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, every_router, pools_and_thresholds, normalized_gates, every_activation, accumulates)

@@ -1,7 +1,7 @@
 /* Whole models in double: the derivative of the loss along a random direction of every parameter tensor. Nano (but for
  * its vocabulary) with expert choice; with the other routers a narrower one of as many layers. */
 #include "cpu/counts.h"
-#include "model/pass.h"
+#include "model/transformer.h"
 #include "modern.h"
 #include "testing.h"
 
@@ -158,7 +158,6 @@ static void check_model(const char *router, double consistency, double dropout, 
 }
 
 static void every_router(void **state) {
-  (void)state;
   for (int i = 0; ch_routers[i]; i++)
     check_model(ch_routers[i]->name, 0, 0, 1, strcmp(ch_routers[i]->name, "expert_choice") ? NARROW : SIZED);
 }
@@ -166,26 +165,22 @@ static void every_router(void **state) {
 static void draws_that_agree(void **state) { (void)state, check_model("random", 3, 0, 1, NARROW); }
 
 static void dropout(void **state) {
-  (void)state;
   check_model("dense", 0, 0.3, 1, NARROW);
   check_model("expert_choice", 0, 0.3, 1, NARROW);
 }
 
 static void shards(void **state) {
-  (void)state;
   check_model("expert_choice", 0, 0, 2, NARROW);
   check_model("switch_top1", 0, 0, 2, NARROW);
 }
 
 static void modern(void **state) {
-  (void)state;
   check_model("expert_choice", 0, 0, 1, MODERN);
   check_model("gshard_top2", 0, 0.2, 2, MODERN);
 }
 
 /* Every activation with and without shared experts, in shards and under dropout. */
 static void block_of_today(void **state) {
-  (void)state;
   static const char *const activations[] = {"gelu", "geglu", "swiglu"};
   for (int i = 0; i < 3; i++)
     for (int shared = 0; shared < 3; shared += 2)
@@ -194,9 +189,4 @@ static void block_of_today(void **state) {
           "expert_choice", 0, MODERN);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router), cmocka_unit_test(draws_that_agree),
-                                     cmocka_unit_test(dropout),      cmocka_unit_test(shards),
-                                     cmocka_unit_test(modern),       cmocka_unit_test(block_of_today)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, every_router, draws_that_agree, dropout, shards, modern, block_of_today)

@@ -32,7 +32,6 @@ static void softmax_forward(void *context) {
 }
 
 static void test_softmax(void **state) {
-  (void)state;
   real *in = test_new_normal(COUNT, 1), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 2), *dx = test_new(COUNT);
   test_poison(dx, COUNT);
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
@@ -51,7 +50,6 @@ static void sigmoid_forward(void *context) {
 }
 
 static void test_sigmoid(void **state) {
-  (void)state;
   real *in = test_new_normal(COUNT, 1), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 2), *dx = test_new(COUNT);
   test_poison(dx, COUNT);
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
@@ -70,7 +68,6 @@ static void gelu_forward(void *context) {
 }
 
 static void test_gelu(void **state) {
-  (void)state;
   real *in = test_new_normal(COUNT, 3), *u = test_new_normal(COUNT, 4), *y = test_new(COUNT);
   real *dy = test_new_normal(COUNT, 5), *dx = test_new(COUNT), *du = test_new(COUNT);
   for (int i = 0; i < COUNT; i++) in[i] *= 2;
@@ -97,7 +94,6 @@ static void norm_forward(void *context) {
 
 /* dw and, with dx_acc, dx start from known values: what the op adds is what remains. */
 static void test_rmsnorm(void **state) {
-  (void)state;
   real *in = test_new_normal(COUNT, 6), *w = test_new_normal(D, 7), *y = test_new(COUNT), *rstd = test_new(N);
   real *dy = test_new_normal(COUNT, 8), *dx = test_new(COUNT), *dw = test_new(D);
   for (int accumulate = 0; accumulate < 2; accumulate++)
@@ -131,7 +127,6 @@ static void embedding_forward(void *context) {
 }
 
 static void test_embedding(void **state) {
-  (void)state;
   static const int32_t token[N] = {2, 0, 2, 3, 2}; /* repeated, and 1 missing */
   real *w = test_new_normal(V * D, 9), *y = test_new(COUNT), *dy = test_new_normal(COUNT, 10), *dw = test_new(V * D);
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, {
@@ -146,9 +141,4 @@ static void test_embedding(void **state) {
   free(w), free(y), free(dy), free(dw);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax), cmocka_unit_test(test_sigmoid),
-                                     cmocka_unit_test(test_gelu), cmocka_unit_test(test_rmsnorm),
-                                     cmocka_unit_test(test_embedding)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, test_softmax, test_sigmoid, test_gelu, test_rmsnorm, test_embedding)

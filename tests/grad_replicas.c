@@ -7,7 +7,7 @@
 #include "comm/collective.h"
 #include "comm/grid.h"
 #include "forked_comm.h"
-#include "model/pass.h"
+#include "model/transformer.h"
 #include "model/weights.h"
 #include "testing.h"
 
@@ -174,7 +174,6 @@ static void same_as_one(choir_model_config config, int micros, const int (*layou
 }
 
 static void every_layout(void **state) {
-  (void)state;
   same_as_one(config_of("expert_choice"), 1,
               (const int[][3]){{2, 1, 1},
                                {2, 2, 1},
@@ -197,7 +196,6 @@ static void every_layout(void **state) {
 
 /* Also with several passes a step: gradients of experts add up in each replica, and over replicas once. */
 static void every_router(void **state) {
-  (void)state;
   const int layout[][2][3] = {{{2, 2, 1}}, {{1, 3, 2}}, {{4, 1, 1}}, {{2, 3, 1}}, {{2, 1, 2}},
                               {{4, 2, 1}}, {{1, 2, 4}}, {{2, 4, 1}}, {{2, 2, 2}}};
   for (int i = 0; ch_router_names[i]; i++) {
@@ -210,7 +208,6 @@ static void every_router(void **state) {
 
 /* Gated experts and shared ones, cut along their hidden width too. */
 static void block_of_today(void **state) {
-  (void)state;
   choir_model_config c = config_of("expert_choice");
   strcpy(c.activation, "swiglu"), strcpy(c.expert_activation, "swiglu");
   strcpy(c.router.score, "sigmoid");
@@ -220,14 +217,9 @@ static void block_of_today(void **state) {
 
 /* Rows go in rounds, as there is hardly any room. */
 static void in_rounds(void **state) {
-  (void)state;
   forked_means = 0;
   same_as_one(config_of("expert_choice"), 2, (const int[][3]){{2, 2, 1}, {1, 2, 2}, {2, 1, 3}, {0}});
   forked_means = CH_COMM_MEANS;
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout), cmocka_unit_test(every_router),
-                                     cmocka_unit_test(block_of_today), cmocka_unit_test(in_rounds)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, every_layout, every_router, block_of_today, in_rounds)

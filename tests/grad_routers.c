@@ -31,7 +31,6 @@ static void check(layer_case *c) {
 }
 
 static void dscores_of_every_router(void **state) {
-  (void)state;
   uint8_t mask[N];
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 3;
   for (int router = 0; ch_routers[router]; router++)
@@ -62,7 +61,4 @@ static void dscores_of_every_router(void **state) {
     }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(dscores_of_every_router)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, dscores_of_every_router)

@@ -40,7 +40,6 @@ static void check(problem *p, const real *at, int64_t count, const real *gradien
 }
 
 static void test_combine(void **state) {
-  (void)state;
   ch_record r = make_record();
   real *y = test_new_normal(SLOTS * D, 2), *out = test_new(N * D), *dout = test_new_normal(N * D, 3);
   real *dy = test_new(SLOTS * D), *dgate = test_new(SLOTS);
@@ -67,7 +66,6 @@ static void test_combine(void **state) {
 
 /* <gather(x), y> = <x, combine without gates(y)>; with out_acc what stood there is added. */
 static void test_transpose(void **state) {
-  (void)state;
   ch_record r = make_record();
   real *in = test_new_normal(N * D, 4), *gathered = test_new(SLOTS * D), *y = test_new_normal(SLOTS * D, 5);
   real *out = test_new(N * D), *more = test_new_normal(N * D, 6);
@@ -111,7 +109,6 @@ static double balance_loss(void *context) {
 }
 
 static void test_gate(void **state) {
-  (void)state;
   static const uint8_t valid[N] = {1, 1, 0, 1, 1, 1, 1, 0, 1};
   int choice[2 * N];
   double loss_value;
@@ -153,8 +150,4 @@ static void test_gate(void **state) {
   free_record(&r);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_combine), cmocka_unit_test(test_transpose),
-                                     cmocka_unit_test(test_gate)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, test_combine, test_transpose, test_gate)

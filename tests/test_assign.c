@@ -165,7 +165,6 @@ static void solve_and_check(int kind, int n, int e, int k, int cap, int balanced
 
 /* Sizes at random, tight and loose, with and without padding. */
 static void many_small_cases(void **state) {
-  (void)state;
   for (uint32_t seed = 0; seed < 4000; seed++) {
     int e = 1 + (int)(12 * uniform(seed, 0)), n = e + (int)(40 * uniform(seed, 1)),
         cap = 1 + (int)(e * uniform(seed, 2));
@@ -181,7 +180,6 @@ static void many_small_cases(void **state) {
 }
 
 static void large(void **state) {
-  (void)state;
   for (int kind = 0; kind < KINDS; kind++) {
     static const struct {
       int n, e, k, cap, balanced;
@@ -200,7 +198,6 @@ static double total(const assignment *c) {
 
 /* Small programmes that HiGHS solved (tests/vectors/make_assignments.py): the same optimum. */
 static void agrees_with_a_solver_of_linear_programmes(void **state) {
-  (void)state;
   choir_tensors *file;
   test_ok(choir_tensors_open(CHOIR_SOURCE_DIR "/tests/vectors/assignments.safetensors", 0, &file));
   int cases = atoi(choir_tensors_metadata(file, "cases"));
@@ -229,7 +226,6 @@ static void agrees_with_a_solver_of_linear_programmes(void **state) {
 
 /* A cap that binds nobody: op select's own choice, ties and all, whichever solver is asked. */
 static void without_a_cap_it_is_expert_choice(void **state) {
-  (void)state;
   enum { N = 200, E = 7, K = 37 };
   for (int kind = 0; kind < KINDS; kind++)
     for (int solver = 0; solver < 2; solver++) {
@@ -252,7 +248,6 @@ static void without_a_cap_it_is_expert_choice(void **state) {
 }
 
 static void threads_change_nothing(void **state) {
-  (void)state;
   for (int solver = 0; solver < 2; solver++)
     for (int kind = 1; kind < 5; kind++) {
       real *score = make_scores(kind, 1000, 16, 9);
@@ -272,7 +267,6 @@ static void threads_change_nothing(void **state) {
 
 /* Whatever dykstra leaves undone is said: violations by plain counting, the gap by the formula. */
 static void dykstra_says_what_it_left(void **state) {
-  (void)state;
   for (uint32_t seed = 0; seed < 300; seed++) {
     int n = 20 + (int)(200 * uniform(seed, 0)), e = 3 + (int)(10 * uniform(seed, 1)), cap = 1 + (int)seed % 3;
     real *score = make_scores((int)seed % (KINDS - 3), n, e, seed);
@@ -308,7 +302,6 @@ static void dykstra_says_what_it_left(void **state) {
 
 /* "Never" is kept where it can be; NaN and infinities neither crash nor break a constraint. */
 static void scores_that_are_no_numbers(void **state) {
-  (void)state;
   enum { N = 60, E = 6, K = 20 };
   real *score = test_new_normal(N * E, 4);
   for (int balanced = 0; balanced < 2; balanced++) {
@@ -337,7 +330,6 @@ static void scores_that_are_no_numbers(void **state) {
 
 /* Several pools, run on run and interleaved: each is the problem it would be alone. */
 static void pools_are_problems_of_their_own(void **state) {
-  (void)state;
   enum { N = 90, E = 5, POOLS = 3, SIZE = N / POOLS };
   real *score = make_scores(1, N, E, 12), *alone = test_new(SIZE * E);
   for (int interleaved = 0; interleaved < 2; interleaved++) {
@@ -383,16 +375,6 @@ static void pools_are_problems_of_their_own(void **state) {
   free(alone);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(many_small_cases),
-      cmocka_unit_test(large),
-      cmocka_unit_test(agrees_with_a_solver_of_linear_programmes),
-      cmocka_unit_test(without_a_cap_it_is_expert_choice),
-      cmocka_unit_test(threads_change_nothing),
-      cmocka_unit_test(scores_that_are_no_numbers),
-      cmocka_unit_test(pools_are_problems_of_their_own),
-      cmocka_unit_test(dykstra_says_what_it_left),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, many_small_cases, large, agrees_with_a_solver_of_linear_programmes,
+          without_a_cap_it_is_expert_choice, threads_change_nothing, scores_that_are_no_numbers,
+          pools_are_problems_of_their_own, dykstra_says_what_it_left)

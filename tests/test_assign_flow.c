@@ -101,7 +101,6 @@ static void check_balance(const ch_flow *f, const network *c) {
 }
 
 static void memory_is_what_a_fresh_look_finds(void **state) {
-  (void)state;
   int fresh = 0;
   for (uint32_t seed = 0; seed < 1500; seed++) {
     double most = seed % 50 ? 150 : 2000; /* rows: two levels of parts, or three */
@@ -127,7 +126,4 @@ static void memory_is_what_a_fresh_look_finds(void **state) {
   assert_true(fresh > 1000); /* there was something to look at */
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(memory_is_what_a_fresh_look_finds)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, memory_is_what_a_fresh_look_finds)

@@ -60,7 +60,6 @@ static void run_attention(const char *backend, int threads, shape s, real **out)
 }
 
 static void fast_equals_reference(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     real *want[OUTPUTS], *got[OUTPUTS], *again[OUTPUTS];
     int64_t size[OUTPUTS];
@@ -90,7 +89,6 @@ static ch_attention_args one_head(int T, int dh, const real *q, const real *k, c
 
 /* Heads that share keys and values give what each would with a copy of its own; no bias is a bias of 0. */
 static void shared_keys_are_repeated_ones(void **state) {
-  (void)state;
   enum { B = 2, T = 70, H = 6, KV = 2, DH = 16, Q = B * T * H * DH, K = B * T * KV * DH };
   real *q = test_new_normal(Q, 1), *k = test_new_normal(K, 2), *v = test_new_normal(K, 3),
        *dout = test_new_normal(Q, 4), *copies[2] = {test_new(Q), test_new(Q)}, bias[H] = {0}, dbias[H] = {0},
@@ -140,7 +138,6 @@ static void shared_keys_are_repeated_ones(void **state) {
 
 /* Large scores neither overflow nor lose the softmax: with one key far ahead of all others, its value comes out. */
 static void large_scores(void **state) {
-  (void)state;
   enum { T = 70, DH = 16 };
   real *q = test_new(T * DH), *k = test_new(T * DH), *v = test_new_normal(T * DH, 1), *out = test_new(T * DH), lse[T];
   for (int i = 0; i < T; i++) q[i * DH] = 100, k[i * DH] = i == 0 ? 100 : -100;
@@ -152,7 +149,6 @@ static void large_scores(void **state) {
 
 /* A key that is not a number spoils the rows that see it, and no bit of those before. */
 static void nan_is_seen_from_its_position_on(void **state) {
-  (void)state;
   enum { T = 70, DH = 16 };
   for (int at = 0; at < T; at += 3) {
     real *q = test_new_normal(T * DH, 1), *k = test_new_normal(T * DH, 2), *v = test_new_normal(T * DH, 3),
@@ -172,7 +168,6 @@ static void nan_is_seen_from_its_position_on(void **state) {
 
 /* T5's buckets: exact, then logarithmic, then the last for everything. */
 static void buckets(void **state) {
-  (void)state;
   for (int distance = 0; distance < 16; distance++) assert_int_equal(ch_attention_bucket(distance, 32, 128), distance);
   const int want[][2] = {{16, 16},  {18, 16},  {19, 17},  {32, 21},  {64, 26},
                          {112, 30}, {113, 31}, {127, 31}, {128, 31}, {5000, 31}};
@@ -182,9 +177,5 @@ static void buckets(void **state) {
   assert_int_equal(ch_attention_bucket(7, 8, 3), 7);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(fast_equals_reference),
-                                     cmocka_unit_test(shared_keys_are_repeated_ones), cmocka_unit_test(large_scores),
-                                     cmocka_unit_test(nan_is_seen_from_its_position_on), cmocka_unit_test(buckets)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, fast_equals_reference, shared_keys_are_repeated_ones, large_scores,
+          nan_is_seen_from_its_position_on, buckets)

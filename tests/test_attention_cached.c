@@ -120,7 +120,6 @@ static void run_whole(ch_exec *x, const inputs *in, real *out) {
 
 /* Every instruction set and number of threads against the reference, and that against the whole attention. */
 static void equals_whole_attention(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     const shape *s = &shapes[i];
     inputs in = make_inputs(s);
@@ -136,7 +135,6 @@ static void equals_whole_attention(void **state) {
 
 /* The same bits all at once, one by one and in between. */
 static void pieces_do_not_matter(void **state) {
-  (void)state;
   shape s = {2, 53, 4, 2, 20, 60, 1, {{0}}};
   inputs in = make_inputs(&s);
   int64_t size = (int64_t)s.B * s.T * s.H * s.dh;
@@ -156,7 +154,4 @@ static void pieces_do_not_matter(void **state) {
   free_inputs(&in);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(equals_whole_attention), cmocka_unit_test(pieces_do_not_matter)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, equals_whole_attention, pieces_do_not_matter)

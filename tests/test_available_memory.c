@@ -32,7 +32,6 @@ static void leaves(size_t mib, const char *const *files) {
   "rw,memory"
 
 static void the_machine_alone(void **state) {
-  (void)state;
   leaves(0, (const char *const[]){"proc/nothing=", NULL});
   LEAVES(1024, "proc/self/cgroup=0::/");
   LEAVES(1024, "proc/self/cgroup=0::/", V2, "sys/fs/cgroup/memory.max=max");
@@ -40,7 +39,6 @@ static void the_machine_alone(void **state) {
 
 /* As systemd and Slurm nest them: every level counts, and memory.high as memory.max. */
 static void nested_groups_of_version_2(void **state) {
-  (void)state;
   LEAVES(300, "proc/self/cgroup=0::/user.slice/job", V2, "sys/fs/cgroup/user.slice/memory.max=524288000",
          "sys/fs/cgroup/user.slice/memory.current=209715200", "sys/fs/cgroup/user.slice/job/memory.max=max");
   LEAVES(70, "proc/self/cgroup=0::/user.slice/job", V2, "sys/fs/cgroup/user.slice/memory.max=524288000",
@@ -53,7 +51,6 @@ static void nested_groups_of_version_2(void **state) {
 
 /* In a container: the mount is the group itself, whether the process sees its name or not. */
 static void containers(void **state) {
-  (void)state;
   LEAVES(10, "proc/self/cgroup=0::/", V2, "sys/fs/cgroup/memory.max=10485760");
   LEAVES(10, "proc/self/cgroup=0::/docker/abc/sub",
          "proc/self/mountinfo=30 25 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup rw",
@@ -64,7 +61,6 @@ static void containers(void **state) {
 }
 
 static void version_1(void **state) {
-  (void)state;
   LEAVES(60, "proc/self/cgroup=5:cpu,cpuacct:/x\\n4:memory:/slurm/job\\n0::/", V1,
          "cg/mem/slurm/memory.limit_in_bytes=104857600", "cg/mem/slurm/memory.usage_in_bytes=52428800",
          "cg/mem/slurm/memory.stat=inactive_file 1\\ntotal_inactive_file 10485760",
@@ -74,7 +70,6 @@ static void version_1(void **state) {
 }
 
 static void limits_of_the_process(void **state) {
-  (void)state;
   size_t before = ch_machine_available_memory();
   assert_true(before > 64 * MIB);
   pid_t child = fork();
@@ -91,9 +86,5 @@ static void limits_of_the_process(void **state) {
   assert_int_equal(program_wait(child), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_machine_alone), cmocka_unit_test(nested_groups_of_version_2),
-                                     cmocka_unit_test(containers), cmocka_unit_test(version_1),
-                                     cmocka_unit_test(limits_of_the_process)};
-  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
-}
+TEST_MAIN(program_directory_make, program_directory_remove, the_machine_alone, nested_groups_of_version_2, containers,
+          version_1, limits_of_the_process)

@@ -42,7 +42,6 @@ static inputs make_inputs(shape s) {
 static void free_inputs(inputs *in) { free((real *)in->a), free((real *)in->b), free((real *)in->c); }
 
 static void equals_reference(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     inputs in = make_inputs(shapes[i]);
     test_variants("gemm by row", run_gemm, &in, TEST_PARTS((int64_t)in.s.m * in.s.n), 3e-6);
@@ -70,7 +69,6 @@ static void check_rows(const char *isa, const inputs *in) {
 }
 
 static void rows_stand_alone(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
     for (int isa = 0; isa < TEST_ISAS; isa++)
       for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -107,7 +105,6 @@ static void run_experts(ch_exec *x, const void *context, real *out) {
 }
 
 static void experts_equal_reference(void **state) {
-  (void)state;
   real *a = test_new_normal(ROWS * D, 1), *w = test_new_normal(EXPERTS * D * WIDE, 2);
   test_variants("expert_gemm by row, NN", run_experts, &(experts){CH_NN, a, w, 0}, TEST_PARTS(ROWS * WIDE), 3e-6);
   test_variants("expert_gemm by row, NT", run_experts, &(experts){CH_NT, a, w, 0}, TEST_PARTS(ROWS * WIDE), 3e-6);
@@ -131,7 +128,6 @@ static void check_expert_rows(const char *isa, ch_gemm_form form) {
 }
 
 static void expert_rows_stand_alone(void **state) {
-  (void)state;
   for (int isa = 0; isa < TEST_ISAS; isa++) {
     check_expert_rows(test_isas[isa], CH_NN);
     check_expert_rows(test_isas[isa], CH_NT);
@@ -161,7 +157,6 @@ static void check_rounding(const char *isa, int trans_b, int exact, int before) 
 }
 
 static void rounds_its_inputs(void **state) {
-  (void)state;
   for (int isa = 0; isa < TEST_ISAS; isa++)
     for (int trans_b = 0; trans_b < 2; trans_b++)
       for (int exact = 0; exact < 2; exact++)
@@ -170,7 +165,6 @@ static void rounds_its_inputs(void **state) {
 
 /* Where B is transposed a column is the same among any others. */
 static void columns_stand_alone(void **state) {
-  (void)state;
   enum { M = 7, N = 150, K = 90 };
   inputs in = make_inputs((shape){M, N, K, 1, 0, 1});
   for (int isa = 0; isa < TEST_ISAS; isa++)
@@ -189,10 +183,5 @@ static void columns_stand_alone(void **state) {
   free_inputs(&in);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(equals_reference),        cmocka_unit_test(rows_stand_alone),
-      cmocka_unit_test(columns_stand_alone),     cmocka_unit_test(experts_equal_reference),
-      cmocka_unit_test(expert_rows_stand_alone), cmocka_unit_test(rounds_its_inputs)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, equals_reference, rows_stand_alone, columns_stand_alone, experts_equal_reference,
+          expert_rows_stand_alone, rounds_its_inputs)

@@ -23,7 +23,6 @@ static void check(const char *problem, const char *full, double tolerance) {
 }
 
 static void every_case_agrees_with_the_reference(void **state) {
-  (void)state;
   check("gemm m=50 n=33 k=65 tb=1", "gemm m=50 n=33 k=65 ta=0 tb=1 compute=fp32", 1e-5);
   check("  gemm  ta=1 m=50 k=65 n=33 ", "gemm m=50 n=33 k=65 ta=1 tb=0 compute=fp32", 1e-5);
   check("attention B=2 T=70 H=2 dh=8", "attention B=2 T=70 H=2 dh=8 compute=fp32", 1e-4);
@@ -47,7 +46,6 @@ static void every_case_agrees_with_the_reference(void **state) {
 
 /* Sampled tokens, under every router, with drops. */
 static void layers_agree_with_the_reference(void **state) {
-  (void)state;
   for (int i = 0; ch_routers[i]; i++) {
     char problem[128], full[160];
     int e = strcmp(ch_routers[i]->name, "dense") ? 8 : 1;
@@ -63,7 +61,6 @@ static void layers_agree_with_the_reference(void **state) {
 }
 
 static void time_is_accounted_for(void **state) {
-  (void)state;
   ch_bench_result r;
   double sum = 0, products;
   test_ok(ch_bench_run("moe n=200 d=32 h=48 e=8", &options, &r));
@@ -85,7 +82,6 @@ static double figure(const ch_bench_result *r, const char *name) {
 
 /* Every choice is kept or dropped; what is not filled is empty; where experts choose there is nothing to tell. */
 static void token_choice_tells_its_losses(void **state) {
-  (void)state;
   ch_bench_result r;
   const int n = 240, e = 8, choices[] = {2, 1}, d = 16, h = 24;
   const char *const routers[] = {"gshard_top2", "switch_top1"};
@@ -108,7 +104,6 @@ static void token_choice_tells_its_losses(void **state) {
 
 /* 70,000 tokens with 32 experts: the layer that was measured has 4,375 and 2, as full, and takes a sixteenth. */
 static void a_router_is_a_share_of_a_layer_as_full(void **state) {
-  (void)state;
   ch_bench_result r;
   test_ok(ch_bench_run("route n=70000 e=32 d=4 h=64", &options, &r));
   assert_true(figure(&r, "measured with tokens") == 4375 && figure(&r, "and experts") == 2);
@@ -125,7 +120,6 @@ static void refused(const char *problem, const char *words) {
 }
 
 static void refuses_wrong_problems(void **state) {
-  (void)state;
   refused("", "no bench case ''");
   refused("geem m=4", "did you mean 'gemm'");
   refused("gemm m=4 n=4", "k must be given");
@@ -153,7 +147,6 @@ static void refuses_wrong_problems(void **state) {
 
 /* Defaults and groups name cases that there are, and no group has a case's name. */
 static void defaults_name_cases(void **state) {
-  (void)state;
   for (const char *const *d = ch_bench_defaults(); *d; d++) test_ok(ch_bench_known(*d));
   for (const ch_bench_group *g = ch_bench_groups(); g->name; g++) {
     assert_int_equal(ch_bench_known(g->name), CHOIR_ERROR_ARGUMENT);
@@ -164,7 +157,6 @@ static void defaults_name_cases(void **state) {
 
 /* OpenMP's threads do not come along into a child: it is refused, and does not wait for them. */
 static void forked(void **state) {
-  (void)state;
   ch_bench_result r;
   test_ok(ch_bench_run("moe n=32 d=8 h=16 e=4", &options, &r)); /* on two threads */
   fflush(NULL);
@@ -179,16 +171,6 @@ static void forked(void **state) {
   assert_int_equal(status, 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_case_agrees_with_the_reference),
-      cmocka_unit_test(layers_agree_with_the_reference),
-      cmocka_unit_test(time_is_accounted_for),
-      cmocka_unit_test(token_choice_tells_its_losses),
-      cmocka_unit_test(a_router_is_a_share_of_a_layer_as_full),
-      cmocka_unit_test(refuses_wrong_problems),
-      cmocka_unit_test(defaults_name_cases),
-      cmocka_unit_test(forked),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, every_case_agrees_with_the_reference, layers_agree_with_the_reference, time_is_accounted_for,
+          token_choice_tells_its_losses, a_router_is_a_share_of_a_layer_as_full, refuses_wrong_problems,
+          defaults_name_cases, forked)

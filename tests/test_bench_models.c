@@ -40,7 +40,6 @@ static choir_config_costs costs_at(double experts, int length) {
 static int near(double a, double b, double tolerance) { return fabs(a - b) <= tolerance * fabs(b); }
 
 static void decoding_agrees_with_a_whole_pass(void **state) {
-  (void)state;
   ch_bench_result r = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
   double experts = figure(&r, "experts a token");
   assert_true(experts > 1.2 && experts < 2.8); /* c = 2, but for so few tokens */
@@ -53,7 +52,6 @@ static void decoding_agrees_with_a_whole_pass(void **state) {
 }
 
 static void prompts_agree_with_a_whole_pass(void **state) {
-  (void)state;
   enum { N = 40, D = 64 };
   ch_bench_result r = measured("prompt tokens=40 config=" PICO, 1e-5);
   double experts = figure(&r, "experts a token"), head = 2.0 * D * V;
@@ -64,7 +62,6 @@ static void prompts_agree_with_a_whole_pass(void **state) {
 }
 
 static void bf16_halves_what_is_read(void **state) {
-  (void)state;
   if (ch_backend_find("cpu")->supports(CH_COMPUTE_BF16, 0) != CHOIR_OK) test_skip("bf16: the CPU has none");
   ch_bench_result full = measured("decode prompt=7 tokens=5 config=" PICO, 1e-5);
   ch_bench_result half = measured("decode prompt=7 tokens=5 compute=bf16 config=" PICO, 1);
@@ -73,7 +70,6 @@ static void bf16_halves_what_is_read(void **state) {
 }
 
 static void steps_take_another_router(void **state) {
-  (void)state;
   ch_bench_result r = measured("step B=1 T=32 router=switch_top1 c=1 config=" PICO, 1e-5);
   assert_true(figure(&r, "% of choices dropped") > 0 && r.tokens == 32);
   assert_true(near(figure(&r, "slots a token"), 1 - figure(&r, "% of choices dropped") / 100, 1e-9));
@@ -82,7 +78,6 @@ static void steps_take_another_router(void **state) {
 }
 
 static void text_comes_back(void **state) {
-  (void)state;
   ch_bench_result r = measured("tokenize MB=0.1 V=400", 0);
   assert_string_equal(r.unit, "MB/s");
   double bytes = figure(&r, "bytes a token") * (double)r.tokens;
@@ -91,7 +86,6 @@ static void text_comes_back(void **state) {
 
 /* A file's beginning, and a tokenizer that is there already. */
 static void takes_files(void **state) {
-  (void)state;
   ch_bench_result r;
   program_must(
       "for i in 1 2 3 4 5; do cat '%s/docs/performance.md' '%s/docs/design.md'; done >text.txt && "
@@ -108,7 +102,6 @@ static void takes_files(void **state) {
 
 /* The program expands groups, and compares by the time of a token; keys of the user's come last and so count. */
 static void groups_compare_with_their_first(void **state) {
-  (void)state;
   program_must(
       "choir bench --json --repetitions 1 --seconds 0 flat n=256 d=8 h=8 c=1 moe n=16 d=8 h=8 e=4 linear d=8 h=8");
   json_t *said = program_json(), *rows = json_object_get(said, "results"), *row;
@@ -130,15 +123,6 @@ static void groups_compare_with_their_first(void **state) {
   program_refuses(2, "no key 'dd'", "choir bench flat dd=8");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(decoding_agrees_with_a_whole_pass),
-      cmocka_unit_test(prompts_agree_with_a_whole_pass),
-      cmocka_unit_test(bf16_halves_what_is_read),
-      cmocka_unit_test(steps_take_another_router),
-      cmocka_unit_test(text_comes_back),
-      cmocka_unit_test(takes_files),
-      cmocka_unit_test(groups_compare_with_their_first),
-  };
-  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
-}
+TEST_MAIN(program_directory_make, program_directory_remove, decoding_agrees_with_a_whole_pass,
+          prompts_agree_with_a_whole_pass, bf16_halves_what_is_read, steps_take_another_router, text_comes_back,
+          takes_files, groups_compare_with_their_first)

@@ -21,7 +21,6 @@ static int set_up(void **state) {
 
 /* Each verb refuses a tokenizer or a config of another; --unchecked takes it. */
 static void verbs_refuse(void **state) {
-  (void)state;
   static const char *const verbs[] = {"score run --requests asked", "eval run --text corpus.txt",
                                       "generate run --prompt ka --max-tokens 2",
                                       "train --resume --out run --set steps=5",
@@ -39,7 +38,6 @@ static void verbs_refuse(void **state) {
 }
 
 static void programs_refuse(void **state) {
-  (void)state;
   choir_model *model;
   choir_tokenizer *tokenizer;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
@@ -60,7 +58,6 @@ static void programs_refuse(void **state) {
 
 /* As earlier versions wrote it. */
 static void older_ones_load(void **state) {
-  (void)state;
   choir_tensors *file;
   choir_model *model;
   program_must(RESTORE "true");
@@ -76,7 +73,6 @@ static void older_ones_load(void **state) {
 
 /* The newest checkpoint's tokenizer is not the run's: the one before it serves, and its tokenizer goes on. */
 static void tuning_goes_on_with_its_own(void **state) {
-  (void)state;
   program_must(RESTORE
                "choir finetune --from run --task mine.json --data set --threads 1 --out tuned --set steps=4 "
                "--set checkpoint_every=2 --set batch_sequences=8 && cp -r tuned whole && "
@@ -88,8 +84,4 @@ static void tuning_goes_on_with_its_own(void **state) {
       "cmp whole/checkpoints/00000004/model.safetensors tuned/checkpoints/00000004/model.safetensors");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(verbs_refuse), cmocka_unit_test(programs_refuse),
-                                     cmocka_unit_test(older_ones_load), cmocka_unit_test(tuning_goes_on_with_its_own)};
-  return cmocka_run_group_tests(tests, set_up, program_directory_remove);
-}
+TEST_MAIN(set_up, program_directory_remove, verbs_refuse, programs_refuse, older_ones_load, tuning_goes_on_with_its_own)

@@ -1,6 +1,7 @@
 /* Byte-level BPE: the ids that Hugging Face's tokenizers gives (tests/vectors/make_byte_level.py), refusals by name. */
 #include "corpus.h"
 #include "data/bpe_read.h"
+#include "export/gguf_read.h"
 
 static json_t *vectors;
 
@@ -21,7 +22,6 @@ static int load(const json_t *file, choir_tokenizer **t) {
 }
 
 static void gives_the_same_ids(void **state) {
-  (void)state;
   const char *family;
   json_t *one;
   json_object_foreach(vectors, family, one) {
@@ -45,7 +45,6 @@ static void gives_the_same_ids(void **state) {
 
 /* A long text is encoded piece by piece, and with a memory of words: as if it were not. */
 static void long_texts_give_the_same(void **state) {
-  (void)state;
   const char *family;
   json_t *one;
   json_object_foreach(vectors, family, one) {
@@ -71,7 +70,6 @@ static void long_texts_give_the_same(void **state) {
 
 /* Text that takes time by the square of its length, or memory for each step back, where an engine is careless. */
 static void takes_hostile_texts(void **state) {
-  (void)state;
   static const char *const units[] = {"a", " ", "\n", " \n", ".", "1", "\xCC\x81\xCC\xA7", "\xE4\xB8\xAD"};
   const char *family;
   json_t *one;
@@ -105,7 +103,6 @@ static void refuses(int code, const char *key, const char *value, const char *sa
 }
 
 static void refuses_other_rules(void **state) {
-  (void)state;
   choir_tokenizer *t;
   refuses(CHOIR_ERROR_UNSUPPORTED, "normalizer", "{\"type\": \"NFKC\"}", "odd.json: normalizer is {");
   refuses(CHOIR_ERROR_UNSUPPORTED, "truncation", "{\"max_length\": 5}", "truncation is {");
@@ -140,7 +137,6 @@ static void refuses_other_rules(void **state) {
 
 /* The end of a text and the size of the model's vocabulary are noted in front; without the note the bytes are back. */
 static void keeps_the_file(void **state) {
-  (void)state;
   char *text = json_dumps(file_of("qwen"), JSON_INDENT(2));
   size_t size = strlen(text);
   ch_buffer noted = {0}, twice = {0}, plain = {0};
@@ -163,9 +159,55 @@ static void keeps_the_file(void **state) {
   free(text);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(gives_the_same_ids), cmocka_unit_test(long_texts_give_the_same),
-                                     cmocka_unit_test(takes_hostile_texts), cmocka_unit_test(refuses_other_rules),
-                                     cmocka_unit_test(keeps_the_file)};
-  return cmocka_run_group_tests(tests, begin, end);
+/* A GGUF file's vocabulary is read as the same tokenizer; what llama.cpp has no name for is not written. */
+static void goes_through_gguf(void **state) {
+  (void)state;
+  const char *family;
+  json_t *one;
+  json_object_foreach(vectors, family, one) {
+    choir_tokenizer *t, *back;
+    ch_gguf g = {0};
+    ch_gguf_in in;
+    ch_buffer model = {0};
+    test_ok(load(file_of(family), &t));
+    test_ok(ch_gguf_put_tokenizer(&g, t));
+    ch_gguf_add_tensor(&g, "x", 1, (int64_t[]){8}, 0, sizeof(float[8]));
+    int code = ch_gguf_start(&g, corpus_path("x.gguf"));
+    ch_gguf_write(&g, (float[8]){1}, sizeof(float[8]));
+    ch_gguf_end_tensor(&g);
+    test_ok(ch_gguf_close(&g, code));
+    test_ok(ch_gguf_open(corpus_path("x.gguf"), &in));
+    test_ok(ch_gguf_tokenizer(&in, "x.gguf", &model));
+    test_ok(ch_tokenizer_of(model.data, model.size, "back", &back));
+    assert_int_equal(back->eos, t->eos);
+    assert_int_equal(back->vocab, t->vocab);
+    assert_ptr_equal(back->bpe->words.cutting, t->bpe->words.cutting);
+    for (int i = 0; i < t->vocab; i++) assert_string_equal(back->piece[i], t->piece[i]);
+    back->bpe->words.nfc = t->bpe->words.nfc; /* which such files do not say */
+    const json_t *text;
+    size_t k, count, counts;
+    json_array_foreach(json_object_get(one, "texts"), k, text) {
+      int32_t *ids, *again;
+      test_ok(choir_tokenizer_encode(t, json_string_value(text), json_string_length(text), &ids, &count));
+      test_ok(choir_tokenizer_encode(back, json_string_value(text), json_string_length(text), &again, &counts));
+      assert_int_equal(count, counts);
+      assert_memory_equal(ids, again, count * sizeof *ids);
+      free(ids);
+      free(again);
+    }
+    ch_gguf_close_in(&in);
+    choir_tokenizer_free(back);
+    choir_tokenizer_free(t);
+  }
+  json_t *file = json_deep_copy(file_of("qwen"));
+  json_object_set_new(json_object_get(file, "model"), "ignore_merges", json_true());
+  choir_tokenizer *t;
+  ch_gguf g = {0};
+  test_ok(load(file, &t));
+  test_fails(ch_gguf_close(&g, ch_gguf_put_tokenizer(&g, t)), CHOIR_ERROR_UNSUPPORTED, "\"ignore_merges\"");
+  choir_tokenizer_free(t);
+  json_decref(file);
 }
+
+TEST_MAIN(begin, end, gives_the_same_ids, long_texts_give_the_same, takes_hostile_texts, refuses_other_rules,
+          keeps_the_file, goes_through_gguf)

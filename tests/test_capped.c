@@ -31,7 +31,6 @@ static void refused(choir_router_options o, const char *words) {
 }
 
 static void refuses_by_name_and_value(void **state) {
-  (void)state;
   choir_router_options good = router_options("capped_expert_choice"), o = good;
   test_ok(ch_router_find(good.name)->check(&good, N, E, 0)); /* c = b: tight, and possible */
   o.cap = 1;
@@ -57,7 +56,6 @@ static void refuses_by_name_and_value(void **state) {
 
 /* However few tokens are valid, every expert has as many as there is room for, and nobody is over the cap. */
 static void padding_lowers_k(void **state) {
-  (void)state;
   layer_case c = make("capped_expert_choice");
   uint8_t valid[N];
   c.valid = valid;
@@ -75,7 +73,6 @@ static void padding_lowers_k(void **state) {
 
 /* `exact` and `base` choose alike on every instruction set and both backends. */
 static void instruction_sets_choose_alike(void **state) {
-  (void)state;
   static const char *const routers[] = {"capped_expert_choice", "base"}, *const isas[] = {"generic", "avx2", "avx512"};
   for (int router = 0; router < 2; router++) {
     layer_case want = make(routers[router]);
@@ -97,7 +94,6 @@ static void instruction_sets_choose_alike(void **state) {
 
 /* Best b of S - beta above 0, token by token: the tokens of the batch that the prices were made for. */
 static void its_prices_repeat_the_choice(void **state) {
-  (void)state;
   layer_case c = make("capped_expert_choice");
   c.options.capacity_factor = 1; /* room to spare: not every token has two */
   router_run(&c, NULL);
@@ -118,7 +114,6 @@ static void its_prices_repeat_the_choice(void **state) {
 
 /* Sums of counts, largest of the rest; what no solver routed changes nothing. */
 static void certificates_add_up(void **state) {
-  (void)state;
   choir_certificate sum = {0}, none = {0},
                     a = {.assignments = 1,
                          .iterations = 10,
@@ -165,7 +160,6 @@ static void certificates_add_up(void **state) {
 
 /* Where one weight of the entropy gets nowhere in 100 rounds, stages of falling ones do. */
 static void stages_get_nearer(void **state) {
-  (void)state;
   enum { TOKENS = 1024, EXPERTS = 64 };
   float *logits = malloc(sizeof(float) * TOKENS * EXPERTS), *gates = malloc(sizeof(float) * TOKENS * EXPERTS);
   ch_rng rng = ch_rng_make(9, CH_STREAM_TEST, 1);
@@ -186,11 +180,5 @@ static void stages_get_nearer(void **state) {
   free(logits), free(gates);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(refuses_by_name_and_value),     cmocka_unit_test(padding_lowers_k),
-      cmocka_unit_test(instruction_sets_choose_alike), cmocka_unit_test(its_prices_repeat_the_choice),
-      cmocka_unit_test(certificates_add_up),           cmocka_unit_test(stages_get_nearer),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, refuses_by_name_and_value, padding_lowers_k, instruction_sets_choose_alike,
+          its_prices_repeat_the_choice, certificates_add_up, stages_get_nearer)

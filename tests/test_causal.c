@@ -87,7 +87,6 @@ static void check_router(const char *router, const char *backend, int cap, doubl
 }
 
 static void bit_for_bit_where_rows_round_alike(void **state) {
-  (void)state;
   for (const char *const *router = choir_router_names(); *router; router++) {
     assert_true(has(*router, "threshold")); /* every router so far can be served */
     check_router(*router, "reference", 0, 0, 0);
@@ -95,13 +94,11 @@ static void bit_for_bit_where_rows_round_alike(void **state) {
 }
 
 static void up_to_rounding_elsewhere(void **state) {
-  (void)state;
   for (const char *const *router = choir_router_names(); *router; router++) check_router(*router, "cpu", 0, 0, 1e-5);
 }
 
 /* Where every token goes to every expert, more than there is room for at once, and batches are cut differently. */
 static void in_parts_too(void **state) {
-  (void)state;
   for (int cap = 0; cap < 4; cap += 3) {
     const char *router = cap ? "capped_expert_choice" : "expert_choice";
     check_router(router, "reference", cap, -1, 0);
@@ -110,8 +107,4 @@ static void in_parts_too(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(bit_for_bit_where_rows_round_alike),
-                                     cmocka_unit_test(up_to_rounding_elsewhere), cmocka_unit_test(in_parts_too)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, bit_for_bit_where_rows_round_alike, up_to_rounding_elsewhere, in_parts_too)

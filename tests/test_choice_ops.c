@@ -8,7 +8,6 @@ static int32_t ids[N];
 static real *score;
 
 static int set_up(void **state) {
-  (void)state;
   score = test_new_normal(N * E, 3);
   for (int t = 0; t < N; t++) mask[t] = t % 5 != 2, ids[t] = t * t % 23;
   for (int i = 0; i < E; i++) score[4 * E + i] = (real)0.5; /* ties */
@@ -17,7 +16,6 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-  (void)state;
   free(score);
   return 0;
 }
@@ -34,7 +32,6 @@ static void naive_best(int t, int count, const real *shift, int *choice) {
 }
 
 static void test_best(void **state) {
-  (void)state;
   static const real none[E] = {0}, prices[E] = {0, 1, (real)-0.5, 0, (real)0.25, 2, 0};
   int choice[N * MOST];
   real value[N * MOST], margin[N * E];
@@ -82,7 +79,6 @@ static void naive_draw(ch_rng rng, uint64_t index, int count, int *choice) {
 }
 
 static void test_draw(void **state) {
-  (void)state;
   ch_rng rng = ch_rng_make(4, CH_STREAM_TEST, 9);
   int choice[N * MOST];
   for (ch_draw_rule rule = CH_DRAW_MODULO; rule <= CH_DRAW_BY_PLACE; rule++)
@@ -111,7 +107,6 @@ static void test_draw(void **state) {
 
 /* The second one stays with probability 2 g2: never where its value is 0, always where both are the same. */
 static void test_sample_second(void **state) {
-  (void)state;
   ch_rng rng = ch_rng_make(5, CH_STREAM_TEST, 9);
   int choice[2 * N], kept = 0, expected = 0;
   real value[2 * N];
@@ -135,7 +130,6 @@ static void test_sample_second(void **state) {
 }
 
 static void test_place(void **state) {
-  (void)state;
   static const int capacities[] = {0, 3, 9, N};
   for (int count = 1; count <= 2; count++)
     for (int c = 0; c < 4; c++) {
@@ -192,7 +186,6 @@ static void hold(ch_record *r, int *choice, real *value) {
 }
 
 static void test_gate(void **state) {
-  (void)state;
   int choice[2 * N];
   real value[2 * N];
   ch_record r = new_record(N, E, 2 * N);
@@ -218,7 +211,6 @@ static void test_gate(void **state) {
 }
 
 static void test_balance(void **state) {
-  (void)state;
   int choice[2 * N], first[E] = {0}, valid = 0;
   real value[2 * N], dscore[N * E];
   double want = 0, loss = NAN;
@@ -257,9 +249,4 @@ static void test_balance(void **state) {
   free_record(&r);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_best),          cmocka_unit_test(test_draw),
-                                     cmocka_unit_test(test_sample_second), cmocka_unit_test(test_place),
-                                     cmocka_unit_test(test_gate),          cmocka_unit_test(test_balance)};
-  return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+TEST_MAIN(set_up, tear_down, test_best, test_draw, test_sample_second, test_place, test_gate, test_balance)

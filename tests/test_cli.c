@@ -5,7 +5,6 @@
 #include "program.h"
 
 static void usage_errors(void **state) {
-  (void)state;
   program_refuses(2, "did you mean 'train'", "choir trian");
   program_refuses(2, "did you mean 'data build'", "choir data biuld");
   program_refuses(2, "did you mean --config", "choir train --confg x");
@@ -31,7 +30,6 @@ static void usage_errors(void **state) {
 }
 
 static void help(void **state) {
-  (void)state;
   static const char *const verbs[] = {"tokenizer train", "data build", "generate", "info",  "init",  "forward",
                                       "route",           "train",      "eval",     "bench", "report"};
   program_must("choir --version");
@@ -53,7 +51,6 @@ static void help(void **state) {
 
 /* All seven sizes of the paper, within the rounding of its figures; the 0.1B ones count their embedding differently. */
 static void info_paper(void **state) {
-  (void)state;
   static const char *const names[] = {"0.1b-dense", "0.1b-16e", "0.1b-32e", "0.1b-64e",
                                       "0.1b-128e",  "8b-dense", "8b-64e"};
   for (int i = 0; i < 7; i++) {
@@ -71,7 +68,6 @@ static void info_paper(void **state) {
 
 /* Names stand for the configs of the source, but where a file has that name. */
 static void configs_by_name(void **state) {
-  (void)state;
   program_must("choir configs");
   for (const char *const *name = choir_config_names(); *name; name++) assert_non_null(strstr(program_output, *name));
   program_must(
@@ -87,7 +83,6 @@ static void configs_by_name(void **state) {
 /* Thousands of layers are found by name without walking through all of them for each: in seconds of the processor's
  * time that a machine under any load, and a sanitizer, have to spare. */
 static void deep_models(void **state) {
-  (void)state;
   program_must(
       "echo '{\"model\": {\"vocab_size\": 300, \"layers\": 4096, \"d_model\": 8, \"d_hidden\": 8, \"heads\": 2, "
       "\"experts\": 4}, "
@@ -100,7 +95,6 @@ static void deep_models(void **state) {
 
 /* A directory stands for the files below it, in the order of their names, without those that begin with a dot. */
 static void directories_are_inputs(void **state) {
-  (void)state;
   program_must(
       "mkdir -p tree/b/c tree/.hidden && echo 'one two three' >tree/b/c/y.txt && echo 'four five' >tree/a.txt && "
       "echo 'six' >tree/z.md && echo 'seven' >tree/.hidden/h.txt && echo 'eight' >tree/.d.txt && ln -s ../a.txt "
@@ -137,7 +131,6 @@ static void values_are_named(void) {
 }
 
 static void route(void **state) {
-  (void)state;
   enum { n = 48, e = 6 };
   float scores[n * e], wanted[n * e];
   uint8_t valid[n];
@@ -199,7 +192,6 @@ static void route(void **state) {
 
 /* A field that is set stays set, whether before or after the router that takes it. */
 static void settings_in_any_order(void **state) {
-  (void)state;
   program_must("choir info %s/configs/nano.json --set router.capacity_factor=1.5 --set router.name=switch_top1",
                CHOIR_SOURCE_DIR);
   assert_non_null(strstr(program_output, "switch_top1 c=1.5"));
@@ -214,7 +206,6 @@ static void settings_in_any_order(void **state) {
 
 /* The table of routers: every router with what it does, and every option of each with its default. */
 static void help_routers(void **state) {
-  (void)state;
   program_must("choir help routers");
   for (int i = 0; ch_routers[i]; i++) {
     choir_router_option option;
@@ -241,7 +232,6 @@ static void help_routers(void **state) {
 
 /* Same seed, same bytes; logits give the loss that is printed; every weight has a gradient. */
 static void init_and_forward(void **state) {
-  (void)state;
   enum { B = 2, T = 16, V = 300 };
   int32_t tokens[B * T];
   for (int i = 0; i < B * T; i++) tokens[i] = (int32_t)ch_rng_below(ch_rng_make(5, CH_STREAM_TEST, 3), (uint64_t)i, V);
@@ -287,18 +277,5 @@ static void init_and_forward(void **state) {
                   "choir forward a t.npy");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(usage_errors),
-      cmocka_unit_test(help),
-      cmocka_unit_test(info_paper),
-      cmocka_unit_test(route),
-      cmocka_unit_test(help_routers),
-      cmocka_unit_test(settings_in_any_order),
-      cmocka_unit_test(deep_models),
-      cmocka_unit_test(configs_by_name),
-      cmocka_unit_test(directories_are_inputs),
-      cmocka_unit_test(init_and_forward),
-  };
-  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
-}
+TEST_MAIN(program_directory_make, program_directory_remove, usage_errors, help, info_paper, route, help_routers,
+          settings_in_any_order, deep_models, configs_by_name, directories_are_inputs, init_and_forward)

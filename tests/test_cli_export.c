@@ -37,7 +37,6 @@ static ch_npy logits_of(const char *checkpoint) {
 }
 
 static void goes_out_and_comes_back(void **state) {
-  (void)state;
   program_must("choir export run --format hf --out folder --experts-per-token 4 --sequences 0");
   program_must("choir import folder --out back --tokenizer bpe.model");
   assert_non_null(strstr(program_output, "Glm4MoeForCausalLM"));
@@ -57,7 +56,6 @@ static void goes_out_and_comes_back(void **state) {
 /* Back from a file of llama.cpp's: what the folder gives, to the bytes of its weights, tokenizer and all; and from
  * fewer bits nearly that. A dense one has its rotated rows interleaved there. */
 static void comes_back_from_one_file(void **state) {
-  (void)state;
   static const struct {
     const char *dtype;
     double within;
@@ -105,7 +103,6 @@ static void comes_back_from_one_file(void **state) {
 /* A model that was imported goes out and comes back as the same bytes: softmax, which stock routers have without a
  * bias, and sigmoids with one. Both formats. */
 static void what_was_imported_can_go_out(void **state) {
-  (void)state;
   static const struct {
     const char *architecture[2], *set;
   } kinds[] = {{{"MixtralForCausalLM", "llama"}, "score=softmax --set normalize_gates=true"},
@@ -135,7 +132,6 @@ static void what_was_imported_can_go_out(void **state) {
 
 /* A folder's tokenizer.json is read, and gives the tokens that the run's tokenizer does. */
 static void reads_a_tokenizer(void **state) {
-  (void)state;
   static const struct {
     const char *edit, *says;
   } odd[] = {
@@ -160,7 +156,6 @@ static void reads_a_tokenizer(void **state) {
 
 /* The same model is the same bytes; fewer bits are fewer bytes. */
 static void writes_one_file(void **state) {
-  (void)state;
   struct stat whole, eighth;
   program_must("choir export run --format gguf --out a.gguf --experts-per-token 2 --sequences 0");
   program_must("choir export run --format gguf --out b.gguf --experts-per-token 2 --sequences 8 --threads 1");
@@ -172,7 +167,6 @@ static void writes_one_file(void **state) {
 
 /* K is the least that cuts one token in twenty, and what it costs is measured. */
 static void chooses_how_many_experts(void **state) {
-  (void)state;
   program_must("choir export run --format gguf --out k.gguf --json");
   json_t *root = program_json();
   int K = (int)json_at(root, "experts_per_token");
@@ -190,7 +184,6 @@ static void chooses_how_many_experts(void **state) {
 }
 
 static void refuses_by_name(void **state) {
-  (void)state;
   program_refuses(1, "model.position is \"relative\"", "choir export old --format hf --out x --sequences 0");
   program_refuses(1, "no training has set them", "choir export fresh --format hf --out x --sequences 0");
   program_refuses(1, "of type unigram", "choir export dense --format gguf --out x --sequences 0");
@@ -234,13 +227,5 @@ static void refuses_by_name(void **state) {
   assert_int_not_equal(access("x", F_OK), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(goes_out_and_comes_back),
-                                     cmocka_unit_test(comes_back_from_one_file),
-                                     cmocka_unit_test(what_was_imported_can_go_out),
-                                     cmocka_unit_test(reads_a_tokenizer),
-                                     cmocka_unit_test(writes_one_file),
-                                     cmocka_unit_test(chooses_how_many_experts),
-                                     cmocka_unit_test(refuses_by_name)};
-  return cmocka_run_group_tests(tests, train, program_directory_remove);
-}
+TEST_MAIN(train, program_directory_remove, goes_out_and_comes_back, comes_back_from_one_file,
+          what_was_imported_can_go_out, reads_a_tokenizer, writes_one_file, chooses_how_many_experts, refuses_by_name)

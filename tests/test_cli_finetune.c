@@ -19,7 +19,6 @@ static int set_up(void **state) {
 /* Everything right, by thresholds and by the batch, and choir score agrees with what the run says; a text's prediction
  * does not depend on who stands beside it. */
 static void learns(void **state) {
-  (void)state;
   program_must(TUNE
                "--set train.rate=0.01 --epochs 30 --out run --patience 4 >text; cat text; "
                "grep -q 'padding' text && grep -q 'best dev accuracy of mine: 100.00 %%' text");
@@ -48,7 +47,6 @@ static void learns(void **state) {
 /* Killed when its second and its fourth checkpoint are there, and resumed: the same bytes as without. The second time
  * the newest checkpoint is damaged, and the one before it serves. */
 static void resumes(void **state) {
-  (void)state;
   program_must(FRESH "whole --set checkpoint_every=7");
   pid_t child = program_start(
       "exec \"$CHOIR\" finetune --from pre --task mine.json --data set --threads 1 --set "
@@ -71,7 +69,6 @@ static void resumes(void **state) {
 
 /* Out of time after a step, evaluated there, and resumed: the same bytes as without. */
 static void stops_in_time(void **state) {
-  (void)state;
   program_must("set -e; " FRESH
                "timed --set checkpoint_every=7 --minutes 1e-6 >text; grep -q 'step 1  epoch .* dev' text;"
                "grep -q 'stopped after step 1 .*go on with' text; tail -n 1 timed/metrics.jsonl | grep -q '\"dev\"';"
@@ -83,7 +80,6 @@ static void stops_in_time(void **state) {
 
 /* A run stands for its best checkpoint, which stays however many come behind it. */
 static void best(void **state) {
-  (void)state;
   program_must(
       "set -e; cd run/checkpoints; test $(ls | wc -l) -eq 2; test $(cat ../best) -lt $(ls | tail -n 1); cd ../..;"
       "ask() { echo '{\"context\": \"kalo\", \"continuation\": \" lo\"}' | choir score $1 --requests - 2>/dev/null; };"
@@ -97,7 +93,6 @@ static void best(void **state) {
 
 /* A run that was asked to stop says how to go on, and needs the same rows for that. */
 static void goes_on_with_its_own(void **state) {
-  (void)state;
   pid_t child = program_start(
       "exec \"$CHOIR\" finetune --from pre --task mine.json --data set --threads 1 --epochs 5000 "
       "--set checkpoint_every=3 --set eval_every=2000 --out stopped",
@@ -124,7 +119,6 @@ static void goes_on_with_its_own(void **state) {
 
 /* Frozen weights keep their bits, the others move; the continued schedule begins at the checkpoint's step. */
 static void recipes(void **state) {
-  (void)state;
   program_must(TUNE
                "--recipe continued --set train.steps=3 --set freeze='*.attn.*,*.ffn.*' --out frozen >text;"
                "grep -q '\"schedule_start\": 30' frozen/config.json");
@@ -139,7 +133,6 @@ static void recipes(void **state) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   program_refuses(2, "--task", "choir finetune --from pre --data set --out no");
   program_refuses(1, "s\\xE9t: the name must be UTF-8",
                   "set=\"$(printf 's\\351t')\"; cp -r set \"$set\";"
@@ -172,13 +165,5 @@ static void refusals(void **state) {
       "grep -q '\"malformed\":1' odd-run/metrics.jsonl");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(learns),
-                                     cmocka_unit_test(resumes),
-                                     cmocka_unit_test(stops_in_time),
-                                     cmocka_unit_test(best),
-                                     cmocka_unit_test(goes_on_with_its_own),
-                                     cmocka_unit_test(recipes),
-                                     cmocka_unit_test(refusals)};
-  return cmocka_run_group_tests(tests, set_up, program_directory_remove);
-}
+TEST_MAIN(set_up, program_directory_remove, learns, resumes, stops_in_time, best, goes_on_with_its_own, recipes,
+          refusals)

@@ -27,7 +27,6 @@ static const char *text_of(const json_t *row, const char *key) { return json_str
 
 /* A streamed text is that of --json; the speed stands on standard error alone. */
 static void one_prompt(void **state) {
-  (void)state;
   json_t *row = NULL;
   program_must("choir generate run --prompt 'kalo miten' --max-tokens 40 --seed 5 --json 2>speed");
   assert_int_equal(read_rows(&row, 1), 1);
@@ -50,7 +49,6 @@ static void one_prompt(void **state) {
 
 /* No prompt, and an empty one: a document begins, behind the end of one before. */
 static void documents_begin(void **state) {
-  (void)state;
   json_t *row = NULL;
   program_must("choir generate run --max-tokens 20 --seed 5 --json 2>/dev/null >begun");
   program_must("choir generate run --prompt '' --max-tokens 20 --seed 5 --json 2>/dev/null >empty; cmp begun empty");
@@ -66,7 +64,6 @@ static void documents_begin(void **state) {
 
 /* Lines and JSON lines are the same prompts; batch, chunk and threads change no byte; order is that of the file. */
 static void many_prompts(void **state) {
-  (void)state;
   json_t *rows[4];
   program_must(
       "printf 'kalo\\nmiten sur a\\nre\\r\\nvo nipel dor e kalo miten sur' >p.txt;"
@@ -96,7 +93,6 @@ static void many_prompts(void **state) {
 
 /* Gives what comes without a stop text, cut where the stop text first comes. */
 static void stop_texts(void **state) {
-  (void)state;
   json_t *row = NULL;
   program_must("choir generate run --prompt kalo --max-tokens 90 --temperature 0.6 --seed 2 --json 2>/dev/null");
   assert_int_equal(read_rows(&row, 1), 1);
@@ -122,7 +118,6 @@ static void stop_texts(void **state) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   program_refuses(2, "give one of --prompt", "choir generate run --prompt a --prompts b");
   program_refuses(2, "must be a number", "choir generate run --prompt a --temperature hot");
   program_refuses(1, "temperature is -1", "choir generate run --prompt a --temperature -1");
@@ -152,7 +147,6 @@ static void refusals(void **state) {
 
 /* Ctrl-C: what has come so far stands there, and the status is 0. */
 static void interrupt(void **state) {
-  (void)state;
   static const char command[] =
       "exec '" CHOIR_PROGRAM "' generate run --prompt kalo --max-tokens 2000000 --temperature 0";
   pid_t child = program_start(command, "partial");
@@ -195,7 +189,6 @@ static double drift(const char *checkpoint) {
 
 /* Thresholds become the mean cut-offs of the text's batches; nothing else changes. */
 static void thresholds_for_a_text(void **state) {
-  (void)state;
   program_must("for i in $(seq 4000); do echo \"$i: 0x$i;\"; done >foreign");
   program_must("choir calibrate run --text foreign --out calibrated 2>/dev/null");
   double before = drift("run"), after = drift("calibrated");
@@ -208,10 +201,5 @@ static void thresholds_for_a_text(void **state) {
   program_refuses(1, "'hash' finds no cut-offs", "choir calibrate hash --text foreign --out no");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(one_prompt),      cmocka_unit_test(thresholds_for_a_text),
-                                     cmocka_unit_test(documents_begin), cmocka_unit_test(many_prompts),
-                                     cmocka_unit_test(stop_texts),      cmocka_unit_test(refusals),
-                                     cmocka_unit_test(interrupt)};
-  return cmocka_run_group_tests(tests, setup, program_directory_remove);
-}
+TEST_MAIN(setup, program_directory_remove, one_prompt, thresholds_for_a_text, documents_begin, many_prompts, stop_texts,
+          refusals, interrupt)

@@ -23,7 +23,6 @@ static const char *verdict(const json_t *row, const char *what) {
 }
 
 static void probes_every_routing(void **state) {
-  (void)state;
   program_must("choir probe run --text corpus.txt --json");
   json_t *root = program_json();
   assert_string_equal(json_string_value(json_object_get(root, "router")), "expert_choice");
@@ -45,7 +44,6 @@ static void probes_every_routing(void **state) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   int32_t tokens[2 * 6] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 400};
   test_ok(ch_npy_write("t.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
   program_refuses(2, "give one of", "choir probe run --text corpus.txt --tokens t.npy");
@@ -65,7 +63,6 @@ static void refusals(void **state) {
 
 /* The loss says how it came about, and thresholds make it that of causal use. */
 static void forward_takes_a_routing(void **state) {
-  (void)state;
   int32_t tokens[2 * 6] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
   test_ok(ch_npy_write("f.npy", &(ch_npy){.type = CH_NPY_INT32, .dims = 2, .shape = {2, 6}, .data = tokens}));
   program_must("choir forward run f.npy");
@@ -88,8 +85,4 @@ static void forward_takes_a_routing(void **state) {
   program_refuses(1, "gradients", "choir forward run f.npy --routing threshold --gradients g.safetensors");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(probes_every_routing), cmocka_unit_test(refusals),
-                                     cmocka_unit_test(forward_takes_a_routing)};
-  return cmocka_run_group_tests(tests, train, program_directory_remove);
-}
+TEST_MAIN(train, program_directory_remove, probes_every_routing, refusals, forward_takes_a_routing)

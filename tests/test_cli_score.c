@@ -28,7 +28,6 @@ static json_t *line_json(int number) {
 }
 
 static void requests(void **state) {
-  (void)state;
   program_must(
       "printf '%%s\\n' '{\"context\": \"kalo miten\", \"continuation\": \" sura\"}' ''"
       " '{\"context\": \"kalo miten \", \"continuation\": \"sura\", \"id\": {\"a\": [1]}}'"
@@ -52,7 +51,6 @@ static void requests(void **state) {
 
 /* Generate writes what is greedy: a token, whose text is that token again. */
 static void greedy(void **state) {
-  (void)state;
   program_must(
       "choir generate run --prompt 'kalo miten' --max-tokens 1 --temperature 0 --json 2>/dev/null |"
       "sed 's/\"prompt\"/\"context\"/; s/\"text\"/\"continuation\"/; s/, *\"prompt_tokens.*/}/' |"
@@ -64,7 +62,6 @@ static void greedy(void **state) {
 }
 
 static void tasks(void **state) {
-  (void)state;
   program_must("choir score run --task mine.json --data set --out p.tsv --json 2>/dev/null");
   json_t *root = program_json(), *own = json_object_get(root, "threshold"), *batch = json_object_get(root, "batch");
   assert_int_equal(json_at(root, "examples"), 18);
@@ -87,7 +84,6 @@ static void tasks(void **state) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   program_refuses(2, "--requests", "choir score run");
   program_refuses(2, "--data", "choir score run --task RTE");
   program_refuses(2, "--task", "choir score run --requests x --out y");
@@ -107,8 +103,4 @@ static void refusals(void **state) {
                   "choir score run --task mine.json --data bad");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(requests), cmocka_unit_test(greedy), cmocka_unit_test(tasks),
-                                     cmocka_unit_test(refusals)};
-  return cmocka_run_group_tests(tests, set_up, program_directory_remove);
-}
+TEST_MAIN(set_up, program_directory_remove, requests, greedy, tasks, refusals)

@@ -13,7 +13,6 @@
   "--set checkpoint_every=3 --set keep_checkpoints=2 "
 
 static void train_and_look(void **state) {
-  (void)state;
   program_must(TRAIN "--data data --out run --set steps=8");
   assert_non_null(strstr(program_output, "done: 8 steps"));
   assert_non_null(strstr(program_output, "held-out loss"));
@@ -54,7 +53,6 @@ static void train_and_look(void **state) {
 
 /* Products that round by themselves give the bits of copies, and take the memory of none. */
 static void without_expert_copies(void **state) {
-  (void)state;
   const char *const copies[] = {"true", "false"};
   double bytes[2];
   for (int i = 0; i < 2; i++) {
@@ -75,7 +73,6 @@ static void without_expert_copies(void **state) {
 
 /* Nothing is held out: the run must not fail at its end, its work unsaved. */
 static void without_held_out(void **state) {
-  (void)state;
   program_must("choir data build --out whole --tokenizer tokenizer.model --holdout 0 corpus.txt");
   program_must(
       "choir train --data whole --out whole-run --config %s/configs/pico.json --set vocab_size=320 --set "
@@ -88,14 +85,12 @@ static void without_held_out(void **state) {
 
 /* `choir train | head -1`: the run ends with a checkpoint. */
 static void closed_pipe(void **state) {
-  (void)state;
   program_must(TRAIN "--data data --out piped --set steps=100000 --set eval_every=1 | head -1");
   program_must("choir eval piped --data data");
 }
 
 /* A loss that is not a number is no result. */
 static void weights_not_finite(void **state) {
-  (void)state;
   choir_model *model;
   choir_tokenizer *tokenizer;
   choir_parameter parameter;
@@ -111,7 +106,6 @@ static void weights_not_finite(void **state) {
 
 /* Bits a byte are of the bytes that were evaluated; beside them stands what gzip makes of a whole text. */
 static void a_text_by_bytes(void **state) {
-  (void)state;
   program_must("choir eval run --text corpus.txt --json --routing batch");
   json_t *whole = program_json();
   program_must("choir eval run --text corpus.txt --json --routing batch --sequences 4");
@@ -132,7 +126,6 @@ static void a_text_by_bytes(void **state) {
 
 /* Two threads on one CPU have half of their time at most. */
 static void a_busy_machine(void **state) {
-  (void)state;
   program_must(
       "one=$(taskset -pc $$ | sed 's/.*: //; s/[-,].*//'); taskset -pc $one $$ >taskset; choir train --config "
       "config.json --data data --out busy --threads 2 --set steps=3");
@@ -140,7 +133,6 @@ static void a_busy_machine(void **state) {
 }
 
 static void replaced_bytes(void **state) {
-  (void)state;
   FILE *file = fopen("latin", "w");
   assert_non_null(file);
   for (int i = 0; i < 300; i++) fprintf(file, "ka\xE9 pe %d\n", i);
@@ -150,7 +142,6 @@ static void replaced_bytes(void **state) {
 }
 
 static void report(void **state) {
-  (void)state;
   program_must("choir report run --out r.html");
   json_decref(page_data("r.html"));
   PAGE_SHOWS("r.html", "", "<svg", "Layer 3: experts per token", "!NaN");
@@ -163,7 +154,6 @@ static void report(void **state) {
 
 /* A line that is still being written is left out; so is any other broken line, and named. */
 static void report_on_odd_metrics(void **state) {
-  (void)state;
   program_must("mkdir told && printf '%%s' '%s' >told/metrics.jsonl && choir report told",
                STEP(1, 2.5) "{\"event\":\"st");
   assert_null(strstr(program_output, "note:"));
@@ -183,7 +173,6 @@ static double first_loss(const char *run) {
 
 /* Weights of another run, and nothing else of it; as all experts of a larger one the loss is the same to rounding. */
 static void from_a_checkpoint(void **state) {
-  (void)state;
   program_must(
       "choir train --config config.json --data data --out dense --set router.name=dense --set experts=1 --set "
       "steps=12 --threads 1 && choir train --from dense --data data --out again --set steps=3 &&"
@@ -211,7 +200,6 @@ static void from_a_checkpoint(void **state) {
 
 /* Names are bytes, and JSON is UTF-8: logs show them as messages do. */
 static void names_that_are_not_utf8(void **state) {
-  (void)state;
   program_must(
       "run=\"$(printf 'caf\\351')\"; choir train --config config.json --data data --out \"$run\" --set steps=2 --set "
       "checkpoint_every=1 && test \"$(grep -c '\"event\":\"checkpoint\"' \"$run\"/timing.jsonl)\" = 2 &&"
@@ -221,7 +209,6 @@ static void names_that_are_not_utf8(void **state) {
 
 /* A choice of the call: every verb that runs a model takes it, and none writes it into what it makes. */
 static void backends(void **state) {
-  (void)state;
   static const char *const calls[] = {"train --config config.json --data data --out none",
                                       "eval run --data data",
                                       "forward run tokens.npy",
@@ -243,21 +230,6 @@ static void backends(void **state) {
   program_refuses(1, "", "grep -q reference other/config.json");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(train_and_look),
-      cmocka_unit_test(without_expert_copies),
-      cmocka_unit_test(without_held_out),
-      cmocka_unit_test(closed_pipe),
-      cmocka_unit_test(weights_not_finite),
-      cmocka_unit_test(a_text_by_bytes),
-      cmocka_unit_test(a_busy_machine),
-      cmocka_unit_test(replaced_bytes),
-      cmocka_unit_test(report),
-      cmocka_unit_test(report_on_odd_metrics),
-      cmocka_unit_test(from_a_checkpoint),
-      cmocka_unit_test(names_that_are_not_utf8),
-      cmocka_unit_test(backends),
-  };
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, train_and_look, without_expert_copies, without_held_out, closed_pipe,
+          weights_not_finite, a_text_by_bytes, a_busy_machine, replaced_bytes, report, report_on_odd_metrics,
+          from_a_checkpoint, names_that_are_not_utf8, backends)

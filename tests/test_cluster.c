@@ -14,12 +14,11 @@ static const char whole[] =
     "\"oversubscription\": 2}], \"price_per_rank_hour\": 3, \"currency\": \"EUR\"}";
 
 static int parse(const char *text, ch_cluster *c) {
-  int code = ch_cluster_parse(text, strlen(text), "c.json", c);
+  int code = ch_cluster_parse(text, strlen(text), "c.json", 0, c);
   return code ? code : ch_cluster_check("c.json", c);
 }
 
 static void says_what_it_says(void **state) {
-  (void)state;
   ch_cluster c;
   test_ok(parse(whole, &c));
   assert_string_equal(c.name, "two racks");
@@ -47,7 +46,6 @@ static void refused(const char *from, const char *to, const char *part) {
 }
 
 static void refusals_name_field_and_value(void **state) {
-  (void)state;
   refused("\"ranks\": 16", "\"rank\": 16", "did you mean 'ranks'");
   refused("\"ranks\": 16", "\"ranks\": 16, \"ranks\": 16", "duplicate");
   refused("\"ranks\": 16", "\"ranks\": 0", "\"ranks\" is 0: must be an integer from 1 to 1024");
@@ -90,7 +88,6 @@ static void refusals_name_field_and_value(void **state) {
 }
 
 static void one_rank_needs_no_links(void **state) {
-  (void)state;
   ch_cluster c;
   test_ok(parse("{\"name\": \"one\", \"ranks\": 1, \"fp32_gflops\": 1, \"memory_gib\": 1, \"memory_gbs\": 1}", &c));
   assert_int_equal(c.levels, 0);
@@ -100,7 +97,6 @@ static void one_rank_needs_no_links(void **state) {
 
 /* The file's word goes before what was measured. */
 static void a_bench_fills_what_is_open(void **state) {
-  (void)state;
   static const char bare[] =
       "{\"name\": \"one\", \"ranks\": 1, \"bench\": \"b.json\", \"fp32_gflops\": 7, \"memory_gib\": 1, "
       "\"shares\": {\"head\": 0.125}}";
@@ -109,20 +105,19 @@ static void a_bench_fills_what_is_open(void **state) {
       "{\"problem\": \"moe n=4096 d=768\", \"share\": 0.5}, {\"problem\": \"head n=1\", \"share\": 0.75}, "
       "{\"problem\": \"gelu count=9\", \"share\": 0.9}, {\"problem\": \"attention B=8\", \"share\": null}]}";
   ch_cluster c;
-  test_ok(ch_cluster_parse(bare, strlen(bare), "c.json", &c));
+  test_ok(ch_cluster_parse(bare, strlen(bare), "c.json", 0, &c));
   assert_string_equal(c.bench, "b.json");
-  test_ok(ch_cluster_bench_parse(bench, strlen(bench), "b.json", &c));
+  test_ok(ch_cluster_parse(bench, strlen(bench), "b.json", 1, &c));
   test_ok(ch_cluster_check("c.json", &c));
   assert_true(c.fp32 == 7e9 && c.bf16 == 90e9 && c.memory_bandwidth == 12e9);
   assert_true(c.share[CH_FLOPS_EXPERTS] == 0.5 && c.share[CH_FLOPS_HEAD] == 0.125);
   assert_int_equal(c.assumed, 1u << CH_FLOPS_ATTENTION | 1u << CH_FLOPS_DENSE | 1u << CH_FLOPS_ROUTER);
   const char *wrong = "{\"peak\": {\"fp32_gflops\": 50, \"bf16_gflops\": 90, \"read_gbs\": 0}, \"results\": []}";
-  test_fails(ch_cluster_bench_parse(wrong, strlen(wrong), "b.json", &c), CHOIR_ERROR_FORMAT,
+  test_fails(ch_cluster_parse(wrong, strlen(wrong), "b.json", 1, &c), CHOIR_ERROR_FORMAT,
              "b.json: peak: \"read_gbs\" is 0");
 }
 
 static void examples_are_clusters(void **state) {
-  (void)state;
   glob_t found = {0};
   ch_cluster c;
   assert_int_equal(glob(CHOIR_SOURCE_DIR "/examples/clusters/*.json", 0, NULL, &found), 0);
@@ -132,10 +127,5 @@ static void examples_are_clusters(void **state) {
   test_fails(ch_cluster_load("/nonexistent/cluster.json", &c), CHOIR_ERROR_IO, "/nonexistent/cluster.json");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(says_what_it_says), cmocka_unit_test(refusals_name_field_and_value),
-      cmocka_unit_test(one_rank_needs_no_links), cmocka_unit_test(a_bench_fills_what_is_open),
-      cmocka_unit_test(examples_are_clusters)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, says_what_it_says, refusals_name_field_and_value, one_rank_needs_no_links,
+          a_bench_fills_what_is_open, examples_are_clusters)

@@ -294,10 +294,5 @@ static void groups_are_alone(void **state) {
   for (int size = 1; size <= 8; size++) assert_int_equal(forked_run(size, 0, groups_of, *state), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(exchanges_ragged), cmocka_unit_test(exchanges_under_way),
-                                     cmocka_unit_test(transposes),       cmocka_unit_test(gathers_shares),
-                                     cmocka_unit_test(agrees_on_errors), cmocka_unit_test(sums_are_of_one),
-                                     cmocka_unit_test(groups_are_alone), cmocka_unit_test(spreads_from_owners)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, exchanges_ragged, exchanges_under_way, transposes, gathers_shares, agrees_on_errors,
+          sums_are_of_one, groups_are_alone, spreads_from_owners)

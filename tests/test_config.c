@@ -30,7 +30,6 @@ static void refused_at(int code, const char *const *parts, const char *file, int
 #define refused(code, ...) refused_at((code), (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
 
 static void defaults_are_the_design(void **state) {
-  (void)state;
   choir_config c;
   test_ok(parse(&c, "", "", ""));
   const choir_router_options *o = &c.model.router;
@@ -79,7 +78,6 @@ static void disturb(choir_config *c, const ch_field *f) {
 }
 
 static void every_field_round_trips(void **state) {
-  (void)state;
   char path[] = "/tmp/choir-config-XXXXXX";
   int fd = mkstemp(path), skipped = 0;
   assert_true(fd >= 0);
@@ -120,7 +118,6 @@ static void every_field_round_trips(void **state) {
 }
 
 static void wrong_keys_are_named(void **state) {
-  (void)state;
   choir_config c;
   refused(parse(&c, ", \"head\": 3", "", ""), "x.json", "model.head'", "did you mean 'heads'?");
   refused(parse(&c, ", \"router\": {\"capacity_fator\": 3}", "", ""), "model.router.capacity_fator",
@@ -138,7 +135,6 @@ static void wrong_keys_are_named(void **state) {
 }
 
 static void wrong_values_are_named(void **state) {
-  (void)state;
   choir_config c;
   refused(parse(&c, "", ", \"rate\": \"fast\"", ""), "x.json", "train.rate", "fast", "number above 0");
   refused(parse(&c, "", ", \"rate\": 0", ""), "x.json", "train.rate");
@@ -166,7 +162,6 @@ static void wrong_values_are_named(void **state) {
 }
 
 static void impossible_sizes_are_named(void **state) {
-  (void)state;
   choir_config ok, c;
   test_ok(parse(&ok, "", "", ""));
 #define TRY_SET(key, value) (c = ok, choir_config_set(&c, key, value) || choir_config_check(&c))
@@ -253,7 +248,6 @@ static void check_router_option(const ch_router *router, int number) {
 }
 
 static void options_that_do_nothing(void **state) {
-  (void)state;
   choir_config exact = config_with("capped_expert_choice");
   test_ok(choir_config_set(&exact, "solver_lambda", "0.5"));
   refused(choir_config_check(&exact), "model.router.solver_lambda is 0.5, but solver 'exact' does not take it",
@@ -278,7 +272,6 @@ static void options_that_do_nothing(void **state) {
 
 /* choir reads what it writes: all fields, with those that the router does not take at its defaults. */
 static void saved_configs_load(void **state) {
-  (void)state;
   for (int i = 0; ch_routers[i]; i++) {
     choir_config c = config_with(ch_routers[i]->name), back;
     json_t *all = ch_config_json(&c);
@@ -291,7 +284,6 @@ static void saved_configs_load(void **state) {
 }
 
 static void threshold_training_is_checked(void **state) {
-  (void)state;
   choir_config ok, c;
   test_ok(parse(&ok, "", "", ""));
   test_ok(choir_config_set(&ok, "threshold_after", "7"));
@@ -299,7 +291,6 @@ static void threshold_training_is_checked(void **state) {
 }
 
 static void set_takes_tails(void **state) {
-  (void)state;
   choir_config c;
   test_ok(parse(&c, "", "", ""));
   test_ok(choir_config_set(&c, "rate", "0.05"));
@@ -317,7 +308,6 @@ static void set_takes_tails(void **state) {
 }
 
 static void a_router_brings_its_defaults(void **state) {
-  (void)state;
   choir_config c, d;
   test_ok(parse(&c, ", \"router\": {\"jitter\": 0.25, \"name\": \"switch_top1\"}", "", ""));
   assert_true(c.model.router.capacity_factor == 1.25 && c.model.router.jitter == 0.25);
@@ -330,7 +320,6 @@ static void a_router_brings_its_defaults(void **state) {
 }
 
 static void shipped_configs_load(void **state) {
-  (void)state;
   static const char *const names[] = {"pico",     "nano",     "small",     "0.1b-dense", "0.1b-16e",
                                       "0.1b-32e", "0.1b-64e", "0.1b-128e", "8b-dense",   "8b-64e"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -365,7 +354,6 @@ static void routers_are_documented(void) {
 }
 
 static void documentation_is_true(void **state) {
-  (void)state;
   char *text, wanted[400], row[800];
   size_t bytes;
   test_ok(ch_file_read(CHOIR_SOURCE_DIR "/docs/formats.md", 1 << 20, &text, &bytes));
@@ -382,18 +370,6 @@ static void documentation_is_true(void **state) {
   routers_are_documented();
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(defaults_are_the_design),
-                                     cmocka_unit_test(every_field_round_trips),
-                                     cmocka_unit_test(wrong_keys_are_named),
-                                     cmocka_unit_test(wrong_values_are_named),
-                                     cmocka_unit_test(impossible_sizes_are_named),
-                                     cmocka_unit_test(options_that_do_nothing),
-                                     cmocka_unit_test(saved_configs_load),
-                                     cmocka_unit_test(threshold_training_is_checked),
-                                     cmocka_unit_test(set_takes_tails),
-                                     cmocka_unit_test(a_router_brings_its_defaults),
-                                     cmocka_unit_test(shipped_configs_load),
-                                     cmocka_unit_test(documentation_is_true)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, defaults_are_the_design, every_field_round_trips, wrong_keys_are_named, wrong_values_are_named,
+          impossible_sizes_are_named, options_that_do_nothing, saved_configs_load, threshold_training_is_checked,
+          set_takes_tails, a_router_brings_its_defaults, shipped_configs_load, documentation_is_true)

@@ -12,7 +12,6 @@ static choir_config load(const char *name) {
 }
 
 static void the_papers_sizes(void **state) {
-  (void)state;
   /* Zhou et al. 2022, table 1, but for 0.1B dense and active, where the formulas give 138M and 152M with 32,000 tokens.
    */
   static const struct {
@@ -38,7 +37,6 @@ static void the_papers_sizes(void **state) {
 }
 
 static void nano_by_hand(void **state) {
-  (void)state;
   const double V = 8192, d = 128, h = 512, H = 4, e = 16, c = 2, T = 128;
   choir_config config = load("nano");
   choir_config_costs costs;
@@ -57,7 +55,6 @@ static void nano_by_hand(void **state) {
 
 /* Fewer heads of keys, norms of heads, no bias, and a head of its own beside an embedding that costs no products. */
 static void modern_by_hand(void **state) {
-  (void)state;
   const double V = 8192, d = 128, h = 512, e = 16, c = 2, T = 128, a = 32, L = 4;
   choir_config config = load("nano");
   choir_config_costs old, costs;
@@ -78,7 +75,6 @@ static void modern_by_hand(void **state) {
 /* The same layer under each router: only the experts a token goes through differ, and whether there is a router weight.
  */
 static void routers_differ_in_experts_per_token(void **state) {
-  (void)state;
   const double d = 128, h = 512, e = 16;
   choir_config config = load("nano");
   choir_config_costs base, costs;
@@ -104,9 +100,4 @@ static void routers_differ_in_experts_per_token(void **state) {
   assert_true(base.forward_flops_per_token - costs.forward_flops_per_token == 2 * 2 * d * e);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(the_papers_sizes), cmocka_unit_test(nano_by_hand),
-                                     cmocka_unit_test(modern_by_hand),
-                                     cmocka_unit_test(routers_differ_in_experts_per_token)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, the_papers_sizes, nano_by_hand, modern_by_hand, routers_differ_in_experts_per_token)

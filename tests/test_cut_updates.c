@@ -118,7 +118,6 @@ static void check_law(const shape *cut) {
 }
 
 static void test_law(void **state) {
-  (void)state;
   static const shape shapes[] = {
       {1, 5, 6, 1, {0, 6}, 1},           {3, 13, 17, 1, {0, 17}, 10},        {1, 5, 6, 2, {0, 3, 6}, 1},
       {3, 13, 17, 3, {0, 1, 9, 17}, 10}, {2, 300, 400, 2, {0, 130, 400}, 1}, {9, 130, 600, 3, {0, 200, 400, 600}, 1e-6},
@@ -128,7 +127,6 @@ static void test_law(void **state) {
 
 /* Where *finite is not finite no stage changes anything; where it is, each does. */
 static void test_finite(void **state) {
-  (void)state;
   static const char *const backends[] = {"reference", "cpu"};
   static const shape s = {1, 6, 10, 2, {0, 4, 10}, 1};
   real w[60];
@@ -155,7 +153,4 @@ static void test_finite(void **state) {
     }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_law), cmocka_unit_test(test_finite)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, test_law, test_finite)

@@ -22,7 +22,6 @@ static void same_files(const char *a, const char *b) {
 }
 
 static void does_not_depend_on_threads(void **state) {
-  (void)state;
   test_ok(build("one", 1));
   test_ok(build("seven", 7));
   same_files("data", "one");
@@ -67,7 +66,6 @@ static void complete_and_disjoint(const choir_tokenizer *t, const ch_source *s, 
 }
 
 static void nothing_is_lost_or_twice(void **state) {
-  (void)state;
   choir_tokenizer *t;
   choir_data *d = opened("data");
   test_ok(choir_tokenizer_load(corpus_path("small.model"), &t));
@@ -103,7 +101,6 @@ static int build_text(const char *text, size_t size, double holdout, const char 
 
 /* File names are bytes, JSON is not. */
 static void takes_any_file_name(void **state) {
-  (void)state;
   const char *files[] = {corpus_path("caf\xE9 \xC3\xA9"), NULL};
   choir_data_source source = {.name = "odd", .inputs = files};
   choir_data_build_options o = options("named");
@@ -116,7 +113,6 @@ static void takes_any_file_name(void **state) {
 }
 
 static void small_corpora(void **state) {
-  (void)state;
   test_fails(build_text("", 0, 0.01, "t0"), CHOIR_ERROR_FORMAT, "source \"tiny\": no text in its inputs");
   test_fails(build_text("\f\n\f\n", 4, 0, "t0"), CHOIR_ERROR_FORMAT, "no text");
   test_fails(build_text("kato", 4, 0.01, "t0"), CHOIR_ERROR_FORMAT, "too little text");
@@ -151,7 +147,6 @@ static void nothing_is_left_behind(const char *output) {
 }
 
 static void refuses_and_leaves_nothing(void **state) {
-  (void)state;
   choir_data_build_options o = options("data");
   test_fails(choir_data_build(&o), CHOIR_ERROR_IO, "not empty");
   o = options("no/such/place");
@@ -186,7 +181,6 @@ static void refuses_and_leaves_nothing(void **state) {
 
 /* The first bad byte in the order of the text is reported, whichever thread meets another one earlier. */
 static void errors_come_in_order(void **state) {
-  (void)state;
   ch_buffer b = {0};
   corpus_prose(&b, 400000, 5);
   b.data[300000] = (char)0xFF, b.data[399990] = (char)0xFE;
@@ -197,7 +191,6 @@ static void errors_come_in_order(void **state) {
 
 /* A file-size limit stands for a full disk: the same failing writes. */
 static void survives_a_full_disk(void **state) {
-  (void)state;
   struct rlimit old, low;
   getrlimit(RLIMIT_FSIZE, &old);
   signal(SIGXFSZ, SIG_IGN);
@@ -219,7 +212,6 @@ static int opens(const char *name) {
 
 /* Every byte of every header, places all over the tokens, every kind of length: all must be refused, by name. */
 static void refuses_damaged_shards(void **state) {
-  (void)state;
   test_ok(build("hurt", 0));
   ch_rng r = ch_rng_make(8, CH_STREAM_TEST, 0);
   static const char *const names[] = {"hurt/docs.train.shard", "hurt/few.heldout.shard", "hurt/tokenizer.model"};
@@ -253,7 +245,6 @@ static void refuses_damaged_shards(void **state) {
 
 /* Checksums in order, content not. */
 static void refuses_forged_shards(void **state) {
-  (void)state;
   ch_shard_writer w;
   ch_shard s;
   int32_t tokens[] = {3, 599, 4, 70000};
@@ -293,7 +284,6 @@ static void edit(const char *name, const char *from, const char *to) {
 }
 
 static void refuses_wrong_descriptions(void **state) {
-  (void)state;
   static const char *const edits[][3] = {{"\"choir-data\"", "\"data\"", "\"format\" is \"data\""},
                                          {"\"version\": 1", "\"version\": 2", "\"version\" is 2"},
                                          {"\"vocab_size\": 600", "\"vocab_size\": 601", "made with another tokenizer"},
@@ -316,18 +306,6 @@ static void refuses_wrong_descriptions(void **state) {
   test_ok(ch_dir_remove(corpus_path("told")));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(does_not_depend_on_threads),
-      cmocka_unit_test(nothing_is_lost_or_twice),
-      cmocka_unit_test(small_corpora),
-      cmocka_unit_test(takes_any_file_name),
-      cmocka_unit_test(refuses_and_leaves_nothing),
-      cmocka_unit_test(errors_come_in_order),
-      cmocka_unit_test(survives_a_full_disk),
-      cmocka_unit_test(refuses_damaged_shards),
-      cmocka_unit_test(refuses_forged_shards),
-      cmocka_unit_test(refuses_wrong_descriptions),
-  };
-  return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end, does_not_depend_on_threads, nothing_is_lost_or_twice, small_corpora, takes_any_file_name,
+          refuses_and_leaves_nothing, errors_come_in_order, survives_a_full_disk, refuses_damaged_shards,
+          refuses_forged_shards, refuses_wrong_descriptions)

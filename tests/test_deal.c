@@ -81,13 +81,9 @@ static int visit(const ch_comm *comm, void *context) {
 }
 
 static void any_number_visits(void **state) {
-  (void)state;
   for (int size = 1; size <= 8; size++)
     for (int bf16 = 0; bf16 < 2; bf16++)
       if (forked_run(size, 0, visit, &bf16)) fail_msg("%d ranks, %s", size, bf16 ? "bf16" : "fp32");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(any_number_visits)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, any_number_visits)

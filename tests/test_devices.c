@@ -27,7 +27,6 @@ static void train(const char *router, const char *backend, const char *out, cons
 }
 
 static void trains_as_the_cpu_does(void **state) {
-  (void)state;
   const char *const *names = choir_router_names();
   for (int i = 0; names[i]; i++) {
     double want[LINES], got[LINES];
@@ -46,7 +45,6 @@ static void trains_as_the_cpu_does(void **state) {
 }
 
 static void resumes(void **state) {
-  (void)state;
   program_must("rm -rf one two");
   train("expert_choice", device(), "one", "");
   train("expert_choice", device(), "two", "--set train.steps=5");
@@ -60,7 +58,6 @@ static void resumes(void **state) {
 
 /* Caches, thresholds, drawing: a device answers as the CPU does, to the digits that are printed. */
 static void serves(void **state) {
-  (void)state;
   program_must("rm -rf one && choir train --config config.json --data data --out one --set train.steps=40");
   static const char *const verbs[] = {"eval one --data data --sequences 8 --json",
                                       "generate one --routing adaptive --prompt 'kalo miten' --temperature 0 --json",
@@ -81,7 +78,6 @@ static void serves(void **state) {
 }
 
 static void refuses_by_name(void **state) {
-  (void)state;
   program_refuses(1, "no bf16 products",
                   "choir train --config config.json --data data --out no --backend opencl --set train.compute=bf16");
   program_refuses(1, "libOpenCL.so.1",

@@ -95,7 +95,6 @@ static int run_page(const char *page) {
 }
 
 static void commands_run(void **state) {
-  (void)state;
   glob_t found = {0};
   int count = run_page("README.md") + run_page("CONTRIBUTING.md");
   assert_int_equal(glob(CHOIR_SOURCE_DIR "/docs/*.md", 0, NULL, &found), 0);
@@ -105,7 +104,6 @@ static void commands_run(void **state) {
 }
 
 static void verbs_exist(void **state) {
-  (void)state;
   program_must(
       "cd '%s'; grep -ohE '`choir [a-z]+' README.md CONTRIBUTING.md docs/*.md | sort -u | grep -v help | while read -r "
       "choir verb; do"
@@ -130,7 +128,6 @@ static void router_row(const ch_router *router, char *row, size_t size) {
 }
 
 static void the_map_has_every_router(void **state) {
-  (void)state;
   char *text = read_page("docs/design.md"), row[800];
   for (int i = 0; ch_routers[i]; i++) {
     router_row(ch_routers[i], row, sizeof row);
@@ -141,7 +138,6 @@ static void the_map_has_every_router(void **state) {
 
 #define NAME(name, args) #name,
 static void every_op_has_a_row(void **state) {
-  (void)state;
   static const char *const ops[] = {CH_OPS(NAME)};
   char *text = read_page("docs/ops.md"), name[64];
   for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
@@ -172,7 +168,6 @@ static void write_example(const char *page, const char *heading, const char *fil
 }
 
 static void the_example_in_c_runs(void **state) {
-  (void)state;
 #ifdef CHOIR_SANITIZED
   test_skip("the example in C of docs/generation.md: its program would need the sanitizer of the library, too");
 #endif
@@ -187,11 +182,5 @@ static void the_example_in_c_runs(void **state) {
   assert_true(strlen(program_output) > 10);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(commands_run),       cmocka_unit_test(the_example_in_c_runs),
-      cmocka_unit_test(verbs_exist),        cmocka_unit_test(the_map_has_every_router),
-      cmocka_unit_test(every_op_has_a_row),
-  };
-  return cmocka_run_group_tests(tests, setup, program_directory_remove);
-}
+TEST_MAIN(setup, program_directory_remove, commands_run, the_example_in_c_runs, verbs_exist, the_map_has_every_router,
+          every_op_has_a_row)

@@ -23,7 +23,6 @@ static int agree(const real *a, const real *b) {
 
 /* A share of `rate` is dropped, the rest scaled so that the mean stays; all of it whatever the number of threads. */
 static void shares(void **state) {
-  (void)state;
   real *y = test_new(COUNT), *again = test_new(COUNT);
   for (double rate = 0.1; rate < 0.95; rate += 0.4) {
     int dropped = 0;
@@ -41,7 +40,6 @@ static void shares(void **state) {
 
 /* Other seeds, places and draws drop other elements, independently: half of them agree at a rate of one half. */
 static void independent(void **state) {
-  (void)state;
   const struct {
     uint64_t seed;
     uint32_t place;
@@ -58,7 +56,6 @@ static void independent(void **state) {
 
 /* y += of what = gives; NaN stays; x may be y. */
 static void accumulates(void **state) {
-  (void)state;
   real in[9] = {1, 2, 3, NAN, 5, 6, 7, 8, 9}, y[9], sum[9];
   ch_dropout_args a = {.count = 9, .rate = 0.5, .seed = 1, .x = in, .y = y};
   TEST_EXEC("reference", CH_COMPUTE_FP32, 1, { x.ops->dropout(&x, &a); });
@@ -88,7 +85,6 @@ static double loss(choir_model *model, ch_pass pass) {
 
 /* Training passes alone drop, another part in every micro-batch. */
 static void training_only(void **state) {
-  (void)state;
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "cpu", "fp32");
   double plain = loss(model, (ch_pass){.route = {.training = 1}}),
@@ -100,8 +96,4 @@ static void training_only(void **state) {
   choir_model_free(model);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(shares), cmocka_unit_test(independent),
-                                     cmocka_unit_test(accumulates), cmocka_unit_test(training_only)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, shares, independent, accumulates, training_only)

@@ -11,7 +11,6 @@ enum { COLUMNS = 64, ROWS = 50 };
 
 /* Every value comes back within half a step of its block, whatever its size; what is 0 stays 0. */
 static void rounds_in_blocks(void **state) {
-  (void)state;
   float row[COLUMNS], back[COLUMNS];
   char bytes[COLUMNS * 4];
   assert_int_equal(ch_export_row_bytes(CH_EXPORT_Q8_0, COLUMNS), 68);
@@ -37,7 +36,6 @@ static void rounds_in_blocks(void **state) {
 
 /* Scales are halves to the nearest: ggml's own bits. */
 static void scales_are_halves(void **state) {
-  (void)state;
   static const struct {
     float scale;
     uint16_t bits;
@@ -54,7 +52,6 @@ static void scales_are_halves(void **state) {
 
 /* A router of two tokens and three experts, transposed, with two null experts. */
 static void turns_and_fills(void **state) {
-  (void)state;
   const float weight[] = {1, 2, 3, 4, 5, 6}, expected[] = {1, 4, 2, 5, 3, 6, 0, 0, 0, 0};
   const choir_tensor from = {.dims = 2, .shape = {2, 3}, .data = weight};
   ch_export_tensor t = {.turn = CH_TURN_TRANSPOSED,
@@ -94,7 +91,6 @@ static void turns_and_fills(void **state) {
 /* score + bias, in float as stock code adds, is above the null experts' 0 where a score reaches its threshold, and not
  * where it is two floats below. */
 static void biases_are_thresholds(void **state) {
-  (void)state;
   enum { E = 1000 };
   float thresholds[E], out[E + 3];
   for (int i = 0; i < E; i++) thresholds[i] = 1 / (1 + expf(-8 * ((float)i / E - 0.5f)));
@@ -127,7 +123,6 @@ static uint64_t number_at(const char *data, size_t at, int bytes) {
 
 /* Header, one key, two tensors of 12 and 8 bytes, each at a multiple of 32. */
 static void lays_out_gguf(void **state) {
-  (void)state;
   ch_gguf g = {0};
   const float first[] = {1, 2, 3}, second[] = {4, 5};
   ch_gguf_put_text(&g, "a.key", "text");
@@ -161,7 +156,6 @@ static void lays_out_gguf(void **state) {
 
 /* Gives up without a trace. */
 static void leaves_nothing_behind(void **state) {
-  (void)state;
   ch_gguf g = {0};
   ch_gguf_put_flag(&g, "a.key", 1);
   test_ok(ch_gguf_start(&g, corpus_path("gone.gguf")));
@@ -175,7 +169,6 @@ static const json_t *member(const json_t *root, const char *a, const char *b) {
 
 /* Every piece has its number; merges give pieces of the vocabulary, those of better scores first. */
 static void writes_tokenizers(void **state) {
-  (void)state;
   static const char *const types[] = {"bpe", "unigram", "char"};
   for (int i = 0; i < 3; i++) {
     const char *inputs[] = {corpus_path("text.txt"), NULL}, *piece = NULL;
@@ -213,10 +206,5 @@ static void writes_tokenizers(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(rounds_in_blocks), cmocka_unit_test(scales_are_halves),
-                                     cmocka_unit_test(turns_and_fills),  cmocka_unit_test(biases_are_thresholds),
-                                     cmocka_unit_test(lays_out_gguf),    cmocka_unit_test(leaves_nothing_behind),
-                                     cmocka_unit_test(writes_tokenizers)};
-  return cmocka_run_group_tests(tests, corpus_begin, corpus_end);
-}
+TEST_MAIN(corpus_begin, corpus_end, rounds_in_blocks, scales_are_halves, turns_and_fills, biases_are_thresholds,
+          lays_out_gguf, leaves_nothing_behind, writes_tokenizers)

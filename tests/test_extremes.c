@@ -8,7 +8,6 @@
  * (each step multiplies them): the run stops with the step and the tensor, what was saved stands, and goes on with
  * another rate as if nothing had been. AdamW's weights grow by so much a step, and may last. */
 static void rates_that_no_weight_survives(void **state) {
-  (void)state;
   static const char *const settings[] = {"--set optimizer=adafactor", "--set optimizer=adamw",
                                          "--set optimizer=adamw --set clip_norm=1",
                                          "--set optimizer=adafactor --set train.compute=bf16 --emulate-bf16"};
@@ -36,7 +35,6 @@ static void rates_that_no_weight_survives(void **state) {
 
 /* bf16 ends where fp32 does, but its products round up into infinity: an error, and no harm to what comes later. */
 static void bf16_that_overflows(void **state) {
-  (void)state;
   choir_config config;
   choir_model *model;
   choir_forward_result before, result;
@@ -110,7 +108,6 @@ static int all_finite(const layer_arrays *a) {
 
 /* Ties go to the lower token, or expert: the same choice every time, on any number of threads. */
 static void all_scores_equal(void **state) {
-  (void)state;
   static layer_arrays a, b;
   const char *const *names = choir_router_names();
   for (; *names; names++) {
@@ -131,7 +128,6 @@ static void all_scores_equal(void **state) {
 
 /* Nothing goes in, nothing comes out, and no weight gets a gradient. */
 static void nothing_but_padding(void **state) {
-  (void)state;
   static layer_arrays a;
   const char *const *names = choir_router_names();
   for (; *names; names++) {
@@ -148,9 +144,5 @@ static void nothing_but_padding(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(rates_that_no_weight_survives),
-                                     cmocka_unit_test(bf16_that_overflows), cmocka_unit_test(all_scores_equal),
-                                     cmocka_unit_test(nothing_but_padding)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, rates_that_no_weight_survives, bf16_that_overflows, all_scores_equal,
+          nothing_but_padding)

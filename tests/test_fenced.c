@@ -48,7 +48,6 @@ static const variant variants[] = {
 enum { VARIANTS = sizeof variants / sizeof *variants };
 
 static void every_router_is_among_them(void **state) {
-  (void)state;
   for (int r = 0; ch_routers[r]; r++) {
     int found = 0;
     for (int i = 0; i < VARIANTS; i++) found |= !strcmp(variants[i].router, ch_routers[r]->name);
@@ -108,7 +107,6 @@ static void same_run(const char *a, const char *b) {
 /* The fenced run is stopped after two steps and goes on, on the fenced backend and, of some, from the same
  * checkpoint on the CPU. */
 static void runs_are_the_same_bytes(void **state) {
-  (void)state;
   fence_watch();
   for (int i = 0; i < VARIANTS; i++) {
     const variant *v = &variants[i];
@@ -132,8 +130,4 @@ static void runs_are_the_same_bytes(void **state) {
 
 static int setup(void **state) { return program_setup(state) || ch_backend_register(&fence_backend); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_router_is_among_them),
-                                     cmocka_unit_test(runs_are_the_same_bytes)};
-  return cmocka_run_group_tests(tests, setup, program_directory_remove);
-}
+TEST_MAIN(setup, program_directory_remove, every_router_is_among_them, runs_are_the_same_bytes)

@@ -106,7 +106,6 @@ static void generate_both(choir_model *const model[2], const char *router) {
 }
 
 static void models(void **state) {
-  (void)state;
   fence_watch();
   for (int r = 0; ch_routers[r]; r++)
     for (int word = 0; word < (r % 4 ? 1 : WORDS); word++) {
@@ -166,7 +165,6 @@ static void use_layer(const char *router, const char *backend, layer_values *v) 
 }
 
 static void layers(void **state) {
-  (void)state;
   fence_watch();
   static layer_values values[2];
   for (int r = 0; ch_routers[r]; r++) {
@@ -176,7 +174,6 @@ static void layers(void **state) {
 }
 
 static void bench(void **state) {
-  (void)state;
   fence_watch();
   static const char *const problems[] = {"moe n=256 d=32 h=64 e=8 c=2",
                                          "moe n=256 d=32 h=64 e=8 router=gshard_top2",
@@ -200,7 +197,6 @@ static void bench(void **state) {
 }
 
 static void bench_of_models(void **state) {
-  (void)state;
   fence_watch();
   static const char *const problems[] = {"step config=" CHOIR_SOURCE_DIR "/configs/pico.json B=2 T=32",
                                          "decode config=" CHOIR_SOURCE_DIR "/configs/pico.json prompt=8 tokens=4",
@@ -245,7 +241,6 @@ static void write_gradient(choir_model *model) {
 static void read_tape(choir_model *model) { sink = *(real *)model->x.tape.base; }
 
 static void a_host_that_touches_dies(void **state) {
-  (void)state;
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "fenced", "fp32");
   test_ok(ch_model_make_gradients(model));
@@ -262,7 +257,6 @@ static void a_host_that_touches_dies(void **state) {
 }
 
 static void backends_are_known_by_name(void **state) {
-  (void)state;
   choir_config config = model_config("hash");
   choir_run_options run = {.backend = "abacus"};
   choir_model *model;
@@ -280,7 +274,6 @@ static void fill_all_but_gather(ch_ops *ops, ch_compute compute) {
 }
 
 static void a_backend_without_an_op_is_refused(void **state) {
-  (void)state;
   static ch_backend torn;
   torn = fence_backend;
   torn.name = "torn";
@@ -291,20 +284,7 @@ static void a_backend_without_an_op_is_refused(void **state) {
   assert_string_equal(choir_error_message(), "backend 'torn': its `fill` sets no op 'gather'");
 }
 
-static int setup(void **state) {
-  (void)state;
-  return ch_backend_register(&fence_backend);
-}
+static int setup(void **state) { return ch_backend_register(&fence_backend); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(models),
-      cmocka_unit_test(layers),
-      cmocka_unit_test(bench),
-      cmocka_unit_test(bench_of_models),
-      cmocka_unit_test(a_host_that_touches_dies),
-      cmocka_unit_test(backends_are_known_by_name),
-      cmocka_unit_test(a_backend_without_an_op_is_refused),
-  };
-  return cmocka_run_group_tests(tests, setup, NULL);
-}
+TEST_MAIN(setup, NULL, models, layers, bench, bench_of_models, a_host_that_touches_dies, backends_are_known_by_name,
+          a_backend_without_an_op_is_refused)

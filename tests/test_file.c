@@ -17,15 +17,11 @@
 static char base[64];
 
 static int make_base(void **state) {
-  (void)state;
   strcpy(base, "/tmp/choir-file-XXXXXX");
   return mkdtemp(base) == NULL;
 }
 
-static int drop_base(void **state) {
-  (void)state;
-  return ch_dir_remove(base);
-}
+static int drop_base(void **state) { return ch_dir_remove(base); }
 
 static const char *in_base(const char *name) {
   static char paths[4][256];
@@ -66,7 +62,6 @@ static void holds(const char *path, const char *text) {
 }
 
 static void files_are_whole_or_not_there(void **state) {
-  (void)state;
   ch_file file;
   test_ok(ch_file_save(in_base("a"), "first", 5));
   test_ok(ch_file_begin(&file, in_base("a")));
@@ -93,7 +88,6 @@ static void files_are_whole_or_not_there(void **state) {
 }
 
 static void a_full_disk_says_how_much(void **state) {
-  (void)state;
   refused(ch_write_error(ENOSPC, "p", 2500000), CHOIR_ERROR_FULL, "p: disk full: needs 2.5 MB (2500000 bytes)");
   refused(ch_write_error(EDQUOT, "p", 0), CHOIR_ERROR_FULL, "p: disk quota used up; make room");
   refused(ch_write_error(EACCES, "p", 5), CHOIR_ERROR_IO, "p: Permission denied");
@@ -114,7 +108,6 @@ static void a_full_disk_says_how_much(void **state) {
 }
 
 static void directories_are_whole_or_not_there(void **state) {
-  (void)state;
   ch_dir dir;
   char name[4096];
   test_ok(ch_dir_begin(&dir, in_base("ckpt/")));
@@ -159,7 +152,6 @@ int flock(int fd, int operation) {
 
 /* Whoever failed in a new directory takes its lock away: one that was opened before then locks nobody out. */
 static void a_lock_has_its_name(void **state) {
-  (void)state;
   int lock, second;
   vanishes = in_base("lock");
   test_ok(ch_lock_take(base, &lock));
@@ -169,7 +161,6 @@ static void a_lock_has_its_name(void **state) {
 }
 
 static void one_run_per_directory(void **state) {
-  (void)state;
   int lock, second, gate[2];
   test_ok(ch_lock_take(base, &lock));
   char wanted[64];
@@ -200,7 +191,6 @@ static int is_there(const char *name) { return !access(in_base(name), F_OK); }
 
 /* Directories that a run made and never used go, parents too; a file in one, or that it was there before, keeps it. */
 static void claims_leave_nothing(void **state) {
-  (void)state;
   ch_claim claim, second;
   test_ok(ch_dir_make(in_base("there")));
   for (int failed = 0; failed < 2; failed++)
@@ -235,7 +225,6 @@ static void claims_leave_nothing(void **state) {
 }
 
 static void nearest_words(void **state) {
-  (void)state;
   static const char *const known[] = {"rate", "steps", "experts", "capacity_factor", "heads", NULL};
   assert_string_equal(ch_suggest("rte", known), "rate");
   assert_string_equal(ch_suggest("trail", (const char *const[]){"trains", "trial", NULL}),
@@ -256,7 +245,6 @@ static void nearest_words(void **state) {
 }
 
 static void json_is_strict(void **state) {
-  (void)state;
   json_t *root, *object;
   int64_t integer;
   double number;
@@ -287,7 +275,6 @@ static void json_is_strict(void **state) {
 
 /* A text that memory ran out for is not left out: it is refused, once. */
 static void incomplete_json(void **state) {
-  (void)state;
   json_t *object = json_object(), *array = json_array();
   ch_json_put(object, "a", json_integer(1));
   char *text = ch_json_dump(object, JSON_COMPACT);
@@ -326,7 +313,6 @@ static void whole_or_nothing(const json_t *object) {
 
 /* A text is whole or not there, wherever memory fails: jansson's own would go on without a key. */
 static void whole_json(void **state) {
-  (void)state;
   enum { MEMBERS = 60, SHIFTS = 16 };
   for (int shift = 0; shift < SHIFTS; shift++) { /* so that texts outgrow their memory in other places */
     json_t *object = json_object();

@@ -19,7 +19,6 @@ static void whole_run(void) {
 
 /* Calls that fail for a while, beginning anywhere behind the start: log lines and checkpoints. */
 static void calls_that_fail_for_a_while(void **state) {
-  (void)state;
   if (!*CHOIR_SHIM) skip();
   whole_run();
   for (int first = 40; first < 400; first += 71) {
@@ -33,7 +32,6 @@ static void calls_that_fail_for_a_while(void **state) {
 
 /* A quota and fsync are no different; an error that no waiting mends ends the run, and what was saved stands. */
 static void other_errors(void **state) {
-  (void)state;
   if (!*CHOIR_SHIM) skip();
   whole_run();
   program_must("rm -rf run; faulty write:122:100:5 " TRAIN "--out run");
@@ -105,10 +103,7 @@ static void fill_and_free(void) {
       !program_run("choir train --resume --set steps=60 --set eval_every=20 --set eval_sequences=8 --out small/run; "
                    "choir eval small/run --data data"));
 }
-static void room_again(void **state) {
-  (void)state;
-  in_a_small_disk(fill_and_free);
-}
+static void room_again(void **state) { in_a_small_disk(fill_and_free); }
 
 static void fill_and_wait(void) {
   pid_t child = start_and_fill(LONGER "--disk-minutes 0.01");
@@ -119,10 +114,7 @@ static void fill_and_wait(void) {
   CHECK(strstr(program_output, "disk full") != NULL);
   CHECK(!program_run("rm small/fill; choir train --resume --set steps=900 --minutes 0.001 --out small/run"));
 }
-static void the_limit(void **state) {
-  (void)state;
-  in_a_small_disk(fill_and_wait);
-}
+static void the_limit(void **state) { in_a_small_disk(fill_and_wait); }
 
 /* All steps are done before there is room: the run waits, and then saves what it has. */
 static void fill_to_the_end(void) {
@@ -140,14 +132,7 @@ static void fill_to_the_end(void) {
   CHECK(!program_run("rm small/fill; choir train --resume --out small/run"));
   CHECK(program_same_runs("whole", "small/run", STEPS));
 }
-static void at_the_end(void **state) {
-  (void)state;
-  in_a_small_disk(fill_to_the_end);
-}
+static void at_the_end(void **state) { in_a_small_disk(fill_to_the_end); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(calls_that_fail_for_a_while), cmocka_unit_test(other_errors),
-                                     cmocka_unit_test(room_again), cmocka_unit_test(the_limit),
-                                     cmocka_unit_test(at_the_end)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, calls_that_fail_for_a_while, other_errors, room_again, the_limit,
+          at_the_end)

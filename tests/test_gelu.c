@@ -24,7 +24,6 @@ static void run_gelu(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_gelu(void **state) {
-  (void)state;
   static const int64_t counts[] = {1, 7, 16, 1000, 16384, 3 * 16384 + 13};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
     int64_t n = counts[i];
@@ -36,7 +35,6 @@ static double phi_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
 
 /* On a dense grid: gelu and its slope within 1e-6 of double precision, and gelu's left tail relatively too. */
 static void test_gelu_accuracy(void **state) {
-  (void)state;
   enum { COUNT = 400001 };
   real *in = test_new(COUNT), *y = test_new(COUNT), *dx = test_new(COUNT), *one = test_new(COUNT);
   for (int i = 0; i < COUNT; i++) in[i] = (real)(-10 + 20.0 * i / (COUNT - 1)), one[i] = 1;
@@ -60,7 +58,6 @@ static void test_gelu_accuracy(void **state) {
 
 /* Rounded on the way out: the same as rounded afterwards. */
 static void test_gelu_rounded(void **state) {
-  (void)state;
   enum { COUNT = 3000 };
   real *in = test_new_normal(COUNT, 30), *dy = test_new_normal(COUNT, 31), *y = test_new(COUNT), *dx = test_new(COUNT);
   ch_bf16 y16[COUNT], dx16[COUNT];
@@ -84,7 +81,6 @@ static void test_gelu_rounded(void **state) {
 /* Backward gives the value with the slope, bit for bit, and one without the other; outputs may stand where inputs do.
  */
 static void test_backward_gives_both(void **state) {
-  (void)state;
   enum { COUNT = 17000 };
   real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
   real *y = test_new(COUNT), *dx = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
@@ -107,7 +103,6 @@ static void test_backward_gives_both(void **state) {
 
 /* silu(x) = x s(x) and its slope s(x) (1 + x (1 - s(x))) on a grid, by the gate with u = 1; and far out. */
 static void test_silu(void **state) {
-  (void)state;
   enum { COUNT = 40001 };
   real *in = test_new(COUNT), *y = test_new(COUNT), *dx = test_new(COUNT), *du = test_new(COUNT),
        *one = test_new(COUNT);
@@ -137,7 +132,6 @@ static void test_silu(void **state) {
 /* Zeros keep their sign, tiny values are halved, large ones pass or vanish, NaN stays, gelu(-infinity) = -infinity * 0.
  */
 static void test_gelu_extremes(void **state) {
-  (void)state;
   enum { COUNT = 12 };
   static const float in[COUNT] = {0.0f, -0.0f, 1e-30f, -1e-30f, 10, -10, 88, -88, 1e30f, -1e30f, INFINITY, NAN};
   static const float want[COUNT] = {0.0f, -0.0f, 5e-31f, -5e-31f, 10,       -7.62e-23f,
@@ -159,9 +153,5 @@ static void test_gelu_extremes(void **state) {
   });
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gelu),          cmocka_unit_test(test_gelu_accuracy),
-                                     cmocka_unit_test(test_gelu_rounded),  cmocka_unit_test(test_backward_gives_both),
-                                     cmocka_unit_test(test_gelu_extremes), cmocka_unit_test(test_silu)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, test_gelu, test_gelu_accuracy, test_gelu_rounded, test_backward_gives_both, test_gelu_extremes,
+          test_silu)

@@ -24,7 +24,6 @@ static void same_tokens(const choir_generated *a, const choir_generated *b) {
 
 /* Any batch, any chunk, any threads; and a prompt's number, not its neighbours, decides what it draws. */
 static void batches_do_not_matter(void **state) {
-  (void)state;
   static const int cuts[][2] = {{1, 512}, {2, 512}, {3, 4}, {7, 1}, {100, 10}};
   choir_model *model = test_model("expert_choice", "fp32");
   choir_prompt prompt[PROMPTS];
@@ -62,7 +61,6 @@ static void batches_do_not_matter(void **state) {
 
 /* Greedy, by hand: each token is the likeliest of what forward says about all before it. */
 static void greedy_follows_forward(void **state) {
-  (void)state;
   for (const char *const *router = choir_router_names(); *router; router++) {
     choir_model *model = test_model(*router, "fp32");
     int32_t token[TOKENS];
@@ -111,7 +109,6 @@ static int on_stop(void *context) {
 
 /* Callbacks: a text for each token, each sequence done once; either may end it all, and what there is comes back. */
 static void callbacks(void **state) {
-  (void)state;
   choir_model *model = test_model("hash", "fp32");
   choir_prompt prompt[PROMPTS];
   int32_t token[PROMPTS * TOKENS];
@@ -142,7 +139,6 @@ static void callbacks(void **state) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   choir_model *model = test_model("expert_choice", "fp32");
   const int32_t good[] = {1, 2}, bad[] = {1, V};
   const choir_prompt prompts[] = {{.tokens = good, .count = 2}, {.tokens = bad, .count = 2}, {.tokens = good}};
@@ -183,8 +179,4 @@ static void refusals(void **state) {
   choir_model_free(model);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(batches_do_not_matter), cmocka_unit_test(greedy_follows_forward),
-                                     cmocka_unit_test(callbacks), cmocka_unit_test(refusals)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, batches_do_not_matter, greedy_follows_forward, callbacks, refusals)

@@ -88,7 +88,6 @@ static int check_pass(int which, const char *compute, int variant) {
 }
 
 static void sets_what_adding_to_zeros_gives(void **state) {
-  (void)state;
   int starving = 0;
   for (int which = 0; !which || ch_router_names[which - 1]; which++)
     for (int bf16 = 0; bf16 < 2; bf16++)
@@ -99,7 +98,6 @@ static void sets_what_adding_to_zeros_gives(void **state) {
 
 /* A router whose gates are constants, though its weight is to be trained: that gradient is zero. */
 static void constant_gates(void **state) {
-  (void)state;
   layer_case c = layer_case_new("hash", 6, 4, 5, 3);
   static const int32_t ids[] = {1, 2, 3, 4, 5, 6};
   c.token = ids;
@@ -132,14 +130,12 @@ static void check_steps(int which, int variant) {
 }
 
 static void steps_over_poison(void **state) {
-  (void)state;
   for (int which = 0; !which || ch_router_names[which - 1]; which++)
     for (int variant = 0; variant < VARIANTS; variant++) check_steps(which, variant);
 }
 
 /* A step of two micro-batches has the mean of the gradients of two steps of one, and of their losses. */
 static void micro_batches(void **state) {
-  (void)state;
   choir_config config = config_of(0);
   config.train.clip_norm = 1e20; /* keeps all gradients to the end */
   int32_t token[2][TOKENS];
@@ -200,7 +196,6 @@ static int32_t *drawn(int accumulate, int steps) {
 
 /* A run draws the micro-batches of a step as it draws steps: samples in turn. */
 static void micro_batches_in_turn(void **state) {
-  (void)state;
   choir_config c;
   test_ok(choir_config_load("config.json", &c));
   int32_t *one = drawn(1, 4), *two = drawn(2, 2);
@@ -208,9 +203,5 @@ static void micro_batches_in_turn(void **state) {
   free(one), free(two);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(sets_what_adding_to_zeros_gives),
-                                     cmocka_unit_test(constant_gates), cmocka_unit_test(steps_over_poison),
-                                     cmocka_unit_test(micro_batches), cmocka_unit_test(micro_batches_in_turn)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, sets_what_adding_to_zeros_gives, constant_gates, steps_over_poison,
+          micro_batches, micro_batches_in_turn)

@@ -182,7 +182,6 @@ static void check_pairs(shape s) {
 }
 
 static void pairs(void **state) {
-  (void)state;
   check_pairs((shape){70, 32, 1000});
   check_pairs((shape){1030, 16, 37});
   check_pairs((shape){530, 40, 3000});
@@ -191,7 +190,6 @@ static void pairs(void **state) {
 
 /* A NaN in the hidden state shows in the loss, not only in a row that nobody looks at. */
 static void nan_reaches_the_loss(void **state) {
-  (void)state;
   shape s = {20, 8, 50};
   real *x = test_new_normal(s.n * s.d, 1), *w = test_new_normal((int64_t)s.V * s.d, 2);
   x[3] = (real)NAN;
@@ -200,8 +198,4 @@ static void nan_reaches_the_loss(void **state) {
   free_results(&r), free(x), free(w);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(reference), cmocka_unit_test(fp32), cmocka_unit_test(bf16),
-                                     cmocka_unit_test(pairs), cmocka_unit_test(nan_reaches_the_loss)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, reference, fp32, bf16, pairs, nan_reaches_the_loss)

@@ -122,7 +122,6 @@ static int scripts_of(const char *page, int wanted) {
 }
 
 static void every_text(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof readings / sizeof *readings; i++) {
     const reading *r = &readings[i];
     int runs = 0, scripts = -1;
@@ -143,7 +142,6 @@ static void every_text(void **state) {
 
 /* Names of files, by every verb that takes one. */
 static void every_name(void **state) {
-  (void)state;
   static const char *const commands[] = {"info \"$H\"",
                                          "train --config \"$H\" --data \"$H\" --out \"$H\"",
                                          "train --resume --out \"$H\"",
@@ -215,7 +213,4 @@ static int setup(void **state) {
   return 0;
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_text), cmocka_unit_test(every_name)};
-  return cmocka_run_group_tests(tests, setup, program_directory_remove);
-}
+TEST_MAIN(setup, program_directory_remove, every_text, every_name)

@@ -90,7 +90,6 @@ static void check_routes(const json_t *routes, const json_t *layer) {
 }
 
 static void stats_and_page_agree(void **state) {
-  (void)state;
   static const char *const routings[] = {"batch", "sequence", "threshold"};
   for (int r = 0; r < 3; r++) {
     char arguments[128];
@@ -117,7 +116,6 @@ static void stats_and_page_agree(void **state) {
 
 /* The losses of the page's first sequence are those of its logits. */
 static void losses_of_tokens(void **state) {
-  (void)state;
   enum { LENGTH = 16 };
   choir_model *model;
   choir_forward_result result;
@@ -149,7 +147,6 @@ static void losses_of_tokens(void **state) {
 
 /* The last evaluation of the run that setup trained. */
 static void while_training(void **state) {
-  (void)state;
   size_t size, l;
   program_must("grep '\"event\":\"eval\"' run/metrics.jsonl | tail -n 1 >line.json");
   char *text = program_read("line.json", &size);
@@ -167,7 +164,6 @@ static void while_training(void **state) {
 }
 
 static void tables(void **state) {
-  (void)state;
   program_must("choir stats run --text corpus.txt --tokens 300 --threads 1");
   assert_non_null(strstr(program_output, "nats a token, batch routing); by the frequencies of tokens"));
   assert_null(strstr(program_output, "by gzip")); /* which the first tokens do not have */
@@ -189,7 +185,6 @@ static void tables(void **state) {
 
 /* The text comes back byte for byte from the pieces; nothing of it is markup. */
 static void hostile_text(void **state) {
-  (void)state;
   json_t *data = page_of("--text hostile.txt");
   char spelt[2 * sizeof hostile] = "";
   size_t size = 0, i, at;
@@ -222,7 +217,6 @@ static void hostile_text(void **state) {
 
 /* Elements close in order, by a parser that is not a browser's. */
 static void well_formed(void **state) {
-  (void)state;
   static const char check[] =
       "import html.parser, sys\n"
       "void = {'meta', 'br', 'img', 'hr', 'input'}\n"
@@ -242,7 +236,6 @@ static void well_formed(void **state) {
 
 /* What the script makes of it, with an address that opens a token and chooses an expert. */
 static void drawn(void **state) {
-  (void)state;
   char wanted[64], ready[64];
   json_t *data = page_of("--text hostile.txt");
   char *dom = page_dom("page.html", "'#layer=3&token=5&expert=3.1'");
@@ -274,15 +267,5 @@ static void drawn(void **state) {
   json_decref(data);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(stats_and_page_agree),
-      cmocka_unit_test(losses_of_tokens),
-      cmocka_unit_test(while_training),
-      cmocka_unit_test(tables),
-      cmocka_unit_test(hostile_text),
-      cmocka_unit_test(well_formed),
-      cmocka_unit_test(drawn),
-  };
-  return cmocka_run_group_tests(tests, setup, program_directory_remove);
-}
+TEST_MAIN(setup, program_directory_remove, stats_and_page_agree, losses_of_tokens, while_training, tables, hostile_text,
+          well_formed, drawn)

@@ -121,7 +121,6 @@ static void compare_experts(const choir_route_stats *s, const naive *w) {
 }
 
 static void against_naive_counts(void **state) {
-  (void)state;
   planted p[2];
   choir_route_stats s;
   naive w = {0};
@@ -161,7 +160,6 @@ static void against_naive_counts(void **state) {
 
 /* The whole list of an expert in the order of the definition. */
 static void favourites(void **state) {
-  (void)state;
   planted p;
   choir_route_stats s;
   choir_favourite best[V + 1];
@@ -193,7 +191,6 @@ static void favourites(void **state) {
 
 /* Ends of the scales: even scores, one certain expert, one expert alone, nobody. */
 static void extremes(void **state) {
-  (void)state;
   planted p;
   choir_route_stats s;
   plant(&p, 10, 9);
@@ -295,7 +292,6 @@ static void check_laws(const choir_model *model, const choir_route_stats *s) {
 
 /* Every router, in a model of two MoE layers; nobody is shown anything after looking has ended. */
 static void every_router(void **state) {
-  (void)state;
   enum { B = 4, T = 16, VOCABULARY = 50 };
   int32_t tokens[B * T];
   for (int i = 0; i < B * T; i++)
@@ -328,12 +324,4 @@ static void every_router(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(against_naive_counts),
-      cmocka_unit_test(favourites),
-      cmocka_unit_test(extremes),
-      cmocka_unit_test(every_router),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, against_naive_counts, favourites, extremes, every_router)

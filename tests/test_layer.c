@@ -10,7 +10,6 @@ static uint8_t mask[N];
 static const char *const backends[] = {"reference", "cpu"};
 
 static int set_up(void **state) {
-  (void)state;
   for (int t = 0; t < N; t++) {
     ids[t] = t * t % 31;
     mask[t] = t % 7 != 2;
@@ -48,7 +47,6 @@ static void naive_layer(const layer_case *c, real *out) {
 
 /* Training and evaluation, padding, and out_acc on top of something. */
 static void equals_naive_loops(void **state) {
-  (void)state;
   for (int backend = 0; backend < 2; backend++)
     for (int router = 0; ch_routers[router]; router++)
       for (int variant = 0; variant < 32; variant++) {
@@ -89,7 +87,6 @@ static void same_layer_bits(const layer_case *a, const layer_case *b) {
 }
 
 static void threads_change_nothing(void **state) {
-  (void)state;
   for (int backend = 0; backend < 2; backend++)
     for (int router = 0; ch_routers[router]; router++) {
       layer_case one = make(ch_router_names[router], backends[backend]);
@@ -114,7 +111,6 @@ static void threads_change_nothing(void **state) {
 /* expert_choice with one expert and c = 1, and hash with one expert, are the dense layer (but for the gate's gradient:
  * the softmax of one score is 1, so that is 0). */
 static void one_expert_is_the_dense_layer(void **state) {
-  (void)state;
   for (int backend = 0; backend < 2; backend++) {
     layer_case dense = make("dense", backends[backend]), other;
     layer_run(&dense, 1);
@@ -136,7 +132,6 @@ static void one_expert_is_the_dense_layer(void **state) {
 
 /* Tokens in another order come out in that order (the capacity of token choice goes by order, so it must be wide). */
 static void permuting_tokens_permutes_the_output(void **state) {
-  (void)state;
   ch_rng r = ch_rng_make(3, CH_STREAM_TEST, 80);
   for (int router = 0; router < 3; router++) {
     layer_case a = make(ch_router_names[router], "reference"), b = make(ch_router_names[router], "reference");
@@ -160,7 +155,6 @@ static void permuting_tokens_permutes_the_output(void **state) {
 
 /* Padded tokens anywhere change nothing: outputs and every gradient, bit for bit on the reference. */
 static void padding_changes_nothing(void **state) {
-  (void)state;
   uint8_t valid[2 * N] = {0};
   int32_t padded_ids[2 * N] = {0};
   for (int router = 0; ch_routers[router]; router++) {
@@ -195,7 +189,6 @@ static void padding_changes_nothing(void **state) {
 
 /* Jitter: in training only, within bounds, other factors with every token that went before. */
 static void jitter_is_for_training(void **state) {
-  (void)state;
   layer_case plain = make("switch_top1", "reference"), c = make("switch_top1", "reference");
   layer_run(&plain, 0);
   c.options.jitter = 0.01;
@@ -217,7 +210,6 @@ static void jitter_is_for_training(void **state) {
 
 /* bf16 rounds the inputs of expert products only: close, and the same experts. */
 static void bf16_is_close(void **state) {
-  (void)state;
   layer_case exact = make("expert_choice", "cpu"), rounded = make("expert_choice", "cpu");
   rounded.compute = CH_COMPUTE_BF16;
   layer_run(&exact, 1);
@@ -231,15 +223,5 @@ static void bf16_is_close(void **state) {
   layer_case_free(&rounded);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(equals_naive_loops),
-      cmocka_unit_test(threads_change_nothing),
-      cmocka_unit_test(one_expert_is_the_dense_layer),
-      cmocka_unit_test(permuting_tokens_permutes_the_output),
-      cmocka_unit_test(padding_changes_nothing),
-      cmocka_unit_test(jitter_is_for_training),
-      cmocka_unit_test(bf16_is_close),
-  };
-  return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL, equals_naive_loops, threads_change_nothing, one_expert_is_the_dense_layer,
+          permuting_tokens_permutes_the_output, padding_changes_nothing, jitter_is_for_training, bf16_is_close)

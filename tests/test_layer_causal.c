@@ -23,7 +23,6 @@ static float naive_gate(const float *score, int i, int cap) {
 }
 
 static void routes_a_matrix(void **state) {
-  (void)state;
   float logits[N * E], scores[N * E], gates[N * E];
   uint8_t valid[N];
   test_normal(logits, N * E, 80);
@@ -84,7 +83,6 @@ static choir_layer *causal_layer(const char *router) {
 
 /* By the definition; a token alone comes out as in the batch; training is as it was. */
 static void a_layer_serves_by_thresholds(void **state) {
-  (void)state;
   layer_case c = layer_case_new("expert_choice", N, D, H, E);
   choir_layer *layer = causal_layer("expert_choice");
   float given[E], out[N * D], one[D], *want = test_new(N * D), score[E];
@@ -115,7 +113,6 @@ static void a_layer_serves_by_thresholds(void **state) {
 
 /* At first the cut-offs themselves, then their mean as by its definition. */
 static void a_layer_learns_thresholds(void **state) {
-  (void)state;
   layer_case c = layer_case_new("expert_choice", N, D, H, E);
   choir_layer *layer = causal_layer("expert_choice");
   choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2};
@@ -144,7 +141,6 @@ static void a_layer_learns_thresholds(void **state) {
 
 /* A batch of padding alone has no cut-offs, also not those that another batch has left. */
 static void padding_teaches_nothing(void **state) {
-  (void)state;
   uint8_t valid[N] = {0};
   for (int r = 0; ch_routers[r]; r++) {
     if (!ch_router_has_thresholds(ch_routers[r])) continue;
@@ -168,7 +164,6 @@ static void padding_teaches_nothing(void **state) {
 
 /* Every router that has a causal way: where tokens choose they need no thresholds. */
 static void every_router_can_serve(void **state) {
-  (void)state;
   int32_t ids[N];
   for (int t = 0; t < N; t++) ids[t] = 7 * t;
   for (int r = 0; ch_routers[r]; r++) {
@@ -192,7 +187,6 @@ static void every_router_can_serve(void **state) {
 /* Every token to every expert, where training has room for few: nothing is asked for that was not planned. (Arenas are
  * rounded up to 2 MiB: smaller sizes would hide it.) */
 static void all_tokens_to_all_experts(void **state) {
-  (void)state;
   layer_case c = layer_case_new("expert_choice", 2048, 2, 2, 256);
   choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
   choir_layer *layer;
@@ -211,10 +205,5 @@ static void all_tokens_to_all_experts(void **state) {
   layer_case_free(&c);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(routes_a_matrix),           cmocka_unit_test(a_layer_serves_by_thresholds),
-      cmocka_unit_test(a_layer_learns_thresholds), cmocka_unit_test(padding_teaches_nothing),
-      cmocka_unit_test(every_router_can_serve),    cmocka_unit_test(all_tokens_to_all_experts)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, routes_a_matrix, a_layer_serves_by_thresholds, a_layer_learns_thresholds, padding_teaches_nothing,
+          every_router_can_serve, all_tokens_to_all_experts)

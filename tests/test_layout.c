@@ -6,14 +6,13 @@
 #include "choir/choir.h"
 #include "forked_comm.h"
 #include "model_testing.h"
-#include "plan/plan.h"
 #include "plan/estimate.h"
+#include "plan/plan.h"
 #include "program.h"
 #include "train/layout.h"
 
 /* Every layout once, the fewest hidden shards and then replicas first, whole before sharded. */
 static void every_layout_in_order(void **state) {
-  (void)state;
   for (int ranks = 1; ranks <= 64; ranks++) {
     int want = 0, count = 0;
     ch_layout before = {0}, l = {.ranks = ranks};
@@ -116,7 +115,6 @@ static choir_config config_of(int experts, int d_hidden, int d_expert, int shard
 }
 
 static void as_one_process_where_that_can_be(void **state) {
-  (void)state;
   choir_config c = config_of(8, 512, 64, 8), dense = c;
   dense.model.moe_every = 0;
   go((job){
@@ -126,7 +124,6 @@ static void as_one_process_where_that_can_be(void **state) {
 }
 
 static void replicas_where_experts_are_few(void **state) {
-  (void)state;
   choir_config c = config_of(4, 512, 64, 8);
   go((job){
       .config = c,
@@ -136,7 +133,6 @@ static void replicas_where_experts_are_few(void **state) {
 }
 
 static void sharded_where_dense_matrices_are_too_large(void **state) {
-  (void)state;
   choir_config c = config_of(8, 4096, 64, 8);
   c.model.layers = 6; /* there is room for two layers' matrices that visit */
   double whole = needs(&c, 4, 1, 1, 0), sharded = needs(&c, 4, 1, 1, 1);
@@ -151,7 +147,6 @@ static void sharded_where_dense_matrices_are_too_large(void **state) {
 
 /* Fewer copies of the experts where these are what is large; at last ranks without experts. */
 static void hidden_shards_where_experts_are_too_large(void **state) {
-  (void)state;
   choir_config c = config_of(4, 64, 4096, 8);
   double replicas = needs(&c, 8, 2, 1, 1), hidden = needs(&c, 8, 1, 2, 0);
   assert_true(replicas > hidden + 8);
@@ -173,7 +168,6 @@ static void hidden_shards_where_experts_are_too_large(void **state) {
 
 /* One rank alone would have room, and four of the same machine have not. */
 static void ranks_of_a_machine_share_its_memory(void **state) {
-  (void)state;
   const double has = (double)ch_machine_available_memory_at("") / 0x1p20;
   choir_config c = config_of(8, 1024, 64, 4);
   c.model.layers = 2, c.model.d_model = 8192; /* one GEGLU layer, for which there must be room in every layout */
@@ -187,7 +181,6 @@ static void ranks_of_a_machine_share_its_memory(void **state) {
 }
 
 static void what_is_told_stays(void **state) {
-  (void)state;
   choir_config c = config_of(4, 512, 64, 8);
   const ch_layout told = {.replicas = 1};
   go((job){.config = c, .ranks = 8, .told = told, .want = told});
@@ -226,7 +219,6 @@ static int train(const ch_comm *comm, void *context) {
 
 /* Four experts on eight ranks, then four, then eight again. */
 static void a_run_goes_on_in_another_layout(void **state) {
-  (void)state;
   choir_config c;
   test_ok(choir_config_load("config.json", &c));
   c.train.batch_sequences = c.train.shards = 8;
@@ -235,14 +227,7 @@ static void a_run_goes_on_in_another_layout(void **state) {
   program_must("grep -q '\"ranks\":4,\"replicas\":1' run/timing.jsonl && test $(wc -l < run/metrics.jsonl) -ge 6");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_layout_in_order),
-                                     cmocka_unit_test(as_one_process_where_that_can_be),
-                                     cmocka_unit_test(replicas_where_experts_are_few),
-                                     cmocka_unit_test(sharded_where_dense_matrices_are_too_large),
-                                     cmocka_unit_test(hidden_shards_where_experts_are_too_large),
-                                     cmocka_unit_test(ranks_of_a_machine_share_its_memory),
-                                     cmocka_unit_test(what_is_told_stays),
-                                     cmocka_unit_test(a_run_goes_on_in_another_layout)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, every_layout_in_order, as_one_process_where_that_can_be,
+          replicas_where_experts_are_few, sharded_where_dense_matrices_are_too_large,
+          hidden_shards_where_experts_are_too_large, ranks_of_a_machine_share_its_memory, what_is_told_stays,
+          a_run_goes_on_in_another_layout)

@@ -11,7 +11,6 @@
 
 /* Where standard streams are closed, files take their numbers: what is printed must not land in them. */
 static void closed_descriptors(void **state) {
-  (void)state;
   program_must(TRAIN "--out open && " TRAIN "--out closed <&- >&- 2>&-");
   program_must(
       "cmp open/metrics.jsonl closed/metrics.jsonl && grep -qx '[0-9]*' closed/lock && test $(wc -l <closed/lock) = 1");
@@ -29,7 +28,6 @@ static void ends_in_order(int kib, const char *command, int with_pieces) {
 }
 
 static void little_address_space(void **state) {
-  (void)state;
 #ifdef CHOIR_SANITIZED
   skip(); /* sanitizers take terabytes of addresses */
 #endif
@@ -41,7 +39,6 @@ static void little_address_space(void **state) {
 }
 
 static void too_many_threads(void **state) {
-  (void)state;
   program_refuses(1, "threads is 2147483647; must be 0 (all CPUs) to 1024",
                   "choir data build --threads 2147483647 --tokenizer tokenizer.model --out many corpus.txt");
   program_refuses(1, "threads is 5000",
@@ -51,7 +48,6 @@ static void too_many_threads(void **state) {
 
 /* The system starts fewer threads than are asked for: pthread_create fails, and OpenMP would end the process. */
 static void threads_that_do_not_start(void **state) {
-  (void)state;
   if (!*CHOIR_SHIM) skip();
   program_refuses(1, "the system starts 3 of 4 threads (Resource temporarily unavailable)",
                   "faulty thread:11:3 train --config config.json --data data --threads 4 --out starved");
@@ -60,7 +56,6 @@ static void threads_that_do_not_start(void **state) {
 }
 
 static void small_stacks(void **state) {
-  (void)state;
   program_refuses(1, "a stack of 16 KiB and need 256: raise OMP_STACKSIZE",
                   "OMP_STACKSIZE=16k choir train --config config.json --data data --threads 2 --out stack");
   program_refuses(1, "the stack may have 300 KiB and needs 512: raise ulimit -s", "ulimit -s 300; choir --version");
@@ -69,14 +64,12 @@ static void small_stacks(void **state) {
 }
 
 static void small_files(void **state) {
-  (void)state;
   program_refuses(1, "File too large", "ulimit -f 40; " TRAIN "--out limited");
   program_must(TRAIN "--resume --out limited && cmp open/metrics.jsonl limited/metrics.jsonl");
 }
 
 /* A file of a mapped shard is cut while the run reads it. */
 static void a_shard_that_shrinks(void **state) {
-  (void)state;
 #ifdef CHOIR_SANITIZED
   skip();
 #endif
@@ -95,7 +88,6 @@ static void a_shard_that_shrinks(void **state) {
 
 /* Fork after several threads were used: OpenMP's do not come along, and whoever waits for them waits for ever. */
 static void forked(void **state) {
-  (void)state;
   choir_config config;
   choir_model *two, *one;
   choir_forward_result result;
@@ -124,14 +116,5 @@ static void forked(void **state) {
   choir_model_free(one);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(closed_descriptors),
-                                     cmocka_unit_test(too_many_threads),
-                                     cmocka_unit_test(threads_that_do_not_start),
-                                     cmocka_unit_test(small_stacks),
-                                     cmocka_unit_test(small_files),
-                                     cmocka_unit_test(a_shard_that_shrinks),
-                                     cmocka_unit_test(forked),
-                                     cmocka_unit_test(little_address_space)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, closed_descriptors, too_many_threads, threads_that_do_not_start,
+          small_stacks, small_files, a_shard_that_shrinks, forked, little_address_space)

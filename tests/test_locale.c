@@ -14,7 +14,6 @@ static int has_comma(void) {
 }
 
 static void numbers_have_points(void **state) {
-  (void)state;
   char text[64], *end;
   ch_format(text, sizeof text, "%.1f and %g", 0.5, 2.25);
   assert_string_equal(text, "0.5 and 2.25");
@@ -40,7 +39,6 @@ static void is_json(const char *path, int least) {
 }
 
 static void runs_and_reports(void **state) {
-  (void)state;
   choir_config config;
   choir_train_options o = CHOIR_TRAIN_OPTIONS_INIT;
   test_ok(choir_config_load("config.json", &config));
@@ -60,7 +58,6 @@ static void runs_and_reports(void **state) {
 }
 
 static void problems_are_read(void **state) {
-  (void)state;
   ch_bench_result r;
   const ch_peak peak = {.threads = 1, .fp32_gflops = 1, .read_gbs = 1, .triad_gbs = 1};
   const ch_bench_options options = {.threads = 1, .repetitions = 1, .seconds = 1e-6, .peak = &peak};
@@ -68,8 +65,4 @@ static void problems_are_read(void **state) {
   assert_non_null(strstr(r.problem, " c=1.5 "));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_have_points), cmocka_unit_test(runs_and_reports),
-                                     cmocka_unit_test(problems_are_read)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, numbers_have_points, runs_and_reports, problems_are_read)

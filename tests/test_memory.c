@@ -12,7 +12,6 @@
 
 /* The arenas have what a config costs: with pairs and micro-batches, in any compute type. */
 static void plan_is_that_of_the_arenas(void **state) {
-  (void)state;
   const char *const computes[] = {"fp32", "bf16"};
   for (int i = 0; ch_optim_names[i / 4]; i++) {
     choir_config c;
@@ -56,7 +55,6 @@ static double peak_of_children(void) {
 /* docs/training.md promises 3 % of nano's memory. Libraries of other versions take more or less,
  * and some kernels take back those pages of programs and libraries, 13 MiB in all, that nobody has used for a while. */
 static void plan_is_what_training_takes(void **state) {
-  (void)state;
   program_must("choir train --config %s/configs/nano.json --set train.steps=2 --data data --out run", CHOIR_SOURCE_DIR);
   assert_ptr_equal(strstr(program_output, "memory "), program_output); /* before anything else */
   assert_non_null(strstr(program_output, "MiB: weights "));
@@ -74,10 +72,4 @@ static void plan_is_what_training_takes(void **state) {
   json_decref(info);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(plan_is_that_of_the_arenas),
-      cmocka_unit_test(plan_is_what_training_takes),
-  };
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, plan_is_that_of_the_arenas, plan_is_what_training_takes)

@@ -14,7 +14,6 @@ static void shows(const char *text, size_t size, int lines, const char *wanted) 
 #define SHOWS(text, lines, wanted) shows(text, sizeof(text) - 1, lines, wanted)
 
 static void what_is_obeyed_is_shown(void **state) {
-  (void)state;
   SHOWS("plain text, \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80", 0, "plain text, \xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80");
   SHOWS("\x1B[31mred\a\x7F", 0, "\\x1B[31mred\\x07\\x7F");
   SHOWS("a\nb\tc\r", 0, "a\\nb\\tc\\r");
@@ -35,7 +34,6 @@ static void what_is_obeyed_is_shown(void **state) {
 }
 
 static void never_half_of_anything(void **state) {
-  (void)state;
   const char text[] =
       "ab\x1B\xE2\x82\xAC"
       "cd";
@@ -52,7 +50,6 @@ static void never_half_of_anything(void **state) {
 }
 
 static void messages_are_one_line(void **state) {
-  (void)state;
   ch_error(CHOIR_ERROR_FORMAT, "tensor '%s' is missing", "x\nchoir: all is well\x1B[2J");
   assert_string_equal(choir_error_message(), "tensor 'x\\nchoir: all is well\\x1B[2J' is missing");
   ch_error_in(CHOIR_ERROR_FORMAT, "%s", "a\rb");
@@ -63,7 +60,6 @@ static void messages_are_one_line(void **state) {
 }
 
 static void notices_are_told_once(void **state) {
-  (void)state;
   assert_string_equal(choir_notices(), "");
   ch_notice("first %d", 1);
   ch_notice("second\n%s", "\x1B");
@@ -77,9 +73,4 @@ static void notices_are_told_once(void **state) {
   assert_string_equal(choir_notices(), "");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_obeyed_is_shown),
-                                     cmocka_unit_test(never_half_of_anything), cmocka_unit_test(messages_are_one_line),
-                                     cmocka_unit_test(notices_are_told_once)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, what_is_obeyed_is_shown, never_half_of_anything, messages_are_one_line, notices_are_told_once)

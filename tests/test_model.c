@@ -56,7 +56,6 @@ static double everything(const char *router, const char *compute, int threads, f
 
 /* Loss, logits and gradients: the same bits for one, two and three threads, in both compute types. */
 static void threads_agree(void **state) {
-  (void)state;
   static const char *const computes[] = {"fp32", "bf16"};
   for (const char *const *router = choir_router_names(); *router; router++)
     for (int c = 0; c < 2; c++) {
@@ -75,7 +74,6 @@ static void threads_agree(void **state) {
 
 /* bf16 rounds inputs to 8 bits: logits stay near, and are not the same. Dense, because selections may flip. */
 static void bf16_is_near(void **state) {
-  (void)state;
   float *full, *half;
   size_t count;
   double a = everything("dense", "fp32", 2, &full, &count), b = everything("dense", "bf16", 2, &half, &count);
@@ -89,7 +87,6 @@ static void bf16_is_near(void **state) {
 
 /* A model, saved and loaded, computes the same bits, also in bf16 where weights have rounded copies. */
 static void loads_what_it_saved(void **state) {
-  (void)state;
   char directory[] = "/tmp/choir-model-XXXXXX", path[64], command[96];
   assert_non_null(mkdtemp(directory));
   snprintf(path, sizeof path, "%s/saved", directory);
@@ -116,7 +113,6 @@ static void loads_what_it_saved(void **state) {
 
 /* Positions do not see later ones where the router is causal; with expert choice they may, and that is what it says. */
 static void looking_ahead_is_declared(void **state) {
-  (void)state;
   for (const char *const *router = choir_router_names(); *router; router++) {
     choir_config config = small_config(*router);
     choir_model *model;
@@ -140,7 +136,6 @@ static void looking_ahead_is_declared(void **state) {
 
 /* A loss that is not a number is an error that names the weight. */
 static void names_what_is_not_finite(void **state) {
-  (void)state;
   choir_config config = small_config("expert_choice");
   choir_model *model;
   choir_parameter p;
@@ -166,7 +161,6 @@ static void use_it_again(void *context, const choir_routing *routing) {
 }
 
 static void a_callback_does_not_use_its_model(void **state) {
-  (void)state;
   choir_config config = small_config("expert_choice");
   choir_model *model;
   choir_forward_result alone, shown;
@@ -182,12 +176,5 @@ static void a_callback_does_not_use_its_model(void **state) {
   choir_model_free(model);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(threads_agree),
-                                     cmocka_unit_test(bf16_is_near),
-                                     cmocka_unit_test(loads_what_it_saved),
-                                     cmocka_unit_test(looking_ahead_is_declared),
-                                     cmocka_unit_test(names_what_is_not_finite),
-                                     cmocka_unit_test(a_callback_does_not_use_its_model)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, threads_agree, bf16_is_near, loads_what_it_saved, looking_ahead_is_declared,
+          names_what_is_not_finite, a_callback_does_not_use_its_model)

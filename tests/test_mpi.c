@@ -16,7 +16,6 @@ static void save_tokens(const char *path) {
 }
 
 static void same_files_and_one_voice(void **state) {
-  (void)state;
   needs_mpi();
   program_must(FRESH "--set steps=6 --set eval_every=3 --out one");
   program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --out four");
@@ -31,7 +30,6 @@ static void same_files_and_one_voice(void **state) {
 
 /* Told so, all speak: the first as ever, the others on the other stream. */
 static void all_voices(void **state) {
-  (void)state;
   needs_mpi();
   program_must(MPIRUN "-n 3 " FRESH
                       "--replicas 1 --set shards=6 --set batch_sequences=6 --set steps=1 --verbose-ranks "
@@ -52,7 +50,6 @@ static void all_voices(void **state) {
 
 /* Dense matrices on one process each, which send what products read of them: the same files. */
 static void same_files_sharded(void **state) {
-  (void)state;
   needs_mpi();
   for (int i = 0; i < 2; i++) {
     const char *set =
@@ -69,7 +66,6 @@ static void same_files_sharded(void **state) {
 
 /* Replicas of experts: no bytes of one process, but the same bytes again. */
 static void replicas_again(void **state) {
-  (void)state;
   needs_mpi();
   for (int i = 1; i <= 2; i++)
     program_must(MPIRUN "-n 4 " FRESH "--set steps=6 --set eval_every=3 --replicas 2 --out again%d", i);
@@ -84,7 +80,6 @@ static void replicas_again(void **state) {
 }
 
 static void another_number_goes_on(void **state) {
-  (void)state;
   needs_mpi();
   program_must(MPIRUN "-n 4 " FRESH "--set steps=3 --out moved");
   program_must(MPIRUN "-n 2 " TRAIN "--resume --set steps=6 --out moved");
@@ -95,7 +90,6 @@ static void another_number_goes_on(void **state) {
 }
 
 static void refuses_once(void **state) {
-  (void)state;
   needs_mpi();
   assert_int_not_equal(program_run(MPIRUN "-n 3 " FRESH "--out three"), 0);
   assert_int_equal(times("train.shards is 8, which 3 processes cannot share evenly"), 1);
@@ -112,7 +106,6 @@ static void refuses_once(void **state) {
 
 /* The first process tells what is wrong for one process alone, before they have anything in common; nobody waits. */
 static void one_is_wrong_all_end(void **state) {
-  (void)state;
   needs_mpi();
   static const struct {
     int status;
@@ -133,7 +126,6 @@ static void one_is_wrong_all_end(void **state) {
 
 /* One program in another build, which might compute or send something else. */
 static void another_build(void **state) {
-  (void)state;
   needs_mpi();
   if (program_run("objcopy --dump-section .note.gnu.build-id=id \"$CHOIR\" other && test -s id"))
     test_skip("a program of another build: no objcopy, or no id of builds");
@@ -147,7 +139,6 @@ static void another_build(void **state) {
 
 /* Verbs that only look at a model: the bytes of one process, from the first process alone. */
 static void same_numbers(void **state) {
-  (void)state;
   needs_mpi();
   static const char *const verbs[] = {"eval --data data --json",
                                       "eval --text page.txt --batch 3 --json",
@@ -175,7 +166,6 @@ static void same_numbers(void **state) {
 }
 
 static void refuses_what_is_for_one(void **state) {
-  (void)state;
   needs_mpi();
   static const char *const verbs[] = {"generate looked --prompt ka", "info config.json", "data info data",
                                       "inspect looked --text page.txt --out page.html", "study run pools"};
@@ -189,7 +179,6 @@ static void refuses_what_is_for_one(void **state) {
 
 /* Help and version of verbs for several, for one, of none, and of Python's. */
 static void help_is_said_once(void **state) {
-  (void)state;
   needs_mpi();
   static const char *const all[] = {"--version",    "--help",      "help routers", "help train",
                                     "train --help", "info --help", "data --help",  "help study"};
@@ -207,7 +196,6 @@ static void help_is_said_once(void **state) {
 
 /* kill -9 of one: the launcher ends the rest, and nothing but the steps since the last checkpoint is lost. */
 static void one_dies_all_end(void **state) {
-  (void)state;
   needs_mpi();
   program_must(FRESH "--set steps=3 --out whole");
   pid_t job = program_start(MPIRUN "-n 2 " FRESH "--set steps=12000 --out killed", "killed.txt");
@@ -227,7 +215,6 @@ static void one_dies_all_end(void **state) {
 
 /* A process that is stopped says nothing: the others say where it was heard last, and end, and it with them. */
 static void one_is_silent(void **state) {
-  (void)state;
   needs_mpi();
   for (int rank = 0; rank < 3; rank += 2) {
     program_must("rm -rf stopped");
@@ -249,7 +236,6 @@ static void one_is_silent(void **state) {
 
 /* A process that stops when all is saved, before it has left: the others end, too, and say why. */
 static void one_does_not_leave(void **state) {
-  (void)state;
   needs_mpi();
   if (!*CHOIR_SHORT_MESSAGE) test_skip("a rank that does not leave: preloaded, which sanitizers do not allow");
 #define ENDS FRESH "--set steps=1 --rank-timeout 4 --out left"
@@ -263,7 +249,6 @@ static void one_does_not_leave(void **state) {
 
 /* MPI lets it pass. How long it then takes mpirun to end is not looked at: tests/faults/faults_ranks.c. */
 static void a_message_is_short(void **state) {
-  (void)state;
   needs_mpi();
   if (!*CHOIR_SHORT_MESSAGE) test_skip("a message that is too short: preloaded, which sanitizers do not allow");
 #define LONG FRESH "--set steps=1000 --out lacks"
@@ -280,7 +265,6 @@ static void a_message_is_short(void **state) {
 
 /* A wish to stop that comes while processes find each other: the second one is late. */
 static void asked_before_the_first_step(void **state) {
-  (void)state;
   needs_mpi();
   pid_t job = program_start(MPIRUN "--timeout 90 -n 1 " FRESH
                                    "--set steps=100000 --out early : -n 1 sh -c 'sleep 3; "
@@ -299,22 +283,7 @@ static void asked_before_the_first_step(void **state) {
   assert_int_equal(program_newest("early"), 1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(same_files_and_one_voice),
-                                     cmocka_unit_test(all_voices),
-                                     cmocka_unit_test(same_files_sharded),
-                                     cmocka_unit_test(replicas_again),
-                                     cmocka_unit_test(another_number_goes_on),
-                                     cmocka_unit_test(refuses_once),
-                                     cmocka_unit_test(one_is_wrong_all_end),
-                                     cmocka_unit_test(another_build),
-                                     cmocka_unit_test(same_numbers),
-                                     cmocka_unit_test(refuses_what_is_for_one),
-                                     cmocka_unit_test(help_is_said_once),
-                                     cmocka_unit_test(one_dies_all_end),
-                                     cmocka_unit_test(one_is_silent),
-                                     cmocka_unit_test(one_does_not_leave),
-                                     cmocka_unit_test(a_message_is_short),
-                                     cmocka_unit_test(asked_before_the_first_step)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, same_files_and_one_voice, all_voices, same_files_sharded,
+          replicas_again, another_number_goes_on, refuses_once, one_is_wrong_all_end, another_build, same_numbers,
+          refuses_what_is_for_one, help_is_said_once, one_dies_all_end, one_is_silent, one_does_not_leave,
+          a_message_is_short, asked_before_the_first_step)

@@ -6,7 +6,6 @@
 static const size_t sizes[] = {4, 8, 4, 8, 1};
 
 static void every_type_and_rank_round_trips(void **state) {
-  (void)state;
   double values[24]; /* any bytes will do */
   for (int i = 0; i < 24; i++) values[i] = 1.0 / (i + 1);
   for (int type = 0; type < 5; type++)
@@ -32,7 +31,6 @@ static void every_type_and_rank_round_trips(void **state) {
 
 /* The file as NumPy's documentation lays it out, byte for byte. */
 static void header_is_numpys(void **state) {
-  (void)state;
   char *bytes;
   size_t size;
   int32_t data[6] = {1, 2, 3, 4, 5, 6};
@@ -58,7 +56,6 @@ static int parse(int version, const char *header, const void *data, size_t data_
 }
 
 static void headers_of_other_programs(void **state) {
-  (void)state;
   static const char *const headers[] = {
       "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }    \n",
       "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}\n",
@@ -77,7 +74,6 @@ static void headers_of_other_programs(void **state) {
 }
 
 static void narrowing(void **state) {
-  (void)state;
   ch_npy a;
   double doubles[3] = {1.1, -1e-60, INFINITY};
   int64_t integers[3] = {INT32_MIN, 7, INT32_MAX};
@@ -99,7 +95,6 @@ static void narrowing(void **state) {
 
 /* The first index fastest in the file, the last one in memory; with one dimension there is no difference. */
 static void fortran_order(void **state) {
-  (void)state;
   const int32_t stored[12] = {0, 100, 10, 110, 20, 120,
                               1, 101, 11, 111, 21, 121}; /* [2,3,2], value = 100 a + 10 b + c */
   ch_npy array;
@@ -116,7 +111,6 @@ static void fortran_order(void **state) {
 
 /* 1, -2, the largest, the smallest normal and subnormal, infinity, NaN, 1/3 as it rounds. */
 static void half_precision(void **state) {
-  (void)state;
   const uint16_t stored[8] = {0x3C00, 0xC000, 0x7BFF, 0x0400, 0x8001, 0xFC00, 0x7E00, 0x3555};
   const float want[8] = {1, -2, 65504, 0x1p-14f, -0x1p-24f, -INFINITY, NAN, 0.333251953125f};
   ch_npy array;
@@ -131,7 +125,6 @@ static void half_precision(void **state) {
 }
 
 static void malformed(void **state) {
-  (void)state;
   static const struct {
     const char *header, *part;
   } cases[] = {
@@ -170,7 +163,6 @@ static void malformed(void **state) {
 }
 
 static void every_truncation_is_refused(void **state) {
-  (void)state;
   char *bytes;
   size_t size;
   float data[4] = {1, 2, 3, 4};

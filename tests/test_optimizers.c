@@ -104,7 +104,6 @@ static void check_adafactor(shape *s) {
 }
 
 static void test_adafactor(void **state) {
-  (void)state;
   shape shapes[] = {{1, 1, 1, 0, 0, 1, {0}},    {1, 1, 33, 0, 1, 1e-3, {0}}, {1, 5, 7, 1, 0, 1, {0}},
                     {3, 13, 17, 1, 1, 10, {0}}, {1, 300, 400, 1, 1, 1, {0}}, {27, 130, 301, 1, 0, 1e-6, {0}}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_adafactor(&shapes[i]);
@@ -113,7 +112,6 @@ static void test_adafactor(void **state) {
 /* Each matrix of a batch is treated by itself: alone it gets the same bits. A scale of 1/4 undoes a gradient 4 times as
  * large. */
 static void test_adafactor_laws(void **state) {
-  (void)state;
   enum { BATCH = 3, ROWS = 70, COLS = 45, SIZE = ROWS * COLS };
   shape s = {BATCH, ROWS, COLS, 1, 0, 1, {0}};
   make_gradients(&s);
@@ -177,7 +175,6 @@ static void naive_adamw(const shape *s, real *out) {
 }
 
 static void test_adamw(void **state) {
-  (void)state;
   static const int64_t counts[] = {1, 100, 3 * 16384 + 5};
   for (int i = 0; i < 3; i++) {
     int64_t n = counts[i];
@@ -194,7 +191,6 @@ static void test_adamw(void **state) {
 
 /* NaN in a gradient is not hidden: it reaches the weights. */
 static void test_nan(void **state) {
-  (void)state;
   enum { ROWS = 3, COLS = 5, COUNT = ROWS * COLS };
   real g[COUNT], w[COUNT], row[ROWS] = {0}, col[COLS] = {0}, m[COUNT] = {0}, v[COUNT] = {0};
   test_normal(g, COUNT, 2);
@@ -248,7 +244,6 @@ static void check_optim(const ch_optim *optim, ch_optim_tensor t) {
 }
 
 static void test_table(void **state) {
-  (void)state;
   static const ch_optim_tensor shapes[] = {
       {.batch = 1, .rows = 1, .cols = 9}, {.batch = 1, .rows = 5, .cols = 7}, {.batch = 2, .rows = 5, .cols = 7}};
   for (int k = 0; ch_optims[k]; k++) {
@@ -262,7 +257,6 @@ static void test_table(void **state) {
 
 /* Where *finite is not finite nothing is changed; where it is, everything as without. */
 static void test_finite(void **state) {
-  (void)state;
   enum { ROWS = 6, COLS = 5, COUNT = ROWS * COLS };
   static const char *const backends[] = {"reference", "cpu"};
   for (int b = 0; b < 2; b++)
@@ -311,9 +305,4 @@ static void test_finite(void **state) {
     }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_adafactor), cmocka_unit_test(test_adafactor_laws),
-                                     cmocka_unit_test(test_adamw),     cmocka_unit_test(test_nan),
-                                     cmocka_unit_test(test_table),     cmocka_unit_test(test_finite)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, test_adafactor, test_adafactor_laws, test_adamw, test_nan, test_table, test_finite)

@@ -18,7 +18,6 @@ static int entries(const char *directory) {
 
 /* Names of numbers, of processes that are gone; choir's own name without its mark, with another's, as a link. */
 static void only_what_choir_made_is_removed(void **state) {
-  (void)state;
   program_must(
       "mkdir u && cd u && mkdir data.tmp-2024-backup data.tmp-99999999 .choir-tmp-12-0 .choir-tmp-13-0 run "
       "run/checkpoints "
@@ -59,7 +58,6 @@ static pid_t killed_at_work(void) {
 }
 
 static void leftovers_of_the_dead_go(void **state) {
-  (void)state;
   test_ok(ch_dir_make("left"));
   pid_t child = killed_at_work();
   ch_temporary_clean("left");
@@ -72,7 +70,6 @@ static void leftovers_of_the_dead_go(void **state) {
 
 /* Killed before the mark had its words: nothing is in there yet. */
 static void half_a_mark_goes(void **state) {
-  (void)state;
   program_must(
       "mkdir -p half/.choir-tmp-1-0 half/.choir-tmp-2-0 half/.choir-tmp-3-0 && : >half/.choir-tmp-2-0/choir-made-this "
       "&& : "
@@ -88,7 +85,6 @@ static mode_t mode_of(const char *path) {
 }
 
 static void outputs_keep_mode_and_links(void **state) {
-  (void)state;
   program_must(
       "mkdir keep keep/far && cd keep && echo old >far/target && chmod 600 far/target && ln -s far/target link && ln "
       "-s "
@@ -108,7 +104,6 @@ static void outputs_keep_mode_and_links(void **state) {
 }
 
 static void empty_directories_and_links_to_them_are_outputs(void **state) {
-  (void)state;
   ch_dir dir;
   program_must(
       "mkdir -p places/far places/empty places/full && chmod 750 places/far && ln -s far places/link && : "
@@ -128,7 +123,6 @@ static void empty_directories_and_links_to_them_are_outputs(void **state) {
 
 /* As a container's volume: refused before the work, by name. */
 static void mount_points_are_refused_before_the_work(void **state) {
-  (void)state;
   program_must("mkdir -p mounted");
   pid_t child = fork();
   if (!child) {
@@ -148,7 +142,6 @@ static void mount_points_are_refused_before_the_work(void **state) {
 
 /* Some file systems know no fsync of a directory: what was written stands. A failing disk is another matter. */
 static void directories_without_fsync(void **state) {
-  (void)state;
   if (!*CHOIR_SHIM) skip();
   program_must(
       "export FAULT_DIRECTORIES=1; faulty fsync:22:1:1000 train --config config.json --data data --set steps=9 --out "
@@ -160,7 +153,6 @@ static void directories_without_fsync(void **state) {
 
 /* SentencePiece's search for pieces takes long and cannot be stopped; the program ends without it. */
 static void a_search_for_pieces_is_left(void **state) {
-  (void)state;
   program_must("mkdir search");
   program_corpus("long.txt", 16000, 9);
   pid_t child = program_start(
@@ -176,14 +168,6 @@ static void a_search_for_pieces_is_left(void **state) {
   assert_int_equal(entries("search"), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(only_what_choir_made_is_removed),
-                                     cmocka_unit_test(leftovers_of_the_dead_go),
-                                     cmocka_unit_test(half_a_mark_goes),
-                                     cmocka_unit_test(outputs_keep_mode_and_links),
-                                     cmocka_unit_test(empty_directories_and_links_to_them_are_outputs),
-                                     cmocka_unit_test(mount_points_are_refused_before_the_work),
-                                     cmocka_unit_test(directories_without_fsync),
-                                     cmocka_unit_test(a_search_for_pieces_is_left)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, only_what_choir_made_is_removed, leftovers_of_the_dead_go,
+          half_a_mark_goes, outputs_keep_mode_and_links, empty_directories_and_links_to_them_are_outputs,
+          mount_points_are_refused_before_the_work, directories_without_fsync, a_search_for_pieces_is_left)

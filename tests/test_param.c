@@ -11,7 +11,6 @@ static choir_config nano(void) {
 }
 
 static void names_and_shapes(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     int dims;
@@ -63,7 +62,6 @@ static void names_and_shapes(void **state) {
 
 /* The block of today: what it has beside, what it has not, and in which order. */
 static void modern_names_and_shapes(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     int dims;
@@ -104,7 +102,6 @@ static void refuse(const char *position, const char *key, const char *value, con
 
 /* Heads that keys cannot share, columns that make no pairs, and what another kind of position does not read. */
 static void impossible_attention_is_refused(void **state) {
-  (void)state;
   refuse("relative", "model.kv_heads", "3", "model.kv_heads is 3: must divide model.heads, which is 4");
   refuse("relative", "model.kv_heads", "8", "model.kv_heads is 8: must divide model.heads, which is 4");
   refuse("relative", "model.rope_theta", "500", "rope_theta is 500 and model.rope_fraction 1, which model.position");
@@ -114,7 +111,6 @@ static void impossible_attention_is_refused(void **state) {
 }
 
 static void only_learned_routers_have_a_weight(void **state) {
-  (void)state;
   choir_config c = nano();
   ch_params p;
   test_ok(choir_config_set(&c, "router.name", "hash"));
@@ -140,7 +136,6 @@ static void make(ch_params *p, ch_arena *arena, const choir_config *c, uint64_t 
 }
 
 static void initial_values(void **state) {
-  (void)state;
   choir_config c = nano();
   c.model.vocab_size = 101; /* odd counts too */
   c.model.d_head = 3;
@@ -173,7 +168,6 @@ static void initial_values(void **state) {
 }
 
 static void normals_in_blocks(void **state) {
-  (void)state;
   double block[257];
   ch_rng r = ch_rng_make(3, CH_STREAM_TEST, 1);
   for (uint64_t begin = 0; begin < 6; begin++)
@@ -200,14 +194,5 @@ static void normals_in_blocks(void **state) {
   free(x);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_and_shapes),
-      cmocka_unit_test(modern_names_and_shapes),
-      cmocka_unit_test(impossible_attention_is_refused),
-      cmocka_unit_test(only_learned_routers_have_a_weight),
-      cmocka_unit_test(initial_values),
-      cmocka_unit_test(normals_in_blocks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, names_and_shapes, modern_names_and_shapes, impossible_attention_is_refused,
+          only_learned_routers_have_a_weight, initial_values, normals_in_blocks)

@@ -22,7 +22,6 @@ static void taken(const uint8_t *keep, int begin, int end, int *slots, int *most
 
 /* All tokens once, in order; no part beyond its limits, and none that had room for one token more. */
 static void parts_are_full(void **state) {
-  (void)state;
   static const int limits[][2] = {{E, 1}, {40, 9}, {40, 40}, {1000, 50}, {N * E, N}};
   uint8_t keep[N * E];
   for (int i = 0; i < N * E; i++) /* the first expert takes most, the last one hardly any */
@@ -86,7 +85,6 @@ static int serve(const ch_comm *comm, void *context) {
 }
 
 static void everything_to_one_expert(void **state) {
-  (void)state;
   uint64_t one;
   double loss;
   job j = {.hidden = 1};
@@ -106,7 +104,4 @@ static void everything_to_one_expert(void **state) {
   munmap(j.logits, 4096);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(parts_are_full), cmocka_unit_test(everything_to_one_expert)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, parts_are_full, everything_to_one_expert)

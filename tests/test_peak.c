@@ -4,7 +4,6 @@
 #include "testing.h"
 
 static void measures(void **state) {
-  (void)state;
   ch_peak peak;
   test_ok(ch_backend_peak("cpu", 1, 0.05, 1, &peak));
   assert_int_equal(peak.threads, 1);
@@ -17,7 +16,6 @@ static void measures(void **state) {
 }
 
 static void cannot_tell(void **state) {
-  (void)state;
   ch_peak peak = {.fp32_gflops = 1, .triad_gbs = 1};
   test_ok(ch_backend_peak("reference", 1, 0.05, 1, &peak));
   assert_true(!peak.fp32_gflops && !peak.bf16_gflops && !peak.read_gbs && !peak.triad_gbs);
@@ -25,22 +23,16 @@ static void cannot_tell(void **state) {
 
 /* Main memory takes 768 MiB: only where it is asked for. */
 static void leaves_memory_out(void **state) {
-  (void)state;
   ch_peak peak;
   test_ok(ch_backend_peak("cpu", 1, 0.05, 0, &peak));
   assert_true(peak.fp32_gflops > 0.5 && !peak.read_gbs && !peak.triad_gbs);
 }
 
 static void refuses(void **state) {
-  (void)state;
   ch_peak peak;
   assert_int_equal(ch_backend_peak("cpu", 1, -1, 0, &peak), CHOIR_ERROR_ARGUMENT);
   assert_int_equal(ch_backend_peak("cpu", 1, (double)NAN, 0, &peak), CHOIR_ERROR_ARGUMENT);
   assert_int_equal(ch_backend_peak("nothing", 1, 1, 0, &peak), CHOIR_ERROR_ARGUMENT);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(measures), cmocka_unit_test(cannot_tell),
-                                     cmocka_unit_test(leaves_memory_out), cmocka_unit_test(refuses)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, measures, cannot_tell, leaves_memory_out, refuses)

@@ -10,7 +10,6 @@ static void write_scores(const char *path) {
 }
 
 static void routes_through_pipes(void **state) {
-  (void)state;
   write_scores("scores.npy");
   program_must("choir route scores.npy --router expert_choice --out gates.npy --json >stats.json");
   program_must(
@@ -28,7 +27,6 @@ static void routes_through_pipes(void **state) {
 }
 
 static void text_through_pipes(void **state) {
-  (void)state;
   program_corpus("book.txt", 40, 3);
   program_must(
       "choir data build --out files --tokenizer tokenizer.model book.txt && "
@@ -51,7 +49,6 @@ static void text_through_pipes(void **state) {
 
 /* A pipe that has no end is not copied until the disk is full. */
 static void endless_inputs(void **state) {
-  (void)state;
   program_refuses(1, "/dev/zero: more than 16.0 MiB", "choir info /dev/zero");
   program_refuses(1, "standard input: more than 16.0 MiB", "yes | choir plan config.json --cluster -");
   program_refuses(1, "/dev/zero: more than 16.0 MiB", "choir score run --requests /dev/zero");
@@ -59,7 +56,6 @@ static void endless_inputs(void **state) {
 }
 
 static void wrong_words(void **state) {
-  (void)state;
   program_refuses(2, "one word too many: 'eval'", "choir help train eval");
   program_refuses(2, "one word too many: 'now'", "choir help data build now");
   program_must("choir help data build && choir help data");
@@ -74,7 +70,6 @@ static void wrong_words(void **state) {
 
 /* A run that cannot begin leaves nothing behind, and goes into no data directory. */
 static void nothing_is_left(void **state) {
-  (void)state;
   program_refuses(1, "vocab_size is 99", "choir train --config config.json --data data --out r --set vocab_size=99");
   program_refuses(1, "nodata: cannot open", "choir train --config config.json --data nodata --out r");
   program_refuses(1, "threads is 100000", "choir train --config config.json --data data --out r --threads 100000");
@@ -86,7 +81,6 @@ static void nothing_is_left(void **state) {
 }
 
 static void damage_and_what_to_do(void **state) {
-  (void)state;
   program_must(
       "choir train --config config.json --data data --out run --set steps=9 --set checkpoint_every=3 --set "
       "keep_checkpoints=0 --set eval_every=0");
@@ -106,7 +100,6 @@ static void damage_and_what_to_do(void **state) {
 
 /* Runs beside each other: results, what differs, and nothing of what does not. */
 static void compares_runs(void **state) {
-  (void)state;
   program_must(
       "for cap in 2 3; do choir train --config config.json --data data --out cap$cap --set steps=6 --set "
       "router.name=capped_expert_choice --set router.cap=$cap; done; choir report cap2 cap3 --out both.html");
@@ -122,12 +115,5 @@ static void compares_runs(void **state) {
   program_must("choir report cap2 --out - 2>told | grep -q '</html>' && grep -q 'standard output' told");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(routes_through_pipes), cmocka_unit_test(text_through_pipes),
-      cmocka_unit_test(endless_inputs),       cmocka_unit_test(wrong_words),
-      cmocka_unit_test(nothing_is_left),      cmocka_unit_test(damage_and_what_to_do),
-      cmocka_unit_test(compares_runs),
-  };
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, routes_through_pipes, text_through_pipes, endless_inputs,
+          wrong_words, nothing_is_left, damage_and_what_to_do, compares_runs)

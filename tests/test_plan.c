@@ -56,7 +56,6 @@ static const ch_plan_part *part_of(const ch_plan_layout *l, const char *name) {
 
 /* Every config that comes with choir: no traffic, and the memory and FLOPs of choir info. */
 static void one_process_is_what_the_program_says(void **state) {
-  (void)state;
   glob_t found = {0};
   assert_int_equal(glob(CHOIR_SOURCE_DIR "/configs/*.json", 0, NULL, &found), 0);
   assert_true(found.gl_pathc >= 10);
@@ -88,7 +87,6 @@ static void one_process_is_what_the_program_says(void **state) {
 
 /* Products at 0.6 of 100 GFLOP/s, and no more to it where memory is no limit. */
 static void step_by_hand(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   ch_plan *plan = plan_of(&c, one_rank, 0);
   const ch_plan_layout *l = &plan->layout[0];
@@ -131,7 +129,6 @@ static int plan_really(const ch_comm *comm, void *context) {
 
 /* The plan of a layout is what the fullest rank asks for when it runs. */
 static void ranks_plan_what_the_plan_says(void **state) {
-  (void)state;
   static const char *const routers[] = {"expert_choice", "gshard_top2", "hash", "base"};
   for (int i = 0; i < 16; i++) {
     int ranks = i % 2 ? 8 : 4, replicas = 1 + i / 2 % 2, hidden = 1 + i % 4 / 3;
@@ -154,7 +151,6 @@ static void ranks_plan_what_the_plan_says(void **state) {
 
 /* Weights of experts shrink as one over their groups and hidden shards; replicas leave them. */
 static void experts_are_shared(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   c.model.d_model = 256, c.model.d_expert = 1024; /* above the rounding to whole pages */
   ch_plan *plan = plan_on_pairs(&c, 1000, 1);
@@ -169,7 +165,6 @@ static void experts_are_shared(void **state) {
 }
 
 static void bytes_are_conserved(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   ch_plan *plan = plan_on_pairs(&c, 1000, 1);
   const ch_plan_layout *l;
@@ -191,7 +186,6 @@ static void bytes_are_conserved(void **state) {
 
 /* Where links are slow everything that is sent takes twice as long at half the bandwidth. */
 static void half_the_bandwidth_twice_the_time(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   ch_plan *fast = plan_on_pairs(&c, 1000, 1), *slow = plan_on_pairs(&c, 1000, 0.5);
   for (int hidden = 1; hidden <= 4; hidden *= 4) {
@@ -210,7 +204,6 @@ static void half_the_bandwidth_twice_the_time(void **state) {
 /* Rows of 8 ranks, by hand: 2 MoE layers, 4 trips, n c rows of 32 floats, of which 7 in 8 leave their rank; 2 in 8 of
  * the ranks' neighbours being the pair. The link of a pair carries two ranks' bytes to the other six. */
 static void rows_by_hand(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   ch_plan *plan = plan_on_pairs(&c, 1000, 1);
   const ch_plan_part *rows = part_of(find(plan, 1, 8, 1), "expert rows");
@@ -231,7 +224,6 @@ static void rows_by_hand(void **state) {
 /* Four groups of experts: of each pass three quarters of the rows' time may pass beside products, one forward and two
  * backward. Once links are the slower, once products. */
 static void rows_pass_beside_products(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   c.model.experts = 32, c.train.sequence_length = 1024, c.train.batch_sequences = 128;
   for (int fast = 0; fast < 2; fast++) {
@@ -246,7 +238,6 @@ static void rows_pass_beside_products(void **state) {
 
 /* Six experts on eight ranks: who has one has 8 / 6 of the mean, and its weights to read. */
 static void the_fullest_rank_counts(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   const double tokens = MODEL_B * MODEL_T / 8, weights = 2 * 2 * 32 * 40, rate = 0.6 * 100e9;
   for (int wide = 0; wide < 2; wide++) { /* once bound by arithmetic, once by memory */
@@ -264,7 +255,6 @@ static void the_fullest_rank_counts(void **state) {
 /* ---- what cannot be ---- */
 
 static void refusals_say_why(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice"), d = model_config("dense");
   c.model.d_expert = 42;
   c.train.batch_sequences = d.train.batch_sequences = 16;
@@ -295,7 +285,6 @@ static void refusals_say_why(void **state) {
 
 /* The seven sizes of the paper have a layout on some example of a cluster, the largest on 512 chips. */
 static void the_papers_sizes(void **state) {
-  (void)state;
   static const struct {
     const char *config, *cluster, *compute;
     int sequences;
@@ -324,7 +313,6 @@ static void the_papers_sizes(void **state) {
 /* ---- the program ---- */
 
 static void the_verb(void **state) {
-  (void)state;
   choir_config c = model_config("expert_choice");
   char text[1024];
   ch_format(text, sizeof text, pairs, 1000.0, 1.0);
@@ -354,18 +342,7 @@ static void the_verb(void **state) {
                   "sed s/\\\"ranks/\\\"rankz/ cluster.json >bad.json; choir plan config.json --cluster bad.json");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(one_process_is_what_the_program_says),
-                                     cmocka_unit_test(step_by_hand),
-                                     cmocka_unit_test(ranks_plan_what_the_plan_says),
-                                     cmocka_unit_test(experts_are_shared),
-                                     cmocka_unit_test(bytes_are_conserved),
-                                     cmocka_unit_test(half_the_bandwidth_twice_the_time),
-                                     cmocka_unit_test(rows_by_hand),
-                                     cmocka_unit_test(rows_pass_beside_products),
-                                     cmocka_unit_test(the_fullest_rank_counts),
-                                     cmocka_unit_test(refusals_say_why),
-                                     cmocka_unit_test(the_papers_sizes),
-                                     cmocka_unit_test(the_verb)};
-  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
-}
+TEST_MAIN(program_directory_make, program_directory_remove, one_process_is_what_the_program_says, step_by_hand,
+          ranks_plan_what_the_plan_says, experts_are_shared, bytes_are_conserved, half_the_bandwidth_twice_the_time,
+          rows_by_hand, rows_pass_beside_products, the_fullest_rank_counts, refusals_say_why, the_papers_sizes,
+          the_verb)

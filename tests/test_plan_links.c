@@ -5,7 +5,6 @@
 /* A message from a rank to all others takes bytes sqrt(P) / (8 b) on a square torus; on a line it takes four times an
  * eighth, as the ring's two ways become one, and through a tree with less above than below as many times longer. */
 static void topologies_by_hand(void **state) {
-  (void)state;
   ch_cluster c = {.ranks = 64, .levels = 1, .level = {{.ranks = 64, .bandwidth = 10}}};
   ch_flow f = {.bytes = 64 * 63.0, .exchanges = 3, .messages = 3, .size = 64, .stride = 1};
   c.level[0].oversubscription = 1;
@@ -38,7 +37,6 @@ static void topologies_by_hand(void **state) {
  *   all        5 5 5 2                7 7 5 6        12 9 10 11           12 13 12 13
  */
 static void owners_links_are_waited_for(void **state) {
-  (void)state;
   enum { UNIT = 512 * sizeof(real), RANKS = 4 };
   choir_config c = model_config("expert_choice");
   const ch_layout whole = {.ranks = RANKS, .replicas = 1, .experts = RANKS, .hidden = 1},
@@ -87,7 +85,6 @@ static double hidden(const choir_config *c, const ch_params *params, double band
  * they come beside: forward those of layers 0, 1 and 2, backward of 1 and 2, of which 1 is MoE, and their updates where
  * these are within backward. */
 static void visits_pass_beside_halves(void **state) {
-  (void)state;
   const double first = 5 + 15 * 2 / 3.0, second = 4 + 8 * 2 / 3.0, word = 7 * 4 / 1e9;
   choir_config c = model_config("expert_choice");
   ch_plan_layout out;
@@ -112,8 +109,4 @@ static void visits_pass_beside_halves(void **state) {
   ch_params_free(&params);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(visits_pass_beside_halves), cmocka_unit_test(topologies_by_hand),
-                                     cmocka_unit_test(owners_links_are_waited_for)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, visits_pass_beside_halves, topologies_by_hand, owners_links_are_waited_for)

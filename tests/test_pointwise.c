@@ -18,7 +18,6 @@ static void run_softmax(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_softmax(void **state) {
-  (void)state;
   static const shape shapes[] = {{1, 1, 0}, {5, 2, 0}, {7, 16, 0}, {37, 33, 0}, {700, 128, 0}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     int64_t count = shapes[i].n * shapes[i].d;
@@ -37,7 +36,6 @@ static void run_sigmoid(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_sigmoid(void **state) {
-  (void)state;
   static const int64_t counts[] = {1, 7, 1000, 3 * 16384 + 13};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
     test_variants("sigmoid", run_sigmoid, &counts[i], TEST_PARTS(counts[i], counts[i]), 2e-6);
@@ -45,7 +43,6 @@ static void test_sigmoid(void **state) {
 
 /* Far ends become 0 and 1, without a NaN that was not there; the small values keep their digits. */
 static void test_sigmoid_extremes(void **state) {
-  (void)state;
   enum { COUNT = 8 };
   static const float in[COUNT] = {0, -20, -80, 20, -1e30f, -INFINITY, INFINITY, NAN};
   static const double want[COUNT] = {0.5, 2.0611536e-9, 1.8048514e-35, 1, 0, 0, 1, 0};
@@ -71,7 +68,6 @@ static void run_rmsnorm(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_rmsnorm(void **state) {
-  (void)state;
   static const shape shapes[] = {{1, 2, 0}, {3, 7, 1}, {65, 64, 0}, {130, 33, 1}, {300, 129, 0}, {300, 129, 1}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     int64_t n = shapes[i].n, d = shapes[i].d;
@@ -96,7 +92,6 @@ static void run_embedding(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_embedding(void **state) {
-  (void)state;
   static const shape shapes[] = {{1, 1, 0}, {40, 7, 0}, {1000, 33, 0}};
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     int64_t n = shapes[i].n, d = shapes[i].d;
@@ -121,7 +116,6 @@ static void run_sums(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_sums(void **state) {
-  (void)state;
   static const int64_t counts[] = {1, 15, 16384, 5 * 16384 + 77};
   for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
     int64_t n = counts[i];
@@ -131,7 +125,6 @@ static void test_sums(void **state) {
 
 /* An element's result does not depend on its neighbours, its place or its address. */
 static void test_place(void **state) {
-  (void)state;
   enum { COUNT = 100, D = 100 };
   real *in = test_new_normal(COUNT + 16, 20), *y = test_new(COUNT), *dx = test_new(COUNT),
        *dy = test_new_normal(COUNT, 21);
@@ -164,7 +157,6 @@ static void test_place(void **state) {
 
 /* Outputs over inputs where the contract allows it. */
 static void test_in_place(void **state) {
-  (void)state;
   enum { N = 33, M = 17, COUNT = N * M };
   real *in = test_new_normal(COUNT, 30), *u = test_new_normal(COUNT, 31), *dy = test_new_normal(COUNT, 32);
   real *dx = test_new(COUNT), *du = test_new(COUNT), *a = test_new(COUNT), *b = test_new(COUNT), *c = test_new(COUNT);
@@ -190,7 +182,6 @@ static void test_in_place(void **state) {
 
 /* Softmax: rows sum to 1 also for huge logits, -infinity gets 0, NaN spoils its own row only. */
 static void test_softmax_laws(void **state) {
-  (void)state;
   enum { M = 20 };
   real in[3 * M], y[3 * M];
   for (int j = 0; j < M; j++)
@@ -210,7 +201,6 @@ static void test_softmax_laws(void **state) {
 
 /* Several arrays have the sums of each alone, and nothing is written between them. */
 static void test_sumsq_of_arrays(void **state) {
-  (void)state;
   enum { ARRAYS = 3, COUNT = 20000 };
   real *in = test_new_normal(ARRAYS * COUNT, 14);
   double sum[2 * ARRAYS] = {0}, total, one = 0;
@@ -228,7 +218,6 @@ static void test_sumsq_of_arrays(void **state) {
 
 /* The sum of squares lets NaN and infinity through and does not overflow where float would. */
 static void test_sumsq_extremes(void **state) {
-  (void)state;
   enum { COUNT = 40000 };
   real *in = test_new(COUNT);
   double sum = 0;
@@ -251,7 +240,6 @@ static void test_sumsq_extremes(void **state) {
 /* Rounding against its definition: the nearer of the two neighbours, the even one on a tie; every exponent, both signs.
  */
 static void test_round(void **state) {
-  (void)state;
   enum { LOW = 7, COUNT = 0x7f7f * LOW };
   static const uint32_t low[LOW] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234};
   float *in = malloc(COUNT * sizeof *in), odd[4] = {NAN, INFINITY, -INFINITY, 3.4028235e38f};
@@ -278,7 +266,6 @@ static void test_round(void **state) {
 
 /* Rows that the device counts, and sums that are added up: the same as a count and a sum. */
 static void test_counted_on_the_device(void **state) {
-  (void)state;
   enum { ROWS = 37, WIDTH = 21, MORE = 100 };
   const int rows = ROWS;
   real *in = test_new_normal(ROWS * WIDTH, 3), *want = test_new(ROWS * WIDTH), *got = test_new(ROWS * WIDTH + MORE);
@@ -311,19 +298,6 @@ static void test_counted_on_the_device(void **state) {
   free(in), free(want), free(got), free(wide);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_softmax),
-                                     cmocka_unit_test(test_sigmoid),
-                                     cmocka_unit_test(test_sigmoid_extremes),
-                                     cmocka_unit_test(test_rmsnorm),
-                                     cmocka_unit_test(test_embedding),
-                                     cmocka_unit_test(test_sums),
-                                     cmocka_unit_test(test_place),
-                                     cmocka_unit_test(test_in_place),
-                                     cmocka_unit_test(test_softmax_laws),
-                                     cmocka_unit_test(test_sumsq_of_arrays),
-                                     cmocka_unit_test(test_sumsq_extremes),
-                                     cmocka_unit_test(test_round),
-                                     cmocka_unit_test(test_counted_on_the_device)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, test_softmax, test_sigmoid, test_sigmoid_extremes, test_rmsnorm, test_embedding, test_sums,
+          test_place, test_in_place, test_softmax_laws, test_sumsq_of_arrays, test_sumsq_extremes, test_round,
+          test_counted_on_the_device)

@@ -6,7 +6,6 @@ enum { B = 12, T = 9, N = B * T, E = 5 };
 static uint8_t mask[N];
 
 static int set_up(void **state) {
-  (void)state;
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 2;
   return 0;
 }
@@ -43,7 +42,6 @@ static void same(const layer_case *a, const layer_case *b) {
 
 /* One pool of all tokens goes by several names; a group of T tokens is a sequence. */
 static void names_of_the_same_pool(void **state) {
-  (void)state;
   const struct {
     const char *pool, *other;
     int length, group, other_length;
@@ -67,7 +65,6 @@ static void names_of_the_same_pool(void **state) {
 /* Pool "position" is pool "sequence" of the transposed batch: token t of sequence b there is token b of sequence t
  * here. */
 static void positions_are_transposed_sequences(void **state) {
-  (void)state;
   for (int padded = 0; padded < 2; padded++) {
     layer_case a = pool_case("position", N, T), b = pool_case("sequence", N, B);
     uint8_t turned[N];
@@ -95,7 +92,6 @@ static void positions_are_transposed_sequences(void **state) {
 
 /* A token's gates do not change when every other position of every sequence does. */
 static void positions_do_not_compete(void **state) {
-  (void)state;
   layer_case a = pool_case("position", N, T), b = pool_case("position", N, T);
   double gate_a[N * E], gate_b[N * E];
   for (int t = 0; t < N; t++)
@@ -113,7 +109,6 @@ static void positions_do_not_compete(void **state) {
 
 /* The last batch of an evaluation: sequences of padding at its end are sequences that are not there. */
 static void missing_sequences(void **state) {
-  (void)state;
   static const char *const pools[] = {"batch", "sequence", "position", "group"};
   for (int p = 0; p < 4; p++)
     for (int there = 1; there < B; there += 5) {
@@ -133,7 +128,6 @@ static void missing_sequences(void **state) {
 
 /* A last sequence cut short, any number of threads, both backends: always the same bits. */
 static void threads_and_backends_agree(void **state) {
-  (void)state;
   static const char *const pools[] = {"sequence", "position", "group"};
   for (int p = 0; p < 3; p++)
     for (int n = N - 4; n <= N; n++) {
@@ -158,7 +152,6 @@ static void threads_and_backends_agree(void **state) {
 
 /* A text alone has nobody at its positions to compete with: every expert takes every token. */
 static void one_sequence_by_position(void **state) {
-  (void)state;
   layer_case c = pool_case("position", T, T);
   router_run(&c, NULL);
   assert_int_equal(ch_slots(&c.record), T * E);
@@ -180,7 +173,6 @@ static void refused(const char *pool, int n, int e, int length, int group, doubl
 }
 
 static void impossible_pools_are_refused(void **state) {
-  (void)state;
   refused("position", 64, 16, 8, 1, 0, "16 experts choose among only 8 tokens (pool 'position'");
   refused("position", 63, 8, 8, 1, 0, "8 experts choose among only 7 tokens (pool 'position'"); /* the last position */
   refused("position", 64, 2, 0, 1, 0, "sequence_length");
@@ -191,11 +183,5 @@ static void impossible_pools_are_refused(void **state) {
   refused("positions", 64, 16, 8, 8, 0, "did you mean 'position'");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(names_of_the_same_pool),      cmocka_unit_test(positions_are_transposed_sequences),
-      cmocka_unit_test(positions_do_not_compete),    cmocka_unit_test(missing_sequences),
-      cmocka_unit_test(one_sequence_by_position),    cmocka_unit_test(threads_and_backends_agree),
-      cmocka_unit_test(impossible_pools_are_refused)};
-  return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL, names_of_the_same_pool, positions_are_transposed_sequences, positions_do_not_compete,
+          missing_sequences, one_sequence_by_position, threads_and_backends_agree, impossible_pools_are_refused)

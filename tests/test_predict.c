@@ -120,7 +120,6 @@ static double by_forward(choir_model *model, const ch_set *set, int64_t example,
 
 /* By thresholds and, one text a batch, by batch routing: what a forward pass says. */
 static void equals_forward(void **state) {
-  (void)state;
   choir_model *model = new_model("expert_choice");
   ch_set set = open_set("dev", 64);
   ch_predictions causal = alone(model, &set, 5, 64), batch = together(model, &set, 1);
@@ -150,7 +149,6 @@ static void equals_forward(void **state) {
 
 /* By thresholds nothing but model and text decides, bit for bit; by batch routing the neighbours do. */
 static void company(void **state) {
-  (void)state;
   choir_model *model = new_model("expert_choice");
   int order[ROWS], changed = 0;
   ch_rng rng = ch_rng_make(2, CH_STREAM_TEST, 0);
@@ -177,7 +175,6 @@ static void company(void **state) {
 
 /* A router that never looks at other tokens gives the same by both ways, padding and all. */
 static void never_looks(void **state) {
-  (void)state;
   choir_model *model = new_model("hash");
   ch_set set = open_set("dev", 24); /* some are cut */
   assert_true(set.examples.cut > 0 && set.examples.longest + set.examples.longest_word <= 25);
@@ -206,7 +203,6 @@ static choir_task_measure measure_table(const choir_task *two, int tn, int fp, i
 }
 
 static void measures(void **state) {
-  (void)state;
   choir_task *cola, *mrpc;
   test_ok(choir_task_load("CoLA", &cola));
   test_ok(choir_task_load("MRPC", &mrpc));
@@ -230,7 +226,6 @@ static void file_is(const char *path, const char *want) {
 }
 
 static void files(void **state) {
-  (void)state;
   ch_set set = open_set("dev", 64);
   ch_predictions p = {.count = ROWS, .labels = 3, .label = calloc(ROWS, sizeof(int))};
   p.label[1] = 2;
@@ -267,7 +262,6 @@ static int use_it(void *model, int64_t done, int64_t total) {
 }
 
 static void whole_task(void **state) {
-  (void)state;
   choir_model *model = new_model("expert_choice");
   choir_task_options o = CHOIR_TASK_OPTIONS_INIT;
   choir_task_result r, more;
@@ -311,9 +305,4 @@ static void whole_task(void **state) {
   choir_model_free(model);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(equals_forward), cmocka_unit_test(company),
-                                     cmocka_unit_test(never_looks),    cmocka_unit_test(measures),
-                                     cmocka_unit_test(files),          cmocka_unit_test(whole_task)};
-  return cmocka_run_group_tests(tests, begin_all, end_all);
-}
+TEST_MAIN(begin_all, end_all, equals_forward, company, never_looks, measures, files, whole_task)

@@ -24,7 +24,6 @@ static void expect(const ch_probe_effect *e, int declared, int strict, const cha
 
 /* A change that is declared not to matter does not: bit for bit where rows round alike, up to rounding elsewhere. */
 static void every_routing_keeps_what_it_declares(void **state) {
-  (void)state;
   static const struct {
     const char *backend, *compute;
     int strict;
@@ -66,7 +65,6 @@ static void check_seen(const char *router, const char *routing, int later, int o
 }
 
 static void looking_is_seen(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     int later, others;
@@ -84,7 +82,6 @@ static void looking_is_seen(void **state) {
 
 /* A router that says less than it does is a leak; and one under a threshold routing that is none. */
 static void a_lie_is_a_leak(void **state) {
-  (void)state;
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "cpu", "fp32");
   ch_router liar = *model->net.router;
@@ -102,7 +99,6 @@ static void a_lie_is_a_leak(void **state) {
 }
 
 static void the_same_seed_the_same_result(void **state) {
-  (void)state;
   choir_config config = model_config("gshard_top2");
   choir_model *model = model_new(&config, "cpu", "fp32");
   ch_probe_result a, b;
@@ -117,7 +113,6 @@ static void the_same_seed_the_same_result(void **state) {
 
 /* One sequence has no others; 1,000 tokens of a text that has 40 are 40. */
 static void refusals_and_small_batches(void **state) {
-  (void)state;
   choir_config config = model_config("hash");
   choir_model *model = model_new(&config, "cpu", "fp32");
   ch_probe_options o = CH_PROBE_OPTIONS_INIT;
@@ -149,7 +144,6 @@ static void refusals_and_small_batches(void **state) {
 
 /* Who wants to write text is told by name. */
 static void causal_use_is_refused_by_name(void **state) {
-  (void)state;
   choir_config config = model_config("expert_choice");
   choir_model *model = model_new(&config, "cpu", "fp32");
   assert_int_equal(choir_model_check_causal(model), CHOIR_ERROR_UNSUPPORTED);
@@ -172,7 +166,6 @@ static int yes(const char *word) {
 
 /* The table of docs/causality.md has a row for every routing of every router, and it is what the library declares. */
 static void the_docs_say_what_is_declared(void **state) {
-  (void)state;
   int rows = 0, routings = 0;
   char line[1024], router[32], routing[32], ahead[8], batch[8], text[8];
   FILE *file = fopen(CHOIR_SOURCE_DIR "/docs/causality.md", "r");
@@ -195,13 +188,6 @@ static void the_docs_say_what_is_declared(void **state) {
     fail_msg("docs/causality.md: %d rows for %d routings of routers; a new one needs its row", rows, routings);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_routing_keeps_what_it_declares),
-                                     cmocka_unit_test(looking_is_seen),
-                                     cmocka_unit_test(a_lie_is_a_leak),
-                                     cmocka_unit_test(the_same_seed_the_same_result),
-                                     cmocka_unit_test(refusals_and_small_batches),
-                                     cmocka_unit_test(causal_use_is_refused_by_name),
-                                     cmocka_unit_test(the_docs_say_what_is_declared)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, every_routing_keeps_what_it_declares, looking_is_seen, a_lie_is_a_leak,
+          the_same_seed_the_same_result, refusals_and_small_batches, causal_use_is_refused_by_name,
+          the_docs_say_what_is_declared)

@@ -127,33 +127,28 @@ static void check_amx(variant run, variant twin) {
 void ch_product_own_emulated(const ch_product *p, float *scratch);
 void ch_product_own_emulated_avx512(const ch_product *p, float *scratch);
 
-static void generic(void **state) { (void)state, check_variant(ch_product_own_generic); }
-static void emulated_amx(void **state) { (void)state, check_amx(ch_product_own_emulated, NULL); }
+static void generic(void **state) { check_variant(ch_product_own_generic); }
+static void emulated_amx(void **state) { check_amx(ch_product_own_emulated, NULL); }
 
 #if defined(__x86_64__)
 static void avx2(void **state) {
-  (void)state;
   if (ch_machine_isa() < CH_ISA_AVX2) test_skip("avx2: the CPU has none");
   check_variant(ch_product_own_avx2);
 }
 static void avx512(void **state) {
-  (void)state;
   if (ch_machine_isa() < CH_ISA_AVX512) test_skip("avx512: the CPU has none");
   check_variant(ch_product_own_avx512);
 }
 static void avx512_bf16(void **state) {
-  (void)state;
   if (!ch_machine_has_bf16()) test_skip("avx512_bf16: the CPU has none");
   check_variant(ch_product_own_avx512_bf16);
 }
 static void emulated_amx_avx512(void **state) {
-  (void)state;
   if (ch_machine_isa() < CH_ISA_AVX512) test_skip("AMX emulated beside avx512: the CPU has none");
   check_amx(ch_product_own_emulated_avx512, NULL);
 }
 /* The CPU computes what the emulation does. */
 static void amx(void **state) {
-  (void)state;
   if (!ch_machine_has_amx()) test_skip("amx: the CPU has none");
   check_amx(ch_product_own_amx, ch_product_own_emulated_avx512);
 }

@@ -16,7 +16,6 @@ static void close_npy(const char *path, const choir_tensor *want, double toleran
 }
 
 static void forward(void **state) {
-  (void)state;
   for (const char *const *router = choir_router_names(); *router; router++) {
     char command[512];
     choir_tensors *want, *got;
@@ -47,7 +46,6 @@ static void forward(void **state) {
 }
 
 static void route(void **state) {
-  (void)state;
   static const struct {
     const char *matrix, *name, *options;
   } cases[] = {
@@ -83,7 +81,4 @@ static void route(void **state) {
   choir_tensors_close(file);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(forward), cmocka_unit_test(route)};
-  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
-}
+TEST_MAIN(program_directory_make, program_directory_remove, forward, route)

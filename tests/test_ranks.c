@@ -143,14 +143,12 @@ static choir_config today(choir_config c, const char *activation, int shared) {
 }
 
 static void block_of_today(void **state) {
-  (void)state;
   same_with("swiglu", today(config_of("expert_choice", 24, 1), "swiglu", 1), all_ranks);
   same_with("geglu", today(config_of("quantile_balanced", 24, 2), "geglu", 0), odd_ranks);
   same_with("gelu", today(config_of("expert_choice", 24, 1), "gelu", 2), odd_ranks);
 }
 
 static void every_router(void **state) {
-  (void)state;
   same_with("expert_choice", config_of("expert_choice", 24, 1), all_ranks);
   for (int i = 0; ch_router_names[i]; i++)
     same_with(ch_router_names[i], config_of(ch_router_names[i], 24, 1), odd_ranks);
@@ -158,7 +156,6 @@ static void every_router(void **state) {
 
 /* Rounded on their way, also where they stay. */
 static void every_router_on_a_bf16_wire(void **state) {
-  (void)state;
   for (int i = 0; ch_router_names[i]; i++) {
     choir_config c = config_of(ch_router_names[i], 12, 1);
     test_ok(choir_config_set(&c, "parallel.wire", "bf16"));
@@ -168,7 +165,6 @@ static void every_router_on_a_bf16_wire(void **state) {
 
 /* With hardly any room, so that no rank can send all of its rows at once. */
 static void rows_in_rounds(void **state) {
-  (void)state;
   forked_means = 0;
   for (int i = 0; ch_router_names[i]; i++) {
     choir_config c = config_of(ch_router_names[i], 12, 1 + i % 2);
@@ -188,7 +184,6 @@ static choir_config config_of_pool(const char *pool, int shards) {
 }
 
 static void ties(void **state) {
-  (void)state;
   for (int i = 0; ch_router_pools[i]; i++) {
     choir_config c = config_of_pool(ch_router_pools[i], 8);
     same_from("ties", c, 1, (const int[]){i % 2 ? 8 : 4, 0});
@@ -197,7 +192,6 @@ static void ties(void **state) {
 
 /* Micro-batches add up on the owners of experts, and everywhere else. Clipping needs the norm of all. */
 static void accumulated(void **state) {
-  (void)state;
   for (int i = 0; ch_router_names[i]; i++) {
     choir_config c = config_of(ch_router_names[i], 4, 3);
     c.train.clip_norm = 0.05;
@@ -206,7 +200,6 @@ static void accumulated(void **state) {
 }
 
 static void every_pool(void **state) {
-  (void)state;
   for (int i = 0; ch_router_pools[i]; i++) {
     choir_config c = config_of_pool(ch_router_pools[i], 12);
     same_with(ch_router_pools[i], c, (const int[]){2, 3, 0});
@@ -229,7 +222,6 @@ static void sums_in_bf16(choir_config *c) {
 
 /* A layer may have these options beside, some with random numbers that belong to tokens. */
 static void every_option(void **state) {
-  (void)state;
   const struct {
     const char *what, *router;
     void (*set)(choir_config *c);
@@ -325,7 +317,6 @@ static void is_the_formula(choir_config *c, const ch_layout *l, const int32_t *t
 
 /* Hash routing goes by the ids of tokens, so rows are known, too. Matrices visit in the type of products. */
 static void traffic_is_the_formula(void **state) {
-  (void)state;
   const ch_layout layouts[] = {layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(4, 1, 1),
                                layout_of(2, 4, 1), layout_of(1, 2, 2), layout_of(1, 1, 4),
                                layout_of(2, 2, 2), sharded(1, 4, 1),   sharded(2, 2, 2)};
@@ -342,7 +333,6 @@ static void traffic_is_the_formula(void **state) {
 
 /* Rows are whatever the rest leaves: whole ones, and about as many as in the mean. All slots are filled by these. */
 static void traffic_of_every_kind(void **state) {
-  (void)state;
   static const char *const filled[] = {"expert_choice", "kmeans", "base", "random", "quantile_balanced"};
   const ch_layout layouts[] = {layout_of(1, 3, 1), layout_of(1, 4, 1), layout_of(2, 2, 1), layout_of(2, 3, 1),
                                layout_of(2, 2, 2)};
@@ -376,22 +366,9 @@ static int refused(const ch_comm *comm, void *context) {
 }
 
 static void refuses_ranks_that_do_not_divide(void **state) {
-  (void)state;
   choir_config c = config_of("expert_choice", 4, 1);
   assert_int_equal(forked_run(3, 0, refused, &c), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(block_of_today),
-                                     cmocka_unit_test(every_router),
-                                     cmocka_unit_test(every_router_on_a_bf16_wire),
-                                     cmocka_unit_test(rows_in_rounds),
-                                     cmocka_unit_test(ties),
-                                     cmocka_unit_test(accumulated),
-                                     cmocka_unit_test(every_pool),
-                                     cmocka_unit_test(every_option),
-                                     cmocka_unit_test(traffic_is_the_formula),
-                                     cmocka_unit_test(traffic_of_every_kind),
-                                     cmocka_unit_test(refuses_ranks_that_do_not_divide)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, block_of_today, every_router, every_router_on_a_bf16_wire, rows_in_rounds, ties, accumulated,
+          every_pool, every_option, traffic_is_the_formula, traffic_of_every_kind, refuses_ranks_that_do_not_divide)

@@ -29,7 +29,6 @@ static job job_on(const char *backend, const char *router, const char *out, int 
 
 /* Every other router with hardly any room, so that rows go in rounds. */
 static void host_follows_no_device_pointer(void **state) {
-  (void)state;
   const char *const *names = choir_router_names();
   for (int i = 0; names[i]; i++) {
     int l = i % LAYOUTS;
@@ -61,7 +60,6 @@ static void needs_opencl(void) {
 }
 
 static void learn_what_one_process_learns(void **state) {
-  (void)state;
   needs_opencl();
   signal(SIGSEGV, SIG_DFL); /* a rank that dies is no longjmp into this test */
   static const char *const some[LAYOUTS] = {"switch_top1", "expert_choice", "base", "expert_choice", "kmeans"};
@@ -81,7 +79,6 @@ static void learn_what_one_process_learns(void **state) {
 
 /* Stopped on a layout, gone on with on the same one, where nothing tells that it was, and on another. */
 static void go_on(void **state) {
-  (void)state;
   needs_opencl();
   signal(SIGSEGV, SIG_DFL);
   go(job_on("opencl", "expert_choice", "one", 4, "fp32"), 4);
@@ -107,7 +104,6 @@ static int choose(const char *launcher, const char *rank, int count) {
 
 /* Ranks of a machine take one device after the other, unless a number is given. */
 static void each_takes_the_next_device(void **state) {
-  (void)state;
   assert_int_equal(choose("OMPI_COMM_WORLD_LOCAL_RANK", "2", 4), 2);
   assert_int_equal(choose("MPI_LOCALRANKID", "5", 4), 1);
   assert_int_equal(choose("SLURM_LOCALID", "1", 1), 0);
@@ -116,15 +112,10 @@ static void each_takes_the_next_device(void **state) {
   ch_device_wanted = -1;
 }
 
-static int set_up(void **state) { return ch_backend_register(&fence_backend) || program_setup(state); }
-
-int main(void) {
+static int set_up(void **state) {
   setenv("CHOIR_OPENCL", "libOpenCL.so.1", 1); /* without CLBlast, which may add up differently for fewer rows */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(host_follows_no_device_pointer),
-      cmocka_unit_test(each_takes_the_next_device),
-      cmocka_unit_test(learn_what_one_process_learns),
-      cmocka_unit_test(go_on),
-  };
-  return cmocka_run_group_tests(tests, set_up, program_directory_remove);
+  return ch_backend_register(&fence_backend) || program_setup(state);
 }
+
+TEST_MAIN(set_up, program_directory_remove, host_follows_no_device_pointer, each_takes_the_next_device,
+          learn_what_one_process_learns, go_on)

@@ -165,7 +165,6 @@ static void same_numbers(job j, const int *ranks) {
 }
 
 static void numbers_of_one_process(void **state) {
-  (void)state;
   const char *const *names = choir_router_names();
   for (int i = 0; names[i]; i++) {
     make_run(names[i], 8, names[i]);
@@ -177,7 +176,6 @@ static void numbers_of_one_process(void **state) {
 
 /* A run of one shard, which its config says, and its batches in four. */
 static void shards_of_the_caller(void **state) {
-  (void)state;
   choir_model *model;
   make_run("expert_choice", 1, "single");
   same_numbers((job){.run = "single", .shards = 4}, (const int[]){1, 2, 4, 0});
@@ -269,7 +267,6 @@ static int ends(const ch_comm *comm, void *context) {
 }
 
 static void one_fails_all_end(void **state) {
-  (void)state;
   const odd_job odd[] = {
       {odd_text, "rank 1 of 4: nowhere.txt: ", CHOIR_ERROR_IO},
       {odd_batch, "rank 3 of 4 has another batch size than rank 0", CHOIR_ERROR_ARGUMENT},
@@ -298,14 +295,10 @@ static int another_compute_type(const ch_comm *comm, void *context) {
 }
 
 static void other_models_are_refused(void **state) {
-  (void)state;
   assert_int_equal(forked_run(4, 0, another_compute_type, NULL), 0);
 }
 
 static int setup(void **state) { return program_setup(state) || program_run("head -c 3000 corpus.txt >page.txt"); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(numbers_of_one_process), cmocka_unit_test(shards_of_the_caller),
-                                     cmocka_unit_test(one_fails_all_end), cmocka_unit_test(other_models_are_refused)};
-  return cmocka_run_group_tests(tests, setup, program_directory_remove);
-}
+TEST_MAIN(setup, program_directory_remove, numbers_of_one_process, shards_of_the_caller, one_fails_all_end,
+          other_models_are_refused)

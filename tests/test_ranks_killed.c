@@ -44,7 +44,6 @@ static void repair(job j, int ranks) {
 }
 
 static void killed_at_random_instants(void **state) {
-  (void)state;
   const int kills = *CHOIR_SHIM ? 200 : 20; /* fewer with a sanitizer, which takes its time */
   double length[2][LAYOUTS];
   int done = 0, tries = 0, when[3] = {0}; /* before it has saved itself, then, after the last step */
@@ -76,7 +75,4 @@ static void killed_at_random_instants(void **state) {
   assert_true(when[1] > 0); /* how many depends on what else the machine does */
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(killed_at_random_instants)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, killed_at_random_instants)

@@ -9,7 +9,6 @@ enum { STEPS = 4 };
 static job job_here(const char *router, const char *out) { return job_of(router, out, STEPS); }
 
 static void same_files(void **state) {
-  (void)state;
   const char *const *names = choir_router_names();
   for (int i = 0; names[i]; i++) {
     program_must("rm -rf one many");
@@ -22,7 +21,6 @@ static void same_files(void **state) {
 /* A checkpoint in several files, each written by another rank: as one process writes it, and anybody goes on with it.
  */
 static void same_sets_of_files(void **state) {
-  (void)state;
   job j = job_here("expert_choice", "one");
   program_must("rm -rf one");
   j.config.train.file_bytes = 6000;
@@ -48,7 +46,6 @@ static void same_sets_of_files(void **state) {
 
 /* Stopped after two steps by one rank's wish, and gone on with by another number of ranks. */
 static void any_number_goes_on(void **state) {
-  (void)state;
   const int ranks[] = {1, 2, 4, 8};
   program_must("rm -rf one");
   go(job_here("expert_choice", "one"), 1);
@@ -68,7 +65,6 @@ static void any_number_goes_on(void **state) {
 
 /* One rank is asked to stop when the others have agreed to go on: all stop after the same step, which is saved. */
 static void all_stop_after_the_same_step(void **state) {
-  (void)state;
   static const int events[] = {CHOIR_EVENT_STEP, CHOIR_EVENT_EVAL, CHOIR_EVENT_CHECKPOINT};
   for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
     job j = job_here("expert_choice", "stopped");
@@ -85,7 +81,6 @@ static void no_data(choir_train_options *o, choir_config *config) { (void)config
 static void other_data(choir_train_options *o, choir_config *config) { (void)config, o->data = "data2"; }
 
 static void one_fails_all_end(void **state) {
-  (void)state;
   const struct {
     void (*odd)(choir_train_options *, choir_config *);
     int code;
@@ -111,7 +106,6 @@ static void other_run(choir_train_options *o, choir_config *config) { (void)conf
 
 /* Whoever cannot read the newest checkpoint says so. */
 static void one_cannot_read_all_end(void **state) {
-  (void)state;
   job j = job_here("expert_choice", "whole");
   program_must("rm -rf whole damaged");
   go(j, 1);
@@ -148,17 +142,10 @@ static int cannot_write(const ch_comm *comm, void *context) {
 }
 
 static void the_writer_fails(void **state) {
-  (void)state;
   job j = job_here("expert_choice", "short");
   if (forked_run(4, 0, cannot_write, &j)) fail_msg("4 ranks");
   program_must("! ls short/checkpoints | grep .");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(same_files),         cmocka_unit_test(same_sets_of_files),
-      cmocka_unit_test(any_number_goes_on), cmocka_unit_test(all_stop_after_the_same_step),
-      cmocka_unit_test(one_fails_all_end),  cmocka_unit_test(one_cannot_read_all_end),
-      cmocka_unit_test(the_writer_fails)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, same_files, same_sets_of_files, any_number_goes_on,
+          all_stop_after_the_same_step, one_fails_all_end, one_cannot_read_all_end, the_writer_fails)

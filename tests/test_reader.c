@@ -1,6 +1,6 @@
 /* Reading data back: sampling is a function of (seed, sample number). */
 #include "data/data.h"
-#include "data/holdout.h"
+#include "data/text.h"
 #include "data_testing.h"
 
 /* Which source, and which number within it, against counting; and the proportions of every stretch. */

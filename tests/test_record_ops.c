@@ -7,7 +7,6 @@ enum { N = 53, E = 6, D = 9 };
 static uint8_t mask[N];
 
 static int set_up(void **state) {
-  (void)state;
   for (int t = 0; t < N; t++) mask[t] = t % 6 != 1;
   return 0;
 }
@@ -19,7 +18,6 @@ static void some_marks(uint8_t *keep, uint32_t sub) {
 }
 
 static void test_threshold(void **state) {
-  (void)state;
   real *score = test_new_normal(N * E, 2), threshold[E] = {0, (real)-0.5, 1, 0, (real)0.3, -9};
   for (int cap = 0; cap <= 3; cap++)
     for (int masked = 0; masked < 2; masked++) {
@@ -51,7 +49,6 @@ static void test_threshold(void **state) {
 
 /* In one call or in several, the history taken along; each sequence against its own loop. */
 static void test_follow(void **state) {
-  (void)state;
   enum { B = 3, POSITIONS = 40 };
   static const int length[B] = {30, 0, 23};
   const real more = (real)1.05, less = (real)0.99, threshold[E] = {(real)0.1, 1, (real)0.5, 0, (real)0.3, 2};
@@ -89,7 +86,6 @@ static void test_follow(void **state) {
 }
 
 static void test_collect(void **state) {
-  (void)state;
   uint8_t keep[N * E];
   int demand[E];
   ch_record r = new_record(N, E, N * E), want = new_record(N, E, N * E);
@@ -107,7 +103,6 @@ static void test_collect(void **state) {
 
 /* Every stride-th token is a pool: what the pools give one by one, each as a run of its own tokens. */
 static void test_select_with_stride(void **state) {
-  (void)state;
   enum { STRIDE = 5, MOST = (N + STRIDE - 1) / STRIDE };
   real *score = test_new_normal(N * E, 4), cutoff[STRIDE * E], wanted[STRIDE * E];
   for (int i = 0; i < E; i++) score[7 * E + i] = score[12 * E + i]; /* ties in pool 2 */
@@ -149,7 +144,6 @@ static void test_select_with_stride(void **state) {
 
 /* least and most are k best of every expert; the result is between them. */
 static void test_within(void **state) {
-  (void)state;
   enum { LEAST = 3, MOST = 12 };
   real *score = test_new_normal(N * E, 5), threshold[E] = {0, 1, 3, -3, (real)0.7, (real)-0.2}, cutoff[E];
   uint8_t few[N * E] = {0}, many[N * E] = {0}, keep[N * E];
@@ -192,7 +186,6 @@ static void test_within(void **state) {
 }
 
 static void test_part_and_tally(void **state) {
-  (void)state;
   enum { BEGIN = 11, END = 30 };
   uint8_t keep[N * E], some[N * E] = {0};
   ch_record all = new_record(N, E, N * E), part = new_record(END - BEGIN, E, N * E),
@@ -242,7 +235,6 @@ static void test_part_and_tally(void **state) {
 }
 
 static void test_means_and_prices(void **state) {
-  (void)state;
   const real cutoff[3 * E] = {1,        2,  INFINITY, 4, -1,  INFINITY, 3, 2,  5,
                               INFINITY, -2, INFINITY, 2, NAN, 7,        0, -3, INFINITY};
   const real means[E] = {2, 2, 6, 2, -2, INFINITY}, next[E] = {3, 1, 2, 0, 5, 7};
@@ -271,7 +263,6 @@ static void test_means_and_prices(void **state) {
 
 /* Dearer where demand is above the mean, cheaper below it, unmoved at it. */
 static void bias_steps(void **state) {
-  (void)state;
   const int demand[3] = {7, 3, 5};
   real kept[3], fresh[3];
   EVERYWHERE({
@@ -293,7 +284,6 @@ static double distance_to(const real *x, const real *centroid, int i) {
 /* Experts with tokens move; 2 and 4, which have none, go to the token that is farthest from all, one after the other.
  */
 static void test_kmeans(void **state) {
-  (void)state;
   const double weight = 0.3;
   real *in = test_new_normal(N * D, 7), *centroid = test_new_normal(D * E, 8), *old = test_new_normal(D * E, 8),
        logits[N * E], half[E];
@@ -351,7 +341,6 @@ static void test_kmeans(void **state) {
 
 /* Factors are those of the token's number, wherever it stands, spread over the whole interval. */
 static void test_jitter_and_multiply(void **state) {
-  (void)state;
   real factor[N * D], later[N * D], product[N * D], *in = test_new_normal(N * D, 9);
   ch_jitter_args a = {.n = N, .d = D, .jitter = 0.2, .rng = ch_rng_make(1, CH_STREAM_TEST, 2), .factor = factor}, b = a;
   double low = 2, high = 0;
@@ -377,11 +366,5 @@ static void test_jitter_and_multiply(void **state) {
   free(in);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_threshold),          cmocka_unit_test(test_follow), cmocka_unit_test(test_collect),
-      cmocka_unit_test(test_select_with_stride), cmocka_unit_test(test_within), cmocka_unit_test(test_part_and_tally),
-      cmocka_unit_test(test_means_and_prices),   cmocka_unit_test(bias_steps),  cmocka_unit_test(test_kmeans),
-      cmocka_unit_test(test_jitter_and_multiply)};
-  return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL, test_threshold, test_follow, test_collect, test_select_with_stride, test_within,
+          test_part_and_tally, test_means_and_prices, bias_steps, test_kmeans, test_jitter_and_multiply)

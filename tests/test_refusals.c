@@ -254,7 +254,6 @@ static int check(const refusal *r) {
 }
 
 static void refused(void **state) {
-  (void)state;
   int failures = 0;
   program_must(INVENTORY " >before.txt");
   for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) failures += check(&refusals[i]);
@@ -263,7 +262,6 @@ static void refused(void **state) {
 
 /* While a run is going on nobody else may touch its directory. */
 static void second_run(void **state) {
-  (void)state;
   pid_t first = program_start(
       "exec \"$CHOIR\" train --threads 1 --config config.json --data data --out busy --set steps=1000000", "busy.txt");
   for (int i = 0; i < 1000 && access("busy/checkpoints/00000007", F_OK); i++) usleep(10000);
@@ -288,7 +286,6 @@ static void second_run(void **state) {
 /* A value that is not finite is refused wherever it stands, a threshold or an expert that the prompt may never reach,
  * by every verb alike; whoever wants to look at it can. */
 static void values_not_finite(void **state) {
-  (void)state;
   static const char *const verbs[][2] = {{"generate", "--prompt ka --max-tokens 2"},
                                          {"eval", "--data data --sequences 2"},
                                          {"stats", "--text corpus.txt --tokens 64"},
@@ -365,11 +362,4 @@ static int setup(void **state) {
   return 0;
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(refused),
-      cmocka_unit_test(second_run),
-      cmocka_unit_test(values_not_finite),
-  };
-  return cmocka_run_group_tests(tests, setup, program_directory_remove);
-}
+TEST_MAIN(setup, program_directory_remove, refused, second_run, values_not_finite)

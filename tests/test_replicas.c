@@ -84,7 +84,6 @@ static void nothing(choir_config *c) { (void)c; }
 
 /* Layers are updated within backward, or at the end. */
 static void replicas_have_the_same_bits(void **state) {
-  (void)state;
   void (*const set[])(choir_config *) = {nothing, clip_sums, adamw_in_bf16};
   const layout layouts[] = {{4, 2, 1, 0}, {4, 4, 1, 0}, {4, 1, 2, 0}, {6, 2, 1, 0},
                             {8, 4, 1, 1}, {8, 2, 2, 0}, {8, 1, 4, 1}, {4, 2, 1, 1}};
@@ -212,7 +211,6 @@ static void same_to_rounding(const char *one, const char *many) {
 
 /* A run that was stopped is one that was not, byte for byte; and what config says nothing of leaves no trace. */
 static void stopped_and_gone_on(void **state) {
-  (void)state;
   const layout l = {8, 2, 2, 0};
   go(job_of("whole", l));
   go_in_two("parts", l, l, "fp32");
@@ -224,7 +222,6 @@ static void stopped_and_gone_on(void **state) {
 
 /* In bf16 a rank has rounded weights alone of what lives elsewhere: with one replica all is as on one process. */
 static void sharded_in_bf16(void **state) {
-  (void)state;
   const layout one = {1, 1, 1, 0}, sharded = {4, 1, 1, 1}, more = {8, 1, 1, 1};
   go_in_two("one16", one, one, "bf16");
   go_in_two("many16", sharded, more, "bf16");
@@ -232,7 +229,6 @@ static void sharded_in_bf16(void **state) {
 }
 
 static void any_layout_goes_on(void **state) {
-  (void)state;
   const layout layouts[] = {{1, 1, 1, 0}, {4, 1, 1, 1}, {4, 2, 1, 0}, {8, 1, 2, 1},
                             {3, 3, 1, 0}, {8, 2, 4, 0}, {12, 4, 1, 1}};
   enum { LAYOUTS = sizeof layouts / sizeof *layouts };
@@ -305,7 +301,6 @@ static int look(const ch_comm *comm, void *context) {
 
 /* Evaluation, forward passes, gradients and weights that callers ask for. */
 static void seen_as_on_one_process(void **state) {
-  (void)state;
   const layout layouts[] = {{4, 2, 1, 0}, {6, 3, 1, 1}, {4, 4, 1, 0}, {4, 1, 2, 0}, {8, 2, 2, 1}};
   sight *one = mmap(NULL, 2 * sizeof *one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0), *many = one + 1;
   go(job_of("one", (layout){1, 1, 1, 0}));
@@ -326,7 +321,6 @@ static void seen_as_on_one_process(void **state) {
 }
 
 static void refuses_by_name(void **state) {
-  (void)state;
   job j = job_of("refused", (layout){4, 3, 1, 0});
   j.code = CHOIR_ERROR_ARGUMENT;
   j.message = "3 replicas of the experts on 4 processes, which they must divide: take one of 1, 2, 4";
@@ -351,12 +345,5 @@ static void refuses_by_name(void **state) {
   test_ok(choir_ranks_set_hidden(&alone, 1));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(replicas_have_the_same_bits),
-                                     cmocka_unit_test(stopped_and_gone_on),
-                                     cmocka_unit_test(sharded_in_bf16),
-                                     cmocka_unit_test(any_layout_goes_on),
-                                     cmocka_unit_test(seen_as_on_one_process),
-                                     cmocka_unit_test(refuses_by_name)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, replicas_have_the_same_bits, stopped_and_gone_on, sharded_in_bf16,
+          any_layout_goes_on, seen_as_on_one_process, refuses_by_name)

@@ -1,6 +1,5 @@
 /* The report on a run's metrics: what tests of the whole program do not meet. */
 #include "page.h"
-#include "pages/history.h"
 #include "pages/report.h"
 
 /* Writes the page about these logs and gives the run's part of its data; NULL: the library's error. */
@@ -23,7 +22,6 @@ static json_t *report_of(const char *metrics, const char *timing) {
 /* A loss that never changes: means of neighbours differ in the last bit, and an axis must not be made of that. What is
  * nothing but zeros is not drawn. */
 static void constant_curves(void **state) {
-  (void)state;
   static char metrics[1 << 17];
   for (int step = 1, used = 0; step <= 1001; step++)
     used += snprintf(metrics + used, sizeof metrics - (size_t)used,
@@ -38,7 +36,6 @@ static void constant_curves(void **state) {
 
 /* Numbers at the ends of what a double can hold. */
 static void extreme_numbers(void **state) {
-  (void)state;
   static const char *const metrics[] = {
       STEP(1, 1, 4.9e-324) STEP(2, 2, 4.9e-324), STEP(1, 5e-320, 0) STEP(2, 9e-320, 1e-308),
       STEP(1, -1.7e308, 1.7e308) STEP(2, 1.7e308, -1.7e308), STEP(-1e308, 1, 1) STEP(1e308, 1, 1),
@@ -51,7 +48,6 @@ static void extreme_numbers(void **state) {
 
 /* Lists of a layer that do not go together, or hold what is no count. */
 static void lists_of_any_length(void **state) {
-  (void)state;
   static const char *const layers[] = {
       "{\"layer\":1,\"load\":[1,2,3,4,5,6,7,8,9,10,11,12],\"demand\":[5],\"histogram\":[3]}",
       "{\"load\":[1],\"demand\":[5,6,7,8,9]}",
@@ -72,7 +68,6 @@ static void lists_of_any_length(void **state) {
 
 /* Loads that serving would see stand beside those of a batch; an evaluation without them shows none. */
 static void loads_as_in_serving(void **state) {
-  (void)state;
   DRAWN(STEP(1, 1, 1) LOADS ",\"threshold\":{\"loss\":2,\"layers\":[{\"layer\":3,\"load\":[7,1]}]}}\n", "",
         "Routing, at the last evaluation", "Routing as in serving", "expert 0: 5</title>", "expert 0: 7</title>");
   DRAWN(STEP(1, 1, 1) LOADS "}\n", "", "expert 0: 5</title>", "!Routing as in serving");
@@ -80,7 +75,6 @@ static void loads_as_in_serving(void **state) {
 
 /* The curve answers to the pointer, and to keys, with the step, its losses and the learning rate. */
 static void the_curve_answers(void **state) {
-  (void)state;
   static const char metrics[] =
       STEP(1, 2.5, 0.125) STEP(2, 2.25, 0.0625) STEP(3, 1.75, 0.5) "{\"event\":\"eval\",\"step\":3,\"loss\":1.875}\n";
   DRAWN(metrics, "", "held-out figures and routing are of step 3", "step 2</strong>",
@@ -90,7 +84,6 @@ static void the_curve_answers(void **state) {
 
 /* Names, fields and texts of a config are text, in every place. */
 static void markup_stays_text(void **state) {
-  (void)state;
   DRAWN(
       "{\"event\":\"run\",\"parameters\":1234567,\"config\":{\"model\":{\"name\":\"<b>&\\\"'</script>\"},"
       "\"__proto__\":{\"<i>\":[\"<u>\"]},\"x\":null}}\n" STEP(1, 1, 1),
@@ -100,7 +93,6 @@ static void markup_stays_text(void **state) {
 
 /* Lines that a killed process, or a machine without power, left in the logs are left out, and said. */
 static void broken_lines_are_left_out(void **state) {
-  (void)state;
   json_t *run = report_of(STEP(1, 1, 1),
                           "{\"step\":1,\"seconds\":0.1,\"tok{\"step\":2,\"tokens_per_second\":5}\n"
                           "{\"step\":3,\"tokens_per_second\":7}\n\n[]\n{\"step\":4");
@@ -115,7 +107,6 @@ static void broken_lines_are_left_out(void **state) {
 
 /* Lines out of memory, as the fuzz target has them, are taken as those of files are. */
 static void parses_what_it_reads(void **state) {
-  (void)state;
   char lines[] =
       "{\"event\":\"step\",\"step\":1,\"loss\":2}\n{\"event\":\"eval\",\"step\":1,\"loss\":3,\"threshold\":{\"loss\":4}"
       "}\n";
@@ -131,11 +122,5 @@ static void parses_what_it_reads(void **state) {
   fclose(timing);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(constant_curves),      cmocka_unit_test(extreme_numbers),
-      cmocka_unit_test(lists_of_any_length),  cmocka_unit_test(loads_as_in_serving),
-      cmocka_unit_test(the_curve_answers),    cmocka_unit_test(markup_stays_text),
-      cmocka_unit_test(parses_what_it_reads), cmocka_unit_test(broken_lines_are_left_out)};
-  return cmocka_run_group_tests(tests, program_directory_make, program_directory_remove);
-}
+TEST_MAIN(program_directory_make, program_directory_remove, constant_curves, extreme_numbers, lists_of_any_length,
+          loads_as_in_serving, the_curve_answers, markup_stays_text, parses_what_it_reads, broken_lines_are_left_out)

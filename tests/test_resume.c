@@ -35,7 +35,6 @@ static int kill_at_random(pid_t child, int attempt, double startup, double inter
 }
 
 static void killed_at_random_instants(void **state) {
-  (void)state;
   double begin = ch_machine_seconds();
   pid_t whole = program_start(FRESH "whole", "whole.txt");
   program_wait_for_checkpoint(whole, "whole", 0);
@@ -63,7 +62,6 @@ static void killed_at_random_instants(void **state) {
 
 /* Ctrl-C finishes the step, saves and exits 3; going on from there is no different either. */
 static void interrupted(void **state) {
-  (void)state;
   pid_t child = program_start(FRESH "stopped", "stopped.txt");
   program_wait_for_checkpoint(child, "stopped", 7);
   kill(child, SIGINT);
@@ -79,7 +77,6 @@ static void interrupted(void **state) {
 
 /* A finished run has nothing left to do, and says the same results. */
 static void finished(void **state) {
-  (void)state;
   program_must("choir train --resume --out killed");
   same_results("whole", "killed");
   /* killed between a save and the removal of the checkpoint that is one too many */
@@ -109,7 +106,6 @@ static void same_optimizer(const char *a, const char *b) {
 /* Without clipping every layer is updated within the backward pass; a clip that never bites keeps all gradients until
  * the end. Weights, state and log must be the same, in both optimizers and both compute types. */
 static void updated_in_backward(void **state) {
-  (void)state;
   static const char *const settings[] = {"--set compute=fp32", "--set compute=bf16 --emulate-bf16",
                                          "--set optimizer=adamw --set rate=0.001"};
   for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
@@ -185,7 +181,6 @@ static void flip(const char *directory, const char *file, int (*open)(const char
 
 /* A branch of a trunk of constant rate, taken as docs/training.md says, ends where a run does that cooled by itself. */
 static void branched(void **state) {
-  (void)state;
   program_must(FRESH "trunk --set train.keep_checkpoints=0");
   program_must(
       "mkdir -p branch/checkpoints && cp -r trunk/checkpoints/00000028 branch/checkpoints && "
@@ -200,7 +195,6 @@ static void branched(void **state) {
 }
 
 static void flipped_bits(void **state) {
-  (void)state;
   program_must(
       "mkdir -p copies/run/checkpoints && cp -r data copies/data && cp -r whole/checkpoints/00000084 copies/checkpoint "
       "&&"
@@ -212,9 +206,5 @@ static void flipped_bits(void **state) {
   flip("copies/run", "checkpoints/00000084/state.safetensors", resume, 40);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(killed_at_random_instants), cmocka_unit_test(interrupted), cmocka_unit_test(finished),
-      cmocka_unit_test(updated_in_backward),       cmocka_unit_test(branched),    cmocka_unit_test(flipped_bits)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, killed_at_random_instants, interrupted, finished,
+          updated_in_backward, branched, flipped_bits)

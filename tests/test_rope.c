@@ -39,7 +39,6 @@ static void run(ch_exec *x, const void *context, real *out) {
 
 /* Complex numbers: the pair as one, times exp(i angle). */
 static void is_the_formula(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     const shape *s = &shapes[i];
     int64_t size = size_of(s);
@@ -71,7 +70,6 @@ static void turn(ch_exec *x, const real *table, int dh, int position, int back, 
 
 /* Products of a turned query and a turned key know their distance alone; to turn back undoes it. */
 static void distances_alone(void **state) {
-  (void)state;
   enum { DH = 32 };
   real *q = test_new_normal(DH, 2), *k = test_new_normal(DH, 3), *table = test_new(POSITIONS * DH), a[DH], b[DH];
   TEST_EXEC("cpu", CH_COMPUTE_FP32, 1, {
@@ -95,7 +93,4 @@ static void distances_alone(void **state) {
   free(q), free(k), free(table);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(is_the_formula), cmocka_unit_test(distances_alone)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, is_the_formula, distances_alone)

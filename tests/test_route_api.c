@@ -13,7 +13,6 @@ static void refused(int code, int want, const char *words) {
 
 /* Gates and statistics, from logits and from scores. */
 static void routes_a_matrix(void **state) {
-  (void)state;
   int32_t ids[N];
   uint8_t valid[N];
   for (int t = 0; t < N; t++) {
@@ -81,7 +80,6 @@ static void routes_a_matrix(void **state) {
 }
 
 static void refuses_bad_matrices(void **state) {
-  (void)state;
   float scores[N * E], gates[N * E];
   choir_router_options o = router_options("gshard_top2");
   choir_route_request r = {.options = &o, .n = N, .e = E, .scores = scores};
@@ -164,7 +162,6 @@ static choir_layer *make_layer(const choir_router_options *router, int e, const 
 
 /* The public layer is the internal one, for every n up to the planned one and in any order of calls. */
 static void layer_on_own_arrays(void **state) {
-  (void)state;
   int32_t ids[N];
   for (int t = 0; t < N; t++) ids[t] = 3 * t;
   for (int router = 0; ch_routers[router]; router++) {
@@ -212,7 +209,6 @@ static void layer_on_own_arrays(void **state) {
 
 /* Jitter draws new factors at every training call, the same ones for the same seed. */
 static void randomness_goes_on(void **state) {
-  (void)state;
   layer_case c = layer_case_new("switch_top1", N, D, H, E);
   choir_layer_weights w = {.router = c.router, .w1 = c.w1, .w2 = c.w2};
   float out[2][2][N * D];
@@ -228,7 +224,6 @@ static void randomness_goes_on(void **state) {
 }
 
 static void layer_refuses(void **state) {
-  (void)state;
   layer_case c = layer_case_new("hash", N, D, H, E);
   choir_layer *layer;
   choir_layer_options o = CHOIR_LAYER_OPTIONS_INIT;
@@ -271,7 +266,6 @@ static void layer_refuses(void **state) {
 
 /* Sums of counts, means over tokens. */
 static void statistics_add_up(void **state) {
-  (void)state;
   float scores[N * E], gates[N * E];
   choir_router_options o = router_options("switch_top1");
   choir_route_stats a, b, sum;
@@ -298,11 +292,5 @@ static void statistics_add_up(void **state) {
   choir_route_stats_free(&sum);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(routes_a_matrix),     cmocka_unit_test(refuses_bad_matrices),
-      cmocka_unit_test(layer_on_own_arrays), cmocka_unit_test(randomness_goes_on),
-      cmocka_unit_test(layer_refuses),       cmocka_unit_test(statistics_add_up),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, routes_a_matrix, refuses_bad_matrices, layer_on_own_arrays, randomness_goes_on, layer_refuses,
+          statistics_add_up)

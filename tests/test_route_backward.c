@@ -87,7 +87,6 @@ static void check_gradient(example *x) {
 }
 
 static void gradients_are_differences(void **state) {
-  (void)state;
   for (int i = 0; ch_routers[i]; i++)
     for (int kind = 0; kind < 16; kind++) {
       int is_logits = kind & 1, sigmoid = kind >> 3;
@@ -104,7 +103,6 @@ static void gradients_are_differences(void **state) {
 }
 
 static void constant_gates_have_none(void **state) {
-  (void)state;
   for (int i = 0; ch_routers[i]; i++) {
     choir_router_options o = router_options(ch_router_names[i]);
     example x;
@@ -119,7 +117,6 @@ static void constant_gates_have_none(void **state) {
 
 /* Padding may hold anything. */
 static void padding_stays_out(void **state) {
-  (void)state;
   choir_router_options o = router_options("expert_choice");
   example x;
   float clean[CELLS], dirty[CELLS];
@@ -133,7 +130,6 @@ static void padding_stays_out(void **state) {
 
 /* A token with scores of 0 alone has gates that are its scores, not shares of them. */
 static void shares_of_nothing(void **state) {
-  (void)state;
   choir_router_options o = router_options("gshard_top2");
   example x;
   float dscores[CELLS];
@@ -146,7 +142,6 @@ static void shares_of_nothing(void **state) {
 }
 
 static void without_dgates_only_aux(void **state) {
-  (void)state;
   choir_router_options o = router_options("switch_top1");
   example x;
   float dscores[CELLS], zero[CELLS];
@@ -183,7 +178,6 @@ static void show(void *context, const choir_routing *r) {
 }
 
 static void shows_what_it_routed(void **state) {
-  (void)state;
   for (int i = 0; ch_routers[i]; i++) {
     choir_router_options o = router_options(ch_router_names[i]);
     choir_route_stats stats;
@@ -207,7 +201,6 @@ static void refused(int code, int want, const char *words) {
 }
 
 static void refuses(void **state) {
-  (void)state;
   choir_router_options o = router_options("expert_choice");
   example x;
   float dscores[CELLS];
@@ -224,15 +217,5 @@ static void refuses(void **state) {
   refused(choir_route_backward(&x.request, x.dgates, 0, dscores), CHOIR_ERROR_NUMERIC, "scores[0,3]");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(gradients_are_differences),
-      cmocka_unit_test(constant_gates_have_none),
-      cmocka_unit_test(shares_of_nothing),
-      cmocka_unit_test(padding_stays_out),
-      cmocka_unit_test(without_dgates_only_aux),
-      cmocka_unit_test(shows_what_it_routed),
-      cmocka_unit_test(refuses),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, gradients_are_differences, constant_gates_have_none, shares_of_nothing, padding_stays_out,
+          without_dgates_only_aux, shows_what_it_routed, refuses)

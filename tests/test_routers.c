@@ -22,7 +22,6 @@ static void make_scores(real *scores, int n, int e, uint32_t sub, int levels) {
 }
 
 static int set_up(void **state) {
-  (void)state;
   ch_rng r = ch_rng_make(1, CH_STREAM_TEST, 50);
   for (int t = 0; t < N; t++) {
     ids[t] = (int32_t)ch_rng_below(r, (uint64_t)t, 1000);
@@ -123,7 +122,6 @@ static int pooled(int router) { return ch_router_takes(ch_routers[router], CH_RO
  * capacity.
  */
 static void agrees_with_its_definition(void **state) {
-  (void)state;
   const double factors[] = {0.5, 1, 1.25, 3};
   static const char *const pools[] = {"batch", "sequence", "position", "group"};
   for (int router = 0; ch_routers[router]; router++)
@@ -148,7 +146,6 @@ static void agrees_with_its_definition(void **state) {
 
 /* A mask that leaves nobody, or one token. */
 static void hardly_any_token(void **state) {
-  (void)state;
   uint8_t few[N] = {0};
   for (int one = 0; one < 2; one++) {
     few[40] = (uint8_t)one;
@@ -164,7 +161,6 @@ static void hardly_any_token(void **state) {
 
 /* Experts in another order: the same gates in another order. */
 static void permuting_experts_permutes_the_record(void **state) {
-  (void)state;
   const int order[E] = {3, 5, 0, 2, 1, 4};
   for (int router = 0; ch_routers[router]; router++) {
     if (!ch_router_learned(ch_routers[router])) continue;
@@ -186,7 +182,6 @@ static void permuting_experts_permutes_the_record(void **state) {
 }
 
 static void loads_are_what_they_promise(void **state) {
-  (void)state;
   layer_case c = router_case("expert_choice", E);
   make_scores(c.scores, N, E, 4, 0);
   c.options.capacity_factor = E; /* every expert takes everybody */
@@ -215,7 +210,6 @@ static void loads_are_what_they_promise(void **state) {
 
 /* The favourite's room goes to the first tokens; of equal scores to the lower expert. */
 static void order_decides(void **state) {
-  (void)state;
   layer_case c = router_case("gshard_top2", E);
   for (int i = 0; i < N * E; i++) c.scores[i] = (real)(1.0 / E);
   router_run(&c, NULL);
@@ -232,7 +226,6 @@ static void order_decides(void **state) {
 
 /* Kept second experts: 2 g2 of them on average, none sampled in evaluation. */
 static void second_experts_are_sampled(void **state) {
-  (void)state;
   layer_case c = router_case("gshard_top2", E);
   make_scores(c.scores, N, E, 4, 0);
   c.options.capacity_factor = E;
@@ -258,7 +251,6 @@ static void second_experts_are_sampled(void **state) {
 }
 
 static void sizes_round_as_documented(void **state) {
-  (void)state;
   assert_int_equal(ch_router_k(2, 97, 6), 32); /* 32.33 */
   assert_int_equal(ch_router_k(1, 5, 2), 3);   /* 2.5 goes up */
   assert_int_equal(ch_router_k(1.1, 100, 11), 10);
@@ -286,7 +278,6 @@ static void refused(const char *router, int n, int e, int T_, double factor, dou
 }
 
 static void refuses_by_name_and_value(void **state) {
-  (void)state;
   refused("expert_choice", 8, 16, 0, 0, 0, NULL, 0, "16 experts choose among only 8 tokens");
   refused("expert_choice", 64, 16, 8, 0, 0, "sequence", 0, "16 experts choose among only 8 tokens");
   refused("expert_choice", 64, 16, 0, 17, 0, NULL, 0, "capacity_factor 17");
@@ -320,16 +311,6 @@ static void refuses_by_name_and_value(void **state) {
   assert_int_equal(choir_router_looks_in_training("nobody"), -1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(agrees_with_its_definition),
-      cmocka_unit_test(hardly_any_token),
-      cmocka_unit_test(permuting_experts_permutes_the_record),
-      cmocka_unit_test(loads_are_what_they_promise),
-      cmocka_unit_test(order_decides),
-      cmocka_unit_test(second_experts_are_sampled),
-      cmocka_unit_test(sizes_round_as_documented),
-      cmocka_unit_test(refuses_by_name_and_value),
-  };
-  return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL, agrees_with_its_definition, hardly_any_token, permuting_experts_permutes_the_record,
+          loads_are_what_they_promise, order_decides, second_experts_are_sampled, sizes_round_as_documented,
+          refuses_by_name_and_value)

@@ -61,7 +61,6 @@ static void run_select(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_select(void **state) {
-  (void)state;
   static const selection sizes[] = {{1, 1, 1, 1, 0, 0},     {40, 3, 1, 1, 0, 0},   {40, 3, 1, 40, 0, 0},
                                     {100, 33, 1, 12, 1, 0}, {301, 5, 3, 30, 1, 0}, {1000, 40, 2, 50, 0, 0},
                                     {64, 70, 1, 0, 0, 0}};
@@ -117,14 +116,12 @@ static void check_select_laws(const char *backend) {
 }
 
 static void test_select_laws(void **state) {
-  (void)state;
   check_select_laws("reference");
   check_select_laws("cpu");
 }
 
 /* Permuting experts permutes what they take. */
 static void test_permuted_experts(void **state) {
-  (void)state;
   enum { N = 333, E = 37, K = 18 };
   real *score = new_scores(N, E, COARSE), *permuted = test_new(N * E);
   for (int i = 0; i < N * E; i++) permuted[i / E * E + (i % E * 5 + 3) % E] = score[i];
@@ -168,7 +165,6 @@ static void run_movement(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_movement(void **state) {
-  (void)state;
   static const movement sizes[] = {
       {1, 1, 1, 1, 1, 0}, {50, 3, 9, 7, 1, 0}, {50, 3, 9, 7, 0, 1}, {300, 8, 70, 65, 1, 1}, {300, 8, 70, 65, 0, 0}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -179,7 +175,6 @@ static void test_movement(void **state) {
 
 /* The index lists every slot once, under its token, ascending. */
 static void test_index(void **state) {
-  (void)state;
   enum { N = 100, E = 7, K = 31 };
   real *score = new_scores(N, E, NORMAL);
   ch_record r = new_record(N, E, E * K);
@@ -200,7 +195,6 @@ static void test_index(void **state) {
 
 /* A record without slots: nothing is read, combine still sets or keeps its output. */
 static void test_no_slots(void **state) {
-  (void)state;
   enum { N = 3, D = 5 };
   ch_record r = new_record(N, 2, 0);
   real out[N * D], kept[N * D];
@@ -251,7 +245,6 @@ static void run_exchange(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_exchange(void **state) {
-  (void)state;
   static const exchange_case sizes[] = {
       {0, 5, 9, NORMAL}, {1, 1, 1, NORMAL}, {37, 65, 100, NORMAL}, {64, 33, 64, NORMAL}};
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -303,7 +296,6 @@ static void run_dykstra(ch_exec *x, const void *context, real *out) {
 }
 
 static void test_dykstra(void **state) {
-  (void)state;
   static const dykstra_case sizes[] = {{40, 5, 16, 3, 3, 0, 0.01, 0},
                                        {300, 17, 20, 2, 20, 1, 0.02, 0},
                                        {300, 17, 20, 2, 20, 1, 0.02, 1},
@@ -317,7 +309,6 @@ static void test_dykstra(void **state) {
 
 /* With a wide lambda it converges: every constraint holds, and it ends by itself. */
 static void test_dykstra_converges(void **state) {
-  (void)state;
   enum { SIZE = 300, EXPERTS = 8, K_ = 60, B = 2 };
   static real out[SIZE + EXPERTS + SIZE * EXPERTS + EXPERTS + SIZE + 1];
   const dykstra_case c = {SIZE, EXPERTS, K_, B, 2000, 0, 0.05, 0};
@@ -331,10 +322,5 @@ static void test_dykstra_converges(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_exchange), cmocka_unit_test(test_dykstra),     cmocka_unit_test(test_dykstra_converges),
-      cmocka_unit_test(test_select),   cmocka_unit_test(test_select_laws), cmocka_unit_test(test_permuted_experts),
-      cmocka_unit_test(test_movement), cmocka_unit_test(test_index),       cmocka_unit_test(test_no_slots)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, test_exchange, test_dykstra, test_dykstra_converges, test_select, test_select_laws,
+          test_permuted_experts, test_movement, test_index, test_no_slots)

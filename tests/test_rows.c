@@ -69,7 +69,6 @@ static void check(const char *router, double consistency, const char *backend) {
 }
 
 static void few_positions(void **state) {
-  (void)state;
   check("expert_choice", 0, "cpu");
   check("expert_choice", 0, "reference");
   check("switch_top1", 0, "cpu");
@@ -77,12 +76,8 @@ static void few_positions(void **state) {
 }
 
 static void pairs_of_positions(void **state) {
-  (void)state;
   check("random", 3, "cpu");
   check("random", 3, "reference");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(few_positions), cmocka_unit_test(pairs_of_positions)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, few_positions, pairs_of_positions)

@@ -48,7 +48,6 @@ static void kill_at_work(const char *run, const char *command) {
 
 /* The wish of the last command is kept before the first step: it outlives a kill before the first checkpoint. */
 static void a_wish_outlives_a_kill(void **state) {
-  (void)state;
   program_must(FRESH "--set steps=6 --out run && cp -r run straight");
   kill_at_work("run", "--set steps=500 --set checkpoint_every=0");
   assert_int_equal((int)wish("run", "steps"), 500);
@@ -61,7 +60,6 @@ static void a_wish_outlives_a_kill(void **state) {
 
 /* Wishes add up, and a plain resume takes them all; a log has a line "run" where they changed. */
 static void wishes_add_up(void **state) {
-  (void)state;
   program_must(FRESH "--set steps=6 --out sum");
   kill_at_work("sum", "--set steps=4000 --set checkpoint_every=0");
   kill_at_work("sum", "--set rate=0.01");
@@ -76,7 +74,6 @@ static void wishes_add_up(void **state) {
 
 /* Nothing is left to do: the log ends where the checkpoint stands all the same. */
 static void logs_end_where_the_checkpoint_stands(void **state) {
-  (void)state;
   program_must(FRESH "--set steps=6 --out cut");
   kill_at_work("cut", "--set steps=4000 --set checkpoint_every=0");
   program_must(TRAIN "--resume --out cut --set steps=6");
@@ -87,7 +84,6 @@ static void logs_end_where_the_checkpoint_stands(void **state) {
 /* Half a line, as a kill or a power failure leaves it: in the log of results it lies behind the checkpoint, in that of
  * times it goes. */
 static void half_lines_go(void **state) {
-  (void)state;
   program_must(FRESH
                "--set steps=6 --out torn && cp -r torn torn0 && printf '{\"event\":\"st' | tee -a torn/metrics.jsonl "
                ">>torn/timing.jsonl");
@@ -99,7 +95,6 @@ static void half_lines_go(void **state) {
 }
 
 static void a_config_that_cannot_be_read(void **state) {
-  (void)state;
   program_must(FRESH "--set steps=6 --out blank && : >blank/config.json && " TRAIN "--resume --out blank");
   assert_non_null(strstr(program_output, "note: blank/config.json"));
   assert_non_null(strstr(program_output, "nothing left to do"));
@@ -109,7 +104,6 @@ static void a_config_that_cannot_be_read(void **state) {
 /* ---- which checkpoint is the newest */
 
 static void foreign_names_are_passed_over(void **state) {
-  (void)state;
   program_must(FRESH
                "--set steps=6 --set keep_checkpoints=0 --out names && cp -r names other && cd names/checkpoints && "
                "mkdir 20240101 "
@@ -130,7 +124,6 @@ static void foreign_names_are_passed_over(void **state) {
 
 /* Damaged in any of its files: the one before is resumed from, and the name makes room for the new one. */
 static void damaged_ones_are_passed_over(void **state) {
-  (void)state;
   static const char *const damages[] = {"rm state.safetensors", "truncate -s 1000 model.safetensors",
                                         "printf x | dd of=state.safetensors conv=notrunc bs=1 seek=9000",
                                         "echo {} >config.json", "rm -r *"};
@@ -149,7 +142,6 @@ static void damaged_ones_are_passed_over(void **state) {
 }
 
 static void readers_take_the_one_before(void **state) {
-  (void)state;
   program_must("rm -rf hurt && cp -r sound hurt && truncate -s 1000 hurt/checkpoints/00000012/model.safetensors");
   program_must(
       "choir eval hurt --data data --sequences 4 --json | grep '\"loss\"' >a; choir eval "
@@ -160,7 +152,6 @@ static void readers_take_the_one_before(void **state) {
 
 /* A run that keeps one checkpoint removes the others under whoever reads them. */
 static void checkpoints_vanish_under_readers(void **state) {
-  (void)state;
   pid_t child = program_start(
       "exec \"$CHOIR\" train --threads 1 --config config.json --data data --set eval_every=0 --set steps=1000000 --set "
       "checkpoint_every=1 --set keep_checkpoints=1 --out busy",
@@ -180,7 +171,6 @@ static void checkpoints_vanish_under_readers(void **state) {
 /* ---- what is not choir's */
 
 static void nothing_of_anybody_else_is_removed(void **state) {
-  (void)state;
   program_must(
       FRESH
       "--set steps=9 --set keep_checkpoints=0 --out mine && cd mine/checkpoints && echo mine >00000003/notes && mv "
@@ -192,7 +182,6 @@ static void nothing_of_anybody_else_is_removed(void **state) {
 }
 
 static void files_that_are_in_the_way(void **state) {
-  (void)state;
   program_must("mkdir taken && cp config.json taken/config.json");
   program_refuses(1, "taken/config.json: is there, and not as choir writes it", FRESH "--out taken");
   program_must("cmp config.json taken/config.json && rm -r taken/* && echo 'do not touch' >taken/lock");
@@ -202,17 +191,7 @@ static void files_that_are_in_the_way(void **state) {
                      "--set steps=2 --out again"); /* a run that never began */
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_wish_outlives_a_kill),
-                                     cmocka_unit_test(wishes_add_up),
-                                     cmocka_unit_test(logs_end_where_the_checkpoint_stands),
-                                     cmocka_unit_test(half_lines_go),
-                                     cmocka_unit_test(a_config_that_cannot_be_read),
-                                     cmocka_unit_test(foreign_names_are_passed_over),
-                                     cmocka_unit_test(damaged_ones_are_passed_over),
-                                     cmocka_unit_test(readers_take_the_one_before),
-                                     cmocka_unit_test(checkpoints_vanish_under_readers),
-                                     cmocka_unit_test(nothing_of_anybody_else_is_removed),
-                                     cmocka_unit_test(files_that_are_in_the_way)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, a_wish_outlives_a_kill, wishes_add_up,
+          logs_end_where_the_checkpoint_stands, half_lines_go, a_config_that_cannot_be_read,
+          foreign_names_are_passed_over, damaged_ones_are_passed_over, readers_take_the_one_before,
+          checkpoints_vanish_under_readers, nothing_of_anybody_else_is_removed, files_that_are_in_the_way)

@@ -57,7 +57,6 @@ static void restrict_to(double *p, int k, double share) {
 }
 
 static void frequencies(void **state) {
-  (void)state;
   static const ch_sampling hows[] = {{1, 0, 1},   {0.5, 0, 1},  {2, 0, 1},      {1, 5, 1},   {1, V, 1},
                                      {1, 0, 0.6}, {1, 0, 0.05}, {0.7, 12, 0.8}, {3, 2, 0.9}, {1, 100, 0.999}};
   float logits[V];
@@ -78,7 +77,6 @@ static void frequencies(void **state) {
 /* top_k of 1, temperature 0 and a very small one, and top_p near 0 are all the likeliest token; ties to the lower id.
  */
 static void greedy(void **state) {
-  (void)state;
   static const ch_sampling hows[] = {{0, 0, 1}, {1, 1, 1}, {1e-6, 0, 1}, {1, 0, 1e-9}, {0, 7, 0.3}, {100, 1, 1}};
   ch_candidate room[V];
   float logits[V];
@@ -97,7 +95,6 @@ static void greedy(void **state) {
 
 /* Equal logits: top_k and top_p keep the lower ids. */
 static void ties(void **state) {
-  (void)state;
   ch_candidate room[V];
   float logits[V] = {0};
   for (int i = 0; i < 300; i++) {
@@ -107,7 +104,6 @@ static void ties(void **state) {
 }
 
 static void refuses_what_is_no_number(void **state) {
-  (void)state;
   ch_candidate room[V];
   float logits[V] = {0};
   for (int kind = 0; kind < 3; kind++) {
@@ -122,8 +118,4 @@ static void refuses_what_is_no_number(void **state) {
   assert_int_equal(ch_sample(&(ch_sampling){1, 0, 1}, logits, V, 0.5, room), -1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(frequencies), cmocka_unit_test(greedy), cmocka_unit_test(ties),
-                                     cmocka_unit_test(refuses_what_is_no_number)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, frequencies, greedy, ties, refuses_what_is_no_number)

@@ -49,7 +49,6 @@ static void check_batch(const ch_examples *e, const ch_batch *batch, int count, 
 }
 
 static void epochs(void **state) {
-  (void)state;
   ch_examples e;
   ch_sampler s;
   make_examples(&e);
@@ -79,7 +78,6 @@ static void epochs(void **state) {
 
 /* Whatever was asked for before. */
 static void by_number(void **state) {
-  (void)state;
   ch_examples e;
   ch_sampler a, b;
   int64_t used = 0;
@@ -105,7 +103,6 @@ static void by_number(void **state) {
 
 /* Part of a set is spread over all of it, and its examples are whole. */
 static void thin(void **state) {
-  (void)state;
   ch_examples e;
   make_examples(&e);
   int64_t longest = 0;
@@ -125,7 +122,4 @@ static void thin(void **state) {
   ch_examples_free(&e);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(epochs), cmocka_unit_test(by_number), cmocka_unit_test(thin)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, epochs, by_number, thin)

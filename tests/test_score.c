@@ -84,7 +84,6 @@ static void check_vectors(const char *router, const char *backend) {
 }
 
 static void against_the_reference(void **state) {
-  (void)state;
   check_vectors("expert_choice", "cpu");
   check_vectors("expert_choice", "reference");
   check_vectors("gshard_top2", "cpu");
@@ -140,7 +139,6 @@ static void same_scores(const choir_score_result *a, const choir_score_result *b
 }
 
 static void any_batch(void **state) {
-  (void)state;
   static const char *const routers[] = {"expert_choice", "capped_expert_choice", "gshard_top2", "hash", "dense"};
   static const struct { int batch, chunk; } cuts[] = {{1, 1}, {1, 512}, {2, 3}, {7, 16}, {60, 512}, {200, 7}};
   int32_t tokens[REQUESTS * 2 * LONGEST];
@@ -162,7 +160,6 @@ static void any_batch(void **state) {
 
 /* Fewer tokens go through the model than the requests have: with one slot what is common to neighbours goes once. */
 static void shares_beginnings(void **state) {
-  (void)state;
   choir_model *model = test_model("expert_choice", "fp32");
   int32_t context[LONGEST], labels[4] = {3, 1, 4, 15}, longer[2][3] = {{3, 9, 9}, {3, 9, 10}};
   choir_score_request request[6];
@@ -192,7 +189,6 @@ static int stop(void *context, int64_t done, int64_t total) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   choir_model *model = test_model("expert_choice", "fp32");
   int32_t tokens[4] = {1, 2, 3, V};
   choir_score_request good = {.context = {.tokens = tokens, .count = 2},
@@ -228,8 +224,4 @@ static void refusals(void **state) {
   choir_model_free(model);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(against_the_reference), cmocka_unit_test(any_batch),
-                                     cmocka_unit_test(shares_beginnings), cmocka_unit_test(refusals)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, against_the_reference, any_batch, shares_beginnings, refusals)

@@ -47,7 +47,6 @@ static void check_against_forward(const char *router, const char *backend, const
 }
 
 static void equals_forward(void **state) {
-  (void)state;
   ch_npy tokens;
   test_ok(ch_npy_read(VECTORS "tokens.npy", CH_NPY_INT32, 2, &tokens));
   for (const char *const *router = choir_router_names(); *router; router++) {
@@ -149,7 +148,6 @@ static void check_cuts(const char *routing, const char *compute) {
 }
 
 static void cuts_do_not_matter(void **state) {
-  (void)state;
   check_cuts(NULL, "fp32");
   check_cuts(NULL, "bf16");
   check_cuts("adaptive", "fp32");
@@ -157,7 +155,6 @@ static void cuts_do_not_matter(void **state) {
 
 /* Routers that look at nothing in evaluation are served by their own rule too, whatever that is. */
 static void own_rule_equals_forward(void **state) {
-  (void)state;
   int32_t token[B * T];
   test_tokens(token, B * T);
   real *want = test_new(B * T * V), *got = test_new(B * T * V);
@@ -182,7 +179,6 @@ static void own_rule_equals_forward(void **state) {
 
 /* bf16: as near to forward as rounding leaves it. Dense, because choices may flip. */
 static void bf16_is_near(void **state) {
-  (void)state;
   int32_t token[B * T];
   test_tokens(token, B * T);
   real *want = test_new(B * T * V), *got = test_new(B * T * V);
@@ -200,7 +196,6 @@ static void bf16_is_near(void **state) {
 
 /* However few tokens come, the plan for a whole chunk has room; nobody writes behind it. */
 static void plans_hold(void **state) {
-  (void)state;
   enum { CHUNK = 70 };
   int32_t token[CHUNK];
   test_tokens(token, CHUNK);
@@ -219,7 +214,6 @@ static void plans_hold(void **state) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   choir_model *model = test_model("expert_choice", "fp32");
   choir_session *s;
   float logits[V];
@@ -260,9 +254,4 @@ static void refusals(void **state) {
   choir_model_free(model);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(equals_forward), cmocka_unit_test(cuts_do_not_matter), cmocka_unit_test(own_rule_equals_forward),
-      cmocka_unit_test(bf16_is_near),   cmocka_unit_test(plans_hold),         cmocka_unit_test(refusals)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, equals_forward, cuts_do_not_matter, own_rule_equals_forward, bf16_is_near, plans_hold, refusals)

@@ -43,7 +43,6 @@ static void check_sum(ch_exec *x, int shards, int accumulate) {
 }
 
 static void a_tree_whatever_the_order(void **state) {
-  (void)state;
   ch_exec x;
   test_ok(ch_exec_init(&x, "cpu", CH_COMPUTE_FP32, 0, 2));
   x.scratch.peak = 1 << 16;
@@ -101,7 +100,6 @@ static double add_losses(const double *of, int lo, int hi) {
  * The lookup's gradient is added to the head's after each has been summed, and here before: the embedding is near only.
  */
 static void is_what_processes_give(void **state) {
-  (void)state;
   choir_config config = model_config("expert_choice");
   config.model.moe_every = 0;
   int32_t token[TOKENS];
@@ -129,7 +127,6 @@ static void is_what_processes_give(void **state) {
 
 /* The same function of the same tokens, whatever the router: shards change the order of sums. */
 static void changes_rounding_only(void **state) {
-  (void)state;
   for (int which = 0; ch_router_names[which]; which++) {
     choir_config config = model_config(ch_router_names[which]);
     int32_t token[TOKENS];
@@ -152,7 +149,6 @@ static void changes_rounding_only(void **state) {
 
 /* Whole steps, with updates within the backward pass and after it: the same weights. */
 static void steps(void **state) {
-  (void)state;
   real *want = NULL;
   int32_t token[TOKENS];
   model_tokens(token, TOKENS, 9);
@@ -174,7 +170,6 @@ static void steps(void **state) {
 }
 
 static void refusals(void **state) {
-  (void)state;
   choir_config c = model_config("random");
   c.train.shards = 3;
   assert_int_equal(choir_config_check(&c), CHOIR_ERROR_ARGUMENT);
@@ -186,9 +181,4 @@ static void refusals(void **state) {
   assert_non_null(strstr(choir_error_message(), "consistency_weight"));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(a_tree_whatever_the_order),
-                                     cmocka_unit_test(is_what_processes_give), cmocka_unit_test(changes_rounding_only),
-                                     cmocka_unit_test(steps), cmocka_unit_test(refusals)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, a_tree_whatever_the_order, is_what_processes_give, changes_rounding_only, steps, refusals)

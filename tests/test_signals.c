@@ -71,7 +71,6 @@ static void run_on(double seconds, int least_ticks) {
 }
 
 static void handlers_run_on_the_threads_own_stack(void **state) {
-  (void)state;
   struct sigaction action = {.sa_handler = tick, .sa_flags = SA_RESTART}, before;
   enum { TICKS = 500 };
   find_stack();
@@ -82,7 +81,4 @@ static void handlers_run_on_the_threads_own_stack(void **state) {
   assert_int_equal(stack.astray, 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(handlers_run_on_the_threads_own_stack)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, handlers_run_on_the_threads_own_stack)

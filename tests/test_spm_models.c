@@ -28,7 +28,6 @@ static char *find(ch_buffer *model, const char *bytes, size_t size) {
 }
 
 static void refuses_other_models(void **state) {
-  (void)state;
   choir_tokenizer *t;
   ch_buffer model = corpus_load(corpus_path("small.model"));
   test_fails(choir_tokenizer_load(corpus_path("none.model"), &t), CHOIR_ERROR_IO, "none.model");
@@ -54,7 +53,6 @@ static int load_with(const char *more, size_t size) {
 
 /* By what the file says of itself, and not by a text that happens to show it. */
 static void refuses_models_that_change_text(void **state) {
-  (void)state;
   choir_tokenizer *t;
   test_fails(choir_tokenizer_load(CHOIR_SOURCE_DIR "/tests/vectors/changes_text.model", &t), CHOIR_ERROR_FORMAT,
              "changes_text.model: normalizer_spec.name is \"user_defined\": the model changes text"); /* q becomes Q */
@@ -80,7 +78,6 @@ static void refuses_models_that_change_text(void **state) {
 /* Models as others train them (vectors/make_foreign.py) keep every text, and give SentencePiece's own tokens of a line;
  * the space that three of them put in front of it stands in the text here. */
 static void takes_models_of_others(void **state) {
-  (void)state;
   static const struct {
     const char *name;
     size_t count;
@@ -118,11 +115,4 @@ static void takes_models_of_others(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(refuses_other_models),
-      cmocka_unit_test(refuses_models_that_change_text),
-      cmocka_unit_test(takes_models_of_others),
-  };
-  return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end, refuses_other_models, refuses_models_that_change_text, takes_models_of_others)

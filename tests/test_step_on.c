@@ -54,7 +54,6 @@ static double apart(const ch_trainer *a, const ch_trainer *b) {
 /* Padding changes nothing, and neither does cutting a batch into micro-batches of other lengths: where tokens are
  * routed by themselves every target counts the same. */
 static void lengths_and_cuts(void **state) {
-  (void)state;
   choir_config whole = config_of("hash", 4, 1), cut = config_of("hash", 2, 2);
   int32_t room[5][4 * (LONG + 2 * ROWS)];
   ch_trainer a, b, c;
@@ -78,7 +77,6 @@ static void lengths_and_cuts(void **state) {
 
 /* On whole batches it is the step that training takes. */
 static void whole_batches(void **state) {
-  (void)state;
   choir_config config = config_of("expert_choice", MODEL_B, 1);
   int32_t token[MODEL_B * LONG], target[MODEL_B * LONG];
   ch_trainer a, b;
@@ -100,7 +98,6 @@ static void whole_batches(void **state) {
 
 /* On memory that the host cannot touch it is the same, with rows, padding, dropout and scaled gates. */
 static void fenced_memory(void **state) {
-  (void)state;
   choir_config config = config_of("expert_choice", 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer a, b;
@@ -120,7 +117,6 @@ static void fenced_memory(void **state) {
 
 /* A step of two draws that are to agree, on a few rows, is finite and learns. */
 static void drawn_twice(void **state) {
-  (void)state;
   choir_config config = config_of("random", 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer t;
@@ -137,7 +133,6 @@ static void drawn_twice(void **state) {
 /* Frozen weights keep their bits and have no state; all others move. Patterns that name nothing, or all, are refused.
  */
 static void frozen(void **state) {
-  (void)state;
   choir_config config = config_of("expert_choice", 4, 1);
   int32_t room[4 * (LONG + 2 * ROWS)];
   ch_trainer t;
@@ -180,7 +175,6 @@ static void frozen(void **state) {
 
 /* A schedule that goes on is the rest of the longer one. */
 static void schedule(void **state) {
-  (void)state;
   choir_train_config c = model_config("hash").train;
   c.rate = 2, c.constant_steps = 100, c.warmup_steps = 10, c.steps = 405;
   for (int cosine = 0; cosine < 2; cosine++) {
@@ -202,7 +196,6 @@ static void assert_left(const choir_train_config *c, int64_t step, double left) 
 
 /* The trunk is constant, the branch leaves it where it cools, and both ends are where they should be. */
 static void cooled(void **state) {
-  (void)state;
   choir_train_config c = model_config("hash").train;
   c.rate = 2, c.steps = 100, c.cooldown_to = 0.1;
   choir_train_config trunk = c;
@@ -225,18 +218,6 @@ static void cooled(void **state) {
   assert_left(&c, 1000, 0.1);
 }
 
-static int set_up(void **state) {
-  (void)state;
-  return ch_backend_register(&fence_backend);
-}
+static int set_up(void **state) { return ch_backend_register(&fence_backend); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(lengths_and_cuts),
-                                     cmocka_unit_test(whole_batches),
-                                     cmocka_unit_test(fenced_memory),
-                                     cmocka_unit_test(drawn_twice),
-                                     cmocka_unit_test(frozen),
-                                     cmocka_unit_test(schedule),
-                                     cmocka_unit_test(cooled)};
-  return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL, lengths_and_cuts, whole_batches, fenced_memory, drawn_twice, frozen, schedule, cooled)

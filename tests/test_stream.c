@@ -57,7 +57,6 @@ static const story stories[] = {
 };
 
 static void tell(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof stories / sizeof *stories; i++) {
     const story *t = &stories[i];
     ch_stream_text s = {0};
@@ -79,7 +78,6 @@ static void tell(void **state) {
 /* Random texts over few letters, cut anyhow: what is shown only grows, is UTF-8, and the end does not depend on cuts.
  */
 static void cuts_do_not_matter(void **state) {
-  (void)state;
   static const char *const stops[] = {"abab", "b\xC3\xA9", NULL};
   static const char letters[] = "aab\xC3\xA9\xE2";
   ch_rng rng = ch_rng_make(1, CH_STREAM_TEST, 8);
@@ -113,7 +111,4 @@ static void cuts_do_not_matter(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(tell), cmocka_unit_test(cuts_do_not_matter)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, tell, cuts_do_not_matter)

@@ -58,7 +58,6 @@ static void *work(void *argument) {
 }
 
 static void two_models_in_two_threads(void **state) {
-  (void)state;
   for (int threads = 1; threads <= 2; threads++) {
     worker w[4] = {{.number = 1}, {.number = 2}, {.number = 1}, {.number = 2}};
     for (int i = 0; i < 4; i++) w[i].threads = threads;
@@ -91,7 +90,6 @@ static void live(const choir_tokenizer *tokenizer) {
 }
 
 static void nothing_grows(void **state) {
-  (void)state;
   choir_tokenizer *tokenizer;
   choir_model *model;
   choir_run_options run = CHOIR_RUN_OPTIONS_INIT;
@@ -120,7 +118,6 @@ static int setup(void **state) {
 
 /* Training under the thread sanitizer: data, update in backward, evaluation, checkpoints, on two threads. */
 static void training_on_two_threads(void **state) {
-  (void)state;
   program_must(
       "choir train --threads 2 --config config.json --data data --set steps=8 --set eval_every=4 --set "
       "accumulate=2 --out two && choir train --threads 1 --config config.json --data data --set steps=8 --set "

@@ -8,7 +8,6 @@
 
 /* Every description that comes with the library can be read, and says what its set is. */
 static void built_in(void **state) {
-  (void)state;
   static const char *const eleven[] = {"BoolQ", "CB",  "CoLA",  "MNLI", "MRPC", "QNLI",
                                        "QQP",   "RTE", "SST-2", "WNLI", "WiC"};
   int count = 0;
@@ -45,7 +44,6 @@ static void refused(const char *from, const char *to, const char *part) {
 }
 
 static void bad_descriptions(void **state) {
-  (void)state;
   refused("\"cut\"", "\"cutt\"", "did you mean 'cut'");
   refused("\"toy\"", "7", "\"name\"");
   refused("\"toy\"", "\"a/b\"", "a/b");
@@ -71,7 +69,6 @@ static void bad_descriptions(void **state) {
 }
 
 static void finds_files(void **state) {
-  (void)state;
   choir_task *task = task_toy("tsv");
   char path[PATH_MAX];
   test_fails(ch_task_file(task, corpus_home, "dev", path), CHOIR_ERROR_IO, "dev.tsv, val.tsv");
@@ -89,7 +86,6 @@ static void finds_files(void **state) {
 /* ---- rows */
 
 static void tab_separated(void **state) {
-  (void)state;
   choir_task *task = task_toy("tsv");
   ch_rows r;
   /* a byte order mark, CR LF, columns in any order and more of them, stray quotation marks, blanks, no last line end */
@@ -123,7 +119,6 @@ static void tab_separated(void **state) {
 
 /* CoLA's: without a header in train and dev, with one in test. */
 static void without_header(void **state) {
-  (void)state;
   choir_task *task;
   ch_rows r;
   test_ok(choir_task_load("CoLA", &task));
@@ -143,7 +138,6 @@ static void without_header(void **state) {
 }
 
 static void json_lines(void **state) {
-  (void)state;
   choir_task *task = task_toy("jsonl");
   ch_rows r;
   test_ok(task_rows(task,
@@ -188,7 +182,6 @@ static void one_malformed(const char *format, const char *head, const char *good
 }
 
 static void malformed_rows(void **state) {
-  (void)state;
   static const char head[] = "first\tsecond\tgold\n", tsv[] = "a\tb\tno\n",
                     json[] =
                         "{\"first\": \"a\", \"second\": "
@@ -209,7 +202,6 @@ static void malformed_rows(void **state) {
 }
 
 static void hostile_files(void **state) {
-  (void)state;
   choir_task *task = task_toy("tsv"), *lines = task_toy("jsonl");
   ch_rows r;
   test_fails(task_rows(task, "", 1, &r), CHOIR_ERROR_FORMAT, "no rows");
@@ -235,7 +227,6 @@ static void prompt_is(const ch_examples *e, int64_t i, const choir_tokenizer *t,
 }
 
 static void rows_as_tokens(void **state) {
-  (void)state;
   choir_task *task = task_toy("tsv");
   choir_tokenizer *t;
   ch_rows r;
@@ -271,7 +262,6 @@ static void rows_as_tokens(void **state) {
 
 /* A text that is too long loses the end of column "a", then the beginning of the prompt, and never its end. */
 static void long_rows(void **state) {
-  (void)state;
   choir_task *task = task_toy("tsv");
   choir_tokenizer *t;
   ch_rows r;
@@ -302,11 +292,5 @@ static void long_rows(void **state) {
   choir_task_free(task);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(built_in),       cmocka_unit_test(bad_descriptions),
-                                     cmocka_unit_test(finds_files),    cmocka_unit_test(tab_separated),
-                                     cmocka_unit_test(without_header), cmocka_unit_test(json_lines),
-                                     cmocka_unit_test(malformed_rows), cmocka_unit_test(hostile_files),
-                                     cmocka_unit_test(rows_as_tokens), cmocka_unit_test(long_rows)};
-  return cmocka_run_group_tests(tests, corpus_begin, corpus_end);
-}
+TEST_MAIN(corpus_begin, corpus_end, built_in, bad_descriptions, finds_files, tab_separated, without_header, json_lines,
+          malformed_rows, hostile_files, rows_as_tokens, long_rows)

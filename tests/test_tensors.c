@@ -24,7 +24,6 @@ static void write_small(void) {
 }
 
 static void round_trip(void **state) {
-  (void)state;
   choir_tensors *t;
   write_small();
   for (int verify = 0; verify < 2; verify++) {
@@ -54,7 +53,6 @@ static void round_trip(void **state) {
 
 /* The checksum of the data is XXH64 with seed 0: a published value, of data in one piece and in two. */
 static void checksum_is_xxh64(void **state) {
-  (void)state;
   static const char text[] = "Nobody inspects the spammish repetition";
   for (int64_t cut = 0; cut <= 39; cut += 8) { /* pieces are aligned */
     choir_tensor t[] = {tensor("a", CHOIR_U8, 1, cut, 0, text), tensor("b", CHOIR_U8, 1, 39 - cut, 0, text + cut)};
@@ -79,7 +77,6 @@ static long file_pages(void) {
 
 /* A checkpoint may be as large as the memory: what was checked, or read, does not stay in it. */
 static void large_files_are_forgotten(void **state) {
-  (void)state;
   enum { COUNT = 24 << 20, PAGE = 4096 };
   float *values = calloc(COUNT, sizeof *values), *out = malloc(COUNT * sizeof *out);
   choir_tensors *t;
@@ -103,7 +100,6 @@ static void large_files_are_forgotten(void **state) {
 
 /* Every bit of every byte, and every length: one flip or cut is always seen. */
 static void damage_is_refused(void **state) {
-  (void)state;
   char *bytes;
   size_t size;
   choir_tensors *t;
@@ -147,7 +143,6 @@ static int parse(const char *header, size_t data, choir_tensors **t) {
   "\"w\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":[" begin "," end "]}"
 
 static void other_programs_files_pass(void **state) {
-  (void)state;
   choir_tensors *t;
   test_ok(parse("{}", 0, &t));
   assert_int_equal(choir_tensors_count(t), 0);
@@ -158,7 +153,6 @@ static void other_programs_files_pass(void **state) {
 }
 
 static void hostile_headers(void **state) {
-  (void)state;
   static const struct {
     const char *header;
     size_t data;
@@ -228,7 +222,6 @@ static const void *fetch_one(void *context, const choir_tensor *t) {
 }
 
 static void gives_up_without_data(void **state) {
-  (void)state;
   const choir_tensor t[2] = {{.name = "a", .dtype = CHOIR_U8, .dims = 1, .shape = {4}, .bytes = 4},
                              {.name = "b", .dtype = CHOIR_U8, .dims = 1, .shape = {4}, .bytes = 4}};
   assert_int_equal(unlink(path), 0);
@@ -238,7 +231,6 @@ static void gives_up_without_data(void **state) {
 }
 
 static void impossible_writes(void **state) {
-  (void)state;
   choir_tensor t[2] = {tensor("w", CHOIR_F32, 2, 2, 3, weights), tensor("w", CHOIR_F32, 1, 1, 0, weights)};
   write_small();
   refused(choir_tensors_write(path, t, 2, NULL), "'w' is there twice");
@@ -298,7 +290,6 @@ static void check_set(float first) {
 }
 
 static void several_files(void **state) {
-  (void)state;
   const struct {
     int64_t most;
     int files;
@@ -326,7 +317,6 @@ static void set_refused(const char *change, const char *word) {
 
 #define INDEX "x.safetensors.index.json"
 static void wrong_sets(void **state) {
-  (void)state;
   choir_tensors *t;
   set_refused("rm x-00002-of-00004.safetensors", "x-00002-of-00004.safetensors");
   set_refused("cp keep/x-00001-of-00004.safetensors .", "not the file that this index was written for");
@@ -347,7 +337,6 @@ static void wrong_sets(void **state) {
 }
 
 static void kinds_of_names(void **state) {
-  (void)state;
   const char *whole = "model.safetensors";
   assert_int_equal(ch_tensors_kind("model.safetensors", whole), CH_KIND_WHOLE);
   assert_int_equal(ch_tensors_kind("model.safetensors.index.json", whole), CH_KIND_INDEX);

@@ -4,7 +4,7 @@
 #include "terminal.h"
 
 static void generated_text(void **state) {
-  (void)state; /* fresh weights: any byte may come */
+  /* fresh weights: any byte may come */
   program_must("choir init config.json --set router.name=switch_top1 --tokenizer tokenizer.model --out wild");
   program_must("for i in $(seq 40); do echo ka; done >many");
   program_must(
@@ -24,7 +24,6 @@ static void generated_text(void **state) {
 
 /* The line that shows progress is cleared, the text that has taken its place stays. */
 static void text_stays(void **state) {
-  (void)state;
   assert_int_equal(on_a_terminal("choir generate wild --prompt ka --max-tokens 3"), 0);
   char *bold = strstr(screen, "\033[1mka\033[0m"); /* the prompt, and nothing else */
   assert_non_null(bold);
@@ -33,7 +32,6 @@ static void text_stays(void **state) {
 }
 
 static void text_and_pieces(void **state) {
-  (void)state;
   program_must("printf 'a\\033[2Jb\\a\\tc\\n' | choir tokenizer encode --tokenizer tokenizer.model >ids");
   program_must("choir tokenizer decode --tokenizer tokenizer.model ids");
   assert_string_equal(program_output, "a\033[2Jb\a\tc\n");
@@ -44,7 +42,6 @@ static void text_and_pieces(void **state) {
 
 /* A character may be a piece, and statistics name pieces. */
 static void pieces_that_are_obeyed(void **state) {
-  (void)state;
   program_must(
       "for i in $(seq 200); do printf 'ka \\302\\233mi lo\\n'; done >c1; choir tokenizer train --type char "
       "--vocab-size "
@@ -57,7 +54,6 @@ static void pieces_that_are_obeyed(void **state) {
 }
 
 static void names(void **state) {
-  (void)state;
   program_must("sed 's/\"tiny\"/\"ti\\\\u001b[31mny\\\\u202e\"/' config.json >red.json");
   assert_int_equal(on_a_terminal("choir info red.json"), 0);
   assert_non_null(strstr(screen, "ti\\x1B[31mny\\u202E"));
@@ -83,7 +79,6 @@ static void names(void **state) {
 
 /* Files that people pass on: every text in them, by the verbs that show it. */
 static void clusters_and_tasks(void **state) {
-  (void)state;
   program_must(
       "sed 's/\"name\": \"/&\\\\u001b]0;PWN\\\\u0007/; s/\"notes\": \"/&\\\\u001b[2J/; s/\"currency\": "
       "\"/&\\\\u001b[2J/' " CHOIR_SOURCE_DIR
@@ -104,9 +99,5 @@ static void clusters_and_tasks(void **state) {
   nothing_is_obeyed();
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(generated_text),  cmocka_unit_test(text_stays),
-                                     cmocka_unit_test(text_and_pieces), cmocka_unit_test(pieces_that_are_obeyed),
-                                     cmocka_unit_test(names),           cmocka_unit_test(clusters_and_tasks)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, generated_text, text_stays, text_and_pieces, pieces_that_are_obeyed,
+          names, clusters_and_tasks)

@@ -6,10 +6,7 @@
 #include "corpus.h"
 #include "data/text.h"
 
-static int begin(void **state) {
-  (void)state;
-  return corpus_make_home();
-}
+static int begin(void **state) { return corpus_make_home(); }
 
 /* Everything in the files, each document ended by '|' (which no test text holds otherwise). */
 static int read_all(const ch_text_options *options, ch_buffer *out) {
@@ -45,7 +42,6 @@ static void gives(const char *content, size_t size, const char *separator, const
 #define GIVES_JSON(content, want) gives((content), sizeof(content) - 1, NULL, "text", (want))
 
 static void splits_documents(void **state) {
-  (void)state;
   GIVES("", NULL, "");
   GIVES("", "\f", "");
   GIVES("one\ntwo\n", NULL, "one\ntwo\n|");
@@ -66,7 +62,6 @@ static void splits_documents(void **state) {
 }
 
 static void takes_windows_line_ends(void **state) {
-  (void)state;
   const char *inputs[] = {corpus_path("in"), NULL};
   ch_buffer got = {0};
   corpus_save(inputs[0], "one\r\n\f\r\ntwo\r\n", 13);
@@ -76,7 +71,6 @@ static void takes_windows_line_ends(void **state) {
 }
 
 static void reads_json_lines(void **state) {
-  (void)state;
   GIVES_JSON("{\"text\": \"one\\ntwo \\u00e9\\t\"}\n{\"id\": 12345678901234567890123, \"text\": \"kato\"}\n",
              "one\ntwo \xC3\xA9\t|kato|");
   GIVES_JSON("\n{\"text\": \"one\"}\r\n  \n{\"text\": \"\"}\n{\"text\":\"two\"}", "one|two|");
@@ -93,7 +87,6 @@ static int read_one(const char *name, const char *separator, const char *field, 
 }
 
 static void json_errors_name_the_line(void **state) {
-  (void)state;
   static const struct {
     const char *line, *part;
   } cases[] = {{"{\"text\": \"x\"", "in:3: not JSON"},
@@ -120,7 +113,6 @@ static void json_errors_name_the_line(void **state) {
 
 /* Offsets and lines are those of the file, wherever blocks end. */
 static void invalid_bytes_are_located(void **state) {
-  (void)state;
   ch_buffer content = {0}, got = {0};
   corpus_prose(&content, 3000, 2);
   ch_rng r = ch_rng_make(3, CH_STREAM_TEST, 0);
@@ -173,7 +165,6 @@ static int (*const filters[])(struct archive *) = {NULL, archive_write_add_filte
 enum { FILTERS = 5 };
 
 static void reads_every_compression(void **state) {
-  (void)state;
   ch_buffer content = {0}, got = {0};
   corpus_prose(&content, 700000, 3);
   for (int f = 0; f < FILTERS; f++) {
@@ -205,7 +196,6 @@ static void write_tar(const char *path, int (*format)(struct archive *), int gzi
 
 /* An archive of texts is not one text. Text that looks like one is text. */
 static void refuses_archives(void **state) {
-  (void)state;
   int (*const formats[])(struct archive *) = {archive_write_set_format_ustar, archive_write_set_format_gnutar,
                                               archive_write_set_format_pax_restricted, archive_write_set_format_v7tar};
   ch_buffer got = {0};
@@ -224,7 +214,6 @@ static void refuses_archives(void **state) {
 
 /* Cut anywhere, or with a bit flipped in its middle, a compressed file must not pass for a shorter or another text. */
 static void refuses_damaged_compression(void **state) {
-  (void)state;
   ch_buffer content = {0}, got = {0};
   corpus_prose(&content, 30000, 4);
   for (int f = 1; f < FILTERS; f++) {
@@ -251,7 +240,6 @@ static void refuses_damaged_compression(void **state) {
 
 /* Streams in a row are one text, whatever compressed them; what stands between two is no end of the file. */
 static void reads_every_stream(void **state) {
-  (void)state;
   ch_buffer got = {0};
   for (int f = 1; f < FILTERS; f++) {
     compress(corpus_path("a"), filters[f], "kato\n", 5);
@@ -282,7 +270,6 @@ static void reads_every_stream(void **state) {
 
 /* Members in a row are one text, zeros may follow, other bytes may not. */
 static void reads_gzip_members(void **state) {
-  (void)state;
   ch_buffer got = {0};
   compress(corpus_path("a"), archive_write_add_filter_gzip, "kato\n", 5);
   ch_buffer a = corpus_load(corpus_path("a")), b = {0};
@@ -302,7 +289,6 @@ static void reads_gzip_members(void **state) {
 }
 
 static void names_what_cannot_be_read(void **state) {
-  (void)state;
   ch_buffer got = {0};
   test_fails(read_one("none", NULL, NULL, 0, &got), CHOIR_ERROR_IO, "none: No such file");
   test_fails(read_one("", NULL, NULL, 0, &got), CHOIR_ERROR_IO, "is a directory");
@@ -314,14 +300,6 @@ static void names_what_cannot_be_read(void **state) {
 
 static int end(void **state) { return corpus_end(state); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(splits_documents),          cmocka_unit_test(takes_windows_line_ends),
-      cmocka_unit_test(reads_json_lines),          cmocka_unit_test(json_errors_name_the_line),
-      cmocka_unit_test(invalid_bytes_are_located), cmocka_unit_test(reads_every_compression),
-      cmocka_unit_test(refuses_archives),          cmocka_unit_test(refuses_damaged_compression),
-      cmocka_unit_test(reads_every_stream),        cmocka_unit_test(reads_gzip_members),
-      cmocka_unit_test(names_what_cannot_be_read),
-  };
-  return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end, splits_documents, takes_windows_line_ends, reads_json_lines, json_errors_name_the_line,
+          invalid_bytes_are_located, reads_every_compression, refuses_archives, refuses_damaged_compression,
+          reads_every_stream, reads_gzip_members, names_what_cannot_be_read)

@@ -107,7 +107,6 @@ static void check_against_naive(const routed *r, const real *score, const real *
 
 /* Under every cap, with ties, NaN and padding; and the same for one, two and three threads. */
 static void equals_naive_loops(void **state) {
-  (void)state;
   static real score[N * E];
   real threshold[E];
   uint8_t mask[N];
@@ -135,7 +134,6 @@ static void equals_naive_loops(void **state) {
 /* The mean of what was observed is that of the definition, from the first batch on; an expert without cut-off in a
  * batch keeps what it has. */
 static void thresholds_are_means_of_cutoffs(void **state) {
-  (void)state;
   choir_router_options options = router_options("expert_choice");
   const double decay = options.decay = 0.9;
   real kept[2] = {77, 77}, cutoff[2];
@@ -179,7 +177,6 @@ static const char *const backends[] = {"reference", "cpu"};
 
 /* Thresholds from those that every token passes to those that few do; room from one token's to all. */
 static void parts_equal_naive_loops(void **state) {
-  (void)state;
   static const double level[] = {-1, 0.05, 1.0 / E, 0.4};
   for (int backend = 0; backend < 2; backend++)
     for (size_t l = 0; l < sizeof level / sizeof *level; l++)
@@ -207,7 +204,6 @@ static void parts_equal_naive_loops(void **state) {
 
 /* Where the reference rounds every row alike, the room makes no difference, nor do threads. */
 static void results_do_not_depend_on_the_room(void **state) {
-  (void)state;
   real threshold[E], *first = NULL;
   for (int i = 0; i < E; i++) threshold[i] = (real)0.02;
   static const double factor[] = {E, 3, 1, 0.3, 0.05};
@@ -223,9 +219,5 @@ static void results_do_not_depend_on_the_room(void **state) {
   free(first);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(equals_naive_loops), cmocka_unit_test(thresholds_are_means_of_cutoffs),
-      cmocka_unit_test(parts_equal_naive_loops), cmocka_unit_test(results_do_not_depend_on_the_room)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, equals_naive_loops, thresholds_are_means_of_cutoffs, parts_equal_naive_loops,
+          results_do_not_depend_on_the_room)

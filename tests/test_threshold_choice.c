@@ -65,7 +65,6 @@ static void check_against_naive(layer_case *c, int k) {
 /* Nobody reaches the first threshold, everybody the second, as many as there is room for the third, and ties at the
  * fourth. */
 static void loads_stay_near_k(void **state) {
-  (void)state;
   const real thresholds[E] = {2, -1, (real)0.5, (real)0.625};
   const int loads[E] = {K / 4, 2 * K, 2 * K, 36};
   layer_case c = threshold_case(thresholds);
@@ -79,7 +78,6 @@ static void loads_stay_near_k(void **state) {
 
 /* Random scores, coarse ones with ties at every bound, padding down to nobody, and thresholds from end to end. */
 static void equals_its_definition(void **state) {
-  (void)state;
   ch_rng r = ch_rng_make(5, CH_STREAM_TEST, 71);
   for (int variant = 0; variant < 240; variant++) {
     real thresholds[E];
@@ -105,7 +103,6 @@ static void equals_its_definition(void **state) {
 
 /* Thresholds at the cut-offs of k give what expert choice gives. */
 static void at_the_cutoffs_it_is_expert_choice(void **state) {
-  (void)state;
   real cutoffs[E];
   layer_case a = threshold_case(NULL), b = threshold_case(cutoffs);
   test_normal(a.scores, N * E, 72);
@@ -123,7 +120,6 @@ static void at_the_cutoffs_it_is_expert_choice(void **state) {
 
 /* A threshold that nobody reaches comes down again, because what is observed is the cut-off of k. */
 static void a_starved_expert_recovers(void **state) {
-  (void)state;
   real thresholds[E] = {5, 5, 5, 5};
   choir_router_options o = router_options("expert_choice");
   int load = 0;
@@ -142,9 +138,5 @@ static void a_starved_expert_recovers(void **state) {
   assert_in_range(load, K / 2, 2 * K - 1);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(loads_stay_near_k), cmocka_unit_test(equals_its_definition),
-                                     cmocka_unit_test(at_the_cutoffs_it_is_expert_choice),
-                                     cmocka_unit_test(a_starved_expert_recovers)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, loads_stay_near_k, equals_its_definition, at_the_cutoffs_it_is_expert_choice,
+          a_starved_expert_recovers)

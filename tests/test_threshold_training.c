@@ -48,7 +48,6 @@ static int train(const choir_config *config, const char *out, int threads, watch
 
 /* Stopped before, at and after the switch, and gone on with other numbers of threads: the same bytes. */
 static void resumes_across_the_switch(void **state) {
-  (void)state;
   static const char *const files[] = {"metrics.jsonl", "checkpoints/00000012/model.safetensors",
                                       "checkpoints/00000012/state.safetensors"};
   for (int i = 0; ch_routers[i]; i++) {
@@ -89,7 +88,6 @@ static json_t *lines(const char *run, const char *event) {
 }
 
 static void steps_say_what_thresholds_do(void **state) {
-  (void)state;
   choir_config config = run_config("expert_choice");
   watch w = {0};
   config.model.router.threshold_after = SWITCH;
@@ -111,7 +109,6 @@ static void steps_say_what_thresholds_do(void **state) {
 
 /* Which routers have a causal loss beside their own, and that it is the one of `choir eval`. */
 static void both_losses_everywhere(void **state) {
-  (void)state;
   static const struct {
     const char *router;
     int both;
@@ -147,7 +144,6 @@ static void both_losses_everywhere(void **state) {
 
 /* One routing by name, also one that the run was not trained with; and what cannot be. */
 static void eval_by_name(void **state) {
-  (void)state;
   static const char *const routings[] = {"batch", "sequence", "position", "group", "threshold"};
   for (int i = 0; i < 5; i++) {
     program_must("choir eval switched --data data --sequences 6 --json --routing %s", routings[i]);
@@ -175,9 +171,5 @@ static void eval_by_name(void **state) {
   program_refuses(1, "moe.thresholds", "choir eval fresh --data data --routing threshold");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(resumes_across_the_switch),
-                                     cmocka_unit_test(steps_say_what_thresholds_do),
-                                     cmocka_unit_test(both_losses_everywhere), cmocka_unit_test(eval_by_name)};
-  return cmocka_run_group_tests(tests, program_setup, program_directory_remove);
-}
+TEST_MAIN(program_setup, program_directory_remove, resumes_across_the_switch, steps_say_what_thresholds_do,
+          both_losses_everywhere, eval_by_name)

@@ -110,7 +110,6 @@ static void check(const problem *p) {
 }
 
 static void all_of_them(void **state) {
-  (void)state;
   for (int isa = 0; isa < TEST_ISAS; isa++) {
     test_use_isa(test_isas[isa]);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -153,7 +152,6 @@ static void check_gated(const problem *p, ch_activation activation) {
 }
 
 static void gates(void **state) {
-  (void)state;
   for (int isa = 0; isa < TEST_ISAS; isa++) {
     test_use_isa(test_isas[isa]);
     for (size_t i = 1; i < sizeof sizes / sizeof *sizes; i += 2) /* uneven and few rows */
@@ -166,7 +164,6 @@ static void gates(void **state) {
 
 /* The reference, in floats: the product of the reference, through its GELU. */
 static void reference(void **state) {
-  (void)state;
   for (int backward = 0; backward < 2; backward++) {
     problem p = {.s = sizes[1], .compute = CH_COMPUTE_FP32, .backward = backward};
     int64_t rows = p.s.begin[p.s.experts], count = rows * p.s.n;
@@ -187,8 +184,4 @@ static void reference(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(all_of_them), cmocka_unit_test(gates),
-                                     cmocka_unit_test(reference)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, all_of_them, gates, reference)

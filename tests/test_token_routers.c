@@ -37,7 +37,6 @@ static int load_of(const layer_case *c, int i) { return c->record.expert_begin[i
 
 /* Loads within 10 % of n K / e, where the K best scores alone would leave experts empty. */
 static void prices_balance_loads(void **state) {
-  (void)state;
   for (int K = 1; K <= 4; K *= 2) {
     layer_case c = make("quantile_balanced", 2048, 16);
     skewed_scores(&c, 0.3);
@@ -59,7 +58,6 @@ static void prices_balance_loads(void **state) {
 
 /* Step by step prices even out the loads; the gates stay the scores. */
 static void bias_balances_loads_in_steps(void **state) {
-  (void)state;
   layer_case c = make("bias_balanced", 2048, 16);
   ch_exec x;
   real prices[16] = {0};
@@ -86,7 +84,6 @@ static void bias_balances_loads_in_steps(void **state) {
 
 /* With the batch's own prices kept, the other ways to route choose as training did; their mean is 1/e. */
 static void kept_prices_repeat_the_choice(void **state) {
-  (void)state;
   layer_case c = make("quantile_balanced", 512, 8);
   skewed_scores(&c, 0.5);
   router_run(&c, NULL);
@@ -111,7 +108,6 @@ static void kept_prices_repeat_the_choice(void **state) {
 
 /* K = e: everybody everywhere; one expert; equal rows, which no price can tell apart. */
 static void quantile_extremes(void **state) {
-  (void)state;
   for (int e = 1; e <= 8; e += 7) {
     layer_case c = make("quantile_balanced", 64, e);
     skewed_scores(&c, 0.5);
@@ -132,7 +128,6 @@ static void quantile_extremes(void **state) {
  * best scores are taken, of equal ones the lower expert. In training, where every price would leave all experts tied.
  */
 static void quantile_of_few_tokens(void **state) {
-  (void)state;
   enum { E = 8, K = 2 };
   for (int n = 1; n <= 64; n = n == 1 ? 2 : 32 * n) {
     layer_case c = make("quantile_balanced", n, E);
@@ -161,7 +156,6 @@ static void quantile_of_few_tokens(void **state) {
 
 /* Every expert is as likely; draws differ from step to step in training, and go by id alone elsewhere. */
 static void draws_are_even(void **state) {
-  (void)state;
   int total[8] = {0}, first = -1;
   layer_case c = make("random", 2048, 8);
   c.options.experts_per_token = 3;
@@ -178,7 +172,6 @@ static void draws_are_even(void **state) {
 }
 
 static void elsewhere_draws_go_by_id(void **state) {
-  (void)state;
   static double one[2048 * 8], other[2048 * 8];
   layer_case c = make("random", 2048, 8);
   c.training = 0;
@@ -200,7 +193,6 @@ static void elsewhere_draws_go_by_id(void **state) {
 
 /* Without a cap on tokens, taking what reaches the cut-offs is taking the same pairs; no expert is over its room. */
 static void cutoffs_repeat_the_selection(void **state) {
-  (void)state;
   layer_case c = make("global_topk", 512, 8);
   skewed_scores(&c, 0.6);
   c.options.capacity_factor = 1.5;
@@ -224,7 +216,6 @@ static void cutoffs_repeat_the_selection(void **state) {
 
 /* c = e takes every pair; a cap of 1 is one expert a token at most. */
 static void global_extremes(void **state) {
-  (void)state;
   layer_case c = make("global_topk", 100, 5);
   skewed_scores(&c, 0.5);
   c.options.capacity_factor = 5;
@@ -262,7 +253,6 @@ static void learn(layer_case *c, uint64_t observed) {
 /* From centroids that all stand on one spot, k-means finds every cluster, and the centroid is the cluster's mean; the
  * same bits on any number of threads. */
 static void centroids_find_the_clusters(void **state) {
-  (void)state;
   real *found[3];
   for (int threads = 1; threads <= 3; threads++) {
     layer_case c = layer_case_new("kmeans", TOKENS, D, 4, CLUSTERS);
@@ -300,7 +290,6 @@ static void centroids_find_the_clusters(void **state) {
 
 /* Equal tokens cannot be told apart: one expert has them all, and no centroid becomes a NaN. */
 static void equal_tokens_share_a_centroid(void **state) {
-  (void)state;
   layer_case c = layer_case_new("kmeans", 20, D, 4, 3);
   for (int i = 0; i < 20 * D; i++) c.x[i] = c.x[i % D];
   for (uint64_t step = 0; step < 3; step++) learn(&c, step);
@@ -311,19 +300,6 @@ static void equal_tokens_share_a_centroid(void **state) {
   layer_case_free(&c);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(prices_balance_loads),
-      cmocka_unit_test(bias_balances_loads_in_steps),
-      cmocka_unit_test(kept_prices_repeat_the_choice),
-      cmocka_unit_test(quantile_extremes),
-      cmocka_unit_test(quantile_of_few_tokens),
-      cmocka_unit_test(draws_are_even),
-      cmocka_unit_test(elsewhere_draws_go_by_id),
-      cmocka_unit_test(cutoffs_repeat_the_selection),
-      cmocka_unit_test(global_extremes),
-      cmocka_unit_test(centroids_find_the_clusters),
-      cmocka_unit_test(equal_tokens_share_a_centroid),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, prices_balance_loads, bias_balances_loads_in_steps, kept_prices_repeat_the_choice,
+          quantile_extremes, quantile_of_few_tokens, draws_are_even, elsewhere_draws_go_by_id,
+          cutoffs_repeat_the_selection, global_extremes, centroids_find_the_clusters, equal_tokens_share_a_centroid)

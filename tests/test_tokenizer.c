@@ -21,7 +21,6 @@ static void round_trip(const char *text, size_t size) { corpus_round_trip(small,
 #define ROUND_TRIP(text) round_trip((text), sizeof(text) - 1)
 
 static void keeps_every_text(void **state) {
-  (void)state;
   ROUND_TRIP("");
   ROUND_TRIP(" ");
   ROUND_TRIP("     ");
@@ -58,7 +57,6 @@ static size_t utf8(uint32_t c, char *p) {
 }
 
 static void keeps_random_text(void **state) {
-  (void)state;
   static const uint32_t ranges[] = {0x80, 0x80, 0x250, 0x3000, 0xD800, 0x110000};
   ch_rng r = ch_rng_make(5, CH_STREAM_TEST, 0);
   char text[4000];
@@ -75,7 +73,6 @@ static void keeps_random_text(void **state) {
 
 /* Runs longer than any limit on words, of spaces, letters and wide characters. */
 static void keeps_long_runs(void **state) {
-  (void)state;
   static const char *const units[] = {" ", "a", "\xE4\xBD\xA0", "\xE2\x96\x81", "\n", "kato"};
   for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
     ch_buffer b = {0};
@@ -87,7 +84,6 @@ static void keeps_long_runs(void **state) {
 }
 
 static void control_pieces_are_text(void **state) {
-  (void)state;
   int32_t *ids;
   size_t count;
   test_ok(choir_tokenizer_encode(small, "</s>", 4, &ids, &count));
@@ -101,7 +97,6 @@ static void control_pieces_are_text(void **state) {
 }
 
 static void names_pieces(void **state) {
-  (void)state;
   assert_int_equal(choir_tokenizer_vocab_size(small), 600);
   assert_string_equal(choir_tokenizer_piece(small, choir_tokenizer_eos(small)), "</s>");
   assert_null(choir_tokenizer_piece(small, -1));
@@ -110,7 +105,6 @@ static void names_pieces(void **state) {
 }
 
 static void refuses_what_is_not_utf8(void **state) {
-  (void)state;
   static const char *const bad[] = {"\x80",
                                     "\xC0\x80",
                                     "\xC1\xBF",
@@ -148,7 +142,6 @@ static void refuses_what_is_not_utf8(void **state) {
 
 /* A long text (memory of words in use), the same text line by line, and SentencePiece itself on whole lines. */
 static void pieces_add_up(void **state) {
-  (void)state;
   ch_buffer text = corpus_load(corpus_path("text.txt"));
   int32_t *whole, part[4096];
   size_t count, at = 0, n;
@@ -173,7 +166,6 @@ static int count_asked(void *context) { return ++*(int *)context > 2; }
 /* A long text is encoded in pieces, between which it may be stopped: spaces in rows, words longer than any, characters
  * that stand alone, and what is left of them when a piece ends there, give the tokens of the whole. */
 static void long_texts_stop(void **state) {
-  (void)state;
   static const char *const part[] = {" ",  "     ",        "       ",  "a",   "the",
                                      "\n", "\xE2\x96\x81", "\xC3\xA9", "\t ", "words"};
   enum { SIZE = 1 << 19, PARTS = sizeof part / sizeof *part };
@@ -214,7 +206,6 @@ static void *encode_much(void *argument) {
 }
 
 static void encodes_in_threads(void **state) {
-  (void)state;
   ch_buffer text = corpus_load(corpus_path("text.txt"));
   pthread_t threads[4];
   void *want = encode_much(&text), *got;
@@ -253,7 +244,6 @@ static size_t longest_piece(const choir_tokenizer *tokenizer) {
 }
 
 static void every_type_keeps_text(void **state) {
-  (void)state;
   static const char *const types[] = {"bpe", "unigram", "char", NULL};
   ch_buffer text = corpus_load(corpus_path("text.txt"));
   uint64_t hash[4];
@@ -282,7 +272,6 @@ static void every_type_keeps_text(void **state) {
 }
 
 static void training_does_not_depend_on_threads(void **state) {
-  (void)state;
   test_ok(train(corpus_path("text.txt"), 600, 1, corpus_path("again.model")));
   ch_buffer a = corpus_load(corpus_path("small.model")), b = corpus_load(corpus_path("again.model"));
   assert_int_equal(a.size, b.size);
@@ -297,7 +286,6 @@ static int stop(void *context, const char *line) {
 }
 
 static void training_fails_clearly(void **state) {
-  (void)state;
   const char *out = corpus_path("bad.model");
   test_fails(train(corpus_path("text.txt"), 100000, 0, out), CHOIR_ERROR_ARGUMENT,
              "vocab_size 100000 is too large for this text: at most ");
@@ -320,7 +308,6 @@ static void training_fails_clearly(void **state) {
 
 /* Should a model change text all the same, encoding finds it. */
 static void encoding_checks_that_text_comes_back(void **state) {
-  (void)state;
   int32_t *ids;
   size_t count;
   const char *text = "kato mire kato";
@@ -336,7 +323,6 @@ static void encoding_checks_that_text_comes_back(void **state) {
 }
 
 static void samples_evenly(void **state) {
-  (void)state;
   for (size_t blocks = 1; blocks < 5000; blocks = blocks * 3 + 1) {
     ch_sample s = {.limit = 10000};
     char text[100] = {0};
@@ -354,22 +340,7 @@ static void samples_evenly(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keeps_every_text),
-      cmocka_unit_test(keeps_random_text),
-      cmocka_unit_test(keeps_long_runs),
-      cmocka_unit_test(control_pieces_are_text),
-      cmocka_unit_test(names_pieces),
-      cmocka_unit_test(refuses_what_is_not_utf8),
-      cmocka_unit_test(pieces_add_up),
-      cmocka_unit_test(encodes_in_threads),
-      cmocka_unit_test(long_texts_stop),
-      cmocka_unit_test(every_type_keeps_text),
-      cmocka_unit_test(training_does_not_depend_on_threads),
-      cmocka_unit_test(training_fails_clearly),
-      cmocka_unit_test(encoding_checks_that_text_comes_back),
-      cmocka_unit_test(samples_evenly),
-  };
-  return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end, keeps_every_text, keeps_random_text, keeps_long_runs, control_pieces_are_text, names_pieces,
+          refuses_what_is_not_utf8, pieces_add_up, encodes_in_threads, long_texts_stop, every_type_keeps_text,
+          training_does_not_depend_on_threads, training_fails_clearly, encoding_checks_that_text_comes_back,
+          samples_evenly)

@@ -33,7 +33,6 @@ static void next_of(const int32_t *tokens, int32_t *targets) {
 
 /* The first loss is that of the model as it is; then it falls, and all of a batch is learnt. */
 static void learns(void **state) {
-  (void)state;
   for (int i = 0; ch_routers[i]; i++) {
     choir_config c = config_of(ch_router_names[i]);
     choir_model *model = new_model(&c);
@@ -60,7 +59,6 @@ static void learns(void **state) {
 /* A change that the model's owner makes between steps does not matter; targets may be given, or left to be the next
  * tokens. */
 static void one_step_many_ways(void **state) {
-  (void)state;
   choir_config c = config_of("expert_choice");
   int32_t tokens[TOKENS], targets[TOKENS];
   choir_trainer_result a, b;
@@ -87,7 +85,6 @@ static void one_step_many_ways(void **state) {
 
 /* Positions without a target add nothing: the loss of one position is that of its logits. */
 static void targets_may_be_few(void **state) {
-  (void)state;
   choir_config c = config_of("hash");
   choir_model *model = new_model(&c);
   choir_trainer *trainer;
@@ -112,7 +109,6 @@ static void targets_may_be_few(void **state) {
 
 /* Saved and resumed is as never stopped, bit for bit, and the checkpoint is one that models are loaded from. */
 static void saves_and_resumes(void **state) {
-  (void)state;
   char directory[] = "/tmp/choir-trainer-XXXXXX", path[64];
   assert_non_null(mkdtemp(directory));
   snprintf(path, sizeof path, "%s/model", directory);
@@ -153,7 +149,6 @@ static void refused(int code, int want, const char *words) {
 }
 
 static void refuses(void **state) {
-  (void)state;
   choir_config c = config_of("expert_choice");
   choir_model *model = new_model(&c);
   choir_trainer *trainer;
@@ -188,7 +183,6 @@ static void refuses(void **state) {
 /* A trainer with shards of its own plans for these, whatever the model was made with. Large enough that what is planned
  * for one way would not do for the other. */
 static void shards_are_the_trainers(void **state) {
-  (void)state;
   for (int i = 0; i < 2; i++) {
     choir_config c = config_of("expert_choice");
     c.model.vocab_size = 8192;
@@ -211,7 +205,6 @@ static void shards_are_the_trainers(void **state) {
 
 /* Gradients that there was no memory for are nowhere, and those that layers share are nobody's. */
 static void no_gradients_no_pointers(void **state) {
-  (void)state;
   for (int clip = 0; clip < 2; clip++) {
     choir_config c = config_of("expert_choice");
     choir_model *model = new_model(&c);
@@ -237,15 +230,5 @@ static void no_gradients_no_pointers(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(learns),
-      cmocka_unit_test(one_step_many_ways),
-      cmocka_unit_test(targets_may_be_few),
-      cmocka_unit_test(saves_and_resumes),
-      cmocka_unit_test(refuses),
-      cmocka_unit_test(shards_are_the_trainers),
-      cmocka_unit_test(no_gradients_no_pointers),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, learns, one_step_many_ways, targets_may_be_few, saves_and_resumes, refuses,
+          shards_are_the_trainers, no_gradients_no_pointers)

@@ -45,7 +45,6 @@ static double start(const choir_config *config, int *upcycled) {
 /* Every token has room with every expert that it asks for: the loss is the dense one's to rounding, and is not where
  * gates are scores. */
 static void same_loss(void **state) {
-  (void)state;
   static const char *const routers[] = {"switch_top1", "gshard_top2", "quantile_balanced", "expert_choice"};
   choir_config dense = model_config("dense");
   int upcycled;
@@ -67,7 +66,6 @@ static void same_loss(void **state) {
 
 /* A dense layer becomes experts of its own activation: the loss is the dense model's. */
 static void from_dense_layers(void **state) {
-  (void)state;
   static const char *const activations[] = {"gelu", "geglu", "swiglu"};
   for (int i = 0; i < 3; i++) {
     choir_config c = model_config("gshard_top2");
@@ -89,7 +87,6 @@ static void from_dense_layers(void **state) {
 
 /* Into the same shapes it is loading. */
 static void same_shapes(void **state) {
-  (void)state;
   choir_config c = model_config("capped_expert_choice");
   int upcycled;
   save(&c);
@@ -115,7 +112,6 @@ static void refuse(const choir_config *config, const char *what, const char *mor
 }
 
 static void other_shapes(void **state) {
-  (void)state;
   choir_config dense = model_config("dense"), c = model_config("switch_top1");
   save(&dense);
   c.model.d_hidden = 40;
@@ -139,19 +135,11 @@ static void other_shapes(void **state) {
 }
 
 static int set_up(void **state) {
-  (void)state;
   if (!mkdtemp(path)) return -1;
   snprintf(file, sizeof file, "%s/model.safetensors", path);
   return 0;
 }
 
-static int clean_up(void **state) {
-  (void)state;
-  return unlink(file) || rmdir(path);
-}
+static int clean_up(void **state) { return unlink(file) || rmdir(path); }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(same_loss), cmocka_unit_test(from_dense_layers),
-                                     cmocka_unit_test(same_shapes), cmocka_unit_test(other_shapes)};
-  return cmocka_run_group_tests(tests, set_up, clean_up);
-}
+TEST_MAIN(set_up, clean_up, same_loss, from_dense_layers, same_shapes, other_shapes)

@@ -130,7 +130,6 @@ static void check_route(const choir_tensors *file, const char *name) {
 }
 
 static void routers(void **state) {
-  (void)state;
   choir_tensors *file;
   test_ok(choir_tensors_open(VECTORS "routers.safetensors", 1, &file));
   assert_int_equal(each_case(file, check_route), 85);
@@ -188,7 +187,6 @@ static void check_layer(const choir_tensors *file, const char *name) {
 }
 
 static void layers(void **state) {
-  (void)state;
   choir_tensors *file;
   test_ok(choir_tensors_open(VECTORS "layer.safetensors", 1, &file));
   for (int b = 0; (layer_backend = backends[b]); b++) assert_int_equal(each_case(file, check_layer), 10);
@@ -249,7 +247,6 @@ static void check_model(const char *router, const char *backend, const ch_npy *t
 }
 
 static void models(void **state) {
-  (void)state;
   ch_npy tokens;
   test_ok(ch_npy_read(VECTORS "tokens.npy", CH_NPY_INT32, 2, &tokens));
   for (int b = 0; backends[b]; b++)
@@ -259,7 +256,6 @@ static void models(void **state) {
 }
 
 static void buckets(void **state) {
-  (void)state;
   choir_tensors *file;
   test_ok(choir_tensors_open(VECTORS "buckets.safetensors", 1, &file));
   for (int i = 0; i < choir_tensors_count(file); i++) {
@@ -318,7 +314,6 @@ static void check_optimizers(const choir_tensors *file, const char *name, const 
 }
 
 static void optimizers(void **state) {
-  (void)state;
   static const char *const names[] = {"matrix", "experts", "vector", "tiny", NULL};
   choir_tensors *file;
   test_ok(choir_tensors_open(VECTORS "optimizers.safetensors", 1, &file));
@@ -327,8 +322,4 @@ static void optimizers(void **state) {
   choir_tensors_close(file);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(buckets), cmocka_unit_test(routers), cmocka_unit_test(layers),
-                                     cmocka_unit_test(models), cmocka_unit_test(optimizers)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, buckets, routers, layers, models, optimizers)

@@ -41,7 +41,6 @@ static void all_others_say(int (*stopping)(const ch_comm *, void *), const char 
 }
 
 static void says_who_is_silent(void **state) {
-  (void)state;
   all_others_say(stops, "has waited for 0.5 s in step 18, exchange 3 (agreement) for rank 2 (",
                  "last heard in step 17, exchange 2 (maximum)");
 }
@@ -65,7 +64,6 @@ static int stops_between(const ch_comm *comm, void *context) {
 }
 
 static void says_who_is_silent_in_what_was_begun(void **state) {
-  (void)state;
   all_others_say(stops_between, "has waited for 0.5 s in step 19, exchange 3 (second) for rank 2 (",
                  "last heard in step 19, exchange 2 (first)");
 }
@@ -85,7 +83,6 @@ static int stops_in_a_group(const ch_comm *comm, void *context) {
 
 /* Ranks 2 and 3 are a replica, 0 and 2 hold the same experts, and so do 1 and 3. */
 static void says_who_is_silent_in_a_group(void **state) {
-  (void)state;
   static const char *const waits[] = {"exchange 4 (maximum) for rank 2 (", "exchange 4 (maximum) for rank 3 (", NULL,
                                       "exchange 3 (maximum) for rank 2 ("};
   silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -105,7 +102,6 @@ static int never_comes(const ch_comm *comm, void *context) {
 }
 
 static void says_who_never_came(void **state) {
-  (void)state;
   all_others_say(never_comes, "has waited for 0.5 s in set-up, exchange 1 (names of hosts) for rank 2, not heard yet",
                  "of 4");
 }
@@ -130,16 +126,10 @@ static int pauses(const ch_comm *comm, void *context) {
 }
 
 static void a_pause_of_all_is_no_silence(void **state) {
-  (void)state;
   silence *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_int_equal(forked_run(2, 0, pauses, s), 0);
   munmap(s, sizeof *s);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(says_who_is_silent), cmocka_unit_test(says_who_is_silent_in_what_was_begun),
-      cmocka_unit_test(says_who_is_silent_in_a_group), cmocka_unit_test(says_who_never_came),
-      cmocka_unit_test(a_pause_of_all_is_no_silence)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, says_who_is_silent, says_who_is_silent_in_what_was_begun, says_who_is_silent_in_a_group,
+          says_who_never_came, a_pause_of_all_is_no_silence)

@@ -6,7 +6,6 @@ enum { MOST = 700 };
 
 /* Every window once, whatever their number; and of the first ones as many in every part. */
 static void scattered_windows(void **state) {
-  (void)state;
   for (int64_t count = 1; count <= MOST; count++) {
     int seen[MOST] = {0};
     ch_windows w = {.count = count, .stride = ch_windows_stride(count)};
@@ -26,7 +25,4 @@ static void scattered_windows(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(scattered_windows)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, scattered_windows)

@@ -26,7 +26,6 @@ static void same_bits(const char *what, const real *a, const real *b, int64_t co
 
 /* Every token has one expert, and its gate is 1: the layer on rounded rows, with its results rounded. */
 static void one_row_a_token(void **state) {
-  (void)state;
   for (int backend = 0; backend < 2; backend++) {
     layer_case c = make("hash", backends[backend]), plain = make("hash", backends[backend]);
     int64_t weights = (int64_t)E * D * H;
@@ -48,7 +47,6 @@ static void one_row_a_token(void **state) {
 /* Experts that compute in bf16 round what comes to them anyway: their gradients are the same. What they send back is
  * another number than before; of routing nothing changes. */
 static void bf16_experts_lose_nothing_that_comes(void **state) {
-  (void)state;
   for (int router = 0; ch_routers[router]; router++) {
     const char *name = ch_router_names[router];
     layer_case c[2];
@@ -70,7 +68,6 @@ static void bf16_experts_lose_nothing_that_comes(void **state) {
 
 /* Near the layer that rounds nothing, bit for bit the same on any number of threads, and on what `valid` leaves. */
 static void near_and_the_same_on_threads(void **state) {
-  (void)state;
   static uint8_t mask[N];
   for (int t = 0; t < N; t++) mask[t] = t % 7 != 2;
   for (int router = 0; ch_routers[router]; router++)
@@ -90,9 +87,4 @@ static void near_and_the_same_on_threads(void **state) {
     }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(one_row_a_token),
-                                     cmocka_unit_test(bf16_experts_lose_nothing_that_comes),
-                                     cmocka_unit_test(near_and_the_same_on_threads)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, one_row_a_token, bf16_experts_lose_nothing_that_comes, near_and_the_same_on_threads)

@@ -30,6 +30,25 @@ __attribute__((constructor)) static void test_set_locale(void) {
   setlocale(LC_MESSAGES, "C");
 }
 
+static inline int test_all(const char *names, const CMUnitTestFunction *tests, size_t count, CMFixtureFunction before,
+                           CMFixtureFunction after) {
+  struct CMUnitTest row[64] = {{0}};
+  char *text = strdup(names), *rest = NULL;
+  if (!text || count > sizeof row / sizeof *row) abort();
+  for (size_t i = 0; i < count; i++)
+    row[i] = (struct CMUnitTest){.name = strtok_r(i ? NULL : text, ", ", &rest), .test_func = tests[i]};
+  int failed = _cmocka_run_group_tests("tests", row, count, before, after);
+  free(text);
+  return failed;
+}
+
+/* The program of these tests, with what is done before and after all of them, or NULL. */
+#define TEST_MAIN(before, after, ...)                                                  \
+  int main(void) {                                                                     \
+    const CMUnitTestFunction tests[] = {__VA_ARGS__};                                  \
+    return test_all(#__VA_ARGS__, tests, sizeof tests / sizeof *tests, before, after); \
+  }
+
 /* N(0,1) numbers; the same for the same (sub, index) on every machine. */
 static inline void test_normal(real *x, int64_t count, uint32_t sub) {
   ch_rng r = ch_rng_make(20220218, CH_STREAM_TEST, sub);

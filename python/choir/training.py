@@ -29,19 +29,14 @@ class Line:
 
     def __call__(self, event: dict[str, Any]) -> None:
         kind, where = event["kind"], f"step {event['step']} of {event['steps']}"
-        if (
-            kind == "step"
-            and self._follows
-            and (time.monotonic() > self._shown + 0.2 or event["step"] == event["steps"])
-        ):
+        due = time.monotonic() > self._shown + 0.2 or event["step"] == event["steps"]
+        if kind == "step" and self._follows and due:
             self._shown = time.monotonic()
             self._print(f"{where}  loss {event['loss']:.4f}  {event['seconds_left']:.0f} s left", "")
         elif kind == "eval" and "measure" in event:
             self._print(where + "".join(f"  {m['accuracy']:.2%} by {m['routing']}" for m in event["measure"]), "\n")
         elif kind == "eval":
-            self._print(
-                f"{where}  held-out loss {event['loss']:.4f}, {event['bits_per_byte']:.3f} bits per byte", "\n"
-            )
+            self._print(f"{where}  held-out loss {event['loss']:.4f}, {event['bits_per_byte']:.3f} bits per byte", "\n")
         elif kind in ("notice", "waiting"):
             self._print((event["text"] or "").rstrip("\n"), "\n")
 
@@ -113,24 +108,9 @@ def train(
         config = os.path.join(out, "config.json") if resume else Config()
     if config is not None:
         config = _settings(copy.copy(config) if isinstance(config, Config) else Config(config), fields)
-    given = {
-        "config": config and config.address,
-        "data": data,
-        "out": out,
-        "from": start,
-        "resume": resume,
-        "disk_minutes": disk_minutes,
-    }
-    _run(
-        "choir_train",
-        progress,
-        minutes,
-        given,
-        threads=threads,
-        compute=compute,
-        backend=backend,
-        emulate_bf16=emulate_bf16,
-    )
+    given = {"config": config and config.address, "from": start, "data": data, "out": out, "resume": resume}
+    run = dict(threads=threads, compute=compute, backend=backend, emulate_bf16=emulate_bf16)
+    _run("choir_train", progress, minutes, {**given, "disk_minutes": disk_minutes}, **run)
     return [line for line in runs.lines(out) if line.get("event") == "eval"][-1]
 
 
@@ -176,9 +156,8 @@ def finetune(
         if task is not None and not resume:
             native.check(lib.choir_task_load(native.text(task), loaded))
             given["task"] = loaded[0]
-        _run(
-            "choir_finetune", progress, minutes, given, threads=threads, backend=backend, emulate_bf16=emulate_bf16
-        )
+        run = dict(threads=threads, backend=backend, emulate_bf16=emulate_bf16)
+        _run("choir_finetune", progress, minutes, given, **run)
     finally:
         lib.choir_task_free(loaded[0])
     with open(os.path.join(out, "result.json"), encoding="utf-8") as file:

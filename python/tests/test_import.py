@@ -1,6 +1,7 @@
 """Random models of Hugging Face's transformers as checkpoints of choir: the same logits, and refusals by name."""
 
 import json
+import shutil
 import subprocess
 import unittest
 
@@ -11,6 +12,8 @@ import exported
 import testing
 
 try:
+    import byte_level
+    import tokenizers
     import torch
     import transformers
 except ImportError as error:
@@ -147,6 +150,73 @@ class Imported(unittest.TestCase):
             for line in lines:  # choir puts no space in front
                 mine = line if not line or (line[0] == " " and not always) else " " + line
                 self.assertEqual(theirs(line, add_special_tokens=False)["input_ids"], ours.encode(mine).tolist(), line)
+
+    def test_tokens_of_byte_level_bpe(self):
+        """Of every family those of tokenizers, and the text comes back."""
+        lines = exported.lines(2000) + byte_level.odd_lines(2000) + byte_level.characters(0, 0x20000)
+        for family, (_, nfc, *_) in byte_level.FAMILIES.items():
+            with self.subTest(family):
+                file = testing.directory() / f"{family}.json"
+                byte_level.train(family, lines, 2000).save(str(file))
+                testing.program("tokenizer", "import", file, "--out", file.with_suffix(".model"))
+                self.assertEqual(file.read_bytes(), file.with_suffix(".model").read_bytes())
+                theirs, ours = tokenizers.Tokenizer.from_file(str(file)), choir.Tokenizer(file)
+                for line, wanted in zip(lines, theirs.encode_batch(lines, add_special_tokens=False)):
+                    ids = ours.encode(line).tolist()
+                    self.assertEqual(wanted.ids, ids, line)
+                    self.assertEqual(theirs.normalizer.normalize_str(line) if nfc else line, ours.decode(ids))
+
+    def test_text_to_logits_with_byte_level_bpe(self):
+        """The model has more ids than the tokenizer has tokens, as published ones do; config.json names the end."""
+        for kind, family, end in (("olmoe", "olmoe", "<|endoftext|>"), ("qwen3_moe", "qwen", "<|im_end|>")):
+            with self.subTest(kind):
+                model, plain = make(kind)
+                folder, out = testing.directory() / f"text-{kind}", testing.directory() / f"from-text-{kind}"
+                shutil.copytree(plain, folder)
+                byte_level.train(family, exported.lines(200), 290).save(str(folder / "tokenizer.json"))
+                theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+                config = json.loads((folder / "config.json").read_text())
+                config["eos_token_id"] = theirs.convert_tokens_to_ids(end)
+                (folder / "config.json").write_text(json.dumps(config))
+                testing.program("import", folder, "--out", out)
+                self.compare_text(model, theirs, out)
+                again = out.with_name(out.name + "-again")
+                testing.program("export", out, "--format", "hf", "--out", again, "--sequences", 0)
+                self.assertEqual((folder / "tokenizer.json").read_bytes(), (again / "tokenizer.json").read_bytes())
+                there = transformers.AutoTokenizer.from_pretrained(again)
+                self.assertEqual((there.eos_token, there.eos_token_id), (end, config["eos_token_id"]))
+
+    def compare_text(self, model, theirs, checkpoint):
+        """Logits, greedy text, and likelihoods of a text."""
+        text = "It's 2025: kalomi tensur,  caf\u00e9\n\nand 👩‍🔬 <|endoftext|> loka"
+        ids = theirs(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            logits = model(ids).logits
+            greedy = model.generate(ids, max_new_tokens=12, do_sample=False, eos_token_id=[], pad_token_id=0)
+        with choir.Model.load(checkpoint, compute="fp32") as ours:
+            ours.routing = "threshold"
+            self.assertEqual(ids[0].tolist(), ours.tokenizer.encode(text).tolist())
+            off = np.abs(ours.forward(ids.numpy().astype(np.int32)).logits - logits.numpy()).max()
+            self.assertLess(off, 2e-5 * np.abs(logits.numpy()).max())
+            made = ours.generate([text], max_tokens=12, temperature=0)[0].tokens.tolist()
+            self.assertEqual(greedy[0, ids.shape[1] :].tolist()[: len(made)], made)
+            self.assertTrue(made)
+        request = json.dumps({"context": "It's 2025:", "continuation": " kalomi tensur"})
+        whole = theirs("It's 2025: kalomi tensur", return_tensors="pt", add_special_tokens=False)["input_ids"]
+        begin = len(theirs("It's 2025:", add_special_tokens=False)["input_ids"])
+        with torch.no_grad():
+            log = model(whole).logits.log_softmax(-1)[0]
+        wanted = sum(log[i - 1, whole[0, i]].item() for i in range(begin, whole.shape[1]))
+        (testing.directory() / "request.jsonl").write_text(request + "\n")
+        (testing.directory() / "page.txt").write_text(text, encoding="utf-8")
+        score = testing.program("score", checkpoint, "--requests", testing.directory() / "request.jsonl")
+        self.assertAlmostEqual(json.loads(score)["log_likelihood"], wanted, delta=1e-3)
+        for words in (
+            ["generate", checkpoint, "--prompt", text, "--max-tokens", 12],
+            ["eval", checkpoint, "--text", testing.directory() / "page.txt"],
+            ["inspect", checkpoint, "--text", testing.directory() / "page.txt", "--out", f"{checkpoint}.html"],
+        ):
+            self.assertTrue(testing.program(*words))
 
 
 if transformers is None:

@@ -14,6 +14,7 @@
 #include "choir/tensors.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
+#include "file/temporary.h"
 #include "file/tensors_set.h"
 #include "model/weights.h"
 
@@ -34,20 +35,15 @@ static void drop(const load *l) {
 }
 
 static int load_parts(const load *l, const char *directory) {
-  char path[PATH_MAX + 32];
+  const char *path = CH_IN(directory, "config.json");
   choir_config config;
-  snprintf(path, sizeof path, "%s/config.json", directory);
   CH_TRY(choir_config_load(path, &config));
-  if (l->tokenizer) {
-    snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-    CH_TRY(choir_tokenizer_load(path, l->tokenizer));
-  }
-  snprintf(path, sizeof path, "%s/config.json", directory);
+  if (l->tokenizer) CH_TRY(choir_tokenizer_load(CH_IN(directory, "tokenizer.model"), l->tokenizer));
   int code = ch_model_create(&config, l->options, l->model);
   if (code) return ch_error_in(code, "%s", path);
   if (l->options && l->options->shards) (*l->model)->shards = (int)l->options->shards;
-  snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  CH_TRY(ch_weights_load(&(*l->model)->net.params, &(*l->model)->x, path, l->options && l->options->unchecked));
+  CH_TRY(ch_weights_load(&(*l->model)->net.params, &(*l->model)->x, CH_IN(directory, "model.safetensors"),
+                         l->options && l->options->unchecked));
   ch_model_weights_changed(*l->model);
   snprintf(l->taken, PATH_MAX, "%s", directory);
   return CHOIR_OK;
@@ -61,22 +57,18 @@ static int load_one(const load *l, const char *directory) {
 
 /* A file in the place of its directory, and a damaged checkpoint beside a good one: what to do. */
 static int not_a_directory(const char *path) {
-  char directory[PATH_MAX], model[PATH_MAX + 32];
-  const char *slash = strrchr(path, '/');
-  snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-  snprintf(model, sizeof model, "%s/model.safetensors", directory);
-  int there = ch_tensors_there(model);
+  char directory[PATH_MAX];
+  ch_path_parent(path, directory, sizeof directory);
+  int there = ch_tensors_there(CH_IN(directory, "model.safetensors"));
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s: is a file; name the directory that holds the checkpoint%s%s", path,
                   there ? ": " : "", there ? directory : "");
 }
 
 static int whole(const char *directory) {
   static const char *const files[] = {"model.safetensors", "state.safetensors"};
-  char path[PATH_MAX + 32];
   for (int i = 0; i < 2; i++) {
     choir_tensors *tensors;
-    snprintf(path, sizeof path, "%s/%s", directory, files[i]);
-    if (choir_tensors_open(path, 1, &tensors)) return 0;
+    if (choir_tensors_open(CH_IN(directory, files[i]), 1, &tensors)) return 0;
     choir_tensors_close(tensors);
   }
   return 1;

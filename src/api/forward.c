@@ -126,12 +126,12 @@ static int prepare(choir_model *model, int B, int T, const int32_t *tokens, int 
 }
 
 static int same_batch(const choir_model *model, int B, int T, const int32_t *tokens, int wanted) {
-  static const char *const name[] = {"shape of tokens", "batch of tokens", "routing", "wish for logits or gradients"};
   const char *routing = choir_model_routing(model);
-  const uint64_t fact[] = {(uint64_t)B << 32 | (uint64_t)T, XXH64(tokens, (size_t)B * (size_t)T * sizeof *tokens, 0),
-                           XXH64(routing, strlen(routing), 0), (uint64_t)wanted};
-  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
-  return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
+  const ch_fact facts[] = {{"shape of tokens", (uint64_t)B << 32 | (uint64_t)T},
+                           {"batch of tokens", XXH64(tokens, (size_t)B * (size_t)T * sizeof *tokens, 0)},
+                           {"routing", XXH64(routing, strlen(routing), 0)},
+                           {"wish for logits or gradients", (uint64_t)wanted}};
+  return CH_SAME(model->x.comm, facts);
 }
 
 int choir_model_forward(choir_model *model, int B, int T, const int32_t *tokens, float *logits, int gradients,

@@ -8,7 +8,6 @@
 
 #include "api/ranks.h"
 #include "base/error.h"
-#include "base/machine.h"
 #include "base/threads.h"
 #include "comm/collective.h"
 #include "file/dir.h"
@@ -149,22 +148,19 @@ int choir_model_init(const choir_config *config, uint64_t seed, const choir_run_
 }
 
 static int save_tokenizer(const choir_tokenizer *tokenizer, const char *directory) {
-  char path[PATH_MAX];
   size_t size;
   const void *bytes = choir_tokenizer_bytes(tokenizer, &size);
-  snprintf(path, sizeof path, "%s/tokenizer.model", directory);
-  return ch_file_save(path, bytes, size);
+  return ch_file_save(CH_IN(directory, "tokenizer.model"), bytes, size);
 }
 
 /* The weights last: they are bound to what stands there then. */
 int ch_model_save_into(const choir_model *model, const choir_tokenizer *tokenizer, const char *directory) {
-  char path[PATH_MAX];
   const ch_comm *comm = model->x.comm;
-  snprintf(path, sizeof path, "%s/config.json", directory);
-  CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : choir_config_save(&model->config, path)));
+  CH_TRY(
+      ch_comm_agree(comm, comm->rank ? CHOIR_OK : choir_config_save(&model->config, CH_IN(directory, "config.json"))));
   if (tokenizer) CH_TRY(ch_comm_agree(comm, comm->rank ? CHOIR_OK : save_tokenizer(tokenizer, directory)));
-  snprintf(path, sizeof path, "%s/model.safetensors", directory);
-  return ch_weights_save(&model->net.params, &model->x, path, model->config.train.file_bytes);
+  return ch_weights_save(&model->net.params, &model->x, CH_IN(directory, "model.safetensors"),
+                         model->config.train.file_bytes);
 }
 
 int choir_model_save(const choir_model *model, const choir_tokenizer *tokenizer, const char *checkpoint) {

@@ -4,7 +4,7 @@
 
 #include "choir/model.h"
 #include "choir/routing.h"
-#include "model/pass.h"
+#include "model/transformer.h"
 #include "moe/route.h"
 
 struct choir_model {

@@ -44,8 +44,7 @@ int choir_ranks_agree_on(const choir_ranks *ranks, int code, const char *text) {
 
 int choir_ranks_same(const choir_ranks *ranks, const char *what, const char *text) {
   CH_TRY(CH_GIVEN(what, text));
-  const uint64_t fact = XXH64(text, strlen(text), 0);
-  return ch_comm_same(ch_ranks_comm(ranks), 1, &what, &fact);
+  return ch_comm_same(ch_ranks_comm(ranks), 1, &(ch_fact){what, XXH64(text, strlen(text), 0)});
 }
 
 int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silent)(void *, const char *), void *context) {

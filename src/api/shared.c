@@ -27,29 +27,19 @@ static uint64_t hash_weights(const choir_model *model) {
 }
 
 int ch_model_same(const choir_model *model) {
-  static const char *const name[] = {"version of choir",
-                                     "config",
-                                     "compute type",
-                                     "backend",
-                                     "instruction set",
-                                     "number of replicas",
-                                     "number of hidden shards",
-                                     "number of shards",
-                                     "set of weights",
-                                     "sharding of dense matrices"};
-  if (model->x.comm->size == 1) return CHOIR_OK;
-  const uint64_t fact[] = {XXH64(choir_version(), strlen(choir_version()), 0),
-                           ch_config_hash(&model->config),
-                           (uint64_t)model->x.compute,
-                           XXH64(model->x.ops->name, strlen(model->x.ops->name), 0),
-                           (uint64_t)ch_machine_isa(),
-                           (uint64_t)model->x.grid.holders.size,
-                           (uint64_t)model->x.grid.hidden.size,
-                           (uint64_t)model->shards,
-                           hash_weights(model),
-                           (uint64_t)ch_params_are_dealt(&model->net.params)};
-  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
-  return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
+  const ch_exec *x = &model->x;
+  if (x->comm->size == 1) return CHOIR_OK;
+  const ch_fact facts[] = {{"version of choir", XXH64(choir_version(), strlen(choir_version()), 0)},
+                           {"config", ch_config_hash(&model->config)},
+                           {"compute type", (uint64_t)x->compute},
+                           {"backend", XXH64(x->ops->name, strlen(x->ops->name), 0)},
+                           {"instruction set", (uint64_t)ch_machine_isa()},
+                           {"number of replicas", (uint64_t)x->grid.holders.size},
+                           {"number of hidden shards", (uint64_t)x->grid.hidden.size},
+                           {"number of shards", (uint64_t)model->shards},
+                           {"set of weights", hash_weights(model)},
+                           {"sharding of dense matrices", (uint64_t)ch_params_are_dealt(&model->net.params)}};
+  return CH_SAME(x->comm, facts);
 }
 
 int ch_model_alone(const choir_model *model, const char *what) {

@@ -30,14 +30,4 @@ int ch_format(char *text, size_t size, const char *format, ...) {
   return length;
 }
 
-int ch_print(FILE *out, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  locale_t before = uselocale(ch_plain_locale());
-  int length = vfprintf(out, format, args);
-  uselocale(before);
-  va_end(args);
-  return length;
-}
-
 double ch_number(const char *text, char **end) { return strtod_l(text, end, ch_plain_locale()); }

@@ -6,17 +6,15 @@
 #include <locale.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* snprintf, vsnprintf and fprintf with a decimal point, whatever the locale is. They allocate nothing after the first
+/* snprintf and vsnprintf with a decimal point, whatever the locale is. They allocate nothing after the first
  * call. */
 int ch_format(char *text, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int ch_vformat(char *text, size_t size, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
-int ch_print(FILE *out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* strtod with a decimal point, whatever the locale is. */
 double ch_number(const char *text, char **end);

@@ -51,8 +51,8 @@ typedef struct ch_spread {
   int64_t bytes;
 } ch_spread;
 
-/* Some of them on their way, beside other work: spread.c says how. All ranks take the next step, of two, and end at the
- * same places among their exchanges. */
+/* Some of them on their way, beside other work: collective.c says how. All ranks take the next step, of two, and end at
+ * the same places among their exchanges. */
 typedef struct ch_spreading {
   const char *what;
   const ch_spread *some; /* [count], any number of them */
@@ -65,9 +65,21 @@ void ch_comm_spread_next(const ch_comm *comm, ch_spreading *s); /* waits for the
 void ch_comm_spread_move(const ch_comm *comm, ch_spreading *s); /* as often as may be */
 void ch_comm_spread_end(const ch_comm *comm, ch_spreading *s);  /* all are there, whatever was left: count is 0 */
 
-/* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, saying which: "config". */
-enum { CH_FACTS = 16 };
-int ch_comm_same(const ch_comm *comm, int count, const char *const *name, const uint64_t *fact);
+/* What all ranks must have alike, as a number, and its name: "config". */
+typedef struct ch_fact {
+  const char *name;
+  uint64_t value;
+} ch_fact;
+enum { CH_FACTS = 16 }; /* at most */
+
+/* CHOIR_ERROR_ARGUMENT on all ranks where one has another fact [count] than the first rank, naming it. CH_SAME takes an
+ * array of them, and is no program where it is too long. */
+int ch_comm_same(const ch_comm *comm, int count, const ch_fact *fact);
+#define CH_SAME(comm, facts)                                                                                           \
+  ch_comm_same(                                                                                                        \
+      comm,                                                                                                            \
+      (int)(sizeof(facts) / sizeof *(facts) + 0 * sizeof(char[sizeof(facts) / sizeof *(facts) <= CH_FACTS ? 1 : -1])), \
+      facts)
 
 /* Sums over shards in a fixed binary tree (op/shards.h): sum(lo, hi) = sum(lo, mid) + sum(mid, hi), mid = (lo + hi)
  * / 2. Every rank has as many shards, one behind the other. What it has of the tree by itself are pieces: the largest

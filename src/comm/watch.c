@@ -10,6 +10,7 @@
 #include "base/build.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "base/machine.h"
 #include "base/threads.h"
 
 enum { HOST_BYTES = 56 };
@@ -66,10 +67,15 @@ ch_watch *ch_watch_new(void) {
 
 /* ---- what the rank says of itself ---- */
 
+/* Locked; NULL where nobody looks. */
+static ch_watch *hold(const ch_comm *comm) {
+  if (comm->watch) pthread_mutex_lock(&comm->watch->lock);
+  return comm->watch;
+}
+
 void ch_watch_section(const ch_comm *comm, const char *name, int64_t number) {
-  ch_watch *w = comm->watch;
+  ch_watch *w = hold(comm);
   if (!w) return;
-  pthread_mutex_lock(&w->lock);
   w->now.section = name;
   w->now.number = number;
   pthread_mutex_unlock(&w->lock);
@@ -80,9 +86,8 @@ static int spans_left(const ch_transfer *t, int rank, ch_transfer_state until) {
 }
 
 void ch_watch_enter(const ch_comm *comm, const ch_transfer *t, ch_transfer_state until) {
-  ch_watch *w = comm->watch;
+  ch_watch *w = hold(comm);
   if (!w) return;
-  pthread_mutex_lock(&w->lock);
   w->now.what = t->what;
   w->now.exchange = w->waiting = t->number;
   w->until = until;
@@ -92,17 +97,15 @@ void ch_watch_enter(const ch_comm *comm, const ch_transfer *t, ch_transfer_state
 }
 
 void ch_watch_leave(const ch_comm *comm) {
-  ch_watch *w = comm->watch;
+  ch_watch *w = hold(comm);
   if (!w) return;
-  pthread_mutex_lock(&w->lock);
   w->waiting = 0;
   pthread_mutex_unlock(&w->lock);
 }
 
 void ch_watch_leaving(const ch_comm *comm) {
-  ch_watch *w = comm->watch;
+  ch_watch *w = hold(comm);
   if (!w) return;
-  pthread_mutex_lock(&w->lock);
   w->now.what = "the end";
   w->waiting = -1; /* the number of no exchange */
   w->moves++;
@@ -110,9 +113,8 @@ void ch_watch_leaving(const ch_comm *comm) {
 }
 
 void ch_watch_moved(const ch_comm *comm, const ch_transfer *t, int rank, int came) {
-  ch_watch *w = comm->watch;
+  ch_watch *w = hold(comm);
   if (!w) return;
-  pthread_mutex_lock(&w->lock);
   peer *p = &w->peer[ch_comm_number(comm, rank)];
   if (w->waiting == t->number) p->spans = spans_left(t, rank, w->until);
   if (came) p->heard = (place){w->now.section, w->now.number, t->what, t->number};
@@ -156,14 +158,8 @@ static void describe(const ch_watch *w, char *text, size_t size) {
   if (others > NAMED && used < size) snprintf(text + used, size - used, "; and %d more", others - NAMED);
 }
 
-static double seconds_now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void sleep_locked(ch_watch *w, double seconds) {
-  double until = seconds_now() + seconds, whole = (double)(time_t)until;
+  double until = ch_machine_seconds() + seconds, whole = (double)(time_t)until;
   const struct timespec end = {(time_t)until, (long)(1e9 * (until - whole))};
   pthread_cond_timedwait(&w->changed, &w->lock, &end);
 }
@@ -171,12 +167,12 @@ static void sleep_locked(ch_watch *w, double seconds) {
 static void *look_on(void *context) {
   ch_watch *w = context;
   char text[1024] = "";
-  double tick = w->seconds / 8 < 1 ? w->seconds / 8 : 1, waited = 0, before = seconds_now();
+  double tick = w->seconds / 8 < 1 ? w->seconds / 8 : 1, waited = 0, before = ch_machine_seconds();
   uint64_t moves = 0;
   pthread_mutex_lock(&w->lock);
   while (!w->ending && waited < w->seconds) {
     sleep_locked(w, tick);
-    double now = seconds_now(), passed = now - before;
+    double now = ch_machine_seconds(), passed = now - before;
     before = now;
     waited += passed < 2 * tick ? passed : 2 * tick; /* more: this process, too, was stopped */
     if (!w->waiting || w->moves != moves) waited = 0;

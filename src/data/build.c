@@ -8,8 +8,8 @@
 #include "base/threads.h"
 #include "data/data.h"
 #include "data/encoder.h"
-#include "data/holdout.h"
 #include "data/pipeline.h"
+#include "data/text.h"
 #include "file/dir.h"
 #include "file/json.h"
 
@@ -28,8 +28,7 @@ typedef struct build {
   int workers, jobs;
   ch_encoder **encoders; /* [workers] */
   job *job;              /* [jobs] */
-  void **job_pointers;
-  json_t *sources; /* of data.json */
+  json_t *sources;       /* of data.json */
   choir_data_progress progress;
   double started, reported;
 
@@ -108,7 +107,7 @@ static int consume(void *context, void *place) {
   CH_TRY(ch_shard_write(w, j->ids.ids, j->ids.count));
   w->info.text_bytes += j->text.size;
   if (j->last) CH_TRY(end_piece(b));
-  CH_TRY(ch_shard_failed(w));
+  if (w->file.error) return ch_write_error(w->file.error, w->file.path, 0);
   b->documents += (uint64_t)j->last;
   b->progress.documents += (uint64_t)j->last;
   b->progress.text_bytes += j->text.size;
@@ -147,7 +146,8 @@ static int run_pipeline(build *b) {
   ch_pipeline p = {.context = b,
                    .workers = b->workers,
                    .jobs = b->jobs,
-                   .job = b->job_pointers,
+                   .job = b->job,
+                   .job_bytes = sizeof *b->job,
                    .produce = produce,
                    .work = work,
                    .consume = consume};
@@ -181,7 +181,7 @@ static int build_source(build *b, int source) {
   if (!code) code = begin_shards(b, s->name);
   if (!code) code = run_pipeline(b);
   if (!code) code = describe(b, source, ch_text_replaced(b->text));
-  for (int share = 0; share < 2; share++) ch_shard_abandon(&b->shard[share]);
+  for (int share = 0; share < 2; share++) ch_file_abandon(&b->shard[share].file);
   if (b->text)
     b->progress.bytes_done = b->bytes_before + ch_text_bytes_total(b->text),
     b->progress.replaced += ch_text_replaced(b->text);
@@ -191,23 +191,20 @@ static int build_source(build *b, int source) {
 }
 
 static int save_description(build *b) {
-  char path[4096], seed[32], hash[17];
-  snprintf(path, sizeof path, "%s/data.json", b->dir.temporary);
+  char seed[32], hash[17];
   snprintf(seed, sizeof seed, "%llu", (unsigned long long)b->o->seed);
   return ch_json_save(json_pack("{s:s, s:i, s:i, s:s, s:f, s:s, s:s?, s:s?, s:b, s:O}", "format", "choir-data",
                                 "version", 1, "vocab_size", choir_tokenizer_vocab_size(b->tokenizer), "tokenizer_hash",
                                 ch_hex(choir_tokenizer_hash(b->tokenizer), hash), "holdout", b->o->holdout, "seed",
                                 seed, "field", b->o->field, "separator", b->o->separator, "replace_invalid",
                                 b->o->replace_invalid, "sources", b->sources),
-                      path);
+                      CH_IN(b->dir.temporary, "data.json"));
 }
 
 static int build_all(build *b) {
-  char path[4096];
   size_t size;
   const void *model = choir_tokenizer_bytes(b->tokenizer, &size);
-  snprintf(path, sizeof path, "%s/tokenizer.model", b->dir.temporary);
-  CH_TRY(ch_file_save(path, model, size));
+  CH_TRY(ch_file_save(CH_IN(b->dir.temporary, "tokenizer.model"), model, size));
   for (int i = 0; i < b->o->source_count; i++) CH_TRY(build_source(b, i));
   CH_TRY(save_description(b));
   return report(b, 1);
@@ -231,11 +228,9 @@ static int allocate(build *b) {
   b->jobs = 4 * b->workers + 4;
   b->encoders = calloc((size_t)b->workers, sizeof *b->encoders);
   b->job = calloc((size_t)b->jobs, sizeof *b->job);
-  b->job_pointers = calloc((size_t)b->jobs, sizeof *b->job_pointers);
   b->sources = json_array();
-  int enough = b->encoders && b->job && b->job_pointers && b->sources;
+  int enough = b->encoders && b->job && b->sources;
   for (int i = 0; enough && i < b->workers; i++) enough = (b->encoders[i] = ch_encoder_new()) != NULL;
-  for (int i = 0; enough && i < b->jobs; i++) b->job_pointers[i] = &b->job[i];
   return enough ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %d threads", b->workers);
 }
 
@@ -244,7 +239,6 @@ static void release(build *b) {
   for (int i = 0; b->job && i < b->jobs; i++) free(b->job[i].text.data), free(b->job[i].ids.ids);
   free(b->encoders);
   free(b->job);
-  free(b->job_pointers);
   json_decref(b->sources);
   choir_tokenizer_free(b->tokenizer);
 }

@@ -1,8 +1,7 @@
-#include "data/holdout.h"
-
 #include <math.h>
 
 #include "base/rng.h"
+#include "data/text.h"
 
 /* Number of documents, up to `enough`, and of bytes as far as was read. */
 static int count(const ch_text_options *options, uint64_t enough, int (*goes_on)(void *context), void *context,

@@ -1,5 +1,3 @@
-#include "data/input.h"
-
 #include <archive.h>
 #include <archive_entry.h>
 #include <fcntl.h>
@@ -8,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+
+#include "data/text.h"
 
 /* ---- gzip files (dictzip too, and several members in a row) ----
  * By zlib: libarchive reads them as well, but does not compare checksums. */
@@ -81,8 +81,6 @@ static int gzip_read(ch_gzip *g, const void **data, size_t *size) {
   *size = sizeof g->out - g->z.avail_out;
   return CHOIR_OK;
 }
-
-static uint64_t gzip_consumed(const ch_gzip *g) { return g->consumed - g->z.avail_in; }
 
 static void gzip_close(ch_gzip *g) {
   inflateEnd(&g->z);
@@ -165,7 +163,7 @@ int ch_input_read(ch_input *input, const void **data, size_t *size) {
 }
 
 uint64_t ch_input_consumed(const ch_input *input) {
-  if (input->gzip) return gzip_consumed(input->gzip);
+  if (input->gzip) return input->gzip->consumed - input->gzip->z.avail_in;
   la_int64_t bytes = input->archive ? archive_filter_bytes(input->archive, -1) : 0;
   return bytes > 0 ? (uint64_t)bytes : 0;
 }

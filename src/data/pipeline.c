@@ -32,6 +32,8 @@ typedef struct helper {
   pthread_t thread;
 } helper;
 
+static void *job_at(const ch_pipeline *p, size_t place) { return (char *)p->job + place * p->job_bytes; }
+
 static void settle(outcome *o, int code) {
   o->code = code;
   if (code) snprintf(o->message, sizeof o->message, "%s", choir_error_message());
@@ -48,7 +50,7 @@ static void *producer(void *argument) {
     int stop = s->stop;
     pthread_mutex_unlock(&s->lock);
     if (stop) break;
-    int code = p->produce(p->context, p->job[place], &more);
+    int code = p->produce(p->context, job_at(p, place), &more);
     if (code) more = 0;
     pthread_mutex_lock(&s->lock);
     if (more || code) {
@@ -77,7 +79,7 @@ static void *worker(void *argument) {
     size_t place = (size_t)(s->taken++ % (uint64_t)s->p->jobs);
     if (s->outcome[place].done) continue; /* the producer's error */
     pthread_mutex_unlock(&s->lock);
-    int code = s->p->work(s->p->context, h->number, s->p->job[place]);
+    int code = s->p->work(s->p->context, h->number, job_at(s->p, place));
     pthread_mutex_lock(&s->lock);
     settle(&s->outcome[place], code);
     s->outcome[place].done = 1;
@@ -102,7 +104,7 @@ static int consume(state *s) {
     if (code)
       ch_error(code, "%s", s->outcome[place].message);
     else
-      code = p->consume(p->context, p->job[place]);
+      code = p->consume(p->context, job_at(p, place));
     pthread_mutex_lock(&s->lock);
     s->outcome[place].done = 0;
     s->consumed++;

@@ -10,8 +10,9 @@
 
 typedef struct ch_pipeline {
   void *context;
-  int workers, jobs;                                   /* jobs: how many may be under way; bounds memory */
-  void *const *job;                                    /* [jobs], the caller's, used over and over */
+  int workers, jobs; /* jobs: how many may be under way; bounds memory */
+  void *job;         /* [jobs], of job_bytes each: the caller's, used over and over */
+  size_t job_bytes;
   int (*produce)(void *context, void *job, int *more); /* more = 0: there is no further job, and this is none */
   int (*work)(void *context, int worker, void *job);
   int (*consume)(void *context, void *job);

@@ -1,80 +1,65 @@
 #include "data/shard.h"
 
-#include <errno.h>
+#include <endian.h>
 #include <inttypes.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "data/encoder.h"
 #include "file/temporary.h"
 
-enum { HEADER_BYTES = 128, VERSION = 1 };
+enum { VERSION = 1 };
 static const char MAGIC[] = "choirshd";
 
-/* Where things are in the header, in bytes; all little endian. What is between CHECKSUM and HEADER_CHECKSUM is zero. */
-enum {
-  AT_VERSION = 8,
-  AT_WIDTH = 12,
-  AT_VOCAB = 16,
-  AT_TOKENIZER = 24,
-  AT_TOKENS = 32,
-  AT_DOCUMENTS = 40,
-  AT_TEXT = 48,
-  AT_CHECKSUM = 56,
-  AT_ZERO = 64,
-  AT_HEADER_CHECKSUM = 120
-};
-
-static void put(unsigned char *p, uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; i++) p[i] = (unsigned char)(value >> 8 * i);
-}
-
-static uint64_t get(const unsigned char *p, int bytes) {
-  uint64_t value = 0;
-  for (int i = 0; i < bytes; i++) value |= (uint64_t)p[i] << 8 * i;
-  return value;
-}
+/* What a file begins with; all little endian, as are the tokens behind it. */
+typedef struct {
+  char magic[8];
+  uint32_t version, width; /* width: bytes a token */
+  uint64_t vocab, tokenizer, tokens, documents, text, checksum, zero[7], header_checksum;
+} header;
+enum { HEADER_BYTES = 128, CHECKED_BYTES = offsetof(header, header_checksum) };
+_Static_assert(sizeof(header) == HEADER_BYTES, "docs/data.md has the layout");
 
 static int width_of(int vocab) { return vocab <= 1 << 16 ? 2 : 4; }
 
-static void put_header(unsigned char h[HEADER_BYTES], const ch_shard_info *info, int width) {
-  memset(h, 0, HEADER_BYTES);
-  memcpy(h, MAGIC, 8);
-  put(h + AT_VERSION, VERSION, 4);
-  put(h + AT_WIDTH, (uint64_t)width, 4);
-  put(h + AT_VOCAB, (uint64_t)info->vocab_size, 8);
-  put(h + AT_TOKENIZER, info->tokenizer_hash, 8);
-  put(h + AT_TOKENS, info->tokens, 8);
-  put(h + AT_DOCUMENTS, info->documents, 8);
-  put(h + AT_TEXT, info->text_bytes, 8);
-  put(h + AT_CHECKSUM, info->checksum, 8);
-  put(h + AT_HEADER_CHECKSUM, XXH64(h, AT_HEADER_CHECKSUM, 0), 8);
+static header make_header(const ch_shard_info *info, int width) {
+  header h = {.version = htole32(VERSION),
+              .width = htole32((uint32_t)width),
+              .vocab = htole64((uint64_t)info->vocab_size),
+              .tokenizer = htole64(info->tokenizer_hash),
+              .tokens = htole64(info->tokens),
+              .documents = htole64(info->documents),
+              .text = htole64(info->text_bytes),
+              .checksum = htole64(info->checksum)};
+  memcpy(h.magic, MAGIC, sizeof h.magic);
+  h.header_checksum = htole64(XXH64(&h, CHECKED_BYTES, 0));
+  return h;
 }
 
 /* Reads and checks the header of a file of `bytes` bytes. */
-static int get_header(const unsigned char *h, size_t bytes, ch_shard *s) {
+static int get_header(const header *h, size_t bytes, ch_shard *s) {
   if (bytes < HEADER_BYTES)
     return ch_error(CHOIR_ERROR_FORMAT, "%zu bytes: shorter than a shard's header; it is truncated or no shard", bytes);
-  if (memcmp(h, MAGIC, 8)) return ch_error(CHOIR_ERROR_FORMAT, "not a choir shard");
-  if (get(h + AT_HEADER_CHECKSUM, 8) != XXH64(h, AT_HEADER_CHECKSUM, 0))
+  if (memcmp(h->magic, MAGIC, sizeof h->magic)) return ch_error(CHOIR_ERROR_FORMAT, "not a choir shard");
+  if (le64toh(h->header_checksum) != XXH64(h, CHECKED_BYTES, 0))
     return ch_error(CHOIR_ERROR_FORMAT, "the header is damaged (checksum); build the data again");
-  uint64_t version = get(h + AT_VERSION, 4), vocab = get(h + AT_VOCAB, 8);
+  uint32_t version = le32toh(h->version);
+  uint64_t vocab = le64toh(h->vocab);
   if (version != VERSION)
-    return ch_error(CHOIR_ERROR_FORMAT, "version %" PRIu64 "; this choir reads version %d", version, VERSION);
+    return ch_error(CHOIR_ERROR_FORMAT, "version %" PRIu32 "; this choir reads version %d", version, VERSION);
   if (vocab < 1 || vocab > CH_VOCAB_LIMIT)
     return ch_error(CHOIR_ERROR_FORMAT, "vocabulary of %" PRIu64 "; must be 1 to %d", vocab, CH_VOCAB_LIMIT);
-  s->width = (int)get(h + AT_WIDTH, 4);
+  s->width = (int)le32toh(h->width);
   s->info = (ch_shard_info){.vocab_size = (int)vocab,
-                            .tokenizer_hash = get(h + AT_TOKENIZER, 8),
-                            .tokens = get(h + AT_TOKENS, 8),
-                            .documents = get(h + AT_DOCUMENTS, 8),
-                            .text_bytes = get(h + AT_TEXT, 8),
-                            .checksum = get(h + AT_CHECKSUM, 8)};
+                            .tokenizer_hash = le64toh(h->tokenizer),
+                            .tokens = le64toh(h->tokens),
+                            .documents = le64toh(h->documents),
+                            .text_bytes = le64toh(h->text),
+                            .checksum = le64toh(h->checksum)};
   if (s->width != width_of(s->info.vocab_size))
     return ch_error(CHOIR_ERROR_FORMAT, "%d bytes a token; a vocabulary of %d has %d", s->width, s->info.vocab_size,
                     width_of(s->info.vocab_size));
-  for (int i = AT_ZERO; i < AT_HEADER_CHECKSUM; i++)
-    if (h[i]) return ch_error(CHOIR_ERROR_FORMAT, "header byte %d is not zero", i);
+  for (size_t i = offsetof(header, zero); i < CHECKED_BYTES; i++)
+    if (((const char *)h)[i]) return ch_error(CHOIR_ERROR_FORMAT, "header byte %zu is not zero", i);
   uint64_t room = bytes - HEADER_BYTES;
   if (room % (uint64_t)s->width || s->info.tokens != room / (uint64_t)s->width)
     return ch_error(CHOIR_ERROR_FORMAT,
@@ -162,7 +147,8 @@ int ch_shard_write(ch_shard_writer *w, const int32_t *tokens, size_t count) {
       if (tokens[i] < 0 || tokens[i] >= w->info.vocab_size)
         return ch_error(CHOIR_ERROR_FORMAT, "%s: token %d of a vocabulary of %d", w->file.path, tokens[i],
                         w->info.vocab_size);
-      put(bytes + i * (size_t)w->width, (uint64_t)tokens[i], w->width);
+      const uint32_t token = htole32((uint32_t)tokens[i]);
+      memcpy(bytes + i * (size_t)w->width, &token, (size_t)w->width);
     }
     XXH64_update(&w->hash, bytes, n * (size_t)w->width);
     ch_file_write(&w->file, bytes, n * (size_t)w->width);
@@ -172,16 +158,9 @@ int ch_shard_write(ch_shard_writer *w, const int32_t *tokens, size_t count) {
   return CHOIR_OK;
 }
 
-int ch_shard_failed(const ch_shard_writer *w) {
-  return w->file.error ? ch_write_error(w->file.error, w->file.path, 0) : CHOIR_OK;
-}
-
 int ch_shard_commit(ch_shard_writer *w) {
-  unsigned char header[HEADER_BYTES];
   w->info.checksum = XXH64_digest(&w->hash);
-  put_header(header, &w->info, w->width);
-  if (!w->file.error && pwrite(w->file.fd, header, sizeof header, 0) != sizeof header) w->file.error = EIO;
+  const header h = make_header(&w->info, w->width);
+  ch_file_rewrite(&w->file, 0, &h, sizeof h);
   return ch_file_commit(&w->file);
 }
-
-void ch_shard_abandon(ch_shard_writer *w) { ch_file_abandon(&w->file); }

@@ -35,11 +35,9 @@ typedef struct ch_shard_writer {
 } ch_shard_writer;
 
 int ch_shard_begin(ch_shard_writer *writer, const char *path, int vocab_size, uint64_t tokenizer_hash);
-/* Appends; failures to write are told by ch_shard_commit or ch_shard_failed. CHOIR_ERROR_FORMAT: a token out of range.
- */
+/* Appends; failures to write are in writer->file, and told by ch_shard_commit. CHOIR_ERROR_FORMAT: a token out of
+ * range. Who gives up abandons the file. */
 int ch_shard_write(ch_shard_writer *writer, const int32_t *tokens, size_t count);
-int ch_shard_failed(const ch_shard_writer *writer);
 int ch_shard_commit(ch_shard_writer *writer);
-void ch_shard_abandon(ch_shard_writer *writer);
 
 #endif

@@ -3,7 +3,34 @@
 #ifndef CH_DATA_TEXT_H
 #define CH_DATA_TEXT_H
 
-#include "data/input.h"
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* ---- one input file ----
+ * As a stream of bytes, decompressed on the way: plain, gz (dictzip too), xz, zst, bz2, told apart by content. */
+
+typedef struct ch_input {
+  const char *path;     /* the caller's */
+  struct ch_gzip *gzip; /* one of the two is in use */
+  struct archive *archive;
+  uint64_t size; /* on disk */
+  int ended;
+} ch_input;
+
+/* The file's size on disk. CHOIR_ERROR_IO: it cannot be read or is no regular file (inputs may be read twice, so a pipe
+ * will not do). */
+int ch_input_check(const char *path, uint64_t *bytes);
+
+int ch_input_open(ch_input *input, const char *path);
+/* The next piece, valid until the next call; size 0: the end. CHOIR_ERROR_FORMAT: damaged or truncated compressed data.
+ */
+int ch_input_read(ch_input *input, const void **data, size_t *size);
+uint64_t ch_input_consumed(const ch_input *input); /* bytes of the file on disk read so far */
+void ch_input_close(ch_input *input);
+
+/* ---- documents ---- */
 
 typedef struct ch_text_options {
   const char *const *inputs; /* NULL-terminated */
@@ -32,5 +59,27 @@ void ch_text_close(ch_text *text);
 uint64_t ch_text_bytes_done(const ch_text *text); /* of the files on disk */
 uint64_t ch_text_bytes_total(const ch_text *text);
 uint64_t ch_text_replaced(const ch_text *text); /* bytes replaced so far */
+
+/* ---- which parts of a source are kept for evaluation ---- */
+
+enum { CH_HOLDOUT_DOCUMENTS = 200, CH_HOLDOUT_BLOCK = 1 << 16 };
+
+/* How a source is divided: by documents, or, where it has too few of them, by blocks of text. */
+typedef struct ch_holdout {
+  uint64_t seed;
+  uint32_t source;
+  double share; /* of the units; with very little text more than was asked for, so that both sides get some */
+  int by_blocks;
+  size_t block_bytes; /* of a unit when by_blocks, else just of the reader's blocks */
+} ch_holdout;
+
+/* Looks at the source's text, only as far as needed to see that it has documents enough. `goes_on` is asked after every
+ * block and may end it with an error. CHOIR_ERROR_FORMAT: no text at all. */
+int ch_holdout_plan(const ch_text_options *text, uint64_t seed, int source, double share, int (*goes_on)(void *context),
+                    void *context, ch_holdout *holdout);
+
+/* Whether unit number `unit` is held out: exactly one, drawn by the counter-based generator, of each run of 1/share
+ * units. */
+int ch_held_out(const ch_holdout *holdout, uint64_t unit);
 
 #endif

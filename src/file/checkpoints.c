@@ -43,11 +43,10 @@ static int add_step(int64_t **steps, int *count, int64_t step) {
 }
 
 int ch_checkpoint_list(const char *run, int64_t **steps, int *count) {
-  char path[PATH_MAX];
+  const char *path = CH_IN(run, "checkpoints");
   int code = CHOIR_OK;
   *steps = NULL;
   *count = 0;
-  snprintf(path, sizeof path, "%s/checkpoints", run);
   struct stat there;
   DIR *d = opendir(path);
   if (!d && errno == ENOENT && lstat(path, &there)) return CHOIR_OK; /* none; one that is there must open */
@@ -91,8 +90,7 @@ static int64_t named_step(const char *path) {
 }
 
 int ch_checkpoint_best(const char *run, char *out) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/best", run);
+  const char *path = CH_IN(run, "best");
   if (access(path, F_OK)) return 0;
   int64_t step = named_step(path);
   if (step >= 0) ch_checkpoint_path(run, step, out);
@@ -102,9 +100,7 @@ int ch_checkpoint_best(const char *run, char *out) {
 }
 
 int ch_checkpoint_resolve(const char *path, char *out) {
-  char model[PATH_MAX];
-  snprintf(model, sizeof model, "%s/model.safetensors", path);
-  if (ch_tensors_there(model)) {
+  if (ch_tensors_there(CH_IN(path, "model.safetensors"))) {
     snprintf(out, PATH_MAX, "%s", path);
     return CHOIR_OK;
   }
@@ -153,19 +149,15 @@ static const struct {
              {"tokenizer.model", CH_BINDING_TOKENIZER_KEY, offsetof(ch_binding, tokenizer), tokenizer_digits}};
 enum { FILES = sizeof bound / sizeof *bound };
 
-static int digits_of(const char *directory, size_t size, int file, char *path, char *out) {
+/* Of the file in a directory, if it is there. */
+static int digits_of(const char *directory, int file, char *out) {
+  const char *path = CH_IN(directory, bound[file].name);
   *out = 0;
-  if (snprintf(path, PATH_MAX, "%.*s%s", (int)size, directory, bound[file].name) >= PATH_MAX)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
   return access(path, F_OK) ? CHOIR_OK : bound[file].digits(path, out);
 }
 
 int ch_binding_of(const char *directory, ch_binding *binding) {
-  char path[PATH_MAX], with_slash[PATH_MAX];
-  if (snprintf(with_slash, sizeof with_slash, "%s/", directory) >= (int)sizeof with_slash)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", directory);
-  for (int i = 0; i < FILES; i++)
-    CH_TRY(digits_of(with_slash, strlen(with_slash), i, path, (char *)binding + bound[i].at));
+  for (int i = 0; i < FILES; i++) CH_TRY(digits_of(directory, i, (char *)binding + bound[i].at));
   return CHOIR_OK;
 }
 
@@ -179,25 +171,25 @@ void ch_binding_metadata(const ch_binding *binding, const char *metadata[5]) {
 }
 
 int ch_binding_check(const choir_tensors *weights, const char *path) {
-  char file[PATH_MAX], have[17];
+  char directory[PATH_MAX], have[17];
   const char *slash = strrchr(path, '/');
+  ch_path_parent(path, directory, sizeof directory);
   for (int i = 0; i < FILES; i++) {
     const char *want = choir_tensors_metadata(weights, bound[i].key);
     if (!want) continue;
-    CH_TRY(digits_of(path, slash ? (size_t)(slash + 1 - path) : 0, i, file, have));
+    CH_TRY(digits_of(directory, i, have));
     if (*have && strcmp(have, want))
       return ch_error(CHOIR_ERROR_FORMAT,
                       "%s: is not the file that %s was saved with: damaged, of another checkpoint, or edited. Restore "
                       "it; an edit on purpose is taken by --unchecked ('unchecked' in C and Python)",
-                      file, slash ? slash + 1 : path);
+                      CH_IN(directory, bound[i].name), slash ? slash + 1 : path);
   }
   return CHOIR_OK;
 }
 
 int ch_binding_holds(const char *directory) {
-  char path[PATH_MAX];
+  const char *path = CH_IN(directory, "model.safetensors");
   choir_tensors *weights;
-  if (snprintf(path, sizeof path, "%s/model.safetensors", directory) >= (int)sizeof path) return 0;
   if (choir_tensors_open(path, 0, &weights)) return 0;
   int code = ch_binding_check(weights, path);
   choir_tensors_close(weights);

@@ -1,4 +1,3 @@
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -122,9 +121,7 @@ static int is_new(const ch_claim *claim) { return claim->stood < strlen(claim->p
 
 /* Removes a new directory, and its lock. */
 static void remove_new(ch_claim *claim) {
-  char lock[4104];
-  snprintf(lock, sizeof lock, "%s/lock", claim->path);
-  unlink(lock);
+  unlink(CH_IN(claim->path, "lock"));
   remove_made(claim->path, claim->stood);
 }
 

@@ -5,10 +5,8 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "file/temporary.h"
 
@@ -22,18 +20,8 @@ static int name_dir(ch_dir *dir, const char *path) {
   return CHOIR_OK;
 }
 
-/* A temporary beside the target, and the target's last name in it; that is not made yet. 0, or -1 with errno. */
 static int make_place(ch_dir *dir) {
-  char parent[4096];
-  const char *slash = strrchr(dir->target, '/');
-  ch_path_parent(dir->target, parent, sizeof parent);
-  if (ch_temporary_make(&dir->place, parent)) return -1;
-  int length =
-      snprintf(dir->temporary, sizeof dir->temporary, "%s/%s", dir->place.path, slash ? slash + 1 : dir->target);
-  if (length < (int)sizeof dir->temporary) return 0;
-  ch_temporary_remove(&dir->place);
-  errno = ENAMETOOLONG;
-  return -1;
+  return ch_temporary_beside(&dir->place, dir->target, dir->temporary, sizeof dir->temporary);
 }
 
 static int is_mount_point(const char *path, const struct stat *status) {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,19 +19,12 @@ static int cannot_begin(const ch_file *file) {
 
 /* Where the bytes go until they are whole. */
 static int choose_temporary(ch_file *file) {
-  char parent[4096];
-  const char *slash = strrchr(file->target, '/');
   if (ch_temporary_holds(file->target)) {
     snprintf(file->temporary, sizeof file->temporary, "%s", file->target);
     return CHOIR_OK;
   }
-  ch_path_parent(file->target, parent, sizeof parent);
-  if (ch_temporary_make(&file->place, parent)) return cannot_begin(file);
-  int longer =
-      snprintf(file->temporary, sizeof file->temporary, "%s/%s", file->place.path, slash ? slash + 1 : file->target);
-  if (longer < (int)sizeof file->temporary) return CHOIR_OK;
-  ch_temporary_remove(&file->place);
-  return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", file->path);
+  return ch_temporary_beside(&file->place, file->target, file->temporary, sizeof file->temporary) ? cannot_begin(file)
+                                                                                                  : CHOIR_OK;
 }
 
 int ch_file_begin(ch_file *file, const char *path) {
@@ -54,24 +46,10 @@ int ch_file_begin(ch_file *file, const char *path) {
   return CHOIR_OK;
 }
 
-void ch_file_write(ch_file *file, const void *data, size_t bytes) {
-  const char *from = data;
-  while (bytes && !file->error) {
-    ssize_t n = write(file->fd, from, bytes < CHUNK ? bytes : CHUNK);
-    if (n < 0) {
-      if (errno != EINTR) file->error = errno;
-      continue;
-    }
-    from += n;
-    bytes -= (size_t)n;
-    file->bytes += (uint64_t)n;
-  }
-}
-
 void ch_file_rewrite(ch_file *file, uint64_t offset, const void *data, size_t bytes) {
   const char *from = data;
   while (bytes && !file->error) {
-    ssize_t n = pwrite(file->fd, from, bytes, (off_t)offset);
+    ssize_t n = pwrite(file->fd, from, bytes < CHUNK ? bytes : CHUNK, (off_t)offset);
     if (n < 0) {
       if (errno != EINTR) file->error = errno;
       continue;
@@ -80,6 +58,11 @@ void ch_file_rewrite(ch_file *file, uint64_t offset, const void *data, size_t by
     bytes -= (size_t)n;
     offset += (uint64_t)n;
   }
+}
+
+void ch_file_write(ch_file *file, const void *data, size_t bytes) {
+  ch_file_rewrite(file, file->bytes, data, bytes);
+  if (!file->error) file->bytes += bytes;
 }
 
 void ch_file_abandon(ch_file *file) {

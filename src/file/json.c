@@ -128,25 +128,6 @@ const char *ch_json_show(const json_t *value, char *text, size_t size) {
   return text;
 }
 
-void ch_json_leaves(const json_t *object, const char *prefix,
-                    void (*visit)(void *context, const char *name, json_t *value), void *context) {
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)object, key, value) {
-    char name[256];
-    snprintf(name, sizeof name, "%s%s%s", prefix, *prefix ? "." : "", key);
-    if (json_is_object(value))
-      ch_json_leaves(value, name, visit, context);
-    else
-      visit(context, name, value);
-  }
-}
-
-char *ch_json_text(const json_t *value) {
-  return json_is_string(value) ? strdup(json_string_value(value))
-                               : dump_all(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
-}
-
 /* The member, or NULL with a message that says what was wanted. */
 static json_t *member(const json_t *object, const char *name, const char *key, const char *wanted) {
   json_t *value = json_object_get(object, key);
@@ -180,23 +161,27 @@ int ch_json_get_number(const json_t *object, const char *name, const char *key, 
   return json_is_number(found) && *value >= low && *value <= high ? CHOIR_OK : wrong(found, name, key, wanted);
 }
 
+/* A member of one type; NULL with a message. */
+static json_t *typed(const json_t *object, const char *name, const char *key, json_type type, const char *wanted) {
+  json_t *found = member(object, name, key, wanted);
+  if (!found || json_typeof(found) == type) return found;
+  wrong(found, name, key, wanted);
+  return NULL;
+}
+
 int ch_json_get_string(const json_t *object, const char *name, const char *key, const char **value) {
-  json_t *found = member(object, name, key, "a string");
-  if (!found) return CHOIR_ERROR_FORMAT;
-  *value = json_string_value(found);
-  return *value ? CHOIR_OK : wrong(found, name, key, "a string");
+  *value = json_string_value(typed(object, name, key, JSON_STRING, "a string"));
+  return *value ? CHOIR_OK : CHOIR_ERROR_FORMAT;
 }
 
 int ch_json_get_object(const json_t *object, const char *name, const char *key, json_t **value) {
-  *value = member(object, name, key, "an object");
-  if (!*value) return CHOIR_ERROR_FORMAT;
-  return json_is_object(*value) ? CHOIR_OK : wrong(*value, name, key, "an object");
+  *value = typed(object, name, key, JSON_OBJECT, "an object");
+  return *value ? CHOIR_OK : CHOIR_ERROR_FORMAT;
 }
 
 int ch_json_get_array(const json_t *object, const char *name, const char *key, json_t **value) {
-  *value = member(object, name, key, "an array");
-  if (!*value) return CHOIR_ERROR_FORMAT;
-  return json_is_array(*value) ? CHOIR_OK : wrong(*value, name, key, "an array");
+  *value = typed(object, name, key, JSON_ARRAY, "an array");
+  return *value ? CHOIR_OK : CHOIR_ERROR_FORMAT;
 }
 
 int ch_json_check_keys(const json_t *object, const char *name, const char *const *known) {
@@ -215,16 +200,10 @@ int ch_json_check_keys(const json_t *object, const char *name, const char *const
 
 json_t *ch_json_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
-/* A name as it is shown, malloc'd; NULL: no memory. */
-static char *shown(const char *name) {
+json_t *ch_json_name(const char *name) {
   size_t size = strlen(name), room = ch_printable(name, size, 0, NULL, 0) + 1;
   char *text = malloc(room);
   if (text) ch_printable(name, size, 0, text, room);
-  return text;
-}
-
-json_t *ch_json_name(const char *name) {
-  char *text = shown(name);
   json_t *value = text ? json_string(text) : NULL;
   free(text);
   return value;

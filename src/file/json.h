@@ -52,15 +52,6 @@ json_t *ch_json_integers(const int64_t *values, int count);
 json_t *ch_json_name(const char *name);
 int ch_json_check_name(const char *name);
 
-/* Calls visit with every value of `object` that is no object, and its name: "prefix.outer.inner", without the first dot
- * where the prefix is empty. Names are cut at 255 bytes. */
-void ch_json_leaves(const json_t *object, const char *prefix,
-                    void (*visit)(void *context, const char *name, json_t *value), void *context);
-
-/* A value as text for people, whole: strings without quotation marks, numbers with six digits. The caller frees it;
- * NULL without memory. */
-char *ch_json_text(const json_t *value);
-
 /* A value as text for messages, shortened to fit. Returns `text`. */
 const char *ch_json_show(const json_t *value, char *text, size_t size);
 

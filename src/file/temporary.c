@@ -25,19 +25,16 @@ static int remove_entry(const char *path, const struct stat *status, int flag, s
 /* The mark goes last, and only where everything else has gone, so that what an interrupted removal leaves can still be
  * told from what is not ours. */
 static void remove_marked(const char *path) {
-  char inner[4096 + 256], mark[4096 + 256];
   DIR *stream = opendir(path);
   int left = 0;
   if (!stream) return;
   for (struct dirent *entry; (entry = readdir(stream));) {
     if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || !strcmp(entry->d_name, MARK)) continue;
-    snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-    left |= nftw(inner, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    left |= nftw(CH_IN(path, entry->d_name), remove_entry, 16, FTW_DEPTH | FTW_PHYS);
   }
   closedir(stream);
   if (left) return;
-  snprintf(mark, sizeof mark, "%s/%s", path, MARK);
-  unlink(mark);
+  unlink(CH_IN(path, MARK));
   rmdir(path);
 }
 
@@ -51,9 +48,7 @@ static ssize_t words_in(int fd) {
 /* Opens a new mark, locked before it has its words: nobody else can take it for a dead one's in between. 0, -1 with
  * errno. */
 static int make_mark(ch_temporary *t) {
-  char mark[4096 + 256];
-  snprintf(mark, sizeof mark, "%s/%s", t->path, MARK);
-  t->lock = open(mark, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  t->lock = open(CH_IN(t->path, MARK), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (t->lock < 0) return -1;
   if (flock(t->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return -1; /* without locks nothing is ever cleaned */
   ssize_t n = write(t->lock, WORDS, sizeof WORDS - 1);
@@ -80,6 +75,17 @@ int ch_temporary_make(ch_temporary *t, const char *parent) {
   return -1;
 }
 
+int ch_temporary_beside(ch_temporary *t, const char *target, char *inside, size_t size) {
+  char parent[4096];
+  const char *slash = strrchr(target, '/');
+  ch_path_parent(target, parent, sizeof parent);
+  if (ch_temporary_make(t, parent)) return -1;
+  if (snprintf(inside, size, "%s/%s", t->path, slash ? slash + 1 : target) < (int)size) return 0;
+  ch_temporary_remove(t);
+  errno = ENAMETOOLONG;
+  return -1;
+}
+
 void ch_temporary_remove(ch_temporary *t) {
   int number = errno;
   if (t->path[0]) remove_marked(t->path);
@@ -100,9 +106,8 @@ static int has_our_name(const char *name) {
 /* A directory of that name, ours and without a living maker. One without a whole mark goes only if it is empty. */
 static void remove_if_dead(const char *path) {
   struct stat status;
-  char mark[4096 + 512];
+  const char *mark = CH_IN(path, MARK);
   if (lstat(path, &status) || !S_ISDIR(status.st_mode) || status.st_uid != geteuid()) return;
-  snprintf(mark, sizeof mark, "%s/%s", path, MARK);
   int fd = open(mark, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) {
     if (errno == ENOENT) rmdir(path);
@@ -117,14 +122,10 @@ static void remove_if_dead(const char *path) {
 }
 
 void ch_temporary_clean(const char *directory) {
-  char path[4096 + 256];
   int number = errno;
   DIR *stream = opendir(directory);
   for (struct dirent *entry; stream && (entry = readdir(stream));)
-    if (has_our_name(entry->d_name)) {
-      snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-      remove_if_dead(path);
-    }
+    if (has_our_name(entry->d_name)) remove_if_dead(CH_IN(directory, entry->d_name));
   if (stream) closedir(stream);
   errno = number;
 }
@@ -133,6 +134,11 @@ int ch_temporary_holds(const char *path) {
   for (const char *at = path; (at = strstr(at, PREFIX)); at++)
     if (at == path || at[-1] == '/') return 1;
   return 0;
+}
+
+const char *ch_path_in(char *path, const char *directory, const char *name) {
+  snprintf(path, CH_PATH_BYTES, "%s/%s", directory, name);
+  return path;
 }
 
 void ch_path_parent(const char *path, char *parent, size_t size) {

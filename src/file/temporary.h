@@ -18,6 +18,8 @@ typedef struct ch_temporary {
 
 /* Makes one in `parent`, after it has removed what the dead left there. 0, or -1 with errno. */
 int ch_temporary_make(ch_temporary *temporary, const char *parent);
+/* Makes one in the directory that holds `target`; `inside` is then that name in it, of which nothing is made yet. */
+int ch_temporary_beside(ch_temporary *temporary, const char *target, char *inside, size_t size);
 /* Removes it with what is still in it; errno stays. Does nothing where there is none. */
 void ch_temporary_remove(ch_temporary *temporary);
 
@@ -27,6 +29,11 @@ void ch_temporary_clean(const char *directory);
 
 /* The path is of something inside such a directory. */
 int ch_temporary_holds(const char *path);
+
+/* "DIRECTORY/NAME", good until the block ends that asks for it. */
+enum { CH_PATH_BYTES = 4096 + 64 };
+#define CH_IN(directory, name) ch_path_in((char[CH_PATH_BYTES]){0}, directory, name)
+const char *ch_path_in(char *path, const char *directory, const char *name);
 
 /* The directory that holds `path`; "." for a bare name. */
 void ch_path_parent(const char *path, char *parent, size_t size);

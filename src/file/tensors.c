@@ -1,4 +1,3 @@
-
 #include "file/tensors.h"
 
 #include <endian.h>

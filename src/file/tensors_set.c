@@ -1,6 +1,5 @@
 #include "file/tensors_set.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "base/error.h"
 #include "file/json.h"
+#include "file/temporary.h"
 
 enum { SUFFIX_BYTES = sizeof CH_TENSORS_SUFFIX - 1 };
 
@@ -157,11 +157,9 @@ typedef struct {
 
 static int open_beside(void *context, const char *file, choir_tensors **tensors) {
   const beside *b = context;
-  char path[PATH_MAX];
-  const char *slash = strrchr(b->path, '/');
-  if (snprintf(path, sizeof path, "%.*s%s", slash ? (int)(slash + 1 - b->path) : 0, b->path, file) >= (int)sizeof path)
-    return ch_error(CHOIR_ERROR_ARGUMENT, "%.100s...: the name is too long", path);
-  return ch_tensors_open_file(path, b->verify, tensors);
+  char directory[PATH_MAX];
+  ch_path_parent(b->path, directory, sizeof directory);
+  return ch_tensors_open_file(CH_IN(directory, file), b->verify, tensors);
 }
 
 static int open_set(const char *path, int verify, choir_tensors **tensors) {

@@ -1,7 +1,6 @@
 /* Public requests to score: texts as tokens, everything checked, and a place for every result. */
 #include "infer/score.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -25,30 +25,34 @@ static int check_options(const choir_model *model, const choir_session_options *
   return CHOIR_OK;
 }
 
+/* On the host. */
+static void allocate_arrays(choir_session *s) {
+  ch_arena *a = &s->arrays;
+  int layers = s->net.config.layers;
+  s->net.block = CH_NEW_HOST(a, ch_block, layers);
+  s->net.stats = CH_NEW_HOST(a, choir_route_stats, layers);
+  s->bias = CH_NEW_HOST(a, real CH_DEV *, layers);
+  s->keys = CH_NEW_HOST(a, real CH_DEV *, layers);
+  s->values = CH_NEW_HOST(a, real CH_DEV *, layers);
+  s->history = CH_NEW_HOST(a, real CH_DEV *, layers);
+  s->length = CH_NEW_HOST(a, int, s->slots);
+  s->begin = CH_NEW_HOST(a, int, s->slots + 1);
+  s->until = CH_NEW_HOST(a, int64_t, s->slots + 1);
+  s->last = CH_NEW_HOST(a, real *, s->slots);
+  s->token = CH_NEW_HOST(a, int32_t, s->chunk);
+  s->position = CH_NEW_HOST(a, int32_t, s->chunk);
+}
+
 /* The model's parameters under blocks and statistics of its own: what passes leave there is the session's. Routing by
  * thresholds has no pools, and those of other routings would only ask for memory. */
 static int borrow(choir_session *s) {
   const ch_transformer *net = &s->model->net;
   s->net = *net;
   if (ch_router_takes(net->router, CH_ROUTER_TAKES(pool))) strcpy(s->net.config.router.pool, "batch");
-  size_t layers = (size_t)net->config.layers;
-  s->net.block = calloc(layers, sizeof *s->net.block);
-  s->net.stats = calloc(layers, sizeof *s->net.stats);
-  s->bias = calloc(4 * layers, sizeof *s->bias);
-  size_t slots = (size_t)s->slots;
-  s->length = calloc(slots, sizeof *s->length);
-  s->begin = calloc(slots + 1, sizeof *s->begin);
-  s->until = calloc(slots + 1, sizeof *s->until);
-  s->last = calloc(slots, sizeof *s->last);
-  s->token = calloc((size_t)s->chunk, sizeof *s->token);
-  s->position = calloc((size_t)s->chunk, sizeof *s->position);
-  if (!s->net.block || !s->net.stats || !s->bias || !s->length || !s->begin || !s->until || !s->last || !s->token ||
-      !s->position)
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a session");
-  s->keys = s->bias + layers;
-  s->values = s->keys + layers;
-  s->history = s->values + layers;
-  memcpy(s->net.block, net->block, layers * sizeof *s->net.block);
+  allocate_arrays(s);
+  CH_TRY(ch_arena_commit(&s->arrays));
+  allocate_arrays(s);
+  memcpy(s->net.block, net->block, (size_t)net->config.layers * sizeof *s->net.block);
   for (int i = 0; i < net->moe_layers; i++) CH_TRY(ch_route_stats_alloc(net->config.experts, &s->net.stats[i]));
   return CHOIR_OK;
 }
@@ -69,6 +73,7 @@ static void allocate(choir_session *s) {
 
 static int create(choir_session *s, const choir_session_options *o) {
   const choir_model *model = s->model;
+  ch_arena_init(&s->arrays, "a session's arrays", &ch_memory_host);
   ch_arena_init(&s->memory, "caches of keys and values", model->x.memory);
   CH_CHECK_RESERVED(o, "choir_session_options");
   CH_TRY(ch_model_alone(model, "choir_session_create"));
@@ -124,16 +129,9 @@ void choir_session_free(choir_session *s) {
   if (!s) return;
   ch_exec_free(&s->x);
   ch_arena_free(&s->memory);
-  for (int i = 0; s->net.stats && i < s->net.moe_layers; i++) choir_route_stats_free(&s->net.stats[i]);
-  free(s->net.stats);
-  free(s->net.block);
-  free(s->bias);
-  free(s->length);
-  free(s->begin);
-  free(s->until);
-  free(s->last);
-  free(s->token);
-  free(s->position);
+  for (int i = 0; !ch_arena_counting(&s->arrays) && i < s->net.moe_layers; i++)
+    choir_route_stats_free(&s->net.stats[i]);
+  ch_arena_free(&s->arrays);
   free(s);
 }
 

@@ -11,7 +11,8 @@ struct choir_session {
   ch_exec x;
   int slots, positions, chunk;
   int causal;                   /* a ch_causal: the model's routing when the session was made */
-  ch_arena memory;              /* of the next five */
+  ch_arena arrays;              /* on the host: of blocks, statistics, and the arrays below */
+  ch_arena memory;              /* of what the next five point to */
   real CH_DEV *turn;            /* of rope, by position; or NULL */
   real CH_DEV **history;        /* [MoE layers] -> [slots,positions,e] cut-offs of adaptive routing; else NULL */
   real CH_DEV **bias;           /* [L] -> [H,positions + CH_BIAS_PAD] relative position bias by distance, or NULL */

@@ -1,7 +1,6 @@
 #include "choir/config.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +8,6 @@
 #include "base/embedded.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/text.h"
 #include "file/json.h"
 #include "model/config.h"
 #include "model/param.h"
@@ -101,17 +99,13 @@ static int read_section(choir_config *config, const char *section, json_t *objec
   return CHOIR_OK;
 }
 
-/* A bad value is the caller's mistake in a struct but the file's in a file. */
-static int in_file(int code, const char *name) {
-  return code ? ch_error_in(code == CHOIR_ERROR_ARGUMENT ? CHOIR_ERROR_FORMAT : code, "%s", name) : CHOIR_OK;
-}
-
 static int read_root(json_t *root, const char *name, choir_config *config) {
   choir_config_default(config);
   int code = read_section(config, "", root);
   if (!code) code = choir_config_check(config);
   json_decref(root);
-  return in_file(code, name);
+  /* A bad value is the caller's mistake in a struct but the file's in a file. */
+  return code ? ch_error_in(code == CHOIR_ERROR_ARGUMENT ? CHOIR_ERROR_FORMAT : code, "%s", name) : CHOIR_OK;
 }
 
 int ch_config_parse(const char *text, size_t length, const char *name, choir_config *config) {

@@ -31,13 +31,16 @@ static const char *list_taken(const taker *t, char *text, size_t size) {
   return text;
 }
 
-/* Refuses a value that differs from `defaults` where nothing takes it. */
+/* Refuses a value that is out of range where it is taken (words may even lack an end), and one that differs from
+ * `defaults` where it is not. */
 static int check(const taker *t, const choir_config *config, const choir_config *defaults) {
   char value[80], list[400];
   for (int i = 0; i < CH_FIELDS; i++) {
     const ch_field *f = &ch_fields[i];
     int number = number_of(t, f);
-    if (number < 0 || t->options >> number & 1 || ch_field_same(config, defaults, f)) continue;
+    int taken = number >= 0 && t->options >> number & 1;
+    if (taken) CH_TRY(ch_field_check(config, f));
+    if (number < 0 || taken || ch_field_same(config, defaults, f)) continue;
     return ch_error(CHOIR_ERROR_ARGUMENT, "%s is %s, but %s '%s' does not take it (%s): leave it out", f->path,
                     ch_field_text(config, f, value, sizeof value), t->what, t->who, list_taken(t, list, sizeof list));
   }
@@ -46,15 +49,6 @@ static int check(const taker *t, const choir_config *config, const choir_config 
 
 static taker router_taker(const ch_router *router) {
   return (taker){"model.router.", "router", router->name, ch_router_option_names, router->options};
-}
-
-/* Options that are taken, as in a config; words may even lack an end. */
-static int check_ranges(const taker *t, const choir_config *config) {
-  for (int i = 0; i < CH_FIELDS; i++) {
-    int number = number_of(t, &ch_fields[i]);
-    if (number >= 0 && t->options >> number & 1) CH_TRY(ch_field_check(config, &ch_fields[i]));
-  }
-  return CHOIR_OK;
 }
 
 /* Checks the options that only one of the solvers reads. */
@@ -85,7 +79,6 @@ int ch_options_check_router(const choir_router_options *options) {
   CH_CHECK_RESERVED(options, "choir_router_options");
   taker t = router_taker(router);
   choir_config config = {.model.router = *options}, defaults = {.model.router = router->defaults};
-  CH_TRY(check_ranges(&t, &config));
   CH_TRY(check(&t, &config, &defaults));
   CH_TRY(check_solver(&config, &defaults));
   return check_score(options);

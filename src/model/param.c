@@ -37,11 +37,12 @@ typedef struct row {
   int64_t shape[3];
   double init_std; /* 0: all ones, or zeros if KEPT */
   role role;
+  int there; /* in this config */
 } row;
 
 /* A row into the table; beyond its end only counted, so that one walk sizes it and a second one fills it. */
 static void add(ch_params *params, int most, int layer, const row *r) {
-  if (params->count++ >= most) return;
+  if (!r->there || params->count++ >= most) return;
   ch_param *p = &params->p[params->count - 1];
   *p = (ch_param){.layer = layer,
                   .dims = r->dims,
@@ -67,29 +68,24 @@ static void add(ch_params *params, int most, int layer, const row *r) {
   p->count = p->whole;
 }
 
-static void add_all(ch_params *params, int most, int layer, const row *rows, int count) {
-  for (int i = 0; i < count; i++) add(params, most, layer, &rows[i]);
-}
-#define ADD(params, most, layer, rows) add_all(params, most, layer, rows, (int)(sizeof(rows) / sizeof *(rows)))
+#define ADD(params, most, layer, rows) \
+  for (size_t i = 0; i < sizeof(rows) / sizeof *(rows); i++) add(params, most, layer, &(rows)[i])
 
 /* Every matrix is N(0, 1/fan_in), fan_in being the width of what it is multiplied with. */
 static void add_attention(ch_params *params, int most, int layer, const choir_model_config *c) {
   int64_t d = c->d_model, d_head = ch_config_d_head(c), inner = c->heads * d_head,
           shared = ch_config_kv_heads(c) * d_head;
   double in = 1 / sqrt((double)d), out = 1 / sqrt((double)inner);
-  const row products[] = {{"attn_norm.weight", 1, {d}, 0, PLAIN},
-                          {"attn.q.weight", 2, {inner, d}, in, MATRIX},
-                          {"attn.k.weight", 2, {shared, d}, in, MATRIX},
-                          {"attn.v.weight", 2, {shared, d}, in, MATRIX},
-                          {"attn.o.weight", 2, {d, inner}, out, MATRIX}};
-  const row norms[] = {{"attn.q_norm.weight", 1, {c->qk_norm_whole ? inner : d_head}, 0, PLAIN},
-                       {"attn.k_norm.weight", 1, {c->qk_norm_whole ? shared : d_head}, 0, PLAIN}};
-  const row bias = {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN},
-            norm = {"ffn_norm.weight", 1, {d}, 0, PLAIN};
-  ADD(params, most, layer, products);
-  if (c->qk_norm) ADD(params, most, layer, norms);
-  if (!ch_config_has_rope(c)) add(params, most, layer, &bias);
-  add(params, most, layer, &norm);
+  const row rows[] = {{"attn_norm.weight", 1, {d}, 0, PLAIN, 1},
+                      {"attn.q.weight", 2, {inner, d}, in, MATRIX, 1},
+                      {"attn.k.weight", 2, {shared, d}, in, MATRIX, 1},
+                      {"attn.v.weight", 2, {shared, d}, in, MATRIX, 1},
+                      {"attn.o.weight", 2, {d, inner}, out, MATRIX, 1},
+                      {"attn.q_norm.weight", 1, {c->qk_norm_whole ? inner : d_head}, 0, PLAIN, c->qk_norm},
+                      {"attn.k_norm.weight", 1, {c->qk_norm_whole ? shared : d_head}, 0, PLAIN, c->qk_norm},
+                      {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN, !ch_config_has_rope(c)},
+                      {"ffn_norm.weight", 1, {d}, 0, PLAIN, 1}};
+  ADD(params, most, layer, rows);
 }
 
 /* A dense layer's matrices, or those of shared experts: hidden width h. Without a gate there is only the way up. */
@@ -100,40 +96,37 @@ static void add_ffn(ch_params *params, int most, int layer, const choir_model_co
   snprintf(gate, sizeof gate, "%s.gate.weight", prefix);
   snprintf(up, sizeof up, "%s.up.weight", prefix);
   snprintf(down, sizeof down, "%s.down.weight", prefix);
-  const row rows[] = {{gate, 2, {h, d}, 1 / sqrt((double)d), MATRIX},
-                      {up, 2, {h, d}, 1 / sqrt((double)d), MATRIX},
-                      {down, 2, {d, h}, 1 / sqrt((double)h), MATRIX}};
-  int gated = ch_gated(ch_activation_named(activation));
-  add_all(params, most, layer, gated ? rows : rows + 1, gated ? 3 : 2);
+  const row rows[] = {{gate, 2, {h, d}, 1 / sqrt((double)d), MATRIX, ch_gated(ch_activation_named(activation))},
+                      {up, 2, {h, d}, 1 / sqrt((double)d), MATRIX, 1},
+                      {down, 2, {d, h}, 1 / sqrt((double)h), MATRIX, 1}};
+  ADD(params, most, layer, rows);
 }
 
 /* A router whose weight no gradient trains has it among what is kept. */
 static void add_moe(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, h = ch_config_d_expert(c), e = c->experts;
-  const row weight = {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT},
-            w1 = {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT},
-            w2 = {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT}, /* maps h to d */
-      w3 = {"moe.experts.w3", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT};       /* what w1 gates */
-  if (ch_router_learned(router) && !ch_router_has_centroids(router)) add(params, most, layer, &weight);
-  add(params, most, layer, &w1);
-  add(params, most, layer, &w2);
-  if (ch_gated(ch_activation_named(c->expert_activation))) add(params, most, layer, &w3);
+  int trained = ch_router_learned(router) && !ch_router_has_centroids(router);
+  int gated = ch_gated(ch_activation_named(c->expert_activation));
+  const row rows[] = {{"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), PRODUCT, trained},
+                      {"moe.experts.w1", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT, 1},
+                      {"moe.experts.w2", 3, {e, d, h}, 1 / sqrt((double)h), EXPERT, 1},      /* maps h to d */
+                      {"moe.experts.w3", 3, {e, d, h}, 1 / sqrt((double)d), EXPERT, gated}}; /* what w1 gates */
+  ADD(params, most, layer, rows);
   if (c->shared_experts) add_ffn(params, most, layer, c, "moe.shared", c->shared_experts * h, c->expert_activation);
 }
 
 static void add_buffers(ch_params *params, int most, int layer, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model, e = c->experts;
-  const row thresholds = {"moe.thresholds", 1, {e}, 0, KEPT},
-            centroids = {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT};
-  if (ch_router_has_thresholds(router)) add(params, most, layer, &thresholds);
-  if (ch_router_has_centroids(router)) add(params, most, layer, &centroids);
+  const row rows[] = {{"moe.thresholds", 1, {e}, 0, KEPT, ch_router_has_thresholds(router)},
+                      {"moe.router.weight", 2, {d, e}, 1 / sqrt((double)d), KEPT, ch_router_has_centroids(router)}};
+  ADD(params, most, layer, rows);
 }
 
 static void add_model(ch_params *params, int most, const choir_model_config *c, const ch_router *router) {
   int64_t d = c->d_model;
-  const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, c->tied ? MATRIX : PLAIN},
-            norm = {"final_norm.weight", 1, {d}, 0, PLAIN},
-            head = {"head.weight", 2, {c->vocab_size, d}, 1 / sqrt((double)d), MATRIX};
+  const row embed = {"embed.weight", 2, {c->vocab_size, d}, 1, c->tied ? MATRIX : PLAIN, 1},
+            norm = {"final_norm.weight", 1, {d}, 0, PLAIN, 1},
+            head = {"head.weight", 2, {c->vocab_size, d}, 1 / sqrt((double)d), MATRIX, !c->tied};
   params->count = 0;
   add(params, most, -1, &embed);
   for (int layer = 0; layer < c->layers; layer++) {
@@ -144,7 +137,7 @@ static void add_model(ch_params *params, int most, const choir_model_config *c, 
       add_ffn(params, most, layer, c, "ffn", c->d_hidden, c->activation);
   }
   add(params, most, -1, &norm);
-  if (!c->tied) add(params, most, -1, &head);
+  add(params, most, -1, &head);
   int trained = params->count;
   for (int layer = 0; layer < c->layers; layer++)
     if (ch_config_is_moe(c, layer)) add_buffers(params, most, layer, c, router);

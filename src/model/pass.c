@@ -1,12 +1,10 @@
-#include "model/pass.h"
-
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
 #include "model/block.h"
 #include "model/deal.h"
+#include "model/transformer.h"
 #include "moe/route_stats.h"
 
 /* The parameter of that name inside a layer; NULL where the layer has none. */

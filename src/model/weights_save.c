@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "comm/collective.h"
 #include "file/checkpoints.h"
+#include "file/temporary.h"
 #include "file/tensors_set.h"
 #include "model/weights.h"
 
@@ -154,8 +155,7 @@ int ch_tensors_save(const ch_exec *x, const char *path, const ch_stored *tensors
 /* The first rank's: the directory is its. */
 static int bind(const ch_exec *x, const char *path, ch_binding *binding) {
   char directory[PATH_MAX];
-  const char *slash = strrchr(path, '/');
-  snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+  ch_path_parent(path, directory, sizeof directory);
   CH_TRY(ch_comm_agree(x->comm, x->comm->rank ? CHOIR_OK : ch_binding_of(directory, binding)));
   ch_comm_broadcast(x->comm, 0, binding, sizeof *binding);
   return CHOIR_OK;

@@ -102,6 +102,10 @@ typedef struct ch_dispatcher {
   real CH_DEV *(*gather_slots)(ch_exec *x, const ch_dispatch *ex, const ch_record *all, real CH_DEV *local);
 } ch_dispatcher;
 
+/* A file's functions, which are called as the members are. */
+#define CH_DISPATCHER(name)                                                                                \
+  const ch_dispatcher name = {plan,       split,  dispatch,   combine,   begin_backward, combine_backward, \
+                              group_rows, arrive, read_again, send_back, progress,       gather_slots}
 extern const ch_dispatcher ch_dispatch_local, ch_dispatch_all_to_all;
 
 /* Room from an arena for records of `max_slots`, `most` of one expert, over the tokens of all ranks, of which this one

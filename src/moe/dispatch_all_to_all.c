@@ -54,17 +54,9 @@ static ch_bytes *spans_of(const ch_exec *x, const ch_dispatch *ex, int group, in
   return ex->spans + ((int64_t)group * 4 + which) * x->comm->size;
 }
 
-/* The round's rows to their bf16 ones, or back: only the device knows how many. */
-static void round_rows(ch_exec *x, const ch_dispatch *ex, const real CH_DEV *y) {
-  const ch_record *r = ex->round.part;
-  x->ops->round_bf16(x,
-                     &(ch_round_args){.count = ex->d, .rows = r->expert_begin + r->experts, .x = y, .y = ex->rounded});
-}
-
-static void widen_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
-  const ch_record *r = ex->round.part;
-  x->ops->widen_bf16(x,
-                     &(ch_widen_args){.count = ex->d, .rows = r->expert_begin + r->experts, .x = ex->rounded, .y = y});
+/* How many rows the round has: only the device knows. */
+static const int CH_DEV *rows_of_round(const ch_dispatch *ex) {
+  return ex->round.part->expert_begin + ex->round.part->experts;
 }
 
 /* A group's rows set out, and come as ex->arrivals on the other side. */
@@ -80,7 +72,8 @@ static void begin_group(ch_exec *x, ch_dispatch *ex, int group) {
  * takes bandwidth from it. */
 enum { AHEAD = 1 };
 static void depart(ch_exec *x, ch_dispatch *ex, real CH_DEV *y) {
-  if (x->wire == CH_COMPUTE_BF16) round_rows(x, ex, y);
+  if (x->wire == CH_COMPUTE_BF16)
+    x->ops->round_bf16(x, &(ch_round_args){.count = ex->d, .rows = rows_of_round(ex), .x = y, .y = ex->rounded});
   if (ex->round.several) {
     ch_rounds_move(x, ex, ex->request, ex->arrivals, 0);
     return;
@@ -100,7 +93,8 @@ static void add_shard(ch_exec *x, const ch_dispatch *ex, int shard, real CH_DEV 
 
 /* y is the round's rows of what the experts have sent back: of hidden shards the sum, in their order. */
 static void open_rows(ch_exec *x, const ch_dispatch *ex, real CH_DEV *y) {
-  if (x->wire == CH_COMPUTE_BF16) widen_rows(x, ex, y);
+  if (x->wire == CH_COMPUTE_BF16)
+    x->ops->widen_bf16(x, &(ch_widen_args){.count = ex->d, .rows = rows_of_round(ex), .x = ex->rounded, .y = y});
   for (int s = 1; s < x->grid.hidden.size; s++) add_shard(x, ex, s, y);
 }
 
@@ -247,15 +241,4 @@ static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_rec
   return of_all;
 }
 
-const ch_dispatcher ch_dispatch_all_to_all = {.plan = plan,
-                                              .split = split,
-                                              .dispatch = dispatch,
-                                              .combine = combine,
-                                              .begin_backward = begin_backward,
-                                              .combine_backward = combine_backward,
-                                              .group_rows = group_rows,
-                                              .arrive = arrive,
-                                              .read_again = read_again,
-                                              .send_back = send_back,
-                                              .progress = progress,
-                                              .gather_slots = gather_slots};
+CH_DISPATCHER(ch_dispatch_all_to_all);

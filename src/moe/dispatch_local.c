@@ -73,15 +73,4 @@ static real CH_DEV *gather_slots(ch_exec *x, const ch_dispatch *ex, const ch_rec
   return (void)x, (void)ex, (void)all, local;
 }
 
-const ch_dispatcher ch_dispatch_local = {.plan = plan,
-                                         .split = split,
-                                         .dispatch = dispatch,
-                                         .combine = combine,
-                                         .begin_backward = begin_backward,
-                                         .combine_backward = combine_backward,
-                                         .group_rows = group_rows,
-                                         .arrive = arrive,
-                                         .read_again = read_again,
-                                         .send_back = send_back,
-                                         .progress = progress,
-                                         .gather_slots = gather_slots};
+CH_DISPATCHER(ch_dispatch_local);

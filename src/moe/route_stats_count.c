@@ -1,10 +1,8 @@
 /* Statistics counted from routings that are shown: `choir stats`, `choir inspect`, evaluations of a training run. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "moe/route_stats.h"
-#include "moe/router.h"
 
 int choir_routing_expert(const choir_routing *r, int slot) {
   if (!r) return -1;
@@ -19,23 +17,17 @@ int choir_routing_expert(const choir_routing *r, int slot) {
   return low;
 }
 
-/* Entropy of weights that need not sum to 1; nats. log(sum) - sum w log w / sum */
-static double entropy_of_scores(const float *w, int count) {
-  double sum = 0, dot = 0;
-  for (int i = 0; i < count; i++) {
-    if (!(w[i] > 0)) continue;
-    sum += (double)w[i];
-    dot += (double)w[i] * log((double)w[i]);
-  }
-  return sum > 0 ? log(sum) - dot / sum : 0;
-}
+static double score_at(const void *scores, int i) { return (double)((const float *)scores)[i]; }
+static double count_at(const void *counts, int i) { return (double)((const int64_t *)counts)[i]; }
 
-static double entropy_of_counts(const int64_t *counts, int count) {
+/* Entropy of weights that need not sum to 1; nats. log(sum) - sum w log w / sum */
+static double entropy(double (*at)(const void *weights, int i), const void *weights, int count) {
   double sum = 0, dot = 0;
   for (int i = 0; i < count; i++) {
-    if (!counts[i]) continue;
-    sum += (double)counts[i];
-    dot += (double)counts[i] * log((double)counts[i]);
+    double w = at(weights, i);
+    if (!(w > 0)) continue;
+    sum += w;
+    dot += w * log(w);
   }
   return sum > 0 ? log(sum) - dot / sum : 0;
 }
@@ -44,16 +36,16 @@ static int is_valid(const choir_routing *r, int t) { return !r->valid || r->vali
 
 /* Tokens by the number of their experts, and their entropy; gives how many there are. */
 static int64_t add_tokens(choir_route_stats *s, const choir_routing *r) {
-  double entropy = 0;
+  double sum = 0;
   int64_t tokens = 0;
   for (int t = 0; t < r->tokens; t++) {
     if (!is_valid(r, t)) continue;
     tokens++;
     s->histogram[r->token_begin[t + 1] - r->token_begin[t]]++;
-    if (r->scores) entropy += entropy_of_scores(r->scores + (int64_t)t * r->experts, r->experts);
+    if (r->scores) sum += entropy(score_at, r->scores + (int64_t)t * r->experts, r->experts);
     if (s->text && r->token && r->token[t] >= 0 && r->token[t] < s->vocab_size) s->text[r->token[t]]++;
   }
-  s->token_entropy = r->scores ? ch_pooled(s->token_entropy, s->tokens, entropy, tokens) : NAN;
+  s->token_entropy = r->scores ? ch_pooled(s->token_entropy, s->tokens, sum, tokens) : NAN;
   return tokens;
 }
 
@@ -120,7 +112,7 @@ void choir_route_stats_count(choir_route_stats *s, const choir_routing *r) {
   s->dropped += r->dropped;
   s->capacity += r->capacity;
   s->target += r->target;
-  s->load_entropy = entropy_of_counts(s->load, s->experts);
+  s->load_entropy = entropy(count_at, s->load, s->experts);
 }
 
 double choir_route_stats_overlap(const choir_route_stats *s, int a, int b) {

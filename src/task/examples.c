@@ -183,7 +183,7 @@ void ch_examples_free(ch_examples *e) {
 enum { BATCHES_A_PIECE = 64 };
 
 int ch_sampler_make(const ch_examples *e, uint64_t seed, int B, int micros, ch_sampler *s) {
-  *s = (ch_sampler){.examples = e, .seed = seed, .B = B, .epoch = -1, .micros = micros};
+  *s = (ch_sampler){.examples = e, .seed = seed, .B = B, .epoch = -1};
   s->batches = (e->count + B - 1) / B;
   s->tokens = (int64_t)B * ch_padded_length(e->longest + e->longest_word - 1);
   s->rows = (int64_t)B * e->longest_word;

@@ -61,8 +61,7 @@ typedef struct ch_sampler {
   int64_t *order;                /* [count] examples, B after B */
   ch_batch *batch;               /* [micros] what ch_sampler_get fills */
   int32_t *token, *row, *target; /* of all of them */
-  int micros;
-  int64_t tokens, rows; /* that one of them has room for */
+  int64_t tokens, rows;          /* that one of them has room for */
 } ch_sampler;
 
 /* Makes micro-batches of B examples each, `micros` of them at a time. CHOIR_ERROR_MEMORY. To be freed in any case. */

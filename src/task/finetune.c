@@ -17,20 +17,12 @@ enum { CONSTANT, CONTINUED };
 static const char *const recipes[] = {"constant", "continued", NULL};
 const char *const *choir_finetune_recipes(void) { return recipes; }
 
-/* The step of the checkpoint that a path stands for; 0 where its name says none. */
-static int64_t step_of(const char *checkpoint) {
-  const char *name = strrchr(checkpoint, '/');
-  int64_t step = ch_checkpoint_step(name ? name + 1 : checkpoint);
-  return step > 0 ? step : 0;
-}
-
 int choir_finetune_config(const char *from, const char *recipe, choir_config *config) {
   CH_TRY(CH_GIVEN(from, recipe, config));
-  char directory[PATH_MAX], path[PATH_MAX + 16], suggestion[100];
+  char directory[PATH_MAX], suggestion[100];
   choir_train_config *c = &config->train;
   CH_TRY(ch_checkpoint_resolve(from, directory));
-  snprintf(path, sizeof path, "%s/config.json", directory);
-  CH_TRY(choir_config_load(path, config));
+  CH_TRY(choir_config_load(CH_IN(directory, "config.json"), config));
   c->batch_sequences = 32;
   c->accumulate = 1;
   c->eval_every = c->eval_sequences = c->checkpoint_every = 0;
@@ -44,7 +36,9 @@ int choir_finetune_config(const char *from, const char *recipe, choir_config *co
     c->constant_steps = (int64_t)1 << 52;
     strcpy(c->schedule, "inverse_sqrt");
   } else if (!strcmp(recipe, recipes[CONTINUED])) {
-    c->schedule_start += step_of(directory);
+    const char *name = strrchr(directory, '/');
+    int64_t step = ch_checkpoint_step(name ? name + 1 : directory);
+    if (step > 0) c->schedule_start += step; /* a name that is no number says none */
   } else {
     return ch_error(CHOIR_ERROR_ARGUMENT, "unknown recipe '%.80s'%s; there are constant and continued", recipe,
                     ch_did_you_mean(suggestion, sizeof suggestion, recipe, recipes));
@@ -86,16 +80,14 @@ static int fresh(ch_tune *t, char *base) {
  * the tokenizer is, which is the same in all checkpoints that are whole. */
 static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
   const choir_finetune_options *o = t->options;
-  char path[PATH_MAX + 16];
+  const char *path = CH_IN(o->out, "config.json");
   choir_config kept;
   CH_TRY(ch_tune_settings_load(t));
   snprintf(base, PATH_MAX, "%s", t->settings.from);
   for (int i = 0; i < count; i++) {
     ch_checkpoint_path(o->out, steps[i], base);
-    snprintf(path, sizeof path, "%s/tokenizer.model", base);
-    if (!access(path, R_OK) && ch_binding_holds(base)) break;
+    if (!access(CH_IN(base, "tokenizer.model"), R_OK) && ch_binding_holds(base)) break;
   }
-  snprintf(path, sizeof path, "%s/config.json", o->out);
   CH_TRY(choir_config_load(path, &kept));
   t->config = o->config ? *o->config : kept;
   if (!ch_config_same_model(&t->config, &kept))
@@ -105,10 +97,9 @@ static int resumed(ch_tune *t, const int64_t *steps, int count, char *base) {
 }
 
 static int open_sets(ch_tune *t, const char *base) {
-  char path[PATH_MAX + 32];
+  const char *path = CH_IN(base, "tokenizer.model");
   const choir_train_config *c = &t->config.train;
   int V = t->config.model.vocab_size;
-  snprintf(path, sizeof path, "%s/tokenizer.model", base);
   CH_TRY(choir_tokenizer_load(path, &t->tokenizer));
   if (choir_tokenizer_vocab_size(t->tokenizer) != V)
     return ch_error(CHOIR_ERROR_FORMAT, "%s has %d pieces and the model %d: they do not belong together", path,
@@ -164,8 +155,7 @@ static int load_step(void *context, int64_t step) {
 }
 
 static int load_start(ch_tune *t, const char *base) {
-  char path[PATH_MAX + 32];
-  snprintf(path, sizeof path, "%s/model.safetensors", base);
+  const char *path = CH_IN(base, "model.safetensors");
   CH_TRY(ch_weights_load(&t->trainer.model->net.params, &t->trainer.model->x, path, 0));
   ch_model_weights_changed(t->trainer.model);
   return CHOIR_OK;

@@ -43,16 +43,13 @@ static int add_object(ch_rows *rows, int64_t line, const json_t *row, int labell
     const json_t *found = source ? find(row, source) : NULL;
     value[c].text = "";
     if (c == t->columns && !found) break;
-    if (!found || !as_text(found, &room[c], &value[c])) {
-      ch_rows_leave_out(rows, line, found ? "%s is no text" : "no %s", ch_source_text(source, names, sizeof names));
-      return CHOIR_OK;
-    }
+    if (!found || !as_text(found, &room[c], &value[c]))
+      return ch_rows_leave_out(rows, line, found ? "%s is no text" : "no %s",
+                               ch_source_text(source, names, sizeof names));
   }
   const json_t *found = find(row, t->label_source);
-  if (found && !as_text(found, &room[CH_TASK_COLUMNS + 1], &spelling)) {
-    ch_rows_leave_out(rows, line, "%s is no text", ch_source_text(t->label_source, names, sizeof names));
-    return CHOIR_OK;
-  }
+  if (found && !as_text(found, &room[CH_TASK_COLUMNS + 1], &spelling))
+    return ch_rows_leave_out(rows, line, "%s is no text", ch_source_text(t->label_source, names, sizeof names));
   if (ch_rows_label_of(rows, line, &spelling, labelled, &label)) return CHOIR_OK;
   return ch_rows_add(rows, value, label);
 }
@@ -64,11 +61,11 @@ int ch_jsonl_rows(ch_rows *rows, const char *text, size_t size, int labelled) {
     json_error_t error;
     if (!line.size) continue;
     json_t *row = json_loadb(line.text, line.size, JSON_REJECT_DUPLICATES, &error);
-    int code = CHOIR_OK;
+    int code;
     if (!row)
-      ch_rows_leave_out(rows, lines.number, "column %d: %s", error.column, error.text);
+      code = ch_rows_leave_out(rows, lines.number, "column %d: %s", error.column, error.text);
     else if (!json_is_object(row))
-      ch_rows_leave_out(rows, lines.number, "is no JSON object {...}");
+      code = ch_rows_leave_out(rows, lines.number, "is no JSON object {...}");
     else
       code = add_object(rows, lines.number, row, labelled);
     json_decref(row);

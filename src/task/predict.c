@@ -1,11 +1,10 @@
-#include "task/predict.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "infer/score.h"
+#include "task/set.h"
 
 static int begin(const ch_examples *e, int labels, ch_predictions *p) {
   size_t count = (size_t)e->count;

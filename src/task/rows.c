@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/format.h"
-#include "file/file.h"
 
 int ch_lines_next(ch_lines *lines, ch_value *line) {
   static const char mark[] = "\xEF\xBB\xBF";
@@ -47,14 +46,15 @@ int ch_rows_add(ch_rows *rows, const ch_value *values, int label) {
   return CHOIR_OK;
 }
 
-void ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) {
+int ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) {
   rows->lines++;
-  if (rows->malformed++) return;
+  if (rows->malformed++) return CHOIR_OK;
   va_list args;
   va_start(args, format);
   int length = snprintf(rows->first, sizeof rows->first, "line %" PRId64 ": ", line);
   ch_vformat(rows->first + length, sizeof rows->first - (size_t)length, format, args);
   va_end(args);
+  return CHOIR_OK;
 }
 
 /* "a, b, c": how files spell the task's labels. */

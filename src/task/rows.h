@@ -45,8 +45,8 @@ int ch_lines_next(ch_lines *lines, ch_value *line);
 /* A good row: values [columns + 1], spaces around them dropped; an index without text becomes the row's number. */
 int ch_rows_add(ch_rows *rows, const ch_value *values, int label);
 
-/* A malformed one. */
-void ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* A malformed one. CHOIR_OK: the rest is read. */
+int ch_rows_leave_out(ch_rows *rows, int64_t line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* The row's label from what the file says, NULL text: nothing. Nonzero: the row is malformed, and was counted. */
 int ch_rows_label_of(ch_rows *rows, int64_t line, const ch_value *value, int labelled, int *label);

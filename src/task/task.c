@@ -11,6 +11,175 @@
 #include "base/text.h"
 #include "file/json.h"
 
+/* ---- the reading of a description: every refusal names the file, the key and the value ---- */
+
+static int among(const json_t *values, const char *text, size_t size) {
+  size_t i;
+  const json_t *value;
+  json_array_foreach(values, i, value) {
+    if (json_string_length(value) == size && !memcmp(json_string_value(value), text, size)) return 1;
+  }
+  return 0;
+}
+
+int ch_task_label_of(const choir_task *task, const char *value, size_t size) {
+  if (task->unlabelled && among(task->unlabelled, value, size)) return -1;
+  for (int label = 0; label < task->labels; label++)
+    if (among(task->value[label], value, size)) return label;
+  return -2;
+}
+
+/* A list of at least `least` texts, and of numbers too where `numbers` says so. */
+static int check_list(const json_t *list, const char *name, const char *key, size_t least, int numbers) {
+  size_t i;
+  json_t *item;
+  char text[80];
+  if (!json_is_array(list) || json_array_size(list) < least)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be an array of %zu or more", name, key, least);
+  json_array_foreach(list, i, item) {
+    int number = numbers && json_is_integer(item) && json_integer_value(item) >= 1 && json_integer_value(item) <= 4096;
+    if (!number && !(json_is_string(item) && json_string_length(item)))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" has %s in it: %s", name, key,
+                      ch_json_show(item, text, sizeof text),
+                      numbers ? "must be names, or numbers of columns from 1" : "must be texts");
+  }
+  return CHOIR_OK;
+}
+
+static int read_format(choir_task *t, const char *name) {
+  const char *format;
+  CH_TRY(ch_json_get_string(t->json, name, "format", &format));
+  t->jsonl = !strcmp(format, "jsonl");
+  if (t->jsonl || !strcmp(format, "tsv")) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: \"format\" is \"%.40s\": must be \"tsv\" or \"jsonl\"", name, format);
+}
+
+static int read_splits(const choir_task *t, const char *name) {
+  json_t *splits, *files;
+  const char *key;
+  CH_TRY(ch_json_get_object(t->json, name, "splits", &splits));
+  json_object_foreach(splits, key, files) CH_TRY(check_list(files, name, key, 1, 0));
+  return CHOIR_OK;
+}
+
+static int read_columns(choir_task *t, const char *name) {
+  json_t *columns, *source;
+  const char *key;
+  CH_TRY(ch_json_get_object(t->json, name, "columns", &columns));
+  if (!json_object_size(columns) || json_object_size(columns) > CH_TASK_COLUMNS)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"columns\" has %zu entries: must have 1 to %d", name,
+                    json_object_size(columns), CH_TASK_COLUMNS);
+  json_object_foreach(columns, key, source) {
+    CH_TRY(check_list(source, name, key, 1, !t->jsonl));
+    t->column[t->columns] = key;
+    t->source[t->columns++] = source;
+  }
+  t->label_source = json_object_get(t->json, "label");
+  t->index_source = json_object_get(t->json, "index");
+  t->unlabelled = json_object_get(t->json, "unlabelled");
+  CH_TRY(check_list(t->label_source, name, "label", 1, !t->jsonl));
+  if (t->index_source) CH_TRY(check_list(t->index_source, name, "index", 1, !t->jsonl));
+  return t->unlabelled ? check_list(t->unlabelled, name, "unlabelled", 1, 0) : CHOIR_OK;
+}
+
+/* No two labels may be spelt or said alike. */
+static int check_label(const choir_task *t, int label, const char *name) {
+  size_t i;
+  const json_t *value;
+  for (int other = 0; other < label; other++)
+    if (!strcmp(t->word[other], t->word[label]))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: two labels have the word \"%.40s\"", name, t->word[label]);
+  json_array_foreach(t->value[label], i, value) {
+    int owner = ch_task_label_of(t, json_string_value(value), json_string_length(value));
+    if (owner != label)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: the value \"%.40s\" stands for more than one label", name,
+                      json_string_value(value));
+  }
+  return CHOIR_OK;
+}
+
+static int read_labels(choir_task *t, const char *name) {
+  json_t *labels, *label;
+  size_t i;
+  CH_TRY(ch_json_get_array(t->json, name, "labels", &labels));
+  if (json_array_size(labels) < 2 || json_array_size(labels) > CH_TASK_LABELS)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"labels\" has %zu entries: must have 2 to %d", name,
+                    json_array_size(labels), CH_TASK_LABELS);
+  json_array_foreach(labels, i, label) {
+    if (!json_is_object(label))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: an entry of \"labels\" is no object {\"word\", \"values\"}", name);
+    CH_TRY(ch_json_get_string(label, name, "word", &t->word[i]));
+    if (!*t->word[i]) return ch_error(CHOIR_ERROR_FORMAT, "%s: a \"word\" of a label is empty", name);
+    t->value[i] = json_object_get(label, "values");
+    CH_TRY(check_list(t->value[i], name, "values", 1, 0));
+    t->labels++;
+    CH_TRY(check_label(t, (int)i, name));
+  }
+  return CHOIR_OK;
+}
+
+static int column_of(const choir_task *t, const char *text, size_t size) {
+  for (int c = 0; c < t->columns; c++)
+    if (strlen(t->column[c]) == size && !strncmp(t->column[c], text, size)) return c;
+  return -1;
+}
+
+/* "{a} and {b}": pieces of text, each with the column behind it. */
+static int read_template(choir_task *t, const char *name) {
+  const char *text, *cut = json_string_value(json_object_get(t->json, "cut"));
+  CH_TRY(ch_json_get_string(t->json, name, "template", &text));
+  for (const char *at = text; at; t->parts++) {
+    const char *open = strchr(at, '{'), *close = open ? strchr(open, '}') : NULL;
+    if (t->parts == CH_TASK_PARTS)
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"template\" names columns more than %d times", name, CH_TASK_PARTS - 1);
+    t->part[t->parts] = (ch_task_part){.text = at, .size = open ? (size_t)(open - at) : strlen(at), .column = -1};
+    if (open && (!close || (t->part[t->parts].column = column_of(t, open + 1, (size_t)(close - open - 1))) < 0))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"template\" has \"%.40s\": a '{' begins the name of one of \"columns\"",
+                      name, open);
+    at = close ? close + 1 : NULL;
+  }
+  if (t->parts < 2)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"template\" names no column, as {%s}", name, t->column[0]);
+  t->cut = cut ? column_of(t, cut, strlen(cut)) : -1;
+  if (json_object_get(t->json, "cut") && t->cut < 0)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"cut\" must name one of \"columns\"", name);
+  return CHOIR_OK;
+}
+
+static int read_metrics(choir_task *t, const char *name) {
+  json_t *metrics = json_object_get(t->json, "metrics"), *metric;
+  size_t i;
+  if (metrics) CH_TRY(check_list(metrics, name, "metrics", 0, 0));
+  json_array_foreach(metrics, i, metric) {
+    const char *word = json_string_value(metric);
+    int matthews = !strcmp(word, "matthews"), f1 = !strcmp(word, "f1");
+    t->matthews |= matthews;
+    t->f1 |= f1;
+    if (!matthews && !f1 && strcmp(word, "accuracy"))
+      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"metrics\" has \"%.40s\": knows accuracy, matthews, f1", name, word);
+  }
+  if ((t->matthews || t->f1) && t->labels != 2)
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"metrics\": matthews and f1 are for two labels, not %d", name, t->labels);
+  return CHOIR_OK;
+}
+
+static int describe(choir_task *t, const char *name) {
+  static const char *const known[] = {"name",   "format",     "splits",   "columns", "label",   "index",
+                                      "labels", "unlabelled", "template", "cut",     "metrics", NULL};
+  CH_TRY(ch_json_check_keys(t->json, name, known));
+  CH_TRY(ch_json_get_string(t->json, name, "name", &t->name));
+  if (!*t->name || strchr(t->name, '/'))
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"name\" is \"%.40s\": must be a word without '/'", name, t->name);
+  CH_TRY(read_format(t, name));
+  CH_TRY(read_splits(t, name));
+  CH_TRY(read_columns(t, name));
+  CH_TRY(read_labels(t, name));
+  CH_TRY(read_template(t, name));
+  return read_metrics(t, name);
+}
+
+/* ---- handles ---- */
+
 /* Takes over the reference. */
 static int make_task(json_t *json, const char *name, choir_task **task) {
   *task = calloc(1, sizeof **task);
@@ -19,7 +188,7 @@ static int make_task(json_t *json, const char *name, choir_task **task) {
     return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for a task", name);
   }
   (*task)->json = json;
-  int code = ch_task_describe(*task, name);
+  int code = describe(*task, name);
   if (!code) return CHOIR_OK;
   choir_task_free(*task);
   *task = NULL;

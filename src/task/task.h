@@ -39,9 +39,6 @@ struct choir_task {
   int matthews, f1;
 };
 
-/* Fills a task that has its JSON. */
-int ch_task_describe(choir_task *task, const char *name);
-
 /* From a text in memory; `name` (of the file) starts every message. */
 int ch_task_parse(const char *text, size_t size, const char *name, choir_task **task);
 

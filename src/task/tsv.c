@@ -1,7 +1,6 @@
 /* Tab-separated values as GLUE has them: a tab ends a value, a line ends a row, and a quotation mark is a character
  * like any other. The first line is a header where it names the task's columns; where it does not, columns that the
  * task knows by number are taken by that. */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -86,18 +85,9 @@ static int add_line(ch_rows *rows, const layout *l, int64_t number, ch_value lin
   int label, fields = split(line, field);
   size_t valid = ch_utf8_valid(line.text, line.size);
   ch_value nothing = {0};
-  if (valid < line.size) {
-    ch_rows_leave_out(rows, number, "byte %zu is not UTF-8", valid + 1);
-    return CHOIR_OK;
-  }
-  if (memchr(line.text, 0, line.size)) {
-    ch_rows_leave_out(rows, number, "holds a NUL byte");
-    return CHOIR_OK;
-  }
-  if (fields != l->fields) {
-    ch_rows_leave_out(rows, number, "%d columns where line 1 has %d", fields, l->fields);
-    return CHOIR_OK;
-  }
+  if (valid < line.size) return ch_rows_leave_out(rows, number, "byte %zu is not UTF-8", valid + 1);
+  if (memchr(line.text, 0, line.size)) return ch_rows_leave_out(rows, number, "holds a NUL byte");
+  if (fields != l->fields) return ch_rows_leave_out(rows, number, "%d columns where line 1 has %d", fields, l->fields);
   if (ch_rows_label_of(rows, number, l->label >= 0 ? &field[l->label] : &nothing, labelled, &label)) return CHOIR_OK;
   for (int c = 0; c < t->columns; c++) value[c] = field[l->at[c]];
   value[t->columns] = l->index >= 0 ? field[l->index] : (ch_value){"", 0};

@@ -85,13 +85,6 @@ static int measure(ch_tune *t, choir_task_measure *m, int *measures) {
   return ch_set_measure(model, &t->dev, 1, &o, NULL, &m[(*measures)++]);
 }
 
-static void write_evaluation(ch_tune *t, const choir_task_measure *m, int measures) {
-  json_t *line = json_pack("{s:s, s:I}", "event", "dev", "step", (json_int_t)t->trainer.step);
-  for (int i = 0; i < measures; i++) ch_json_put(line, i ? "batch" : "own", ch_measure_json(&m[i]));
-  ch_json_put(line, "best_step", json_integer(t->state.best_step));
-  ch_metrics_line(&t->metrics, line);
-}
-
 static int checkpoint(loop_state *d) {
   char path[PATH_MAX];
   CH_TRY(ch_trainer_check_weights(&d->t->trainer, 0));
@@ -104,7 +97,11 @@ static int checkpoint(loop_state *d) {
 }
 
 static void tell_evaluation(loop_state *d, const choir_task_measure *m, int measures) {
-  write_evaluation(d->t, m, measures);
+  ch_tune *t = d->t;
+  json_t *line = json_pack("{s:s, s:I}", "event", "dev", "step", (json_int_t)t->trainer.step);
+  for (int i = 0; i < measures; i++) ch_json_put(line, i ? "batch" : "own", ch_measure_json(&m[i]));
+  ch_json_put(line, "best_step", json_integer(t->state.best_step));
+  ch_metrics_line(&t->metrics, line);
   choir_finetune_event e = make_event(d, CHOIR_EVENT_EVAL);
   e.measure = m, e.measures = measures;
   tell(d, &e);

@@ -1,6 +1,5 @@
 /* The files of a fine-tuning run: its settings, its checkpoints, its best result. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,23 +7,19 @@
 #include "file/file.h"
 #include "file/json.h"
 #include "model/config.h"
-#include "model/weights.h"
 #include "task/tune.h"
 #include "train/state.h"
 
 /* The config last: where it is, all is there that a run needs to go on. */
 int ch_tune_settings_save(const ch_tune *t) {
-  char path[4200];
   const ch_tune_settings *s = &t->settings;
   CH_TRY(ch_json_check_name(s->from));
   CH_TRY(ch_json_check_name(s->data));
-  snprintf(path, sizeof path, "%s/finetune.json", t->out);
   CH_TRY(ch_json_save(
       json_pack("{s:s, s:s, s:I, s:I, s:O}", "from", s->from, "data", s->data, "patience", (json_int_t)s->patience,
                 "batch_sequences", (json_int_t)s->batch_sequences, "task", s->task),
-      path));
-  snprintf(path, sizeof path, "%s/config.json", t->out);
-  return choir_config_save(&t->config, path);
+      CH_IN(t->out, "finetune.json")));
+  return choir_config_save(&t->config, CH_IN(t->out, "config.json"));
 }
 
 /* The name of a file or directory into `out` [4096]. */
@@ -55,17 +50,13 @@ static int read_settings(ch_tune *t, const json_t *root, const char *path) {
 }
 
 int ch_tune_settings_load(ch_tune *t) {
-  char path[4200];
+  const char *path = CH_IN(t->out, "finetune.json");
   json_t *root;
-  snprintf(path, sizeof path, "%s/finetune.json", t->out);
   CH_TRY(ch_json_load(path, &root));
   int code = read_settings(t, root, path);
   json_decref(root);
   return code;
 }
-
-enum { STEP, METRICS, BEST_STEP, BEST_CORRECT, WAITED, TRAIN, DEV, COUNTERS };
-_Static_assert((int)COUNTERS <= (int)CH_COUNTERS, "state.h has room for them");
 
 static uint64_t set_hash(const ch_set *set) {
   const ch_examples *e = &set->examples;
@@ -74,30 +65,32 @@ static uint64_t set_hash(const ch_set *set) {
   return XXH64(e->words.ids, e->words.count * sizeof *e->words.ids, hash);
 }
 
-static void get_counters(const ch_tune *t, ch_counter *c) {
-  const ch_tune_state *s = &t->state;
-  c[STEP] = (ch_counter){"tune.step", t->trainer.step, NULL};
-  c[METRICS] = (ch_counter){"tune.metrics_bytes", s->metrics_bytes, NULL};
-  c[BEST_STEP] = (ch_counter){"tune.best_step", s->best_step, NULL};
-  c[BEST_CORRECT] = (ch_counter){"tune.best_correct", s->best_correct, NULL};
-  c[WAITED] = (ch_counter){"tune.waited", s->waited, NULL};
-  c[TRAIN] = (ch_counter){"tune.train_hash", (int64_t)set_hash(&t->train), t->train.path};
-  c[DEV] = (ch_counter){"tune.dev_hash", (int64_t)set_hash(&t->dev), t->dev.path};
+/* hash: room for those of both sets, which must be the same again. */
+static int get_counters(ch_tune *t, ch_counter *c, int64_t hash[2]) {
+  ch_tune_state *s = &t->state;
+  hash[0] = (int64_t)set_hash(&t->train);
+  hash[1] = (int64_t)set_hash(&t->dev);
+  const ch_counter all[] = {{"tune.step", &t->trainer.step, NULL},   {"tune.metrics_bytes", &s->metrics_bytes, NULL},
+                            {"tune.best_step", &s->best_step, NULL}, {"tune.best_correct", &s->best_correct, NULL},
+                            {"tune.waited", &s->waited, NULL},       {"tune.train_hash", &hash[0], t->train.path},
+                            {"tune.dev_hash", &hash[1], t->dev.path}};
+  _Static_assert(sizeof all <= CH_COUNTERS * sizeof *all, "state.h has room for them");
+  memcpy(c, all, sizeof all);
+  return sizeof all / sizeof *all;
 }
 
 int ch_tune_save(ch_tune *t, char *path) {
-  ch_counter c[COUNTERS];
-  get_counters(t, c);
-  return ch_state_save(t->out, &t->trainer, t->tokenizer, c, COUNTERS, t->state.best_step, path);
+  ch_counter c[CH_COUNTERS];
+  int64_t hash[2];
+  int count = get_counters(t, c, hash);
+  return ch_state_save(t->out, &t->trainer, t->tokenizer, c, count, t->state.best_step, path);
 }
 
 int ch_tune_load(ch_tune *t, const char *path) {
-  ch_counter c[COUNTERS];
-  get_counters(t, c);
-  CH_TRY(ch_state_load(path, &t->trainer, c, COUNTERS));
-  t->trainer.step = c[STEP].value;
-  t->state = (ch_tune_state){c[METRICS].value, c[BEST_STEP].value, c[BEST_CORRECT].value, c[WAITED].value};
-  return CHOIR_OK;
+  ch_counter c[CH_COUNTERS];
+  int64_t hash[2];
+  int count = get_counters(t, c, hash);
+  return ch_state_load(path, &t->trainer, c, count);
 }
 
 json_t *ch_measure_json(const choir_task_measure *m) {
@@ -107,12 +100,11 @@ json_t *ch_measure_json(const choir_task_measure *m) {
 }
 
 int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) {
-  char path[4200], step[32];
+  char step[32];
   double majority;
   int most = ch_majority(t->task, &t->dev.examples, &majority);
   int size = snprintf(step, sizeof step, "%08" PRId64 "\n", t->state.best_step);
-  snprintf(path, sizeof path, "%s/best", t->out);
-  CH_TRY(ch_file_save(path, step, (size_t)size));
+  CH_TRY(ch_file_save(CH_IN(t->out, "best"), step, (size_t)size));
   json_t *root = json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:o, s:s, s:s, s:I}", "task", choir_task_name(t->task),
                            "from", ch_json_name(t->settings.from), "step", (json_int_t)t->state.best_step, "seed",
                            (json_int_t)t->config.train.seed, "train", (json_int_t)t->train.examples.count, "dev",
@@ -120,6 +112,5 @@ int ch_tune_result(const ch_tune *t, const choir_task_measure *m, int measures) 
                            most < 0 ? "" : choir_task_label(t->task, most), "router", t->config.model.router.name,
                            "batch_sequences", (json_int_t)t->settings.batch_sequences);
   for (int i = 0; i < measures; i++) ch_json_put(root, i ? "batch" : "own", ch_measure_json(&m[i]));
-  snprintf(path, sizeof path, "%s/result.json", t->out);
-  return ch_json_save(root, path);
+  return ch_json_save(root, CH_IN(t->out, "result.json"));
 }

@@ -120,14 +120,15 @@ static int rows_of(const choir_model *model, int B) {
 
 /* Ranks that evaluate together take the same windows. */
 static int same_windows(const choir_model *model, const ch_windows *w, int B, int64_t end) {
-  static const char *const name[] = {"batch size",         "sequence length",  "number of sequences",
-                                     "order of sequences", "text to evaluate", "routing"};
   const char *routing = choir_model_routing(model);
   uint64_t text = w->data ? w->data->hash : XXH64(w->text, (size_t)w->text_tokens * sizeof *w->text, 0);
-  const uint64_t fact[] = {
-      (uint64_t)B, (uint64_t)w->length, (uint64_t)end, (uint64_t)w->stride, text, XXH64(routing, strlen(routing), 0)};
-  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
-  return ch_comm_same(model->x.comm, sizeof fact / sizeof *fact, name, fact);
+  const ch_fact facts[] = {{"batch size", (uint64_t)B},
+                           {"sequence length", (uint64_t)w->length},
+                           {"number of sequences", (uint64_t)end},
+                           {"order of sequences", (uint64_t)w->stride},
+                           {"text to evaluate", text},
+                           {"routing", XXH64(routing, strlen(routing), 0)}};
+  return CH_SAME(model->x.comm, facts);
 }
 
 /* Whatever may fail on one rank alone. */
@@ -211,8 +212,6 @@ int ch_layer_stats_begin(choir_model *model, int vocab_size, ch_layer_stats *w) 
   choir_model_on_routing(model, count_layer, w);
   return CHOIR_OK;
 }
-
-void ch_layer_stats_end(choir_model *model) { choir_model_on_routing(model, NULL, NULL); }
 
 void ch_layer_stats_free(ch_layer_stats *w) {
   for (int i = 0; i < w->layers; i++) choir_route_stats_free(&w->layer[i]);

@@ -1,5 +1,4 @@
 /* The public evaluation of a model on built data or on a text. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -8,94 +7,65 @@
 #include "data/encoder.h"
 #include "train/evaluate.h"
 
+/* What is evaluated: held-out data or a text. */
+typedef struct {
+  choir_data *data;
+  ch_text_tokens text;
+  uint64_t *counts; /* [V] of the tokens that the unigram baseline goes by */
+  ch_windows windows;
+  double *loss;    /* [sources] sums of each source's losses, where somebody asks for them */
+  int64_t *tokens; /* [sources] */
+} material;
+
 /* A window holds T tokens and one more: no longer than what there is. */
 static int shorter(int T, int64_t tokens) { return tokens > 1 && T > tokens - 1 ? (int)(tokens - 1) : T; }
 
 /* code: of what came before, which may have gone wrong on one rank alone. */
-static int eval_windows(int code, choir_model *model, const choir_eval_options *o, const ch_windows *w,
-                        const uint64_t *counts, choir_eval_result *result) {
+static int eval_windows(int code, choir_model *model, const choir_eval_options *o, material *m,
+                        choir_eval_result *result) {
   int V = model->config.model.vocab_size;
+  ch_windows *w = &m->windows;
   int64_t B = o->batch_sequences ? o->batch_sequences : model->config.train.batch_sequences;
   if (B > w->count && w->count) B = w->count; /* rows of padding alone change nothing but the time */
-  ch_windows windows = *w;
-  if (o->in_order) windows.stride = 1;
-  windows.observe = o->calibrate;
-  double *unigram = code ? NULL : ch_unigram_log(counts, V);
+  if (o->in_order) w->stride = 1;
+  w->observe = o->calibrate;
+  double *unigram = code ? NULL : ch_unigram_log(m->counts, V);
   if (!code && !unigram) code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram probabilities", V);
   code = ch_comm_agree(model->x.comm, code);
-  if (!code) code = ch_evaluate(model, &windows, (int)B, o->sequences, unigram, o->progress, o->context, result);
+  if (!code) code = ch_evaluate(model, w, (int)B, o->sequences, unigram, o->progress, o->context, result);
   free(unigram);
   return code ? code : ch_model_check_loss(model, result->loss);
 }
 
+static void add_window(void *context, int64_t index, const int32_t *target, const float *loss) {
+  const material *m = context;
+  int length = m->windows.length, source = ch_data_heldout_source(m->data, length, &index);
+  for (int t = 0; t < length; t++) {
+    if (target[t] < 0) continue;
+    m->loss[source] += (double)loss[t];
+    m->tokens[source]++;
+  }
+}
+
 static int open_heldout(const choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
-                        choir_data **data, uint64_t **counts, ch_windows *w) {
+                        material *m) {
   choir_data_info info;
-  CH_TRY(choir_data_open(o->data, data));
-  choir_data_get_info(*data, &info);
+  CH_TRY(choir_data_open(o->data, &m->data));
+  choir_data_get_info(m->data, &info);
   int V = model->config.model.vocab_size;
-  if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != (*data)->tokenizer_hash))
+  if (info.vocab_size != V || (tokenizer && choir_tokenizer_hash(tokenizer) != m->data->tokenizer_hash))
     return ch_error(CHOIR_ERROR_FORMAT,
                     "%s: built with another tokenizer (%d pieces) than the checkpoint's (%d pieces); "
                     "build the data with the checkpoint's tokenizer.model",
                     o->data, info.vocab_size, V);
-  *counts = calloc((size_t)V, sizeof **counts);
-  if (!*counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
-  *w = ch_windows_heldout(*data, shorter(T, (int64_t)info.heldout_tokens));
-  ch_data_unigram(*data, *counts);
-  return CHOIR_OK;
-}
-
-/* Sums of each source's losses. */
-typedef struct {
-  const choir_data *data;
-  int length;
-  double *loss;    /* [sources] */
-  int64_t *tokens; /* [sources] */
-} by_source;
-
-static void add_window(void *context, int64_t index, const int32_t *target, const float *loss) {
-  const by_source *s = context;
-  int source = ch_data_heldout_source(s->data, s->length, &index);
-  for (int t = 0; t < s->length; t++) {
-    if (target[t] < 0) continue;
-    s->loss[source] += (double)loss[t];
-    s->tokens[source]++;
-  }
-}
-
-static int begin_sources(const choir_data *data, ch_windows *w, by_source *s) {
-  size_t count = (size_t)data->count;
-  *s = (by_source){.data = data,
-                   .length = w->length,
-                   .loss = calloc(count, sizeof *s->loss),
-                   .tokens = calloc(count, sizeof *s->tokens)};
-  w->seen = add_window;
-  w->context = s;
-  return s->loss && s->tokens ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu sources", count);
-}
-
-static void tell_sources(const by_source *s, const choir_eval_options *o) {
-  for (int i = 0; i < s->data->count; i++)
-    o->source(o->context, s->data->sources[i].name, s->tokens[i], s->loss[i] / (double)s->tokens[i]);
-}
-
-static int eval_data(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
-                     choir_eval_result *result) {
-  choir_data *data = NULL;
-  uint64_t *counts = NULL;
-  ch_windows w = {0};
-  by_source sources = {0};
-  int code = open_heldout(model, tokenizer, o, T, &data, &counts, &w);
-  if (!code && o->source) code = begin_sources(data, &w, &sources);
-  code = eval_windows(code, model, o, &w, counts, result);
-  if (!code) ch_eval_bytes(result, ch_heldout_bytes(data, result->tokens));
-  if (!code && o->source) tell_sources(&sources, o);
-  free(sources.loss);
-  free(sources.tokens);
-  free(counts);
-  choir_data_close(data);
-  return code;
+  m->windows = ch_windows_heldout(m->data, shorter(T, (int64_t)info.heldout_tokens));
+  ch_data_unigram(m->data, m->counts);
+  if (!o->source) return CHOIR_OK;
+  m->windows.seen = add_window;
+  m->windows.context = m;
+  m->loss = calloc((size_t)m->data->count, sizeof *m->loss);
+  m->tokens = calloc((size_t)m->data->count, sizeof *m->tokens);
+  return m->loss && m->tokens ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for %d sources", m->data->count);
 }
 
 /* Progress before anything is known of the windows. */
@@ -105,32 +75,41 @@ static int told(void *context) {
 }
 
 static int open_text(const choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
-                     ch_text_tokens *text, uint64_t **counts, ch_windows *w) {
+                     material *m) {
   int V = model->config.model.vocab_size;
+  ch_text_tokens *text = &m->text;
   CH_TRY(ch_text_tokens_read(tokenizer, o->text, 0, o->progress ? told : NULL, (void *)(uintptr_t)o, text));
   if (text->count < 2)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %zu tokens; at least two are needed to predict one", o->text, text->count);
-  *counts = calloc((size_t)V, sizeof **counts);
-  if (!*counts) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
   for (size_t i = 0; i < text->count; i++) {
     if (text->ids[i] >= V)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer has pieces beyond the model's %d", o->text, V);
-    (*counts)[text->ids[i]]++;
+    m->counts[text->ids[i]]++;
   }
-  *w = ch_windows_text(text->ids, (int64_t)text->count, shorter(T, (int64_t)text->count));
+  m->windows = ch_windows_text(text->ids, (int64_t)text->count, shorter(T, (int64_t)text->count));
   return CHOIR_OK;
 }
 
-static int eval_text(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
-                     choir_eval_result *result) {
-  ch_text_tokens text = {0};
-  uint64_t *counts = NULL;
-  ch_windows w = {0};
-  int code = open_text(model, tokenizer, o, T, &text, &counts, &w);
-  code = eval_windows(code, model, o, &w, counts, result);
-  if (!code) ch_eval_text_bytes(result, &text);
-  free(counts);
-  free(text.ids);
+static int eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *o, int T,
+                choir_eval_result *result) {
+  int V = model->config.model.vocab_size, code;
+  material m = {.counts = calloc((size_t)V, sizeof *m.counts)};
+  if (!m.counts)
+    code = ch_error(CHOIR_ERROR_MEMORY, "no memory for %d unigram counts", V);
+  else
+    code = (o->data ? open_heldout : open_text)(model, tokenizer, o, T, &m);
+  code = eval_windows(code, model, o, &m, result);
+  if (!code && o->data)
+    ch_eval_bytes(result, ch_heldout_bytes(m.data, result->tokens));
+  else if (!code)
+    ch_eval_text_bytes(result, &m.text);
+  for (int i = 0; !code && m.loss && i < m.data->count; i++)
+    o->source(o->context, m.data->sources[i].name, m.tokens[i], m.loss[i] / (double)m.tokens[i]);
+  free(m.loss);
+  free(m.tokens);
+  free(m.counts);
+  free(m.text.ids);
+  choir_data_close(m.data);
   return code;
 }
 
@@ -149,6 +128,5 @@ int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir
   CH_CHECK_RESERVED(options, "choir_eval_options");
   if (options->calibrate) CH_TRY(check_calibration(model));
   if (!options->data == !options->text) return ch_error(CHOIR_ERROR_ARGUMENT, "evaluation takes either data or a text");
-  return options->data ? eval_data(model, tokenizer, options, T, result)
-                       : eval_text(model, tokenizer, options, T, result);
+  return eval(model, tokenizer, options, T, result);
 }

@@ -164,12 +164,11 @@ static int search(const choir_config *config, const choir_run_options *options, 
 
 /* Who is to choose must be told the same, and reckon with the same. */
 static int told_the_same(const choir_config *config, const choir_ranks *ranks) {
-  static const char *const name[] = {"config", "number of replicas", "number of hidden shards",
-                                     "sharding of dense matrices"};
-  const uint64_t fact[] = {ch_config_hash(config), (uint64_t)ranks->replicas, (uint64_t)ranks->hidden,
-                           (uint64_t)ranks->dense_sharded};
-  _Static_assert(sizeof fact / sizeof *fact <= CH_FACTS, "ch_comm_same has room for them");
-  return ch_comm_same(ranks->comm, sizeof fact / sizeof *fact, name, fact);
+  const ch_fact facts[] = {{"config", ch_config_hash(config)},
+                           {"number of replicas", (uint64_t)ranks->replicas},
+                           {"number of hidden shards", (uint64_t)ranks->hidden},
+                           {"sharding of dense matrices", (uint64_t)ranks->dense_sharded}};
+  return CH_SAME(ranks->comm, facts);
 }
 
 int ch_layout_choose(const choir_config *config, const choir_run_options *options, choir_ranks *ranks, char *why,

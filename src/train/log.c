@@ -12,8 +12,6 @@
 
 #include "base/error.h"
 #include "base/machine.h"
-#include "file/dir.h"
-#include "file/file.h"
 #include "file/temporary.h"
 
 /* The end of the last whole line; 0: there is none, or it cannot be read. */
@@ -31,26 +29,23 @@ static int64_t end_of_lines(int fd, int64_t bytes) {
   return 0;
 }
 
-int ch_log_open(ch_log *log, const char *path) {
+/* The lines that stand there; half a one behind them is cut off. */
+static int begin(ch_log *log, const char *path, int there) {
   struct stat status;
+  if (log->fd < 0 || snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path ||
+      fstat(log->fd, &status))
+    return ch_error_errno("%s: cannot open for appending", path);
+  if (!there) CH_TRY(ch_sync_parent(path)); /* checkpoints rely on its being there after a loss of power */
+  log->bytes = end_of_lines(log->fd, status.st_size);
+  if (log->bytes == status.st_size || !ftruncate(log->fd, log->bytes)) return CHOIR_OK;
+  return ch_error_errno("%s: cannot cut off half a line", path);
+}
+
+int ch_log_open(ch_log *log, const char *path) {
   int there = !access(path, F_OK);
   *log = (ch_log){.fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666)};
-  if (log->fd < 0 || snprintf(log->path, sizeof log->path, "%s", path) >= (int)sizeof log->path ||
-      fstat(log->fd, &status)) {
-    int code = ch_error_errno("%s: cannot open for appending", path);
-    ch_log_close(log);
-    return code;
-  }
-  int code = there ? CHOIR_OK : ch_sync_parent(path); /* checkpoints rely on its being there after a loss of power */
-  if (code) {
-    ch_log_close(log);
-    return code;
-  }
-  log->bytes = end_of_lines(log->fd, status.st_size);
-  if (log->bytes == status.st_size) return CHOIR_OK;
-  if (!ftruncate(log->fd, log->bytes)) return CHOIR_OK;
-  code = ch_error_errno("%s: cannot cut off half a line", path);
-  ch_log_close(log);
+  int code = begin(log, path, there);
+  if (code) ch_log_close(log);
   return code;
 }
 

@@ -1,4 +1,3 @@
-
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -66,6 +65,10 @@ int ch_run_step(ch_run *run, ch_step_result *r) {
   return ch_trainer_step(&run->trainer, run->batch, target, r);
 }
 
+static choir_train_event make_event(const loop_state *d, choir_event_kind kind) {
+  return (choir_train_event){.kind = kind, .step = d->run->trainer.step, .steps = d->run->config.train.steps};
+}
+
 static choir_train_event step_event(const loop_state *d, const ch_step_result *r, double seconds,
                                     const ch_rank_times *ranks) {
   int64_t step = d->run->trainer.step, steps = d->run->config.train.steps,
@@ -110,16 +113,16 @@ static void tell(loop_state *d, const choir_train_event *e) {
 /* Notices that have gathered since the last step. */
 static void tell_notices(loop_state *d) {
   const char *text = choir_notices();
-  choir_train_event e = {
-      .kind = CHOIR_EVENT_NOTICE, .step = d->run->trainer.step, .steps = d->run->config.train.steps, .text = text};
+  choir_train_event e = make_event(d, CHOIR_EVENT_NOTICE);
+  e.text = text;
   if (*text) tell(d, &e);
 }
 
 /* Before the first step there is nothing that could be saved: a wish to stop waits for it. */
 static void tell_memory(loop_state *d) {
   const ch_run *run = d->run;
-  choir_train_event e = {
-      .kind = CHOIR_EVENT_MEMORY, .step = run->trainer.step, .steps = run->config.train.steps, .memory = &run->memory};
+  choir_train_event e = make_event(d, CHOIR_EVENT_MEMORY);
+  e.memory = &run->memory;
   if (*run->layout) e.text = run->layout;
   if (d->options->event) d->options->event(d->options->context, &e);
 }
@@ -133,7 +136,7 @@ static int evaluate_by(const ch_run *run, const ch_windows *windows, int causal,
   run->trainer.model->causal = causal;
   int code = ch_evaluate(run->trainer.model, windows, B, run->config.train.eval_sequences, run->unigram, NULL, NULL, r);
   run->trainer.model->causal = 0;
-  ch_layer_stats_end(run->trainer.model);
+  choir_model_on_routing(run->trainer.model, NULL, NULL);
   if (!code && !isfinite(r->loss)) code = ch_trainer_not_finite(&run->trainer, run->trainer.step, r->loss);
   if (!code) {
     ch_eval_bytes(r, ch_heldout_bytes(run->data, r->tokens));
@@ -169,11 +172,6 @@ static int evaluate(loop_state *d, choir_train_event e) {
   return CHOIR_OK;
 }
 
-static int save(loop_state *d, char *path) {
-  CH_TRY(ch_comm_agree(comm_of(d->run), ch_metrics_sync(&d->metrics, &d->run->metrics_bytes)));
-  return ch_checkpoint_save(d->run, path);
-}
-
 /* Without room on the disk it is owed. */
 static int checkpoint(loop_state *d, choir_train_event e) {
   char path[PATH_MAX] = "";
@@ -181,7 +179,8 @@ static int checkpoint(loop_state *d, choir_train_event e) {
   CH_TRY(ch_comm_agree(comm, ch_trainer_check_weights(&d->run->trainer, e.loss))); /* what is kept must be good */
   double begin = ch_machine_seconds();
   ch_watch_section(comm, "checkpoint of step", d->run->trainer.step);
-  int code = ch_comm_agree(comm, save(d, path));
+  int code = ch_comm_agree(comm, ch_metrics_sync(&d->metrics, &d->run->metrics_bytes));
+  if (!code) code = ch_comm_agree(comm, ch_checkpoint_save(d->run, path));
   if (code == CHOIR_ERROR_FULL) ch_room_owe(&d->room, ch_machine_seconds() - begin);
   if (code) return code == CHOIR_ERROR_FULL ? CHOIR_OK : code;
   d->room.owed = 0;
@@ -241,11 +240,9 @@ static int wait_for_room(loop_state *d, choir_train_event e) {
     if (wished == TRY_AGAIN || wished == GIVE_UP) CH_TRY(checkpoint(d, e));
     tell_notices(d);
     if (!d->room.owed) break;
-    choir_train_event waiting = {.kind = CHOIR_EVENT_WAITING,
-                                 .step = e.step,
-                                 .steps = e.steps,
-                                 .seconds_left = ch_room_seconds_left(&d->room),
-                                 .text = d->room.why};
+    choir_train_event waiting = make_event(d, CHOIR_EVENT_WAITING);
+    waiting.seconds_left = ch_room_seconds_left(&d->room);
+    waiting.text = d->room.why;
     if (ch_machine_seconds() - told >= 1) {
       tell(d, &waiting);
       told = ch_machine_seconds();
@@ -258,7 +255,7 @@ static int wait_for_room(loop_state *d, choir_train_event e) {
 static int loop(loop_state *d) {
   ch_run *run = d->run;
   int64_t steps = run->config.train.steps;
-  choir_train_event e = {.kind = CHOIR_EVENT_STEP, .step = run->trainer.step, .steps = steps};
+  choir_train_event e = make_event(d, CHOIR_EVENT_STEP);
   while (run->trainer.step < steps && !d->stopping) CH_TRY(step(d, &e));
   if (d->room.owed && run->trainer.step == steps) CH_TRY(wait_for_room(d, e));
   if (d->room.owed) return ch_room_error(&d->room, run->trainer.step, steps);

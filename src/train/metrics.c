@@ -12,19 +12,15 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "choir/version.h"
-#include "file/file.h"
 #include "file/json.h"
 #include "model/config.h"
 #include "moe/route_stats.h"
 
 int ch_metrics_open(ch_metrics *m, const char *out, int64_t bytes) {
-  char path[PATH_MAX];
   *m = (ch_metrics){.results.fd = -1, .timing.fd = -1};
-  snprintf(path, sizeof path, "%s/metrics.jsonl", out);
-  int code = ch_log_open(&m->results, path);
+  int code = ch_log_open(&m->results, CH_IN(out, "metrics.jsonl"));
   if (!code) code = ch_log_cut(&m->results, bytes);
-  snprintf(path, sizeof path, "%s/timing.jsonl", out);
-  if (!code) code = ch_log_open(&m->timing, path);
+  if (!code) code = ch_log_open(&m->timing, CH_IN(out, "timing.jsonl"));
   if (code) ch_metrics_close(m);
   return code;
 }
@@ -53,12 +49,9 @@ void ch_metrics_line(ch_metrics *m, json_t *object) { write_line(&m->results, ob
 void ch_metrics_run(ch_metrics *m, const ch_run *run) {
   choir_config_costs costs = {0};
   choir_config_cost(&run->config, &costs);
-  json_t *line = json_object();
-  ch_json_put(line, "event", json_string("run"));
-  ch_json_put(line, "version", json_string(choir_version()));
-  ch_json_put(line, "parameters", json_integer(costs.parameters));
-  ch_json_put(line, "active_parameters", json_integer(costs.active_parameters));
-  ch_json_put(line, "train_flops_per_token", json_real(costs.train_flops_per_token));
+  json_t *line = json_pack("{s:s, s:s, s:I, s:I, s:f}", "event", "run", "version", choir_version(), "parameters",
+                           (json_int_t)costs.parameters, "active_parameters", (json_int_t)costs.active_parameters,
+                           "train_flops_per_token", costs.train_flops_per_token);
   if (*run->from) ch_json_put(line, "from", ch_json_name(run->from));
   ch_json_put(line, "config", ch_config_json(&run->config));
   write_line(&m->results, line);
@@ -125,42 +118,29 @@ void ch_metrics_timing(ch_metrics *m, const choir_train_event *e, const ch_rank_
 }
 
 static json_t *layer_json(const choir_route_stats *s) {
-  json_t *layer = json_object();
-  ch_json_put(layer, "layer", json_integer(s->layer));
-  ch_json_put(layer, "tokens", json_integer(s->tokens));
-  ch_json_put(layer, "capacity", json_integer(s->capacity));
-  ch_json_put(layer, "assignments", json_integer(s->assignments));
-  ch_json_put(layer, "dropped", json_integer(s->dropped));
-  ch_json_put(layer, "gate_mass", json_real(s->gate_mass));
-  ch_json_put(layer, "token_entropy", ch_json_number(s->token_entropy));
-  ch_json_put(layer, "load_entropy", ch_json_number(s->load_entropy));
-  ch_json_put(layer, "drift", ch_json_number(s->drift));
-  ch_json_put(layer, "load", ch_json_integers(s->load, s->experts));
-  ch_json_put(layer, "demand", ch_json_integers(s->demand, s->experts));
-  ch_json_put(layer, "certificate", ch_certificate_json(&s->certificate));
-  ch_json_put(layer, "histogram", ch_json_integers(s->histogram, s->experts + 1));
-  return layer;
+  return json_pack("{s:i, s:I, s:I, s:I, s:I, s:f, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "layer", s->layer, "tokens",
+                   (json_int_t)s->tokens, "capacity", (json_int_t)s->capacity, "assignments",
+                   (json_int_t)s->assignments, "dropped", (json_int_t)s->dropped, "gate_mass", s->gate_mass,
+                   "token_entropy", ch_json_number(s->token_entropy), "load_entropy", ch_json_number(s->load_entropy),
+                   "drift", ch_json_number(s->drift), "load", ch_json_integers(s->load, s->experts), "demand",
+                   ch_json_integers(s->demand, s->experts), "certificate", ch_certificate_json(&s->certificate),
+                   "histogram", ch_json_integers(s->histogram, s->experts + 1));
 }
 
 json_t *ch_metrics_result(const choir_eval_result *r, const ch_layer_stats *stats) {
-  json_t *result = json_object(), *layers = json_array();
-  ch_json_put(result, "loss", json_real(r->loss));
-  ch_json_put(result, "perplexity", json_real(r->perplexity));
-  ch_json_put(result, "bits_per_byte", json_real(r->bits_per_byte));
-  ch_json_put(result, "unigram_loss", json_real(r->unigram_loss));
-  ch_json_put(result, "tokens", json_integer(r->tokens));
-  ch_json_put(result, "routing", json_string(r->routing));
-  ch_json_put(result, "looks_across_tokens", json_boolean(r->looks_across_tokens));
+  json_t *layers = json_array();
   for (int i = 0; i < stats->layers; i++) ch_json_add(layers, layer_json(&stats->layer[i]));
-  ch_json_put(result, "layers", layers);
+  json_t *result =
+      json_pack("{s:f, s:f, s:f, s:f, s:I, s:s, s:b, s:o}", "loss", r->loss, "perplexity", r->perplexity,
+                "bits_per_byte", r->bits_per_byte, "unigram_loss", r->unigram_loss, "tokens", (json_int_t)r->tokens,
+                "routing", r->routing, "looks_across_tokens", r->looks_across_tokens, "layers", layers);
+  if (!result) ch_json_add(NULL, NULL); /* without memory for a part of it the line is not written */
   return result;
 }
 
 void ch_metrics_eval(ch_metrics *m, int64_t step, json_t *own, json_t *causal) {
   json_t *line = json_pack("{s:s, s:I}", "event", "eval", "step", (json_int_t)step);
-  const char *key;
-  json_t *value;
-  json_object_foreach(own, key, value) ch_json_put(line, key, json_incref(value));
+  json_object_update(line, own);
   if (causal) {
     double gap = json_number_value(json_object_get(causal, "loss")) - json_number_value(json_object_get(own, "loss"));
     ch_json_put(line, "causal_gap", json_real(gap));

@@ -1,5 +1,3 @@
-#include "train/optimizer.h"
-
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
+#include "train/step.h"
 
 /* Whether a name fits one of the patterns "a,b": `only` the one of that number, or -1 any. */
 static int fits(const char *patterns, int only, const char *name) {

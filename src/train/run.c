@@ -19,65 +19,52 @@
 /* ---- its directory */
 
 int ch_run_directory_unused(const char *out) {
-  char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/metrics.jsonl", out);
-  if (access(path, F_OK)) return CHOIR_OK;
+  if (access(CH_IN(out, "metrics.jsonl"), F_OK)) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_ARGUMENT, "%s already holds a run; resume it, or train into another directory", out);
 }
 
 int ch_run_directory_take(ch_claim *claim, const char *out) {
-  char path[PATH_MAX];
+  const char *checkpoints = CH_IN(out, "checkpoints");
   *claim = CH_CLAIM_NONE;
-  snprintf(path, sizeof path, "%s/data.json", out);
-  if (!access(path, F_OK)) return ch_error(CHOIR_ERROR_ARGUMENT, "%s holds built data; choose another directory", out);
+  if (!access(CH_IN(out, "data.json"), F_OK))
+    return ch_error(CHOIR_ERROR_ARGUMENT, "%s holds built data; choose another directory", out);
   CH_TRY(ch_claim_take(claim, out));
-  snprintf(path, sizeof path, "%s/checkpoints", out);
-  CH_TRY(ch_dir_make(path));
+  CH_TRY(ch_dir_make(checkpoints));
   ch_temporary_clean(out);
-  ch_temporary_clean(path);
+  ch_temporary_clean(checkpoints);
   return CHOIR_OK;
 }
 
 /* ---- its checkpoints */
 
-enum { STEP, SAMPLES, METRICS, DATA, TOKENIZER, COUNTERS };
-_Static_assert((int)COUNTERS <= (int)CH_COUNTERS, "state.h has room for them");
-
-static void get_counters(const ch_run *run, ch_counter *c) {
-  c[STEP] = (ch_counter){"run.step", run->trainer.step, NULL};
-  c[SAMPLES] = (ch_counter){"run.samples", (int64_t)run->position.samples, NULL};
-  c[METRICS] = (ch_counter){"run.metrics_bytes", run->metrics_bytes, NULL};
-  c[DATA] = (ch_counter){"run.data_hash", (int64_t)run->data->hash, "the data"};
-  c[TOKENIZER] = (ch_counter){"run.tokenizer_hash", (int64_t)run->data->tokenizer_hash, "the data's tokenizer"};
+static int get_counters(ch_run *run, ch_counter *c) {
+  const ch_counter all[] = {{"run.step", &run->trainer.step, NULL},
+                            {"run.samples", (int64_t *)&run->position.samples, NULL},
+                            {"run.metrics_bytes", &run->metrics_bytes, NULL},
+                            {"run.data_hash", (int64_t *)&run->data->hash, "the data"},
+                            {"run.tokenizer_hash", (int64_t *)&run->data->tokenizer_hash, "the data's tokenizer"}};
+  _Static_assert(sizeof all <= CH_COUNTERS * sizeof *all, "state.h has room for them");
+  memcpy(c, all, sizeof all);
+  return sizeof all / sizeof *all;
 }
 
 int ch_checkpoint_save(ch_run *run, char *path) {
-  ch_counter c[COUNTERS];
-  get_counters(run, c);
-  return ch_state_save(run->out, &run->trainer, run->tokenizer, c, COUNTERS, -1, path);
-}
-
-/* Loads one into a run whose trainer has its memory. The data must be the run's own. */
-static int load_checkpoint(ch_run *run, const char *path) {
-  ch_counter c[COUNTERS];
-  get_counters(run, c);
-  CH_TRY(ch_state_load(path, &run->trainer, c, COUNTERS));
-  run->trainer.step = c[STEP].value;
-  run->position.samples = (uint64_t)c[SAMPLES].value;
-  run->metrics_bytes = c[METRICS].value;
-  return CHOIR_OK;
+  ch_counter c[CH_COUNTERS];
+  int count = get_counters(run, c);
+  return ch_state_save(run->out, &run->trainer, run->tokenizer, c, count, -1, path);
 }
 
 /* ---- taking it up again */
 
 /* RUN/config.json; where that cannot be read, what the newest checkpoint was made with. */
 static int kept_config(const char *run, const int64_t *steps, int count, choir_config *config, char *path) {
-  snprintf(path, PATH_MAX + 16, "%s/config.json", run);
+  ch_path_in(path, run, "config.json");
   int code = choir_config_load(path, config);
   for (int i = 0; code && i < count; i++) {
     if (!i) ch_notice("%s; the newest checkpoint's is taken", choir_error_message());
-    ch_checkpoint_path(run, steps[i], path);
-    strcat(path, "/config.json");
+    char checkpoint[PATH_MAX];
+    ch_checkpoint_path(run, steps[i], checkpoint);
+    ch_path_in(path, checkpoint, "config.json");
     code = choir_config_load(path, config);
   }
   return code;
@@ -92,7 +79,7 @@ static int another_model(const char *path) {
 }
 
 int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *steps, int count) {
-  char path[PATH_MAX + 16];
+  char path[CH_PATH_BYTES];
   choir_config kept;
   CH_TRY(kept_config(run->out, steps, count, &kept, path));
   run->config = given ? *given : kept;
@@ -100,25 +87,18 @@ int ch_resume_config(ch_run *run, const choir_config *given, const int64_t *step
   return ch_config_same_model(&run->config, &kept) ? CHOIR_OK : another_model(path);
 }
 
-/* Nonzero: every field is the same. */
-static int same_config(const choir_config *a, const choir_config *b) {
-  json_t *x = ch_config_json(a), *y = ch_config_json(b);
-  int same = x && y && json_equal(x, y);
-  json_decref(x);
-  json_decref(y);
-  return same;
-}
-
 static int load_step(void *context, int64_t step) {
   ch_run *run = context;
-  char path[PATH_MAX + 16], config[PATH_MAX + 32];
+  char path[PATH_MAX];
   choir_config made_with;
   ch_checkpoint_path(run->out, step, path);
-  snprintf(config, sizeof config, "%s/config.json", path);
+  const char *config = CH_IN(path, "config.json");
   CH_TRY(choir_config_load(config, &made_with));
   if (!ch_config_same_model(&run->config, &made_with)) return another_model(config);
-  CH_TRY(load_checkpoint(run, path));
-  run->config_changed = !same_config(&run->config, &made_with);
+  ch_counter c[CH_COUNTERS];
+  int count = get_counters(run, c);
+  CH_TRY(ch_state_load(path, &run->trainer, c, count));
+  run->config_changed = ch_config_hash(&run->config) != ch_config_hash(&made_with);
   return CHOIR_OK;
 }
 
@@ -162,10 +142,8 @@ static int same_step(const ch_run *run) {
 }
 
 int ch_run_same(const ch_run *run) {
-  static const char *const name[] = {"data"};
-  const uint64_t fact[] = {run->data->hash};
   CH_TRY(same_step(run));
-  CH_TRY(ch_comm_same(run->trainer.model->x.comm, 1, name, fact));
+  CH_TRY(ch_comm_same(run->trainer.model->x.comm, 1, &(ch_fact){"data", run->data->hash}));
   return ch_model_same(run->trainer.model);
 }
 

@@ -13,7 +13,6 @@
 #include "comm/collective.h"
 #include "file/checkpoints.h"
 #include "file/dir.h"
-#include "file/file.h"
 #include "file/tensors_set.h"
 #include "model/weights.h"
 
@@ -28,7 +27,7 @@ int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int co
   for (int i = 0; i < count && !code; i++) {
     ch_stored *s = &tensor[tensors++];
     choir_tensor *t = &s->tensor;
-    value[i] = counters[i].value;
+    value[i] = *counters[i].value;
     s->owner = -1;
     *t = (choir_tensor){.dtype = CHOIR_I64, .dims = 0, .data = &value[i], .bytes = sizeof value[i]};
     snprintf(t->name, sizeof t->name, "%s", counters[i].name);
@@ -102,10 +101,9 @@ static int begin(const char *path, ch_dir *directory) {
 /* Everything that a checkpoint holds. */
 static int fill(const ch_trainer *trainer, const choir_tokenizer *tokenizer, const ch_counter *counters, int count,
                 const char *directory) {
-  char file[PATH_MAX + 32];
-  snprintf(file, sizeof file, "%s/state.safetensors", directory);
-  CH_TRY(ch_comm_agree(trainer->model->x.comm, ch_model_save_into(trainer->model, tokenizer, directory)));
-  return ch_comm_agree(trainer->model->x.comm, ch_state_write(trainer, counters, count, file));
+  const ch_comm *comm = trainer->model->x.comm;
+  CH_TRY(ch_comm_agree(comm, ch_model_save_into(trainer->model, tokenizer, directory)));
+  return ch_comm_agree(comm, ch_state_write(trainer, counters, count, CH_IN(directory, "state.safetensors")));
 }
 
 /* The directory is the first rank's; others may write files in it. */
@@ -127,21 +125,22 @@ int ch_state_save(const char *out, const ch_trainer *trainer, const choir_tokeni
   return CHOIR_OK;
 }
 
-static int read_counter(const choir_tensors *file, const char *path, ch_counter *c) {
+static int read_counter(const choir_tensors *file, const char *path, const ch_counter *c) {
   const choir_tensor *t = choir_tensors_find(file, c->name);
-  if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof c->value)
+  if (!t || t->dtype != CHOIR_I64 || t->bytes != sizeof *c->value)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is missing or not one I64", path, c->name);
   int64_t value;
   memcpy(&value, t->data, sizeof value);
-  if (c->of && value != c->value)
+  if (c->of && value != *c->value)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: %s is not that of this checkpoint; resume with the run's own", path,
                     c->of);
   if (!c->of && value < 0) return ch_error(CHOIR_ERROR_FORMAT, "%s: '%s' is %" PRId64, path, c->name, value);
-  c->value = value;
+  *c->value = value;
   return CHOIR_OK;
 }
 
-int ch_state_read(ch_trainer *trainer, ch_counter *counters, int counts, const choir_tensors *file, const char *path) {
+int ch_state_read(ch_trainer *trainer, const ch_counter *counters, int counts, const choir_tensors *file,
+                  const char *path) {
   for (int i = 0; i < counts; i++) CH_TRY(read_counter(file, path, &counters[i]));
   ch_stored *want = calloc((size_t)trainer->model->net.params.count, CH_OPTIM_STATES * sizeof *want);
   if (!want) return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for the list of tensors", path);
@@ -154,14 +153,11 @@ int ch_state_read(ch_trainer *trainer, ch_counter *counters, int counts, const c
   return code;
 }
 
-int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, int count) {
-  char file[PATH_MAX + 32];
+int ch_state_load(const char *path, ch_trainer *trainer, const ch_counter *counters, int count) {
+  const char *file = CH_IN(path, "state.safetensors");
   choir_tensors *tensors;
-  snprintf(file, sizeof file, "%s/model.safetensors", path);
-  const ch_exec *x = &trainer->model->x;
-  CH_TRY(ch_weights_load(&trainer->model->net.params, x, file, 0));
+  CH_TRY(ch_weights_load(&trainer->model->net.params, &trainer->model->x, CH_IN(path, "model.safetensors"), 0));
   ch_model_weights_changed(trainer->model);
-  snprintf(file, sizeof file, "%s/state.safetensors", path);
   CH_TRY(choir_tensors_open(file, 1, &tensors));
   int code = ch_state_read(trainer, counters, count, tensors, file);
   choir_tensors_close(tensors);

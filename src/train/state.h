@@ -10,7 +10,7 @@
  * what; any other is not negative. */
 typedef struct ch_counter {
   const char *name;
-  int64_t value;
+  int64_t *value; /* saved, and read */
   const char *of; /* "the data"; NULL: a count */
 } ch_counter;
 enum { CH_COUNTERS = 8 }; /* at most */
@@ -27,10 +27,11 @@ void ch_state_rotate(const char *out, const ch_trainer *trainer, int64_t best);
 
 /* Loads weights and state of a checkpoint directory into a trainer that has its memory, and the values of counts. A
  * hash that is not the one in `counters` is refused. */
-int ch_state_load(const char *path, ch_trainer *trainer, ch_counter *counters, int count);
+int ch_state_load(const char *path, ch_trainer *trainer, const ch_counter *counters, int count);
 
 /* The part that is state.safetensors: writes it, and reads it, opened; `path` names it in messages. */
 int ch_state_write(const ch_trainer *trainer, const ch_counter *counters, int count, const char *path);
-int ch_state_read(ch_trainer *trainer, ch_counter *counters, int count, const choir_tensors *file, const char *path);
+int ch_state_read(ch_trainer *trainer, const ch_counter *counters, int count, const choir_tensors *file,
+                  const char *path);
 
 #endif

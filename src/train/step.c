@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "comm/collective.h"
-#include "train/optimizer.h"
 
 /* For ch_pass.ready, where nothing needs all gradients at once: updates a layer inside the backward pass. */
 static void update_layer(void *context, const ch_pass *pass, int layer) {

@@ -4,8 +4,52 @@
 #define CH_TRAIN_STEP_H
 
 #include "api/model.h"
+#include "model/weights.h"
 #include "moe/route_stats.h"
-#include "train/optimizer.h"
+#include "optim/optim.h"
+
+/* ---- the optimizer over the whole parameter table: state, schedule, clipping, one step ---- */
+
+typedef struct ch_optimizer {
+  const choir_train_config *config;
+  const ch_optim *kind;
+  ch_params *params;
+  ch_optim_tensor *tensor; /* [params->count] */
+  int experts, tensors;    /* of all ranks; and how many tensors are of experts */
+  double CH_DEV *squares;  /* [params->count], then [experts,tensors]: sums of squares of gradients */
+} ch_optimizer;
+
+/* CHOIR_ERROR_ARGUMENT: an optimizer that is not known, or `freeze` that names no weight, or all. */
+int ch_optimizer_create(const choir_train_config *config, ch_params *params, ch_optimizer *o);
+void ch_optimizer_free(ch_optimizer *o);
+
+/* Gives state and squares their memory from an arena (which may be counting); a fresh state is zero. */
+void ch_optimizer_alloc(ch_optimizer *o, ch_arena *arena);
+
+/* The learning rate of a step, from 1: linear warm-up; then by `schedule` constant and later rate * sqrt(constant /
+ * step), or half a cosine, where `schedule_start` steps count as done before; times what is left in the run's last
+ * `cooldown_steps`. Beyond the last step it stays as it is there. */
+double ch_schedule_rate(const choir_train_config *config, int64_t step);
+
+enum { CH_EVERY_PARAM = -2, CH_OUTSIDE_LAYERS = -1 }; /* instead of the number of a layer */
+
+/* Fills `squares` of a layer's parameters and adds them to *total, unless that is NULL: not finite any more when a
+ * gradient is not. */
+void ch_optimizer_squares(ch_exec *x, ch_optimizer *o, int layer, double CH_DEV *total);
+
+/* The squares [params->count] on the host, in its scratch; of experts' tensors sums over all experts, in their
+ * order. Waits for the device. Collective. */
+const double *ch_optimizer_read_squares(ch_exec *x, const ch_optimizer *o);
+
+/* Updates a layer's parameters from their gradients, unless *finite is not finite: then the weights stay as they are.
+ * `norm` is the global one, for clipping; step counts from 1. */
+void ch_optimizer_step(ch_exec *x, ch_optimizer *o, int layer, int64_t step, double norm, const double CH_DEV *finite);
+
+/* The state as tensors for a checkpoint, CH_OPTIM_STATES at most a parameter: "optimizer.first.NAME". Returns how many.
+ */
+int ch_optimizer_tensors(const ch_optimizer *o, ch_stored *tensors);
+
+/* ---- one step ---- */
 
 /* A micro-batch: batch_sequences sequences of T tokens, and what is to be predicted at which positions. */
 typedef struct ch_batch {
@@ -81,5 +125,23 @@ int ch_trainer_not_finite(const ch_trainer *t, int64_t step, double loss);
 
 /* That error when a weight is not finite; CHOIR_OK otherwise. */
 int ch_trainer_check_weights(const ch_trainer *t, double loss);
+
+/* ---- FLOPs of a config, by part ---- */
+
+typedef enum {
+  CH_FLOPS_ATTENTION, /* its four products, scores, and their weighted sum over the causal half */
+  CH_FLOPS_DENSE,     /* feed-forward layers that are not MoE */
+  CH_FLOPS_ROUTER,    /* X Wg */
+  CH_FLOPS_EXPERTS,
+  CH_FLOPS_HEAD, /* logits */
+  CH_FLOPS_PARTS
+} ch_flops_part;
+
+/* Which part a weight that is a factor of products (p->product) belongs to. */
+ch_flops_part ch_flops_part_of(const ch_param *p);
+
+/* Counts multiplications and additions of one token, forward. Training is three times that for every draw
+ * (ch_pass_sequences). */
+void ch_count_flops(const choir_config *config, const ch_params *params, double flops[CH_FLOPS_PARTS]);
 
 #endif

@@ -71,28 +71,29 @@ static int check_free(const char *path) {
 
 /* A fresh run may not write over an old one, nor over what somebody else put there. */
 static int fresh_config(ch_run *run, const choir_train_options *o) {
-  char path[PATH_MAX];
   if (!o->config) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a config");
   CH_TRY(ch_run_directory_unused(o->out));
-  snprintf(path, sizeof path, "%s/config.json", o->out);
-  CH_TRY(check_free(path));
+  CH_TRY(check_free(CH_IN(o->out, "config.json")));
   run->config = *o->config;
+  return CHOIR_OK;
+}
+
+/* A path that stands in a file by itself, for `path` [PATH_MAX]. */
+static int read_path(const char *file, char *path) {
+  char *text;
+  size_t size;
+  CH_TRY(ch_file_read(file, PATH_MAX - 1, &text, &size));
+  memcpy(path, text, size + 1);
+  free(text);
   return CHOIR_OK;
 }
 
 /* RUN/data.path says what data a run reads, so that resuming needs no more than the directory. Written by
  * keep_settings, once that data has been found to fit. */
 static int data_path(const choir_train_options *o, char *path) {
-  char file[PATH_MAX];
-  char *text;
-  size_t size;
-  snprintf(file, sizeof file, "%s/data.path", o->out);
   if (o->data) return realpath(o->data, path) ? CHOIR_OK : ch_error_errno("%s: cannot open data", o->data);
   if (!o->resume) return ch_error(CHOIR_ERROR_ARGUMENT, "training needs a data directory");
-  CH_TRY(ch_file_read(file, PATH_MAX - 1, &text, &size));
-  memcpy(path, text, size + 1);
-  free(text);
-  return CHOIR_OK;
+  return read_path(CH_IN(o->out, "data.path"), path);
 }
 
 /* A feed-forward layer keeps the activation that its weights were trained for, also where it becomes experts. */
@@ -109,55 +110,42 @@ static int same_activations(const char *path, const choir_model_config *from, co
 }
 
 static int check_activations(const ch_run *run) {
-  char path[PATH_MAX + 32];
+  const char *path = CH_IN(run->from, "config.json");
   choir_config from;
-  snprintf(path, sizeof path, "%s/config.json", run->from);
   CH_TRY(choir_config_load(path, &from));
   return same_activations(path, &from.model, &run->trainer.model->config.model);
 }
 
 /* Weights of another run's checkpoint; only these. Its tokenizer must be the data's. */
 static int start_from(ch_run *run) {
-  char path[PATH_MAX + 32];
+  const char *path = CH_IN(run->from, "tokenizer.model");
   choir_tokenizer *tokenizer;
   choir_model *model = run->trainer.model;
-  snprintf(path, sizeof path, "%s/tokenizer.model", run->from);
   CH_TRY(choir_tokenizer_load(path, &tokenizer));
   int same = choir_tokenizer_hash(tokenizer) == run->data->tokenizer_hash, upcycled;
   choir_tokenizer_free(tokenizer);
   if (!same) return ch_error(CHOIR_ERROR_FORMAT, "%s is not the tokenizer of the data; build the data with it", path);
   CH_TRY(check_activations(run));
-  snprintf(path, sizeof path, "%s/model.safetensors", run->from);
-  CH_TRY(ch_weights_start(&model->net.params, &model->x, path, &upcycled));
-  return CHOIR_OK;
+  return ch_weights_start(&model->net.params, &model->x, CH_IN(run->from, "model.safetensors"), &upcycled);
 }
 
 /* The checkpoint that a run begins with stands in RUN/from.path, for resuming before its own first one. */
 static int from_path(ch_run *run, const choir_train_options *o) {
-  char path[PATH_MAX], resolved[PATH_MAX], *text;
-  size_t size;
+  const char *path = CH_IN(o->out, "from.path");
+  char resolved[PATH_MAX];
   run->from[0] = 0;
-  snprintf(path, sizeof path, "%s/from.path", o->out);
   if (o->resume && o->from) return ch_error(CHOIR_ERROR_ARGUMENT, "what a run began with stands in %s", path);
   if (o->from) {
     CH_TRY(ch_checkpoint_resolve(o->from, resolved));
     return realpath(resolved, run->from) ? CHOIR_OK : ch_error_errno("%s: cannot open checkpoint", resolved);
   }
-  if (!o->resume || access(path, F_OK)) return CHOIR_OK;
-  CH_TRY(ch_file_read(path, PATH_MAX - 1, &text, &size));
-  memcpy(run->from, text, size + 1);
-  free(text);
-  return CHOIR_OK;
+  return !o->resume || access(path, F_OK) ? CHOIR_OK : read_path(path, run->from);
 }
 
 static int keep_settings(const ch_run *run) {
-  char path[PATH_MAX + 16];
-  snprintf(path, sizeof path, "%s/data.path", run->out);
-  CH_TRY(ch_file_save(path, run->data_path, strlen(run->data_path)));
-  snprintf(path, sizeof path, "%s/from.path", run->out);
-  if (*run->from) CH_TRY(ch_file_save(path, run->from, strlen(run->from)));
-  snprintf(path, sizeof path, "%s/config.json", run->out);
-  return choir_config_save(&run->config, path);
+  CH_TRY(ch_file_save(CH_IN(run->out, "data.path"), run->data_path, strlen(run->data_path)));
+  if (*run->from) CH_TRY(ch_file_save(CH_IN(run->out, "from.path"), run->from, strlen(run->from)));
+  return choir_config_save(&run->config, CH_IN(run->out, "config.json"));
 }
 
 /* Config, data and beginning of a run, before it has a model. steps [count]: of the checkpoints that are there, with

@@ -119,13 +119,12 @@ int choir_trainer_step(choir_trainer *trainer, const int32_t *tokens, const int3
 
 int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *tokenizer, const char *checkpoint) {
   CH_TRY(CH_GIVEN(trainer, checkpoint));
-  const ch_counter step = {.name = "run.step", .value = trainer->t.step};
-  char path[PATH_MAX];
+  int64_t done = trainer->t.step;
+  const ch_counter step = {.name = "run.step", .value = &done};
   ch_dir directory;
   CH_TRY(ch_dir_begin(&directory, checkpoint));
   int code = ch_model_save_into(trainer->t.model, tokenizer, directory.temporary);
-  snprintf(path, sizeof path, "%s/state.safetensors", directory.temporary);
-  if (!code) code = ch_state_write(&trainer->t, &step, 1, path);
+  if (!code) code = ch_state_write(&trainer->t, &step, 1, CH_IN(directory.temporary, "state.safetensors"));
   if (!code) return ch_dir_commit(&directory);
   ch_dir_abandon(&directory);
   return code;
@@ -133,8 +132,6 @@ int choir_trainer_save(const choir_trainer *trainer, const choir_tokenizer *toke
 
 int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint) {
   CH_TRY(CH_GIVEN(trainer, checkpoint));
-  ch_counter step = {.name = "run.step"};
-  CH_TRY(ch_state_load(checkpoint, &trainer->t, &step, 1));
-  trainer->t.step = step.value;
-  return CHOIR_OK;
+  const ch_counter step = {.name = "run.step", .value = &trainer->t.step};
+  return ch_state_load(checkpoint, &trainer->t, &step, 1);
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "base/buffer.h"
+#include "choir/tokenizer.h"
 #include "file/file.h"
 
 typedef enum { CH_GGUF_U32 = 4, CH_GGUF_I32 = 5, CH_GGUF_F32 = 6, CH_GGUF_BOOL = 7, CH_GGUF_TEXT = 8 } ch_gguf_value;
@@ -26,6 +27,9 @@ void ch_gguf_put_flag(ch_gguf *g, const char *key, int value);
 void ch_gguf_put_array(ch_gguf *g, const char *key, ch_gguf_value of, uint64_t count);
 void ch_gguf_add(ch_gguf *g, const void *four_bytes);
 void ch_gguf_add_text(ch_gguf *g, const char *text, size_t size);
+
+/* The vocabulary's keys. CHOIR_ERROR_UNSUPPORTED: none is given (NULL), or llama.cpp would find other tokens. */
+int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *tokenizer);
 
 /* The next tensor: its shape with the slowest dimension first (GGUF itself has it last), ggml's number of its type, and
  * how many bytes it has. */

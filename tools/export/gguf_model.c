@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "data/encoder.h"
-#include "data/spm_spec.h"
 #include "export/gguf.h"
 #include "export/plan.h"
 #include "model/param.h"
@@ -63,39 +61,6 @@ static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
   if (plan->kind == CH_KIND_EXAONE_MOE) put_number(g, plan, "expert_shared_feed_forward_length", h * plan->shared);
 }
 
-/* ggml's number of a kind of piece. */
-static int32_t kind_of(const ch_spm *spm, int id) {
-  static const int32_t kinds[] = {[CH_PIECE_NORMAL] = 1,
-                                  [CH_PIECE_UNKNOWN] = 2,
-                                  [CH_PIECE_CONTROL] = 3,
-                                  [CH_PIECE_UNUSED] = 5,
-                                  [CH_PIECE_BYTE] = 6};
-  return kinds[ch_spm_kind(spm, id)];
-}
-
-/* SentencePiece's BPE by its own rule, "llama": the pair whose piece has the best score, from the left. */
-static void put_tokenizer(ch_gguf *g, const choir_tokenizer *t) {
-  ch_gguf_put_text(g, "tokenizer.ggml.model", "llama");
-  ch_gguf_put_text(g, "tokenizer.ggml.pre", "default");
-  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, (uint64_t)t->vocab);
-  for (int i = 0; i < t->vocab; i++) {
-    size_t size;
-    const char *piece = ch_spm_piece(t->spm, i, &size);
-    ch_gguf_add_text(g, piece, size);
-  }
-  ch_gguf_put_array(g, "tokenizer.ggml.scores", CH_GGUF_F32, (uint64_t)t->vocab);
-  for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(float){ch_spm_score(t->spm, i)});
-  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, (uint64_t)t->vocab);
-  for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(int32_t){kind_of(t->spm, i)});
-  for (int i = 0; i < t->vocab; i++)
-    if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) ch_gguf_put_u32(g, "tokenizer.ggml.unknown_token_id", (uint32_t)i);
-  ch_gguf_put_u32(g, "tokenizer.ggml.bos_token_id", (uint32_t)t->eos); /* never added; it begins an empty prompt */
-  ch_gguf_put_u32(g, "tokenizer.ggml.eos_token_id", (uint32_t)t->eos);
-  ch_gguf_put_flag(g, "tokenizer.ggml.add_space_prefix", 0);
-  ch_gguf_put_flag(g, "tokenizer.ggml.add_bos_token", 0);
-  ch_gguf_put_flag(g, "tokenizer.ggml.add_eos_token", 0);
-}
-
 static int64_t bytes_of(const ch_export_tensor *t) {
   return t->blocks * t->rows * ch_export_row_bytes(t->dtype, t->columns);
 }
@@ -133,31 +98,17 @@ static int write_tensors(ch_gguf *g, const ch_export_plan *plan, const choir_exp
   return code;
 }
 
-/* Only BPE's rule is llama.cpp's; of single characters nothing merges under either. */
-static int check_tokenizer(const choir_tokenizer *t) {
-  if (!t)
-    return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "the checkpoint has no tokenizer.model, and a GGUF file needs a vocabulary");
-  if (ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM)
-    return ch_error(
-        CHOIR_ERROR_UNSUPPORTED,
-        "tokenizer.model is of type unigram: llama.cpp loses characters that have no piece. Train one of type "
-        "bpe (choir tokenizer train --type bpe), or export to --format hf, where unigram is exact");
-  return CHOIR_OK;
-}
-
 int ch_export_gguf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options) {
   static const uint32_t types[] = {0, 30, 8}; /* ggml's numbers of F32, BF16, Q8_0 */
   ch_gguf g = {0};
-  CH_TRY(check_tokenizer(tokenizer));
   put_model(&g, plan);
   if (plan->moe_layers) put_moe(&g, plan);
-  put_tokenizer(&g, tokenizer);
+  int code = ch_gguf_put_tokenizer(&g, tokenizer);
   for (int i = 0; i < plan->count; i++) {
     const ch_export_tensor *t = &plan->tensor[i];
     ch_gguf_add_tensor(&g, t->name, t->dims, t->shape, types[t->dtype], (uint64_t)bytes_of(t));
   }
-  int code = ch_gguf_start(&g, options->out);
+  if (!code) code = ch_gguf_start(&g, options->out);
   if (!code) code = write_tensors(&g, plan, options);
   return ch_gguf_close(&g, code);
 }

@@ -1,4 +1,4 @@
-/* The vocabulary of a GGUF file as a SentencePiece model. */
+/* The vocabulary of a GGUF file as a tokenizer: a SentencePiece model, or a tokenizer.json of byte-level BPE. */
 #include <endian.h>
 #include <string.h>
 
@@ -13,10 +13,12 @@ int ch_gguf_tokenizer(const ch_gguf_in *in, const char *name, ch_buffer *model) 
   const ch_gguf_array *texts = ch_gguf_find_array(in, "tokenizer.ggml.tokens", CH_GGUF_TEXT),
                       *scores = ch_gguf_find_array(in, "tokenizer.ggml.scores", CH_GGUF_F32),
                       *kinds = ch_gguf_find_array(in, "tokenizer.ggml.token_type", CH_GGUF_I32);
+  if (type && !strcmp(type, "gpt2")) return ch_gguf_bpe(in, name, model);
   if (!type || strcmp(type, "llama"))
     return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                    "%s: \"tokenizer.ggml.model\" is \"%.40s\": choir reads SentencePiece's, \"llama\"", name,
-                    type ? type : "none");
+                    "%s: \"tokenizer.ggml.model\" is \"%.40s\": choir reads SentencePiece's, \"llama\", and byte-level "
+                    "BPE, \"gpt2\"",
+                    name, type ? type : "none");
   if (!texts || !scores || !kinds || scores->count != texts->count || kinds->count != texts->count)
     return ch_error(CHOIR_ERROR_FORMAT, "%s: the tokenizer's tokens, scores and types are not one of each", name);
   ch_spm_special special[CH_SPM_SPECIALS];

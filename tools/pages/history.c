@@ -1,5 +1,3 @@
-#include "pages/history.h"
-
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,6 +6,7 @@
 
 #include "base/error.h"
 #include "file/json.h"
+#include "pages/report.h"
 
 enum { MOST_POINTS = 400 }; /* of a curve on a page */
 
@@ -27,17 +26,11 @@ static const struct {
  */
 static int add_point(ch_curve *c, double x, double y) {
   while (c->count && c->x[c->count - 1] >= x) c->count--;
-  if (c->count == c->room) {
-    int room = c->room ? 2 * c->room : 256;
-    double *xs = reallocarray(c->x, (size_t)room, sizeof *xs);
-    if (xs) c->x = xs;
-    double *ys = reallocarray(c->y, (size_t)room, sizeof *ys);
-    if (ys) c->y = ys;
-    if (!xs || !ys) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a curve of %d points", room);
-    c->room = room;
-  }
-  c->x[c->count] = x;
-  c->y[c->count++] = y;
+  c->xs.size = c->ys.size = (size_t)c->count * sizeof x;
+  CH_TRY(ch_buffer_append(&c->xs, &x, sizeof x));
+  CH_TRY(ch_buffer_append(&c->ys, &y, sizeof y));
+  c->x = (void *)c->xs.data, c->y = (void *)c->ys.data;
+  c->count++;
   return CHOIR_OK;
 }
 
@@ -120,8 +113,8 @@ int ch_history_read(const char *run_directory, ch_history *history) {
 
 void ch_history_free(ch_history *history) {
   for (int i = 0; i < CH_CURVES; i++) {
-    free(history->curve[i].x);
-    free(history->curve[i].y);
+    free(history->curve[i].xs.data);
+    free(history->curve[i].ys.data);
   }
   json_decref(history->run);
   json_decref(history->eval);

@@ -80,7 +80,7 @@ int ch_inspect_tokens(choir_model *model, const ch_text_tokens *text, const ch_i
   if (!code) code = ch_layer_stats_begin(model, choir_model_config_of(model)->model.vocab_size, &w);
   code = ch_comm_agree(model->x.comm, code);
   if (!code) code = evaluate(model, text, o, inspection);
-  ch_layer_stats_end(model);
+  choir_model_on_routing(model, NULL, NULL);
   inspection->layers = w.layers;
   inspection->layer = w.layer;
   if (o->routing) inspection->eval.routing = o->routing; /* the model's name for it goes with its own routing */

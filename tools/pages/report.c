@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "choir/version.h"
 #include "file/json.h"
-#include "pages/history.h"
 #include "pages/page.h"
 
 static int add_run(json_t *runs, const char *directory) {

@@ -229,24 +229,16 @@ static int take(int code, json_t *root, taker *from, const char *name, ch_cluste
   return code;
 }
 
-static int parse(const char *text, size_t length, taker *from, const char *name, ch_cluster *cluster) {
-  json_t *root = NULL;
-  int code = ch_json_parse(text, length, name, &root);
-  return take(code, root, from, name, cluster);
-}
-
 static int load(const char *path, taker *from, ch_cluster *cluster) {
   json_t *root = NULL;
   int code = ch_json_load(path, &root);
   return take(code, root, from, path, cluster);
 }
 
-int ch_cluster_parse(const char *text, size_t length, const char *name, ch_cluster *cluster) {
-  return parse(text, length, take_cluster, name, cluster);
-}
-
-int ch_cluster_bench_parse(const char *text, size_t length, const char *name, ch_cluster *cluster) {
-  return parse(text, length, take_bench, name, cluster);
+int ch_cluster_parse(const char *text, size_t length, const char *name, int bench, ch_cluster *cluster) {
+  json_t *root = NULL;
+  int code = ch_json_parse(text, length, name, &root);
+  return take(code, root, bench ? take_bench : take_cluster, name, cluster);
 }
 
 int ch_cluster_check(const char *name, const ch_cluster *c) {

@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 #include "file/json.h"
-#include "train/cost.h"
+#include "train/step.h"
 
 enum { CH_LEVELS = 6, CH_TORUS_DIMS = 4, CH_PLAN_TEXT = 512 };
 
@@ -41,11 +41,9 @@ typedef struct ch_cluster {
 /* Reads and checks a cluster's file, and the bench's where it names one. CHOIR_ERROR_IO, CHOIR_ERROR_FORMAT. */
 int ch_cluster_load(const char *path, ch_cluster *cluster);
 
-/* The same from text, without the bench: what only that can say may still be 0. */
-int ch_cluster_parse(const char *text, size_t length, const char *name, ch_cluster *cluster);
-
-/* Takes what is not said yet from a document of `choir bench --json`. */
-int ch_cluster_bench_parse(const char *text, size_t length, const char *name, ch_cluster *cluster);
+/* The same from text, of a cluster alone: what only the bench can say may still be 0. bench: takes what is not said yet
+ * from a document of `choir bench --json`. */
+int ch_cluster_parse(const char *text, size_t length, const char *name, int bench, ch_cluster *cluster);
 
 /* Refuses a cluster of which neither file says what must be known. */
 int ch_cluster_check(const char *name, const ch_cluster *cluster);

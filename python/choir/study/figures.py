@@ -26,83 +26,60 @@ _SETTINGS = {
 }  # fmt: skip
 
 
-def _svg(draw) -> str:
+def _plot(x: Sequence[float], curves: dict[str, list], band: bool, over: str, what: str, first=lambda axes: 0) -> str:
+    """Estimates over the logarithm of x, a line for each name, with intervals where a `band` is wanted."""
     with plt.rc_context(_SETTINGS):
         figure, axes = plt.subplots(figsize=(7.2, 4), layout="constrained")
-        draw(axes)
+        axes.set_xscale("log")
+        first(axes)
+        for number, (name, estimates) in enumerate(curves.items()):
+            known = [(at, e) for at, e in zip(x, estimates) if e]
+            if not known:
+                continue
+            half = np.abs([np.subtract(e.interval(), e.mean) for _, e in known]).T
+            bars = half if band and np.isfinite(half).all() else None
+            axes.errorbar(
+                [at for at, _ in known], [e.mean for _, e in known], yerr=bars, label=name,
+                color=_COLOURS[number % len(_COLOURS)], marker="o", markersize=3, capsize=2, linewidth=1.3,
+            )  # fmt: skip
+        axes.legend(fontsize=8)
+        axes.set_xlabel(over)
+        axes.set_ylabel(what)
         out = io.StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
         plt.close(figure)
     text = out.getvalue().replace(_INK, "currentColor")
-    text = text[text.index("<svg") :]
-    return re.sub(r"(<svg[^>]*>)", r"\1" + _STYLE, text, count=1)
+    return re.sub(r"(<svg[^>]*>)", r"\1" + _STYLE, text[text.index("<svg") :], count=1)
 
 
-def _lines(axes, x: Sequence[float], curves: dict[str, list], band: bool) -> None:
-    for number, (name, estimates) in enumerate(curves.items()):
-        known = [(at, e) for at, e in zip(x, estimates) if e]
-        if not known:
-            continue
-        at, mean = [k[0] for k in known], [k[1].mean for k in known]
-        low, high = zip(*(k[1].interval() for k in known))
-        half = [[m - lo for m, lo in zip(mean, low)], [hi - m for m, hi in zip(mean, high)]]
-        bars = half if band and np.isfinite(half).all() else None
-        colour = _COLOURS[number % len(_COLOURS)]
-        axes.errorbar(at, mean, yerr=bars, label=name, color=colour, marker="o", markersize=3, capsize=2, linewidth=1.3)
-    axes.set_xscale("log")
-    axes.legend(fontsize=8)
+_TOKENS, _LOSS = "million tokens of training, cooled", "held-out loss, causal (nats)"
+
+
+def _tokens(study: Study) -> list[float]:
+    return [steps * study.step_tokens(study.arms[0].name) / 1e6 for steps in study.steps]
 
 
 def losses(study: Study) -> str:
     """Means over seeds of cooled end points."""
-    tokens = [steps * study.step_tokens(study.arms[0].name) / 1e6 for steps in study.steps]
-    curves = {
-        arm.name: [statistics.of_values(study.table(steps)[i]) for steps in study.steps]
-        for i, arm in enumerate(study.arms)
-    }
-
-    def draw(axes):
-        _lines(axes, tokens, curves, band=False)
-        axes.set_xlabel("million tokens of training, cooled")
-        axes.set_ylabel("held-out loss, causal (nats)")
-
-    return _svg(draw)
+    tables = [study.table(steps) for steps in study.steps]
+    curves = {arm.name: [statistics.of_values(table[i]) for table in tables] for i, arm in enumerate(study.arms)}
+    return _plot(_tokens(study), curves, False, _TOKENS, _LOSS)
 
 
 def differences(study: Study) -> str:
     """The same, less that of the first arm, with 95 % intervals of the blocked analysis."""
-    tokens = [steps * study.step_tokens(study.arms[0].name) / 1e6 for steps in study.steps]
-    curves = {}
-    for i, arm in enumerate(study.arms[1:], 1):
-        weights = np.zeros(len(study.arms))
-        weights[0], weights[i] = -1, 1
-        floor = study.scale.get("chaos", 0.0)
-        curves[arm.name] = [statistics.contrast(study.table(s), weights, floor) for s in study.steps]
-
-    def draw(axes):
-        axes.axhline(0, color=_INK, linewidth=0.7)
-        _lines(axes, tokens, curves, band=True)
-        axes.set_xlabel("million tokens of training, cooled")
-        axes.set_ylabel(f"nats above {study.arms[0].name}")
-
-    return _svg(draw)
+    curves = {arm.name: [study.apart(i, steps) for steps in study.steps] for i, arm in enumerate(study.arms) if i}
+    above = f"nats above {study.arms[0].name}"
+    return _plot(_tokens(study), curves, True, _TOKENS, above, lambda axes: axes.axhline(0, color=_INK, linewidth=0.7))
 
 
 def swept(study: Study) -> str:
     """Final loss over what is swept, a line for each arm of the recipe."""
-    table = study.table(study.steps[-1])
     curves: dict[str, list] = {}
-    for i, arm in enumerate(study.arms):
-        curves.setdefault(arm.name.rsplit(", ", 1)[0], []).append(statistics.of_values(table[i]))
-    values = study.recipe["sweep"]["values"]
-
-    def draw(axes):
-        _lines(axes, values, curves, band=True)
-        axes.set_xticks(values, [f"{value:g}" for value in values])
-        axes.set_xlabel(study.recipe["sweep"]["label"])
-        axes.set_ylabel("held-out loss, causal (nats)")
-
-    return _svg(draw)
+    for arm, row in zip(study.arms, study.table(study.steps[-1])):
+        curves.setdefault(arm.name.rsplit(", ", 1)[0], []).append(statistics.of_values(row))
+    values, label = study.recipe["sweep"]["values"], study.recipe["sweep"]["label"]
+    return _plot(values, curves, True, label, _LOSS, lambda axes: axes.set_xticks(values, [f"{v:g}" for v in values]))
 
 
 def all_of(study: Study) -> dict[str, str]:

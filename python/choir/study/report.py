@@ -91,9 +91,7 @@ def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
         found = [study.final(arm.name, seed) for seed in range(1, study.seeds + 1)]
         results = [result for result in found if result]
         finals = [result["final"] for result in results]
-        weights = np.zeros(len(study.arms))
-        weights[0], weights[i] = -1, 1
-        apart = statistics.contrast(table, weights, study.scale.get("chaos", 0.0)) if i else None
+        apart = study.apart(i, study.steps[-1]) if i else None
         low, high = apart.interval() if apart else (math.nan, math.nan)
         spread = lambda row: f" ± {np.nanstd(row, ddof=1):.4f}" if np.isfinite(row).sum() > 1 else ""  # noqa: E731
         rows.append([

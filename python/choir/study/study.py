@@ -110,6 +110,12 @@ class Study:
                     made[i, seed - 1] = result["final"][what]["loss"]
         return made
 
+    def apart(self, arm: int, steps: int) -> Optional[statistics.Estimate]:
+        """How much higher the arm of that number ends than the first one."""
+        weights = np.zeros(len(self.arms))
+        weights[0], weights[arm] = -1, 1
+        return statistics.contrast(self.table(steps), weights, self.scale.get("chaos", 0.0))
+
     def final(self, arm: str, seed: int, steps: Optional[int] = None) -> Optional[dict[str, Any]]:
         rate = self.rate(arm)
         return self.result(arm, rate, seed, steps or self.steps[-1]) if rate else None

@@ -77,8 +77,6 @@ int ch_thresholds_set(const real *thresholds, int e) {
 
 static int most_of(int k, int n) { return 2 * (int64_t)k < n ? 2 * k : n; }
 
-static int least_of(int k) { return (k + 3) / 4; }
-
 int64_t ch_threshold_choice_slots(const choir_router_options *o, int n, int e) {
   return (int64_t)e * most_of(ch_router_k(o->capacity_factor, n, e), n);
 }
@@ -93,7 +91,7 @@ void ch_threshold_choice(ch_exec *x, const ch_route_args *a) {
   ch_record_alloc(&x->scratch, &few, a->n, a->e, room);
   ch_record_alloc(&x->scratch, &many, a->n, a->e, room);
   ch_select_best(x, a, a->scores, k, &few, a->counts->cutoff); /* what thresholds follow */
-  ch_select_best(x, a, a->scores, least_of(k), &few, few_cutoff);
+  ch_select_best(x, a, a->scores, (k + 3) / 4, &few, few_cutoff);
   ch_select_best(x, a, a->scores, most_of(k, valid), &many, NULL);
   x->ops->within(x, &(ch_within_args){.least = &few,
                                       .most = &many,

@@ -1,0 +1,108 @@
+/* The vocabulary of a tokenizer for a GGUF file. */
+#include <stdio.h>
+
+#include "data/bpe_read.h"
+#include "data/spm_spec.h"
+#include "data/tokenizer_json.h"
+#include "export/gguf.h"
+#include "export/spm_write.h"
+
+/* ggml's number of a kind of piece. */
+static int32_t kind_of(const ch_spm *spm, int id) {
+  static const int32_t kinds[] = {[CH_PIECE_NORMAL] = 1,
+                                  [CH_PIECE_UNKNOWN] = 2,
+                                  [CH_PIECE_CONTROL] = 3,
+                                  [CH_PIECE_UNUSED] = 5,
+                                  [CH_PIECE_BYTE] = 6};
+  return kinds[ch_spm_kind(spm, id)];
+}
+
+/* SentencePiece's BPE by its own rule, "llama": the pair whose piece has the best score, from the left. */
+static void put_spm(ch_gguf *g, const choir_tokenizer *t) {
+  ch_gguf_put_text(g, "tokenizer.ggml.model", "llama");
+  ch_gguf_put_text(g, "tokenizer.ggml.pre", "default");
+  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab; i++) {
+    size_t size;
+    const char *piece = ch_spm_piece(t->spm, i, &size);
+    ch_gguf_add_text(g, piece, size);
+  }
+  ch_gguf_put_array(g, "tokenizer.ggml.scores", CH_GGUF_F32, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(float){ch_spm_score(t->spm, i)});
+  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab; i++) ch_gguf_add(g, &(int32_t){kind_of(t->spm, i)});
+  for (int i = 0; i < t->vocab; i++)
+    if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) ch_gguf_put_u32(g, "tokenizer.ggml.unknown_token_id", (uint32_t)i);
+}
+
+static int kind_of_token(const ch_json_token *token) {
+  return !token->added                                            ? CH_SPM_NORMAL
+         : json_is_true(json_object_get(token->added, "special")) ? CH_SPM_CONTROL
+                                                                  : CH_SPM_USER;
+}
+
+static int join(const json_t *merge, ch_buffer *pair) {
+  const char *left, *right;
+  size_t size;
+  if (!ch_tokenizer_json_merge(merge, &left, &size, &right)) return ch_error(CHOIR_ERROR_FORMAT, "a merge is no pair");
+  CH_TRY(ch_buffer_append(pair, left, size));
+  CH_TRY(ch_buffer_append(pair, " ", 1));
+  return ch_buffer_append(pair, right, strlen(right));
+}
+
+/* Byte-level BPE, "gpt2": texts of tokens and merges as the file has them. llama.cpp normalizes nothing. */
+static int put_bpe(ch_gguf *g, const choir_tokenizer *t, const char *pre) {
+  static const char *const off[] = {NULL};
+  ch_tokenizer_json file = {0};
+  ch_buffer pair = {0};
+  json_t *root;
+  CH_TRY(ch_json_parse(t->bytes, t->size, "tokenizer.model", &root));
+  int code = ch_tokenizer_json_read(root, "tokenizer.model", off, "", &file);
+  ch_gguf_put_text(g, "tokenizer.ggml.model", "gpt2");
+  ch_gguf_put_text(g, "tokenizer.ggml.pre", pre);
+  ch_gguf_put_array(g, "tokenizer.ggml.tokens", CH_GGUF_TEXT, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab && !code; i++)
+    if (i < file.count)
+      ch_gguf_add_text(g, file.token[i].text, file.token[i].size);
+    else
+      ch_gguf_add_text(g, t->piece[i], strlen(t->piece[i]));
+  ch_gguf_put_array(g, "tokenizer.ggml.token_type", CH_GGUF_I32, (uint64_t)t->vocab);
+  for (int i = 0; i < t->vocab && !code; i++)
+    ch_gguf_add(g, &(int32_t){i < file.count ? kind_of_token(&file.token[i]) : CH_SPM_UNUSED});
+  ch_gguf_put_array(g, "tokenizer.ggml.merges", CH_GGUF_TEXT, json_array_size(file.merges));
+  for (size_t i = 0; i < json_array_size(file.merges) && !code; i++) {
+    pair.size = 0;
+    code = join(json_array_get(file.merges, i), &pair);
+    if (!code) ch_gguf_add_text(g, pair.data, pair.size);
+  }
+  free(pair.data);
+  ch_tokenizer_json_free(&file);
+  json_decref(root);
+  return code;
+}
+
+int ch_gguf_put_tokenizer(ch_gguf *g, const choir_tokenizer *t) {
+  if (!t)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "the checkpoint has no tokenizer.model, and a GGUF file needs a vocabulary");
+  const char *pre = t->bpe ? t->bpe->words.cutting->gguf[t->bpe->whole != NULL] : NULL;
+  if (t->bpe && !pre)
+    return ch_error(CHOIR_ERROR_UNSUPPORTED,
+                    "tokenizer.model has \"ignore_merges\" with a pattern for words that llama.cpp has without only: "
+                    "export to --format hf");
+  if (t->spm && ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM)
+    return ch_error(
+        CHOIR_ERROR_UNSUPPORTED,
+        "tokenizer.model is of type unigram: llama.cpp loses characters that have no piece. Train one of type "
+        "bpe (choir tokenizer train --type bpe), or export to --format hf, where unigram is exact");
+  if (t->spm)
+    put_spm(g, t);
+  else
+    CH_TRY(put_bpe(g, t, pre));
+  ch_gguf_put_u32(g, "tokenizer.ggml.bos_token_id", (uint32_t)t->eos); /* never added; it begins an empty prompt */
+  ch_gguf_put_u32(g, "tokenizer.ggml.eos_token_id", (uint32_t)t->eos);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_space_prefix", 0);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_bos_token", 0);
+  ch_gguf_put_flag(g, "tokenizer.ggml.add_eos_token", 0);
+  return CHOIR_OK;
+}
