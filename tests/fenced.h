@@ -88,11 +88,13 @@ CH_OPS(FENCE_OP)
 /* The host's word beforehand must agree with what is there. */
 static void fence_checked_gemm(ch_exec *x, const ch_expert_gemm_args *a) {
   fence_enter();
-  for (int i = 0; i < a->experts && a->load >= 0 && !ch_counting(x); i++)
-    if (a->begin[i + 1] - a->begin[i] != a->load) {
-      fprintf(stderr, "fenced: expert %d has %d rows, the host said %d\n", i, a->begin[i + 1] - a->begin[i], a->load);
+  for (int i = 0; i < a->experts && !ch_counting(x); i++) {
+    int rows = a->begin[i + 1] - a->begin[i];
+    if ((a->load >= 0 && rows != a->load) || (a->most && rows > a->most)) {
+      fprintf(stderr, "fenced: expert %d has %d rows, the host said %d, at most %d\n", i, rows, a->load, a->most);
       abort();
     }
+  }
   fence_leave();
   fence_op_expert_gemm(x, a);
 }

@@ -62,7 +62,7 @@ static void serves(void **state) {
   static const char *const verbs[] = {"eval one --data data --sequences 8 --json",
                                       "generate one --routing adaptive --prompt 'kalo miten' --temperature 0 --json",
                                       "generate one --prompt 'kalo miten' --max-tokens 20 --temperature 0 --json"};
-  for (int v = 0; v < 2; v++) {
+  for (int v = 0; v < 3; v++) {
     program_must("choir %s --backend %s 2>/dev/null", verbs[v], device());
     json_t *got = program_json();
     program_must("choir %s 2>/dev/null", verbs[v]);

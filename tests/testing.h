@@ -150,18 +150,20 @@ static inline double test_dot(const real *a, const real *b, int64_t count) {
   return sum;
 }
 
-/* ch_exec_commit, with marked bytes behind what was planned; `planned` keeps where they begin. */
+/* ch_exec_commit of memory that is NaN, with marked bytes behind what was planned; `planned` keeps where they begin. */
 enum { TEST_BEYOND = 1 << 16 };
 static inline void test_commit(ch_exec *x, size_t planned[2]) {
   ch_arena *const arena[] = {&x->tape, &x->scratch};
-  char marks[TEST_BEYOND];
+  char marks[TEST_BEYOND], nan[TEST_BEYOND];
   memset(marks, 0xA5, sizeof marks);
+  memset(nan, 0xFF, sizeof nan);
   if (x->host) test_ok(ch_exec_commit(x->host));
   for (int i = 0; i < 2; i++) {
     planned[i] = arena[i]->peak;
     arena[i]->peak += TEST_BEYOND;
     test_ok(ch_arena_commit(arena[i]));
     arena[i]->peak = planned[i];
+    for (size_t at = 0; at < planned[i]; at += sizeof nan) x->memory->put(arena[i]->base + at, nan, sizeof nan);
     x->memory->put(arena[i]->base + planned[i], marks, sizeof marks);
   }
 }

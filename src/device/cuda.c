@@ -272,14 +272,9 @@ static int cuda_supports(ch_compute compute, int emulate) {
   return ch_driver_open(&driver);
 }
 
-static void cuda_fill(ch_ops *ops, ch_compute compute) {
-  (void)compute;
-  ch_device_fill(ops);
-}
-
 const ch_backend ch_backend_cuda = {.name = "cuda",
                                     .memory = &cuda.memory,
                                     .supports = cuda_supports,
-                                    .fill = cuda_fill,
+                                    .fill = ch_device_fill,
                                     .device = &ch_device_wanted,
                                     .describe = cuda_describe};

@@ -85,8 +85,11 @@ static inline void ch_launch(ch_exec *x, ch_kernel kernel, int64_t groups, const
   if (groups > 0 && !ch_counting(x)) ((const ch_device *)x->memory)->launch(kernel, groups, args);
 }
 
+/* An op whose function has its name. */
+#define CH_SET(op) ops->op = op
+
 /* Every op of the table but solvers of assignments, which run on the host (op/routing.h). */
-void ch_device_fill(ch_ops *ops);
+void ch_device_fill(ch_ops *ops, ch_compute compute);
 void ch_device_fill_model(ch_ops *ops);
 void ch_device_fill_products(ch_ops *ops);
 void ch_device_fill_routing(ch_ops *ops);

@@ -8,17 +8,14 @@ static int64_t rows_at_once(int64_t n) { return n < CH_MOST_GROUPS ? n : CH_MOST
 /* ---- rows ---- */
 
 static void softmax(ch_exec *x, const ch_softmax_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, softmax, rows_at_once(a->n), .x = a->x, .y = a->y, .n = a->n, .m = a->m);
 }
 
 static void softmax_backward(ch_exec *x, const ch_softmax_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, softmax_backward, rows_at_once(a->n), .y = a->y, .dy = a->dy, .dx = a->dx, .n = a->n, .m = a->m);
 }
 
 static void rmsnorm(ch_exec *x, const ch_rmsnorm_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, rmsnorm, rows_at_once(a->n), .x = a->x, .w = a->w, .y = a->y, .rstd = a->rstd, .n = a->n, .d = a->d,
             .eps = a->eps);
 }
@@ -27,25 +24,21 @@ static void rmsnorm_backward(ch_exec *x, const ch_rmsnorm_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   int64_t blocks = (a->n + BLOCK - 1) / BLOCK;
   double CH_DEV *partial = CH_NEW(&x->scratch, double, blocks * a->d);
-  if (!ch_counting(x)) {
-    CH_LAUNCH(x, rmsnorm_dw, ch_groups(blocks * a->d), .x = a->x, .rstd = a->rstd, .dy = a->dy, .partial = partial,
-              .n = a->n, .d = a->d);
-    CH_LAUNCH(x, add_blocks, ch_groups(a->d), .partial = partial, .sum = a->dw, .blocks = blocks, .d = a->d);
-    CH_LAUNCH(x, rmsnorm_dx, rows_at_once(a->n), .x = a->x, .w = a->w, .rstd = a->rstd, .dy = a->dy, .dx = a->dx,
-              .n = a->n, .d = a->d, .dx_acc = a->dx_acc);
-  }
+  CH_LAUNCH(x, rmsnorm_dw, ch_groups(blocks * a->d), .x = a->x, .rstd = a->rstd, .dy = a->dy, .partial = partial,
+            .n = a->n, .d = a->d);
+  CH_LAUNCH(x, add_blocks, ch_groups(a->d), .partial = partial, .sum = a->dw, .blocks = blocks, .d = a->d);
+  CH_LAUNCH(x, rmsnorm_dx, rows_at_once(a->n), .x = a->x, .w = a->w, .rstd = a->rstd, .dy = a->dy, .dx = a->dx,
+            .n = a->n, .d = a->d, .dx_acc = a->dx_acc);
   ch_scratch_release(x, mark);
 }
 
 static void gather(ch_exec *x, const ch_gather_args *a) {
-  if (ch_counting(x)) return;
   const ch_record *r = a->record;
   CH_LAUNCH(x, gather, ch_groups((int64_t)r->max_slots * a->d), .begin = r->expert_begin, .slot_token = r->slot_token,
             .x = a->x, .y = a->y, .e = r->experts, .d = a->d);
 }
 
 static void combine(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
   const ch_record *r = a->record;
   CH_LAUNCH(x, combine, ch_groups((int64_t)r->tokens * a->d), .token_begin = r->token_begin,
             .token_slot = r->token_slot, .slot_gate = r->slot_gate, .y = a->y, .out = a->out, .n = r->tokens, .d = a->d,
@@ -53,7 +46,6 @@ static void combine(ch_exec *x, const ch_combine_args *a) {
 }
 
 static void combine_backward(ch_exec *x, const ch_combine_args *a) {
-  if (ch_counting(x)) return;
   const ch_record *r = a->record;
   CH_LAUNCH(x, combine_backward, rows_at_once(r->max_slots), .begin = r->expert_begin, .slot_token = r->slot_token,
             .slot_gate = r->slot_gate, .y = a->y, .dout = a->dout, .dy = a->dy, .dgate = a->dgate, .e = r->experts,
@@ -61,13 +53,11 @@ static void combine_backward(ch_exec *x, const ch_combine_args *a) {
 }
 
 static void embedding(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, embedding, ch_groups(a->n * a->d), .token = a->token, .w = a->w, .x = a->x, .n = a->n, .d = a->d,
             .scale = a->scale != 0 ? a->scale : 1);
 }
 
 static void embedding_backward(ch_exec *x, const ch_embedding_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, embedding_backward, ch_groups((int64_t)CLASSES * a->d), .token = a->token, .dx = a->dx, .dw = a->dw,
             .n = a->n, .d = a->d, .scale = a->scale != 0 ? a->scale : 1);
 }
@@ -81,52 +71,43 @@ static int64_t groups_of(const int CH_DEV *rows, int64_t count) { return rows ? 
 static const real CH_DEV *gated_by(const ch_activate_args *a) { return ch_gated(a->activation) ? a->u : NULL; }
 
 static void activate(ch_exec *x, const ch_activate_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, activate, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
             .x16 = a->x16, .y16 = a->y16, .count = a->count, .silu = a->activation == CH_SWIGLU);
 }
 
 static void activate_backward(ch_exec *x, const ch_activate_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, activate_backward, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .u = gated_by(a), .y = a->y,
             .dy = a->dy, .dx = a->dx, .du = a->du, .x16 = a->x16, .y16 = a->y16, .dx16 = a->dx16, .count = a->count,
             .silu = a->activation == CH_SWIGLU);
 }
 
 static void sigmoid(ch_exec *x, const ch_sigmoid_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, sigmoid, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count);
 }
 
 static void sigmoid_backward(ch_exec *x, const ch_sigmoid_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, sigmoid_backward, ch_groups(a->count), .y = a->y, .dy = a->dy, .dx = a->dx, .count = a->count);
 }
 
 static void copy(ch_exec *x, const ch_copy_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, copy, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .accumulate = a->accumulate);
 }
 
 static void multiply(ch_exec *x, const ch_multiply_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, multiply, ch_groups(a->count), .a = a->a, .b = a->b, .y = a->y, .count = a->count,
             .accumulate = a->accumulate);
 }
 
 static void round_bf16(ch_exec *x, const ch_round_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, round_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count);
 }
 
 static void widen_bf16(ch_exec *x, const ch_widen_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, widen_bf16, groups_of(a->rows, a->count), .rows = a->rows, .x = a->x, .y = a->y, .count = a->count,
             .accumulate = a->accumulate);
 }
 
 static void dropout(ch_exec *x, const ch_dropout_args *a) {
-  if (ch_counting(x)) return;
   uint32_t dropped = (uint32_t)(a->rate * 0x1p16 + 0.5);
   CH_LAUNCH(x, dropout, ch_groups(a->count), .x = a->x, .y = a->y, .count = a->count, .first = a->first,
             .seed = a->seed, .draw = a->draw, .stream = CH_STREAM_DROPOUT, .place = a->place, .dropped = dropped,
@@ -137,12 +118,10 @@ static void sumsq(ch_exec *x, const ch_sumsq_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   int64_t pieces = (a->count + PIECE - 1) / PIECE;
   double CH_DEV *partial = CH_NEW(&x->scratch, double, a->arrays *pieces);
-  if (!ch_counting(x)) {
-    CH_LAUNCH(x, sum_squares, rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
-              .count = a->count, .pieces = pieces);
-    CH_LAUNCH(x, total_squares, 1, .partial = partial, .sum = a->sum, .total = a->total, .arrays = a->arrays,
-              .pieces = pieces, .step = a->step);
-  }
+  CH_LAUNCH(x, sum_squares, rows_at_once(a->arrays * pieces), .x = a->x, .partial = partial, .arrays = a->arrays,
+            .count = a->count, .pieces = pieces);
+  CH_LAUNCH(x, total_squares, 1, .partial = partial, .sum = a->sum, .total = a->total, .arrays = a->arrays,
+            .pieces = pieces, .step = a->step);
   ch_scratch_release(x, mark);
 }
 
@@ -162,10 +141,9 @@ static int group_of(int H, int kv_heads) { return H / ch_kv_heads(H, kv_heads); 
 static void attention(ch_exec *x, const ch_attention_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const int CH_DEV *bucket = a->rel_bias ? put_buckets(x, a->T, a->buckets, a->max_distance) : NULL;
-  if (!ch_counting(x))
-    CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
-              .bucket = bucket, .out = a->out, .lse = a->lse, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a),
-              .T = a->T, .H = a->H, .group = group_of(a->H, a->kv_heads), .dh = a->dh, .scale = a->scale);
+  CH_LAUNCH(x, attention, (int64_t)a->B * a->H * a->T, .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias,
+            .bucket = bucket, .out = a->out, .lse = a->lse, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a),
+            .T = a->T, .H = a->H, .group = group_of(a->H, a->kv_heads), .dh = a->dh, .scale = a->scale);
   ch_scratch_release(x, mark);
 }
 
@@ -179,14 +157,12 @@ static void attention_backward(ch_exec *x, const ch_attention_args *a) {
   .q = a->q, .k = a->k, .v = a->v, .rel_bias = a->rel_bias, .bucket = bucket, .lse = a->lse, .dout = a->dout,     \
   .delta = delta, .ld = ch_attention_ld(a), .kv_ld = ch_attention_kv_ld(a), .T = a->T, .H = a->H, .group = group, \
   .dh = a->dh, .scale = a->scale
-  if (!ch_counting(x)) {
-    CH_LAUNCH(x, attention_dq, rows, SHARED_ARGS, .dq = a->dq);
-    CH_LAUNCH(x, attention_dkv, rows / group, SHARED_ARGS, .dk = a->dk, .dv = a->dv);
-    if (a->rel_bias) {
-      CH_LAUNCH(x, attention_slope, rows, SHARED_ARGS, .slope = slope);
-      CH_LAUNCH(x, attention_dbias, ch_groups((int64_t)a->buckets * a->H), .slope = slope, .bucket = bucket,
-                .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
-    }
+  CH_LAUNCH(x, attention_dq, rows, SHARED_ARGS, .dq = a->dq);
+  CH_LAUNCH(x, attention_dkv, rows / group, SHARED_ARGS, .dk = a->dk, .dv = a->dv);
+  if (a->rel_bias) {
+    CH_LAUNCH(x, attention_slope, rows, SHARED_ARGS, .slope = slope);
+    CH_LAUNCH(x, attention_dbias, ch_groups((int64_t)a->buckets * a->H), .slope = slope, .bucket = bucket,
+              .drel_bias = a->drel_bias, .B = a->B, .T = a->T, .H = a->H, .buckets = a->buckets);
   }
 #undef SHARED_ARGS
   ch_scratch_release(x, mark);
@@ -211,20 +187,17 @@ static void attention_cached(ch_exec *x, const ch_attention_cached_args *a) {
 static void attention_bias(ch_exec *x, const ch_attention_bias_args *a) {
   ch_marks mark = ch_scratch_mark(x);
   const int CH_DEV *bucket = put_buckets(x, a->positions, a->buckets, a->max_distance);
-  if (!ch_counting(x))
-    CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
-              .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
+  CH_LAUNCH(x, attention_bias, ch_groups((int64_t)a->H * (a->positions + CH_BIAS_PAD)), .rel_bias = a->rel_bias,
+            .bucket = bucket, .bias = a->bias, .H = a->H, .positions = a->positions, .pad = CH_BIAS_PAD);
   ch_scratch_release(x, mark);
 }
 
 static void rope(ch_exec *x, const ch_rope_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, rope, ch_groups(a->n * a->heads * (a->rotated / 2)), .position = a->position, .turn = a->turn, .x = a->x,
             .n = a->n, .heads = a->heads, .dh = a->dh, .rotated = a->rotated, .back = a->back, .T = a->T);
 }
 
 static void rope_table(ch_exec *x, const ch_rope_table_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, rope_table, ch_groups((int64_t)a->positions * (a->rotated / 2)), .turn = a->turn, .theta = a->theta,
             .positions = a->positions, .rotated = a->rotated);
 }
@@ -258,7 +231,6 @@ static void adafactor(ch_exec *x, const ch_adafactor_args *a) {
 }
 
 static void adamw(ch_exec *x, const ch_adamw_args *a) {
-  if (ch_counting(x)) return;
   CH_LAUNCH(x, adamw, ch_groups(a->count), .finite = a->finite, .w = a->w, .g = a->g, .m = a->m, .v = a->v,
             .w16 = a->w16, .count = a->count, .rate = a->rate, .beta1 = a->beta1, .beta2 = a->beta2, .eps = a->eps,
             .weight_decay = a->weight_decay, .grad_scale = a->grad_scale,
@@ -266,31 +238,10 @@ static void adamw(ch_exec *x, const ch_adamw_args *a) {
 }
 
 void ch_device_fill_model(ch_ops *ops) {
-  ops->softmax = softmax;
-  ops->softmax_backward = softmax_backward;
-  ops->rmsnorm = rmsnorm;
-  ops->rmsnorm_backward = rmsnorm_backward;
-  ops->gather = gather;
-  ops->combine = combine;
-  ops->combine_backward = combine_backward;
-  ops->embedding = embedding;
-  ops->embedding_backward = embedding_backward;
-  ops->sigmoid = sigmoid;
-  ops->sigmoid_backward = sigmoid_backward;
-  ops->activate = activate;
-  ops->activate_backward = activate_backward;
-  ops->copy = copy;
-  ops->multiply = multiply;
-  ops->dropout = dropout;
-  ops->sumsq = sumsq;
-  ops->round_bf16 = round_bf16;
-  ops->widen_bf16 = widen_bf16;
-  ops->attention = attention;
-  ops->attention_backward = attention_backward;
-  ops->attention_cached = attention_cached;
-  ops->attention_bias = attention_bias;
-  ops->rope = rope;
-  ops->rope_table = rope_table;
-  ops->adafactor = adafactor;
-  ops->adamw = adamw;
+  CH_SET(softmax), CH_SET(softmax_backward), CH_SET(rmsnorm), CH_SET(rmsnorm_backward), CH_SET(gather), CH_SET(combine),
+      CH_SET(combine_backward), CH_SET(embedding), CH_SET(embedding_backward), CH_SET(sigmoid),
+      CH_SET(sigmoid_backward), CH_SET(activate), CH_SET(activate_backward), CH_SET(copy), CH_SET(multiply),
+      CH_SET(dropout), CH_SET(sumsq), CH_SET(round_bf16), CH_SET(widen_bf16), CH_SET(attention),
+      CH_SET(attention_backward), CH_SET(attention_cached), CH_SET(attention_bias), CH_SET(rope), CH_SET(rope_table),
+      CH_SET(adafactor), CH_SET(adamw);
 }

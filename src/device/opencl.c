@@ -346,14 +346,9 @@ static int opencl_supports(ch_compute compute, int emulate) {
   return ch_driver_open(&driver);
 }
 
-static void opencl_fill(ch_ops *ops, ch_compute compute) {
-  (void)compute;
-  ch_device_fill(ops);
-}
-
 const ch_backend ch_backend_opencl = {.name = "opencl",
                                       .memory = &opencl.memory,
                                       .supports = opencl_supports,
-                                      .fill = opencl_fill,
+                                      .fill = ch_device_fill,
                                       .device = &ch_device_wanted,
                                       .describe = opencl_describe};

@@ -15,7 +15,7 @@
   row(cache_append) row(attention_cached) row(attention_bias) row(rope) row(rope_table) row(head_rows) row(head_pairs) \
   row(head_losses) row(adafactor_columns) row(adafactor_rows) row(adafactor_scales) row(adafactor_apply) \
   row(adamw) row(select_marks) row(count_marked) row(list_marked) row(prefix) row(mean_cutoff) \
-  row(running_mean) row(best) row(draw) row(sample_second) row(copy_choices) row(place) row(list_chosen) row(sum_counts) \
+  row(running_mean) row(best) row(draw) row(sample_second) row(place) row(list_chosen) row(sum_counts) \
   row(follow) row(threshold) row(within) row(gate) row(gate_backward) row(share_backward) row(normalize_gates) \
   row(normalize_backward) row(choice_shares) row(balance) row(balance_backward) row(price) row(nudge) row(half_squares) \
   row(kmeans_reseed) row(kmeans_move) row(loads) row(index_count) row(index_fill) row(part_count) \
@@ -159,8 +159,6 @@ typedef struct { best_ptrs(FIELD) I32 n, e, count; } best_args;
 typedef struct { draw_ptrs(FIELD) U64 seed, base; U32 stream, sub; I32 n, e, count, rule; } draw_args;
 #define sample_second_ptrs(p) p(value) p(choice)
 typedef struct { sample_second_ptrs(FIELD) U64 seed, base; U32 stream, sub; I32 n; } sample_second_args;
-#define copy_choices_ptrs(p) p(choice) p(copy)
-typedef struct { copy_choices_ptrs(FIELD) I64 count; } copy_choices_args;
 #define place_ptrs(p) p(asked) p(choice) p(demand) p(dropped) p(begin)
 typedef struct { place_ptrs(FIELD) I32 n, e, count, capacity; } place_args; /* dropped [e]; begin as count_marked's */
 #define list_chosen_ptrs(p) p(choice) p(begin) p(slot_token)

@@ -162,8 +162,6 @@ KERNEL(sample_second) {
   }
 }
 
-KERNEL(copy_choices) { EACH(i, a.count) P(int, copy)[i] = P(int, choice)[i]; }
-
 /* A group has an expert, and goes over the first choices of all tokens, then over their second ones. What it takes away
  * from `choice` other groups read in a copy. */
 KERNEL(place) {
