@@ -5,8 +5,8 @@ typedef struct {
   int64_t n;
   int d, V;
 } shape;
-static const shape shapes[] = {{1, 8, 5},      {0, 8, 16},      {70, 32, 1000},
-                               {1030, 16, 37}, {530, 40, 3000}, {1100, 260, 200}};
+static const shape shapes[] = {{1, 8, 5},       {0, 8, 16},       {70, 32, 1000}, {1030, 16, 37},
+                               {530, 40, 3000}, {1100, 260, 200}, {300, 72, 3071}};
 
 typedef struct {
   double loss;

@@ -15,6 +15,7 @@ typedef struct ch_product {
   int64_t m, n, k;
   int64_t columns; /* of the product that this is a part of: how it is sliced depends on them; 0: n */
   const void *a, *b;
+  const float *panels; /* B packed before (threaded/product.h), or NULL */
   int64_t lda, ldb, ldc;
   float *c;
   float alpha;
@@ -22,6 +23,9 @@ typedef struct ch_product {
       *activate;   /* what C goes through next (op/op.h), or NULL; if c is NULL, it is kept nowhere */
   int64_t element; /* of its arrays: where C's first one belongs */
 } ch_product;
+
+/* Columns of packed panels come in whole multiples of this, which every kernel's tiles divide. */
+enum { CH_PANEL_COLUMNS = 64 };
 
 /* Whether a product of bf16 can be made of pairs of elements that follow each other in its depth: those that lie side
  * by side in a row are read where they stand. A function of the shape alone, and not of the number of rows. (A

@@ -21,7 +21,8 @@ typedef struct {
   const void *a, *b;
   int64_t row, step, ldb;
   int b_transposed, c_transposed, add;
-  int streams; /* the output goes past the caches */
+  int in_panels; /* b is packed: panel after panel, each of all k steps */
+  int streams;   /* the output goes past the caches */
   float *c;
   int64_t ldc;
   float alpha;
@@ -39,7 +40,7 @@ static inline int ch_better_swapped(const ch_product *p, int64_t steps, int64_t 
     PACK_COST = 1,      /* half cycles: to transpose an element into a panel, */
     SCATTER_COST = 2    /* to write one of a transposed output */
   };
-  if (!p->trans_b || p->trans_a || p->m > MOST_SWAPPED) return 0;
+  if (!p->trans_b || p->trans_a || p->panels || p->m > MOST_SWAPPED) return 0;
   double m = (double)p->m, n = (double)(p->columns ? p->columns : p->n), k = (double)steps,
          slices = (double)ch_ceil_div(steps, most);
   return m * k * PACK_COST + m * n * slices * SCATTER_COST < n * k * PACK_COST;

@@ -39,6 +39,7 @@ static ch_problem roles(const ch_product *p) {
                   .c = p->c,
                   .ldc = p->ldc,
                   .alpha = p->alpha};
+  if (p->panels) q.b = p->panels, q.ldb = q.k, q.b_transposed = q.in_panels = 1;
   q.streams = p->large && q.k <= CH_PRODUCT_DEPTH && ch_write_aligned(p->c, p->ldc);
   if (ch_better_swapped(p, q.k, most_depth(p->m))) {
     q.m = p->n;
@@ -93,17 +94,21 @@ static int fetches_next(const ch_problem *q, const block *b, int64_t j) {
 
 /* Panel after panel, every row with each: for a B that is larger than A. The first tile packs the panel as it goes, if
  * it can; all fetch the next one, some rows each until it is there. */
-static void panels_outer(const ch_problem *q, const block *b, float *panel) {
+static void panels_outer(const ch_problem *q, const block *b, float *scratch) {
   int pairs = q->factors == CH_PAIRS;
+  const float *panel = scratch;
   for (int64_t j = 0; j < q->n; j += CH_TILE_COLUMNS) {
     const float *source = (const float *)q->b + b->first * q->ldb + j; /* if it is floats */
     int packs =
         q->factors != CH_FLOATS || q->b_transposed || j + CH_TILE_COLUMNS > q->n || b->end - b->begin < CH_TILE_ROWS;
     int fetches = fetches_next(q, b, j);
-    if (packs) ch_pack_panel(q, j, b->first, b->depth, panel);
+    if (q->in_panels)
+      panel = (const float *)q->b + j * q->k + b->first * CH_TILE_COLUMNS;
+    else if (packs)
+      ch_pack_panel(q, j, b->first, b->depth, scratch);
     for (int64_t i = b->begin, turn = 0; i < b->end; i += CH_TILE_ROWS, turn++) {
       ch_task t = {i, j, b->depth, left_of(q, b, i), {panel, CH_TILE_COLUMNS, NULL}, {panel, 0}, b->add};
-      if (!packs && i == b->begin) t.b = (ch_right){source, q->ldb, panel};
+      if (!packs && i == b->begin) t.b = (ch_right){source, q->ldb, scratch};
       int64_t fetched = turn * (b->depth / (2 * ch_tile_lines(pairs)));
       if (fetches && fetched < rows_of_panel(q, b)) t.ahead = next_panel(q, b, j, fetched);
       ch_run_tile(q, &t, b->end - i);
@@ -143,6 +148,14 @@ static void run_slice(const ch_problem *q, int64_t first, int64_t depth, float *
     else
       panels_outer(q, &b, scratch);
   }
+}
+
+void CH_SIMD(ch_product_pack)(const ch_product *p, float *panels) {
+  ch_product plain = *p;
+  plain.m = CH_PRODUCT_ROOM; /* so many rows that the roles are not exchanged */
+  plain.panels = NULL;
+  ch_problem q = roles(&plain);
+  for (int64_t j = 0; j < q.n; j += CH_TILE_COLUMNS) ch_pack_panel(&q, j, 0, q.k, panels + j * q.k);
 }
 
 void CH_SIMD(ch_product_own)(const ch_product *p, float *scratch) {

@@ -28,6 +28,9 @@ typedef struct {
   float *delta;        /* [rows/2,ld] of pairs: what their logits differ by */
   double *pair;        /* [rows/2] their consistency */
   const void *w;       /* the weights as products take them */
+  float *across;       /* the same packed for logits, or NULL */
+  float *along;        /* and for dx, `part` floats for each part of the vocabulary */
+  int64_t part;
   int bf16;
 } plan;
 
@@ -49,6 +52,65 @@ static int64_t logits_stride(int64_t V) {
   return ld % CONFLICT ? ld : ld + LINE;
 }
 
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t whole_panels(int64_t columns) {
+  return (columns + CH_PANEL_COLUMNS - 1) / CH_PANEL_COLUMNS * CH_PANEL_COLUMNS;
+}
+
+/* Element i of an operand. */
+static const void *element(const plan *p, const void *operand, int64_t i) {
+  return (const char *)operand + i * (int64_t)(p->bf16 ? sizeof(ch_bf16) : sizeof(float));
+}
+
+/* The product that makes logits, but for the rows. */
+static ch_product logits_of(const ch_head_args *a, const plan *p) {
+  return (ch_product){.trans_b = 1,
+                      .bf16 = p->bf16,
+                      .n = a->V,
+                      .k = a->d,
+                      .lda = a->d,
+                      .ldb = a->d,
+                      .ldc = p->ld,
+                      .b = p->w,
+                      .panels = p->across,
+                      .alpha = a->scale};
+}
+
+/* The same for dx by part i of the vocabulary. */
+static ch_product part_of(const ch_head_args *a, const plan *p, int64_t i) {
+  int64_t words = (a->V + p->parts - 1) / p->parts, begin = least(i * words, a->V);
+  return (ch_product){.bf16 = p->bf16,
+                      .n = a->d,
+                      .k = least(words, a->V - begin),
+                      .lda = p->ld,
+                      .ldb = a->d,
+                      .ldc = a->d,
+                      .b = element(p, p->w, begin * a->d),
+                      .panels = p->along ? p->along + i * p->part : NULL,
+                      .alpha = 1};
+}
+
+/* Packs the weights once, where chunks of few rows would each do so. */
+static void pack_weights(ch_exec *x, const ch_head_args *a, plan *p) {
+  ch_product all = logits_of(a, p), first = part_of(a, p, 0);
+  int64_t steps = ch_product_steps(&all), words = whole_panels(first.k);
+  if (!steps || p->rows > ROWS_NARROW || a->n <= p->rows) return;
+  p->part = whole_panels(a->d) * first.k; /* the last one may be no pairs */
+  p->across = CH_NEW(&x->scratch, float, whole_panels(a->V) * steps);
+  if (a->dx) p->along = CH_NEW(&x->scratch, float, p->parts * p->part);
+  if (ch_counting(x)) return;
+#pragma omp parallel for num_threads(x->threads)
+  for (int64_t i = 0; i < p->parts; i++) {
+    ch_product some = all, part = part_of(a, p, i);
+    int64_t begin = least(i * words, a->V);
+    some.b = element(p, p->w, begin * a->d);
+    some.n = least(words, a->V - begin);
+    ch_product_pack(&some, p->across + begin * steps);
+    if (a->dx) ch_product_pack(&part, p->along + i * p->part);
+  }
+}
+
 static plan make_plan(ch_exec *x, const ch_head_args *a) {
   plan p = {.rows = chunk_rows(a), .ld = logits_stride(a->V), .w = a->w};
   p.parts = a->V / SHORTEST_PART < 1 ? 1 : a->V / SHORTEST_PART > MOST_PARTS ? MOST_PARTS : a->V / SHORTEST_PART;
@@ -65,6 +127,7 @@ static plan make_plan(ch_exec *x, const ch_head_args *a) {
   }
   if (x->compute == CH_COMPUTE_BF16) p.w = ch_rounded_operand(x, a->w, a->w16, (int64_t)a->V * a->d);
   p.bf16 = x->compute == CH_COMPUTE_BF16;
+  pack_weights(x, a, &p);
   return p;
 }
 
@@ -75,18 +138,10 @@ static const void *operand(ch_exec *x, const float *array, int64_t count) {
 
 static void logits_product(ch_exec *x, const ch_head_args *a, const plan *p, const span *s) {
   size_t mark = ch_arena_mark(&x->scratch);
-  ch_product forward = {.trans_b = 1,
-                        .bf16 = p->bf16,
-                        .m = s->rows,
-                        .n = a->V,
-                        .k = a->d,
-                        .lda = a->d,
-                        .ldb = a->d,
-                        .ldc = p->ld,
-                        .a = operand(x, a->x + s->first * a->d, s->rows * a->d),
-                        .b = p->w,
-                        .c = p->logits + s->at * p->ld,
-                        .alpha = a->scale};
+  ch_product forward = logits_of(a, p);
+  forward.m = s->rows;
+  forward.a = operand(x, a->x + s->first * a->d, s->rows * a->d);
+  forward.c = p->logits + s->at * p->ld;
   ch_products_run(x, 1, ch_cut_alone, &forward);
   ch_arena_release(&x->scratch, mark);
   if (ch_counting(x) || !a->logits) return;
@@ -147,21 +202,13 @@ static void pair_losses(ch_exec *x, const ch_head_args *a, const plan *p, const 
 /* dx of the chunk: the parts of the vocabulary as products of their own, then their sum, in order, times factor. */
 static void input_gradient(ch_exec *x, const ch_head_args *a, const plan *p, const span *s, const void *e) {
   ch_product part[MOST_PARTS];
-  int64_t columns = (a->V + p->parts - 1) / p->parts, rows = s->rows, size = rows * a->d;
-  int64_t element = p->bf16 ? sizeof(ch_bf16) : sizeof(float);
+  int64_t rows = s->rows, size = rows * a->d;
   for (int64_t i = 0; i < p->parts; i++) {
-    int64_t begin = i * columns < a->V ? i * columns : a->V, end = begin + columns < a->V ? begin + columns : a->V;
-    part[i] = (ch_product){.bf16 = p->bf16,
-                           .m = rows,
-                           .n = a->d,
-                           .k = end - begin,
-                           .lda = p->ld,
-                           .ldb = a->d,
-                           .ldc = a->d,
-                           .a = (const char *)e + begin * element,
-                           .b = (const char *)p->w + begin * a->d * element,
-                           .c = p->partial + i * size,
-                           .alpha = 1};
+    part[i] = part_of(a, p, i);
+    part[i].m = rows;
+    part[i].a = e;
+    part[i].c = p->partial + i * size;
+    e = element(p, e, part[i].k);
   }
   const ch_cutting of_parts = {.pieces = ch_cut_alone.pieces / (double)p->parts, .smallest = ch_cut_alone.smallest};
   ch_products_run(x, (int)p->parts, of_parts, part);

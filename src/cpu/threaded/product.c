@@ -23,6 +23,21 @@ static void (*kernel_of(const ch_product *p))(const ch_product *, float *) {
   return CH_SIMD_PICK(ch_product_own);
 }
 
+int64_t ch_product_steps(const ch_product *p) {
+  if (unit == IN_TILES && p->bf16) return 0;
+  return ch_product_takes_pairs(p) ? (p->k + 1) / 2 : p->k;
+}
+
+void ch_product_pack(const ch_product *p, float *panels) {
+#if defined(__x86_64__)
+  if (ch_product_takes_pairs(p)) {
+    ch_product_pack_avx512_bf16(p, panels);
+    return;
+  }
+#endif
+  CH_SIMD_PICK(ch_product_pack)(p, panels);
+}
+
 /* A product without inner dimension: sums of nothing. */
 static void clear(const ch_product *p) {
   for (int64_t i = 0; i < p->m && !p->accumulate; i++)

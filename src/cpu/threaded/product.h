@@ -18,6 +18,11 @@ void ch_product_prepare(void);
 /* Nonzero when p is made of pairs of bf16, after ch_product_prepare. */
 int ch_product_takes_pairs(const ch_product *p);
 
+/* B packed for several products of p's shape, whatever their m: they get the same bits, and spare themselves the work.
+ * Panels take [n rounded up to CH_PANEL_COLUMNS, steps] floats; there are 0 steps where kernels pack by themselves. */
+int64_t ch_product_steps(const ch_product *p);
+void ch_product_pack(const ch_product *p, float *panels);
+
 /* How products are cut: into so many pieces, but none below a cost at which it pays to cut (product_pieces.c). One that
  * runs alone: enough pieces to balance 16 threads, few enough to keep them large; a small one is still cut in two, or
  * the other threads would wait. One of many experts: so that a full one does not leave the other threads waiting; small

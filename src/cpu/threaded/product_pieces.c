@@ -10,7 +10,7 @@ enum {
   ROW_EDGE = 64,     /* a piece as short and narrow as this is not worth cutting: what is packed is used too seldom, */
   COLUMN_EDGE = 128, /* and wide pieces are better than tall ones */
   ROW_STEP = 32,     /* pieces are multiples of the tiles that kernels work on */
-  COLUMN_STEP = 64
+  COLUMN_STEP = CH_PANEL_COLUMNS
 };
 
 typedef struct {
@@ -74,6 +74,7 @@ static ch_product piece_of(const ch_product *p, const cut *c, int64_t index) {
   piece.n = p->n - j < c->columns ? p->n - j : c->columns;
   piece.a = at(p->bf16, p->a, p->trans_a ? i : i * p->lda);
   piece.b = at(p->bf16 && !p->rounds, p->b, p->trans_b ? j * p->ldb : j);
+  if (p->panels) piece.panels += j * ch_product_steps(p);
   if (p->c) piece.c = p->c + i * p->ldc + j;
   piece.element += i * p->ldc + j;
   return piece;
