@@ -33,7 +33,8 @@ void ch_notice(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int ch_given(const char *function, const char *names, const void *const *pointer, int count);
 
 /* Checks the fields that option structs keep for later versions (choir.h). CHOIR_ERROR_UNSUPPORTED, naming the struct,
- * where one is not 0: a field of a later version, which this one would overlook, or a struct that nobody initialised. */
+ * where one is not 0: a field of a later version, which this one would overlook, or a struct that nobody initialised.
+ */
 int ch_reserved_check(const int64_t *words, int count, const char *name);
 
 #define CH_CHECK_RESERVED(options, name) \

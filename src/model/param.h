@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "base/real.h"
 #include "base/names.h"
+#include "base/real.h"
 #include "choir/config.h"
 #include "op/op.h"
 
