@@ -47,7 +47,6 @@ static void check(const problem *p, int accumulate) {
 }
 
 static void products(void **state) {
-  (void)state;
   static const int64_t size[][3] = {{33, 17, 9}, {1, 130, 40}, {64, 64, 64}, {256, 500, 96}, {513, 300, 257}};
   for (int i = 0; i < 5 * 8; i++) {
     int64_t m = size[i / 8][0], n = size[i / 8][1], k = size[i / 8][2];
@@ -62,7 +61,6 @@ static void products(void **state) {
 
 /* Loads known before, bounded, and unknown. */
 static void products_of_experts(void **state) {
-  (void)state;
   static const int even[] = {0, 30, 60, 90}, uneven[] = {0, 35, 35, 80};
   enum { N = 40, K = 24, EXPERTS = 3 };
   for (int i = 0; i < 3 * 3 * 2; i++) {
@@ -83,7 +81,6 @@ static void products_of_experts(void **state) {
 
 /* Without it the own kernel would pass this test as well. */
 static void is_there(void **state) {
-  (void)state;
   char text[256];
   test_ok(ch_backend_find("opencl")->describe(0, text, sizeof text) ? CHOIR_OK : CHOIR_ERROR_UNSUPPORTED);
   if (!strstr(text, "products by CLBlast")) fail_msg("%s (apt-get install libclblast1)", text);

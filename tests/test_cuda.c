@@ -66,7 +66,6 @@ static int bounds_loads(const char *router) {
 }
 
 static void runs_as_the_cpu_does(void **state) {
-  (void)state;
   const char *const *names = choir_router_names();
   program_must("rm -rf report all");
   for (int i = 0; names[i]; i++) {
@@ -92,7 +91,6 @@ static void runs_as_the_cpu_does(void **state) {
   " train --threads 1 --config config.json --data data --out gpu --backend cuda --set parallel.wire=bf16 " \
   "--set train.shards=2 " SMALL
 static void ranks_have_one_each(void **state) {
-  (void)state;
   needs_mpi();
   program_must("rm -rf cpu gpu report");
   program_must(NEW "cpu --set parallel.wire=bf16 --set train.shards=2 " SMALL);
@@ -111,7 +109,6 @@ static void ranks_have_one_each(void **state) {
 
 /* Every kernel ran in what stands above (one of them for rows between ranks), and cuBLAS had products. */
 static void leaves_no_kernel_out(void **state) {
-  (void)state;
   const char *needs_ranks = without_mpi() ? "widen_bf16" : "none";
   program_must(
       "awk -v but=%s 'NF == 2 && $1 != \"device\" { ran[$1] += $2 } END { for (k in ran) if (!ran[k] && k != but) "
@@ -121,7 +118,6 @@ static void leaves_no_kernel_out(void **state) {
 }
 
 static void says_what_is_missing(void **state) {
-  (void)state;
   program_must("mkdir -p without && for lib in cuda.so.1 nvrtc.so; do ln -sf '" CHOIR_FAKE_CUDA
                "'/lib$lib without; done && touch without/libcublas.so without/libcublas.so.12 without/libcublas.so.13");
   program_refuses(1, "backend 'cuda': libcublas.so is not there; take backend 'cpu'",
@@ -140,7 +136,6 @@ static void fails_at(const char *call, int number, const char *message, const ch
 }
 
 static void every_call_may_fail(void **state) {
-  (void)state;
   static const struct {
     const char *call, *message;
     int number;

@@ -77,7 +77,6 @@ static void gemm_exact(void **state) { (void)state, check_gemms(CH_COMPUTE_BF16,
 
 /* No inner dimension: C is zero, or stays as it is. */
 static void gemm_without_inner_dimension(void **state) {
-  (void)state;
   real a[1] = {0}, c[6], kept[6] = {1, 2, 3, 4, 5, 6}, zero[6] = {0};
   ch_gemm_args g = {.m = 2, .n = 3, .k = 0, .a = a, .b = a, .c = c, .lda = 1, .ldb = 3};
   test_poison(c, 6);
@@ -121,7 +120,6 @@ static void check_beside(const char *backend, ch_compute compute, int invariant)
 }
 
 static void gemms_beside_each_other(void **state) {
-  (void)state;
   check_beside("reference", CH_COMPUTE_FP32, 0);
   for (int invariant = 0; invariant < 2; invariant++) {
     check_beside("cpu", CH_COMPUTE_FP32, invariant);
@@ -131,7 +129,6 @@ static void gemms_beside_each_other(void **state) {
 
 /* NaN in an input comes out, in the rows it belongs to and in no other. */
 static void gemm_passes_nan(void **state) {
-  (void)state;
   for (int compute = 0; compute < 2; compute++) {
     real *a = test_new_normal(40 * 40, 1), *b = test_new_normal(40 * 40, 2), *c = test_new(40 * 40);
     a[3 * 40 + 7] = (real)NAN;
@@ -209,7 +206,6 @@ static void check_expert_gemm(ch_compute compute, expert_size s, ch_gemm_form fo
 }
 
 static void expert_gemms(void **state) {
-  (void)state;
   for (size_t i = 0; i < sizeof expert_sizes / sizeof *expert_sizes; i++)
     for (int form = CH_NN; form <= CH_TN; form++)
       for (int compute = CH_COMPUTE_FP32; compute <= CH_COMPUTE_BF16; compute++)
@@ -219,7 +215,6 @@ static void expert_gemms(void **state) {
 
 /* The caller's own OpenMP settings come through untouched. */
 static void openmp_settings_stay(void **state) {
-  (void)state;
   int before = omp_get_max_threads();
   real a[4] = {1, 2, 3, 4}, c[4];
   for (int threads = 1; threads <= 2; threads++)
@@ -232,7 +227,6 @@ static void openmp_settings_stay(void **state) {
 
 /* A large output in bf16 goes past the caches, with a rest in both directions, with and without a factor. */
 static void large_outputs_in_bf16(void **state) {
-  (void)state;
   enum { M = 300, N = 272, K = 37 };
   ch_product_prepare();
   real *x = test_new_normal(K * (M + N), 1), *want = test_new(M * N);
@@ -256,7 +250,6 @@ static void large_outputs_in_bf16(void **state) {
 
 /* To nearest, ties to even; what is too large becomes infinite, NaN stays NaN. */
 static void rounding(void **state) {
-  (void)state;
   const struct {
     uint32_t from;
     ch_bf16 to;
@@ -271,7 +264,6 @@ static void rounding(void **state) {
 }
 
 static void exponential(void **state) {
-  (void)state;
   double worst = 0;
   for (double x = -87; x < 88.36; x += 1.37e-4)
     worst = fmax(worst, fabs((double)ch_expf((float)x) / exp((double)(float)x) - 1));
@@ -281,7 +273,6 @@ static void exponential(void **state) {
 }
 
 static void logarithm(void **state) {
-  (void)state;
   double worst = 0;
   for (double x = 1; x < 1e7; x *= 1 + 1.37e-4) {
     double want = log((double)(float)x);
@@ -291,18 +282,5 @@ static void logarithm(void **state) {
   assert_true(ch_log_from_1(1) == 0 && isnan(ch_log_from_1(NAN)));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(gemm_fp32),
-                                     cmocka_unit_test(gemm_bf16),
-                                     cmocka_unit_test(gemm_exact),
-                                     cmocka_unit_test(gemm_without_inner_dimension),
-                                     cmocka_unit_test(gemms_beside_each_other),
-                                     cmocka_unit_test(gemm_passes_nan),
-                                     cmocka_unit_test(expert_gemms),
-                                     cmocka_unit_test(openmp_settings_stay),
-                                     cmocka_unit_test(large_outputs_in_bf16),
-                                     cmocka_unit_test(rounding),
-                                     cmocka_unit_test(exponential),
-                                     cmocka_unit_test(logarithm)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL, gemm_fp32, gemm_bf16, gemm_exact, gemm_without_inner_dimension, gemms_beside_each_other,
+          gemm_passes_nan, expert_gemms, openmp_settings_stay, large_outputs_in_bf16, rounding, exponential, logarithm)

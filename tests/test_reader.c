@@ -5,7 +5,6 @@
 
 /* Which source, and which number within it, against counting; and the proportions of every stretch. */
 static void mixture_is_in_proportion(void **state) {
-  (void)state;
   static const double weights[] = {0.05, 0.25, 0.7};
   enum { SAMPLES = 20000 };
   choir_data_source weighted[3];
@@ -28,7 +27,6 @@ static void mixture_is_in_proportion(void **state) {
 
 /* Far along, where walking there is no option: the same counts by steps of one. */
 static void mixture_holds_far_along(void **state) {
-  (void)state;
   choir_data *d = opened("data");
   static const uint64_t starts[] = {(UINT64_C(1) << 32) - 3000, (UINT64_C(1) << 40) + 12345, UINT64_C(7) << 32};
   for (int k = 0; k < 3; k++) {
@@ -46,7 +44,6 @@ static void mixture_holds_far_along(void **state) {
 
 /* The samples that fall on the very ends of a source's part of the circle: found by solving a s + b = point. */
 static void mixture_is_exact_at_its_borders(void **state) {
-  (void)state;
   choir_data *d = opened("data");
   uint32_t step = 2654435769u, inverse = 1;
   for (int i = 0; i < 5; i++) inverse *= 2 - step * inverse; /* Newton, modulo 2^32 */
@@ -70,7 +67,6 @@ static void mixture_is_exact_at_its_borders(void **state) {
 
 /* One source: each epoch hands out every window once, in an order of its own. */
 static void epochs_are_permutations(void **state) {
-  (void)state;
   enum { LENGTH = 32 };
   const char *files[] = {inputs[1][0], NULL};
   choir_data_source one = {.name = "book", .inputs = files};
@@ -103,7 +99,6 @@ static void epochs_are_permutations(void **state) {
 }
 
 static void position_is_the_whole_state(void **state) {
-  (void)state;
   enum { LENGTH = 16, N = 500, W = LENGTH + 1 };
   choir_data *d = opened("data"), *again = opened("data");
   static int32_t whole[N * W], part[N * W], other[N * W];
@@ -126,7 +121,6 @@ static void position_is_the_whole_state(void **state) {
 }
 
 static void heldout_windows_cover_the_share(void **state) {
-  (void)state;
   choir_data *d = opened("data");
   static const int lengths[] = {1, 7, 100, 100000};
   for (int l = 0; l < 4; l++) {
@@ -152,7 +146,6 @@ static void heldout_windows_cover_the_share(void **state) {
 }
 
 static void counts_and_hashes(void **state) {
-  (void)state;
   choir_data *d = opened("data"), *mix = opened("mix");
   choir_data_info info;
   choir_data_get_info(d, &info);
@@ -174,7 +167,6 @@ static void counts_and_hashes(void **state) {
 }
 
 static void each_run_holds_out_one(void **state) {
-  (void)state;
   static const double shares[] = {0.01, 0.3, 0.5, 0.0123, 1.0 / 3};
   for (int k = 0; k < 5; k++) {
     ch_holdout h = {.seed = 4, .share = shares[k]};
@@ -186,16 +178,6 @@ static void each_run_holds_out_one(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(mixture_is_in_proportion),
-      cmocka_unit_test(mixture_holds_far_along),
-      cmocka_unit_test(mixture_is_exact_at_its_borders),
-      cmocka_unit_test(epochs_are_permutations),
-      cmocka_unit_test(position_is_the_whole_state),
-      cmocka_unit_test(heldout_windows_cover_the_share),
-      cmocka_unit_test(counts_and_hashes),
-      cmocka_unit_test(each_run_holds_out_one),
-  };
-  return cmocka_run_group_tests(tests, begin, end);
-}
+TEST_MAIN(begin, end, mixture_is_in_proportion, mixture_holds_far_along, mixture_is_exact_at_its_borders,
+          epochs_are_permutations, position_is_the_whole_state, heldout_windows_cover_the_share, counts_and_hashes,
+          each_run_holds_out_one)
