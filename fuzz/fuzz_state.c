@@ -11,11 +11,12 @@
 
 static ch_run run;
 enum { COUNTERS = 5 };
-static ch_counter counters[COUNTERS] = {{"run.step", 0, NULL},
-                                        {"run.samples", 0, NULL},
-                                        {"run.metrics_bytes", 0, NULL},
-                                        {"run.data_hash", 0, "the data"},
-                                        {"run.tokenizer_hash", 0, "the tokenizer"}};
+static int64_t count[COUNTERS];
+static const ch_counter counters[COUNTERS] = {{"run.step", &count[0], NULL},
+                                              {"run.samples", &count[1], NULL},
+                                              {"run.metrics_bytes", &count[2], NULL},
+                                              {"run.data_hash", &count[3], "the data"},
+                                              {"run.tokenizer_hash", &count[4], "the tokenizer"}};
 
 static void must(int code) {
   if (code) fprintf(stderr, "%s\n", choir_error_message()), abort();
@@ -40,8 +41,8 @@ static void make_run(void) {
 /* Whatever has been taken is finite. */
 static void check_state(void) {
   static ch_stored tensor[1000];
-  int count = ch_optimizer_tensors(&run.trainer.optimizer, tensor);
-  for (int i = 0; i < count; i++)
+  int tensors = ch_optimizer_tensors(&run.trainer.optimizer, tensor);
+  for (int i = 0; i < tensors; i++)
     for (size_t k = 0; k < tensor[i].tensor.bytes / sizeof(float); k++)
       if (!isfinite(((const float *)tensor[i].tensor.data)[k])) abort();
 }
