@@ -115,4 +115,33 @@ static void takes_models_of_others(void **state) {
   }
 }
 
-TEST_MAIN(begin, end, refuses_other_models, refuses_models_that_change_text, takes_models_of_others)
+/* Mistral's have pieces like ";\r", Gemma's "\n\n": these are used as SentencePiece uses them. Other control characters
+ * are bytes. */
+static void joins_control_characters(void **state) {
+  static const int32_t expected[] = {295, 266, 293, 5, 270, 274, 284, 4, 267, 271, 21, 4, 264, 310};
+  static const char text[] = "Work\n\n of\nthe\r\n  x";
+  choir_tokenizer *t;
+  int32_t *ids;
+  size_t count;
+  test_ok(choir_tokenizer_load(CHOIR_SOURCE_DIR "/tests/vectors/foreign/gemma.model", &t));
+  test_ok(choir_tokenizer_encode(t, text, sizeof text - 1, &ids, &count));
+  assert_int_equal(count, sizeof expected / sizeof *expected);
+  assert_memory_equal(ids, expected, sizeof expected);
+  free(ids);
+  choir_tokenizer_free(t);
+  static const char unigram[] = CHOIR_SOURCE_DIR "/tests/vectors/foreign/unigram.model";
+  ch_buffer model = corpus_load(unigram);
+  memcpy(find(&model, "\xE2\x96\x81You", 6), "\xE2\x96\x81);\r", 6);
+  corpus_save(corpus_path("odd.model"), model.data, model.size);
+  free(model.data);
+  test_ok(choir_tokenizer_load(corpus_path("odd.model"), &t));
+  test_ok(choir_tokenizer_encode(t, " );\r\n", 5, &ids, &count));
+  assert_int_equal(count, 2);
+  assert_int_equal(ids[0], 271);
+  assert_int_equal(ids[1], t->byte_id['\n']);
+  free(ids);
+  choir_tokenizer_free(t);
+}
+
+TEST_MAIN(begin, end, refuses_other_models, refuses_models_that_change_text, takes_models_of_others,
+          joins_control_characters)

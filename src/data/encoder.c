@@ -30,11 +30,11 @@ void ch_encoder_free(ch_encoder *encoder) { free(encoder); }
 enum { LONGEST_WORD = 4096 };
 
 /* The end of the word at p: spaces, then what follows up to a space or a character that stands alone. */
-static const char *word_end(const char *p, const char *end) {
+static const char *word_end(const choir_tokenizer *t, const char *p, const char *end) {
   const char *q = p, *stop = end - p > LONGEST_WORD ? p + LONGEST_WORD : end;
   while (q < stop && *q == ' ') q++;
   for (; q < stop; q++)
-    if (*q == ' ' || ch_stands_alone(q, end)) return q;
+    if (*q == ' ' || ch_stands_alone(t, q, end)) return q;
   return q < end ? p + ch_utf8_cut(p, (size_t)(q - p)) : q;
 }
 
@@ -118,12 +118,12 @@ static int take_word(void *context, const char *word, size_t size, int32_t id) {
 int ch_encode(const choir_tokenizer *t, ch_encoder *e, const char *text, size_t size, ch_ids *out) {
   if (t->bpe) return ch_words_of(&t->bpe->words, text, size, take_word, &(taker){t, e, out});
   for (const char *p = text, *end = text + size; p < end;) {
-    size_t bytes = ch_stands_alone(p, end);
+    size_t bytes = ch_stands_alone(t, p, end);
     if (bytes) {
       CH_TRY(reserve(out, bytes));
       push_bytes(t, p, bytes, out);
     } else {
-      bytes = (size_t)(word_end(p, end) - p);
+      bytes = (size_t)(word_end(t, p, end) - p);
       CH_TRY(encode_word(t, e, p, bytes, out));
     }
     p += bytes;
@@ -136,7 +136,8 @@ enum { LONG_TEXT = 1 << 16 }; /* from here a memory of words pays, and a look at
 /* The end of a piece from `at`: where a text may be cut and gives the same tokens (ch_encode). */
 static size_t piece_end(const choir_tokenizer *t, const char *text, size_t at, size_t size) {
   for (at += LONG_TEXT; at < size; at++)
-    if (ch_ends_word(text, at) || (t->spm && (ch_is_control(text[at]) || (text[at] == ' ' && text[at - 1] != ' '))))
+    if (ch_ends_word(text, at) ||
+        (t->spm && (ch_stands_alone(t, text + at, text + size) || (text[at] == ' ' && text[at - 1] != ' '))))
       return at;
   return size;
 }

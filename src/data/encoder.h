@@ -15,7 +15,8 @@ struct choir_tokenizer {
   size_t size;
   uint64_t hash;
   int vocab, eos;
-  int32_t byte_id[256]; /* SentencePiece: the token of each single byte */
+  int32_t byte_id[256]; /* SentencePiece: the token of each single byte, */
+  char joins[128];      /* and whether a control character stands in pieces */
   ch_surface *surface;  /* [vocab]; for SentencePiece's control pieces empty */
   char **piece;         /* [vocab] for people */
   char *names;          /* what they and the surfaces point into, */
@@ -39,10 +40,11 @@ void ch_encoder_free(ch_encoder *encoder);
 
 static inline int ch_is_control(char c) { return (unsigned char)c < 0x20 || c == 0x7F; }
 
-/* Bytes of the character at p if it never shares a piece with others but is encoded byte for byte: control characters,
- * and U+2581, which SentencePiece uses for the space and so cannot keep. 0 otherwise. */
-static inline size_t ch_stands_alone(const char *p, const char *end) {
-  if (ch_is_control(*p)) return 1;
+/* Bytes of the character at p if it is in no piece but is encoded byte for byte: control characters, but for those that
+ * stand in pieces of t (NULL: no piece of choir's own making has one), and U+2581, which SentencePiece uses for the
+ * space and so cannot keep. 0 otherwise. */
+static inline size_t ch_stands_alone(const choir_tokenizer *t, const char *p, const char *end) {
+  if (ch_is_control(*p)) return !(t && t->joins[(unsigned char)*p]);
   return (unsigned char)*p == 0xE2 && end - p >= 3 && (unsigned char)p[1] == 0x96 && (unsigned char)p[2] == 0x81 ? 3
                                                                                                                  : 0;
 }
@@ -54,8 +56,7 @@ static inline int ch_ends_word(const char *text, size_t at) {
 
 /* Appends the tokens of text, which must be well-formed UTF-8. encoder NULL: without memory of words (short texts).
  * Tokens of a text are those of its words one after the other, so it may be cut where ch_ends_word says, and gives the
- * same; with SentencePiece also before any space that follows another character, before and after control characters.
- */
+ * same; with SentencePiece also before any space that follows another character, and before what stands alone. */
 int ch_encode(const choir_tokenizer *tokenizer, ch_encoder *encoder, const char *text, size_t size, ch_ids *out);
 
 /* choir_tokenizer_encode of a text that may be long: `stop` (or NULL) is asked some ten times a second and more, and

@@ -40,15 +40,11 @@ static size_t plain(const char *piece, size_t size, char *text) {
   return n;
 }
 
-/* Encoding word by word assumes this: no piece reaches over the end of a word. One of nothing but control characters
- * does no harm: these are always encoded byte for byte, and it is never used. */
+/* Encoding word by word assumes this: no piece reaches over the end of a word. */
 static int within_word(const char *text, size_t size) {
-  size_t controls = 0, ends = 0;
-  for (size_t i = 0; i < size; i++) {
-    controls += ch_is_control(text[i]);
-    ends += i && text[i] == ' ' && text[i - 1] != ' ';
-  }
-  return controls == size || !(controls || ends);
+  for (size_t i = 1; i < size; i++)
+    if (text[i] == ' ' && text[i - 1] != ' ') return 0;
+  return 1;
 }
 
 static int add_piece(choir_tokenizer *t, int id, char *name) {
@@ -67,6 +63,8 @@ static int add_piece(choir_tokenizer *t, int id, char *name) {
           "piece %d (\"%s\") reaches over the end of a word, and choir encodes word by word; train the model "
           "with --split_by_whitespace=true",
           id, name);
+    for (size_t i = 0; i < length; i++)
+      if (ch_is_control(name[i])) t->joins[(unsigned char)name[i]] = 1;
   } else if (kind == CH_PIECE_BYTE && sscanf(name, "<0x%2X>", &byte) == 1) {
     t->byte[byte] = (char)byte;
     t->surface[id] = (ch_surface){&t->byte[byte], 1};

@@ -102,7 +102,7 @@ static int add_sentence(trainer *t, const char *text, size_t size) {
 static int split(trainer *t, const char *text, size_t size) {
   for (const char *p = text, *end = text + size; p < end;) {
     const char *q = p;
-    while (q < end && !ch_stands_alone(q, end)) q++;
+    while (q < end && !ch_stands_alone(NULL, q, end)) q++;
     while (q - p > LONGEST_SENTENCE) {
       size_t length = LONGEST_SENTENCE;
       while (length > 1 && p[length] != ' ') length--;
@@ -111,7 +111,7 @@ static int split(trainer *t, const char *text, size_t size) {
       p += length;
     }
     if (q > p) CH_TRY(add_sentence(t, p, (size_t)(q - p)));
-    p = q < end ? q + ch_stands_alone(q, end) : q;
+    p = q < end ? q + ch_stands_alone(NULL, q, end) : q;
   }
   return CHOIR_OK;
 }

@@ -159,11 +159,6 @@ static int is_symbol(const job *j, const char *text, size_t size) {
 /* SentencePiece merges whatever two parts make up a piece, so every such pair must be there. */
 static int check_piece(const job *j, const ch_json_token *p) {
   char pair[PAIR];
-  for (size_t i = 0; i < p->size; i++)
-    if (ch_is_control(p->text[i]))
-      return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                      "%s: a token has control character 0x%02X: choir encodes those as bytes always", j->file.name,
-                      (unsigned char)p->text[i]);
   for (size_t cut = 1; cut < p->size; cut++) {
     const char *right = p->text + cut;
     if (((unsigned char)*right & 0xC0) == 0x80 || !is_symbol(j, p->text, cut) || !is_symbol(j, right, p->size - cut))
