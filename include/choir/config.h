@@ -39,7 +39,7 @@ typedef struct choir_router_options {
   int64_t threshold_after;       /* "threshold_after": steps after which experts take by thresholds; 0: never */
   int normalize_gates;           /* "normalize_gates": a token's gates are scaled to sum 1, as upcycling wants them */
   char score[CHOIR_NAME_BYTES];  /* "score": what logits X Wg become: softmax over experts, or sigmoid of each */
-  double bias_rate;              /* "bias_rate": step of bias_balanced's prices */
+  double bias_rate;              /* "bias_rate": step of bias_balanced's prices; 0: plain top-K */
   int solver_stages;             /* "solver_stages": of dykstra, from a large weight of the entropy down to its own */
   int64_t reserved[10];
 } choir_router_options;

@@ -189,6 +189,20 @@ class Imported(unittest.TestCase):
                 self.assertEqual((folder / "tokenizer.json").read_bytes(), (again / "tokenizer.json").read_bytes())
                 there = transformers.AutoTokenizer.from_pretrained(again)
                 self.assertEqual((there.eos_token, there.eos_token_id), (end, config["eos_token_id"]))
+                self.trained_goes_out_again(out)
+
+    def trained_goes_out_again(self, checkpoint):
+        """As the architecture that it came as: no price keeps its place."""
+        text, data, run = (checkpoint.with_name(checkpoint.name + end) for end in (".txt", "-data", "-run"))
+        text.write_text("\n".join(exported.lines(200)), encoding="utf-8")
+        testing.program("data", "build", "--out", data, "--tokenizer", checkpoint, text)
+        testing.program(
+            "train", "--from", checkpoint, "--data", data, "--out", run, "--set", "steps=2", "--set", "sequence_length=32"
+        )
+        testing.program("export", run, "--format", "hf", "--out", run / "hf", "--sequences", 0)
+        folders = (run / "hf", checkpoint.with_name(checkpoint.name + "-again"))
+        names = [json.loads((folder / "config.json").read_text()) for folder in folders]
+        self.assertEqual(names[0]["architectures"], names[1]["architectures"])
 
     def compare_text(self, model, theirs, checkpoint):
         """Logits, greedy text, and likelihoods of a text."""

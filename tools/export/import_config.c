@@ -256,6 +256,7 @@ static int read_moe(const json_t *root, const char *name, ch_kind k, choir_confi
   CH_TRY(
       choir_config_set(config, "model.router.normalize_gates", k == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
   CH_TRY(choir_config_set(config, "model.router.score", ch_export_has_bias(k) ? "sigmoid" : "softmax"));
+  if (!ch_export_has_bias(k)) CH_TRY(choir_config_set(config, "model.router.bias_rate", "0"));
   CH_TRY(number_or(root, name, "routed_scaling_factor", 1, gate_scale));
   CH_TRY(choir_config_set(config, "model.expert_activation", "swiglu"));
   return k == CH_KIND_EXAONE_MOE || k == CH_KIND_QWEN3_MOE ? read_pattern(root, name, k, config)

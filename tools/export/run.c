@@ -48,9 +48,11 @@ static int check_thresholds(const job *j) {
     if (!set && ch_export_by_thresholds(&j->plan))
       return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: no training has set them yet; train the model first", t->name);
     if (set && !ch_export_has_bias(j->plan.kind))
-      return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                      "%s: router '%s' has prices of experts, and %s none; train with model.router.score \"sigmoid\"",
-                      t->name, j->plan.config.model.router.name, ch_export_architecture(&j->plan));
+      return ch_error(
+          CHOIR_ERROR_UNSUPPORTED,
+          "%s: router '%s' has prices of experts, and %s none; train with model.router.score \"sigmoid\", or "
+          "with model.router.bias_rate 0",
+          t->name, j->plan.config.model.router.name, ch_export_architecture(&j->plan));
   }
   return CHOIR_OK;
 }
