@@ -9,7 +9,6 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
-#include "base/real.h"
 #include "base/text.h"
 #include "choir/tokenizer.h"
 #include "export/gguf_read.h"
@@ -38,23 +37,6 @@ typedef struct job {
   int code;
 } job;
 
-enum { BLOCK = 32, BLOCK_BYTES = 34 }; /* of Q8_0: a scale in half precision, and as many signed bytes */
-
-static float value_at(const choir_tensor *t, int64_t i) {
-  uint16_t half;
-  const char *block = (const char *)t->data + i / BLOCK * BLOCK_BYTES;
-  switch (t->dtype) {
-    case CHOIR_BF16:
-      return ch_bf16_value(((const ch_bf16 *)t->data)[i]);
-    case CHOIR_F16:
-      return ch_export_half(((const uint16_t *)t->data)[i]);
-    case CHOIR_U8:
-      return memcpy(&half, block, sizeof half), ch_export_half(half) * (float)(int8_t)block[2 + i % BLOCK];
-    default:
-      return ((const float *)t->data)[i];
-  }
-}
-
 static int is_readable(const job *j, choir_dtype dtype) {
   return dtype == CHOIR_F32 || dtype == CHOIR_F16 || dtype == CHOIR_BF16 ||
          (dtype == CHOIR_U8 && j->format == CH_EXPORT_GGUF);
@@ -71,7 +53,7 @@ static int find_source(job *j, const ch_param *p, const ch_export_row *row, int 
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s: choir reads F32, F16 and BF16", j->options->from,
                     name, ch_dtype_name((*t)->dtype));
   int64_t columns = (*t)->shape[(*t)->dims - 1];
-  if ((*t)->dtype == CHOIR_U8) columns = columns / BLOCK_BYTES * BLOCK;
+  if ((*t)->dtype == CHOIR_U8) columns = columns / CH_Q8_BYTES * CH_Q8_VALUES;
   if ((*t)->dims != dims || columns != shape[2] || (dims > 1 && (*t)->shape[dims - 2] != shape[1]) ||
       (dims > 2 && (*t)->shape[0] != shape[0]))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of the shape that the config says, %lld x %lld",
@@ -86,7 +68,7 @@ static void copy(const choir_tensor *t, int64_t first, int turned, int64_t head,
   for (int64_t r = 0; r < rows; r++) {
     float *to = out + (head ? ch_export_interleaved(r, head) : r) * columns;
     for (int64_t c = 0; c < columns; c++)
-      to[c] = (float)(factor * value_at(t, first + (turned ? c * rows + r : r * columns + c)));
+      to[c] = (float)(factor * ch_export_value(t->dtype, t->data, first + (turned ? c * rows + r : r * columns + c)));
   }
 }
 

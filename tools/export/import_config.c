@@ -37,14 +37,9 @@ static const struct {
              {"num_nextn_predict_layers", "0"},
              {"quantization_config", "null"}};
 
-/* Known fields: the ones above, those that are read below, and those that change nothing that is computed. */
+/* Known fields beside those above: read below, or without influence on what is computed. */
 static const char *const known[] = {"architectures",
                                     "model_type",
-                                    "vocab_size",
-                                    "hidden_size",
-                                    "intermediate_size",
-                                    "num_hidden_layers",
-                                    "num_attention_heads",
                                     "num_key_value_heads",
                                     "head_dim",
                                     "max_position_embeddings",
@@ -57,28 +52,11 @@ static const char *const known[] = {"architectures",
                                     "use_qk_norm",
                                     "norm_topk_prob",
                                     "routed_scaling_factor",
-                                    "moe_intermediate_size",
-                                    "num_experts_per_tok",
                                     "num_experts",
                                     "num_local_experts",
                                     "n_routed_experts",
-                                    "n_shared_experts",
-                                    "num_shared_experts",
-                                    "first_k_dense_replace",
                                     "mlp_layer_types",
-                                    "hidden_act",
-                                    "attention_bias",
-                                    "mlp_bias",
-                                    "rope_scaling",
-                                    "sliding_window",
-                                    "use_sliding_window",
-                                    "decoder_sparse_step",
                                     "mlp_only_layers",
-                                    "n_group",
-                                    "topk_group",
-                                    "clip_qkv",
-                                    "num_nextn_predict_layers",
-                                    "quantization_config",
                                     "_name_or_path",
                                     "transformers_version",
                                     "torch_dtype",
@@ -93,17 +71,18 @@ static const char *const known[] = {"architectures",
                                     "max_window_layers",
                                     "output_router_logits",
                                     "router_aux_loss_coef",
-                                    "router_jitter_noise",
-                                    NULL};
+                                    "router_jitter_noise"};
 
 /* ch_json_check_keys says it for files of choir; this one is another program's. */
 static int check_keys(const json_t *root, const char *name) {
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)(uintptr_t)root, key, value) {
-    int i = 0;
-    while (known[i] && strcmp(known[i], key)) i++;
-    if (!known[i])
+    int found = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) found |= !strcmp(sizes[i].theirs, key);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) found |= !strcmp(fixed[i].key, key);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= !strcmp(known[i], key);
+    if (!found)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%.60s\" is not known here, so what the model computes is not certain",
                       name, key);
   }
@@ -243,13 +222,10 @@ static int read_pattern(const json_t *root, const char *name, ch_kind k, choir_c
 
 /* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
 static int read_moe(const json_t *root, const char *name, ch_kind k, choir_config *config, double *gate_scale) {
-  const char *experts = k == CH_KIND_GLM4_MOE ? "n_routed_experts"
-                        : k == CH_KIND_EXAONE_MOE || k == CH_KIND_OLMOE ||
-                                (k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts"))
-                            ? "num_experts"
-                            : "num_local_experts";
+  const char *experts = ch_kind_names[k].experts;
   int64_t value;
   int normalize;
+  if (k == CH_KIND_QWEN3_MOE && !json_object_get(root, experts)) experts = "num_local_experts";
   CH_TRY(ch_json_get_integer(root, name, experts, 1, 1 << 16, &value));
   CH_TRY(set_integer(config, "model.experts", value));
   CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE && k != CH_KIND_OLMOE, &normalize));

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/real.h"
 #include "file/file.h"
 
 /* The format: "\x93NUMPY", version bytes, length of the header (2 bytes little-endian in version 1, 4 from 2 on), the
@@ -157,19 +158,11 @@ static int count_elements(header *h) {
   return CHOIR_OK;
 }
 
-/* IEEE's half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
-static float from_half(uint16_t half) {
-  int exponent = half >> 10 & 31, fraction = half & 1023;
-  float size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                              : ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
-  return half >> 15 ? -size : size;
-}
-
 static int widen(const header *h, ch_npy *array) {
   for (size_t i = 0; i < h->count; i++) {
     uint16_t half;
     memcpy(&half, h->elements + 2 * i, 2);
-    ((float *)array->data)[i] = from_half(half);
+    ((float *)array->data)[i] = ch_half_value(half);
   }
   return CHOIR_OK;
 }
