@@ -23,6 +23,7 @@ static const ch_bench_case own_cases[] = {
      .sizes = 2,
      .key = {{"n", 4096, 0}, {"e", 64, 0}, {"c", 2, 0}, {"b", 2, 0}, {"d", 768, 0}, {"h", 3072, 0}},
      .word = {{"solver", "exact"}},
+     .make = ch_bench_make_assign,
      .run = ch_bench_assign},
     {.name = "route",
      .sizes = 2,
@@ -153,19 +154,18 @@ static void repeat(void *context) {
   r->work.run(&r->x, &r->work);
 }
 
-/* Makes a work in the memory of a backend, with an executor for it. */
-static int prepare(ch_bench *b, int (*make)(ch_bench *b, ch_bench_work *work), const ch_backend *backend,
-                   ch_compute compute, ch_bench_ready *r) {
+/* Makes the case's work in the memory of a backend, with an executor for it. */
+static int prepare(ch_bench *b, const ch_backend *backend, ch_compute compute, ch_bench_ready *r) {
   b->drawn = 0;
   b->memory = backend->memory;
-  CH_TRY(make(b, &r->work));
+  CH_TRY(b->which->make(b, &r->work));
   CH_TRY(ch_exec_init(&r->x, backend->name, compute, 0, b->options->threads));
   repeat(r);
   return ch_exec_commit(&r->x);
 }
 
-int ch_bench_time_work(ch_bench *b, int (*make)(ch_bench *b, ch_bench_work *work), ch_bench_ready *r) {
-  CH_TRY(prepare(b, make, b->backend, b->compute, r));
+int ch_bench_time_work(ch_bench *b, ch_bench_ready *r) {
+  CH_TRY(prepare(b, b->backend, b->compute, r));
   if (r->work.begin) r->work.begin(&r->x, &r->work);
   ch_bench_time(b, repeat, r);
   ch_bench_rates(b, r->work.flops, r->work.bytes);
@@ -200,8 +200,8 @@ static void make_small(ch_bench *b) {
 static int compare(ch_bench *b) {
   ch_bench_ready fast = {0}, reference = {0};
   make_small(b);
-  int code = prepare(b, b->which->make, b->backend, b->compute, &fast);
-  if (!code) code = prepare(b, b->which->make, ch_backend_find("reference"), CH_COMPUTE_FP32, &reference);
+  int code = prepare(b, b->backend, b->compute, &fast);
+  if (!code) code = prepare(b, ch_backend_find("reference"), CH_COMPUTE_FP32, &reference);
   if (!code) {
     repeat(&fast);
     repeat(&reference);
@@ -214,7 +214,7 @@ static int compare(ch_bench *b) {
 
 int ch_bench_against_reference(ch_bench *b) {
   ch_bench_ready r = {0};
-  int code = ch_bench_time_work(b, b->which->make, &r);
+  int code = ch_bench_time_work(b, &r);
   ch_exec_free(&r.x);
   return code ? code : compare(b);
 }
