@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "plan/estimate.h"
+#include "plan/plan.h"
 #include "train/step.h"
 
 /* ---- one layout ---- */
