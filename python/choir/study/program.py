@@ -11,7 +11,8 @@ import subprocess
 import threading
 from typing import Any, Callable
 
-from .errors import Stopped, StudyError
+from . import Stopped, StudyError
+
 
 _STOPPED = 3  # its exit status after a signal: everything is saved
 
