@@ -49,25 +49,24 @@ static const ch_bench_case own_cases[] = {
      .key = {{"MB", 4, 0}, {"V", 4096, 0}},
      .word = {{"file", ""}, {"tokenizer", ""}},
      .run = ch_bench_tokenize},
-    {0},
 };
-static const ch_bench_case *const tables[] = {own_cases, ch_bench_op_cases};
 
-static const char *const *all_names(void) {
-  static const char *names[CH_BENCH_CASES + 1];
-  int count = 0;
-  for (int t = 0; t < 2; t++)
-    for (const ch_bench_case *c = tables[t]; c->name; c++) names[count++] = c->name;
-  return names;
+/* Case `i` of all; NULL: there are no more. */
+static const ch_bench_case *case_at(size_t i) {
+  size_t own = sizeof own_cases / sizeof *own_cases;
+  if (i < own) return &own_cases[i];
+  return ch_bench_op_cases[i - own].name ? &ch_bench_op_cases[i - own] : NULL;
 }
 
 static const ch_bench_case *find(const char *name) {
-  for (int t = 0; t < 2; t++)
-    for (const ch_bench_case *c = tables[t]; c->name; c++)
-      if (!strcmp(c->name, name)) return c;
+  const char *names[CH_BENCH_CASES + 1] = {0};
   char nearest[128], list[256];
+  for (size_t i = 0; case_at(i); i++) {
+    if (!strcmp(case_at(i)->name, name)) return case_at(i);
+    names[i] = case_at(i)->name;
+  }
   ch_error(CHOIR_ERROR_ARGUMENT, "there is no bench case '%s'%s (cases: %s)", name,
-           ch_did_you_mean(nearest, sizeof nearest, name, all_names()), ch_word_list(list, sizeof list, all_names()));
+           ch_did_you_mean(nearest, sizeof nearest, name, names), ch_word_list(list, sizeof list, names));
   return NULL;
 }
 
@@ -75,10 +74,7 @@ static int unknown_key(const ch_bench_case *c, const char *key) {
   const char *known[CH_BENCH_KEYS + CH_BENCH_WORDS + 2];
   char nearest[128], list[256];
   int count = 0;
-  while (count < CH_BENCH_KEYS && c->key[count].name) {
-    known[count] = c->key[count].name;
-    count++;
-  }
+  for (; count < CH_BENCH_KEYS && c->key[count].name; count++) known[count] = c->key[count].name;
   known[count++] = "compute";
   for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name; i++) known[count++] = c->word[i].name;
   known[count] = NULL;
