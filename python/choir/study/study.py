@@ -43,7 +43,9 @@ class Study:
             Store(pathlib.Path(store).resolve() if store else out_path / "results"),
             seeds or made_scale["seeds"], sorted(budgets or made_scale["budgets"]), facts,
         )  # fmt: skip
-        study._same_tokens()
+        counts = {name: study.step_tokens(name) for name in study._configs}
+        if len(set(counts.values())) > 1:
+            raise StudyError(f"recipe {made_recipe['name']}: arms take other tokens a step: {counts}")
         return study
 
     # ---- arms and their configs ----
@@ -56,11 +58,6 @@ class Study:
     def _configs(self) -> dict[str, dict[str, Any]]:
         vocab = self.facts["vocab_size"]
         return {arm.name: recipes.config(self.recipe, self.scale, arm, vocab).as_dict() for arm in self.arms}
-
-    def _same_tokens(self) -> None:
-        counts = {name: self.step_tokens(name) for name in self._configs}
-        if len(set(counts.values())) > 1:
-            raise StudyError(f"recipe {self.recipe['name']}: arms take other tokens a step: {counts}")
 
     def step_tokens(self, arm: str) -> int:
         train = self._configs[arm]["train"]
