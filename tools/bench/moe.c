@@ -62,7 +62,6 @@ typedef struct {
   choir_router_options options;
   ch_moe_args args;
   ch_moe_saved saved;
-  int64_t slots; /* of the last repetition */
 } moe_case;
 
 void ch_bench_moe_results(ch_bench *b, ch_moe_args *a) {
@@ -130,16 +129,6 @@ static void repeat(void *context) {
   ch_bench_moe_layer(&c->timed.x, &c->args, &c->saved);
 }
 
-/* Reports what the routing of the last repetition left undone, and how unevenly. */
-static int add_loads(ch_bench *b, moe_case *c) {
-  choir_route_stats stats;
-  CH_TRY(ch_route_stats_make(b->memory, c->args.route.n, &c->saved.routing, &stats));
-  c->slots = stats.assignments;
-  ch_bench_loads(b, &c->options, &stats, 1);
-  choir_route_stats_free(&stats);
-  return CHOIR_OK;
-}
-
 static int measure(ch_bench *b, moe_case *c) {
   repeat(c);
   CH_TRY(ch_exec_commit(&c->timed.x));
@@ -150,8 +139,11 @@ static int measure(ch_bench *b, moe_case *c) {
   ch_bench_time(b, repeat, c);
   report_parts(&c->timed, b->result);
   const ch_moe_args *a = &c->args;
-  CH_TRY(add_loads(b, c));
-  double flops = 12.0 * (double)c->slots * a->route.d * a->h;
+  choir_route_stats stats; /* of the last repetition */
+  CH_TRY(ch_route_stats_make(b->memory, a->route.n, &c->saved.routing, &stats));
+  ch_bench_loads(b, &c->options, &stats, 1);
+  double flops = 12.0 * (double)stats.assignments * a->route.d * a->h;
+  choir_route_stats_free(&stats);
   if (ch_router_learned(a->route.router)) flops += 6.0 * a->route.n * a->route.d * a->route.e;
   ch_bench_rates(b, flops, 0);
   b->result->tokens = a->route.n;

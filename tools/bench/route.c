@@ -127,24 +127,20 @@ int ch_bench_make_assign(ch_bench *b, ch_bench_work *w) {
   return make_choice(b, router, w);
 }
 
-static int measure_assign(ch_bench *b, ch_bench_ready *c) {
+int ch_bench_assign(ch_bench *b) {
+  ch_bench_ready c = {0};
   ch_bench_result *r = b->result;
-  double d = b->value[4], h = b->value[5], layer;
-  CH_TRY(ch_bench_time_work(b, c));
-  CH_TRY(layer_seconds(b, b->value[0], d, h, b->value[1], b->value[2], &layer));
-  const choir_certificate *certificate = &c->work.counts.certificate;
+  double d = b->value[4], h = b->value[5], layer = 0;
+  int code = ch_bench_time_work(b, &c);
+  if (!code) code = layer_seconds(b, b->value[0], d, h, b->value[1], b->value[2], &layer);
+  const choir_certificate certificate = c.work.counts.certificate;
+  ch_exec_free(&c.x);
+  CH_TRY(code);
   r->tokens = b->size[0];
-  r->error = fabs(certificate->gap);
+  r->error = fabs(certificate.gap);
   r->layer_share = r->min_seconds / layer;
   ch_format(r->note, sizeof r->note,
             "layer of d=%.0f h=%.0f: %.1f ms; the error is the certificate's gap; over cap: %lld tokens", d, h,
-            1e3 * layer, (long long)certificate->over_cap);
+            1e3 * layer, (long long)certificate.over_cap);
   return CHOIR_OK;
-}
-
-int ch_bench_assign(ch_bench *b) {
-  ch_bench_ready c = {0};
-  int code = measure_assign(b, &c);
-  ch_exec_free(&c.x);
-  return code;
 }

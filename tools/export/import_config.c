@@ -37,41 +37,16 @@ static const struct {
              {"num_nextn_predict_layers", "0"},
              {"quantization_config", "null"}};
 
-/* Known fields beside those above: read below, or without influence on what is computed. */
-static const char *const known[] = {"architectures",
-                                    "model_type",
-                                    "num_key_value_heads",
-                                    "head_dim",
-                                    "max_position_embeddings",
-                                    "rms_norm_eps",
-                                    "tie_word_embeddings",
-                                    "rope_theta",
-                                    "rope_parameters",
-                                    "partial_rotary_factor",
-                                    "layer_types",
-                                    "use_qk_norm",
-                                    "norm_topk_prob",
-                                    "routed_scaling_factor",
-                                    "num_experts",
-                                    "num_local_experts",
-                                    "n_routed_experts",
-                                    "mlp_layer_types",
-                                    "mlp_only_layers",
-                                    "_name_or_path",
-                                    "transformers_version",
-                                    "torch_dtype",
-                                    "dtype",
-                                    "use_cache",
-                                    "initializer_range",
-                                    "attention_dropout",
-                                    "bos_token_id",
-                                    "eos_token_id",
-                                    "pad_token_id",
-                                    "pretraining_tp",
-                                    "max_window_layers",
-                                    "output_router_logits",
-                                    "router_aux_loss_coef",
-                                    "router_jitter_noise"};
+/* Fields that are read below, and those that change nothing that is computed. */
+static const char *const *const known[] = {
+    (const char *const[]){"model_type", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
+                          "tie_word_embeddings", "rope_theta", "rope_parameters", "partial_rotary_factor",
+                          "layer_types", "use_qk_norm", "norm_topk_prob", "routed_scaling_factor", "num_experts",
+                          "num_local_experts", "n_routed_experts", "mlp_layer_types", "mlp_only_layers", NULL},
+    (const char *const[]){"architectures", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache",
+                          "initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
+                          "pretraining_tp", "max_window_layers", "output_router_logits", "router_aux_loss_coef",
+                          "router_jitter_noise", NULL}};
 
 typedef struct {
   const json_t *root;
@@ -95,7 +70,8 @@ static int check_keys(const job *j) {
     int found = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) found |= !strcmp(sizes[i].theirs, key);
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) found |= !strcmp(fixed[i].key, key);
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= !strcmp(known[i], key);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+      for (const char *const *name = known[i]; *name; name++) found |= !strcmp(*name, key);
     if (!found)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%.60s\" is not known here, so what the model computes is not certain",
                       j->name, key);

@@ -25,16 +25,6 @@ typedef struct {
   int64_t has[CH_RANKS];      /* elements of matrices that are dealt out so far */
 } sums;
 
-static sums sums_of(int shards, const ch_layout *layout) {
-  sums s = {.layout = layout};
-  ch_piece unused[CH_SUM_PIECES];
-  for (int r = 0; r < layout->ranks; r++) {
-    s.pieces[r] = ch_comm_pieces(shards, r, layout->ranks, unused);
-    if (s.pieces[r] > s.most) s.most = s.pieces[r];
-  }
-  return s;
-}
-
 /* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer.
  */
 static int at_once(const ch_param *a, const ch_param *b) {
@@ -76,7 +66,12 @@ static void count_sums(sums *s, const ch_param *p, const ch_param *end, int64_t 
 }
 
 void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f) {
-  sums s = sums_of(config->train.shards, layout);
+  sums s = {.layout = layout};
+  ch_piece unused[CH_SUM_PIECES];
+  for (int r = 0; r < layout->ranks; r++) {
+    s.pieces[r] = ch_comm_pieces(config->train.shards, r, layout->ranks, unused);
+    if (s.pieces[r] > s.most) s.most = s.pieces[r];
+  }
   const ch_param *end = params->p + params->count;
   for (const ch_param *p = params->p, *next; p < end; p = next) {
     for (next = p + 1; next < end && at_once(p, next);) next++;
