@@ -93,6 +93,18 @@ static inline int corpus_end(void **state) {
   return ch_dir_remove(corpus_home);
 }
 
+/* The same with that tokenizer loaded. */
+static choir_tokenizer *corpus_small;
+
+static inline int corpus_begin_small(void **state) {
+  return corpus_begin(state) || choir_tokenizer_load(corpus_path("small.model"), &corpus_small);
+}
+
+static inline int corpus_end_small(void **state) {
+  choir_tokenizer_free(corpus_small);
+  return corpus_end(state);
+}
+
 /* Text to tokens and back; neither unknown nor an end of text is among them. */
 static inline void corpus_round_trip(const choir_tokenizer *t, const char *text, size_t size) {
   int32_t *ids;

@@ -101,6 +101,17 @@ static inline void layer_case_free(layer_case *c) {
   counts_free(&c->counts);
 }
 
+/* A routing alone, whose scores are to be filled. */
+static inline layer_case choice_case(const char *router, int n, int e) {
+  return (layer_case){.options = router_options(router),
+                      .n = n,
+                      .e = e,
+                      .training = 1,
+                      .threads = 2,
+                      .backend = "cpu",
+                      .scores = test_new((int64_t)n * e)};
+}
+
 static inline void *copy_of(const void *p, size_t bytes) {
   void *copy = malloc(bytes ? bytes : 1);
   if (!copy) abort();

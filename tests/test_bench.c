@@ -115,8 +115,7 @@ static void a_router_is_a_share_of_a_layer_as_full(void **state) {
 
 static void refused(const char *problem, const char *words) {
   ch_bench_result r;
-  assert_int_equal(ch_bench_run(problem, &options, &r), CHOIR_ERROR_ARGUMENT);
-  if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
+  test_fails(ch_bench_run(problem, &options, &r), CHOIR_ERROR_ARGUMENT, words);
 }
 
 static void refuses_wrong_problems(void **state) {

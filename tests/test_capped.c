@@ -6,28 +6,16 @@
 enum { N = 240, E = 8 };
 
 static layer_case make(const char *router) {
-  layer_case c = {.options = router_options(router),
-                  .n = N,
-                  .e = E,
-                  .training = 1,
-                  .threads = 2,
-                  .backend = "cpu",
-                  .scores = test_new_normal(N * E, 6)};
+  layer_case c = choice_case(router, N, E);
+  test_normal(c.scores, N * E, 6);
   for (int j = 0; j < N * E; j++) c.scores[j] = (real)(1 / (1 + exp(-(double)c.scores[j])));
   return c;
-}
-
-static void done(layer_case *c) {
-  record_free(&c->record);
-  counts_free(&c->counts);
-  free(c->scores);
 }
 
 static void refused(choir_router_options o, const char *words) {
   int code = ch_options_check_router(&o);
   if (!code) code = ch_router_find(o.name)->check(&o, N, E, 0);
-  if (code != CHOIR_ERROR_ARGUMENT) fail_msg("accepted; wanted: %s", words);
-  if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
+  test_fails(code, CHOIR_ERROR_ARGUMENT, words);
 }
 
 static void refuses_by_name_and_value(void **state) {
@@ -68,7 +56,7 @@ static void padding_lowers_k(void **state) {
     for (int t = 0; t < N; t++) assert_true(c.record.token_begin[t + 1] - c.record.token_begin[t] <= 2 * valid[t]);
     assert_int_equal(c.counts.certificate.over_cap, 0);
   }
-  done(&c);
+  layer_case_free(&c);
 }
 
 /* `exact` and `base` choose alike on every instruction set and both backends. */
@@ -86,9 +74,9 @@ static void instruction_sets_choose_alike(void **state) {
       assert_true(same_selection(&c, &want.record, want.counts.demand));
       assert_memory_equal(c.record.slot_gate, want.record.slot_gate, sizeof(real) * (size_t)ch_slots(&c.record));
       assert_true(c.counts.certificate.gap == want.counts.certificate.gap);
-      done(&c);
+      layer_case_free(&c);
     }
-    done(&want);
+    layer_case_free(&want);
   }
 }
 
@@ -109,7 +97,7 @@ static void its_prices_repeat_the_choice(void **state) {
   for (int j = 0; j < N * E; j++) same += trained[j] > 0 && causal[j] == trained[j];
   assert_true(abs(ch_slots(&c.record) - slots) <= 2 * E); /* tokens at a price, within rounding, fall on either side */
   assert_true(same >= slots - 2 * E);
-  done(&c);
+  layer_case_free(&c);
 }
 
 /* Sums of counts, largest of the rest; what no solver routed changes nothing. */
@@ -155,7 +143,7 @@ static void certificates_add_up(void **state) {
   assert_int_equal(stats.certificate.assignments, 0);
   choir_route_stats_free(&stats);
   choir_route_stats_free(&more);
-  done(&c);
+  layer_case_free(&c);
 }
 
 /* Where one weight of the entropy gets nowhere in 100 rounds, stages of falling ones do. */

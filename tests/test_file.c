@@ -31,13 +31,6 @@ static const char *in_base(const char *name) {
   return path;
 }
 
-static void refused_at(int code, int wanted, const char *part, const char *file, int line) {
-  if (code == wanted && strstr(choir_error_message(), part)) return;
-  fprintf(stderr, "%s:%d: '%s' is not in '%s' (code %d)\n", file, line, part, choir_error_message(), code);
-  _fail(file, line);
-}
-#define refused(code, wanted, part) refused_at((code), (wanted), (part), __FILE__, __LINE__)
-
 static int entries(void) {
   char command[128];
   snprintf(command, sizeof command, "ls -A %s | wc -l", base);
@@ -80,17 +73,17 @@ static void files_are_whole_or_not_there(void **state) {
   assert_int_equal(entries(), 2);
   char *data;
   size_t bytes;
-  refused(ch_file_read(in_base("a"), 5, &data, &bytes), CHOIR_ERROR_FORMAT, "6 bytes; at most 5");
-  refused(ch_file_read(in_base("b"), 5, &data, &bytes), CHOIR_ERROR_IO, "/b: No such file");
-  refused(ch_file_read(base, 5, &data, &bytes), CHOIR_ERROR_IO, "not a regular file");
-  refused(ch_file_save(in_base("no/b"), "x", 1), CHOIR_ERROR_IO, "/no/b: cannot be written");
-  refused(ch_file_save("", "x", 1), CHOIR_ERROR_ARGUMENT, "not a usable file name");
+  test_fails(ch_file_read(in_base("a"), 5, &data, &bytes), CHOIR_ERROR_FORMAT, "6 bytes; at most 5");
+  test_fails(ch_file_read(in_base("b"), 5, &data, &bytes), CHOIR_ERROR_IO, "/b: No such file");
+  test_fails(ch_file_read(base, 5, &data, &bytes), CHOIR_ERROR_IO, "not a regular file");
+  test_fails(ch_file_save(in_base("no/b"), "x", 1), CHOIR_ERROR_IO, "/no/b: cannot be written");
+  test_fails(ch_file_save("", "x", 1), CHOIR_ERROR_ARGUMENT, "not a usable file name");
 }
 
 static void a_full_disk_says_how_much(void **state) {
-  refused(ch_write_error(ENOSPC, "p", 2500000), CHOIR_ERROR_FULL, "p: disk full: needs 2.5 MB (2500000 bytes)");
-  refused(ch_write_error(EDQUOT, "p", 0), CHOIR_ERROR_FULL, "p: disk quota used up; make room");
-  refused(ch_write_error(EACCES, "p", 5), CHOIR_ERROR_IO, "p: Permission denied");
+  test_fails(ch_write_error(ENOSPC, "p", 2500000), CHOIR_ERROR_FULL, "p: disk full: needs 2.5 MB (2500000 bytes)");
+  test_fails(ch_write_error(EDQUOT, "p", 0), CHOIR_ERROR_FULL, "p: disk quota used up; make room");
+  test_fails(ch_write_error(EACCES, "p", 5), CHOIR_ERROR_IO, "p: Permission denied");
   /* A write that fails half way: what was there stays, nothing else remains. */
   test_ok(ch_file_save(in_base("a"), "first", 5));
   struct rlimit old, small = {4096, 4096};
@@ -102,7 +95,7 @@ static void a_full_disk_says_how_much(void **state) {
   int code = ch_file_save(in_base("a"), data, 10000);
   free(data);
   setrlimit(RLIMIT_FSIZE, &old);
-  refused(code, CHOIR_ERROR_IO, "/a: File too large");
+  test_fails(code, CHOIR_ERROR_IO, "/a: File too large");
   holds(in_base("a"), "first");
   assert_int_equal(entries(), 1);
 }
@@ -121,24 +114,25 @@ static void directories_are_whole_or_not_there(void **state) {
   assert_int_equal(access(in_base("ckpt/sub/deep"), F_OK), 0);
   assert_int_equal(entries(), 1);
 
-  refused(ch_dir_begin(&dir, in_base("ckpt")), CHOIR_ERROR_IO, "ckpt: exists already"); /* before the work, unharmed */
+  test_fails(ch_dir_begin(&dir, in_base("ckpt")), CHOIR_ERROR_IO,
+             "ckpt: exists already"); /* before the work, unharmed */
   holds(in_base("ckpt/weights"), "w");
   test_ok(ch_dir_begin(&dir, in_base("late"))); /* or at the end, where it comes meanwhile */
   test_ok(ch_dir_make(in_base("late/sub")));
-  refused(ch_dir_commit(&dir), CHOIR_ERROR_IO, "late: exists already");
+  test_fails(ch_dir_commit(&dir), CHOIR_ERROR_IO, "late: exists already");
   test_ok(ch_dir_remove(in_base("late")));
   holds(in_base("ckpt/weights"), "w");
   test_ok(ch_dir_begin(&dir, in_base("other")));
   assert_int_equal(ch_dir_end(&dir, CHOIR_ERROR_IO), CHOIR_ERROR_IO);
   assert_int_equal(entries(), 1);
-  refused(ch_dir_begin(&dir, in_base("no/ckpt")), CHOIR_ERROR_IO, "no/ckpt: cannot be created");
+  test_fails(ch_dir_begin(&dir, in_base("no/ckpt")), CHOIR_ERROR_IO, "no/ckpt: cannot be created");
 
   test_ok(ch_dir_make(in_base("ckpt")));
-  refused(ch_dir_make(in_base("ckpt/weights")), CHOIR_ERROR_IO, "not a directory");
-  refused(ch_dir_make(in_base("ckpt/weights/x")), CHOIR_ERROR_IO, "Not a directory");
+  test_fails(ch_dir_make(in_base("ckpt/weights")), CHOIR_ERROR_IO, "not a directory");
+  test_fails(ch_dir_make(in_base("ckpt/weights/x")), CHOIR_ERROR_IO, "Not a directory");
   test_ok(ch_dir_remove(in_base("ckpt/")));
   assert_int_equal(entries(), 0);
-  refused(ch_dir_remove(in_base("ckpt")), CHOIR_ERROR_IO, "ckpt: cannot be removed");
+  test_fails(ch_dir_remove(in_base("ckpt")), CHOIR_ERROR_IO, "ckpt: cannot be removed");
 }
 
 static const char *vanishes; /* before the next lock is had */
@@ -156,7 +150,7 @@ static void a_lock_has_its_name(void **state) {
   vanishes = in_base("lock");
   test_ok(ch_lock_take(base, &lock));
   assert_null(vanishes);
-  refused(ch_lock_take(base, &second), CHOIR_ERROR_BUSY, "is using it");
+  test_fails(ch_lock_take(base, &second), CHOIR_ERROR_BUSY, "is using it");
   ch_lock_release(lock);
 }
 
@@ -165,7 +159,7 @@ static void one_run_per_directory(void **state) {
   test_ok(ch_lock_take(base, &lock));
   char wanted[64];
   snprintf(wanted, sizeof wanted, "process %ld is using it", (long)getpid());
-  refused(ch_lock_take(base, &second), CHOIR_ERROR_BUSY, wanted);
+  test_fails(ch_lock_take(base, &second), CHOIR_ERROR_BUSY, wanted);
   ch_lock_release(lock);
   /* A killed process holds nothing. */
   assert_int_equal(pipe(gate), 0);
@@ -179,12 +173,12 @@ static void one_run_per_directory(void **state) {
   assert_int_equal(read(gate[0], &code, 1), 1);
   assert_int_equal(code, 0);
   snprintf(wanted, sizeof wanted, "process %ld", (long)child);
-  refused(ch_lock_take(base, &lock), CHOIR_ERROR_BUSY, wanted);
+  test_fails(ch_lock_take(base, &lock), CHOIR_ERROR_BUSY, wanted);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
   test_ok(ch_lock_take(base, &lock));
   ch_lock_release(lock);
-  refused(ch_lock_take("/nonexistent", &lock), CHOIR_ERROR_IO, "/nonexistent/lock");
+  test_fails(ch_lock_take("/nonexistent", &lock), CHOIR_ERROR_IO, "/nonexistent/lock");
 }
 
 static int is_there(const char *name) { return !access(in_base(name), F_OK); }
@@ -196,7 +190,7 @@ static void claims_leave_nothing(void **state) {
   for (int failed = 0; failed < 2; failed++)
     for (int file = 0; file < 2; file++) {
       test_ok(ch_claim_take(&claim, in_base("there/new//run/")));
-      refused(ch_claim_take(&second, in_base("there/new/run")), CHOIR_ERROR_BUSY, "is using it");
+      test_fails(ch_claim_take(&second, in_base("there/new/run")), CHOIR_ERROR_BUSY, "is using it");
       test_ok(ch_dir_make(in_base("there/new/run/checkpoints")));
       if (file) test_ok(ch_file_save(in_base("there/new/run/config.json"), "x", 1));
       ch_claim_release(&claim, failed);
@@ -208,9 +202,9 @@ static void claims_leave_nothing(void **state) {
   test_ok(ch_claim_take(&claim, in_base("there")));
   ch_claim_release(&claim, 1);
   assert_true(is_there("there"));
-  refused(ch_claim_take(&claim, in_base("there/lock/x")), CHOIR_ERROR_IO, "Not a directory");
+  test_fails(ch_claim_take(&claim, in_base("there/lock/x")), CHOIR_ERROR_IO, "Not a directory");
   test_ok(ch_dir_make(in_base("there/lock-is-no-file/lock")));
-  refused(ch_claim_take(&claim, in_base("there/lock-is-no-file")), CHOIR_ERROR_IO, "lock");
+  test_fails(ch_claim_take(&claim, in_base("there/lock-is-no-file")), CHOIR_ERROR_IO, "lock");
   ch_claim_release(&claim, 1);
   struct rlimit limit, none; /* a lock that cannot be written, as on a full disk */
   getrlimit(RLIMIT_FSIZE, &limit);
@@ -219,7 +213,7 @@ static void claims_leave_nothing(void **state) {
   setrlimit(RLIMIT_FSIZE, &none);
   int code = ch_claim_take(&claim, in_base("there/new/run"));
   setrlimit(RLIMIT_FSIZE, &limit);
-  refused(code, CHOIR_ERROR_IO, "cannot be written");
+  test_fails(code, CHOIR_ERROR_IO, "cannot be written");
   assert_false(is_there("there/new"));
   test_ok(ch_dir_remove(in_base("there")));
 }
@@ -257,20 +251,20 @@ static void json_is_strict(void **state) {
   test_ok(ch_json_get_string(root, "f", "s", &text));
   test_ok(ch_json_get_object(root, "f", "o", &object));
   test_ok(ch_json_get_array(root, "f", "a", &object));
-  refused(ch_json_get_integer(root, "f", "m", 0, 3, &integer), CHOIR_ERROR_FORMAT, "f: \"m\" is missing");
-  refused(ch_json_get_integer(root, "f", "n", 4, 9, &integer), CHOIR_ERROR_FORMAT,
-          "\"n\" is 3: must be an integer from 4");
-  refused(ch_json_get_integer(root, "f", "x", 0, 9, &integer), CHOIR_ERROR_FORMAT, "\"x\" is 0.5");
-  refused(ch_json_get_number(root, "f", "s", 0, 9, &number), CHOIR_ERROR_FORMAT, "\"s\" is \"t\"");
-  refused(ch_json_get_string(root, "f", "a", &text), CHOIR_ERROR_FORMAT, "\"a\" is [1]");
-  refused(ch_json_get_object(root, "f", "a", &object), CHOIR_ERROR_FORMAT, "must be an object");
-  refused(ch_json_get_array(root, "f", "o", &object), CHOIR_ERROR_FORMAT, "must be an array");
+  test_fails(ch_json_get_integer(root, "f", "m", 0, 3, &integer), CHOIR_ERROR_FORMAT, "f: \"m\" is missing");
+  test_fails(ch_json_get_integer(root, "f", "n", 4, 9, &integer), CHOIR_ERROR_FORMAT,
+             "\"n\" is 3: must be an integer from 4");
+  test_fails(ch_json_get_integer(root, "f", "x", 0, 9, &integer), CHOIR_ERROR_FORMAT, "\"x\" is 0.5");
+  test_fails(ch_json_get_number(root, "f", "s", 0, 9, &number), CHOIR_ERROR_FORMAT, "\"s\" is \"t\"");
+  test_fails(ch_json_get_string(root, "f", "a", &text), CHOIR_ERROR_FORMAT, "\"a\" is [1]");
+  test_fails(ch_json_get_object(root, "f", "a", &object), CHOIR_ERROR_FORMAT, "must be an object");
+  test_fails(ch_json_get_array(root, "f", "o", &object), CHOIR_ERROR_FORMAT, "must be an array");
   json_decref(root);
   test_ok(ch_json_save(json_pack("{s:f, s:f, s:i}", "a", 0.1, "b", 1e-6, "c", 7), in_base("x.json")));
   holds(in_base("x.json"), "{\n  \"a\": 0.1,\n  \"b\": 1e-6,\n  \"c\": 7\n}\n");
   test_ok(ch_json_load(in_base("x.json"), &root));
   json_decref(root);
-  refused(ch_json_save(NULL, in_base("x.json")), CHOIR_ERROR_MEMORY, "x.json");
+  test_fails(ch_json_save(NULL, in_base("x.json")), CHOIR_ERROR_MEMORY, "x.json");
 }
 
 /* A text that memory ran out for is not left out: it is refused, once. */

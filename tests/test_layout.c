@@ -6,8 +6,8 @@
 #include "choir/choir.h"
 #include "forked_comm.h"
 #include "model_testing.h"
-#include "plan/estimate.h"
 #include "plan/plan.h"
+#include "plan/traffic.h"
 #include "program.h"
 #include "train/layout.h"
 

@@ -6,7 +6,8 @@
 #include "forked_comm.h"
 #include "model_testing.h"
 #include "page.h"
-#include "plan/estimate.h"
+#include "plan/plan.h"
+#include "plan/traffic.h"
 
 static const char one_rank[] =
     "{\"name\": \"one\", \"ranks\": 1, \"fp32_gflops\": 100, \"bf16_gflops\": 400, \"memory_gib\": 1000, "

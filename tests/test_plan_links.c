@@ -1,6 +1,7 @@
 /* How long traffic takes on links of a shape, and which link is waited for: by hand. */
 #include "model_testing.h"
-#include "plan/estimate.h"
+#include "plan/plan.h"
+#include "plan/traffic.h"
 
 /* A message from a rank to all others takes bytes sqrt(P) / (8 b) on a square torus; on a line it takes four times an
  * eighth, as the ring's two ways become one, and through a tree with less above than below as many times longer. */

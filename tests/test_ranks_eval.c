@@ -179,8 +179,8 @@ static void shards_of_the_caller(void **state) {
   choir_model *model;
   make_run("expert_choice", 1, "single");
   same_numbers((job){.run = "single", .shards = 4}, (const int[]){1, 2, 4, 0});
-  assert_int_equal(choir_model_load("single", &(choir_run_options){.shards = -1}, &model), CHOIR_ERROR_ARGUMENT);
-  assert_non_null(strstr(choir_error_message(), "shards is -1: it must be 1 to"));
+  test_fails(choir_model_load("single", &(choir_run_options){.shards = -1}, &model), CHOIR_ERROR_ARGUMENT,
+             "shards is -1: it must be 1 to");
 }
 
 /* ---- what ends for all ---- */

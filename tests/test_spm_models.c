@@ -1,17 +1,6 @@
 /* SentencePiece models of others: those that keep every text are taken, and others refused by field and value. */
 #include "corpus.h"
 
-static choir_tokenizer *small;
-
-static int begin(void **state) {
-  return corpus_begin(state) || choir_tokenizer_load(corpus_path("small.model"), &small);
-}
-
-static int end(void **state) {
-  choir_tokenizer_free(small);
-  return corpus_end(state);
-}
-
 static int load(const void *bytes, size_t size) {
   choir_tokenizer *t;
   corpus_save(corpus_path("odd.model"), bytes, size);
@@ -35,8 +24,8 @@ static void refuses_other_models(void **state) {
   test_fails(load("kato mire", 9), CHOIR_ERROR_FORMAT, "odd.model");
   test_fails(load(model.data, model.size / 2), CHOIR_ERROR_FORMAT, "odd.model");
   int id = 300;
-  while (small->surface[id].size != 5 || memchr(small->surface[id].text, ' ', 5)) id++;
-  memcpy(find(&model, small->surface[id].text, 5), "a\xE2\x96\x81z", 5);
+  while (corpus_small->surface[id].size != 5 || memchr(corpus_small->surface[id].text, ' ', 5)) id++;
+  memcpy(find(&model, corpus_small->surface[id].text, 5), "a\xE2\x96\x81z", 5);
   test_fails(load(model.data, model.size), CHOIR_ERROR_FORMAT, "reaches over the end of a word");
   free(model.data);
 }
@@ -143,5 +132,5 @@ static void joins_control_characters(void **state) {
   choir_tokenizer_free(t);
 }
 
-TEST_MAIN(begin, end, refuses_other_models, refuses_models_that_change_text, takes_models_of_others,
-          joins_control_characters)
+TEST_MAIN(corpus_begin_small, corpus_end_small, refuses_other_models, refuses_models_that_change_text,
+          takes_models_of_others, joins_control_characters)

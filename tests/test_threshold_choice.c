@@ -5,24 +5,12 @@
 enum { N = 96, E = 4, K = 24 }; /* c = 1: at least 6 tokens, at most 48 */
 
 static layer_case threshold_case(const real *thresholds) {
-  layer_case c = {.options = router_options("expert_choice"),
-                  .n = N,
-                  .e = E,
-                  .training = 1,
-                  .by_threshold = 1,
-                  .threads = 2,
-                  .backend = "cpu",
-                  .thresholds = thresholds,
-                  .scores = test_new(N * E)};
+  layer_case c = choice_case("expert_choice", N, E);
+  c.by_threshold = 1;
+  c.thresholds = thresholds;
   c.options.capacity_factor = 1;
   c.options.threshold_after = 1;
   return c;
-}
-
-static void threshold_case_free(layer_case *c) {
-  record_free(&c->record);
-  counts_free(&c->counts);
-  free(c->scores);
 }
 
 /* Token t goes before s for expert i: larger score, then lower index. */
@@ -73,7 +61,7 @@ static void loads_stay_near_k(void **state) {
   for (int t = 0; t < N; t++) c.scores[t * E + 3] = (real)(t % 8) / 8; /* 12 tokens a level, three levels reach */
   check_against_naive(&c, K);
   for (int i = 0; i < E; i++) assert_int_equal(c.record.expert_begin[i + 1] - c.record.expert_begin[i], loads[i]);
-  threshold_case_free(&c);
+  layer_case_free(&c);
 }
 
 /* Random scores, coarse ones with ties at every bound, padding down to nobody, and thresholds from end to end. */
@@ -97,7 +85,7 @@ static void equals_its_definition(void **state) {
     c.threads = 1 + variant % 3;
     c.backend = variant % 2 ? "cpu" : "reference";
     check_against_naive(&c, ch_router_k(1, count, E));
-    threshold_case_free(&c);
+    layer_case_free(&c);
   }
 }
 
@@ -114,8 +102,8 @@ static void at_the_cutoffs_it_is_expert_choice(void **state) {
   assert_int_equal(ch_slots(&a.record), ch_slots(&b.record));
   assert_memory_equal(a.record.slot_token, b.record.slot_token, sizeof(int) * (size_t)ch_slots(&a.record));
   assert_memory_equal(a.counts.cutoff, b.counts.cutoff, sizeof cutoffs);
-  threshold_case_free(&a);
-  threshold_case_free(&b);
+  layer_case_free(&a);
+  layer_case_free(&b);
 }
 
 /* A threshold that nobody reaches comes down again, because what is observed is the cut-off of k. */
@@ -133,7 +121,7 @@ static void a_starved_expert_recovers(void **state) {
       ch_route_args a = {.options = &o, .e = E, .counts = &c.counts, .state = thresholds, .observed = 100000};
       ch_router_observe_cutoffs(&x, &a);
     });
-    threshold_case_free(&c);
+    layer_case_free(&c);
   }
   assert_in_range(load, K / 2, 2 * K - 1);
 }

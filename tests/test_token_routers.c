@@ -4,22 +4,11 @@
 static int32_t ids[2048];
 
 static layer_case make(const char *router, int n, int e) {
+  layer_case c = choice_case(router, n, e);
   for (int t = 0; t < 2048; t++) ids[t] = t * t % 499;
-  return (layer_case){.options = router_options(router),
-                      .n = n,
-                      .e = e,
-                      .training = 1,
-                      .threads = 2,
-                      .backend = "cpu",
-                      .seed = 5,
-                      .token = ids,
-                      .scores = test_new((int64_t)n * e)};
-}
-
-static void done(layer_case *c) {
-  record_free(&c->record);
-  counts_free(&c->counts);
-  free(c->scores);
+  c.seed = 5;
+  c.token = ids;
+  return c;
 }
 
 /* Softmax of normal logits, expert i ahead by i times `skew`. */
@@ -52,7 +41,7 @@ static void prices_balance_loads(void **state) {
     for (int i = 0; i < 16; i++)
       if (!(fabs(load_of(&c, i) / even - 1) < 0.1))
         fail_msg("K %d: expert %d has %d of %g", K, i, load_of(&c, i), even);
-    done(&c);
+    layer_case_free(&c);
   }
 }
 
@@ -79,7 +68,7 @@ static void bias_balances_loads_in_steps(void **state) {
       assert_true(c.record.slot_gate[s] == c.scores[c.record.slot_token[s] * 16 + i]);
   assert_int_equal(ch_slots(&c.record), 2048 * 2);
   ch_exec_free(&x);
-  done(&c);
+  layer_case_free(&c);
 }
 
 /* With the batch's own prices kept, the other ways to route choose as training did; their mean is 1/e. */
@@ -103,7 +92,7 @@ static void kept_prices_repeat_the_choice(void **state) {
   }
   record_free(&trained);
   counts_free(&counts);
-  done(&c);
+  layer_case_free(&c);
 }
 
 /* K = e: everybody everywhere; one expert; equal rows, which no price can tell apart. */
@@ -120,7 +109,7 @@ static void quantile_extremes(void **state) {
     router_run(&c, NULL);
     assert_int_equal(ch_slots(&c.record), 64 * c.options.experts_per_token);
     for (int i = 0; i < e; i++) assert_true(isfinite(c.counts.cutoff[i]));
-    done(&c);
+    layer_case_free(&c);
   }
 }
 
@@ -150,7 +139,7 @@ static void quantile_of_few_tokens(void **state) {
         assert_true(c.counts.cutoff[i] == (real)1 / E);
       }
     }
-    done(&c);
+    layer_case_free(&c);
   }
 }
 
@@ -168,7 +157,7 @@ static void draws_are_even(void **state) {
     first = load_of(&c, 0);
   }
   for (int i = 0; i < 8; i++) assert_true(abs(total[i] - 3072) < 220); /* five standard deviations */
-  done(&c);
+  layer_case_free(&c);
 }
 
 static void elsewhere_draws_go_by_id(void **state) {
@@ -188,7 +177,7 @@ static void elsewhere_draws_go_by_id(void **state) {
   int differ = 0;
   for (int t = 1; t < 100; t++) differ += memcmp(one, one + 8 * t, 8 * sizeof *one) != 0;
   assert_true(differ > 50);
-  done(&c);
+  layer_case_free(&c);
 }
 
 /* Without a cap on tokens, taking what reaches the cut-offs is taking the same pairs; no expert is over its room. */
@@ -211,7 +200,7 @@ static void cutoffs_repeat_the_selection(void **state) {
   assert_true(same_selection(&c, &trained, counts.demand));
   record_free(&trained);
   counts_free(&counts);
-  done(&c);
+  layer_case_free(&c);
 }
 
 /* c = e takes every pair; a cap of 1 is one expert a token at most. */
@@ -225,7 +214,7 @@ static void global_extremes(void **state) {
   router_run(&c, NULL);
   assert_int_equal(ch_slots(&c.record), 100);
   for (int t = 0; t < 100; t++) assert_int_equal(c.record.token_begin[t + 1] - c.record.token_begin[t], 1);
-  done(&c);
+  layer_case_free(&c);
 }
 
 enum { CLUSTERS = 6, D = 12, TOKENS = 300 };

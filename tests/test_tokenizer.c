@@ -6,18 +6,7 @@
 #include "data/encoder.h"
 #include "data/sample.h"
 
-static choir_tokenizer *small;
-
-static int begin(void **state) {
-  return corpus_begin(state) || choir_tokenizer_load(corpus_path("small.model"), &small);
-}
-
-static int end(void **state) {
-  choir_tokenizer_free(small);
-  return corpus_end(state);
-}
-
-static void round_trip(const char *text, size_t size) { corpus_round_trip(small, text, size); }
+static void round_trip(const char *text, size_t size) { corpus_round_trip(corpus_small, text, size); }
 #define ROUND_TRIP(text) round_trip((text), sizeof(text) - 1)
 
 static void keeps_every_text(void **state) {
@@ -86,22 +75,22 @@ static void keeps_long_runs(void **state) {
 static void control_pieces_are_text(void **state) {
   int32_t *ids;
   size_t count;
-  test_ok(choir_tokenizer_encode(small, "</s>", 4, &ids, &count));
+  test_ok(choir_tokenizer_encode(corpus_small, "</s>", 4, &ids, &count));
   assert_true(count > 1);
-  for (size_t i = 0; i < count; i++) assert_int_not_equal(ids[i], choir_tokenizer_eos(small));
+  for (size_t i = 0; i < count; i++) assert_int_not_equal(ids[i], choir_tokenizer_eos(corpus_small));
   free(ids);
-  test_ok(choir_tokenizer_encode(small, "\n", 1, &ids, &count));
+  test_ok(choir_tokenizer_encode(corpus_small, "\n", 1, &ids, &count));
   assert_int_equal(count, 1);
-  assert_string_equal(choir_tokenizer_piece(small, ids[0]), "<0x0A>");
+  assert_string_equal(choir_tokenizer_piece(corpus_small, ids[0]), "<0x0A>");
   free(ids);
 }
 
 static void names_pieces(void **state) {
-  assert_int_equal(choir_tokenizer_vocab_size(small), 600);
-  assert_string_equal(choir_tokenizer_piece(small, choir_tokenizer_eos(small)), "</s>");
-  assert_null(choir_tokenizer_piece(small, -1));
-  assert_null(choir_tokenizer_piece(small, 600));
-  for (int i = 0; i < 600; i++) assert_null(strstr(choir_tokenizer_piece(small, i), "\xE2\x96\x81"));
+  assert_int_equal(choir_tokenizer_vocab_size(corpus_small), 600);
+  assert_string_equal(choir_tokenizer_piece(corpus_small, choir_tokenizer_eos(corpus_small)), "</s>");
+  assert_null(choir_tokenizer_piece(corpus_small, -1));
+  assert_null(choir_tokenizer_piece(corpus_small, 600));
+  for (int i = 0; i < 600; i++) assert_null(strstr(choir_tokenizer_piece(corpus_small, i), "\xE2\x96\x81"));
 }
 
 static void refuses_what_is_not_utf8(void **state) {
@@ -129,15 +118,15 @@ static void refuses_what_is_not_utf8(void **state) {
       memset(text, 'k', before);
       snprintf(text + before, sizeof text - before, "%s", bad[i]);
       snprintf(offset, sizeof offset, "byte %zu ", before);
-      test_fails(choir_tokenizer_encode(small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT, offset);
+      test_fails(choir_tokenizer_encode(corpus_small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT, offset);
       assert_null(ids);
     }
   int32_t wrong[] = {5, 600}, *right = wrong;
   char *text;
   size_t length;
-  test_fails(choir_tokenizer_decode(small, right, 2, &text, &length), CHOIR_ERROR_ARGUMENT, "token 1 is 600");
+  test_fails(choir_tokenizer_decode(corpus_small, right, 2, &text, &length), CHOIR_ERROR_ARGUMENT, "token 1 is 600");
   wrong[1] = -1;
-  test_fails(choir_tokenizer_decode(small, right, 2, &text, &length), CHOIR_ERROR_ARGUMENT, "token 1 is -1");
+  test_fails(choir_tokenizer_decode(corpus_small, right, 2, &text, &length), CHOIR_ERROR_ARGUMENT, "token 1 is -1");
 }
 
 /* A long text (memory of words in use), the same text line by line, and SentencePiece itself on whole lines. */
@@ -145,15 +134,15 @@ static void pieces_add_up(void **state) {
   ch_buffer text = corpus_load(corpus_path("text.txt"));
   int32_t *whole, part[4096];
   size_t count, at = 0, n;
-  test_ok(choir_tokenizer_encode(small, text.data, text.size, &whole, &count));
+  test_ok(choir_tokenizer_encode(corpus_small, text.data, text.size, &whole, &count));
   for (char *p = text.data, *end = text.data + text.size; p < end;) {
     char *q = memchr(p, '\n', (size_t)(end - p));
     size_t size = (size_t)((q ? q : end) - p);
-    test_ok(ch_spm_encode(small->spm, p, size, part, 4096, &n));
+    test_ok(ch_spm_encode(corpus_small->spm, p, size, part, 4096, &n));
     assert_true(n <= 4096 && at + n <= count);
     assert_memory_equal(part, whole + at, n * sizeof *part);
     at += n;
-    if (q) assert_int_equal(whole[at++], small->byte_id['\n']);
+    if (q) assert_int_equal(whole[at++], corpus_small->byte_id['\n']);
     p += size + 1;
   }
   assert_int_equal(at, count);
@@ -180,13 +169,13 @@ static void long_texts_stop(void **state) {
   int32_t *ids;
   size_t count;
   int asked = 0;
-  test_ok(ch_encode(small, NULL, text.data, text.size, &whole));
-  test_ok(choir_tokenizer_encode(small, text.data, text.size, &ids, &count));
+  test_ok(ch_encode(corpus_small, NULL, text.data, text.size, &whole));
+  test_ok(choir_tokenizer_encode(corpus_small, text.data, text.size, &ids, &count));
   assert_int_equal(count, whole.count);
   assert_memory_equal(ids, whole.ids, count * sizeof *ids);
   free(ids);
-  test_fails(ch_encode_text(small, text.data, text.size, count_asked, &asked, &ids, &count), CHOIR_ERROR_INTERRUPTED,
-             "stopped at byte ");
+  test_fails(ch_encode_text(corpus_small, text.data, text.size, count_asked, &asked, &ids, &count),
+             CHOIR_ERROR_INTERRUPTED, "stopped at byte ");
   assert_true(asked == 3 && !ids && !count);
   free(whole.ids);
   free(text.data);
@@ -198,7 +187,7 @@ static void *encode_much(void *argument) {
   size_t count;
   uint64_t sum = 0;
   for (int i = 0; i < 3; i++) {
-    if (choir_tokenizer_encode(small, text->data + i, text->size / 2, &ids, &count)) return NULL;
+    if (choir_tokenizer_encode(corpus_small, text->data + i, text->size / 2, &ids, &count)) return NULL;
     for (size_t k = 0; k < count; k++) sum = sum * 31 + (uint64_t)ids[k];
     free(ids);
   }
@@ -311,15 +300,17 @@ static void encoding_checks_that_text_comes_back(void **state) {
   int32_t *ids;
   size_t count;
   const char *text = "kato mire kato";
-  test_ok(choir_tokenizer_encode(small, text, strlen(text), &ids, &count));
+  test_ok(choir_tokenizer_encode(corpus_small, text, strlen(text), &ids, &count));
   int32_t id = ids[0];
-  ch_surface kept = small->surface[id];
+  ch_surface kept = corpus_small->surface[id];
   free(ids);
-  small->surface[id].text = "?????????";
-  test_fails(choir_tokenizer_encode(small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT, "does not come back");
-  small->surface[id] = (ch_surface){"", 0};
-  test_fails(choir_tokenizer_encode(small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT, "does not come back");
-  small->surface[id] = kept;
+  corpus_small->surface[id].text = "?????????";
+  test_fails(choir_tokenizer_encode(corpus_small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT,
+             "does not come back");
+  corpus_small->surface[id] = (ch_surface){"", 0};
+  test_fails(choir_tokenizer_encode(corpus_small, text, strlen(text), &ids, &count), CHOIR_ERROR_FORMAT,
+             "does not come back");
+  corpus_small->surface[id] = kept;
 }
 
 static void samples_evenly(void **state) {
@@ -340,7 +331,7 @@ static void samples_evenly(void **state) {
   }
 }
 
-TEST_MAIN(begin, end, keeps_every_text, keeps_random_text, keeps_long_runs, control_pieces_are_text, names_pieces,
-          refuses_what_is_not_utf8, pieces_add_up, encodes_in_threads, long_texts_stop, every_type_keeps_text,
-          training_does_not_depend_on_threads, training_fails_clearly, encoding_checks_that_text_comes_back,
-          samples_evenly)
+TEST_MAIN(corpus_begin_small, corpus_end_small, keeps_every_text, keeps_random_text, keeps_long_runs,
+          control_pieces_are_text, names_pieces, refuses_what_is_not_utf8, pieces_add_up, encodes_in_threads,
+          long_texts_stop, every_type_keeps_text, training_does_not_depend_on_threads, training_fails_clearly,
+          encoding_checks_that_text_comes_back, samples_evenly)

@@ -143,11 +143,6 @@ static void saves_and_resumes(void **state) {
   assert_int_equal(system(command), 0);
 }
 
-static void refused(int code, int want, const char *words) {
-  assert_int_equal(code, want);
-  if (!strstr(choir_error_message(), words)) fail_msg("'%s' is not in '%s'", words, choir_error_message());
-}
-
 static void refuses(void **state) {
   choir_config c = config_of("expert_choice");
   choir_model *model = new_model(&c);
@@ -157,18 +152,19 @@ static void refuses(void **state) {
   int32_t tokens[TOKENS], targets[TOKENS];
   choir_train_config wrong = c.train;
   wrong.sequence_length = 0;
-  refused(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "sequence_length");
+  test_fails(choir_trainer_create(model, &wrong, &trainer), CHOIR_ERROR_ARGUMENT, "sequence_length");
   assert_null(trainer);
   test_ok(choir_trainer_create(model, NULL, &trainer));
   model_tokens(tokens, TOKENS, 9);
   tokens[MODEL_T + 3] = MODEL_V;
-  refused(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT, "token 96 at sequence 1, position 3");
+  test_fails(choir_trainer_step(trainer, tokens, NULL, &r), CHOIR_ERROR_ARGUMENT, "token 96 at sequence 1, position 3");
   tokens[MODEL_T + 3] = 0;
   memset(targets, -1, sizeof targets);
-  refused(choir_trainer_step(trainer, tokens, targets, &r), CHOIR_ERROR_ARGUMENT, "no position has a target");
+  test_fails(choir_trainer_step(trainer, tokens, targets, &r), CHOIR_ERROR_ARGUMENT, "no position has a target");
   targets[0] = MODEL_V;
-  refused(choir_trainer_step(trainer, tokens, targets, &r), CHOIR_ERROR_ARGUMENT, "target 96");
-  refused(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward), CHOIR_ERROR_UNSUPPORTED, "trainer");
+  test_fails(choir_trainer_step(trainer, tokens, targets, &r), CHOIR_ERROR_ARGUMENT, "target 96");
+  test_fails(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward), CHOIR_ERROR_UNSUPPORTED,
+             "trainer");
   choir_trainer_free(trainer);
   test_ok(choir_model_forward(model, MODEL_B, MODEL_T, tokens, NULL, 1, &forward));
   choir_parameter p;
@@ -215,7 +211,7 @@ static void no_gradients_no_pointers(void **state) {
     train.clip_norm = clip;
     train.batch_sequences = 1 << 13;
     train.sequence_length = 1 << 14;
-    refused(choir_trainer_create(model, &train, &trainer), CHOIR_ERROR_MEMORY, "training needs");
+    test_fails(choir_trainer_create(model, &train, &trainer), CHOIR_ERROR_MEMORY, "training needs");
     test_ok(choir_model_parameter(model, 0, &p));
     assert_null(p.gradient);
     train = c.train;

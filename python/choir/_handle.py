@@ -1,6 +1,7 @@
 """Objects that own memory of libchoir, and callbacks that may raise."""
 
 import contextlib
+import copy
 import signal
 import threading
 
@@ -69,6 +70,13 @@ class Handle:
         self._address = ffi.gc(address, lambda p: (free(p), kept))
         self._in_use = threading.Lock()
 
+    @classmethod
+    def _own(cls, address):
+        """One of memory that C has made already."""
+        made = cls.__new__(cls)
+        Handle.__init__(made, address)
+        return made
+
     @property
     def address(self):
         if self._address is None:
@@ -97,6 +105,9 @@ class Handle:
 
     def __exit__(self, *_):
         self.close()
+
+    def __deepcopy__(self, memo):
+        return copy.copy(self)
 
     def __reduce__(self):
         raise TypeError(f"a {type(self).__name__} cannot be copied or pickled: make another of its model")

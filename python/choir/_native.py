@@ -126,19 +126,9 @@ def wanted(value, kind):
     return value
 
 
-def optional(value):
-    """A path or text where NULL leaves it to the library."""
-    return NULL if value is None else text(value)
-
-
 def string(value):
     """A text that C made; None for NULL."""
     return None if value == NULL else ffi.string(value).decode(errors="replace")
-
-
-def as_written(value):
-    """A number, truth or text as a config's field is written."""
-    return text(str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value))
 
 
 # ---- structs ----

@@ -7,6 +7,8 @@ import os
 import tempfile
 from typing import Any, Optional, Union
 
+import numpy as np
+
 from . import _native as native
 from ._native import ffi, lib
 
@@ -49,7 +51,8 @@ class Config:
 
     def set(self, key: str, value: Any) -> None:
         """Sets one field, as `choir train --set` does. ArgumentError names an unknown key or an impossible value."""
-        native.check(lib.choir_config_set(self.address, native.text(key), native.as_written(value)))
+        written = str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value)
+        native.check(lib.choir_config_set(self.address, native.text(key), native.text(written)))
 
     def check(self) -> None:
         """Raises ArgumentError where values do not go together. vocab_size 0 passes."""
@@ -69,15 +72,11 @@ class Config:
 
     def __getitem__(self, key: str) -> Any:
         """A field by its dotted path: config["model.router.name"]."""
-        found = self.struct
+        found, first = self.struct, key.split(".")[0]
+        if not hasattr(found, first):
+            key = ("model." if hasattr(found.model, first) else "train.") + key
         for name in key.split("."):
             if not isinstance(found, native.View) or name == "reserved" or not hasattr(found, name):
-                if key.split(".")[0] not in ("model", "train"):
-                    return (
-                        self["model." + key]
-                        if hasattr(self.struct.model, key.split(".")[0])
-                        else self["train." + key]
-                    )
                 raise KeyError(key)
             found = getattr(found, name)
         return found.decode() if isinstance(found, bytes) else found

@@ -121,8 +121,7 @@ class Model(Handle):
         options = native.options("choir_run_options", unchecked=unchecked, **run)
         model, words = ffi.new("choir_model **"), ffi.new("choir_tokenizer **") if tokenizer else native.NULL
         native.check(lib.choir_checkpoint_load(native.text(path), options, model, words))
-        made = cls.__new__(cls)
-        Handle.__init__(made, model[0])
+        made = cls._own(model[0])
         made._run = run
         made.tokenizer = Tokenizer._own(words[0]) if tokenizer else None
         return made
@@ -134,9 +133,6 @@ class Model(Handle):
         """A model of its own, with the same weights, routing and options; copy.deepcopy gives the same."""
         made, arguments = self.__reduce__()
         return made(*arguments)
-
-    def __deepcopy__(self, memo: Any) -> Model:
-        return self.__copy__()
 
     def _words(self, tokenizer: Optional[Tokenizer] = None) -> Any:
         """A tokenizer for C: `tokenizer`, or the model's own, or none."""
@@ -208,7 +204,7 @@ class Model(Handle):
     @routing.setter
     def routing(self, name: Optional[str]) -> None:
         with self.use() as address:
-            native.check(lib.choir_model_set_routing(address, native.optional(name)))
+            native.check(lib.choir_model_set_routing(address, native.NULL if name is None else native.text(name)))
 
     @property
     def looks_across_tokens(self) -> bool:
@@ -287,18 +283,17 @@ class Model(Handle):
                 )
             native.check(lib.choir_generate(address, self._words(), array, len(given), options, result))
             try:
-                return [self._text(result.sequences[i]) for i in range(result.count)]
+                return [
+                    Text(
+                        ffi.buffer(g.text, g.size)[:].decode() if g.size else "",
+                        native.copied(g.tokens, g.count, np.int32),
+                        g.prompt_count,
+                        native.string(lib.choir_end_name(g.end)),
+                    )
+                    for g in result.sequences[0 : result.count]
+                ]
             finally:
                 lib.choir_generate_free(result)
-
-    @staticmethod
-    def _text(g) -> Text:
-        return Text(
-            ffi.buffer(g.text, g.size)[:].decode() if g.size else "",
-            native.copied(g.tokens, g.count, np.int32),
-            g.prompt_count,
-            native.string(lib.choir_end_name(g.end)),
-        )
 
     def score(
         self,
@@ -318,7 +313,6 @@ class Model(Handle):
             guard.on(options, "progress", lambda _, done, total: progress and progress(done, total))
             native.check(lib.choir_score_requests(address, self._words(), array, len(requests), options, result))
             try:
-                found = [result.score[i] for i in range(result.count)]
                 return [
                     Scored(
                         s.log_likelihood,
@@ -326,7 +320,7 @@ class Model(Handle):
                         native.copied(s.tokens, s.count, np.int32),
                         native.copied(s.log_probability, s.count, np.float32),
                     )
-                    for s in found
+                    for s in result.score[0 : result.count]
                 ]
             finally:
                 lib.choir_score_free(result)

@@ -24,12 +24,19 @@ def program() -> str:
     return found
 
 
-def _page(out: Path, *words: Any) -> Page:
-    done = subprocess.run(
-        [program(), *map(os.fspath, words), "--out", os.fspath(out)], capture_output=True, text=True
-    )
+def ask(*words: Any) -> str:
+    """What a command prints."""
+    try:
+        done = subprocess.run([program(), *map(str, words)], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise native.Error(f"{program()}: {error.strerror}; CHOIR_PROGRAM may name the program choir") from None
     if done.returncode:
         raise native.Error(done.stderr.strip() or f"choir {words[0]} ended with status {done.returncode}")
+    return done.stdout
+
+
+def _page(out: Path, *words: Any) -> Page:
+    ask(*map(os.fspath, words), "--out", os.fspath(out))
     return Page(out)
 
 

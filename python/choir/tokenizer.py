@@ -58,20 +58,11 @@ class Tokenizer(Handle):
             native.check(lib.choir_tokenizer_train(options))
         return cls(out)
 
-    @classmethod
-    def _own(cls, address) -> Tokenizer:
-        made = cls.__new__(cls)
-        Handle.__init__(made, address)
-        return made
-
     def __copy__(self) -> Tokenizer:
         """It never changes: a copy shares its memory."""
         made = type(self).__new__(type(self))
         made._address, made._in_use = self.address, threading.Lock()
         return made
-
-    def __deepcopy__(self, memo: Any) -> Tokenizer:
-        return self.__copy__()
 
     def __reduce__(self):
         size = ffi.new("size_t *")

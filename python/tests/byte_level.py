@@ -11,16 +11,12 @@ DEEPSEEK = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^EOL\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"""| ?[\p{P}\p{S}]+[EOL]*|\s*[EOL]+|\s+(?!\S)|\s+"""
 ).replace("EOL", "\r\n")
+SPACES = [" " * n for n in range(24, 1, -1)]
+LLAMA = CONTRACTIONS + r"\p{N}{1,3}" + LATER
 # Name: patterns (none: that of ByteLevel), NFC, ignore_merges, tokens that end texts, and others.
 FAMILIES = {
     "gpt2": ((), False, False, ["<|endoftext|>"], []),
-    "olmoe": (
-        (),
-        True,
-        False,
-        ["<|endoftext|>", "<|padding|>"],
-        [" " * n for n in range(24, 1, -1)] + ["|||IP|||"],
-    ),
+    "olmoe": ((), True, False, ["<|endoftext|>", "<|padding|>"], [*SPACES, "|||IP|||"]),
     "qwen": (
         (CONTRACTIONS + r"\p{N}" + LATER,),
         True,
@@ -28,8 +24,8 @@ FAMILIES = {
         ["<|endoftext|>", "<|im_end|>"],
         ["<think>", "</think>"],
     ),
-    "llama3": ((CONTRACTIONS + r"\p{N}{1,3}" + LATER,), False, True, ["<|begin_of_text|>", "<|end_of_text|>"], []),
-    "glm4": ((CONTRACTIONS + r"\p{N}{1,3}" + LATER,), False, False, ["<|endoftext|>", "[gMASK]"], ["/nothink"]),
+    "llama3": ((LLAMA,), False, True, ["<|begin_of_text|>", "<|end_of_text|>"], []),
+    "glm4": ((LLAMA,), False, False, ["<|endoftext|>", "[gMASK]"], ["/nothink"]),
     "deepseek": ((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK), False, False, ["<｜end▁of▁sentence｜>"], []),
 }
 
@@ -72,24 +68,7 @@ def odd_lines(count: int) -> list:
         "[gMASK] <｜end▁of▁sentence｜> \u2581 \ufeff \u200b \x00 \x1b[0m \x7f \x85 \u180e \u2028 \ufffd \U0010fffd ... !? --- #$% "
         "_snake_case CamelCase http://a.b/c?d=e&f a.B(c) «quote» “curly” it’s"
     ).split(" ")
-    gaps = [
-        " ",
-        " ",
-        " ",
-        "  ",
-        "     ",
-        "\n",
-        "\r\n",
-        "\n\n",
-        " \n ",
-        "\t",
-        "\t\t",
-        "\u00a0",
-        "\u3000",
-        " \u2003",
-        "",
-        "",
-    ]
+    gaps = " | | |  |     |\n|\r\n|\n\n| \n |\t|\t\t|\u00a0|\u3000| \u2003||".split("|")
     return [
         "".join(draw.choice(parts) + draw.choice(gaps) for _ in range(draw.randint(1, 12))) for _ in range(count)
     ]

@@ -4,6 +4,8 @@ import functools
 import pathlib
 import random
 
+import numpy as np
+
 import choir
 import testing
 
@@ -28,46 +30,34 @@ MODERN = {
 MOE = {"router.score": "sigmoid", "moe_every": 1, "dense_layers": 1}
 SOFTMAX = {"moe_every": 1, "router.name": "switch_top1"}
 
+GSHARD = {"router.name": "gshard_top2", "router.aux_loss_weight": 0}
+GLM, MIXTRAL = ("Glm4MoeForCausalLM", "glm4moe"), ("MixtralForCausalLM", "llama")
+QWEN, QWEN_MOE = ("Qwen3ForCausalLM", "qwen3"), ("Qwen3MoeForCausalLM", "qwen3moe")
+HALF = {"qk_norm": True, "rope_fraction": 0.5, "rope_theta": 5000, "embed_scale": 0.5, "head_scale": 0.2}
+CAPPED = {"router.name": "capped_expert_choice", "router.cap": 2, "router.capacity_factor": 2}
+
 # Name: the architecture in transformers and in llama.cpp (None: none there), and what differs from MODERN.
 KINDS = {
     "llama": (("LlamaForCausalLM", "llama"), {"moe_every": 0, "tied": False, "embed_scale": 2}),
-    "qwen3": (("Qwen3ForCausalLM", "qwen3"), {"moe_every": 0, "qk_norm": True, "kv_heads": 1, "d_head": 64}),
-    "choice": (
-        ("Glm4MoeForCausalLM", "glm4moe"),
-        {**MOE, "qk_norm": True, "rope_fraction": 0.5, "rope_theta": 5000, "embed_scale": 0.5, "head_scale": 0.2},
-    ),
-    "shared": (("Glm4MoeForCausalLM", "glm4moe"), {**MOE, "shared_experts": 2, "tied": False, "dense_layers": 0}),
-    "capped": (
-        ("Glm4MoeForCausalLM", "glm4moe"),
-        {**MOE, "router.name": "capped_expert_choice", "router.cap": 2, "router.capacity_factor": 2},
-    ),
-    "quantile": (("Glm4MoeForCausalLM", "glm4moe"), {**MOE, "router.name": "quantile_balanced"}),
-    "bias": (("Glm4MoeForCausalLM", "glm4moe"), {**MOE, "router.name": "bias_balanced"}),
-    "switch": (
-        ("Glm4MoeForCausalLM", "glm4moe"),
-        {**MOE, "router.name": "switch_top1", "router.aux_loss_weight": 0},
-    ),
-    "gshard": (
-        ("Glm4MoeForCausalLM", "glm4moe"),
-        {**MOE, "router.name": "gshard_top2", "router.aux_loss_weight": 0},
-    ),
-    "mixtral": (
-        ("MixtralForCausalLM", "llama"),
-        {**SOFTMAX, "router.name": "gshard_top2", "router.aux_loss_weight": 0, "d_hidden": 48},
-    ),
-    "mixtral_first": (("MixtralForCausalLM", "llama"), {**SOFTMAX, "router.normalize_gates": True}),
+    "qwen3": (QWEN, {"moe_every": 0, "qk_norm": True, "kv_heads": 1, "d_head": 64}),
+    "choice": (GLM, {**MOE, **HALF}),
+    "shared": (GLM, {**MOE, "shared_experts": 2, "tied": False, "dense_layers": 0}),
+    "capped": (GLM, {**MOE, **CAPPED}),
+    "quantile": (GLM, {**MOE, "router.name": "quantile_balanced"}),
+    "bias": (GLM, {**MOE, "router.name": "bias_balanced"}),
+    "switch": (GLM, {**MOE, "router.name": "switch_top1", "router.aux_loss_weight": 0}),
+    "gshard": (GLM, {**MOE, **GSHARD}),
+    "mixtral": (MIXTRAL, {**SOFTMAX, **GSHARD, "d_hidden": 48}),
+    "mixtral_first": (MIXTRAL, {**SOFTMAX, "router.normalize_gates": True}),
     "qwen3_moe": (
-        ("Qwen3MoeForCausalLM", "qwen3moe"),
+        QWEN_MOE,
         {**SOFTMAX, "qk_norm": True, "router.name": "gshard_top2", "router.random_second": True, "kv_heads": 1},
     ),
     "qwen3_moe_scores": (
         ("Qwen3MoeForCausalLM", None),
         {**SOFTMAX, "qk_norm": True, "moe_every": 2, "router.jitter": 0.1, "layers": 3},
     ),
-    "olmoe": (
-        ("OlmoeForCausalLM", "olmoe"),
-        {**SOFTMAX, "qk_norm": True, "qk_norm_whole": True, "kv_heads": 0},
-    ),
+    "olmoe": (("OlmoeForCausalLM", "olmoe"), {**SOFTMAX, "qk_norm": True, "qk_norm_whole": True, "kv_heads": 0}),
     "every_other": (
         ("ExaoneMoeForCausalLM", "hy_v3"),
         {"router.score": "sigmoid", "moe_every": 2, "qk_norm": True},
@@ -101,29 +91,23 @@ def export(kind: str, form: str, *words) -> pathlib.Path:
 def lines(count: int) -> list:
     """Ordinary and odd text; none with U+2581, which stands for a space in every such tokenizer but choir's."""
     draw = random.Random(3)
-    odd = [
-        "😀 👩‍🔬",
-        "你好,世界",
-        "\t\ttab  two",
-        "a\r\nb",
-        "  lead",
-        "trail   ",
-        "é e\u0301",
-        "مرحبا",
-        "\x01\x1b[0m\x7f",
-    ]
+    odd = "😀 👩‍🔬|你好,世界|\t\ttab  two|a\r\nb|  lead|trail   |é e\u0301|مرحبا|\x01\x1b[0m\x7f".split("|")
     odd += ["🇩🇪", "\u00a0\u3000", "<0x41>", "\ufffd", "\U0010fffd", "x" * 300]
     planes = [(32, 126), (0xA1, 0x24F), (0x370, 0x3FF), (0x4E00, 0x9FFF), (0x1F300, 0x1F5FF)]
     book = (testing.run().parent / "book.txt").read_text(encoding="utf-8").split("\n")
     made = [draw.choice(book) for _ in range(count // 2)]
     while len(made) < count:
-        words = [
-            (
-                draw.choice(odd)
-                if draw.random() < 0.4
-                else "".join(chr(draw.randint(*draw.choice(planes))) for _ in range(5))
+        words = []
+        for _ in range(draw.randint(1, 9)):
+            strange = draw.random() < 0.4
+            words.append(
+                draw.choice(odd) if strange else "".join(chr(draw.randint(*draw.choice(planes))) for _ in range(5))
             )
-            for _ in range(draw.randint(1, 9))
-        ]
         made.append(draw.choice([" ", "  "]).join(words))
     return made
+
+
+def choir_logits(checkpoint, tokens):
+    with choir.Model.load(checkpoint, tokenizer=False, compute="fp32") as model:
+        model.routing = "threshold"
+        return model.forward(tokens.astype(np.int32)).logits

@@ -25,12 +25,6 @@ def folder_logits(folder, tokens):
         return type(model).__name__, model.eval()(torch.from_numpy(tokens)).logits.numpy()
 
 
-def choir_logits(run, tokens):
-    with choir.Model.load(run, compute="fp32") as model:
-        model.routing = "threshold"
-        return model.forward(tokens.astype(np.int32)).logits
-
-
 @unittest.skipIf(transformers is None, "transformers")
 class Exported(unittest.TestCase):
     def setUp(self):
@@ -41,7 +35,7 @@ class Exported(unittest.TestCase):
         for kind, ((architecture, _), _) in exported.KINDS.items():
             with self.subTest(kind):
                 name, theirs = folder_logits(exported.export(kind, "hf"), self.tokens)
-                ours = choir_logits(exported.run(kind), self.tokens)
+                ours = exported.choir_logits(exported.run(kind), self.tokens)
                 self.assertEqual(name, architecture)
                 self.assertGreater(np.abs(ours).max(), 0.5)
                 print(f"{kind}: {np.abs(theirs - ours).max():.1e} of {np.abs(ours).max():.2f}")
@@ -56,7 +50,7 @@ class Exported(unittest.TestCase):
         self.assertNotEqual(found["loss"], found["loss_cut"])
         self.assertIsNone(found["loss_written"])  # f32: nothing is rounded
         _, theirs = folder_logits(out, self.tokens)
-        self.assertGreater(np.abs(theirs - choir_logits(run, self.tokens)).max(), 1e-3)
+        self.assertGreater(np.abs(theirs - exported.choir_logits(run, self.tokens)).max(), 1e-3)
 
     def test_bf16_loses_what_rounding_does(self):
         found = {}

@@ -19,22 +19,16 @@ try:
 except ImportError as error:
     transformers, lack = None, error.name
 
-SIZES = dict(
-    vocab_size=320,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=64,
-)
+SIZES = dict(vocab_size=320, hidden_size=64, intermediate_size=96, num_hidden_layers=3, max_position_embeddings=64)
+SIZES |= dict(num_attention_heads=4, num_key_value_heads=2)
 MOE = dict(moe_intermediate_size=32, num_experts_per_tok=3, head_dim=16)
+ROPE = {"rope_type": "default", "rope_theta": 5000}
+GLM = dict(
+    n_routed_experts=8, first_k_dense_replace=1, use_qk_norm=True, routed_scaling_factor=2.5, num_mtp_layers=0
+)
 KINDS = {
     "llama": ("LlamaConfig", dict(head_dim=32)),
-    "tied": (
-        "LlamaConfig",
-        dict(tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5000}),
-    ),
+    "tied": ("LlamaConfig", dict(tie_word_embeddings=True, rope_parameters=ROPE)),
     "mistral": ("MistralConfig", dict(sliding_window=None, head_dim=16)),
     "qwen3": ("Qwen3Config", dict(head_dim=16)),
     "mixtral": ("MixtralConfig", dict(num_local_experts=4, num_experts_per_tok=2)),
@@ -42,17 +36,7 @@ KINDS = {
     "qwen3_moe_shares": ("Qwen3MoeConfig", dict(num_experts=8, norm_topk_prob=True, **MOE)),
     "qwen3_moe_dense": ("Qwen3MoeConfig", dict(num_experts=8, mlp_only_layers=[0, 2], norm_topk_prob=True, **MOE)),
     "olmoe": ("OlmoeConfig", dict(num_experts=8, num_experts_per_tok=3)),
-    "glm4_moe": (
-        "Glm4MoeConfig",
-        dict(
-            n_routed_experts=8,
-            first_k_dense_replace=1,
-            use_qk_norm=True,
-            routed_scaling_factor=2.5,
-            num_mtp_layers=0,
-        )
-        | MOE,
-    ),
+    "glm4_moe": ("Glm4MoeConfig", {**GLM, **MOE}),
 }
 
 
@@ -84,9 +68,7 @@ class Imported(unittest.TestCase):
                 testing.program("import", folder, "--out", out)
                 with torch.no_grad():
                     theirs = model(torch.from_numpy(tokens)).logits.numpy()
-                with choir.Model.load(out, tokenizer=False, compute="fp32") as mine:
-                    mine.routing = "threshold"
-                    ours = mine.forward(tokens.astype(np.int32)).logits
+                ours = exported.choir_logits(out, tokens)
                 print(f"{kind}: {np.abs(theirs - ours).max():.1e} of {np.abs(ours).max():.2f}")
                 np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
                 self.goes_out_again(out)

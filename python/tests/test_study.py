@@ -13,8 +13,7 @@ import unittest
 import testing
 
 try:
-    from choir.study import figures, recipe, statistics, store  # noqa: F401, all that it needs
-    from choir.study.errors import StudyError
+    from choir.study import StudyError, figures, recipe, statistics, store  # noqa: F401, all that it needs
 except ImportError as error:
     raise unittest.SkipTest(str(error)) from error
 

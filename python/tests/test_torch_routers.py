@@ -15,6 +15,10 @@ def host(tensor):
     return None if tensor is None else tensor.detach().float().cpu().numpy()
 
 
+def array(tensor):
+    return tensor.cpu().numpy()
+
+
 class Routers(TorchTest):
     def setUp(self):
         super().setUp()
@@ -24,27 +28,20 @@ class Routers(TorchTest):
         self.ids = torch.randint(0, 1000, (N,), device=DEVICE)
         self.valid = torch.rand(N, device=DEVICE) > 0.2
 
-    def both(self, scores, router, options, valid=None, training=False, **more):
+    def asked(self, valid, take=lambda tensor: tensor):
+        """Arguments of a routing; `take` makes arrays of tensors."""
+        return dict(tokens=take(self.ids), valid=None if valid is None else take(valid), sequence_length=T)
+
+    def both(self, scores, router, options, valid=None, training=False):
         """libchoir's routing, and choir.torch's, of the same scores."""
-        theirs = choir.route(
-            host(scores),
-            router,
-            tokens=self.ids.cpu().numpy(),
-            valid=None if valid is None else valid.cpu().numpy(),
-            sequence_length=T,
-            training=training,
-            **options,
-        )
-        ours = self.route(
-            scores, router, tokens=self.ids, valid=valid, sequence_length=T, training=training, **options, **more
-        )
-        return theirs, ours
+        theirs = choir.route(host(scores), router, training=training, **self.asked(valid, array), **options)
+        return theirs, self.route(scores, router, training=training, **self.asked(valid), **options)
 
     def same(self, theirs, ours):
         taken = np.zeros(ours.taken.shape, bool)
         taken[theirs.token, theirs.expert] = True
-        np.testing.assert_array_equal(ours.taken.cpu().numpy(), taken)
-        np.testing.assert_array_equal(ours.demand.cpu().numpy(), theirs.demand)
+        np.testing.assert_array_equal(array(ours.taken), taken)
+        np.testing.assert_array_equal(array(ours.demand), theirs.demand)
         self.assertEqual(int(ours.dropped), theirs.dropped)
         self.assertEqual(theirs.cutoffs is None, ours.cutoffs is None)
 
@@ -77,7 +74,7 @@ class Routers(TorchTest):
         for scores in (planted(N, 8), torch.softmax(torch.randn(N, 8, device=DEVICE), 1)):
             theirs, ours = self.both(scores, router, options, self.valid)
             np.testing.assert_allclose(host(ours.cutoffs), theirs.cutoffs, atol=2e-5)
-            np.testing.assert_array_equal(ours.load.cpu().numpy(), theirs.load)
+            np.testing.assert_array_equal(array(ours.load), theirs.load)
             taken = torch.zeros_like(ours.taken, device="cpu")
             taken[theirs.token, theirs.expert] = True
             self.assertLessEqual(int((taken != ours.taken.cpu()).sum()), 2 * 8)
@@ -85,25 +82,20 @@ class Routers(TorchTest):
     def test_thresholds_are_libchoir_s(self):
         for router, options in self.each():
             if router not in ("expert_choice", "capped_expert_choice", "global_topk"):
+                given, zeros = planted(N, experts_of(router)), torch.zeros(8, device=DEVICE)
                 with self.assertRaises(
                     NotImplementedError if router.endswith("_balanced") else choir.ArgumentError
                 ):
-                    self.route(
-                        planted(N, experts_of(router)),
-                        router,
-                        tokens=self.ids,
-                        thresholds=torch.zeros(8, device=DEVICE),
-                        **options,
-                    )
+                    self.route(given, router, tokens=self.ids, thresholds=zeros, **options)
                     raise NotImplementedError
                 continue
             scores = planted(N, 8)
             thresholds = scores[3] + 1 / 64
             gates = choir.route(
-                host(scores), router, thresholds=host(thresholds), valid=self.valid.cpu().numpy(), **options
+                host(scores), router, thresholds=host(thresholds), valid=array(self.valid), **options
             ).gates
             ours = self.route(scores, router, valid=self.valid, thresholds=thresholds, **options)
-            np.testing.assert_array_equal(ours.taken.cpu().numpy(), gates != 0)
+            np.testing.assert_array_equal(array(ours.taken), gates != 0)
 
     def test_nan_is_the_worst(self):
         scores = planted(N, 8)
@@ -120,35 +112,23 @@ class Routers(TorchTest):
             made = {}
             for dtype in (torch.float64, torch.float32, torch.bfloat16):
                 given = logits.to(dtype).requires_grad_()
-                routing = self.route(
-                    given, router, logits=True, tokens=self.ids, valid=self.valid, sequence_length=T, **options
-                )
+                routing = self.route(given, router, logits=True, **self.asked(self.valid), **options)
                 loss = (routing.gates * cotangent).sum() + 0.3 * routing.aux_loss
                 if loss.requires_grad:
                     loss.backward()
                 made[dtype] = routing.gates.detach().double(), (
-                    torch.zeros_like(given) if given.grad is None else given.grad
+                    given.new_zeros(N, e) if given.grad is None else given.grad
                 )
             for dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7)):
                 for ours, exact in zip(made[dtype], made[torch.float64]):
                     torch.testing.assert_close(ours.double(), exact.double(), rtol=bound, atol=bound)
-            theirs = choir.route_backward(
-                host(logits),
-                host(cotangent),
-                router,
-                aux_weight=0.3,
-                logits=True,
-                tokens=self.ids.cpu().numpy(),
-                valid=self.valid.cpu().numpy(),
-                sequence_length=T,
-                **options,
-            )
+            asked = {"logits": True, **self.asked(self.valid, array), **options}
+            theirs = choir.route_backward(host(logits), host(cotangent), router, aux_weight=0.3, **asked)
             np.testing.assert_allclose(host(made[torch.float32][1]), theirs, rtol=1e-4, atol=1e-6)
 
     def test_first_and_second_derivatives(self):
-        for router, options in self.each(
-            ((r, o) for r, o in (*CASES, DYKSTRA) if r not in ("hash", "random", "dense", "kmeans"))
-        ):
+        cases = [case for case in (*CASES, DYKSTRA) if case[0] not in ("hash", "random", "dense", "kmeans")]
+        for router, options in self.each(cases):
             logits = torch.randn(24, 8, dtype=torch.float64, device=DEVICE, requires_grad=True)
 
             def made(given):

@@ -33,52 +33,39 @@ class Runs(unittest.TestCase):
 
     def test_tokenizer_and_data(self):
         lines = []
-        words = choir.Tokenizer.train(
-            self.at / "book.txt", out=self.at / "own.model", vocab_size=320, progress=lines.append
-        )
+        book, own = self.at / "book.txt", self.at / "own.model"
+        words = choir.Tokenizer.train(book, out=own, vocab_size=320, progress=lines.append)
         self.assertEqual((self.at / "own.model").read_bytes(), (self.at / "en.model").read_bytes())
         self.assertEqual(words.vocab_size, 320)
         self.assertTrue(lines and all(isinstance(line, str) for line in lines))
         heard = []
-        made = choir.data.build(
-            [self.at / "book.txt"],
-            out=self.at / "owndata",
-            tokenizer=self.at / "own.model",
-            holdout=0.1,
-            progress=heard.append,
-        )
+        given = dict(out=self.at / "owndata", tokenizer=self.at / "own.model")
+        made = choir.data.build([self.at / "book.txt"], **given, holdout=0.1, progress=heard.append)
         self.assertEqual(made, choir.data.info(self.at / "data"))
         self.assertEqual(heard[-1]["text_bytes"], made["train_bytes"] + made["heldout_bytes"])
         for name in ("text.train.shard", "text.heldout.shard"):
             self.assertEqual((self.at / "owndata" / name).read_bytes(), (self.at / "data" / name).read_bytes())
 
     def test_sources(self):
-        made = choir.data.build(
-            {"a": self.at / "book.txt", "b": [str(self.at / "book.txt")]},
-            weights={"a": 3, "b": 1},
-            out=self.at / "mixed",
-            tokenizer=self.at / "en.model",
-        )
+        words, sources = self.at / "en.model", {"a": self.at / "book.txt", "b": [str(self.at / "book.txt")]}
+        made = choir.data.build(sources, weights={"a": 3, "b": 1}, out=self.at / "mixed", tokenizer=words)
         self.assertEqual(made["sources"], 2)
         told = json.loads((self.at / "mixed" / "data.json").read_text())["sources"]
         self.assertEqual([(one["name"], one["weight"]) for one in told], [("a", 3), ("b", 1)])
         with self.assertRaises(FileNotFoundError):
-            choir.data.build("nowhere.txt", out=self.at / "none", tokenizer=self.at / "en.model")
+            choir.data.build("nowhere.txt", out=self.at / "none", tokenizer=words)
         self.assertFalse((self.at / "none").exists())
 
         def stop(event):
             raise ZeroDivisionError
 
         with self.assertRaises(ZeroDivisionError):
-            choir.data.build(
-                self.at / "book.txt", out=self.at / "none", tokenizer=self.at / "en.model", progress=stop
-            )
+            choir.data.build(self.at / "book.txt", out=self.at / "none", tokenizer=words, progress=stop)
 
     def test_train_is_the_program_s(self):
         events = []
-        found = choir.train(
-            config=self.config, data=self.at / "data", out=self.at / "whole", progress=events.append
-        )
+        given = dict(config=self.config, data=self.at / "data")
+        found = choir.train(**given, out=self.at / "whole", progress=events.append)
         self.assertEqual(weights(self.at / "whole"), weights(self.programs))
         steps = [event for event in events if event["kind"] == "step"]
         losses = [e["loss"] for e in steps]
@@ -132,26 +119,18 @@ class Runs(unittest.TestCase):
         self.assertRegex(told.getvalue(), r"^(this machine .+\n)?step 5 of 5  held-out loss \d\.\d+, \d\.\d+ bits per byte\n$")
 
     def test_refused(self):
+        x, data, missing = self.at / "x", self.at / "data", FileNotFoundError
         for kind, call in (
-            (choir.ArgumentError, lambda: choir.train(out=self.at / "x", config=self.config)),
-            (
-                choir.ArgumentError,
-                lambda: choir.train(out=self.at / "x", config=self.config, data=self.at / "data", step=1),
-            ),
-            (
-                FileNotFoundError,
-                lambda: choir.train(out=self.at / "x", config="nowhere.json", data=self.at / "data"),
-            ),
-            (FileNotFoundError, lambda: choir.train(out=self.at / "x", resume=True)),
-            (choir.ArgumentError, lambda: choir.finetune(out=self.at / "x", start=self.programs)),
-            (
-                choir.ArgumentError,
-                lambda: choir.finetune(out=self.at / "x", start=self.programs, task="RTF", data=self.at),
-            ),
+            (choir.ArgumentError, lambda: choir.train(out=x, config=self.config)),
+            (choir.ArgumentError, lambda: choir.train(out=x, config=self.config, data=data, step=1)),
+            (missing, lambda: choir.train(out=x, config="nowhere.json", data=data)),
+            (missing, lambda: choir.train(out=x, resume=True)),
+            (choir.ArgumentError, lambda: choir.finetune(out=x, start=self.programs)),
+            (choir.ArgumentError, lambda: choir.finetune(out=x, start=self.programs, task="RTF", data=self.at)),
         ):
             with self.assertRaises(kind):
                 call()
-            self.assertFalse((self.at / "x").exists())
+            self.assertFalse(x.exists())
 
     def test_finetune(self):
         task = {

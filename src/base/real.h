@@ -29,6 +29,16 @@ static inline float ch_bf16_value(ch_bf16 b) {
   return x;
 }
 
+/* IEEE's half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
+static inline float ch_half_value(uint16_t half) {
+  uint32_t exponent = half >> 10 & 31u, fraction = half & 1023u;
+  uint32_t bits = (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  if (!exponent) x = (float)fraction * 0x1p-24f;
+  return half >> 15 ? -x : x;
+}
+
 /* The type that the inputs of matrix products are rounded to. Accumulators, master weights, softmax, router,
  * norms and the loss stay in `real` whatever the compute type. */
 typedef enum { CH_COMPUTE_FP32 = 0, CH_COMPUTE_BF16 = 1 } ch_compute;

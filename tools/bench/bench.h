@@ -48,20 +48,9 @@ typedef struct ch_bench_result {
 } ch_bench_result;
 
 /* Measures one case, "NAME key=value ...": for example
- *   moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16     one layer, forward and backward
- *   assign n=4096 e=64 c=2 b=2 d=768 h=3072 solver=exact     a capped assignment, and its share of such a layer
- *   gemm m=4096 n=768 k=768 ta=0 tb=1 compute=fp32
- *   attention B=8 T=512 H=12 dh=64     head n=4096 d=768 V=32000     gelu count=25165824     select n=4096 e=64 k=128
- *   gather n=4096 d=768 e=64 k=128     rmsnorm n=4096 d=768          adafactor batch=16 rows=768 cols=3072
- *   step config=configs/nano.json B=0 T=0 c=0 router=NAME     a whole training step of a config (B, T, c 0, no router:
- *     the config's), by the model's FLOPs
- *   route n=65536 e=128 c=2 d=768 h=3072 router=expert_choice     affinities to gates and back, and its share of such a
- *     layer
- *   decode config=configs/0.1b-16e.json prompt=64 tokens=32     one sequence, token by token, routed by thresholds;
- *     bytes are the weights that its tokens read
- *   prompt config=configs/0.1b-16e.json tokens=512     a prompt of that length, beside a forward pass of training
- *   tokenize MB=4 V=4096 file=PATH tokenizer=PATH     encoding, on one thread; without a file made-up text, without a
- *     tokenizer one of V pieces trained on that text
+ *   moe n=4096 d=768 h=3072 e=64 c=2 router=expert_choice compute=bf16
+ *   decode config=configs/0.1b-16e.json prompt=64 tokens=32
+ * Cases, their keys and defaults stand in the tables of cases.c and ops.c.
  * docs/performance.md says what each measures. CHOIR_ERROR_ARGUMENT names an unknown case, key or value;
  * CHOIR_ERROR_UNSUPPORTED bf16 where the CPU lacks it; CHOIR_ERROR_MEMORY sizes that do not fit. options and result are
  * required. */

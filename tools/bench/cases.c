@@ -23,6 +23,7 @@ static const ch_bench_case own_cases[] = {
      .sizes = 2,
      .key = {{"n", 4096, 0}, {"e", 64, 0}, {"c", 2, 0}, {"b", 2, 0}, {"d", 768, 0}, {"h", 3072, 0}},
      .word = {{"solver", "exact"}},
+     .make = ch_bench_make_assign,
      .run = ch_bench_assign},
     {.name = "route",
      .sizes = 2,
@@ -48,25 +49,24 @@ static const ch_bench_case own_cases[] = {
      .key = {{"MB", 4, 0}, {"V", 4096, 0}},
      .word = {{"file", ""}, {"tokenizer", ""}},
      .run = ch_bench_tokenize},
-    {0},
 };
-static const ch_bench_case *const tables[] = {own_cases, ch_bench_op_cases};
 
-static const char *const *all_names(void) {
-  static const char *names[CH_BENCH_CASES + 1];
-  int count = 0;
-  for (int t = 0; t < 2; t++)
-    for (const ch_bench_case *c = tables[t]; c->name; c++) names[count++] = c->name;
-  return names;
+/* Case `i` of all; NULL: there are no more. */
+static const ch_bench_case *case_at(size_t i) {
+  size_t own = sizeof own_cases / sizeof *own_cases;
+  if (i < own) return &own_cases[i];
+  return ch_bench_op_cases[i - own].name ? &ch_bench_op_cases[i - own] : NULL;
 }
 
 static const ch_bench_case *find(const char *name) {
-  for (int t = 0; t < 2; t++)
-    for (const ch_bench_case *c = tables[t]; c->name; c++)
-      if (!strcmp(c->name, name)) return c;
+  const char *names[CH_BENCH_CASES + 1] = {0};
   char nearest[128], list[256];
+  for (size_t i = 0; case_at(i); i++) {
+    if (!strcmp(case_at(i)->name, name)) return case_at(i);
+    names[i] = case_at(i)->name;
+  }
   ch_error(CHOIR_ERROR_ARGUMENT, "there is no bench case '%s'%s (cases: %s)", name,
-           ch_did_you_mean(nearest, sizeof nearest, name, all_names()), ch_word_list(list, sizeof list, all_names()));
+           ch_did_you_mean(nearest, sizeof nearest, name, names), ch_word_list(list, sizeof list, names));
   return NULL;
 }
 
@@ -74,10 +74,7 @@ static int unknown_key(const ch_bench_case *c, const char *key) {
   const char *known[CH_BENCH_KEYS + CH_BENCH_WORDS + 2];
   char nearest[128], list[256];
   int count = 0;
-  while (count < CH_BENCH_KEYS && c->key[count].name) {
-    known[count] = c->key[count].name;
-    count++;
-  }
+  for (; count < CH_BENCH_KEYS && c->key[count].name; count++) known[count] = c->key[count].name;
   known[count++] = "compute";
   for (int i = 0; i < CH_BENCH_WORDS && c->word[i].name; i++) known[count++] = c->word[i].name;
   known[count] = NULL;
@@ -153,19 +150,18 @@ static void repeat(void *context) {
   r->work.run(&r->x, &r->work);
 }
 
-/* Makes a work in the memory of a backend, with an executor for it. */
-static int prepare(ch_bench *b, int (*make)(ch_bench *b, ch_bench_work *work), const ch_backend *backend,
-                   ch_compute compute, ch_bench_ready *r) {
+/* Makes the case's work in the memory of a backend, with an executor for it. */
+static int prepare(ch_bench *b, const ch_backend *backend, ch_compute compute, ch_bench_ready *r) {
   b->drawn = 0;
   b->memory = backend->memory;
-  CH_TRY(make(b, &r->work));
+  CH_TRY(b->which->make(b, &r->work));
   CH_TRY(ch_exec_init(&r->x, backend->name, compute, 0, b->options->threads));
   repeat(r);
   return ch_exec_commit(&r->x);
 }
 
-int ch_bench_time_work(ch_bench *b, int (*make)(ch_bench *b, ch_bench_work *work), ch_bench_ready *r) {
-  CH_TRY(prepare(b, make, b->backend, b->compute, r));
+int ch_bench_time_work(ch_bench *b, ch_bench_ready *r) {
+  CH_TRY(prepare(b, b->backend, b->compute, r));
   if (r->work.begin) r->work.begin(&r->x, &r->work);
   ch_bench_time(b, repeat, r);
   ch_bench_rates(b, r->work.flops, r->work.bytes);
@@ -200,8 +196,8 @@ static void make_small(ch_bench *b) {
 static int compare(ch_bench *b) {
   ch_bench_ready fast = {0}, reference = {0};
   make_small(b);
-  int code = prepare(b, b->which->make, b->backend, b->compute, &fast);
-  if (!code) code = prepare(b, b->which->make, ch_backend_find("reference"), CH_COMPUTE_FP32, &reference);
+  int code = prepare(b, b->backend, b->compute, &fast);
+  if (!code) code = prepare(b, ch_backend_find("reference"), CH_COMPUTE_FP32, &reference);
   if (!code) {
     repeat(&fast);
     repeat(&reference);
@@ -214,7 +210,7 @@ static int compare(ch_bench *b) {
 
 int ch_bench_against_reference(ch_bench *b) {
   ch_bench_ready r = {0};
-  int code = ch_bench_time_work(b, b->which->make, &r);
+  int code = ch_bench_time_work(b, &r);
   ch_exec_free(&r.x);
   return code ? code : compare(b);
 }

@@ -79,6 +79,7 @@ extern const ch_bench_case ch_bench_op_cases[];            /* ops.c; ends with a
 int ch_bench_moe(ch_bench *b);                             /* moe.c */
 int ch_bench_make_route(ch_bench *b, ch_bench_work *work); /* route.c */
 int ch_bench_route(ch_bench *b);
+int ch_bench_make_assign(ch_bench *b, ch_bench_work *work);
 int ch_bench_assign(ch_bench *b);
 int ch_bench_step(ch_bench *b);   /* step.c */
 int ch_bench_decode(ch_bench *b); /* session.c */
@@ -91,10 +92,10 @@ typedef struct ch_bench_ready {
   ch_bench_work work;
 } ch_bench_ready;
 
-/* Makes a work on the measured backend and times it; x stays open, and ch_exec_free frees it in any case. */
-int ch_bench_time_work(ch_bench *b, int (*make)(ch_bench *b, ch_bench_work *work), ch_bench_ready *ready);
+/* Makes the case's work on the measured backend and times it; x stays open, and ch_exec_free frees it in any case. */
+int ch_bench_time_work(ch_bench *b, ch_bench_ready *ready);
 
-/* The same for the case's own `make`, and the result beside the reference's, at sizes that are small. */
+/* The same, and the result beside the reference's, at sizes that are small. */
 int ch_bench_against_reference(ch_bench *b);
 
 /* Arrays that live until the case ends; where one cannot be made NULL, and b->code says why. In b->memory: zeros,
@@ -127,9 +128,6 @@ void ch_bench_compare(ch_bench *b, const real CH_DEV *got, const real CH_DEV *wa
 
 /* The larger of two errors; NaN when one is. */
 double ch_bench_worse(double a, double b);
-
-/* Least seconds of a layer, forward and backward, by expert choice: what a router's time is a share of. */
-int ch_bench_layer_seconds(const ch_bench *b, double n, double d, double h, double e, double c, double *seconds);
 
 /* The config that the case's first word names, with the run's compute type and, where it has none, a vocabulary; and
  * `count` tokens of it, or NULL. */

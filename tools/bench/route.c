@@ -77,6 +77,21 @@ int ch_bench_make_route(ch_bench *b, ch_bench_work *w) {
   return b->code;
 }
 
+/* Least seconds of a layer, forward and backward, by expert choice: what a router's time is a share of. */
+static int layer_seconds(const ch_bench *b, double n, double d, double h, double e, double c, double *seconds) {
+  ch_bench_options once = *b->options;
+  ch_bench_result layer;
+  char problem[CH_BENCH_TEXT];
+  once.repetitions = 2;
+  once.seconds = 1e-3;
+  once.backend = b->backend->name;
+  ch_format(problem, sizeof problem, "moe n=%.0f d=%.0f h=%.0f e=%.0f c=%.12g compute=%s", n, d, h, e, c,
+            ch_compute_names[b->compute]);
+  CH_TRY(ch_bench_run(problem, &once, &layer));
+  *seconds = layer.min_seconds;
+  return CHOIR_OK;
+}
+
 /* A layer of so many tokens would take long: one with fewer experts has experts as full, and its time goes by tokens.
  */
 int ch_bench_route(ch_bench *b) {
@@ -86,7 +101,7 @@ int ch_bench_route(ch_bench *b) {
   CH_TRY(ch_bench_against_reference(b));
   while (n / parts > LAYER_TOKENS && e / parts >= 2) parts *= 2;
   int tokens = (int)(n / parts), experts = (int)(e / parts);
-  CH_TRY(ch_bench_layer_seconds(b, tokens, b->value[3], b->value[4], experts, b->value[2], &layer));
+  CH_TRY(layer_seconds(b, tokens, b->value[3], b->value[4], experts, b->value[2], &layer));
   layer *= n / tokens;
   r->tokens = (int64_t)n;
   r->layer_share = r->min_seconds / layer;
@@ -100,7 +115,7 @@ int ch_bench_route(ch_bench *b) {
 }
 
 /* Solver "base" is the router of that name, others those of capped_expert_choice. */
-static int make_assign(ch_bench *b, ch_bench_work *w) {
+int ch_bench_make_assign(ch_bench *b, ch_bench_work *w) {
   int base = !strcmp(b->word[0], "base");
   const ch_router *router = ch_router_find(base ? "base" : "capped_expert_choice");
   w->router = router->defaults;
@@ -112,24 +127,20 @@ static int make_assign(ch_bench *b, ch_bench_work *w) {
   return make_choice(b, router, w);
 }
 
-static int measure_assign(ch_bench *b, ch_bench_ready *c) {
+int ch_bench_assign(ch_bench *b) {
+  ch_bench_ready c = {0};
   ch_bench_result *r = b->result;
-  double d = b->value[4], h = b->value[5], layer;
-  CH_TRY(ch_bench_time_work(b, make_assign, c));
-  CH_TRY(ch_bench_layer_seconds(b, b->value[0], d, h, b->value[1], b->value[2], &layer));
-  const choir_certificate *certificate = &c->work.counts.certificate;
+  double d = b->value[4], h = b->value[5], layer = 0;
+  int code = ch_bench_time_work(b, &c);
+  if (!code) code = layer_seconds(b, b->value[0], d, h, b->value[1], b->value[2], &layer);
+  const choir_certificate certificate = c.work.counts.certificate;
+  ch_exec_free(&c.x);
+  CH_TRY(code);
   r->tokens = b->size[0];
-  r->error = fabs(certificate->gap);
+  r->error = fabs(certificate.gap);
   r->layer_share = r->min_seconds / layer;
   ch_format(r->note, sizeof r->note,
             "layer of d=%.0f h=%.0f: %.1f ms; the error is the certificate's gap; over cap: %lld tokens", d, h,
-            1e3 * layer, (long long)certificate->over_cap);
+            1e3 * layer, (long long)certificate.over_cap);
   return CHOIR_OK;
-}
-
-int ch_bench_assign(ch_bench *b) {
-  ch_bench_ready c = {0};
-  int code = measure_assign(b, &c);
-  ch_exec_free(&c.x);
-  return code;
 }

@@ -19,12 +19,6 @@ static void one_step(void *context) {
   if (!t->code) t->code = ch_trainer_step(&t->trainer, t->token, t->target, &ignored);
 }
 
-/* The config with the router that the problem asks for, if it does, and its capacity factor. */
-static int set_router(const ch_bench *b, choir_router_options *options) {
-  if (*b->word[1]) CH_TRY(choir_router_default(b->word[1], options));
-  return ch_bench_capacity(b, 2, options);
-}
-
 static int set_up(ch_bench *b, training *t) {
   choir_config config;
   choir_model *model;
@@ -35,7 +29,8 @@ static int set_up(ch_bench *b, training *t) {
       return ch_error(CHOIR_ERROR_ARGUMENT, "bench 'step': %s=%g is too large", b->which->key[i].name, b->value[i]);
   if (b->value[0] > 0) c->batch_sequences = (int)b->value[0];
   if (b->value[1] > 0) c->sequence_length = (int)b->value[1];
-  CH_TRY(set_router(b, &config.model.router));
+  if (*b->word[1]) CH_TRY(choir_router_default(b->word[1], &config.model.router));
+  CH_TRY(ch_bench_capacity(b, 2, &config.model.router));
   CH_TRY(choir_config_check(&config));
   int64_t n = ch_step_tokens(c);
   t->token = ch_bench_tokens(b, 2 * n, config.model.vocab_size);

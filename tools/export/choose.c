@@ -7,6 +7,7 @@
 #include "moe/router.h"
 
 const char *const ch_export_formats[] = {"hf", "gguf", NULL}, *const ch_export_dtypes[] = {"f32", "bf16", "q8_0", NULL};
+const choir_dtype ch_export_stored[] = {CHOIR_F32, CHOIR_BF16, CHOIR_U8};
 
 const char *ch_export_architecture(const ch_export_plan *plan) {
   return ch_kind_names[plan->kind].architecture[plan->format];
@@ -58,16 +59,6 @@ static int check_layers(const ch_export_plan *plan) {
   return plan->moe_layers ? check_router(plan) : CHOIR_OK;
 }
 
-/* Nonzero: dense layers, if any, come first. */
-static int dense_first(const choir_model_config *c) {
-  int moe = 0;
-  for (int layer = 0; layer < c->layers; layer++) {
-    if (moe && !ch_config_is_moe(c, layer)) return 0;
-    moe |= ch_config_is_moe(c, layer);
-  }
-  return 1;
-}
-
 /* Where scores are a softmax, tokens take the best without a bias. */
 static int check_softmax(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
@@ -111,14 +102,16 @@ static int check_olmoe(const ch_export_plan *plan) {
 
 static ch_kind kind_of(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
+  int dense_first = plan->first_moe + plan->moe_layers == c->layers;
   if (!plan->moe_layers) return c->qk_norm ? CH_KIND_QWEN3 : CH_KIND_LLAMA;
-  if (!strcmp(c->router.score, "sigmoid")) return dense_first(c) ? CH_KIND_GLM4_MOE : CH_KIND_EXAONE_MOE;
+  if (!strcmp(c->router.score, "sigmoid")) return dense_first ? CH_KIND_GLM4_MOE : CH_KIND_EXAONE_MOE;
   return c->qk_norm_whole ? CH_KIND_OLMOE : c->qk_norm ? CH_KIND_QWEN3_MOE : CH_KIND_MIXTRAL;
 }
 
 int ch_export_choose(ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   plan->moe_layers = ch_config_moe_layers(c);
+  while (plan->moe_layers && !ch_config_is_moe(c, plan->first_moe)) plan->first_moe++;
   plan->normalize = c->router.normalize_gates || !strcmp(c->router.name, "gshard_top2");
   CH_TRY(check_layers(plan));
   plan->kind = kind_of(plan);

@@ -1,12 +1,11 @@
 /* How many experts a token needs, and what the limit costs: the loss under it, and with the weights as written. */
-#include "export/cut.h"
-
 #include <math.h>
 #include <stdlib.h>
 
 #include "api/model.h"
 #include "base/error.h"
 #include "choir/train.h"
+#include "export/plan.h"
 #include "moe/router.h"
 
 typedef struct measuring {
@@ -68,8 +67,8 @@ static int round_weight(choir_model *model, int index, const ch_export_tensor *t
     float *at = p.data + block * t->own_rows * n + (turned ? r % t->own_rows : r % t->own_rows * n);
     for (int64_t i = 0; i < n; i++) row[i] = (float)(t->factor * at[i * step]);
     ch_export_round(t->dtype, row, n, row + n);
-    ch_export_value(t->dtype, row + n, n, row);
-    for (int64_t i = 0; i < n; i++) at[i * step] = (float)(row[i] / t->factor);
+    for (int64_t i = 0; i < n; i++)
+      at[i * step] = (float)(ch_export_value(ch_export_stored[t->dtype], row + n, i) / t->factor);
   }
   free(row);
   return CHOIR_OK;

@@ -1,13 +1,14 @@
-/* The values of a tensor to write, block by block, and their rounding. */
+/* The values of a tensor to write, block by block, their rounding, and the files that they go to. */
+#include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/real.h"
 #include "export/plan.h"
+#include "file/tensors_set.h"
 
-enum { BLOCK = 32 }; /* of Q8_0: a scale in half precision, and as many signed bytes */
-enum { BLOCK_BYTES = 2 + BLOCK };
+enum { BLOCK = CH_Q8_VALUES };
 
 int64_t ch_export_largest(const ch_export_plan *plan) {
   int64_t most = 1;
@@ -51,7 +52,7 @@ int ch_export_fill(const ch_export_tensor *t, int64_t block, float *out) {
 }
 
 int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns) {
-  if (dtype == CH_EXPORT_Q8_0) return columns / BLOCK * BLOCK_BYTES;
+  if (dtype == CH_EXPORT_Q8_0) return columns / BLOCK * CH_Q8_BYTES;
   return columns * (dtype == CH_EXPORT_BF16 ? 2 : 4);
 }
 
@@ -65,17 +66,9 @@ static uint16_t half_of(float x) {
   return (uint16_t)(((exponent + 13) << 10) + (int)nearbyint((fraction * 2) * 1024));
 }
 
-float ch_export_half(uint16_t bits) {
-  int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  float size = exponent == 31 ? (fraction ? NAN : INFINITY)
-               : exponent     ? ldexpf((float)(1024 + fraction), exponent - 25)
-                              : ldexpf((float)fraction, -24);
-  return bits >> 15 ? -size : size;
-}
-
 /* As ggml's reference does it: the largest of a block becomes 127. */
 static void round_q8_0(const float *x, int64_t columns, char *out) {
-  for (int64_t begin = 0; begin < columns; begin += BLOCK, out += BLOCK_BYTES) {
+  for (int64_t begin = 0; begin < columns; begin += BLOCK, out += CH_Q8_BYTES) {
     float most = 0;
     for (int i = 0; i < BLOCK; i++) most = fmaxf(most, fabsf(x[begin + i]));
     float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
@@ -92,14 +85,18 @@ void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, v
     for (int64_t i = 0; i < columns; i++) ((ch_bf16 *)out)[i] = ch_bf16_round(row[i]);
 }
 
-void ch_export_value(ch_export_dtype dtype, const void *in, int64_t columns, float *row) {
-  for (int64_t i = 0; i < columns; i++) {
-    const char *block = (const char *)in + i / BLOCK * BLOCK_BYTES;
-    uint16_t half;
-    if (dtype == CH_EXPORT_F32) row[i] = ((const float *)in)[i];
-    if (dtype == CH_EXPORT_BF16) row[i] = ch_bf16_value(((const ch_bf16 *)in)[i]);
-    if (dtype != CH_EXPORT_Q8_0) continue;
-    memcpy(&half, block, sizeof half);
-    row[i] = ch_export_half(half) * (float)(int8_t)block[2 + i % BLOCK];
+int ch_export_files(const char *path, const choir_tensor *tensor, int count, int64_t most, const char *const *metadata,
+                    ch_tensor_fetch fetch, void *context, const int *failed) {
+  int *first = reallocarray(NULL, (size_t)count + 1, sizeof *first), code = CHOIR_OK;
+  if (!first) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for a list of %d tensors", count);
+  int files = ch_tensors_cut(tensor, count, most, first);
+  for (int f = 0; f < files && !code; f++) {
+    char name[PATH_MAX];
+    ch_tensors_file_path(path, f, files, name);
+    code = ch_tensors_write(name, tensor + first[f], first[f + 1] - first[f], metadata, fetch, context);
+    if (*failed) code = *failed;
   }
+  if (!code && files > 1) code = ch_tensors_index_write(path, tensor, first, files);
+  free(first);
+  return code;
 }

@@ -115,11 +115,6 @@ static void add_pattern(const job *j) {
 }
 
 static int add_derived(const job *j, ch_kind k) {
-  static const char *const experts[] = {[CH_KIND_MIXTRAL] = "num_local_experts",
-                                        [CH_KIND_OLMOE] = "num_experts",
-                                        [CH_KIND_QWEN3_MOE] = "num_experts",
-                                        [CH_KIND_GLM4_MOE] = "n_routed_experts",
-                                        [CH_KIND_EXAONE_MOE] = "num_experts"};
   const json_t *rotated = value(j, "rope.dimension_count"), *heads = value(j, "attention.head_count"),
                *width = value(j, "attention.key_length"), *d = value(j, "embedding_length"),
                *other = value(j, "attention.value_length");
@@ -133,7 +128,7 @@ static int add_derived(const job *j, ch_kind k) {
   if (k == CH_KIND_GLM4_MOE || (rotated && json_number_value(rotated) != head))
     json_object_set_new(j->root, "partial_rotary_factor",
                         json_real(rotated && head > 0 ? json_number_value(rotated) / head : 1));
-  if (k >= CH_KIND_MIXTRAL) json_object_set(j->root, experts[k], value(j, "expert_count"));
+  if (ch_kind_names[k].experts) json_object_set(j->root, ch_kind_names[k].experts, value(j, "expert_count"));
   if (k == CH_KIND_QWEN3_MOE) json_object_set_new(j->root, "norm_topk_prob", json_true());
   if (k == CH_KIND_GLM4_MOE)
     json_object_set_new(j->root, "use_qk_norm", json_boolean(has(j, "blk.0.attn_q_norm.weight")));

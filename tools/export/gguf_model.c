@@ -47,8 +47,6 @@ static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
   enum { SIGMOID = 2 };
   const choir_model_config *c = &plan->config.model;
   int64_t h = ch_config_d_expert(c);
-  int dense = 0;
-  while (!ch_config_is_moe(c, dense)) dense++;
   put_number(g, plan, "expert_count", c->experts + plan->nulls);
   put_number(g, plan, "expert_used_count", plan->K);
   if (plan->kind >= CH_KIND_QWEN3_MOE) put_number(g, plan, "expert_feed_forward_length", h);
@@ -57,7 +55,7 @@ static void put_moe(ch_gguf *g, const ch_export_plan *plan) {
   ch_gguf_put_flag(g, key(plan, "expert_weights_norm"), plan->normalize);
   ch_gguf_put_f32(g, key(plan, "expert_weights_scale"), 1);
   put_number(g, plan, "expert_shared_count", plan->shared);
-  if (plan->kind == CH_KIND_GLM4_MOE) put_number(g, plan, "leading_dense_block_count", dense);
+  if (plan->kind == CH_KIND_GLM4_MOE) put_number(g, plan, "leading_dense_block_count", plan->first_moe);
   if (plan->kind == CH_KIND_EXAONE_MOE) put_number(g, plan, "expert_shared_feed_forward_length", h * plan->shared);
 }
 

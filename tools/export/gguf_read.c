@@ -10,9 +10,10 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "export/names.h"
 
 enum { U8 = 0, I8 = 1, U16 = 2, I16 = 3, ARRAY = 9, U64 = 10, I64 = 11, F64 = 12, VALUES = 13 };
-enum { Q8_VALUES = 32, Q8_BYTES = 34, LEAST_ENTRY = 24 }; /* a tensor's entry has no fewer bytes */
+enum { LEAST_ENTRY = 24 }; /* a tensor's entry has no fewer bytes */
 
 /* Bytes of a value; texts have their length in front, arrays a type and a number. */
 static const int value_bytes[VALUES] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
@@ -165,8 +166,8 @@ static int set_type(const reader *r, choir_tensor *t, uint64_t type) {
                     r->name, t->name, type);
   t->dtype = type == F32 ? CHOIR_F32 : type == F16 ? CHOIR_F16 : type == BF16 ? CHOIR_BF16 : CHOIR_U8;
   if (type != Q8_0) return CHOIR_OK;
-  if (*columns % Q8_VALUES) return bad(r, t->name, "rows of Q8_0 that are no multiple of 32");
-  *columns = *columns / Q8_VALUES * Q8_BYTES;
+  if (*columns % CH_Q8_VALUES) return bad(r, t->name, "rows of Q8_0 that are no multiple of 32");
+  *columns = *columns / CH_Q8_VALUES * CH_Q8_BYTES;
   return CHOIR_OK;
 }
 

@@ -39,10 +39,9 @@ const char *ch_gguf_next_text(const char **at, size_t *size);
 /* The model's keys as a config.json; free *root. CHOIR_ERROR_UNSUPPORTED, CHOIR_ERROR_FORMAT name the key. */
 int ch_gguf_config(const ch_gguf_in *in, const char *name, json_t **root);
 
-/* Its vocabulary as the file of a tokenizer, added to *model; of byte-level BPE (ch_gguf_bpe) a tokenizer.json.
+/* Its vocabulary as the file of a tokenizer, added to *model; of byte-level BPE a tokenizer.json.
  * CHOIR_ERROR_UNSUPPORTED: of another kind. */
 int ch_gguf_tokenizer(const ch_gguf_in *in, const char *name, ch_buffer *model);
-int ch_gguf_bpe(const ch_gguf_in *in, const char *name, ch_buffer *model);
 
 /* Nonzero: a file that begins as one. */
 int ch_gguf_is(const char *path);

@@ -25,69 +25,50 @@ static void put_rope(json_t *root, const choir_model_config *c) {
   ch_json_put(root, "partial_rotary_factor", json_real(c->rope_fraction));
 }
 
-static void put_mixtral(json_t *root, const ch_export_plan *plan) {
-  put_int(root, "num_experts_per_tok", plan->K);
-  put_int(root, "num_local_experts", plan->config.model.experts);
-}
-
-static void put_olmoe(json_t *root, const ch_export_plan *plan) {
-  put_int(root, "num_experts_per_tok", plan->K);
-  put_int(root, "num_experts", plan->config.model.experts);
-  put_flag(root, "norm_topk_prob", plan->normalize);
-}
-
-static void put_qwen3_moe(json_t *root, const ch_export_plan *plan) {
+/* Where scores are a softmax. */
+static void put_softmax(json_t *root, const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
+  put_int(root, "num_experts_per_tok", plan->K);
+  put_int(root, ch_kind_names[plan->kind].experts, c->experts);
+  if (plan->kind != CH_KIND_MIXTRAL) put_flag(root, "norm_topk_prob", plan->normalize);
+  if (plan->kind != CH_KIND_QWEN3_MOE) return;
   json_t *dense = json_array();
-  put_olmoe(root, plan);
-  put_int(root, "moe_intermediate_size", ch_config_d_expert(c));
-  put_int(root, "decoder_sparse_step", 1);
   for (int layer = 0; layer < c->layers; layer++)
     if (!ch_config_is_moe(c, layer)) ch_json_add(dense, json_integer(layer));
+  put_int(root, "moe_intermediate_size", ch_config_d_expert(c));
+  put_int(root, "decoder_sparse_step", 1);
   ch_json_put(root, "mlp_only_layers", dense);
 }
 
-/* The fields that all routings by sigmoids share. */
-static void put_moe(json_t *root, const ch_export_plan *plan) {
-  put_int(root, "moe_intermediate_size", ch_config_d_expert(&plan->config.model));
+/* Layers of "sliding_attention" alone rotate; a window of the whole context hides nothing. */
+static void put_layer_types(json_t *root, const ch_export_plan *plan) {
+  json_t *attention = json_array(), *mlp = json_array();
+  for (int layer = 0; layer < plan->config.model.layers; layer++) {
+    ch_json_add(attention, json_string("sliding_attention"));
+    ch_json_add(mlp, json_string(ch_config_is_moe(&plan->config.model, layer) ? "sparse" : "dense"));
+  }
+  ch_json_put(root, "layer_types", attention);
+  ch_json_put(root, "mlp_layer_types", mlp);
+  put_int(root, "sliding_window", plan->config.train.sequence_length);
+}
+
+static void put_sigmoid(json_t *root, const ch_export_plan *plan) {
+  const choir_model_config *c = &plan->config.model;
+  put_int(root, "moe_intermediate_size", ch_config_d_expert(c));
   put_int(root, "num_experts_per_tok", plan->K);
   put_flag(root, "norm_topk_prob", plan->normalize);
   ch_json_put(root, "routed_scaling_factor", json_real(1));
   put_int(root, "n_group", 1);
   put_int(root, "topk_group", 1);
-}
-
-static int first_moe(const choir_model_config *c) {
-  int layer = 0;
-  while (!ch_config_is_moe(c, layer)) layer++;
-  return layer;
-}
-
-static void put_glm4_moe(json_t *root, const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
-  put_moe(root, plan);
-  put_int(root, "n_routed_experts", c->experts + plan->nulls);
-  put_int(root, "n_shared_experts", plan->shared);
-  put_int(root, "first_k_dense_replace", first_moe(c));
-  put_flag(root, "use_qk_norm", c->qk_norm);
-  put_int(root, "num_nextn_predict_layers", 0);
-}
-
-/* Layers of "sliding_attention" alone rotate; a window of the whole context hides nothing. */
-static void put_exaone_moe(json_t *root, const ch_export_plan *plan) {
-  const choir_model_config *c = &plan->config.model;
-  json_t *attention = json_array(), *mlp = json_array();
-  put_moe(root, plan);
-  put_int(root, "num_experts", c->experts + plan->nulls);
-  put_int(root, "num_shared_experts", plan->shared);
-  put_int(root, "first_k_dense_replace", first_moe(c));
-  for (int layer = 0; layer < c->layers; layer++) {
-    ch_json_add(attention, json_string("sliding_attention"));
-    ch_json_add(mlp, json_string(ch_config_is_moe(c, layer) ? "sparse" : "dense"));
+  put_int(root, ch_kind_names[plan->kind].experts, c->experts + plan->nulls);
+  put_int(root, ch_kind_names[plan->kind].shared, plan->shared);
+  put_int(root, "first_k_dense_replace", plan->first_moe);
+  if (plan->kind == CH_KIND_EXAONE_MOE) {
+    put_layer_types(root, plan);
+  } else {
+    put_flag(root, "use_qk_norm", c->qk_norm);
+    put_int(root, "num_nextn_predict_layers", 0);
   }
-  ch_json_put(root, "layer_types", attention);
-  ch_json_put(root, "mlp_layer_types", mlp);
-  put_int(root, "sliding_window", plan->config.train.sequence_length);
 }
 
 static json_t *config_json(const ch_export_plan *plan, int eos) {
@@ -111,11 +92,7 @@ static json_t *config_json(const ch_export_plan *plan, int eos) {
   ch_json_put(root, "pad_token_id", json_null());
   ch_json_put(root, "eos_token_id", eos < 0 ? json_null() : json_integer(eos));
   put_rope(root, c);
-  if (plan->kind == CH_KIND_MIXTRAL) put_mixtral(root, plan);
-  if (plan->kind == CH_KIND_OLMOE) put_olmoe(root, plan);
-  if (plan->kind == CH_KIND_QWEN3_MOE) put_qwen3_moe(root, plan);
-  if (plan->kind == CH_KIND_GLM4_MOE) put_glm4_moe(root, plan);
-  if (plan->kind == CH_KIND_EXAONE_MOE) put_exaone_moe(root, plan);
+  if (plan->moe_layers) (ch_export_has_bias(plan->kind) ? put_sigmoid : put_softmax)(root, plan);
   return root;
 }
 
@@ -156,7 +133,7 @@ static int write_weights(const ch_export_plan *plan, const choir_export_options 
   for (int i = 0; w.tensor && i < plan->count; i++) {
     const ch_export_tensor *t = &plan->tensor[i];
     choir_tensor *to = &w.tensor[i];
-    *to = (choir_tensor){.dtype = t->dtype == CH_EXPORT_BF16 ? CHOIR_BF16 : CHOIR_F32,
+    *to = (choir_tensor){.dtype = ch_export_stored[t->dtype],
                          .dims = t->dims,
                          .bytes = (size_t)(t->rows * ch_export_row_bytes(t->dtype, t->columns))};
     snprintf(to->name, sizeof to->name, "%s", t->name);

@@ -9,7 +9,6 @@
 
 #include "base/buffer.h"
 #include "base/error.h"
-#include "base/real.h"
 #include "base/text.h"
 #include "choir/tokenizer.h"
 #include "export/gguf_read.h"
@@ -38,28 +37,6 @@ typedef struct job {
   int code;
 } job;
 
-enum { BLOCK = 32, BLOCK_BYTES = 34 }; /* of Q8_0: a scale in half precision, and as many signed bytes */
-
-static float value_at(const choir_tensor *t, int64_t i) {
-  uint16_t half;
-  const char *block = (const char *)t->data + i / BLOCK * BLOCK_BYTES;
-  switch (t->dtype) {
-    case CHOIR_BF16:
-      return ch_bf16_value(((const ch_bf16 *)t->data)[i]);
-    case CHOIR_F16:
-      return ch_export_half(((const uint16_t *)t->data)[i]);
-    case CHOIR_U8:
-      return memcpy(&half, block, sizeof half), ch_export_half(half) * (float)(int8_t)block[2 + i % BLOCK];
-    default:
-      return ((const float *)t->data)[i];
-  }
-}
-
-static int is_readable(const job *j, choir_dtype dtype) {
-  return dtype == CHOIR_F32 || dtype == CHOIR_F16 || dtype == CHOIR_BF16 ||
-         (dtype == CHOIR_U8 && j->format == CH_EXPORT_GGUF);
-}
-
 /* The tensor that a parameter comes from, or its expert: of the shape [blocks,rows,columns] from the last `dims` on. */
 static int find_source(job *j, const ch_param *p, const ch_export_row *row, int expert, int dims,
                        const int64_t shape[3], const choir_tensor **t) {
@@ -67,11 +44,13 @@ static int find_source(job *j, const ch_param *p, const ch_export_row *row, int 
   ch_export_name(j->kind, j->format, row, p->layer, expert, name);
   *t = choir_tensors_find(j->from, name);
   if (!*t) return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is missing", j->options->from, name);
-  if (!is_readable(j, (*t)->dtype))
+  choir_dtype dtype = (*t)->dtype;
+  if (dtype != CHOIR_F32 && dtype != CHOIR_F16 && dtype != CHOIR_BF16 &&
+      !(dtype == CHOIR_U8 && j->format == CH_EXPORT_GGUF))
     return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: tensor '%s' is %s: choir reads F32, F16 and BF16", j->options->from,
-                    name, ch_dtype_name((*t)->dtype));
+                    name, ch_dtype_name(dtype));
   int64_t columns = (*t)->shape[(*t)->dims - 1];
-  if ((*t)->dtype == CHOIR_U8) columns = columns / BLOCK_BYTES * BLOCK;
+  if (dtype == CHOIR_U8) columns = columns / CH_Q8_BYTES * CH_Q8_VALUES;
   if ((*t)->dims != dims || columns != shape[2] || (dims > 1 && (*t)->shape[dims - 2] != shape[1]) ||
       (dims > 2 && (*t)->shape[0] != shape[0]))
     return ch_error(CHOIR_ERROR_FORMAT, "%s: tensor '%s' is not of the shape that the config says, %lld x %lld",
@@ -86,7 +65,7 @@ static void copy(const choir_tensor *t, int64_t first, int turned, int64_t head,
   for (int64_t r = 0; r < rows; r++) {
     float *to = out + (head ? ch_export_interleaved(r, head) : r) * columns;
     for (int64_t c = 0; c < columns; c++)
-      to[c] = (float)(factor * value_at(t, first + (turned ? c * rows + r : r * columns + c)));
+      to[c] = (float)(factor * ch_export_value(t->dtype, t->data, first + (turned ? c * rows + r : r * columns + c)));
   }
 }
 
@@ -263,21 +242,17 @@ static int open_folder(job *j) {
   return choir_tensors_open(path, 0, &j->from);
 }
 
-/* As much of its name as a config has room for. */
-static void take_name(job *j) {
-  const char *name = json_string_value(json_object_get(j->gguf.keys, "general.name"));
-  size_t size = name ? strlen(name) : 0, room = sizeof j->config.model.name - 1;
-  if (size > room) size = ch_utf8_cut(name, room);
-  if (name) snprintf(j->config.model.name, room + 1, "%.*s", (int)size, name);
-}
-
 static int open_file(job *j) {
   json_t *root;
   CH_TRY(ch_gguf_open(j->options->from, &j->gguf));
   j->from = j->gguf.tensors;
   CH_TRY(ch_gguf_config(&j->gguf, j->options->from, &root));
   CH_TRY(read_config(j, j->options->from, root));
-  return take_name(j), CHOIR_OK;
+  const char *name = json_string_value(json_object_get(j->gguf.keys, "general.name"));
+  size_t size = name ? strlen(name) : 0, room = sizeof j->config.model.name - 1;
+  if (size > room) size = ch_utf8_cut(name, room); /* as much as a config has room for */
+  if (name) snprintf(j->config.model.name, room + 1, "%.*s", (int)size, name);
+  return CHOIR_OK;
 }
 
 static int run(job *j) {

@@ -28,6 +28,8 @@ static const struct {
              {"attention_bias", "false"},
              {"mlp_bias", "false"},
              {"rope_scaling", "null"},
+             {"rope_interleaved", "false"},
+             {"is_llama_config", "true"},
              {"sliding_window", "null"},
              {"use_sliding_window", "false"},
              {"decoder_sparse_step", "1"},
@@ -37,285 +39,244 @@ static const struct {
              {"num_nextn_predict_layers", "0"},
              {"quantization_config", "null"}};
 
-/* Known fields: the ones above, those that are read below, and those that change nothing that is computed. */
-static const char *const known[] = {"architectures",
-                                    "model_type",
-                                    "vocab_size",
-                                    "hidden_size",
-                                    "intermediate_size",
-                                    "num_hidden_layers",
-                                    "num_attention_heads",
-                                    "num_key_value_heads",
-                                    "head_dim",
-                                    "max_position_embeddings",
-                                    "rms_norm_eps",
-                                    "tie_word_embeddings",
-                                    "rope_theta",
-                                    "rope_parameters",
-                                    "partial_rotary_factor",
-                                    "layer_types",
-                                    "use_qk_norm",
-                                    "norm_topk_prob",
-                                    "routed_scaling_factor",
-                                    "moe_intermediate_size",
-                                    "num_experts_per_tok",
-                                    "num_experts",
-                                    "num_local_experts",
-                                    "n_routed_experts",
-                                    "n_shared_experts",
-                                    "num_shared_experts",
-                                    "first_k_dense_replace",
-                                    "mlp_layer_types",
-                                    "hidden_act",
-                                    "attention_bias",
-                                    "mlp_bias",
-                                    "rope_scaling",
-                                    "sliding_window",
-                                    "use_sliding_window",
-                                    "decoder_sparse_step",
-                                    "mlp_only_layers",
-                                    "n_group",
-                                    "topk_group",
-                                    "clip_qkv",
-                                    "num_nextn_predict_layers",
-                                    "quantization_config",
-                                    "_name_or_path",
-                                    "transformers_version",
-                                    "torch_dtype",
-                                    "dtype",
-                                    "use_cache",
-                                    "initializer_range",
-                                    "attention_dropout",
-                                    "bos_token_id",
-                                    "eos_token_id",
-                                    "pad_token_id",
-                                    "pretraining_tp",
-                                    "max_window_layers",
-                                    "output_router_logits",
-                                    "router_aux_loss_coef",
-                                    "router_jitter_noise",
-                                    NULL};
+/* Fields that are read below, and those that change nothing that is computed. */
+static const char *const *const known[] = {
+    (const char *const[]){"model_type", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
+                          "tie_word_embeddings", "rope_theta", "rope_parameters", "partial_rotary_factor",
+                          "layer_types", "use_qk_norm", "norm_topk_prob", "routed_scaling_factor", "num_experts",
+                          "num_local_experts", "n_routed_experts", "mlp_layer_types", "mlp_only_layers", NULL},
+    (const char *const[]){"architectures", "_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache",
+                          "initializer_range", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
+                          "pretraining_tp", "max_window_layers", "output_router_logits", "router_aux_loss_coef",
+                          "router_jitter_noise", "transformers.js_config", NULL}};
+
+typedef struct {
+  const json_t *root;
+  const char *name; /* begins every message */
+  ch_kind kind;
+  choir_config *config;
+} job;
+
+/* A member; NULL: it is absent or null. */
+static const json_t *member(const json_t *object, const char *key) {
+  const json_t *found = json_object_get(object, key);
+  return json_is_null(found) ? NULL : found;
+}
+static const json_t *field(const job *j, const char *key) { return member(j->root, key); }
 
 /* ch_json_check_keys says it for files of choir; this one is another program's. */
-static int check_keys(const json_t *root, const char *name) {
+static int check_keys(const job *j) {
   const char *key;
   json_t *value;
-  json_object_foreach((json_t *)(uintptr_t)root, key, value) {
-    int i = 0;
-    while (known[i] && strcmp(known[i], key)) i++;
-    if (!known[i])
+  json_object_foreach((json_t *)(uintptr_t)j->root, key, value) {
+    int found = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) found |= !strcmp(sizes[i].theirs, key);
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) found |= !strcmp(fixed[i].key, key);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+      for (const char *const *name = known[i]; *name; name++) found |= !strcmp(*name, key);
+    if (!found)
       return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%.60s\" is not known here, so what the model computes is not certain",
-                      name, key);
+                      j->name, key);
   }
   return CHOIR_OK;
 }
 
 /* A window that is switched off, or reaches over the whole context. */
-static int hides_nothing(const json_t *root, const json_t *window) {
-  const json_t *context = json_object_get(root, "max_position_embeddings");
-  return json_is_false(json_object_get(root, "use_sliding_window")) ||
-         (json_is_integer(window) && json_is_integer(context) &&
-          json_integer_value(window) >= json_integer_value(context));
+static int hides_nothing(const job *j, const json_t *window) {
+  const json_t *context = field(j, "max_position_embeddings");
+  return json_is_false(field(j, "use_sliding_window")) || (json_is_integer(window) && json_is_integer(context) &&
+                                                           json_integer_value(window) >= json_integer_value(context));
 }
 
-static int check_fixed(const json_t *root, const char *name) {
+static int check_fixed(const job *j) {
   for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
-    const json_t *value = json_object_get(root, fixed[i].key);
+    const json_t *value = field(j, fixed[i].key);
     char text[80];
-    if (!value || json_is_null(value)) continue;
-    if (!strcmp(fixed[i].key, "sliding_window") && hides_nothing(root, value)) continue;
+    if (!value) continue;
+    if (!strcmp(fixed[i].key, "sliding_window") && hides_nothing(j, value)) continue;
     json_t *wanted = json_loads(fixed[i].value, JSON_DECODE_ANY, NULL);
     int same = wanted && json_equal(value, wanted);
     json_decref(wanted);
     if (!same)
-      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"%s\" is %s: choir computes what %s means only", name,
+      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"%s\" is %s: choir computes what %s means only", j->name,
                       fixed[i].key, ch_json_show(value, text, sizeof text), fixed[i].value);
   }
   return CHOIR_OK;
 }
 
-static int set_integer(choir_config *config, const char *key, int64_t value) {
+static int set(const job *j, const char *key, const char *value) { return choir_config_set(j->config, key, value); }
+
+static int set_integer(const job *j, const char *key, int64_t value) {
   char text[32];
   snprintf(text, sizeof text, "%lld", (long long)value);
-  return choir_config_set(config, key, text);
+  return set(j, key, text);
 }
 
-/* A member, or `missing` where it is absent or null. */
-static int integer_or(const json_t *root, const char *name, const char *key, int64_t missing, int64_t *value) {
-  const json_t *member = json_object_get(root, key);
+/* A member, or `missing`. */
+static int integer_or(const job *j, const char *key, int64_t missing, int64_t *value) {
   *value = missing;
-  return !member || json_is_null(member) ? CHOIR_OK : ch_json_get_integer(root, name, key, 0, 1 << 30, value);
+  return field(j, key) ? ch_json_get_integer(j->root, j->name, key, 0, 1 << 30, value) : CHOIR_OK;
 }
 
-static int number_or(const json_t *root, const char *name, const char *key, double missing, double *value) {
-  const json_t *member = json_object_get(root, key);
+static int number_or(const json_t *object, const char *name, const char *key, double missing, double *value) {
   *value = missing;
-  return !member || json_is_null(member) ? CHOIR_OK : ch_json_get_number(root, name, key, 0, 1e12, value);
+  return member(object, key) ? ch_json_get_number(object, name, key, 0, 1e12, value) : CHOIR_OK;
 }
 
-static int flag_or(const json_t *root, const char *name, const char *key, int missing, int *value) {
-  const json_t *member = json_object_get(root, key);
-  *value = !member || json_is_null(member) ? missing : json_is_true(member);
-  return !member || json_is_null(member) || json_is_boolean(member)
+static int flag_or(const job *j, const char *key, int missing, int *value) {
+  const json_t *found = field(j, key);
+  *value = found ? json_is_true(found) : missing;
+  return !found || json_is_boolean(found)
              ? CHOIR_OK
-             : ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be true or false", name, key);
+             : ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must be true or false", j->name, key);
 }
 
-static int read_sizes(const json_t *root, const char *name, ch_kind k, choir_config *config) {
-  choir_model_config *m = &config->model;
+static int read_sizes(const job *j) {
+  choir_model_config *m = &j->config->model;
   int64_t value, heads;
   for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-    if (k < sizes[i].from || k > sizes[i].to) continue;
-    CH_TRY(ch_json_get_integer(root, name, sizes[i].theirs, 0, 1 << 30, &value));
-    CH_TRY(set_integer(config, sizes[i].ours, value));
+    if (j->kind < sizes[i].from || j->kind > sizes[i].to) continue;
+    CH_TRY(ch_json_get_integer(j->root, j->name, sizes[i].theirs, 0, 1 << 30, &value));
+    CH_TRY(set_integer(j, sizes[i].ours, value));
   }
   heads = m->heads;
-  if (!heads) return ch_error(CHOIR_ERROR_FORMAT, "%s: \"num_attention_heads\" must be at least 1", name);
-  CH_TRY(integer_or(root, name, "head_dim", m->d_model / heads, &value));
-  CH_TRY(set_integer(config, "model.d_head", value));
-  CH_TRY(integer_or(root, name, "num_key_value_heads", heads, &value));
-  CH_TRY(set_integer(config, "model.kv_heads", value));
-  CH_TRY(ch_json_get_number(root, name, "rms_norm_eps", 0, 1, &m->norm_eps));
-  CH_TRY(ch_json_get_integer(root, name, "max_position_embeddings", 1, 1 << 30, &value));
-  return set_integer(config, "train.sequence_length", value < 2048 ? value : 2048); /* what training would take */
+  if (!heads) return ch_error(CHOIR_ERROR_FORMAT, "%s: \"num_attention_heads\" must be at least 1", j->name);
+  CH_TRY(integer_or(j, "head_dim", m->d_model / heads, &value));
+  CH_TRY(set_integer(j, "model.d_head", value));
+  CH_TRY(integer_or(j, "num_key_value_heads", heads, &value));
+  CH_TRY(set_integer(j, "model.kv_heads", value));
+  CH_TRY(ch_json_get_number(j->root, j->name, "rms_norm_eps", 0, 1, &m->norm_eps));
+  CH_TRY(ch_json_get_integer(j->root, j->name, "max_position_embeddings", 1, 1 << 30, &value));
+  return set_integer(j, "train.sequence_length", value < 2048 ? value : 2048); /* what training would take */
 }
 
-/* Rotation: at the top, as older versions write it, or in an object of its own. Where both are, they must agree. */
-static int read_rope(const json_t *root, const char *name, ch_kind k, choir_config *config) {
-  const json_t *inside = json_object_get(root, "rope_parameters");
-  double fraction = k == CH_KIND_GLM4_MOE ? 0.5 : 1, theta, other;
+/* A number at the top, as older versions write it, or in an object of its own. Where both are, they must agree. */
+static int read_rotation(const job *j, const json_t *inside, const char *key, double missing, double *value) {
+  CH_TRY(number_or(j->root, j->name, key, missing, value));
+  double above = *value;
+  if (!json_is_object(inside)) return CHOIR_OK;
+  CH_TRY(number_or(inside, j->name, key, above, value));
+  if (!json_object_get(j->root, key) || *value == above) return CHOIR_OK;
+  return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" is %g, and %g in \"rope_parameters\"", j->name, key, above, *value);
+}
+
+static int read_rope(const job *j) {
+  const json_t *inside = json_object_get(j->root, "rope_parameters");
+  choir_model_config *m = &j->config->model;
   const char *type = "default";
-  CH_TRY(number_or(root, name, "rope_theta", 10000, &theta));
-  CH_TRY(number_or(root, name, "partial_rotary_factor", fraction, &fraction));
-  if (json_is_object(inside)) {
-    if (json_object_get(inside, "rope_type")) CH_TRY(ch_json_get_string(inside, name, "rope_type", &type));
-    if (strcmp(type, "default"))
-      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"rope_type\" is \"%.40s\": choir rotates by \"default\" only",
-                      name, type);
-    CH_TRY(number_or(inside, name, "rope_theta", theta, &other));
-    if (json_object_get(root, "rope_theta") && other != theta)
-      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"rope_theta\" is %g, and %g in \"rope_parameters\"", name, theta,
-                      other);
-    theta = other;
-    CH_TRY(number_or(inside, name, "partial_rotary_factor", fraction, &other));
-    if (json_object_get(root, "partial_rotary_factor") && other != fraction)
-      return ch_error(CHOIR_ERROR_FORMAT, "%s: \"partial_rotary_factor\" is %g, and %g in \"rope_parameters\"", name,
-                      fraction, other);
-    fraction = other;
-  }
-  config->model.rope_theta = theta;
-  config->model.rope_fraction = fraction;
-  return choir_config_set(config, "model.position", "rope");
+  if (json_object_get(inside, "rope_type")) CH_TRY(ch_json_get_string(inside, j->name, "rope_type", &type));
+  if (strcmp(type, "default"))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"rope_type\" is \"%.40s\": choir rotates by \"default\" only",
+                    j->name, type);
+  CH_TRY(read_rotation(j, inside, "rope_theta", 10000, &m->rope_theta));
+  CH_TRY(read_rotation(j, inside, "partial_rotary_factor", j->kind == CH_KIND_GLM4_MOE ? 0.5 : 1, &m->rope_fraction));
+  return set(j, "model.position", "rope");
 }
 
 /* Nonzero: a layer has experts. qwen3_moe lists dense layers, exaone_moe the type of every layer. */
-static int is_sparse(const json_t *list, ch_kind k, int layer) {
+static int is_sparse(const json_t *list, ch_kind kind, int layer) {
   const char *type = json_string_value(json_array_get(list, (size_t)layer));
-  if (k == CH_KIND_EXAONE_MOE) return type && !strcmp(type, "sparse");
+  if (kind == CH_KIND_EXAONE_MOE) return type && !strcmp(type, "sparse");
   for (size_t i = 0; i < json_array_size(list); i++)
     if (json_integer_value(json_array_get(list, i)) == layer) return 0;
   return 1;
 }
 
 /* Which layers are MoE, one by one there: as dense layers at the front, behind which every m-th is MoE. */
-static int read_pattern(const json_t *root, const char *name, ch_kind k, choir_config *config) {
-  const char *key = k == CH_KIND_EXAONE_MOE ? "mlp_layer_types" : "mlp_only_layers";
-  const json_t *list = json_object_get(root, key);
-  choir_model_config *m = &config->model;
+static int read_pattern(const job *j) {
+  const char *key = j->kind == CH_KIND_EXAONE_MOE ? "mlp_layer_types" : "mlp_only_layers";
+  const json_t *list = field(j, key);
+  choir_model_config *m = &j->config->model;
   size_t size = json_array_size(list), wanted = (size_t)m->layers;
   int first = -1, every = 0, same = 1;
   for (int i = 0; size <= (size_t)m->layers && i < m->layers; i++) {
-    if (!is_sparse(list, k, i)) continue;
-    if (k == CH_KIND_QWEN3_MOE) wanted--;
+    if (!is_sparse(list, j->kind, i)) continue;
+    if (j->kind == CH_KIND_QWEN3_MOE) wanted--;
     if (first >= 0 && !every) every = i - first;
     if (first < 0) first = i;
   }
   if (size != wanted)
-    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must have %s of %d layers", name, key,
-                    k == CH_KIND_EXAONE_MOE ? "a word for each" : "the numbers, from 0 on, of some", m->layers);
+    return ch_error(CHOIR_ERROR_FORMAT, "%s: \"%s\" must have %s of %d layers", j->name, key,
+                    j->kind == CH_KIND_EXAONE_MOE ? "a word for each" : "the numbers, from 0 on, of some", m->layers);
   m->moe_every = every ? every : first >= 0 ? m->layers - first : 0; /* of one layer with experts, no second follows */
   m->dense_layers = first >= 0 ? first - m->moe_every + 1 : 0;
-  for (int i = 0; i < m->layers && same; i++) same = is_sparse(list, k, i) == ch_config_is_moe(m, i);
+  for (int i = 0; i < m->layers && same; i++) same = is_sparse(list, j->kind, i) == ch_config_is_moe(m, i);
   if (same && m->dense_layers >= 0) return CHOIR_OK;
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
-                  "%s: \"%s\": choir has dense layers first, and then experts in every m-th layer", name, key);
+                  "%s: \"%s\": choir has dense layers first, and then experts in every m-th layer", j->name, key);
 }
 
 /* Tokens take their K best of score + bias, which are the prices of bias_balanced, its sign turned. */
-static int read_moe(const json_t *root, const char *name, ch_kind k, choir_config *config, double *gate_scale) {
-  const char *experts = k == CH_KIND_GLM4_MOE ? "n_routed_experts"
-                        : k == CH_KIND_EXAONE_MOE || k == CH_KIND_OLMOE ||
-                                (k == CH_KIND_QWEN3_MOE && json_object_get(root, "num_experts"))
-                            ? "num_experts"
-                            : "num_local_experts";
+static int read_moe(const job *j, double *gate_scale) {
+  const char *experts = ch_kind_names[j->kind].experts;
   int64_t value;
   int normalize;
-  CH_TRY(ch_json_get_integer(root, name, experts, 1, 1 << 16, &value));
-  CH_TRY(set_integer(config, "model.experts", value));
-  CH_TRY(flag_or(root, name, "norm_topk_prob", k != CH_KIND_QWEN3_MOE && k != CH_KIND_OLMOE, &normalize));
-  CH_TRY(
-      choir_config_set(config, "model.router.normalize_gates", k == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
-  CH_TRY(choir_config_set(config, "model.router.score", ch_export_has_bias(k) ? "sigmoid" : "softmax"));
-  if (!ch_export_has_bias(k)) CH_TRY(choir_config_set(config, "model.router.bias_rate", "0"));
-  CH_TRY(number_or(root, name, "routed_scaling_factor", 1, gate_scale));
-  CH_TRY(choir_config_set(config, "model.expert_activation", "swiglu"));
-  return k == CH_KIND_EXAONE_MOE || k == CH_KIND_QWEN3_MOE ? read_pattern(root, name, k, config)
-                                                           : choir_config_set(config, "model.moe_every", "1");
+  if (j->kind == CH_KIND_QWEN3_MOE && !json_object_get(j->root, experts)) experts = "num_local_experts";
+  CH_TRY(ch_json_get_integer(j->root, j->name, experts, 1, 1 << 16, &value));
+  CH_TRY(set_integer(j, "model.experts", value));
+  CH_TRY(flag_or(j, "norm_topk_prob", j->kind != CH_KIND_QWEN3_MOE && j->kind != CH_KIND_OLMOE, &normalize));
+  CH_TRY(set(j, "model.router.normalize_gates", j->kind == CH_KIND_MIXTRAL || normalize ? "true" : "false"));
+  CH_TRY(set(j, "model.router.score", ch_export_has_bias(j->kind) ? "sigmoid" : "softmax"));
+  if (!ch_export_has_bias(j->kind)) CH_TRY(set(j, "model.router.bias_rate", "0"));
+  CH_TRY(number_or(j->root, j->name, "routed_scaling_factor", 1, gate_scale));
+  CH_TRY(set(j, "model.expert_activation", "swiglu"));
+  return j->kind == CH_KIND_EXAONE_MOE || j->kind == CH_KIND_QWEN3_MOE ? read_pattern(j)
+                                                                       : set(j, "model.moe_every", "1");
 }
 
-static int find_kind(const json_t *root, const char *name, ch_kind *k) {
+static int find_kind(job *j) {
   const char *type;
-  CH_TRY(ch_json_get_string(root, name, "model_type", &type));
+  CH_TRY(ch_json_get_string(j->root, j->name, "model_type", &type));
   for (int i = 0; i < CH_KINDS; i++)
     if (!strcmp(ch_kind_names[i].type, type)) {
-      *k = (ch_kind)i;
+      j->kind = (ch_kind)i;
       return CHOIR_OK;
     }
   return ch_error(CHOIR_ERROR_UNSUPPORTED,
                   "%s: \"model_type\" is \"%.40s\": %schoir reads llama, mistral, qwen3, mixtral, olmoe, qwen3_moe, "
                   "glm4_moe, exaone_moe",
-                  name, type,
+                  j->name, type,
                   strcmp(type, "qwen2_moe") ? "" : "its shared expert has a gate, which has no place here; ");
 }
 
 /* In exaone_moe only layers with a window rotate; check_fixed has made sure that the window hides nothing. */
-static int check_layer_types(const json_t *root, const char *name, ch_kind k) {
-  const json_t *types_of = json_object_get(root, "layer_types"), *type;
-  const char *wanted = k == CH_KIND_EXAONE_MOE ? "sliding_attention" : "full_attention";
+static int check_layer_types(const job *j) {
+  const json_t *types_of = field(j, "layer_types"), *type;
+  const char *wanted = j->kind == CH_KIND_EXAONE_MOE ? "sliding_attention" : "full_attention";
   size_t i;
-  if (k != CH_KIND_QWEN3_MOE && json_array_size(json_object_get(root, "mlp_only_layers")))
-    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"mlp_only_layers\": choir reads it of qwen3_moe only", name);
+  if (j->kind != CH_KIND_QWEN3_MOE && json_array_size(field(j, "mlp_only_layers")))
+    return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"mlp_only_layers\": choir reads it of qwen3_moe only", j->name);
   json_array_foreach(types_of, i, type) {
     if (!json_is_string(type) || strcmp(json_string_value(type), wanted))
-      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"layer_types\": choir reads \"%s\" only", name, wanted);
+      return ch_error(CHOIR_ERROR_UNSUPPORTED, "%s: \"layer_types\": choir reads \"%s\" only", j->name, wanted);
   }
   return CHOIR_OK;
 }
 
 int ch_import_config(const json_t *root, const char *name, choir_config *config, double *gate_scale, ch_kind *kind) {
-  ch_kind k = CH_KIND_LLAMA;
+  static const struct {
+    const char *key, *value;
+  } constant[] = {{"model.moe_every", "0"},       {"model.experts", "1"},
+                  {"model.activation", "swiglu"}, {"model.router.name", "bias_balanced"},
+                  {"model.head_scale", "1"},      {"train.batch_sequences", "8"}};
+  job made = {.root = root, .name = name, .config = config}, *j = &made;
   int qk_norm;
   *gate_scale = 1;
   choir_config_default(config);
-  CH_TRY(find_kind(root, name, &k));
-  CH_TRY(check_keys(root, name));
-  CH_TRY(check_fixed(root, name));
-  CH_TRY(check_layer_types(root, name, k));
-  *kind = k;
-  CH_TRY(choir_config_set(config, "model.moe_every", "0"));
-  CH_TRY(choir_config_set(config, "model.experts", "1"));
-  CH_TRY(choir_config_set(config, "model.activation", "swiglu"));
-  CH_TRY(choir_config_set(config, "model.router.name", "bias_balanced"));
-  CH_TRY(choir_config_set(config, "model.head_scale", "1"));
-  CH_TRY(choir_config_set(config, "train.batch_sequences", "8"));
-  CH_TRY(read_sizes(root, name, k, config));
-  CH_TRY(read_rope(root, name, k, config));
-  CH_TRY(flag_or(root, name, "tie_word_embeddings", 0, &config->model.tied));
-  CH_TRY(flag_or(root, name, "use_qk_norm", 0, &qk_norm));
+  CH_TRY(find_kind(j));
+  CH_TRY(check_keys(j));
+  CH_TRY(check_fixed(j));
+  CH_TRY(check_layer_types(j));
+  ch_kind k = *kind = j->kind;
+  for (size_t i = 0; i < sizeof constant / sizeof *constant; i++) CH_TRY(set(j, constant[i].key, constant[i].value));
+  CH_TRY(read_sizes(j));
+  CH_TRY(read_rope(j));
+  CH_TRY(flag_or(j, "tie_word_embeddings", 0, &config->model.tied));
+  CH_TRY(flag_or(j, "use_qk_norm", 0, &qk_norm));
   config->model.qk_norm_whole = k == CH_KIND_OLMOE;
   config->model.qk_norm =
       k == CH_KIND_QWEN3 || k == CH_KIND_OLMOE || k == CH_KIND_QWEN3_MOE || k == CH_KIND_EXAONE_MOE || qk_norm;
-  if (k >= CH_KIND_MIXTRAL) CH_TRY(read_moe(root, name, k, config, gate_scale));
+  if (k >= CH_KIND_MIXTRAL) CH_TRY(read_moe(j, gate_scale));
   int code = choir_config_check(config);
   return code ? ch_error_in(code, "%s", name) : code;
 }

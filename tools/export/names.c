@@ -3,14 +3,15 @@
 #include <stdio.h>
 #include <string.h>
 
-const ch_kind_name ch_kind_names[] = {[CH_KIND_LLAMA] = {"llama", {"LlamaForCausalLM", "llama"}},
-                                      [CH_KIND_MISTRAL] = {"mistral", {"MistralForCausalLM", "llama"}},
-                                      [CH_KIND_QWEN3] = {"qwen3", {"Qwen3ForCausalLM", "qwen3"}},
-                                      [CH_KIND_MIXTRAL] = {"mixtral", {"MixtralForCausalLM", "llama"}},
-                                      [CH_KIND_OLMOE] = {"olmoe", {"OlmoeForCausalLM", "olmoe"}},
-                                      [CH_KIND_QWEN3_MOE] = {"qwen3_moe", {"Qwen3MoeForCausalLM", "qwen3moe"}},
-                                      [CH_KIND_GLM4_MOE] = {"glm4_moe", {"Glm4MoeForCausalLM", "glm4moe"}},
-                                      [CH_KIND_EXAONE_MOE] = {"exaone_moe", {"ExaoneMoeForCausalLM", "hy_v3"}}};
+const ch_kind_name ch_kind_names[] = {
+    [CH_KIND_LLAMA] = {"llama", {"LlamaForCausalLM", "llama"}, NULL, NULL},
+    [CH_KIND_MISTRAL] = {"mistral", {"MistralForCausalLM", "llama"}, NULL, NULL},
+    [CH_KIND_QWEN3] = {"qwen3", {"Qwen3ForCausalLM", "qwen3"}, NULL, NULL},
+    [CH_KIND_MIXTRAL] = {"mixtral", {"MixtralForCausalLM", "llama"}, "num_local_experts", NULL},
+    [CH_KIND_OLMOE] = {"olmoe", {"OlmoeForCausalLM", "olmoe"}, "num_experts", NULL},
+    [CH_KIND_QWEN3_MOE] = {"qwen3_moe", {"Qwen3MoeForCausalLM", "qwen3moe"}, "num_experts", NULL},
+    [CH_KIND_GLM4_MOE] = {"glm4_moe", {"Glm4MoeForCausalLM", "glm4moe"}, "n_routed_experts", "n_shared_experts"},
+    [CH_KIND_EXAONE_MOE] = {"exaone_moe", {"ExaoneMoeForCausalLM", "hy_v3"}, "num_experts", "num_shared_experts"}};
 
 static const ch_export_row
     outer[] = {{"embed.weight", {"model.embed_tokens.weight", "token_embd.weight"}, CH_ROLE_PLAIN, 0},

@@ -6,6 +6,9 @@
 
 typedef enum { CH_EXPORT_HF, CH_EXPORT_GGUF } ch_export_format;
 
+/* A block of GGUF's Q8_0: a scale in half precision, and as many signed bytes. */
+enum { CH_Q8_VALUES = 32, CH_Q8_BYTES = 2 + CH_Q8_VALUES };
+
 /* Stock architectures that compute what choir can. */
 typedef enum {
   CH_KIND_LLAMA,
@@ -22,6 +25,7 @@ typedef enum {
 /* As transformers has it ("model_type" and the class), and llama.cpp, where two of ours may be one. */
 typedef struct ch_kind_name {
   const char *type, *architecture[2]; /* architecture: [ch_export_format] */
+  const char *experts, *shared;       /* what config.json calls their numbers; NULL: there are none */
 } ch_kind_name;
 extern const ch_kind_name ch_kind_names[CH_KINDS];
 

@@ -2,6 +2,8 @@
 #ifndef CH_EXPORT_PLAN_H
 #define CH_EXPORT_PLAN_H
 
+#include "base/real.h"
+#include "choir/model.h"
 #include "choir/tokenizer.h"
 #include "export/export.h"
 #include "export/names.h"
@@ -9,6 +11,7 @@
 
 typedef enum { CH_EXPORT_F32, CH_EXPORT_BF16, CH_EXPORT_Q8_0 } ch_export_dtype;
 extern const char *const ch_export_formats[], *const ch_export_dtypes[];
+extern const choir_dtype ch_export_stored[]; /* [ch_export_dtype] what its bytes are in a file */
 
 typedef enum {
   CH_TURN_NONE,
@@ -37,7 +40,7 @@ typedef struct ch_export_plan {
   ch_export_format format;
   ch_export_dtype dtype;
   ch_kind kind;
-  int moe_layers;
+  int moe_layers, first_moe;
   int K, nulls;  /* experts that a token has; null experts */
   int normalize; /* gates of a token are divided by their sum */
   int tied;      /* the head is the embedding there; what some stock programs do not know gets a head of its own */
@@ -60,6 +63,19 @@ int ch_export_by_thresholds(const ch_export_plan *plan);
 /* Lists the tensors of plan->weights. free(plan->tensor). CHOIR_ERROR_FORMAT, CHOIR_ERROR_UNSUPPORTED. */
 int ch_export_list(ch_export_plan *plan);
 
+/* ---- cut.c: what it costs to have at most K experts a token, and weights of fewer bits ---- */
+
+/* plan->K and plan->nulls. Where experts choose and `model` is not NULL the options' K, or one chosen, is measured on
+ * held-out text. CHOIR_ERROR_ARGUMENT: a K that the router rules out, or none where nothing is measured. */
+int ch_export_cut(ch_export_plan *plan, choir_model *model, const choir_export_options *options,
+                  choir_export_result *result);
+
+/* result->loss_written. The model's weights are then those of the file. */
+int ch_export_measure_written(const ch_export_plan *plan, choir_model *model, const choir_export_options *options,
+                              choir_export_result *result);
+
+/* ---- fill.c ---- */
+
 /* Elements of the largest block. */
 int64_t ch_export_largest(const ch_export_plan *plan);
 
@@ -69,9 +85,17 @@ int ch_export_fill(const ch_export_tensor *tensor, int64_t block, float *out);
 /* Rows of so many elements as bytes of a dtype. */
 int64_t ch_export_row_bytes(ch_export_dtype dtype, int64_t columns);
 void ch_export_round(ch_export_dtype dtype, const float *row, int64_t columns, void *out);
-/* The values that come back; of one in half precision. */
-void ch_export_value(ch_export_dtype dtype, const void *in, int64_t columns, float *row);
-float ch_export_half(uint16_t bits);
+
+/* Value i of such bytes, as they stand in a file: Q8_0 as CHOIR_U8. */
+static inline float ch_export_value(choir_dtype stored, const void *in, int64_t i) {
+  const char *block = (const char *)in + i / CH_Q8_VALUES * CH_Q8_BYTES;
+  uint16_t half;
+  if (stored == CHOIR_F32) return ((const float *)in)[i];
+  if (stored == CHOIR_BF16) return ch_bf16_value(((const ch_bf16 *)in)[i]);
+  if (stored == CHOIR_F16) return ch_half_value(((const uint16_t *)in)[i]);
+  memcpy(&half, block, sizeof half);
+  return ch_half_value(half) * (float)(int8_t)block[2 + i % CH_Q8_VALUES];
+}
 
 /* Writes all; `tokenizer` may be NULL for hf. */
 int ch_export_hf(const ch_export_plan *plan, const choir_tokenizer *tokenizer, const choir_export_options *options);

@@ -6,8 +6,6 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "export/cut.h"
-#include "export/export.h"
 #include "export/plan.h"
 #include "file/checkpoints.h"
 #include "moe/routers/threshold.h"

@@ -19,16 +19,6 @@ static json_t *piece_json(const choir_tokenizer *t, int id) {
   return json_stringn(piece, size);
 }
 
-/* Every piece and its number. */
-static json_t *vocab_json(const choir_tokenizer *t) {
-  json_t *vocab = json_object();
-  for (int i = 0; i < t->vocab; i++) {
-    size_t size;
-    ch_json_put(vocab, ch_spm_piece(t->spm, i, &size), json_integer(i));
-  }
-  return vocab;
-}
-
 typedef struct scored {
   float score;
   int id;
@@ -71,7 +61,10 @@ static json_t *merges_json(const choir_tokenizer *t, const json_t *vocab) {
 }
 
 static json_t *bpe_json(const choir_tokenizer *t, const char *unknown) {
-  json_t *vocab = vocab_json(t), *merges = merges_json(t, vocab);
+  json_t *vocab = json_object();
+  size_t size;
+  for (int i = 0; i < t->vocab; i++) ch_json_put(vocab, ch_spm_piece(t->spm, i, &size), json_integer(i));
+  json_t *merges = merges_json(t, vocab);
   return json_pack("{s:s, s:n, s:s?, s:n, s:n, s:b, s:b, s:b, s:o, s:o}", "type", "BPE", "dropout", "unk_token",
                    unknown, "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 1, "byte_fallback", 1,
                    "ignore_merges", 0, "vocab", vocab, "merges", merges);
@@ -82,13 +75,6 @@ static json_t *unigram_json(const choir_tokenizer *t, int unknown) {
   for (int i = 0; i < t->vocab; i++)
     ch_json_add(vocab, json_pack("[o,f]", piece_json(t, i), (double)ch_spm_score(t->spm, i)));
   return json_pack("{s:s, s:i, s:b, s:o}", "type", "Unigram", "unk_id", unknown, "byte_fallback", 1, "vocab", vocab);
-}
-
-/* Unigram models of tokenizers take a text like "<0x41>" for the piece of that byte, which SentencePiece does not: it
- * is cut behind the first character. */
-static json_t *cut_names_json(void) {
-  return json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", "<(?=0x[0-9A-F]{2}>)", "behavior",
-                   "MergedWithPrevious", "invert", 0);
 }
 
 static json_t *special_json(const choir_tokenizer *t) {
@@ -119,24 +105,23 @@ static json_t *of_spm(const choir_tokenizer *t, const char **unknown) {
   size_t size;
   for (int i = 0; i < t->vocab; i++)
     if (ch_spm_kind(t->spm, i) == CH_PIECE_UNKNOWN) *unknown = ch_spm_piece(t->spm, id = i, &size);
-  int unigram = ch_spm_spec_type(t->bytes, t->size) == CH_SPM_UNIGRAM;
-  json_t *model = unigram ? unigram_json(t, id) : bpe_json(t, *unknown);
-  return tokenizer_json(t, unigram ? cut_names_json() : NULL, model);
-}
-
-static int save_plain(const choir_tokenizer *t, const char *path) {
-  ch_buffer plain = {0};
-  int code = ch_bpe_plain(t->bytes, t->size, &plain);
-  if (!code) code = ch_file_save(path, plain.data, plain.size);
-  free(plain.data);
-  return code;
+  if (ch_spm_spec_type(t->bytes, t->size) != CH_SPM_UNIGRAM) return tokenizer_json(t, NULL, bpe_json(t, *unknown));
+  /* Unigram models of tokenizers take a text like "<0x41>" for the piece of that byte, which SentencePiece does not: it
+   * is cut behind the first character. */
+  json_t *cut = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", "<(?=0x[0-9A-F]{2}>)",
+                          "behavior", "MergedWithPrevious", "invert", 0);
+  return tokenizer_json(t, cut, unigram_json(t, id));
 }
 
 int ch_export_tokenizer(const choir_tokenizer *t, int length, const char *folder) {
   char path[PATH_MAX];
   const char *unknown = NULL;
   snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-  CH_TRY(t->bpe ? save_plain(t, path) : ch_json_save(of_spm(t, &unknown), path));
+  ch_buffer plain = {0};
+  int code = t->bpe ? ch_bpe_plain(t->bytes, t->size, &plain) : ch_json_save(of_spm(t, &unknown), path);
+  if (!code && t->bpe) code = ch_file_save(path, plain.data, plain.size);
+  free(plain.data);
+  CH_TRY(code);
   snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
   return ch_json_save(
       json_pack("{s:s, s:s, s:s?, s:i, s:b}", "tokenizer_class", "PreTrainedTokenizerFast", "eos_token",

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/real.h"
 #include "file/file.h"
 
 /* The format: "\x93NUMPY", version bytes, length of the header (2 bytes little-endian in version 1, 4 from 2 on), the
@@ -157,26 +158,15 @@ static int count_elements(header *h) {
   return CHOIR_OK;
 }
 
-/* IEEE's half precision: 1 bit of sign, 5 of exponent, 10 of fraction. */
-static float from_half(uint16_t half) {
-  int exponent = half >> 10 & 31, fraction = half & 1023;
-  float size = exponent == 31 ? (fraction ? NAN : INFINITY)
-                              : ldexpf((float)(exponent ? 1024 + fraction : fraction), (exponent ? exponent : 1) - 25);
-  return half >> 15 ? -size : size;
-}
-
-static int widen(const header *h, ch_npy *array) {
-  for (size_t i = 0; i < h->count; i++) {
+/* float16 and float64 to float32, int64 to int32, where every value fits. */
+static int convert(const header *h, ch_npy *array) {
+  int widens = (int)h->array.type == FLOAT16;
+  for (size_t i = 0; i < h->count && widens; i++) {
     uint16_t half;
     memcpy(&half, h->elements + 2 * i, 2);
-    ((float *)array->data)[i] = from_half(half);
+    ((float *)array->data)[i] = ch_half_value(half);
   }
-  return CHOIR_OK;
-}
-
-/* float64 to float32 and int64 to int32, where every value fits. */
-static int narrow(const header *h, ch_npy *array) {
-  for (size_t i = 0; i < h->count && array->type == CH_NPY_FLOAT32; i++) {
+  for (size_t i = 0; i < h->count && array->type == CH_NPY_FLOAT32 && !widens; i++) {
     double value;
     memcpy(&value, h->elements + 8 * i, 8);
     ((float *)array->data)[i] = (float)value;
@@ -197,8 +187,7 @@ static int read_elements(const header *h, ch_npy *array) {
   size_t bytes = h->count * types[array->type].size;
   array->data = malloc(bytes + 1);
   if (!array->data) return ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for %zu bytes", h->name, bytes);
-  if ((int)h->array.type == FLOAT16) return widen(h, array);
-  if (h->array.type != array->type) return narrow(h, array);
+  if (h->array.type != array->type) return convert(h, array);
   memcpy(array->data, h->elements, bytes);
   return CHOIR_OK;
 }

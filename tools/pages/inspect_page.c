@@ -61,14 +61,7 @@ static int put_text(json_t *data, const choir_tokenizer *t, const int32_t *ids, 
   return place ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for the page");
 }
 
-static json_t *losses_json(const ch_inspection *shown) {
-  json_t *losses = json_array();
-  for (int64_t t = 0; t < shown->eval.tokens; t++)
-    ch_json_add(losses, ch_json_number(round(1e3 * (double)shown->token_loss[t]) / 1e3));
-  return losses;
-}
-
-static int inspect(choir_model *model, const choir_tokenizer *t, const ch_inspect_options *o,
+static int inspect(choir_model *model, const choir_tokenizer *tokenizer, const ch_inspect_options *o,
                    const ch_text_tokens *text, const char *output) {
   ch_inspection shown = {0};
   json_t *data = json_object(), *routes = json_array();
@@ -76,12 +69,15 @@ static int inspect(choir_model *model, const choir_tokenizer *t, const ch_inspec
   ch_json_put(data, "version", json_string(choir_version()));
   ch_json_put(data, "routes", routes);
   int code = ch_inspect_tokens(model, text, o, keep_routes, routes, &shown);
-  if (!code) code = put_text(data, t, text->ids, shown.eval.tokens);
+  if (!code) code = put_text(data, tokenizer, text->ids, shown.eval.tokens);
   if (!code) {
-    json_t *inspection = ch_inspection_json(model, t, o, &shown);
+    json_t *inspection = ch_inspection_json(model, tokenizer, o, &shown);
     const char *name = json_string_value(json_object_get(inspection, "text"));
     const ch_page page = {name ? name : "inspect", ch_inspect_html, {ch_inspect_text_js, ch_inspect_js}};
-    ch_json_put(data, "losses", losses_json(&shown));
+    json_t *losses = json_array();
+    for (int64_t t = 0; t < shown.eval.tokens; t++)
+      ch_json_add(losses, ch_json_number(round(1e3 * (double)shown.token_loss[t]) / 1e3));
+    ch_json_put(data, "losses", losses);
     ch_json_put(data, "inspection", inspection);
     code = ch_page_save(&page, data, output);
   } else {

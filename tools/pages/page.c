@@ -4,8 +4,10 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "choir/version.h"
 #include "file/file.h"
 #include "file/json.h"
+#include "plan/plan.h"
 
 int ch_html_json(FILE *out, const json_t *json) {
   char *text = json ? ch_json_dump(json, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(6)) : NULL;
@@ -61,4 +63,14 @@ int ch_page_save(const ch_page *page, json_t *data, const char *output) {
   free(text);
   json_decref(data);
   return code;
+}
+
+int ch_plan_page(const ch_plan *plan, const char *output) {
+  const ch_page page = {.title = plan->cluster.name, .script = {ch_plan_js}};
+  json_t *data = json_object(), *layouts = json_array();
+  for (int i = 0; i < plan->count; i++) ch_json_add(layouts, ch_plan_layout_json(plan, &plan->layout[i]));
+  ch_json_put(data, "version", json_string(choir_version()));
+  ch_json_put(data, "plan", ch_plan_about_json(plan));
+  ch_json_put(data, "layouts", layouts);
+  return ch_page_save(&page, data, output);
 }

@@ -1,9 +1,188 @@
+/* What runs wrote down, as curves, and the page about them. */
 #include "pages/report.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "choir/version.h"
 #include "file/json.h"
 #include "pages/page.h"
+
+enum { MOST_POINTS = 400 }; /* of a curve on a page */
+
+/* Which lines have a point of a curve, and where in them: under `key`, in an object `within`, as per cent of `of`.
+ * Lines of timing.jsonl about steps name no event. */
+static const struct {
+  const char *name, *event, *key, *within, *of;
+} CURVE[CH_CURVES] = {
+    {"loss", "step", "loss", NULL, NULL},           {"aux_loss", "step", "aux_loss", NULL, NULL},
+    {"rate", "step", "rate", NULL, NULL},           {"gradient_norm", "step", "gradient_norm", NULL, NULL},
+    {"dropped", "step", "dropped", NULL, NULL},     {"unrouted", "step", "unrouted", NULL, NULL},
+    {"imbalance", "step", "imbalance", NULL, NULL}, {"heldout", "eval", "loss", NULL, NULL},
+    {"causal", "eval", "loss", "threshold", NULL},  {"bits_per_byte", "eval", "bits_per_byte", NULL, NULL},
+    {"speed", "", "tokens_per_second", NULL, NULL}, {"peak_share", "", "gflops", NULL, "peak_gflops"}};
+
+/* Appends a point. Points at or behind x are dropped first: timing.jsonl repeats the steps that a resumed run repeats.
+ */
+static int add_point(ch_curve *c, double x, double y) {
+  while (c->count && c->x[c->count - 1] >= x) c->count--;
+  c->xs.size = c->ys.size = (size_t)c->count * sizeof x;
+  CH_TRY(ch_buffer_append(&c->xs, &x, sizeof x));
+  CH_TRY(ch_buffer_append(&c->ys, &y, sizeof y));
+  c->x = (void *)c->xs.data, c->y = (void *)c->ys.data;
+  c->count++;
+  return CHOIR_OK;
+}
+
+static void keep(json_t **slot, json_t *line) {
+  json_decref(*slot);
+  *slot = json_incref(line);
+}
+
+static int take(ch_history *h, json_t *line) {
+  const json_t *step = json_object_get(line, "step"), *name = json_object_get(line, "event");
+  const char *event = name ? json_string_value(name) : "";
+  if (!event) return CHOIR_OK;
+  if (!strcmp(event, "run")) keep(&h->run, line);
+  if (!strcmp(event, "eval")) keep(&h->eval, line);
+  if (!strcmp(event, "step")) h->tokens = json_number_value(json_object_get(line, "tokens"));
+  for (int i = 0; i < CH_CURVES; i++) {
+    const json_t *object = CURVE[i].within ? json_object_get(line, CURVE[i].within) : line,
+                 *value = json_object_get(object, CURVE[i].key);
+    double of = CURVE[i].of ? json_number_value(json_object_get(line, CURVE[i].of)) / 100 : 1;
+    if (strcmp(event, CURVE[i].event) || !json_is_number(step) || !json_is_number(value) || !(of > 0)) continue;
+    CH_TRY(add_point(&h->curve[i], json_number_value(step), json_number_value(value) / of));
+  }
+  return CHOIR_OK;
+}
+
+/* Takes every line that is a JSON object. Others (a process was killed, or the machine, while it wrote) are left out,
+ * with a notice of the first; the last one without a word, where its end is still being written. */
+static int read_lines(FILE *file, const char *name, ch_history *history) {
+  char why[160] = "", *text = NULL;
+  size_t room = 0;
+  long number = 0, first = 0, broken = 0;
+  int code = CHOIR_OK;
+  ssize_t size = 0;
+  while (!code && (size = getline(&text, &room, file)) > 0 && text[size - 1] == '\n') {
+    json_error_t error;
+    json_t *line = json_loadb(text, (size_t)size - 1, 0, &error);
+    number++;
+    if (json_is_object(line)) {
+      code = take(history, line);
+    } else if (!broken++) {
+      first = number;
+      snprintf(why, sizeof why, "%s", line ? "not an object" : error.text);
+    }
+    json_decref(line);
+  }
+  if (!code && size < 0 && !feof(file)) code = ch_error_errno("%s: cannot read", name); /* or no memory for a line */
+  free(text);
+  if (!code && broken)
+    ch_notice("%s: %ld lines that are not JSON are left out; the first is line %ld: %s", name, broken, first, why);
+  return code;
+}
+
+static int read_file(const char *path, int required, ch_history *history) {
+  FILE *file = fopen(path, "r");
+  if (!file) return required || errno != ENOENT ? ch_error_errno("%s: cannot open", path) : CHOIR_OK;
+  int code = read_lines(file, path, history);
+  fclose(file);
+  return code;
+}
+
+int ch_history_parse(FILE *metrics, FILE *timing, ch_history *history) {
+  *history = (ch_history){.tokens = 0};
+  int code = read_lines(metrics, "metrics", history);
+  if (!code) code = read_lines(timing, "timing", history);
+  if (code) ch_history_free(history);
+  return code;
+}
+
+int ch_history_read(const char *run_directory, ch_history *history) {
+  char path[4096];
+  *history = (ch_history){.tokens = 0};
+  snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
+  int code = read_file(path, 1, history);
+  if (!code && !history->curve[0].count) code = ch_error(CHOIR_ERROR_FORMAT, "%s: has no step yet; train first", path);
+  snprintf(path, sizeof path, "%s/timing.jsonl", run_directory);
+  if (!code) code = read_file(path, 0, history);
+  if (code) ch_history_free(history);
+  return code;
+}
+
+void ch_history_free(ch_history *history) {
+  for (int i = 0; i < CH_CURVES; i++) {
+    free(history->curve[i].xs.data);
+    free(history->curve[i].ys.data);
+  }
+  json_decref(history->run);
+  json_decref(history->eval);
+  *history = (ch_history){.tokens = 0};
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* What a step usually takes, where the mean would count every pause. NaN: no memory, too. */
+static double median(const ch_curve *c) {
+  double *sorted = c->count ? reallocarray(NULL, (size_t)c->count, sizeof *sorted) : NULL;
+  if (!sorted) return (double)NAN;
+  memcpy(sorted, c->y, (size_t)c->count * sizeof *sorted);
+  qsort(sorted, (size_t)c->count, sizeof *sorted, by_value);
+  double middle = sorted[(c->count - 1) / 2] / 2 + sorted[c->count / 2] / 2;
+  free(sorted);
+  return middle;
+}
+
+/* Values from begin up to end are added as parts of their mean: their sum may be too large. */
+static double mean(const double *values, int begin, int end) {
+  double sum = 0;
+  for (int i = begin; i < end; i++) sum += values[i] / (end - begin);
+  return sum;
+}
+
+/* Whole numbers keep all their digits. */
+static json_t *number(double value) {
+  return value == rint(value) && fabs(value) < 0x1p53 ? json_integer((json_int_t)value) : ch_json_number(value);
+}
+
+static json_t *curve_json(const ch_curve *c) {
+  json_t *root = json_object(), *x = json_array(), *y = json_array();
+  int points = c->count < MOST_POINTS ? c->count : MOST_POINTS;
+  for (int i = 0; i < points; i++) {
+    int begin = (int)((int64_t)c->count * i / points), end = (int)((int64_t)c->count * (i + 1) / points);
+    ch_json_add(x, number(points < c->count ? rint(mean(c->x, begin, end)) : c->x[i]));
+    ch_json_add(y, number(mean(c->y, begin, end)));
+  }
+  ch_json_put(root, "x", x);
+  ch_json_put(root, "y", y);
+  ch_json_put(root, "last", number(c->y[c->count - 1]));
+  ch_json_put(root, "median", number(median(c)));
+  return root;
+}
+
+json_t *ch_history_json(const char *name, const ch_history *h) {
+  const ch_curve *loss = &h->curve[0];
+  json_t *curves = json_object(), *root = json_object();
+  for (int i = 0; i < CH_CURVES; i++)
+    if (h->curve[i].count) ch_json_put(curves, CURVE[i].name, curve_json(&h->curve[i]));
+  ch_json_put(root, "name", ch_json_name(name));
+  ch_json_put(root, "run", h->run ? json_incref(h->run) : json_object());
+  ch_json_put(root, "eval", h->eval ? json_incref(h->eval) : json_object());
+  ch_json_put(root, "steps", number(loss->count ? loss->x[loss->count - 1] : 0));
+  ch_json_put(root, "tokens", number(h->tokens));
+  ch_json_put(root, "curves", curves);
+  return root;
+}
+
+/* ---- the page ---- */
 
 static int add_run(json_t *runs, const char *directory) {
   ch_history history;

@@ -17,8 +17,6 @@ enum { CH_REPORT_MOST = 16 };
  * without a step), CHOIR_ERROR_MEMORY. */
 int ch_report_write(const char *const *run_directories, int count, const char *output);
 
-/* ---- history.c ---- */
-
 /* Points with rising x. */
 typedef struct ch_curve {
   double *x, *y;

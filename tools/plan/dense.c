@@ -6,27 +6,15 @@
 
 enum { WORD = sizeof(real) };
 
-/* Elements of matrices that go at once, by the rank of a replica that has them. */
-typedef struct {
-  int ranks;
-  double of[CH_RANKS], all;
-} owned;
-
-static void own(owned *o, int owner, int64_t count) {
-  o->of[owner] += (double)count;
-  o->all += (double)count;
-}
-
-static double most_owned(const owned *o) {
-  double most = 0;
-  for (int r = 0; r < o->ranks; r++) most = fmax(most, o->of[r]);
-  return most;
-}
-
-static double least_owned(const owned *o) {
-  double least = o->of[0];
-  for (int r = 1; r < o->ranks; r++) least = o->of[r] < least ? o->of[r] : least;
-  return least;
+/* What ranks of a replica have of matrices that go at once. */
+static ch_owned owned(const double *of, int ranks, int matrices) {
+  ch_owned o = {.most = of[0], .least = of[0], .matrices = matrices};
+  for (int r = 0; r < ranks; r++) {
+    o.all += of[r];
+    o.most = fmax(o.most, of[r]);
+    o.least = fmin(o.least, of[r]);
+  }
+  return o;
 }
 
 /* ---- gradients: ch_comm_sum ---- */
@@ -36,16 +24,6 @@ typedef struct {
   int pieces[CH_RANKS], most; /* that a rank has of the tree */
   int64_t has[CH_RANKS];      /* elements of matrices that are dealt out so far */
 } sums;
-
-static sums sums_of(int shards, const ch_layout *layout) {
-  sums s = {.layout = layout};
-  ch_piece unused[CH_SUM_PIECES];
-  for (int r = 0; r < layout->ranks; r++) {
-    s.pieces[r] = ch_comm_pieces(shards, r, layout->ranks, unused);
-    if (s.pieces[r] > s.most) s.most = s.pieces[r];
-  }
-  return s;
-}
 
 /* Whether gradients are summed at once, in one call of ch_sum_shards: those of attention, and those of a dense layer.
  */
@@ -71,24 +49,29 @@ static void count_sum(const sums *s, int64_t count, const ch_receivers *to, doub
 static void count_sums(sums *s, const ch_param *p, const ch_param *end, int64_t times, ch_flow *f) {
   const ch_layout *l = s->layout;
   const int64_t slice = (int64_t)CH_SUM_SLICE * l->ranks;
-  owned o = {.ranks = l->experts * l->hidden};
-  double sent = 0, to_all = 0, to_owners = 0;
+  int replica = l->experts * l->hidden;
+  double of[CH_RANKS] = {0}, sent = 0, to_all = 0, to_owners = 0;
   int64_t collected = 0, tensors = end - p;
   for (; p < end; p++) {
     int dealt = l->dense_sharded && ch_param_is_dealt(p);
-    ch_receivers to = {dealt ? ch_deal(s->has, o.ranks, p->whole) : 0, dealt ? o.ranks : 1};
-    if (dealt) own(&o, to.first, p->whole);
+    ch_receivers to = {dealt ? ch_deal(s->has, replica, p->whole) : 0, dealt ? replica : 1};
+    if (dealt) of[to.first] += (double)p->whole;
     count_sum(s, p->whole, &to, &sent, dealt ? &to_owners : &to_all);
     collected += s->most * ((p->whole + slice - 1) / slice);
   }
   f->bytes += (double)(times * WORD) * (sent + to_all + to_owners);
-  f->busiest += (double)(times * WORD) * (sent + to_all + most_owned(&o) * (l->ranks - 1));
+  f->busiest += (double)(times * WORD) * (sent + to_all + owned(of, replica, 0).most * (l->ranks - 1));
   f->exchanges += times * (collected + 1);
   f->messages += times * (collected + tensors);
 }
 
 void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_layout *layout, ch_flow *f) {
-  sums s = sums_of(config->train.shards, layout);
+  sums s = {.layout = layout};
+  ch_piece unused[CH_SUM_PIECES];
+  for (int r = 0; r < layout->ranks; r++) {
+    s.pieces[r] = ch_comm_pieces(config->train.shards, r, layout->ranks, unused);
+    if (s.pieces[r] > s.most) s.most = s.pieces[r];
+  }
   const ch_param *end = params->p + params->count;
   for (const ch_param *p = params->p, *next; p < end; p = next) {
     for (next = p + 1; next < end && at_once(p, next);) next++;
@@ -100,16 +83,17 @@ void ch_flow_sums(const choir_config *config, const ch_params *params, const ch_
 /* ---- matrices of a layer, which are no more than CH_AT_ONCE: ch_comm_spread_next ---- */
 
 ch_owned ch_deal_layer(ch_dealing *d, int layer) {
-  owned o = {.ranks = d->layout->experts * d->layout->hidden};
-  int matrices = 0, sharded = d->layout->dense_sharded && layer >= 0 && layer < d->config->model.layers;
+  double of[CH_RANKS] = {0};
+  int ranks = d->layout->experts * d->layout->hidden, matrices = 0;
+  int sharded = d->layout->dense_sharded && layer >= 0 && layer < d->config->model.layers;
   for (int i = ch_params_first(d->params, layer); sharded && i < d->params->count && d->params->p[i].layer == layer;
        i++) {
     const ch_param *p = &d->params->p[i];
     if (!ch_param_is_dealt(p)) continue;
-    own(&o, ch_deal(d->has, o.ranks, p->whole), p->whole);
+    of[ch_deal(d->has, ranks, p->whole)] += (double)p->whole;
     matrices++;
   }
-  return (ch_owned){o.all, most_owned(&o), least_owned(&o), matrices};
+  return owned(of, ranks, matrices);
 }
 
 /* Bytes of an element: products of bf16 read rounded weights. */

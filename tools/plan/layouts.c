@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "plan/estimate.h"
+#include "plan/plan.h"
 #include "train/step.h"
 
 /* ---- one layout ---- */
@@ -26,15 +26,9 @@ static void name_largest(const ch_plan_layout *l, char *text, size_t size) {
   }
 }
 
-static void refuse_memory(const ch_plan *plan, ch_plan_layout *out) {
-  char largest[256] = "";
-  name_largest(out, largest, sizeof largest);
-  ch_format(out->refused, sizeof out->refused, "a rank needs %.1f GiB and has %.1f (%s)", (double)out->bytes / gib,
-            plan->cluster.memory / gib, largest);
-}
-
 static int add(ch_plan *plan, const ch_layout *l) {
   ch_plan_layout *more = reallocarray(plan->layout, (size_t)plan->count + 1, sizeof *more), *out;
+  char largest[256] = "";
   if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for another layout");
   plan->layout = more;
   out = &plan->layout[plan->count++];
@@ -42,7 +36,11 @@ static int add(ch_plan *plan, const ch_layout *l) {
       .replicas = l->replicas, .experts = l->experts, .hidden = l->hidden, .dense_sharded = l->dense_sharded};
   if (ch_layout_refused(&plan->config, l, out->refused, sizeof out->refused)) return CHOIR_OK;
   CH_TRY(ch_room_of(&plan->config, l, out));
-  if ((double)out->bytes > plan->cluster.memory) refuse_memory(plan, out);
+  if ((double)out->bytes > plan->cluster.memory) {
+    name_largest(out, largest, sizeof largest);
+    ch_format(out->refused, sizeof out->refused, "a rank needs %.1f GiB and has %.1f (%s)", (double)out->bytes / gib,
+              plan->cluster.memory / gib, largest);
+  }
   if (!*out->refused) ch_step_of(&plan->config, &plan->params, &plan->cluster, l, out);
   return CHOIR_OK;
 }

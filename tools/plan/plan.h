@@ -8,6 +8,7 @@
 
 #include "model/param.h"
 #include "plan/cluster.h"
+#include "train/layout.h"
 
 enum { CH_PLAN_PURPOSES = 12, CH_PLAN_PARTS = 16 };
 
@@ -83,5 +84,17 @@ json_t *ch_plan_layout_json(const ch_plan *plan, const ch_plan_layout *layout);
 
 /* Writes one HTML file about it, which needs no network. CHOIR_ERROR_IO, CHOIR_ERROR_MEMORY. */
 int ch_plan_page(const ch_plan *plan, const char *output);
+
+/* ---- what a layout takes: memory of the rank that has most of it, and the time of a training step ---- */
+
+/* FLOP/s of a rank's peak in the config's compute type; 0: it has none. */
+double ch_peak_of(const choir_config *config, const ch_cluster *cluster);
+
+/* room.c: memory, purposes and bytes, by the engine's own plan. CHOIR_ERROR_ARGUMENT, as ch_trainer_plan. */
+int ch_room_of(const choir_config *config, const ch_layout *layout, ch_plan_layout *out);
+
+/* step.c: the parts of a step and what follows from them. `params` is the whole model's table. */
+void ch_step_of(const choir_config *config, const ch_params *params, const ch_cluster *cluster, const ch_layout *layout,
+                ch_plan_layout *out);
 
 #endif

@@ -1,7 +1,8 @@
 /* Memory of a rank by purpose: the engine's own plan, cut. */
 #include "api/ranks.h"
 #include "base/error.h"
-#include "plan/estimate.h"
+#include "plan/plan.h"
+#include "plan/traffic.h"
 #include "train/step.h"
 
 /* ---- what the engine plans ---- */

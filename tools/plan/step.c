@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plan/estimate.h"
+#include "plan/plan.h"
+#include "plan/traffic.h"
 
 /* The update is computed, too; behind it stand the flows. */
 enum { UPDATE = CH_FLOPS_PARTS, COMPUTED };

@@ -8,8 +8,7 @@ import pathlib
 import sys
 
 from .. import Error
-from . import pools, recipe, report, terminal, tuned, turns
-from .errors import Stopped, StudyError
+from . import Stopped, StudyError, pools, recipe, report, terminal, tuned, turns
 from .jobs import Jobs
 from .program import Runner
 from .study import Study, all_in
@@ -104,7 +103,7 @@ def _report(o: argparse.Namespace) -> int:
 
 def _measure(o: argparse.Namespace) -> int:
     rows = pools.measure(pathlib.Path(o.run), pathlib.Path(o.data), o.sequences or 1024, o.threads)
-    pathlib.Path(o.out).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    recipe.write(pathlib.Path(o.out), rows)
     return 0
 
 

@@ -59,7 +59,7 @@ class Claims:
     def __init__(self, study: Study, times: Optional[dict[str, list[float]]] = None, tuned: Any = None) -> None:
         self.study, self.times, self.tuned = study, times or {}, tuned
         self._index = {arm.name: i for i, arm in enumerate(study.arms)}
-        self.findings = [Finding(claim, self._estimate(claim)) for claim in study.recipe["claims"]]
+        self.findings = [Finding(claim, getattr(self, "_" + claim["kind"])(claim)) for claim in study.recipe["claims"]]
         measured = [f for f in self.findings if f.estimate]
         for f in measured:
             f.p = f.estimate.p_within(*f.range) if f.range else f.estimate.p(f.null)
@@ -73,9 +73,6 @@ class Claims:
             if key in claim:
                 made[self._index[claim[key]]] += weight
         return made
-
-    def _estimate(self, claim: dict[str, Any]) -> Optional[Estimate]:
-        return getattr(self, "_" + claim["kind"])(claim)
 
     def _loss(self, claim: dict[str, Any]) -> Optional[Estimate]:
         """How much lower the arm ends than its rival."""
@@ -102,8 +99,7 @@ class Claims:
         return statistics.total(steps, time) if steps and time else None
 
     def _over_seeds(self, claim: dict[str, Any], value) -> Optional[Estimate]:
-        found = [self.study.final(claim["arm"], seed) for seed in range(1, self.study.seeds + 1)]
-        return statistics.of_values([value(result["final"]) for result in found if result])
+        return statistics.of_values([value(result["final"]) for result in self.study.finals(claim["arm"])])
 
     def _share(self, claim: dict[str, Any]) -> Optional[Estimate]:
         low, high = claim.get("from", 0), claim.get("to", 1 << 30)

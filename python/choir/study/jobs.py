@@ -8,22 +8,23 @@ import queue
 import signal
 import sys
 import time
-from typing import Any, Callable, Protocol, Sequence
+from typing import Any, Callable, Sequence
 
-from .errors import Stopped, StudyError
+from . import Stopped, StudyError
 from .program import Runner
 
 
-class Work(Protocol):
-    """What can be run: `steps` in all, `at` and `now` done, each of `flops`."""
+class Work:
+    """What can be run, of `arms`: `steps` in all, each of `flops`; `at` that its finished parts had, and `now` of the
+    part that runs."""
 
     arms: list[str]
     steps: int
     flops: float
-    at: int
-    now: int
+    at = now = 0
 
-    def run(self, threads: int, told: Callable[[str], None]) -> None: ...
+    def run(self, threads: int, told: Callable[[str], None]) -> None:
+        raise NotImplementedError
 
 
 def duration(seconds: float) -> str:

@@ -8,13 +8,14 @@ from the beginning (docs/training.md). So five end points cost little more than 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
 from typing import Any, Callable
 
+from .jobs import Work
 from .program import Runner
+from .recipe import write
 from .store import Store, checksum, name
 
 
@@ -68,7 +69,7 @@ def branch(trunk: pathlib.Path, step: int, out: pathlib.Path) -> None:
 
 
 @dataclasses.dataclass
-class Lane:
+class Lane(Work):
     """What is missing of one arm, rate and seed. `ends`: configs of end points, the shortest first."""
 
     ends: list[dict[str, Any]]
@@ -79,8 +80,6 @@ class Lane:
     out: pathlib.Path
     data: pathlib.Path
     data_hash: str
-    at: int = 0  # steps that the finished parts had
-    now: int = 0  # of the part that runs
 
     @property
     def key(self) -> str:
@@ -106,8 +105,7 @@ class Lane:
 
     def _train(self, config: dict[str, Any], out: pathlib.Path, threads: int, begun: int) -> None:
         file = self.out / "configs" / f"{out.parent.name}-{out.name}.json"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(json.dumps(config, indent=1), encoding="utf-8")
+        write(file, config)
         words = ["train", "--config", file, "--out", out, "--threads", threads]
         words += ["--resume"] if (out / "config.json").exists() else ["--data", self.data]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import shutil
 import signal
@@ -11,24 +10,15 @@ import subprocess
 import threading
 from typing import Any, Callable
 
-from .errors import Stopped, StudyError
+from .. import pages
+from . import Stopped, StudyError
 
 _STOPPED = 3  # its exit status after a signal: everything is saved
 
 
-def path() -> str:
-    return os.environ.get("CHOIR_PROGRAM") or shutil.which("choir") or "choir"
-
-
 def ask(*words: Any) -> Any:
     """The JSON that a command prints."""
-    try:
-        done = subprocess.run([path(), *map(str, words), "--json"], capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise StudyError(f"{path()}: {error.strerror}; CHOIR_PROGRAM may name the program choir") from None
-    if done.returncode:
-        raise StudyError(done.stderr.strip() or f"choir {words[0]}: status {done.returncode}")
-    return json.loads(done.stdout)
+    return json.loads(pages.ask(*words, "--json"))
 
 
 class Runner:
@@ -53,7 +43,7 @@ class Runner:
                 if self.stopping:
                     raise Stopped
                 process = subprocess.Popen(
-                    [*self._before, path(), *map(str, words)], stdin=subprocess.DEVNULL, stdout=file,
+                    [*self._before, pages.program(), *map(str, words)], stdin=subprocess.DEVNULL, stdout=file,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
                 self._processes.add(process)
@@ -71,9 +61,6 @@ class Runner:
         if process.returncode == _STOPPED or (process.returncode and self.stopping):
             raise Stopped
         if process.returncode:
-            raise StudyError(f"{_last_line(log)} (status {process.returncode}; {log})")
-
-
-def _last_line(log: pathlib.Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no word said")
+            lines = log.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "no word said")
+            raise StudyError(f"{last} (status {process.returncode}; {log})")

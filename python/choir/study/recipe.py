@@ -14,7 +14,7 @@ from typing import Any, Iterator, Optional
 import jsonschema
 
 from ..config import Config
-from .errors import StudyError
+from . import StudyError
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -47,6 +47,11 @@ def read(path: os.PathLike) -> Any:
         raise StudyError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise StudyError(f"{path}: {error}") from None
+
+
+def write(path: pathlib.Path, value: Any, indent: Optional[int] = 1) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=indent) + "\n", encoding="utf-8")
 
 
 def _texts(value: Any, where: str = "") -> Iterator[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import math
 import pathlib
 from typing import Any, Optional
@@ -12,6 +11,7 @@ import numpy as np
 
 from . import figures, statistics, turns, tuned
 from .claims import UNITS, Claims, Finding, resolution
+from .recipe import write as write_json
 from .study import Study
 
 _CSS = """
@@ -31,8 +31,8 @@ def regime(study: Study) -> str:
     """What every number of the page is of."""
     step, cooled = study.step_tokens(study.arms[0].name), study.scale.get("cooldown", 0.2)
     budgets = ", ".join(f"{steps * step / 1e6:.3g}" for steps in study.steps)
-    first = next((f for seed in range(1, study.seeds + 1) if (f := study.final(study.arms[0].name, seed))), None)
-    windows = f"{first['final']['causal']['tokens']:,} held-out tokens" if first else "held-out text"
+    first = study.finals(study.arms[0].name)
+    windows = f"{first[0]['final']['causal']['tokens']:,} held-out tokens" if first else "held-out text"
     rates = ", ".join(f"{rate:g}" for rate in study.scale["rates"])
     return (
         f"{study.scale['name']}: {budgets} M tokens, {step:,} a step; constant rate, the last {cooled:.0%} of the steps "
@@ -88,8 +88,7 @@ def _cap(results: list[dict[str, Any]]) -> str:
 def arm_rows(study: Study, times: dict[str, list[float]]) -> list[list[str]]:
     rows, table, own = [], study.table(study.steps[-1]), study.table(study.steps[-1], "own")
     for i, arm in enumerate(study.arms):
-        found = [study.final(arm.name, seed) for seed in range(1, study.seeds + 1)]
-        results = [result for result in found if result]
+        results = study.finals(arm.name)
         finals = [result["final"] for result in results]
         apart = study.apart(i, study.steps[-1]) if i else None
         low, high = apart.interval() if apart else (math.nan, math.nan)
@@ -175,7 +174,7 @@ def write(study: Study) -> tuple[pathlib.Path, Claims]:
     )
     text = "".join(f"### {title}\n\n{where}.\n\n{markdown(head, rows)}\n" for title, head, rows in tables)
     (study.own / "table.md").write_text(text, encoding="utf-8")
-    (study.own / "summary.json").write_text(json.dumps(summary(study, claims), indent=1) + "\n", encoding="utf-8")
+    write_json(study.own / "summary.json", summary(study, claims))
     return page, claims
 
 

@@ -15,7 +15,7 @@ from typing import Any, Optional
 import numpy as np
 
 from .. import runs
-from .errors import StudyError
+from . import StudyError
 from .recipe import read
 
 # Fields of a config that no result depends on.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import pathlib
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import recipe as recipes
+from . import StudyError, recipe as recipes
 from . import program, statistics
-from .errors import StudyError
 from .lane import Lane, end_config
 from .program import Runner
 from .recipe import Arm
@@ -45,7 +43,9 @@ class Study:
             Store(pathlib.Path(store).resolve() if store else out_path / "results"),
             seeds or made_scale["seeds"], sorted(budgets or made_scale["budgets"]), facts,
         )  # fmt: skip
-        study._same_tokens()
+        counts = {name: study.step_tokens(name) for name in study._configs}
+        if len(set(counts.values())) > 1:
+            raise StudyError(f"recipe {made_recipe['name']}: arms take other tokens a step: {counts}")
         return study
 
     # ---- arms and their configs ----
@@ -58,11 +58,6 @@ class Study:
     def _configs(self) -> dict[str, dict[str, Any]]:
         vocab = self.facts["vocab_size"]
         return {arm.name: recipes.config(self.recipe, self.scale, arm, vocab).as_dict() for arm in self.arms}
-
-    def _same_tokens(self) -> None:
-        counts = {name: self.step_tokens(name) for name in self._configs}
-        if len(set(counts.values())) > 1:
-            raise StudyError(f"recipe {self.recipe['name']}: arms take other tokens a step: {counts}")
 
     def step_tokens(self, arm: str) -> int:
         train = self._configs[arm]["train"]
@@ -102,13 +97,17 @@ class Study:
     @functools.lru_cache(None)
     def table(self, steps: int, what: str = "causal") -> np.ndarray:
         """Final losses [arms,seeds] at a budget; NaN where a run is missing."""
-        made = np.full((len(self.arms), self.seeds), np.nan)
-        for i, arm in enumerate(self.arms):
-            for seed in range(1, self.seeds + 1):
-                result = self.result(arm.name, self.rate(arm.name), seed, steps) if self.rate(arm.name) else None
-                if result:
-                    made[i, seed - 1] = result["final"][what]["loss"]
-        return made
+
+        def loss(arm: str, seed: int) -> Optional[float]:
+            result = self.final(arm, seed, steps)
+            return result["final"][what]["loss"] if result else None
+
+        return self.grid(loss)
+
+    def grid(self, value: Callable[[str, int], Optional[float]]) -> np.ndarray:
+        """[arms,seeds] of value(arm, seed); NaN for None."""
+        seeds = range(1, self.seeds + 1)
+        return np.array([[value(arm.name, seed) for seed in seeds] for arm in self.arms], float)
 
     def apart(self, arm: int, steps: int) -> Optional[statistics.Estimate]:
         """How much higher the arm of that number ends than the first one."""
@@ -119,6 +118,10 @@ class Study:
     def final(self, arm: str, seed: int, steps: Optional[int] = None) -> Optional[dict[str, Any]]:
         rate = self.rate(arm)
         return self.result(arm, rate, seed, steps or self.steps[-1]) if rate else None
+
+    def finals(self, arm: str) -> list[dict[str, Any]]:
+        """Of all seeds that have one, at the largest budget."""
+        return [found for seed in range(1, self.seeds + 1) if (found := self.final(arm, seed))]
 
     # ---- what is missing ----
 
@@ -148,8 +151,7 @@ class Study:
     @functools.lru_cache(None)
     def costs(self, arm: str) -> dict[str, Any]:
         file = self.out / "configs" / f"costs-{self.recipe['name']}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(self._configs[arm]), encoding="utf-8")
+        recipes.write(file, self._configs[arm])
         return program.ask("info", file)
 
     # ---- the study's own file ----
@@ -159,12 +161,11 @@ class Study:
         return self.out / f"{self.recipe['name']}-{self.scale['name']}"
 
     def save(self) -> None:
-        self.own.mkdir(parents=True, exist_ok=True)
         facts = {
             "format": "choir-study", "recipe": self.recipe, "scale": self.scale, "data": str(self.data),
             "data_facts": self.facts, "store": str(self.store.directory), "seeds": self.seeds, "budgets": self.budgets,
         }  # fmt: skip
-        (self.own / "study.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        recipes.write(self.own / "study.json", facts)
 
     @classmethod
     def open(cls, own: pathlib.Path) -> Study:

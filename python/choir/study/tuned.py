@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 import pathlib
 from typing import Any, Callable, Optional
@@ -13,10 +12,11 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from .. import runs
-from .errors import StudyError
+from . import StudyError
+from .jobs import Work
 from .lane import newest
 from .program import Runner
-from .recipe import read
+from .recipe import read, write
 from .store import checksum, differences, name
 from .study import Study
 
@@ -59,15 +59,13 @@ def result(study: Study, arm: str, seed: int, task: str) -> Optional[dict[str, A
 
 
 @dataclasses.dataclass
-class Tuning:
+class Tuning(Work):
     study: Study
     runner: Runner
     arm: str
     seed: int
     task: str
     tasks: pathlib.Path
-    at: int = 0
-    now: int = 0
 
     @property
     def arms(self) -> list[str]:
@@ -105,8 +103,7 @@ class Tuning:
             "files_hash": _files_hash(self.tasks / self.task), "majority": read(out / "result.json")["majority"],
             "accuracy": [line["own"]["accuracy"] for line in evaluations],
         }  # fmt: skip
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(made) + "\n", encoding="utf-8")
+        write(path, made, None)
 
 
 def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
@@ -127,13 +124,12 @@ def missing(study: Study, runner: Runner, tasks: pathlib.Path) -> list[Tuning]:
 
 def _accuracies(study: Study, task: str) -> np.ndarray:
     """[arms,seeds] in %; NaN where a run is missing."""
-    made = np.full((len(study.arms), study.seeds), np.nan)
-    for i, arm in enumerate(study.arms):
-        for seed in range(1, study.seeds + 1):
-            found = result(study, arm.name, seed, task)
-            if found:
-                made[i, seed - 1] = 100 * np.mean(found["accuracy"][-LAST:])
-    return made
+
+    def accuracy(arm: str, seed: int) -> Optional[float]:
+        found = result(study, arm, seed, task)
+        return 100 * np.mean(found["accuracy"][-LAST:]) if found else None
+
+    return study.grid(accuracy)
 
 
 def table(study: Study) -> np.ndarray:

@@ -4,7 +4,6 @@ runs themselves took says nothing: they shared the machine."""
 from __future__ import annotations
 
 import dataclasses
-import json
 import pathlib
 import shutil
 from typing import Callable
@@ -12,10 +11,12 @@ from typing import Callable
 import numpy as np
 
 from .. import runs
-from .errors import StudyError
+from . import StudyError
+from .jobs import Work
 from .lane import branch, newest
 from .program import Runner
 from .recipe import read as read_json
+from .recipe import write
 from .store import name
 from .study import Study
 
@@ -38,19 +39,14 @@ def read(study: Study) -> dict[str, list[float]]:
 
 
 @dataclasses.dataclass
-class Turns:
+class Turns(Work):
     """Every arm goes on from its first run as training left it, on real text: what its experts are asked for depends on
     what they have learnt."""
 
     study: Study
     runner: Runner
-    at: int = 0
-    now: int = 0
-    flops: float = 1.0
-
-    @property
-    def arms(self) -> list[str]:
-        return ["step times"]
+    flops = 1.0
+    arms = ["step times"]
 
     @property
     def steps(self) -> int:
@@ -63,8 +59,7 @@ class Turns:
                 if self.study.rate(arm.name):
                     times.setdefault(arm.name, []).append(self._turn(arm.name, threads))
                 self.at += 1
-        text = json.dumps({"threads": threads, "rounds": ROUNDS, "arms": times}, indent=1)
-        file_of(self.study).write_text(text + "\n", encoding="utf-8")
+        write(file_of(self.study), {"threads": threads, "rounds": ROUNDS, "arms": times})
 
     def _turn(self, arm: str, threads: int) -> float:
         study = self.study

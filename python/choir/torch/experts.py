@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import select
 from .compat import autocast_dtype
 from .request import Routing
 
@@ -34,18 +35,12 @@ def by_experts(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
     n, e = routing.taken.shape
     if routing.slots is None and _ragged(rows):
         return _grouped(rows, experts, routing)
-    slots = _first(routing.taken.t(), n) if routing.slots is None else routing.slots
+    slots = select.first(routing.taken.t(), n) if routing.slots is None else routing.slots
     token = slots.clamp(max=n - 1)
     gate = torch.where(slots < n, routing.gates.t().gather(1, token), 0.0)
     taken = rows[token.reshape(-1)].view(e, -1, rows.shape[1])
     y = torch.bmm(experts.hidden(lambda w: torch.bmm(taken, w)), experts.w2.transpose(1, 2))
     return _combined(y.flatten(0, 1), gate.reshape(-1), token.reshape(-1), n)
-
-
-def _first(taken: Tensor, room: int) -> Tensor:
-    """[e,room]: the numbers of what is taken, ascending, then n."""
-    order = taken.to(torch.uint8).sort(dim=1, descending=True, stable=True)
-    return order.indices[:, :room].masked_fill(order.values[:, :room] == 0, taken.shape[1])
 
 
 def _ragged(rows: Tensor) -> bool:
@@ -57,7 +52,7 @@ def _ragged(rows: Tensor) -> bool:
 def _grouped(rows: Tensor, experts: Experts, routing: Routing) -> Tensor:
     """Pairs of token and expert by expert, as many as there can be; what lies behind the last one is left alone."""
     n, e = routing.taken.shape
-    pairs = _first(routing.taken.t().reshape(1, -1), n * routing.per_token)[0]
+    pairs = select.first(routing.taken.t().reshape(1, -1), n * routing.per_token)[0]
     used = pairs < n * e
     expert, token = torch.where(used, pairs // n, 0), torch.where(used, pairs % n, 0)
     ends = routing.taken.sum(0).cumsum(0).to(torch.int32)

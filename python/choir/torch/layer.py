@@ -124,23 +124,22 @@ class MoE(nn.Module):
                 raise RuntimeError(
                     f"causal routing needs thresholds, and no training step has set any (router '{name}')"
                 )
-            q = request.Request(
-                name,
-                o,
-                scores.detach(),
-                logits.detach(),
-                tokens,
-                valid,
-                sequence_length,
-                self.training,
-                causal,
-                self.thresholds,
-                self.layer,
-                self.group,
-            ).by_row()
-            routing = routers.choose(q, scores, logits)
+            routing = routers.choose(
+                scores,
+                logits,
+                name=name,
+                options=o,
+                tokens=tokens,
+                valid=valid,
+                sequence_length=sequence_length,
+                training=self.training,
+                causal=causal,
+                thresholds=self.thresholds,
+                layer=self.layer,
+                group=self.group,
+            )
             if self.training and not compat.transformed(routing.taken):
-                self._observe(wide, q.valid, logits, routing)
+                self._observe(wide, valid, logits, routing)
         return routing
 
     @torch.no_grad()
@@ -164,8 +163,8 @@ class MoE(nn.Module):
         decay = self.options.decay
         weight = (1 - decay) / (1 - decay ** self.observed.double())
         if self.router_name == "kmeans":
-            moved = kmeans.moved(self.router, weight, rows, logits, routing.taken, valid)
-            self.router.copy_(moved)
+            held = None if valid is None else valid.reshape(-1) != 0
+            self.router.copy_(kmeans.moved(self.router, weight, rows, logits, routing.taken, held))
             return
         step = weight * (routing.cutoffs.double() - self.thresholds)
         self.thresholds += torch.where(torch.isfinite(routing.cutoffs), step, 0.0).to(self.thresholds.dtype)

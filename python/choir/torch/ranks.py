@@ -32,11 +32,9 @@ def top_of_all(scores: Tensor, valid, factor: float, group) -> tuple[Tensor, Ten
     index = torch.arange(size * n, device=key.device)[None]
     k = select.per_expert(factor, held.sum()[None], e)
     slots, worst = select.top(columns, index, held[None], k, select.per_expert(factor, size * n, e))
-    mark = select.marked(slots, size * n)
-    mark = mark.to(torch.uint8).view(size, n, share)
+    mark = select.marked(slots, size * n).to(torch.uint8).view(size, n, share)
     taken = _exchanged(mark, group).transpose(0, 1).reshape(n, size * share)[:, :e]
     cutoffs = [torch.empty_like(worst[0]) for _ in range(size)]
     dist.all_gather(cutoffs, worst[0].contiguous(), group=group)
     room = min(n, select.per_expert(factor, size * n, e))
-    order = taken.t().sort(dim=1, descending=True, stable=True)
-    return order.indices[:, :room].masked_fill(order.values[:, :room] == 0, n), torch.cat(cutoffs)[:e]
+    return select.first(taken.t(), room), torch.cat(cutoffs)[:e]

@@ -92,33 +92,6 @@ class Request(NamedTuple):
         return torch.ones(n, dtype=torch.bool, device=self.scores.device) if self.valid is None else self.valid
 
 
-OPTIONS = (
-    *(
-        "capacity_factor",
-        "eval_capacity_factor",
-        "pool",
-        "group_size",
-        "cap",
-        "solver",
-        "solver_lambda",
-        "solver_iterations",
-        "solver_stages",
-    ),
-    *(
-        "experts_per_token",
-        "normalize_gates",
-        "random_second",
-        "aux_loss_weight",
-        "jitter",
-        "decay",
-        "threshold_after",
-    ),
-    "consistency_weight",
-    "score",
-    "bias_rate",
-)
-
-
 def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespace:
     """A router's options with its defaults. libchoir refuses what does not go together, as choir.route does."""
     rows = 8 * max(experts, int(options.get("group_size", 1)))
@@ -132,7 +105,8 @@ def options_of(router: str, experts: int, **options: Any) -> types.SimpleNamespa
     config = Config(**{"router.name": router})
     for key, value in options.items():
         config.set("router." + key, value)
-    made = types.SimpleNamespace(**{key: config["model.router." + key] for key in OPTIONS})
+    fields = (field for field, _ in config.struct.model.router._fields_)
+    made = types.SimpleNamespace(**{field: config["model.router." + field] for field in fields})
     plain = {k: v if isinstance(v, (str, int, float)) else float(v) for k, v in options.items()}
     made.text = ", ".join(f"{k}={v!r}" for k, v in {"router": router, **plain}.items())
     made.given = json.dumps(

@@ -190,21 +190,14 @@ def _aux_loss(q: Request, scores: Tensor, made: dict) -> Tensor:
     return e * (first * torch.where(part[:, None] > 0, scores, 0.0).sum(0) / everybody).sum()
 
 
-def choose(q: Request, scores: Tensor, logits: Tensor) -> Routing:
-    """The routing of a request, whose scores and logits come again with gradient."""
+def choose(scores: Tensor, logits: Tensor, **asked: Any) -> Routing:
+    """The routing of a request, whose scores and logits have gradients."""
+    q = Request(scores=scores.detach(), logits=logits.detach(), **asked).by_row()
     made = (_by_thresholds if q.causal and q.name in BY_THRESHOLDS else CHOOSE[q.name])(q)
     gates, aux_loss = _gates(q, scores, logits, made), _aux_loss(q, scores, made)
-    dropped = made.get("dropped", torch.zeros((), dtype=torch.long, device=scores.device))
-    return Routing(
-        gates,
-        aux_loss,
-        made["taken"],
-        made.get("cutoffs"),
-        made["demand"],
-        dropped,
-        made.get("slots"),
-        made["per_token"],
-    )
+    made.pop("choice", None)
+    plain = {"cutoffs": None, "slots": None, "dropped": torch.zeros((), dtype=torch.long, device=scores.device)}
+    return Routing(gates, aux_loss, **{**plain, **made})
 
 
 def route(
@@ -237,17 +230,16 @@ def route(
     made = options_of(router, scores.shape[1], **options)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     soft = scores_of(router, made, wide) if logits else wide
-    q = Request(
-        router,
-        made,
-        soft.detach(),
-        wide.detach(),
-        tokens,
-        valid,
-        sequence_length,
-        training,
-        thresholds is not None,
-        thresholds,
+    routing = choose(
+        soft,
+        wide,
+        name=router,
+        options=made,
+        tokens=tokens,
+        valid=valid,
+        sequence_length=sequence_length,
+        training=training,
+        causal=thresholds is not None,
+        thresholds=thresholds,
     )
-    routing = choose(q.by_row(), soft, wide)
     return routing._replace(gates=routing.gates.to(scores.dtype), aux_loss=routing.aux_loss.to(scores.dtype))

@@ -94,6 +94,12 @@ def marked(slots: Tensor, n: int) -> Tensor:
     return mark.scatter(0, slots.t(), True)[:n]
 
 
+def first(taken: Tensor, room: int) -> Tensor:
+    """[e,room] of taken [e,n]: the numbers of what is taken, ascending, then n."""
+    order = taken.to(torch.uint8).sort(dim=1, descending=True, stable=True)
+    return order.indices[:, :room].masked_fill(order.values[:, :room] == 0, taken.shape[1])
+
+
 def place(choice: Tensor, asks: Tensor, e: int, room: Count) -> tuple[Tensor, Tensor, Tensor]:
     """First come, first served: all first choices [n,0] in token order, then the second ones. asks [n,K]: which choices
     count. Returns taken [n,e], demand [e], dropped []."""

@@ -102,17 +102,18 @@ def _on_host_fake(scores, held, training, router):
     return [torch.empty_like(scores, dtype=torch.bool), cutoffs, *counts]
 
 
-def _operator(function, fake, arguments: int):
-    """The function as an operator with a fake, a gradient of none, and a loop for vmap."""
+def _operator(function, fake):
+    """The function as an operator with a fake, a gradient of none, and a loop for vmap; before PyTorch 2.4, which has
+    none, the function: it runs, and does not compile."""
+    if not hasattr(torch.library, "custom_op"):
+        return function
     made = torch.library.custom_op(f"choir::{function.__name__}", function, mutates_args=())
     made.register_fake(fake)
-    made.register_autograd(lambda ctx, *cotangents: (None,) * arguments)
+    made.register_autograd(lambda ctx, *cotangents: (None,) * function.__code__.co_argcount)
 
     def mapped(info, in_dims, *given):
-        calls = [
-            function(*(a if d is None else a.select(d, i) for a, d in zip(given, in_dims)))
-            for i in range(info.batch_size)
-        ]
+        each = [[a if d is None else a.select(d, i) for a, d in zip(given, in_dims)] for i in range(info.batch_size)]
+        calls = [function(*one) for one in each]
         if isinstance(calls[0], Tensor):
             return torch.stack(calls), 0
         return [torch.stack(parts) for parts in zip(*calls)], [0] * len(calls[0])
@@ -121,14 +122,6 @@ def _operator(function, fake, arguments: int):
     return made
 
 
-if hasattr(torch.library, "custom_op"):  # 2.4; before that they run, and do not compile
-    dykstra_op, balance_op, on_host_op = (
-        _operator(function, fake, arguments)
-        for function, fake, arguments in (
-            (dykstra, _dykstra_fake, 7),
-            (balance, _balance_fake, 4),
-            (on_host, _on_host_fake, 4),
-        )
-    )
-else:
-    dykstra_op, balance_op, on_host_op = dykstra, balance, on_host
+dykstra_op = _operator(dykstra, _dykstra_fake)
+balance_op = _operator(balance, _balance_fake)
+on_host_op = _operator(on_host, _on_host_fake)

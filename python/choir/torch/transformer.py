@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from types import SimpleNamespace
 from typing import Optional
@@ -77,17 +78,9 @@ class _Attention(nn.Module):
 
     def _bias(self, T):
         exact = self.buckets // 2
-        bucket = [
-            (
-                d
-                if d < exact
-                else min(
-                    self.buckets - 1,
-                    exact + int(math.log(d / exact) / math.log(self.furthest / exact) * (self.buckets - exact)),
-                )
-            )
-            for d in range(T)
-        ]
+        wide = math.log(self.furthest / exact)
+        far = [exact + int(math.log(d / exact) / wide * (self.buckets - exact)) for d in range(exact, T)]
+        bucket = [*range(min(exact, T)), *(min(self.buckets - 1, b) for b in far)]
         distance = torch.arange(T, device=self.o.weight.device)[:, None] - torch.arange(T, device=self.o.weight.device)
         bias = torch.zeros_like(distance, dtype=self.o.weight.dtype)
         if self.rel_bias is not None:
@@ -178,33 +171,16 @@ class Transformer(nn.Module):
 
     def _named(self) -> dict[str, torch.Tensor]:
         """Every tensor under its name in a checkpoint (docs/formats.md)."""
-        named = {"embed.weight": self.embed, "final_norm.weight": self.final_norm.weight}
-        if self.head is not None:
-            named["head.weight"] = self.head
-        for i, block in enumerate(self.layers):
-            at = f"layers.{i}."
-            named.update(
-                {f"{at}{part}_norm.weight": getattr(block, f"{part}_norm").weight for part in ("attn", "ffn")}
-            )
-            named.update({f"{at}attn.{p}.weight": getattr(block.attn, p).weight for p in "qkvo"})
-            if block.attn.rel_bias is not None:
-                named[at + "attn.rel_bias"] = block.attn.rel_bias
-            if isinstance(block.attn.q_norm, _Norm):
-                named.update({f"{at}attn.{p}.weight": getattr(block.attn, p).weight for p in ("q_norm", "k_norm")})
-            if block.moe is not None:
-                named.update(
-                    {
-                        at + "moe.router.weight": block.moe.router,
-                        at + "moe.experts.w1": block.moe.w1,
-                        at + "moe.experts.w2": block.moe.w2,
-                        at + "moe.experts.w3": block.moe.w3,
-                        at + "moe.thresholds": block.moe.thresholds,
-                    }
-                )
-            if block.ffn is not None:
-                inside = "moe.shared" if block.moe is not None else "ffn"
-                named.update({f"{at}{inside}.{p}.weight": layer.weight for p, layer in block.ffn.named_children()})
-        return {name: weight for name, weight in named.items() if weight is not None}
+        named = {}
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            name = name.replace("_orig_mod.", "")  # of compiled parts
+            name = re.sub(r"^(embed|head)$|(moe\.router)$", r"\g<0>.weight", name)
+            name = re.sub(r"\.moe\.(w\d)$", r".moe.experts.\1", name)
+            moe = re.match(r"layers\.(\d+)\.ffn\.", name)
+            if moe and self.layers[int(moe[1])].moe is not None:
+                name = name.replace(".ffn.", ".moe.shared.")
+            named[name] = tensor
+        return named
 
     def export(self, path, tokenizer: Optional[Tokenizer] = None) -> None:
         """Writes a checkpoint that `choir eval`, `generate` and Model.load read."""
