@@ -60,6 +60,9 @@ typedef struct cli_verb {
 
 /* The verb of a file that has its options as `options` and its work as `run`. */
 #define CLI_VERB(id, name, operands, least, most, summary, details) \
+  CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run)
+/* One of several in a file. */
+#define CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run) \
   const cli_verb cli_##id = {name, operands, least, most, summary, details, options, run}
 
 /* verbs.c */
@@ -68,7 +71,6 @@ extern const cli_verb cli_study;          /* takes its words as they are */
 
 /* options.c */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
-const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
 
 /* say.c */
 void cli_say_for(const cli_verb *verb);                                       /* whose messages they are from here on */

@@ -183,39 +183,19 @@ static const cli_option encode_options[] = {
 static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the tokenizer's file", 1},
                                             {0}};
 
-const cli_verb cli_tokenizer_train = {"tokenizer train",
-                                      "FILE|DIR...",
-                                      1,
-                                      -1,
-                                      "learn a SentencePiece tokenizer from text",
-                                      "A model with byte fallback: every text comes back exactly as it was. "
-                                      "Files are plain text, or JSON lines with --field, "
-                                      "each plain or compressed (gz, xz, zst, bz2); a directory stands for all files "
-                                      "below it.",
-                                      train_options,
-                                      train};
-const cli_verb cli_tokenizer_import = {
-    "tokenizer import",
-    "TOKENIZER.json",
-    1,
-    1,
-    "read a tokenizer of Hugging Face's",
+CLI_VERB_OF(tokenizer_train, "tokenizer train", "FILE|DIR...", 1, -1, "learn a SentencePiece tokenizer from text",
+            "A model with byte fallback: every text comes back exactly as it was. Files are plain text, or JSON lines "
+            "with --field, each plain or compressed (gz, xz, zst, bz2); a directory stands for all files below it.",
+            train_options, train);
+CLI_VERB_OF(
+    tokenizer_import, "tokenizer import", "TOKENIZER.json", 1, 1, "read a tokenizer of Hugging Face's",
     "A tokenizer.json of byte-level BPE, as OLMoE, Qwen, Llama 3, GLM-4 and DeepSeek have it, is kept as it is. One "
     "whose rule is SentencePiece's, as Llama 2, Mistral and TinyLlama have it, becomes a SentencePiece model, without "
-    "a "
-    "space in front of a text. Neither puts special tokens around a text. What would give other tokens is refused by "
+    "a space in front of a text. Neither puts special tokens around a text. What would give other tokens is refused by "
     "the name of the field.",
-    import_options,
-    import};
-const cli_verb cli_tokenizer_encode = {
-    "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids", "Reads FILE or standard input.",
-    encode_options,     encode};
-const cli_verb cli_tokenizer_decode = {
-    "tokenizer decode",
-    "[IDS]",
-    0,
-    1,
-    "turn token ids back into text",
-    "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
-    decode_options,
-    decode};
+    import_options, import);
+CLI_VERB_OF(tokenizer_encode, "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids",
+            "Reads FILE or standard input.", encode_options, encode);
+CLI_VERB_OF(tokenizer_decode, "tokenizer decode", "[IDS]", 0, 1, "turn token ids back into text",
+            "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
+            decode_options, decode);
