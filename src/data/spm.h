@@ -5,10 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
 #include "base/error.h"
+
+CHOIR_C_BEGIN
 
 typedef struct ch_spm ch_spm;
 
@@ -39,7 +38,6 @@ typedef struct ch_spm_training {
 /* Trains a model with byte fallback and no normalization; *model is malloc'd. */
 int ch_spm_train(const ch_spm_training *training, void **model, size_t *size);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
+
 #endif
