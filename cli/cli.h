@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/buffer.h"
+#include "base/text.h"
 #include "choir/choir.h"
 #include "pages/inspect.h"
 
@@ -185,11 +186,8 @@ int cli_pipes_end(int status);            /* writes what goes to standard output
 /* input.c */
 char *cli_read_file(const char *path,
                     size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
-size_t cli_byte_order_mark(const char *text, size_t size); /* its bytes at the beginning: 3 or 0 */
-/* The next line of a text, without its end, NULL behind the last; *at moves on. */
-const char *cli_line(const char **at, const char *end, size_t *size);
 /* The object of a line of JSON lines; NULL and 0 where the line is empty, NULL and an exit status where it is none. */
-int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object);
+int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */
 /* clang-format off */
 #define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads, 0: all CPUs; results do not depend on it", 0}

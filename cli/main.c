@@ -3,7 +3,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/text.h"
 #include "cli.h"
 
 /* The verb that the first one or two words name; *used says how many. */

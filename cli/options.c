@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "cli.h"
 
 /* Whether `text` is one of the words of "a|b|c". */

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "cli.h"
 
 static cli_inspect_options o;
