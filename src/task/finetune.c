@@ -139,7 +139,6 @@ static int make_trainer(ch_tune *t) {
   free(passes);
   CH_TRY(code);
   ch_trainer_memory(&t->trainer, &t->memory);
-  CH_TRY(ch_trainer_check_memory(&t->trainer, &t->memory));
   return ch_trainer_commit(&t->trainer);
 }
 
