@@ -1,6 +1,5 @@
 /* Opens checkpoints: a run directory stands for its newest one. */
 #include <limits.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "cli.h"

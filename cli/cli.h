@@ -164,6 +164,8 @@ typedef struct cli_progress {
 void cli_progress_begin(cli_progress *progress, FILE *out);
 int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Whether --minutes have passed since it began; 0: there is no limit. */
+int cli_time_is_up(const cli_progress *progress, double minutes);
 void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
 int cli_progress_count(void *progress, int64_t done, int64_t total);    /* for the library's progress options */
 int cli_progress_share(void *progress, const char *what, double share); /* the same, of export and import */

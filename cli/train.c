@@ -1,7 +1,5 @@
 /* choir train: a run, with its line on the terminal. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli.h"
 
@@ -119,8 +117,7 @@ static int on_event(void *context, const choir_train_event *e) {
   } else {
     show_kept(w, e);
   }
-  int out_of_time = minutes > 0 && cli_seconds() - w->progress.started >= 60 * minutes;
-  return cli_stop_requested() || out_of_time;
+  return cli_stop_requested() || cli_time_is_up(&w->progress, minutes);
 }
 
 /* How it went, in a sentence: the causal loss where there is one. */
