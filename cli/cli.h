@@ -10,7 +10,6 @@
 #include "base/buffer.h"
 #include "base/text.h"
 #include "choir/choir.h"
-#include "pages/inspect.h"
 
 /* Exit statuses beside 0. INTERRUPTED: and saved; SILENT: another process of several was not heard from. */
 enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };
@@ -235,29 +234,6 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 #define CLI_MODEL_OPTIONS(run)                                                                                         \
   CLI_COMPUTE(&run.compute), CLI_UNCHECKED(run), CLI_BACKEND(&run.backend), CLI_THREADS(&run.threads)
 /* clang-format on */
-
-/* choir stats and choir inspect share these. */
-typedef struct cli_inspect_options {
-  ch_inspect_options options;
-  choir_run_options run;
-} cli_inspect_options;
-
-/* Their rows in the option table; `tokens` is the default limit. */
-/* clang-format off */
-#define CLI_SEEING_OPTIONS(o, limit)                                                                                   \
-  {"text", "FILE", CLI_INPUT, &o.options.text, NULL, "the UTF-8 text", 1},                                              \
-  {"tokens", "N", CLI_INT64, &o.options.tokens, limit, "of the beginning of the text, at most; 0: all", 0},            \
-  {"routing", "NAME", CLI_TEXT, &o.options.routing, NULL,                                                              \
-   "batch, sequence, position, group, threshold or adaptive; as trained otherwise", 0},                                \
-  {"batch", "B", CLI_INT, &o.options.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},\
-  {"length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},             \
-  {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
-  CLI_MODEL_OPTIONS(o.run)
-/* clang-format on */
-
-/* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */
-int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
-                     int (*show)(choir_model *model, const choir_tokenizer *tokenizer));
 
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {
