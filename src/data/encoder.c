@@ -91,10 +91,6 @@ static int remembered(const choir_tokenizer *t, ch_encoder *e, const char *word,
   return CHOIR_OK;
 }
 
-static void push_bytes(const choir_tokenizer *t, const char *p, size_t size, ch_ids *out) {
-  for (size_t i = 0; i < size; i++) out->ids[out->count++] = t->byte_id[(unsigned char)p[i]];
-}
-
 static int encode_word(const choir_tokenizer *t, ch_encoder *e, const char *word, size_t size, ch_ids *out) {
   CH_TRY(ch_ids_reserve(out, WORD_TOKENS));
   return e && size <= WORD_BYTES ? remembered(t, e, word, size, out) : search(t, word, size, out);
@@ -120,7 +116,7 @@ int ch_encode(const choir_tokenizer *t, ch_encoder *e, const char *text, size_t 
     size_t bytes = ch_stands_alone(p, end);
     if (bytes) {
       CH_TRY(ch_ids_reserve(out, bytes));
-      push_bytes(t, p, bytes, out);
+      for (size_t i = 0; i < bytes; i++) out->ids[out->count++] = t->byte_id[(unsigned char)p[i]];
     } else {
       bytes = (size_t)(word_end(p, end) - p);
       CH_TRY(encode_word(t, e, p, bytes, out));
