@@ -1,6 +1,5 @@
 /* Opens checkpoints: a run directory stands for its newest one. */
 #include <limits.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -29,15 +28,4 @@ const char *cli_data_of_run(const char *path) {
   }
   cli_usage("%s: does not say what data it was trained on; give --data DIR or --text FILE", cli_shown(path));
   return NULL;
-}
-
-int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
-                     int (*show)(choir_model *model, const choir_tokenizer *tokenizer)) {
-  cli_progress progress;
-  cli_catch_signals();
-  cli_progress_begin(&progress, stderr);
-  o->options.checkpoint = checkpoint;
-  o->options.progress = cli_progress_count;
-  o->options.context = &progress;
-  return cli_with_model(checkpoint, &o->run, NULL, 1, show);
 }

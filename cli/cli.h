@@ -8,8 +8,8 @@
 #include <stdio.h>
 
 #include "base/buffer.h"
+#include "base/text.h"
 #include "choir/choir.h"
-#include "pages/inspect.h"
 
 /* Exit statuses beside 0. INTERRUPTED: and saved; SILENT: another process of several was not heard from. */
 enum { CLI_FAILED = 1, CLI_USAGE = 2, CLI_INTERRUPTED = 3, CLI_SILENT = 4 };
@@ -60,6 +60,9 @@ typedef struct cli_verb {
 
 /* The verb of a file that has its options as `options` and its work as `run`. */
 #define CLI_VERB(id, name, operands, least, most, summary, details) \
+  CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run)
+/* One of several in a file. */
+#define CLI_VERB_OF(id, name, operands, least, most, summary, details, options, run) \
   const cli_verb cli_##id = {name, operands, least, most, summary, details, options, run}
 
 /* verbs.c */
@@ -68,7 +71,6 @@ extern const cli_verb cli_study;          /* takes its words as they are */
 
 /* options.c */
 int cli_parse(const cli_verb *verb, int count, char **words); /* fills targets, runs the verb, gives its exit status */
-const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list);
 
 /* say.c */
 void cli_say_for(const cli_verb *verb);                                       /* whose messages they are from here on */
@@ -161,6 +163,8 @@ typedef struct cli_progress {
 void cli_progress_begin(cli_progress *progress, FILE *out);
 int cli_progress_due(cli_progress *progress); /* nonzero: time for another line */
 void cli_progress_line(cli_progress *progress, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Whether --minutes have passed since it began; 0: there is no limit. */
+int cli_time_is_up(const cli_progress *progress, double minutes);
 void cli_progress_clear(cli_progress *progress); /* before anything else is printed, and at the end */
 int cli_progress_count(void *progress, int64_t done, int64_t total);    /* for the library's progress options */
 int cli_progress_share(void *progress, const char *what, double share); /* the same, of export and import */
@@ -183,11 +187,8 @@ int cli_pipes_end(int status);            /* writes what goes to standard output
 /* input.c */
 char *cli_read_file(const char *path,
                     size_t *size); /* whole, malloc'd, a NUL behind it; "-": standard input; NULL: reported */
-size_t cli_byte_order_mark(const char *text, size_t size); /* its bytes at the beginning: 3 or 0 */
-/* The next line of a text, without its end, NULL behind the last; *at moves on. */
-const char *cli_line(const char **at, const char *end, size_t *size);
 /* The object of a line of JSON lines; NULL and 0 where the line is empty, NULL and an exit status where it is none. */
-int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object);
+int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t **object);
 /* Rows of how a model is run: choices of this call, no part of what it computes. */
 /* clang-format off */
 #define CLI_THREADS(target) {"threads", "N", CLI_INT, target, "0", "threads, 0: all CPUs; results do not depend on it", 0}
@@ -233,29 +234,6 @@ int cli_apply_router_settings(choir_config *config, const cli_list *settings); /
 #define CLI_MODEL_OPTIONS(run)                                                                                         \
   CLI_COMPUTE(&run.compute), CLI_UNCHECKED(run), CLI_BACKEND(&run.backend), CLI_THREADS(&run.threads)
 /* clang-format on */
-
-/* choir stats and choir inspect share these. */
-typedef struct cli_inspect_options {
-  ch_inspect_options options;
-  choir_run_options run;
-} cli_inspect_options;
-
-/* Their rows in the option table; `tokens` is the default limit. */
-/* clang-format off */
-#define CLI_SEEING_OPTIONS(o, limit)                                                                                   \
-  {"text", "FILE", CLI_INPUT, &o.options.text, NULL, "the UTF-8 text", 1},                                              \
-  {"tokens", "N", CLI_INT64, &o.options.tokens, limit, "of the beginning of the text, at most; 0: all", 0},            \
-  {"routing", "NAME", CLI_TEXT, &o.options.routing, NULL,                                                              \
-   "batch, sequence, position, group, threshold or adaptive; as trained otherwise", 0},                                \
-  {"batch", "B", CLI_INT, &o.options.batch_sequences, "0", "sequences that are routed together; 0: as in training", 0},\
-  {"length", "T", CLI_INT, &o.options.sequence_length, "0", "tokens of a sequence; 0: as in training", 0},             \
-  {"top", "N", CLI_INT, &o.options.top, "8", "favourite tokens of each expert", 0},                                    \
-  CLI_MODEL_OPTIONS(o.run)
-/* clang-format on */
-
-/* Loads model and tokenizer, fills in what the table leaves out, and shows; gives the exit status. */
-int cli_inspect_text(cli_inspect_options *o, const char *checkpoint,
-                     int (*show)(choir_model *model, const choir_tokenizer *tokenizer));
 
 /* score_requests.c, score_task.c: the two things that choir score does. */
 typedef struct cli_score_options {

@@ -151,18 +151,12 @@ static const cli_option build_options[] = {
     {0}};
 static const cli_option info_options[] = {{"json", NULL, CLI_FLAG, &o.json, NULL, "print JSON", 0}, {0}};
 
-const cli_verb cli_data_build = {
-    "data build",
-    "[FILE|DIR...]",
-    0,
-    -1,
-    "turn text into checked, memory-mapped token shards",
+CLI_VERB_OF(
+    data_build, "data build", "[FILE|DIR...]", 0, -1, "turn text into checked, memory-mapped token shards",
     "Files are plain text, or JSON lines with --field, each plain or compressed (gz, xz, zst, bz2); a directory stands "
-    "for all files below it. Text must be UTF-8. "
-    "Memory does not grow with the input.\n\n"
+    "for all files below it. Text must be UTF-8. Memory does not grow with the input.\n\n"
     "Example: choir data build --out data --tokenizer en.model --separator '\\f' --source books=2: books/*.txt.xz "
     "--source news=1: news.txt.gz",
-    build_options,
-    build};
-const cli_verb cli_data_info = {"data info", "DIR",        1,   1, "check a data directory and count what is in it",
-                                NULL,        info_options, info};
+    build_options, build);
+CLI_VERB_OF(data_info, "data info", "DIR", 1, 1, "check a data directory and count what is in it", NULL, info_options,
+            info);

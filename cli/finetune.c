@@ -38,26 +38,22 @@ static void show_accuracy(const choir_finetune_event *e) {
     printf("\n");
 }
 
-static int must_stop(const display *w) {
-  return cli_stop_requested() || (minutes > 0 && cli_seconds() - w->progress.started >= 60 * minutes);
-}
-
 static int on_event(void *context, const choir_finetune_event *e) {
   display *w = context;
   if (e->kind == CHOIR_EVENT_STEP) {
     if (!w->first) w->first = e->step;
     w->last = e->step;
     show_step(w, e);
-    return must_stop(w);
+  } else {
+    cli_progress_clear(&w->progress);
+    if (e->kind == CHOIR_EVENT_EVAL) show_accuracy(e);
+    if (e->kind == CHOIR_EVENT_MEMORY) {
+      printf("memory %s: ", cli_bytes((double)e->memory->total));
+      cli_print_memory(e->memory);
+    }
+    fflush(stdout);
   }
-  cli_progress_clear(&w->progress);
-  if (e->kind == CHOIR_EVENT_EVAL) show_accuracy(e);
-  if (e->kind == CHOIR_EVENT_MEMORY) {
-    printf("memory %s: ", cli_bytes((double)e->memory->total));
-    cli_print_memory(e->memory);
-  }
-  fflush(stdout);
-  return must_stop(w);
+  return cli_stop_requested() || cli_time_is_up(&w->progress, minutes);
 }
 
 /* Prints the result of a run from its result.json. */

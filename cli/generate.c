@@ -41,9 +41,9 @@ static int add_prompt(work *w, const char *text, size_t size) {
   return 0;
 }
 
-static int add_json(work *w, int64_t number, const char *line, size_t size) {
+static int add_json(work *w, int64_t number, const ch_value *line) {
   json_t *object, *text;
-  int status = cli_json_read(o.prompts, number, line, size, &object);
+  int status = cli_json_read(o.prompts, number, line, &object);
   if (!object) return status;
   text = json_object_get(object, "prompt");
   status = json_is_string(text) ? add_prompt(w, json_string_value(text), json_string_length(text))
@@ -54,12 +54,12 @@ static int add_json(work *w, int64_t number, const char *line, size_t size) {
 
 /* One prompt a line. A file whose first line starts with { holds JSON. */
 static int add_lines(work *w, const char *text, size_t size) {
-  const char *at = text + cli_byte_order_mark(text, size), *end = text + size, *line;
-  int json = at < end && *at == '{', status = 0;
-  size_t length;
-  for (int64_t number = 1; !status && (line = cli_line(&at, end, &length)); number++) {
-    if (length && line[length - 1] == '\r') length--;
-    status = json ? add_json(w, number, line, length) : add_prompt(w, line, length);
+  ch_lines lines = {text, text + size, 0};
+  ch_value line;
+  int json = 0, status = 0;
+  while (!status && ch_lines_next(&lines, &line)) {
+    if (lines.number == 1) json = line.size && *line.text == '{';
+    status = json ? add_json(w, lines.number, &line) : add_prompt(w, line.text, line.size);
   }
   return status;
 }

@@ -1,5 +1,4 @@
 /* choir init: a fresh checkpoint. */
-#include <stdlib.h>
 
 #include "cli.h"
 

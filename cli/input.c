@@ -33,25 +33,13 @@ char *cli_read_file(const char *path, size_t *size) {
   return failed ? NULL : text;
 }
 
-size_t cli_byte_order_mark(const char *text, size_t size) {
-  return size >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3) ? 3 : 0;
-}
-
-const char *cli_line(const char **at, const char *end, size_t *size) {
-  const char *line = *at, *stop = line < end ? memchr(line, '\n', (size_t)(end - line)) : NULL;
-  if (line >= end) return NULL;
-  *size = (size_t)((stop ? stop : end) - line);
-  *at = stop ? stop + 1 : end;
-  return line;
-}
-
-int cli_json_read(const char *path, int64_t number, const char *line, size_t size, json_t **object) {
+int cli_json_read(const char *path, int64_t number, const ch_value *line, json_t **object) {
   json_error_t error;
   size_t blank = 0;
   *object = NULL;
-  while (blank < size && strchr(" \t\r", line[blank]) && line[blank]) blank++;
-  if (blank == size) return 0;
-  *object = json_loadb(line, size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+  while (blank < line->size && strchr(" \t\r", line->text[blank]) && line->text[blank]) blank++;
+  if (blank == line->size) return 0;
+  *object = json_loadb(line->text, line->size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
   if (json_is_object(*object)) return 0;
   const char *what = *object ? "no JSON object {...}" : error.text;
   json_decref(*object);

@@ -26,17 +26,15 @@ static int is_family(const char *word) {
   return 0;
 }
 
-static const char *verb_name(const void *list, int index) {
-  const cli_verb *const *verbs = list;
-  return verbs[index] ? verbs[index]->name : NULL;
-}
-
 /* Where the first word is a family, the second is wrong, otherwise the first; both may be meant for a verb of two. */
 static int unknown_verb(int count, char **words) {
+  enum { MOST = 64 };
+  const char *names[MOST + 1] = {NULL};
   char both[96];
+  for (int i = 0; i < MOST && cli_verbs[i]; i++) names[i] = cli_verbs[i]->name;
   snprintf(both, sizeof both, "%s %s", words[0], count > 1 ? words[1] : "");
-  const char *typed = is_family(words[0]) ? both : words[0], *near = cli_nearest(typed, verb_name, cli_verbs);
-  if (!near) near = cli_nearest(typed = both, verb_name, cli_verbs);
+  const char *typed = is_family(words[0]) ? both : words[0], *near = ch_suggest(typed, names);
+  if (!near) near = ch_suggest(typed = both, names);
   if (near) return cli_usage("unknown command '%s'; did you mean '%s'?", typed, near);
   return cli_usage("unknown command '%s'", words[0]);
 }

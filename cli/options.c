@@ -6,41 +6,6 @@
 
 #include "cli.h"
 
-/* Edits (insert, delete, replace) between two words, of at most 63 letters each. */
-static int distance(const char *a, const char *b) {
-  int row[64];
-  int n = (int)strnlen(a, 63), m = (int)strnlen(b, 63);
-  for (int j = 0; j <= m; j++) row[j] = j;
-  for (int i = 1; i <= n; i++) {
-    int corner = row[0];
-    row[0] = i;
-    for (int j = 1; j <= m; j++) {
-      int replace = corner + (a[i - 1] != b[j - 1]);
-      corner = row[j];
-      int other = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
-      row[j] = replace < other ? replace : other;
-    }
-  }
-  return row[m];
-}
-
-/* The candidate that a misspelt word most likely meant, or NULL when none is near. */
-const char *cli_nearest(const char *word, const char *(*candidate)(const void *list, int index), const void *list) {
-  const char *best = NULL;
-  int least = (int)strlen(word) / 3 + 1;
-  for (int i = 0; candidate(list, i); i++) {
-    const char *name = candidate(list, i);
-    int edits = strlen(word) >= 3 && !strncmp(name, word, strlen(word)) ? 1 : distance(word, name);
-    if (edits <= least && (!best || edits < least)) {
-      best = name;
-      least = edits;
-    }
-  }
-  return best;
-}
-
-static const char *option_name(const void *list, int index) { return ((const cli_option *)list)[index].name; }
-
 /* Whether `text` is one of the words of "a|b|c". */
 static int among(const char *choices, const char *text) {
   size_t length = strlen(text);
@@ -132,10 +97,11 @@ static int parse_option(const cli_verb *verb, char **words, int left, int operan
   const cli_option *option = find_option(verb, name, length);
   if (!option->name) {
     char word[64];
+    const char *names[OPTIONS_MOST + 1] = {NULL};
+    for (int i = 0; verb->options[i].name; i++) names[i] = verb->options[i].name;
     snprintf(word, sizeof word, "%.*s", (int)length, name);
-    const char *near = cli_nearest(word, option_name, verb->options);
-    if (near) return cli_usage("unknown option --%s; did you mean --%s?", word, near);
-    return cli_usage("unknown option --%s", word);
+    const char *near = ch_suggest(word, names);
+    return cli_usage(near ? "unknown option --%s; did you mean --%s?" : "unknown option --%s", word, near);
   }
   const char *value = equals ? equals + 1 : NULL;
   *used = 1;

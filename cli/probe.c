@@ -1,10 +1,6 @@
 /* choir probe: changes tokens and looks whether logits that should not know them change. */
 #include "probe/probe.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cli.h"
 #include "npy/npy.h"
 

@@ -43,6 +43,10 @@ void cli_progress_line(cli_progress *progress, const char *format, ...) {
   fflush(progress->out);
 }
 
+int cli_time_is_up(const cli_progress *progress, double minutes) {
+  return minutes > 0 && cli_seconds() - progress->started >= 60 * minutes;
+}
+
 int cli_progress_count(void *context, int64_t done, int64_t total) {
   cli_progress *progress = context;
   double seconds = cli_seconds() - progress->started;

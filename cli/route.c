@@ -8,10 +8,10 @@
 static struct {
   const char *router, *tokens, *valid, *pool, *thresholds, *out;
   double capacity_factor;
-  int logits, training, random_second, sequence_length, json;
-  int64_t seed;
+  int random_second, json;
   cli_list set;
 } o;
+static choir_route_request request;
 
 /* Reads an optional array beside the scores, an entry for each of their n rows or columns; NULL path: leaves it empty.
  */
@@ -34,7 +34,7 @@ static choir_routing_properties properties(const choir_router_options *options) 
 /* Nonzero when a token's experts depend on other tokens, as it was routed here. */
 static int looks(const choir_router_options *options) {
   if (o.thresholds) return 0;
-  if (o.training) return choir_router_looks_in_training(o.router);
+  if (request.training) return choir_router_looks_in_training(o.router);
   const choir_routing_properties p = properties(options);
   return p.looks_ahead || p.depends_on_batch;
 }
@@ -74,17 +74,13 @@ static int route(const choir_router_options *options, const char *path, const ch
   float *gates = calloc((size_t)n * (size_t)e + 1, sizeof *gates);
   choir_route_stats stats;
   if (!gates) return cli_fail_with("out of memory");
-  const choir_route_request request = {.options = options,
-                                       .n = n,
-                                       .e = e,
-                                       .scores = scores->data,
-                                       .tokens = tokens->data,
-                                       .valid = valid->data,
-                                       .is_logits = o.logits,
-                                       .sequence_length = o.sequence_length,
-                                       .training = o.training,
-                                       .seed = (uint64_t)o.seed,
-                                       .thresholds = thresholds->data};
+  request.options = options;
+  request.n = n;
+  request.e = e;
+  request.scores = scores->data;
+  request.tokens = tokens->data;
+  request.valid = valid->data;
+  request.thresholds = thresholds->data;
   int code = choir_route(&request, gates, &stats);
   int status = code ? refuse(path) : 0;
   if (!status) {
@@ -102,20 +98,20 @@ static int check_flags(const choir_router_options *options) {
   const struct {
     const char *name;
     int given;
-  } flags[] = {{"training", o.training},     {"capacity-factor", o.capacity_factor != -1},
-               {"pool", o.pool != NULL},     {"length", o.sequence_length != 0},
-               {"tokens", o.tokens != NULL}, {"seed", o.seed != 0}};
+  } flags[] = {{"training", request.training}, {"capacity-factor", o.capacity_factor != -1},
+               {"pool", o.pool != NULL},       {"length", request.sequence_length != 0},
+               {"tokens", o.tokens != NULL},   {"seed", request.seed != 0}};
   for (size_t i = 0; o.thresholds && i < sizeof flags / sizeof *flags; i++)
     if (flags[i].given) return cli_usage("--%s has no effect with --thresholds", flags[i].name);
   const choir_routing_properties p = properties(options);
-  int draws = o.training && (options->random_second || p.draws);
-  if (o.random_second && !o.training) return cli_usage("--random-second has no effect without --training");
+  int draws = request.training && (options->random_second || p.draws);
+  if (o.random_second && !request.training) return cli_usage("--random-second has no effect without --training");
   if (o.tokens && !p.reads_ids) return cli_usage("--tokens has no effect with --router %s", o.router);
-  if (o.seed && !draws)
+  if (request.seed && !draws)
     return cli_usage(
         "--seed has no effect: this draws nothing; random does, and gshard_top2 with --random-second, both "
         "with --training");
-  if (o.sequence_length && strcmp(options->pool, "sequence") && strcmp(options->pool, "position"))
+  if (request.sequence_length && strcmp(options->pool, "sequence") && strcmp(options->pool, "position"))
     return cli_usage("--length has no effect but with --pool sequence or position");
   return 0;
 }
@@ -150,18 +146,19 @@ static const cli_option options[] = {
     {"capacity-factor", "C", CLI_REAL, &o.capacity_factor, "-1",
      "experts per token on average; -1: the router's own default", 0},
     {"set", "KEY=VALUE", CLI_LIST, &o.set, NULL, "another option of the router, as router.cap=3", 0},
-    {"logits", NULL, CLI_FLAG, &o.logits, NULL, "the matrix holds logits: router option score makes scores of them", 0},
+    {"logits", NULL, CLI_FLAG, &request.is_logits, NULL,
+     "the matrix holds logits: router option score makes scores of them", 0},
     {"tokens", "T.npy", CLI_INPUT, &o.tokens, NULL, "int32 [n]: token ids, needed by hash and random", 0},
     {"valid", "V.npy", CLI_INPUT, &o.valid, NULL, "uint8 [n]: 0 marks padding, which takes no part", 0},
     {"pool", "batch|sequence|position|group", CLI_CHOICE, &o.pool, NULL,
      "tokens that experts choose among; group: of router.group_size tokens", 0},
-    {"length", "T", CLI_INT, &o.sequence_length, NULL, "of pools sequence and position", 0},
+    {"length", "T", CLI_INT, &request.sequence_length, NULL, "of pools sequence and position", 0},
     {"thresholds", "B.npy", CLI_INPUT, &o.thresholds, NULL,
      "float32 [e]: experts take every token that reaches these scores, and no pool matters", 0},
-    {"training", NULL, CLI_FLAG, &o.training, NULL, "route as in training: sampling is on", 0},
+    {"training", NULL, CLI_FLAG, &request.training, NULL, "route as in training: sampling is on", 0},
     {"random-second", NULL, CLI_FLAG, &o.random_second, NULL, "gshard_top2 draws its second expert; with --training",
      0},
-    {"seed", "S", CLI_INT64, &o.seed, "0", "of what is drawn", 0},
+    {"seed", "S", CLI_INT64, &request.seed, "0", "of what is drawn", 0},
     {"out", "GATES.npy", CLI_OUTPUT, &o.out, NULL, "write float32 [n,e]: the combine weight, 0 where not routed", 0},
     {"json", NULL, CLI_FLAG, &o.json, NULL, "print the statistics as JSON", 0},
     {0}};

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/text.h"
 #include "cli.h"
 
 enum { NAMES_MOST = 32 };

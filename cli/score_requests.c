@@ -70,10 +70,10 @@ static int check_keys(const work *w, int64_t line, json_t *object) {
   return 0;
 }
 
-static int add_request(work *w, int64_t number, const char *text, size_t size) {
+static int add_request(work *w, int64_t number, const ch_value *text) {
   choir_score_request request = {0};
   given line = {0};
-  int status = cli_json_read(w->path, number, text, size, &line.line);
+  int status = cli_json_read(w->path, number, text, &line.line);
   if (!line.line) return status;
   if (ch_buffer_append(&w->given, &line, sizeof line)) return json_decref(line.line), cli_fail();
   given *g = given_of(w, w->count++);
@@ -85,13 +85,13 @@ static int add_request(work *w, int64_t number, const char *text, size_t size) {
 }
 
 static int read_requests(work *w) {
-  size_t size, length;
+  size_t size;
   int status = 0;
   char *text = cli_read_file(w->path, &size);
   if (!text) return CLI_FAILED;
-  const char *at = text + cli_byte_order_mark(text, size), *line;
-  for (int64_t number = 1; !status && (line = cli_line(&at, text + size, &length)); number++)
-    status = add_request(w, number, line, length);
+  ch_lines lines = {text, text + size, 0};
+  ch_value line;
+  while (!status && ch_lines_next(&lines, &line)) status = add_request(w, lines.number, &line);
   free(text);
   return status ? status : w->count ? 0 : cli_fail_with("%s: no requests", w->path);
 }

@@ -7,9 +7,10 @@
 #include "export/import.h"
 #include "npy/npy.h"
 
+static choir_tokenizer_train_options training = CHOIR_TOKENIZER_TRAIN_OPTIONS_INIT;
 static struct {
-  const char *type, *out, *field, *separator, *model, *pattern;
-  int vocab_size, threads, pieces, length, replace;
+  const char *out, *separator, *model, *pattern;
+  int pieces, length;
   int64_t sample_bytes, eos;
 } o = {.eos = -1};
 
@@ -24,18 +25,14 @@ static int train_on(const char *const *inputs, const char *separator) {
   cli_progress progress;
   cli_progress_begin(&progress, stderr);
   cli_catch_signals();
-  cli_progress_line(&progress, "training a tokenizer with %s pieces", cli_grouped(o.vocab_size));
-  int code = choir_tokenizer_train(&(choir_tokenizer_train_options){.inputs = inputs,
-                                                                    .field = o.field,
-                                                                    .separator = separator,
-                                                                    .type = o.type,
-                                                                    .vocab_size = o.vocab_size,
-                                                                    .output = o.out,
-                                                                    .sample_bytes = (size_t)o.sample_bytes,
-                                                                    .threads = o.threads,
-                                                                    .replace_invalid = o.replace,
-                                                                    .progress = show_line,
-                                                                    .context = &progress});
+  cli_progress_line(&progress, "training a tokenizer with %s pieces", cli_grouped(training.vocab_size));
+  training.inputs = inputs;
+  training.separator = separator;
+  training.output = o.out;
+  training.sample_bytes = (size_t)o.sample_bytes;
+  training.progress = show_line;
+  training.context = &progress;
+  int code = choir_tokenizer_train(&training);
   cli_progress_clear(&progress);
   if (code == CHOIR_ERROR_INTERRUPTED) { /* no exit(): it would take things away from the search that goes on */
     cli_fail();
@@ -159,16 +156,16 @@ static int decode(int count, const char *const *files) {
 
 static const cli_option train_options[] = {
     {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the .model file to write", 1},
-    {"type", "TYPE", CLI_TEXT, &o.type, "bpe", "bpe, unigram, or char: a piece a character", 0},
-    {"vocab-size", "V", CLI_INT, &o.vocab_size, "8192", "number of pieces, up to 256,000", 0},
+    {"type", "TYPE", CLI_TEXT, &training.type, "bpe", "bpe, unigram, or char: a piece a character", 0},
+    {"vocab-size", "V", CLI_INT, &training.vocab_size, "8192", "number of pieces, up to 256,000", 0},
     CLI_PATTERN(&o.pattern),
-    {"field", "NAME", CLI_TEXT, &o.field, NULL, "inputs are JSON lines; this field holds the text", 0},
+    {"field", "NAME", CLI_TEXT, &training.field, NULL, "inputs are JSON lines; this field holds the text", 0},
     {"separator", "LINE", CLI_TEXT, &o.separator, NULL, "the line between documents, as '\\f' or '%%'", 0},
     {"sample-bytes", "N", CLI_INT64, &o.sample_bytes, "16777216",
      "bytes of text to train on, drawn evenly from all inputs", 0},
-    {"replace-invalid", NULL, CLI_FLAG, &o.replace, NULL,
+    {"replace-invalid", NULL, CLI_FLAG, &training.replace_invalid, NULL,
      "bytes that are not UTF-8 become U+FFFD; otherwise they are an error", 0},
-    CLI_THREADS(&o.threads),
+    CLI_THREADS(&training.threads),
     {0}};
 static const cli_option import_options[] = {
     {"out", "FILE", CLI_OUTPUT, &o.out, NULL, "the file to write", 1},
@@ -183,39 +180,19 @@ static const cli_option encode_options[] = {
 static const cli_option decode_options[] = {{"tokenizer", "FILE", CLI_INPUT, &o.model, NULL, "the tokenizer's file", 1},
                                             {0}};
 
-const cli_verb cli_tokenizer_train = {"tokenizer train",
-                                      "FILE|DIR...",
-                                      1,
-                                      -1,
-                                      "learn a SentencePiece tokenizer from text",
-                                      "A model with byte fallback: every text comes back exactly as it was. "
-                                      "Files are plain text, or JSON lines with --field, "
-                                      "each plain or compressed (gz, xz, zst, bz2); a directory stands for all files "
-                                      "below it.",
-                                      train_options,
-                                      train};
-const cli_verb cli_tokenizer_import = {
-    "tokenizer import",
-    "TOKENIZER.json",
-    1,
-    1,
-    "read a tokenizer of Hugging Face's",
+CLI_VERB_OF(tokenizer_train, "tokenizer train", "FILE|DIR...", 1, -1, "learn a SentencePiece tokenizer from text",
+            "A model with byte fallback: every text comes back exactly as it was. Files are plain text, or JSON lines "
+            "with --field, each plain or compressed (gz, xz, zst, bz2); a directory stands for all files below it.",
+            train_options, train);
+CLI_VERB_OF(
+    tokenizer_import, "tokenizer import", "TOKENIZER.json", 1, 1, "read a tokenizer of Hugging Face's",
     "A tokenizer.json of byte-level BPE, as OLMoE, Qwen, Llama 3, GLM-4 and DeepSeek have it, is kept as it is. One "
     "whose rule is SentencePiece's, as Llama 2, Mistral and TinyLlama have it, becomes a SentencePiece model, without "
-    "a "
-    "space in front of a text. Neither puts special tokens around a text. What would give other tokens is refused by "
+    "a space in front of a text. Neither puts special tokens around a text. What would give other tokens is refused by "
     "the name of the field.",
-    import_options,
-    import};
-const cli_verb cli_tokenizer_encode = {
-    "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids", "Reads FILE or standard input.",
-    encode_options,     encode};
-const cli_verb cli_tokenizer_decode = {
-    "tokenizer decode",
-    "[IDS]",
-    0,
-    1,
-    "turn token ids back into text",
-    "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
-    decode_options,
-    decode};
+    import_options, import);
+CLI_VERB_OF(tokenizer_encode, "tokenizer encode", "[FILE]", 0, 1, "turn text into token ids",
+            "Reads FILE or standard input.", encode_options, encode);
+CLI_VERB_OF(tokenizer_decode, "tokenizer decode", "[IDS]", 0, 1, "turn token ids back into text",
+            "Reads numbers from IDS or standard input, or an integer array from a file whose name ends in .npy.",
+            decode_options, decode);

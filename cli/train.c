@@ -1,7 +1,5 @@
 /* choir train: a run, with its line on the terminal. */
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli.h"
 
@@ -22,28 +20,20 @@ typedef struct display {
   char routing[CHOIR_NAME_BYTES];
 } display;
 
-/* ", 61 % of peak", or nothing where no peak is known. */
-static const char *share(const choir_train_event *e, char *text, size_t size) {
-  text[0] = 0;
-  if (e->peak_gflops > 0) snprintf(text, size, ", %.0f %% of peak", 100 * e->gflops / e->peak_gflops);
-  return text;
-}
-
-/* ", sent 1.3 MiB in 96 messages, communication 12 %, straggler: rank 3", or nothing of one process. */
-static const char *exchange(const choir_train_event *e, char *text, size_t size) {
-  text[0] = 0;
-  if (e->ranks > 1)
-    snprintf(text, size, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
-             cli_bytes((double)e->sent_bytes), (long long)e->sent_messages, 100 * e->waited / e->seconds,
-             e->slowest_rank);
-  return text;
-}
-
-/* ", machine busy: threads had 43 % of their time", or nothing where nobody else wants the cores. */
-static const char *busy(display *w, char *text, size_t size) {
+/* What there is to say beside the speed: ", 61 % of peak" where a peak is known; of several ranks ", sent 1.3 MiB in 96
+ * messages, communication 12 %, straggler: rank 3"; and where somebody else wants the cores, how busy the machine is.
+ */
+static const char *remarks(display *w, const choir_train_event *e, char *text, size_t size) {
   double share = w->shown_cpu / w->shown_seconds;
+  int used = 0;
   text[0] = 0;
-  if (share < 0.75) snprintf(text, size, ", machine busy: threads had %.0f %% of their time", 100 * share);
+  if (e->peak_gflops > 0) used += snprintf(text, size, ", %.0f %% of peak", 100 * e->gflops / e->peak_gflops);
+  if (e->ranks > 1)
+    used += snprintf(
+        text + used, size - (size_t)used, ", sent %s in %lld messages, communication %.0f %%, straggler: rank %d",
+        cli_bytes((double)e->sent_bytes), (long long)e->sent_messages, 100 * e->waited / e->seconds, e->slowest_rank);
+  if (share < 0.75)
+    snprintf(text + used, size - (size_t)used, ", machine busy: threads had %.0f %% of their time", 100 * share);
   w->shown_seconds = w->shown_cpu = 0;
   return text;
 }
@@ -55,13 +45,12 @@ static double seconds_left(const display *w, const choir_train_event *e) {
 }
 
 static void show_step(display *w, const choir_train_event *e) {
-  char steps[24] = "", peak[48], sent[128], other[64];
+  char steps[24] = "", more[256];
   if (!cli_progress_due(&w->progress) && w->steps > 1) return;
   if (!(minutes > 0)) snprintf(steps, sizeof steps, "/%lld", (long long)e->steps); /* otherwise time is the limit */
-  cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s%s%s",
+  cli_progress_line(&w->progress, "step %lld%s  %s left  loss %.4f  ppl %.1f  %s tokens/s  %.3g GFLOP/s%s",
                     (long long)e->step, steps, cli_duration(seconds_left(w, e)), e->loss, exp(e->loss),
-                    cli_count(e->tokens_per_second), e->gflops, share(e, peak, sizeof peak),
-                    exchange(e, sent, sizeof sent), busy(w, other, sizeof other));
+                    cli_count(e->tokens_per_second), e->gflops, remarks(w, e, more, sizeof more));
 }
 
 static void show_losses(const choir_train_event *e) {
@@ -119,8 +108,7 @@ static int on_event(void *context, const choir_train_event *e) {
   } else {
     show_kept(w, e);
   }
-  int out_of_time = minutes > 0 && cli_seconds() - w->progress.started >= 60 * minutes;
-  return cli_stop_requested() || out_of_time;
+  return cli_stop_requested() || cli_time_is_up(&w->progress, minutes);
 }
 
 /* How it went, in a sentence: the causal loss where there is one. */

@@ -7,9 +7,7 @@
 
 #include "choir/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* The backends of this build, from 0: "cpu", "reference", "opencl", "cuda"; NULL behind the last. */
 CHOIR_API const char *choir_backend_name(int index);
@@ -21,7 +19,5 @@ CHOIR_API int choir_backend_check(int index);
  * A backend's name takes such a number behind a colon: "cuda:1". */
 CHOIR_API int choir_backend_device(int index, int number, char *text, size_t size);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

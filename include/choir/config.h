@@ -12,9 +12,7 @@
 
 #include "choir/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 enum { CHOIR_NAME_BYTES = 32 };
 
@@ -163,7 +161,5 @@ typedef struct choir_config_costs {
 } choir_config_costs;
 CHOIR_API int choir_config_cost(const choir_config *config, choir_config_costs *costs);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

@@ -4,9 +4,7 @@
 
 #include "choir/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* One source of a mixture, as a row of GLaM's table. */
 typedef struct choir_data_source {
@@ -66,7 +64,5 @@ typedef struct choir_data_info {
 } choir_data_info;
 CHOIR_API void choir_data_get_info(const choir_data *data, choir_data_info *info);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

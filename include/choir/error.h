@@ -2,15 +2,18 @@
 #ifndef CHOIR_ERROR_H
 #define CHOIR_ERROR_H
 
-#if defined(_WIN32)
-#define CHOIR_API
-#else
 #define CHOIR_API __attribute__((visibility("default")))
+
+/* Around declarations: C++ calls them as C does. */
+#ifdef __cplusplus
+#define CHOIR_C_BEGIN extern "C" {
+#define CHOIR_C_END }
+#else
+#define CHOIR_C_BEGIN
+#define CHOIR_C_END
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* Every function that can fail returns one of these; 0 is success. */
 enum {
@@ -39,7 +42,5 @@ CHOIR_API const char *choir_notices(void);
 /* A short English name of an error code, for logs. Never NULL. */
 CHOIR_API const char *choir_error_name(int code);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

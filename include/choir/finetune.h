@@ -5,9 +5,7 @@
 #include "choir/score.h"
 #include "choir/train.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* Passed to the caller's callback; kinds as in training. */
 typedef struct choir_finetune_event {
@@ -60,7 +58,5 @@ CHOIR_API int choir_finetune_config(const char *from, const char *recipe, choir_
  * evaluated once more, which chooses no best. Errors as those of choir_train and choir_score_task. */
 CHOIR_API int choir_finetune(const choir_finetune_options *options);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

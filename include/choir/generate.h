@@ -5,9 +5,7 @@
 #include "choir/model.h"
 #include "choir/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* A text to continue: UTF-8 (with a tokenizer; an empty one begins a document), or token ids. */
 typedef struct choir_prompt {
@@ -112,7 +110,5 @@ CHOIR_API int choir_session_advance(choir_session *session, const int *counts, c
 CHOIR_API int choir_session_rewind(choir_session *session, int slot, int length);
 CHOIR_API int choir_session_length(const choir_session *session, int slot); /* tokens so far; -1: no such slot */
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

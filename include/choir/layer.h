@@ -4,9 +4,7 @@
 
 #include "choir/router.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 typedef struct choir_layer choir_layer;
 
@@ -68,7 +66,5 @@ CHOIR_API int choir_layer_stats(const choir_layer *layer, choir_route_stats *sta
 /* Bytes that the layer holds. */
 CHOIR_API size_t choir_layer_bytes(const choir_layer *layer);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

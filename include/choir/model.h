@@ -8,9 +8,7 @@
 #include "choir/routing.h"
 #include "choir/tokenizer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 typedef struct choir_model choir_model;
 
@@ -128,7 +126,5 @@ CHOIR_API int choir_model_route_stats(const choir_model *model, int moe, choir_r
  * runs or changes it is CHOIR_ERROR_BUSY. */
 CHOIR_API void choir_model_on_routing(choir_model *model, choir_routing_callback callback, void *context);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

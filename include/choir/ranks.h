@@ -6,9 +6,7 @@
 
 #include "choir/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 typedef struct choir_ranks choir_ranks;
 
@@ -69,7 +67,5 @@ CHOIR_API int choir_ranks_watch(choir_ranks *ranks, double seconds, void (*silen
 /* Leaves: all must, and none may have a call of the library under way. */
 CHOIR_API void choir_ranks_leave(choir_ranks *ranks);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

@@ -5,9 +5,7 @@
 #include "choir/config.h"
 #include "choir/routing.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* Names of the routers, NULL-terminated, and whether one looks across tokens, by its own rule in evaluation
  * ("expert_choice": 1, "base": 0) and in training ("base": 1). -1: unknown name. */
@@ -83,7 +81,5 @@ CHOIR_API int choir_route_show(const choir_route_request *request, choir_routing
 CHOIR_API int choir_route_backward(const choir_route_request *request, const float *dgates, double aux_weight,
                                    float *dscores);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

@@ -7,9 +7,7 @@
 
 #include "choir/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* The proof of an assignment (capped_expert_choice, base), summed over pools and calls. The gap compares the sum of
  * the assigned scores with the bound of the linear programme's dual at the solver's prices (docs/assignment.md): 0 is a
@@ -117,7 +115,5 @@ CHOIR_API int choir_route_stats_frequent(const choir_route_stats *stats, int exp
 CHOIR_API int choir_route_stats_typical(const choir_route_stats *stats, int expert, int most,
                                         choir_favourite *favourites);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

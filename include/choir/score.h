@@ -5,9 +5,7 @@
 #include "choir/generate.h"
 #include "choir/task.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* A continuation to score behind its context, each a text or tokens. Texts are encoded apart, so that continuations of
  * one context share its tokens; spaces at the end of a context go with the continuation. An empty context is the
@@ -103,7 +101,5 @@ typedef struct choir_task_result {
 CHOIR_API int choir_score_task(choir_model *model, const choir_tokenizer *tokenizer, const choir_task *task,
                                const choir_task_options *options, choir_task_result *result);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

@@ -6,9 +6,7 @@
 
 #include "choir/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* Describes a task's files and how a row becomes a text; docs/finetuning.md has the JSON. */
 typedef struct choir_task choir_task;
@@ -25,7 +23,5 @@ CHOIR_API const char *choir_task_name(const choir_task *task);
 CHOIR_API int choir_task_labels(const choir_task *task);
 CHOIR_API const char *choir_task_label(const choir_task *task, int label); /* as files spell it */
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

@@ -7,9 +7,7 @@
 
 #include "choir/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 typedef enum { CHOIR_F64, CHOIR_F32, CHOIR_BF16, CHOIR_I64, CHOIR_I32, CHOIR_U64, CHOIR_U8, CHOIR_F16 } choir_dtype;
 
@@ -43,7 +41,5 @@ CHOIR_API const char *choir_tensors_metadata(const choir_tensors *tensors, const
 CHOIR_API int choir_tensors_write(const char *path, const choir_tensor *tensors, int count,
                                   const char *const *metadata);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

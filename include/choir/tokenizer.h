@@ -7,9 +7,7 @@
 
 #include "choir/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 typedef struct choir_tokenizer choir_tokenizer;
 
@@ -62,7 +60,5 @@ CHOIR_API int choir_tokenizer_encode(const choir_tokenizer *tokenizer, const cha
 CHOIR_API int choir_tokenizer_decode(const choir_tokenizer *tokenizer, const int32_t *ids, size_t count, char **text,
                                      size_t *length);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

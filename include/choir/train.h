@@ -6,9 +6,7 @@
 #include "choir/model.h"
 #include "choir/ranks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* STEP comes after every step, EVAL and CHECKPOINT after theirs, MEMORY once before the first step, with the memory
  * that the run will need. NOTICE has a line for the user: a damaged checkpoint that was passed over, or a full disk.
@@ -116,7 +114,5 @@ typedef struct choir_eval_result {
 CHOIR_API int choir_eval(choir_model *model, const choir_tokenizer *tokenizer, const choir_eval_options *options,
                          choir_eval_result *result);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

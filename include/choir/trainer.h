@@ -4,9 +4,7 @@
 
 #include "choir/model.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+CHOIR_C_BEGIN
 
 /* A model being trained: the optimizer's state, the number of steps, and the memory of a step. */
 typedef struct choir_trainer choir_trainer;
@@ -56,7 +54,5 @@ CHOIR_API int choir_trainer_save(const choir_trainer *trainer, const choir_token
  * resumed with its data. After an error the trainer is of no use. */
 CHOIR_API int choir_trainer_resume(choir_trainer *trainer, const char *checkpoint);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
 #endif

@@ -16,5 +16,5 @@ def declarations(name, seen):
     text = (path if path.exists() else path.with_name(name + ".in")).read_text(encoding="utf-8")
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     before = "".join(declarations(one, seen) for one in re.findall(r'#include "choir/(\S+)"', text))
-    text = re.sub(r"#ifdef __cplusplus\n.*?#endif\n", "", text, flags=re.S)
-    return before + re.sub(r"^[ \t]*#(.*\\\n)*.*\n", "", text, flags=re.M).replace("CHOIR_API ", "")
+    text = re.sub(r"^[ \t]*#(.*\\\n)*.*\n", "", text, flags=re.M)
+    return before + re.sub(r"\bCHOIR_(API|C_BEGIN|C_END)\b", "", text)

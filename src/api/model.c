@@ -1,7 +1,6 @@
 /* Creating, initialising, loading and saving models: the public handle. */
 #include "api/model.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

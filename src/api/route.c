@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "choir/router.h"
 #include "model/config.h"
-#include "moe/layer.h"
 #include "moe/route_stats.h"
 #include "op/backend.h"
 

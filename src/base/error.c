@@ -35,22 +35,25 @@ const char *choir_error_name(int code) {
 /* Whatever names and values it holds, a message is one line that a terminal shows and does not obey. */
 static void set_message(const char *text) { ch_printable(text, strlen(text), 0, message, sizeof message); }
 
+/* The arguments of the function at hand by its `format`, into an array. */
+#define FORMAT(text)                             \
+  do {                                           \
+    va_list args;                                \
+    va_start(args, format);                      \
+    ch_vformat(text, sizeof text, format, args); \
+    va_end(args);                                \
+  } while (0)
+
 int ch_error(int code, const char *format, ...) {
   char text[MESSAGE_BYTES]; /* an argument may point into the old message */
-  va_list args;
-  va_start(args, format);
-  ch_vformat(text, sizeof text, format, args);
-  va_end(args);
+  FORMAT(text);
   set_message(text);
   return code;
 }
 
 int ch_error_in(int code, const char *format, ...) {
   char context[MESSAGE_BYTES / 4], whole[MESSAGE_BYTES];
-  va_list args;
-  va_start(args, format);
-  ch_vformat(context, sizeof context, format, args);
-  va_end(args);
+  FORMAT(context);
   snprintf(whole, sizeof whole, "%s: %.*s", context, (int)(sizeof whole - sizeof context - 3), message);
   set_message(whole);
   return code;
@@ -59,10 +62,7 @@ int ch_error_in(int code, const char *format, ...) {
 int ch_error_errno(const char *format, ...) {
   int number = errno;
   char text[MESSAGE_BYTES - 256], whole[MESSAGE_BYTES];
-  va_list args;
-  va_start(args, format);
-  ch_vformat(text, sizeof text, format, args);
-  va_end(args);
+  FORMAT(text);
   snprintf(whole, sizeof whole, "%s: %s", text, strerror(number));
   set_message(whole);
   return CHOIR_ERROR_IO;
@@ -70,10 +70,7 @@ int ch_error_errno(const char *format, ...) {
 
 void ch_notice(const char *format, ...) {
   char text[MESSAGE_BYTES], line[MESSAGE_BYTES];
-  va_list args;
-  va_start(args, format);
-  ch_vformat(text, sizeof text, format, args);
-  va_end(args);
+  FORMAT(text);
   ch_printable(text, strlen(text), 0, line, sizeof line - 1);
   strcat(line, "\n");
   size_t length = strlen(line);

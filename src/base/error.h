@@ -6,6 +6,8 @@
 
 #include "choir/error.h"
 
+CHOIR_C_BEGIN
+
 /* Sets the thread's message and returns `code`, so that `return ch_error(...)` is the idiom. */
 int ch_error(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -36,6 +38,8 @@ int ch_given(const char *function, const char *names, const void *const *pointer
  * where one is not 0: a field of a later version, which this one would overlook, or a struct that nobody initialised.
  */
 int ch_reserved_check(const int64_t *words, int count, const char *name);
+
+CHOIR_C_END
 
 #define CH_CHECK_RESERVED(options, name) \
   CH_TRY(ch_reserved_check((options)->reserved, (int)(sizeof(options)->reserved / sizeof *(options)->reserved), name))

@@ -7,9 +7,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "choir/error.h"
+
+CHOIR_C_BEGIN
 
 /* snprintf and vsnprintf with a decimal point, whatever the locale is. They allocate nothing after the first
  * call. */
@@ -22,7 +22,6 @@ double ch_number(const char *text, char **end);
 /* "C", for uselocale around a library that takes numbers or capitals by the locale. */
 locale_t ch_plain_locale(void);
 
-#ifdef __cplusplus
-}
-#endif
+CHOIR_C_END
+
 #endif

@@ -44,6 +44,21 @@ size_t ch_utf8_cut(const char *text, size_t at) {
   return at; /* not UTF-8: any place will do */
 }
 
+/* ---- lines ---- */
+
+int ch_lines_next(ch_lines *lines, ch_value *line) {
+  static const char mark[] = "\xEF\xBB\xBF";
+  if (!lines->number && lines->end - lines->text >= 3 && !memcmp(lines->text, mark, 3)) lines->text += 3;
+  if (lines->text >= lines->end) return 0;
+  size_t left = (size_t)(lines->end - lines->text);
+  const char *stop = memchr(lines->text, '\n', left);
+  *line = (ch_value){lines->text, stop ? (size_t)(stop - lines->text) : left};
+  lines->text = stop ? stop + 1 : lines->end;
+  lines->number++;
+  if (line->size && line->text[line->size - 1] == '\r') line->size--;
+  return 1;
+}
+
 /* ---- for terminals ---- */
 
 static int obeyed(uint32_t c) {

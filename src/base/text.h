@@ -3,6 +3,7 @@
 #define CH_BASE_TEXT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Well-formed UTF-8 is that of RFC 3629: no surrogates, no overlong forms, nothing above U+10FFFF. */
 
@@ -11,6 +12,20 @@ size_t ch_utf8_valid(const char *text, size_t size);
 
 /* The last place <= `at` where text may be cut without cutting a character; never 0. */
 size_t ch_utf8_cut(const char *text, size_t at);
+
+/* A piece of a text; not NUL-terminated. */
+typedef struct ch_value {
+  const char *text;
+  size_t size;
+} ch_value;
+
+/* The next line of a text from memory, without its end (LF or CR LF); 0: there is none. Steps over a byte order mark
+ * before the first. */
+typedef struct ch_lines {
+  const char *text, *end;
+  int64_t number; /* of the line, from 1 */
+} ch_lines;
+int ch_lines_next(ch_lines *lines, ch_value *line);
 
 /* Writes text so that a terminal shows all of it and obeys none: control characters become \n, \t, \x1B; C1 controls,
  * separators of lines and marks that turn the direction of writing \u009B, \u2028, \u202E; bytes that are not UTF-8

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/bpe_spell.h"
-
 typedef struct job {
   ch_tokenizer_json file;
   choir_tokenizer *t;

@@ -33,9 +33,6 @@ int ch_source_name_check(const char *name);
 /* The entry of a shard in data.json. */
 json_t *ch_shard_describe(const ch_shard_info *info);
 
-/* 64 bits as hexadecimal digits, which JSON's numbers cannot hold. text: 17 bytes. Returns text. */
-const char *ch_hex(uint64_t value, char *text);
-
 /* ---- windows of tokens from a built data directory, for training and evaluation ---- */
 
 /* The whole state of sampling: everything else is a function of (seed, this). Saved in checkpoints. */

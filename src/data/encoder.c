@@ -1,6 +1,5 @@
 #include "data/encoder.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -38,7 +37,7 @@ static const char *word_end(const choir_tokenizer *t, const char *p, const char 
   return q < end ? p + ch_utf8_cut(p, (size_t)(q - p)) : q;
 }
 
-static int reserve(ch_ids *out, size_t more) {
+int ch_ids_reserve(ch_ids *out, size_t more) {
   if (out->count + more <= out->capacity) return CHOIR_OK;
   size_t capacity = out->capacity * 2 > out->count + more ? out->capacity * 2 : out->count + more;
   int32_t *ids = reallocarray(out->ids, capacity, sizeof *ids);
@@ -62,7 +61,7 @@ static int spells(const choir_tokenizer *t, const int32_t *ids, size_t count, co
 /* A word through the engine; at most a token a byte. */
 static int search(const choir_tokenizer *t, const char *word, size_t size, ch_ids *out) {
   size_t count;
-  CH_TRY(reserve(out, size));
+  CH_TRY(ch_ids_reserve(out, size));
   if (t->bpe)
     CH_TRY(ch_bpe_encode(t->bpe, word, size, out->ids + out->count, &count));
   else
@@ -92,12 +91,8 @@ static int remembered(const choir_tokenizer *t, ch_encoder *e, const char *word,
   return CHOIR_OK;
 }
 
-static void push_bytes(const choir_tokenizer *t, const char *p, size_t size, ch_ids *out) {
-  for (size_t i = 0; i < size; i++) out->ids[out->count++] = t->byte_id[(unsigned char)p[i]];
-}
-
 static int encode_word(const choir_tokenizer *t, ch_encoder *e, const char *word, size_t size, ch_ids *out) {
-  CH_TRY(reserve(out, WORD_TOKENS));
+  CH_TRY(ch_ids_reserve(out, WORD_TOKENS));
   return e && size <= WORD_BYTES ? remembered(t, e, word, size, out) : search(t, word, size, out);
 }
 
@@ -110,7 +105,7 @@ typedef struct taker {
 static int take_word(void *context, const char *word, size_t size, int32_t id) {
   const taker *k = context;
   if (id < 0) return encode_word(k->t, k->e, word, size, k->out);
-  CH_TRY(reserve(k->out, 1));
+  CH_TRY(ch_ids_reserve(k->out, 1));
   k->out->ids[k->out->count++] = id;
   return CHOIR_OK;
 }
@@ -120,8 +115,8 @@ int ch_encode(const choir_tokenizer *t, ch_encoder *e, const char *text, size_t 
   for (const char *p = text, *end = text + size; p < end;) {
     size_t bytes = ch_stands_alone(t, p, end);
     if (bytes) {
-      CH_TRY(reserve(out, bytes));
-      push_bytes(t, p, bytes, out);
+      CH_TRY(ch_ids_reserve(out, bytes));
+      for (size_t i = 0; i < bytes; i++) out->ids[out->count++] = t->byte_id[(unsigned char)p[i]];
     } else {
       bytes = (size_t)(word_end(t, p, end) - p);
       CH_TRY(encode_word(t, e, p, bytes, out));
@@ -168,36 +163,13 @@ int ch_encode_text(const choir_tokenizer *t, const char *text, size_t size, int 
 
 /* ---- of a file ---- */
 
-static const size_t FILE_LIMIT = (size_t)1 << 36;
-
 /* Bytes that surely hold `most` tokens: so many of the longest piece, and a word for the one that the cut breaks. */
 static size_t enough(const choir_tokenizer *t, size_t most) {
   enum { WORD = 4096 };
   size_t longest = 1;
   for (int i = 0; i < t->vocab; i++)
     if (t->surface[i].size > longest) longest = t->surface[i].size;
-  return most < (FILE_LIMIT - WORD) / longest ? most * longest + WORD : FILE_LIMIT;
-}
-
-/* The first `limit` bytes, less what is left of a character there. */
-static int read_start(const char *path, size_t limit, char **text, size_t *bytes, int *cut) {
-  FILE *file = fopen(path, "rb");
-  if (!file) return ch_error_errno("%s: cannot open", path);
-  char *data = malloc(limit + 1);
-  size_t size = data ? fread(data, 1, limit + 1, file) : 0;
-  int failed = ferror(file);
-  int code = !data    ? ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for %zu bytes", path, limit)
-             : failed ? ch_error_errno("%s: cannot read", path)
-                      : CHOIR_OK;
-  fclose(file);
-  if (code) {
-    free(data);
-    return code;
-  }
-  *cut = size > limit;
-  *bytes = *cut ? ch_utf8_cut(data, limit) : size;
-  *text = data;
-  return CHOIR_OK;
+  return most < (SIZE_MAX - WORD) / longest ? most * longest + WORD : SIZE_MAX;
 }
 
 /* Bytes that gzip makes of a text; 0: no memory. */
@@ -213,17 +185,16 @@ static size_t gzip_bytes(const char *text, size_t bytes) {
 
 int ch_text_tokens_read(const choir_tokenizer *t, const char *path, size_t most, int (*stop)(void *context),
                         void *context, ch_text_tokens *out) {
-  char *text;
-  size_t bytes;
+  const void *text;
+  size_t size;
   *out = (ch_text_tokens){0};
   if (!t) return ch_error(CHOIR_ERROR_ARGUMENT, "%s: a text needs the checkpoint's tokenizer.model", path);
-  if (most)
-    CH_TRY(read_start(path, enough(t, most), &text, &bytes, &out->cut));
-  else
-    CH_TRY(ch_file_read(path, FILE_LIMIT, &text, &bytes));
+  CH_TRY(ch_file_map(path, &text, &size));
+  size_t limit = most ? enough(t, most) : SIZE_MAX, bytes = size > limit ? ch_utf8_cut(text, limit) : size;
+  out->cut = bytes < size;
   int code = ch_encode_text(t, text, bytes, stop, context, &out->ids, &out->count);
   if (!code && !most) out->gzip = gzip_bytes(text, bytes);
-  free(text);
+  ch_file_unmap(text, size);
   if (code) return ch_error_in(code, "%s", path);
   if (most && out->count > most) {
     out->count = most;

@@ -31,6 +31,7 @@ typedef struct ch_ids {
   int32_t *ids; /* free() it */
   size_t count, capacity;
 } ch_ids;
+int ch_ids_reserve(ch_ids *ids, size_t more); /* room for more */
 
 /* One thread's way to encode: remembers words it has seen, which is what makes it fast. */
 typedef struct ch_encoder ch_encoder;

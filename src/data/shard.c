@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "data/encoder.h"
-#include "file/temporary.h"
 
 enum { VERSION = 1 };
 static const char MAGIC[] = "choirshd";

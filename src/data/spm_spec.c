@@ -1,8 +1,8 @@
-#include "data/spm_spec.h"
-
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "data/spm.h"
 
 /* A protocol buffer: fields of a number and a type, one behind the other. */
 typedef struct reader {

@@ -11,7 +11,6 @@
 #include "choir/model.h"
 #include "data/bpe_read.h"
 #include "data/encoder.h"
-#include "data/spm_spec.h"
 #include "file/checkpoints.h"
 #include "file/file.h"
 

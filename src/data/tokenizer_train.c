@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/error.h"
+#include "base/buffer.h"
 #include "base/format.h"
 #include "base/machine.h"
 #include "base/text.h"
@@ -29,8 +29,7 @@ typedef struct trainer {
   const choir_tokenizer_train_options *o;
   ch_sample sample;
   ch_spm_training training;
-  const char **sentences;
-  size_t *sizes, capacity;
+  ch_buffer sentences, sizes; /* of const char *, of size_t */
   double started, reported;
   int stopped;
 
@@ -83,17 +82,9 @@ static int read_sample(trainer *t) {
 }
 
 static int add_sentence(trainer *t, const char *text, size_t size) {
-  if (t->training.count == t->capacity) {
-    size_t capacity = t->capacity ? 2 * t->capacity : 4096;
-    const char **sentences = reallocarray(t->sentences, capacity, sizeof *sentences);
-    if (sentences) t->sentences = sentences;
-    size_t *sizes = reallocarray(t->sizes, capacity, sizeof *sizes);
-    if (sizes) t->sizes = sizes;
-    if (!sentences || !sizes) return ch_error(CHOIR_ERROR_MEMORY, "not enough memory for %zu lines of text", capacity);
-    t->capacity = capacity;
-  }
-  t->sentences[t->training.count] = text;
-  t->sizes[t->training.count++] = size;
+  CH_TRY(ch_buffer_append(&t->sentences, &text, sizeof text));
+  CH_TRY(ch_buffer_append(&t->sizes, &size, sizeof size));
+  t->training.count++;
   return CHOIR_OK;
 }
 
@@ -123,8 +114,8 @@ static void release(trainer *t) {
   pthread_mutex_unlock(&t->lock);
   if (owned) return;
   ch_sample_free(&t->sample);
-  free(t->sentences);
-  free(t->sizes);
+  free(t->sentences.data);
+  free(t->sizes.data);
   free(t->model);
   free(t);
 }
@@ -196,7 +187,7 @@ static int make(trainer *t) {
   CH_TRY(read_sample(t));
   for (size_t i = 0; i < t->sample.count; i++) CH_TRY(split(t, t->sample.blocks[i].text, t->sample.blocks[i].size));
   if (!t->training.count) return ch_error(CHOIR_ERROR_FORMAT, "%s: no text to train a tokenizer on", t->o->inputs[0]);
-  t->training.sentences = t->sentences, t->training.sizes = t->sizes;
+  t->training.sentences = (void *)t->sentences.data, t->training.sizes = (void *)t->sizes.data;
   t->started = ch_machine_seconds();
   return run(t);
 }

@@ -111,17 +111,13 @@ int ch_checkpoint_resolve(const char *path, char *out) {
 
 enum { TOKENIZER_LIMIT = 1 << 28 };
 
-static void digits(char *out, const void *data, size_t size) {
-  snprintf(out, 17, "%016" PRIx64, (uint64_t)XXH64(data, size, 0));
-}
-
 /* Hashes "model" as the file has it, whatever a later choir makes of it: order and spaces do not count, nor do fields
  * that training may change. */
 static int config_digits(const char *path, char *out) {
   json_t *root;
   CH_TRY(ch_json_load(path, &root));
   char *text = ch_json_dump(json_object_get(root, "model"), JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
-  if (text) digits(out, text, strlen(text));
+  if (text) ch_hex(XXH64(text, strlen(text), 0), out);
   json_decref(root);
   free(text);
   return text ? CHOIR_OK : ch_error(CHOIR_ERROR_FORMAT, "%s: has no \"model\"", path);
@@ -131,7 +127,7 @@ static int tokenizer_digits(const char *path, char *out) {
   char *data;
   size_t size;
   CH_TRY(ch_file_read(path, TOKENIZER_LIMIT, &data, &size));
-  digits(out, data, size);
+  ch_hex(XXH64(data, size, 0), out);
   free(data);
   return CHOIR_OK;
 }

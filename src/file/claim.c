@@ -20,12 +20,6 @@ static int busy(const char *directory, int fd) {
                   directory, pid);
 }
 
-static int cannot_lock(const char *path, int number) {
-  if (number == ENOSPC || number == EDQUOT) return ch_write_error(number, path, 0);
-  errno = number;
-  return ch_error_errno("%s: cannot be written", path);
-}
-
 /* A number and a line end, or what a power failure left of it (a part, zeros, nothing): anything else is somebody
  * else's file. */
 static int is_lock(int fd) {
@@ -46,7 +40,7 @@ static int is_named(int fd, const char *path) {
 static int open_locked(const char *directory, const char *path, int *fd) {
   for (;;) {
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*fd < 0) return cannot_lock(path, errno);
+    if (*fd < 0) return ch_begin_error(errno, path, "written");
     if (flock(*fd, LOCK_EX | LOCK_NB)) {
       int code = errno == EWOULDBLOCK ? busy(directory, *fd) : ch_error_errno("%s: cannot be locked", path);
       close(*fd);
@@ -71,7 +65,7 @@ int ch_lock_take(const char *directory, int *lock) {
   if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)length, 0) != length) {
     int number = errno;
     close(fd);
-    return cannot_lock(path, number);
+    return ch_begin_error(number, path, "written");
   }
   *lock = fd;
   return CHOIR_OK;

@@ -70,8 +70,7 @@ int ch_dir_begin(ch_dir *dir, const char *path) {
   int failed = make_place(dir) || mkdir(dir->temporary, mode) || (mode != 0777 && chmod(dir->temporary, mode));
   if (!failed) return CHOIR_OK;
   ch_temporary_remove(&dir->place);
-  if (errno == ENOSPC || errno == EDQUOT) return ch_write_error(errno, dir->path, 0);
-  return ch_error_errno("%s: cannot be created", dir->path);
+  return ch_begin_error(errno, dir->path, "created");
 }
 
 static int sync_entry(const char *path, const struct stat *status, int flag, struct FTW *place) {

@@ -12,19 +12,14 @@
 
 enum { CHUNK = 1 << 30 }; /* Linux writes at most 2 GiB a call */
 
-static int cannot_begin(const ch_file *file) {
-  if (errno == ENOSPC || errno == EDQUOT) return ch_write_error(errno, file->path, 0);
-  return ch_error_errno("%s: cannot be written", file->path);
-}
-
 /* Where the bytes go until they are whole. */
 static int choose_temporary(ch_file *file) {
   if (ch_temporary_holds(file->target)) {
     snprintf(file->temporary, sizeof file->temporary, "%s", file->target);
     return CHOIR_OK;
   }
-  return ch_temporary_beside(&file->place, file->target, file->temporary, sizeof file->temporary) ? cannot_begin(file)
-                                                                                                  : CHOIR_OK;
+  if (!ch_temporary_beside(&file->place, file->target, file->temporary, sizeof file->temporary)) return CHOIR_OK;
+  return ch_begin_error(errno, file->path, "written");
 }
 
 int ch_file_begin(ch_file *file, const char *path) {
@@ -40,7 +35,7 @@ int ch_file_begin(ch_file *file, const char *path) {
   file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (file->fd < 0) {
     ch_temporary_remove(&file->place);
-    return cannot_begin(file);
+    return ch_begin_error(errno, file->path, "written");
   }
   if (there) fchmod(file->fd, status.st_mode & (fchown(file->fd, status.st_uid, status.st_gid) ? 0777 : 07777));
   return CHOIR_OK;

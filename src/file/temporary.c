@@ -170,8 +170,10 @@ int ch_path_follow(const char *path, char *target, size_t size) {
   return ch_error_errno("%s", path);
 }
 
+int ch_is_full(int number) { return number == ENOSPC || number == EDQUOT; }
+
 int ch_write_error(int number, const char *path, uint64_t needed) {
-  if (number == ENOSPC || number == EDQUOT) {
+  if (ch_is_full(number)) {
     const char *what = number == ENOSPC ? "disk full" : "disk quota used up";
     if (!needed) return ch_error(CHOIR_ERROR_FULL, "%s: %s; make room and run again", path, what);
     return ch_error(CHOIR_ERROR_FULL, "%s: %s: needs %.4g MB (%" PRIu64 " bytes); make room and run again", path, what,
@@ -179,6 +181,12 @@ int ch_write_error(int number, const char *path, uint64_t needed) {
   }
   errno = number;
   return ch_error_errno("%s", path);
+}
+
+int ch_begin_error(int number, const char *path, const char *what) {
+  if (ch_is_full(number)) return ch_write_error(number, path, 0);
+  errno = number;
+  return ch_error_errno("%s: cannot be %s", path, what);
 }
 
 static int is_directory(int fd) {

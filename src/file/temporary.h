@@ -55,4 +55,10 @@ int ch_sync_parent(const char *path);
  */
 int ch_write_error(int number, const char *path, uint64_t needed);
 
+/* The same before anything is written: "PATH: cannot be WHAT", unless there is no room. */
+int ch_begin_error(int number, const char *path, const char *what);
+
+/* Whether an errno says that there is no room for now, and may be later. */
+int ch_is_full(int number);
+
 #endif

@@ -189,12 +189,6 @@ static int damaged(const reader *r, const char *part) {
                   r->name, part);
 }
 
-static int same_hash(uint64_t hash, const char *digits) {
-  char text[CH_TENSORS_DIGITS + 1];
-  snprintf(text, sizeof text, "%016" PRIx64, hash);
-  return !strcmp(text, digits);
-}
-
 /* Read once and forgotten: memory is for what is loaded, which may be nearly all of it. */
 static uint64_t hash_data(const reader *r) {
   const size_t most = (size_t)64 << 20;
@@ -217,14 +211,15 @@ static int check_hashes(const reader *r, const choir_tensors *t, int verify) {
   if (!header || !data || strlen(header) != CH_TENSORS_DIGITS || r->header_bytes < opening + CH_TENSORS_DIGITS ||
       memcmp(r->header, CH_TENSORS_OPENING, opening) || memcmp(r->header + opening, header, CH_TENSORS_DIGITS))
     return damaged(r, "header");
+  char is[CH_HEX_BYTES];
   XXH64_state_t state;
   XXH64_reset(&state, 0);
   XXH64_update(&state, r->header - CH_TENSORS_LENGTH_BYTES, CH_TENSORS_LENGTH_BYTES + opening);
   XXH64_update(&state, CH_TENSORS_ZEROS, CH_TENSORS_DIGITS);
   size_t done = opening + CH_TENSORS_DIGITS;
   XXH64_update(&state, r->header + done, r->header_bytes - done);
-  if (!same_hash(XXH64_digest(&state), header)) return damaged(r, "header");
-  if (verify && !same_hash(hash_data(r), data)) return damaged(r, "data");
+  if (strcmp(ch_hex(XXH64_digest(&state), is), header)) return damaged(r, "header");
+  if (verify && strcmp(ch_hex(hash_data(r), is), data)) return damaged(r, "data");
   return CHOIR_OK;
 }
 

@@ -1,5 +1,4 @@
 #include <endian.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,17 +95,12 @@ static int lay_out(plan *p, const json_t *root) {
   return p->header ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "%s: not enough memory for its header", p->path);
 }
 
-static void put_digits(char *at, uint64_t hash) {
-  char digits[CH_TENSORS_DIGITS + 1];
-  snprintf(digits, sizeof digits, "%016" PRIx64, hash);
-  memcpy(at, digits, CH_TENSORS_DIGITS);
-}
-
 /* The checksums in the header, the data's and then its own. */
 static void seal(const plan *p, uint64_t data) {
-  char *first = p->header + CH_TENSORS_LENGTH_BYTES + sizeof CH_TENSORS_OPENING - 1;
-  put_digits(first + CH_TENSORS_DIGITS + sizeof CH_TENSORS_BETWEEN - 1, data);
-  put_digits(first, XXH64(p->header, p->header_bytes, 0));
+  char *first = p->header + CH_TENSORS_LENGTH_BYTES + sizeof CH_TENSORS_OPENING - 1, digits[CH_HEX_BYTES];
+  char *second = first + CH_TENSORS_DIGITS + sizeof CH_TENSORS_BETWEEN - 1;
+  memcpy(second, ch_hex(data, digits), CH_TENSORS_DIGITS);
+  memcpy(first, ch_hex(XXH64(p->header, p->header_bytes, 0), digits), CH_TENSORS_DIGITS);
 }
 
 static int make_header(plan *p, const char *const *metadata) {

@@ -54,13 +54,7 @@ static int cut(maker *m, size_t most) {
 }
 
 static int append(ch_ids *to, const int32_t *ids, size_t count) {
-  if (to->count + count > to->capacity) {
-    size_t capacity = 2 * (to->count + count);
-    int32_t *more = reallocarray(to->ids, capacity, sizeof *more);
-    if (!more) return ch_error(CHOIR_ERROR_MEMORY, "no memory for %zu tokens of examples", capacity);
-    to->ids = more;
-    to->capacity = capacity;
-  }
+  CH_TRY(ch_ids_reserve(to, count));
   memcpy(to->ids + to->count, ids, count * sizeof *ids);
   to->count += count;
   return CHOIR_OK;

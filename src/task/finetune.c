@@ -139,15 +139,7 @@ static int make_trainer(ch_tune *t) {
   free(passes);
   CH_TRY(code);
   ch_trainer_memory(&t->trainer, &t->memory);
-  CH_TRY(ch_trainer_check_memory(&t->trainer, &t->memory));
   return ch_trainer_commit(&t->trainer);
-}
-
-static int load_step(void *context, int64_t step) {
-  ch_tune *t = context;
-  char path[PATH_MAX];
-  ch_checkpoint_path(t->out, step, path);
-  return ch_tune_load(t, path);
 }
 
 static int load_start(ch_tune *t, const char *base) {
@@ -164,7 +156,7 @@ static int set_up(ch_tune *t, const int64_t *steps, int count) {
   CH_TRY(open_sets(t, base));
   CH_TRY(settle(t));
   CH_TRY(make_trainer(t));
-  CH_TRY(count ? ch_resume_newest(&t->trainer, steps, count, load_step, t) : load_start(t, base));
+  CH_TRY(count ? ch_resume_newest(&t->trainer, steps, count, ch_tune_load, t) : load_start(t, base));
   return ch_tune_settings_save(t);
 }
 

@@ -1,6 +1,5 @@
 /* JSON lines as SuperGLUE has them: an object a line. */
 #include <stdio.h>
-#include <string.h>
 
 #include "task/rows.h"
 

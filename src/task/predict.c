@@ -22,12 +22,15 @@ void ch_predictions_free(ch_predictions *p) {
   *p = (ch_predictions){0};
 }
 
-static void choose(ch_predictions *p) {
+/* The likeliest labels, or after an error nothing; the code. */
+static int finish(ch_predictions *p, int code) {
+  if (code) ch_predictions_free(p);
   for (int64_t i = 0; i < p->count; i++) {
     const double *score = p->score + i * p->labels;
     for (int l = 1; l < p->labels; l++)
       if (score[l] > score[p->label[i]]) p->label[i] = l;
   }
+  return code;
 }
 
 static int labels_of(const ch_examples *e) {
@@ -60,11 +63,7 @@ int ch_predict_alone(choir_model *model, const ch_examples *e, const choir_score
     p->score[i] = score[i].log_likelihood / ch_examples_word_length(e, (int)(i % (size_t)labels));
   free(item);
   free(score);
-  if (code)
-    ch_predictions_free(p);
-  else
-    choose(p);
-  return code;
+  return finish(p, code);
 }
 
 /* ---- by batch routing */
@@ -177,9 +176,5 @@ int ch_predict_batches(choir_model *model, const ch_examples *e, int B, const ch
                  ? run(&w, o)
                  : ch_error(CHOIR_ERROR_MEMORY, "no memory for the logits of %zu tokens", rows);
   free(w.token), free(w.row), free(w.target), free(w.logits);
-  if (code)
-    ch_predictions_free(p);
-  else
-    choose(p);
-  return code;
+  return finish(p, code);
 }

@@ -8,19 +8,6 @@
 
 #include "base/format.h"
 
-int ch_lines_next(ch_lines *lines, ch_value *line) {
-  static const char mark[] = "\xEF\xBB\xBF";
-  if (!lines->number && lines->end - lines->text >= 3 && !memcmp(lines->text, mark, 3)) lines->text += 3;
-  if (lines->text >= lines->end) return 0;
-  size_t left = (size_t)(lines->end - lines->text);
-  const char *stop = memchr(lines->text, '\n', left);
-  *line = (ch_value){lines->text, stop ? (size_t)(stop - lines->text) : left};
-  lines->text = stop ? stop + 1 : lines->end;
-  lines->number++;
-  if (line->size && line->text[line->size - 1] == '\r') line->size--;
-  return 1;
-}
-
 static int is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 static ch_value trimmed(ch_value v) {

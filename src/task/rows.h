@@ -3,12 +3,8 @@
 #define CH_TASK_ROWS_H
 
 #include "base/buffer.h"
+#include "base/text.h"
 #include "task/task.h"
-
-typedef struct ch_value {
-  const char *text; /* not NUL-terminated */
-  size_t size;
-} ch_value;
 
 typedef struct ch_span {
   size_t at, size;
@@ -34,13 +30,6 @@ int ch_rows_label(const ch_rows *rows, int64_t row);
 /* For the readers of the two layouts (tsv.c, jsonl.c): go through all lines of a text. */
 int ch_tsv_rows(ch_rows *rows, const char *text, size_t size, int labelled);
 int ch_jsonl_rows(ch_rows *rows, const char *text, size_t size, int labelled);
-
-/* The next line, without its end; 0: there is none. Steps over a byte order mark before the first. */
-typedef struct ch_lines {
-  const char *text, *end;
-  int64_t number; /* of the line, from 1 */
-} ch_lines;
-int ch_lines_next(ch_lines *lines, ch_value *line);
 
 /* A good row: values [columns + 1], spaces around them dropped; an index without text becomes the row's number. */
 int ch_rows_add(ch_rows *rows, const ch_value *values, int label);

@@ -41,10 +41,10 @@ typedef struct ch_tune {
 int ch_tune_settings_save(const ch_tune *t);
 int ch_tune_settings_load(ch_tune *t);
 
-/* A checkpoint of the run; path [PATH_MAX] gets its name. Loading checks that the sets are those that it was made
- * with. */
+/* A checkpoint of the run; path [PATH_MAX] gets its name. Loading one by its step (ch_resume_newest) checks that the
+ * sets are those that it was made with. */
 int ch_tune_save(ch_tune *t, char *path);
-int ch_tune_load(ch_tune *t, const char *path);
+int ch_tune_load(void *tune, int64_t step);
 
 /* RUN/best and RUN/result.json, from an evaluation. */
 int ch_tune_result(const ch_tune *t, const choir_task_measure *measure, int measures);

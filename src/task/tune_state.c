@@ -1,9 +1,11 @@
 /* The files of a fine-tuning run: its settings, its checkpoints, its best result. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/hash.h"
+#include "file/checkpoints.h"
 #include "file/file.h"
 #include "file/json.h"
 #include "model/config.h"
@@ -82,10 +84,13 @@ int ch_tune_save(ch_tune *t, char *path) {
   return ch_state_save(t->out, &t->trainer, t->tokenizer, c, count, t->state.best_step, path);
 }
 
-int ch_tune_load(ch_tune *t, const char *path) {
+int ch_tune_load(void *tune, int64_t step) {
+  ch_tune *t = tune;
   ch_counter c[CH_COUNTERS];
   int64_t hash[2];
+  char path[PATH_MAX];
   int count = get_counters(t, c, hash);
+  ch_checkpoint_path(t->out, step, path);
   return ch_state_load(path, &t->trainer, c, count);
 }
 

@@ -10,11 +10,12 @@
 #include "comm/watch.h"
 #include "data/data.h"
 
-static void get_heldout(const ch_windows *w, int64_t index, int32_t *tokens) {
-  ch_data_heldout(w->data, w->length, index, tokens);
-}
-
-static void get_text(const ch_windows *w, int64_t index, int32_t *tokens) {
+/* The window of that number [length+1]. */
+static void get_window(const ch_windows *w, int64_t index, int32_t *tokens) {
+  if (w->data) {
+    ch_data_heldout(w->data, w->length, index, tokens);
+    return;
+  }
   for (int64_t i = 0; i <= w->length; i++) {
     int64_t at = index * w->length + i;
     tokens[i] = at < w->text_tokens ? w->text[at] : -1;
@@ -22,12 +23,8 @@ static void get_text(const ch_windows *w, int64_t index, int32_t *tokens) {
 }
 
 ch_windows ch_windows_text(const int32_t *tokens, int64_t count, int length) {
-  return (ch_windows){.count = (count - 2 + length) / length,
-                      .length = length,
-                      .stride = 1,
-                      .get = get_text,
-                      .text = tokens,
-                      .text_tokens = count};
+  return (ch_windows){
+      .count = (count - 2 + length) / length, .length = length, .stride = 1, .text = tokens, .text_tokens = count};
 }
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(b, a % b) : a; }
@@ -43,8 +40,7 @@ int64_t ch_windows_stride(int64_t count) {
 
 ch_windows ch_windows_heldout(const choir_data *data, int length) {
   int64_t count = ch_data_heldout_windows(data, length);
-  return (ch_windows){
-      .count = count, .length = length, .stride = ch_windows_stride(count), .get = get_heldout, .data = data};
+  return (ch_windows){.count = count, .length = length, .stride = ch_windows_stride(count), .data = data};
 }
 
 double *ch_unigram_log(const uint64_t *counts, int vocab_size) {
@@ -91,7 +87,7 @@ static int64_t fill_batch(const ch_windows *w, int64_t begin, int64_t end, int r
   int64_t targets = 0;
   for (int64_t b = 0; b < rows; b++) {
     if (begin + b < end)
-      w->get(w, (begin + b) * w->stride % w->count, row);
+      get_window(w, (begin + b) * w->stride % w->count, row);
     else
       for (int t = 0; t <= T; t++) row[t] = -1;
     targets += ch_window_cut(row, T, token + b * T, target + b * T);

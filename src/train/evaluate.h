@@ -9,11 +9,10 @@
 /* Where windows come from: held-out shards or one text. */
 typedef struct ch_windows {
   int64_t count;
-  int length;     /* T: a window holds T+1 tokens, padded with -1 */
-  int64_t stride; /* the i-th one evaluated is number i * stride mod count */
-  int observe;    /* batches, but for a smaller last one, set what the router keeps */
-  void (*get)(const struct ch_windows *windows, int64_t index, int32_t *tokens);
-  const choir_data *data;
+  int length;             /* T: a window holds T+1 tokens, padded with -1 */
+  int64_t stride;         /* the i-th one evaluated is number i * stride mod count */
+  int observe;            /* batches, but for a smaller last one, set what the router keeps */
+  const choir_data *data; /* or NULL: */
   const int32_t *text;
   int64_t text_tokens;
   /* Sees every window: its targets [T], negative: none, and their losses; or NULL. */

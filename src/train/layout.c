@@ -86,11 +86,6 @@ static int dry_run(const choir_config *config, const choir_run_options *options,
   return code;
 }
 
-static int is_short(int64_t needs, int64_t has, int rank, int ranks, want *w) {
-  if (has && needs > has) *w = (want){rank, ranks, needs, has};
-  return w->needs != 0;
-}
-
 /* The first rank that may not have what it needs, or machine that has not what its ranks need together. */
 static want find_want(const room *all, int ranks) {
   want w = {0};
@@ -103,7 +98,10 @@ static want find_want(const room *all, int ranks) {
       needs += all[o].needs;
       if (all[o].has_left < left) left = all[o].has_left;
     }
-    if (!is_short(all[r].needs, all[r].may, r, 1, &w)) is_short(needs, left, r, there, &w);
+    if (all[r].may && all[r].needs > all[r].may)
+      w = (want){r, 1, all[r].needs, all[r].may};
+    else if (left && needs > left)
+      w = (want){r, there, needs, left};
   }
   return w;
 }

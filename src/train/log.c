@@ -103,8 +103,6 @@ void ch_log_add(ch_log *log, const char *lines, size_t size) {
   if (done < size && ch_buffer_append(&log->waiting, lines + done, size - done)) log->error = ENOMEM;
 }
 
-int ch_log_is_full(int number) { return number == ENOSPC || number == EDQUOT; }
-
 int ch_log_sync(ch_log *log) {
   if (log->fd < 0) return CHOIR_OK;
   if (ch_log_flush(log)) return ch_write_error(log->error, log->path, log->waiting.size);
@@ -139,7 +137,7 @@ int ch_room_watch(ch_room *room, ch_log *log) {
   int number = ch_log_flush(log);
   if (number == ENOMEM)
     return ch_error(CHOIR_ERROR_MEMORY, "%s: no memory for what waits for room on the disk", log->path);
-  if (number && !ch_log_is_full(number)) return ch_write_error(number, log->path, 0);
+  if (number && !ch_is_full(number)) return ch_write_error(number, log->path, 0);
   notice_change(room, number || room->owed, log);
   if (!room->full_since) return CHOIR_OK;
   room->given_up = ch_room_seconds_left(room) <= 0 || log->waiting.size > WAITING_MOST;

@@ -30,9 +30,6 @@ void ch_log_add(ch_log *log, const char *lines, size_t size);
 /* Tries to write what waits: 0, or the errno. */
 int ch_log_flush(ch_log *log);
 
-/* Whether an errno says that there is no room for now, and may be later. */
-int ch_log_is_full(int number);
-
 /* Everything onto the disk. CHOIR_ERROR_FULL: it waits; CHOIR_ERROR_IO. */
 int ch_log_sync(ch_log *log);
 

@@ -45,9 +45,8 @@ int ch_run_plan(ch_run *run) {
   return run->unigram ? CHOIR_OK : ch_error(CHOIR_ERROR_MEMORY, "no memory for unigram probabilities");
 }
 
-/* The windows of the next step, split into tokens and targets, which stand behind them and are returned: those of all
- * ranks on every rank. */
-static int32_t *next_batch(ch_run *run) {
+/* The windows of the step, split into tokens and targets, which stand behind them: those of all ranks on every rank. */
+int ch_run_step(ch_run *run, ch_step_result *r) {
   const choir_train_config *c = &run->config.train;
   int B = c->batch_sequences, T = c->sequence_length;
   int64_t n = ch_step_tokens(c);
@@ -57,12 +56,7 @@ static int32_t *next_batch(ch_run *run) {
     if (!b) ch_data_next(run->data, c->seed, T, &run->position, B, windows);
     ch_window_cut(windows + b * (T + 1), T, token + row * T, target + row * T);
   }
-  return target;
-}
-
-int ch_run_step(ch_run *run, ch_step_result *r) {
-  const int32_t *target = next_batch(run);
-  return ch_trainer_step(&run->trainer, run->batch, target, r);
+  return ch_trainer_step(&run->trainer, token, target, r);
 }
 
 static choir_train_event make_event(const loop_state *d, choir_event_kind kind) {

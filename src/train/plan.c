@@ -72,20 +72,6 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
   return code;
 }
 
-int ch_trainer_commit(ch_trainer *t) {
-  choir_model *model = t->model;
-  CH_TRY(ch_model_commit_weights(model));
-  CH_TRY(ch_model_make_gradients(model));
-  CH_TRY(ch_arena_commit(&t->state));
-  ch_optimizer_alloc(&t->optimizer, &t->state);
-  if (!(t->batch = calloc((size_t)model->config.train.accumulate, sizeof *t->batch)))
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d micro-batches", model->config.train.accumulate);
-  if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
-      !(t->twice = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->twice)))
-    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
-  return ch_model_commit(model);
-}
-
 void ch_trainer_free(ch_trainer *t) {
   ch_optimizer_free(&t->optimizer);
   ch_arena_free(&t->state);
@@ -115,8 +101,12 @@ void ch_trainer_memory(const ch_trainer *t, choir_memory *m) {
   m->total = m->weights + m->gradients + m->optimizer + m->activations + m->scratch + m->process;
 }
 
-int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *m) {
-  size_t available = t->model->x.memory->available(), needed = (size_t)m->total;
+static int check_memory(const ch_trainer *t) {
+  choir_memory memory;
+  const choir_memory *m = &memory;
+  ch_trainer_memory(t, &memory);
+  int64_t there = ch_arena_counting(&t->model->weights) ? 0 : m->weights;
+  size_t available = t->model->x.memory->available(), needed = (size_t)(m->total - there);
   if (!available || needed <= available) return CHOIR_OK;
   const double gib = 0x1p30;
   const char *less =
@@ -129,6 +119,21 @@ int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *m) {
       "%.2f GiB is available; use a smaller model, batch_sequences or sequence_length%s",
       (double)needed / gib, (double)m->weights / gib, (double)m->gradients / gib, (double)m->optimizer / gib,
       (double)m->activations / gib, (double)m->scratch / gib, (double)available / gib, less);
+}
+
+int ch_trainer_commit(ch_trainer *t) {
+  choir_model *model = t->model;
+  CH_TRY(check_memory(t));
+  CH_TRY(ch_model_commit_weights(model));
+  CH_TRY(ch_model_make_gradients(model));
+  CH_TRY(ch_arena_commit(&t->state));
+  ch_optimizer_alloc(&t->optimizer, &t->state);
+  if (!(t->batch = calloc((size_t)model->config.train.accumulate, sizeof *t->batch)))
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for %d micro-batches", model->config.train.accumulate);
+  if (ch_pass_sequences(&model->config) > model->config.train.batch_sequences &&
+      !(t->twice = reallocarray(NULL, (size_t)(3 * t->room), sizeof *t->twice)))
+    return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch of %lld tokens", (long long)t->room);
+  return ch_model_commit(model);
 }
 
 /* ---- costs, by the parameter table, which knows every weight and its shape ---- */

@@ -99,10 +99,7 @@ int ch_trainer_plan_batches(ch_trainer *t, int step, int longest, int rows, cons
 /* The memory that the plan counted. */
 void ch_trainer_memory(const ch_trainer *t, choir_memory *memory);
 
-/* CHOIR_ERROR_MEMORY, by purpose, when this machine has less than that. */
-int ch_trainer_check_memory(const ch_trainer *t, const choir_memory *memory);
-
-/* That memory; weights and state are still to be set. CHOIR_ERROR_MEMORY. */
+/* That memory; weights and state are still to be set. CHOIR_ERROR_MEMORY, by purpose, when this machine has less. */
 int ch_trainer_commit(ch_trainer *t);
 void ch_trainer_free(ch_trainer *t);
 

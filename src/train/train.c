@@ -1,6 +1,5 @@
 /* choir_train: sets a run up, or back up, and drives it step by step. */
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,15 +31,6 @@ static int open_data(ch_run *run, const char *directory) {
   return choir_tokenizer_load(run->data->tokenizer_path, &run->tokenizer);
 }
 
-/* Data is the system's to take back, and has been read already. */
-static int check_memory(ch_run *run) {
-  ch_trainer_memory(&run->trainer, &run->memory);
-  CH_TRY(ch_trainer_check_memory(&run->trainer, &run->memory));
-  run->memory.data = (int64_t)ch_data_mapped_bytes(run->data);
-  run->memory.total += run->memory.data;
-  return CHOIR_OK;
-}
-
 /* Weights, gradients, optimizer state, activations: all memory of the run. */
 static int make_model(ch_run *run, const choir_train_options *o) {
   choir_model *model;
@@ -48,7 +38,9 @@ static int make_model(ch_run *run, const choir_train_options *o) {
   if (o->ranks) with.ranks = &run->ranks;
   CH_TRY(ch_model_prepare(&run->config, &with, &model));
   CH_TRY(ch_trainer_plan(model, &run->trainer));
-  CH_TRY(check_memory(run));
+  ch_trainer_memory(&run->trainer, &run->memory);
+  run->memory.data = (int64_t)ch_data_mapped_bytes(run->data); /* the system's to take back: it is not asked for */
+  run->memory.total += run->memory.data;
   CH_TRY(ch_trainer_commit(&run->trainer));
   return ch_run_plan(run);
 }

@@ -2,7 +2,6 @@
 #include "choir/trainer.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,15 +18,12 @@ static int64_t tokens_of(const choir_trainer *trainer) { return ch_step_tokens(&
 
 static int create(choir_trainer *made, choir_model *model, const choir_train_config *train) {
   choir_config config = model->config;
-  choir_memory memory;
   CH_TRY(ch_model_alone(model, "choir_trainer_create"));
   if (train) config.train = *train;
   CH_TRY(choir_config_check(&config));
   model->config.train = config.train;
   model->shards = config.train.shards; /* steps are planned with these, and taken with those */
   CH_TRY(ch_trainer_plan(model, &made->t));
-  ch_trainer_memory(&made->t, &memory);
-  CH_TRY(ch_trainer_check_memory(&made->t, &memory));
   CH_TRY(ch_trainer_commit(&made->t));
   made->target = reallocarray(NULL, (size_t)tokens_of(made), sizeof *made->target);
   if (!made->target) return ch_error(CHOIR_ERROR_MEMORY, "no memory for a batch");

@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "data/bpe_read.h"
-#include "data/spm_spec.h"
+#include "data/spm.h"
 #include "data/tokenizer_json.h"
 #include "export/gguf.h"
 #include "export/spm_write.h"

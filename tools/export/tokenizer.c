@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "data/bpe_read.h"
 #include "data/encoder.h"
-#include "data/spm_spec.h"
 #include "export/plan.h"
 #include "file/file.h"
 #include "file/json.h"
