@@ -150,6 +150,12 @@ class Routers(TorchTest):
             self.assertTrue(torch.equal(plain.taken, other.taken))
             torch.testing.assert_close(plain.gates, other.gates)
 
+    def test_every_router_is_here(self):
+        from choir.torch.routers import CHOOSE
+
+        self.assertEqual(sorted(CHOOSE), sorted(choir.routers()))
+        self.assertEqual({router for router, _ in CASES}, set(CHOOSE))
+
     def test_refuses(self):
         scores = planted(N, 8)
         for given in (scores.long(), scores > 0, scores.to(torch.complex64)):

@@ -85,13 +85,7 @@ void ch_session_pass(choir_session *s, real *all) {
   ch_pass_begin(x, &s->net, &pass);
   pass.route.token = ch_put(&x->tape, s->token, (size_t)n * sizeof *s->token);
   place(s, &pass);
-  x->ops->embedding(x, &(ch_embedding_args){.n = n,
-                                            .d = (int)d,
-                                            .V = s->net.config.vocab_size,
-                                            .scale = (real)s->net.config.embed_scale,
-                                            .token = pass.route.token,
-                                            .w = s->net.embed->w,
-                                            .x = stream});
+  ch_embed(x, &s->net, &pass, pass.route.token, stream);
   for (int l = 0; l < s->net.config.layers; l++) {
     size_t layer_mark = ch_arena_mark(&x->tape);
     attention_half(s, &s->net.block[l], &pass, stream);

@@ -101,7 +101,7 @@ static int create(choir_session *s, const choir_session_options *o) {
   if (model->stale) ch_model_round_weights(s->model, &s->x);
   const choir_model_config *c = &s->net.config;
   if (s->turn) ch_rope_turn(&s->x, &s->net, s->positions, s->turn);
-  for (int l = 0; l < c->layers && !s->turn; l++)
+  for (int l = 0; l < c->layers && ch_config_has_bias(c); l++)
     s->x.ops->attention_bias(&s->x, &(ch_attention_bias_args){.H = c->heads,
                                                               .buckets = c->rel_buckets,
                                                               .max_distance = c->rel_max_distance,

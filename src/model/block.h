@@ -67,6 +67,10 @@ ch_queries ch_attention_queries(ch_exec *x, const ch_transformer *m, const ch_bl
 /* Fills the rotations of rope by position, [positions,rotated]. */
 void ch_rope_turn(ch_exec *x, const ch_transformer *m, int positions, real CH_DEV *turn);
 
+/* The stream [B*T,d] before the first layer; what ran comes back, for backward. */
+ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *token,
+                           real CH_DEV *rows);
+
 /* ---- the feed-forward half of a layer: MoE or dense ---- */
 
 /* As the attention half: out = in + FFN(RMSNorm(in)). */

@@ -83,7 +83,7 @@ static void add_attention(ch_params *params, int most, int layer, const choir_mo
                       {"attn.o.weight", 2, {d, inner}, out, MATRIX, 1},
                       {"attn.q_norm.weight", 1, {c->qk_norm_whole ? inner : d_head}, 0, PLAIN, c->qk_norm},
                       {"attn.k_norm.weight", 1, {c->qk_norm_whole ? shared : d_head}, 0, PLAIN, c->qk_norm},
-                      {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN, !ch_config_has_rope(c)},
+                      {"attn.rel_bias", 2, {c->rel_buckets, c->heads}, 0.1, PLAIN, ch_config_has_bias(c)},
                       {"ffn_norm.weight", 1, {d}, 0, PLAIN, 1}};
   ADD(params, most, layer, rows);
 }

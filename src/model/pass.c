@@ -154,6 +154,19 @@ void ch_pass_end(ch_exec *x, ch_transformer *m, ch_pass *p) {
   ch_scratch_release(x, mark);
 }
 
+ch_embedding_args ch_embed(ch_exec *x, const ch_transformer *m, const ch_pass *p, const int32_t CH_DEV *token,
+                           real CH_DEV *rows) {
+  const ch_embedding_args a = {.n = (int64_t)p->B * p->T,
+                               .d = m->config.d_model,
+                               .V = m->config.vocab_size,
+                               .scale = (real)m->config.embed_scale,
+                               .token = token,
+                               .w = m->embed->w,
+                               .x = rows};
+  x->ops->embedding(x, &a);
+  return a;
+}
+
 typedef struct {
   ch_embedding_args all;
   int64_t n; /* rows of a shard */
@@ -214,18 +227,11 @@ void ch_transformer_run(ch_exec *x, ch_transformer *m, ch_pass *all) {
   }
   int64_t n = (int64_t)p->B * p->T, d = m->config.d_model;
   real CH_DEV *stream = CH_NEW(&x->tape, real, n * d), *other = p->gradients ? NULL : CH_NEW(&x->tape, real, n * d);
-  ch_embedding_args embedding = {.n = n,
-                                 .d = (int)d,
-                                 .V = m->config.vocab_size,
-                                 .scale = (real)m->config.embed_scale,
-                                 .token = p->route.token + x->comm->rank * n,
-                                 .w = m->embed->w,
-                                 .x = stream};
   ch_visits visits;
   ch_visits_init(x, &m->params, &visits);
   ch_visits_begin(x, &visits, 0);
   ch_visits_next(x);
-  x->ops->embedding(x, &embedding);
+  ch_embedding_args embedding = ch_embed(x, m, p, p->route.token + x->comm->rank * n, stream);
   if (ch_drops(p)) ch_dropout(x, m, p, CH_DROP_EMBEDDING, stream, stream, 0);
   ch_visits_next(x);
   for (int l = 0; l < m->config.layers; l++) {

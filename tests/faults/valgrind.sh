@@ -33,8 +33,11 @@ cat >cluster.json <<'END'
 END
 run plan config.json --cluster cluster.json --out plan.html
 run init config.json --tokenizer tok --out fresh
-for router in expert_choice gshard_top2 switch_top1 hash quantile_balanced random kmeans global_topk capped_expert_choice base; do
-  run train --config config.json --data data --out "run-$router" --set router.name=$router
+run help routers
+for router in $(sed -n '/^Options/q; s/^  \([a-z][a-z0-9_]*\) .*/\1/p' out); do
+  experts=2
+  [ "$router" != dense ] || experts=1
+  run train --config config.json --data data --out "run-$router" --set router.name="$router" --set experts=$experts
 done
 mv run-expert_choice run
 run train --resume --out run --set steps=6
@@ -69,5 +72,4 @@ run stats run --text corpus.txt
 run inspect run --text corpus.txt --out page.html
 run bench --repetitions 1 --seconds 0.001 rmsnorm n=8 d=16
 run study list
-run help routers
 echo "$verbs commands under valgrind: no error, nothing lost"

@@ -49,8 +49,7 @@ static int check_router(const ch_export_plan *plan) {
 static int check_layers(const ch_export_plan *plan) {
   const choir_model_config *c = &plan->config.model;
   if (!ch_config_has_rope(c))
-    return refuse("model.position", c->position,
-                  "a learned bias by distance is T5's alone; train with model.position \"rope\"");
+    return refuse("model.position", c->position, "the architectures that fit have \"rope\"; train with that");
   if (plan->moe_layers < c->layers && strcmp(c->activation, "swiglu"))
     return refuse("model.activation", c->activation, "the architectures that fit have \"swiglu\"; train with that");
   if (plan->moe_layers && strcmp(c->expert_activation, "swiglu"))
