@@ -1,11 +1,11 @@
-/* The docs are true: commands in them run, the table of routers is the registry's, every op has a row, and every verb
- * is one. Lines of four spaces that begin with `choir` are run, in the order of the page, on small made-up data;
- * CONTRIBUTING.md says how a page marks those that take too long. */
+/* The docs are true: commands in them run, every op has a row, and every verb is one. Lines of four spaces that begin
+ * with `choir` are run, in the order of the page, on small made-up data; CONTRIBUTING.md says how a page marks those
+ * that take too long. */
 #include <glob.h>
 #include <sys/stat.h>
 
-#include "moe/router.h"
 #include "npy/npy.h"
+#include "op/op.h"
 #include "program.h"
 
 static char *read_page(const char *page) {
@@ -111,31 +111,6 @@ static void verbs_exist(void **state) {
       CHOIR_SOURCE_DIR);
 }
 
-/* A row of the table of routers in docs/design.md. */
-static void router_row(const ch_router *router, char *row, size_t size) {
-  static const char *const reads[] = {"nothing", "token ids", "logits", "S", "S"};
-  static const char *const looks[] = {"no", "in training only", "earlier ones of the batch", "yes"};
-  const char *causal = router->looks == CH_LOOKS_NOWHERE  ? "the same"
-                       : ch_router_has_thresholds(router) ? "by thresholds"
-                                                          : "without capacity";
-  size_t used = (size_t)snprintf(row, size, "\n| `%s` | %s | %s | %s | %s | ", router->name, router->summary,
-                                 reads[router->reads], looks[router->looks], causal);
-  int found = 0;
-  for (int j = 0; ch_router_option_names[j]; j++)
-    if (router->options >> j & 1)
-      used += (size_t)snprintf(row + used, size - used, "%s`%s`", found++ ? ", " : "", ch_router_option_names[j]);
-  snprintf(row + used, size - used, "%s |\n", found ? "" : "-");
-}
-
-static void the_map_has_every_router(void **state) {
-  char *text = read_page("docs/design.md"), row[800];
-  for (int i = 0; ch_routers[i]; i++) {
-    router_row(ch_routers[i], row, sizeof row);
-    if (!strstr(text, row)) fail_msg("docs/design.md lacks the row:%s", row);
-  }
-  free(text);
-}
-
 #define NAME(name, args) #name,
 static void every_op_has_a_row(void **state) {
   static const char *const ops[] = {CH_OPS(NAME)};
@@ -182,5 +157,4 @@ static void the_example_in_c_runs(void **state) {
   assert_true(strlen(program_output) > 10);
 }
 
-TEST_MAIN(setup, program_directory_remove, commands_run, the_example_in_c_runs, verbs_exist, the_map_has_every_router,
-          every_op_has_a_row)
+TEST_MAIN(setup, program_directory_remove, commands_run, the_example_in_c_runs, verbs_exist, every_op_has_a_row)
